@@ -127,21 +127,8 @@ static int make_reader(struct daemon *d, struct error *error)
 /* What can change while the daemon runs. */
 static void apply_config(struct daemon *d, struct error *error)
 {
-        const struct config_limits *l = &d->config.limits;
+        const struct limits *l = &d->config.limits;
         const struct desired_opts opts = {.at_once = (unsigned)l->preload_loads, .retry_ns = l->preload_retry_ns};
-        d->server.limits = (struct server_limits){
-                .connections = l->connections,
-                .per_uid = {[QUOTA_CONNECTIONS] = l->connections_per_uid,
-                            [QUOTA_LEASES] = l->leases_per_uid,
-                            [QUOTA_LOADS] = l->loads_per_uid,
-                            [QUOTA_MODELS] = l->models_per_uid,
-                            [QUOTA_BYTES] = l->bytes_per_uid},
-                .leases_per_client = l->leases_per_client,
-                .requests_per_client = l->requests_per_client,
-                .fds_in_flight = l->fds_in_flight,
-                .fds_per_client = l->fds_per_client,
-                .conn = {.output = l->output_per_client, .frame_timeout_ns = l->frame_timeout_ns},
-        };
         d->loads.max_running = (unsigned)l->loads;
         d->resident.failed_kept = l->failed_kept;
         d->admission.max_blocked = l->queued;
@@ -156,11 +143,6 @@ static void on_reloaded(struct reload *reload)
         apply_config(d, &error);
         if (error.code != 0)
                 log_error("reload: %s", error.text);
-}
-
-static void on_reload_over(struct reload *reload)
-{
-        manager_notify_ready(&container_of(reload, struct daemon, reload)->manager);
 }
 
 /* What reads, and where it lands. */
@@ -219,6 +201,7 @@ static int make_server(struct daemon *d, struct error *error)
         int listener;
         s->session_ops = &verbs_session_ops;
         s->roles = &d->config.access;
+        s->limits = &d->config.limits;
         s->loop_cpu = &d->loop_cpu;
         s->share_across_uids = c->cuda.across_uids;
         s->trust_detach = c->cuda.trust_detach;
@@ -419,7 +402,7 @@ int main(int argc, char **argv)
         log_start();
         for (char *line = strtok(notes, "\n"); line != NULL; line = strtok(NULL, "\n"))
                 log_info("%s", line);
-        reload_init(&d.reload, &d.server, &d.config, argc, argv, on_reloaded, on_reload_over);
+        reload_init(&d.reload, &d.server, &d.manager, &d.config, argc, argv, on_reloaded);
         if (start(&d, &error) < 0) {
                 log_error("%s", error.text);
                 log_stop();

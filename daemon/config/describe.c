@@ -16,9 +16,17 @@ static const char *const origins[] = {[CONFIG_DEFAULT] = "default",
                                       [CONFIG_ENVIRONMENT] = "environment",
                                       [CONFIG_FLAG] = "flag"};
 
-static void put(const struct config *config, enum config_origin origin, const char *key, const char *value,
-                const char *flag, const char *variable, config_row_fn *row, void *arg)
+struct rows {
+        const struct config *config;
+        struct writer *writer;
+        size_t n;
+};
+
+/* `from`: the flag, the variable or the file; "" for a default. */
+static void put(struct rows *rows, enum config_origin origin, const char *key, const char *value, const char *flag,
+                const char *variable)
 {
+        const struct config *config = rows->config;
         char name[64] = "";
         const char *from = name;
         if (origin == CONFIG_FILE)
@@ -27,29 +35,35 @@ static void put(const struct config *config, enum config_origin origin, const ch
                 from = variable != NULL && getenv(variable) != NULL ? variable : OLD_CHUNK;
         else if (origin == CONFIG_FLAG)
                 snprintf(name, sizeof(name), "--%s", flag);
-        row(arg, &(const struct config_row){key, value, origins[origin], from});
+        rows->n++;
+        writer_map(rows->writer, 4);
+        writer_kstr(rows->writer, "key", key);
+        writer_kstr(rows->writer, "value", value);
+        writer_kstr(rows->writer, "origin", origins[origin]);
+        writer_kstr(rows->writer, "from", from);
 }
 
-static void put_count(const struct config *config, const char *key, size_t n, config_row_fn *row, void *arg)
+static void put_count(struct rows *rows, const char *key, size_t n)
 {
         char text[32];
         snprintf(text, sizeof(text), "%zu", n);
-        put(config, n > 0 ? CONFIG_FILE : CONFIG_DEFAULT, key, text, NULL, NULL, row, arg);
+        put(rows, n > 0 ? CONFIG_FILE : CONFIG_DEFAULT, key, text, NULL, NULL);
 }
 
-void config_describe(const struct config *config, config_row_fn *row, void *arg)
+size_t config_describe(const struct config *config, struct writer *writer)
 {
         static const char *const secrets[] = {"s3.access_key", "s3.secret_key", "s3.session_token", "hf.token", NULL};
+        struct rows rows = {.config = config, .writer = writer};
         char text[256];
         for (size_t i = 0; i < config->n_roots; i++)
-                put(config, config->roots_origin, "roots", config->roots[i], "root", NULL, row, arg);
+                put(&rows, config->roots_origin, "roots", config->roots[i], "root", NULL);
         for (size_t i = 0; i < config->n_devices; i++) {
                 const struct config_device *device = &config->devices[i];
                 if (device->budget_percent != 0)
                         snprintf(text, sizeof(text), "%.200s=%u%%", device->name, device->budget_percent);
                 else
                         snprintf(text, sizeof(text), "%.200s=%" PRIu64, device->name, device->budget);
-                put(config, config->devices_origin, "devices", text, "device", NULL, row, arg);
+                put(&rows, config->devices_origin, "devices", text, "device", NULL);
         }
         for (size_t i = 0; i < n_settings; i++) {
                 const struct setting *setting = &settings[i];
@@ -60,12 +74,13 @@ void config_describe(const struct config *config, config_row_fn *row, void *arg)
                 /* The name of a secret's location is none. */
                 bool is_secret = setting_find_word(secrets, setting->key) >= 0 && filled(value) != NULL &&
                                  !secret_is_reference(value);
-                put(config, config->origins[i], setting->key, is_secret ? "(redacted)" : redacted, setting->flag,
-                    setting->env, row, arg);
+                put(&rows, config->origins[i], setting->key, is_secret ? "(redacted)" : redacted, setting->flag,
+                    setting->env);
         }
-        put_count(config, "access.roles", config->access.n, row, arg);
-        put_count(config, "preload", config->preload.n, row, arg);
-        put_count(config, "http.allow_plain", config->http.n_allow_plain, row, arg);
-        put_count(config, "http.hosts", config->http.n_hosts, row, arg);
-        put_count(config, "s3.sources", config->n_s3_sources, row, arg);
+        put_count(&rows, "access.roles", config->access.n);
+        put_count(&rows, "preload", config->preload.n);
+        put_count(&rows, "http.allow_plain", config->http.n_allow_plain);
+        put_count(&rows, "http.hosts", config->http.n_hosts);
+        put_count(&rows, "s3.sources", config->n_s3_sources);
+        return rows.n;
 }

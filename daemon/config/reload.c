@@ -125,7 +125,7 @@ static void read_done(struct work *work)
         }
         config_deinit(&r->next);
         r->running = false;
-        r->over(r);
+        manager_notify_ready(r->manager);
         if (r->again) /* another reload was requested meanwhile */
                 reload_begin(r);
 }
@@ -156,16 +156,16 @@ static void on_asked(struct server *server)
         reload_begin(server->reload_context);
 }
 
-static void on_describe(const struct server *server, config_row_fn *row, void *arg)
+static size_t on_describe(const struct server *server, struct writer *rows)
 {
-        config_describe(((const struct reload *)server->reload_context)->config, row, arg);
+        return config_describe(((const struct reload *)server->reload_context)->config, rows);
 }
 
-void reload_init(struct reload *r, struct server *server, struct config *config, int argc, char **argv,
-                 void (*apply_fn)(struct reload *), void (*over_fn)(struct reload *))
+void reload_init(struct reload *r, struct server *server, struct manager *manager, struct config *config, int argc,
+                 char **argv, void (*apply_fn)(struct reload *))
 {
         *r = (struct reload){
-                .server = server, .config = config, .argc = argc, .argv = argv, .apply = apply_fn, .over = over_fn};
+                .server = server, .manager = manager, .config = config, .argc = argc, .argv = argv, .apply = apply_fn};
         server->reload = on_asked;
         server->reload_context = r;
         server->describe_config = on_describe;

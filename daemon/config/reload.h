@@ -11,15 +11,15 @@
 #define DAEMON_CONFIG_RELOAD_H
 
 #include "daemon/config/config.h"
-#include "daemon/serve/server_state.h"
+#include "daemon/serve/monitor/manager.h"
 
 struct reload {
         struct server *server;
-        struct config *config; /* the running one */
+        struct manager *manager; /* waits for the result */
+        struct config *config;   /* the running one */
         int argc;
         char **argv;
         void (*apply)(struct reload *reload); /* the running settings have changed; may be called for nothing */
-        void (*over)(struct reload *reload);  /* applied or refused: the service manager waits for the result */
 
         /* private */
         struct work work;
@@ -29,13 +29,13 @@ struct reload {
         bool running, again;
 };
 
-void reload_init(struct reload *reload, struct server *server, struct config *config, int argc, char **argv,
-                 void (*apply)(struct reload *), void (*over)(struct reload *));
+void reload_init(struct reload *reload, struct server *server, struct manager *manager, struct config *config, int argc,
+                 char **argv, void (*apply)(struct reload *));
 void reload_begin(struct reload *reload);
 
-/* The effective configuration, for the verb `config`: calls `row` for each key, and for each entry of a list. Secrets
- * are redacted. */
-void config_describe(const struct config *config, config_row_fn *row, void *arg);
+/* The effective configuration, for the verb `config`: writes a row for each key, and for each entry of a list. Secrets
+ * are redacted. Returns the number of rows. */
+size_t config_describe(const struct config *config, struct writer *writer);
 
 /* Keys that differ and cannot be applied, as "a, b"; "" if none. Pure. */
 void reload_restart_keys(const struct config *running, const struct config *next, char *text, size_t size);

@@ -19,7 +19,7 @@ struct deferred *deferred_new(struct session *session, struct request *request)
         list_init(&d->in_server);
         list_append(&session->deferred, &d->in_session);
         session->n_deferred++;
-        conn_hold(session->conn, session->n_deferred >= session->server->limits.requests_per_client);
+        conn_hold(session->conn, session->n_deferred >= session->server->limits->requests_per_client);
         return d;
 }
 
@@ -41,7 +41,7 @@ void deferred_free(struct deferred *d)
                 free(d);
         if (session != NULL) {
                 session->n_deferred--;
-                conn_hold(session->conn, session->n_deferred >= session->server->limits.requests_per_client);
+                conn_hold(session->conn, session->n_deferred >= session->server->limits->requests_per_client);
         }
 }
 

@@ -136,7 +136,7 @@ static void pause_accepting(struct server *server, bool pause)
 static void accept_consume_fd(struct server *server, int fd)
 {
         struct ucred cred;
-        if (server->n_conns < server->limits.connections ||
+        if (server->n_conns < server->limits->connections ||
             (peer_cred_get(fd, &cred) && (cred.uid == 0 || cred.uid == geteuid()))) {
                 session_new(server, fd);
                 return;
@@ -152,7 +152,7 @@ static void on_accept(uv_poll_t *poll, int status, int events)
         struct server *server = poll->data;
         (void)events;
         for (int i = 0; status == 0 && i < ACCEPT_TURN; i++) {
-                if (server->n_conns >= server->limits.connections + OWN_CONNECTIONS) {
+                if (server->n_conns >= server->limits->connections + OWN_CONNECTIONS) {
                         pause_accepting(server, true);
                         return;
                 }
@@ -188,9 +188,9 @@ static void on_second(uv_timer_t *timer)
                 conn_tick(conn, now_ns());
         log_tick();
         manager_send_status(server);
-        if (server->n_conns < server->limits.connections)
+        if (server->n_conns < server->limits->connections)
                 server->refusing = false;
-        if (server->n_conns < server->limits.connections + OWN_CONNECTIONS)
+        if (server->n_conns < server->limits->connections + OWN_CONNECTIONS)
                 pause_accepting(server, false);
         if (!idle_elapsed(&server->idle, is_busy(server), now_ns()))
                 return;

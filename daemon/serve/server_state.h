@@ -18,36 +18,44 @@
 #include "daemon/serve/desired/scrub.h"
 #include "daemon/serve/events/event_log.h"
 #include "daemon/serve/events/round_robin.h"
-#include "daemon/serve/idle.h"
+#include "daemon/serve/limits.h"
 
-struct server_limits {
-        uint64_t connections, leases_per_client, requests_per_client;
-        uint64_t fds_in_flight, fds_per_client;
-        uint64_t per_uid[QUOTA_SLOT_COUNT]; /* 0: any amount */
-        struct conn_limits conn;
-};
+#define STATUS_MAX 256
 
 struct cuda;
 struct session_ops;
 
-/* A key of the running configuration, or an entry of a list; strings of the caller. */
-struct config_row {
-        const char *key, *value;
-        const char *origin; /* "flag", "environment", "file" or "default" */
-        const char *from;   /* the flag, the variable or the file; "" for a default */
+/* For how long the daemon has had nothing to do (exit_idle). */
+struct idle {
+        uint64_t limit_ns; /* 0: none */
+        uint64_t since_ns; /* of the last activity */
 };
-typedef void config_row_fn(void *arg, const struct config_row *row);
+
+/* Activity that has ended, or is under way. */
+static inline void idle_reset(struct idle *idle, uint64_t now_ns)
+{
+        idle->since_ns = now_ns;
+}
+
+/* Has nothing happened for as long as the limit? What is `busy` counts as activity. */
+static inline bool idle_elapsed(struct idle *idle, bool busy, uint64_t now_ns)
+{
+        if (busy)
+                idle_reset(idle, now_ns);
+        return idle->limit_ns > 0 && now_ns - idle->since_ns >= idle->limit_ns;
+}
 
 struct server {
         uv_loop_t *loop;
-        struct server_limits limits;
+        const struct limits *limits;
         const struct session_ops *session_ops; /* what sessions do */
         const struct roles *roles;
         const struct loop_cpu *loop_cpu;
         struct desired desired;
         void (*reload)(struct server *server); /* asks for it; verbs_reloaded() answers */
         void *reload_context;
-        void (*describe_config)(const struct server *server, config_row_fn *row, void *arg); /* calls row for each */
+        /* Writes a row for each key of the configuration; returns their number. */
+        size_t (*describe_config)(const struct server *server, struct writer *rows);
         struct idle idle;
         void (*idle_exit)(struct server *server); /* begins the end: nothing has happened for idle.limit_ns */
         struct list reloads;                      /* of struct deferred: requests for a reload */

@@ -24,18 +24,18 @@ int session_check_fds(struct session *session, unsigned n, const char *verb, str
 {
         struct server *server = session->server;
         uint64_t now = now_ns();
-        if (session->conn->fds_sent > 0 && conn_fds_in_flight(session->conn) + n > server->limits.fds_per_client)
+        if (session->conn->fds_sent > 0 && conn_fds_in_flight(session->conn) + n > server->limits->fds_per_client)
                 return error_set(error, STREAMER_ELIMIT,
                                  "%s: this client does not take its descriptors (limits.fds_per_client)", verb);
         /* All that were sent since the last count may still be in flight. A count asks the kernel about each
          * connection, so it is made only when that number would exceed the limit. */
-        if (server->fds_out + n > server->limits.fds_in_flight && now >= server->fds_counted_ns + RECOUNT_NS) {
+        if (server->fds_out + n > server->limits->fds_in_flight && now >= server->fds_counted_ns + RECOUNT_NS) {
                 server->fds_out = 0;
                 server->fds_counted_ns = now;
                 list_each_item (struct conn, conn, &server->conns, link)
                         server->fds_out += conn_fds_in_flight(conn);
         }
-        if (server->fds_out + n > server->limits.fds_in_flight)
+        if (server->fds_out + n > server->limits->fds_in_flight)
                 return error_set(error, STREAMER_ELIMIT,
                                  "%s: too many descriptors are on their way to clients (limits.fds_in_flight)", verb);
         return 0;
@@ -182,7 +182,7 @@ void session_new(struct server *server, int fd)
         list_init(&session->ops);
         list_init(&session->leases);
         list_init(&session->deferred);
-        session->conn = conn_new_consume_fd(server->loop, fd, &conn_ops, &server->limits.conn, &server->turn);
+        session->conn = conn_new_consume_fd(server->loop, fd, &conn_ops, &server->limits->conn, &server->turn);
         if (session->conn == NULL) {
                 free(session);
                 return;

@@ -117,8 +117,8 @@ START_TEST(every_key_is_read)
         ck_assert_uint_eq(config.io.block_size, 2 * MiB);
         ck_assert_uint_eq(config.io.memory_limit, 64 * MiB);
         ck_assert_uint_eq(config.io.stall_ns, UINT64_C(5000000000));
-        const struct config_limits want = {
-                1, 2, 21, 22, 24, 23, 3, 4, 44, 5, 6 * MiB, 700, 800, UINT64_C(9000000000), 10, 11000000, 0};
+        const struct limits want = {
+                1, {2, 21, 22, 24, 23}, 3, 4, 44, 5, 700, 800, {6 * MiB, UINT64_C(9000000000)}, 10, 11000000, 0};
         ck_assert_mem_eq(&config.limits, &want, sizeof(want));
         ck_assert_int_eq(config.log.level, LOG_LEVEL_DEBUG);
 }

@@ -2,7 +2,7 @@
  *
  * When a daemon with --exit-idle has been idle for long enough.
  */
-#include "daemon/serve/idle.h"
+#include "daemon/serve/server_state.h"
 #include "tests/lib/suite.h"
 
 #define LIMIT UINT64_C(1000)

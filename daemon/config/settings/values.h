@@ -9,7 +9,8 @@
 #include "daemon/base/log/log.h"
 #include "daemon/device/cuda/cuda.h"
 #include "daemon/serve/access/role.h"
-#include "daemon/serve/desired/preload_entry.h"
+#include "daemon/serve/desired/desired.h"
+#include "daemon/serve/limits.h"
 #include "daemon/source/s3/endpoint.h"
 #include "daemon/source/web/web.h"
 
@@ -28,26 +29,6 @@ struct config_device {
         enum host_pages pages;     /* host */
         uint64_t prefault;         /* host: bytes; PREFAULT_AUTO; 0: none */
         enum cuda_handles handles; /* cuda */
-};
-
-struct config_limits {
-        uint64_t connections;         /* 8192 */
-        uint64_t connections_per_uid; /* 4096 */
-        uint64_t leases_per_uid;      /* 16384; root and the daemon's own uid are exempt from all of these */
-        uint64_t loads_per_uid;       /* 32 running or waiting */
-        uint64_t models_per_uid;      /* 1024 on each device, and further names of them */
-        uint64_t bytes_per_uid;       /* 0 (any amount): of models that are resident or loading for it */
-        uint64_t leases_per_client;   /* 4096: one connection's */
-        uint64_t loads;               /* 64 running or waiting */
-        uint64_t queued;              /* 16 that wait for memory */
-        uint64_t requests_per_client; /* 64 unanswered */
-        uint64_t output_per_client;   /* 4 MiB of unsent replies; then its requests wait */
-        uint64_t fds_in_flight;       /* 4096 in all */
-        uint64_t fds_per_client;      /* 256 in flight */
-        uint64_t frame_timeout_ns;    /* 10 s: half a frame for longer ends the connection */
-        uint64_t preload_loads;       /* 2 of `preload` at once */
-        uint64_t preload_retry_ns;    /* 1 s after the first failure, then twice as long each time */
-        uint64_t failed_kept;         /* 64 failed loads stay visible */
 };
 
 /* Where a value was given; a later one overrides an earlier one. */
@@ -73,7 +54,7 @@ struct config {
                 uint64_t memory_limit; /* of the staging ring; 0 = default: concurrency x block_size */
                 uint64_t stall_ns;     /* 30 s without a byte: the load is quarantined */
         } io;
-        struct config_limits limits;
+        struct limits limits;
         uint64_t host_cache; /* bytes of pinned memory for models that GPUs evict; 0: none */
         struct roles access;
         struct preload_list preload;

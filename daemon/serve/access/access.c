@@ -197,7 +197,7 @@ struct quota_limits access_limits(const struct server *server, const struct conn
         bool own = role_caller_of(server, &conn->caller).own;
         snprintf(limits.rule, sizeof(limits.rule), "%s", grant.text);
         for (size_t i = 0; i < QUOTA_SLOT_COUNT; i++) {
-                uint64_t usual = server->limits.per_uid[i], max = grant.rule != NULL ? grant.rule->max[i] : 0;
+                uint64_t usual = server->limits->per_uid[i], max = grant.rule != NULL ? grant.rule->max[i] : 0;
                 limits.usual[i] = max == 0;
                 if (max == 0)
                         max = usual;

@@ -37,8 +37,8 @@
 #include <uv.h>
 
 struct conn_limits {
-        uint64_t output; /* bytes of unsent replies at which reading pauses */
-        uint64_t frame_timeout_ns;
+        uint64_t output;           /* 4 MiB of unsent replies, at which reading pauses */
+        uint64_t frame_timeout_ns; /* 10 s: half a frame for longer ends the connection */
 };
 
 /* In this order: requests are read in the first two; from draining on, it closes. */

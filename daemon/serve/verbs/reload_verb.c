@@ -35,31 +35,14 @@ void verbs_reloaded(struct server *server, const struct error *error, const char
         }
 }
 
-struct rows {
-        struct writer w;
-        size_t n;
-};
-
-static void write_row(void *arg, const struct config_row *row)
-{
-        struct rows *rows = arg;
-        rows->n++;
-        writer_map(&rows->w, 4);
-        writer_kstr(&rows->w, "key", row->key);
-        writer_kstr(&rows->w, "value", row->value);
-        writer_kstr(&rows->w, "origin", row->origin);
-        writer_kstr(&rows->w, "from", row->from);
-}
-
 void verb_config(struct session *session, struct request *request)
 {
-        struct rows rows = {.n = 0};
-        struct writer w;
-        writer_init(&rows.w);
-        session->server->describe_config(session->server, write_row, &rows);
+        struct writer w, rows;
+        writer_init(&rows);
+        size_t n = session->server->describe_config(session->server, &rows);
         session_reply(&w, request->id, 1);
-        writer_karray(&w, "settings", rows.n);
-        writer_append(&w, &rows.w);
-        writer_deinit(&rows.w);
+        writer_karray(&w, "settings", n);
+        writer_append(&w, &rows);
+        writer_deinit(&rows);
         session_send(session, &w);
 }

@@ -116,7 +116,7 @@ static void send_attach(struct session *session, uint64_t id, const struct lease
 static int lease_begin(struct session *session, struct generation *g, uint64_t id, const char *model,
                        struct error *error)
 {
-        if (session->n_leases >= session->server->limits.leases_per_client)
+        if (session->n_leases >= session->server->limits->leases_per_client)
                 return error_set(error, STREAMER_ELIMIT,
                                  "attach: this connection holds %" PRIu64 " leases (limits.leases_per_client)",
                                  session->n_leases);

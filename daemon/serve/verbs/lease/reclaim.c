@@ -77,7 +77,7 @@ static int reclaim(struct session *session, const struct req_reclaim *req, struc
                 return error_set(error, STREAMER_EINVAL, "reclaim: token: 32 hexadecimal digits are needed");
         for (size_t i = 0; i < LEASE_TOKEN; i++)
                 sscanf(req->token + 2 * i, "%2hhx", &token[i]);
-        if (session->n_leases >= session->server->limits.leases_per_client)
+        if (session->n_leases >= session->server->limits->leases_per_client)
                 return error_set(error, STREAMER_ELIMIT,
                                  "reclaim: this connection holds %" PRIu64 " leases (limits.leases_per_client)",
                                  session->n_leases);
