@@ -341,11 +341,11 @@ static void take_apart(struct daemon *d)
 /* Blocked in this thread from here on, as in all others (thread_start()). */
 static int watch_signals(struct daemon *d)
 {
-        static const int watched[] = {SIGTERM, SIGINT, SIGHUP};
         sigset_t set;
         sigemptyset(&set);
-        for (size_t i = 0; i < ARRAY_SIZE(watched); i++)
-                sigaddset(&set, watched[i]);
+        sigaddset(&set, SIGTERM);
+        sigaddset(&set, SIGINT);
+        sigaddset(&set, SIGHUP);
         pthread_sigmask(SIG_BLOCK, &set, NULL);
         d->signalfd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
         d->signals.data = d;

@@ -45,10 +45,6 @@ static inline void list_append_all(struct list *head, struct list *from)
 }
 
 #define list_each(pos, head) for (struct list *pos = (head)->next; pos != (head); pos = pos->next)
-/* The current node may be removed. */
-#define list_each_safe(pos, head)                                                                                      \
-        for (struct list *pos = (head)->next, *pos##_next = pos->next; pos != (head);                                  \
-             pos = pos##_next, pos##_next = pos->next)
 
 /* The object that contains `node`; NULL at the head, the end of the list. */
 #define list_item(node, head, type, member) ((node) == (head) ? NULL : container_of(node, type, member))

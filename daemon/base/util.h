@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -46,11 +47,15 @@ static inline uint64_t round_down(uint64_t n, uint64_t to)
         return n / to * to;
 }
 
-static inline uint64_t now_ns(void)
+static inline uint64_t read_clock_ns(clockid_t clock)
 {
         struct timespec ts;
-        clock_gettime(CLOCK_MONOTONIC, &ts);
+        clock_gettime(clock, &ts);
         return (uint64_t)ts.tv_sec * UINT64_C(1000000000) + (uint64_t)ts.tv_nsec;
+}
+static inline uint64_t now_ns(void)
+{
+        return read_clock_ns(CLOCK_MONOTONIC);
 }
 
 /* `from` plus `duration`; UINT64_MAX, which is never reached, on overflow. */
@@ -88,6 +93,12 @@ static inline const char *filled(const char *text)
         return text != NULL && text[0] != '\0' ? text : NULL;
 }
 
+/* NULL is equal to NULL alone. */
+static inline bool same_text(const char *a, const char *b)
+{
+        return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
+}
+
 /* As asprintf(). malloc'd; NULL: no memory. */
 __attribute__((format(printf, 1, 2))) static inline char *format_new(const char *format, ...)
 {
@@ -97,6 +108,16 @@ __attribute__((format(printf, 1, 2))) static inline char *format_new(const char 
         int n = vasprintf(&text, format, args);
         va_end(args);
         return n >= 0 ? text : NULL;
+}
+
+/* As snprintf(), behind the text; what does not fit is cut. */
+__attribute__((format(printf, 3, 4))) static inline void format_append(char *text, size_t size, const char *format, ...)
+{
+        size_t len = strlen(text);
+        va_list args;
+        va_start(args, format);
+        vsnprintf(text + len, size - len, format, args);
+        va_end(args);
 }
 
 static inline void free_p(void *p)

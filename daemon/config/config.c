@@ -16,7 +16,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <string.h>
 #include <strings.h>
 
@@ -46,15 +45,6 @@ void config_deinit(struct config *config)
 }
 
 /* ---- the environment ---- */
-
-__attribute__((format(printf, 3, 4))) static void note(char *notes, size_t size, const char *format, ...)
-{
-        size_t len = strlen(notes);
-        va_list args;
-        va_start(args, format);
-        vsnprintf(notes + len, size - len, format, args);
-        va_end(args);
-}
 
 /* Variables say 0 and 1 where the file has words, and milliseconds without their unit. */
 static const char *as_word(const struct setting *setting, const char *value, char buffer[32])
@@ -90,7 +80,8 @@ static int apply_environment(struct config *config, char *notes, size_t notes_si
                 }
                 if (value != NULL && strcmp(name, ENV_MEMORY_LIMIT) == 0 &&
                     (strcmp(value, "-1") == 0 || strcmp(value, "0") == 0)) {
-                        note(notes, notes_size, ENV_MEMORY_LIMIT "=%s: the staging ring has its default size\n", value);
+                        format_append(notes, notes_size,
+                                      ENV_MEMORY_LIMIT "=%s: the staging ring has its default size\n", value);
                         value = "0";
                 }
                 if (value != NULL && setting_set(setting, config, as_word(setting, value, buffer), why) < 0)
@@ -135,10 +126,10 @@ static void resolve_budgets(struct config *config, char *notes, size_t notes_siz
                 if (device->budget_percent != 0)
                         device->budget = memory / 100 * device->budget_percent;
                 if (device->budget > memory)
-                        note(notes, notes_size,
-                             "host: the budget of %" PRIu64 " bytes is more than this machine's memory of %" PRIu64
-                             "\n",
-                             device->budget, memory);
+                        format_append(notes, notes_size,
+                                      "host: the budget of %" PRIu64
+                                      " bytes is more than this machine's memory of %" PRIu64 "\n",
+                                      device->budget, memory);
         }
 }
 

@@ -15,8 +15,6 @@
 #define FILES ":files"
 
 static const char *const devices[] = {"host", "cuda:0", "cuda:all", NULL};
-static const char *const levels[] = {"error", "warn", "info", "debug", NULL};
-static const char *const formats[] = {"auto", "plain", "prefix", "journal", "json", NULL};
 
 const struct flag flags[] = {
         {"device", "D",
@@ -32,8 +30,8 @@ const struct flag flags[] = {
         {"concurrency", "N", "blocks in flight for one load (16)", NULL, false},
         {"block-size", "S", "bytes of one read, a multiple of 1MiB (8MiB)", NULL, false},
         {"memory-limit", "S", "bytes of the staging ring (0: concurrency x block size)", NULL, false},
-        {"log-level", "L", "error, warn, info or debug (info)", levels, false},
-        {"log-format", "F", "auto, plain, prefix, journal or json (auto)", formats, false},
+        {"log-level", "L", "error, warn, info or debug (info)", log_levels, false},
+        {"log-format", "F", "auto, plain, prefix, journal or json (auto)", log_formats, false},
         {"metrics-listen", "A", "serve metrics over HTTP at 127.0.0.1:PORT or unix:/path (off)", NULL, false},
         {"check-config", NULL, "check the configuration and exit", NULL, false},
         {"version", NULL, "print the version and exit", NULL, false},

@@ -18,8 +18,7 @@ static bool is_applied(const char *key)
 
 static void add_key(char *text, size_t size, const char *key)
 {
-        size_t len = strlen(text);
-        snprintf(text + len, size - len, "%s%s", len > 0 ? ", " : "", key);
+        format_append(text, size, "%s%s", text[0] != '\0' ? ", " : "", key);
 }
 
 static bool same_texts(char *const *a, size_t n_a, char *const *b, size_t n_b)
@@ -110,10 +109,10 @@ static void start(struct reload *reload);
 static void read_done(struct work *work)
 {
         struct reload *r = container_of(work, struct reload, work);
-        if (r->server->closing || r->again) {
+        if (r->server->turn.shutting_down || r->again) {
                 config_deinit(&r->next);
                 r->running = false;
-                if (!r->server->closing)
+                if (!r->server->turn.shutting_down)
                         start(r);
                 return;
         }
@@ -140,7 +139,7 @@ static void start(struct reload *r)
 
 void reload_begin(struct reload *r)
 {
-        if (r->server->closing)
+        if (r->server->turn.shutting_down)
                 return;
         if (r->running) {
                 r->again = true; /* the file may have changed since it was read */

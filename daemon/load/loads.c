@@ -40,8 +40,8 @@ bool loads_empty(const struct loads *loads)
 void loads_cancel_all(struct loads *loads)
 {
         loads->over = true; /* a watcher may ask for the next load at once */
-        list_each_safe (pos, &loads->all)
-                load_cancel(container_of(pos, struct load, link));
+        list_each_item_safe (struct load, load, &loads->all, link)
+                load_cancel(load);
 }
 
 /* ---- beginning ---- */
@@ -93,11 +93,6 @@ static int order_init(struct order *order, struct loads *loads, const struct loa
         return order->name[0] != '\0' ? 0 : error_set(error, STREAMER_EINVAL, "name: empty");
 }
 
-static bool same_pattern(const char *a, const char *b)
-{
-        return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
-}
-
 static bool same_devices(const struct load *load, const struct order *order)
 {
         if (load->n_targets != order->n_devices)
@@ -114,7 +109,7 @@ static struct load *find_same(struct loads *loads, const struct order *order, co
         list_each_item (struct load, l, &loads->all, link)
                 if (!load_ended(l->state) && !l->dry_run && (l->sha256 || !request->sha256) &&
                     !load_has(l, TARGETS_FAILED) && strcmp(l->source, order->source) == 0 &&
-                    strcmp(l->name, order->name) == 0 && same_pattern(l->pattern, request->pattern) &&
+                    strcmp(l->name, order->name) == 0 && same_text(l->pattern, request->pattern) &&
                     same_devices(l, order))
                         return l;
         return NULL;

@@ -104,7 +104,7 @@ bool deferred_answer(struct loop_task *loop_task)
 {
         struct server *server = container_of(loop_task, struct server, answer);
         struct deferred *d = container_of(server->waiting.next, struct deferred, in_server);
-        if (server->turn.parting || list_empty(&server->waiting) || d->rechecked == server->changes)
+        if (server->turn.shutting_down || list_empty(&server->waiting) || d->rechecked == server->changes)
                 return false;
         d->rechecked = server->changes;
         list_remove(&d->in_server);
@@ -117,7 +117,7 @@ bool deferred_answer(struct loop_task *loop_task)
 bool deferred_answer_expired(struct loop_task *loop_task)
 {
         struct server *server = container_of(loop_task, struct server, expire);
-        if (server->turn.parting || list_empty(&server->expired))
+        if (server->turn.shutting_down || list_empty(&server->expired))
                 return false;
         struct deferred *d = container_of(server->expired.next, struct deferred, in_server);
         session_fail(d->session, d->request.id, STREAMER_ETIMEOUT, "%s: still loading", d->model);

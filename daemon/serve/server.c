@@ -121,7 +121,7 @@ static void on_accept(uv_poll_t *poll, int status, int events);
 
 static void pause_accepting(struct server *server, bool pause)
 {
-        if (server->full == pause || server->closing)
+        if (server->full == pause || server->turn.shutting_down)
                 return;
         server->full = pause;
         if (pause)
@@ -305,7 +305,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         server->started_ns = now_ns();
         idle_reset(&server->idle, server->started_ns);
         list_init(&server->conns);
-        list_init(&server->parted);
+        list_init(&server->notified);
         list_init(&server->waiting);
         list_init(&server->expired);
         list_init(&server->unnotified);
@@ -337,7 +337,6 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
 void server_close(struct server *server)
 {
         struct stat st;
-        server->closing = true;
         /* What is unloaded from now on stays persisted. */
         persist_freeze(&server->persist);
         state_writer_freeze(&server->state_writer);
@@ -361,13 +360,13 @@ void server_abort_conns(struct server *server)
 {
         list_each_item_safe (struct conn, conn, &server->conns, link)
                 conn_close(conn, false);
-        list_each_item_safe (struct conn, conn, &server->parted, link)
+        list_each_item_safe (struct conn, conn, &server->notified, link)
                 conn_close(conn, false);
 }
 
 bool server_closed(const struct server *server)
 {
-        return server->closing && server->n_conns == 0;
+        return server->turn.shutting_down && server->n_conns == 0;
 }
 
 void server_release(struct server *server)

@@ -85,15 +85,15 @@ struct server {
         uv_poll_t accept_poll;
         struct conn_turn turn;
         uv_timer_t second, progress; /* housekeeping; progress of watched loads */
-        bool closing, full;          /* full: accepting is paused */
+        bool full;                   /* accepting is paused */
         bool refusing;               /* that connections are refused was logged */
 
-        struct list conns, parted; /* of struct conn; parted: notified of the daemon's end */
-        struct list waiting;       /* of struct deferred: requests that a change may answer */
-        uint64_t changes;          /* that may answer a deferred request */
-        struct loop_task answer;   /* looks through `waiting` */
-        struct list expired;       /* of struct deferred, whose deadline has passed */
-        struct loop_task expire;   /* answers them */
+        struct list conns, notified; /* of struct conn; notified: of the daemon's end */
+        struct list waiting;         /* of struct deferred: requests that a change may answer */
+        uint64_t changes;            /* that may answer a deferred request */
+        struct loop_task answer;     /* looks through `waiting` */
+        struct list expired;         /* of struct deferred, whose deadline has passed */
+        struct loop_task expire;     /* answers them */
         struct event_log event_log;
         struct list unnotified; /* of struct generation: some leases have not been examined since it changed */
         struct loop_task notify;
@@ -103,7 +103,7 @@ struct server {
         uint64_t fetch_bytes;              /* of files that are read for clients */
         struct quotas users;
         uint64_t n_conns;
-        char last_status[256]; /* the last STATUS= */
+        char last_status[STATUS_MAX]; /* the last STATUS= */
 };
 
 #endif

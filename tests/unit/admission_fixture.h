@@ -65,8 +65,7 @@ static void begin(void)
 
 static void drop_all(void)
 {
-        list_each_safe (pos, &resident.generations) {
-                struct generation *g = container_of(pos, struct generation, link);
+        list_each_item_safe (struct generation, g, &resident.generations, link) {
                 if (g->state == GENERATION_LOADING) {
                         generation_fail(g, &(struct error){.code = STREAMER_ECANCELED});
                         generation_put(g);

@@ -47,8 +47,7 @@ static void begin(void)
 
 static void end(void)
 {
-        list_each_safe (pos, &resident.generations) {
-                struct generation *g = container_of(pos, struct generation, link);
+        list_each_item_safe (struct generation, g, &resident.generations, link) {
                 g->state = g->copy != NULL ? GENERATION_CACHED : GENERATION_READY;
                 generation_drop_all(g);
         }

@@ -19,9 +19,9 @@ struct line {
         size_t len;
 };
 
-static const char *const levels[] = {"error", "warn", "info", "debug"};
+const char *const log_levels[] = {"error", "warn", "info", "debug", NULL};
 static const int priorities[] = {3, 4, 6, 7}; /* syslog's, by level */
-static const char *const formats[] = {"auto", "plain", "prefix", "journal", "json"};
+const char *const log_formats[] = {"auto", "plain", "prefix", "journal", "json", NULL};
 
 static const char *const ids[] = {[LOG_NO_ID] = "",
 #define X(name, id, what) [LOG_##name] = id,
@@ -31,32 +31,22 @@ static const char *const ids[] = {[LOG_NO_ID] = "",
 
 /* ---- words ---- */
 
-static int find_word(const char *const *words, size_t n, const char *word)
+static int find_word(const char *const *words, const char *word)
 {
-        for (size_t i = 0; i < n; i++)
+        for (int i = 0; words[i] != NULL; i++)
                 if (strcasecmp(word, words[i]) == 0)
-                        return (int)i;
+                        return i;
         return -1;
 }
 
 int log_level_parse(const char *word)
 {
-        return find_word(levels, ARRAY_SIZE(levels), strcasecmp(word, "warning") == 0 ? "warn" : word);
-}
-
-const char *log_level_name(enum log_level level)
-{
-        return levels[level];
+        return find_word(log_levels, strcasecmp(word, "warning") == 0 ? "warn" : word);
 }
 
 int log_format_parse(const char *word)
 {
-        return find_word(formats, ARRAY_SIZE(formats), word);
-}
-
-const char *log_format_name(enum log_format format)
-{
-        return formats[format];
+        return find_word(log_formats, word);
 }
 
 /* ---- pieces ---- */
@@ -133,7 +123,7 @@ static void put_fields(struct line *line, const struct log_field *fields, enum l
 size_t log_line(char out[LOG_LINE_MAX], enum log_format format, const struct log_record *record)
 {
         struct line line = {.data = out};
-        const char *level = levels[record->level];
+        const char *level = log_levels[record->level];
         int priority = priorities[record->level];
         switch (format) {
         case LOG_FORMAT_JSON:

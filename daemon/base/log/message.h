@@ -54,9 +54,8 @@ struct log_record {
  * fields that do not fit are left out. JOURNAL is a datagram of the journal's native protocol. */
 size_t log_line(char out[LOG_LINE_MAX], enum log_format format, const struct log_record *record);
 
-int log_level_parse(const char *word);  /* error|warn|warning|info|debug, any case; -1 if none */
-int log_format_parse(const char *word); /* auto|plain|prefix|journal|json, any case; -1 if none */
-const char *log_level_name(enum log_level level);
-const char *log_format_name(enum log_format format);
+int log_level_parse(const char *word);                       /* error|warn|warning|info|debug, any case; -1 if none */
+int log_format_parse(const char *word);                      /* auto|plain|prefix|journal|json, any case; -1 if none */
+extern const char *const log_levels[], *const log_formats[]; /* names by value; NULL ends them */
 
 #endif

@@ -13,18 +13,14 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
-#include <time.h>
 #include <unistd.h>
 
-#define NS_PER_S UINT64_C(1000000000)
 /* The file system of pidfds, where each process has an inode of its own. */
 #define PIDFS 0x50494446
 
 uint64_t boot_time_ns(void)
 {
-        struct timespec t;
-        clock_gettime(CLOCK_BOOTTIME, &t);
-        return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_nsec;
+        return read_clock_ns(CLOCK_BOOTTIME);
 }
 
 /* The kernel gives no descriptor: the process's own files must be readable, to recognise it later. `why`: errno then.

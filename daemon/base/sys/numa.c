@@ -86,20 +86,16 @@ int numa_of_part(const struct numa_choice *choice, unsigned i, unsigned n)
 char *numa_text(const struct numa_choice *choice, char *text, size_t size)
 {
         bool split = __builtin_popcountll(choice->nodes) > 1;
-        size_t used = 0;
-        text[0] = '\0';
-        if (choice->nodes == 0)
-                return text;
-        used = (size_t)snprintf(text, size, split ? "nodes" : "node");
         char before = ' ';
-        for (unsigned i = 0; i < NUMA_NODES && used < size; i++) {
+        snprintf(text, size, "%s", choice->nodes == 0 ? "" : split ? "nodes" : "node");
+        for (unsigned i = 0; i < NUMA_NODES; i++) {
                 if (!(choice->nodes >> i & 1))
                         continue;
-                used += (size_t)snprintf(text + used, size - used, "%c%u", before, i);
+                format_append(text, size, "%c%u", before, i);
                 before = ',';
         }
-        if (split && used < size)
-                snprintf(text + used, size - used, ", split");
+        if (split)
+                format_append(text, size, ", split");
         return text;
 }
 

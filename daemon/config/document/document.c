@@ -67,11 +67,6 @@ static int next(struct doc *r)
         return check_event(r);
 }
 
-bool doc_at(const struct doc *r, yaml_event_type_t type)
-{
-        return r->event.type == type;
-}
-
 const char *doc_scalar(const struct doc *r)
 {
         return (const char *)r->event.data.scalar.value;
@@ -83,7 +78,7 @@ const char *doc_scalar(const struct doc *r)
 static int take_key(struct doc *r, const char *section)
 {
         snprintf(r->key, sizeof(r->key), "%s", section);
-        if (!doc_at(r, YAML_SCALAR_EVENT))
+        if (r->event.type != YAML_SCALAR_EVENT)
                 return doc_fail(r, "a key must be a word");
         snprintf(r->key, sizeof(r->key), "%s%s%s", section, section[0] != '\0' ? "." : "", doc_scalar(r));
         for (size_t i = 0; i < r->n_seen; i++)
@@ -104,9 +99,9 @@ static int read_list(struct doc *r, int (*item)(struct doc *))
 {
         mark_seen(r);
         int e = next(r);
-        if (e == 0 && !doc_at(r, YAML_SEQUENCE_START_EVENT))
+        if (e == 0 && r->event.type != YAML_SEQUENCE_START_EVENT)
                 return doc_fail(r, "takes a list");
-        while (e == 0 && (e = next(r)) == 0 && !doc_at(r, YAML_SEQUENCE_END_EVENT))
+        while (e == 0 && (e = next(r)) == 0 && r->event.type != YAML_SEQUENCE_END_EVENT)
                 e = item(r);
         return e;
 }
@@ -122,12 +117,12 @@ int doc_set_text(void *member, const char *value, char why[SETTING_WHY])
 static int read_field(struct doc *r, const struct doc_field *field, void *member)
 {
         char why[SETTING_WHY];
-        bool list = field->list && doc_at(r, YAML_SEQUENCE_START_EVENT);
+        bool list = field->list && r->event.type == YAML_SEQUENCE_START_EVENT;
         int e = 0;
         if (list)
                 e = field->set(member, NULL, why) < 0 ? doc_fail(r, why) : next(r);
-        while (e == 0 && !(list && doc_at(r, YAML_SEQUENCE_END_EVENT))) {
-                if (!doc_at(r, YAML_SCALAR_EVENT))
+        while (e == 0 && !(list && r->event.type == YAML_SEQUENCE_END_EVENT)) {
+                if (r->event.type != YAML_SCALAR_EVENT)
                         return doc_fail(r, field->list ? "takes a list of single values" : "takes a single value");
                 if (field->set(member, doc_scalar(r), why) < 0)
                         return doc_fail(r, why);
@@ -145,11 +140,11 @@ static int read_fields(struct doc *r, const struct doc_list *list, const char *w
         int e;
         require(list->n_fields <= DOC_FIELDS_MAX);
         snprintf(r->key, sizeof(r->key), "%s", where);
-        if (!doc_at(r, YAML_MAPPING_START_EVENT))
+        if (r->event.type != YAML_MAPPING_START_EVENT)
                 return doc_fail(r, "takes keys of its own");
-        while ((e = next(r)) == 0 && !doc_at(r, YAML_MAPPING_END_EVENT)) {
+        while ((e = next(r)) == 0 && r->event.type != YAML_MAPPING_END_EVENT) {
                 snprintf(r->key, sizeof(r->key), "%s", where);
-                if (!doc_at(r, YAML_SCALAR_EVENT))
+                if (r->event.type != YAML_SCALAR_EVENT)
                         return doc_fail(r, "a key must be a word");
                 snprintf(r->key, sizeof(r->key), "%s.%s", where, doc_scalar(r));
                 size_t i = 0;
@@ -213,8 +208,8 @@ bool doc_same_texts(const struct doc_list *list, const void *a, const void *b)
         for (size_t i = 0; i < list->n_fields; i++) {
                 const struct doc_field *field = &list->fields[i];
                 if (field->set == doc_set_text)
-                        same = same && setting_same_text(*(char *const *)((const char *)a + field->offset),
-                                                         *(char *const *)((const char *)b + field->offset));
+                        same = same && same_text(*(char *const *)((const char *)a + field->offset),
+                                                 *(char *const *)((const char *)b + field->offset));
         }
         return same;
 }
@@ -261,7 +256,7 @@ static int read_setting(struct doc *r, const struct setting *setting)
         int e = next(r);
         if (e < 0)
                 return e;
-        if (!doc_at(r, YAML_SCALAR_EVENT))
+        if (r->event.type != YAML_SCALAR_EVENT)
                 return doc_fail(r, "takes a single value");
         return setting_set(setting, r->config, doc_scalar(r), why) < 0 ? doc_fail(r, why) : 0;
 }
@@ -288,9 +283,9 @@ static int read_device_map(struct doc *r)
 static int read_device(struct doc *r)
 {
         char why[SETTING_WHY];
-        if (doc_at(r, YAML_MAPPING_START_EVENT))
+        if (r->event.type == YAML_MAPPING_START_EVENT)
                 return read_device_map(r);
-        if (!doc_at(r, YAML_SCALAR_EVENT))
+        if (r->event.type != YAML_SCALAR_EVENT)
                 return doc_fail(
                         r, "a device is a word such as host=8GiB, or { device, budget, pages, prefaulted, handles }");
         return setting_add_device(r->config, doc_scalar(r), why) < 0 ? doc_fail(r, why) : 0;
@@ -299,7 +294,7 @@ static int read_device(struct doc *r)
 static int read_root(struct doc *r)
 {
         char why[SETTING_WHY];
-        if (!doc_at(r, YAML_SCALAR_EVENT))
+        if (r->event.type != YAML_SCALAR_EVENT)
                 return doc_fail(r, "a root is a path");
         return setting_add_root(r->config, doc_scalar(r), why) < 0 ? doc_fail(r, why) : 0;
 }
@@ -328,9 +323,9 @@ static int read_section(struct doc *r)
         memcpy(section, r->key, DOC_KEY_SIZE);
         mark_seen(r);
         int e = next(r);
-        if (e == 0 && !doc_at(r, YAML_MAPPING_START_EVENT))
+        if (e == 0 && r->event.type != YAML_MAPPING_START_EVENT)
                 return doc_fail(r, "takes keys of its own");
-        while (e == 0 && (e = next(r)) == 0 && !doc_at(r, YAML_MAPPING_END_EVENT)) {
+        while (e == 0 && (e = next(r)) == 0 && r->event.type != YAML_MAPPING_END_EVENT) {
                 e = take_key(r, section);
                 if (e < 0)
                         return e;
@@ -360,11 +355,11 @@ static int read_document(struct doc *r)
 {
         int e = next(r);
         /* A file of comments alone is valid: its document is one empty scalar. */
-        if (e < 0 || (doc_at(r, YAML_SCALAR_EVENT) && r->event.data.scalar.length == 0))
+        if (e < 0 || (r->event.type == YAML_SCALAR_EVENT && r->event.data.scalar.length == 0))
                 return e;
-        if (!doc_at(r, YAML_MAPPING_START_EVENT))
+        if (r->event.type != YAML_MAPPING_START_EVENT)
                 return doc_fail(r, "must be a mapping of keys");
-        while ((e = next(r)) == 0 && !doc_at(r, YAML_MAPPING_END_EVENT))
+        while ((e = next(r)) == 0 && r->event.type != YAML_MAPPING_END_EVENT)
                 if ((e = read_key(r)) < 0)
                         return e;
         r->key[0] = '\0';
@@ -376,14 +371,14 @@ static int read_stream(struct doc *r)
         int e = next(r); /* the stream's start */
         if (e == 0)
                 e = next(r);
-        if (e < 0 || doc_at(r, YAML_STREAM_END_EVENT))
+        if (e < 0 || r->event.type == YAML_STREAM_END_EVENT)
                 return e;
         e = read_document(r);
         if (e == 0)
                 e = next(r); /* the document's end */
         if (e == 0)
                 e = next(r);
-        return e == 0 && !doc_at(r, YAML_STREAM_END_EVENT) ? doc_fail(r, "more than one document") : e;
+        return e == 0 && r->event.type != YAML_STREAM_END_EVENT ? doc_fail(r, "more than one document") : e;
 }
 
 int config_parse_yaml(struct config *config, const char *name, const char *text, size_t len, struct error *error)

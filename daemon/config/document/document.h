@@ -32,7 +32,6 @@ struct doc {
         unsigned entry_line;
 };
 
-bool doc_at(const struct doc *doc, yaml_event_type_t type);
 const char *doc_scalar(const struct doc *doc);
 /* "file:line: key: what"; STREAMER_EINVAL. */
 int doc_fail(struct doc *doc, const char *what);

@@ -69,11 +69,6 @@ static int set_verify(void *member, const char *value, char why[SETTING_WHY])
         return parse_either(member, "none", "sha256", value, why);
 }
 
-static int set_pin(void *member, const char *value, char why[SETTING_WHY])
-{
-        return setting_parse_bool(member, value, why);
-}
-
 static int set_priority(void *member, const char *value, char why[SETTING_WHY])
 {
         uint64_t n;
@@ -101,7 +96,7 @@ static const struct doc_field fields[] = {
         {"layout", set_layout, FIELD(rank), false},
         {"pattern", set_pattern, FIELD(pattern), false},
         {"verify", set_verify, FIELD(sha256), false},
-        {"pin", set_pin, FIELD(pin), false},
+        {"pin", setting_parse_bool, FIELD(pin), false},
         {"priority", set_priority, FIELD(priority), false},
         {"keep_alive", set_keep_alive, FIELD(keep_alive_ns), false},
 };

@@ -21,7 +21,7 @@ int http_read_plain_host(struct doc *doc)
 {
         struct config *config = doc->config;
         char why[SETTING_WHY];
-        if (!doc_at(doc, YAML_SCALAR_EVENT) || !is_host(doc_scalar(doc)))
+        if (doc->event.type != YAML_SCALAR_EVENT || !is_host(doc_scalar(doc)))
                 return doc_fail(doc, "takes hosts: a name or address, with a port or without");
         int r = setting_append(&config->http.allow_plain, &config->http.n_allow_plain, SETTING_LIST_MAX, "hosts",
                                doc_scalar(doc), why);
@@ -73,11 +73,6 @@ bool http_same_hosts(const struct config *a, const struct config *b)
 
 /* ---- s3.sources ---- */
 
-static int set_addressing(void *member, const char *value, char why[SETTING_WHY])
-{
-        return setting_parse_addressing(member, value, why);
-}
-
 /* The member is the entry. */
 static int set_unsigned(void *member, const char *value, char why[SETTING_WHY])
 {
@@ -96,7 +91,7 @@ static const struct doc_field source_fields[] = {
         {DOC_TEXT(struct s3_endpoint_opts, access_key)},
         {DOC_TEXT(struct s3_endpoint_opts, secret_key)},
         {DOC_TEXT(struct s3_endpoint_opts, session_token)},
-        {"addressing", set_addressing, offsetof(struct s3_endpoint_opts, addressing), false},
+        {"addressing", setting_parse_addressing, offsetof(struct s3_endpoint_opts, addressing), false},
         {"unsigned", set_unsigned, 0, false},
 };
 

@@ -124,11 +124,6 @@ void setting_clear_texts(char ***list, size_t *n)
         *list = NULL;
 }
 
-bool setting_same_text(const char *a, const char *b)
-{
-        return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
-}
-
 int setting_find_word(const char *const *words, const char *text)
 {
         for (int i = 0; words[i] != NULL; i++)
@@ -221,12 +216,11 @@ static void set_number(const struct setting *setting, struct config *config, uin
 
 /* ---- values ---- */
 
-int setting_parse_bool(bool *field, const char *text, char why[SETTING_WHY])
+int setting_parse_bool(void *field, const char *text, char why[SETTING_WHY])
 {
-        *field = strcmp(text, "true") == 0;
-        if (!*field && strcmp(text, "false") != 0)
-                return setting_wrong(why, "'%.40s' is not true or false", text);
-        return 0;
+        bool yes = strcmp(text, "true") == 0;
+        *(bool *)field = yes;
+        return yes || strcmp(text, "false") == 0 ? 0 : setting_wrong(why, "'%.40s' is not true or false", text);
 }
 
 static const char *const addressings[] = {[S3_AUTO] = "auto", [S3_PATH] = "path", [S3_VIRTUAL] = "virtual", NULL};
@@ -240,7 +234,7 @@ static int set_enum(unsigned *field, int value, const char *text, const char *wo
         return 0;
 }
 
-int setting_parse_addressing(enum s3_addressing *field, const char *text, char why[SETTING_WHY])
+int setting_parse_addressing(void *field, const char *text, char why[SETTING_WHY])
 {
         return set_enum(field, setting_find_word(addressings, text), text, "auto, path or virtual", why);
 }
@@ -299,10 +293,9 @@ static int set_field(const struct setting *setting, struct config *config, const
         void *field = (char *)config + setting->offset;
         struct listen_address address;
         uint64_t value = 0;
-        bool may_be_empty =
-                setting->kind == SETTING_FILE || setting->kind == SETTING_FOLDER || setting->kind == SETTING_LISTEN;
         if (text[0] == '\0')
-                return may_be_empty ? setting_copy(field, text, why) : setting_wrong(why, "has no value");
+                return is_text(setting) && setting->kind != SETTING_PATH ? setting_copy(field, text, why)
+                                                                         : setting_wrong(why, "has no value");
 
         switch (setting->kind) {
         case SETTING_PATH:
@@ -351,11 +344,11 @@ char *setting_text(const struct setting *setting, const struct config *config)
         case SETTING_BOOL:
                 return strdup(value ? "true" : "false");
         case SETTING_LEVEL:
-                return strdup(log_level_name((enum log_level)value));
+                return strdup(log_levels[value]);
         case SETTING_ADDRESSING:
                 return strdup(addressings[value]);
         case SETTING_LOG_FORMAT:
-                return strdup(log_format_name((enum log_format)value));
+                return strdup(log_formats[value]);
         default:
                 return strdup(written(setting, value, number));
         }
@@ -363,7 +356,7 @@ char *setting_text(const struct setting *setting, const struct config *config)
 
 bool setting_equal(const struct setting *setting, const struct config *a, const struct config *b)
 {
-        return is_text(setting) ? setting_same_text(*text_of(setting, a), *text_of(setting, b))
+        return is_text(setting) ? same_text(*text_of(setting, a), *text_of(setting, b))
                                 : get_number(setting, a) == get_number(setting, b);
 }
 

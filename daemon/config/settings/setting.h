@@ -50,9 +50,6 @@ char *setting_text(const struct setting *setting, const struct config *config);
 
 bool setting_equal(const struct setting *setting, const struct config *a, const struct config *b);
 
-/* NULL is equal to NULL alone. */
-bool setting_same_text(const char *a, const char *b);
-
 /* Says it in why. -1. */
 __attribute__((format(printf, 2, 3))) int setting_wrong(char why[SETTING_WHY], const char *format, ...);
 /* In place of what *field holds, if anything. */
@@ -78,8 +75,9 @@ enum device_part { PART_DEVICE, PART_BUDGET, PART_PAGES, PART_PREFAULT, PART_HAN
 int setting_add_device_parts(struct config *config, const char *const parts[DEVICE_PARTS], char why[SETTING_WHY]);
 void setting_clear_devices(struct config *config);
 
-int setting_parse_bool(bool *field, const char *text, char why[SETTING_WHY]); /* "true", "false" */
-/* "auto", "path", "virtual". */
-int setting_parse_addressing(enum s3_addressing *field, const char *text, char why[SETTING_WHY]);
+/* A bool: "true", "false". */
+int setting_parse_bool(void *field, const char *text, char why[SETTING_WHY]);
+/* An enum s3_addressing: "auto", "path", "virtual". */
+int setting_parse_addressing(void *field, const char *text, char why[SETTING_WHY]);
 
 #endif

@@ -45,9 +45,7 @@ static int advise_collapse(void *base, uint64_t len)
 
 static uint64_t thread_clock(void)
 {
-        struct timespec t;
-        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-        return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+        return read_clock_ns(CLOCK_THREAD_CPUTIME_ID);
 }
 
 /* Compactions that a process waited for; 0: unknown. */

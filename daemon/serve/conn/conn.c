@@ -56,12 +56,12 @@ static bool is_closing(const struct conn *conn)
 
 static bool conn_reads(const struct conn *conn)
 {
-        return conn->state <= CONN_PEER_CLOSED && !conn->paused && !conn->held && !conn->turn->parting;
+        return conn->state <= CONN_PEER_CLOSED && !conn->paused && !conn->held && !conn->turn->shutting_down;
 }
 
 bool conn_awaits_shutdown(const struct conn *conn)
 {
-        return conn->state == CONN_OPEN && conn->turn->parting;
+        return conn->state == CONN_OPEN && conn->turn->shutting_down;
 }
 
 static bool conn_sends(const struct conn *conn)
@@ -459,7 +459,7 @@ void conn_turn_start(struct conn_turn *turn, uv_loop_t *loop)
 
 void conn_turn_shutdown(struct conn_turn *turn)
 {
-        turn->parting = true;
+        turn->shutting_down = true;
 }
 
 bool conn_begin_shutdown(struct conn *conn)

@@ -3,7 +3,7 @@
  * A client's connection: receives and sends frames, whose contents it does not interpret. Belongs to the loop thread.
  *
  *          conn_begin_shutdown()          conn_close(flush)
- *   open -------------> parting -----------------> draining ---> ended
+ *   open -------------> shutting down -----------> draining ---> ended
  *    | \                  |                          /          /
  *    |  \-- conn_close(flush) ----------------------/          /
  *    |                    |                                   /
@@ -11,11 +11,11 @@
  *
  * A failure, or conn_close() without `flush`, ends the connection in any state.
  *
- *   open         reads requests, sends replies and events
- *   peer closed  reads what the client sent before it closed, such as the detach of a lease; sends nothing
- *   parting      reads nothing; sends the last events, of which the daemon's end is one
- *   draining     reads nothing; sends what is queued, then ends
- *   ended        reads and sends nothing; is freed on a later turn of the loop
+ *   open           reads requests, sends replies and events
+ *   peer closed    reads what the client sent before it closed, such as the detach of a lease; sends nothing
+ *   shutting down  reads nothing; sends the last events, of which the daemon's end is one
+ *   draining       reads nothing; sends what is queued, then ends
+ *   ended          reads and sends nothing; is freed on a later turn of the loop
  *
  * Two conditions suspend reading while the connection is open: too many unsent replies (conn.paused) and too many
  * unanswered requests (conn.held). A third, conn_turn_shutdown(), suspends reading and sending of all connections at
@@ -92,10 +92,10 @@ struct conn {
 /* What the connections of a loop share: one turn of it, and the queue for the next. */
 struct conn_turn {
         uv_prepare_t prepare;
-        uv_idle_t idle;    /* runs while connections are queued, so that the loop does not sleep */
-        struct list later; /* of struct conn, first in first out */
-        uint64_t until_ns; /* end of the turn; 0: none has been served yet */
-        bool parting;      /* conn_turn_shutdown() */
+        uv_idle_t idle;     /* runs while connections are queued, so that the loop does not sleep */
+        struct list later;  /* of struct conn, first in first out */
+        uint64_t until_ns;  /* end of the turn; 0: none has been served yet */
+        bool shutting_down; /* conn_turn_shutdown() */
 };
 /* Closed with the loop's other handles. */
 void conn_turn_start(struct conn_turn *turn, uv_loop_t *loop);

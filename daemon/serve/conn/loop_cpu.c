@@ -4,8 +4,6 @@
 #include "daemon/base/metric/metric.h"
 #include "daemon/base/util.h"
 
-#include <time.h>
-
 /* The metrics count from here on: most iterations are far shorter. */
 #define LOOP_CPU_OBSERVED_NS UINT64_C(1000000)
 
@@ -36,9 +34,7 @@ uint64_t loop_cpu_iteration(struct loop_cpu *loop_cpu, uint64_t now_ns)
 static void on_about_to_wait(uv_prepare_t *prepare)
 {
         struct loop_cpu *loop_cpu = container_of(prepare, struct loop_cpu, prepare);
-        struct timespec now;
-        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-        uint64_t ns = loop_cpu_iteration(loop_cpu, (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec);
+        uint64_t ns = loop_cpu_iteration(loop_cpu, read_clock_ns(CLOCK_THREAD_CPUTIME_ID));
         if (ns >= LOOP_CPU_OBSERVED_NS)
                 metric_observe(METRIC_LOOP_CPU, ns);
 }

@@ -29,11 +29,6 @@ void preload_list_deinit(struct preload_list *list)
         *list = (struct preload_list){0};
 }
 
-static bool same_text(const char *a, const char *b)
-{
-        return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
-}
-
 bool preload_entry_equal(const struct preload_entry *a, const struct preload_entry *b)
 {
         bool same = same_text(a->source, b->source) && same_text(a->name, b->name) &&

@@ -206,7 +206,7 @@ static bool notify_watcher(struct server *server)
 bool events_send_next(struct loop_task *loop_task)
 {
         struct server *server = container_of(loop_task, struct server, notify);
-        if (server->turn.parting)
+        if (server->turn.shutting_down)
                 return false;
         bool lease = notify_lease(server), subscriber = notify_subscriber(server), watcher = notify_watcher(server),
              end = notify_end(server);
@@ -227,7 +227,7 @@ static void generation_touched(struct server *server, struct generation *generat
 void events_changed(struct server *server, struct generation *generation)
 {
         server->event_log.ends = server->loads->n_ended;
-        if (!server->turn.parting && event_log_add(&server->event_log, generation) < 0) {
+        if (!server->turn.shutting_down && event_log_add(&server->event_log, generation) < 0) {
                 /* Without memory for the event, subscribers are notified that one was lost. */
                 list_each_item (const struct conn, conn, &server->conns, link) {
                         struct session *session = conn->context;
@@ -238,7 +238,7 @@ void events_changed(struct server *server, struct generation *generation)
                         notify_lost(session);
                 }
         }
-        while (!server->turn.parting && server->event_log.bytes > EVENT_LOG_BYTES && notify_subscriber(server))
+        while (!server->turn.shutting_down && server->event_log.bytes > EVENT_LOG_BYTES && notify_subscriber(server))
                 ;
         generation_touched(server, generation);
 }
@@ -257,7 +257,7 @@ bool events_send_shutdown(struct loop_task *loop_task)
                 return false;
         struct conn *conn = container_of(server->conns.next, struct conn, link);
         list_remove(&conn->link);
-        list_append(&server->parted, &conn->link);
+        list_append(&server->notified, &conn->link);
         if (conn_begin_shutdown(conn)) {
                 struct writer w;
                 event_writer(&w, "shutdown", 1);

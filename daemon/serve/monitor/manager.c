@@ -4,7 +4,6 @@
 #include "daemon/base/sys/systemd.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <string.h>
 
 #define LOADS_NAMED 3u
@@ -12,24 +11,7 @@
 
 /* ---- the status line ---- */
 
-struct text_line {
-        char *at;
-        size_t left;
-};
-
-static void add(struct text_line *line, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void add(struct text_line *line, const char *format, ...)
-{
-        va_list args;
-        va_start(args, format);
-        int n = vsnprintf(line->at, line->left, format, args);
-        va_end(args);
-        size_t used = n < 0 ? 0 : (size_t)n < line->left ? (size_t)n : line->left - 1;
-        line->at += used;
-        line->left -= used;
-}
-
-static size_t add_loads(struct text_line *line, const struct loads *loads)
+static size_t add_loads(char line[STATUS_MAX], const struct loads *loads)
 {
         size_t n = 0;
         list_each_item (struct load, load, &loads->all, link) {
@@ -39,19 +21,20 @@ static size_t add_loads(struct text_line *line, const struct loads *loads)
                         continue;
                 struct load_progress p;
                 load_progress(load, &p);
-                add(line, "%s%s", n == 1 ? "loading " : ", ", load->name);
+                format_append(line, STATUS_MAX, "%s%s", n == 1 ? "loading " : ", ", load->name);
                 if (p.total > 0)
-                        add(line, " %" PRIu64 "%%", (uint64_t)(100.0 * (double)p.bytes / (double)p.total));
+                        format_append(line, STATUS_MAX, " %" PRIu64 "%%",
+                                      (uint64_t)(100.0 * (double)p.bytes / (double)p.total));
                 if (p.stalled)
-                        add(line, " (stalled)");
+                        format_append(line, STATUS_MAX, " (stalled)");
         }
         if (n > LOADS_NAMED)
-                add(line, " and %zu more", n - LOADS_NAMED);
+                format_append(line, STATUS_MAX, " and %zu more", n - LOADS_NAMED);
         return n;
 }
 
 /* A model that is retried counts as failed until it is ready. */
-static void add_preload(struct text_line *line, const struct desired *desired)
+static void add_preload(char line[STATUS_MAX], const struct desired *desired)
 {
         char first[REDACTED_SOURCE];
         size_t n = 0, n_ready = 0, n_failed = 0;
@@ -66,26 +49,26 @@ static void add_preload(struct text_line *line, const struct desired *desired)
         }
         if (n_ready == n)
                 return;
-        add(line, "; preload: %zu of %zu ready", n_ready, n);
+        format_append(line, STATUS_MAX, "; preload: %zu of %zu ready", n_ready, n);
         if (n_failed > 0)
-                add(line, ", %zu failed (%.250s)", n_failed, first);
+                format_append(line, STATUS_MAX, ", %zu failed (%.250s)", n_failed, first);
 }
 
 void manager_send_status(struct server *server)
 {
-        char text[sizeof(server->last_status)];
-        struct text_line line = {text, sizeof(text)};
+        char line[STATUS_MAX] = "";
         size_t ready = 0, leases = server->leases.n;
         if (!notify_manager())
                 return;
         list_each_item (const struct generation, g, &server->resident->generations, link)
                 ready += g->state == GENERATION_READY;
-        if (add_loads(&line, server->loads) > 0)
-                add(&line, "; ");
-        add(&line, "%zu model%s resident, %zu lease%s", ready, ready == 1 ? "" : "s", leases, leases == 1 ? "" : "s");
-        add_preload(&line, &server->desired);
-        if (strcmp(text, server->last_status) != 0 && notify_status("%s", text))
-                strcpy(server->last_status, text);
+        if (add_loads(line, server->loads) > 0)
+                format_append(line, STATUS_MAX, "; ");
+        format_append(line, STATUS_MAX, "%zu model%s resident, %zu lease%s", ready, ready == 1 ? "" : "s", leases,
+                      leases == 1 ? "" : "s");
+        add_preload(line, &server->desired);
+        if (strcmp(line, server->last_status) != 0 && notify_status("%s", line))
+                strcpy(server->last_status, line);
 }
 
 /* ---- readiness and the watchdog ---- */

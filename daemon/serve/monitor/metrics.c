@@ -40,16 +40,13 @@ static void write_one(struct metric_text *t, enum metric metric, const struct se
 {
         const struct resident *resident = server->resident;
         uint64_t n_models[GENERATION_UNLOADED] = {0};
-        struct timespec now;
         switch (metric) {
         case METRIC_BUILD_INFO:
                 metric_sample(t, metric, STREAMERD_VERSION, 1);
                 break;
         case METRIC_START_TIME:
-                clock_gettime(CLOCK_REALTIME, &now);
                 metric_sample(t, metric, NULL,
-                              (double)now.tv_sec + (double)now.tv_nsec / 1e9 -
-                                      (double)(now_ns() - server->started_ns) / 1e9);
+                              (double)(read_clock_ns(CLOCK_REALTIME) - (now_ns() - server->started_ns)) / 1e9);
                 break;
         case METRIC_DEVICE_BUDGET:
         case METRIC_DEVICE_USED:

@@ -208,22 +208,23 @@ static bool is_root(const struct source_roots *roots, const char *path)
 void verb_doctor(struct session *session, struct request *request)
 {
         const char *root = request->u.doctor.root;
-        if (root != NULL && !is_root(session->server->loads->sources->roots, root)) {
+        struct server *server = session->server;
+        if (root != NULL && !is_root(server->loads->sources->roots, root)) {
                 session_fail(session, request->id, STREAMER_ENOENT, "doctor: not one of the roots (%s)", root);
                 return;
         }
-        const struct server *server = session->server;
+        struct deferred *d = deferred_new(session, request);
+        if (d == NULL)
+                return;
         struct doctor *doctor = calloc(1, sizeof(*doctor) + server->resident->n_devices * sizeof(doctor->devices[0]));
-        if (doctor == NULL)
-                session_fail(session, request->id, STREAMER_ENOMEM, "no memory");
-        else
-                doctor->deferred = deferred_new(session, request);
-        if (doctor == NULL || doctor->deferred == NULL) {
-                free(doctor);
+        if (doctor == NULL) {
+                session_fail(session, d->request.id, STREAMER_ENOMEM, "no memory");
+                deferred_free(d);
                 return;
         }
-        doctor->server = session->server;
-        doctor->deferred->has_worker = true;
+        doctor->server = server;
+        doctor->deferred = d;
+        d->has_worker = true;
         if (root != NULL)
                 work_submit(server->pool, WORK_LANE_INSPECT, &doctor->work, lane_run, lane_done);
         else

@@ -183,12 +183,6 @@ void verb_cancel(struct session *session, struct request *request)
 
 /* ---- wait: answered when the model is ready, or when no load of it is under way or will begin ---- */
 
-static void wait_failed(struct session *session, const struct request *request, int code, const char *why)
-{
-        session_fail(session, request->id, code == STREAMER_ECANCELED ? STREAMER_ECANCELED : STREAMER_EFAILED, "%s: %s",
-                     request->u.wait.model, why);
-}
-
 static bool try_wait(struct session *session, const struct request *request, const struct deferred *deferred)
 {
         (void)deferred;
@@ -206,12 +200,13 @@ static bool try_wait(struct session *session, const struct request *request, con
         if (loading != NULL || (desired != NULL && !desired_failed(desired)))
                 return false;
         g = resident_on(resident, model, GENERATION_FAILED, NULL);
-        if (g != NULL)
-                wait_failed(session, request, g->error.code, g->error.text);
-        else if (desired != NULL)
-                wait_failed(session, request, desired->error.code, desired->error.text);
-        else
+        const struct error *error = g != NULL ? &g->error : desired != NULL ? &desired->error : NULL;
+        if (error == NULL)
                 session_no_model(session, request->id, model);
+        else
+                session_fail(session, request->id,
+                             error->code == STREAMER_ECANCELED ? STREAMER_ECANCELED : STREAMER_EFAILED, "%s: %s", model,
+                             error->text);
         return true;
 }
 

@@ -25,7 +25,7 @@ static bool may_be(const struct generation *g, const struct req_attach *req, enu
 static size_t devices_of(struct resident *resident, const struct req_attach *req, enum generation_state state,
                          const struct device **first, char *names, size_t size)
 {
-        size_t n = 0, used = 0;
+        size_t n = 0;
         names[0] = '\0';
         for (size_t i = 0; i < resident->n_devices; i++) {
                 const struct device *device = resident->devices[i];
@@ -35,8 +35,7 @@ static size_t devices_of(struct resident *resident, const struct req_attach *req
                 if (!has)
                         continue;
                 *first = n++ == 0 ? device : *first;
-                if (used < size)
-                        used += (size_t)snprintf(names + used, size - used, "%s%s", n > 1 ? ", " : "", device->name);
+                format_append(names, size, "%s%s", n > 1 ? ", " : "", device->name);
         }
         return n;
 }
