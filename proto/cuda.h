@@ -3,7 +3,7 @@
  * CUDA's driver library, as far as it is used at both ends of a connection: the daemon exports what
  * the client library opens, so both must mean the same 64 bytes by a handle and the same text by a
  * GPU. Declarations of our own, since neither end is built against a toolkit; where there is one,
- * daemon/device/cuda/check.c compares every line with its headers.
+ * tests/lib/cuda_headers.c compares every line with its headers.
  *
  * All of it has the same ABI in CUDA 12 and 13. Names of enum values are CUDA's in our spelling.
  */
