@@ -18,7 +18,7 @@ void secret_free(char *secret)
         free(secret);
 }
 
-static int read_file(const char *path, char **secret, struct error *error)
+int secret_read_file(const char *path, char **secret, struct error *error)
 {
         cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
         if (fd < 0)
@@ -51,7 +51,7 @@ static int read_credential(const char *name, char **secret, struct error *error)
         if (name[0] == '\0' || strchr(name, '/') != NULL)
                 return error_set(error, STREAMER_EFAILED, "credential '%s': not a plain name", name);
         cleanup_free char *path = format_new("%s/%s", folder, name);
-        return path != NULL ? read_file(path, secret, error) : error_set(error, STREAMER_ENOMEM, "no memory");
+        return path != NULL ? secret_read_file(path, secret, error) : error_set(error, STREAMER_ENOMEM, "no memory");
 }
 
 static bool begins(const char *setting, const char *prefix)
@@ -67,7 +67,7 @@ bool secret_is_reference(const char *setting)
 int secret_read(const char *setting, char **secret, struct error *error)
 {
         if (begins(setting, FILE_PREFIX))
-                return read_file(setting + strlen(FILE_PREFIX), secret, error);
+                return secret_read_file(setting + strlen(FILE_PREFIX), secret, error);
         if (begins(setting, CREDENTIAL_PREFIX))
                 return read_credential(setting + strlen(CREDENTIAL_PREFIX), secret, error);
         *secret = strdup(setting);

@@ -15,6 +15,8 @@ void secret_free(char *secret);
 /* The secret that a setting denotes: "file:PATH", "credential:NAME" ($CREDENTIALS_DIRECTORY, where the service
  * manager puts what a unit's LoadCredential= names), else itself. A file's line end is cut off. */
 int secret_read(const char *setting, char **secret, struct error *error);
+/* The first line of this file. */
+int secret_read_file(const char *path, char **secret, struct error *error);
 /* The setting names the secret's location and is not the secret. */
 bool secret_is_reference(const char *setting);
 

@@ -93,12 +93,6 @@ int aws_fetch(struct http *http, struct http_fetch *fetch, struct error *error)
         return r;
 }
 
-int aws_read_token(const char *path, char **token, struct error *error)
-{
-        cleanup_free char *setting = format_new("file:%s", path);
-        return setting != NULL ? secret_read(setting, token, error) : error_set(error, STREAMER_ENOMEM, "no memory");
-}
-
 /* ---- container ---- */
 
 /* "localhost" is trusted by name: this machine determines what it resolves to. */
@@ -148,7 +142,7 @@ int aws_container(struct aws_clients *clients, struct aws_keys *keys, struct err
         bool plain = strncmp(uri, "http://", 7) == 0;
         struct http_fetch fetch = {.request = {.url = uri, .shown = origin, .headers = &headers, .plain_ok = plain}};
         if (file != NULL)
-                r = aws_read_token(file, &token, error);
+                r = secret_read_file(file, &token, error);
         if (r == 0 && (token ?: given) != NULL)
                 r = http_headers_add(&headers, "Authorization", token ?: given, error);
         if (r == 0)

@@ -49,8 +49,6 @@ int aws_assume_role(struct aws_clients *clients, struct aws_keys *keys, const st
 
 /* One request; any status is a success, and the body is not NULL. */
 int aws_fetch(struct http *http, struct http_fetch *fetch, struct error *error);
-/* What a token file holds: a secret. */
-int aws_read_token(const char *path, char **token, struct error *error);
 
 /* Where a container's credentials are; *uri NULL: not configured. malloc'd. Plain http is used for these hosts alone:
  * loopback and the addresses of ECS and EKS. */

@@ -107,7 +107,7 @@ int aws_web_identity(struct aws_clients *clients, struct aws_keys *keys, const s
                 return error_set(error, STREAMER_EFAILED,
                                  "a web identity token file without a role (AWS_ROLE_ARN, role_arn)");
         snprintf(origin, sizeof(origin), "web identity as %s", role);
-        int r = aws_read_token(file, &token, error);
+        int r = secret_read_file(file, &token, error);
         if (r < 0)
                 return r;
         struct sts_request request = {.config = config,
