@@ -106,11 +106,6 @@ static unsigned char *element_of(const struct fact *f, const void *base, size_t 
         return (f->type == FACT_LIST ? *(unsigned char **)at : at) + i * f->element;
 }
 
-static uint64_t number_at(const struct fact *f, const void *at)
-{
-        return f->size == sizeof(uint64_t) ? *(const uint64_t *)at : *(const uint32_t *)at;
-}
-
 static bool in_range(const struct fact *f, uint64_t number)
 {
         return number >= f->min && (f->max == 0 || number <= f->max);
@@ -200,7 +195,7 @@ static void write_facts(struct writer *w, const struct fact *facts, const void *
                         writer_key(w, f->key);
                 switch (f->type) {
                 case FACT_NUMBER:
-                        writer_u64(w, number_at(f, at));
+                        writer_u64(w, f->size == sizeof(uint64_t) ? *(const uint64_t *)at : *(const uint32_t *)at);
                         break;
                 case FACT_BOOL:
                         writer_bool(w, *(const bool *)at);
