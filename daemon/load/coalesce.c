@@ -26,8 +26,6 @@
  */
 #include "daemon/load/load_private.h"
 
-#include <string.h>
-
 /* The older load that produces this generation. Waiting only for older loads excludes cycles. */
 static struct load *load_producing(const struct load *load, const struct generation *generation)
 {
@@ -41,28 +39,21 @@ static struct load *load_producing(const struct load *load, const struct generat
         return NULL;
 }
 
-static bool is_rank_of(const struct load_target *target, const struct generation *g)
+/* Number 0: any. */
+static struct generation *find_same(const struct load_target *target, uint64_t number)
 {
-        return g != target->generation && g->has_identity && g->device == target->device &&
-               (g->state == GENERATION_READY || g->state == GENERATION_LOADING) &&
-               memcmp(&g->identity, &target->part->identity, sizeof(g->identity)) == 0;
-}
-
-static struct generation *find_rank(const struct load_target *target, uint64_t number)
-{
-        list_each_item (struct generation, g, &target->load->loads->resident->generations, link)
-                if (g->number == number && is_rank_of(target, g))
-                        return g;
-        return NULL;
+        return resident_same(target->load->loads->resident, &target->part->identity, target->device, target->generation,
+                             number);
 }
 
 /* The number under which all ranks are resident; other numbers may lack some. 0: none. */
 static uint64_t number_of_ranks(const struct load *load)
 {
         list_each_item (const struct generation, g, &load->loads->resident->generations, link) {
-                bool all = g->number != 0 && is_rank_of(&load->targets[0], g);
+                bool all = g->number != 0 && g->device == load->targets[0].device &&
+                           find_same(&load->targets[0], g->number) == g;
                 for (size_t i = 1; all && i < load->n_targets; i++)
-                        all = find_rank(&load->targets[i], g->number) != NULL;
+                        all = find_same(&load->targets[i], g->number) != NULL;
                 if (all)
                         return g->number;
         }
@@ -74,9 +65,7 @@ static uint64_t number_of_ranks(const struct load *load)
 static struct generation *find_resident(const struct load_target *target, uint64_t number, struct load **other)
 {
         const struct load *load = target->load;
-        struct generation *same = number != 0 ? find_rank(target, number)
-                                              : resident_same(load->loads->resident, &target->part->identity,
-                                                              target->device, target->generation);
+        struct generation *same = find_same(target, number);
         *other = same != NULL ? load_producing(load, same) : NULL;
         if (same == NULL || (same->state != GENERATION_READY && *other == NULL))
                 return NULL;

@@ -141,10 +141,10 @@ static bool provides(const struct generation *g, const struct source_identity *i
 }
 
 struct generation *resident_same(struct resident *resident, const struct source_identity *identity,
-                                 const struct device *device, const struct generation *except)
+                                 const struct device *device, const struct generation *except, uint64_t number)
 {
         list_each_item (struct generation, g, &resident->generations, link)
-                if (g != except && g->device == device && provides(g, identity))
+                if (g != except && g->device == device && (number == 0 || g->number == number) && provides(g, identity))
                         return g;
         return NULL;
 }

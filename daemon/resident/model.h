@@ -163,9 +163,9 @@ struct generation *resident_on(struct resident *resident, const char *name, enum
                                const struct device *device);
 /* Serving, else loading, else cached, else failed, else draining. */
 struct generation *resident_any(struct resident *resident, const char *name);
-/* Ready or loading, on this device, from exactly these files. */
+/* Ready or loading, on this device, from exactly these files; number 0: any. */
 struct generation *resident_same(struct resident *resident, const struct source_identity *identity,
-                                 const struct device *device, const struct generation *except);
+                                 const struct device *device, const struct generation *except, uint64_t number);
 /* The number of the ready or loading generation of these files under this name, which a replica on another
  * device shares; 0 if there is none. */
 uint64_t resident_shared_number(struct resident *resident, const struct source_identity *identity, const char *name);

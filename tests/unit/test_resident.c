@@ -269,18 +269,20 @@ START_TEST(the_same_files_on_the_same_device_are_the_same)
 {
         struct source_identity x = {.digest = "x"}, y = {.digest = "y"};
         struct generation *g = loading("m");
-        ck_assert_ptr_null(resident_same(&resident, &x, &fake.device, NULL));
+        ck_assert_ptr_null(resident_same(&resident, &x, &fake.device, NULL, 0));
         g->identity = x;
         g->has_identity = true;
-        ck_assert_ptr_eq(resident_same(&resident, &x, &fake.device, NULL), g);
-        ck_assert_ptr_null(resident_same(&resident, &y, &fake.device, NULL));
-        ck_assert_ptr_null(resident_same(&resident, &x, NULL, NULL));
-        ck_assert_ptr_null(resident_same(&resident, &x, &fake.device, g));
+        ck_assert_ptr_eq(resident_same(&resident, &x, &fake.device, NULL, 0), g);
+        ck_assert_ptr_null(resident_same(&resident, &y, &fake.device, NULL, 0));
+        ck_assert_ptr_null(resident_same(&resident, &x, NULL, NULL, 0));
+        ck_assert_ptr_null(resident_same(&resident, &x, &fake.device, g, 0));
         ready(g);
-        ck_assert_ptr_eq(resident_same(&resident, &x, &fake.device, NULL), g);
+        ck_assert_ptr_eq(resident_same(&resident, &x, &fake.device, NULL, 0), g);
+        ck_assert_ptr_eq(resident_same(&resident, &x, &fake.device, NULL, g->number), g);
+        ck_assert_ptr_null(resident_same(&resident, &x, &fake.device, NULL, g->number + 1));
         generation_get(g);
         generation_drop_name(g, "m");
-        ck_assert_ptr_null(resident_same(&resident, &x, &fake.device, NULL));
+        ck_assert_ptr_null(resident_same(&resident, &x, &fake.device, NULL, 0));
         generation_put(g);
 }
 END_TEST
