@@ -17,8 +17,7 @@
 #include "daemon/io/http/http.h"
 #include "daemon/io/remote/http_object.h"
 #include "daemon/resident/hostcache/host_cache.h"
-#include "daemon/serve/monitor/manager.h"
-#include "daemon/serve/monitor/metrics_http.h"
+#include "daemon/serve/monitor/monitor.h"
 #include "daemon/serve/server.h"
 #include "daemon/serve/verbs/verbs.h"
 #include "daemon/source/roots/roots.h"
@@ -27,7 +26,6 @@
 #include <inttypes.h>
 #include <malloc.h>
 #include <signal.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <uv.h>

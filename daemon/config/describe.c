@@ -7,7 +7,6 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define OLD_CHUNK "RUNAI_STREAMER_BLOCK_BYTESIZE" /* the older name of io.block_size's variable */
 

@@ -11,7 +11,7 @@
 #define DAEMON_CONFIG_RELOAD_H
 
 #include "daemon/config/config.h"
-#include "daemon/serve/monitor/manager.h"
+#include "daemon/serve/monitor/monitor.h"
 
 struct reload {
         struct server *server;

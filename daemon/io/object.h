@@ -14,7 +14,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
-#include <sys/types.h>
 
 /* Of a file all of it; of a remote object the size, and the rest is its own (http_object.h). */
 struct object_version {

@@ -5,7 +5,6 @@
 
 #include <inttypes.h>
 #include <string.h>
-#include <sys/mman.h>
 
 /* A failed load, or a verify, drops its reference soon; one that hangs in the kernel may not. */
 #define HELD_UP_NS (UINT64_C(30) * 1000000000)

@@ -250,4 +250,12 @@ void generation_put(struct generation *generation);
  * Called when one of these is over. May free the generation. */
 void generation_reap(struct generation *generation);
 
+/* ---- expiry (unload/expiry.c) ---- */
+
+/* How long it stays without a further use; 0: without limit, or it is in use. */
+uint64_t generation_expires_in(const struct generation *generation, uint64_t now);
+/* Unloads models whose keep-alive is over, and revokes the leases of generations that have drained for longer than
+ * their drain timeout. Called about once a second. */
+void resident_expire(struct resident *resident, uint64_t now);
+
 #endif

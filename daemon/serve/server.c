@@ -3,12 +3,12 @@
 
 #include "daemon/base/log/log.h"
 #include "daemon/resident/hostcache/host_cache.h"
-#include "daemon/resident/unload/expiry.h"
+#include "daemon/resident/model.h"
 #include "daemon/serve/access/access.h"
 #include "daemon/serve/conn/peer_cred.h"
 #include "daemon/serve/deferred.h"
 #include "daemon/serve/events/events.h"
-#include "daemon/serve/monitor/manager.h"
+#include "daemon/serve/monitor/monitor.h"
 
 #include <errno.h>
 #include <fcntl.h>

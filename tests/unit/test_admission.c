@@ -6,7 +6,7 @@
 #include "tests/unit/admission_fixture.h"
 
 #include "daemon/base/metric/metric.h"
-#include "daemon/resident/unload/expiry.h"
+#include "daemon/resident/model.h"
 #include "daemon/resident/persist/state_file.h"
 
 #include <time.h>

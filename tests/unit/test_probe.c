@@ -4,7 +4,7 @@
  */
 #include "daemon/base/hash.h"
 #include "daemon/source/probe.h"
-#include "daemon/source/roots/root_facts.h"
+#include "daemon/source/roots/roots.h"
 #include "tests/lib/suite.h"
 
 #include <endian.h>

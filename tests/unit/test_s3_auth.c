@@ -5,7 +5,7 @@
 #include "tests/lib/suite.h"
 
 #include "daemon/base/log/log.h"
-#include "daemon/source/s3/s3_auth.h"
+#include "daemon/source/s3/endpoint.h"
 
 #include <string.h>
 #include <unistd.h>

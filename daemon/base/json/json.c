@@ -7,7 +7,6 @@
 #include "daemon/base/json/json.h"
 #include "proto/codec.h"
 
-#include <endian.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

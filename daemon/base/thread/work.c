@@ -11,7 +11,6 @@
 
 #include <pthread.h>
 #include <stdio.h>
-#include <string.h>
 
 /* Lanes in use at once. With more file systems than this, some share a lane. */
 #define LANES 64

@@ -17,7 +17,6 @@
 #include "daemon/base/thread/wake.h"
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #define WORK_LANE_CPU 0              /* no file system */

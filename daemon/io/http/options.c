@@ -104,12 +104,6 @@ static CURLcode on_context(CURL *easy, void *context, void *unused)
         return CURLE_OK;
 }
 
-static bool read_ahead(CURL *easy)
-{
-        pthread_once(&once, compare_libraries);
-        return !ours || curl_easy_setopt(easy, CURLOPT_SSL_CTX_FUNCTION, on_context) == CURLE_OK;
-}
-
 bool http_tls_may_have_more(void *easy)
 {
         const struct curl_tlssessioninfo *session = NULL;
@@ -176,5 +170,6 @@ bool http_options_set(struct http_transfer *t)
                 snprintf(range, sizeof(range), "%" PRIu64 "-%" PRIu64, r->offset, r->offset + r->len - 1);
                 SET(CURLOPT_RANGE, range);
         }
-        return ok && read_ahead(easy);
+        pthread_once(&once, compare_libraries);
+        return ok && (!ours || curl_easy_setopt(easy, CURLOPT_SSL_CTX_FUNCTION, on_context) == CURLE_OK);
 }

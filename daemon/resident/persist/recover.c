@@ -14,7 +14,7 @@
  * Runs once, before the loop, and may block. It reads manifests and no tensors: their bytes are compared later, in
  * the background (scrub.h).
  */
-#include "daemon/resident/unload/expiry.h"
+#include "daemon/resident/model.h"
 #include "daemon/resident/persist/persist.h"
 
 #include "daemon/base/log/log.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/resident/unload/expiry.h"
+#include "daemon/resident/model.h"
 
 #include "daemon/base/log/log.h"
 #include "daemon/resident/model_set.h"

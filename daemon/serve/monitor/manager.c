@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/serve/monitor/manager.h"
+#include "daemon/serve/monitor/monitor.h"
 
 #include "daemon/base/sys/systemd.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/serve/monitor/metrics.h"
+#include "daemon/serve/monitor/monitor.h"
 
 #include "daemon/base/log/log.h"
 

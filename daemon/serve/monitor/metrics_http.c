@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * libmicrohttpd without threads of its own: its epoll descriptor is polled by the loop, and its
- * timeouts are a timer's.
+ * libmicrohttpd without threads of its own: its epoll descriptor is polled by the loop, so an answer to /healthz means
+ * that the loop turns, and its timeouts are a timer's. Each connection serves one request, and one that lasts longer
+ * than some seconds is closed. Off unless the configuration names an address, which must be local.
  */
-#include "daemon/serve/monitor/metrics_http.h"
-
 #include "daemon/base/log/log.h"
 #include "daemon/base/sys/listen.h"
-#include "daemon/serve/monitor/metrics.h"
+#include "daemon/serve/monitor/monitor.h"
 
 #include <microhttpd.h>
 #include <string.h>

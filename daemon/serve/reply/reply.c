@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/serve/reply/reply.h"
 
-#include "daemon/resident/unload/expiry.h"
+#include "daemon/resident/model.h"
 
 #include <inttypes.h>
 #include <string.h>

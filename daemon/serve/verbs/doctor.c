@@ -12,7 +12,7 @@
 #include "daemon/device/cuda/cuda.h"
 #include "daemon/serve/reply/reply.h"
 #include "daemon/serve/session.h"
-#include "daemon/source/roots/root_facts.h"
+#include "daemon/source/roots/roots.h"
 
 #include <string.h>
 

@@ -7,7 +7,7 @@
 
 #include "daemon/serve/access/access.h"
 #include "daemon/serve/events/events.h"
-#include "daemon/serve/monitor/metrics.h"
+#include "daemon/serve/monitor/monitor.h"
 
 #include <inttypes.h>
 #include <string.h>

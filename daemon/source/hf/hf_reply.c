@@ -9,8 +9,6 @@
 #include "daemon/base/json/json.h"
 #include "daemon/base/util.h"
 
-#include <string.h>
-
 #define FILES_MAX 65536u
 
 /* Faults besides those of enum json_fault. */

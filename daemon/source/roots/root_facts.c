@@ -3,7 +3,7 @@
  * Looks for one regular file, a few folders deep and for a limited time, and tries it. Nothing is written: a root may
  * be read-only.
  */
-#include "daemon/source/roots/root_facts.h"
+#include "daemon/source/roots/roots.h"
 
 #include "daemon/base/sys/machine.h"
 #include "daemon/base/util.h"

@@ -6,6 +6,7 @@
 #ifndef DAEMON_SOURCE_S3_ENDPOINT_H
 #define DAEMON_SOURCE_S3_ENDPOINT_H
 
+#include "daemon/io/http/http.h"
 #include "daemon/source/aws/credentials.h"
 
 #include <stdbool.h>
@@ -54,5 +55,11 @@ void s3_endpoints_set_region(struct s3_endpoints *endpoints, const struct s3_end
  * the bucket's name is invalid in a host, and virtual hosts are configured; or the endpoint's fault. */
 int s3_endpoint_base(const struct s3_endpoint *endpoint, const char *bucket, const char *region, char **base,
                      struct error *error);
+
+/* Signs each request to one bucket in a region, and turns refusals into messages (s3_auth.c). The endpoint must
+ * outlive it. NULL: no memory. */
+struct http_access *s3_auth_new(const struct s3_endpoint *endpoint, const char *region);
+/* The region that a response named instead; "": none has. */
+void s3_auth_get_region(struct http_access *access, char region[S3_REGION]);
 
 #endif

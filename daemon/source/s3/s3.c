@@ -16,7 +16,7 @@
 #include "daemon/base/util.h"
 #include "daemon/source/aws/sigv4.h"
 #include "daemon/source/model_dir.h"
-#include "daemon/source/s3/s3_auth.h"
+#include "daemon/source/s3/endpoint.h"
 #include "daemon/source/s3/s3_reply.h"
 #include "daemon/source/source.h"
 #include "daemon/source/sums.h"

@@ -9,7 +9,7 @@
  *
  * A refusal of HEAD has no body: its headers are used.
  */
-#include "daemon/source/s3/s3_auth.h"
+#include "daemon/source/s3/endpoint.h"
 
 #include "daemon/base/util.h"
 #include "daemon/source/aws/sigv4.h"
@@ -17,7 +17,6 @@
 
 #include <pthread.h>
 #include <string.h>
-#include <strings.h>
 
 struct s3_auth {
         struct http_access http;

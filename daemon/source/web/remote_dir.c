@@ -8,8 +8,6 @@
 
 #include "daemon/base/util.h"
 
-#include <string.h>
-
 /* The rest of a tensor in a header, besides its name: dtype, shape of three, offsets of 12 digits; and the rest of the
  * header besides its tensors. A longer header costs one more request. */
 #define TENSOR_REST 104u

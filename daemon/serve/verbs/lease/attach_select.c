@@ -6,7 +6,6 @@
 #include "daemon/serve/verbs/verbs_private.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 static bool digest_is(const struct generation *g, const char *hex)
 {

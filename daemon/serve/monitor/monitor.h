@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Monitoring: the metrics, HTTP for them, and the service manager. Runs on the loop.
+ */
+#ifndef DAEMON_SERVE_MONITOR_MONITOR_H
+#define DAEMON_SERVE_MONITOR_MONITOR_H
+
+#include "daemon/base/metric/metric.h"
+#include "daemon/serve/server_state.h"
+
+/* All metrics, in the order of their table: what is counted as it happens (daemon/base/metric.h), and what is looked
+ * up when somebody asks. text->failed where memory ran out. */
+void metrics_write(struct metric_text *text, const struct server *server);
+
+/* ---- HTTP: /metrics, /healthz, /readyz ---- */
+
+struct metrics_http;
+
+/* Listens at `address` (listen_parse). The handles close with the loop's others (uv_walk); unlink when the loop
+ * has ended, and free after it has run down. */
+int metrics_http_new(struct metrics_http **metrics_http, struct server *server, const char *address,
+                     struct error *error);
+void metrics_http_unlink(struct metrics_http *metrics_http);               /* removes its socket file; accepts NULL */
+struct metrics_http *metrics_http_free(struct metrics_http *metrics_http); /* accepts NULL */
+
+/* ---- the service manager: readiness, watchdog, the status line of `systemctl status` ---- */
+
+struct manager {
+        uv_timer_t alive, ready;
+};
+
+/* Sends WATCHDOG=1, if the manager expects it. The timers are closed with the loop's other handles. */
+void manager_start(struct manager *manager, uv_loop_t *loop);
+/* The daemon serves, or has reloaded its configuration: repeated until the manager has received it. */
+void manager_notify_ready(struct manager *manager);
+/* About once a second: sends the status line (loads, models, leases, preloads that are not ready) when it has changed.
+ */
+void manager_send_status(struct server *server);
+
+#endif
