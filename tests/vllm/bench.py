@@ -74,14 +74,14 @@ def drop_from_cache() -> None:
 
 
 def resident(stack: ExitStack) -> Daemon:
-    """A daemon that holds all models under the names that the loaders give them."""
+    """A daemon that holds all models under the names that the loaders ask for."""
     daemon = stack.enter_context(Daemon(FOLDER / "daemon", FOLDER))
     for model, load_format, _ in FORMATS.values():
         if load_format == "streamerd":
             daemon.ctl("load", str(FOLDER / model), "--timeout", "60")
         elif load_format == "streamerd_sharded":
             [file] = (FOLDER / model).glob("*.safetensors")
-            daemon.ctl("load", str(file), "--name", f"state/{file.stem}", "--timeout", "60")
+            daemon.ctl("load", str(file), "--name", f"{model}/{file.stem}", "--timeout", "60")
     return daemon
 
 
@@ -92,6 +92,8 @@ def timed_engine() -> Engine:
 def start(engine: Engine, name: str, daemon: Daemon) -> dict[str, Any]:
     model, load_format, options = FORMATS[name]
     ours = {"socket": daemon.socket} if load_format.startswith("streamerd") else {}
+    if load_format == "streamerd_sharded":
+        ours["name"] = model
     return engine.start(FOLDER / model, load_format, {**options, **ours}, timed=True)
 
 
