@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Flags are written --flag value or --flag=value. Those with a single value use the table of settings. Devices and
- * roots repeat: the first of each replaces those of the file.
+ * Flags are written --flag value or --flag=value. Flags with a single value use the table of settings. --device and
+ * --root repeat: the first of each replaces the file's list.
  *
  * Completion fails by printing nothing.
  */

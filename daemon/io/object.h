@@ -38,7 +38,7 @@ struct object_range {
 /* Calls with n take objects of one kind, and do for a store in parallel what a file does in turn. */
 struct object_ops {
         enum read_engine engine;
-        /* Bytes that are asked for before a header's length is known: at least those that hold it. */
+        /* Bytes to request before the header's length is known; at least the 8 that state it. */
         uint64_t (*first_read)(const struct object *object);
         int (*read_ranges)(const struct object_range *ranges, size_t n, struct error *error);
         /* STREAMER_EFAILED if one is not what it was when opened. */

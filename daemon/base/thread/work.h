@@ -21,8 +21,8 @@
 
 #define WORK_LANE_CPU 0              /* no file system */
 #define WORK_LANE_INSPECT UINT64_MAX /* inspects the machine for a client; no load waits for it */
-/* Long work at the memory of a device, by its number: no storage that hangs, and a device that stalls delays nobody
- * else's way. */
+/* Long work on a device's memory, a lane for each device number: neither a hung file system nor another device's stall
+ * delays it. */
 #define WORK_LANE_DEVICES 64
 #define WORK_LANE_DEVICE(number) (UINT64_MAX - WORK_LANE_DEVICES + (number))
 
@@ -44,7 +44,7 @@ struct work {
  * most). */
 struct work_pool *work_pool_new(struct wake *wake, const char *name, unsigned max_threads, unsigned per_lane);
 
-/* Waits only for the pool's lock, which is held briefly. Refuses nothing: queues are bounded by those who submit. The
+/* Waits only for the pool's lock, which is held briefly. Never refuses work: callers bound their queues. The
  * work is the pool's until done() is called, which happens exactly once; while the pool is being stopped run() is
  * skipped for work that is still queued. Not to be called once the pool was stopped. */
 void work_submit(struct work_pool *pool, uint64_t lane, struct work *work, void (*run)(struct work *),

@@ -80,7 +80,7 @@ int http_options_add_headers(struct http_transfer *t)
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool ours; /* libcurl uses the OpenSSL that this program is linked with, so it may be passed its objects */
 
-/* A libcurl with several TLS libraries names those that it does not use in brackets. */
+/* A libcurl with several TLS libraries names the unused ones in brackets. */
 static void compare_libraries(void)
 {
         const char *used = curl_version_info(CURLVERSION_NOW)->ssl_version;

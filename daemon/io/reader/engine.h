@@ -40,7 +40,7 @@ struct reader_thread {
 struct ticket {
         struct read_job *job;
         const struct plan_block *block;
-        uint64_t targets;    /* bits: those that lived when it was taken */
+        uint64_t targets;    /* bit set of the targets that were alive when the block was taken */
         unsigned char *slot; /* NULL where the block is read to its place */
         bool copied;         /* read and hashed, and being copied to devices: it takes no place */
 };
@@ -106,7 +106,7 @@ void reader_run_end(struct reader *reader, struct read_run *run, const struct er
 /* Where a block's bytes begin: in its segment; or in its slot at the same offset modulo 4 KiB as at their destination,
  * so that copies are aligned as well as it allows. */
 unsigned char *reader_block_data(const struct ticket *ticket);
-/* Provides memory for a block that is read in place: for `len` bytes from `from` on, or what is left of it. */
+/* Allocates the memory of a block that is read in place: `len` bytes from offset `from`, or up to the block's end. */
 int reader_block_prepare(const struct ticket *ticket, uint64_t from, uint64_t len, struct error *error);
 
 struct hash_cursor {

@@ -77,7 +77,7 @@ struct read_job {
         struct read_target *targets[READ_TARGETS];
         size_t n_targets;
         unsigned weight;  /* of its share, where loads run side by side; 0: READER_WEIGHT */
-        uint64_t storage; /* whose queue its reads share with those of other jobs; 0: of none */
+        uint64_t storage; /* jobs with the same number share one queue of reads; 0: not shared */
 
         /* On a reader thread: the block's bytes are in each live target, and its leaves are hashed. */
         void (*landed)(struct read_job *job, const struct plan_block *block);

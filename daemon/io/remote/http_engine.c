@@ -7,7 +7,7 @@
  * TLS and hashing use more than one core, and makes a range of each (range.c). This file completes blocks and runs the
  * threads:
  *
- *   asleep > woken: takes runs, ends those of stopped jobs > serves what is in flight > asleep ...
+ *   asleep > woken: takes runs, ends the runs of stopped jobs > serves transfers in flight > asleep ...
  *               \
  *                \ nothing for IDLE_MS: closes connections, frees handles; the daemon ends: the thread ends
  */

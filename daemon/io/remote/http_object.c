@@ -10,8 +10,8 @@
  * Of these bytes only the header is stored, so that 4,096 shards do not cost their speculative bytes in memory.
  *
  * At the end of a load most objects need no check: each range was requested by its ETag, and in a store that replaces
- * objects atomically the bytes are then those of the version that was opened. A web server may serve a file that is
- * being written, and sends the headers of a range before its body: one more request checks the last bodies.
+ * objects atomically this proves that the bytes are of the version that was opened. A web server may serve a file that
+ * is being written, and sends the headers of a range before its body: one more request checks the last bodies.
  */
 #include "daemon/io/remote/http_object.h"
 

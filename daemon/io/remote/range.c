@@ -290,7 +290,7 @@ static void attempt_start(struct attempt *a, uint64_t from, uint64_t to)
         http_loop_add(&range->thread->loop, t);
 }
 
-/* What is left of its run; ends it if nothing is. */
+/* Requests the rest of the run; ends the run if it is complete. */
 static void request_rest(struct range *range)
 {
         struct reader *reader = range->thread->base.reader;

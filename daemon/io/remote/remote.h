@@ -58,7 +58,7 @@ static inline void http_thread_recheck(struct http_thread *self)
 struct http_job {
         struct concurrency concurrency;
         uint64_t moved_ns; /* atomic: when a byte was last received */
-        uint64_t received; /* atomic: bytes, those of hedges, too */
+        uint64_t received; /* atomic: bytes, including hedges */
         unsigned requests; /* of ranges: under way, and not paused */
 };
 static inline struct http_job *http_job(const struct read_job *job)
