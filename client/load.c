@@ -27,6 +27,7 @@ void op_load_request(struct request *request, const streamer_load_opts *o, const
         *request = (struct request){.verb = VERB_load,
                                     .u.load = {.source = source,
                                                .name = o->name,
+                                               .named_after = o->named_after,
                                                .devices = {(const char **)(uintptr_t)o->devices, o->n_devices},
                                                .layout = o->layout,
                                                .pattern = o->pattern,

@@ -37,6 +37,7 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
 #define FIELDS_load(F) \
         F(load, STR, source, true, PROTO_TEXT_MAX) \
         F(load, STR, name, false, PROTO_NAME_MAX) \
+        F(load, STR, named_after, false, PROTO_TEXT_MAX) \
         F(load, STRLIST, devices, false, 64) \
         F(load, STR, layout, false, 16) \
         F(load, STR, pattern, false, 255) \

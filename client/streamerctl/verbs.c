@@ -23,7 +23,7 @@ const struct flag global_flags[] = {
 };
 
 static const struct flag load_flags[] = {
-        {"--name", NULL, "NAME", "the model's name (default: from the source)", FLAG_STR, AT(name), false},
+        {"--name", NULL, "NAME", "the model's name (default: from the source, and unique)", FLAG_STR, AT(name), false},
         {"--device", NULL, "DEVICE", "host, cuda:N or N; several (0,1, or repeated) for replicas", FLAG_DEVICE, 0,
          false},
         {"--layout", NULL, "LAYOUT", "replica, or rank: rank r on the r-th device", FLAG_STR, AT(layout), false},
@@ -87,7 +87,8 @@ const struct verb verbs[] = {
          .summary = "Load models and wait until they are ready",
          .about = "SOURCE is a safetensors file, a directory of them, org/name[@rev] in the Hugging Face cache,\n"
                   "https://host/path, s3://bucket/prefix/ or hf://org/name[@rev]. A path that exists takes\n"
-                  "precedence over a name in the cache.\n"
+                  "precedence over a name in the cache. Without --name a model gets the last component of its source,\n"
+                  "with leading ones where another source has that name ('b/model'); only --name replaces a model.\n"
                   "Ctrl-C and --timeout (exit code 5) end the wait; the load continues. 'streamerctl cancel'\n"
                   "cancels it.\n"
                   "On several devices the files are read once, and each device may fail on its own: exit code 1.\n"

@@ -59,7 +59,8 @@ bool load_ended(enum load_state state);
 
 struct load_request {
         const char *source;
-        const char *name;           /* NULL: from the source */
+        const char *name;           /* NULL: loads_default_name() */
+        const char *named_after;    /* the source or path that the default name is derived from; NULL: the source */
         const char *const *devices; /* none: the only device */
         size_t n_devices;
         const char *pattern; /* of the files' names, rank r to the r-th device; NULL: replicas */
@@ -246,6 +247,8 @@ struct loads {
         struct work_pool *pool;
         uint64_t block_size;
         uint64_t keep_alive_ns, drain_timeout_ns; /* where a request names none; 0: unlimited */
+        /* The source that is to be loaded under this name without a request; NULL: none. NULL: nothing ever is. */
+        const char *(*desired_source)(const struct loads *loads, const char *name);
         /* Tensors of this generation have arrived, or its tables are complete. */
         void (*arrived)(struct loads *loads, struct generation *generation);
         /* A load with subscribers has ended: loads_subscriber(). NULL: there are none. */
@@ -265,6 +268,11 @@ void loads_check_prefault(struct loads *loads);
 /* Begins a load, or returns the one in progress for the same name and source. *out is borrowed and has not ended
  * when this returns. STREAMER_EINVAL, _ELIMIT, _ENOMEM, _ECANCELED. */
 int loads_begin(struct loads *loads, const struct load_request *request, struct load **out, struct error *error);
+
+/* The name of a model that is loaded without one (default_name.c), derived from `named_after` (NULL: from `source`):
+ * no other source has it. malloc'd. Canonicalises both; their errors, or STREAMER_ENOMEM. */
+int loads_default_name(const struct loads *loads, const char *source, const char *named_after, char **name,
+                       struct error *error);
 
 /* The newest that has not ended and has this name; NULL if none. */
 struct load *loads_find(struct loads *loads, const char *name);

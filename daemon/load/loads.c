@@ -84,7 +84,12 @@ static int order_init(struct order *order, struct loads *loads, const struct loa
                 return r;
         if (request->pattern != NULL && ranks_check_pattern(request->pattern, &why) < 0)
                 return error_set(error, STREAMER_EINVAL, "%s", why.text);
-        order->name = request->name != NULL ? strdup(request->name) : source_default_name(order->source);
+        if (request->name == NULL)
+                r = loads_default_name(loads, order->source, request->named_after, &order->name, error);
+        else
+                order->name = strdup(request->name);
+        if (r < 0)
+                return r;
         if (order->name == NULL || order->source == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         if (!request->probe && strncmp(order->name, PROBE_SCHEME, strlen(PROBE_SCHEME)) == 0)

@@ -71,12 +71,21 @@ void generation_changed(struct generation *generation)
         capacity_changed(resident);
 }
 
-int generation_add_name(struct generation *generation, const char *name, uid_t owner, struct quota_charge *charge)
+const char *model_name_source(const struct model_name *name)
+{
+        return name->source != NULL ? name->source : name->generation->source;
+}
+
+int generation_add_name(struct generation *generation, const char *name, const char *source, uid_t owner,
+                        struct quota_charge *charge)
 {
         const struct generation *known = resident_named(generation->resident, name);
         struct model_name *n = calloc(1, sizeof(*n) + strlen(name) + 1);
-        if (n == NULL)
+        bool own_source = strcmp(source, generation->source) != 0;
+        if (n == NULL || (own_source && (n->source = strdup(source)) == NULL)) {
+                free(n);
                 return STREAMER_ENOMEM;
+        }
         strcpy(n->text, name);
         n->owner =
                 known != NULL && known->state != GENERATION_FAILED ? generation_find_name(known, name)->owner : owner;
@@ -95,6 +104,7 @@ static void name_free(struct model_name *name)
         list_remove(&name->link);
         list_remove(&name->by_name);
         quota_discharge(&name->charge);
+        free(name->source);
         free(name);
 }
 
@@ -131,7 +141,7 @@ struct generation *generation_new(struct resident *resident, const char *name, c
         list_init(&g->unnotified);
         g->source = strdup(source);
         g->last_name = strdup(name);
-        if (g->source == NULL || g->last_name == NULL || generation_add_name(g, name, owner, NULL) < 0)
+        if (g->source == NULL || g->last_name == NULL || generation_add_name(g, name, source, owner, NULL) < 0)
                 return generation_free(g);
         list_append(&resident->generations, &g->link);
         return g;

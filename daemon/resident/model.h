@@ -54,6 +54,7 @@ struct model_name {
         struct generation *generation;
         struct quota_charge charge; /* of an alias, to the user who added it */
         uid_t owner;    /* the user who first loaded a model under it, and may load another source under it */
+        char *source;   /* canonical: what was loaded under it; NULL: the generation's */
         bool journaled; /* its row is known to be in the journal (persist.h) */
         char text[];
 };
@@ -176,6 +177,8 @@ bool resident_holds(const struct resident *resident, uint64_t number, const stru
 struct list *resident_bucket(struct resident *resident, const char *name);
 bool generation_has_name(const struct generation *generation, const char *name);
 const struct model_name *generation_find_name(const struct generation *generation, const char *name); /* or NULL */
+/* The source that was loaded under the name: the same files may be resident under names of several paths. */
+const char *model_name_source(const struct model_name *name);
 /* The generation that determines the owner of a name: one that has not failed, else the latest failure. */
 struct generation *resident_named(struct resident *resident, const char *name);
 uid_t generation_owner(const struct generation *generation);
@@ -234,9 +237,11 @@ void generation_discard(struct generation *generation);
 /* Notifies of a change that its own functions do not (an added name). */
 void generation_changed(struct generation *generation);
 
-/* `owner`: of a name that no generation has, or only failures; else the owner stays. Takes over the charge of the
- * name (NULL: none). STREAMER_ENOMEM, and the charge stays the caller's. */
-int generation_add_name(struct generation *generation, const char *name, uid_t owner, struct quota_charge *charge);
+/* `source`: canonical, of the load that adds the name. `owner`: of a name that no generation has, or only failures;
+ * else the owner stays. Takes over the charge of the name (NULL: none). STREAMER_ENOMEM, and the charge stays the
+ * caller's. */
+int generation_add_name(struct generation *generation, const char *name, const char *source, uid_t owner,
+                        struct quota_charge *charge);
 /* Removes a name. Without its last one the generation drains, or is freed if it had failed. */
 void generation_drop_name(struct generation *generation, const char *name);
 

@@ -272,6 +272,15 @@ static void on_desired_changed(struct desired *desired)
         server->state_writer.due = true;
 }
 
+static const char *desired_source(const struct loads *loads, const char *name)
+{
+        const struct server *server = loads->context;
+        const struct desired_model *m = desired_find(&server->desired, name);
+        if (m == NULL)
+                return NULL;
+        return m->path != NULL ? m->path : m->spec->source;
+}
+
 static void on_load_ended(struct loads *loads)
 {
         struct server *server = loads->context;
@@ -323,6 +332,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         server->leases.users = &server->users;
         server->resident->context = server->loads->context = server;
         server->resident->changed = on_changed;
+        server->loads->desired_source = desired_source;
         server->loads->arrived = events_arrived;
         server->loads->ended = on_load_ended;
         server->path = strdup(path);

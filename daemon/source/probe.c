@@ -113,11 +113,17 @@ static int probe_open_sidecar(const struct sources *sources, const char *canonic
         return error_set(error, STREAMER_ENOENT, "%s has no file %s", canonical, name);
 }
 
+static char *probe_default_name(const char *canonical, unsigned n)
+{
+        (void)n;
+        return strdup(canonical);
+}
+
 const struct source_ops source_probe = {
         .schemes = (const char *const[]){PROBE_SCHEME, NULL},
         .test = true,
         .canonical = probe_canonical,
-        .default_name = strdup,
+        .default_name = probe_default_name,
         .fixed_lane = 1, /* no mount's */
         .open = probe_open,
         .open_sidecar = probe_open_sidecar,

@@ -60,14 +60,20 @@ size_t source_stem_len(const char *name, size_t len)
         return len > suffix && source_ends_with(name, len, SOURCE_SUFFIX) ? len - suffix : len;
 }
 
-char *source_last_component(const char *path, size_t len)
+char *source_last_components(const char *path, size_t len, unsigned n)
 {
         while (len > 0 && path[len - 1] == '/')
                 len--;
-        size_t start = len;
-        while (start > 0 && path[start - 1] != '/')
-                start--;
-        return len > start ? strndup(path + start, source_stem_len(path + start, len - start)) : strdup("model");
+        size_t last = len;
+        while (last > 0 && path[last - 1] != '/')
+                last--;
+        if (last == len)
+                return strdup("model");
+        size_t start = last;
+        for (; n > 1 && start > 1 && path[start - 2] != '/'; n--)
+                for (start--; start > 0 && path[start - 1] != '/';)
+                        start--;
+        return strndup(path + start, last - start + source_stem_len(path + last, len - last));
 }
 
 /* ---- versions ---- */

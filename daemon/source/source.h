@@ -43,10 +43,11 @@ struct source_roots *source_roots_free(struct source_roots *roots); /* with the 
  * collapsed, ".." refused, relative paths refused (clients make them absolute). malloc'd. */
 int source_canonical(const char *source, char **out, struct error *error);
 
-/* Default model name: the last component without ".safetensors"; for a snapshot folder of an HF
- * cache (models--org--name/snapshots/REV) "org/name", and for what lies in it "org/name/FILE", so
- * that two files of one repository are not two versions of one model. malloc'd. */
-char *source_default_name(const char *canonical);
+/* Candidates for the default name of a model, from the shortest (0): the last component without ".safetensors"; each
+ * further one takes a leading component more. For a snapshot folder of an HF cache (models--org--name/snapshots/REV)
+ * "org/name", then "org/name@REV", and for what lies in it "org/name/FILE", then "org/name@REV/FILE". The longest is
+ * returned for every greater n. malloc'd; NULL: no memory. */
+char *source_default_name(const char *canonical, unsigned n);
 
 /* A key for base/work's lanes. Of a path: the mount that holds it, found in /proc/self/mountinfo by
  * the longest prefix without touching the file system. Else one for each host or bucket. */
@@ -82,7 +83,7 @@ struct source_ops {
         bool local;                 /* opened as the caller, where the daemon is root */
         bool test;                  /* its models evict nothing, are not cached and are not persisted */
         int (*canonical)(const char *source, char **out, struct error *error);
-        char *(*default_name)(const char *canonical);
+        char *(*default_name)(const char *canonical, unsigned n);
         uint64_t (*lane)(const char *canonical); /* NULL: fixed_lane, or if it is 0 one for each host or bucket */
         uint64_t fixed_lane;
         int (*open)(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,
@@ -120,8 +121,8 @@ int source_set_index(struct source_set *set, struct error *error);
 bool source_ends_with(const char *text, size_t len, const char *suffix);
 /* The length of a name without ".safetensors", unless it is nothing else. */
 size_t source_stem_len(const char *name, size_t len);
-/* The stem of a path's last component, which is not empty; else "model". malloc'd. */
-char *source_last_component(const char *path, size_t len);
+/* The last n components of a path, or all, the last one without ".safetensors"; "model" if there is none. malloc'd. */
+char *source_last_components(const char *path, size_t len, unsigned n);
 
 /* ---- versions ---- */
 

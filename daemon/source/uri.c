@@ -36,9 +36,9 @@ int source_canonical(const char *source, char **out, struct error *error)
         return ops->canonical(source, out, error);
 }
 
-char *source_default_name(const char *canonical)
+char *source_default_name(const char *canonical, unsigned n)
 {
-        return ops_of(canonical)->default_name(canonical);
+        return ops_of(canonical)->default_name(canonical, n);
 }
 
 uint64_t source_lane(const char *canonical)

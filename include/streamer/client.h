@@ -252,7 +252,7 @@ STREAMER_API void streamer_model_list_free(streamer_model_list *list);
 typedef struct streamer_load_opts {
         size_t struct_size;
         const char *source; /* required: path, file://, org/name[@rev] in the HF cache, https://, s3://, hf:// */
-        const char *name;   /* NULL: derived from the source */
+        const char *name;   /* NULL: the daemon chooses one that no other source has: streamer_op_model() */
         const char *const *devices; /* NULL: the daemon's only device; several: the files are read once */
         size_t n_devices;
         const char *verify;        /* NULL or "none", or "sha256" */
@@ -262,6 +262,7 @@ typedef struct streamer_load_opts {
         const char *pattern;       /* of the ranks' files; NULL: model-rank-{rank}-part-{part}.safetensors */
         uint64_t keep_alive_ms;    /* unload the model after so long without a lease; 0: the daemon's default */
         uint64_t drain_timeout_ms; /* unload the generation that it replaces by force after so long; 0: the default */
+        const char *named_after;   /* a path or URI that the daemon derives the name from; NULL: the source */
 } streamer_load_opts;
 #define STREAMER_LOAD_OPTS_INIT STREAMER_INIT(streamer_load_opts)
 

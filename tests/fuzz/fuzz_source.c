@@ -15,9 +15,11 @@
 
 static void check_name(const char *canonical)
 {
-        char *name = source_default_name(canonical);
-        holds(name != NULL && name[0] != '\0' && codec_utf8(name, strlen(name)));
-        free(name);
+        for (unsigned n = 0; n < 4; n++) {
+                char *name = source_default_name(canonical, n);
+                holds(name != NULL && name[0] != '\0' && codec_utf8(name, strlen(name)));
+                free(name);
+        }
         if (!source_is_local(canonical)) /* whose lane is that of a file system */
                 holds(source_lane(canonical) != 0);
 }

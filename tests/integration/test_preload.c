@@ -60,6 +60,27 @@ START_TEST(a_failed_preload_does_not_delay_the_others)
 }
 END_TEST
 
+START_TEST(models_without_a_name_have_different_ones)
+{
+        begin("");
+        for (int i = 0; i < 2; i++) {
+                mkdir(format_text("%s/%c", root, "ab"[i]), 0755);
+                write_model(i == 0 ? "a/model.safetensors" : "b/model.safetensors");
+        }
+        char *text = format_text("preload: [{source: %s/a/model.safetensors}, {source: %s/b/model.safetensors}]", root,
+                                 root);
+        configure(text);
+        hangup();
+        await_row(0, "ready", 1);
+        await_row(1, "ready", 1);
+        streamer_client *c = client_open(&d);
+        client_equals(c, "model", model);
+        client_equals(c, "b/model", model);
+        streamer_close(c);
+        end();
+}
+END_TEST
+
 START_TEST(the_manager_is_notified_of_missing_models)
 {
         begin("");
@@ -221,6 +242,7 @@ int main(void)
         tcase_add_test(preload, listed_models_are_loaded_at_start);
         tcase_add_test(preload, a_failed_preload_is_retried_until_it_is_resident);
         tcase_add_test(preload, a_failed_preload_does_not_delay_the_others);
+        tcase_add_test(preload, models_without_a_name_have_different_ones);
         tcase_add_test(preload, the_manager_is_notified_of_missing_models);
         tcase_add_test(preload, a_secret_in_a_url_is_neither_logged_nor_returned);
         tcase_add_test(preload, a_name_of_the_hub_is_looked_up_in_the_daemons_own_cache);

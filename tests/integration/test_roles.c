@@ -98,8 +98,24 @@ START_TEST(another_users_name_is_refused)
         loads(OTHER, outside, "theirs");
         ck_assert_int_eq(load_as(TRAINER, team, "theirs", "uid 60103 loaded another source under this name"),
                          STREAMER_EPERM);
+        ck_assert_int_eq(load_as(TRAINER, team, "theirs", "choose another name (--name)"), STREAMER_EPERM);
         loads(BOSS, team, "theirs");
         unload("theirs");
+}
+END_TEST
+
+START_TEST(another_users_default_name_blocks_nobody)
+{
+        ROOT_ONLY();
+        must(mkdir(fixture_path("other"), 0755));
+        char *other = fixture_write(model_mixed(6, 1 << 18), "other/team.safetensors");
+        loads(OTHER, other, NULL);
+        expect_permitted(OTHER, "pin", "team");
+        loads(TRAINER, team, NULL);
+        expect_permitted(TRAINER, "pin", "team/team");
+        expect_permitted(OTHER, "unpin", "team");
+        expect_permitted(OTHER, "unload", "team");
+        expect_permitted(TRAINER, "unload", "team/team");
 }
 END_TEST
 
@@ -287,6 +303,7 @@ int main(void)
         tcase_add_test(roles, the_role_attach_attaches);
         tcase_add_test(roles, a_model_is_unloaded_by_its_owner_or_an_admin);
         tcase_add_test(roles, another_users_name_is_refused);
+        tcase_add_test(roles, another_users_default_name_blocks_nobody);
         tcase_add_test(roles, a_name_keeps_its_owner_across_generations);
         tcase_add_test(roles, a_failed_load_of_another_user_blocks_no_name);
         tcase_add_test(roles, an_alias_is_unloaded_by_its_owner_and_gives_no_more_rights);

@@ -162,7 +162,7 @@ END_TEST
 START_TEST(an_alias_ends_with_its_generation)
 {
         struct generation *a = resident_model("a", 0, 8 * MiB);
-        ck_assert_int_eq(generation_add_name(a, "b", 0, NULL), 0);
+        ck_assert_int_eq(generation_add_name(a, "b", a->source, 0, NULL), 0);
         granted(asked(load_of("m", 0, 8 * MiB)));
         ck_assert(!is_ready("a") && !is_ready("b"));
 }

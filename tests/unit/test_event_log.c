@@ -151,7 +151,7 @@ START_TEST(an_event_has_the_state_at_its_time)
 {
         struct generation *g = loading("m");
         event_log_subscribe(&event_log, &a);
-        ck_assert_int_eq(generation_add_name(g, "other", 0, NULL), 0);
+        ck_assert_int_eq(generation_add_name(g, "other", g->source, 0, NULL), 0);
         change(g, 1);
         uint64_t number = g->number;
         failed(g, "why");
@@ -178,7 +178,7 @@ END_TEST
 START_TEST(only_the_damaged_name_is_lost)
 {
         struct generation *g = loading_with("m", 4096);
-        ck_assert_int_eq(generation_add_name(g, "other", 0, NULL), 0);
+        ck_assert_int_eq(generation_add_name(g, "other", g->source, 0, NULL), 0);
         ready(g);
         event_log_subscribe(&event_log, &a);
         generation_drop_name(g, "m");

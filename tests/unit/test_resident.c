@@ -107,7 +107,7 @@ END_TEST
 START_TEST(an_alias_refers_to_the_same_generation)
 {
         struct generation *g = ready(loading("m"));
-        ck_assert_int_eq(generation_add_name(g, "alias", 0, NULL), 0);
+        ck_assert_int_eq(generation_add_name(g, "alias", g->source, 0, NULL), 0);
         ck_assert_ptr_eq(resident_ready(&resident, "alias"), g);
         ck_assert(generation_has_name(g, "alias"));
         ck_assert(!generation_has_name(g, "alia"));
@@ -147,7 +147,7 @@ END_TEST
 START_TEST(an_alias_keeps_the_old_generation_serving)
 {
         struct generation *old = ready(loading("m"));
-        generation_add_name(old, "stable", 0, NULL);
+        generation_add_name(old, "stable", old->source, 0, NULL);
         struct generation *new = ready(loading("m"));
         ck_assert_ptr_eq(resident_ready(&resident, "m"), new);
         ck_assert_ptr_eq(resident_ready(&resident, "stable"), old);
@@ -160,8 +160,8 @@ START_TEST(a_new_generation_takes_over_all_names)
         ready(loading("a"));
         ready(loading("b"));
         struct generation *new = loading("a");
-        generation_add_name(new, "b", 0, NULL);
-        generation_add_name(new, "c", 0, NULL);
+        generation_add_name(new, "b", new->source, 0, NULL);
+        generation_add_name(new, "c", new->source, 0, NULL);
         ready(new);
         ck_assert_uint_eq(listed(), 1);
         ck_assert_ptr_eq(resident_ready(&resident, "a"), new);
@@ -196,10 +196,10 @@ END_TEST
 START_TEST(an_older_load_that_ends_later_keeps_its_free_names)
 {
         struct generation *older = loading("m");
-        generation_add_name(older, "n", 0, NULL);
-        generation_add_name(older, "o", 0, NULL);
+        generation_add_name(older, "n", older->source, 0, NULL);
+        generation_add_name(older, "o", older->source, 0, NULL);
         struct generation *newer = loading("m");
-        generation_add_name(newer, "o", 0, NULL);
+        generation_add_name(newer, "o", newer->source, 0, NULL);
         ready(newer);
         ready(older);
         ck_assert_ptr_eq(resident_ready(&resident, "m"), newer);
@@ -253,8 +253,8 @@ END_TEST
 START_TEST(discarded_failures_may_have_many_names)
 {
         struct generation *g = loading("a");
-        generation_add_name(g, "a2", 0, NULL);
-        generation_add_name(g, "a3", 0, NULL);
+        generation_add_name(g, "a2", g->source, 0, NULL);
+        generation_add_name(g, "a3", g->source, 0, NULL);
         failed(g, "first");
         failed(loading("b"), "second");
         failed(loading("c"), "third");
@@ -323,7 +323,7 @@ START_TEST(each_name_is_written_once_in_the_order_of_names)
         static const char *const names[] = {"a", "b", "c", "d"};
         struct state_file state;
         struct generation *g = ready(loading("c"));
-        generation_add_name(g, "a", 0, NULL);
+        generation_add_name(g, "a", g->source, 0, NULL);
         ready(loading("d"))->settings.pinned = true;
         ready(loading("b"));
         loading("e");
@@ -351,7 +351,7 @@ START_TEST(a_name_is_found_among_very_many)
         struct generation *g = ready(loading("m"));
         for (int i = 0; i < MANY; i++) {
                 snprintf(name, sizeof(name), "name %d", i);
-                ck_assert_int_eq(generation_add_name(g, name, 0, NULL), 0);
+                ck_assert_int_eq(generation_add_name(g, name, g->source, 0, NULL), 0);
         }
         for (int i = 0; i < MANY; i++) {
                 snprintf(name, sizeof(name), "name %d", i);

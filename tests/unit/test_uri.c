@@ -81,24 +81,48 @@ START_TEST(a_path_of_any_length_is_handled)
 }
 END_TEST
 
+/* n: the candidate's number. */
 static const struct {
         const char *canonical, *name;
+        unsigned n;
 } names[] = {
-        {"/models/llama", "llama"},
-        {"/models/llama.safetensors", "llama"},
-        {"/models/.safetensors", ".safetensors"},
-        {"/", "model"},
-        {"/hub/models--org--name/snapshots/abc", "org/name"},
-        {"/hub/models--gpt2/snapshots/abc", "gpt2"},
-        {"/hub/models--org--name/snapshots/abc/model.safetensors", "org/name/model"},
-        {"/hub/models--org--name/snapshots/abc/unet/model.safetensors", "org/name/unet/model"},
-        {"/hub/models--org--name", "models--org--name"},
-        {"/hub/models--org--name/refs/main", "main"},
+        {"/models/llama", "llama", 0},
+        {"/models/llama.safetensors", "llama", 0},
+        {"/models/llama.safetensors", "models/llama", 1},
+        {"/models/llama.safetensors", "models/llama", 9},
+        {"/a/b.safetensors/c", "b.safetensors/c", 1},
+        {"/a/b.safetensors/c", "a/b.safetensors/c", 2},
+        {"/", "model", 3},
+        {"/a", "a", 1},
+        {"/hub/models--org--name/snapshots/abc", "org/name@abc", 1},
+        {"/hub/models--org--name/snapshots/abc/unet/model.safetensors", "org/name@abc/unet/model", 1},
+        {"/hub/models--org--name/snapshots/abc", "org/name@abc", 2},
+        {"s3://bucket/a/llama.safetensors", "llama", 0},
+        {"s3://bucket/a/llama.safetensors", "a/llama", 1},
+        {"s3://bucket/a/llama.safetensors", "bucket/a/llama", 2},
+        {"s3://bucket/a/llama.safetensors", "bucket/a/llama", 3},
+        {"s3://bucket/", "bucket", 1},
+        {"s3://bucket/a//b/", "b", 1},
+        {"https://host/a/llama.safetensors?sig=secret", "llama", 0},
+        {"https://host/a/llama.safetensors?sig=secret", "a/llama", 1},
+        {"https://host/a/llama.safetensors?sig=secret", "a/llama", 2},
+        {"https://host/a/b/model.safetensors.index.json", "a/b", 1},
+        {"hf://org/name@main", "org/name", 0},
+        {"hf://org/name@main", "org/name@main", 1},
+        {"hf://org/name@main", "org/name@main", 2},
+        {"/models/.safetensors", ".safetensors", 0},
+        {"/", "model", 0},
+        {"/hub/models--org--name/snapshots/abc", "org/name", 0},
+        {"/hub/models--gpt2/snapshots/abc", "gpt2", 0},
+        {"/hub/models--org--name/snapshots/abc/model.safetensors", "org/name/model", 0},
+        {"/hub/models--org--name/snapshots/abc/unet/model.safetensors", "org/name/unet/model", 0},
+        {"/hub/models--org--name", "models--org--name", 0},
+        {"/hub/models--org--name/refs/main", "main", 0},
 };
 
 START_TEST(a_model_is_named_after_its_source)
 {
-        char *name = source_default_name(names[_i].canonical);
+        char *name = source_default_name(names[_i].canonical, names[_i].n);
         ck_assert_str_eq(name, names[_i].name);
         free(name);
 }

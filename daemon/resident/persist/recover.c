@@ -200,7 +200,7 @@ static bool restore_name(struct quotas *users, struct generation *g, const struc
                 name->charge = charge;
                 return true;
         }
-        bool added = generation_add_name(g, row->text, row->owner, &charge) == 0;
+        bool added = generation_add_name(g, row->text, g->source, row->owner, &charge) == 0;
         quota_discharge(&charge);
         return added;
 }

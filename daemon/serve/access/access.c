@@ -27,10 +27,10 @@ static int check_name(const struct server *server, const struct conn *conn, cons
         list_each_item (const struct generation, g, &server->resident->generations, link) {
                 const struct model_name *known = generation_find_name(g, name);
                 if (known != NULL && g->state != GENERATION_FAILED && known->owner != conn->caller.uid &&
-                    strcmp(g->source, canonical) != 0)
+                    strcmp(model_name_source(known), canonical) != 0)
                         return error_set(error, STREAMER_EPERM,
                                          "%s: load: uid %u loaded another source under this name, and uid %u has the "
-                                         "role %s (%s)",
+                                         "role %s (%s); choose another name (--name)",
                                          name, (unsigned)known->owner, (unsigned)conn->caller.uid,
                                          role_name(grant->role), grant->text);
         }
@@ -39,7 +39,7 @@ static int check_name(const struct server *server, const struct conn *conn, cons
             strcmp(desired->spec->source, canonical) != 0)
                 return error_set(error, STREAMER_EPERM,
                                  "%s: load: another source is to be loaded under this name for uid %u, and uid %u has "
-                                 "the role %s (%s)",
+                                 "the role %s (%s); choose another name (--name)",
                                  name, (unsigned)desired->spec->owner, (unsigned)conn->caller.uid,
                                  role_name(grant->role), grant->text);
         return 0;
@@ -66,8 +66,7 @@ static int check_keeping(const struct server *server, const struct conn *conn, c
 int access_check_load(const struct server *server, const struct conn *conn, struct load_request *request,
                       struct error *error)
 {
-        cleanup_free char *canonical = NULL, *own_name = NULL;
-        const char *name = request->name;
+        cleanup_free char *canonical = NULL;
         const struct role_grant grant = access_grant(server, conn);
         request->roots = grant.rule != NULL ? grant.rule->opened : NULL;
         request->admin = grant.role >= ROLE_ADMIN;
@@ -78,10 +77,8 @@ int access_check_load(const struct server *server, const struct conn *conn, stru
                 r = role_check_source(&grant, canonical, error);
         if (r < 0 || grant.role >= ROLE_ADMIN)
                 return r;
-        if (name == NULL && (name = own_name = source_default_name(canonical)) == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
-        r = check_name(server, conn, &grant, canonical, name, error);
-        return r < 0 ? r : check_keeping(server, conn, &grant, request, name, error);
+        r = check_name(server, conn, &grant, canonical, request->name, error);
+        return r < 0 ? r : check_keeping(server, conn, &grant, request, request->name, error);
 }
 
 int access_check_fetch(const struct server *server, const struct conn *conn, const char *source, const char *file,

@@ -42,18 +42,23 @@ bool preload_entry_equal(const struct preload_entry *a, const struct preload_ent
 
 /* ---- models ---- */
 
-/* As the load will derive it; of a Hub id without the revision. */
-static char *derive_name(const struct preload_entry *entry)
+/* As of a load without a name; of a Hub id without the revision, unless an earlier entry has another one. */
+static char *derive_name(const struct desired *d, const struct preload_entry *entry)
 {
-        cleanup_free char *canonical = NULL;
         struct error error;
+        char *name = NULL;
         if (entry->name != NULL)
                 return strdup(entry->name);
-        if (hub_is_id(entry->source))
-                return strndup(entry->source, strcspn(entry->source, "@"));
-        if (source_canonical(entry->source, &canonical, &error) < 0)
+        if (hub_is_id(entry->source)) {
+                name = strndup(entry->source, strcspn(entry->source, "@"));
+                const struct desired_model *other = name != NULL ? desired_find(d, name) : NULL;
+                if (other == NULL || strcmp(other->spec->source, entry->source) == 0)
+                        return name;
+                free(name);
                 return strdup(entry->source);
-        return source_default_name(canonical);
+        }
+        int r = loads_default_name(d->loads, entry->source, NULL, &name, &error);
+        return r == 0 || r == STREAMER_ENOMEM ? name : strdup(entry->source); /* its load will report the error */
 }
 
 /* The load that the entry describes, under `name`, on all of its devices. */
@@ -84,7 +89,7 @@ static int set_request(struct desired_model *m, char *name)
 
 static struct desired_model *configured_new_consume(struct desired *d, struct preload_entry *entry)
 {
-        cleanup_free char *name = derive_name(entry);
+        cleanup_free char *name = derive_name(d, entry);
         struct desired_model *m = name != NULL ? desired_model_new(d, DESIRED_CONFIGURED) : NULL;
         if (m == NULL)
                 return NULL;

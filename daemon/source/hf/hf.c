@@ -66,10 +66,10 @@ static int hf_canonical(const char *source, char **out, struct error *error)
         return *out != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
 }
 
-static char *hf_default_name(const char *canonical)
+static char *hf_default_name(const char *canonical, unsigned n)
 {
         const char *name = canonical + strlen(SCHEME);
-        return strndup(name, strcspn(name, "@"));
+        return n == 0 ? strndup(name, strcspn(name, "@")) : strdup(name);
 }
 
 /* ---- credentials ---- */

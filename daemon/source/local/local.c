@@ -78,9 +78,9 @@ static int local_canonical(const char *source, char **out, struct error *error)
         return 0;
 }
 
-/* Of a path in a snapshot of the HF cache, ".../models--org--name/snapshots/REV/rest": "org/name/rest". *name NULL: the
- * path is another one. False: no memory. */
-static bool snapshot_name(const char *path, char **name)
+/* Of a path in a snapshot of the HF cache, ".../models--org--name/snapshots/REV/rest": "org/name/rest", or with the
+ * revision "org/name@REV/rest". *name NULL: the path is another one. False: no memory. */
+static bool snapshot_name(const char *path, bool with_revision, char **name)
 {
         static const char prefix[] = "/models--", snapshots[] = "/snapshots/";
         const char *repository = NULL, *rest;
@@ -94,8 +94,8 @@ static bool snapshot_name(const char *path, char **name)
                 if (len > 0 && strncmp(at + strlen(prefix) + len, snapshots, strlen(snapshots)) == 0)
                         repository = at + strlen(prefix);
         }
-        rest = repository + len + strlen(snapshots);
-        rest += strcspn(rest, "/");
+        const char *revision = repository + len + strlen(snapshots);
+        rest = revision + strcspn(revision, "/");
         cleanup_free char *text = strndup(repository, len);
         if (text == NULL)
                 return false;
@@ -104,17 +104,20 @@ static bool snapshot_name(const char *path, char **name)
                 at[0] = '/';
                 memmove(at + 1, at + 2, strlen(at + 2) + 1);
         }
-        *name = format_new("%s%s", text, rest);
+        if (with_revision)
+                *name = format_new("%s@%s", text, revision);
+        else
+                *name = format_new("%s%s", text, rest);
         return *name != NULL;
 }
 
-static char *local_default_name(const char *canonical)
+static char *local_default_name(const char *canonical, unsigned n)
 {
         char *name;
-        if (!snapshot_name(canonical, &name))
+        if (!snapshot_name(canonical, n > 0, &name))
                 return NULL;
         if (name == NULL)
-                return source_last_component(canonical, strlen(canonical));
+                return source_last_components(canonical, strlen(canonical), n + 1);
         name[source_stem_len(name, strlen(name))] = '\0';
         return name;
 }

@@ -71,9 +71,10 @@ static int s3_canonical(const char *source, char **out, struct error *error)
         return *out != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
 }
 
-static char *s3_default_name(const char *canonical)
+static char *s3_default_name(const char *canonical, unsigned n)
 {
-        return source_last_component(canonical, strlen(canonical));
+        const char *path = canonical + strlen(SCHEME);
+        return source_last_components(path, strlen(path), n + 1);
 }
 
 /* ---- one attempt to open, in one region ---- */

@@ -66,7 +66,7 @@ static void name_decode(char *text)
 }
 
 /* Of an index: the folder that it lies in. */
-static char *web_default_name(const char *canonical)
+static char *web_default_name(const char *canonical, unsigned n)
 {
         struct http_url url;
         const char *path = http_url_parse(&url, canonical) == 0 ? url.path : "";
@@ -74,7 +74,7 @@ static char *web_default_name(const char *canonical)
         if (source_ends_with(path, len, INDEX_SUFFIX))
                 while (len > 1 && path[len - 1] != '/')
                         len--;
-        char *name = source_last_component(path, len);
+        char *name = source_last_components(path, len, n + 1);
         if (name == NULL)
                 return NULL;
         name_decode(name);
