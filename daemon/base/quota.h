@@ -48,6 +48,7 @@ struct quota_user {
 
 /* The limits of a request's user, and the rule they come from. */
 struct quota_limits {
+        bool unlimited;                 /* root or the daemon's own user, which use no shares either */
         uint64_t max[QUOTA_SLOT_COUNT]; /* UINT64_MAX: any amount */
         bool usual[QUOTA_SLOT_COUNT];   /* from limits.NAME_per_uid instead of the rule */
         char rule[160];

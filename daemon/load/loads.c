@@ -261,6 +261,8 @@ static struct load *load_new(struct loads *loads, const struct load_request *req
         load->users = request->users;
         if (request->users != NULL)
                 load->limits = *request->limits;
+        if (request->users != NULL && !request->limits->unlimited)
+                load->step.user = work_user(request->caller->uid);
         load->priority = request->priority > 0 ? request->priority : PROTO_PRIORITY_DEFAULT;
         load->started_ns = now_ns();
         bool ok = load->name != NULL && load->source != NULL && !load->pattern == !request->pattern;

@@ -124,7 +124,7 @@ const struct source_ops source_probe = {
         .test = true,
         .canonical = probe_canonical,
         .default_name = probe_default_name,
-        .fixed_lane = 1, /* no mount's */
+        .fixed_lane = WORK_LANE_PROBE,
         .open = probe_open,
         .open_sidecar = probe_open_sidecar,
 };

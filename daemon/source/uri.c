@@ -51,7 +51,18 @@ uint64_t source_lane(const char *canonical)
         uint64_t lane;
         hash_bytes(canonical, (size_t)(host - canonical) + strcspn(host, "/"), digest);
         memcpy(&lane, digest, sizeof(lane));
-        return lane | UINT64_C(1) << 63; /* no file system's */
+        return lane | WORK_LANE_REMOTE;
+}
+
+static uint64_t find_lane(const void *canonical)
+{
+        return source_lane(canonical);
+}
+
+void work_submit_source(struct work_pool *pool, const char *canonical, struct work *work, void (*run)(struct work *),
+                        void (*done)(struct work *))
+{
+        work_submit_routed(pool, find_lane, canonical, work, run, done);
 }
 
 bool source_is_local(const char *canonical)

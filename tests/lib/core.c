@@ -128,7 +128,13 @@ static void held_done(struct work *work)
 
 void held_work_submit(struct held_work *held, struct work_pool *pool, uint64_t lane, struct gate *gate)
 {
-        *held = (struct held_work){.gate = gate};
+        held_work_submit_for(held, pool, lane, 0, gate);
+}
+
+void held_work_submit_for(struct held_work *held, struct work_pool *pool, uint64_t lane, uint64_t user,
+                          struct gate *gate)
+{
+        *held = (struct held_work){.gate = gate, .work.user = user};
         work_submit(pool, lane, &held->work, held_run, held_done);
 }
 

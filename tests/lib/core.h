@@ -57,6 +57,8 @@ struct held_work {
         bool ran, done;
 };
 void held_work_submit(struct held_work *held, struct work_pool *pool, uint64_t lane, struct gate *gate);
+void held_work_submit_for(struct held_work *held, struct work_pool *pool, uint64_t lane, uint64_t user,
+                          struct gate *gate);
 
 /* Waits until this process has `n` threads of this name and all of them sleep. */
 unsigned threads_named(const char *name);

@@ -11,6 +11,8 @@
 
 #define SECOND UINT64_C(1000000000)
 #define THREADS "t-work"
+#define LOCAL(n) (WORK_LANE_SOURCES + 1000 + (uint64_t)(n))
+#define REMOTE(n) (WORK_LANE_REMOTE + (uint64_t)(n))
 
 static struct work_pool *pool;
 static struct gate gate;
@@ -196,7 +198,7 @@ START_TEST(threads_that_hang_are_counted_out_and_replaced_up_to_the_cap)
         unsigned threads, hung;
         pool_begin(2, 1);
         for (unsigned i = 0; i < 8; i++) {
-                held_work_submit(&held[i], pool, 10 + i, &gate);
+                held_work_submit(&held[i], pool, LOCAL(i), &gate);
                 if (i < 6)
                         gate_await(&gate, i + 1);
                 work_pool_watch(pool, now_ns() + SECOND, SECOND / 2);
@@ -218,7 +220,7 @@ START_TEST(a_lane_that_hangs_gets_no_more_threads)
         unsigned threads, hung;
         pool_begin(2, 1);
         for (size_t i = 0; i < 2; i++)
-                held_work_submit(&held[i], pool, 10, &gate);
+                held_work_submit(&held[i], pool, LOCAL(0), &gate);
         gate_await(&gate, 1);
         work_pool_watch(pool, now_ns() + SECOND, SECOND / 2);
         threads_await_asleep(THREADS, threads_named(THREADS));
@@ -242,6 +244,120 @@ START_TEST(slow_work_without_reads_is_not_reported_as_hanging)
         ck_assert_uint_eq(hung, 0);
         gate_open(&gate);
         core_until(held.done);
+}
+END_TEST
+
+/* ---- shares ---- */
+
+static void hold(struct held_work *held, uint64_t lane, uint64_t user)
+{
+        held_work_submit_for(held, pool, lane, user, &gate);
+}
+
+/* So many run, and the idle thread finds no other to run. */
+static void await_held(unsigned n)
+{
+        gate_await(&gate, n);
+        threads_await_asleep(THREADS, n + 1);
+        ck_assert_uint_eq(gate_arrived(&gate), n);
+}
+
+START_TEST(the_cpu_lane_shares_its_entry_with_no_other)
+{
+        struct held_work held[300];
+        struct note note;
+        pool_begin(4, 1);
+        for (size_t i = 0; i < ARRAY_SIZE(held); i++)
+                hold(&held[i], i % 2 == 0 ? LOCAL(i) : REMOTE(i), 0);
+        gate_await(&gate, 4);
+        note_submit(&note, WORK_LANE_CPU, 'n');
+        core_until(note.done);
+        gate_open(&gate);
+        core_until(all_done(held, ARRAY_SIZE(held)));
+}
+END_TEST
+
+START_TEST(remote_lanes_use_half_of_the_threads)
+{
+        struct held_work held[16];
+        pool_begin(16, 4);
+        for (size_t i = 0; i < ARRAY_SIZE(held); i++)
+                hold(&held[i], REMOTE(i), 1 + i);
+        await_held(8);
+        gate_open(&gate);
+        core_until(all_done(held, ARRAY_SIZE(held)));
+}
+END_TEST
+
+/* Hanging works, whose threads are replaced, count against their user. */
+START_TEST(a_user_has_a_quarter_of_the_threads_in_remote_lanes)
+{
+        struct held_work held[12], other;
+        pool_begin(16, 4);
+        for (size_t i = 0; i < ARRAY_SIZE(held); i++)
+                hold(&held[i], REMOTE(i), 7);
+        await_held(4);
+        work_pool_watch(pool, now_ns() + SECOND, SECOND / 2);
+        await_held(4);
+        hold(&other, REMOTE(0), 8);
+        await_held(5);
+        gate_open(&gate);
+        core_until(all_done(held, ARRAY_SIZE(held)) && other.done);
+}
+END_TEST
+
+START_TEST(the_last_thread_of_a_lane_is_for_another_user)
+{
+        struct held_work held[6], others[2];
+        pool_begin(16, 4);
+        for (size_t i = 0; i < ARRAY_SIZE(held); i++)
+                hold(&held[i], _i == 0 ? LOCAL(1) : WORK_LANE_INSPECT, 7);
+        await_held(3);
+        for (size_t i = 0; i < ARRAY_SIZE(others); i++)
+                hold(&others[i], _i == 0 ? LOCAL(1) : WORK_LANE_INSPECT, 8);
+        await_held(4);
+        gate_open(&gate);
+        core_until(all_done(held, ARRAY_SIZE(held)) && all_done(others, ARRAY_SIZE(others)));
+}
+END_TEST
+
+START_TEST(each_local_lane_has_a_thread_whatever_hangs)
+{
+        struct held_work held[40];
+        struct note note;
+        pool_begin(8, 4);
+        for (size_t i = 0; i < ARRAY_SIZE(held); i++)
+                hold(&held[i], i < 20 ? REMOTE(i) : LOCAL(i % 2), 0);
+        gate_await(&gate, 7); /* each local lane's first, four remote ones, and one more */
+        note_submit(&note, LOCAL(9), 'n');
+        core_until(note.done);
+        gate_open(&gate);
+        core_until(all_done(held, ARRAY_SIZE(held)));
+}
+END_TEST
+
+/* ---- routes ---- */
+
+static uint64_t lane_seven(const void *source)
+{
+        ck_assert_str_eq(source, "source");
+        return LOCAL(7);
+}
+
+START_TEST(routed_work_runs_in_the_lane_that_is_found)
+{
+        struct held_work held;
+        struct note routed = {.name = 'r'}, other;
+        pool_begin(4, 1);
+        hold(&held, LOCAL(7), 0);
+        gate_await(&gate, 1);
+        work_submit_routed(pool, lane_seven, "source", &routed.work, note_run, note_done);
+        note_submit(&other, LOCAL(8), 'o');
+        core_until(other.done);
+        ck_assert(!routed.done);
+        gate_open(&gate);
+        core_until(routed.done && held.done);
+        ck_assert_str_eq(order, "or");
 }
 END_TEST
 
@@ -418,6 +534,13 @@ int main(void)
         tcase_add_loop_test(lanes, slow_work_without_reads_is_not_reported_as_hanging, 0, 2);
         tcase_add_test(lanes, lanes_take_turns);
         tcase_add_test(lanes, lanes_beyond_the_table_share_entries);
+        TCase *shares = core_group("shares", begin, end);
+        tcase_add_test(shares, the_cpu_lane_shares_its_entry_with_no_other);
+        tcase_add_test(shares, remote_lanes_use_half_of_the_threads);
+        tcase_add_test(shares, a_user_has_a_quarter_of_the_threads_in_remote_lanes);
+        tcase_add_loop_test(shares, the_last_thread_of_a_lane_is_for_another_user, 0, 2);
+        tcase_add_test(shares, each_local_lane_has_a_thread_whatever_hangs);
+        tcase_add_test(shares, routed_work_runs_in_the_lane_that_is_found);
         TCase *threads = core_group("threads", begin, end);
         tcase_add_test(threads, a_pool_without_work_has_one_thread);
         tcase_add_test(threads, a_thread_is_free_after_its_work);

@@ -12,7 +12,7 @@
 #include <pthread.h>
 #include <stdio.h>
 
-/* Lanes in use at once. With more file systems than this, some share a lane. */
+/* Lanes of file systems, and of stores, in use at once. With more than this, some share a lane. */
 #define LANES 64
 /* Hanging threads are replaced up to so many times the usual number. */
 #define THREADS_CAP 3u
@@ -33,13 +33,14 @@ struct work_pool {
         pthread_mutex_t mutex; /* for what follows */
         pthread_cond_t more;   /* work was submitted, or a place is free for it */
         pthread_cond_t ended;
-        struct work_lane lanes[LANES];
+        struct work_lane fixed[WORK_LANE_SOURCES], local[LANES], remote[LANES];
         struct list turn; /* of lanes in use; rotated, so that each gets its turn */
         pthread_t *threads;
         struct list running; /* of work */
         unsigned max_threads, per_lane, alive, queued;
         unsigned idle;    /* threads that run no work */
-        unsigned outside; /* running works in lanes that read, without the hanging ones */
+        unsigned outside; /* running works in lanes that read, without the hanging ones and each local lane's first */
+        unsigned first;   /* of those first ones */
 };
 
 static bool lane_unused(const struct work_lane *lane)
@@ -47,22 +48,27 @@ static bool lane_unused(const struct work_lane *lane)
         return lane->running == 0 && lane->head == NULL;
 }
 
-static struct work_lane *lane_get(struct work_pool *pool, uint64_t key)
+static struct work_lane *lane_of_source(struct work_lane lanes[LANES], uint64_t key)
 {
         struct work_lane *unused = NULL;
         for (size_t i = 0; i < LANES; i++) {
-                struct work_lane *lane = &pool->lanes[i];
+                struct work_lane *lane = &lanes[i];
                 if (!lane_unused(lane) && lane->key == key)
                         return lane;
                 if (lane_unused(lane))
                         unused = lane;
         }
-        if (unused == NULL)
-                return &pool->lanes[key % LANES];
-        unused->key = key;
-        unused->tail = &unused->head;
-        list_append(&pool->turn, &unused->link);
-        return unused;
+        return unused != NULL ? unused : &lanes[key % LANES];
+}
+
+static bool is_remote(const struct work_lane *lane)
+{
+        return lane->key >= WORK_LANE_REMOTE;
+}
+
+static bool is_local(const struct work_lane *lane)
+{
+        return lane->key >= WORK_LANE_SOURCES && !is_remote(lane);
 }
 
 static bool reads(const struct work_lane *lane)
@@ -70,29 +76,108 @@ static bool reads(const struct work_lane *lane)
         return lane->key != WORK_LANE_CPU;
 }
 
-/* Work that reads leaves a quarter of the threads to work that does not. */
-static bool lane_has_capacity(const struct work_pool *pool, const struct work_lane *lane)
+static void lane_append(struct work_pool *pool, uint64_t key, struct work *work)
 {
-        if (lane->running >= pool->per_lane)
-                return false;
-        return !reads(lane) || pool->outside < pool->max_threads - pool->max_threads / 4;
+        struct work_lane *lane = key < WORK_LANE_SOURCES  ? &pool->fixed[key]
+                                 : key < WORK_LANE_REMOTE ? lane_of_source(pool->local, key)
+                                                          : lane_of_source(pool->remote, key);
+        if (lane_unused(lane)) {
+                lane->key = key;
+                lane->tail = &lane->head;
+                list_append(&pool->turn, &lane->link);
+        }
+        work->lane = lane;
+        work->next = NULL;
+        *lane->tail = work;
+        lane->tail = &work->next;
+        pool->queued++;
+        pthread_cond_signal(&pool->more);
 }
 
-/* The next work of a lane that has room, or NULL. The lane moves to the end of the turn. */
+/* ---- shares ---- */
+
+static unsigned share_of(unsigned n, unsigned parts)
+{
+        return n > parts ? n / parts : 1;
+}
+
+static bool remote_has_capacity(const struct work_pool *pool)
+{
+        unsigned remote = 0, hung = 0;
+        list_each_item (const struct work, work, &pool->running, running) {
+                remote += is_remote(work->lane);
+                hung += is_remote(work->lane) && work->hung;
+        }
+        return remote - hung < share_of(pool->max_threads, 2) && remote < pool->max_threads * (THREADS_CAP - 1);
+}
+
+/* Would the next work of this lane be its only one, and have a thread beyond max_threads? */
+static bool lane_adds_thread(const struct work_pool *pool, const struct work_lane *lane)
+{
+        return is_local(lane) && lane->running == 0 &&
+               pool->first + load_relaxed(&pool->hung) < pool->max_threads * (THREADS_CAP - 1);
+}
+
+static bool lane_has_capacity(const struct work_pool *pool, const struct work_lane *lane)
+{
+        unsigned n = pool->max_threads, reserved = n / 4;
+        unsigned reading = pool->outside + pool->first + load_relaxed(&pool->hung);
+        if (lane->running >= pool->per_lane)
+                return false;
+        if (!reads(lane))
+                return true;
+        if (reading >= n * THREADS_CAP - reserved || (is_remote(lane) && !remote_has_capacity(pool)))
+                return false;
+        return lane_adds_thread(pool, lane) || pool->outside < n - reserved;
+}
+
+static bool user_has_capacity(const struct work_pool *pool, const struct work_lane *lane, uint64_t user)
+{
+        unsigned in_lane = 0, remote = 0;
+        if (user == 0 || !reads(lane))
+                return true;
+        list_each_item (const struct work, work, &pool->running, running)
+                if (work->user == user) {
+                        in_lane += work->lane == lane;
+                        remote += is_remote(work->lane);
+                }
+        return (in_lane == 0 || lane->running + 1 < pool->per_lane) &&
+               (!is_remote(lane) || remote < share_of(pool->max_threads, 4));
+}
+
+/* Removes the first work of the lane whose user has capacity. */
+static struct work *lane_take(const struct work_pool *pool, struct work_lane *lane)
+{
+        uint64_t refused = 0; /* the last user */
+        for (struct work **at = &lane->head, *work; (work = *at) != NULL; at = &work->next) {
+                if (work->user != 0 && work->user == refused)
+                        continue;
+                refused = work->user;
+                if (!user_has_capacity(pool, lane, work->user))
+                        continue;
+                *at = work->next;
+                if (*at == NULL)
+                        lane->tail = at;
+                return work;
+        }
+        return NULL;
+}
+
+/* The next work that has capacity, or NULL. Its lane moves to the end of the turn. */
 static struct work *pool_take(struct work_pool *pool)
 {
         list_each_item (struct work_lane, lane, &pool->turn, link) {
-                if (lane->head == NULL || !lane_has_capacity(pool, lane))
+                struct work *work = lane_has_capacity(pool, lane) ? lane_take(pool, lane) : NULL;
+                if (work == NULL)
                         continue;
-                struct work *work = lane->head;
-                lane->head = work->next;
-                if (lane->head == NULL)
-                        lane->tail = &lane->head;
+                bool first = lane_adds_thread(pool, lane);
                 work->since_ns = now_ns();
                 work->hung = false;
+                work->counted = reads(lane) && !first;
                 list_append(&pool->running, &work->running);
-                work->lane->running++;
-                pool->outside += reads(work->lane);
+                lane->running++;
+                pool->outside += work->counted;
+                pool->first += first;
                 list_remove(&lane->link);
                 list_append(&pool->turn, &lane->link);
                 pool->queued--;
@@ -119,33 +204,56 @@ static bool pool_start(struct work_pool *pool)
 static void keep_idle(struct work_pool *pool)
 {
         if (pool->idle == 0 && !load_relaxed(&pool->stopping) &&
-            load_relaxed(&pool->n_threads) - load_relaxed(&pool->hung) < pool->max_threads &&
+            load_relaxed(&pool->n_threads) - load_relaxed(&pool->hung) - pool->first < pool->max_threads &&
             load_relaxed(&pool->n_threads) < pool->max_threads * THREADS_CAP)
                 pool_start(pool);
 }
 
-/* Begins and ends with the lock. */
-static void run_one(struct work_pool *pool, struct work *work)
+/* It no longer runs, or hangs: others may use what it used of the shares. */
+static void discount(struct work_pool *pool, struct work *work)
 {
-        bool run = !load_relaxed(&pool->stopping);
-        pool->idle--;
-        keep_idle(pool);
-        pthread_mutex_unlock(&pool->mutex);
-        if (run)
-                work->run(work);
-        pthread_mutex_lock(&pool->mutex);
+        if (work->counted)
+                pool->outside--;
+        else if (reads(work->lane))
+                pool->first--;
+        work->counted = false;
+}
+
+static void end_run(struct work_pool *pool, struct work *work)
+{
         pool->idle++;
         list_remove(&work->running);
         if (work->hung)
                 sub_relaxed(&pool->hung, 1);
         else
-                pool->outside -= reads(work->lane);
+                discount(pool, work);
         work->lane->running--;
         if (lane_unused(work->lane))
                 list_remove(&work->lane->link);
         /* A lane that was full may have capacity, or another that waited for threads that read. */
         if (pool->queued > 0)
                 pthread_cond_signal(&pool->more);
+}
+
+/* Begins and ends with the lock. */
+static void run_one(struct work_pool *pool, struct work *work)
+{
+        bool run = !load_relaxed(&pool->stopping), moves = run && work->find_lane != NULL;
+        uint64_t key = 0;
+        pool->idle--;
+        keep_idle(pool);
+        pthread_mutex_unlock(&pool->mutex);
+        if (moves)
+                key = work->find_lane(work->source);
+        else if (run)
+                work->run(work);
+        pthread_mutex_lock(&pool->mutex);
+        end_run(pool, work);
+        if (moves) {
+                work->find_lane = NULL;
+                lane_append(pool, key, work);
+                return;
+        }
         pthread_mutex_unlock(&pool->mutex);
         wake_post(pool->wake, &work->item);
         pthread_mutex_lock(&pool->mutex);
@@ -205,28 +313,38 @@ static void work_done(struct callback *item)
         work->done(work);
 }
 
-void work_submit(struct work_pool *pool, uint64_t key, struct work *work, void (*run)(struct work *),
-                 void (*done)(struct work *))
+static void submit(struct work_pool *pool, uint64_t key, struct work *work, void (*run)(struct work *),
+                   void (*done)(struct work *))
 {
         require(!load_relaxed(&pool->stopping));
         work->item.run = work_done;
         work->run = run;
         work->done = done;
         work->pool = pool;
-        work->next = NULL;
         pthread_mutex_lock(&pool->mutex);
-        work->lane = lane_get(pool, key);
-        *work->lane->tail = work;
-        work->lane->tail = &work->next;
-        pool->queued++;
-        pthread_cond_signal(&pool->more);
+        lane_append(pool, key, work);
         pthread_mutex_unlock(&pool->mutex);
+}
+
+void work_submit_routed(struct work_pool *pool, uint64_t (*find_lane)(const void *source), const void *source,
+                        struct work *work, void (*run)(struct work *), void (*done)(struct work *))
+{
+        work->find_lane = find_lane;
+        work->source = source;
+        submit(pool, WORK_LANE_CPU, work, run, done);
+}
+
+void work_submit(struct work_pool *pool, uint64_t key, struct work *work, void (*run)(struct work *),
+                 void (*done)(struct work *))
+{
+        work->find_lane = NULL;
+        submit(pool, key, work, run, done);
 }
 
 static bool hangs(const struct work *work, uint64_t now, uint64_t hang_ns)
 {
         uint64_t key = work->lane->key;
-        bool is_device = key >= WORK_LANE_DEVICE(0) && key != WORK_LANE_INSPECT;
+        bool is_device = key >= WORK_LANE_DEVICES && key < WORK_LANE_SOURCES;
         return reads(work->lane) && !is_device && !work->hung && now > work->since_ns && now - work->since_ns > hang_ns;
 }
 
@@ -239,7 +357,7 @@ void work_pool_watch(struct work_pool *pool, uint64_t now, uint64_t hang_ns)
                         continue;
                 work->hung = true;
                 add_relaxed(&pool->hung, 1);
-                pool->outside--;
+                discount(pool, work);
                 keep_idle(pool);
         }
         unsigned hung = load_relaxed(&pool->hung);

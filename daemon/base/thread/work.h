@@ -6,9 +6,14 @@
  *
  *   submitted (lane's queue) > running (a pool thread) > done (the loop, through wake)
  *
- * A thread is started when the last idle one takes work, up to the cap, and stays. Some are reserved for the lane that
- * does no reads, whatever hangs; a thread that hangs is counted out and replaced. A pool of one thread is a device's
- * own thread.
+ * A thread is started when the last idle one takes work, up to the cap, and stays. A thread that hangs is counted out
+ * and replaced. A pool of one thread is a device's own thread. Of max_threads threads,
+ *
+ *   a quarter  is reserved for the lane that does no reads
+ *   half       serves remote lanes at most; a quarter those of one user, also while they hang
+ *   one        more serves each local lane of which no work runs
+ *
+ * The last thread of a lane is for users of whom no work runs in it.
  */
 #ifndef DAEMON_BASE_THREAD_WORK_H
 #define DAEMON_BASE_THREAD_WORK_H
@@ -18,27 +23,43 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
-#define WORK_LANE_CPU 0              /* no file system */
-#define WORK_LANE_INSPECT UINT64_MAX /* inspects the machine for a client; no load waits for it */
-/* Long work on a device's memory, a lane for each device number: neither a hung file system nor another device's stall
- * delays it. */
-#define WORK_LANE_DEVICES 64
-#define WORK_LANE_DEVICE(number) (UINT64_MAX - WORK_LANE_DEVICES + (number))
+/* Keys of lanes. Each key below WORK_LANE_SOURCES has a lane of its own; sources (source_lane) share a table. */
+enum work_lane_key {
+        WORK_LANE_CPU,     /* reads nothing */
+        WORK_LANE_STATE,   /* the file system of the state file */
+        WORK_LANE_PROBE,   /* test models */
+        WORK_LANE_INSPECT, /* inspects the machine for a client */
+        WORK_LANE_HUB,     /* the Hugging Face cache, whose file system is not known before */
+        WORK_LANE_DEVICES, /* long work on a device's memory, a lane for each device number */
+        WORK_LANE_SOURCES = WORK_LANE_DEVICES + 64,
+};
+#define WORK_LANE_DEVICE(number) ((uint64_t)WORK_LANE_DEVICES + (number))
+#define WORK_LANE_REMOTE (UINT64_C(1) << 63) /* a flag of a source's key: it may wait for a server */
 
 struct work_pool;
 
 struct work {
         struct callback item;
-        void (*run)(struct work *work);  /* on a pool thread */
-        void (*done)(struct work *work); /* on the loop */
+        void (*run)(struct work *work);            /* on a pool thread */
+        void (*done)(struct work *work);           /* on the loop */
+        uint64_t (*find_lane)(const void *source); /* NULL: it is in its lane */
+        const void *source;
+        uint64_t user; /* whose share it uses; 0: unlimited. Set before it is submitted */
         struct work *next;
         struct work_lane *lane;
         struct work_pool *pool;
         struct list running; /* in the pool, under its lock */
         uint64_t since_ns;   /* it runs */
         bool hung;           /* for so long that it is counted out */
+        bool counted;        /* in pool->outside */
 };
+
+static inline uint64_t work_user(uid_t uid)
+{
+        return (uint64_t)uid + 1;
+}
 
 /* With its first thread; NULL where there is no memory, or none for that. `name` is the threads' name (15 bytes at
  * most). */
@@ -49,6 +70,10 @@ struct work_pool *work_pool_new(struct wake *wake, const char *name, unsigned ma
  * skipped for work that is still queued. Not to be called once the pool was stopped. */
 void work_submit(struct work_pool *pool, uint64_t lane, struct work *work, void (*run)(struct work *),
                  void (*done)(struct work *));
+
+/* A worker calls find_lane(source) first, in the CPU lane, and moves the work to the lane that it returns. */
+void work_submit_routed(struct work_pool *pool, uint64_t (*find_lane)(const void *source), const void *source,
+                        struct work *work, void (*run)(struct work *), void (*done)(struct work *));
 
 /* About once a second: work that runs for longer than hang_ns in another lane than WORK_LANE_CPU
  * and the devices' is counted out, and its thread replaced, until there are three times as many as there should be.

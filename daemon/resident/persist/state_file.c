@@ -310,7 +310,7 @@ static void save(struct state_writer *writer, const msgpack_sbuffer *bytes)
         writer->next = *bytes;
         writer->error = (struct error){0};
         writer->writing = true;
-        work_submit(writer->pool, LANE_STATE, &writer->work, save_run, save_done);
+        work_submit(writer->pool, WORK_LANE_STATE, &writer->work, save_run, save_done);
 }
 
 static void save_done(struct work *work)

@@ -48,8 +48,6 @@ int state_file_save(const char *folder, const void *data, size_t size, struct er
 
 /* ---- keeping it in step ---- */
 
-#define LANE_STATE 2 /* of the work pool: a lane for this file system */
-
 struct state_writer {
         struct resident *resident;
         struct work_pool *pool;

@@ -107,7 +107,7 @@ int access_check_restored(struct desired *desired, struct load_request *request,
         const struct role_caller who = role_caller_of(server, request->caller);
         struct role_grant grant;
         role_find(server->roles, &who, &grant);
-        *limits = (struct quota_limits){.usual = {false}};
+        *limits = (struct quota_limits){.unlimited = who.own};
         for (size_t i = 0; i < QUOTA_SLOT_COUNT; i++)
                 limits->max[i] = UINT64_MAX;
         snprintf(limits->rule, sizeof(limits->rule), "%s", grant.text);
@@ -192,6 +192,7 @@ struct quota_limits access_limits(const struct server *server, const struct conn
         struct quota_limits limits;
         const struct role_grant grant = access_grant(server, conn);
         bool own = role_caller_of(server, &conn->caller).own;
+        limits.unlimited = own;
         snprintf(limits.rule, sizeof(limits.rule), "%s", grant.text);
         for (size_t i = 0; i < QUOTA_SLOT_COUNT; i++) {
                 uint64_t usual = server->limits->per_uid[i], max = grant.rule != NULL ? grant.rule->max[i] : 0;

@@ -10,7 +10,6 @@
 #define SECOND UINT64_C(1000000000)
 #define PAUSE_MAX (300 * SECOND)
 #define RESTORED_PER_TICK 32 /* attempts of restored models */
-#define LANE_HUB UINT64_MAX  /* of work: the cache's file system is not known before */
 
 /* ---- states ---- */
 
@@ -265,7 +264,7 @@ static void attempt_put(struct desired_model *m)
         free(m->path);
         m->path = NULL;
         desired_set_state(m, DESIRED_RESOLVING);
-        work_submit(m->desired->pool, LANE_HUB, &m->work, resolve_run, resolve_done);
+        work_submit(m->desired->pool, WORK_LANE_HUB, &m->work, resolve_run, resolve_done);
 }
 
 void desired_tick(struct desired *d, uint64_t now)

@@ -167,7 +167,7 @@ static uint64_t local_lane(const char *canonical)
         }
         if (f != NULL)
                 fclose(f);
-        return lane + 1; /* 0 is the lane of work that reads nothing */
+        return WORK_LANE_SOURCES + lane;
 }
 
 /* ---- files of a folder ---- */
