@@ -19,11 +19,11 @@ int resolve_open(struct resolved *resolved, const struct sources *sources, const
         *resolved = (struct resolved){0};
         if (!source_is_local(canonical))
                 return source_open(sources, canonical, want_sha256, &resolved->set, error);
-        enum assumed assumed;
+        struct assumed assumed;
         int r = caller_assume(caller, &assumed, error);
         if (r == 0)
                 r = source_open(sources, canonical, want_sha256, &resolved->set, error);
-        caller_drop(assumed);
+        caller_drop(&assumed);
         return r;
 }
 

@@ -175,10 +175,10 @@ static void open_run(struct work *work)
                 http_reuse_end();
                 return;
         }
-        enum assumed assumed;
+        struct assumed assumed;
         if (caller_assume(&fetch->caller, &assumed, &fetch->error) == 0)
                 open_source(fetch);
-        caller_drop(assumed);
+        caller_drop(&assumed);
 }
 
 static void open_done(struct work *work)

@@ -19,11 +19,16 @@ struct caller {
         size_t n_groups;
 };
 
-enum assumed { ASSUMED_NOTHING, ASSUMED_FSUID, ASSUMED_EUID };
+/* What caller_assume() has changed, and the thread's own groups. */
+struct assumed {
+        enum { ASSUMED_NOTHING, ASSUMED_FSUID, ASSUMED_EUID } ids;
+        gid_t *groups; /* NULL: they are unchanged */
+        size_t n_groups;
+};
 
-/* Changes the ids of this thread alone, where the daemon is root and the caller is not. STREAMER_EPERM. */
-int caller_assume(const struct caller *caller, enum assumed *assumed, struct error *error);
-/* To be called whatever caller_assume() returned. Aborts if the thread would keep the caller's ids. */
-void caller_drop(enum assumed assumed);
+/* Changes the ids of this thread alone, where the daemon is root and the caller is not. STREAMER_EPERM, _ENOMEM. */
+int caller_assume(const struct caller *caller, struct assumed *assumed, struct error *error);
+/* To be called whatever caller_assume() returned. Aborts if the thread would keep the caller's ids or groups. */
+void caller_drop(struct assumed *assumed);
 
 #endif
