@@ -35,6 +35,33 @@ START_TEST(models_and_aliases_of_a_user_are_limited_until_unloaded)
 }
 END_TEST
 
+/* One for each connection, until the third; each is resident. */
+static int do_probe(void)
+{
+        streamer_client *c = NULL;
+        char *json;
+        int r = 0;
+        for (int i = 0; i < 3 && r == 0; i++) {
+                c = client_open(&test_daemon);
+                r = streamer_call(c, "probe", NULL, &json);
+        }
+        expected_text = "uid 60102 has 2 of 2 models";
+        return expect_error(c, r);
+}
+
+START_TEST(probes_are_models_of_their_user)
+{
+        ROOT_ONLY();
+        streamer_client *c = client_open(&test_daemon);
+        uint64_t before = client_used(c);
+        ck_assert_int_eq(run_as(TRAINER, SOCKET_GROUP, do_probe), STREAMER_ELIMIT);
+        client_wait_used(c, before);
+        streamer_close(c);
+        loads(TRAINER, team, "one");
+        unload("one");
+}
+END_TEST
+
 static char *changing;
 
 static void change_source(unsigned seed)
@@ -152,6 +179,7 @@ int main(void)
         TCase *limits = suite_group("limits", begin, end, 60);
         tcase_add_test(limits, bytes_of_a_user_are_limited);
         tcase_add_test(limits, models_and_aliases_of_a_user_are_limited_until_unloaded);
+        tcase_add_test(limits, probes_are_models_of_their_user);
         tcase_add_test(limits, the_next_generation_of_a_users_own_model_is_no_further_one);
         tcase_add_test(limits, leases_of_a_user_are_limited_until_they_end);
         tcase_add_test(limits, connections_are_limited_per_user);

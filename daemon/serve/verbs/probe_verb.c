@@ -5,9 +5,10 @@
  *   loading > ready (answered) > the session ends > freed with its last lease
  *       \-> failed (answered)
  *
- * It is loaded like any model, within the budget and by the device's thread. A session has one at a time, which is
- * unloaded when the session ends.
+ * It is loaded like any model, within the budget and by the device's thread, and charged to the client's user. A
+ * session has one at a time, which is unloaded when the session ends.
  */
+#include "daemon/serve/access/access.h"
 #include "daemon/serve/reply/reply.h"
 #include "daemon/serve/verbs/verbs_private.h"
 
@@ -60,6 +61,7 @@ static void probe_ended(struct load_watch *watch, struct load *load)
 static int probe_begin(struct session *session, const char *device, struct load **load, struct error *error)
 {
         struct server *server = session->server;
+        const struct quota_limits limits = access_limits(server, session->conn);
         if (session->probe != NULL)
                 return error_set(error, STREAMER_EBUSY, "probe: this connection has one already");
         struct probe *probe = calloc(1, sizeof(*probe));
@@ -75,7 +77,9 @@ static int probe_begin(struct session *session, const char *device, struct load 
                                        .devices = &device,
                                        .n_devices = device != NULL,
                                        .probe = true,
-                                       .caller = &session->conn->caller};
+                                       .caller = &session->conn->caller,
+                                       .users = &server->users,
+                                       .limits = &limits};
         int r = loads_begin(server->loads, &request, load, error);
         if (r < 0)
                 free(probe);
