@@ -221,6 +221,7 @@ struct load {
         struct resolved opened;    /* the source, all of it */
         struct load_watch awaited; /* another load of the same files, awaited */
         struct callback resume;    /* on a later turn of the loop */
+        struct callback released;  /* the same, by the last subscriber */
         struct work step;          /* in flight; `pending` counts it and those of parts and targets */
         struct error step_error;
         void (*step_run)(struct load *load);

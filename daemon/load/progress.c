@@ -13,6 +13,12 @@ void load_watch(struct load *load, struct load_watch *watch, void (*ended)(struc
         list_append(ended != NULL ? &load->watchers : &load->subscribers, &watch->link);
 }
 
+static void on_released(struct callback *item)
+{
+        load_step_done(container_of(item, struct load, released));
+}
+
+/* The load, and with it generations, are freed on a later turn of the loop: the caller may hold one of these. */
 void load_unwatch(struct load_watch *watch)
 {
         struct load *load = watch->load;
@@ -23,7 +29,8 @@ void load_unwatch(struct load_watch *watch)
         if (list_empty(&load->unnotified) || !list_empty(&load->subscribers))
                 return;
         list_remove(&load->unnotified);
-        load_step_done(load);
+        load->released.run = on_released;
+        wake_post(load->loads->reader->wake, &load->released);
 }
 
 struct load_watch *loads_subscriber(struct loads *loads)
