@@ -220,19 +220,27 @@ uint64_t process_cpu_ns(pid_t pid)
         return (uint64_t)ts.tv_sec * UINT64_C(1000000000) + (uint64_t)ts.tv_nsec;
 }
 
-unsigned process_fds(pid_t pid)
+unsigned process_fds_named(pid_t pid, const char *text)
 {
-        char *path = format_text("/proc/%d/fd", (int)pid);
+        char *path = format_text("/proc/%d/fd", (int)pid), target[256];
         DIR *dir = opendir(path);
         unsigned n = 0;
 
         if (!dir)
                 die_errno("%s", path);
-        for (struct dirent *e; (e = readdir(dir));)
-                n += e->d_name[0] != '.';
+        for (struct dirent *e; (e = readdir(dir));) {
+                ssize_t len = readlinkat(dirfd(dir), e->d_name, target, sizeof(target) - 1);
+                target[len < 0 ? 0 : len] = '\0';
+                n += e->d_name[0] != '.' && strstr(target, text) != NULL;
+        }
         closedir(dir);
         free(path);
         return n;
+}
+
+unsigned process_fds(pid_t pid)
+{
+        return process_fds_named(pid, "");
 }
 
 struct fd_limit {
@@ -405,9 +413,16 @@ bool hugepages_limit(uint64_t bytes, const char *elsewhere)
         return ok;
 }
 
+static bool group_is_removed(void *unused)
+{
+        (void)unused;
+        return rmdir(limited_group) == 0;
+}
+
+/* A thread that was joined may be in the group for a moment more. */
 void hugepages_unlimit(void)
 {
-        if (!write_to(limited_mount, "tasks", "0") || rmdir(limited_group) < 0)
+        if (!write_to(limited_mount, "cgroup.procs", "0") || !eventually(group_is_removed, NULL, 20000))
                 die_errno("%s", limited_group);
 }
 

@@ -38,6 +38,8 @@ uint64_t process_own_memory(pid_t pid);
 uint64_t process_mapping_memory(pid_t pid, uint64_t size);
 uint64_t process_cpu_ns(pid_t pid); /* user and system */
 unsigned process_fds(pid_t pid);
+/* Those whose /proc link contains the text. */
+unsigned process_fds_named(pid_t pid, const char *text);
 /* Waits until the process has at most `max` descriptors; false after 20 s. */
 bool process_wait_fds(pid_t pid, unsigned max);
 unsigned process_threads(pid_t pid);

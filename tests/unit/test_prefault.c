@@ -361,6 +361,28 @@ START_TEST(a_segment_that_does_not_fit_is_newly_allocated)
 }
 END_TEST
 
+/* The limit is found at the first page, when the segment is made. */
+START_TEST(a_segment_that_a_limit_of_huge_pages_refuses_is_counted_once)
+{
+        struct error error = {0};
+        const struct host_opts opts = {.budget = BUDGET, .pages = HOST_PAGES_AUTO, .prefault = SPARE};
+        if (!hugepages_allow(256 * MiB))
+                SKIP("the pool of hugetlb pages cannot be set");
+        if (!hugepages_limit(0, suite_path("groups-%d", (int)getpid())))
+                SKIP("huge pages of a control group cannot be limited here");
+        ck_assert_int_eq(host_device_new(&device, &opts, core_wake, &error), 0);
+        for (int i = 0; i < 3; i++) {
+                alloc(&segment, BUDGET - 4 * MiB);
+                ck_assert_int_ne((int)segment.pages, (int)PAGES_HUGETLB);
+                fill(4 * MiB);
+                device->ops->release(&segment);
+                fill(SPARE);
+        }
+        device_end();
+        hugepages_unlimit();
+}
+END_TEST
+
 /* One that was joined may be listed for a moment more. */
 static bool has_threads(void *n)
 {
@@ -404,6 +426,7 @@ int main(void)
         TCase *failing = core_group("failing", NULL, device_end);
         LOOP(failing, failed_prefaulting_has_no_effect, kinds);
         LOOP(failing, a_segment_that_does_not_fit_is_newly_allocated, kinds);
+        tcase_add_test(failing, a_segment_that_a_limit_of_huge_pages_refuses_is_counted_once);
         LOOP(failing, stopping_leaks_nothing, kinds);
         return suite_run();
 }

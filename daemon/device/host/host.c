@@ -46,23 +46,27 @@ struct host_device {
 /* ---- release ---- */
 
 /* Unmaps in slices: munmap() holds the lock of the address space for 0.1 s per GiB of 4 KiB pages, and every thread
- * that needs heap memory waits for it, the loop too. */
-static void host_release(struct segment *segment)
+ * that needs heap memory waits for it, the loop too. False: nothing was allocated. */
+static bool free_pages(struct segment *segment)
 {
         struct host_device *host = container_of(segment->device, struct host_device, device);
+        bool allocated = segment->fd >= 0;
         for (uint64_t done = 0, slice; segment->base != NULL && done < segment->size; done += slice) {
                 slice = segment->size - done < UNMAP_SLICE ? segment->size - done : UNMAP_SLICE;
                 munmap(segment->base + done, slice);
         }
-        if (segment->fd >= 0) {
-                close(segment->fd);
-                prefault_release(host->device.prefault, segment->size);
-                if (segment->pages == PAGES_HUGETLB)
-                        sub_relaxed(&host->huge, segment->size);
-        }
+        if (allocated && segment->pages == PAGES_HUGETLB)
+                sub_relaxed(&host->huge, segment->size);
+        close_p(&(int){take_fd(&segment->fd)});
         segment->collapse = collapse_free(segment->collapse);
         segment->base = NULL;
-        segment->fd = -1;
+        return allocated;
+}
+
+static void host_release(struct segment *segment)
+{
+        if (free_pages(segment))
+                prefault_release(segment->device->prefault, segment->size);
 }
 
 /* ---- pages ---- */
@@ -106,7 +110,7 @@ static int try_hugetlb(struct host_device *host, struct segment *segment)
                 return -1;
         if (!load_relaxed(&host->limited) || make_huge_pages(segment, 0, HOST_HUGE_PAGE) == 0 || errno != EFAULT)
                 return 0;
-        host_release(segment);
+        free_pages(segment); /* host_alloc() still holds the bytes */
         errno = EDQUOT;
         return -1;
 }
@@ -320,7 +324,7 @@ static enum page_kind expected_pages(struct host_device *host)
         struct segment probe = {.device = &host->device, .fd = -1, .size = HOST_HUGE_PAGE};
         bool hugetlb = host->want == HOST_PAGES_HUGETLB;
         if (host->want == HOST_PAGES_AUTO && try_hugetlb(host, &probe) == 0) {
-                host_release(&probe);
+                free_pages(&probe);
                 hugetlb = true;
         }
         return hugetlb ? PAGES_HUGETLB : wants_thp(host) ? PAGES_THP : PAGES_4K;
