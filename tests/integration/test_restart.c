@@ -195,6 +195,13 @@ static void journal_foreign(void)
         replace(manager_find(&managed.m, MANAGED_BOOK, 0), 4096, F_SEAL_GROW | F_SEAL_SHRINK);
 }
 
+static void journal_twice(void)
+{
+        int fd = must(fcntl(manager_find(&managed.m, MANAGED_BOOK, 0)->fd, F_DUPFD_CLOEXEC, 0));
+
+        manager_add_consume_fd(&managed.m, MANAGED_BOOK, fd);
+}
+
 static const struct damage {
         void (*fn)(void);
         const char *log;
@@ -212,6 +219,7 @@ static const struct damage {
         {record_empty, "it is too short"},
         {record_zero, "wrong magic"},
         {journal_foreign, "not one of this version"},
+        {journal_twice, "the journal of leases: there are 2"},
 };
 
 /* It is dropped, also from the store; no bytes stay charged, and the same file loads again. */
@@ -227,6 +235,7 @@ START_TEST(a_set_that_is_not_whole_is_dropped)
                       file_read(managed.m.d.log, NULL));
         manager_wait(&managed.m, MANAGED_MODELS, 0);
         client_wait_used(managed.client, 0);
+        ck_assert_uint_eq(process_fds_named(managed.m.d.pid, "streamerd-book"), 1);
         client_load(managed.client, managed_file(), "m");
         manager_wait(&managed.m, MANAGED_MODELS, 2);
         managed_restart_and_reconnect(1);

@@ -123,6 +123,7 @@ static void open_journal(struct persist *persist, struct inherited_fds *sets)
                 sets->journal = -1;
         } else if (sets->journals > 1) {
                 error_set(&error, STREAMER_ECORRUPT, "the journal of leases: there are %u", sets->journals);
+                close_p(&(int){take_fd(&sets->journal)});
         }
         if (persist->journal != NULL) {
                 persist->used++;
