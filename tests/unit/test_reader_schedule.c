@@ -323,6 +323,37 @@ START_TEST(of_several_weights_the_last_one_counts)
 }
 END_TEST
 
+static unsigned woken[READ_ENGINES];
+
+static void count_files(struct reader *bare, bool all)
+{
+        (void)bare;
+        woken[READ_PREAD] += all;
+}
+
+static void count_network(struct reader *bare, bool all)
+{
+        (void)bare;
+        woken[READ_HTTP] += all;
+}
+
+/* A lighter load leaves more slots to the others, which may be loads of another engine. */
+START_TEST(a_changed_weight_wakes_the_threads_of_every_engine)
+{
+        struct engine_ops files = *turns.engines[READ_PREAD].ops, network = files;
+        files.wake = count_files;
+        network.wake = count_network;
+        reader_start(&turns, &near.job);
+        turns.engines[READ_PREAD].ops = &files;
+        turns.engines[READ_HTTP].ops = &network;
+        reader_set_weight(&turns, &near.job, 7);
+        ck_assert_uint_eq(woken[READ_PREAD], 1);
+        ck_assert_uint_eq(woken[READ_HTTP], 1);
+        reader_stop(&turns, &near.job);
+        core_until(near.ended);
+}
+END_TEST
+
 START_TEST(an_expected_load_that_arrives_ends_the_wait)
 {
         struct read_expect *expect = reader_expect(&turns, STORAGE);
@@ -371,6 +402,7 @@ int main(void)
         t = core_group("what the loop asks", begin, end);
         tcase_add_test(t, a_job_that_is_stopped_at_once_ends_without_a_block);
         tcase_add_test(t, of_several_weights_the_last_one_counts);
+        tcase_add_test(t, a_changed_weight_wakes_the_threads_of_every_engine);
         tcase_add_test(t, an_expected_load_that_arrives_ends_the_wait);
         tcase_add_test(t, usage_is_read_without_the_lock);
         return suite_run();

@@ -269,7 +269,7 @@ void reader_set_weight(struct reader *reader, struct read_job *job, unsigned wei
 {
         reader_lock(reader);
         job->share.weight = weight;
-        pthread_cond_broadcast(&reader->work); /* another job's share has grown */
+        reader_wake_locked(reader, true); /* another job's share has grown */
         reader_unlock(reader);
 }
 
@@ -312,7 +312,7 @@ void reader_watch(struct reader *reader)
                 reader_wake_locked(reader, true);
         }
         if (files->stuck != before)
-                pthread_cond_broadcast(&reader->work);
+                reader_wake_locked(reader, true); /* the others' shares of the slots have grown */
         unsigned stuck = files->stuck, alive = files->alive;
         reader_unlock(reader);
         if (stuck > before)
