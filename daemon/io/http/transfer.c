@@ -361,14 +361,25 @@ static bool is_temporary(CURLcode code)
         }
 }
 
+static const char *host_of(const struct http_transfer *t, struct http_url *url)
+{
+        return http_url_parse(url, t->url) == 0 ? url->host : "";
+}
+
 static enum http_outcome curl_outcome(struct http_transfer *t, CURLcode code)
 {
+        struct http_url url;
         long proxy = 0;
         t->unreached = code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST ||
                        code == CURLE_COULDNT_RESOLVE_PROXY || code == CURLE_OPERATION_TIMEDOUT;
         curl_easy_getinfo(t->easy, CURLINFO_HTTP_CONNECTCODE, &proxy);
         if (proxy >= 300)
                 error_set(&t->error, STREAMER_EFAILED, "the proxy answers %ld (%s)", proxy, t->request.shown);
+        else if (code == CURLE_COULDNT_RESOLVE_HOST)
+                error_set(&t->error, STREAMER_EFAILED, "cannot resolve host %s (%s)", host_of(t, &url),
+                          t->request.shown);
+        else if (code == CURLE_COULDNT_RESOLVE_PROXY)
+                error_set(&t->error, STREAMER_EFAILED, "cannot resolve the proxy's host (%s)", t->request.shown);
         else if (t->accepted)
                 error_set(&t->error, STREAMER_EFAILED, "%s after %" PRIu64 " bytes (%s)", curl_easy_strerror(code),
                           t->received, t->request.shown);
@@ -431,6 +442,12 @@ void http_transfer_finish(struct http_loop *loop, struct http_transfer *t, int c
         enum http_outcome outcome = outcome_of(t, (CURLcode)code);
         if (outcome == HTTP_OK && t->hops > 0)
                 t->answer.redirect_url = strdup(t->url);
+        /* libcurl 7.88 keeps the buffer of a request whose host was not resolved, and then refuses to set its size: the
+         * next try has another handle. */
+        if (code != CURLE_OK && t->easy != NULL) {
+                curl_easy_cleanup(t->easy);
+                t->easy = NULL;
+        }
         list_remove(&t->link);
         t->done(t, outcome);
 }
