@@ -45,6 +45,7 @@ daemon/resident/admission
 daemon/load/content
 daemon/load
 daemon/load/memory
+daemon/publish
 daemon/serve/access/role daemon/serve/conn daemon/serve/desired daemon/serve/events/event_log daemon/serve/events/round_robin
 daemon/serve/limits
 daemon/serve/server_state
@@ -177,12 +178,14 @@ function visit(m, list, n, i, circle) {
 function check_own() {
         if (from ~ /^tests(\/|$)/)
                 return
-        if (from == "proto" && to != "proto" && what != "streamer/client.h")
+        if (from ~ /^proto/ && to !~ /^proto/ && what != "streamer/client.h")
                 breach("proto/ includes itself and the public header only")
         else if (from == "client/streamerctl" && to != from && what != "streamer/client.h")
                 breach("streamerctl uses the public header only")
-        else if (from == "client" && to != from && to != "proto" && what != "streamer/client.h")
+        else if (from == "client" && to != from && to !~ /^proto/ && what != "streamer/client.h")
                 breach("client/ includes proto/ and the public header only")
+        else if (from == "client/publish" && to != from && to != "client" && to !~ /^proto/ && what != "streamer/client.h")
+                breach("client/publish includes client/, proto/ and the public header only")
         else if (from ~ /^include/)
                 breach("a public header stands alone")
         else if (from ~ /^daemon/)
