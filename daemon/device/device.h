@@ -29,10 +29,12 @@ struct segment {
         int fd;              /* where the handle is a descriptor, else -1 */
         enum page_kind pages;
         uint64_t small_bytes; /* restored: bytes without the huge pages of `pages`; see segment_small_bytes() */
+        bool lent;            /* a client may write to it, until seal() */
         /* The device's own. */
         uint64_t address, allocation;
         unsigned char ipc[64];
         struct collapse *collapse;
+        int writing_fd; /* lent: the descriptor for writing, if the handle is one for reading */
 };
 
 /* Host memory, and its destination. */
@@ -72,6 +74,12 @@ struct device_ops {
         const char *kind; /* "host" */
         int (*alloc)(struct device *device, uint64_t size, struct segment *segment, struct error *error);
         void (*release)(struct segment *segment);
+        /* As alloc, of memory that a client fills: until seal() nobody else may have its handle, and the daemon does
+         * not read it. On the device's thread. */
+        int (*lend)(struct device *device, uint64_t size, struct segment *segment, struct error *error);
+        /* From now on nobody can write to it. STREAMER_EBUSY: a process has a writable mapping of it. On the device's
+         * thread; may be repeated. */
+        int (*seal)(struct segment *segment, struct error *error);
         /* Memory of an earlier run, by its descriptor: takes it over if it is `size` bytes that nobody
          * can change. To be read only. NULL where DEVICE_PERSISTENT is not set. */
         int (*adopt_consume_fd)(struct device *device, int fd, uint64_t size, enum page_kind pages,

@@ -142,7 +142,7 @@ double ceiling_preads_fresh(const char *path)
         struct shared_read s = {.fd = must(open(path, O_RDONLY | O_CLOEXEC)), .size = file_size(path)};
         struct collapse_kernel kernel;
         void *map;
-        int memory = must(host_memfd_seal_consume_fd(host_memfd_new(PAGES_4K), whole_pages(s.size), &map));
+        int memory = must(host_memfd_seal_consume_fd(host_memfd_new(PAGES_4K), whole_pages(s.size), false, &map));
 
         collapse_probe(&kernel, &collapse_calls);
         s.to = map;

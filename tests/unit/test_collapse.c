@@ -67,7 +67,7 @@ static struct collapse *collapse;
 
 static void begin(const struct collapse_kernel *by, uint64_t ready)
 {
-        fd = host_memfd_seal_consume_fd(host_memfd_new(PAGES_4K), SIZE, (void **)&base);
+        fd = host_memfd_seal_consume_fd(host_memfd_new(PAGES_4K), SIZE, false, (void **)&base);
         must(fd);
         collapse = collapse_new(by, base, fd, SIZE, ready);
         ck_assert_ptr_nonnull(collapse);

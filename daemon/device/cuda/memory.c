@@ -181,6 +181,22 @@ int cuda_alloc(struct device *device, uint64_t size, struct segment *segment, st
         return r;
 }
 
+int cuda_lend(struct device *device, uint64_t size, struct segment *segment, struct error *error)
+{
+        int r = cuda_alloc(device, size, segment, error);
+        segment->lent = r == 0;
+        segment->writing_fd = -1;
+        return r;
+}
+
+/* CUDA cannot revoke a mapping, nor tell of one: the publisher, which could write, is trusted. */
+int cuda_seal(struct segment *segment, struct error *error)
+{
+        (void)error;
+        segment->lent = false;
+        return 0;
+}
+
 void cuda_release(struct segment *segment)
 {
         struct cuda_device *d = cuda_of(segment->device);

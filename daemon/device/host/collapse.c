@@ -78,7 +78,7 @@ void collapse_probe(struct collapse_kernel *kernel, const struct collapse_calls 
 {
         *kernel = (struct collapse_kernel){.calls = *calls};
         void *base;
-        cleanup_close int fd = host_memfd_seal_consume_fd(host_memfd_new(PAGES_4K), 2 * COLLAPSE_RANGE, &base);
+        cleanup_close int fd = host_memfd_seal_consume_fd(host_memfd_new(PAGES_4K), 2 * COLLAPSE_RANGE, false, &base);
         if (fd < 0)
                 return;
         uint64_t since = calls->clock();

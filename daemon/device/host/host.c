@@ -46,20 +46,29 @@ struct host_device {
 /* ---- release ---- */
 
 /* Unmaps in slices: munmap() holds the lock of the address space for 0.1 s per GiB of 4 KiB pages, and every thread
- * that needs heap memory waits for it, the loop too. False: nothing was allocated. */
-static bool free_pages(struct segment *segment)
+ * that needs heap memory waits for it, the loop too. */
+static void unmap_segment(struct segment *segment)
 {
-        struct host_device *host = container_of(segment->device, struct host_device, device);
-        bool allocated = segment->fd >= 0;
         for (uint64_t done = 0, slice; segment->base != NULL && done < segment->size; done += slice) {
                 slice = segment->size - done < UNMAP_SLICE ? segment->size - done : UNMAP_SLICE;
                 munmap(segment->base + done, slice);
         }
+        segment->base = NULL;
+}
+
+/* False: nothing was allocated. */
+static bool free_pages(struct segment *segment)
+{
+        struct host_device *host = container_of(segment->device, struct host_device, device);
+        bool allocated = segment->fd >= 0;
+        unmap_segment(segment);
         if (allocated && segment->pages == PAGES_HUGETLB)
                 sub_relaxed(&host->huge, segment->size);
+        if (segment->lent)
+                close_p(&segment->writing_fd);
+        segment->writing_fd = -1;
         close_p(&(int){take_fd(&segment->fd)});
         segment->collapse = collapse_free(segment->collapse);
-        segment->base = NULL;
         return allocated;
 }
 
@@ -67,6 +76,7 @@ static void host_release(struct segment *segment)
 {
         if (free_pages(segment))
                 prefault_release(segment->device->prefault, segment->size);
+        segment->lent = false;
 }
 
 /* ---- pages ---- */
@@ -88,7 +98,7 @@ static int make_huge_pages(struct segment *segment, uint64_t offset, uint64_t le
 static int hugetlb_consume_fd(struct host_device *host, int memfd, struct segment *segment)
 {
         void *base;
-        int fd = host_memfd_seal_consume_fd(memfd, segment->size, &base);
+        int fd = host_memfd_seal_consume_fd(memfd, segment->size, segment->lent, &base);
         if (fd < 0)
                 return -1;
         segment->fd = fd;
@@ -128,7 +138,7 @@ static int shmem_consume_fd(struct host_device *host, int memfd, uint64_t ready,
                                  "host: %" PRIu64 " bytes needed, %" PRIu64 " available on this machine", needed,
                                  available);
         void *base;
-        cleanup_close int fd = host_memfd_seal_consume_fd(take_fd(&own), size, &base);
+        cleanup_close int fd = host_memfd_seal_consume_fd(take_fd(&own), size, segment->lent, &base);
         if (fd < 0)
                 return error_errno(error, STREAMER_ENOMEM, errno, "host: segment of %" PRIu64 " bytes", size);
         segment->fd = fd;
@@ -203,10 +213,10 @@ static int alloc_fresh(struct host_device *host, struct segment *segment, struct
         return r;
 }
 
-static int host_alloc(struct device *device, uint64_t size, struct segment *segment, struct error *error)
+static int alloc(struct device *device, uint64_t size, bool lent, struct segment *segment, struct error *error)
 {
         struct host_device *host = container_of(device, struct host_device, device);
-        *segment = (struct segment){.device = device, .size = size, .fd = -1};
+        *segment = (struct segment){.device = device, .size = size, .fd = -1, .lent = lent, .writing_fd = -1};
         require(size > 0 && size % HOST_HUGE_PAGE == 0);
         prefault_hold(host->device.prefault, size);
         if (try_prefaulted(host, segment) == 0)
@@ -215,6 +225,11 @@ static int host_alloc(struct device *device, uint64_t size, struct segment *segm
         if (r < 0)
                 prefault_release(host->device.prefault, size);
         return r;
+}
+
+static int host_alloc(struct device *device, uint64_t size, struct segment *segment, struct error *error)
+{
+        return alloc(device, size, false, segment, error);
 }
 
 /* Mapped to be read: the seals allow nothing else any more. */
@@ -266,6 +281,52 @@ static int host_prepare(struct segment *segment, uint64_t offset, uint64_t len, 
         return 0;
 }
 
+/* The client's writes would make small pages, and no huge page can be made once the memory is sealed: so all pages are
+ * made now. The daemon's own writable map would prevent the seal. */
+static int host_lend(struct device *device, uint64_t size, struct segment *segment, struct error *error)
+{
+        int r = alloc(device, size, true, segment, error);
+        if (r < 0)
+                return r;
+        r = host_prepare(segment, 0, size, error);
+        if (r == 0 && segment->collapse == NULL && segment->pages != PAGES_4K && make_huge_pages(segment, 0, size) < 0)
+                r = error_errno(error, STREAMER_ENOMEM, errno, "host: memory for %" PRIu64 " bytes", size);
+        int reading = r == 0 ? host_memfd_reopen(segment->fd) : -1;
+        if (r == 0 && reading < 0)
+                r = error_errno(error, STREAMER_EOS, errno, "host: segment of %" PRIu64 " bytes", size);
+        if (r < 0) {
+                host_release(segment);
+                return r;
+        }
+        unmap_segment(segment);
+        segment->small_bytes = segment_small_bytes(segment);
+        segment->collapse = collapse_free(segment->collapse);
+        segment->writing_fd = segment->fd;
+        segment->fd = reading;
+        return 0;
+}
+
+static int host_seal(struct segment *segment, struct error *error)
+{
+        if (!segment->lent)
+                return 0;
+        if (segment->writing_fd >= 0 && host_memfd_seal_lent(segment->writing_fd) < 0) {
+                if (errno == EBUSY)
+                        return error_set(error, STREAMER_EBUSY,
+                                         "host: a process has a writable mapping of the memory, or I/O to it is under "
+                                         "way");
+                return error_errno(error, STREAMER_EOS, errno, "host: sealing %" PRIu64 " bytes", segment->size);
+        }
+        void *base = host_memfd_map(segment->fd, segment->size, PROT_READ);
+        if (base == MAP_FAILED)
+                return error_errno(error, STREAMER_ENOMEM, errno, "host: segment of %" PRIu64 " bytes", segment->size);
+        segment->base = base;
+        close_p(&segment->writing_fd);
+        segment->writing_fd = -1;
+        segment->lent = false;
+        return 0;
+}
+
 static int host_put(struct segment *segment, uint64_t offset, const void *from, uint64_t len, struct error *error)
 {
         require(offset <= segment->size && len <= segment->size - offset);
@@ -309,6 +370,8 @@ static const struct device_ops host_ops = {
         .kind = "host",
         .alloc = host_alloc,
         .release = host_release,
+        .lend = host_lend,
+        .seal = host_seal,
         .adopt_consume_fd = host_adopt_consume_fd,
         .prepare = host_prepare,
         .put = host_put,

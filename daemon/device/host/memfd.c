@@ -57,7 +57,7 @@ void *host_memfd_map(int fd, uint64_t size, int prot)
         return MAP_FAILED;
 }
 
-int host_memfd_seal_consume_fd(int memfd, uint64_t size, void **map)
+int host_memfd_seal_consume_fd(int memfd, uint64_t size, bool lent, void **map)
 {
         cleanup_close int fd = memfd;
         if (fd < 0)
@@ -67,7 +67,7 @@ int host_memfd_seal_consume_fd(int memfd, uint64_t size, void **map)
         void *base = host_memfd_map(fd, size, PROT_READ | PROT_WRITE);
         if (base == MAP_FAILED)
                 return -1;
-        if (fcntl(fd, F_ADD_SEALS, SEALS) < 0) {
+        if (fcntl(fd, F_ADD_SEALS, lent ? F_SEAL_GROW | F_SEAL_SHRINK : SEALS) < 0) {
                 int e = errno;
                 munmap(base, size);
                 errno = e;
@@ -75,6 +75,20 @@ int host_memfd_seal_consume_fd(int memfd, uint64_t size, void **map)
         }
         *map = base;
         return take_fd(&fd);
+}
+
+/* The kernel refuses F_SEAL_WRITE, and with it all of them, while a writable map exists. */
+int host_memfd_seal_lent(int fd)
+{
+        return fcntl(fd, F_ADD_SEALS, SEALS | F_SEAL_WRITE);
+}
+
+/* Before Linux 6.7 a shared map counts as writable, and is refused once the file is sealed, if the descriptor is. */
+int host_memfd_reopen(int fd)
+{
+        char path[64];
+        snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+        return open(path, O_RDONLY | O_CLOEXEC);
 }
 
 bool host_memfd_sealed(int fd)
@@ -86,7 +100,7 @@ bool host_memfd_sealed(int fd)
 int host_table_new(struct table *table, const char *name, uint64_t size, struct error *error)
 {
         void *map;
-        cleanup_close int fd = host_memfd_seal_consume_fd(memfd_new(name, 0), size, &map);
+        cleanup_close int fd = host_memfd_seal_consume_fd(memfd_new(name, 0), size, false, &map);
         if (fd < 0)
                 return error_errno(error, STREAMER_ENOMEM, errno, "table of %" PRIu64 " bytes", size);
         /* Its pages now, so that a machine without memory says so here. */

@@ -22,8 +22,12 @@ int host_memfd_new(enum page_kind pages);
 void *host_memfd_map(int fd, uint64_t size, int prot);
 
 /* `size` bytes of a memfd that no other process has, sealed, with the only writable map it will ever have. -1 with
- * errno. */
-int host_memfd_seal_consume_fd(int memfd, uint64_t size, void **map);
+ * errno. `lent`: sealed against growing and shrinking alone. */
+int host_memfd_seal_consume_fd(int memfd, uint64_t size, bool lent, void **map);
+/* Seals one that was lent, once no writable map is left: EBUSY. -1 with errno. */
+int host_memfd_seal_lent(int fd);
+/* Another descriptor, for reading alone. -1 with errno. */
+int host_memfd_reopen(int fd);
 bool host_memfd_sealed(int fd);
 
 #endif
