@@ -16,7 +16,7 @@
 
 static const struct handle_kind *const kinds[] = {&handle_kind_memfd, &handle_kind_cuda_ipc, &handle_kind_cuda_vmm_fd};
 
-static const struct handle_kind *find_kind(const char *name, size_t len)
+const struct handle_kind *handle_kind_find(const char *name, size_t len)
 {
         for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
                 if (strlen(kinds[i]->name) == len && memcmp(kinds[i]->name, name, len) == 0)
@@ -46,8 +46,9 @@ static bool get_fd(const struct call *call, const msgpack_object *holder, int *f
         return true;
 }
 
-static int map_manifest(struct streamer_lease *lease, const struct call *call, const msgpack_object *reply)
+int lease_map_manifest(struct streamer_lease *lease, const struct call *call)
 {
+        const msgpack_object *reply = &call->reply.unpacked.data;
         int fd;
         uint64_t size;
         const char *why;
@@ -84,7 +85,7 @@ static int map_arrival(struct streamer_lease *lease, const struct call *call, co
         return lease->arrived ? 0 : fail(lease->client, STREAMER_ENOMEM, "attach: no memory");
 }
 
-static pid_t daemon_pid(struct streamer_client *c)
+pid_t attach_daemon_pid(const struct streamer_client *c)
 {
         struct ucred cred;
         socklen_t len = sizeof(cred);
@@ -96,10 +97,10 @@ static int map_segment(struct streamer_lease *lease, const struct call *call, co
         const char *name;
         size_t len;
         struct mapping *mapping = &lease->segments[lease->n_segments];
-        struct handle handle = {.fd = -1, .daemon_pid = daemon_pid(lease->client)};
+        struct handle handle = {.fd = -1, .daemon_pid = attach_daemon_pid(lease->client)};
         if (!object_str(o, "kind", &name, &len) || !get_fd(call, o, &handle.fd, &handle.size))
                 return bad_reply(lease, "segment");
-        const struct handle_kind *kind = find_kind(name, len);
+        const struct handle_kind *kind = handle_kind_find(name, len);
         if (!kind)
                 return fail(lease->client, STREAMER_EUNSUPPORTED,
                             "attach: this library cannot map handles of kind '%.*s'", len < 40 ? (int)len : 40, name);
@@ -157,7 +158,7 @@ int lease_map(struct streamer_lease *lease, const struct call *call)
                             ") does not know: it is older than the daemon");
         /* A model without bytes has no segment to tell the kind of its device. */
         lease->device_kind = object_str_eq(reply, "device_kind", "cuda") ? "cuda" : "host";
-        int rc = map_manifest(lease, call, reply);
+        int rc = lease_map_manifest(lease, call);
         if (rc == 0)
                 rc = map_arrival(lease, call, reply);
         if (rc == 0)

@@ -43,6 +43,13 @@ struct handle_kind {
         void (*unmap)(struct mapping *mapping);
         /* Its daemon was lost: it stays mapped, and no later map() finds it. NULL: none would. */
         void (*forget)(struct mapping *mapping);
+        /* As map(), of memory that this process publishes: for writing, by it and the daemon. NULL: it cannot. */
+        int (*lend)(struct mapping *mapping, const struct handle *handle, uint64_t serial);
+        /* Ends that: what this process writes from now on reaches no other, and the address stays. `reading`: a
+         * descriptor for reading alone, or -1. */
+        int (*make_private)(struct mapping *mapping, int reading, uint64_t serial);
+        /* Copies from host memory to what is lent. NULL: `data` is host memory. */
+        int (*write)(const struct mapping *mapping, uint64_t offset, const void *from, size_t size, uint64_t serial);
         /* Copies to host memory; the range is inside the mapping. NULL: `data` is host memory. */
         int (*read)(const struct mapping *mapping, uint64_t offset, void *to, size_t size, uint64_t serial);
 };
@@ -50,6 +57,9 @@ struct handle_kind {
 extern const struct handle_kind handle_kind_memfd;
 extern const struct handle_kind handle_kind_cuda_ipc;
 extern const struct handle_kind handle_kind_cuda_vmm_fd;
+
+/* NULL: this library knows none of this name. */
+const struct handle_kind *handle_kind_find(const char *name, size_t len);
 
 /* Maps `size` bytes of a descriptor, which must be that large; *map is NULL for 0 bytes. */
 int map_fd(void **map, int fd, uint64_t size, uint64_t offset, int prot, int flags, const char *what, uint64_t serial);

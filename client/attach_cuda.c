@@ -80,25 +80,40 @@ static int too_small(const struct open_segment *s, const struct handle *handle, 
                          handle->offset, s->size);
 }
 
-static int read_back(const struct mapping *mapping, uint64_t offset, void *to, size_t size, uint64_t serial)
+/* One of `to` and `from` is host memory; the other is NULL, for the mapping. */
+static int copy(const struct mapping *mapping, uint64_t offset, void *to, const void *from, size_t size,
+                uint64_t serial)
 {
         const struct open_segment *s = mapping->map;
+        const struct cuda_driver *driver = s->context.driver;
+        const cu_pointer at = (cu_pointer)(uintptr_t)mapping->data + offset;
+        const char *what = to ? "read" : "write", *call = to ? "cuMemcpyDtoH" : "cuMemcpyHtoD";
         if (s->pid != getpid())
-                return fault_set(serial, STREAMER_EFORK, "read: a GPU's memory does not survive fork()");
+                return fault_set(serial, STREAMER_EFORK, "%s: a GPU's memory does not survive fork()", what);
         cuda_lock();
         bool entered = cuda_enter(&s->context);
         enum cu_result e = CU_INVALID_CONTEXT;
         if (entered) {
-                e = s->context.driver->cuMemcpyDtoH_v2(to, (cu_pointer)(uintptr_t)mapping->data + offset, size);
+                e = to ? driver->cuMemcpyDtoH_v2(to, at, size) : driver->cuMemcpyHtoD_v2(at, from, size);
                 cuda_leave(&s->context);
         }
         cuda_unlock();
         if (e == CU_OK)
                 return 0;
         const char *name = NULL;
-        s->context.driver->cuGetErrorName(e, &name);
-        return fault_set(serial, STREAMER_EFAILED, "read: %s: %s (%d)", entered ? "cuMemcpyDtoH" : "cuCtxPushCurrent",
+        driver->cuGetErrorName(e, &name);
+        return fault_set(serial, STREAMER_EFAILED, "%s: %s: %s (%d)", what, entered ? call : "cuCtxPushCurrent",
                          name ? name : "error", (int)e);
+}
+
+static int read_back(const struct mapping *mapping, uint64_t offset, void *to, size_t size, uint64_t serial)
+{
+        return copy(mapping, offset, to, NULL, size, serial);
+}
+
+static int write_to(const struct mapping *mapping, uint64_t offset, const void *from, size_t size, uint64_t serial)
+{
+        return copy(mapping, offset, NULL, from, size, serial);
 }
 
 /* ---- cuda-ipc ---- */
@@ -235,6 +250,27 @@ static void ipc_unmap(struct mapping *mapping)
                 free(s);
 }
 
+/* Every client can write to it, before the commit and after it: the daemon refuses that unless it is configured. */
+static int ipc_lend(struct mapping *mapping, const struct handle *handle, uint64_t serial)
+{
+        return ipc_map(mapping, handle, false, serial);
+}
+
+static int ipc_make_private(struct mapping *mapping, int reading, uint64_t serial)
+{
+        struct open_segment *s = mapping->map;
+        const struct handle handle = {.fd = reading, .size = mapping->size};
+        enum cu_result e = CU_INVALID_CONTEXT;
+        cuda_lock();
+        if (cuda_enter(&s->context)) {
+                e = s->context.driver->cuCtxSynchronize();
+                cuda_leave(&s->context);
+        }
+        int rc = e == CU_OK ? 0 : cuda_fault(&s->context, &handle, "cuCtxSynchronize", e, serial);
+        cuda_unlock();
+        return rc;
+}
+
 static void ipc_forget(struct mapping *mapping)
 {
         struct open_segment *s = mapping->map;
@@ -251,6 +287,9 @@ const struct handle_kind handle_kind_cuda_ipc = {
         .dl_device_type = DL_CUDA,
         .map = ipc_map,
         .unmap = ipc_unmap,
+        .lend = ipc_lend,
+        .make_private = ipc_make_private,
+        .write = write_to,
         .forget = ipc_forget,
         .read = read_back,
 };
@@ -374,6 +413,65 @@ static int vmm_map(struct mapping *mapping, const struct handle *handle, bool wr
         return 0;
 }
 
+static void vmm_unmap(struct mapping *mapping);
+
+/* What is published is written to by its publisher, which is the only process that can map it until the commit. */
+static int vmm_lend(struct mapping *mapping, const struct handle *handle, uint64_t serial)
+{
+        int rc = vmm_map(mapping, handle, false, serial);
+        if (rc != 0)
+                return rc;
+        struct open_segment *s = mapping->map;
+        const struct cu_access_desc access = {.location = {CU_LOCATION_DEVICE, s->context.ordinal},
+                                              .flags = CU_ACCESS_READ_WRITE};
+        enum cu_result e = CU_INVALID_CONTEXT;
+        cuda_lock();
+        if (cuda_enter(&s->context)) {
+                e = s->context.driver->cuMemSetAccess(s->base, s->size, &access, 1);
+                cuda_leave(&s->context);
+        }
+        if (e != CU_OK)
+                rc = cuda_fault(&s->context, handle, "cuMemSetAccess", e, serial);
+        cuda_unlock();
+        s->writable = mapping->writable = rc == 0;
+        if (rc != 0)
+                vmm_unmap(mapping);
+        return rc;
+}
+
+/* The access of memory that is mapped can only be widened, so it is mapped anew, at the same address. */
+static int vmm_make_private(struct mapping *mapping, int reading, uint64_t serial)
+{
+        struct open_segment *s = mapping->map;
+        const struct cuda_driver *driver = s->context.driver;
+        const struct handle handle = {.fd = reading, .size = mapping->size};
+        const char *call = "cuCtxPushCurrent";
+        enum cu_result e = CU_INVALID_CONTEXT;
+        cuda_lock();
+        if (cuda_enter(&s->context)) {
+                call = "cuCtxSynchronize";
+                e = driver->cuCtxSynchronize();
+                if (e == CU_OK) {
+                        call = "cuMemUnmap";
+                        e = driver->cuMemUnmap(s->base, s->size);
+                }
+                if (e == CU_OK) {
+                        call = "cuMemMap";
+                        e = driver->cuMemMap(s->base, s->size, 0, s->allocation, 0);
+                }
+                s->writable = false;
+                if (e == CU_OK) {
+                        call = "cuMemSetAccess";
+                        e = set_access(s);
+                }
+                cuda_leave(&s->context);
+        }
+        int rc = e == CU_OK ? 0 : cuda_fault(&s->context, &handle, call, e, serial);
+        cuda_unlock();
+        mapping->writable = s->writable;
+        return rc;
+}
+
 static void vmm_unmap(struct mapping *mapping)
 {
         struct open_segment *s = mapping->map;
@@ -392,5 +490,8 @@ const struct handle_kind handle_kind_cuda_vmm_fd = {
         .outlives_daemon = true,
         .map = vmm_map,
         .unmap = vmm_unmap,
+        .lend = vmm_lend,
+        .make_private = vmm_make_private,
+        .write = write_to,
         .read = read_back,
 };

@@ -75,6 +75,30 @@ static void memfd_unmap(struct mapping *mapping)
         *mapping = (struct mapping){0};
 }
 
+static int memfd_lend(struct mapping *mapping, const struct handle *handle, uint64_t serial)
+{
+        int rc = map_fd(&mapping->map, handle->fd, handle->size, handle->offset, PROT_READ | PROT_WRITE, MAP_SHARED,
+                        "segment", serial);
+        if (rc != 0)
+                return rc;
+        mapping->kind = &handle_kind_memfd;
+        mapping->data = mapping->map;
+        mapping->size = handle->size;
+        mapping->writable = true;
+        mapping->map_size = (size_t)handle->size;
+        return 0;
+}
+
+/* In one step: no other thread finds the address unmapped. */
+static int memfd_make_private(struct mapping *mapping, int reading, uint64_t serial)
+{
+        void *p = mmap(mapping->map, mapping->map_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
+                       reading, 0);
+        return p != MAP_FAILED ? 0
+                               : fault_set(serial, STREAMER_EOS, "publish: cannot map %zu bytes: %s", mapping->map_size,
+                                           strerror(errno));
+}
+
 const struct handle_kind handle_kind_memfd = {
         .name = "memfd",
         .device_kind = "host",
@@ -82,4 +106,6 @@ const struct handle_kind handle_kind_memfd = {
         .outlives_daemon = true,
         .map = memfd_map,
         .unmap = memfd_unmap,
+        .lend = memfd_lend,
+        .make_private = memfd_make_private,
 };

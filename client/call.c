@@ -201,7 +201,8 @@ static int call_paged(streamer_client *c, const struct paged *p, json_t *args, j
 /* Replies with descriptors, and leases, are for functions. */
 static int check_verb(streamer_client *c, const char *verb, const json_t *args)
 {
-        static const char *const functions[] = {"hello", "attach", "reclaim", "detach"};
+        static const char *const functions[] = {"hello",         "attach",          "reclaim",       "detach",
+                                                "publish_begin", "publish_segment", "publish_commit"};
         for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++)
                 if (strcmp(functions[i], verb) == 0)
                         return fail(c, STREAMER_EINVAL, "call: '%s' has a function of its own", verb);

@@ -75,7 +75,9 @@ static bool end_detaching(struct streamer_client *c, uint64_t id)
 
 static void give_back(struct streamer_client *c, const msgpack_object *reply)
 {
-        struct request detach = {.verb = VERB_detach};
+        struct request detach = {.verb = VERB_detach}, abort = {.verb = VERB_publish_abort};
+        if (object_u64(reply, "claim", &abort.u.publish_abort.claim))
+                channel_post(c, &abort);
         if (object_u64(reply, "lease", &detach.u.detach.lease))
                 channel_post(c, &detach);
 }

@@ -229,6 +229,7 @@ void lease_unref(struct streamer_lease *lease)
         }
         channel_unref(lease->client);
         free(lease->model);
+        free(lease->published);
         free(lease->arrived);
         free(lease->text);
         free(lease);

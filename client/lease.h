@@ -46,7 +46,8 @@ struct streamer_lease {
         int code; /* why it failed, or was taken */
         char *text;
         char digest[33];
-        unsigned char *arrived; /* bitmap over records, as far as the log has been read */
+        struct published *published; /* the table of a published model, once it was read (publish/published.c) */
+        unsigned char *arrived;      /* bitmap over records, as far as the log has been read */
         uint64_t n_arrived;
         uint64_t cursor;             /* of streamer_tensor_next() */
         bool lost;                   /* the daemon does not hold it any more */
@@ -89,6 +90,10 @@ int lease_check(const struct streamer_lease *lease);
 struct streamer_lease *lease_new(struct streamer_client *c, unsigned attach_flags);
 void lease_accept(struct call *call, const msgpack_object *reply);
 int lease_map(struct streamer_lease *lease, const struct call *call);
+int lease_map_manifest(struct streamer_lease *lease, const struct call *call);
+
+/* The process that listens on the socket; 0: in another PID namespace, -1: unknown. */
+pid_t attach_daemon_pid(const struct streamer_client *c);
 
 /* A copy of the caller's options, checked. */
 int attach_options(const streamer_client *c, const char *call, const char *name, streamer_attach_opts *to,

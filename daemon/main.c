@@ -203,6 +203,8 @@ static int make_server(struct daemon *d, struct error *error)
         s->loop_cpu = &d->loop_cpu;
         s->share_across_uids = c->cuda.across_uids;
         s->trust_detach = c->cuda.trust_detach;
+        s->publish_across_uids = c->publish.across_uids;
+        s->publish_cuda_ipc = c->publish.cuda_ipc;
         s->resident = &d->resident;
         s->loads = &d->loads;
         s->reader = &d->reader;
@@ -213,6 +215,7 @@ static int make_server(struct daemon *d, struct error *error)
         int r = listen_fds_take_listener(&d->listen_fds, &listener, error);
         if (r == 0)
                 r = server_init_consume_fd(s, &d->loop, c->socket, listener, error);
+        verbs_init_publishing(s);
         if (r == 0)
                 r = persist_init(&s->persist, &d->resident, &s->leases, d->wake, fdstore_max(), error);
         return r;

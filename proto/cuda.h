@@ -137,7 +137,9 @@ struct cu_access_desc {
         X(cuIpcOpenMemHandle_v2, enum cu_result, \
           (cu_pointer *pointer, struct cuda_ipc_handle handle, unsigned flags)) \
         X(cuIpcCloseMemHandle, enum cu_result, (cu_pointer pointer)) \
+        X(cuCtxSynchronize, enum cu_result, (void)) \
         X(cuMemcpyDtoH_v2, enum cu_result, (void *to, cu_pointer from, size_t size)) \
+        X(cuMemcpyHtoD_v2, enum cu_result, (cu_pointer to, const void *from, size_t size)) \
         X(cuMemGetAddressRange_v2, enum cu_result, (cu_pointer *base, size_t *size, cu_pointer pointer))
 // clang-format on
 

@@ -24,6 +24,7 @@
 #define PROTO_DURATION_MAX UINT64_C(31622400000) /* milliseconds: a leap year's */
 #define PROTO_FILE_MAX 512                       /* bytes of the name of a file beside the weights */
 #define PROTO_TEXT_MAX 8192                      /* bytes of a source, a tensor's name, a path */
+#define PROTO_KEY_MAX 100                        /* fields of a published model's key */
 
 enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
 
@@ -113,6 +114,29 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
 #define FIELDS_fetch(F) \
         F(fetch, STR, source, true, PROTO_TEXT_MAX) \
         F(fetch, STR, file, false, PROTO_FILE_MAX)
+#define FIELDS_publish_find(F) \
+        F(publish_find, STR, model, true, PROTO_NAME_MAX) \
+        F(publish_find, STRLIST, key, false, PROTO_KEY_MAX) \
+        F(publish_find, STR, base, false, PROTO_TEXT_MAX) \
+        F(publish_find, STR, base_model, false, PROTO_NAME_MAX) \
+        F(publish_find, STR, device, false, 255) \
+        F(publish_find, BOOL, claim, false, 0) \
+        F(publish_find, BOOL, replace, false, 0) \
+        F(publish_find, BOOL, wait, false, 0) \
+        F(publish_find, U64, timeout_ms, false, PROTO_DURATION_MAX)
+#define FIELDS_publish_begin(F) \
+        F(publish_begin, U64, claim, true, 0) \
+        F(publish_begin, U64, bytes, true, 0)
+#define FIELDS_publish_segment(F) \
+        F(publish_segment, U64, claim, true, 0) \
+        F(publish_segment, U64, bytes, true, 0)
+#define FIELDS_publish_commit(F) \
+        F(publish_commit, U64, claim, true, 0) \
+        F(publish_commit, U64, segment, true, 0) \
+        F(publish_commit, U64, offset, true, 0) \
+        F(publish_commit, U64, bytes, true, 0)
+#define FIELDS_publish_abort(F) \
+        F(publish_abort, U64, claim, true, 0)
 #define FIELDS_whoami(F)
 #define FIELDS_reload(F)
 #define FIELDS_config(F)
@@ -120,7 +144,8 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
 #define VERBS(V) \
         V(hello) V(ping) V(version) V(load) V(cancel) V(list) V(show) V(status) V(ps) V(wait) V(verify) V(unload) \
         V(attach) V(reclaim) V(detach) V(subscribe) V(set_priority) V(keep_alive) V(pin) V(unpin) V(metrics) V(doctor) \
-        V(probe) V(fetch) V(whoami) V(reload) V(config)
+        V(probe) V(fetch) V(publish_find) V(publish_begin) V(publish_segment) V(publish_commit) V(publish_abort) \
+        V(whoami) V(reload) V(config)
 // clang-format on
 
 enum verb {

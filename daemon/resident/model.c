@@ -116,6 +116,7 @@ static struct generation *generation_free(struct generation *generation)
         list_remove(&generation->unnotified);
         quota_discharge(&generation->quota_charge);
         quota_discharge(&generation->model_charge);
+        published_free(generation->published);
         free(generation->pattern);
         free(generation->source);
         free(generation->last_name);
@@ -376,7 +377,7 @@ static void forget_failures(struct resident *resident)
         }
 }
 
-void generation_fail(struct generation *generation, const struct error *error)
+static void fail(struct generation *generation, const struct error *error, bool refused)
 {
         require(generation->state == GENERATION_LOADING);
         struct resident *resident = generation->resident;
@@ -385,7 +386,6 @@ void generation_fail(struct generation *generation, const struct error *error)
                 if (before != NULL)
                         generation_drop_name(before, n->text);
         }
-        bool refused = error->outside || (error->code == STREAMER_EPERM && generation->charged == 0);
         generation_set_state(generation, GENERATION_FAILED);
         generation->dropped_ns = now_ns();
         generation->error = *error;
@@ -398,6 +398,16 @@ void generation_fail(struct generation *generation, const struct error *error)
         else
                 generation_reap(generation);
         forget_failures(resident);
+}
+
+void generation_fail(struct generation *generation, const struct error *error)
+{
+        fail(generation, error, error->outside || (error->code == STREAMER_EPERM && generation->charged == 0));
+}
+
+void generation_abort(struct generation *generation, const struct error *error)
+{
+        fail(generation, error, true);
 }
 
 void generation_discard(struct generation *generation)

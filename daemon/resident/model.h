@@ -26,6 +26,7 @@
 #include "daemon/base/metric/metric.h"
 #include "daemon/base/quota.h"
 #include "daemon/device/device.h"
+#include "daemon/resident/published.h"
 #include "daemon/source/roots/caller.h"
 #include "daemon/source/source.h"
 #include "proto/manifest.h"
@@ -85,6 +86,7 @@ struct generation {
         uid_t last_owner;                 /* of last_name */
         struct caller caller;             /* for whom it was loaded: a later run opens only what they may open then */
         char *pattern;                    /* of the files of ranks; NULL: replicas */
+        struct published *published;      /* it was not loaded: a client made it (daemon/publish); else NULL */
         struct quota_charge quota_charge; /* its bytes, to the user who loaded it */
         struct quota_charge model_charge; /* one model, to the same user */
         bool has_identity, verified;      /* verified: files matched published SHA-256 digests */
@@ -233,6 +235,8 @@ void generation_take_over(struct generation *generation, const char *name);
 void generation_fail(struct generation *generation, const struct error *error);
 /* Not needed (the model is resident already): it ends without an event. */
 void generation_discard(struct generation *generation);
+/* As generation_fail(), and it is not listed: its request has ended with the error. */
+void generation_abort(struct generation *generation, const struct error *error);
 
 /* Notifies of a change that its own functions do not (an added name). */
 void generation_changed(struct generation *generation);

@@ -171,7 +171,8 @@ static void on_accept(uv_poll_t *poll, int status, int events)
 
 static bool is_busy(const struct server *server)
 {
-        return server->n_conns > 0 || !list_empty(&server->leases.processes) || !loads_empty(server->loads);
+        return server->n_conns > 0 || server->publications.n_in_flight > 0 || !list_empty(&server->leases.processes) ||
+               !loads_empty(server->loads);
 }
 
 /* ---- timers ---- */
@@ -188,6 +189,7 @@ static void on_second(uv_timer_t *timer)
                 conn_tick(conn, now_ns());
         log_tick();
         manager_send_status(server);
+        server->session_ops->tick(server);
         if (server->n_conns < server->limits->connections)
                 server->refusing = false;
         if (server->n_conns < server->limits->connections + OWN_CONNECTIONS)
@@ -360,6 +362,7 @@ void server_close(struct server *server)
         uv_close((uv_handle_t *)&server->second, NULL);
         uv_close((uv_handle_t *)&server->progress, NULL);
         loads_cancel_all(server->loads);
+        publications_stop(&server->publications);
         loads_check_prefault(server->loads);
         /* From here on a connection is sent the daemon's end, and nothing that happens until then. */
         conn_turn_shutdown(&server->turn);

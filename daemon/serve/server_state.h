@@ -8,6 +8,7 @@
 
 #include "daemon/load/content/verify.h"
 #include "daemon/load/load.h"
+#include "daemon/publish/publication.h"
 #include "daemon/resident/persist/persist.h"
 #include "daemon/resident/persist/state_file.h"
 #include "daemon/serve/access/role.h"
@@ -60,9 +61,13 @@ struct server {
         void (*idle_exit)(struct server *server); /* begins the end: nothing has happened for idle.limit_ns */
         struct list reloads;                      /* of struct deferred: requests for a reload */
         bool share_across_uids;                   /* writable handles may go to processes of several users */
-        bool trust_detach; /* a detach ends a lease of writable handles; else the process's exit does */
+        bool trust_detach;        /* a detach ends a lease of writable handles; else the process's exit does */
+        bool publish_across_uids; /* published models may be attached to by every user */
+        bool publish_cuda_ipc;    /* clients may publish in memory that stays writable */
         struct resident *resident;
         struct loads *loads;
+        struct publications publications;
+        struct list finds; /* of struct publish_find: requests that wait for another client's claim */
         struct leases leases;
         struct persist persist;           /* what survives this process */
         struct state_writer state_writer; /* and what is written of it */

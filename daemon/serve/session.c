@@ -181,6 +181,7 @@ void session_new(struct server *server, int fd)
         session->server = server;
         list_init(&session->ops);
         list_init(&session->leases);
+        list_init(&session->publications);
         list_init(&session->deferred);
         session->conn = conn_new_consume_fd(server->loop, fd, &conn_ops, &server->limits->conn, &server->turn);
         if (session->conn == NULL) {

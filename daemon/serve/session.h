@@ -29,6 +29,8 @@ struct session_ops {
         void (*drained)(struct session *session);
         /* Frees what belongs to the session. */
         void (*closed)(struct session *session);
+        /* About once a second. */
+        void (*tick)(struct server *server);
 };
 
 struct session {
@@ -39,10 +41,11 @@ struct session {
         char *subject;                /* the only model that it subscribes to; NULL: all */
         char *client;                 /* what it calls itself; NULL: nothing */
         uint64_t events_lost;
-        uint64_t ends_notified; /* loads->n_ended when none of its ops was left that had ended */
-        struct list ops;        /* of struct op */
-        struct list leases;     /* of struct lease, by in_owner */
-        struct list deferred;   /* of struct deferred, by in_session */
+        uint64_t ends_notified;   /* loads->n_ended when none of its ops was left that had ended */
+        struct list ops;          /* of struct op */
+        struct list leases;       /* of struct lease, by in_owner */
+        struct list publications; /* of struct publication, by in_session */
+        struct list deferred;     /* of struct deferred, by in_session */
         uint64_t n_leases, n_deferred;
         uint64_t fetch_bytes;       /* of files that are read for it */
         struct probe *probe;        /* at most one; ends with the session */

@@ -489,6 +489,127 @@ STREAMER_API int streamer_segment_get(const streamer_lease *lease, size_t i, str
 /* The whole segment, as streamer_tensor_dlpack(): one dimension of uint8. */
 STREAMER_API int streamer_segment_dlpack(streamer_lease *lease, size_t i, unsigned flags, void **managed);
 
+/* ---- publish ----------------------------------------------------------------------------------- */
+
+/* A published model is what an engine has made of its weights (fused, converted, padded): the memory itself, and a
+ * table of the tensors in it. The process that made it writes it into memory of the daemon; the next process finds it
+ * by its name and key, attaches to it as to any model (streamer_attach), and reads the table.
+ *
+ *   find (claims it) > begin > storage, tensor, attribute > commit > lease
+ *
+ * Nothing is visible to others before the commit. Until then everything ends with streamer_publish_abort(), with the
+ * connection and with the process. The calls on one publication are made by one thread at a time. */
+typedef struct streamer_publication streamer_publication;
+
+#define STREAMER_PUBLISH_REPLACE 1u /* claim it even where it is published already with this key and base */
+#define STREAMER_PUBLISH_NO_WAIT 2u /* do not wait for another process that publishes it: "claimed" */
+
+/* What is searched for, or published. */
+typedef struct streamer_publish_opts {
+        size_t struct_size;
+        const char *name;       /* required: the name of the published model */
+        const char *base;       /* NULL, or what it is made from: a source, or the name of a model that is resident */
+        const char *const *key; /* "NAME=VALUE" each, at most 255 bytes and 100 of them: all that its content depends
+                                   on besides the base. The order does not matter; a NAME may occur once */
+        size_t n_key;
+        const char *device; /* NULL: the daemon's only device */
+        unsigned flags;     /* STREAMER_PUBLISH_* */
+        int timeout_ms;     /* to wait for another process that publishes it; 0: the client's; -1: no limit */
+} streamer_publish_opts;
+#define STREAMER_PUBLISH_OPTS_INIT STREAMER_INIT(streamer_publish_opts)
+
+typedef struct streamer_found {
+        size_t struct_size;
+        const char *state;   /* "hit", "absent", "mismatch", "stale", "claimed"; constant */
+        uint64_t generation; /* hit: to attach to (streamer_attach_opts) */
+        int64_t pid;         /* claimed: the process that publishes it, or 0 if it is in another PID namespace */
+        char digest[33];     /* hit: of the model, 32 hexadecimal digits; else "" */
+        char *differs;       /* mismatch: the fields that differ, as JSON [{"field","have","want"}], where `have` is the
+                                published model's and null stands for an absent field; "base" is a field. Owned by the
+                                caller (streamer_free). Else NULL */
+} streamer_found;
+#define STREAMER_FOUND_INIT STREAMER_INIT(streamer_found)
+
+/* Searches for a published model of this name. It is a hit only if the whole key and the base are equal and no file of
+ * the base has changed since; if one has, it is stale, and the daemon unloads it. If it is not a hit and `claim` is not
+ * NULL, *claim is the right to publish it, which no other process gets meanwhile; else *claim is NULL. If another
+ * process has the claim, the call waits for its commit or abort: STREAMER_ETIMEOUT. The caller owns *claim
+ * (streamer_publish_commit or streamer_publish_abort). STREAMER_EPERM if it belongs to another user. */
+STREAMER_API int streamer_publish_find(streamer_client *client, const streamer_publish_opts *opts,
+                                       streamer_found *found, streamer_publication **claim);
+
+/* Reserves memory for n storages of these sizes, evicting other models if necessary. A storage is a contiguous range of
+ * memory, aligned to 256 bytes, which tensors lie in. STREAMER_ENOMEM if the device's budget does not suffice. */
+STREAMER_API int streamer_publish_begin(streamer_publication *publication, const uint64_t *bytes, size_t n);
+
+/* *data is the address of storage i: writable memory, of the device, zeroed on the host; NULL if its size is 0. It is
+ * allocated by this call, together with its neighbours (about 5 % of the whole): a caller that copies in the order of
+ * storages and frees its own as it proceeds needs no second copy of the model. */
+STREAMER_API int streamer_publish_storage(streamer_publication *publication, size_t i, void **data);
+
+enum streamer_published_kind {
+        STREAMER_PUBLISHED_PARAMETER = 1,
+        STREAMER_PUBLISHED_BUFFER = 2,
+        STREAMER_PUBLISHED_ATTRIBUTE = 3 /* any other tensor that the engine has made */
+};
+typedef enum streamer_published_kind streamer_published_kind;
+
+#define STREAMER_PUBLISHED_PERSISTENT 1u /* a buffer that is part of the state */
+#define STREAMER_PUBLISHED_CLONE 2u      /* the engine writes to it: who attaches copies it first */
+#define STREAMER_PUBLISHED_HOST 4u       /* the engine has it in host memory: who attaches copies it there */
+#define STREAMER_PUBLISHED_GRAD 8u       /* requires a gradient */
+
+/* A tensor of a published model. */
+typedef struct streamer_published_tensor {
+        size_t struct_size;
+        const char *name;  /* unique in the model; when it was read: borrowed from the lease, as all below */
+        const char *dtype; /* the framework's own name of the element type */
+        uint32_t item;     /* bytes of an element, 1 to 16 */
+        streamer_published_kind kind;
+        unsigned flags;          /* STREAMER_PUBLISHED_* */
+        uint32_t alias;          /* tensors that share bytes have the same number here; 0: it shares none */
+        uint32_t rank;           /* at most 64 */
+        const uint64_t *shape;   /* `rank` dimensions */
+        const uint64_t *strides; /* `rank` steps, in elements; 0 repeats */
+        size_t storage;          /* that it lies in */
+        uint64_t offset;         /* of its first element there, in bytes; a multiple of `item` */
+        const void *data;        /* read: its first element; NULL if it has none. Published: not used, NULL */
+} streamer_published_tensor;
+#define STREAMER_PUBLISHED_TENSOR_INIT STREAMER_INIT(streamer_published_tensor)
+
+/* Describes a tensor. STREAMER_EINVAL if it does not lie in its storage. The library copies all of it. */
+STREAMER_API int streamer_publish_tensor(streamer_publication *publication, const streamer_published_tensor *tensor);
+
+/* Adds a text that belongs to the model: a value that is no tensor, a class name, a list. The names are the engine's
+ * and unique. */
+STREAMER_API int streamer_publish_attribute(streamer_publication *publication, const char *name, const char *value);
+
+/* Publishes it. The copies to the memory must be complete (on a GPU: synchronised). The library makes the memory
+ * private to this process, at the same addresses: later writes of this process reach no other one. Then the daemon
+ * seals and hashes it, and the model exists. STREAMER_EBUSY if this process, or one that it forked, still has a
+ * writable mapping of the memory; STREAMER_EINVAL if a storage was not requested, or if the table is refused (an
+ * overlap that is not declared by `alias`); STREAMER_EFAILED if the base has changed meanwhile.
+ *
+ * On success the publication is released, and the memory belongs to *lease, at the same addresses (streamer_detach).
+ * After a failure the memory stays mapped, with its contents, until streamer_publish_abort(). */
+STREAMER_API int streamer_publish_commit(streamer_publication *publication, streamer_lease **lease);
+
+/* Unmaps the memory, ends the claim and releases the publication, whatever its state; accepts NULL. */
+STREAMER_API void streamer_publish_abort(streamer_publication *publication);
+
+/* The table of a published model. The first call reads and checks it: STREAMER_ECORRUPT. STREAMER_ENOENT if the model
+ * was not published, and after the last tensor. Its key and base are in the metadata: "streamerd.base",
+ * "streamerd.key.NAME". */
+STREAMER_API int streamer_published_count(streamer_lease *lease, size_t *tensors, size_t *storages, size_t *attributes);
+STREAMER_API int streamer_published_get(streamer_lease *lease, size_t i, streamer_published_tensor *tensor);
+STREAMER_API int streamer_published_find(streamer_lease *lease, const char *name, streamer_published_tensor *tensor);
+
+/* Storage i as a tensor of bytes: streamer_tensor_dlpack(), streamer_tensor_read(). */
+STREAMER_API int streamer_published_storage(streamer_lease *lease, size_t i, streamer_tensor *storage);
+
+/* Attribute i. Borrowed from the lease. */
+STREAMER_API int streamer_published_attribute(streamer_lease *lease, size_t i, const char **name, const char **value);
+
 /* ---- files of a source ------------------------------------------------------------------------- */
 
 /* Reads a small file beside the weights of a source, such as "config.json" or "tokenizer.json". *data holds *size

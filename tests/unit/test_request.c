@@ -231,7 +231,7 @@ START_TEST(every_duration_has_an_end)
                         n++;
                 }
         }
-        ck_assert_uint_eq(n, 6);
+        ck_assert_uint_eq(n, 7);
 }
 END_TEST
 

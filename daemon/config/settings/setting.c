@@ -55,6 +55,8 @@ const struct setting settings[] = {
         {"cuda.context_at_start",       NULL,           NULL,                   SETTING_BOOL,     FIELD(cuda.context_at_start),      0,              0,      0,         1},
         {"cuda.poll_copies",            NULL,           NULL,                   SETTING_BOOL,     FIELD(cuda.poll_copies),           0,              0,      0,         1},
         {"cuda.batch_single_copies",    NULL,           NULL,                   SETTING_BOOL,     FIELD(cuda.batch_single_copies),   0,              0,      0,         1},
+        {"publish.across_uids",         NULL,           NULL,                   SETTING_BOOL,     FIELD(publish.across_uids),        0,              0,      0,         1},
+        {"publish.cuda_ipc",            NULL,           NULL,                   SETTING_BOOL,     FIELD(publish.cuda_ipc),           0,              0,      0,         1},
         {"http.ca",                     NULL,           NULL,                   SETTING_FILE,     FIELD(http.ca),                    0,              0,      0,         1},
         {"http.connect_timeout",        NULL,           NULL,                   SETTING_DURATION, FIELD(http.opts.connect_timeout_ns),    10 * SECOND,    SECOND / 10, HOUR, 1},
         {"http.stall",                  NULL,           RUNAI "S3_REQUEST_TIMEOUT_MS", SETTING_DURATION, FIELD(http.opts.stall_ns),              20 * SECOND,    SECOND / 10, HOUR, 1},

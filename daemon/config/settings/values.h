@@ -72,6 +72,10 @@ struct config {
                 bool poll_copies;              /* false: threads wait for copies by blocking events */
                 bool batch_single_copies;      /* false: only several copies go through the batch call */
         } cuda;
+        struct {
+                bool across_uids; /* false: the publisher's user and root attach to what it has published */
+                bool cuda_ipc;    /* false: nothing is published in memory that stays writable for clients */
+        } publish;
         struct s3_endpoint_opts s3;
         struct s3_endpoint_opts *s3_sources;
         size_t n_s3_sources;

@@ -247,6 +247,12 @@ static int charge(struct persist *persist, struct generation *g, uint64_t bytes,
         return r;
 }
 
+static int restore_published(struct generation *g, struct error *error)
+{
+        const struct manifest_view manifest = table_manifest(&g->manifest);
+        return published_read(&g->published, &manifest, error);
+}
+
 static int restore(struct persist *persist, struct inherited_set *set, struct model_record *record, struct table *table,
                    struct error *error)
 {
@@ -263,7 +269,9 @@ static int restore(struct persist *persist, struct inherited_set *set, struct mo
         g->unchecked = true;
         g->manifest = *table;
         *table = (struct table){.fd = -1};
-        int r = charge(persist, g, record->charged, error);
+        int r = strncmp(g->source, PUBLISHED_SOURCE, strlen(PUBLISHED_SOURCE)) == 0 ? restore_published(g, error) : 0;
+        if (r == 0)
+                r = charge(persist, g, record->charged, error);
         if (r == 0)
                 r = adopt_segments(g, set, record, error);
         struct persisted *persisted = r == 0 ? persisted_new(persist, g, set->id, g->n_segments + 1) : NULL;

@@ -116,7 +116,7 @@ int state_file_of(struct state_file *state, const struct resident *resident)
         *state = (struct state_file){.last_number = resident->last_number};
         list_each_item (const struct generation, g, &resident->generations, link) {
                 bool counts = g->state == GENERATION_READY || (g->state == GENERATION_LOADING && g->settings.pinned);
-                if (!counts || source_is_test(g->source))
+                if (!counts || source_is_test(g->source) || g->published != NULL) /* nothing could load it again */
                         continue;
                 list_each_item (const struct model_name, name, &g->names, link) {
                         struct named *grown = array_grow(named, n, sizeof(*named));

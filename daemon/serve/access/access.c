@@ -81,6 +81,35 @@ int access_check_load(const struct server *server, const struct conn *conn, stru
         return r < 0 ? r : check_keeping(server, conn, &grant, request, request->name, error);
 }
 
+int access_check_publish(const struct server *server, const struct conn *conn, const char *name, struct error *error)
+{
+        const struct role_grant grant = access_grant(server, conn);
+        const struct generation *g = resident_named(server->resident, name);
+        const struct desired_model *desired = desired_find(&server->desired, name);
+        uid_t owner = conn->caller.uid;
+        if (g != NULL && g->state != GENERATION_FAILED)
+                owner = generation_find_name(g, name)->owner;
+        else if (desired != NULL)
+                owner = desired->spec->owner;
+        if (owner == conn->caller.uid || grant.role >= ROLE_ADMIN)
+                return 0;
+        return error_set(error, STREAMER_EPERM,
+                         "%s: publish: the name belongs to uid %u, and uid %u has the role %s (%s)", name,
+                         (unsigned)owner, (unsigned)conn->caller.uid, role_name(grant.role), grant.text);
+}
+
+int access_check_published(const struct server *server, const struct conn *conn, const struct generation *g,
+                           struct error *error)
+{
+        uid_t uid = conn->caller.uid;
+        if (g->published == NULL || uid == g->caller.uid || uid == 0 || server->publish_across_uids)
+                return 0;
+        return error_set(error, STREAMER_EPERM,
+                         "%s: uid %u published it, and only that user and root may attach to it "
+                         "(publish.across_uids allows it to uid %u, too)",
+                         generation_name(g), (unsigned)g->caller.uid, (unsigned)uid);
+}
+
 int access_check_fetch(const struct server *server, const struct conn *conn, const char *source, const char *file,
                        char **canonical, struct source_roots **roots, struct error *error)
 {

@@ -18,6 +18,12 @@ int access_check(const struct server *server, const struct conn *conn, const str
  * user's source. Sets the request's roots and whether the caller is an admin. */
 int access_check_load(const struct server *server, const struct conn *conn, struct load_request *request,
                       struct error *error);
+/* Whether the caller may publish a model of this name: another user's is not replaced. */
+int access_check_publish(const struct server *server, const struct conn *conn, const char *name, struct error *error);
+/* Whether the caller may read a model that may have been published: what is in it is as trustworthy as its publisher.
+ */
+int access_check_published(const struct server *server, const struct conn *conn, const struct generation *generation,
+                           struct error *error);
 /* Whether the caller may read this file beside the weights of the source, or (NULL) list such files: a file is refused
  * where a load would be. *canonical is malloc'd (or NULL) also on failure, *roots borrowed (NULL: the daemon's own). */
 int access_check_fetch(const struct server *server, const struct conn *conn, const char *source, const char *file,

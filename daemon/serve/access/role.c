@@ -31,15 +31,21 @@ enum role role_parse(const char *word)
 
 /* A verb that is not listed requires an admin. Verbs that change a model also check who owns it (access.h). */
 static const enum role needed[VERB_COUNT] = {
-        [VERB_hello] = ROLE_ATTACH,    [VERB_ping] = ROLE_ATTACH,    [VERB_version] = ROLE_ATTACH,
-        [VERB_list] = ROLE_ATTACH,     [VERB_show] = ROLE_ATTACH,    [VERB_status] = ROLE_ATTACH,
-        [VERB_ps] = ROLE_ATTACH,       [VERB_wait] = ROLE_ATTACH,    [VERB_attach] = ROLE_ATTACH,
-        [VERB_detach] = ROLE_ATTACH,   [VERB_whoami] = ROLE_ATTACH,  [VERB_subscribe] = ROLE_ATTACH,
-        [VERB_metrics] = ROLE_ATTACH,  [VERB_reclaim] = ROLE_ATTACH, [VERB_doctor] = ROLE_ATTACH,
-        [VERB_probe] = ROLE_LOAD,      [VERB_load] = ROLE_LOAD,      [VERB_verify] = ROLE_LOAD,
-        [VERB_cancel] = ROLE_LOAD,     [VERB_unload] = ROLE_LOAD,    [VERB_set_priority] = ROLE_LOAD,
-        [VERB_pin] = ROLE_LOAD,        [VERB_unpin] = ROLE_LOAD,     [VERB_fetch] = ROLE_LOAD,
-        [VERB_keep_alive] = ROLE_LOAD,
+        [VERB_hello] = ROLE_ATTACH,        [VERB_ping] = ROLE_ATTACH,
+        [VERB_version] = ROLE_ATTACH,      [VERB_list] = ROLE_ATTACH,
+        [VERB_show] = ROLE_ATTACH,         [VERB_status] = ROLE_ATTACH,
+        [VERB_ps] = ROLE_ATTACH,           [VERB_wait] = ROLE_ATTACH,
+        [VERB_attach] = ROLE_ATTACH,       [VERB_detach] = ROLE_ATTACH,
+        [VERB_whoami] = ROLE_ATTACH,       [VERB_subscribe] = ROLE_ATTACH,
+        [VERB_metrics] = ROLE_ATTACH,      [VERB_reclaim] = ROLE_ATTACH,
+        [VERB_doctor] = ROLE_ATTACH,       [VERB_probe] = ROLE_LOAD,
+        [VERB_load] = ROLE_LOAD,           [VERB_verify] = ROLE_LOAD,
+        [VERB_cancel] = ROLE_LOAD,         [VERB_unload] = ROLE_LOAD,
+        [VERB_set_priority] = ROLE_LOAD,   [VERB_pin] = ROLE_LOAD,
+        [VERB_unpin] = ROLE_LOAD,          [VERB_fetch] = ROLE_LOAD,
+        [VERB_keep_alive] = ROLE_LOAD,     [VERB_publish_find] = ROLE_ATTACH,
+        [VERB_publish_begin] = ROLE_LOAD,  [VERB_publish_segment] = ROLE_LOAD,
+        [VERB_publish_commit] = ROLE_LOAD, [VERB_publish_abort] = ROLE_LOAD,
 };
 
 enum role role_needed(enum verb verb)

@@ -24,7 +24,7 @@ static void take_down(struct scrub *scrub, struct generation *g, const struct er
         log_error("%s: generation %" PRIu64 " was restored and is damaged: %s", generation_name(g), g->number,
                   error->text);
         while (!list_empty(&g->names)) {
-                if (g->settings.pinned && scrub->desired != NULL)
+                if (g->settings.pinned && scrub->desired != NULL && g->published == NULL)
                         desired_add(scrub->desired, g, generation_name(g));
                 struct generation *failed =
                         generation_new(g->resident, generation_name(g), g->source, g->device, generation_owner(g));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/serve/reply/reply.h"
 
+#include "daemon/base/text/secret.h"
 #include "daemon/resident/model.h"
 
 #include <inttypes.h>
@@ -108,6 +109,25 @@ void reply_desired(struct writer *w, const struct desired_model *desired)
         }
 }
 
+static void write_published(struct writer *w, const struct generation *g)
+{
+        const struct published *p = g->published;
+        char base[REDACTED_SOURCE];
+        writer_kmap(w, "published", 3u + p->base.has_digest);
+        writer_ku64(w, "uid", g->caller.uid);
+        if (p->base.source != NULL)
+                redact_source(base, p->base.source);
+        writer_kstr(w, "base", p->base.source != NULL ? base : NULL);
+        if (p->base.has_digest)
+                reply_digest_bytes(w, "base_digest", p->base.digest);
+        writer_kmap(w, "key", p->n_key);
+        for (size_t i = 0; i < p->n_key; i++) {
+                size_t len = strcspn(p->key[i], "=");
+                writer_strn(w, p->key[i], len);
+                writer_str(w, p->key[i] + len + 1);
+        }
+}
+
 void reply_model(struct writer *w, const struct model_set *group, const struct desired_model *desired)
 {
         uint64_t now = now_ns();
@@ -116,7 +136,7 @@ void reply_model(struct writer *w, const struct model_set *group, const struct d
         bool failed = g->state == GENERATION_FAILED, tried = desired != NULL && desired_failed(desired);
         bool drains = model_set_state(group) == GENERATION_DRAINING;                 /* then another model is desired */
         bool read = g->state != GENERATION_LOADING && g->stages.ns[STAGE_begin] > 0; /* in this run */
-        writer_map(w, 16u + read + failed + (tried ? count_tries(desired) : 0));
+        writer_map(w, 16u + read + failed + (g->published != NULL) + (tried ? count_tries(desired) : 0));
         writer_kstr(w, "name", group->name);
         writer_ku64(w, "generation", g->number);
         reply_digest_bytes(w, "digest", model_set_digest(group));
@@ -152,6 +172,8 @@ void reply_model(struct writer *w, const struct model_set *group, const struct d
                         writer_ku64(w, key, g->stages.ns[stage]);
                 }
         }
+        if (g->published != NULL)
+                write_published(w, g);
         if (failed)
                 writer_kstr(w, "error", g->error.text);
         if (tried)

@@ -163,8 +163,9 @@ static void on_closed(struct session *session)
         while (!list_empty(&session->deferred))
                 deferred_orphan(container_of(session->deferred.next, struct deferred, in_session));
         probe_end(session);
+        publish_abandon(session);
         attach_abandon_leases(session);
 }
 
 const struct session_ops verbs_session_ops = {
-        .verbs = handlers, .notify = events_notify, .drained = on_drained, .closed = on_closed};
+        .verbs = handlers, .notify = events_notify, .drained = on_drained, .closed = on_closed, .tick = publish_tick};

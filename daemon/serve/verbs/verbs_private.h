@@ -23,6 +23,12 @@ void attach_reply_lease(struct session *session, uint64_t id, struct generation 
 /* The client's process, watched; it is freed with its last lease (process_reap() where it gets none). NULL with
  * *error. */
 struct process *attach_process(struct session *session, struct error *error);
+/* A lease of this generation, which the session owns: counted and charged. */
+int attach_lease_new(struct session *session, struct generation *generation, struct lease **out, struct error *error);
+/* About once a second: unloads published models where another version of their base serves. */
+void publish_tick(struct server *server);
+/* The connection is closed: its publications that are not being committed are aborted. */
+void publish_abandon(struct session *session);
 /* The connection is closed. */
 void attach_abandon_leases(struct session *session);
 /* Whatever became of the load: the model is unloaded when its leases have ended. */

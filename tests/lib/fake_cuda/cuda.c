@@ -285,6 +285,12 @@ enum cu_result cuMemGetAddressRange_v2(cu_pointer *base, size_t *size, cu_pointe
         return CU_OK;
 }
 
+enum cu_result cuCtxSynchronize(void)
+{
+        ENTER(cuCtxSynchronize);
+        return fake_current() ? CU_OK : RESULT(E_CONTEXT);
+}
+
 enum cu_result cuMemcpyDtoH_v2(void *to, cu_pointer from, size_t size)
 {
         ENTER(cuMemcpyDtoH_v2);

@@ -113,16 +113,13 @@ static void send_attach(struct session *session, uint64_t id, const struct lease
         session_send_fds(session, &w, fds, n);
 }
 
-static int lease_begin(struct session *session, struct generation *g, uint64_t id, const char *model,
-                       struct error *error)
+int attach_lease_new(struct session *session, struct generation *g, struct lease **out, struct error *error)
 {
         if (session->n_leases >= session->server->limits->leases_per_client)
                 return error_set(error, STREAMER_ELIMIT,
                                  "attach: this connection holds %" PRIu64 " leases (limits.leases_per_client)",
                                  session->n_leases);
-        int r = session_check_fds(session, g->n_segments + 2, "attach", error);
-        if (r == 0)
-                r = check_trust(session, g, error);
+        int r = check_trust(session, g, error);
         if (r < 0)
                 return r;
         struct quota_charge charge = {.user = NULL};
@@ -145,6 +142,21 @@ static int lease_begin(struct session *session, struct generation *g, uint64_t i
                 process->client = strdup(session->client);
         list_append(&session->leases, &lease->in_owner);
         session->n_leases++;
+        *out = lease;
+        return 0;
+}
+
+static int lease_begin(struct session *session, struct generation *g, uint64_t id, const char *model,
+                       struct error *error)
+{
+        struct lease *lease;
+        int r = session_check_fds(session, g->n_segments + 2, "attach", error);
+        if (r == 0)
+                r = access_check_published(session->server, session->conn, g, error);
+        if (r == 0)
+                r = attach_lease_new(session, g, &lease, error);
+        if (r < 0)
+                return r;
         lease->told = lease->state == LEASE_LOADING ? generation_arrived(g) : g->n_tensors;
         send_attach(session, id, lease, model);
         return 0;

@@ -1,0 +1,469 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Filling the memory that the daemon lends, and the commit: the mappings are replaced in place by private ones, of a
+ * descriptor for reading alone, before the daemon is asked to seal. So no process can write when it does.
+ */
+#include "client/publish/publication.h"
+
+#include "client/args.h"
+#include "client/util.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <unistd.h>
+
+/* A segment is allocated as a whole, while the caller still has its own copy of what is to be copied there. */
+#define SEGMENT_SHARE 20
+#define SEGMENT_MIN (UINT64_C(64) << 20)
+/* Reserved for the table: of each storage its tensors, and attributes. */
+#define TABLE_BYTES (UINT64_C(512) << 10)
+#define TABLE_PER_STORAGE UINT64_C(2048)
+#define BYTES_MAX (UINT64_C(1) << 56)
+
+static int check(const streamer_publication *p, const char *call)
+{
+        int rc = args_pointer(NULL, call, "publication", p);
+        return rc == 0 ? channel_check(p->client) : rc;
+}
+
+static int check_begun(const streamer_publication *p, const char *call)
+{
+        int rc = check(p, call);
+        if (rc == 0 && !p->lease)
+                rc = fail(p->client, STREAMER_EINVAL, "%s: the publication has not begun", call);
+        if (rc == 0 && p->is_private)
+                rc = fail(p->client, STREAMER_EINVAL, "%s: the publication has been committed", call);
+        return rc;
+}
+
+/* A claim is valid on its connection only: it ended with that. */
+static int lost(const streamer_publication *p, int rc)
+{
+        return rc == STREAMER_ENOENT ? fail(p->client, STREAMER_ELOST,
+                                            "the connection was lost, and the publication with it; the memory stays "
+                                            "mapped until streamer_publish_abort()")
+                                     : rc;
+}
+
+static uint64_t round_up(uint64_t n, uint64_t to)
+{
+        return (n + to - 1) / to * to;
+}
+
+/* ---- begin ---- */
+
+/* Places the storages in their order; a segment ends where the next one does not fit. */
+static int place(streamer_publication *p, const uint64_t *bytes, size_t n, uint64_t *total)
+{
+        uint64_t sum = 0;
+        for (size_t i = 0; i < n; i++)
+                if (bytes[i] > BYTES_MAX || (sum += round_up(bytes[i], PUBLISHED_ALIGN)) > BYTES_MAX)
+                        return fail(p->client, STREAMER_EINVAL, "publish_begin: storage %zu: its size is out of range",
+                                    i);
+        uint64_t share = sum / SEGMENT_SHARE;
+        uint64_t most = round_up(share > SEGMENT_MIN ? share : SEGMENT_MIN, p->granularity);
+        p->n_segments = 1;
+        for (size_t i = 0; i < n; i++) {
+                struct lent_segment *s = &p->segments[p->n_segments - 1];
+                uint64_t size = round_up(bytes[i], PUBLISHED_ALIGN);
+                if (s->bytes > 0 && s->bytes + size > most)
+                        s = &p->segments[p->n_segments++];
+                p->storages[i] = (struct placed_storage){
+                        .segment = (uint32_t)(s - p->segments), .offset = s->bytes, .bytes = bytes[i]};
+                s->bytes += size;
+        }
+        p->table_bytes = TABLE_BYTES + n * TABLE_PER_STORAGE;
+        p->segments[p->n_segments - 1].bytes += round_up(p->table_bytes, PUBLISHED_ALIGN);
+        *total = 0;
+        for (size_t i = 0; i < p->n_segments; i++) {
+                struct lent_segment *s = &p->segments[i];
+                s->bytes = round_up(s->bytes, p->granularity);
+                s->reading = -1;
+                *total += s->bytes;
+        }
+        return 0;
+}
+
+static int begin(streamer_publication *p, struct streamer_lease *lease, uint64_t bytes)
+{
+        struct call call = {.accept = lease_accept, .arg = lease};
+        struct request request = {.verb = VERB_publish_begin, .u.publish_begin = {.claim = p->claim, .bytes = bytes}};
+        int rc = channel_call(p->client, &request, &call, channel_deadline(p->client));
+        if (rc != 0)
+                return lost(p, rc);
+        const msgpack_object *reply = &call.reply.unpacked.data;
+        lease->device_kind = object_str_eq(reply, "device_kind", "cuda") ? "cuda" : "host";
+        if (lease->id == 0)
+                rc = fail(p->client, STREAMER_EPROTO, "publish_begin: the daemon's reply has no valid lease");
+        call_deinit(&call);
+        return rc;
+}
+
+int streamer_publish_begin(streamer_publication *publication, const uint64_t *bytes, size_t n)
+{
+        uint64_t total = 0;
+        int rc = check(publication, "publish_begin");
+        if (rc == 0 && n > 0)
+                rc = args_pointer(publication->client, "publish_begin", "bytes", bytes);
+        if (rc == 0 && publication->lease)
+                rc = fail(publication->client, STREAMER_EINVAL, "publish_begin: the publication has begun");
+        if (rc == 0 && n > PUBLISHED_MAX_STORAGES)
+                rc = fail(publication->client, STREAMER_EINVAL, "publish_begin: more than %u storages",
+                          PUBLISHED_MAX_STORAGES);
+        if (rc != 0)
+                return rc;
+        free(publication->storages);
+        memset(publication->segments, 0, sizeof(publication->segments));
+        publication->storages = calloc(n + 1, sizeof(*publication->storages));
+        publication->n_storages = n;
+        struct streamer_lease *lease = publication->storages ? lease_new(publication->client, 0) : NULL;
+        if (!lease)
+                return fail(publication->client, STREAMER_ENOMEM, "publish_begin: no memory");
+        rc = place(publication, bytes, n, &total);
+        if (rc == 0)
+                rc = begin(publication, lease, total);
+        if (rc != 0) {
+                lease_unref(lease);
+                return rc;
+        }
+        publication->lease = lease;
+        return 0;
+}
+
+/* ---- memory ---- */
+
+static int bad_reply(const streamer_publication *p)
+{
+        return fail(p->client, STREAMER_EPROTO, "publish_segment: the daemon's reply has no valid segment");
+}
+
+/* Descriptor `fd` of the reply; -1: none. */
+static bool get_fd(const struct call *call, const msgpack_object *holder, int *fd)
+{
+        uint64_t i;
+        *fd = -1;
+        if (!holder || !object_u64(holder, "fd", &i))
+                return true;
+        if (i >= call->n_fds)
+                return false;
+        *fd = call->fds[i];
+        return true;
+}
+
+static int map_segment(streamer_publication *p, struct lent_segment *s, struct call *call)
+{
+        const msgpack_object *reply = &call->reply.unpacked.data, *o = object_get(reply, "segment");
+        struct streamer_lease *lease = p->lease;
+        struct mapping *mapping = &lease->segments[lease->n_segments];
+        struct handle handle = {.fd = -1, .daemon_pid = attach_daemon_pid(p->client)};
+        const char *name;
+        size_t len;
+        uint64_t number;
+        int reading;
+        if (!o || !object_str(o, "kind", &name, &len) || !object_u64(o, "size", &handle.size) ||
+            !object_u64(reply, "number", &number) || number != lease->n_segments || handle.size < s->bytes ||
+            !get_fd(call, o, &handle.fd) || !get_fd(call, object_get(reply, "reading"), &reading))
+                return bad_reply(p);
+        const struct handle_kind *kind = handle_kind_find(name, len);
+        if (!kind || !kind->lend)
+                return fail(p->client, STREAMER_EUNSUPPORTED,
+                            "publish_segment: this library cannot publish in memory of kind '%.*s'",
+                            len < 40 ? (int)len : 40, name);
+        object_str(o, "uuid", &handle.uuid, &handle.uuid_len);
+        const msgpack_object *bytes = object_get(o, "handle");
+        if (bytes && bytes->type == MSGPACK_OBJECT_BIN) {
+                handle.bytes = bytes->via.bin.ptr;
+                handle.n_bytes = bytes->via.bin.size;
+        }
+        int rc = kind->lend(mapping, &handle, p->client->serial);
+        if (rc != 0)
+                return rc;
+        lease->device_kind = kind->device_kind;
+        lease->device_index = mapping->device_index;
+        lease_add_segment(lease);
+        s->number = (uint32_t)number;
+        s->mapped = true;
+        s->reading = reading;
+        for (size_t i = 0; i < call->n_fds; i++)
+                if (call->fds[i] == reading)
+                        call->fds[i] = -1;
+        return 0;
+}
+
+static int request_segment(streamer_publication *p, struct lent_segment *s)
+{
+        struct call call = {0};
+        struct request request = {.verb = VERB_publish_segment,
+                                  .u.publish_segment = {.claim = p->claim, .bytes = s->bytes}};
+        if (s->mapped)
+                return 0;
+        int rc = channel_call(p->client, &request, &call,
+                              p->client->timeout_given ? channel_deadline(p->client) : NEVER);
+        if (rc != 0)
+                return lost(p, rc);
+        rc = map_segment(p, s, &call);
+        call_deinit(&call);
+        return rc;
+}
+
+static unsigned char *address_of(const streamer_publication *p, const struct placed_storage *s)
+{
+        const struct mapping *mapping = &p->lease->segments[p->segments[s->segment].number];
+        return (unsigned char *)(uintptr_t)mapping->data + s->offset;
+}
+
+int streamer_publish_storage(streamer_publication *publication, size_t i, void **data)
+{
+        int rc = check_begun(publication, "publish_storage");
+        if (rc == 0)
+                rc = args_pointer(publication->client, "publish_storage", "data", data);
+        if (rc != 0)
+                return rc;
+        if (i >= publication->n_storages)
+                return fail(publication->client, STREAMER_EINVAL, "publish_storage: there is no storage %zu", i);
+        struct placed_storage *s = &publication->storages[i];
+        if (s->bytes > 0)
+                rc = request_segment(publication, &publication->segments[s->segment]);
+        if (rc != 0)
+                return rc;
+        s->requested = true;
+        *data = s->bytes > 0 ? address_of(publication, s) : NULL;
+        return 0;
+}
+
+/* ---- the table ---- */
+
+static int check_tensor(const streamer_publication *p, const streamer_published_tensor *t)
+{
+        const struct streamer_client *c = p->client;
+        uint64_t extent;
+        int rc = args_text(c, "publish_tensor", "tensor->name", t->name);
+        if (rc == 0)
+                rc = args_pointer(c, "publish_tensor", "tensor->dtype", t->dtype);
+        if (rc == 0 && t->rank > 0)
+                rc = args_pointer(c, "publish_tensor", "tensor->shape", t->shape);
+        if (rc == 0 && t->rank > 0)
+                rc = args_pointer(c, "publish_tensor", "tensor->strides", t->strides);
+        if (rc != 0)
+                return rc;
+        if (t->rank > PUBLISHED_MAX_RANK || t->item == 0 || t->item > PUBLISHED_MAX_ITEM || t->offset % t->item != 0)
+                return fail(c, STREAMER_EINVAL, "publish_tensor: '%s': its rank, item or offset is out of range",
+                            t->name);
+        if (t->storage >= p->n_storages)
+                return fail(c, STREAMER_EINVAL, "publish_tensor: '%s': there is no storage %zu", t->name, t->storage);
+        uint64_t bytes = p->storages[t->storage].bytes;
+        if (!published_extent(t->rank, t->shape, t->strides, t->item, &extent) || t->offset > bytes ||
+            extent > bytes - t->offset)
+                return fail(c, STREAMER_EINVAL, "publish_tensor: '%s' does not lie in storage %zu", t->name,
+                            t->storage);
+        return 0;
+}
+
+static int check_writer(const streamer_publication *p, const char *call)
+{
+        return p->writer.failed ? fail(p->client, STREAMER_ENOMEM, "%s: no memory", call) : 0;
+}
+
+int streamer_publish_tensor(streamer_publication *publication, const streamer_published_tensor *tensor)
+{
+        streamer_published_tensor t;
+        int rc = check_begun(publication, "publish_tensor");
+        if (rc == 0)
+                rc = args_copy(publication->client, "publish_tensor", "tensor", &t, sizeof(t), tensor);
+        if (rc == 0)
+                rc = args_flags(publication->client, "publish_tensor", t.flags,
+                                STREAMER_PUBLISHED_PERSISTENT | STREAMER_PUBLISHED_CLONE | STREAMER_PUBLISHED_HOST |
+                                        STREAMER_PUBLISHED_GRAD);
+        if (rc == 0)
+                rc = check_tensor(publication, &t);
+        if (rc != 0)
+                return rc;
+        const struct published_tensor entry = {.rank = t.rank,
+                                               .item = t.item,
+                                               .storage = t.storage,
+                                               .offset = t.offset,
+                                               .kind = (uint32_t)t.kind,
+                                               .flags = t.flags,
+                                               .alias = t.alias};
+        const struct published_text text = {t.name, t.dtype};
+        published_add_tensor(&publication->writer, &entry, &text, t.shape, t.strides);
+        return check_writer(publication, "publish_tensor");
+}
+
+int streamer_publish_attribute(streamer_publication *publication, const char *name, const char *value)
+{
+        int rc = check_begun(publication, "publish_attribute");
+        if (rc == 0)
+                rc = args_text(publication->client, "publish_attribute", "name", name);
+        if (rc == 0)
+                rc = args_pointer(publication->client, "publish_attribute", "value", value);
+        if (rc != 0)
+                return rc;
+        published_add_attribute(&publication->writer, name, value);
+        return check_writer(publication, "publish_attribute");
+}
+
+/* ---- commit ---- */
+
+static int make_table(streamer_publication *p, void **bytes, uint64_t *size, struct placed_storage *at)
+{
+        struct streamer_client *c = p->client;
+        const size_t last = p->n_segments - 1;
+        p->writer.storages.used = 0; /* of an earlier attempt */
+        *at = (struct placed_storage){.segment = (uint32_t)last};
+        for (size_t i = 0; i < p->n_storages; i++) {
+                const struct placed_storage *s = &p->storages[i];
+                const struct published_storage entry = {.offset = s->bytes > 0 ? s->offset : 0,
+                                                        .bytes = s->bytes,
+                                                        .segment = s->bytes > 0 ? p->segments[s->segment].number : 0};
+                if (!s->requested)
+                        return fail(c, STREAMER_EINVAL, "publish_commit: storage %zu was not requested", i);
+                published_add_storage(&p->writer, &entry);
+                if (s->segment == last)
+                        at->offset = s->offset + round_up(s->bytes, PUBLISHED_ALIGN);
+        }
+        *size = published_size(&p->writer);
+        at->bytes = *size;
+        if (*size > p->segments[last].bytes - at->offset)
+                return fail(c, STREAMER_ELIMIT,
+                            "publish_commit: the table takes %" PRIu64 " bytes, and %" PRIu64 " are left for it", *size,
+                            p->segments[last].bytes - at->offset);
+        *bytes = p->writer.failed ? NULL : malloc(*size);
+        if (!*bytes)
+                return fail(c, STREAMER_ENOMEM, "publish_commit: no memory");
+        published_finish(&p->writer, *bytes);
+        return 0;
+}
+
+/* As the daemon will. */
+static int check_table(const streamer_publication *p, const void *bytes, uint64_t size, const struct placed_storage *at)
+{
+        uint64_t sizes[MANIFEST_MAX_SEGMENTS];
+        struct published_view view;
+        char text[400];
+        for (size_t i = 0; i < p->lease->n_segments; i++)
+                sizes[i] = p->lease->segments[i].size;
+        const struct published_place where = {
+                sizes,
+                p->lease->n_segments,
+                {.offset = at->offset, .bytes = size, .segment = p->segments[at->segment].number}};
+        int r = published_open(&view, bytes, size, &where, text, sizeof(text));
+        if (r == -2)
+                return fail(p->client, STREAMER_ENOMEM, "publish_commit: no memory");
+        return r == 0 ? 0 : fail(p->client, STREAMER_EINVAL, "publish_commit: %s", text);
+}
+
+static int write_table(streamer_publication *p, struct placed_storage *at)
+{
+        void *made = NULL;
+        uint64_t size = 0;
+        int rc = request_segment(p, &p->segments[p->n_segments - 1]);
+        if (rc == 0)
+                rc = make_table(p, &made, &size, at);
+        cleanup_free void *bytes = made;
+        if (rc == 0)
+                rc = check_table(p, bytes, size, at);
+        if (rc != 0)
+                return rc;
+        const struct mapping *mapping = &p->lease->segments[p->segments[at->segment].number];
+        if (mapping->kind->write)
+                return mapping->kind->write(mapping, at->offset, bytes, size, p->client->serial);
+        memcpy(address_of(p, at), bytes, size);
+        return 0;
+}
+
+static int make_private(streamer_publication *p)
+{
+        p->is_private = true;
+        for (size_t i = 0; i < p->n_segments; i++) {
+                struct lent_segment *s = &p->segments[i];
+                struct mapping *mapping = &p->lease->segments[s->number];
+                int rc = s->mapped ? mapping->kind->make_private(mapping, s->reading, p->client->serial) : 0;
+                if (rc != 0)
+                        return rc;
+        }
+        return 0;
+}
+
+static int take_commit(streamer_publication *p, const struct call *call)
+{
+        struct streamer_lease *lease = p->lease;
+        int rc = lease_map_manifest(lease, call);
+        if (rc != 0)
+                return rc;
+        if (lease->manifest.header->n_segments != lease->n_segments)
+                return fail(p->client, STREAMER_ECORRUPT, "publish_commit: the manifest has other segments");
+        for (size_t i = 0; i < lease->n_segments; i++)
+                if (lease->segments[i].size < manifest_segment(&lease->manifest, i)->size)
+                        return fail(p->client, STREAMER_ECORRUPT,
+                                    "publish_commit: a segment is smaller than the manifest says");
+        pthread_mutex_lock(&p->client->lock);
+        lease_update(lease, &call->reply.unpacked.data);
+        pthread_mutex_unlock(&p->client->lock);
+        atomic_store(&lease->complete, true);
+        return 0;
+}
+
+/* Hashing takes as long as the memory is large. */
+static int commit(streamer_publication *p, const struct placed_storage *table)
+{
+        struct call call = {0};
+        struct request request = {.verb = VERB_publish_commit,
+                                  .u.publish_commit = {.claim = p->claim,
+                                                       .segment = p->segments[table->segment].number,
+                                                       .offset = table->offset,
+                                                       .bytes = table->bytes}};
+        int rc = channel_call(p->client, &request, &call, NEVER);
+        if (rc != 0)
+                return lost(p, rc);
+        rc = take_commit(p, &call);
+        call_deinit(&call);
+        return rc;
+}
+
+static void publication_free(streamer_publication *p)
+{
+        for (size_t i = 0; i < p->n_segments; i++)
+                if (p->segments[i].mapped && p->segments[i].reading >= 0)
+                        close(p->segments[i].reading);
+        published_writer_deinit(&p->writer);
+        channel_unref(p->client);
+        free(p->storages);
+        free(p);
+}
+
+int streamer_publish_commit(streamer_publication *publication, streamer_lease **lease)
+{
+        struct placed_storage table;
+        int rc = check_begun(publication, "publish_commit");
+        if (rc == 0)
+                rc = args_pointer(publication->client, "publish_commit", "lease", lease);
+        if (rc == 0)
+                rc = write_table(publication, &table);
+        if (rc == 0)
+                rc = make_private(publication);
+        if (rc == 0)
+                rc = commit(publication, &table);
+        if (rc != 0)
+                return rc;
+        *lease = publication->lease;
+        publication_free(publication);
+        return 0;
+}
+
+void streamer_publish_abort(streamer_publication *publication)
+{
+        if (!publication)
+                return;
+        struct streamer_client *c = publication->client;
+        /* In a forked child the publication is the parent's, and the lock may be held for ever. */
+        if (!channel_forked(c)) {
+                struct request request = {.verb = VERB_publish_abort, .u.publish_abort = {.claim = publication->claim}};
+                pthread_mutex_lock(&c->lock);
+                channel_post(c, &request);
+                pthread_mutex_unlock(&c->lock);
+        }
+        if (publication->lease)
+                lease_unref(publication->lease);
+        publication_free(publication);
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A publication: the client's side. The daemon lends it memory, segment by segment, which it maps for writing; storages
+ * are placed in segments when it begins.
+ *
+ *   claimed > begun > private (its mappings; the commit is under way) > committed: its lease is the caller's
+ *
+ * The lease is made with the first memory: whatever happens, the memory is mapped until it is released.
+ */
+#ifndef CLIENT_PUBLISH_PUBLICATION_H
+#define CLIENT_PUBLISH_PUBLICATION_H
+
+#include "client/lease.h"
+#include "proto/published/table.h"
+
+struct lent_segment {
+        uint64_t bytes;  /* planned */
+        uint32_t number; /* the daemon's; in lease->segments */
+        bool mapped;
+        int reading; /* a descriptor for reading alone; -1 */
+};
+
+struct placed_storage {
+        uint32_t segment; /* in publication->segments */
+        uint64_t offset, bytes;
+        bool requested;
+};
+
+struct streamer_publication {
+        struct streamer_client *client;
+        uint64_t claim, granularity;
+        struct streamer_lease *lease; /* NULL until it begins */
+        struct lent_segment segments[MANIFEST_MAX_SEGMENTS];
+        size_t n_segments;
+        struct placed_storage *storages;
+        size_t n_storages;
+        uint64_t table_bytes;           /* reserved behind the last storage */
+        struct published_writer writer; /* tensors and attributes */
+        bool is_private;
+};
+
+#endif

@@ -1,0 +1,491 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The path of a publication, on the loop; the steps run elsewhere. The header draws the states.
+ *
+ * How it fails: the generation is dropped, and its memory is freed once the client's lease has ended and no step is
+ * under way. A publication that has ended stays until then, and is known to nobody.
+ */
+#include "daemon/publish/publication.h"
+
+#include "daemon/base/log/log.h"
+#include "daemon/publish/published_manifest.h"
+#include "daemon/publish/storage_hash.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+struct hasher {
+        struct work work;
+        struct publication *publication;
+        struct error error;
+};
+
+/* ---- states ---- */
+
+static void set_state(struct publication *p, enum publication_state state)
+{
+#define TO(state) (1u << PUBLICATION_##state)
+        static const unsigned allowed[PUBLICATION_STATES] = {
+                [PUBLICATION_CLAIMED] = TO(ADMITTING) | TO(FAILED),
+                [PUBLICATION_ADMITTING] = TO(FILLING) | TO(FAILED),
+                [PUBLICATION_FILLING] = TO(ALLOCATING) | TO(CHECKING) | TO(SEALING) | TO(FAILED),
+                [PUBLICATION_ALLOCATING] = TO(FILLING) | TO(FAILED),
+                [PUBLICATION_CHECKING] = TO(SEALING) | TO(FAILED),
+                [PUBLICATION_SEALING] = TO(TABLING) | TO(FAILED),
+                [PUBLICATION_TABLING] = TO(HASHING) | TO(FAILED),
+                [PUBLICATION_HASHING] = TO(PUBLISHED) | TO(FAILED),
+        };
+#undef TO
+        require(allowed[p->state] & 1u << state);
+        p->state = state;
+}
+
+bool publication_ended(const struct publication *p)
+{
+        return p->state >= PUBLICATION_PUBLISHED;
+}
+
+/* ---- life ---- */
+
+void publications_init(struct publications *publications)
+{
+        long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+        publications->hashers = cpus > 4 ? 4 : cpus < 1 ? 1 : (unsigned)cpus;
+        list_init(&publications->all);
+        publications->last_id = now_ns(); /* no claim of an earlier run has the number of one of this run */
+}
+
+struct publication *publications_find(const struct publications *publications, const char *name,
+                                      const struct device *device)
+{
+        list_each_item (struct publication, p, &publications->all, link)
+                if (p->device == device && strcmp(p->name, name) == 0)
+                        return p;
+        return NULL;
+}
+
+struct publication *publication_new(struct publications *publications, const struct publication_claim *claim)
+{
+        struct publication *p = calloc(1, sizeof(*p));
+        char *name = strdup(claim->name);
+        if (p == NULL || name == NULL) {
+                free(p);
+                free(name);
+                published_free(claim->published);
+                return NULL;
+        }
+        *p = (struct publication){.publications = publications,
+                                  .id = ++publications->last_id,
+                                  .name = name,
+                                  .device = claim->device,
+                                  .published = claim->published,
+                                  .base_roots = source_roots_ref(claim->base_roots),
+                                  .base_caller = *claim->base_caller,
+                                  .caller = *claim->caller,
+                                  .pid = claim->pid,
+                                  .manifest = {.fd = -1},
+                                  .since_ns = now_ns()};
+        list_init(&p->in_session);
+        list_init(&p->admission.link);
+        list_append(&publications->all, &p->link);
+        publications->n_in_flight++;
+        return p;
+}
+
+static void publication_free(struct publication *p)
+{
+        p->publications->n_in_flight--;
+        list_remove(&p->in_session);
+        table_drop(&p->manifest);
+        base_check_free(p->check);
+        source_roots_free(p->base_roots);
+        if (p->generation != NULL)
+                generation_put(p->generation);
+        else
+                published_free(p->published);
+        free(p->hashers);
+        free(p->name);
+        free(p);
+}
+
+/* It has ended, and nothing of it is under way. */
+static void reap(struct publication *p)
+{
+        if (publication_ended(p) && p->in_flight == 0 && p->done == NULL)
+                publication_free(p);
+}
+
+/* Answers the request that is under way, if any. */
+static void answer(struct publication *p, const struct error *error)
+{
+        static const struct error none = {0};
+        publication_done_fn *done = p->done;
+        p->done = NULL;
+        if (done != NULL)
+                done(p, error != NULL ? error : &none, p->context);
+}
+
+/* May free it. */
+static void end(struct publication *p, enum publication_state state, const struct error *error)
+{
+        struct publications *publications = p->publications;
+        set_state(p, state);
+        list_remove(&p->link);
+        list_remove(&p->in_session);
+        p->in_flight++; /* the answer may abort nothing, and must not free it */
+        if (p->generation != NULL && state == PUBLICATION_FAILED) {
+                log_warn("%s: generation %" PRIu64 " was not published: %s", p->name, p->generation->number,
+                         error->text);
+                generation_abort(p->generation, error);
+        }
+        answer(p, error);
+        if (publications->ended != NULL)
+                publications->ended(publications);
+        p->in_flight--;
+        reap(p);
+}
+
+void publication_abort(struct publication *p, const struct error *error)
+{
+        struct error why = *error;
+        require(!publication_ended(p));
+        if (p->state == PUBLICATION_ADMITTING)
+                admission_withdraw(&p->admission);
+        if (p->check != NULL)
+                __atomic_store_n(&p->check->given_up, true, __ATOMIC_RELAXED);
+        end(p, PUBLICATION_FAILED, &why);
+}
+
+void publication_abandon(struct publication *p)
+{
+        struct error error;
+        if (p->state >= PUBLICATION_CHECKING) {
+                list_remove(&p->in_session);
+                return;
+        }
+        error_set(&error, STREAMER_ECANCELED, "the connection of its publisher was closed before the commit");
+        publication_abort(p, &error);
+}
+
+/* A step is done. False: the publication has ended meanwhile, and may be freed. */
+static bool step_done(struct publication *p)
+{
+        p->in_flight--;
+        if (!publication_ended(p))
+                return true;
+        reap(p);
+        return false;
+}
+
+static int check_state(const struct publication *p, enum publication_state state, struct error *error)
+{
+        if (p->done != NULL)
+                return error_set(error, STREAMER_EBUSY, "%s: another request of this publication is under way",
+                                 p->name);
+        if (p->state != state)
+                return error_set(error, STREAMER_EINVAL, "%s: the publication %s", p->name,
+                                 p->state == PUBLICATION_CLAIMED ? "has not begun" : "has begun already");
+        return 0;
+}
+
+static void begin_request(struct publication *p, publication_done_fn *done, void *context)
+{
+        p->done = done;
+        p->context = context;
+        p->error = (struct error){0};
+}
+
+/* ---- begin ---- */
+
+static void admitted(struct admission_request *request, const struct error *error)
+{
+        struct publication *p = container_of(request, struct publication, admission);
+        if (error->code != 0) {
+                struct error why = *error;
+                end(p, PUBLICATION_FAILED, &why);
+                return;
+        }
+        set_state(p, PUBLICATION_FILLING);
+        answer(p, NULL);
+}
+
+int publication_begin(struct publication *p, uint64_t bytes, const struct model_settings *settings,
+                      struct quota_charge charges[2], publication_done_fn *done, void *context, struct error *error)
+{
+        struct resident *resident = p->publications->resident;
+        char source[sizeof(PUBLISHED_SOURCE) + 16];
+        uint64_t rounded;
+        int r = check_state(p, PUBLICATION_CLAIMED, error);
+        if (r == 0 && (bytes == 0 || __builtin_add_overflow(bytes, p->device->layout.granularity - 1, &rounded)))
+                r = error_set(error, STREAMER_EINVAL, "%s: bytes: out of range", p->name);
+        if (r == 0 && p->device->ops->lend == NULL)
+                r = error_set(error, STREAMER_EUNSUPPORTED, "%s: a client cannot publish on this device",
+                              p->device->name);
+        snprintf(source, sizeof(source), PUBLISHED_SOURCE "%u", (unsigned)p->caller.uid);
+        struct generation *g = r == 0 ? generation_new(resident, p->name, source, p->device, p->caller.uid) : NULL;
+        if (r == 0 && g == NULL)
+                r = error_set(error, STREAMER_ENOMEM, "no memory");
+        if (r < 0) {
+                quota_discharge(&charges[0]);
+                quota_discharge(&charges[1]);
+                return r;
+        }
+        g->quota_charge = charges[0];
+        g->model_charge = charges[1];
+        g->caller = p->caller;
+        g->settings = *settings;
+        g->published = p->published;
+        generation_assign_number(g);
+        p->generation = g;
+        p->bytes = round_up(bytes, p->device->layout.granularity);
+        p->part = (struct admission_part){g, p->bytes};
+        p->admission = (struct admission_request){.parts = &p->part,
+                                                  .n_parts = 1,
+                                                  .priority = settings->priority,
+                                                  .evict = true,
+                                                  .owner = p,
+                                                  .answered = admitted};
+        list_init(&p->admission.link);
+        begin_request(p, done, context);
+        set_state(p, PUBLICATION_ADMITTING);
+        admission_submit(resident->admission, &p->admission);
+        return 0;
+}
+
+/* ---- segments ---- */
+
+static void lend_run(struct work *work)
+{
+        struct publication *p = container_of(work, struct publication, work);
+        p->device->ops->lend(p->device, p->segment.size, &p->segment, &p->error);
+}
+
+static void lend_done(struct work *work)
+{
+        struct publication *p = container_of(work, struct publication, work);
+        struct generation *g = p->generation;
+        if (p->error.code == 0)
+                g->segments[g->n_segments++] = p->segment;
+        if (!step_done(p))
+                return;
+        if (p->error.code != 0) {
+                struct error why = p->error;
+                end(p, PUBLICATION_FAILED, &why);
+                return;
+        }
+        set_state(p, PUBLICATION_FILLING);
+        answer(p, NULL);
+}
+
+int publication_add_segment(struct publication *p, uint64_t bytes, publication_done_fn *done, void *context,
+                            struct error *error)
+{
+        struct generation *g = p->generation;
+        uint64_t used = 0, size;
+        int r = check_state(p, PUBLICATION_FILLING, error);
+        if (r < 0)
+                return r;
+        if (bytes == 0 || __builtin_add_overflow(bytes, p->device->layout.granularity - 1, &size))
+                return error_set(error, STREAMER_EINVAL, "%s: bytes: out of range", p->name);
+        if (g->n_segments == GENERATION_SEGMENTS)
+                return error_set(error, STREAMER_ELIMIT, "%s: a model has %u segments at most", p->name,
+                                 GENERATION_SEGMENTS);
+        size = round_up(bytes, p->device->layout.granularity);
+        for (unsigned i = 0; i < g->n_segments; i++)
+                used += g->segments[i].size;
+        if (size > p->bytes - used)
+                return error_set(error, STREAMER_ELIMIT,
+                                 "%s: %" PRIu64 " bytes are needed, and %" PRIu64
+                                 " are left of those that it began with",
+                                 p->name, size, p->bytes - used);
+        begin_request(p, done, context);
+        set_state(p, PUBLICATION_ALLOCATING);
+        p->segment = (struct segment){.size = size};
+        p->in_flight++;
+        work_submit(p->device->thread, WORK_LANE_CPU, &p->work, lend_run, lend_done);
+        return 0;
+}
+
+/* ---- commit ---- */
+
+static void fail_step(struct publication *p, const struct error *error)
+{
+        struct error why = *error;
+        end(p, PUBLICATION_FAILED, &why);
+}
+
+static void publish(struct publication *p)
+{
+        struct generation *g = p->generation;
+        const struct manifest_view m = table_manifest(&p->manifest);
+        g->manifest = p->manifest;
+        p->manifest = (struct table){.fd = -1};
+        g->data_bytes = m.header->data_bytes;
+        g->n_tensors = m.header->n_records;
+        memcpy(g->digest, m.header->digest, DIGEST_SIZE);
+        g->load_ns = now_ns() - p->since_ns;
+        log_info("%s: generation %" PRIu64 " published by uid %u: %" PRIu64 " bytes in %u segments of %s", p->name,
+                 g->number, (unsigned)p->caller.uid, g->data_bytes, g->n_segments, g->device->name);
+        generation_ready(g);
+        end(p, PUBLICATION_PUBLISHED, NULL);
+}
+
+static void hash_run(struct work *work)
+{
+        struct hasher *hasher = container_of(work, struct hasher, work);
+        storage_hash_run(&hasher->publication->hash, &hasher->error);
+}
+
+static void finish_run(struct work *work)
+{
+        struct publication *p = container_of(work, struct publication, work);
+        unsigned char digest[DIGEST_SIZE];
+        storage_hash_finish(&p->hash, digest, &p->error);
+}
+
+static void finish_done(struct work *work)
+{
+        struct publication *p = container_of(work, struct publication, work);
+        storage_hash_deinit(&p->hash);
+        if (!step_done(p))
+                return;
+        if (p->error.code != 0)
+                fail_step(p, &p->error);
+        else
+                publish(p);
+}
+
+static void hash_done(struct work *work)
+{
+        const struct hasher *hasher = container_of(work, struct hasher, work);
+        struct publication *p = hasher->publication;
+        if (hasher->error.code != 0 && p->error.code == 0)
+                p->error = hasher->error;
+        if (--p->hashing > 0) {
+                p->in_flight--;
+                return;
+        }
+        if (p->error.code == 0 && !publication_ended(p)) {
+                work_submit(p->publications->pool, WORK_LANE_CPU, &p->work, finish_run, finish_done);
+                return;
+        }
+        storage_hash_deinit(&p->hash);
+        if (step_done(p))
+                fail_step(p, &p->error);
+}
+
+static void table_run(struct work *work)
+{
+        struct publication *p = container_of(work, struct publication, work);
+        if (published_manifest_build(&p->manifest, p->generation, &p->table, &p->error) == 0)
+                storage_hash_init(&p->hash, p->generation, &p->manifest, p->publications->reader, &p->stop, &p->error);
+}
+
+static void table_done(struct work *work)
+{
+        struct publication *p = container_of(work, struct publication, work);
+        struct publications *publications = p->publications;
+        p->hashers = p->error.code == 0 ? calloc(publications->hashers, sizeof(*p->hashers)) : NULL;
+        if (p->error.code == 0 && p->hashers == NULL)
+                error_set(&p->error, STREAMER_ENOMEM, "no memory");
+        if (p->error.code != 0 || publication_ended(p))
+                storage_hash_deinit(&p->hash);
+        if (!step_done(p))
+                return;
+        if (p->error.code != 0) {
+                fail_step(p, &p->error);
+                return;
+        }
+        set_state(p, PUBLICATION_HASHING);
+        p->hashing = p->in_flight = publications->hashers;
+        for (unsigned i = 0; i < publications->hashers; i++) {
+                p->hashers[i].publication = p;
+                work_submit(publications->pool, WORK_LANE_DEVICE(p->device->number), &p->hashers[i].work, hash_run,
+                            hash_done);
+        }
+}
+
+/* Of a segment that is sealed already nothing is done. */
+static void seal_run(struct work *work)
+{
+        struct publication *p = container_of(work, struct publication, work);
+        struct generation *g = p->generation;
+        for (unsigned i = 0; i < g->n_segments; i++)
+                if (g->device->ops->seal(&g->segments[i], &p->error) < 0)
+                        return;
+}
+
+static void seal_done(struct work *work)
+{
+        struct publication *p = container_of(work, struct publication, work);
+        if (!step_done(p))
+                return;
+        if (p->error.code != 0) {
+                fail_step(p, &p->error);
+                return;
+        }
+        set_state(p, PUBLICATION_TABLING);
+        p->in_flight++;
+        work_submit(p->publications->pool, WORK_LANE_DEVICE(p->device->number), &p->work, table_run, table_done);
+}
+
+static void start_sealing(struct publication *p)
+{
+        set_state(p, PUBLICATION_SEALING);
+        p->in_flight++;
+        work_submit(p->device->thread, WORK_LANE_CPU, &p->work, seal_run, seal_done);
+}
+
+static void base_checked(struct base_check *check)
+{
+        struct publication *p = check->context;
+        const struct base_probe *probe = &check->probes[BASE_WANTED];
+        const struct published_base *base = &p->published->base;
+        if (!step_done(p))
+                return;
+        if (probe->error.code != 0)
+                error_set(&p->error, probe->error.code, "%s: its base cannot be checked: %s", p->name,
+                          probe->error.text);
+        else if (memcmp(&probe->identity, &base->identity, sizeof(base->identity)) != 0)
+                error_set(&p->error, STREAMER_EFAILED, "%s: its base has changed since (%s)", p->name, base->source);
+        if (p->error.code != 0)
+                fail_step(p, &p->error);
+        else
+                start_sealing(p);
+}
+
+int publication_commit(struct publication *p, const struct published_storage *table, publication_done_fn *done,
+                       void *context, struct error *error)
+{
+        int r = check_state(p, PUBLICATION_FILLING, error);
+        const char *base = p->published->base.source;
+        if (r == 0 && base != NULL) {
+                p->check = base_check_new(p->publications->pool, p->publications->sources);
+                if (p->check == NULL || base_check_add(p->check, BASE_WANTED, base, &p->base_caller, p->base_roots) < 0)
+                        r = error_set(error, STREAMER_ENOMEM, "no memory");
+        }
+        if (r < 0) {
+                p->check = base_check_free(p->check);
+                return r;
+        }
+        p->table = *table;
+        begin_request(p, done, context);
+        if (base == NULL) {
+                start_sealing(p);
+                return 0;
+        }
+        set_state(p, PUBLICATION_CHECKING);
+        p->in_flight++;
+        base_check_start(p->check, base_checked, p);
+        return 0;
+}
+
+void publications_stop(struct publications *publications)
+{
+        struct error error;
+        error_set(&error, STREAMER_ECANCELED, "the daemon ends");
+        list_each_item_safe (struct publication, p, &publications->all, link) {
+                __atomic_store_n(&p->stop, true, __ATOMIC_RELAXED);
+                publication_abort(p, &error);
+        }
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A publication: a client that makes a model in the daemon's memory. Owned by the loop thread.
+ *
+ *   claimed > admitting > filling <> allocating
+ *      |          |          |\
+ *      |          |          | > checking > sealing > tabling > hashing > published
+ *      |          |          |       |         |         |         |
+ *      +----------+----------+-------+---------+---------+---------+--> failed
+ *
+ *   claimed     no other client may publish under this name on this device
+ *   admitting   a generation exists, and its bytes are asked for (admission.h)
+ *   filling     the client writes to the segments that it has
+ *   allocating  a further segment (the device's thread)
+ *   checking    whether the files of the base are still those of the claim (worker)
+ *   sealing     nobody can write any more (the device's thread)
+ *   tabling     the client's table is validated, and the manifest is made from it (worker)
+ *   hashing     every storage and the table (workers)
+ *
+ * The generation is loading until it is published: its memory is charged and listed, and nobody can attach to it. The
+ * client's lease of it is made when it is admitted (by the caller), so the memory of a publication that failed is freed
+ * when no process maps it.
+ *
+ * The end of the client's connection fails a publication that has not begun to commit; later it is completed.
+ */
+#ifndef DAEMON_PUBLISH_PUBLICATION_H
+#define DAEMON_PUBLISH_PUBLICATION_H
+
+#include "daemon/io/reader/reader.h"
+#include "daemon/publish/base_check.h"
+#include "daemon/publish/storage_hash.h"
+#include "daemon/resident/admission/admission.h"
+#include "daemon/resident/model.h"
+#include "proto/published/table.h"
+
+enum publication_state {
+        PUBLICATION_CLAIMED,
+        PUBLICATION_ADMITTING,
+        PUBLICATION_FILLING,
+        PUBLICATION_ALLOCATING,
+        PUBLICATION_CHECKING,
+        PUBLICATION_SEALING,
+        PUBLICATION_TABLING,
+        PUBLICATION_HASHING,
+        PUBLICATION_PUBLISHED, /* this and the following: ended */
+        PUBLICATION_FAILED,
+};
+#define PUBLICATION_STATES (PUBLICATION_FAILED + 1)
+
+/* The publications of a daemon. */
+struct publications {
+        struct list all; /* that have not ended */
+        struct resident *resident;
+        const struct sources *sources;
+        struct reader *reader;
+        struct work_pool *pool;
+        unsigned hashers; /* workers that hash one model */
+        uint64_t last_id;
+        uint64_t n_in_flight; /* publications that exist, also ended ones */
+        /* A claim has ended: who waits for it looks again. */
+        void (*ended)(struct publications *publications);
+        void *context;
+};
+
+struct publication;
+
+/* Called once for each request below, never from within it. Code 0: done. */
+typedef void publication_done_fn(struct publication *publication, const struct error *error, void *context);
+
+struct hasher;
+
+struct publication {
+        struct list link;       /* in publications->all, until it has ended */
+        struct list in_session; /* of the client that has it; unlinked: its connection has ended */
+        struct publications *publications;
+        uint64_t id;
+        enum publication_state state;
+        pid_t pid; /* of the client; 0: in another PID namespace */
+        struct caller caller;
+        char *name;
+        struct device *device;
+        struct published *published; /* the generation's, once that exists */
+        struct source_roots *base_roots;
+        struct caller base_caller; /* as whom the base's files are opened */
+        struct generation *generation;
+        struct admission_part part;
+        struct admission_request admission;
+        uint64_t bytes; /* admitted */
+        uint64_t since_ns;
+
+        publication_done_fn *done; /* of the request that is under way; NULL: none */
+        void *context;
+        unsigned in_flight; /* steps */
+        struct work work;
+        struct segment segment; /* allocating */
+        struct error error;
+
+        struct base_check *check;
+        struct published_storage table; /* committing: where the client's table is */
+        struct table manifest;
+        struct storage_hash hash;
+        bool stop; /* atomic: the daemon ends, and workers may */
+        struct hasher *hashers;
+        unsigned hashing; /* workers that have not ended */
+};
+
+struct publication_claim {
+        const char *name;
+        struct device *device;
+        struct published *published;      /* taken over */
+        const struct caller *base_caller; /* borrowed, as the following */
+        struct source_roots *base_roots;
+        const struct caller *caller;
+        pid_t pid;
+};
+
+void publications_init(struct publications *publications);
+/* NULL if nobody publishes under this name on this device. */
+struct publication *publications_find(const struct publications *publications, const char *name,
+                                      const struct device *device);
+/* The claim of a name that nobody has. NULL on ENOMEM. */
+struct publication *publication_new(struct publications *publications, const struct publication_claim *claim);
+bool publication_ended(const struct publication *publication);
+
+/* ---- requests: 0, or an error and done() is not called. One at a time. ---- */
+
+/* Asks for memory. The charges are taken over, also where it fails. */
+int publication_begin(struct publication *publication, uint64_t bytes, const struct model_settings *settings,
+                      struct quota_charge charges[2], publication_done_fn *done, void *context, struct error *error);
+/* A segment of at least so many bytes: the generation's last one, when it is done. */
+int publication_add_segment(struct publication *publication, uint64_t bytes, publication_done_fn *done, void *context,
+                            struct error *error);
+/* The publication has ended when it is done. */
+int publication_commit(struct publication *publication, const struct published_storage *table,
+                       publication_done_fn *done, void *context, struct error *error);
+
+/* A request that is under way is answered with the error. May free it. */
+void publication_abort(struct publication *publication, const struct error *error);
+/* Its client's connection has ended: aborted, unless it is being committed. */
+void publication_abandon(struct publication *publication);
+/* The daemon ends: all are aborted. */
+void publications_stop(struct publications *publications);
+
+#endif

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/publish/published_manifest.h"
+
+#include "daemon/base/util.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define NAME_SIZE 48
+
+/* ---- the client's table ---- */
+
+/* Its bytes: in place on the host, else a copy in *copy. NULL with *error. */
+static const void *read_table(const struct generation *g, const struct published_storage *table, void **copy,
+                              struct error *error)
+{
+        const struct segment *segment = &g->segments[table->segment];
+        if (segment->base != NULL)
+                return segment->base + table->offset;
+        *copy = malloc(table->bytes + 1);
+        if (*copy == NULL) {
+                error_set(error, STREAMER_ENOMEM, "no memory for a table of %" PRIu64 " bytes", table->bytes);
+                return NULL;
+        }
+        return segment->device->ops->read(segment, table->offset, *copy, table->bytes, error) == 0 ? *copy : NULL;
+}
+
+static int open_table(struct published_view *view, const void *bytes, const struct generation *g,
+                      const struct published_storage *table, struct error *error)
+{
+        uint64_t sizes[GENERATION_SEGMENTS];
+        char text[400];
+        for (unsigned i = 0; i < g->n_segments; i++)
+                sizes[i] = g->segments[i].size;
+        const struct published_place place = {sizes, g->n_segments, *table};
+        int r = published_open(view, bytes, table->bytes, &place, text, sizeof(text));
+        if (r == -2)
+                return error_set(error, STREAMER_ENOMEM, "no memory to check the table");
+        return r == 0 ? 0 : error_set(error, STREAMER_EINVAL, "the table is refused: %s", text);
+}
+
+/* ---- the manifest ---- */
+
+struct build {
+        struct manifest_counts counts;
+        struct manifest_header *header;
+        struct manifest_pair *pairs;
+        char *strings;
+        uint64_t n_pairs, used;
+};
+
+static size_t storage_name(char name[NAME_SIZE], uint64_t i)
+{
+        return (size_t)snprintf(name, NAME_SIZE, PUBLISHED_STORAGE_NAME, (unsigned long long)i);
+}
+
+static uint64_t add_text(struct build *build, const char *text, size_t len)
+{
+        uint64_t at = build->used;
+        memcpy(build->strings + at, text, len + 1);
+        build->used += len + 1;
+        return at;
+}
+
+static void count_pair(void *context, const char *key, const char *value)
+{
+        struct build *build = context;
+        build->counts.n_metadata++;
+        build->counts.strings_len += strlen(key) + strlen(value) + 2;
+}
+
+static void add_pair(void *context, const char *key, const char *value)
+{
+        struct build *build = context;
+        struct manifest_pair *pair = &build->pairs[build->n_pairs++];
+        pair->key_len = (uint32_t)strlen(key);
+        pair->value_len = (uint32_t)strlen(value);
+        pair->key_off = add_text(build, key, pair->key_len);
+        pair->value_off = add_text(build, value, pair->value_len);
+}
+
+static void add_record(struct build *build, uint64_t i, const char *name, size_t len,
+                       const struct published_storage *storage)
+{
+        unsigned char *base = (unsigned char *)build->header;
+        struct manifest_record *records = (void *)(base + build->header->records_off);
+        uint64_t *shapes = (void *)(base + build->header->shapes_off);
+        shapes[i] = storage->bytes;
+        records[i] = (struct manifest_record){.name_off = add_text(build, name, len),
+                                              .name_len = (uint32_t)len,
+                                              .dtype = DTYPE_U8,
+                                              .shape_off = i,
+                                              .rank = 1,
+                                              .segment = storage->segment,
+                                              .offset = storage->offset,
+                                              .bytes = storage->bytes};
+        build->header->data_bytes += storage->bytes;
+}
+
+/* The names are in byte order: storages have numbers of six digits, and the table's name follows all of them. */
+static int build_manifest(struct table *manifest, const struct generation *g, const struct published_view *view,
+                          const struct published_storage *table, struct error *error)
+{
+        char name[NAME_SIZE];
+        uint64_t n = view->header->n_storages;
+        struct build build = {.counts = {.n_records = n + 1,
+                                         .n_shapes = n + 1,
+                                         .n_segments = g->n_segments,
+                                         .strings_len = sizeof(PUBLISHED_TABLE_NAME)}};
+        for (uint64_t i = 0; i < n; i++)
+                build.counts.strings_len += storage_name(name, i) + 1;
+        published_each_pair(g->published, count_pair, &build);
+        uint64_t size = manifest_size(&build.counts);
+        if (size == 0)
+                return error_set(error, STREAMER_EINVAL, "the table of storages would exceed %" PRIu64 " bytes",
+                                 MANIFEST_MAX_SIZE);
+        int r = host_table_new(manifest, "streamerd-manifest", size, error);
+        if (r < 0)
+                return r;
+        build.header = manifest_init(manifest->map, &build.counts);
+        build.header->generation = g->number;
+        unsigned char *base = manifest->map;
+        build.pairs = (void *)(base + build.header->metadata_off);
+        build.strings = (char *)(base + build.header->strings_off);
+        struct manifest_segment *segments = (void *)(base + build.header->segments_off);
+        for (unsigned i = 0; i < g->n_segments; i++)
+                segments[i].size = g->segments[i].size;
+        for (uint64_t i = 0; i < n; i++)
+                add_record(&build, i, name, storage_name(name, i), published_storage(view, i));
+        add_record(&build, n, PUBLISHED_TABLE_NAME, strlen(PUBLISHED_TABLE_NAME), table);
+        published_each_pair(g->published, add_pair, &build);
+        require(build.used == build.counts.strings_len);
+        return 0;
+}
+
+int published_manifest_build(struct table *manifest, const struct generation *generation,
+                             const struct published_storage *table, struct error *error)
+{
+        struct published_view view;
+        cleanup_free void *copy = NULL;
+        const struct segment *segment =
+                table->segment < generation->n_segments ? &generation->segments[table->segment] : NULL;
+        if (segment == NULL || table->offset % PUBLISHED_ALIGN != 0 || table->bytes > PUBLISHED_MAX_SIZE ||
+            table->offset > segment->size || table->bytes > segment->size - table->offset)
+                return error_set(error, STREAMER_EINVAL,
+                                 "the table is refused: it is not aligned, or outside its segment");
+        const void *bytes = read_table(generation, table, &copy, error);
+        if (bytes == NULL)
+                return error->code;
+        int r = open_table(&view, bytes, generation, table, error);
+        return r == 0 ? build_manifest(manifest, generation, &view, table, error) : r;
+}

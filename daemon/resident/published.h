@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What identifies a published model: its key, and the model that it was made from. Two are the same if no field
+ * differs. It is persisted in the model's manifest, as metadata, where clients read it, too.
+ */
+#ifndef DAEMON_RESIDENT_PUBLISHED_H
+#define DAEMON_RESIDENT_PUBLISHED_H
+
+#include "daemon/base/hash.h"
+#include "daemon/source/source.h"
+#include "proto/manifest.h"
+
+/* A model's source begins with this, then the uid of its publisher. */
+#define PUBLISHED_SOURCE "published:"
+
+/* The files of a model, as they were when it was published. */
+struct published_base {
+        char *source; /* canonical; NULL: none was named */
+        struct source_identity identity;
+        bool has_digest;
+        unsigned char digest[DIGEST_SIZE]; /* of the model that was loaded from these files */
+};
+
+struct published {
+        char **key; /* "NAME=VALUE", in order of names */
+        size_t n_key;
+        struct published_base base;
+};
+
+/* A key from a request: sorts it. STREAMER_EINVAL for a field without a name and for two of one name. */
+int published_new(struct published **out, const char *const *key, size_t n_key, struct error *error);
+struct published *published_free(struct published *published); /* accepts NULL */
+/* Copies the base. STREAMER_ENOMEM. */
+int published_set_base(struct published *published, const struct published_base *base);
+
+/* A field of the key that differs. `have`, `want`: NULL where it is absent. */
+typedef void published_differs_fn(void *context, const char *name, size_t name_len, const char *have, const char *want);
+/* How many differ, each reported in order of names (NULL: only counted). */
+size_t published_key_differs(const struct published *have, const struct published *want, published_differs_fn *differs,
+                             void *context);
+
+/* ---- the manifest's metadata ---- */
+
+/* Called for each pair; the texts are valid during the call. */
+typedef void published_pair_fn(void *context, const char *key, const char *value);
+void published_each_pair(const struct published *published, published_pair_fn *pair, void *context);
+/* STREAMER_ECORRUPT. */
+int published_read(struct published **out, const struct manifest_view *manifest, struct error *error);
+
+#endif

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The verbs publish_begin, publish_segment, publish_commit and publish_abort: requests of the client that has the claim
+ * (publish_find.c). A claim is a number that is valid on its own connection only.
+ */
+#include "daemon/serve/access/access.h"
+#include "daemon/serve/reply/reply.h"
+#include "daemon/serve/verbs/publish/publish_private.h"
+
+#include <inttypes.h>
+
+/* NULL: the request was answered with an error. */
+static struct publication *publication_of(struct session *session, uint64_t id, uint64_t claim)
+{
+        list_each_item (struct publication, p, &session->publications, in_session)
+                if (p->id == claim)
+                        return p;
+        session_fail(session, id, STREAMER_ENOENT, "claim %" PRIu64 ": not held by this connection", claim);
+        return NULL;
+}
+
+/* Answers an error, or the end of the client; false: neither. */
+static bool answer_failure(struct deferred *d, const struct error *error)
+{
+        if (d->session != NULL && error->code == 0)
+                return false;
+        if (d->session != NULL)
+                session_error(d->session, d->request.id, error);
+        deferred_free(d);
+        return true;
+}
+
+/* ---- begin ---- */
+
+/* It replaces a model that its user is charged for. */
+static bool replaces_own(const struct session *session, const struct publication *p)
+{
+        const struct generation *g = resident_on(session->server->resident, p->name, GENERATION_READY, p->device);
+        return g != NULL && g->model_charge.user != NULL && g->model_charge.user->uid == session->conn->caller.uid;
+}
+
+static int charge(struct session *session, const struct publication *p, uint64_t bytes, struct quota_charge charges[2],
+                  struct error *error)
+{
+        struct server *server = session->server;
+        const struct quota_limits limits = access_limits(server, session->conn);
+        charges[0] = charges[1] = (struct quota_charge){.user = NULL};
+        int r = access_charge(server, session->conn, &charges[0], QUOTA_BYTES, bytes, error);
+        if (r == 0 && replaces_own(session, p))
+                r = quota_reserve(&server->users, session->conn->caller.uid, &charges[1], QUOTA_MODELS, &limits, error);
+        else if (r == 0)
+                r = access_charge(server, session->conn, &charges[1], QUOTA_MODELS, 1, error);
+        if (r < 0)
+                quota_discharge(&charges[0]);
+        return r;
+}
+
+/* The client's lease keeps the memory that it is about to map. */
+static void begun(struct publication *p, const struct error *error, void *context)
+{
+        struct deferred *d = context;
+        struct error why = {0};
+        struct lease *lease;
+        struct writer w;
+        if (answer_failure(d, error))
+                return;
+        struct session *session = d->session;
+        if (attach_lease_new(session, p->generation, &lease, &why) < 0) {
+                session_error(session, d->request.id, &why);
+                deferred_free(d);
+                publication_abort(p, &why);
+                return;
+        }
+        const struct generation *g = p->generation;
+        session_reply(&w, d->request.id, 6);
+        writer_ku64(&w, "lease", lease->id);
+        writer_key(&w, "token");
+        writer_hex(&w, lease->token, sizeof(lease->token));
+        writer_kstr(&w, "model", p->name);
+        writer_ku64(&w, "generation", g->number);
+        writer_kstr(&w, "device", g->device->name);
+        writer_kstr(&w, "device_kind", g->device->ops->kind);
+        session_send(session, &w);
+        deferred_free(d);
+}
+
+void verb_publish_begin(struct session *session, struct request *request)
+{
+        const struct req_publish_begin *req = &request->u.publish_begin;
+        const struct loads *loads = session->server->loads;
+        struct publication *p = publication_of(session, request->id, req->claim);
+        const struct model_settings settings = {.keep_alive_ns = loads->keep_alive_ns,
+                                                .drain_timeout_ns = loads->drain_timeout_ns,
+                                                .priority = PROTO_PRIORITY_DEFAULT};
+        struct quota_charge charges[2];
+        struct error error = {0};
+        uint64_t bytes = req->bytes, id = request->id;
+        if (p == NULL)
+                return;
+        int r = access_check_publish(session->server, session->conn, p->name, &error);
+        if (r == 0)
+                r = charge(session, p, bytes, charges, &error);
+        if (r < 0) {
+                session_error(session, id, &error);
+                return;
+        }
+        struct deferred *d = deferred_new(session, request);
+        if (d == NULL) {
+                quota_discharge(&charges[0]);
+                quota_discharge(&charges[1]);
+                return;
+        }
+        d->has_worker = true;
+        if (publication_begin(p, bytes, &settings, charges, begun, d, &error) < 0) {
+                session_error(session, id, &error);
+                deferred_free(d);
+        }
+}
+
+/* ---- segments ---- */
+
+static void segment_added(struct publication *p, const struct error *error, void *context)
+{
+        struct deferred *d = context;
+        struct error why = {0};
+        int fds[2], n_fds = 0;
+        struct handle handle;
+        struct writer w;
+        if (answer_failure(d, error))
+                return;
+        struct session *session = d->session;
+        const struct generation *g = p->generation;
+        const struct segment *segment = &g->segments[g->n_segments - 1];
+        g->device->ops->handle(segment, &handle);
+        bool reading = segment->lent && segment->writing_fd >= 0; /* then it has a descriptor for each */
+        if (session_check_fds(session, 2, "publish_segment", &why) < 0) {
+                session_error(session, d->request.id, &why);
+                deferred_free(d);
+                return;
+        }
+        session_reply(&w, d->request.id, 2u + reading);
+        writer_ku64(&w, "number", g->n_segments - 1);
+        writer_kmap(&w, "segment", 5);
+        writer_kstr(&w, "kind", handle.kind);
+        if (handle.fd >= 0) {
+                writer_ku64(&w, "fd", 0);
+                fds[n_fds++] = reading ? segment->writing_fd : handle.fd;
+        } else {
+                writer_key(&w, "handle");
+                writer_bin(&w, handle.bytes, handle.n_bytes);
+        }
+        writer_ku64(&w, "size", segment->size);
+        writer_ku64(&w, "offset", 0);
+        writer_kstr(&w, "uuid", g->device->uuid);
+        if (reading) {
+                writer_kmap(&w, "reading", 1);
+                writer_ku64(&w, "fd", 1);
+                fds[n_fds++] = handle.fd;
+        }
+        session_send_fds(session, &w, fds, (size_t)n_fds);
+        deferred_free(d);
+}
+
+void verb_publish_segment(struct session *session, struct request *request)
+{
+        const struct req_publish_segment *req = &request->u.publish_segment;
+        struct publication *p = publication_of(session, request->id, req->claim);
+        struct error error = {0};
+        uint64_t bytes = req->bytes, id = request->id;
+        struct deferred *d = p != NULL ? deferred_new(session, request) : NULL;
+        if (d == NULL)
+                return;
+        d->has_worker = true;
+        if (publication_add_segment(p, bytes, segment_added, d, &error) < 0) {
+                session_error(session, id, &error);
+                deferred_free(d);
+        }
+}
+
+/* ---- commit ---- */
+
+static void committed(struct publication *p, const struct error *error, void *context)
+{
+        struct deferred *d = context;
+        struct writer w;
+        if (answer_failure(d, error))
+                return;
+        const struct generation *g = p->generation;
+        session_reply(&w, d->request.id, 5);
+        writer_ku64(&w, "generation", g->number);
+        reply_digest(&w, "digest", g);
+        writer_kstr(&w, "state", generation_state_name(g->state));
+        writer_ku64(&w, "bytes", g->data_bytes);
+        writer_kmap(&w, "manifest", 2);
+        writer_ku64(&w, "fd", 0);
+        writer_ku64(&w, "size", g->manifest.size);
+        session_send_fds(d->session, &w, &g->manifest.fd, 1);
+        deferred_free(d);
+}
+
+void verb_publish_commit(struct session *session, struct request *request)
+{
+        const struct req_publish_commit *req = &request->u.publish_commit;
+        struct publication *p = publication_of(session, request->id, req->claim);
+        const struct published_storage table = {.segment =
+                                                        req->segment > UINT32_MAX ? UINT32_MAX : (uint32_t)req->segment,
+                                                .offset = req->offset,
+                                                .bytes = req->bytes};
+        struct error error = {0};
+        uint64_t id = request->id;
+        struct deferred *d = p != NULL ? deferred_new(session, request) : NULL;
+        if (d == NULL)
+                return;
+        d->has_worker = true;
+        if (publication_commit(p, &table, committed, d, &error) < 0) {
+                session_error(session, id, &error);
+                deferred_free(d);
+        }
+}
+
+/* ---- abort ---- */
+
+void verb_publish_abort(struct session *session, struct request *request)
+{
+        struct publication *p = publication_of(session, request->id, request->u.publish_abort.claim);
+        struct error error;
+        if (p == NULL)
+                return;
+        error_set(&error, STREAMER_ECANCELED, "%s: the publication was aborted", p->name);
+        publication_abort(p, &error);
+        session_ok(session, request->id);
+}
+
+void verbs_init_publishing(struct server *server)
+{
+        struct publications *publications = &server->publications;
+        list_init(&server->finds);
+        publications_init(publications);
+        publications->resident = server->resident;
+        publications->sources = server->loads->sources;
+        publications->reader = server->reader;
+        publications->pool = server->pool;
+        publications->ended = publish_claim_ended;
+}
+
+void publish_abandon(struct session *session)
+{
+        while (!list_empty(&session->publications))
+                publication_abandon(container_of(session->publications.next, struct publication, in_session));
+        publish_abandon_finds(session->server);
+}
