@@ -530,11 +530,11 @@ typedef struct streamer_found {
 } streamer_found;
 #define STREAMER_FOUND_INIT STREAMER_INIT(streamer_found)
 
-/* Searches for a published model of this name. It is a hit only if the whole key and the base are equal and no file of
- * the base has changed since; if one has, it is stale, and the daemon unloads it. If it is not a hit and `claim` is not
- * NULL, *claim is the right to publish it, which no other process gets meanwhile; else *claim is NULL. If another
- * process has the claim, the call waits for its commit or abort: STREAMER_ETIMEOUT. The caller owns *claim
- * (streamer_publish_commit or streamer_publish_abort). STREAMER_EPERM if it belongs to another user. */
+/* Searches for a published model of this name. It is a hit only if the whole key is equal, the base too (NULL: any),
+ * and no file of the base has changed since; if one has, it is stale, and the daemon unloads it. If it is not a hit and
+ * `claim` is not NULL, *claim is the right to publish it, which no other process gets meanwhile; else *claim is NULL.
+ * If another process has the claim, a call for a claim waits for its commit or abort: STREAMER_ETIMEOUT. The caller
+ * owns *claim (streamer_publish_commit or streamer_publish_abort). STREAMER_EPERM if the name is another user's. */
 STREAMER_API int streamer_publish_find(streamer_client *client, const streamer_publish_opts *opts,
                                        streamer_found *found, streamer_publication **claim);
 
