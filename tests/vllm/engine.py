@@ -19,8 +19,8 @@ from typing import Any
 replies = os.fdopen(os.dup(1), "w", buffering=1)
 os.dup2(2, 1)
 
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.update(
-    HF_HUB_OFFLINE="1",
     VLLM_CPU_KVCACHE_SPACE="1",
     VLLM_ENABLE_V1_MULTIPROCESSING="0",  # the engine in this process, where its loader and its memory can be looked at
     VLLM_NO_USAGE_STATS="1",
@@ -84,7 +84,9 @@ loads = Loads()
 engine: vllm.LLM | None = None
 
 
-def start(model: str, load_format: str, extra: dict[str, Any], tensor_parallel: int = 1, timed: bool = False) -> dict[str, Any]:
+def start(
+    model: str, load_format: str, extra: dict[str, Any], tensor_parallel: int = 1, timed: bool = False, **more: Any
+) -> dict[str, Any]:
     global engine
     loads.lines.clear()
     loads.timed = timed
@@ -98,6 +100,7 @@ def start(model: str, load_format: str, extra: dict[str, Any], tensor_parallel: 
         max_model_len=128,
         dtype="bfloat16",
         disable_log_stats=True,
+        **more,
     )
     own = getattr(loads.loader, "_own_seconds", None)
     return {"seconds": loads.seconds, "own_seconds": own, "log": loads.lines}

@@ -49,11 +49,23 @@ def check(model: str, socket: str) -> None:
     assert LoadConfig(load_format="auto").load_format == "auto"
 
     loader = get_model_loader(LoadConfig(load_format="streamerd", model_loader_extra_config={"socket": socket}))
-    config = MagicMock(model_path=model, revision=None)
+    config = MagicMock(model_path=model, revision=None, is_draft_model=False)
     loader.download_model(config)
     weights = dict(loader._get_all_weights(config, torch.nn.Module()))
     assert len(weights) == 39
     assert weights["model.norm.weight"].dtype == torch.bfloat16
+
+    # The name and the digest are those of the target.
+    named = {"socket": socket, "name": "target", "digest": "0" * 32}
+    draft = MagicMock(model_path=model, revision=None, is_draft_model=True)
+    loader = get_model_loader(LoadConfig(load_format="streamerd", model_loader_extra_config=named))
+    assert len(dict(loader._get_all_weights(draft, torch.nn.Module()))) == 39
+    try:
+        dict(loader._get_all_weights(config, torch.nn.Module()))
+    except streamerd.DigestError:
+        pass
+    else:
+        raise AssertionError("the target's digest is not compared")
 
     for extra, text in (({"alias": True}, "alias is not supported with SGLang"), ({"x": 1}, "unknown key 'x'")):
         try:
@@ -62,13 +74,13 @@ def check(model: str, socket: str) -> None:
             assert text in str(e)
         else:
             raise AssertionError(text)
-    streamerd.sglang.TESTED = ("0.1",)
+    streamerd.sglang.USES += (("sglang.srt.configs.load_config:LoadConfig", ("colour",)),)
     try:
         LoadConfig(load_format="streamerd")
     except RuntimeError as e:
-        assert "is not supported" in str(e)
+        assert "needs sglang.srt.configs.load_config.LoadConfig(colour), which SGLang" in str(e)
     else:
-        raise AssertionError("an unknown version is accepted")
+        raise AssertionError("a version that lacks something is accepted")
 
 
 def test_sglang_takes_the_loader_and_reads_all_weights(models: Path, daemon: Daemon) -> None:

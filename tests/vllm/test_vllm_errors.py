@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +15,9 @@ from processes import Daemon, Engine, EngineError
 import streamerd
 import streamerd.vllm
 from streamerd.engine_options import Options
+
+
+LOADER = "vllm.model_executor.model_loader"
 
 
 def refused(engine: Engine, model: Path, extra: dict[str, object], load_format: str = "streamerd") -> str:
@@ -30,7 +32,16 @@ def refused(engine: Engine, model: Path, extra: dict[str, object], load_format: 
     [
         ({"digets": "0" * 32}, r"unknown key 'digets'; did you mean 'digest'\? \(known: name, .*fallback\)"),
         ({"distributed": True}, r"unknown key 'distributed' \(known"),
-        ({"alias": 1}, "alias must be true or false, not 1"),
+        ({"alias": 1}, 'alias must be true, false or "auto", not 1'),
+        ({"alias": "yes"}, 'alias must be true, false or "auto", not \'yes\''),
+        ({"pin": 1}, "pin must be true or false, not 1"),
+        ({"evict": "no"}, "evict must be true or false, not 'no'"),
+        ({"priority": 0}, "priority must be an integer from 1 to 10000, not 0"),
+        ({"priority": True}, "priority must be an integer from 1 to 10000, not True"),
+        ({"verify": "md5"}, "verify must be \"none\" or \"sha256\", not 'md5'"),
+        ({"timeout": 0}, "timeout must be a positive number of seconds, not 0"),
+        ({"timeout": "3"}, "timeout must be a positive number of seconds, not '3'"),
+        ({"keep_alive": "half an hour"}, "keep_alive must be a positive number of seconds, or a text such as \"30m\""),
         ({"concurrency": 0}, "concurrency must be a positive integer, not 0"),
         ({"name": ["a"]}, r"name must be a string, not \['a'\]"),
         ({"digest": "abc"}, "digest must be 32 hex digits, not 'abc'"),
@@ -93,31 +104,40 @@ def test_without_permission_the_group_of_the_socket_is_named(engine, models):
     assert "group" in message
 
 
-def test_an_unknown_version_is_refused_with_the_tested_ones(monkeypatch):
+@pytest.mark.parametrize(
+    ("use", "missing"),
+    [
+        ((f"{LOADER}.default_loader:DefaultModelLoader._no_iterator", ()), "DefaultModelLoader._no_iterator"),
+        ((f"{LOADER}.no_module:Loader", ()), f"{LOADER}.no_module.Loader"),
+        ((f"{LOADER}:register_model_loader", ("colour",)), "register_model_loader(colour)"),
+        (("vllm.config.load:LoadConfig", ("colour",)), "LoadConfig(colour)"),
+    ],
+)
+def test_a_version_that_lacks_something_is_refused_with_its_name(monkeypatch, use, missing):
     import vllm
     from vllm.config.load import LoadConfig
     from vllm.model_executor import model_loader
 
-    from streamerd import vllm_engine
+    from streamerd import vllm_interface
 
     formats = dict(model_loader._LOAD_FORMAT_TO_MODEL_LOADER)
     monkeypatch.setattr(model_loader, "_LOAD_FORMAT_TO_MODEL_LOADER", formats)
     monkeypatch.setattr(streamerd.vllm, "_registered", False)
     monkeypatch.setattr(vllm, "__version__", "9.1.0")
-    monkeypatch.delitem(sys.modules, "streamerd.vllm_engine")
+    for load_format, uses in vllm_interface.USES.items():
+        monkeypatch.setitem(vllm_interface.USES, load_format, (*uses, use))
     streamerd.vllm.register()
     for load_format in streamerd.vllm.FORMATS:
-        with pytest.raises(RuntimeError, match=re.escape("vLLM 9.1.0 is not supported")) as caught:
+        with pytest.raises(RuntimeError) as caught:
             model_loader.get_model_loader(LoadConfig(load_format=load_format))
-        assert vllm_engine.TESTED[0] in str(caught.value)
-    monkeypatch.setenv(vllm_engine.FORCE, "1")
-    assert vllm_engine.unsupported("9.1.0") is None
+        assert f"{missing}, which vLLM 9.1.0 does not have" in str(caught.value)
+        assert vllm_interface.TESTED[0] in str(caught.value)
 
 
-def test_a_patch_release_of_a_tested_version_is_taken():
-    from streamerd import vllm_engine
+def test_a_version_that_has_all_is_taken_whatever_its_number():
+    from streamerd import vllm_interface
 
-    assert vllm_engine.unsupported("0.32.7+cpu") is None
+    assert [vllm_interface.refusal("9.1.0", load_format) for load_format in streamerd.vllm.FORMATS] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -130,17 +150,17 @@ def test_a_patch_release_of_a_tested_version_is_taken():
     ],
 )
 def test_alias_is_refused_where_the_engine_rewrites_parameters(monkeypatch, reason, message):
-    from streamerd import vllm_engine
+    from streamerd import vllm_aliases
 
     offload = SimpleNamespace(
         uva=SimpleNamespace(cpu_offload_gb=int(reason == "offload")), prefetch=SimpleNamespace(offload_group_size=0)
     )
     config = SimpleNamespace(lora_config={} if reason == "lora" else None, offload_config=offload)
-    monkeypatch.setattr(vllm_engine, "get_current_vllm_config", lambda: config)
+    monkeypatch.setattr(vllm_aliases, "get_current_vllm_config", lambda: config)
     model = SimpleNamespace(
         quantization="fp8" if reason == "quantization" else None, enable_sleep_mode=reason == "sleep"
     )
-    assert message in vllm_engine._why_no_alias(model)
+    assert message in vllm_aliases._why_no_alias(model)
 
 
 def test_memory_of_the_daemon_on_the_engines_own_gpu_is_counted(monkeypatch):

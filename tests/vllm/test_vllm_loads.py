@@ -6,9 +6,14 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 from processes import BUILD, Daemon, Engine
+from safetensors.torch import load_file, save_file
+
+import streamerd
 
 
 def run(engine: Engine, model: Path | str, load_format: str, extra: dict[str, object] | None = None) -> tuple[list[int], str]:
@@ -51,6 +56,34 @@ def test_what_the_engine_merges_is_copied_with_alias_and_that_is_reported_once(e
     assert "which were copied" in log
 
 
+def test_by_default_what_needs_no_conversion_is_resident_memory(engine, models, daemon, expected):
+    tokens, log = run(engine, models / "state", "streamerd_sharded", {"socket": daemon.socket})
+    assert tokens == expected
+    assert "nothing was copied" in log
+    tokens, log = run(engine, models / "state", "streamerd_sharded", {"socket": daemon.socket, "alias": False})
+    assert tokens == expected
+    assert "alias" not in log
+
+
+def test_name_and_digest_are_the_targets_and_not_the_drafts(engine, models, daemon, expected):
+    draft = models / "draft"
+    shutil.copytree(models / "checkpoint", draft)
+    daemon.ctl("load", str(models / "checkpoint"), "--name", "target")
+    [model] = [m for m in daemon.ctl("list")["models"] if m["name"] == "target"]
+    options = {"socket": daemon.socket, "name": "target", "digest": model["digest"]}
+    weights = load_file(draft / "model.safetensors")
+    weights["model.norm.weight"] *= -1
+    save_file(weights, draft / "model.safetensors", metadata={"format": "pt"})
+    speculative = {"model": str(draft), "num_speculative_tokens": 2, "method": "draft_model"}
+    engine.start(models / "checkpoint", "streamerd", options, speculative_config=speculative)
+    tokens = engine.call("tokens")
+    engine.call("stop")
+    assert tokens == expected
+    sources = {m["name"]: m["source"] for m in daemon.ctl("list")["models"]}
+    assert sources["target"].endswith("/checkpoint")
+    assert sources["draft"].endswith("/draft")
+
+
 def test_a_pattern_names_the_files_of_a_saved_state(engine, models, daemon, expected, tmp_path_factory):
     folder = models / "renamed"
     shutil.copytree(models / "state", folder)
@@ -73,7 +106,7 @@ def test_alias_does_not_change_what_an_architecture_computes(engine, models, dae
     if not folder.exists():
         write_random(folder, architecture)
     expected, _ = run(engine, folder, "auto")
-    for alias in (False, True):
+    for alias in (False, True, "auto"):
         tokens, _ = run(engine, folder, "streamerd", {"socket": daemon.socket, "alias": alias})
         assert tokens == expected
 
@@ -122,6 +155,53 @@ def test_with_fallback_an_engine_starts_without_a_daemon(engine, models, expecte
     tokens, log = run(engine, models / "checkpoint", "streamerd", options)
     assert tokens == expected
     assert "Falling back to load format auto" in log
+
+
+def test_with_fallback_a_saved_state_is_loaded_by_its_own_format(engine, models, expected, tmp_path):
+    options = {"socket": str(tmp_path / "none"), "fallback": True}
+    tokens, log = run(engine, models / "state", "streamerd_sharded", options)
+    assert tokens == expected
+    assert "Falling back to load format sharded_state" in log
+
+
+@pytest.mark.parametrize("error", [streamerd.FailedError("x"), RuntimeError("x"), MemoryError("x"), ValueError("x")])
+def test_any_failure_falls_back_until_a_parameter_was_replaced(monkeypatch, error):
+    import torch
+    from vllm.config.load import LoadConfig
+
+    from streamerd import vllm_engine
+
+    model = torch.nn.Linear(4, 4)
+    config = SimpleNamespace(model="m", model_weights="", revision=None, runner="generate")
+    loader = vllm_engine.StreamerdLoader(LoadConfig(load_format="streamerd", model_loader_extra_config={"fallback": True}))
+    other = MagicMock()
+    monkeypatch.setattr(loader, "_fallback_loader", lambda: other)
+
+    def fail(replace: bool) -> None:
+        model.weight.data.fill_(1)  # copies to parameters are no obstacle: the other loader overwrites them
+        if replace:
+            model.bias.data = torch.ones(4)
+        raise error
+
+    monkeypatch.setattr(loader, "_load", lambda *_: fail(replace=True))
+    with pytest.raises(type(error)):
+        loader.load_weights(model, config)
+    other.load_weights.assert_not_called()
+    monkeypatch.setattr(loader, "_load", lambda *_: fail(replace=False))
+    loader.load_weights(model, config)
+    other.load_weights.assert_called_once_with(model, config)
+
+
+def test_without_fallback_a_failure_is_raised(monkeypatch):
+    import torch
+    from vllm.config.load import LoadConfig
+
+    from streamerd import vllm_engine
+
+    loader = vllm_engine.StreamerdLoader(LoadConfig(load_format="streamerd"))
+    monkeypatch.setattr(loader, "_load", MagicMock(side_effect=RuntimeError("x")))
+    with pytest.raises(RuntimeError, match="x"):
+        loader.load_weights(torch.nn.Linear(1, 1), SimpleNamespace(model="m", model_weights="", revision=None))
 
 
 def test_a_rank_has_the_weights_of_its_slices(models, daemon, expected, logs):

@@ -15,7 +15,9 @@ import os
 import stat
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,6 +31,18 @@ DEFAULT_EXIT_IDLE = "30m"
 logger = logging.getLogger("streamerd")
 
 _T = TypeVar("_T")
+
+_variables: ContextVar[Mapping[str, str]] = ContextVar("variables of a daemon that is started", default={})
+
+
+@contextmanager
+def with_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """A daemon that is started meanwhile has these variables besides those of this process."""
+    token = _variables.set(variables)
+    try:
+        yield
+    finally:
+        _variables.reset(token)
 
 
 def is_allowed(autostart: bool | None) -> bool:
@@ -79,6 +93,7 @@ def _spawn(command: list[str], log: Path) -> int:
             stdout=subprocess.PIPE,
             stderr=output,
             start_new_session=True,
+            env={**os.environ, **_variables.get()},
             cwd="/",
             check=True,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from ctypes import byref, c_char_p, c_void_p, pointer
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
@@ -78,7 +79,8 @@ class Options(TypedDict, total=False):
     socket: str | None  # the daemon's socket; None: $STREAMERD_SOCKET, the system's daemon, the user's own
     autostart: bool | None  # start a daemon if none answers; None: unless STREAMERD_AUTOSTART=0
     timeout: float | None  # seconds; the load continues afterwards
-    progress: bool | None  # a progress bar; None: on a terminal
+    # A progress bar; None: on a terminal; or a function of the bytes done and in total, called while this waits.
+    progress: bool | Callable[[int, int], None] | None
 
 
 class Request:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A progress bar while a model loads: tqdm's, if it is installed and standard error is a terminal."""
+"""Progress while a model loads: tqdm's bar, if it is installed and standard error is a terminal, or a function."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from ctypes import byref, c_void_p
 from typing import Any
 
@@ -11,14 +12,22 @@ from ._library import Progress, library, sized
 
 
 class ProgressBar:
-    """Appears with the first progress that is neither nothing nor everything. `wanted` None: on a terminal."""
+    """Appears with the first progress that is neither nothing nor everything. `wanted` None: on a terminal.
 
-    def __init__(self, title: str, wanted: bool | None = None) -> None:
+    A function in place of a flag is called with the bytes done and in total (0 until known), and its exceptions are
+    raised by the call that waits.
+    """
+
+    def __init__(self, title: str, wanted: bool | Callable[[int, int], None] | None = None) -> None:
         self._title = title
         self._bar: Any = None
-        self.visible = sys.stderr.isatty() if wanted is None else wanted
+        self._report = wanted if callable(wanted) else None
+        self.visible = sys.stderr.isatty() if wanted is None else bool(wanted)
 
     def show(self, done: int, total: int) -> None:
+        if self._report is not None:
+            self._report(done, total)
+            return
         if self._bar is None and (not self.visible or done >= total):
             return
         if self._bar is None:

@@ -28,12 +28,12 @@ def _hub_cache() -> Path:
     return Path("~/.cache/huggingface/hub").expanduser()
 
 
-def hub_snapshot(source: str) -> Path | None:
-    """The folder of an org/name[@rev] in the Hugging Face cache, or None."""
+def hub_snapshot(source: str, cache: str | None = None) -> Path | None:
+    """The folder of an org/name[@rev] in `cache`, None: the Hugging Face cache; None if there is none."""
     if not _HUB_ID.fullmatch(source):
         return None
     name, _, revision = source.partition("@")
-    repository = _hub_cache() / ("models--" + name.replace("/", "--"))
+    repository = (Path(cache) if cache else _hub_cache()) / ("models--" + name.replace("/", "--"))
     try:
         commit = (repository / "refs" / (revision or "main")).read_text().strip()
     except OSError:

@@ -7,22 +7,22 @@ Nothing here imports an engine or torch.
 from __future__ import annotations
 
 import difflib
-import hashlib
-import os
-import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from pathlib import Path
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import streamerd
 
-REMOTE = ("s3://",)
-SOURCE_FILE = ".streamerd-source"
+from . import _autostart
+from ._model import size_text
 
-# Read by the engine itself, not by the weight loader: configuration, tokenizer, code that belongs to the model.
-ENGINE_FILES = (".json", ".model", ".txt", ".jinja", ".tiktoken", ".py")
-
+_DIGEST = re.compile(r"[0-9a-fA-F]{32}")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 # What to change in the loader's configuration, by kind of error.
 ADVICE: dict[type[streamerd.Error], str] = {
@@ -32,32 +32,75 @@ ADVICE: dict[type[streamerd.Error], str] = {
 }
 
 
+AUTO = "auto"
+
+PROGRESS_SECONDS = 5.0
+
+
+def _key(kind: str, default: Any) -> Any:
+    """A key of the configuration: `kind` names its check in _KINDS."""
+    return field(default=default, metadata={"kind": kind})
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float)
+
+
+# What a value must be: the check, and the words for it.
+_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "text": (lambda v: type(v) is str, "a string"),
+    "flag": (lambda v: type(v) is bool, "true or false"),
+    "flag or auto": (lambda v: type(v) is bool or v == AUTO, 'true, false or "auto"'),
+    "count": (lambda v: type(v) is int and v >= 1, "a positive integer"),
+    "priority": (lambda v: type(v) is int and 1 <= v <= 10000, "an integer from 1 to 10000"),
+    "seconds": (lambda v: _is_number(v) and v > 0, "a positive number of seconds"),
+    "duration": (
+        lambda v: (_is_number(v) and v > 0) or (type(v) is str and _DURATION.fullmatch(v) is not None),
+        'a positive number of seconds, or a text such as "30m"',
+    ),
+    "digest": (lambda v: type(v) is str and _DIGEST.fullmatch(v) is not None, "32 hex digits"),
+    "verify": (lambda v: v in ("none", "sha256"), '"none" or "sha256"'),
+}
+
+
 @dataclass(frozen=True)
 class Options:
     """The extra configuration of a loader (``--model-loader-extra-config``).
 
-    name         name of the model in the daemon; default: derived from the source
-    digest       32 hex digits that the model's digest must equal
+    name         name of the model in the daemon; default: derived from the source; for the target only, not for drafts
+    digest       32 hex digits that the model's digest must equal; for the target only, not for drafts
     device       where the weights are resident: "cpu" or "cuda:N"; default: "cpu", with alias the engine's device
     socket       the daemon's socket; default: $STREAMERD_SOCKET, else the package's default
     concurrency  blocks in flight for one load, of a daemon that this process starts
     wait         wait for memory where the model does not fit now, instead of failing
+    evict        false: evict no other model
+    pin          never evict the model, and do not let it expire
+    keep_alive   time without a lease after which the daemon unloads the model, in seconds or as "30m"
+    priority     1 to 10000: share of the reader among loads
+    verify       "sha256": compare the files with their published checksums
+    timeout      seconds until the model must be loaded; the daemon continues afterwards
     pattern      names of a sharded checkpoint's files, with {rank} and {part}
     autostart    start a daemon where none answers; default: unless STREAMERD_AUTOSTART=0
-    alias        use the resident tensors as parameters where that is safe
+    alias        use the resident tensors as parameters where that is safe; "auto": where they are copy-on-write
     fallback     load from the source by the engine's own loader where the daemon cannot serve the model
     """
 
-    name: str | None = None
-    digest: str | None = None
-    device: str | None = None
-    socket: str | None = None
-    concurrency: int | None = None
-    wait: bool = False
-    pattern: str | None = None
-    autostart: bool | None = None
-    alias: bool = False
-    fallback: bool = False
+    name: str | None = _key("text", None)
+    digest: str | None = _key("digest", None)
+    device: str | None = _key("text", None)
+    socket: str | None = _key("text", None)
+    concurrency: int | None = _key("count", None)
+    wait: bool = _key("flag", False)
+    evict: bool = _key("flag", True)
+    pin: bool = _key("flag", False)
+    keep_alive: float | str | None = _key("duration", None)
+    priority: int | None = _key("priority", None)
+    verify: str | None = _key("verify", None)
+    timeout: float | None = _key("seconds", None)
+    pattern: str | None = _key("text", None)
+    autostart: bool | None = _key("flag", None)
+    alias: bool | str = _key("flag or auto", AUTO)
+    fallback: bool = _key("flag", False)
 
     @classmethod
     def parse(cls, config: object, load_format: str) -> Options:
@@ -78,38 +121,41 @@ class Options:
         return options
 
     def _check(self, where: str) -> None:
-        wanted: dict[type, str] = {bool: "true or false", int: "a positive integer", str: "a string"}
-        for field in fields(self):
-            value: Any = getattr(self, field.name)
-            if value is None and field.default is None:
+        for key in fields(self):
+            value: Any = getattr(self, key.name)
+            if value is None and key.default is None:
                 continue
-            kind = {"concurrency": int, "wait": bool, "autostart": bool, "alias": bool, "fallback": bool}.get(
-                field.name, str
-            )
-            if type(value) is not kind or (isinstance(value, int) and kind is int and value < 1):
-                raise ValueError(f"{where}: {field.name} must be {wanted[kind]}, not {value!r}")
-        if self.digest is not None and not (
-            len(self.digest) == 32 and set(self.digest.lower()) <= set("0123456789abcdef")
-        ):
-            raise ValueError(f"{where}: digest must be 32 hex digits, not {self.digest!r}")
+            valid, words = _KINDS[key.metadata["kind"]]
+            if not valid(value):
+                raise ValueError(f"{where}: {key.name} must be {words}, not {value!r}")
 
     def open(self, source: str, **more: Any) -> streamerd.Model[Any]:
         """Opens a source, or the resident model of that name, with these options; `more` goes over them."""
-        if self.concurrency is not None:
-            os.environ["RUNAI_STREAMER_CONCURRENCY"] = str(self.concurrency)  # a daemon that this starts inherits it
         options: dict[str, Any] = {
             "name": self.name,
             "digest": self.digest,
             "device": self.device or "cpu",
             "wait": self.wait,
+            "evict": self.evict,
+            "pin": self.pin,
+            "keep_alive": seconds_of(self.keep_alive),
+            "priority": self.priority or 0,
+            "verify": self.verify,
+            "timeout": self.timeout,
             "progress": False,
             **self.connection,
         }
         try:
-            return streamerd.open(source, **{**options, **more})
+            with self.environment():
+                return streamerd.open(source, **{**options, **more})
         except streamerd.Error as error:
             advice = next((text for kind, text in ADVICE.items() if isinstance(error, kind)), None)
             raise type(error)(f"{error}: {advice}") if advice else error from None
+
+    def environment(self) -> AbstractContextManager[None]:
+        """While it is entered, a daemon that this thread starts has the variables of these options."""
+        variables = {} if self.concurrency is None else {"RUNAI_STREAMER_CONCURRENCY": str(self.concurrency)}
+        return _autostart.with_environment(variables)
 
     @property
     def connection(self) -> dict[str, Any]:
@@ -117,40 +163,46 @@ class Options:
         return {"socket": self.socket, "autostart": self.autostart}
 
 
-def is_remote(model: str) -> bool:
-    return model.lower().startswith(REMOTE)
+def seconds_of(duration: float | str | None) -> float | None:
+    """Seconds of a number, or of a text such as "30m"."""
+    if not isinstance(duration, str):
+        return duration
+    match = _DURATION.fullmatch(duration)
+    assert match is not None
+    return float(match[1]) * _UNITS[match[2]]
 
 
-def fetch_engine_files(source: str, cache: str, options: Options) -> str:
-    """Fetches what an engine reads beside the weights of a remote source, through the daemon.
+class LoadLog:
+    """Lines of a log about a load that takes long: open(progress=...) calls it while it waits.
 
-    Returns a directory below `cache` that holds these files and remembers the source (see `source_of`). The
-    daemon's own credentials are used. The directory is the same for each start; its files are replaced one by one.
+    Raises TimedOutError once the load has taken `timeout` seconds.
     """
-    directory = Path(cache) / hashlib.sha256(source.encode()).hexdigest()[:16]
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for name in streamerd.fetch_list(source, **options.connection):
-        if name.endswith(ENGINE_FILES) and not name.endswith(".safetensors.index.json") and "/" not in name:
-            _write(directory / name, streamerd.fetch(source, name, **options.connection))
-    _write(directory / SOURCE_FILE, source.encode())
-    return str(directory)
 
+    def __init__(
+        self,
+        title: str,
+        logger: logging.Logger,
+        timeout: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._title = title
+        self._logger = logger
+        self._clock = clock
+        self._began = self._logged = clock()
+        self._deadline = None if timeout is None else self._began + timeout
+        self._first: int | None = None  # bytes that were loaded when this process began to wait
 
-def _write(path: Path, data: bytes) -> None:
-    """Replaces a file whole: another engine may read it at this moment."""
-    fd, temporary = tempfile.mkstemp(dir=path.parent)
-    try:
-        with os.fdopen(fd, "wb") as f:
-            f.write(data)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
-def source_of(model: str, cache: str) -> str:
-    """The remote source whose files `fetch_engine_files` wrote to this directory; any other name or path as it is."""
-    path = Path(model)
-    if path.parent == Path(cache) and (path / SOURCE_FILE).is_file():
-        return (path / SOURCE_FILE).read_text()
-    return model
+    def __call__(self, done: int, total: int) -> None:
+        now = self._clock()
+        if self._first is None and total > 0:
+            self._first = done
+        if done < total and self._deadline is not None and now >= self._deadline:
+            raise streamerd.TimedOutError(f"{self._title}: not loaded in the given time; the load continues")
+        if now - self._logged >= PROGRESS_SECONDS and done < total:
+            self._logged = now
+            rate = (done - (self._first or 0)) / (now - self._began)
+            self._logger.info(
+                "streamerd: %s: %s of %s (%d %%), %s/s, %s left",
+                self._title, size_text(done), size_text(total), 100 * done // total, size_text(int(rate)),
+                f"{(total - done) / rate:.0f} s" if rate > 0 else "unknown time",
+            )  # fmt: skip

@@ -13,17 +13,27 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any
 
+from .engine_interface import Use, refusal
+
 FORMAT = "streamerd"
 
 # Versions that the loader was checked against; docs/vllm.md says how.
 TESTED = ("0.5.23",)
 
+_CONFIGS = "sglang.srt.configs"
+_LOADER = "sglang.srt.model_loader.loader:DefaultModelLoader"
 
-def unsupported(found: str) -> str | None:
-    """Why the loader refuses this version of SGLang; None for a version that it was checked against."""
-    if found in TESTED:
-        return None
-    return f"SGLang {found} is not supported by this streamerd package, which was checked against {', '.join(TESTED)}"
+# What the loader uses of SGLang beyond its plug-in interface.
+USES: tuple[Use, ...] = (
+    (f"{_CONFIGS}.load_config:LoadConfig", ("load_format", "download_dir", "model_loader_extra_config")),
+    (f"{_CONFIGS}.load_config:LoadFormat.SAFETENSORS", ()),
+    (f"{_CONFIGS}.model_config:ModelConfig", ("model_path", "revision", "is_draft_model")),
+    (f"{_LOADER}._get_weights_iterator", ("source",)),
+    (
+        f"{_LOADER}.Source",
+        ("model_or_path", "revision", "prefix", "allow_patterns_overrides", "model_config"),
+    ),
+)
 
 
 def register() -> None:
@@ -43,7 +53,7 @@ def _verify_load_format(original: Any, config: Any) -> None:
     if config.load_format != FORMAT:
         original(config)
         return
-    reason = unsupported(version("sglang"))
+    reason = refusal("SGLang", version("sglang"), FORMAT, USES, TESTED)
     if reason is not None:
         raise RuntimeError(reason)
     from streamerd.sglang_engine import StreamerdLoader

@@ -5,8 +5,9 @@ vLLM calls `register` in each of its processes (entry point group ``vllm.general
 
     vllm serve Qwen/Qwen3-8B --load-format streamerd
 
-What depends on vLLM's internals is in `streamerd.vllm_engine`, which lists the versions it was tested with. With
-another version both formats are registered all the same, and loading by them raises an error that says so.
+What depends on vLLM's internals is in `streamerd.vllm_engine`, and listed in `streamerd.vllm_interface`. Where the
+installed vLLM lacks something that a format uses, the format is registered all the same, and loading by it raises an
+error that names what is missing.
 """
 
 from __future__ import annotations
@@ -25,15 +26,19 @@ def register() -> None:
     if _registered:
         return
     _registered = True
-    try:
-        engine = importlib.import_module("streamerd.vllm_engine")
-    except ImportError as e:
-        _register_refusal(str(e))
-    else:
-        engine.register(FORMATS)
+    import vllm
+
+    from .vllm_interface import refusal
+
+    refusals = {name: reason for name in FORMATS if (reason := refusal(vllm.__version__, name)) is not None}
+    for load_format, reason in refusals.items():
+        _register_refusal(load_format, reason)
+    usable = tuple(name for name in FORMATS if name not in refusals)
+    if usable:
+        importlib.import_module("streamerd.vllm_engine").register(usable)
 
 
-def _register_refusal(reason: str) -> None:
+def _register_refusal(load_format: str, reason: str) -> None:
     try:
         from vllm.model_executor.model_loader import register_model_loader
         from vllm.model_executor.model_loader.base_loader import BaseModelLoader
@@ -49,5 +54,4 @@ def _register_refusal(reason: str) -> None:
 
         def load_weights(self, model: object, model_config: object) -> None: ...
 
-    for load_format in FORMATS:
-        register_model_loader(load_format)(Refusal)
+    register_model_loader(load_format)(Refusal)

@@ -1,86 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: E402
 """The loaders behind vLLM's load formats ``streamerd`` and ``streamerd_sharded``.
 
-All that depends on vLLM's internals is in this file, which cannot be imported with a version of vLLM that is not in
-TESTED. What it takes from vLLM beyond the documented plug-in interface:
+What they take from vLLM beyond the documented plug-in interface (listed in vllm_interface.py, which is checked before
+this file is imported):
 
     DefaultModelLoader      its load_weights() (expert filter, secondary weights, check that nothing is missing), fed
                             through _get_weights_iterator()
     ShardedStateLoader      names of a rank's files (_render_default_pattern), tensors that share memory
                             (_filter_subtensors)
-    EngineArgs              create_engine_config(), wrapped: the model s3://... becomes a directory with its
-                            configuration and tokenizer
+    EngineArgs              create_engine_config(), wrapped: a model that is in a store, or on the Hub and not in its
+                            cache, becomes a directory with its configuration and tokenizer
     weight_loader           the attribute of parameters, replaced while weights are loaded with `alias`
 
 Normal path: the engine's own code copies each tensor from a view of resident memory to its parameter. A view has the
 tensor's full shape and costs no copy, so a tensor-parallel rank touches only its slice. With `alias` a parameter
 becomes the view itself wherever the engine would copy the whole view, unchanged, to the whole parameter.
+
+With `fallback` the engine's own loader replaces ours after any failure, as long as no parameter was replaced: a loader
+that copies would write to memory that others map.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import glob
 import itertools
 import os
 import time
-from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
 import torch
-import vllm
 from torch import nn
-
-# Minor versions that this file was tested with, newest first; docs/vllm.md says how.
-TESTED = ("0.32",)
-FORCE = "STREAMERD_VLLM_UNTESTED"
-
-
-def unsupported(version: str) -> str | None:
-    """Why the loaders refuse this version of vLLM; None where it was tested, or STREAMERD_VLLM_UNTESTED=1 is set."""
-    minor = ".".join(version.split("+")[0].split(".")[:2])
-    if minor in TESTED or os.environ.get(FORCE) == "1":
-        return None
-    return (
-        f"vLLM {version} is not supported by this streamerd package, which was tested with {', '.join(TESTED)}: "
-        f"install one of these, or a newer streamerd, or set {FORCE}=1 to try it"
-    )
-
-
-if (_reason := unsupported(vllm.__version__)) is not None:
-    raise ImportError(_reason)
-
 from vllm import envs
 from vllm.config import ModelConfig, VllmConfig, get_current_vllm_config
 from vllm.config.load import LoadConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.logger import init_logger
-from vllm.model_executor.layers.linear import (
-    ColumnParallelLinear,
-    MergedColumnParallelLinear,
-    QKVParallelLinear,
-    ReplicatedLinear,
-    RowParallelLinear,
-    UnquantizedLinearMethod,
-)
-from vllm.model_executor.layers.vocab_parallel_embedding import (
-    ParallelLMHead,
-    UnquantizedEmbeddingMethod,
-    VocabParallelEmbedding,
-)
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 from vllm.model_executor.model_loader import register_model_loader
 from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.sharded_state_loader import ShardedStateLoader
-from vllm.model_executor.model_loader.weight_utils import default_weight_loader
 from vllm.platforms import current_platform
 
 import streamerd
-from streamerd.engine_options import Options, fetch_engine_files, is_remote, source_of
+from streamerd.engine_options import AUTO, LoadLog, Options
+from streamerd.engine_sources import HUB, fetch_engine_files, in_hub_cache, is_remote, locate, source_of
+from streamerd.vllm_aliases import Aliases
 
 logger = init_logger("vllm.streamerd")
 
@@ -89,8 +59,9 @@ Weights = Iterable[tuple[str, torch.Tensor]]
 
 def register(formats: tuple[str, ...]) -> None:
     """Registers the loaders and lets the engine's arguments name a remote model."""
-    for load_format, loader in zip(formats, (StreamerdLoader, StreamerdShardedLoader), strict=True):
-        register_model_loader(load_format)(loader)
+    loaders: dict[str, type[_Loader]] = {"streamerd": StreamerdLoader, "streamerd_sharded": StreamerdShardedLoader}
+    for load_format in formats:
+        register_model_loader(load_format)(loaders[load_format])
     EngineArgs.create_engine_config = _with_remote_models(EngineArgs.create_engine_config, formats)
 
 
@@ -98,23 +69,60 @@ def _cache() -> str:
     return os.path.join(envs.VLLM_CACHE_ROOT, "streamerd")
 
 
+# ---- the engine's arguments ----
+
+
 def _with_remote_models(create: Any, formats: tuple[str, ...]) -> Any:
-    """create_engine_config() that first replaces s3://... by a local directory with what the engine reads itself."""
+    """create_engine_config() that first replaces remote models by local directories with what the engine reads itself."""
 
     @functools.wraps(create)
     def create_engine_config(self: EngineArgs, *args: Any, **kwargs: Any) -> VllmConfig:
         if self.load_format in formats:
             options = Options.parse(self.model_loader_extra_config, self.load_format)
-            source = self.model
-            if is_remote(source):
-                self.model = fetch_engine_files(source, _cache(), options)
-                self.served_model_name = self.served_model_name or source
-            if self.tokenizer and is_remote(self.tokenizer):
-                same = self.tokenizer == source
-                self.tokenizer = self.model if same else fetch_engine_files(self.tokenizer, _cache(), options)
+            try:
+                _fetch_remote(self, options)
+            except streamerd.Error as error:
+                if not options.fallback or "://" in self.model:
+                    raise
+                logger.warning("The engine fetches the configuration of %s itself: %s", self.model, error)
         return create(self, *args, **kwargs)
 
     return create_engine_config
+
+
+def _fetch_remote(arguments: EngineArgs, options: Options) -> None:
+    """For a model, tokenizer or draft that is not on this host: its files in a local directory."""
+
+    def local(model: str, revision: str | None) -> str:
+        source = locate(model, revision, arguments.download_dir)
+        if not is_remote(source):
+            # The engine itself looks for the configuration in the Hugging Face cache only.
+            downloaded = arguments.download_dir is not None and source.startswith(os.path.abspath(arguments.download_dir))
+            return source if downloaded and os.path.exists(os.path.join(source, "config.json")) else model
+        logger.info("streamerd: %s is read from %s", model, source)
+        return fetch_engine_files(source, _cache(), options)
+
+    model, tokenizer, draft = arguments.model, arguments.tokenizer, arguments.speculative_config
+    arguments.model = local(model, arguments.revision)
+    if arguments.model != model:
+        arguments.served_model_name = arguments.served_model_name or model
+    if tokenizer and tokenizer == model and arguments.tokenizer_revision in (None, arguments.revision):
+        arguments.tokenizer = arguments.model
+    elif tokenizer and not in_hub_cache(tokenizer, arguments.tokenizer_revision):
+        arguments.tokenizer = local(tokenizer, arguments.tokenizer_revision)
+    if isinstance(draft, dict) and draft.get("model") and not draft.get("draft_load_config"):
+        arguments.speculative_config = {**draft, "model": local(draft["model"], draft.get("revision"))}
+
+
+def _places(model: nn.Module) -> list[tuple[torch.Tensor, int]]:
+    """Parameters and buffers, with the memory of each."""
+    return [(t, t.data_ptr()) for t in itertools.chain(model.parameters(), model.buffers())]
+
+
+def _is_changed(model: nn.Module, before: list[tuple[torch.Tensor, int]]) -> bool:
+    """Whether a parameter or its memory is another one now."""
+    now = _places(model)
+    return len(now) != len(before) or any(a is not b or p != q for (a, p), (b, q) in zip(now, before, strict=True))
 
 
 class _Loader(BaseModelLoader):
@@ -124,6 +132,7 @@ class _Loader(BaseModelLoader):
 
     def __init__(self, load_config: LoadConfig):
         self.options = Options.parse(load_config.model_loader_extra_config, load_config.load_format)
+        self._configured = load_config.model_loader_extra_config
         self._own_seconds = 0.0
         self._tensors = 0
         self._bytes = 0
@@ -134,7 +143,13 @@ class _Loader(BaseModelLoader):
         """Bytes that the daemon holds on this process's GPU once the model is resident there; 0 for other devices."""
         if not self._device().startswith("cuda"):
             return 0
-        self.download_model(vllm_config.model_config)
+        try:
+            self.download_model(vllm_config.model_config)
+        except streamerd.Error as error:
+            if not self.options.fallback:
+                raise
+            logger.warning("No memory of the daemon is counted: %s", error)
+            return 0
         uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
         status = streamerd.status(**self.options.connection)
         return sum(d["used"] for d in status["devices"] if d.get("uuid", "").removeprefix("GPU-") == uuid)
@@ -143,12 +158,28 @@ class _Loader(BaseModelLoader):
         """Where the weights are to be resident: as configured, else this engine's GPU for aliases, else the host."""
         if self.options.device is not None:
             return self.options.device
-        if self.options.alias and current_platform.is_cuda_alike():
+        if self.options.alias is True and current_platform.is_cuda_alike():
             return f"cuda:{torch.cuda.current_device()}"
         return "cpu"
 
     def _open(self, source: str, **more: Any) -> streamerd.Model[Any]:
-        return self.options.open(source, **{"device": self._device(), **more})
+        log = LoadLog(source, logger, self.options.timeout)
+        return self.options.open(source, **{"device": self._device(), "progress": log, **more})
+
+    def _main(self, model_config: ModelConfig) -> Options:
+        """The options for this model: `name` and `digest` apply to the target, not to a draft."""
+        if model_config.runner != "draft":
+            return self.options
+        speculative = get_current_vllm_config().speculative_config
+        own = speculative.draft_load_config if speculative is not None else None
+        if own is not None and own.model_loader_extra_config == self._configured:
+            return self.options
+        return dataclasses.replace(self.options, name=None, digest=None)
+
+    def _source(self, model_config: ModelConfig) -> str:
+        """A path, org/name[@rev] or a URL for the daemon."""
+        model = source_of(model_config.model_weights or model_config.model, _cache())
+        return locate(model, model_config.revision, self.load_config.download_dir)
 
     def _load(self, model: nn.Module, model_config: ModelConfig) -> None:
         raise NotImplementedError
@@ -156,13 +187,18 @@ class _Loader(BaseModelLoader):
     def load_weights(self, model: nn.Module, model_config: ModelConfig) -> None:
         began = time.perf_counter()
         self._own_seconds, self._tensors, self._bytes = 0.0, 0, 0
+        before = _places(model)
         try:
             self._load(model, model_config)
-        except streamerd.Error as error:
-            if not self.options.fallback or is_remote(_source(model_config)):
+        except Exception as error:
+            if not self.options.fallback or self._source(model_config).startswith("s3://"):
                 raise
-            logger.warning("Falling back to load format auto: %s", error)
-            self._fallback_loader().load_weights(model, model_config)
+            if _is_changed(model, before):
+                logger.error("No fallback: parameters of the model were replaced already")
+                raise
+            loader = self._fallback_loader()
+            logger.warning("Falling back to load format %s: %s", loader.load_config.load_format, error)
+            loader.load_weights(model, self._as_named(model_config))
             return
         logger.info(
             "streamerd: %d tensors, %.2f GiB in %.3f seconds, of which the engine's own copies take all but %.1f ms",
@@ -170,8 +206,17 @@ class _Loader(BaseModelLoader):
         )  # fmt: skip
 
     def _fallback_loader(self) -> BaseModelLoader:
-        config = dataclasses.replace(self.load_config, load_format="auto", model_loader_extra_config={})
-        return DefaultModelLoader(config)
+        raise NotImplementedError
+
+    def _as_named(self, model_config: ModelConfig) -> ModelConfig:
+        """The configuration with the name on the Hub in place of the directory that stands for it."""
+        source = source_of(model_config.model, _cache())
+        if not source.startswith(HUB):
+            return model_config
+        named = copy.copy(model_config)
+        named.model, _, revision = source.removeprefix(HUB).partition("@")
+        named.revision = revision or None
+        return named
 
     def _feed(self, weights: Weights) -> Iterator[tuple[str, torch.Tensor]]:
         """The same weights; counts them, and the time that they take beside the engine's own work."""
@@ -186,6 +231,11 @@ class _Loader(BaseModelLoader):
             self._bytes += item[1].nbytes
             yield item
 
+    def _aliases(self, model: nn.Module, model_config: ModelConfig) -> Aliases | None:
+        if not self.options.alias or (self.options.alias == AUTO and current_platform.is_cuda_alike()):
+            return None
+        return Aliases(model, model_config, logger, automatic=self.options.alias == AUTO)
+
 
 class StreamerdLoader(_Loader, DefaultModelLoader):
     """Load format ``streamerd``: checkpoints as they are published."""
@@ -194,9 +244,9 @@ class StreamerdLoader(_Loader, DefaultModelLoader):
         super().__init__(load_config)
         if self.options.pattern is not None:
             raise ValueError("model_loader_extra_config: pattern belongs to load format streamerd_sharded")
-        self._source: str | None = None
+        self._primary: str | None = None
         self._resident: streamerd.Model[Any] | None = None
-        self._aliases: _Aliases | None = None
+        self._shared: Aliases | None = None
         self.counter_before_loading_weights = 0.0
 
     def download_model(self, model_config: ModelConfig) -> None:
@@ -204,21 +254,27 @@ class StreamerdLoader(_Loader, DefaultModelLoader):
             resident.wait()
 
     def _open_primary(self, model_config: ModelConfig) -> streamerd.Model[Any]:
-        source = _source(model_config)
-        return self._open(source, name=self.options.name or _hub_name(source))
+        source = self._source(model_config)
+        options = self._main(model_config)
+        return self._open(source, name=options.name, digest=options.digest)
+
+    def _fallback_loader(self) -> BaseModelLoader:
+        return DefaultModelLoader(
+            dataclasses.replace(self.load_config, load_format="auto", model_loader_extra_config={})
+        )
 
     def _load(self, model: nn.Module, model_config: ModelConfig) -> None:
         if model_config.quantization == "torchao":
             raise RuntimeError("load format streamerd does not support torchao checkpoints: use load format auto")
-        self._source = model_config.model
+        self._primary = model_config.model
         began = time.perf_counter()
         with self._open_primary(model_config) as self._resident:
             self._own_seconds += time.perf_counter() - began
-            self._aliases = _Aliases(model, model_config) if self.options.alias else None
-            with self._aliases or nullcontext():
+            self._shared = self._aliases(model, model_config)
+            with self._shared or nullcontext():
                 DefaultModelLoader.load_weights(self, model, model_config)
-        if self._aliases is not None:
-            self._aliases.report()
+        if self._shared is not None:
+            self._shared.report()
 
     def _get_weights_iterator(
         self, source: DefaultModelLoader.Source
@@ -230,27 +286,38 @@ class StreamerdLoader(_Loader, DefaultModelLoader):
                 f"the files of this model are chosen by name ({', '.join(source.allow_patterns_overrides)}), which load "
                 "format streamerd does not support: use load format auto"
             )
-        path = (
-            source.model_or_path if source.subfolder is None else os.path.join(source.model_or_path, source.subfolder)
-        )
-        if path == self._source:
+        if source.model_or_path == self._primary and source.subfolder is None:
             assert self._resident is not None
             yield from self._views(self._resident, source.prefix)
         else:  # a part of the model that is stored elsewhere; digest and name apply to the main part
-            with self._open(path, name=None, digest=None) as resident:
+            with self._open(self._secondary(source), name=None, digest=None) as resident:
                 yield from self._views(resident, source.prefix)
 
+    def _secondary(self, source: DefaultModelLoader.Source) -> str:
+        path = source_of(source.model_or_path, _cache())
+        path = locate(path, source.revision, self.load_config.download_dir)
+        if source.subfolder is None:
+            return path
+        if path.startswith(HUB):
+            raise RuntimeError(
+                f"{path}: load format streamerd reads no folder of a repository of the Hub ({source.subfolder}): download "
+                "it first, or use load format auto"
+            )
+        return os.path.join(path, source.subfolder)
+
     def _views(self, resident: streamerd.Model[Any], prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
+        if self._shared is not None:
+            self._shared.renew()
         for name, tensor in self._feed(resident):
-            if self._aliases is not None:
-                self._aliases.offer(tensor)
+            if self._shared is not None:
+                self._shared.offer(tensor)
             yield prefix + name, tensor
 
 
 class StreamerdShardedLoader(_Loader):
     """Load format ``streamerd_sharded``: the state of each rank as vLLM saved it (``save_sharded_state``).
 
-    Each file of a rank is one model of the daemon, named NAME/FILE.
+    Each file of a rank is one model of the daemon, named NAME/FILE if the configuration has a name.
     """
 
     def download_model(self, model_config: ModelConfig) -> None:
@@ -258,15 +325,23 @@ class StreamerdShardedLoader(_Loader):
             with resident:
                 resident.wait()
 
+    def _fallback_loader(self) -> BaseModelLoader:
+        extra = {} if self.options.pattern is None else {"pattern": self.options.pattern}
+        return ShardedStateLoader(
+            dataclasses.replace(self.load_config, load_format="sharded_state", model_loader_extra_config=extra)
+        )
+
     def _open_files(self, model_config: ModelConfig) -> Iterator[streamerd.Model[Any]]:
-        source = _source(model_config)
-        base = self.options.name or _hub_name(source) or os.path.basename(source.rstrip("/"))
-        if self.options.digest is not None:
+        source = self._source(model_config)
+        if source.startswith(HUB):
+            raise ValueError(f"{source}: load format streamerd_sharded reads a folder or s3://: download the model first")
+        options = self._main(model_config)
+        if options.digest is not None:
             raise ValueError("digest: each file of a saved state has its own; use load format streamerd")
         for i, file in enumerate(self._files(source)):
             stem = os.path.basename(file).removesuffix(".safetensors")
             try:
-                yield self._open(file, name=f"{base}/{stem}")
+                yield self._open(file, name=f"{options.name}/{stem}" if options.name else None)
             except streamerd.NotFoundError:
                 if i == 0 or not is_remote(source):
                     raise
@@ -288,12 +363,14 @@ class StreamerdShardedLoader(_Loader):
         return files
 
     def _load(self, model: nn.Module, model_config: ModelConfig) -> None:
-        aliases = _Aliases(model, model_config) if self.options.alias else None
+        aliases = self._aliases(model, model_config)
         missing = ShardedStateLoader._filter_subtensors(model.state_dict())
         parameters = dict(model.named_parameters(remove_duplicate=False))
         began = time.perf_counter()
         for resident in self._open_files(model_config):
             self._own_seconds += time.perf_counter() - began
+            if aliases is not None:
+                aliases.renew()
             with resident:
                 for name, tensor in self._feed(resident):
                     target = missing.pop(name, None)
@@ -309,27 +386,6 @@ class StreamerdShardedLoader(_Loader):
             raise ValueError(f"the checkpoint lacks {', '.join(sorted(missing))}")
         if aliases is not None:
             aliases.report()
-
-
-# ---- sources ----
-
-
-def _source(model_config: ModelConfig) -> str:
-    """A path, org/name[@rev] or s3://... for the daemon."""
-    model = source_of(model_config.model_weights or model_config.model, _cache())
-    if is_remote(model):
-        return model
-    if os.path.exists(model):
-        return os.path.abspath(model)
-    return f"{model}@{model_config.revision}" if model_config.revision else model
-
-
-def _hub_name(source: str) -> str | None:
-    """org/name of a snapshot in the Hugging Face cache, whose last component is a revision; None for other sources."""
-    parts = source.rstrip("/").split("/")
-    if len(parts) > 2 and parts[-2] == "snapshots" and parts[-3].startswith("models--"):
-        return parts[-3].removeprefix("models--").replace("--", "/", 1)
-    return None
 
 
 # ---- copying ----
@@ -355,123 +411,3 @@ def _fill_untied_embedding(model: nn.Module, model_config: ModelConfig, missing:
     [name] = missing
     if len(heads) == 1 and isinstance(model.get_submodule(name.rpartition(".")[0]), VocabParallelEmbedding):
         missing.pop(name).copy_(heads[0].weight.data)
-
-
-# ---- aliases ----
-
-# Methods that leave a parameter in the layout in which it is loaded.
-PLAIN_METHODS = (UnquantizedLinearMethod, UnquantizedEmbeddingMethod)
-
-# Loaders that copy a whole tensor to a whole parameter unchanged where their shapes are equal.
-PLAIN_LOADERS = {
-    default_weight_loader,
-    ReplicatedLinear.weight_loader,
-    ColumnParallelLinear.weight_loader,
-    ColumnParallelLinear.weight_loader_v2,
-    MergedColumnParallelLinear.weight_loader_v2,
-    QKVParallelLinear.weight_loader_v2,
-    RowParallelLinear.weight_loader,
-    RowParallelLinear.weight_loader_v2,
-    VocabParallelEmbedding.weight_loader,
-}
-
-
-class _Aliases:
-    """Parameters that become views of resident memory instead of copies.
-
-    The engine's own load_weights() decides: while the context is entered, a parameter's loader that is given an
-    offered view as it is, for the whole parameter, is not called; the parameter takes the view's memory. Whatever
-    the engine renames, cuts, merges or transforms is copied as usual.
-    """
-
-    def __init__(self, model: nn.Module, model_config: ModelConfig):
-        self._reason = _why_no_alias(model_config)
-        self._offered: dict[int, torch.Tensor] = {}
-        self._loaders: list[tuple[Any, Any]] = []  # parameters with their loaders
-        self._safe: set[int] = set()  # ids of parameters
-        self._total = sum(p.nbytes for p in model.parameters())
-        self._aliased = 0
-        self._count = 0
-        if self._reason is None:
-            self._find_safe(model)
-
-    def _find_safe(self, model: nn.Module) -> None:
-        users = Counter(p.untyped_storage().data_ptr() for p in [*model.parameters(), *model.buffers()])
-        for module in model.modules():
-            method = getattr(module, "quant_method", None)
-            if method is not None and not isinstance(method, PLAIN_METHODS):
-                continue
-            for parameter in module.parameters(recurse=False):
-                loader = getattr(parameter, "weight_loader", default_weight_loader)
-                plain = getattr(loader, "__func__", loader) in PLAIN_LOADERS
-                if plain and users[parameter.untyped_storage().data_ptr()] == 1:
-                    self._safe.add(id(parameter))
-                    self._loaders.append((parameter, loader))
-
-    def __enter__(self) -> None:
-        for parameter, loader in self._loaders:
-            parameter.weight_loader = functools.partial(self._weight_loader, loader)
-
-    def __exit__(self, *exception: object) -> None:
-        for parameter, loader in self._loaders:
-            if loader is default_weight_loader and "weight_loader" in parameter.__dict__:
-                del parameter.weight_loader
-            else:
-                parameter.weight_loader = loader
-        self._offered.clear()
-
-    def offer(self, tensor: torch.Tensor) -> None:
-        self._offered[id(tensor)] = tensor
-
-    def _weight_loader(
-        self, loader: Any, parameter: nn.Parameter, tensor: torch.Tensor, *rest: Any, **named: Any
-    ) -> Any:
-        whole = not rest and not named and id(tensor) in self._offered and not hasattr(tensor, "shard_id")
-        if not whole or not self.take(parameter, tensor):
-            return loader(parameter, tensor, *rest, **named)
-
-    def take(self, parameter: nn.Parameter | None, tensor: torch.Tensor) -> bool:
-        """Lets the parameter use the tensor's memory if that is safe."""
-        if parameter is None or id(parameter) not in self._safe:
-            return False
-        old = parameter.data
-        same = (old.shape, old.stride(), old.dtype, old.device) == (
-            tensor.shape,
-            tensor.stride(),
-            tensor.dtype,
-            tensor.device,
-        )
-        if not same:
-            return False
-        parameter.data = tensor
-        self._aliased += tensor.nbytes
-        self._count += 1
-        return True
-
-    def report(self) -> None:
-        if self._reason is not None:
-            logger.warning("alias: the weights were copied: %s", self._reason)
-        elif self._aliased < self._total:
-            logger.warning(
-                "alias: %d of %d MiB are resident memory; the engine merges, cuts or converts the other parameters, "
-                "which were copied (a checkpoint of save_sharded_state with load format streamerd_sharded avoids that)",
-                self._aliased >> 20, self._total >> 20,
-            )  # fmt: skip
-        else:
-            logger.info("alias: %d parameters, %d MiB, are resident memory; nothing was copied",
-                        self._count, self._aliased >> 20)  # fmt: skip
-
-
-def _why_no_alias(model_config: ModelConfig) -> str | None:
-    """Why no parameter of this engine may be memory of the daemon; None if some may."""
-    config = get_current_vllm_config()
-    if model_config.quantization is not None:
-        return f"quantization {model_config.quantization} converts them"
-    if config.lora_config is not None:
-        return "LoRA pads them"
-    if model_config.enable_sleep_mode:
-        return "sleep mode releases and rewrites them"
-    offload = config.offload_config
-    if offload.uva.cpu_offload_gb > 0 or offload.prefetch.offload_group_size > 0:
-        return "offloading moves them"
-    return None

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the loaders use of vLLM beyond its documented plug-in interface, and the versions they were tested with.
+
+Nothing here imports vLLM before `refusal` is called.
+"""
+
+from __future__ import annotations
+
+from . import engine_interface
+from .engine_interface import Use
+
+# Minor versions, newest first; docs/vllm.md says how.
+TESTED = ("0.32", "0.31")
+
+_LOADER = "vllm.model_executor.model_loader"
+_LINEAR = "vllm.model_executor.layers.linear"
+_EMBEDDING = "vllm.model_executor.layers.vocab_parallel_embedding"
+
+# Of every format: registration, configuration, the engine's arguments, what is checked for `alias`.
+COMMON: tuple[Use, ...] = (
+    ("vllm:envs.VLLM_CACHE_ROOT", ()),
+    ("vllm.config:ModelConfig", ("model", "model_weights", "revision", "quantization", "enable_sleep_mode")),
+    ("vllm.config:VllmConfig", ("model_config", "load_config", "lora_config", "offload_config", "speculative_config")),
+    ("vllm.config:get_current_vllm_config", ()),
+    ("vllm.config.load:LoadConfig", ("load_format", "download_dir", "model_loader_extra_config")),
+    ("vllm.engine.arg_utils:EngineArgs.create_engine_config", ()),
+    (
+        "vllm.engine.arg_utils:EngineArgs",
+        ("model", "tokenizer", "revision", "tokenizer_revision", "download_dir", "load_format", "served_model_name",
+         "speculative_config", "model_loader_extra_config"),
+    ),
+    ("vllm.logger:init_logger", ()),
+    ("vllm.platforms:current_platform.is_cuda_alike", ()),
+    (f"{_LOADER}:register_model_loader", ("load_format",)),
+    (f"{_LOADER}.base_loader:BaseModelLoader.download_model", ("model_config",)),
+    (f"{_LOADER}.base_loader:BaseModelLoader.load_weights", ("model", "model_config")),
+    (f"{_LOADER}.weight_utils:default_weight_loader", ("param", "loaded_weight")),
+    (f"{_LINEAR}:ReplicatedLinear.weight_loader", ("param", "loaded_weight")),
+    (f"{_LINEAR}:ColumnParallelLinear.weight_loader", ("param", "loaded_weight")),
+    (f"{_LINEAR}:ColumnParallelLinear.weight_loader_v2", ()),
+    (f"{_LINEAR}:MergedColumnParallelLinear.weight_loader_v2", ()),
+    (f"{_LINEAR}:QKVParallelLinear.weight_loader_v2", ()),
+    (f"{_LINEAR}:RowParallelLinear.weight_loader", ("param", "loaded_weight")),
+    (f"{_LINEAR}:RowParallelLinear.weight_loader_v2", ()),
+    (f"{_LINEAR}:UnquantizedLinearMethod", ()),
+    (f"{_EMBEDDING}:ParallelLMHead", ()),
+    (f"{_EMBEDDING}:UnquantizedEmbeddingMethod", ()),
+    (f"{_EMBEDDING}:VocabParallelEmbedding.weight_loader", ("param", "loaded_weight")),
+)  # fmt: skip
+
+# The engine's own loading code, which the loader feeds.
+DEFAULT: tuple[Use, ...] = (
+    (f"{_LOADER}.default_loader:DefaultModelLoader.load_weights", ("model", "model_config")),
+    (f"{_LOADER}.default_loader:DefaultModelLoader._get_weights_iterator", ("source",)),
+    (
+        f"{_LOADER}.default_loader:DefaultModelLoader.Source",
+        ("model_or_path", "revision", "subfolder", "prefix", "allow_patterns_overrides"),
+    ),
+)
+
+# The names of a rank's files, and of tensors that share memory.
+SHARDED: tuple[Use, ...] = (
+    (f"{_LOADER}.sharded_state_loader:ShardedStateLoader._render_default_pattern", ("pattern", "part")),
+    (f"{_LOADER}.sharded_state_loader:ShardedStateLoader._filter_subtensors", ("tensors",)),
+)
+
+USES: dict[str, tuple[Use, ...]] = {
+    "streamerd": COMMON + DEFAULT,
+    "streamerd_sharded": COMMON + DEFAULT + SHARDED,
+}
+
+
+def refusal(version: str, load_format: str) -> str | None:
+    """Why a load format cannot be used with the installed vLLM; None if it can."""
+    return engine_interface.refusal("vLLM", version, load_format, USES[load_format], TESTED)

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model by its name on the Hub: out of the cache, else through the daemon; the engine itself makes no request."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hub import Hub
+from processes import Daemon, Engine, EngineError
+from safetensors.torch import load_file, save_file
+
+NOWHERE = "http://127.0.0.1:9"
+
+
+@pytest.fixture(scope="module")
+def hub(models: Path) -> Iterator[Hub]:
+    with Hub() as server:
+        server.add("some/llama", models / "checkpoint")
+        yield server
+
+
+@pytest.fixture(scope="module")
+def cloud(hub: Hub, models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A daemon that reaches the Hub. Small blocks, so that a held request holds a part of a file only."""
+    environment = {"HF_ENDPOINT": hub.url, "HF_HUB_DISABLE_XET": "1", "RUNAI_STREAMER_CHUNK_BYTESIZE": "1048576"}
+    with Daemon(tmp_path_factory.mktemp("cloud"), models, environment=environment) as daemon:
+        yield daemon
+
+
+@pytest.fixture(scope="module")
+def online(cloud: Daemon, logs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """An engine that may use the Hub, but does not reach it, with an empty cache."""
+    environment = {
+        "HF_HUB_OFFLINE": "0",
+        "HF_ENDPOINT": NOWHERE,
+        "HF_HOME": str(tmp_path_factory.mktemp("home")),
+        "VLLM_CACHE_ROOT": str(tmp_path_factory.mktemp("cache")),
+    }
+    with Engine(logs / "online", environment) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def expected(engine: Engine, models: Path) -> list[int]:
+    engine.start(models / "checkpoint", "auto")
+    tokens = engine.call("tokens")
+    engine.call("stop")
+    return tokens
+
+
+def names(daemon: Daemon) -> list[str]:
+    return [model["name"] for model in daemon.ctl("list")["models"]]
+
+
+def scaled(folder: Path, source: Path) -> Path:
+    """The checkpoint with another final norm."""
+    shutil.copytree(source, folder)
+    weights = load_file(folder / "model.safetensors")
+    weights["model.norm.weight"] = weights["model.norm.weight"] * 0 - 1
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def test_a_name_that_is_not_in_the_cache_is_read_through_the_daemon(online, hub, cloud, expected):
+    """The last byte comes after the engine's log has said how far the load is."""
+    hub.hold()
+    online.begin("start", model="some/llama", load_format="streamerd", extra={"socket": cloud.socket})
+    deadline = time.monotonic() + 90
+    while "/s, " not in online.log.read_text():
+        assert time.monotonic() < deadline, "no progress was logged"
+        time.sleep(0.1)
+    hub.release()
+    online.end()
+    assert "some/llama is read from hf://some/llama" in online.log.read_text()
+    assert online.call("tokens") == expected
+    online.call("stop")
+    assert "some/llama" in names(cloud)
+    assert any(path.endswith("/config.json") for path in hub.requests)
+
+
+def test_a_revision_is_read(online, hub, cloud, models, expected):
+    hub.add("some/llama", scaled(models / "scaled", models / "checkpoint"), "v2")
+    online.start("some/llama", "streamerd", {"socket": cloud.socket}, revision="v2")
+    assert online.call("tokens") != expected
+    online.call("stop")
+    assert any("v2" in path for path in hub.requests)
+
+
+def test_a_revision_that_does_not_exist_is_named(online, cloud):
+    with pytest.raises(EngineError, match="hf://some/llama@v9"):
+        online.start("some/llama", "streamerd", {"socket": cloud.socket}, revision="v9")
+    online.call("stop")
+
+
+def write_snapshot(cache: Path, source: Path, weights: bool = True) -> Path:
+    """some/llama in a cache as huggingface_hub makes it."""
+    repository = cache / "models--some--llama"
+    snapshot = repository / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(snapshot.name)
+    for file in source.iterdir():
+        if weights or not file.name.endswith(".safetensors"):
+            shutil.copy(file, snapshot)
+    return snapshot
+
+
+def test_the_download_directory_is_a_cache(online, hub, cloud, models, expected):
+    write_snapshot(models / "downloads", models / "checkpoint")
+    before = len(hub.requests)
+    online.start("some/llama", "streamerd", {"socket": cloud.socket}, download_dir=str(models / "downloads"))
+    assert online.call("tokens") == expected
+    online.call("stop")
+    assert len(hub.requests) == before
+
+
+def test_a_snapshot_without_weights_is_not_the_model(online, hub, cloud, models, expected):
+    """An engine that has read only the configuration makes such a snapshot."""
+    write_snapshot(models / "partial", models / "checkpoint", weights=False)
+    online.start("some/llama", "streamerd", {"socket": cloud.socket}, download_dir=str(models / "partial"))
+    assert online.call("tokens") == expected
+    online.call("stop")
+
+
+def test_shards_that_are_missing_make_a_snapshot_incomplete(tmp_path, models, monkeypatch):
+    from streamerd.engine_sources import locate
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    snapshot = write_snapshot(tmp_path, models / "checkpoint", weights=False)
+    index = {"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}
+    (snapshot / "model.safetensors.index.json").write_text(json.dumps(index))
+    (snapshot / "one.safetensors").touch()
+    assert locate("some/llama", None, str(tmp_path)) == "hf://some/llama"
+    assert locate("some/llama", "v2", str(tmp_path)) == "hf://some/llama@v2"
+    (snapshot / "two.safetensors").touch()
+    assert locate("some/llama", None, str(tmp_path)) == str(snapshot)
+    (snapshot / "two.safetensors").unlink()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert locate("some/llama", None, str(tmp_path)) == "some/llama"
+
+
+def test_paths_and_urls_are_taken_as_they_are(tmp_path, monkeypatch):
+    from streamerd.engine_sources import locate
+
+    (tmp_path / "some" / "llama").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert locate("some/llama", "v2", None) == os.path.join(os.getcwd(), "some/llama")
+    assert locate("s3://some/llama", "v2", None) == "s3://some/llama"
+    assert locate("resident", None, None) == "resident"
+
+
+def test_sources_beside_the_main_one_have_their_revision_and_folder(models, monkeypatch):
+    """Models with a part that is stored elsewhere, such as the audio tower of Ultravox."""
+    from vllm.config.load import LoadConfig
+    from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+
+    from streamerd import vllm_engine
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    downloads = str(models / "downloads-2")
+    snapshot = write_snapshot(Path(downloads), models / "checkpoint")
+    loader = vllm_engine.StreamerdLoader(LoadConfig(load_format="streamerd", download_dir=downloads))
+    secondary = DefaultModelLoader.Source
+    assert loader._secondary(secondary("some/llama", None)) == str(snapshot)
+    assert loader._secondary(secondary("some/llama", None, subfolder="part")) == str(snapshot / "part")
+    assert loader._secondary(secondary("some/other", "v3")) == "hf://some/other@v3"
+    with pytest.raises(RuntimeError, match="reads no folder of a repository of the Hub"):
+        loader._secondary(secondary("some/other", None, subfolder="part"))
+
+
+def test_with_fallback_the_engine_reads_the_name_itself(logs, models, expected, tmp_path):
+    """No daemon answers: the engine takes its own cache."""
+    cache = tmp_path / "hub"
+    write_snapshot(cache, models / "checkpoint")
+    environment = {"HF_HUB_CACHE": str(cache), "VLLM_CACHE_ROOT": str(tmp_path / "root")}
+    with Engine(logs / "offline", environment) as engine:
+        log = engine.start("some/llama", "streamerd", {"socket": str(tmp_path / "none"), "fallback": True})["log"]
+        assert engine.call("tokens") == expected
+    assert any("Falling back to load format auto" in line for line in log)
