@@ -9,9 +9,12 @@
  * object a line: rates in GiB/s, CPU seconds per GiB, or the error. The context, the file and the memory are reused, so
  * a case costs its `seconds` and no setup.
  *
- * A reader takes the next block of the file, preads it into its slot and hashes it. A copier fills one of its two slots
- * while the other is being copied. With through=1 a reader is both: it copies the slot it has filled.
+ * A reader takes the next block of the file, preads it into its slot and, with hash=1, hashes it as the daemon does: a
+ * cached block in pieces, each while it is in the processor's cache. A copier fills one of its two slots while the
+ * other is being copied. With through=1 a reader is both: it copies the slot it has filled, which is all that a load
+ * does.
  */
+#include "daemon/base/hash.h"
 #include "daemon/base/util.h"
 #include "daemon/device/cuda/api.h"
 
@@ -25,11 +28,12 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <xxhash.h>
 
 #define PAGE 4096
 #define THREADS_MAX 256
 #define POLL_NS 20000
+#define PIECE (512 * KiB) /* of a buffered read in the daemon */
+#define LEAF MiB          /* unit of its hashes */
 
 struct parameters {
         uint64_t readers, copiers, block;
@@ -76,7 +80,6 @@ struct run {
         _Atomic uint64_t next; /* block of the file */
         _Atomic bool stop;
         _Atomic uint64_t read, copied; /* bytes */
-        _Atomic uint64_t digest;       /* so that the hash is not optimized away */
         pthread_mutex_t mutex;
         char error[256]; /* the first one; under mutex */
 };
@@ -89,6 +92,7 @@ struct lane {
         unsigned char *to[2]; /* on the GPU */
         struct CUstream_st *stream;
         struct CUevent_st *events[2];
+        struct hash *hash; /* of the current leaf; NULL: not hashed */
 };
 
 __attribute__((format(printf, 2, 3))) static void fail(struct run *run, const char *format, ...)
@@ -162,21 +166,37 @@ static bool slot_copy(struct lane *l, unsigned i, size_t size)
 
 /* ---- reads ---- */
 
-static bool slot_read(struct lane *l, unsigned i, size_t *size)
+static void hash_leaves(struct lane *l, const unsigned char *data, uint64_t size, uint64_t position)
+{
+        unsigned char digest[DIGEST_SIZE];
+        for (uint64_t done = 0, n; l->hash != NULL && done < size; done += n) {
+                uint64_t of_leaf = (position + done) % LEAF;
+                n = size - done < LEAF - of_leaf ? size - done : LEAF - of_leaf;
+                if (of_leaf == 0)
+                        hash_reset(l->hash);
+                hash_update(l->hash, data + done, n);
+                if (of_leaf + n == LEAF)
+                        hash_final(l->hash, digest);
+        }
+}
+
+static bool slot_read(struct lane *l, unsigned i)
 {
         struct run *run = l->run;
         uint64_t blocks = machine.file_size / run->p.block; /* whole ones: a partial block at the end is not read */
         uint64_t at = atomic_fetch_add(&run->next, 1) % blocks * run->p.block;
+        uint64_t piece = l->hash != NULL && !run->p.direct ? PIECE : run->p.block;
         unsigned char *to = l->slots[i] + run->p.from_shift;
-        ssize_t n = pread(machine.fd[run->p.direct], to, run->p.block, (off_t)at);
-        if (n != (ssize_t)run->p.block) {
-                fail(run, "pread of %" PRIu64 " bytes at %" PRIu64 ": %s", run->p.block, at,
-                     n < 0 ? strerror(errno) : "the file has become shorter");
-                return false;
+        for (uint64_t done = 0, n; done < run->p.block; done += n) {
+                n = piece < run->p.block - done ? piece : run->p.block - done;
+                ssize_t got = pread(machine.fd[run->p.direct], to + done, n, (off_t)(at + done));
+                if (got != (ssize_t)n) {
+                        fail(run, "pread of %" PRIu64 " bytes at %" PRIu64 ": %s", n, at + done,
+                             got < 0 ? strerror(errno) : "the file has become shorter");
+                        return false;
+                }
+                hash_leaves(l, to + done, n, done);
         }
-        if (run->p.hash)
-                run->digest ^= XXH3_128bits(to, run->p.block).low64;
-        *size = (size_t)n;
         return true;
 }
 
@@ -185,20 +205,22 @@ static void *lane_run(void *argument)
         struct lane *l = argument;
         struct run *run = l->run;
         bool good = !l->copies || stream_make(l);
-        size_t size = run->p.block;
+        if (l->reads && run->p.hash && (l->hash = hash_new()) == NULL)
+                broken_invariant(__FILE__, __LINE__, "there is memory for a hash");
         pthread_barrier_wait(&run->begin);
         for (unsigned i = 0; good && !run->stop; i ^= l->copies) { /* a case that only reads needs one slot */
-                good = (!l->copies || slot_wait(l, i)) && (!l->reads || slot_read(l, i, &size)) &&
-                       (!l->copies || slot_copy(l, i, size));
+                good = (!l->copies || slot_wait(l, i)) && (!l->reads || slot_read(l, i)) &&
+                       (!l->copies || slot_copy(l, i, run->p.block));
                 if (good && l->reads)
-                        run->read += size;
+                        run->read += run->p.block;
                 if (good && l->copies)
-                        run->copied += size;
+                        run->copied += run->p.block;
         }
         for (unsigned i = 0; good && l->copies && i < 2; i++)
                 good = slot_wait(l, i);
         if (l->copies)
                 stream_free(l);
+        l->hash = hash_free(l->hash);
         return NULL;
 }
 
