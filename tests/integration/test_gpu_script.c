@@ -7,6 +7,7 @@
 #include "tests/lib/fake_cuda/state.h"
 #include "tests/lib/suite.h"
 
+#include <fcntl.h>
 #include <jansson.h>
 #include <signal.h>
 #include <string.h>
@@ -14,6 +15,8 @@
 #include <sys/wait.h>
 
 #define SCALE "0.004"
+#define TABLE_LINES 60
+#define PRINTED_MAX 12000 /* of what a command prints, some machines return no more than the end */
 
 static const char *text_of(const json_t *o, const char *key)
 {
@@ -30,10 +33,23 @@ static pid_t start(const char *const *arguments)
                 argv[n++] = *arguments++;
         pid_t pid = must(fork());
         if (pid == 0) {
+                int out = must(open(suite_path("printed"), O_WRONLY | O_CREAT | O_TRUNC, 0644));
+                must(dup2(out, STDOUT_FILENO));
                 execv(argv[0], (char **)(uintptr_t)argv);
                 die("%s cannot be started", argv[0]);
         }
         return pid;
+}
+
+/* What the last run has printed: the caller's. */
+static char *printed(void)
+{
+        FILE *f = fopen(suite_path("printed"), "r");
+        char *text = calloc(1, PRINTED_MAX + 1);
+        ck_assert(f != NULL && text != NULL);
+        ck_assert_uint_lt(fread(text, 1, PRINTED_MAX, f), PRINTED_MAX);
+        fclose(f);
+        return text;
 }
 
 /* Its exit status. */
@@ -68,9 +84,9 @@ static json_t *document(const char *name, int status, const char *const *argumen
 /* No torch, no root, no O_DIRECT, no page cache that drops its pages, no other loader. */
 static bool may_be_skipped(const char *step)
 {
-        static const char *const may[] = {"torch",      "torch-30gib",  "users-and-namespaces",
-                                          "bare-ipc",   "cold-1gib",    "cold-8gib",
-                                          "cold-30gib", "loaders-warm", "loaders-tmpfs"};
+        static const char *const may[] = {"torch",        "torch-30gib",  "language-model", "users-and-namespaces",
+                                          "bare-ipc",     "cold-1gib",    "cold-8gib",      "cold-30gib",
+                                          "loaders-warm", "loaders-tmpfs"};
         for (size_t i = 0; i < sizeof(may) / sizeof(may[0]); i++)
                 if (strcmp(step, may[i]) == 0)
                         return true;
@@ -118,10 +134,27 @@ static size_t check_rows(const json_t *rows)
         return measured;
 }
 
+/* The table is first: each row with a target begins one of its lines. */
+static void check_printed(const json_t *rows)
+{
+        char *text = printed(), *end = text;
+        for (size_t line = 0; line < TABLE_LINES && *end != '\0'; line++)
+                end += strcspn(end, "\n") + 1;
+        for (size_t i = 0; i < json_array_size(rows); i++) {
+                const json_t *row = json_array_get(rows, i);
+                char wanted[100];
+                snprintf(wanted, sizeof(wanted), "\n%s ", text_of(row, "name"));
+                const char *at = strstr(text, wanted);
+                if (json_is_number(json_object_get(row, "target")))
+                        ck_assert_msg(at != NULL && at < end, "%s is not in the table", text_of(row, "name"));
+        }
+        free(text);
+}
+
 static const struct {
         const char *name;
         size_t steps, rows; /* rows: that have a value without torch, other loaders or O_DIRECT */
-} plans[] = {{"a", 18, 20}, {"b", 8, 50}, {"c", 8, 4}};
+} plans[] = {{"a", 21, 32}, {"b", 9, 60}, {"c", 9, 9}};
 
 START_TEST(every_step_of_the_plan_passes_and_fills_its_row)
 {
@@ -130,6 +163,7 @@ START_TEST(every_step_of_the_plan_passes_and_fills_its_row)
         json_t *o = document(plans[_i].name, 0, (const char *const[]){"--plan", plans[_i].name, NULL});
         ck_assert_uint_eq(check_steps(json_object_get(o, "steps")), plans[_i].steps);
         ck_assert_uint_ge(check_rows(json_object_get(o, "rows")), plans[_i].rows);
+        check_printed(json_object_get(o, "rows"));
         if (_i == 0)
                 check_answers(json_object_get(o, "observations"));
         ck_assert(json_is_true(json_object_get(json_object_get(o, "hardware"), "fake")));
@@ -194,29 +228,6 @@ START_TEST(rates_of_gvisor_are_labelled)
 }
 END_TEST
 
-/* gpu-rates measures ceilings; loads are measured without them. */
-START_TEST(a_missing_program_omits_only_its_own_rows)
-{
-        char *bin = suite_path("bin");
-        static const char *const needed[] = {"streamerd", "streamerctl", "libstreamer-client.so.0"};
-        must(mkdir(bin, 0755));
-        for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++) {
-                char *from = realpath(build_path(needed[i]), NULL);
-                must(symlink(from, suite_path("bin/%s", needed[i])));
-                free(from);
-        }
-        use_fakes();
-        json_t *o = document("bin", 1, (const char *const[]){"--bin", bin, "--only", "loads-1gib,ceilings", NULL});
-        const json_t *rows = json_object_get(o, "rows");
-        bool loaded = false;
-        for (size_t i = 0; i < json_array_size(rows); i++)
-                loaded |= strcmp(text_of(json_array_get(rows, i), "name"), "warm_1gib") == 0 &&
-                          json_is_number(json_object_get(json_array_get(rows, i), "value"));
-        ck_assert(loaded);
-        json_decref(o);
-}
-END_TEST
-
 static const json_t *step_named(const json_t *said, const char *name)
 {
         const json_t *steps = json_object_get(said, "steps");
@@ -234,6 +245,88 @@ static bool logged(const json_t *step, const char *log, const char *text)
                         return true;
         return false;
 }
+
+static const json_t *row_named(const json_t *said, const char *name)
+{
+        const json_t *rows = json_object_get(said, "rows");
+        for (size_t i = 0; i < json_array_size(rows); i++)
+                if (strcmp(text_of(json_array_get(rows, i), "name"), name) == 0)
+                        return json_array_get(rows, i);
+        die("no row is named %s", name);
+}
+
+static void check_not_measured(const json_t *said, const char *name, const char *why)
+{
+        const json_t *row = row_named(said, name);
+        ck_assert(!json_is_number(json_object_get(row, "value")));
+        ck_assert_msg(strstr(text_of(row, "why"), why) != NULL, "%s: %s", name, text_of(row, "why"));
+}
+
+/* No row of rates can be judged without gpu-rates. */
+START_TEST(a_missing_program_is_reported_before_any_step)
+{
+        char *bin = suite_path("bin");
+        static const char *const needed[] = {"streamerd", "streamerctl", "libstreamer-client.so.0"};
+        must(mkdir(bin, 0755));
+        for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]); i++) {
+                char *from = realpath(build_path(needed[i]), NULL);
+                must(symlink(from, suite_path("bin/%s", needed[i])));
+                free(from);
+        }
+        use_fakes();
+        json_t *o = document("bin", 1, (const char *const[]){"--bin", bin, "--only", "loads-1gib", NULL});
+        ck_assert_uint_eq(json_array_size(json_object_get(o, "steps")), 0);
+        check_not_measured(o, "warm_1gib", "gpu-rates does not exist");
+        json_decref(o);
+}
+END_TEST
+
+START_TEST(no_rate_is_recorded_while_the_ring_is_not_pinned)
+{
+        use_fakes();
+        setenv("FAKECUDA_FAIL", "cudaHostRegister:0:801", 1);
+        json_t *o = document("ring", 1, (const char *const[]){"--only", "loads-1gib", NULL});
+        ck_assert_str_eq(text_of(step_named(o, "loads-1gib"), "outcome"), "failed");
+        check_not_measured(o, "warm_1gib", "the staging ring is not pinned");
+        json_decref(o);
+}
+END_TEST
+
+/* The consumer's first registration is that for reading. */
+static const int refusals[] = {801, 1};
+START_TEST(refused_registrations_for_reading_are_reported_and_replaced_by_staging)
+{
+        char fail[64];
+        use_fakes();
+        snprintf(fail, sizeof(fail), "cudaHostRegister:1:%d", refusals[_i]);
+        setenv("FAKECUDA_FAIL", fail, 1);
+        json_t *o = document("refused", 0, (const char *const[]){"--only", "host-copies", NULL});
+        check_not_measured(o, "host_register_auto", "is refused");
+        check_not_measured(o, "host_copy_registered_auto", "is refused");
+        ck_assert(json_is_number(json_object_get(row_named(o, "host_copy_staged_auto"), "value")));
+        json_decref(o);
+}
+END_TEST
+
+/* The explanation of a rate must not need a second run. */
+START_TEST(a_rate_has_the_stages_of_each_load_and_a_small_disk_is_replaced_by_memory)
+{
+        use_fakes();
+        json_t *o = document("disk", 0, (const char *const[]){"--disk", "0.001", "--only", "loads-1gib", NULL});
+        const json_t *row = row_named(o, "warm_1gib"), *rounds = json_object_get(row, "rounds");
+        ck_assert(json_is_number(json_object_get(row, "value")));
+        ck_assert_ptr_nonnull(strstr(text_of(row, "note"), "tmpfs"));
+        ck_assert_uint_gt(json_array_size(json_object_get(row, "log")), 0);
+        ck_assert_uint_eq(json_array_size(rounds), 5);
+        for (size_t i = 0; i < json_array_size(rounds); i++) {
+                const json_t *round = json_array_get(rounds, i);
+                ck_assert_int_gt(json_integer_value(json_object_get(round, "load_ns")), 0);
+                ck_assert_uint_gt(json_object_size(json_object_get(round, "stages")), 0);
+                ck_assert(json_is_number(json_object_get(round, "combined")));
+        }
+        json_decref(o);
+}
+END_TEST
 
 /* The reader of the report may not be able to repeat the run. */
 START_TEST(a_failed_step_reports_the_error_its_place_and_the_logs)
@@ -300,16 +393,25 @@ static bool has_steps(void *path)
         return n >= STEPS_BEFORE_THE_KILL && runs;
 }
 
-START_TEST(a_killed_run_has_written_its_results_so_far)
+static const int signals[] = {SIGKILL, SIGTERM};
+START_TEST(an_ended_run_has_written_its_results_so_far)
 {
-        char *json = suite_path("killed.json");
+        char *json = suite_path("ended-by-%d.json", signals[_i]);
+        int status;
         use_fakes();
         pid_t pid = start((const char *const[]){"--json", json, "--plan", "a", NULL});
         bool in_time = eventually(has_steps, json, 60000);
-        must(kill(pid, SIGKILL));
-        must(waitpid(pid, NULL, 0));
+        must(kill(pid, signals[_i]));
+        must(waitpid(pid, &status, 0));
         ck_assert(in_time);
         ck_assert(has_steps(json));
+        if (signals[_i] != SIGTERM)
+                return;
+        char *text = printed();
+        ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+        ck_assert_ptr_nonnull(strstr(text, "\nwarm_8gib "));
+        ck_assert_ptr_nonnull(strstr(text, "\nended by SIGTERM in step "));
+        free(text);
 }
 END_TEST
 
@@ -330,11 +432,14 @@ int main(void)
                 tcase_add_test(t, steps_are_selected_by_name_with_their_models);
                 tcase_add_test(t, a_step_that_provokes_a_fault_runs_only_by_name);
                 tcase_add_test(t, rates_of_gvisor_are_labelled);
-                tcase_add_test(t, a_missing_program_omits_only_its_own_rows);
+                tcase_add_test(t, a_missing_program_is_reported_before_any_step);
+                tcase_add_test(t, no_rate_is_recorded_while_the_ring_is_not_pinned);
+                LOOP(t, refused_registrations_for_reading_are_reported_and_replaced_by_staging, refusals);
+                tcase_add_test(t, a_rate_has_the_stages_of_each_load_and_a_small_disk_is_replaced_by_memory);
                 tcase_add_test(t, a_failed_step_reports_the_error_its_place_and_the_logs);
                 tcase_add_test(t, a_hanging_step_reports_the_state_of_its_processes);
                 tcase_add_test(t, without_a_gpu_the_script_describes_the_machine);
-                tcase_add_test(t, a_killed_run_has_written_its_results_so_far);
+                LOOP(t, an_ended_run_has_written_its_results_so_far, signals);
         }
         tcase_add_test(t, an_unwritable_directory_is_reported_at_once);
         return suite_run();

@@ -22,8 +22,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import llama
 from processes import BUILD, ROOT, Daemon, Engine
+
+from harness import llama
 
 FOLDER = BUILD / "bench-vllm"
 RESULTS = FOLDER / "results.json"

@@ -13,8 +13,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import llama  # noqa: E402
 from processes import BUILD, Daemon, Engine  # noqa: E402
+
+from harness import llama  # noqa: E402
 
 os.environ.setdefault("STREAMERD_CLIENT_LIB", str(BUILD / "libstreamer-client.so.0"))
 

@@ -17,6 +17,7 @@ from typing import Any
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 BUILD = (ROOT / os.environ.get("STREAMERD_BUILD", "build")).resolve()
+sys.path.insert(0, str(ROOT / "tests/gpu"))  # for harness
 
 PR_SET_PDEATHSIG = 1
 

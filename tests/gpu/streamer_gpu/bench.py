@@ -6,22 +6,35 @@ import os
 import shutil
 import signal
 import statistics
+import subprocess
+import sys
 import time
 import traceback
 from contextlib import ExitStack
 
-from . import machine, model
-from .consumer import Skip
-from .process import Consumer, Daemon, Failure, NoAnswer, RatesProgram
+from harness import model
+from harness.package import package_folder
+from harness.processes import Failure, NoAnswer, Process, Skip, end_with_parent
+
+from . import machine
+from .process import Consumer, Daemon, RatesProgram
 
 MIB, GIB = 1 << 20, 1 << 30
-NOMINAL = {"tiny": 64 * MIB, "small": 4 * MIB, "1gib": GIB, "8gib": 8 * GIB, "16gib": 16 * GIB, "30gib": 30 * GIB}
+NOMINAL = {"tiny": 64 * MIB, "small": 4 * MIB, **{f"{n}gib": n * GIB for n in (1, 4, 8, 16, 30)}}
 MODEL_SECONDS = 150  # to write one
 TIME_FOR_A_STEP = 5  # with less left, a step is not begun
 
 
+IMPORT_SECONDS = 60
+PROGRAMS = ("streamerd", "streamerctl", "gpu-rates")
+
+
 class TimeLimit(Exception):
     pass
+
+
+class Ended(BaseException):
+    """The run is ended by a signal."""
 
 
 def _on_alarm(_signal, _frame):
@@ -35,7 +48,7 @@ class Bench:
         self.small = self.scale < 0.1  # the script itself is tried
         self.bin = os.path.abspath(options.bin)
         self.library = machine.find_client(self.bin)
-        self.cudarts = [os.path.abspath(options.cudart)] if options.cudart else machine.find_cudarts()
+        self.cudarts = [os.path.abspath(options.cudart)] if options.cudart else machine.find_cudarts(self.bin)
         self.cudart = None
         self.environment = {**os.environ, "LD_LIBRARY_PATH": machine.library_path(), "PYTHONDONTWRITEBYTECODE": "1"}
         self.environment.pop("STREAMERD_SOCKET", None)
@@ -44,6 +57,9 @@ class Bench:
         self.deadline = time.monotonic() + options.time
         self.models, self.consumers, self.observer, self.whole_run = {}, 0, None, ExitStack()
         self.roots = [folder]
+        self.in_memory = {}  # label: the tmpfs of a model for which the disk is too small
+        self.ending = False  # by a signal: processes are killed, not stopped
+        self.importing = None
 
     # ---- programs
 
@@ -52,11 +68,13 @@ class Bench:
 
     def missing(self):
         """Why nothing can be run, or None."""
-        for name in ("streamerd", "streamerctl"):
+        for name in PROGRAMS:
             if not os.access(self.binary(name), os.X_OK):
-                return f"{self.binary(name)} does not exist (--bin)"
+                return f"{self.binary(name)} does not exist (make {os.path.basename(self.bin)}/{name}; --bin)"
         if not self.library:
             return f"libstreamer-client.so.0 is neither beside {self.bin} nor in LD_LIBRARY_PATH"
+        if package_folder() is None:
+            return "no client/python: neither this script nor the current folder is in a checkout of streamerd"
         if not self.cudarts:
             return "no libcudart.so.13 or .12 is found (--cudart)"
         return None
@@ -83,31 +101,67 @@ class Bench:
         """Bytes of host memory that files may take."""
         return self.options.memory * GIB or machine.available_memory()
 
+    def disk(self):
+        """Bytes of disk that models may take."""
+        free = shutil.disk_usage(self.folder).free
+        return free if self.options.disk is None else min(free, int(self.options.disk * GIB))
+
+    def _place(self, label):
+        """The folder for a model: on the disk, or in a tmpfs where the disk is too small."""
+        size, spare, disk = self.size(label), int(GIB * min(1, self.scale)), self.disk()
+        if disk >= size + 2 * spare:
+            return self.folder
+        tmpfs = self.in_memory[label] = machine.Tmpfs(self.folder, size + 64 * MIB)
+        self.roots.append(tmpfs.path)
+        free = shutil.disk_usage(tmpfs.path).free
+        if free < size:
+            raise Skip(f"{size / GIB:.1f} GiB do not fit: {disk / GIB:.1f} GiB on the disk, {free / GIB:.1f} in tmpfs")
+        self.report.observe(f"the model of {label}", f"in tmpfs: the disk has {disk / GIB:.1f} GiB left")
+        return tmpfs.path
+
     def make(self, label):
         """A load of the model is worth measuring only if all of it fits into the page cache."""
-        path = os.path.join(self.folder, label + ".safetensors")
-        self.check_capacity(
-            label,
-            ("on the disk", shutil.disk_usage(self.folder).free),
-            ("free on the GPU", self.free()),
-            ("of host memory for its pages", self.memory()),
-        )
+        self.check_capacity(label, ("free on the GPU", self.free()), ("of host memory for its pages", self.memory()))
         try:
+            path = os.path.join(self._place(label), label + ".safetensors")
+            self.models[label] = path
             model.make(path, model.small_table() if label == "small" else model.tensor_table(self.size(label)))
         except BaseException:
-            if os.path.exists(path):
-                os.unlink(path)
+            self.remove(label)
+            self.models[label] = None
             raise
-        self.models[label] = path
 
     def remove(self, label):
-        path = self.models.pop(label, None)
-        if path:
+        path, tmpfs = self.models.pop(label, None), self.in_memory.pop(label, None)
+        if path and os.path.exists(path):
             os.unlink(path)
+        if tmpfs:
+            self.roots.remove(tmpfs.path)
+            tmpfs.remove()
 
     def keep_models(self, labels):
         for label in set(self.models) - set(labels):
             self.remove(label)
+
+    # ---- Python packages
+
+    def import_packages(self):
+        """Reads the code of torch and transformers from the disk, which takes longer than what a step does with it."""
+        command = [sys.executable, "-c", "import torch, transformers, safetensors.torch"]
+        self.importing = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=self.environment, preexec_fn=end_with_parent
+        )
+
+    def await_import(self):
+        """No rate is measured beside it."""
+        process, self.importing = self.importing, None
+        if process is None:
+            return
+        try:
+            process.wait(min(IMPORT_SECONDS, max(1, self.left())))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
     def file(self, label):
         if not self.models.get(label):
@@ -123,7 +177,7 @@ class Bench:
 
     def _add(self, stack, process, end):
         self.processes.append(process)
-        stack.callback(end)
+        stack.callback(lambda: Process.kill(process) if self.ending else end())
         return process
 
     def consumer(self, stack, enter=True, namespaces=()):
@@ -175,11 +229,11 @@ class Bench:
 
 class Step:
     """One line of the table in steps.py. `plan`: the plan that runs it, None: only by name. `seconds`: at most.
-    `rows`: how the names of the rows begin that it fills in. `needs`: models."""
+    `rows`: how the names of the rows begin that it fills in. `needs`: models. `imports`: whether it needs torch."""
 
-    def __init__(self, name, plan, seconds, rows, function, needs=()):
+    def __init__(self, name, plan, seconds, rows, function, needs=(), imports=False):
         self.name, self.plan, self.seconds, self.rows = name, plan, seconds, rows
-        self.function, self.needs = function, needs
+        self.function, self.needs, self.imports = function, needs, imports
 
     def _attempt(self, bench):
         """Outcome, its text, and where in this script. The time in which the step's processes end is not counted."""
@@ -189,7 +243,7 @@ class Step:
         signal.signal(signal.SIGALRM, _on_alarm)
         try:
             signal.setitimer(signal.ITIMER_REAL, limit)
-            if bench.observer and bench.observer.lost:
+            if bench.observer and bench.observer.unanswered:
                 bench.observe()
             self.function(bench, stack)
             return "ok", "", None
@@ -205,6 +259,9 @@ class Step:
             return "failed", str(e), traceback.format_exc()
         except Exception as e:  # a mistake of this script's own must not end the run either
             return "failed", f"{type(e).__name__}: {e}", traceback.format_exc()
+        except Ended:
+            bench.report.why_not(self.rows, "the run was ended by a signal")
+            raise
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             stack.close()
@@ -216,6 +273,10 @@ class Step:
             outcome, text = "failed", "no time was left for it"
         else:
             outcome, text, where = self._attempt(bench)
+        self._report(bench, begin, outcome, text, where)
+        return outcome, text, time.monotonic() - begin
+
+    def _report(self, bench, begin, outcome, text, where):
         seconds = time.monotonic() - begin
         entry = {"name": self.name, "plan": self.plan, "outcome": outcome, "seconds": round(seconds, 2), "text": text}
         if where:
@@ -224,7 +285,6 @@ class Step:
         if outcome != "ok":
             bench.report.why_not(self.rows, text)
         bench.report.end(entry)
-        return outcome, text, seconds
 
 
 def model_step(label):

@@ -5,6 +5,7 @@ library take for granted, and what would take its place where one of these is re
 import ctypes
 import mmap
 import os
+import time
 from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
 
 from . import cuda
@@ -186,3 +187,68 @@ class Questions:
         for mapped in both:
             self._read(mapped[0] + size - 1)
             self.driver.vmm_close(mapped)
+
+
+# ---- durations
+
+ROUNDS = 5
+CALL_ROUNDS = 20
+
+
+def _ms(function, *arguments):
+    begin = time.monotonic()
+    function(*arguments)
+    return (time.monotonic() - begin) * 1e3
+
+
+def _allocations(runtime, size):
+    """[ms to allocate], [ms to free]"""
+    pairs = []
+    for _ in range(ROUNDS):
+        pointer = c_void_p()
+        allocated = _ms(runtime.cudaMalloc, byref(pointer), c_size_t(size))
+        pairs.append((allocated, _ms(runtime.cudaFree, pointer)))
+    return [list(column) for column in zip(*pairs)]
+
+
+def _registrations(runtime, memory, size):
+    """The same of registering memory that is present."""
+    address, pairs = c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(memory))), []
+    ctypes.memset(address, 1, size)
+    for _ in range(ROUNDS):
+        registered = _ms(runtime.cudaHostRegister, address, c_size_t(size), c_uint(PORTABLE))
+        pairs.append((registered, _ms(runtime.cudaHostUnregister, address)))
+    return [list(column) for column in zip(*pairs)]
+
+
+def _memories(size):
+    """{name: memory} in huge pages, in small ones, and in a memfd."""
+
+    def advised(advice):
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        try:
+            memory.madvise(advice)
+        except OSError:
+            pass
+        return memory
+
+    fd = os.memfd_create("gpu-test")
+    os.ftruncate(fd, size)
+    shared = mmap.mmap(fd, size, flags=mmap.MAP_SHARED)
+    os.close(fd)
+    return {"huge": advised(mmap.MADV_HUGEPAGE), "small": advised(mmap.MADV_NOHUGEPAGE), "memfd": shared}
+
+
+def times(runtime, gib):
+    """{row: ms, or of registering ms per GiB: rounds}; `gib`: bytes that stand for one where sizes are scaled."""
+    free, total, rows = c_size_t(), c_size_t(), {}
+    rows["get_info"] = [_ms(runtime.cudaMemGetInfo, byref(free), byref(total)) for _ in range(CALL_ROUNDS)]
+    rows["free_null"] = [_ms(runtime.cudaFree, c_void_p()) for _ in range(CALL_ROUNDS)]
+    for name, size in (("2mib", GRANULE), ("1gib", gib), ("4gib", 4 * gib)):
+        rows[f"malloc_{name}"], rows[f"free_{name}"] = _allocations(runtime, size)
+    for name, memory in _memories(gib).items():
+        try:
+            rows[f"register_{name}"], rows[f"register_{name}_undo"] = _registrations(runtime, memory, gib)
+        except cuda.CudaError as e:
+            rows[f"register_{name}"] = str(e)
+    return rows

@@ -2,8 +2,9 @@
 """The rates of the machine by itself, by gpu-rates: reads from the page cache, copies to the GPU, each alone, both
 beside each other, and both in a row as a load does them."""
 
+from harness.model import ensure_cached
+
 from .bench import MIB, for_each
-from .model import ensure_cached
 
 THREADS = (8, 16, 32)
 

@@ -9,13 +9,16 @@ import mmap
 import os
 import select
 import sys
+import threading
 import time
 import traceback
 from ctypes import byref, c_int, c_size_t, c_uint, c_void_p
 
-from . import calls, cuda, frameworks, model, wire
-from .frameworks import Skip
-from .library import Library
+from harness import model
+from harness.library import Client, open_library
+from harness.processes import Skip, end_with_parent, host_memory
+
+from . import calls, cuda, frameworks, language_model, wire
 
 CHUNK = 64 << 20
 _memcmp = ctypes.CDLL(None).memcmp
@@ -40,18 +43,18 @@ def map_memory(size):
 class Consumer:
     def __init__(self, library, cudart):
         self.paths = {"library": library, "cudart": cudart}
-        self.library = self.driver = self.runtime = None
-        self.client = self.lease = self.raw = self.held = self.loader = None
+        self.driver = self.runtime = None
+        self.client = self.lease = self.raw = self.held = self.loader = self.model = None
         self.buffers, self.segments, self.registered, self.on_host = {}, [], [], False
 
     def op_become(self, uid):
         """Changes to another user, after opening the libraries that this user may not be allowed to read."""
-        self.library = Library(self.paths["library"])
+        open_library(self.paths["library"])
         cuda.open_driver()
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
-        die_with_parent()  # a change of user resets it
+        end_with_parent()  # a change of user resets it
         return {}
 
     # ---- the GPU
@@ -77,9 +80,7 @@ class Consumer:
 
     def op_questions(self, ordinal, socket=None, name=None):
         """[[question, answer]]: of this GPU, or of memory that a daemon exports."""
-        if self.runtime is None:
-            self.runtime = cuda.Runtime(self.paths["cudart"], ordinal)
-        questions = calls.Questions(self.driver, self.runtime)
+        questions = calls.Questions(self.driver, self.use_runtime(ordinal))
         if socket is None:
             questions.machine()
             return {"answers": questions.answers}
@@ -88,6 +89,10 @@ class Consumer:
         (questions.ipc if segment["kind"] == "cuda-ipc" else questions.vmm)(segment)
         raw.close()
         return {"answers": questions.answers}
+
+    def op_call_times(self, ordinal, gib):
+        """{row: [ms, or ms per GiB]}; `gib`: bytes that stand for one."""
+        return calls.times(self.use_runtime(ordinal), gib)
 
     # ---- memory of the host, as an engine copies it to its GPU
 
@@ -101,43 +106,58 @@ class Consumer:
             _touch(address, size)
         return {"bytes": sum(size for _, size in self.segments), "touch_ms": (time.monotonic() - begin) * 1e3}
 
-    def op_host_copies(self, ordinal, registered):
-        """Copies the mapped segments to the GPU, whole; `registered`: after cudaHostRegister for reading, which is
-        timed."""
+    def use_runtime(self, ordinal):
         if self.runtime is None:
             self.runtime = cuda.Runtime(self.paths["cudart"], ordinal)
-        runtime, register_seconds = self.runtime, None
-        device = c_void_p()
+        return self.runtime
+
+    def op_host_register(self, ordinal):
+        """Registers the mapped segments for reading, which is timed; refused: by which error, of those that mean that
+        the driver cannot do it."""
+        runtime = self.use_runtime(ordinal)
+        flags = c_uint(cuda.HOST_REGISTER_PORTABLE | cuda.HOST_REGISTER_READ_ONLY)
+        begin = time.monotonic()
+        for address, size in self.segments:
+            try:
+                runtime.cudaHostRegister(c_void_p(address), c_size_t(size), flags)
+            except cuda.CudaError as e:
+                if e.code not in (cuda.NOT_SUPPORTED, cuda.INVALID_VALUE):
+                    raise
+                self._unregister()
+                return {"refused": str(e)}
+            self.registered.append(address)
+        return {"refused": None, "seconds": time.monotonic() - begin}
+
+    def _unregister(self):
+        for address in self.registered:
+            self.runtime.cudaHostUnregister(c_void_p(address))
+        self.registered = []
+
+    def op_host_copies(self, ordinal, how):
+        """Copies the mapped segments to the GPU, whole; "registered": after op_host_register, "staged": through a
+        small pinned buffer, "unregistered": as they are."""
+        runtime, device = self.use_runtime(ordinal), c_void_p()
         runtime.cudaMalloc(byref(device), c_size_t(max(size for _, size in self.segments)))
         try:
-            if registered:
-                register_seconds = self._timed(self._register_all)
-            rates = [self._copy_all(device) for _ in range(3)]
+            if how == "staged":
+                with cuda.Staging(runtime) as staging:
+                    rates = [self._copy_all(device, staging.copy) for _ in range(3)]
+            else:
+                rates = [self._copy_all(device, self._copy_whole) for _ in range(3)]
         finally:
-            for address in self.registered:
-                runtime.cudaHostUnregister(c_void_p(address))
-            self.registered = []
+            self._unregister()
             runtime.cudaFree(device)
-        return {"register_seconds": register_seconds, "rates": rates}
+        return {"rates": rates}
 
-    @staticmethod
-    def _timed(function):
-        begin = time.monotonic()
-        function()
-        return time.monotonic() - begin
+    def _copy_whole(self, to, address, size):
+        self.runtime.cudaMemcpy(c_void_p(to), c_void_p(address), c_size_t(size), c_int(cuda.HOST_TO_DEVICE))
 
-    def _register_all(self):
-        flags = c_uint(cuda.HOST_REGISTER_PORTABLE | cuda.HOST_REGISTER_READ_ONLY)
-        for address, size in self.segments:
-            self.runtime.cudaHostRegister(c_void_p(address), c_size_t(size), flags)
-            self.registered.append(address)
-
-    def _copy_all(self, device):
+    def _copy_all(self, device, copy):
         """GiB/s, until the last byte is on the GPU: a copy from pageable memory may return before, and the read that
         follows waits for it."""
         begin = time.monotonic()
         for address, size in self.segments:
-            self.runtime.cudaMemcpy(device, c_void_p(address), c_size_t(size), c_int(cuda.HOST_TO_DEVICE))
+            copy(device.value, address, size)
         self.driver.read(ctypes.addressof(ctypes.c_char()), device.value, 1)
         return sum(size for _, size in self.segments) / (time.monotonic() - begin) / (1 << 30)
 
@@ -145,8 +165,7 @@ class Consumer:
 
     def op_export(self, ordinal):
         """2 MiB of the GPU with a known content, as a cuda-ipc handle."""
-        if self.runtime is None:
-            self.runtime = cuda.Runtime(self.paths["cudart"], ordinal)
+        self.use_runtime(ordinal)
         pointer, handle, content = c_void_p(), cuda.IpcHandle(), ctypes.create_string_buffer(EXPORTED, len(EXPORTED))
         self.runtime.cudaMalloc(byref(pointer), c_size_t(2 << 20))
         self.driver.write(pointer.value, ctypes.addressof(content), len(EXPORTED))
@@ -164,9 +183,7 @@ class Consumer:
     # ---- the daemon
 
     def connect(self, socket):
-        if self.library is None:
-            self.library = Library(self.paths["library"])
-        return self.library.connect(socket)
+        return Client(self.paths["library"], socket)
 
     def op_load(self, socket, path, name, timeout):
         client = self.connect(socket)
@@ -189,6 +206,56 @@ class Consumer:
         self.first_byte(self.last_tensor(self.lease))
         ms = (time.monotonic() - begin) * 1e3
         return {"ms": ms, "segments": self.lease.segments(), "writable": self.lease.writable()}
+
+    def op_compare_while_loading(self, socket, path, name, limit):
+        """Loads and attaches at once, and compares each tensor when it is announced: its end, which is copied last,
+        and its begin. `early`: how many were compared before the load had ended."""
+        self.client, spans = self.connect(socket), {n: (at, size) for n, at, size in model.tensors_of(path)}
+        fd, differing, early, announced = os.open(path, os.O_RDONLY), [], 0, set()
+        op = self.client.begin_open(path, name)
+        self.lease = op.lease(30000)
+        while (tensor := self.lease.next(30000)) is not None:
+            self.on_host = tensor.device_kind != b"cuda"
+            tensor_name = tensor.name.decode()
+            at, size = spans[tensor_name]
+            n = min(size, limit)
+            parts = [(size - n, n)] if size <= 2 * n else [(size - n, n), (0, n)]
+            if tensor.bytes != size or not all([self.same(fd, at + b, tensor.data + b, n) for b, n in parts]):
+                differing.append(tensor_name)
+            announced.add(tensor_name)
+            early += not op.wait(0)
+        ended = op.wait(30000)
+        op.free()
+        os.close(fd)
+        complete = ended and announced == set(spans)
+        return {"tensors": len(spans), "early": early, "complete": complete, "differing": len(differing), "names": differing[:5]}
+
+    def op_watch_load(self, socket, path, name, unload=None):
+        """A load, and the longest time in which none of its bytes arrived; `unload`: a model that is unloaded once
+        a quarter has. `overlapped`: whether the load went on when that had begun."""
+        client, raw = self.connect(socket), wire.Connection(socket)
+        unloading = _Unload(self.connect(socket), unload) if unload else None
+        begin = last = time.monotonic()
+        op, stall, bytes_before = client.begin_load(path, name), 0.0, 0
+        while not op.wait(0):
+            load = next((it for it in raw.ask("status")["loads"] if it["name"] == name), None)
+            now = time.monotonic()
+            if load is None or load["bytes"] == bytes_before:
+                continue
+            if bytes_before > 0:
+                stall = max(stall, now - last)
+            bytes_before, last = load["bytes"], now
+            if unloading and load["bytes"] * 4 >= load["total"]:
+                unloading.begin()
+        end = time.monotonic()
+        op.free()
+        stall = max(stall, end - last if bytes_before else 0)
+        result = {"seconds": end - begin, "stall_ms": stall * 1e3, "overlapped": False, "unload_ms": None}
+        if unloading:
+            result.update(overlapped=unloading.begin() < end, unload_ms=unloading.end())
+        raw.close()
+        client.close()
+        return result
 
     def op_detach(self):
         self.lease.detach()
@@ -354,7 +421,19 @@ class Consumer:
         self.close_bare(opened)
         return result
 
-    # ---- torch, and other loaders: frameworks.py
+    # ---- torch, other loaders, a model of transformers
+
+    def op_write_language_model(self, folder, device, tiny):
+        language_model.write(folder, device, tiny)
+        return {}
+
+    def op_open_language_model(self, folder, device, socket=None, name=None):
+        """From the folder by safetensors, or from the daemon's memory where a socket is given."""
+        self.model = language_model.LanguageModel(folder, device, self.paths["library"], socket, name)
+        return self.model.facts
+
+    def op_tokens(self, count):
+        return self.model.tokens(count)
 
     def op_torch(self, path, device):
         return frameworks.compare_model(self.lease, path, device)
@@ -367,27 +446,39 @@ class Consumer:
         return self.loader.load(path)
 
 
+class _Unload:
+    """Unloads a model in a thread of its own."""
+
+    def __init__(self, client, name):
+        self.client, self.name, self.thread, self.ms, self.error = client, name, None, None, None
+
+    def begin(self):
+        """When it began."""
+        if self.thread is None:
+            self.began, self.thread = time.monotonic(), threading.Thread(target=self._run, daemon=True)
+            self.thread.start()
+        return self.began
+
+    def _run(self):
+        try:
+            self.client.unload(self.name)
+        except Exception as e:
+            self.error = e
+        self.ms = (time.monotonic() - self.began) * 1e3
+
+    def end(self):
+        self.thread.join(30)
+        self.client.close()
+        if self.error:
+            raise self.error
+        return self.ms
+
+
 def _touch(address, size):
     """Reads a byte of each page: a page that is absent from the page table would else be part of what is timed."""
     view = (ctypes.c_ubyte * size).from_address(address)
     for at in range(0, size, 4096):
         view[at]
-
-
-def host_memory(pid):
-    """Pss of anonymous and file pages; huge pages of the pool are in neither."""
-    try:
-        with open(f"/proc/{pid}/smaps_rollup") as f:
-            sizes = dict(line.split(":") for line in f if line.startswith("Pss_"))
-    except FileNotFoundError:  # gVisor
-        sizes = {}
-    if "Pss_Anon" not in sizes:
-        raise Skip("the kernel does not tell what memory is a process's own (smaps_rollup, Pss_Anon: Linux 5.9)")
-    return sum(int(sizes[key].split()[0]) * 1024 for key in ("Pss_Anon", "Pss_File"))
-
-
-def die_with_parent():
-    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
 
 
 def enter_namespaces(names):
@@ -402,7 +493,7 @@ def enter_namespaces(names):
     if pid != 0:
         _, status = os.waitpid(pid, 0)
         os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
-    die_with_parent()
+    end_with_parent()
     private = c_uint(1 << 18 | 1 << 14)  # MS_PRIVATE | MS_REC: the mount stays in this namespace
     libc.mount(b"none", b"/", None, private, None)
     libc.mount(b"proc", b"/proc", b"proc", c_uint(0), None)
@@ -425,7 +516,7 @@ def answer_requests(library, cudart, requests, answers):
 def main(library, cudart, *namespaces):
     """Answers go to a copy of standard output, which libraries may print to."""
     faulthandler.enable()
-    die_with_parent()
+    end_with_parent()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     if namespaces:

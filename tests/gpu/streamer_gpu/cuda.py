@@ -5,6 +5,7 @@ Every argument is passed as a ctypes value, so that no prototype has to be decla
 in child processes: a context that hangs or crashes takes its own process along, and no other."""
 
 import ctypes
+import mmap
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 
 LAZY_PEER_ACCESS = 1
@@ -15,8 +16,14 @@ HOST_TO_DEVICE = 1
 HOST_REGISTER_PORTABLE, HOST_REGISTER_READ_ONLY = 1, 8
 
 
+INVALID_VALUE, NOT_SUPPORTED = 1, 801
+STREAM_NON_BLOCKING = 1
+
+
 class CudaError(Exception):
-    pass
+    def __init__(self, text, code=None):
+        super().__init__(text)
+        self.code = code
 
 
 class IpcHandle(ctypes.Structure):
@@ -47,7 +54,7 @@ class _Library:
         def call(*args):
             code = entry(*args)
             if code != 0:
-                raise CudaError(f"{name}: {self.text(code)} ({code})")
+                raise CudaError(f"{name}: {self.text(code)} ({code})", code)
 
         setattr(self, name, call)
         return call
@@ -150,6 +157,42 @@ class Runtime(_Library):
         free, total = c_size_t(), c_size_t()
         self.cudaMemGetInfo(byref(free), byref(total))
         return free.value, total.value
+
+
+class Staging:
+    """Two pinned buffers, so that one is filled while the other is copied."""
+
+    BYTES = 8 << 20
+
+    def __init__(self, runtime):
+        self.runtime, self.memory = runtime, mmap.mmap(-1, 2 * self.BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.base = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        ctypes.memset(self.base, 1, 2 * self.BYTES)
+        self.streams = []
+
+    def __enter__(self):
+        self.runtime.cudaHostRegister(c_void_p(self.base), c_size_t(2 * self.BYTES), c_uint(HOST_REGISTER_PORTABLE))
+        for _ in range(2):
+            stream = c_void_p()
+            self.runtime.cudaStreamCreateWithFlags(byref(stream), c_uint(STREAM_NON_BLOCKING))
+            self.streams.append(stream)
+        return self
+
+    def __exit__(self, *_):
+        for stream in self.streams:
+            self.runtime.cudaStreamDestroy(stream)
+        self.runtime.cudaHostUnregister(c_void_p(self.base))
+
+    def copy(self, to, address, size):
+        """Returns when all of it is on the GPU."""
+        for number, at in enumerate(range(0, size, self.BYTES)):
+            n, stream, buffer = min(self.BYTES, size - at), self.streams[number % 2], self.base + number % 2 * self.BYTES
+            self.runtime.cudaStreamSynchronize(stream)
+            ctypes.memmove(buffer, address + at, n)
+            kind = c_int(HOST_TO_DEVICE)
+            self.runtime.cudaMemcpyAsync(c_void_p(to + at), c_void_p(buffer), c_size_t(n), kind, stream)
+        for stream in self.streams:
+            self.runtime.cudaStreamSynchronize(stream)
 
 
 def _version(number):

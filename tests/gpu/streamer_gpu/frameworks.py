@@ -8,16 +8,13 @@ import os
 import sys
 import time
 
-from . import model
+from harness import model
+from harness.processes import Skip
 
 CHUNK = 256 << 20
 
 
-class Skip(Exception):
-    """This machine cannot do it, which is no failure."""
-
-
-def _torch(device):
+def open_torch(device):
     try:
         import torch
     except ImportError:
@@ -80,7 +77,7 @@ class _File:
 def compare_model(lease, path, device):
     """Every tensor, viewed in place, against the file; and one matrix product, of the weights in place and of a copy
     of them that comes from the file."""
-    torch = _torch(device)
+    torch = open_torch(device)
     begin = time.monotonic()
     views = _views(torch, lease)
     seconds = time.monotonic() - begin
@@ -168,7 +165,7 @@ class Loader:
     def __init__(self, name, site, device):
         from importlib.metadata import PackageNotFoundError, version
 
-        self.torch, self.device = _torch(device), device
+        self.torch, self.device = open_torch(device), device
         if site:
             sys.path.insert(0, site)
         package, make = LOADERS[name]

@@ -8,11 +8,12 @@ import shutil
 import time
 import zipfile
 
-from . import machine, model
+from harness import model
+from harness.processes import Failure, Skip
+
+from . import machine
 from .bench import GIB, MIB, median
-from .consumer import Skip
 from .frameworks import LOADERS
-from .process import Failure
 
 OURS = "streamerd"
 LABEL = "8gib"
@@ -38,9 +39,7 @@ def site(bench):
 
 class _Ours:
     def __init__(self, bench, stack, device):
-        host = None
-        if device == "cpu":
-            host = f"device: host\n    budget: {bench.size(LABEL) + 256 * MIB}"
+        host = {"device": "host", "budget": bench.size(LABEL) + 256 * MIB} if device == "cpu" else None
         self.bench, self.daemon = bench, bench.daemon(stack, device=host)
         self.consumer = bench.consumer(stack)
         bench.load(self.daemon, "tiny")  # its context exists, as those of the others do
@@ -51,6 +50,7 @@ class _Ours:
         begin = time.monotonic()
         self.consumer.ask("attach", 60, **asked)
         seconds += time.monotonic() - begin
+        self.daemon.require_pinned_ring()
         same = self.consumer.ask("compare", 60, path=path, every=8, limit=MIB)["differing"] == 0
         self.consumer.ask("detach")
         self.bench.unload(self.daemon, LABEL)

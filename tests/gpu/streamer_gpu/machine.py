@@ -170,6 +170,7 @@ def describe(gpu, folder):
         "memory_total": meminfo("MemTotal"),
         "memory_available": meminfo("MemAvailable"),
         "disk_free": disk.free,
+        "dirty_ratio": read("/proc/sys/vm/dirty_ratio", "unknown"),
         "kernel": platform.release(),
         "sandbox": sandbox(),
         "thp": read("/sys/kernel/mm/transparent_hugepage/enabled", "unknown"),
@@ -188,14 +189,15 @@ class Tmpfs:
     user has no other."""
 
     def __init__(self, folder, size):
-        self.path, self.mounted = os.path.join(folder, "tmpfs"), False
-        os.mkdir(self.path)
-        options = f"size={size},mode=755,huge=never".encode()
+        self.path, self.mounted = tempfile.mkdtemp(prefix="tmpfs-", dir=folder), False
+        os.chmod(self.path, 0o755)
+        options = f"size={int(size)},mode=755,huge=never".encode()
         if os.geteuid() == 0:
             self.mounted = ctypes.CDLL(None).mount(b"tmpfs", self.path.encode(), b"tmpfs", ctypes.c_ulong(0), options) == 0
         if not self.mounted:
             os.rmdir(self.path)
             self.path = tempfile.mkdtemp(prefix="streamer-gpu-", dir="/dev/shm")
+            os.chmod(self.path, 0o755)
 
     def remove(self):
         if self.mounted:
@@ -203,7 +205,33 @@ class Tmpfs:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-# ---- huge pages
+# ---- settings of the kernel, changed for a time
+
+
+class DirtyLimits:
+    """Lets models be written at the speed of memory, where root may do that: by default the kernel slows a writer down
+    once a fifth of the memory waits for the disk."""
+
+    FOLDER = "/proc/sys/vm/"
+    WANTED = {"dirty_ratio": "90", "dirty_background_ratio": "80"}
+    ALL = ("dirty_ratio", "dirty_background_ratio", "dirty_bytes", "dirty_background_bytes")
+
+    def __init__(self):
+        self.before = {name: read(self.FOLDER + name) for name in self.ALL}
+        for name, value in self.WANTED.items():
+            self._write(name, value)
+
+    def _write(self, name, value):
+        try:
+            with open(self.FOLDER + name, "w") as f:
+                f.write(value)
+        except OSError:
+            pass
+
+    def restore(self):
+        for name, value in self.before.items():
+            if value not in ("", "0"):  # of a ratio and its number of bytes, the one in use is not 0
+                self._write(name, value)
 
 
 class Pool:
@@ -251,11 +279,19 @@ def find_client(bin_folder):
     return _first(["libstreamer-client.so.0"], beside + _search_path())
 
 
-def find_cudarts():
-    """Paths of libcudart, from toolkits and Python packages; the daemon gets one of them (cuda.library)."""
+def find_programs(script):
+    """Where streamerd is: beside the folder of this script, as in a copied folder, or in the checkout's build."""
+    copied = os.path.dirname(os.path.dirname(script))
+    build = os.path.join(os.path.dirname(copied), "build")
+    return next((folder for folder in (copied, build) if os.access(os.path.join(folder, "streamerd"), os.X_OK)), build)
+
+
+def find_cudarts(bin_folder):
+    """Paths of libcudart, from the folders of the programs, toolkits and Python packages; the daemon gets one of them
+    (cuda.library)."""
     packages = dict.fromkeys(site.getsitepackages() + [p for p in sys.path if p.endswith("-packages")])
     wheels = [os.path.join(folder, "nvidia") for folder in packages]
-    folders = _search_path() + list(DRIVER_FOLDERS[2:4])
+    folders = _search_path() + [bin_folder, os.path.join(bin_folder, "..", "lib")] + list(DRIVER_FOLDERS[2:4])
     folders += ["/usr/local/cuda/lib64"] + glob.glob("/usr/local/cuda-1[23]*/lib64")
     folders += [os.path.join(w, part, "lib") for w in wheels for part in ("cu13", "cuda_runtime")]
     found = [_first([name], folders) for name in ("libcudart.so.13", "libcudart.so.12")]

@@ -5,10 +5,12 @@ them."""
 import threading
 import time
 
-from . import machine, model
+from harness import model
+from harness.processes import Failure, NoAnswer, Skip, host_memory
+
+from . import machine
 from .bench import GIB, MIB, for_each, median
-from .consumer import Skip
-from .process import Failure
+from .process import RatesProgram
 from .report import BLOCKS, CONCURRENCIES
 
 DISK_SAMPLE_MS = 2000
@@ -28,8 +30,10 @@ def first_that_works(bench):
 def machine_step(bench, _stack):
     gpu, hardware = first_that_works(bench), bench.report.hardware
     hardware.update(machine.describe(gpu, bench.folder))
-    hardware["fake"] = gpu["name"].startswith(("Fake", "Fake"))
+    hardware["fake"] = gpu["name"].startswith("Fake")
     hardware["scale"] = bench.scale
+    with RatesProgram(bench, bench.script) as program:  # every ceiling needs it: whether it starts here
+        program.measure(readers=1, hash=1, block=4096, ms=5)
 
 
 # ---- contexts
@@ -92,30 +96,32 @@ class Rates:
         bench.load(self.daemon, "tiny")
         self.ring = bench.report.hardware["ring"] = self.daemon.ring()
         self.bytes = sum(size for _, _, size in model.tensors_of(self.path))
-        self.program, self.why = None, None
-        try:
-            self.program = bench.rates_program(stack, self.path)
-        except (Failure, OSError) as e:
-            self._no_ceilings(e)
-
-    def _no_ceilings(self, error):
-        self.program, self.why = None, f"no ceilings: {error}"
-        self.bench.report.warnings.append(self.why)
+        self.program, self.why = bench.rates_program(stack, self.path), None
 
     def _ceiling(self, what, **case):
-        """GiB/s; None where gpu-rates does not work here: the loads are measured all the same."""
+        """GiB/s; None where gpu-rates fails: the loads are measured all the same."""
         if self.program is None:
             return None
         try:
             return self.program.measure(**case)[what]
+        except NoAnswer:
+            raise
         except Failure as e:
-            self._no_ceilings(e)
+            self.program, self.why = None, f"no ceilings: {e}"
+            self.bench.report.warnings.append(self.why)
             return None
 
     def load(self):
+        """{"rate": GiB/s as a client sees it, "seconds", "load_ns", "stages"}; the last two are the daemon's."""
         seconds = self.bench.load(self.daemon, self.label, 120)
+        self.daemon.require_pinned_ring()
+        shown = self.daemon.model(self.label)
         self.bench.unload(self.daemon, self.label)
-        return self.bytes / seconds / GIB
+        own = {key: shown.get(key) for key in ("load_ns", "stages")}
+        return {"rate": self.bytes / seconds / GIB, "seconds": seconds, **own}
+
+    def log(self):
+        return self.daemon.last_lines(20)
 
     def reads(self, **case):
         block = MIB if self.bench.small else 8 * MIB
@@ -125,23 +131,30 @@ class Rates:
         block = MIB if self.bench.small else 16 * MIB
         return self._ceiling("copied", copiers=4, block=block)
 
+    def combined(self):
+        """As many threads as the daemon's, each of which reads, hashes and copies, as a load does."""
+        return self.reads(through=1, hash=1)
+
     def cold_round(self):
-        """The rate of O_DIRECT, the load's, and the share of the file that was left in the cache (None: unknown)."""
+        """A load, with the rate of O_DIRECT, and the share of the file that was left in the cache (None: unknown)."""
+        if model.in_memory(self.path):
+            raise Skip("the model is in a tmpfs, because the disk is too small: no load of it is cold")
         model.drop_cache(self.path)
         share = model.cached_share(self.path)
         if share is not None and share > 0.05:
             raise Skip(f"{share:.0%} of the file stay in the page cache after POSIX_FADV_DONTNEED")
         disk = self.reads(direct=1, ms=100 if self.bench.small else DISK_SAMPLE_MS)
-        return disk, self.load(), share
+        return {"disk": disk, "cached": share, **self.load()}
 
     def cold(self, rounds):
         figures = [self.cold_round() for _ in range(rounds)]
-        disk, rate = (_median([f[i] for f in figures]) for i in (0, 1))
-        unknown = any(share is None for _, _, share in figures)
-        note = "whether the page cache was empty cannot be asked here" if unknown else None
+        disk, rate = _median(figures, "disk"), _median(figures, "rate")
+        note = None
+        if any(f["cached"] is None for f in figures):
+            note = "whether the page cache was empty cannot be asked here"
         if disk is not None:
             self.bench.report.row("disk_ceiling", disk)
-        self.bench.report.row(f"cold_{self.label}", rate, disk, figures, note)
+        self.bench.report.row(f"cold_{self.label}", rate, disk, figures, note, self.log())
 
     def cache(self):
         """Reads the file into the page cache. False if the kernel does not say whether it is cached."""
@@ -150,25 +163,31 @@ class Rates:
             raise Skip(f"only {share:.0%} of the file stay in the page cache")
         return share is not None
 
+    def warm_round(self):
+        ceilings = {"copies": self.copies(), "reads": self.reads(), "combined": self.combined()}
+        return {**ceilings, **self.load()}
+
     def warm(self, row, rounds):
-        """Loads beside both ceilings; returns the rate."""
-        known, report = self.cache(), self.bench.report
-        note = None if known else "the kernel does not say whether the file is in the page cache: no warm load"
-        figures = [(self.copies(), self.reads(), self.load()) for _ in range(rounds)]
-        copies, reads, rate = (_median(column) for column in zip(*figures))
-        ceiling = None if copies is None or reads is None else min(copies, reads)
-        if ceiling is not None:
-            report.row("h2d_ceiling", copies)
-            report.row("page_cache_ceiling", reads)
-            report.row(f"{row}_vs_ceiling", rate / ceiling, ceiling, note=note)
-        else:
-            report.why_not([f"{row}_vs_ceiling"], self.why)
-        report.row(row, rate, ceiling, figures, note)
-        return rate
+        """Loads beside their ceilings: what the same threads reach without the daemon, and the smaller one of reads
+        and copies alone."""
+        note = None if self.cache() else "the kernel does not say whether the file is in the page cache: no warm load"
+        if model.in_memory(self.path):
+            note = "the file is in a tmpfs, because the disk is too small"
+        report, figures = self.bench.report, [self.warm_round() for _ in range(rounds)]
+        rate, combined = _median(figures, "rate"), _median(figures, "combined")
+        copies, reads = _median(figures, "copies"), _median(figures, "reads")
+        report.row(row, rate, combined, figures, note, self.log())
+        if None in (copies, reads, combined):
+            return report.why_not([f"{row}_vs_"], self.why)
+        for name, value in (("combined", combined), ("h2d", copies), ("page_cache", reads)):
+            report.row(f"{name}_ceiling", value)
+        report.row(f"{row}_vs_ceiling", rate / combined, combined, note=note)
+        report.row(f"{row}_vs_smaller", rate / min(copies, reads), min(copies, reads), note=note)
 
 
-def _median(values):
-    return None if any(v is None for v in values) else median(values)
+def _median(figures, key):
+    values = [f[key] for f in figures]
+    return None if None in values else median(values)
 
 
 def warm_step(label, rounds):
@@ -200,6 +219,67 @@ def cold_step(label, rounds):
     return step
 
 
+# ---- the host cache
+
+
+def host_cache_step(bench, stack):
+    """A model is evicted to the host cache, because another one does not fit beside it, and restored from there; the
+    restored one is compared. A model that was read has times of stages; a restored one has none. The time of the eviction includes the pinning of
+    the cache's memory."""
+    planner = bench.daemon(stack)
+    sizes = {label: planner.ctl("load", "--dry-run", bench.file(label))["needed"] for label in ("8gib", "tiny")}
+    planner.stop()
+    budget = sizes["8gib"] + sizes["tiny"] // 2
+    settings = {"host_cache": sizes["8gib"] + 64 * MIB}
+    bench.check_capacity("8gib", ("of host memory for the cache", bench.memory() - sizes["8gib"]))
+    r = Rates(bench, stack, "8gib", device={"budget": budget}, settings=settings)
+    bench.unload(r.daemon, "tiny")
+    bench.load(r.daemon, "8gib", 60)
+    r.daemon.require_pinned_ring()
+    seconds = bench.load(r.daemon, "tiny", 60)
+    state = r.daemon.model("8gib")["state"]
+    if state != "cached":
+        raise Failure(f"the evicted model is not in the host cache, but {state}: {r.daemon.tail()}")
+    bench.report.row("host_cache_evict", r.bytes / seconds / GIB, rounds=[seconds])
+    bench.unload(r.daemon, "tiny")
+    seconds = bench.load(r.daemon, "8gib", 60)
+    if r.daemon.model("8gib").get("stages"):
+        raise Failure(f"the model was read again, not restored: {r.daemon.tail()}")
+    bench.report.row("host_cache_restore", r.bytes / seconds / GIB, r.copies(), [seconds], log=r.log())
+    compare_restored(bench, stack, r.daemon)
+
+
+def compare_restored(bench, stack, daemon):
+    consumer = bench.consumer(stack)
+    consumer.ask("attach", socket=daemon.socket, name="8gib")
+    result = consumer.ask("compare", 60, path=bench.file("8gib"), every=1, limit=4 * MIB)
+    bench.report.row("tensors_differ_restored", result["differing"])
+
+
+# ---- an unload beside a load
+
+
+def unload_step(bench, stack):
+    """4 GiB are freed while 8 GiB are loaded, and cudaFree() waits for copies, or they for it: the longest time in
+    which the load makes no progress, with the unload and (as the ceiling) without."""
+    r = Rates(bench, stack, "8gib")
+    r.cache()
+    watcher = bench.consumer(stack, enter=False)
+    asked = {"socket": r.daemon.socket, "path": r.path, "name": "8gib"}
+    alone = watcher.ask("watch_load", 60, **asked)
+    bench.unload(r.daemon, "8gib")
+    for _ in range(3):  # the load may be over before the unload begins
+        bench.load(r.daemon, "4gib", 60)
+        beside = watcher.ask("watch_load", 60, unload="4gib", **asked)
+        bench.unload(r.daemon, "8gib")
+        if beside["overlapped"]:
+            break
+    r.daemon.require_pinned_ring()
+    note = None if beside["overlapped"] else "the load had ended when the unload began"
+    bench.report.row("unload_stall", beside["stall_ms"], alone["stall_ms"], [alone, beside], note, r.log())
+    bench.report.row("unload_while_loading", beside["unload_ms"], note=note)
+
+
 # ---- settings that only hardware can decide
 
 
@@ -208,7 +288,7 @@ def _load_rate(bench, stack, label, rounds, settings):
     r.cache()
     figures = [r.load() for _ in range(rounds)]
     r.daemon.stop()
-    return median(figures), figures
+    return _median(figures, "rate"), figures
 
 
 def copy_modes_step(bench, stack):
@@ -278,10 +358,10 @@ def memory_while_loading(r):
 
     def sample():
         while not over.wait(0.02):
-            samples.append(r.daemon.host_memory())
+            samples.append(host_memory(r.daemon.pid))
 
     sampler = threading.Thread(target=sample, daemon=True)
-    samples.append(r.daemon.host_memory())
+    samples.append(host_memory(r.daemon.pid))
     sampler.start()
     try:
         r.load()

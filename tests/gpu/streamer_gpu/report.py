@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every row that a run may fill in, under a fixed name, and the format of the table and the JSON."""
 
+import itertools
 import json
 import os
 
@@ -15,21 +16,34 @@ CONCURRENCIES = (8, 16, 32)
 PAGES = ("auto", "hugetlb", "4k")
 HIGHER, LOWER = ">=", "<="
 GVISOR = "gVisor's figure, not Linux's: it has neither cachestat nor RWF_NOWAIT, and its warm loads are not warm loads"
+TABLE_LINES = 60
+OUTPUT_CHARACTERS = 11000  # some machines return no more than the end of what a command prints
+GROUPS = (  # rows without a target that share a line of the table: how their names begin
+    *(f"blocks_{block}mib_by_" for block in BLOCKS),
+    *("ceiling_read_hash_h2d_", "ceiling_read_hash_", "ceiling_read_then_h2d_", "ceiling_read_", "ceiling_h2d_16_", "ceiling_h2d_"),
+    *("copies_", "call_register_", "call_", "load_context_", "host_register_"),
+    *("host_copy_registered_", "host_copy_unregistered_", "host_copy_staged_"),
+)
 
 
 def _rows():
     """(name, unit, better, target); a row without a target is informational."""
-    for name in ("h2d_ceiling", "page_cache_ceiling", "disk_ceiling"):
+    for name in ("8gib", "vmm_8gib", "1gib", "30gib"):
+        yield f"warm_{name}", "GiB/s", HIGHER, None
+        yield f"warm_{name}_vs_ceiling", "of ceiling", HIGHER, None if name == "1gib" else 0.9
+        yield f"warm_{name}_vs_smaller", "of the smaller", HIGHER, None
+    for name in ("combined_ceiling", "h2d_ceiling", "page_cache_ceiling", "disk_ceiling"):
         yield name, "GiB/s", HIGHER, None
     for size in SIZES:
         yield f"cold_{size}", "GiB/s", HIGHER, None
-    for name, target in (("1gib", None), ("8gib", 0.9), ("30gib", 0.9), ("vmm_8gib", 0.9)):
-        yield f"warm_{name}", "GiB/s", HIGHER, None
-        yield f"warm_{name}_vs_ceiling", "of ceiling", HIGHER, target
     yield "verify_8gib", "GiB/s", HIGHER, None
-    for name in ("1gib_ipc", "1gib_third", "1gib_vmm", "8gib_ipc", "30gib_ipc", "1gib_torch_ipc", "1gib_torch_vmm",
-                 "30gib_torch"):  # fmt: skip
+    for name in ("1gib_ipc", "1gib_third", "1gib_vmm", "8gib_ipc", "30gib_ipc", "loading_ipc", "loading_vmm",
+                 "restored", "1gib_torch_ipc", "1gib_torch_vmm", "30gib_torch"):  # fmt: skip
         yield f"tensors_differ_{name}", "tensors", LOWER, 0
+    for kind in ("vmm", "ipc"):
+        yield f"llama_tokens_differ_{kind}", "tokens", LOWER, 0
+        yield f"llama_tokens_differ_killed_{kind}", "tokens", LOWER, 0
+        yield f"llama_load_into_{kind}", "ms", LOWER, None
     for size in SIZES:
         yield f"attach_ipc_{size}", "ms", LOWER, None
         yield f"attach_vmm_{size}", "ms", LOWER, None
@@ -37,14 +51,23 @@ def _rows():
         yield f"attach_ipc_16gib_by_{segment}", "ms", LOWER, None
         yield f"attach_ipc_16gib_by_{segment}_vs_bare", "of bare", LOWER, 1.1
         yield f"attach_vmm_16gib_by_{segment}", "ms", LOWER, 10
+    yield "host_memory_beyond_ring", "MiB", LOWER, 64
+    yield "host_cache_evict", "GiB/s", HIGHER, None
+    yield "host_cache_restore", "GiB/s", HIGHER, None
+    yield "unload_stall", "ms", LOWER, None
+    yield "unload_while_loading", "ms", LOWER, None
+    yield "lease_ends_after_kill", "ms", LOWER, None
     yield "context_seconds", "s", LOWER, None
     yield "context_first_load", "ms", LOWER, None
     for name in ("context_daemon", "context_daemon_unloaded", "context_consumer"):
         yield name, "MiB", LOWER, None
     for state in ("destroyed", "retained", "at_start"):
         yield f"load_context_{state}", "ms", LOWER, None
-    yield "host_memory_beyond_ring", "MiB", LOWER, 64
-    yield "lease_ends_after_kill", "ms", LOWER, None
+    for name in CALLS:
+        yield f"call_{name}", "ms", LOWER, None
+    for memory in REGISTERED:
+        yield f"call_register_{memory}", "ms/GiB", LOWER, None
+        yield f"call_register_{memory}_undo", "ms/GiB", LOWER, None
     for name in CEILINGS:
         yield name, "GiB/s", HIGHER, None
     for block in BLOCKS:
@@ -54,12 +77,17 @@ def _rows():
         yield f"copies_{name}", "GiB/s", HIGHER, None
     for pages in PAGES:
         yield f"host_register_{pages}", "ms/GiB", LOWER, None
-        yield f"host_copy_registered_{pages}", "GiB/s", HIGHER, None
-        yield f"host_copy_unregistered_{pages}", "GiB/s", HIGHER, None
+    for how in ("registered", "unregistered", "staged"):
+        for pages in PAGES:
+            yield f"host_copy_{how}_{pages}", "GiB/s", HIGHER, None
     for source in ("warm", "tmpfs"):
+        yield f"loader_{source}_vs_best", "of best", HIGHER, 1.0
         for loader in ("streamerd", *LOADERS):
             yield f"loader_{source}_{loader}", "GiB/s", HIGHER, None
-        yield f"loader_{source}_vs_best", "of best", HIGHER, 1.0
+
+
+CALLS = ("get_info", "free_null", "malloc_2mib", "free_2mib", "malloc_1gib", "free_1gib", "malloc_4gib", "free_4gib")
+REGISTERED = ("huge", "small", "memfd")
 
 
 class Report:
@@ -67,22 +95,22 @@ class Report:
         self.path = path
         self.rows = {n: {"name": n, "unit": u, "better": b, "target": t} for n, u, b, t in _rows()}
         self.hardware, self.steps, self.observations, self.warnings = {}, [], [], []
-        self.doctor, self.running = {}, None
+        self.doctor, self.running, self.ended = {}, None, None
 
     def select(self, prefixes):
         """Rows of other steps are left out of the table and the JSON."""
         self.rows = {name: row for name, row in self.rows.items() if name.startswith(tuple(prefixes))}
 
-    def row(self, name, value, ceiling=None, rounds=None, note=None):
-        """`rounds`: the figures behind the value; `note`: what limits its meaning."""
+    def row(self, name, value, ceiling=None, rounds=None, note=None, log=None):
+        """`rounds`: the figures behind the value; `note`: what limits its meaning; `log`: the end of the daemon's."""
         if name not in self.rows:  # a ceiling that another step's rows contain
             return
-        self.rows[name].update(value=value, ceiling=ceiling)
-        notes = [text for text in (note, GVISOR if self._is_gvisors(self.rows[name]) else None) if text]
-        if notes:
-            self.rows[name]["note"] = "; ".join(notes)
-        if rounds:
-            self.rows[name]["rounds"] = rounds
+        row = self.rows[name]
+        row.update(value=value, ceiling=ceiling)
+        notes = [text for text in (note, GVISOR if self._is_gvisors(row) else None) if text]
+        for key, of in (("note", "; ".join(notes)), ("rounds", rounds), ("log", log)):
+            if of:
+                row[key] = of
         self.write()
 
     def _is_gvisors(self, row):
@@ -132,6 +160,7 @@ class Report:
         return {
             "hardware": self.hardware,
             "running": self.running,
+            "ended": self.ended,
             "rows": rows,
             "observations": self.observations,
             "steps": self.steps,
@@ -139,26 +168,74 @@ class Report:
             "doctor": self.doctor,
         }
 
+    # ---- what is printed
+
     def table(self):
-        yield f"{'row':38} {'value':>11} {'ceiling':>11} {'target':>11}  {'unit':11} reached"
-        for row in self.rows.values():
-            target = "-" if row["target"] is None else f"{row['better']} {row['target']:g}"
-            reached = self.reached(row)
-            if reached == "not measured":
-                reached += f": {row.get('why', 'its step ended before')[:120]}"
-            elif "note" in row:
-                reached += f" ({row['note']})"
-            numbers = (_number(row.get("value")), _number(row.get("ceiling")), target)
-            yield f"{row['name']:38} {numbers[0]:>11} {numbers[1]:>11} {numbers[2]:>11}  {row['unit']:11} {reached}"
-        yield ""
+        """At most TABLE_LINES lines: a row, or a group of rows, each."""
+        lines = [f"{'row':36} {'value':>10} {'ceiling':>10} {'target':>8}  {'unit':10} reached"]
+        for group, rows in itertools.groupby(self.rows.values(), _group):
+            if group is None:
+                lines += [self._line(row) for row in rows]
+            else:
+                lines.append(_group_line(group, list(rows)))
+        return lines[:TABLE_LINES]
+
+    def _line(self, row):
+        target = "-" if row["target"] is None else f"{row['better']} {row['target']:g}"
+        reached = self.reached(row)
+        if reached == "not measured":
+            reached += f": {row.get('why', self.ended or 'its step ended before')[:70]}"
+        elif "note" in row:
+            reached += f" ({row['note'][:70]})"
+        numbers = (_number(row.get("value")), _number(row.get("ceiling")), target)
+        return f"{row['name']:36} {numbers[0]:>10} {numbers[1]:>10} {numbers[2]:>8}  {row['unit']:10} {reached}"
+
+    def details(self):
+        """The lines that follow the table, the most important first."""
+        if self.ended:
+            yield self.ended
         for step in self.steps:
             if step["outcome"] != "ok":
                 yield f"step {step['name']}: {step['outcome']}: {step['text']}"
         for text in self.warnings:
             yield f"the daemon warned: {text}"
+        for row in self.rows.values():
+            stages = [r["stages"] for r in row.get("rounds") or [] if isinstance(r, dict) and r.get("stages")]
+            if stages and row["name"].startswith(("warm_", "cold_")):
+                yield f"{row['name']}, ms by stage in the last round: {_stages(stages[-1])}"
         for it in self.observations:
             yield f"{it['name']}: {it['text']}"
 
+    def printed(self, title):
+        """The table, and as many lines after it as fit."""
+        lines = [title, *self.table()]
+        left = OUTPUT_CHARACTERS - sum(len(line) + 1 for line in lines)
+        details = list(self.details())
+        for i, text in enumerate(details):
+            line = text if len(text) <= 300 else text[:297] + "..."
+            left -= len(line) + 1
+            if left < 100:
+                lines.append(f"({len(details) - i} more lines are in the JSON)")
+                break
+            lines.append(line)
+        return lines
 
-def _number(value):
-    return "-" if value is None else f"{value:.3f}"
+
+def _group(row):
+    if row["target"] is not None:
+        return None
+    return next((prefix for prefix in GROUPS if row["name"].startswith(prefix)), None)
+
+
+def _group_line(prefix, rows):
+    figures = ", ".join(f"{row['name'].removeprefix(prefix)} {_number(row.get('value'), 2)}" for row in rows)
+    why = next((f": {row.get('why', 'not measured')[:60]}" for row in rows if row.get("value") is None), "")
+    return f"{prefix.rstrip('_')}: {figures} {rows[0]['unit']}{why}"
+
+
+def _stages(stages):
+    return ", ".join(f"{name.removesuffix('_ns')} {ns / 1e6:.0f}" for name, ns in stages.items() if ns)
+
+
+def _number(value, digits=3):
+    return "-" if value is None else f"{value:.{digits}f}"

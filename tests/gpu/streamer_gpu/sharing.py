@@ -2,19 +2,21 @@
 """Steps with consumers: bytes read back, attach times, and the state after a process is killed."""
 
 import os
+import shutil
 import signal
 import time
 
+from harness.processes import Failure, Skip
+
 from . import wire
-from .bench import MIB, for_each, median
-from .consumer import Skip
-from .process import Failure
+from .bench import GIB, MIB, for_each, median
 from .report import DEFAULT_SEGMENT, SEGMENTS
 
 SAMPLE = {"every": 8, "limit": MIB}
 WHOLE = {"every": 1, "limit": 0}
 KINDS = {"ipc": "cuda-ipc", "vmm": "cuda-vmm-fd"}
 NOBODY = 65534
+SECONDS = 8  # for what may hang: other namespaces, memory of a daemon that has ended
 ATTACH_SIZES = tuple(f"attach_{kind}_{size}" for kind in KINDS for size in ("1gib", "8gib"))
 ATTACH_SEGMENTS = tuple(f"attach_{kind}_16gib" for kind in KINDS)
 
@@ -57,6 +59,17 @@ def calls_step(bench, stack):
         daemon.stop()
 
     for_each(bench, [("calls", kind) for kind in KINDS.values()], measure)
+
+
+def call_times_step(bench, stack):
+    """What the daemon and the library call, timed one by one; a GPU that other processes use answers differently."""
+    rows = bench.consumer(stack).ask("call_times", 50, ordinal=bench.ordinal, gib=int(GIB * min(1, bench.scale)))
+    for name, figures in rows.items():
+        if isinstance(figures, str):  # a refusal, which is an answer
+            bench.report.why_not([f"call_{name}"], figures)
+            continue
+        scale = 1 / min(1, bench.scale) if name.startswith("register_") else 1
+        bench.report.row(f"call_{name}", median(figures) * scale, rounds=figures)
 
 
 def doctor_step(bench, stack):
@@ -143,8 +156,8 @@ FOREIGN_CLIENTS = {
 def _enter(bench, stack, uid, namespaces):
     consumer = bench.consumer(stack, enter=False, namespaces=namespaces)
     if uid is not None:
-        consumer.ask("become", uid=uid)
-    consumer.ask("enter", ordinal=bench.ordinal)
+        consumer.ask("become", SECONDS, uid=uid)
+    consumer.ask("enter", SECONDS, ordinal=bench.ordinal)
     return consumer
 
 
@@ -164,8 +177,8 @@ def foreign_clients_step(bench, stack):
             os.chmod(daemon.socket, 0o666)
             try:
                 consumer = _enter(bench, stack, uid, namespaces)
-                consumer.ask("attach", socket=daemon.socket, name="tiny")
-                text = _reading(lambda: consumer.ask("compare", 60, path=bench.file("tiny"), **WHOLE))
+                consumer.ask("attach", SECONDS, socket=daemon.socket, name="tiny")
+                text = _reading(lambda: consumer.ask("compare", SECONDS, path=bench.file("tiny"), **WHOLE))
             except Failure as e:
                 text = f"it is not attached ({e})"
             bench.report.observe(f"a consumer: {which}, {kind}", text)
@@ -177,13 +190,13 @@ def bare_ipc_step(bench, stack):
     _require_root(bench)
     for at, exporter_namespaces in (("here", ()), ("in a PID namespace", ("pid",)), ("in both", ("pid", "net"))):
         try:
-            handle = _enter(bench, stack, None, exporter_namespaces).ask("export", ordinal=bench.ordinal)["handle"]
+            handle = _enter(bench, stack, None, exporter_namespaces).ask("export", SECONDS, ordinal=bench.ordinal)["handle"]
         except Failure as e:
             bench.report.observe(f"bare cuda-ipc, exported {at}", f"no: {e}")
             continue
         for which, (uid, namespaces) in {"the same user": (None, ()), **FOREIGN_CLIENTS}.items():
             try:
-                same = _enter(bench, stack, uid, namespaces).ask("open", handle=handle)["same"]
+                same = _enter(bench, stack, uid, namespaces).ask("open", SECONDS, handle=handle)["same"]
                 text = "it opens" if same else "it opens, with other bytes"
             except Failure as e:
                 text = f"no: {e}"
@@ -224,6 +237,26 @@ def sharing_vmm_step(bench, stack):
         bench.report.observe("cuda-vmm-fd", "the driver refuses to map it for reading alone: it is writable")
     compare(bench, consumer, "1gib", "1gib_vmm", WHOLE)
     daemon.ctl("verify", "1gib")
+
+
+def sharing_while_loading_step(bench, stack):
+    """A tensor is announced when all its bytes are in place: each is compared at once, while the others are copied."""
+
+    def measure(row, kind):
+        daemon = bench.daemon(stack, handles=kind)
+        bench.load(daemon, "tiny")
+        consumer, path = bench.consumer(stack), bench.file("8gib")
+        result = consumer.ask("compare_while_loading", 60, socket=daemon.socket, path=path, name="8gib", limit=MIB // 4)
+        bench.report.row(row, result["differing"], note=f"{result['early']} of {result['tensors']} while it loaded")
+        after = consumer.ask("compare", 60, path=path, **SAMPLE)
+        daemon.stop()
+        if not result["complete"]:
+            raise Failure(f"{kind}: not each of {result['tensors']} tensors was announced once")
+        if result["differing"] or after["differing"]:
+            names = ", ".join(result["names"] or after["names"])
+            raise Failure(f"{kind}: {result['differing']} tensors differ when announced, {after['differing']} later: {names}")
+
+    for_each(bench, [(f"tensors_differ_loading_{short}", kind) for short, kind in KINDS.items()], measure)
 
 
 # ---- attach times
@@ -354,7 +387,7 @@ def _reading(ask):
 
 def _detaching(consumer):
     try:
-        consumer.ask("detach", 15)
+        consumer.ask("detach", SECONDS)
     except Failure as e:
         return f"detaching fails ({e})"
     return "detaching works"
@@ -366,11 +399,11 @@ def daemon_killed(bench, stack, kind):
     bench.load(daemon, "1gib")
     consumer = attached(bench, stack, daemon, "1gib")
     daemon.kill()
-    seen = consumer.ask("hangup", 15, timeout=5)
+    seen = consumer.ask("hangup", SECONDS, timeout=5)
     path, observe = bench.file("1gib"), bench.report.observe
     how = "POLLHUP" if seen["hup"] else "readable, no POLLHUP" if seen["readable"] else "nothing within 5 s"
     observe(f"daemon killed, {kind}: streamer_fd()", how)
-    text = _reading(lambda: consumer.ask("compare", 60, path=path, **WHOLE))
+    text = _reading(lambda: consumer.ask("compare", SECONDS, path=path, **WHOLE))
     observe(f"daemon killed, {kind}: what is mapped", text)
     held = (before - bench.free()) / MIB
     observe(f"daemon killed, {kind}: GPU memory while the consumer lives", f"{held:.0f} MiB, its own context included")
@@ -402,7 +435,7 @@ def descriptors_step(bench, stack):
     observe = bench.report.observe
     observe("descriptors alone: GPU memory freed by the daemon's end", f"{freed:.0f} MiB, its context included")
     path = bench.file("1gib")
-    text = _reading(lambda: consumer.ask("compare_held", 60, path=path, **WHOLE))
+    text = _reading(lambda: consumer.ask("compare_held", SECONDS, path=path, **WHOLE))
     observe("descriptors alone: mapped after the daemon's end", text)
     consumer.kill()
     observe("descriptors alone: GPU memory when they are closed", bench.await_free(before))
@@ -411,12 +444,17 @@ def descriptors_step(bench, stack):
 # ---- torch
 
 
+def torch_device(bench, size):
+    """torch's name of the device, and the daemon's where it is another one."""
+    if not bench.fake():
+        return f"cuda:{bench.ordinal}", None
+    return "cpu", {"device": "host", "budget": size + 256 * MIB}
+
+
 def _torch_compare(bench, stack, row, label, kind):
     """Every tensor through DLPack, and one matrix product. torch does not see fake GPUs: there the host's memory takes
     their place."""
-    device, place = f"cuda:{bench.ordinal}", None
-    if bench.fake():
-        device, place = "cpu", f"device: host\n    budget: {bench.size(label) + 256 * MIB}"
+    device, place = torch_device(bench, bench.size(label))
     daemon = bench.daemon(stack, handles=kind, device=place)
     bench.load(daemon, label, 120)
     result = attached(bench, stack, daemon, label).ask("torch", 150, path=bench.file(label), device=device)
@@ -444,3 +482,57 @@ def sharing_30gib_step(bench, stack):
     daemon = bench.daemon(stack)
     bench.load(daemon, "30gib", 120)
     compare(bench, attached(bench, stack, daemon, "30gib"), "30gib", "30gib_ipc", SAMPLE)
+
+
+# ---- a model of transformers
+
+TOKENS = 16
+LLAMA = "llama"
+
+
+def _tokens_differ(consumers, expected):
+    for consumer in consumers:
+        consumer.send("tokens", count=TOKENS)
+    answers = [consumer.receive("tokens", 30) for consumer in consumers]
+    return sum(a != b for answer in answers for a, b in zip(answer, expected))
+
+
+def language_model_step(bench, stack):
+    """A random Llama whose parameters are the daemon's memory, in two processes at once that both ask for the load;
+    its tokens, and those of the same model read by safetensors. Then the daemon is killed under them."""
+    device, place = torch_device(bench, 3 * GIB)
+    folder = os.path.join(bench.folder, LLAMA)
+    os.mkdir(folder)
+    stack.callback(shutil.rmtree, folder, True)
+    reference = bench.consumer(stack, enter=False)
+    reference.ask("write_language_model", 90, folder=folder, device=device, tiny=bench.small)
+    facts = reference.ask("open_language_model", 60, folder=folder, device=device)
+    expected = reference.ask("tokens", 30, count=TOKENS)
+    bench.report.observe("a model of transformers, by safetensors", f"{facts['ms']:.0f} ms; {facts['versions']}")
+    reference.kill()
+
+    def measure(short, kind):
+        daemon = bench.daemon(stack, handles=kind, device=place)
+        consumers = [bench.consumer(stack, enter=False) for _ in range(2)]
+        for consumer in consumers:
+            asked = {"folder": folder, "device": device, "socket": daemon.socket, "name": LLAMA}
+            consumer.send("open_language_model", **asked)
+        facts = [consumer.receive("open_language_model", 60) for consumer in consumers]
+        bench.report.row(f"llama_load_into_{short}", min(f["ms"] for f in facts), note="two at once, the load included")
+        if any(f["resident"] != f["parameters"] for f in facts):
+            raise Failure(f"{kind}: not each of {facts[0]['parameters']} parameters is the daemon's memory on {device}")
+        bench.report.row(f"llama_tokens_differ_{short}", _tokens_differ(consumers, expected))
+        daemon.kill()
+        bench.report.row(f"llama_tokens_differ_killed_{short}", _tokens_differ(consumers, expected))
+        for consumer in consumers:
+            consumer.kill()
+
+    failures = []
+    for short, kind in reversed(KINDS.items()):
+        try:
+            measure(short, kind)
+        except Failure as e:
+            bench.report.why_not([f"llama_{what}_{short}" for what in ("tokens_differ", "load_into")], str(e))
+            failures.append(e)
+    if failures:
+        raise failures[0]

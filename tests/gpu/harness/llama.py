@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -27,11 +28,11 @@ SMALL = Size(4, 256, 704, 8, 4, 1024)  # 7 MB
 LARGE = Size(22, 2048, 5632, 32, 4, 32000)  # 2.05 GiB, 201 tensors
 
 
-def _weights(size: Size) -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(1)
+def _weights(size: Size, device: str) -> dict[str, torch.Tensor]:
+    generator = torch.Generator(device).manual_seed(1)
 
     def random(*shape: int) -> torch.Tensor:
-        return (torch.randn(*shape, generator=generator) * 0.05).to(torch.bfloat16)
+        return (torch.randn(*shape, generator=generator, device=device) * 0.05).to(torch.bfloat16).cpu()
 
     def ones() -> torch.Tensor:
         return torch.ones(size.hidden, dtype=torch.bfloat16)
@@ -71,11 +72,8 @@ def _merged(weights: dict[str, torch.Tensor], size: Size) -> dict[str, torch.Ten
     return state
 
 
-def write(folder: Path, size: Size) -> None:
-    """folder/checkpoint and folder/state, with the same weights. Nothing is written where both are complete."""
-    if (folder / "complete").exists():
-        return
-    config = {
+def _config(size: Size) -> dict[str, Any]:
+    return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "hidden_size": size.hidden,
@@ -93,12 +91,24 @@ def write(folder: Path, size: Size) -> None:
         "bos_token_id": 1,
         "eos_token_id": 2,
     }
-    weights = _weights(size)
-    for name, file, tensors in (
-        ("checkpoint", "model.safetensors", weights),
-        ("state", "model-rank-0-part-0.safetensors", _merged(weights, size)),
-    ):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        (folder / name / "config.json").write_text(json.dumps(config))
-        save_file(tensors, folder / name / file, metadata={"format": "pt"})
+
+
+def _write(folder: Path, file: str, size: Size, tensors: dict[str, torch.Tensor]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(_config(size)))
+    save_file(tensors, folder / file, metadata={"format": "pt"})
+
+
+def write_checkpoint(folder: Path, size: Size, device: str = "cpu") -> None:
+    """`device`: where torch makes the weights; they differ between kinds of device."""
+    _write(folder, "model.safetensors", size, _weights(size, device))
+
+
+def write(folder: Path, size: Size) -> None:
+    """folder/checkpoint and folder/state, with the same weights. Nothing is written where both are complete."""
+    if (folder / "complete").exists():
+        return
+    weights = _weights(size, "cpu")
+    _write(folder / "checkpoint", "model.safetensors", size, weights)
+    _write(folder / "state", "model-rank-0-part-0.safetensors", size, _merged(weights, size))
     (folder / "complete").touch()

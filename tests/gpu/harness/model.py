@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models to load: one safetensors file each, with the tensors of a decoder of 36 layers or so.
+"""Models to load: one safetensors file each, of a given table of tensors; and the page cache of files.
 
 Contents are windows of one block of random bytes, each at another offset, so a file is written at
 the speed of memory, and a tensor at a wrong place, or a block that is read twice, differs."""
@@ -38,6 +38,11 @@ def tensor_table(size):
     return table + [("model.norm.weight", [h]), ("lm_head.weight", [16 * h, h])]
 
 
+def small_table():
+    """Thousands of tensors whose sizes are no multiples of anything."""
+    return [(f"small.{i}", [33 + i % 90]) for i in range(20000)]
+
+
 def header_bytes(table):
     entries, at = {}, 0
     for name, shape in table:
@@ -68,13 +73,9 @@ def write_data(fd, offset, size, pool):
             job.result()
 
 
-def small_table():
-    """Thousands of tensors whose sizes are no multiples of anything."""
-    return [(f"small.{i}", [33 + i % 90]) for i in range(20000)]
-
-
 def make(path, table):
-    """Writes the file into the page cache; cold loads write it back (drop_cache)."""
+    """Writes the file, of [(name, shape)] in BF16, into the page cache; cold loads write it back (drop_cache). Returns
+    its size."""
     pool = os.urandom(POOL)
     header, data = header_bytes(table)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -103,9 +104,20 @@ def drop_cache(path):
     os.close(fd)
 
 
+def in_memory(path):
+    """Whether the file is in a tmpfs, whose page cache is the file."""
+    device = os.stat(path).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    with open("/proc/self/mountinfo") as f:
+        mounts = [line.split() for line in f]
+    return any(m[2] == number and m[m.index("-") + 1] == "tmpfs" for m in mounts)
+
+
 def cached_share(path):
     """The share of the file that is in the page cache, by 64 pages; None where the kernel cannot be asked. The advice
     prevents read-ahead by the question itself."""
+    if in_memory(path):
+        return 1.0
     fd, page = os.open(path, os.O_RDONLY), bytearray(4096)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
     pages, hits = os.fstat(fd).st_size // 4096, 0
