@@ -1,53 +1,50 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Small files beside the weights of a source, read by the daemon. A file arrives as a sealed memfd, which is copied and
- * closed at once: its memory counts as the daemon's while it is open.
+ * Small files beside the weights of a source, read by the daemon. A file arrives in pages; the daemon keeps a larger
+ * one in memory until the last page has been requested.
  */
 #include "client/args.h"
 #include "client/channel.h"
 #include "client/source.h"
 #include "client/util.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
-#include <unistd.h>
+#include <string.h>
 
 #define CONTENTS_MAX (UINT64_C(1) << 30) /* more than any daemon sends */
 
 /* ---- contents ---- */
 
-static int read_all(const struct streamer_client *c, int fd, char *to, uint64_t size)
-{
-        for (uint64_t at = 0; at < size;) {
-                ssize_t n = pread(fd, to + at, size - at, (off_t)at);
-                if (n < 0 && errno == EINTR)
-                        continue;
-                if (n <= 0)
-                        return fail(c, STREAMER_EPROTO,
-                                    "fetch: the daemon sent less than the %" PRIu64 " bytes it named", size);
-                at += (uint64_t)n;
-        }
-        to[size] = '\0';
-        return 0;
-}
+struct contents {
+        char *data; /* size + 1 bytes; NULL before the first page */
+        uint64_t size, at;
+        uint64_t more; /* the transfer whose next page follows; 0: none does */
+};
 
-static int take_contents(const struct streamer_client *c, const struct call *call, void **data, uint64_t *size)
+static int take_page(const struct streamer_client *c, const struct call *call, struct contents *contents)
 {
-        uint64_t fd, bytes;
-        const msgpack_object *contents = object_get(&call->reply.unpacked.data, "contents");
-        if (!contents || !object_u64(contents, "fd", &fd) || !object_u64(contents, "size", &bytes) ||
-            fd >= call->n_fds || bytes > CONTENTS_MAX)
+        const msgpack_object *reply = &call->reply.unpacked.data;
+        const char *page;
+        uint64_t size;
+        size_t n;
+        if (!object_u64(reply, "size", &size) || size > CONTENTS_MAX || !object_bin(reply, "data", &page, &n) ||
+            (contents->data && size != contents->size) || n > size - contents->at)
                 return fail(c, STREAMER_EPROTO, "fetch: the daemon's reply has no valid contents");
-        cleanup_free char *copy = malloc(bytes + 1);
-        if (!copy)
-                return fail(c, STREAMER_ENOMEM, "fetch: no memory for %" PRIu64 " bytes", bytes);
-        int rc = read_all(c, call->fds[fd], copy, bytes);
-        if (rc != 0)
-                return rc;
-        *data = copy;
-        *size = bytes;
-        copy = NULL;
+        if (!contents->data)
+                contents->data = malloc(size + 1);
+        if (!contents->data)
+                return fail(c, STREAMER_ENOMEM, "fetch: no memory for %" PRIu64 " bytes", size);
+        if (n > 0)
+                memcpy(contents->data + contents->at, page, n);
+        contents->size = size;
+        contents->at += n;
+        if (!object_u64(reply, "more", &contents->more))
+                contents->more = 0;
+        if ((contents->more != 0) != (contents->at < size) || (contents->more != 0 && n == 0))
+                return fail(c, STREAMER_EPROTO, "fetch: the daemon sent %" PRIu64 " of %" PRIu64 " bytes", contents->at,
+                            size);
+        contents->data[contents->at] = '\0';
         return 0;
 }
 
@@ -59,7 +56,6 @@ static int64_t deadline_of(const struct streamer_client *c)
 
 int streamer_fetch(streamer_client *client, const char *source, const char *file, void **data, uint64_t *size)
 {
-        struct call call = {0};
         cleanup_free char *resolved = NULL;
         int rc = args_client(client, "fetch");
         if (rc == 0)
@@ -74,13 +70,24 @@ int streamer_fetch(streamer_client *client, const char *source, const char *file
                 rc = source_resolve(source, &resolved, client->serial);
         if (rc != 0)
                 return rc;
-        struct request request = {.verb = VERB_fetch, .u.fetch = {.source = resolved, .file = file}};
-        rc = channel_call(client, &request, &call, deadline_of(client));
-        if (rc != 0)
+        struct contents contents = {.data = NULL};
+        do {
+                struct call call = {0};
+                struct request request = {.verb = VERB_fetch,
+                                          .u.fetch = {.source = resolved, .file = file, .more = contents.more}};
+                rc = channel_call(client, &request, &call, deadline_of(client));
+                if (rc == 0) {
+                        rc = take_page(client, &call, &contents);
+                        call_deinit(&call);
+                }
+        } while (rc == 0 && contents.more != 0);
+        if (rc != 0) {
+                free(contents.data);
                 return rc;
-        rc = take_contents(client, &call, data, size);
-        call_deinit(&call);
-        return rc;
+        }
+        *data = contents.data;
+        *size = contents.size;
+        return 0;
 }
 
 /* ---- list ---- */

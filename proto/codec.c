@@ -339,6 +339,16 @@ bool object_str(const msgpack_object *map, const char *key, const char **s, size
         return true;
 }
 
+bool object_bin(const msgpack_object *map, const char *key, const char **data, size_t *len)
+{
+        const msgpack_object *o = object_get(map, key);
+        if (!o || o->type != MSGPACK_OBJECT_BIN)
+                return false;
+        *data = o->via.bin.ptr;
+        *len = o->via.bin.size;
+        return true;
+}
+
 bool object_str_eq(const msgpack_object *map, const char *key, const char *want)
 {
         const char *s;

@@ -92,6 +92,7 @@ const msgpack_object *object_get(const msgpack_object *map, const char *key);
 bool object_u64(const msgpack_object *map, const char *key, uint64_t *out);
 bool object_bool(const msgpack_object *map, const char *key, bool *out);
 bool object_str(const msgpack_object *map, const char *key, const char **s, size_t *len);
+bool object_bin(const msgpack_object *map, const char *key, const char **data, size_t *len);
 bool object_str_eq(const msgpack_object *map, const char *key, const char *want);
 
 #endif

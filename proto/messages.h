@@ -113,7 +113,8 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
         F(probe, STR, device, false, 255)
 #define FIELDS_fetch(F) \
         F(fetch, STR, source, true, PROTO_TEXT_MAX) \
-        F(fetch, STR, file, false, PROTO_FILE_MAX)
+        F(fetch, STR, file, false, PROTO_FILE_MAX) \
+        F(fetch, U64, more, false, 0)
 #define FIELDS_publish_find(F) \
         F(publish_find, STR, model, true, PROTO_NAME_MAX) \
         F(publish_find, STRLIST, key, false, PROTO_KEY_MAX) \

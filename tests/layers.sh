@@ -51,7 +51,8 @@ daemon/serve/limits
 daemon/serve/server_state
 daemon/serve/access daemon/serve/reply
 daemon/serve/session
-daemon/serve/deferred
+daemon/serve/deferred daemon/serve/file_transfer
+daemon/serve/verb_task
 daemon/serve/events
 daemon/serve/monitor
 daemon/serve/server

@@ -178,7 +178,8 @@ const struct verb verbs[] = {
          .summary = "Copy small files beside the weights of a source, such as config.json",
          .about = "The daemon reads them with its credentials and below its roots; each may have 64 MiB. Without a\n"
                   "FILE all that the source lists are copied: files that are not hidden and hold no weights. An\n"
-                  "https:// source lists nothing; name its files. Requires the role 'load'.",
+                  "https:// source lists nothing; name its files. A file that is not complete after http.patience +\n"
+                  "http.tries x http.stall of the configuration (3 minutes) ends with timeout. Requires the role 'load'.",
          .examples = "streamerctl fetch s3://models/llama-3-8b/ --output llama-3-8b\n"
                      "streamerctl fetch hf://meta-llama/Llama-3.1-8B config.json tokenizer.json\n"
                      "streamerctl fetch /models/llama-3-8b --list"},

@@ -89,6 +89,14 @@ int quota_reserve(struct quotas *users, uid_t uid, struct quota_charge *charge, 
         return 0;
 }
 
+void quota_adjust(struct quota_charge *charge, uint64_t amount)
+{
+        if (charge->user == NULL)
+                return;
+        charge->user->held[charge->slot] += amount - charge->amount;
+        charge->amount = amount;
+}
+
 void quota_commit(struct quota_charge *charge)
 {
         if (charge->user == NULL || charge->amount > 0)

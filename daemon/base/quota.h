@@ -31,7 +31,11 @@ enum quota_slot {
 #define X(slot, name, text) QUOTA_##slot,
         QUOTA_SLOTS(X)
 #undef X
-                QUOTA_SLOT_COUNT
+                QUOTA_SLOT_COUNT,
+        /* Shares of what all users use; no setting names them. */
+        QUOTA_FDS = QUOTA_SLOT_COUNT, /* descriptors on their way to clients */
+        QUOTA_FETCHED,                /* bytes of files that are fetched */
+        QUOTA_HELD_COUNT
 };
 const char *quota_slot_name(enum quota_slot slot);
 
@@ -43,7 +47,7 @@ struct quota_user {
         struct list link;
         uid_t uid;
         unsigned n_charges;
-        uint64_t held[QUOTA_SLOT_COUNT];
+        uint64_t held[QUOTA_HELD_COUNT];
 };
 
 /* The limits of a request's user, and the rule they come from. */
@@ -68,13 +72,16 @@ struct quota_user *quotas_find(const struct quotas *users, uid_t uid);
 /* STREAMER_ELIMIT names uid, figures and rule; STREAMER_ENOMEM. `charge` must be empty. */
 int quota_charge(struct quotas *users, uid_t uid, struct quota_charge *charge, enum quota_slot slot, uint64_t amount,
                  const struct quota_limits *limits, struct error *error);
-/* What the user held before the daemon restarted: charged beyond any limit. STREAMER_ENOMEM. */
+/* Beyond any limit: what the user held before the daemon restarted, and shares, which the caller checks.
+ * STREAMER_ENOMEM. */
 int quota_charge_restored(struct quotas *users, uid_t uid, struct quota_charge *charge, enum quota_slot slot,
                           uint64_t amount);
 /* For an object that will replace a charged one: charges nothing until quota_commit(). Refused where the user is over
  * the limit: earlier replaced objects still exist. */
 int quota_reserve(struct quotas *users, uid_t uid, struct quota_charge *charge, enum quota_slot slot,
                   const struct quota_limits *limits, struct error *error);
+/* Changes the amount; accepts an empty charge. */
+void quota_adjust(struct quota_charge *charge, uint64_t amount);
 void quota_commit(struct quota_charge *charge); /* forgives one that is empty or counted */
 void quota_discharge(struct quota_charge *charge);
 

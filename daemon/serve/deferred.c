@@ -23,6 +23,13 @@ struct deferred *deferred_new(struct session *session, struct request *request)
         return d;
 }
 
+/* The session has one unanswered request less. */
+static void release(struct session *session)
+{
+        session->n_deferred--;
+        conn_hold(session->conn, session->n_deferred >= session->server->limits->requests_per_client);
+}
+
 static void on_deadline_closed(uv_handle_t *deadline)
 {
         free(deadline->data);
@@ -39,20 +46,20 @@ void deferred_free(struct deferred *d)
                 uv_close((uv_handle_t *)&d->deadline, on_deadline_closed);
         else
                 free(d);
-        if (session != NULL) {
-                session->n_deferred--;
-                conn_hold(session->conn, session->n_deferred >= session->server->limits->requests_per_client);
-        }
+        if (session != NULL)
+                release(session);
 }
 
 void deferred_orphan(struct deferred *d)
 {
+        struct session *session = d->session;
         list_remove(&d->in_session);
         d->session = NULL;
-        __atomic_store_n(&d->given_up, true, __ATOMIC_RELAXED);
-        verify_stop(&d->verify);
-        if (!d->has_worker)
+        if (d->orphaned != NULL)
+                d->orphaned(d);
+        else if (!d->has_worker)
                 deferred_free(d);
+        release(session);
 }
 
 /* ---- waiting ---- */

@@ -12,22 +12,23 @@ struct deferred;
 /* Answers now, or returns false: the request waits for a change. `deferred` is NULL in deferred_wait(). */
 typedef bool deferred_try_fn(struct session *session, const struct request *request, const struct deferred *deferred);
 
+struct verb_task;
+
 /* A request that is answered by a change (attach, wait, unload), by the end of a load (a dry run), by either (a load
- * that attaches) or by a worker (verify, ps). One that a worker has outlives its session. */
+ * that attaches) or by a task (verb_task.h), which may outlive its session. */
 struct deferred {
         struct list in_session, in_server; /* in_server: in waiting, expired or reloads */
-        struct session *session;           /* NULL: the client has disconnected */
+        struct session *session;           /* NULL: the client has disconnected, or is answered */
         struct request request;
         deferred_try_fn *try;    /* when something has changed, if it waits for that */
         const char *model;       /* what it waits for, in the error of its deadline; the request's */
         uv_timer_t deadline;     /* `data` NULL: none */
         uint64_t rechecked;      /* server->changes when it was rechecked last */
-        uint64_t generation;     /* the one that is verified; an unload waits for its end, or older ones' */
+        uint64_t generation;     /* an unload waits for its end, or older ones' */
         struct load_watch watch; /* a dry run, a load that attaches */
-        struct verify verify;
-        bool has_worker; /* which frees it, also after the client has disconnected */
-        bool given_up;   /* atomic: the client has disconnected, and a worker may end early */
-        uint64_t n_verified, verified_tensors, verified_bytes; /* devices so far, and what they have */
+        bool has_worker;         /* which frees it, also after the client has disconnected */
+        struct verb_task *task;  /* which frees it */
+        void (*orphaned)(struct deferred *deferred); /* of the task */
 };
 
 /* Takes the request's memory over. NULL on ENOMEM: the request was answered with that. */
@@ -42,7 +43,7 @@ void deferred_wait(struct session *session, struct request *request, deferred_tr
 /* From now on a change lets `try` answer. */
 void deferred_await_change(struct deferred *deferred, deferred_try_fn *try);
 
-/* The client has disconnected: frees it, unless a worker has it. */
+/* The client has disconnected, or is answered: frees it, unless a task has it. */
 void deferred_orphan(struct deferred *deferred);
 
 /* ---- the server's ---- */

@@ -9,6 +9,8 @@
 #include "daemon/serve/deferred.h"
 #include "daemon/serve/events/events.h"
 #include "daemon/serve/monitor/monitor.h"
+#include "daemon/serve/file_transfer.h"
+#include "daemon/serve/verb_task.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -187,6 +189,8 @@ static void on_second(uv_timer_t *timer)
         loads_check_prefault(server->loads);
         list_each_item_safe (struct conn, conn, &server->conns, link)
                 conn_tick(conn, now_ns());
+        verb_tasks_tick(server, now_ns());
+        transfers_tick(server, now_ns());
         log_tick();
         manager_send_status(server);
         server->session_ops->tick(server);
@@ -323,7 +327,10 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         event_log_init(&server->event_log);
         round_robin_init(&server->progress_round);
         list_init(&server->reloads);
-        list_init(&server->fetches);
+        list_init(&server->shares);
+        list_init(&server->started);
+        list_init(&server->file_memory);
+        list_init(&server->transfers);
         desired_init(&server->desired, server->loads, server->pool);
         server->desired.changed = on_desired_changed;
         server->desired.allow = access_check_restored;

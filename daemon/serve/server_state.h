@@ -104,8 +104,11 @@ struct server {
         struct loop_task notify;
         struct loop_task shutdown;         /* notifies all of the daemon's end */
         struct round_robin progress_round; /* of struct op, through `notify` */
-        struct list fetches;               /* of struct fetch: files that wait for memory */
-        uint64_t fetch_bytes;              /* of files that are read for clients */
+        struct list shares, started;       /* of struct verb_share; of struct verb_task */
+        struct list file_memory;           /* of struct file_memory, that waits */
+        uint64_t file_bytes;               /* that is in use */
+        struct list transfers;             /* of struct transfer */
+        uint64_t last_transfer;
         struct quotas users;
         uint64_t n_conns;
         char last_status[STATUS_MAX]; /* the last STATUS= */

@@ -20,22 +20,47 @@ void session_reply(struct writer *writer, uint64_t id, size_t n_fields)
         writer_reply(writer, id, n_fields);
 }
 
+/* Those that were sent since the last count may still be in flight. A count asks the kernel about each connection, so
+ * it is made only when a limit would be exceeded. */
+static void recount_fds(struct server *server)
+{
+        uint64_t now = now_ns();
+        if (now < server->fds_counted_ns + RECOUNT_NS)
+                return;
+        server->fds_counted_ns = now;
+        server->fds_out = 0;
+        list_each_item (struct conn, conn, &server->conns, link) {
+                struct session *session = conn->context;
+                quota_adjust(&session->fds, conn_fds_in_flight(conn));
+                server->fds_out += session->fds.amount;
+        }
+}
+
+/* Half of those of all users, and those of one reply at least. */
+static uint64_t fds_share(const struct session *session)
+{
+        uint64_t all = session->server->limits->fds_in_flight;
+        if (access_limits(session->server, session->conn).unlimited)
+                return all;
+        return all / 2 > FRAME_FDS_MAX ? all / 2 : FRAME_FDS_MAX;
+}
+
 int session_check_fds(struct session *session, unsigned n, const char *verb, struct error *error)
 {
         struct server *server = session->server;
-        uint64_t now = now_ns();
+        const struct quota_user *user = session->fds.user;
+        uint64_t share = fds_share(session), all = server->limits->fds_in_flight;
         if (session->conn->fds_sent > 0 && conn_fds_in_flight(session->conn) + n > server->limits->fds_per_client)
                 return error_set(error, STREAMER_ELIMIT,
                                  "%s: this client does not take its descriptors (limits.fds_per_client)", verb);
-        /* All that were sent since the last count may still be in flight. A count asks the kernel about each
-         * connection, so it is made only when that number would exceed the limit. */
-        if (server->fds_out + n > server->limits->fds_in_flight && now >= server->fds_counted_ns + RECOUNT_NS) {
-                server->fds_out = 0;
-                server->fds_counted_ns = now;
-                list_each_item (struct conn, conn, &server->conns, link)
-                        server->fds_out += conn_fds_in_flight(conn);
-        }
-        if (server->fds_out + n > server->limits->fds_in_flight)
+        if (server->fds_out + n > all || user->held[QUOTA_FDS] + n > share)
+                recount_fds(server);
+        if (user->held[QUOTA_FDS] + n > share)
+                return error_set(error, STREAMER_ELIMIT,
+                                 "%s: uid %u has %" PRIu64 " of %" PRIu64
+                                 " descriptors on their way to its clients (half of limits.fds_in_flight)",
+                                 verb, (unsigned)user->uid, user->held[QUOTA_FDS], share);
+        if (server->fds_out + n > all)
                 return error_set(error, STREAMER_ELIMIT,
                                  "%s: too many descriptors are on their way to clients (limits.fds_in_flight)", verb);
         return 0;
@@ -44,6 +69,7 @@ int session_check_fds(struct session *session, unsigned n, const char *verb, str
 void session_send_fds(struct session *session, struct writer *writer, const int *fds, size_t n_fds)
 {
         session->server->fds_out += n_fds;
+        quota_adjust(&session->fds, session->fds.amount + n_fds);
         session->server->session_ops->notify(session);
         conn_send(session->conn, writer, fds, n_fds);
 }
@@ -143,6 +169,8 @@ static void on_closed(struct conn *conn)
         list_remove(&conn->link);
         server->n_conns--;
         idle_reset(&server->idle, now_ns());
+        server->fds_out -= session->fds.amount;
+        quota_discharge(&session->fds);
         quota_discharge(&session->charge);
         server->session_ops->closed(session);
         free(session->subject);
@@ -156,13 +184,17 @@ static void on_drained(struct conn *conn)
         session->server->session_ops->drained(session);
 }
 
-/* When it is accepted, and again when its user becomes known. */
+/* When it is accepted, and again when its user becomes known, before any descriptor is sent. */
 static void charge_connection(struct conn *conn)
 {
         struct session *session = conn->context;
         struct error error = {0};
         quota_discharge(&session->charge);
-        if (access_charge(session->server, conn, &session->charge, QUOTA_CONNECTIONS, 1, &error) == 0)
+        quota_discharge(&session->fds);
+        int r = access_charge(session->server, conn, &session->charge, QUOTA_CONNECTIONS, 1, &error);
+        if (r == 0 && quota_charge_restored(&session->server->users, conn->caller.uid, &session->fds, QUOTA_FDS, 0) < 0)
+                r = error_set(&error, STREAMER_ENOMEM, "no memory");
+        if (r == 0)
                 return;
         session_error(session, 0, &error);
         conn_close(conn, true);
@@ -183,6 +215,7 @@ void session_new(struct server *server, int fd)
         list_init(&session->leases);
         list_init(&session->publications);
         list_init(&session->deferred);
+        list_init(&session->transfers);
         session->conn = conn_new_consume_fd(server->loop, fd, &conn_ops, &server->limits->conn, &server->turn);
         if (session->conn == NULL) {
                 free(session);

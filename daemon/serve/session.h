@@ -46,10 +46,11 @@ struct session {
         struct list leases;       /* of struct lease, by in_owner */
         struct list publications; /* of struct publication, by in_session */
         struct list deferred;     /* of struct deferred, by in_session */
+        struct list transfers;    /* of struct transfer */
         uint64_t n_leases, n_deferred;
-        uint64_t fetch_bytes;       /* of files that are read for it */
         struct probe *probe;        /* at most one; ends with the session */
         struct quota_charge charge; /* the connection */
+        struct quota_charge fds;    /* descriptors that it may not have received yet */
 };
 
 #define MS UINT64_C(1000000) /* in nanoseconds */
@@ -59,8 +60,8 @@ struct session {
 /* A reply: begun, and sent once its fields are written. */
 void session_reply(struct writer *writer, uint64_t id, size_t n_fields);
 void session_send(struct session *session, struct writer *writer);
-/* May a reply to this verb bring n descriptors more (limits.fds_per_client, limits.fds_in_flight)? 0, or
- * STREAMER_ELIMIT. */
+/* May a reply to this verb bring n descriptors more (limits.fds_per_client, limits.fds_in_flight, the user's share of
+ * these)? 0, or STREAMER_ELIMIT. */
 int session_check_fds(struct session *session, unsigned n, const char *verb, struct error *error);
 /* As session_send(), with descriptors, which are counted. */
 void session_send_fds(struct session *session, struct writer *writer, const int *fds, size_t n_fds);

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #define FILE_MAX ((size_t)64 << 20)
+#define PAGE ((size_t)512 << 10)
 
 /* ---- a web server ---- */
 
@@ -109,7 +110,7 @@ static void make_sparse(const char *name, size_t size)
 
 /* ---- local files ---- */
 
-static const size_t sizes[] = {0, 1, 4095, 4096, 4097, 131072, (1 << 20) + 3, (17 << 20) + 1};
+static const size_t sizes[] = {0, 1, 4095, 4096, 4097, 131072, PAGE, PAGE + 1, 2 * PAGE, (1 << 20) + 3, (17 << 20) + 1};
 
 START_TEST(a_file_of_any_size)
 {
@@ -246,27 +247,93 @@ START_TEST(more_concurrent_files_than_memory_allows)
 }
 END_TEST
 
-/* The descriptors that its replies bring are few enough to be sent, and its bytes are waited for in turn. */
+static void send_fetch(struct wire *w, uint64_t id, const char *file, uint64_t more)
+{
+        struct request request = {
+                .verb = VERB_fetch, .id = id, .u.fetch = {.source = fixture_root(), .file = file, .more = more}};
+        ck_assert(wire_request(w, &request));
+}
+
+/* The bytes of the reply; *more 0: the last ones. */
+static size_t read_page(struct wire *w, uint64_t *id, uint64_t *more)
+{
+        const char *data;
+        size_t n = 0;
+        bool ok = false;
+        ck_assert(wire_read(w));
+        const msgpack_object *reply = &w->reply.unpacked.data;
+        ck_assert(object_bool(reply, "ok", &ok) && ok && object_u64(reply, "id", id));
+        ck_assert(object_bin(reply, "data", &data, &n));
+        if (!object_u64(reply, "more", more))
+                *more = 0;
+        return n;
+}
+
+/* Those whose bytes exceed the user's share wait until pages of the others are read. */
 START_TEST(many_requests_of_one_client)
 {
         struct wire w;
         enum { FETCHES = 12 };
+        size_t got[2 + FETCHES] = {0};
         make_sparse("much.json", FILE_MAX / 4);
         wire_open(&w, &test_daemon);
         wire_hello(&w);
-        for (uint64_t id = 2; id < 2 + FETCHES; id++) {
-                struct request request = {
-                        .verb = VERB_fetch, .id = id, .u.fetch = {.source = fixture_root(), .file = "much.json"}};
-                ck_assert(wire_request(&w, &request));
+        for (uint64_t id = 2; id < 2 + FETCHES; id++)
+                send_fetch(&w, id, "much.json", 0);
+        for (int left = FETCHES; left > 0;) {
+                uint64_t id = 0, more;
+                size_t n = read_page(&w, &id, &more);
+                got[id] += n;
+                if (more != 0)
+                        send_fetch(&w, id, "much.json", more);
+                left -= more == 0;
         }
-        for (int i = 0; i < FETCHES; i++) {
-                bool ok = false;
-                ck_assert(wire_read(&w));
-                object_bool(&w.reply.unpacked.data, "ok", &ok);
-                ck_assert(ok);
-        }
+        for (size_t id = 2; id < 2 + FETCHES; id++)
+                ck_assert_uint_eq(got[id], FILE_MAX / 4);
         wire_close(&w);
         must(truncate(fixture_path("much.json"), 0));
+}
+END_TEST
+
+START_TEST(pages_of_a_transfer_that_has_ended)
+{
+        struct wire w;
+        uint64_t id, more, last = 0;
+        make_sparse("paged.json", PAGE + 1);
+        wire_open(&w, &test_daemon);
+        wire_hello(&w);
+        send_fetch(&w, 2, "paged.json", 0);
+        ck_assert_uint_eq(read_page(&w, &id, &last), PAGE);
+        ck_assert_uint_ne(last, 0);
+        send_fetch(&w, 3, "paged.json", last);
+        ck_assert_uint_eq(read_page(&w, &id, &more), 1);
+        ck_assert_uint_eq(more, 0);
+        send_fetch(&w, 4, "paged.json", last);
+        ck_assert(wire_read_code(&w, "not-found"));
+        wire_close(&w);
+        must(truncate(fixture_path("paged.json"), 0));
+}
+END_TEST
+
+/* Another connection's transfer cannot be read. */
+START_TEST(a_transfer_of_another_connection)
+{
+        struct wire w, other;
+        uint64_t id, more;
+        make_sparse("paged.json", PAGE + 1);
+        wire_open(&w, &test_daemon);
+        wire_hello(&w);
+        wire_open(&other, &test_daemon);
+        wire_hello(&other);
+        send_fetch(&w, 2, "paged.json", 0);
+        ck_assert_uint_eq(read_page(&w, &id, &more), PAGE);
+        send_fetch(&other, 2, "paged.json", more);
+        ck_assert(wire_read_code(&other, "not-found"));
+        send_fetch(&w, 3, "paged.json", more);
+        ck_assert_uint_eq(read_page(&w, &id, &more), 1);
+        wire_close(&w);
+        wire_close(&other);
+        must(truncate(fixture_path("paged.json"), 0));
 }
 END_TEST
 
@@ -458,6 +525,8 @@ int main(void)
         tcase_add_test(tests, a_file_that_is_too_large);
         tcase_add_test(tests, more_concurrent_files_than_memory_allows);
         tcase_add_test(tests, many_requests_of_one_client);
+        tcase_add_test(tests, pages_of_a_transfer_that_has_ended);
+        tcase_add_test(tests, a_transfer_of_another_connection);
         LOOP(tests, a_file_beside_that_of_a_web_server, web_sizes);
         tcase_add_test(tests, a_file_missing_on_the_web_server);
         tcase_add_test(tests, a_server_that_does_not_answer);

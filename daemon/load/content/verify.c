@@ -19,9 +19,8 @@ static void check_tensors(struct verify *verify, struct digest_check *compare, s
         }
 }
 
-static void verify_run(struct work *work)
+void verify_check(struct verify *verify)
 {
-        struct verify *verify = container_of(work, struct verify, work);
         struct hash *model = hash_new();
         struct digest_check compare;
         unsigned char digest[DIGEST_SIZE];
@@ -40,6 +39,11 @@ static void verify_run(struct work *work)
         hash_free(model);
 }
 
+static void verify_run(struct work *work)
+{
+        verify_check(container_of(work, struct verify, work));
+}
+
 static void verify_done(struct work *work)
 {
         struct verify *verify = container_of(work, struct verify, work);
@@ -48,11 +52,17 @@ static void verify_done(struct work *work)
         generation_put(generation);
 }
 
+void verify_init(struct verify *verify, struct reader *reader, struct generation *generation)
+{
+        *verify = (struct verify){.reader = reader, .generation = generation};
+        generation_get(generation);
+}
+
 void verify_start(struct verify *verify, struct work_pool *pool, struct reader *reader, struct generation *generation,
                   void (*done)(struct verify *))
 {
-        *verify = (struct verify){.reader = reader, .generation = generation, .done = done};
-        generation_get(generation);
+        verify_init(verify, reader, generation);
+        verify->done = done;
         work_submit(pool, WORK_LANE_DEVICE(generation->device->number), &verify->work, verify_run, verify_done);
 }
 

@@ -20,7 +20,12 @@ struct verify {
         bool stop; /* atomic */
 };
 
-/* The generation must be ready. done() is called exactly once, before the reference is dropped. */
+/* The generation must be ready; takes a reference, which the caller drops. */
+void verify_init(struct verify *verify, struct reader *reader, struct generation *generation);
+/* On a worker: fills error, tensors and bytes. */
+void verify_check(struct verify *verify);
+/* Both, in the lane of the device. The generation must be ready. done() is called exactly once, before the reference is
+ * dropped. */
 void verify_start(struct verify *verify, struct work_pool *pool, struct reader *reader, struct generation *generation,
                   void (*done)(struct verify *));
 void verify_stop(struct verify *verify);

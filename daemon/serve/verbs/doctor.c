@@ -11,22 +11,23 @@
 #include "daemon/base/sys/machine.h"
 #include "daemon/device/cuda/cuda.h"
 #include "daemon/serve/reply/reply.h"
-#include "daemon/serve/session.h"
+#include "daemon/serve/verb_task.h"
 #include "daemon/source/roots/roots.h"
 
 #include <string.h>
 
 struct doctor {
-        struct work work;
-        struct deferred *deferred;
-        struct server *server;
+        struct verb_task task;
         struct machine machine;
         struct cuda_facts cuda;
         struct root_facts root;
-        uint64_t lane;
-        struct error error;
         struct device_facts devices[]; /* of server->resident */
 };
+
+static struct doctor *doctor_of(struct verb_task *task)
+{
+        return container_of(task, struct doctor, task);
+}
 
 /* ---- the reply ---- */
 
@@ -103,13 +104,13 @@ static void write_device(struct writer *w, const struct device *d, const struct 
 
 static void write_facts(struct writer *w, const struct doctor *doctor)
 {
-        const struct server *server = doctor->server;
+        const struct server *server = doctor->task.server;
         const struct resident *resident = server->resident;
         const struct source_roots *roots = server->loads->sources->roots;
         size_t n_roots = 0;
         while (source_root(roots, n_roots) != NULL)
                 n_roots++;
-        writer_reply(w, doctor->deferred->request.id, 11);
+        writer_reply(w, verb_task_request(&doctor->task)->id, 11);
         writer_kstr(w, "version", STREAMERD_VERSION);
         writer_ku64(w, "pid", (uint64_t)getpid());
         writer_ku64(w, "uid", geteuid());
@@ -129,7 +130,7 @@ static void write_facts(struct writer *w, const struct doctor *doctor)
 
 static void write_root(struct writer *w, const struct doctor *doctor)
 {
-        const struct request *request = &doctor->deferred->request;
+        const struct request *request = verb_task_request(&doctor->task);
         char file[4 * sizeof(doctor->root.file)];
         error_escape(file, sizeof(file), doctor->root.file);
         writer_reply(w, request->id, 4);
@@ -139,60 +140,57 @@ static void write_root(struct writer *w, const struct doctor *doctor)
         writer_kbool(w, "cachestat", doctor->root.cachestat);
 }
 
-static void doctor_done(struct work *work)
+static void doctor_done(struct verb_task *task)
 {
-        struct doctor *doctor = container_of(work, struct doctor, work);
-        struct deferred *d = doctor->deferred;
-        if (d->session != NULL && doctor->error.code != 0) {
-                session_error(d->session, d->request.id, &doctor->error);
-        } else if (d->session != NULL) {
+        struct session *session = task->deferred->session;
+        if (task->error.code != 0) {
+                verb_task_fail(task);
+        } else if (session != NULL) {
                 struct writer w;
                 conn_writer(&w);
-                if (d->request.u.doctor.root != NULL)
-                        write_root(&w, doctor);
+                if (verb_task_request(task)->u.doctor.root != NULL)
+                        write_root(&w, doctor_of(task));
                 else
-                        write_facts(&w, doctor);
-                session_send(d->session, &w);
+                        write_facts(&w, doctor_of(task));
+                session_send(session, &w);
         }
-        deferred_free(d);
-        free(doctor);
+        verb_task_end(task);
 }
 
-/* ---- the machine ---- */
+/* ---- facts ---- */
 
-static void facts_run(struct work *work)
+static void doctor_start(struct verb_task *task)
 {
-        struct doctor *doctor = container_of(work, struct doctor, work);
-        const struct resident *resident = doctor->server->resident;
+        const char *root = verb_task_request(task)->u.doctor.root;
+        if (root != NULL)
+                verb_task_submit_source(task, root);
+        else
+                verb_task_submit(task, WORK_LANE_INSPECT);
+}
+
+static void doctor_run(struct verb_task *task)
+{
+        struct doctor *doctor = doctor_of(task);
+        const struct server *server = task->server;
+        const struct resident *resident = server->resident;
+        const char *root = verb_task_request(task)->u.doctor.root;
+        if (root != NULL) {
+                root_facts_read(server->loads->sources->roots, root, &doctor->root, &task->error);
+                return;
+        }
         machine_read(&doctor->machine);
-        cuda_facts_read(doctor->server->cuda, doctor->server->cuda_library, &doctor->cuda);
+        cuda_facts_read(server->cuda, server->cuda_library, &doctor->cuda);
         for (size_t i = 0; i < resident->n_devices; i++)
                 resident->devices[i]->ops->describe(resident->devices[i], &doctor->devices[i]);
 }
 
-/* ---- a root ---- */
-
-static void root_run(struct work *work)
+static void doctor_free(struct verb_task *task)
 {
-        struct doctor *doctor = container_of(work, struct doctor, work);
-        const char *path = doctor->deferred->request.u.doctor.root;
-        root_facts_read(doctor->server->loads->sources->roots, path, &doctor->root, &doctor->error);
+        free(doctor_of(task));
 }
 
-static void lane_run(struct work *work)
-{
-        struct doctor *doctor = container_of(work, struct doctor, work);
-        doctor->lane = source_lane(doctor->deferred->request.u.doctor.root);
-}
-
-static void lane_done(struct work *work)
-{
-        struct doctor *doctor = container_of(work, struct doctor, work);
-        if (doctor->deferred->session != NULL)
-                work_submit(doctor->server->pool, doctor->lane, &doctor->work, root_run, doctor_done);
-        else
-                doctor_done(work);
-}
+static const struct verb_task_ops doctor_ops = {
+        .start = doctor_start, .run = doctor_run, .done = doctor_done, .free = doctor_free};
 
 /* ---- the verb ---- */
 
@@ -213,20 +211,11 @@ void verb_doctor(struct session *session, struct request *request)
                 session_fail(session, request->id, STREAMER_ENOENT, "doctor: not one of the roots (%s)", root);
                 return;
         }
-        struct deferred *d = deferred_new(session, request);
-        if (d == NULL)
-                return;
         struct doctor *doctor = calloc(1, sizeof(*doctor) + server->resident->n_devices * sizeof(doctor->devices[0]));
         if (doctor == NULL) {
-                session_fail(session, d->request.id, STREAMER_ENOMEM, "no memory");
-                deferred_free(d);
+                session_fail(session, request->id, STREAMER_ENOMEM, "no memory");
                 return;
         }
-        doctor->server = server;
-        doctor->deferred = d;
-        d->has_worker = true;
-        if (root != NULL)
-                work_submit(server->pool, WORK_LANE_INSPECT, &doctor->work, lane_run, lane_done);
-        else
-                work_submit(server->pool, WORK_LANE_INSPECT, &doctor->work, facts_run, doctor_done);
+        doctor->task.ops = &doctor_ops;
+        verb_task_begin(&doctor->task, session, request, VERB_TASK_DOCTOR);
 }

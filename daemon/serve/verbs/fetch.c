@@ -3,214 +3,199 @@
  * fetch: a small file beside the weights of a source, or the list of such files.
  *
  *   list:  opened > replied
- *   file:  opened > (waits for memory) > read > replied
+ *   file:  opened > (waits for memory) > read > replied, page by page (serve/file_transfer)
  *
- * Workers open and read, in the lane of the source's file system or store; the loop replies. A file is read into a
- * sealed memfd, which is the client's from the reply on. Files that are being read share FETCH_BYTES_MAX, those of one
- * client FETCH_CLIENT_MAX; the others wait in the order in which they were opened.
+ * Workers open and read, in the lane of the source's file system or store; the loop replies. All of it has a time that
+ * follows from the settings of http: as long as a server that answers nothing would be tried.
  */
 #include "daemon/base/log/log.h"
-#include "daemon/base/text/secret.h"
 #include "daemon/io/http/http.h"
 #include "daemon/serve/access/access.h"
+#include "daemon/serve/file_transfer.h"
+#include "daemon/serve/verb_task.h"
 #include "daemon/serve/verbs/verbs_private.h"
 #include "daemon/source/roots/caller.h"
 
 #include <inttypes.h>
-#include <sys/mman.h>
 
-#define FETCH_FILE_MAX (64 * MiB)
-#define FETCH_CLIENT_MAX (64 * MiB)
-#define FETCH_BYTES_MAX (256 * MiB)
+#define PAGE 4096
 
 struct fetch {
-        struct work work;
-        struct deferred *deferred;
-        struct server *server;
-        struct list waiting; /* in server->fetches */
+        struct verb_task task;
         struct caller caller;
         struct source_roots *roots; /* a reference; NULL: the daemon's own */
         char *source;               /* canonical */
-        uint64_t lane;
+        bool opened, in_worker;
         struct sidecar_list list;
         struct object object;
-        int fd; /* of the contents; -1 */
-        struct error error;
+        struct file_memory memory;
+        char *data;
 };
+
+static struct fetch *fetch_of(struct verb_task *task)
+{
+        return container_of(task, struct fetch, task);
+}
 
 static const char *file_of(const struct fetch *fetch)
 {
-        return fetch->deferred->request.u.fetch.file;
+        return verb_task_request(&fetch->task)->u.fetch.file;
 }
 
-static void fetch_free(struct fetch *fetch)
+static void fetch_free(struct verb_task *task)
 {
-        list_remove(&fetch->waiting);
-        if (fetch->deferred != NULL)
-                deferred_free(fetch->deferred);
+        struct fetch *fetch = fetch_of(task);
+        file_memory_release(&fetch->memory);
         source_roots_free(fetch->roots);
         sidecar_list_deinit(&fetch->list);
         object_deinit(&fetch->object);
-        close_p(&fetch->fd);
         free(fetch->source);
+        free(fetch->data);
         free(fetch);
 }
 
 /* ---- replies ---- */
 
-/* Replies, unless the client has disconnected, and frees it. */
-static void fetch_end(struct fetch *fetch)
+static void reply_files(struct session *session, uint64_t id, const struct sidecar_list *list)
 {
-        struct session *session = fetch->deferred->session;
-        uint64_t id = fetch->deferred->request.id;
         struct writer w;
-        if (session == NULL) {
-                fetch_free(fetch);
-                return;
+        session_reply(&w, id, 1);
+        writer_karray(&w, "files", list->n);
+        for (size_t i = 0; i < list->n; i++) {
+                const struct sidecar *file = &list->v[i];
+                bool known = file->bytes != UINT64_MAX;
+                writer_map(&w, 1u + known);
+                writer_kstr(&w, "name", file->name);
+                if (known)
+                        writer_ku64(&w, "bytes", file->bytes);
         }
-        if (fetch->error.code == 0 && file_of(fetch) != NULL)
-                session_check_fds(session, 1, "fetch", &fetch->error);
-        if (fetch->error.code != 0) {
-                session_error(session, id, &fetch->error);
-        } else if (file_of(fetch) == NULL) {
-                session_reply(&w, id, 1);
-                writer_karray(&w, "files", fetch->list.n);
-                for (size_t i = 0; i < fetch->list.n; i++) {
-                        const struct sidecar *file = &fetch->list.v[i];
-                        bool known = file->bytes != UINT64_MAX;
-                        writer_map(&w, 1u + known);
-                        writer_kstr(&w, "name", file->name);
-                        if (known)
-                                writer_ku64(&w, "bytes", file->bytes);
-                }
-                session_send(session, &w);
-        } else {
-                session_reply(&w, id, 2);
-                writer_kstr(&w, "file", file_of(fetch));
-                writer_kmap(&w, "contents", 2);
-                writer_ku64(&w, "fd", 0);
-                writer_ku64(&w, "size", fetch->object.version.size);
-                session_send_fds(session, &w, &fetch->fd, 1);
+        session_send(session, &w);
+}
+
+static void reply_and_end(struct fetch *fetch)
+{
+        struct verb_task *task = &fetch->task;
+        struct session *session = task->deferred->session;
+        uint64_t id = verb_task_request(task)->id;
+        if (task->error.code != 0) {
+                verb_task_fail(task);
+        } else if (session != NULL && file_of(fetch) == NULL) {
+                reply_files(session, id, &fetch->list);
+        } else if (session != NULL) {
+                char *data = fetch->data;
+                fetch->data = NULL;
+                transfer_send_consume(session, id, file_of(fetch), data, fetch->object.version.size, &fetch->memory,
+                                      task->deadline_ns);
         }
-        fetch_free(fetch);
+        verb_task_end(task);
 }
 
-/* ---- reading ---- */
-
-static void read_run(struct work *work)
-{
-        struct fetch *fetch = container_of(work, struct fetch, work);
-        const struct object *object = &fetch->object;
-        uint64_t size = object->version.size;
-        uint64_t first = object->ops->first_read(object); /* came with the opening of a remote file */
-        struct table table;
-        if (host_table_new(&table, "streamerd-file", size > 0 ? size : 1, &fetch->error) < 0)
-                return;
-        fetch->fd = table.fd;
-        if (first > size)
-                first = size;
-        unsigned char *to = table.map;
-        const struct object_range ranges[] = {{object, 0, first, to}, {object, first, size - first, to + first}};
-        http_reuse_begin(&fetch->deferred->given_up);
-        int r = object_read_ranges(ranges, first < size ? 2 : 1, &fetch->error);
-        if (r == 0 && source_is_local(fetch->source))
-                object_check_versions(&object, 1, &fetch->error);
-        http_reuse_end();
-        munmap(table.map, table.size);
-}
-
-static void start_waiting(struct server *server);
-
-static void read_done(struct work *work)
-{
-        struct fetch *fetch = container_of(work, struct fetch, work);
-        struct server *server = fetch->server;
-        uint64_t size = fetch->object.version.size;
-        server->fetch_bytes -= size;
-        if (fetch->deferred->session != NULL)
-                fetch->deferred->session->fetch_bytes -= size;
-        log_debug("fetch: %s, %" PRIu64 " bytes%s", fetch->object.path, size, fetch->error.code != 0 ? ": failed" : "");
-        fetch_end(fetch);
-        start_waiting(server);
-}
-
-/* ---- waiting for memory ---- */
-
-static void start_waiting(struct server *server)
-{
-        list_each_item_safe (struct fetch, fetch, &server->fetches, waiting) {
-                struct session *session = fetch->deferred->session;
-                uint64_t size = fetch->object.version.size;
-                if (session == NULL) {
-                        fetch_free(fetch);
-                } else if (server->fetch_bytes + size > FETCH_BYTES_MAX) {
-                        return;
-                } else if (session->fetch_bytes + size <= FETCH_CLIENT_MAX) {
-                        server->fetch_bytes += size;
-                        session->fetch_bytes += size;
-                        list_remove(&fetch->waiting);
-                        work_submit(server->pool, fetch->lane, &fetch->work, read_run, read_done);
-                }
-        }
-}
-
-/* ---- opening ---- */
+/* ---- opening and reading, on a worker ---- */
 
 static int open_source(struct fetch *fetch)
 {
-        struct sources sources = *fetch->server->loads->sources;
+        struct sources sources = *fetch->task.server->loads->sources;
         const char *file = file_of(fetch);
+        struct error *error = &fetch->task.error;
         if (fetch->roots != NULL)
                 sources.roots = fetch->roots;
-        return file == NULL ? source_list_sidecars(&sources, fetch->source, &fetch->list, &fetch->error)
-                            : source_open_sidecar(&sources, fetch->source, file, &fetch->object, &fetch->error);
+        return file == NULL ? source_list_sidecars(&sources, fetch->source, &fetch->list, error)
+                            : source_open_sidecar(&sources, fetch->source, file, &fetch->object, error);
 }
 
-static void open_run(struct work *work)
+static void open_as_caller(struct fetch *fetch)
 {
-        struct fetch *fetch = container_of(work, struct fetch, work);
-        if (!source_is_local(fetch->source)) {
-                http_reuse_begin(&fetch->deferred->given_up);
-                open_source(fetch);
-                http_reuse_end();
-                return;
-        }
         struct assumed assumed;
-        if (caller_assume(&fetch->caller, &assumed, &fetch->error) == 0)
+        if (caller_assume(&fetch->caller, &assumed, &fetch->task.error) == 0)
                 open_source(fetch);
         caller_drop(&assumed);
 }
 
-static void open_done(struct work *work)
+static void read_file(struct fetch *fetch)
 {
-        struct fetch *fetch = container_of(work, struct fetch, work);
-        uint64_t size = fetch->object.version.size;
-        if (fetch->error.code == 0 && size > FETCH_FILE_MAX)
-                error_set(&fetch->error, STREAMER_ELIMIT, "%" PRIu64 " bytes: files of up to %u MiB are fetched (%s)",
-                          size, (unsigned)(FETCH_FILE_MAX / MiB), fetch->object.path);
-        if (fetch->error.code != 0 || file_of(fetch) == NULL || fetch->deferred->session == NULL) {
-                fetch_end(fetch);
+        const struct object *object = &fetch->object;
+        struct error *error = &fetch->task.error;
+        uint64_t size = object->version.size;
+        uint64_t first = object->ops->first_read(object); /* came with the opening of a remote file */
+        /* O_DIRECT needs whole pages. */
+        fetch->data = aligned_alloc(PAGE, (size / PAGE + 1) * PAGE);
+        if (fetch->data == NULL) {
+                error_set(error, STREAMER_ENOMEM, "no memory for %" PRIu64 " bytes (%s)", size, object->path);
                 return;
         }
-        list_append(&fetch->server->fetches, &fetch->waiting);
-        start_waiting(fetch->server);
+        if (first > size)
+                first = size;
+        unsigned char *to = (unsigned char *)fetch->data;
+        const struct object_range ranges[] = {{object, 0, first, to}, {object, first, size - first, to + first}};
+        int r = object_read_ranges(ranges, first < size ? 2 : 1, error);
+        if (r == 0 && source_is_local(fetch->source))
+                object_check_versions(&object, 1, error);
 }
 
-/* Of a local source the file system is found in a worker, too. */
-static void lane_run(struct work *work)
+static void fetch_run(struct verb_task *task)
 {
-        struct fetch *fetch = container_of(work, struct fetch, work);
-        fetch->lane = source_lane(fetch->source);
-}
-
-static void lane_done(struct work *work)
-{
-        struct fetch *fetch = container_of(work, struct fetch, work);
-        if (fetch->deferred->session == NULL)
-                fetch_free(fetch);
+        struct fetch *fetch = fetch_of(task);
+        bool local = source_is_local(fetch->source);
+        if (__atomic_load_n(&task->given_up, __ATOMIC_RELAXED))
+                return;
+        http_reuse_begin(&task->given_up);
+        if (fetch->opened)
+                read_file(fetch);
+        else if (local)
+                open_as_caller(fetch);
         else
-                work_submit(fetch->server->pool, fetch->lane, &fetch->work, open_run, open_done);
+                open_source(fetch);
+        http_reuse_end();
 }
+
+/* ---- states, on the loop ---- */
+
+static void begin_step(struct fetch *fetch)
+{
+        fetch->in_worker = true;
+        verb_task_submit_source(&fetch->task, fetch->source);
+}
+
+static void on_memory(struct file_memory *memory)
+{
+        begin_step(container_of(memory, struct fetch, memory));
+}
+
+static void fetch_done(struct verb_task *task)
+{
+        struct fetch *fetch = fetch_of(task);
+        uint64_t size = fetch->object.version.size;
+        bool was_opened = fetch->opened;
+        fetch->opened = true;
+        fetch->in_worker = false;
+        if (task->error.code == 0 && size > TRANSFER_FILE_MAX)
+                error_set(&task->error, STREAMER_ELIMIT, "%" PRIu64 " bytes: files of up to %u MiB are fetched (%s)",
+                          size, (unsigned)(TRANSFER_FILE_MAX / MiB), fetch->object.path);
+        bool reads = !was_opened && file_of(fetch) != NULL && task->deferred->session != NULL;
+        if (task->error.code == 0 && reads &&
+            file_memory_request(&fetch->memory, task->server, fetch->caller.uid, size, on_memory, &task->error) == 0)
+                return;
+        if (was_opened)
+                log_debug("fetch: %s, %" PRIu64 " bytes%s", fetch->object.path, size,
+                          task->error.code != 0 ? ": failed" : "");
+        reply_and_end(fetch);
+}
+
+static void fetch_abandon(struct verb_task *task)
+{
+        if (!fetch_of(task)->in_worker) /* it waits for memory */
+                verb_task_end(task);
+}
+
+static void fetch_start(struct verb_task *task)
+{
+        const struct http_opts *http = http_opts(task->server->loads->sources->http);
+        task->deadline_ns = ns_after(now_ns(), http->patience_ns + http->tries * http->stall_ns);
+        begin_step(fetch_of(task));
+}
+
+static const struct verb_task_ops fetch_ops = {
+        .start = fetch_start, .run = fetch_run, .done = fetch_done, .abandon = fetch_abandon, .free = fetch_free};
 
 /* ---- the verb ---- */
 
@@ -221,6 +206,10 @@ void verb_fetch(struct session *session, struct request *request)
         struct fetch *fetch = NULL;
         char *source = NULL;
         struct error error = {0};
+        if (req->more != 0) {
+                transfer_send_next(session, request->id, req->more);
+                return;
+        }
         int r = req->file != NULL ? sidecar_check_name(req->file, &error) : 0;
         if (r == 0)
                 r = access_check_fetch(session->server, session->conn, req->source, req->file, &source, &roots, &error);
@@ -231,17 +220,10 @@ void verb_fetch(struct session *session, struct request *request)
                 session_error(session, request->id, &error);
                 return;
         }
-        list_init(&fetch->waiting);
-        fetch->server = session->server;
+        fetch->task.ops = &fetch_ops;
         fetch->caller = session->conn->caller;
         fetch->roots = source_roots_ref(roots);
         fetch->source = source;
-        fetch->fd = -1;
-        fetch->deferred = deferred_new(session, request);
-        if (fetch->deferred == NULL) {
-                fetch_free(fetch);
-                return;
-        }
-        fetch->deferred->has_worker = true;
-        work_submit(session->server->pool, WORK_LANE_INSPECT, &fetch->work, lane_run, lane_done);
+        verb_task_begin(&fetch->task, session, request,
+                        source_is_local(source) ? VERB_TASK_FETCH_LOCAL : VERB_TASK_FETCH_REMOTE);
 }

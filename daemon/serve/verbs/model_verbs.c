@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The verbs list, show, status, verify and unload.
+ * The verbs list, show, status and unload.
  */
 #include "daemon/serve/verbs/verbs_private.h"
 
@@ -67,79 +67,6 @@ void verb_status(struct session *session, struct request *request)
         }
         writer_deinit(&w);
         session_error(session, request->id, &error);
-}
-
-/* ---- verify ---- */
-
-/* The next device's copy of what is verified, the first where `last` is NULL; NULL after the last. */
-static struct generation *verify_next(const struct deferred *d, struct resident *resident,
-                                      const struct generation *last)
-{
-        struct generation *ready = resident_ready(resident, d->request.u.verify.model);
-        struct model_set group;
-        if (ready == NULL || ready->number != d->generation)
-                return NULL;
-        model_set_find(&group, resident, d->request.u.verify.model, ready);
-        for (size_t i = 0; i < group.n; i++) {
-                struct generation *g = group.members[i];
-                if (g->state != GENERATION_READY)
-                        continue;
-                /* The order of a group, also for a generation that lost its name while it was verified. */
-                if (last == NULL ||
-                    (g->rank != last->rank ? g->rank > last->rank : g->device->number > last->device->number))
-                        return g;
-        }
-        return NULL;
-}
-
-/* One device after another. */
-static void verify_ended(struct verify *verify)
-{
-        struct deferred *d = container_of(verify, struct deferred, verify);
-        struct generation *g = verify->generation;
-        d->n_verified++;
-        d->verified_tensors += verify->tensors;
-        d->verified_bytes += verify->bytes;
-        if (d->session != NULL && verify->error.code != 0) {
-                session_fail(d->session, d->request.id, verify->error.code, "%s: %s: %s", d->request.u.verify.model,
-                             g->device->name, verify->error.text);
-        } else if (d->session != NULL) {
-                struct generation *next = verify_next(d, d->session->server->resident, g);
-                if (next != NULL) {
-                        verify_start(verify, d->session->server->pool, d->session->server->reader, next, verify_ended);
-                        return;
-                }
-                struct model_set group;
-                struct writer w;
-                model_set_find(&group, d->session->server->resident, d->request.u.verify.model, g);
-                session_reply(&w, d->request.id, 6);
-                writer_kstr(&w, "name", d->request.u.verify.model);
-                writer_ku64(&w, "generation", g->number);
-                reply_digest_bytes(&w, "digest", model_set_digest(&group));
-                writer_ku64(&w, "tensors", d->verified_tensors);
-                writer_ku64(&w, "bytes", d->verified_bytes);
-                writer_ku64(&w, "devices", d->n_verified);
-                session_send(d->session, &w);
-        }
-        deferred_free(d);
-}
-
-void verb_verify(struct session *session, struct request *request)
-{
-        const char *model = request->u.verify.model;
-        struct resident *resident = session->server->resident;
-        struct generation *ready = resident_ready(resident, model);
-        if (ready == NULL) {
-                session_fail_state(session, request->id, model, "ready");
-                return;
-        }
-        struct deferred *d = deferred_new(session, request);
-        if (d == NULL)
-                return;
-        d->generation = ready->number;
-        d->has_worker = true;
-        verify_start(&d->verify, session->server->pool, session->server->reader, verify_next(d, resident, NULL),
-                     verify_ended);
 }
 
 /* ---- unload ---- */

@@ -8,6 +8,7 @@
 #include "daemon/serve/access/access.h"
 #include "daemon/serve/events/events.h"
 #include "daemon/serve/monitor/monitor.h"
+#include "daemon/serve/file_transfer.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -162,6 +163,7 @@ static void on_closed(struct session *session)
                 op_free(op);
         while (!list_empty(&session->deferred))
                 deferred_orphan(container_of(session->deferred.next, struct deferred, in_session));
+        transfers_free(session);
         probe_end(session);
         publish_abandon(session);
         attach_abandon_leases(session);

@@ -3,6 +3,7 @@
  * ps: who holds what. The loop takes a snapshot, a worker adds each process's command name from
  * /proc, the loop answers.
  */
+#include "daemon/serve/verb_task.h"
 #include "daemon/serve/verbs/verbs_private.h"
 
 #include "daemon/base/sys/sysfile.h"
@@ -23,11 +24,10 @@ struct ps_row {
 };
 
 struct ps {
-        struct work work;
-        struct deferred *deferred;
+        struct verb_task task;
         bool more;
         size_t n;
-        struct ps_row rows[];
+        struct ps_row *rows;
 };
 
 /* The first leases behind the page before. All leases are examined, and no more than a page is sorted. */
@@ -53,17 +53,23 @@ static void page_add(struct page *page, const struct lease *lease)
         page->leases[i] = lease;
 }
 
-static struct ps *ps_new(const struct server *server, const struct req_ps *req)
+static void ps_start(struct verb_task *task)
 {
+        struct ps *ps = container_of(task, struct ps, task);
+        const struct req_ps *req = &verb_task_request(task)->u.ps;
         uint64_t now = now_ns();
         struct page page = {.most = req->limit > 0 && req->limit < PS_PAGE ? (size_t)req->limit : PS_PAGE};
-        list_each_item (const struct generation, g, &server->resident->generations, link)
+        list_each_item (const struct generation, g, &task->server->resident->generations, link)
                 list_each_item (const struct lease, lease, &g->leases, in_generation)
                         if (lease->id > req->after)
                                 page_add(&page, lease);
-        struct ps *ps = calloc(1, sizeof(*ps) + page.n * sizeof(ps->rows[0]));
-        if (ps == NULL)
-                return NULL;
+        ps->rows = calloc(page.n + 1, sizeof(*ps->rows));
+        if (ps->rows == NULL) {
+                error_set(&task->error, STREAMER_ENOMEM, "no memory");
+                verb_task_fail(task);
+                verb_task_end(task);
+                return;
+        }
         ps->more = page.more;
         for (; ps->n < page.n; ps->n++) {
                 const struct lease *lease = page.leases[ps->n];
@@ -81,12 +87,12 @@ static struct ps *ps_new(const struct server *server, const struct req_ps *req)
                                                   .client = client != NULL ? strdup(client) : NULL,
                                                   .model = strdup(generation_name(g))};
         }
-        return ps;
+        verb_task_submit(task, WORK_LANE_CPU);
 }
 
-static void ps_run(struct work *work)
+static void ps_run(struct verb_task *task)
 {
-        struct ps *ps = container_of(work, struct ps, work);
+        const struct ps *ps = container_of(task, struct ps, task);
         for (struct ps_row *row = ps->rows; row < ps->rows + ps->n; row++) {
                 sysfile_line(row->comm, sizeof(row->comm), "/proc/%d/comm", (int)row->pid);
                 /* A process names itself as it likes; replies are UTF-8. */
@@ -113,41 +119,44 @@ static void write_row(struct writer *w, const struct ps_row *row, uint64_t now)
         writer_kstr(w, "client", row->client != NULL ? row->client : "");
 }
 
-static void ps_done(struct work *work)
+static void ps_done(struct verb_task *task)
 {
-        struct ps *ps = container_of(work, struct ps, work);
-        struct deferred *deferred = ps->deferred;
-        if (deferred->session != NULL) {
+        const struct ps *ps = container_of(task, struct ps, task);
+        struct session *session = task->deferred->session;
+        if (session != NULL) {
                 struct writer w;
-                session_reply(&w, deferred->request.id, ps->more ? 2 : 1);
+                session_reply(&w, verb_task_request(task)->id, ps->more ? 2 : 1);
                 writer_karray(&w, "leases", ps->n);
                 uint64_t now = now_ns();
                 for (size_t i = 0; i < ps->n; i++)
                         write_row(&w, &ps->rows[i], now);
                 if (ps->more)
                         writer_ku64(&w, "next", ps->rows[ps->n - 1].id);
-                session_send(deferred->session, &w);
+                session_send(session, &w);
         }
-        for (struct ps_row *row = ps->rows; row < ps->rows + ps->n; row++) {
-                free(row->model);
-                free(row->client);
-        }
-        free(ps);
-        deferred_free(deferred);
+        verb_task_end(task);
 }
+
+static void ps_free(struct verb_task *task)
+{
+        struct ps *ps = container_of(task, struct ps, task);
+        for (size_t i = 0; i < ps->n; i++) {
+                free(ps->rows[i].model);
+                free(ps->rows[i].client);
+        }
+        free(ps->rows);
+        free(ps);
+}
+
+static const struct verb_task_ops ps_ops = {.start = ps_start, .run = ps_run, .done = ps_done, .free = ps_free};
 
 void verb_ps(struct session *session, struct request *request)
 {
-        struct deferred *deferred = deferred_new(session, request);
-        if (deferred == NULL)
-                return;
-        struct ps *ps = ps_new(session->server, &deferred->request.u.ps);
+        struct ps *ps = calloc(1, sizeof(*ps));
         if (ps == NULL) {
-                session_fail(session, deferred->request.id, STREAMER_ENOMEM, "no memory");
-                deferred_free(deferred);
+                session_fail(session, request->id, STREAMER_ENOMEM, "no memory");
                 return;
         }
-        ps->deferred = deferred;
-        deferred->has_worker = true;
-        work_submit(session->server->pool, WORK_LANE_CPU, &ps->work, ps_run, ps_done);
+        ps->task.ops = &ps_ops;
+        verb_task_begin(&ps->task, session, request, VERB_TASK_PS);
 }

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Files that clients fetch: the memory that they use, and the pages in which they are sent. Belongs to the loop thread.
+ *
+ * A file of one page is sent at once. A larger one waits until the bytes of its user and of all users allow it, in
+ * order; it uses them from its reading until its last page is sent, its connection is closed, or its time is over.
+ */
+#ifndef DAEMON_SERVE_FILE_TRANSFER_H
+#define DAEMON_SERVE_FILE_TRANSFER_H
+
+#include "daemon/serve/session.h"
+
+#define TRANSFER_PAGE (512 * KiB)
+#define TRANSFER_FILE_MAX (64 * MiB)
+#define TRANSFER_USER_MAX (64 * MiB)   /* files of one user that are read or sent, without those of one page */
+#define TRANSFER_BYTES_MAX (256 * MiB) /* of all users */
+
+/* ---- memory ---- */
+
+struct file_memory {
+        struct list waiting;        /* in server->file_memory */
+        struct quota_charge charge; /* of the user; amount 0 while it waits */
+        struct server *server;      /* NULL: none is used */
+        uint64_t bytes;
+        void (*granted)(struct file_memory *memory);
+};
+
+/* Calls granted() at once or later; a file of one page uses none. STREAMER_ENOMEM. */
+int file_memory_request(struct file_memory *memory, struct server *server, uid_t uid, uint64_t bytes,
+                        void (*granted)(struct file_memory *), struct error *error);
+/* Or withdraws the request; accepts a zeroed one. */
+void file_memory_release(struct file_memory *memory);
+
+/* ---- pages ---- */
+
+/* Replies with the file, or its first page. Takes `data` (malloc'd) and the memory over. `until_ns`: its end. */
+void transfer_send_consume(struct session *session, uint64_t id, const char *file, char *data, uint64_t size,
+                           struct file_memory *memory, uint64_t until_ns);
+/* Replies with the next page of the transfer `more`, or with an error. */
+void transfer_send_next(struct session *session, uint64_t id, uint64_t more);
+/* The session ends. */
+void transfers_free(struct session *session);
+/* About once a second: frees those whose time is over. */
+void transfers_tick(struct server *server, uint64_t now_ns);
+
+#endif

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/serve/verb_task.h"
+
+#include "daemon/serve/access/access.h"
+
+/* The tasks of a kind and a user; exists while there are any. */
+struct verb_share {
+        struct list link; /* in server->shares */
+        uid_t uid;
+        enum verb_task_kind kind;
+        unsigned n_started, max;
+        bool starting;
+        struct list queued; /* of struct verb_task */
+};
+
+/* ---- shares ---- */
+
+static struct verb_share *share_get(struct server *server, const struct conn *conn, enum verb_task_kind kind)
+{
+        uid_t uid = conn->caller.uid;
+        list_each_item (struct verb_share, share, &server->shares, link)
+                if (share->uid == uid && share->kind == kind)
+                        return share;
+        struct verb_share *share = calloc(1, sizeof(*share));
+        if (share == NULL)
+                return NULL;
+        share->uid = uid;
+        share->kind = kind;
+        share->max = access_limits(server, conn).unlimited ? 2 * VERB_TASKS : VERB_TASKS;
+        list_init(&share->queued);
+        list_append(&server->shares, &share->link);
+        return share;
+}
+
+/* Starts what may start. A task may end at once, which is no reason to begin again. Frees the share with its last
+ * task. */
+static void share_start_put(struct verb_share *share, struct server *server)
+{
+        if (share->starting)
+                return;
+        share->starting = true;
+        while (share->n_started < share->max && !list_empty(&share->queued) && !server->turn.shutting_down) {
+                struct verb_task *task = container_of(share->queued.next, struct verb_task, link);
+                list_remove(&task->link);
+                list_append(&server->started, &task->link);
+                task->started = true;
+                share->n_started++;
+                task->ops->start(task);
+        }
+        share->starting = false;
+        if (share->n_started > 0 || !list_empty(&share->queued))
+                return;
+        list_remove(&share->link);
+        free(share);
+}
+
+/* ---- life ---- */
+
+void verb_task_end(struct verb_task *task)
+{
+        struct verb_share *share = task->share;
+        struct server *server = task->server;
+        struct deferred *deferred = task->deferred;
+        bool started = task->started;
+        list_remove(&task->link);
+        task->ops->free(task);
+        deferred->orphaned = NULL;
+        /* This may read the connection's next requests, so the share is left afterwards. */
+        deferred_free(deferred);
+        share->n_started -= started;
+        share_start_put(share, server);
+}
+
+/* Its client has disconnected, or is answered. */
+static void abandon(struct deferred *deferred)
+{
+        struct verb_task *task = deferred->task;
+        if (!task->started) {
+                verb_task_end(task);
+                return;
+        }
+        __atomic_store_n(&task->given_up, true, __ATOMIC_RELAXED);
+        if (task->ops->abandon != NULL)
+                task->ops->abandon(task);
+}
+
+void verb_task_begin(struct verb_task *task, struct session *session, struct request *request, enum verb_task_kind kind)
+{
+        struct server *server = session->server;
+        list_init(&task->link);
+        task->server = server;
+        if (!access_limits(server, session->conn).unlimited)
+                task->work.user = work_user(session->conn->caller.uid);
+        struct deferred *deferred = deferred_new(session, request);
+        if (deferred == NULL) {
+                task->ops->free(task);
+                return;
+        }
+        task->share = share_get(server, session->conn, kind);
+        if (task->share == NULL) {
+                session_fail(session, deferred->request.id, STREAMER_ENOMEM, "no memory");
+                task->ops->free(task);
+                deferred_free(deferred);
+                return;
+        }
+        task->deferred = deferred;
+        deferred->task = task;
+        deferred->orphaned = abandon;
+        list_append(&task->share->queued, &task->link);
+        share_start_put(task->share, server);
+}
+
+/* ---- work ---- */
+
+static void run(struct work *work)
+{
+        struct verb_task *task = container_of(work, struct verb_task, work);
+        task->ops->run(task);
+}
+
+static void done(struct work *work)
+{
+        struct verb_task *task = container_of(work, struct verb_task, work);
+        task->ops->done(task);
+}
+
+void verb_task_submit(struct verb_task *task, uint64_t lane)
+{
+        work_submit(task->server->pool, lane, &task->work, run, done);
+}
+
+void verb_task_submit_source(struct verb_task *task, const char *source)
+{
+        work_submit_source(task->server->pool, source, &task->work, run, done);
+}
+
+void verb_task_fail(struct verb_task *task)
+{
+        const struct deferred *deferred = task->deferred;
+        if (deferred->session != NULL)
+                session_error(deferred->session, deferred->request.id, &task->error);
+}
+
+/* ---- time ---- */
+
+void verb_tasks_tick(struct server *server, uint64_t now)
+{
+        list_each_item_safe (struct verb_task, task, &server->started, link) {
+                struct deferred *deferred = task->deferred;
+                if (task->deadline_ns == 0 || now < task->deadline_ns || deferred->session == NULL)
+                        continue;
+                session_fail(deferred->session, deferred->request.id, STREAMER_ETIMEOUT,
+                             "%s: the storage did not answer in time", verb_desc(deferred->request.verb)->name);
+                deferred_orphan(deferred);
+        }
+}

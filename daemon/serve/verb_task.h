@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A request that workers answer (ps, doctor, verify, fetch). Belongs to the loop thread.
+ *
+ *   queued > started (start; run on a worker, done on the loop, repeated) > ended (the verb has replied)
+ *      \         \
+ *       \         \-> abandoned: the client has disconnected, or the time is over; ends when its work does
+ *        \-> freed with the connection
+ *
+ * Of each kind a user has VERB_TASKS started, abandoned ones included; the others wait for these. Root and the daemon's
+ * own user have twice as many.
+ */
+#ifndef DAEMON_SERVE_VERB_TASK_H
+#define DAEMON_SERVE_VERB_TASK_H
+
+#include "daemon/serve/deferred.h"
+
+#define VERB_TASKS 4
+
+/* What may hang separately is a kind of its own. */
+enum verb_task_kind { VERB_TASK_PS, VERB_TASK_DOCTOR, VERB_TASK_VERIFY, VERB_TASK_FETCH_LOCAL, VERB_TASK_FETCH_REMOTE };
+
+struct verb_task;
+struct verb_share;
+
+struct verb_task_ops {
+        /* It is its turn: begins the work, or replies and ends. */
+        void (*start)(struct verb_task *task);
+        void (*run)(struct verb_task *task); /* on a worker */
+        /* The work is done: begins more, or replies (if task->deferred has a session) and ends. */
+        void (*done)(struct verb_task *task);
+        /* It is abandoned: ends now if no work is in flight; else work ends soon. NULL: nothing to do. */
+        void (*abandon)(struct verb_task *task);
+        void (*free)(struct verb_task *task);
+};
+
+/* The beginning of a verb's object, zeroed. */
+struct verb_task {
+        const struct verb_task_ops *ops;
+        struct work work;
+        struct deferred *deferred; /* the request; its session is NULL once abandoned */
+        struct server *server;
+        struct verb_share *share;
+        struct list link; /* in the share's queue, or in server->started */
+        bool started;
+        bool given_up;        /* atomic: abandoned */
+        uint64_t deadline_ns; /* abandoned then; 0: none. Set by start() */
+        struct error error;
+};
+
+/* Takes the task over, whose ops are set, and the request's memory. On failure it answers and frees the task. */
+void verb_task_begin(struct verb_task *task, struct session *session, struct request *request,
+                     enum verb_task_kind kind);
+static inline const struct request *verb_task_request(const struct verb_task *task)
+{
+        return &task->deferred->request;
+}
+
+/* Calls run() on a worker and then done(). The second finds the lane of the source, which it borrows. */
+void verb_task_submit(struct verb_task *task, uint64_t lane);
+void verb_task_submit_source(struct verb_task *task, const char *source);
+
+/* Replies with task->error, if the client waits. */
+void verb_task_fail(struct verb_task *task);
+/* Frees it, and starts the next one of the share. */
+void verb_task_end(struct verb_task *task);
+
+/* ---- the server's ---- */
+
+/* About once a second: answers and abandons those whose time is over. */
+void verb_tasks_tick(struct server *server, uint64_t now_ns);
+
+#endif

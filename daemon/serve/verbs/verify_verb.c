@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * verify: recomputes the digests of a resident model, on one device after another.
+ */
+#include "daemon/serve/reply/reply.h"
+#include "daemon/serve/verb_task.h"
+#include "daemon/serve/verbs/verbs_private.h"
+
+struct verify_task {
+        struct verb_task task;
+        struct verify verify;                 /* of one device */
+        uint64_t generation;                  /* its number */
+        uint64_t n_devices, n_tensors, bytes; /* so far */
+};
+
+static struct verify_task *verify_of(struct verb_task *task)
+{
+        return container_of(task, struct verify_task, task);
+}
+
+static const char *model_of(const struct verify_task *v)
+{
+        return verb_task_request(&v->task)->u.verify.model;
+}
+
+/* The next device's copy of what is verified, the first where `last` is NULL; NULL after the last. */
+static struct generation *next_of(const struct verify_task *v, const struct generation *last)
+{
+        struct resident *resident = v->task.server->resident;
+        struct generation *ready = resident_ready(resident, model_of(v));
+        struct model_set group;
+        if (ready == NULL || ready->number != v->generation)
+                return NULL;
+        model_set_find(&group, resident, model_of(v), ready);
+        for (size_t i = 0; i < group.n; i++) {
+                struct generation *g = group.members[i];
+                if (g->state != GENERATION_READY)
+                        continue;
+                /* The order of a group, also for a generation that lost its name while it was verified. */
+                if (last == NULL ||
+                    (g->rank != last->rank ? g->rank > last->rank : g->device->number > last->device->number))
+                        return g;
+        }
+        return NULL;
+}
+
+static void begin(struct verify_task *v, struct generation *generation)
+{
+        verify_init(&v->verify, v->task.server->reader, generation);
+        verb_task_submit(&v->task, WORK_LANE_DEVICE(generation->device->number));
+}
+
+static void verify_start_task(struct verb_task *task)
+{
+        struct verify_task *v = verify_of(task);
+        const struct generation *ready = resident_ready(task->server->resident, model_of(v));
+        if (ready != NULL) {
+                v->generation = ready->number;
+                begin(v, next_of(v, NULL));
+                return;
+        }
+        session_fail_state(task->deferred->session, verb_task_request(task)->id, model_of(v), "ready");
+        verb_task_end(task);
+}
+
+static void verify_run_task(struct verb_task *task)
+{
+        verify_check(&verify_of(task)->verify);
+}
+
+static void reply(const struct verify_task *v, struct session *session, struct generation *last)
+{
+        struct model_set group;
+        struct writer w;
+        model_set_find(&group, v->task.server->resident, model_of(v), last);
+        session_reply(&w, verb_task_request(&v->task)->id, 6);
+        writer_kstr(&w, "name", model_of(v));
+        writer_ku64(&w, "generation", last->number);
+        reply_digest_bytes(&w, "digest", model_set_digest(&group));
+        writer_ku64(&w, "tensors", v->n_tensors);
+        writer_ku64(&w, "bytes", v->bytes);
+        writer_ku64(&w, "devices", v->n_devices);
+        session_send(session, &w);
+}
+
+static void verify_done_task(struct verb_task *task)
+{
+        struct verify_task *v = verify_of(task);
+        struct verify *verify = &v->verify;
+        struct session *session = task->deferred->session;
+        struct generation *g = verify->generation;
+        bool more = false;
+        v->n_devices++;
+        v->n_tensors += verify->tensors;
+        v->bytes += verify->bytes;
+        if (session != NULL && verify->error.code != 0) {
+                session_fail(session, verb_task_request(task)->id, verify->error.code, "%s: %s: %s", model_of(v),
+                             g->device->name, verify->error.text);
+        } else if (session != NULL) {
+                struct generation *next = next_of(v, g);
+                more = next != NULL;
+                if (more)
+                        begin(v, next);
+                else
+                        reply(v, session, g);
+        }
+        if (!more)
+                verb_task_end(task);
+        generation_put(g);
+}
+
+static void verify_abandon_task(struct verb_task *task)
+{
+        verify_stop(&verify_of(task)->verify);
+}
+
+static void verify_free_task(struct verb_task *task)
+{
+        free(verify_of(task));
+}
+
+static const struct verb_task_ops verify_ops = {.start = verify_start_task,
+                                                .run = verify_run_task,
+                                                .done = verify_done_task,
+                                                .abandon = verify_abandon_task,
+                                                .free = verify_free_task};
+
+void verb_verify(struct session *session, struct request *request)
+{
+        const char *model = request->u.verify.model;
+        if (resident_ready(session->server->resident, model) == NULL) {
+                session_fail_state(session, request->id, model, "ready");
+                return;
+        }
+        struct verify_task *v = calloc(1, sizeof(*v));
+        if (v == NULL) {
+                session_fail(session, request->id, STREAMER_ENOMEM, "no memory");
+                return;
+        }
+        v->task.ops = &verify_ops;
+        verb_task_begin(&v->task, session, request, VERB_TASK_VERIFY);
+}
