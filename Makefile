@@ -259,6 +259,15 @@ bench-compare: wheel | $(BUILD)/deps-servers
 	@$(call install_package,$(VENV_COMPARE))
 	@$(VENV_COMPARE)/bin/python tests/compare/compare.py
 
+## bench-whitepaper
+##              repeat the experiments of Run:ai's whitepaper with streamerd beside its loaders; writes docs/benchmarks
+WHITEPAPER := tests/bench/whitepaper
+VENV_WHITEPAPER := $(BUILD)/venv-whitepaper
+bench-whitepaper: wheel $(BUILD)/bench | $(BUILD)/deps-servers $(BUILD)/deps-bench
+	@sh $(WHITEPAPER)/environment.sh $(VENV_WHITEPAPER) $(PYTHON)
+	@$(call install_package,$(VENV_WHITEPAPER))
+	@$(VENV_WHITEPAPER)/bin/python $(WHITEPAPER)/whitepaper.py
+
 ## layers       check the include order of the layers
 layers:
 	@tests/layers.sh
@@ -316,6 +325,6 @@ help:
 	@echo '           FUZZ_SECONDS=60 SOAK_SECONDS=300 CI=true (a skipped test fails) V=1 (show commands)'
 
 -include $(shell find $(BUILD)/obj $(BUILD)/pic -name '*.d' 2>/dev/null)
-.PHONY: all tests check wheel check-python check-vllm vllm-environment bench-vllm bench-compare soak soak-sanitized \
+.PHONY: all tests check wheel check-python check-vllm vllm-environment bench-vllm bench-compare bench-whitepaper soak soak-sanitized \
 	fuzz fuzz-run bench demo layers lint objects install clean help
 .SECONDARY:

@@ -101,6 +101,8 @@ int main(int argc, char **argv)
 
         if (argc == 4 && strcmp(argv[1], "--attach") == 0)
                 return attach_child(argv[2], argv[3]);
+        if (argc == 4 && strcmp(argv[1], "--delay-proxy") == 0)
+                return delay_proxy((unsigned)atoi(argv[2]), (unsigned)atoi(argv[3]));
         machine_settings_lock();
         signal(SIGPIPE, SIG_IGN);
         b.rounds = (unsigned)setting("BENCH_ROUNDS", 5, ROUNDS_MAX);

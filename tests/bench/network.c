@@ -251,3 +251,18 @@ void rows_network(const struct bench *b)
         unlink(n.path);
         model_free(n.model);
 }
+
+int delay_proxy(unsigned upstream, unsigned ms)
+{
+        struct proxy proxy;
+        char byte;
+
+        proxy_start(&proxy, upstream);
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_LATENCY, .what = PROXY_ALL, .ms = ms});
+        printf("%u\n", proxy.port);
+        fflush(stdout);
+        while (read(STDIN_FILENO, &byte, 1) > 0)
+                ;
+        proxy_stop(&proxy);
+        return 0;
+}

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an experiment starts: a loader, a daemon with a service manager's fd store, a delaying proxy, an engine."""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import machine
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parents[1] / "vllm"))
+from gateway import Gateway  # noqa: E402, F401
+from processes import BUILD, ROOT, Daemon, Process, end_with_parent  # noqa: E402, F401
+
+FDS_PER_MESSAGE = 253  # SCM_MAX_FD
+
+
+class Loader(Process):
+    """A process of loads.py whose imports are done."""
+
+    def __init__(self, loader: str, arguments: dict[str, Any], environment: dict[str, str] | None = None):
+        self.process = subprocess.Popen(
+            [sys.executable, str(HERE / "loads.py"), loader, json.dumps(arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(environment or {})},
+            preexec_fn=end_with_parent,
+        )
+        self._reply()
+
+    def _reply(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError("the loader failed")
+        return json.loads(line)
+
+    def ask(self, request: str) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write(request + "\n")
+        self.process.stdin.flush()
+        return self._reply()
+
+    def load(self, daemon: Daemon | None = None) -> dict[str, Any]:
+        """Seconds to the first and to all tensors, CPU seconds, peak memory, bytes read; the daemon's share included."""
+        others = [daemon.process.pid] if daemon else []
+        everyone = [self.process.pid, *others]
+        read, cpu = sum(map(machine.read_bytes, everyone)), sum(map(machine.cpu_seconds, others))
+        with machine.PeakMemory(everyone) as memory:
+            reply = self.ask("load")
+        reply["memory"] = memory.bytes
+        reply["cpu"] += sum(map(machine.cpu_seconds, others)) - cpu
+        reply["read"] = sum(map(machine.read_bytes, everyone)) - read
+        return reply
+
+
+class DelayProxy(Process):
+    """A proxy on loopback that delays each answer."""
+
+    def __init__(self, upstream: int, ms: int):
+        self.process = subprocess.Popen(
+            [str(BUILD / "bench"), "--delay-proxy", str(upstream), str(ms)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=end_with_parent,
+        )
+        assert self.process.stdout is not None
+        self.url = f"http://127.0.0.1:{int(self.process.stdout.readline())}"
+
+
+class Manager:
+    """The part of a service manager that keeps descriptors of a daemon over its restarts: see sd_notify(3), FDSTORE."""
+
+    def __init__(self, folder: Path):
+        self.path = folder / "notify"
+        self.path.unlink(missing_ok=True)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(self.path))
+        self.stored: list[tuple[str, int]] = []
+        self.ready = threading.Event()
+        threading.Thread(target=self._receive, daemon=True).start()
+
+    def _receive(self) -> None:
+        space = socket.CMSG_SPACE(FDS_PER_MESSAGE * 4)
+        while True:
+            text, ancillary, _, _ = self._socket.recvmsg(1 << 16, space)
+            fds = array.array("i")
+            for _, _, data in ancillary:
+                fds.frombytes(data[: len(data) // 4 * 4])
+            lines = dict(line.partition("=")[::2] for line in text.decode().splitlines())
+            if lines.get("FDSTORE") == "1":
+                self.stored += [(lines["FDNAME"], fd) for fd in fds]
+            elif lines.get("FDSTOREREMOVE") == "1":
+                self.stored = [(name, fd) for name, fd in self.stored if name != lines["FDNAME"]]
+            else:
+                for fd in fds:  # BARRIER=1: closed to say that all before it was processed
+                    os.close(fd)
+            if lines.get("READY") == "1":
+                self.ready.set()
+
+
+class ManagedDaemon(Process):
+    """A daemon whose descriptors a Manager keeps; restart() kills it and starts the next."""
+
+    def __init__(self, folder: Path, *roots: Path):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.roots, self.socket = folder, roots, str(folder / "socket")
+        self.manager = Manager(folder)
+        self._start()
+
+    def _start(self) -> None:
+        stored = list(self.manager.stored)
+        environment = {**os.environ, "NOTIFY_SOCKET": str(self.manager.path), "FDSTORE": "8192"}
+        if stored:
+            environment.update(LISTEN_FDS=str(len(stored)), LISTEN_FDNAMES=":".join(name for name, _ in stored))
+        moved = [os.dup(fd) for _, fd in stored]
+
+        def enter() -> None:
+            end_with_parent()
+            high = [os.dup2(fd, 4096 + i, inheritable=True) for i, fd in enumerate(moved)]
+            for i, fd in enumerate(high):
+                os.dup2(fd, 3 + i, inheritable=True)
+                os.close(fd)
+
+        self.manager.ready.clear()
+        command = [str(BUILD / "streamerd"), "--socket", self.socket, "--device", "host=8GiB"]
+        command += [word for root in self.roots for word in ("--root", str(root))]
+        # LISTEN_PID is known after the fork only, hence the shell.
+        with open(self.folder / "log", "a") as log:
+            self.process = subprocess.Popen(
+                ["sh", "-c", 'LISTEN_PID=$$ exec "$@"', "sh", *command],
+                env=environment,
+                close_fds=False,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                text=True,
+                preexec_fn=enter,
+            )
+        for fd in moved:
+            os.close(fd)
+        if not self.manager.ready.wait(20):
+            raise RuntimeError(f"the daemon did not start, see {self.folder / 'log'}")
+
+    def restart(self) -> float:
+        """Seconds from the kill until the next daemon serves."""
+        began = time.perf_counter()
+        self.kill()
+        self._start()
+        return time.perf_counter() - began
+
+
+class ReadyEngine(Process):
+    """A process of ready.py: an engine from exec to ready."""
+
+    def __init__(self, log: Path, request: dict[str, Any], environment: dict[str, str] | None = None, enter: Any = None):
+        def start() -> None:
+            end_with_parent()
+            if enter:
+                enter()
+
+        self.began = time.clock_gettime(time.CLOCK_MONOTONIC)
+        with open(log, "a") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, str(HERE / "ready.py"), json.dumps(request)],
+                env={**os.environ, **(environment or {})},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                preexec_fn=start,
+            )
+        self.log = log
+
+    def wait(self) -> dict[str, Any]:
+        """Seconds: total, of which start (until vLLM is imported), weights and rest; the first tokens."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the engine failed, see {self.log}")
+        reply = json.loads(line)
+        return {
+            "seconds": reply["ready"] - self.began,
+            "start": reply["imported"] - self.began,
+            "weights": reply["weights"],
+            "rest": reply["ready"] - reply["imported"] - reply["weights"],
+            "tokens": reply["tokens"],
+        }
