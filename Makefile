@@ -229,6 +229,11 @@ $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(ARCHIVES)
 bench: all $(BUILD)/bench
 	@$(BUILD)/bench
 
+## bench-guard  compare the instructions of parsing, planning, manifests, attaching, and of a block from disk and from http
+##              with tests/bench/guard.json (within 3 %); after an intended change: tests/bench/guard.py --update
+bench-guard: all $(BUILD)/bench | $(BUILD)/deps-guard
+	@python3 tests/bench/guard.py
+
 ## demo         load a model once and use it from several processes
 demo: all $(call programs,tests/demo/*.c)
 	@BUILD=$(BUILD) tests/demo/run
@@ -326,5 +331,5 @@ help:
 
 -include $(shell find $(BUILD)/obj $(BUILD)/pic -name '*.d' 2>/dev/null)
 .PHONY: all tests check wheel check-python check-vllm vllm-environment bench-vllm bench-compare bench-whitepaper soak soak-sanitized \
-	fuzz fuzz-run bench demo layers lint objects install clean help
+	fuzz fuzz-run bench bench-guard demo layers lint objects install clean help
 .SECONDARY:

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# build-deps.sh SET...: lists the missing packages of each set (build, test, servers, bench, fuzz, lint, python)
+# build-deps.sh SET...: lists the missing packages of each set (build, test, servers, bench, guard, fuzz, lint, python)
 # and installs them through apt. DEPS=0 never installs. It checks for libraries and commands; for a missing one it
 # installs the first of the alternative package names that apt knows, because names differ between Debian and Ubuntu.
 #
@@ -55,6 +55,9 @@ command:fio                 fio
 command:curl                curl
 command:openssl             openssl
 file:/usr/sbin/nginx        nginx-light nginx" ;;
+        guard) echo "
+command:valgrind            valgrind
+command:python3             python3" ;;
         python) echo "
 command:python3             python3
 python:ensurepip            python3-venv

@@ -69,8 +69,8 @@ def write(folder: Path, model: Path, tensorized: Path, size: int) -> None:
         }
         save_file(tensors, new, metadata={"format": "pt"})
         new.rename(model)
-    sys.path.insert(0, str(Path(__file__).parents[2] / "vllm"))
-    import llama
+    sys.path.insert(0, str(Path(__file__).parents[2] / "gpu"))
+    from harness import llama
 
     llama.write(folder / "engine", llama.LARGE if size >= 2 * GIB else llama.SMALL)
     if "tensorizer" in absent():

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""guard.py [--update]: instructions of the paths that users wait for, against guard.json; `make bench-guard`.
+
+The daemon, and a client for `attach`, run under callgrind. What counts are the instructions of our own code, by source
+folder: the C library, xxHash and libcurl choose other code on other processors. A run without the work is subtracted.
+A figure that exceeds its baseline by more than 3 % fails; one that falls below it as far is named, so that the baseline
+is updated. Baselines hold for one compiler version: with another one the figures are printed and not compared.
+"""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = (ROOT / os.environ.get("STREAMERD_BUILD", "build")).resolve()
+BASELINE = Path(__file__).with_suffix(".json")
+TOLERANCE = 0.03
+TENSORS, BLOCKS, ATTACHES = 20000, 256, 50
+REPEATS = 3  # timers add a little to every run: the least of these counts
+MIB = 1 << 20
+OWN = ("daemon/", "client/", "proto/")
+PARSING = ("daemon/base/json/", "daemon/model/")
+MOVING = ("daemon/io/", "daemon/load/", "daemon/device/")  # without the timers of the event loop
+ATTACHING = ("daemon/serve/", "daemon/resident/", "proto/")
+
+
+def write_model(path: Path, tensors: int, each: int) -> Path:
+    """A safetensors file of U8 tensors whose data begins at a multiple of 4096."""
+    entries = {f"model.layers.{i}.weight": {"dtype": "U8", "shape": [each], "data_offsets": [i * each, (i + 1) * each]} for i in range(tensors)}
+    header = json.dumps(entries, separators=(",", ":")).encode()
+    header += b" " * (-(len(header) + 8) % 4096)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        file.truncate(8 + len(header) + tensors * each)
+    return path
+
+
+# ---- callgrind ----
+
+
+def costs(path: Path) -> dict[str, int]:
+    """Instructions by source file, without those of called functions. The format: valgrind's manual, "Callgrind Format"."""
+    names: dict[str, str] = {}
+    found: dict[str, int] = {}
+    file, skip = "", False
+    for line in path.read_text().splitlines():
+        if match := re.match(r"(fl|fi|fe|cfi|cfl)=\((\d+)\) ?(.*)", line):
+            kind, number, name = match.groups()
+            if name:
+                names[number] = name
+            if not kind.startswith("c"):  # c: the file of a called function
+                file = names[number]
+        elif line.startswith("calls="):
+            skip = True  # the next line is the called function's
+        elif re.match(r"[+\-*\d]", line):
+            if not skip:
+                found[file] = found.get(file, 0) + int(line.split()[1])
+            skip = False
+    return found
+
+
+def total(found: dict[str, int], folders: Iterable[str]) -> int:
+    """Of files below these folders of the project, wherever it was compiled."""
+    below = re.compile(rf"(?:^|/)(?:{'|'.join(folders)})")
+    return sum(cost for name, cost in found.items() if below.search(name))
+
+
+def under_callgrind(out: Path, command: list[str], log: Path, **variables: str) -> subprocess.Popen[bytes]:
+    with open(log, "ab") as output:
+        return subprocess.Popen(
+            ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", *command],
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+
+
+def daemon_costs(folder: Path, name: str, work: Callable[[str], None]) -> dict[str, int]:
+    """What a daemon costs from start to end, with `work` between."""
+    return min((one_run(folder, f"{name}-{i}", work) for i in range(REPEATS)), key=lambda found: total(found, OWN))
+
+
+def one_run(folder: Path, name: str, work: Callable[[str], None]) -> dict[str, int]:
+    path, out, log, notify = (str(folder / f"{name}.{suffix}") for suffix in ("socket", "out", "log", "notify"))
+    command = [str(BUILD / "streamerd"), "--socket", path, "--device", "host=1GiB", "--root", str(folder)]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(notify)
+        manager.settimeout(120)
+        process = under_callgrind(Path(out), [*command, "--block-size", "1MiB", "--concurrency", "1"], Path(log), NOTIFY_SOCKET=notify)
+        try:
+            while b"READY=1" not in manager.recv(4096):
+                pass
+        except TimeoutError:
+            raise SystemExit(f"the daemon did not start:\n{Path(log).read_text()[-2000:]}") from None
+    work(path)
+    process.send_signal(signal.SIGTERM)
+    process.wait(60)
+    return costs(Path(out))
+
+
+def ctl(path: str, *arguments: str) -> None:
+    subprocess.run([str(BUILD / "streamerctl"), "--socket", path, "-q", *arguments], check=True, stdout=subprocess.DEVNULL)
+
+
+# ---- an HTTP server of files, with ranges ----
+
+
+class Ranges(http.server.SimpleHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        path = Path(self.translate_path(self.path))
+        size = path.stat().st_size
+        match = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        first, last = (int(match[1]), min(int(match[2]), size - 1)) if match else (0, size - 1)
+        self.send_response(206 if match else 200)
+        self.send_header("Content-Length", str(last - first + 1))
+        self.send_header("ETag", f'"{size}"')
+        if match:
+            self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
+        self.end_headers()
+        with open(path, "rb") as file:
+            file.seek(first)
+            self.wfile.write(file.read(last - first + 1))
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+# ---- the figures ----
+
+
+def measure(folder: Path) -> dict[str, int]:
+    small = write_model(folder / "small.safetensors", 1, 4096)
+    many = write_model(folder / "many.safetensors", TENSORS, 64)
+    large = write_model(folder / "large.safetensors", 1, BLOCKS * MIB)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), lambda *a: Ranges(*a, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    found = {}
+
+    base = daemon_costs(folder, "base", lambda path: ctl(path, "load", str(small)))
+    tensors = daemon_costs(folder, "tensors", lambda path: ctl(path, "load", str(many)))
+    found["header_and_plan_per_tensor"] = (total(tensors, PARSING) - total(base, PARSING)) // TENSORS
+    rest = [total(costs_, OWN) - total(costs_, PARSING) for costs_ in (tensors, base)]
+    found["manifest_and_digests_per_tensor"] = (rest[0] - rest[1]) // TENSORS
+
+    disk = daemon_costs(folder, "disk", lambda path: ctl(path, "load", str(large)))
+    found["disk_per_block"] = (total(disk, MOVING) - total(base, MOVING)) // BLOCKS
+
+    web_base = daemon_costs(folder, "web-base", lambda path: ctl(path, "load", f"{url}/{small.name}"))
+    web = daemon_costs(folder, "web", lambda path: ctl(path, "load", f"{url}/{large.name}"))
+    found["http_per_block"] = (total(web, MOVING) - total(web_base, MOVING)) // BLOCKS
+    server.shutdown()
+
+    client = folder / "client.out"
+
+    def attach(path: str) -> None:
+        ctl(path, "load", str(many))
+        command = [str(BUILD / "bench"), "--attach", path, "many"]
+        if under_callgrind(client, command, folder / "client.log").wait(60) != 0:
+            raise SystemExit(f"the client failed:\n{(folder / 'client.log').read_text()[-2000:]}")
+        for _ in range(ATTACHES):
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+    attached = daemon_costs(folder, "attach", attach)
+    found["attach_daemon"] = (total(attached, ATTACHING) - total(tensors, ATTACHING)) // (ATTACHES + 1)
+    found["attach_client"] = total(costs(client), OWN)
+    return found
+
+
+def compiler() -> str:
+    """What compiled the daemon, as the compiler wrote it into the program."""
+    comment = subprocess.run(["readelf", "-p", ".comment", str(BUILD / "streamerd")], check=True, capture_output=True, text=True).stdout
+    return ", ".join(sorted(set(re.findall(r"(?:GCC|clang)[^\n]*", comment))))
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="guard-", dir="/var/tmp") as name:
+        found = measure(Path(name))
+    if "--update" in sys.argv:
+        BASELINE.write_text(json.dumps({"compiler": compiler(), "instructions": found}, indent=1) + "\n")
+    baseline = json.loads(BASELINE.read_text())
+    compared = baseline["compiler"] == compiler()
+    failed = False
+    for row, value in found.items():
+        expected = baseline["instructions"][row]
+        change = value / expected - 1
+        verdict = ""
+        if compared and abs(change) > TOLERANCE:
+            failed |= change > 0
+            verdict = "more than the baseline" if change > 0 else "less than the baseline: run guard.py --update"
+        print(f"{row:34} {value:>12,} instructions  {change:+.1%}  {verdict}")
+    if not compared:
+        print(f"not compared: the baseline is of {baseline['compiler']}, this build of {compiler()}")
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()
