@@ -88,12 +88,6 @@ static void run_named(struct bench *b, const char *name, void (*run)(const struc
         die_hook = NULL;
 }
 
-static void report_loop(void)
-{
-        if (bench_longest_iteration() > 0)
-                report_row(ROW_loop_cpu, bench_longest_iteration(), 0);
-}
-
 int main(int argc, char **argv)
 {
         const char *dir = getenv("BENCH_DIR"), *only = argc == 2 ? argv[1] : NULL;
@@ -121,7 +115,6 @@ int main(int argc, char **argv)
         for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++)
                 if (!only || strcmp(only, groups[i].name) == 0)
                         run_group(&b, i);
-        report_loop();
         report_print();
         report_write(build_path("bench.json"));
         at_exit_now();

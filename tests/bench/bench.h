@@ -70,7 +70,6 @@ enum better { HIGHER, LOWER };
         X(fairness_small_load,          "times",      LOWER,  2.5) \
         X(attach_300,                   "us",         LOWER,  300) \
         X(attach_100k,                  "us",         LOWER,  300) \
-        X(loop_cpu,                     "ms",         LOWER,  5) \
         X(spare_fill_cpu_s_per_gib,     "CPU-s/GiB",  LOWER,  0)
 // clang-format on
 
@@ -153,8 +152,6 @@ void bench_await_ready(struct bench_daemon *bd);
 double bench_fill_cpu(const struct bench_daemon *bd);
 void bench_daemon_stop(struct bench_daemon *bd);
 
-/* The longest iteration of the loop of any daemon that was stopped, ms of processor time. */
-double bench_longest_iteration(void);
 /* After a group that failed. */
 void bench_daemons_kill(void);
 

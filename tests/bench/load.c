@@ -56,24 +56,6 @@ static void ask_ring(struct bench_daemon *bd)
         json_decref(status);
 }
 
-static double longest_ms;
-
-static void note_loop(struct bench_daemon *bd)
-{
-        json_t *status = ask_status(bd), *loop = json_object_get(status, "loop");
-        double ms = (double)json_integer_value(json_object_get(loop, "longest_cpu_ns")) / 1e6;
-
-        longest_ms = ms > longest_ms ? ms : longest_ms;
-        report_note("the loop of the daemon with %s segments: longest iteration %.1f ms of processor time", bd->pages,
-                    ms);
-        json_decref(status);
-}
-
-double bench_longest_iteration(void)
-{
-        return longest_ms;
-}
-
 /* ---- prefaulted memory ---- */
 
 #define SETTLED_NS (UINT64_C(2500) * 1000000) /* more than the pause after a load, and no growth */
@@ -185,7 +167,6 @@ void bench_daemon_start_ordinary(struct bench_daemon *bd, const struct bench *b,
 
 void bench_daemon_stop(struct bench_daemon *bd)
 {
-        note_loop(bd);
         report_prefaulted(bd);
         streamer_close(bd->client);
         running_slot(bd->d.pid)->pid = 0;
