@@ -10,8 +10,10 @@
 #include "client/lease.h"
 #include "client/util.h"
 
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 static const struct handle_kind *const kinds[] = {&handle_kind_memfd, &handle_kind_cuda_ipc, &handle_kind_cuda_vmm_fd};
@@ -124,6 +126,17 @@ static int map_segment(struct streamer_lease *lease, const struct call *call, co
         return 0;
 }
 
+/* A private mapping of hugetlb pages takes a page of the pool at the first write to each, and the kernel kills the
+ * writer when the pool is empty. Such a lease is mapped shared and read-only as a whole. */
+static bool any_of_hugetlb(const struct call *call)
+{
+        struct statfs fs;
+        for (size_t i = 0; i < call->n_fds; i++)
+                if (call->fds[i] >= 0 && fstatfs(call->fds[i], &fs) == 0 && fs.f_type == HUGETLBFS_MAGIC)
+                        return true;
+        return false;
+}
+
 static int map_segments(struct streamer_lease *lease, const struct call *call, const msgpack_object *reply)
 {
         const msgpack_object *segments = object_get(reply, "segments");
@@ -131,6 +144,8 @@ static int map_segments(struct streamer_lease *lease, const struct call *call, c
                 return bad_reply(lease, "list of segments");
         if (segments->via.array.size != lease->manifest.header->n_segments)
                 return fail(lease->client, STREAMER_ECORRUPT, "attach: the manifest has other segments than the reply");
+        if (lease->writable && any_of_hugetlb(call))
+                lease->writable = false;
         for (uint32_t i = 0; i < segments->via.array.size; i++) {
                 int rc = map_segment(lease, call, &segments->via.array.ptr[i]);
                 if (rc != 0)

@@ -55,7 +55,6 @@ int map_fd(void **map, int fd, uint64_t size, uint64_t offset, int prot, int fla
 static int memfd_map(struct mapping *mapping, const struct handle *handle, bool writable, uint64_t serial)
 {
         int prot = PROT_READ | (writable ? PROT_WRITE : 0);
-        /* A private mapping of hugetlb pages would reserve as many again, which a pool that the model fills has not. */
         int rc = map_fd(&mapping->map, handle->fd, handle->size, handle->offset, prot,
                         writable ? MAP_PRIVATE | MAP_NORESERVE : MAP_SHARED, "segment", serial);
         if (rc != 0)

@@ -252,9 +252,12 @@ static void take_frames(struct streamer_client *c)
                 }
                 channel_dispatch(c, &message);
         }
+        if (c->dead || frame_reader_partial(&c->in))
+                return;
         /* Descriptors come with the first byte of their frame: a whole frame has claimed its own. */
-        if (!c->dead && c->n_fds > 0 && !frame_reader_partial(&c->in))
+        if (c->n_fds > 0)
                 channel_fail(c, STREAMER_EPROTO, "the daemon sent descriptors that belong to no reply");
+        c->fds_lost = false;
 }
 
 static void received(struct streamer_client *c, ssize_t n, int error)
@@ -264,8 +267,6 @@ static void received(struct streamer_client *c, ssize_t n, int error)
                 take_frames(c);
         } else if (n == 0) {
                 channel_fail(c, STREAMER_EUNREACHABLE, "the daemon closed the connection");
-        } else if (error == EMSGSIZE) {
-                channel_fail(c, STREAMER_EOS, "descriptors were lost: too many files are open");
         } else if (error != EINTR && error != EAGAIN) {
                 channel_fail(c, STREAMER_EUNREACHABLE, "the connection to the daemon broke");
         }
@@ -286,14 +287,16 @@ static void pump(struct streamer_client *c, int64_t deadline)
 
         ssize_t n = -1;
         int error = EAGAIN;
+        bool lost = false;
         int ready = poll(&p, 1, ms_until(deadline));
         if (ready > 0 && (p.revents & (POLLIN | POLLHUP | POLLERR))) {
-                n = frame_recv_fds(c->fd, space, room, c->fds, &c->n_fds, FRAME_FDS_MAX);
+                n = frame_recv_fds(c->fd, space, room, c->fds, &c->n_fds, FRAME_FDS_MAX, &lost);
                 error = errno;
         }
 
         pthread_mutex_lock(&c->lock);
         c->pumping = false;
+        c->fds_lost = c->fds_lost || lost;
         received(c, n, error);
         flush(c);
         readiness_update(c);
@@ -374,6 +377,11 @@ static int outcome(struct streamer_client *c, struct call *call)
         const char *code = "", *text = "";
         size_t code_len = 0, text_len = 0;
         bool ok;
+        if (call->code != 0) {
+                int lost = fail(c, call->code, "%s", CALL_LOST_FDS);
+                call_deinit(call);
+                return lost;
+        }
         if (!object_bool(reply, "ok", &ok)) {
                 call_deinit(call);
                 return fail(c, STREAMER_EPROTO, "the daemon sent a reply without an outcome");

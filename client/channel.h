@@ -55,6 +55,7 @@ struct streamer_client {
         struct frame_reader in;
         int fds[FRAME_FDS_MAX]; /* arrived, not yet claimed by a reply */
         size_t n_fds;
+        bool fds_lost;       /* of the frame that is being received: this process may open no more files */
         msgpack_sbuffer out; /* what the socket has not taken yet */
         uint64_t last_id;
         struct call *calls;
@@ -80,6 +81,8 @@ struct detaching {
         uint64_t generation;
 };
 
+#define CALL_LOST_FDS "too many files are open: the descriptors of the daemon's reply were lost"
+
 /* One request under way. */
 struct call {
         struct call *next;
@@ -90,6 +93,7 @@ struct call {
         void (*finish)(struct call *call); /* with the lock held, when it is done, also with an error; may be NULL */
         void *arg;
         bool done;
+        int code; /* not 0: the reply came, but not all of its descriptors */
         struct message reply;
         int fds[FRAME_FDS_MAX];
         size_t n_fds;

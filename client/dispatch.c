@@ -99,6 +99,22 @@ static void take_refusal(struct streamer_client *c, const msgpack_object *reply)
         channel_fail(c, STREAMER_ELIMIT, copy);
 }
 
+/* The lease in it is given back; the connection is as good as before. */
+static void lose_reply(struct streamer_client *c, struct call *call, struct message *message)
+{
+        claim_fds(c, NULL, c->n_fds);
+        give_back(c, &message->unpacked.data);
+        if (!call) {
+                message_deinit(message);
+                return;
+        }
+        call->code = STREAMER_EOS;
+        call->reply = *message;
+        call->done = true;
+        if (call->finish)
+                call->finish(call);
+}
+
 static void take_reply(struct streamer_client *c, struct message *message, uint64_t id)
 {
         const msgpack_object *reply = &message->unpacked.data;
@@ -107,6 +123,10 @@ static void take_reply(struct streamer_client *c, struct message *message, uint6
         if (call == NULL && refuses_connection(reply, id)) {
                 take_refusal(c, reply);
                 message_deinit(message);
+                return;
+        }
+        if (n > c->n_fds && c->fds_lost) {
+                lose_reply(c, call, message);
                 return;
         }
         if (n > c->n_fds) {

@@ -55,6 +55,11 @@ static void finish_open(struct call *call)
         size_t code_len = 0, text_len = 0;
         bool ok = false;
         readiness_add(op->client, &op->opening->note);
+        if (call->code != 0) {
+                if (!op->ended)
+                        op_end(op, call->code, CALL_LOST_FDS, strlen(CALL_LOST_FDS));
+                return;
+        }
         object_u64(reply, "generation", &op->progress.generation);
         object_bool(reply, "ok", &ok);
         if (op->ended || (ok && !op->opening->by_name))
@@ -223,6 +228,8 @@ static int take_lease(struct streamer_op *op, struct streamer_lease **lease)
         if (!o->lease)
                 return fail(c, STREAMER_EINVAL, "op_lease: the lease was returned before");
         readiness_drop(c, &o->note);
+        if (o->call.code != 0)
+                return fail(c, o->call.code, "%s", CALL_LOST_FDS);
         if (op->ended && op->code != 0 && !o->lease->linked)
                 return fail(c, op->code, "%s", op->text ? op->text : code_text(op->code));
         *lease = o->lease;

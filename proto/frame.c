@@ -133,7 +133,7 @@ static bool take_fds(const struct cmsghdr *c, int *fds, size_t *n_fds, size_t ca
         return fit;
 }
 
-ssize_t frame_recv_fds(int sock, void *buf, size_t size, int *fds, size_t *n_fds, size_t cap)
+ssize_t frame_recv_fds(int sock, void *buf, size_t size, int *fds, size_t *n_fds, size_t cap, bool *lost)
 {
         union control control;
         struct iovec iov = {.iov_base = buf, .iov_len = size};
@@ -147,10 +147,7 @@ ssize_t frame_recv_fds(int sock, void *buf, size_t size, int *fds, size_t *n_fds
         for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c))
                 if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
                         whole = take_fds(c, fds, n_fds, cap) && whole;
-        if (!whole) {
-                errno = EMSGSIZE;
-                return -1;
-        }
+        *lost = *lost || !whole;
         return n;
 }
 

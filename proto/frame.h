@@ -42,9 +42,9 @@ bool frame_reader_partial(const struct frame_reader *r);
 void frame_put_header(unsigned char header[FRAME_HEADER], size_t len);
 
 /* One recvmsg: bytes into buf, descriptors (O_CLOEXEC) appended to fds[*n_fds..cap). Returns bytes,
- * 0 at the end of the stream, or -1 with errno. Descriptors that find no room are closed and the
- * call fails with EMSGSIZE. */
-ssize_t frame_recv_fds(int sock, void *buf, size_t size, int *fds, size_t *n_fds, size_t cap);
+ * 0 at the end of the stream, or -1 with errno. *lost is set if descriptors were dropped: by the kernel,
+ * because this process may open no more files, or here, because fds has no room. */
+ssize_t frame_recv_fds(int sock, void *buf, size_t size, int *fds, size_t *n_fds, size_t cap, bool *lost);
 
 /* One sendmsg of iov-like pieces with descriptors attached to its first byte (n_fds may be 0).
  * Returns bytes sent or -1 with errno. MSG_NOSIGNAL. */

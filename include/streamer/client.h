@@ -348,8 +348,9 @@ STREAMER_API int streamer_event_next(streamer_client *client, int timeout_ms, ch
 /* ---- attach ------------------------------------------------------------------------------------ */
 
 #define STREAMER_ATTACH_READY 1u /* wait until the whole model is ready */
-/* Host device: map copy-on-write and writable instead of read-only. A page that is written to is copied; a copy of a
- * hugetlb page takes one from the pool, and a pool that has none left ends the process with SIGBUS. */
+/* Host device: map copy-on-write and writable instead of read-only. A page that is written to is copied. A model with
+ * hugetlb pages is mapped read-only all the same (streamer_lease_writable() is 0): a copy of such a page takes one from
+ * the pool, and a pool that has none left would end the process with SIGBUS. */
 #define STREAMER_ATTACH_PRIVATE 2u
 
 typedef struct streamer_attach_opts {
@@ -462,8 +463,8 @@ STREAMER_API int streamer_tensor_read(const streamer_lease *lease, const streame
 #define STREAMER_DLPACK_UNVERSIONED 1u /* a DLManagedTensor instead of a DLManagedTensorVersioned */
 
 /* *managed is a DLManagedTensorVersioned (DLPack 1.1) with the tensor's dtype and shape. It is read-only, as its flag
- * says, unless the lease is STREAMER_ATTACH_PRIVATE; a DLManagedTensor has no such flag. The caller owns it and calls
- * its deleter, or hands it to a framework that does. It keeps the memory mapped, and the lease, after
+ * says, unless the lease is STREAMER_ATTACH_PRIVATE and writable; a DLManagedTensor has no such flag. The caller owns
+ * it and calls its deleter, or hands it to a framework that does. It keeps the memory mapped, and the lease, after
  * streamer_detach(). F4 is exported as pairs (4 bits, 2 lanes), with the last dimension halved.
  * STREAMER_EUNSUPPORTED if DLPack has no such dtype. */
 STREAMER_API int streamer_tensor_dlpack(streamer_lease *lease, const streamer_tensor *tensor, unsigned flags,

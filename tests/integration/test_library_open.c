@@ -8,9 +8,12 @@
 #include "tests/lib/suite.h"
 #include "tests/lib/wire.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 static void begin(void)
 {
@@ -43,6 +46,66 @@ START_TEST(a_file_is_loaded_and_attached_to)
         ck_assert_int_eq(streamer_unload(client, "opened", 0), STREAMER_EBUSY);
         streamer_detach(lease);
         client_unload(client, "opened");
+}
+END_TEST
+
+/* At most `n` more descriptors. */
+static struct rlimit limit_files(rlim_t n)
+{
+        struct rlimit before;
+        int lowest = must(open("/dev/null", O_RDONLY | O_CLOEXEC));
+        close(lowest);
+        must(getrlimit(RLIMIT_NOFILE, &before));
+        must(setrlimit(RLIMIT_NOFILE, &(struct rlimit){(rlim_t)lowest + n, before.rlim_max}));
+        return before;
+}
+
+START_TEST(a_reply_whose_descriptors_are_lost_fails_alone)
+{
+        struct model *m = model_mixed(83, 2 << 20);
+        char *path = fixture_write(m, "lost.safetensors");
+        streamer_open_opts opts = STREAMER_OPEN_OPTS_INIT;
+        streamer_lease *lease = NULL;
+        client_load(client, path, "lost");
+        struct rlimit before = limit_files((rlim_t)_i);
+        int attached = streamer_attach(client, "lost", NULL, &lease);
+        int opened = streamer_open(client, path, &opts, &lease);
+        char *text = format_text("%s", streamer_last_error(client));
+        must(setrlimit(RLIMIT_NOFILE, &before));
+        ck_assert_int_eq(attached, STREAMER_EOS);
+        ck_assert_int_eq(opened, STREAMER_EOS);
+        ck_assert_ptr_nonnull(strstr(text, "too many files are open"));
+        client_wait_leases(client, 0);
+        lease = client_attach(client, "lost");
+        lease_equals(lease, m);
+        streamer_detach(lease);
+        client_unload(client, "lost");
+        model_free(m);
+}
+END_TEST
+
+START_TEST(hugetlb_pages_are_mapped_for_reading_alone)
+{
+        struct model *m = model_mixed(84, 2 << 20);
+        if (!hugepages_allow(64 << 20))
+                SKIP("vm.nr_overcommit_hugepages cannot be set");
+        fixture_begin((const char *const[]){"--device", "host=64MiB", NULL});
+        fixture_connect();
+        streamer_lease *lease =
+                open_model(fixture_write(m, "huge.safetensors"), NULL, STREAMER_ATTACH_READY | STREAMER_ATTACH_PRIVATE);
+        json_t *list = client_call(client, "list", NULL);
+        const json_t *device =
+                json_array_get(json_object_get(json_array_get(json_object_get(list, "models"), 0), "devices"), 0);
+        bool huge = strcmp(json_string_value(json_object_get(device, "page_kind")), "hugetlb") == 0;
+        ck_assert_int_eq(streamer_lease_writable(lease), !huge);
+        lease_equals(lease, m);
+        json_decref(list);
+        streamer_detach(lease);
+        fixture_disconnect();
+        fixture_end();
+        model_free(m);
+        if (!huge)
+                SKIP("vm.nr_overcommit_hugepages cannot be set");
 }
 END_TEST
 
@@ -221,6 +284,7 @@ int main(void)
         TCase *open = suite_group("open", begin, fixture_end, 60);
         tcase_add_checked_fixture(open, fixture_connect, fixture_disconnect);
         tcase_add_loop_test(open, a_file_is_loaded_and_attached_to, 0, 2);
+        tcase_add_loop_test(open, a_reply_whose_descriptors_are_lost_fails_alone, 0, 2);
         tcase_add_test(open, the_lease_is_of_the_new_generation_while_the_old_one_serves);
         tcase_add_test(open, open_attaches_to_a_resident_model_by_source_or_name);
         tcase_add_test(open, open_of_an_invalid_source_fails);
@@ -233,5 +297,7 @@ int main(void)
         tcase_add_test(loading, a_lease_of_the_ready_model_is_waited_for);
         tcase_add_test(loading, an_unused_lease_ends_with_the_operation);
         tcase_add_test(loading, a_load_that_is_cancelled_ends_the_open);
+        TCase *pages = suite_group("pages", NULL, NULL, 60);
+        tcase_add_test(pages, hugetlb_pages_are_mapped_for_reading_alone);
         return suite_run();
 }

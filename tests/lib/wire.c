@@ -106,12 +106,13 @@ static bool read_exactly(struct wire *w, unsigned char *to, size_t size)
 {
         int fds[FRAME_FDS_MAX];
         size_t n_fds = 0;
+        bool lost = false;
 
         while (size > 0) {
                 struct pollfd fd = {.fd = w->fd, .events = POLLIN};
                 if (must(poll(&fd, 1, WAIT_MS)) == 0)
                         die("the daemon does not answer");
-                ssize_t n = frame_recv_fds(w->fd, to, size, fds, &n_fds, FRAME_FDS_MAX);
+                ssize_t n = frame_recv_fds(w->fd, to, size, fds, &n_fds, FRAME_FDS_MAX, &lost);
                 if (n == 0 || (n < 0 && errno == ECONNRESET))
                         return false;
                 if (n < 0)

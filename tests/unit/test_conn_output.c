@@ -121,10 +121,10 @@ START_TEST(descriptors_are_counted_until_they_are_read)
         ck_assert_uint_eq(conn_fds_in_flight(conn), 3);
         reply(4, 'g', fds, 1);
         ck_assert_uint_eq(conn_fds_in_flight(conn), 4);
-        ck_assert_int_gt(frame_recv_fds(client, buffer, sizeof(buffer), got, &n_got, 3), 0);
+        ck_assert_int_gt(frame_recv_fds(client, buffer, sizeof(buffer), got, &n_got, 3, &(bool){false}), 0);
         ck_assert_uint_eq(n_got, 3);
         n_got = 0;
-        ck_assert_int_gt(frame_recv_fds(client, buffer, sizeof(buffer), got, &n_got, 3), 0);
+        ck_assert_int_gt(frame_recv_fds(client, buffer, sizeof(buffer), got, &n_got, 3, &(bool){false}), 0);
         ck_assert_uint_eq(n_got, 1);
         ck_assert_uint_eq(conn_fds_in_flight(conn), 0);
 }
@@ -140,7 +140,7 @@ START_TEST(queued_descriptors_stay_open)
         unsigned char *sink = must_alloc(n * 17 * KiB);
         read_bytes(sink, n * (FRAME_HEADER + 3 + 16 * KiB));
         core_settle();
-        ck_assert_int_gt(frame_recv_fds(client, sink, 64, got, &n_got, 1), 0);
+        ck_assert_int_gt(frame_recv_fds(client, sink, 64, got, &n_got, 1, &(bool){false}), 0);
         ck_assert_uint_eq(n_got, 1);
         eventfd_t value;
         must(eventfd_read(got[0], &value));

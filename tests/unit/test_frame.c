@@ -9,11 +9,13 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 static struct frame_reader r;
 static int pair[2];
+static bool lost;
 
 static void begin(void)
 {
@@ -173,7 +175,7 @@ START_TEST(descriptors_arrive_with_the_bytes_and_close_on_exec)
         int sent[3] = {pair[0], pair[1], STDERR_FILENO}, got[4];
         size_t n = 0;
         ck_assert_int_eq(frame_send_fds(pair[0], "frame", 5, sent, 3), 5);
-        ck_assert_int_eq(frame_recv_fds(pair[1], buf, sizeof(buf), got, &n, 4), 5);
+        ck_assert_int_eq(frame_recv_fds(pair[1], buf, sizeof(buf), got, &n, 4, &lost), 5);
         ck_assert_mem_eq(buf, "frame", 5);
         ck_assert_uint_eq(n, 3);
         for (size_t i = 0; i < n; i++) {
@@ -189,7 +191,7 @@ START_TEST(bytes_may_arrive_without_descriptors)
         int got[1];
         size_t n = 0;
         ck_assert_int_eq(frame_send_fds(pair[0], "x", 1, NULL, 0), 1);
-        ck_assert_int_eq(frame_recv_fds(pair[1], buf, sizeof(buf), got, &n, 1), 1);
+        ck_assert_int_eq(frame_recv_fds(pair[1], buf, sizeof(buf), got, &n, 1, &lost), 1);
         ck_assert_uint_eq(n, 0);
 }
 END_TEST
@@ -200,7 +202,7 @@ START_TEST(descriptors_are_appended_to_earlier_ones)
         int got[2] = {-7, -7};
         size_t n = 1;
         frame_send_fds(pair[0], "x", 1, pair, 1);
-        frame_recv_fds(pair[1], buf, sizeof(buf), got, &n, 2);
+        frame_recv_fds(pair[1], buf, sizeof(buf), got, &n, 2, &lost);
         ck_assert_uint_eq(n, 2);
         ck_assert_int_eq(got[0], -7);
         ck_assert_int_ge(got[1], 0);
@@ -215,18 +217,34 @@ static int lowest_free(void)
         return fd;
 }
 
-START_TEST(surplus_descriptors_are_closed_and_the_call_fails)
+START_TEST(surplus_descriptors_are_closed_and_reported)
 {
         char buf[8];
         int sent[2] = {pair[0], pair[1]}, got[1];
         size_t n = 0;
         frame_send_fds(pair[0], "x", 1, sent, 2);
         int before = lowest_free();
-        ck_assert_int_eq(frame_recv_fds(pair[1], buf, sizeof(buf), got, &n, 1), -1);
-        ck_assert_int_eq(errno, EMSGSIZE);
+        ck_assert_int_eq(frame_recv_fds(pair[1], buf, sizeof(buf), got, &n, 1, &lost), 1);
+        ck_assert(lost);
         ck_assert_uint_eq(n, 1);
         close(got[0]);
         ck_assert_int_eq(lowest_free(), before);
+}
+END_TEST
+
+START_TEST(descriptors_that_the_process_may_not_have_are_reported)
+{
+        char buf[8];
+        int sent[2] = {pair[0], pair[1]}, got[2];
+        size_t n = 0;
+        struct rlimit limit;
+        frame_send_fds(pair[0], "x", 1, sent, 2);
+        must(getrlimit(RLIMIT_NOFILE, &limit));
+        must(setrlimit(RLIMIT_NOFILE, &(struct rlimit){(rlim_t)lowest_free(), limit.rlim_max}));
+        ck_assert_int_eq(frame_recv_fds(pair[1], buf, sizeof(buf), got, &n, 2, &lost), 1);
+        must(setrlimit(RLIMIT_NOFILE, &limit));
+        ck_assert(lost);
+        ck_assert_uint_eq(n, 0);
 }
 END_TEST
 
@@ -238,7 +256,7 @@ START_TEST(the_maximum_number_of_descriptors_passes)
         for (size_t i = 0; i < FRAME_FDS_MAX; i++)
                 sent[i] = pair[0];
         ck_assert_int_eq(frame_send_fds(pair[0], "x", 1, sent, FRAME_FDS_MAX), 1);
-        ck_assert_int_eq(frame_recv_fds(pair[1], buf, sizeof(buf), got, &n, FRAME_FDS_MAX), 1);
+        ck_assert_int_eq(frame_recv_fds(pair[1], buf, sizeof(buf), got, &n, FRAME_FDS_MAX, &lost), 1);
         ck_assert_uint_eq(n, FRAME_FDS_MAX);
         for (size_t i = 0; i < n; i++)
                 close(got[i]);
@@ -254,7 +272,7 @@ START_TEST(the_end_of_the_stream_is_0_and_a_closed_other_end_an_error)
         size_t n = 0;
         must(socketpair(AF_UNIX, SOCK_STREAM, 0, alone));
         close(alone[0]);
-        ck_assert_int_eq(frame_recv_fds(alone[1], buf, sizeof(buf), got, &n, 1), 0);
+        ck_assert_int_eq(frame_recv_fds(alone[1], buf, sizeof(buf), got, &n, 1, &lost), 0);
         ck_assert_int_eq(frame_send_fds(alone[1], "x", 1, NULL, 0), -1);
         ck_assert_int_eq(errno, EPIPE);
         close(alone[1]);
@@ -285,7 +303,8 @@ int main(void)
         tcase_add_test(fds, descriptors_arrive_with_the_bytes_and_close_on_exec);
         tcase_add_test(fds, bytes_may_arrive_without_descriptors);
         tcase_add_test(fds, descriptors_are_appended_to_earlier_ones);
-        tcase_add_test(fds, surplus_descriptors_are_closed_and_the_call_fails);
+        tcase_add_test(fds, surplus_descriptors_are_closed_and_reported);
+        tcase_add_test(fds, descriptors_that_the_process_may_not_have_are_reported);
         tcase_add_test(fds, the_maximum_number_of_descriptors_passes);
         tcase_add_test(fds, the_end_of_the_stream_is_0_and_a_closed_other_end_an_error);
         return suite_run();
