@@ -212,6 +212,8 @@ static int make_server(struct daemon *d, struct error *error)
         s->idle.limit_ns = c->exit_idle_ns;
         s->cuda = d->devices.cuda;
         s->cuda_library = filled(c->cuda.library);
+        s->absent = d->devices.absent;
+        s->n_absent = d->devices.n_absent;
         int r = listen_fds_take_listener(&d->listen_fds, &listener, error);
         if (r == 0)
                 r = server_init_consume_fd(s, &d->loop, c->socket, listener, error);

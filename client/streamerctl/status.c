@@ -103,6 +103,17 @@ static void print_health(const json_t *status)
                        human_time(longest, json_u64(loop, "longest_cpu_ns")));
 }
 
+/* Devices that are configured as optional. */
+static void print_absent(const json_t *absent)
+{
+        size_t i;
+        const json_t *device;
+        json_array_foreach(absent, i, device)
+        {
+                printf("not used: %s: %s\n", json_str(device, "device"), json_str(device, "why"));
+        }
+}
+
 int verb_status(struct ctl *ctl)
 {
         char up[HUMAN_MAX], ring_size[HUMAN_MAX];
@@ -121,6 +132,7 @@ int verb_status(struct ctl *ctl)
         print_health(reply);
         putchar('\n');
         columns_print(json_object_get(reply, "devices"), COLUMNS(device_columns), false, NULL);
+        print_absent(json_object_get(reply, "absent"));
         print_more(json_object_get(reply, "loads"), COLUMNS(load_columns), add_targets);
         print_desired(json_object_get(reply, "preload"), "PRELOAD");
         print_desired(json_object_get(reply, "restoring"), "RESTORING");

@@ -58,10 +58,11 @@ size_t config_describe(const struct config *config, struct writer *writer)
                 put(&rows, config->roots_origin, "roots", config->roots[i], "root", NULL);
         for (size_t i = 0; i < config->n_devices; i++) {
                 const struct config_device *device = &config->devices[i];
+                const char *mark = device->optional ? "?" : "";
                 if (device->budget_percent != 0)
-                        snprintf(text, sizeof(text), "%.200s=%u%%", device->name, device->budget_percent);
+                        snprintf(text, sizeof(text), "%.200s%s=%u%%", device->name, mark, device->budget_percent);
                 else
-                        snprintf(text, sizeof(text), "%.200s=%" PRIu64, device->name, device->budget);
+                        snprintf(text, sizeof(text), "%.200s%s=%" PRIu64, device->name, mark, device->budget);
                 put(&rows, config->devices_origin, "devices", text, "device", NULL);
         }
         for (size_t i = 0; i < n_settings; i++) {

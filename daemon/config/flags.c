@@ -14,18 +14,19 @@
 #define NAME_SIZE 32
 #define FILES ":files"
 
-static const char *const devices[] = {"host", "cuda:0", "cuda:all", NULL};
+static const char *const devices[] = {"host", "cuda:0", "cuda:all", "cuda:all?", NULL};
 
 const struct flag flags[] = {
         {"device", "D",
          "a device that holds weights, and its budget; repeatable\n"
          "host, host=8GiB, host=90% (of its memory; the default),\n"
-         "cuda:0, cuda:GPU-<uuid>, cuda:all",
+         "cuda:0, cuda:GPU-<uuid>, cuda:all; cuda:all?: if they work",
          devices, false},
         {"root", "DIR", "a directory that models may be loaded from; repeatable", NULL, true},
         {"socket", "PATH", "the socket to listen on (" CONFIG_DEFAULT_SOCKET ")", NULL, true},
         {"state", "DIR", "the directory of the state file ($STATE_DIRECTORY; none)", NULL, true},
         {"exit-idle", "D", "exit after this time without a connection, a lease or a load (0s: never)", NULL, false},
+        {"keep-alive", "D", "unload a model that had no lease for this time (0s: never)", NULL, false},
         {"config", "FILE", "the configuration file (" CONFIG_DEFAULT_PATH " if it exists)", NULL, true},
         {"concurrency", "N", "blocks in flight for one load (16)", NULL, false},
         {"block-size", "S", "bytes of one read, a multiple of 1MiB (8MiB)", NULL, false},
@@ -162,6 +163,7 @@ static const char usage_tail[] =
         "Environment:\n"
         "  STREAMERD_SOCKET                as --socket\n"
         "  STATE_DIRECTORY                 as --state; systemd sets it (StateDirectory=)\n"
+        "  STREAMERD_CUDART_PATH           directories to search for libcudart after the system's\n"
         "  RUNAI_STREAMER_CONCURRENCY      as --concurrency\n"
         "  RUNAI_STREAMER_CHUNK_BYTESIZE   as --block-size; RUNAI_STREAMER_BLOCK_BYTESIZE is its older name\n"
         "  RUNAI_STREAMER_MEMORY_LIMIT     as --memory-limit; -1 and 0 mean the default\n"

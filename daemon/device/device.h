@@ -58,6 +58,12 @@ struct handle {
         size_t n_bytes;
 };
 
+/* A device that is configured as optional, and does not work. */
+struct device_absence {
+        char name[80]; /* the configuration's */
+        struct error error;
+};
+
 /* A device, as doctor describes it. */
 struct device_facts {
         char model[128];     /* "NVIDIA H200"; "" for the host */

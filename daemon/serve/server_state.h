@@ -80,6 +80,8 @@ struct server {
                 fds_counted_ns;   /* descriptors on their way to clients at the most, and when they were counted */
         const struct cuda *cuda;  /* NULL: no GPU is configured; then doctor opens the runtime for a look */
         const char *cuda_library; /* NULL: the usual names */
+        const struct device_absence *absent; /* optional devices that do not work */
+        size_t n_absent;
 
         int listener;
         bool activated; /* the listener came from the service manager, and its path stays the manager's */

@@ -209,6 +209,8 @@ static const struct {
         {{"'cuda:GPU-" UUID "00', budget: 25%", "'cuda:1', budget: 16MiB"}, {16, 16}},
         {{"'cuda:MIG-" UUID "01', budget: 25%"}, {0, 16}}, /* as nvidia-smi calls it */
         {{"'cuda:all', budget: 75%"}, {48, 48}},
+        {{"'cuda:all?', budget: 75%"}, {48, 48}},
+        {{"'cuda:1', budget: 25%", "'cuda:all?', budget: 75%"}, {48, 16}}, /* the others */
 };
 
 static uint64_t budget_of(const json_t *configured, unsigned gpu)
@@ -234,6 +236,48 @@ START_TEST(a_gpu_is_named_by_number_uuid_or_all_and_has_its_budget)
                 ck_assert_uint_le(budget, names[_i].budget[gpu] << 20);
                 ck_assert_uint_ge(budget + 100, names[_i].budget[gpu] << 20); /* a percent is whole bytes */
         }
+        json_decref(status);
+        end();
+}
+END_TEST
+
+START_TEST(a_gpu_that_is_optional_may_be_absent)
+{
+        static const struct gpu_daemon one = {
+                .n = 1, .mib = 64, .devices = {"'cuda:0?', budget: 16MiB", "'cuda:7?', budget: 16MiB"}};
+        gpus = gpu_daemon_start(&one);
+        client = client_open(&test_daemon);
+        json_t *status = client_call(client, "status", NULL);
+        ck_assert_uint_eq(json_array_size(json_object_get(status, "devices")), 1);
+        const json_t *absent = json_object_get(status, "absent");
+        ck_assert_uint_eq(json_array_size(absent), 1);
+        ck_assert_str_eq(json_string_value(json_object_get(json_array_get(absent, 0), "device")), "cuda:7");
+        ck_assert_ptr_nonnull(strstr(json_string_value(json_object_get(json_array_get(absent, 0), "why")),
+                                     "no such GPU (1 visible)"));
+        json_decref(status);
+        end();
+}
+END_TEST
+
+/* A GPU that alone is optional does not make a daemon. */
+START_TEST(without_cuda_the_daemon_has_what_works)
+{
+        static const struct gpu_daemon none = {.n = 1, .mib = 64, .devices = {"'cuda:all?'"}};
+        char config[PATH_SIZE];
+        gpu_daemon_prepare(&none, suite_folder(), "none", config);
+        file_write(config, "cuda: {library: /nowhere}\n", 26);
+        daemon_init(&test_daemon, suite_path("d"));
+        const char *root = suite_folder();
+        ck_assert_int_eq(daemon_run(&test_daemon, (const char *const[]){"--config", config, "--root", root, "--device",
+                                                                        "cuda:all?", NULL}),
+                         1);
+        ck_assert(log_wait_for(test_daemon.log, "no device works: cuda:all: CUDA is unavailable: "));
+        daemon_start(&test_daemon, (const char *const[]){"--config", config, "--root", root, "--device", "host=16MiB",
+                                                         "--device", "cuda:all?", NULL});
+        client = client_open(&test_daemon);
+        json_t *status = client_call(client, "status", NULL);
+        ck_assert_uint_eq(json_array_size(json_object_get(status, "devices")), 1);
+        ck_assert_uint_eq(json_array_size(json_object_get(status, "absent")), 1);
         json_decref(status);
         end();
 }
@@ -268,6 +312,8 @@ int main(void)
         tcase_add_loop_test(group, memory_stays_until_a_killed_consumer_has_exited, 0, 2);
         TCase *by_name = suite_group("names", NULL, NULL, 60);
         LOOP(by_name, a_gpu_is_named_by_number_uuid_or_all_and_has_its_budget, names);
+        tcase_add_test(by_name, a_gpu_that_is_optional_may_be_absent);
+        tcase_add_test(by_name, without_cuda_the_daemon_has_what_works);
         tcase_add_test(by_name, a_gpu_by_two_names_is_configured_twice);
         return suite_run();
 }

@@ -66,7 +66,10 @@ START_TEST(wrong_flags_are_named)
         assert_usage(LOAD(NEEDED, "--version=1"), "--version: takes no value");
         assert_usage(LOAD(NEEDED, "--concurrency", "many"), "--concurrency: 'many' is not a number");
         assert_usage(LOAD(NEEDED, "--device", "cuda:x"),
-                     "--device: 'cuda:x' is not a device (host, cuda:N, cuda:GPU-UUID, cuda:all)");
+                     "--device: 'cuda:x' is not a device (host, cuda:N, cuda:GPU-UUID, cuda:all, or cuda:all?)");
+        assert_usage(LOAD(NEEDED, "--device", "host?"), "--device: 'host?' is not a device");
+        assert_usage(LOAD(NEEDED, "--device", "cuda:?"), "--device: 'cuda:' is not a device");
+        assert_usage(LOAD(NEEDED, "--device", "cuda:0", "--device", "cuda:0?"), "--device: cuda:0 is listed twice");
         assert_usage(LOAD(NEEDED, "--device", "host"), "--device: host is listed twice");
         assert_usage(LOAD(NEEDED, "--config", "/no/such/file"), "/no/such/file: No such file");
 }

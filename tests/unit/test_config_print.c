@@ -73,7 +73,8 @@ END_TEST
 /* ---- completion ---- */
 
 #define ALL                                                                                                            \
-        "--device --root --socket --state --exit-idle --config --concurrency --block-size --memory-limit "             \
+        "--device --root --socket --state --exit-idle --keep-alive --config --concurrency --block-size "               \
+        "--memory-limit "                                                                                              \
         "--log-level --log-format --metrics-listen --check-config --version --help "
 
 static const struct {
@@ -87,7 +88,7 @@ static const struct {
         {{"--log-level", "--log-level", ""}, ALL}, /* a value may look like a flag */
         {{"--log-format", "j"}, "journal json "},
         {{"--log-level=d"}, "--log-level=debug "},
-        {{"--device", ""}, "host cuda:0 cuda:all "},
+        {{"--device", ""}, "host cuda:0 cuda:all cuda:all? "},
         {{"--root", "/srv"}, ":files "},
         {{"--root=/srv"}, ":files "},
         {{"--check-config", "--ve"}, "--version "},

@@ -135,6 +135,18 @@ START_TEST(an_older_runtime_is_used_with_an_older_driver)
 }
 END_TEST
 
+START_TEST(a_runtime_is_looked_for_in_more_folders)
+{
+        char *more = format_text("STREAMERD_CUDART_PATH=/nowhere:%s", fakes()), *path = fakes();
+        char *want = format_text("%s/libcudart.so.13", path);
+        ck_assert_str_eq(opened_in("/nowhere", more), want);
+        ck_assert_str_eq(opened_in(path, more), "libcudart.so.13");
+        free(want);
+        free(path);
+        free(more);
+}
+END_TEST
+
 START_TEST(without_a_library_the_error_lists_all_names)
 {
         /* Files that are no libraries hide those of the system. */
@@ -262,6 +274,7 @@ int main(int argc, char **argv)
         t = suite_group("by name", NULL, NULL, 30);
         tcase_add_test(t, the_newest_runtime_is_opened);
         tcase_add_test(t, an_older_runtime_is_used_with_an_older_driver);
+        tcase_add_test(t, a_runtime_is_looked_for_in_more_folders);
         tcase_add_test(t, without_a_library_the_error_lists_all_names);
         tcase_add_test(t, without_a_gpu_only_the_reason_is_reported);
         add_off();

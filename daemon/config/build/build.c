@@ -15,19 +15,36 @@
 
 #define HTTP_THREADS 4 /* at most, by default */
 
-static int add(struct devices *d, struct device *device, struct error *error)
+static int add(struct devices *d, struct device *device, bool optional, struct error *error)
 {
         for (size_t i = 0; i < d->n; i++)
                 if (strcmp(d->v[i]->uuid, device->uuid) == 0 && d->v[i]->ops == device->ops) {
-                        error_set(error, STREAMER_EINVAL, "device %s is configured twice", device->name);
+                        int r = optional ? 0
+                                         : error_set(error, STREAMER_EINVAL, "device %s is configured twice",
+                                                     device->name);
                         device_free(device);
-                        return error->code;
+                        return r;
                 }
         require(d->n < DEVICES_MAX);
         device->number = (unsigned)d->n;
         d->v[d->n++] = device;
         log_info("device %s: budget %" PRIu64 " bytes, %s pages (%s)", device->name, device->budget,
                  page_kind_name(device->pages), device->uuid);
+        return 0;
+}
+
+/* Notes why an optional device does not work; else the error itself. */
+static int add_absence(struct devices *d, const struct config_device *c, struct error *error)
+{
+        if (!c->optional)
+                return error->code;
+        log_warn("device %s: not used: %s", c->name, error->text);
+        if (d->n_absent < DEVICES_MAX) {
+                struct device_absence *absence = &d->absent[d->n_absent++];
+                snprintf(absence->name, sizeof(absence->name), "%s", c->name);
+                absence->error = *error;
+        }
+        *error = (struct error){0};
         return 0;
 }
 
@@ -48,11 +65,11 @@ static int add_cuda(struct devices *d, const struct config *config, const struct
                 struct device *device;
                 r = cuda_device_new(&device, d->cuda, ordinals[i], &opts, wake, error);
                 if (r == 0)
-                        r = add(d, device, error);
+                        r = add(d, device, c->optional, error);
                 if (r < 0)
-                        return r;
+                        return add_absence(d, c, error);
         }
-        return n < 0 ? n : 0;
+        return n < 0 ? add_absence(d, c, error) : 0;
 }
 
 int devices_init(struct devices *d, const struct config *config, struct wake *wake, struct error *error)
@@ -71,8 +88,11 @@ int devices_init(struct devices *d, const struct config *config, struct wake *wa
                                  c->prefault);
                 r = host_device_new(&device, &opts, wake, error);
                 if (r == 0)
-                        r = add(d, device, error);
+                        r = add(d, device, false, error);
         }
+        if (r == 0 && d->n == 0)
+                r = error_set(error, STREAMER_EUNSUPPORTED, "no device works: %s: %s", d->absent[0].name,
+                              d->absent[0].error.text);
         return r;
 }
 

@@ -17,6 +17,8 @@ struct devices {
         struct device *v[DEVICES_MAX];
         size_t n;
         struct cuda *cuda; /* NULL: no CUDA device is configured */
+        struct device_absence absent[DEVICES_MAX];
+        size_t n_absent;
 };
 
 /* Into a zeroed one. What was made before a failure is devices_deinit()'s. */

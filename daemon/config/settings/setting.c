@@ -45,7 +45,7 @@ const struct setting settings[] = {
         {"limits.preload_retry",        NULL,           NULL,                   SETTING_DURATION, FIELD(limits.preload_retry_ns),    SECOND,         SECOND / 100, HOUR / 12, 1},
         {"limits.failed_kept",          NULL,           NULL,                   SETTING_COUNT,    FIELD(limits.failed_kept),         64,             0,      65536,     1},
         {"host_cache",                  NULL,           NULL,                   SETTING_SIZE,     FIELD(host_cache),                 0,              0,      GiB << 10, 1},
-        {"residency.keep_alive",        NULL,           NULL,                   SETTING_DURATION, FIELD(residency.keep_alive_ns),    0,              0,      8784 * HOUR, 1},
+        {"residency.keep_alive",        "keep-alive",   NULL,                   SETTING_DURATION, FIELD(residency.keep_alive_ns),    0,              0,      8784 * HOUR, 1},
         {"residency.drain_timeout",     NULL,           NULL,                   SETTING_DURATION, FIELD(residency.drain_timeout_ns), 0,              0,      8784 * HOUR, 1},
         {"cuda.library",                NULL,           NULL,                   SETTING_FILE,     FIELD(cuda.library),               0,              0,      0,         1},
         {"cuda.across_uids",            NULL,           NULL,                   SETTING_BOOL,     FIELD(cuda.across_uids),           0,              0,      0,         1},

@@ -16,7 +16,20 @@ static int check_device(const char *name, char why[SETTING_WHY])
         bool by_index = digits >= 1 && digits <= 3 && name[5 + digits] == '\0';
         if (strcmp(name, "host") == 0 || by_index || by_uuid || strcmp(name, "cuda:all") == 0)
                 return 0;
-        return setting_wrong(why, "'%.60s' is not a device (host, cuda:N, cuda:GPU-UUID, cuda:all)", name);
+        return setting_wrong(why, "'%.60s' is not a device (host, cuda:N, cuda:GPU-UUID, cuda:all, or cuda:all?)",
+                             name);
+}
+
+/* The name without the mark of an optional device, which "host" cannot be. */
+static int copy_name(struct config_device *device, const char *text, char why[SETTING_WHY])
+{
+        size_t len = strlen(text);
+        device->optional = len > 5 && strncmp(text, "cuda:", 5) == 0 && text[len - 1] == '?';
+        cleanup_free char *name = strndup(text, len - device->optional);
+        if (name == NULL)
+                return setting_wrong(why, "no memory");
+        int r = check_device(name, why);
+        return r == 0 ? setting_copy(&device->name, name, why) : r;
 }
 
 static int parse_budget(struct config_device *device, const char *text, char why[SETTING_WHY])
@@ -95,9 +108,7 @@ int setting_add_device_parts(struct config *config, const char *const parts[DEVI
         struct config_device device = {.budget_percent = 90, .prefault = PREFAULT_AUTO};
         if (parts[PART_DEVICE] == NULL)
                 return setting_wrong(why, "has no 'device'");
-        int r = check_device(parts[PART_DEVICE], why);
-        if (r == 0)
-                r = setting_copy(&device.name, parts[PART_DEVICE], why);
+        int r = copy_name(&device, parts[PART_DEVICE], why);
         for (enum device_part i = PART_BUDGET; r == 0 && i < DEVICE_PARTS; i++)
                 r = parts[i] != NULL ? parse_part(&device, i, parts[i], why) : 0;
         if (r == 0)

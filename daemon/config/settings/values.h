@@ -24,6 +24,7 @@
 
 struct config_device {
         char *name;                /* "host", "cuda:0", "cuda:GPU-<uuid>", "cuda:all" */
+        bool optional;             /* "cuda:0?", "cuda:all?": the daemon starts without it */
         uint64_t budget;           /* bytes; 0 where it is a percentage of a device that is not the host */
         unsigned budget_percent;   /* of the device's memory, 90 where no budget is given; else 0 */
         enum host_pages pages;     /* host */

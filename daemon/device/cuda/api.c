@@ -15,8 +15,10 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <string.h>
+#include <unistd.h>
 
 #define BATCH_SINCE 12080 /* cudaMemcpyBatchAsync */
 #define BATCH_V13 13000   /* with one argument fewer */
@@ -211,6 +213,24 @@ static enum outcome open_both(const char *name, struct cuda_api **out, char *why
         return older ? TRY_OLDER : REFUSED;
 }
 
+/* The runtime of one version: from the usual places, then from the folders of $STREAMERD_CUDART_PATH. */
+static enum outcome open_version(const char *name, struct cuda_api **api, char *why, size_t size)
+{
+        const char *folders = getenv("STREAMERD_CUDART_PATH");
+        enum outcome outcome = open_both(name, api, why, size);
+        while (outcome == TRY_OLDER && folders != NULL && *folders != '\0') {
+                char path[PATH_MAX], text[512] = "";
+                int len = (int)strcspn(folders, ":");
+                if (snprintf(path, sizeof(path), "%.*s/%s", len, folders, name) < (int)sizeof(path) &&
+                    access(path, R_OK) == 0) {
+                        outcome = open_both(path, api, text, sizeof(text));
+                        snprintf(why, size, "%s", text); /* more than that it is missing elsewhere */
+                }
+                folders += len + (folders[len] == ':');
+        }
+        return outcome;
+}
+
 int cuda_api_open(const char *library, struct cuda_api **api, char *why, size_t size)
 {
         static const char *const names[] = {"libcudart.so.13", "libcudart.so.12"};
@@ -219,7 +239,7 @@ int cuda_api_open(const char *library, struct cuda_api **api, char *why, size_t 
                 return open_both(library, api, why, size) == OPENED ? 0 : -1;
         for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
                 char text[512] = "";
-                enum outcome outcome = open_both(names[i], api, text, sizeof(text));
+                enum outcome outcome = open_version(names[i], api, text, sizeof(text));
                 if (outcome != TRY_OLDER)
                         why[0] = '\0'; /* the newer one was only missing */
                 if (outcome == OPENED)

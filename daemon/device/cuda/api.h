@@ -145,9 +145,10 @@ struct cuda_api {
 
 /* ---- lifecycle ---- */
 
-/* Opens `library`, or if that is NULL the first of libcudart.so.13 and .12 that finds a device, and the
- * driver library. 0, or -1 with the reason in `why`, one line for an operator.
- * Creates no context, so no GPU memory is used. May take a second if the driver is not loaded. */
+/* Opens `library`, or if that is NULL the first of libcudart.so.13 and .12 that finds a device (each in the usual
+ * places and then in the folders of $STREAMERD_CUDART_PATH), and the driver library. 0, or -1 with the reason in `why`,
+ * one line for an operator. Creates no context, so no GPU memory is used. May take a second if the driver is not
+ * loaded. */
 int cuda_api_open(const char *library, struct cuda_api **api, char *why, size_t size);
 struct cuda_api *cuda_api_close(struct cuda_api *api); /* accepts NULL, returns NULL */
 

@@ -241,7 +241,7 @@ int reply_status(struct writer *w, const struct server *server, const struct req
                 if (rows.more || rows.list + 1 == STATUS_LISTS)
                         break;
         }
-        writer_reply(w, request->id, (req->after == NULL ? 8u : 0u) + STATUS_LISTS + rows.more);
+        writer_reply(w, request->id, (req->after == NULL ? 9u : 0u) + STATUS_LISTS + rows.more);
         if (req->after == NULL) {
                 unsigned threads, hung;
                 writer_kstr(w, "version", STREAMERD_VERSION);
@@ -250,6 +250,12 @@ int reply_status(struct writer *w, const struct server *server, const struct req
                 writer_karray(w, "devices", server->resident->n_devices);
                 for (size_t i = 0; i < server->resident->n_devices; i++)
                         write_device(w, server->resident->devices[i]);
+                writer_karray(w, "absent", server->n_absent);
+                for (size_t i = 0; i < server->n_absent; i++) {
+                        writer_map(w, 2);
+                        writer_kstr(w, "device", server->absent[i].name);
+                        writer_kstr(w, "why", server->absent[i].error.text);
+                }
                 write_host_cache(w, server->resident);
                 reply_ring(w, server->reader);
                 work_pool_count(server->pool, &threads, &hung);
