@@ -12,7 +12,7 @@ set -eu
 build=$(realpath "$1")
 cd "$(dirname "$0")/.."
 wheel=$(ls "$build"/wheel/streamerd-*.whl)
-packages='numpy ml_dtypes torch==2.13.0 safetensors runai-model-streamer transformers tqdm mypy pytest'
+packages='numpy ml_dtypes torch==2.13.0 safetensors runai-model-streamer transformers accelerate diffusers tqdm mypy pytest'
 
 # Installed once; the wheel each time. $3 says what else is in it.
 environment() { # PATH PYTHON PACKAGES
@@ -49,7 +49,7 @@ for python in python3.{10,11,12,13} ~/.pyenv/versions/3.1[0-3].*/bin/python3; do
         case " $tested " in *" $version "*) continue ;; esac
         tested="$tested $version"
         environment "$build/venv-python$version" "$python" 'numpy pytest'
-        pytest "$build/venv-python$version" client/python/tests/test_{autostart,numpy}.py
+        pytest "$build/venv-python$version" client/python/tests/test_{autostart,numpy,structures}.py
 done
 echo "Python $tested"
 

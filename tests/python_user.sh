@@ -22,20 +22,21 @@ wheel=$(realpath "$1")
 mkdir "$folder/work" "$folder/runtime"
 chmod 700 "$folder/runtime"
 cd "$folder/work"
-cp "$wheel" .
+mkdir -p build/wheel
+cp "$wheel" build/wheel
 PYTHONPATH=$here "${PYTHON:-python3}" -c '
 from pathlib import Path
 from checkpoints import small, write
-write(Path("model.safetensors"), small())'
+write(Path("model.safetensors"), [*small(), ("norm.weight", "BF16", [8])])'
 "${PYTHON:-python3}" -m venv env
 . env/bin/activate
 export XDG_RUNTIME_DIR=$folder/runtime STREAMERD_EXIT_IDLE=1s
 unset STREAMERD_SOCKET STREAMERD_AUTOSTART
 
-commands=$(sed -n 's/^    \$ \(pip install streamerd.*\|python3\? -c .*\)$/\1/p' "$page" | head -2)
+commands=$(sed -n 's/^    \$ \(pip install build.*\|python3\? -c .*\)$/\1/p' "$page" | head -2)
 [ "$(echo "$commands" | wc -l)" = 2 ]
 echo "$commands"
 output=$(eval "$commands" 2>errors) || { cat errors; exit 1; }
-[ "$(echo "$output" | grep -c '^layer\.[0-9]\.weight (4, 8)$')" = 4 ] ||
+[ "$(echo "$output" | grep -c '^layer\.[0-9]\.weight (4, 8)$\|^norm\.weight (8,)$')" = 5 ] ||
         { echo "$output"; exit 1; }
 streamerctl --version

@@ -3,8 +3,9 @@
 
 It listens below $XDG_RUNTIME_DIR/streamerd, else /tmp/streamerd-UID: a folder that only its user can enter. One
 process at a time holds the folder's lock, looks again whether a daemon answers, and starts one. The daemon is the
-child of no process that asked for it, has a session of its own, writes its log into the folder, and exits after a
-time without use (--exit-idle).
+child of no process that asked for it, has a session of its own and, where systemd manages the user's processes, a unit
+of its own. It writes its log into the folder, unloads models that nobody has used for a time (--keep-alive), and exits
+after a time without use (--exit-idle).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import shutil
 import stat
 import subprocess
 import time
@@ -21,12 +23,14 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TypeVar
 
-from ._programs import find_program
+from ._programs import environment, find_program
 from .errors import DeniedError, UnreachableError, UnsupportedError
 
 START_SECONDS = 20.0
 POLL_SECONDS = 0.01
+SCOPE_SECONDS = 5.0
 DEFAULT_EXIT_IDLE = "30m"
+DEFAULT_KEEP_ALIVE = "15m"
 
 logger = logging.getLogger("streamerd")
 
@@ -49,7 +53,7 @@ def is_allowed(autostart: bool | None) -> bool:
     """The argument, else $STREAMERD_AUTOSTART, else yes."""
     if autostart is not None:
         return autostart
-    return os.environ.get("STREAMERD_AUTOSTART", "1") not in ("0", "false", "no")
+    return os.environ.get("STREAMERD_AUTOSTART", "1").strip().lower() not in ("0", "false", "no", "off")
 
 
 def user_folder() -> Path:
@@ -77,35 +81,70 @@ def _make_folder(folder: Path) -> None:
         )
 
 
+def _default_budget() -> str:
+    """Half of the memory that this process may use: a model, and a copy of it in the process that asked for it."""
+    try:
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
+    except (OSError, ValueError):  # "max"
+        return "50%"
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return str(limit // 2) if limit < memory else "50%"
+
+
 def _command(program: str, socket: str) -> list[str]:
-    command = [program, "--socket", socket, "--root", "/", "--device", "host"]
+    budget = os.environ.get("STREAMERD_HOST_BUDGET") or _default_budget()
+    command = [program, "--socket", socket, "--root", "/", "--device", f"host={budget}"]
     if os.path.exists("/dev/nvidiactl"):
-        command += ["--device", "cuda:all"]
-    return command + ["--exit-idle", os.environ.get("STREAMERD_EXIT_IDLE", DEFAULT_EXIT_IDLE)]
+        command += ["--device", "cuda:all?"]
+    command += ["--keep-alive", os.environ.get("STREAMERD_KEEP_ALIVE") or DEFAULT_KEEP_ALIVE]
+    return command + ["--exit-idle", os.environ.get("STREAMERD_EXIT_IDLE") or DEFAULT_EXIT_IDLE]
+
+
+def _scope() -> list[str]:
+    """The command that runs another one in a transient unit of the user's systemd; nothing where there is none.
+
+    Processes of a unit end with it: a daemon that an engine's service started would end with that service.
+    """
+    program = shutil.which("systemd-run")
+    if program is None or not os.path.exists(os.path.join(os.environ.get("XDG_RUNTIME_DIR", ""), "systemd", "private")):
+        return []
+    name = f"streamerd-{os.getpid()}-{time.time_ns()}"
+    scope = [program, "--user", "--scope", "--quiet", "--collect", "--description=streamerd of this user"]
+    try:
+        quiet = subprocess.DEVNULL
+        trial = subprocess.run([*scope, "true"], stdin=quiet, stdout=quiet, stderr=quiet, timeout=SCOPE_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [*scope, f"--unit={name}"] if trial.returncode == 0 else []
 
 
 def _spawn(command: list[str], log: Path) -> int:
     """Starts a process that is not a child of this one, and returns its pid: a shell starts it and exits."""
     with open(log, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as output:
         shell = subprocess.run(
-            ["/bin/sh", "-c", '"$@" >&2 & echo $!', "sh", *command],
+            ["/bin/sh", "-c", '"$@" >&2 & echo $!', "sh", *_scope(), *command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=output,
             start_new_session=True,
-            env={**os.environ, **_variables.get()},
             cwd="/",
+            env={**environment(), **_variables.get()},
             check=True,
         )
     return int(shell.stdout)
 
 
-def _exists(pid: int) -> bool:
+def _runs(pid: int) -> bool:
+    """Whether a process exists and has not ended. Where this process is PID 1, the daemon is its child."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        pass
+    try:
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2][:1]
+    except OSError:
         return False
-    return True
+    return state not in (b"Z", b"X")
 
 
 def _last_lines(log: Path, begin: int) -> str:
@@ -119,7 +158,7 @@ def _wait_until(connect: Callable[[], _T], pid: int, log: Path, begin: int) -> _
     """connect()'s result once the daemon answers; UnreachableError if it exits or does not answer in time."""
     deadline = time.monotonic() + START_SECONDS
     while True:
-        running = _exists(pid) and time.monotonic() < deadline
+        running = _runs(pid) and time.monotonic() < deadline
         try:
             return connect()
         except UnreachableError:

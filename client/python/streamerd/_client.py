@@ -7,20 +7,55 @@ outlive its model and its lease ends over the connection. A forked child makes c
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import functools
 import json
 import os
 import threading
+import time
 from collections.abc import Callable
-from ctypes import byref, c_uint64, c_void_p
-from typing import Any
+from ctypes import byref, c_uint64
+from typing import Any, TypeVar
 
-from . import _autostart
-from ._library import E_UNREACHABLE, ConnectOpts, failure, library, sized
-from .errors import DeniedError, UnreachableError
+from ._library import CLIENT, E_UNREACHABLE, MEMORY, ConnectOpts, Handle, failure, library, sized
+from .errors import DeniedError, TimedOutError, UnreachableError
 
 SYSTEM_SOCKET = "/run/streamerd/streamerd.sock"
+
+
+_T = TypeVar("_T")
+
+
+def interruptibly(call: Callable[[], _T], deadline: float | None = None, what: str = "") -> _T:
+    """The result of a call that may wait for the daemon, which no signal ends.
+
+    Python acts on signals in the main thread alone: there, another thread makes the call. The result of a call that
+    was given up, by a signal or at the deadline (a TimedOutError with `what`), is released by that thread.
+    """
+    if deadline is None and threading.get_ident() != threading.main_thread().ident:
+        return call()
+    results: list[_T] = []
+    errors: list[BaseException] = []
+    done = _thread.allocate_lock()
+    done.acquire()
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except BaseException as e:
+            errors.append(e)
+        done.release()
+
+    _thread.start_new_thread(run, ())
+    if not done.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
+        raise TimedOutError(what)
+    try:
+        if errors:
+            raise errors[0]
+        return results[0]
+    finally:
+        errors.clear()  # an exception's frames refer to this list
 
 
 class Client:
@@ -30,7 +65,8 @@ class Client:
         self._library = library()
         self.socket = socket
         self.own = own
-        self.pointer = c_void_p()
+        self.handle = Handle(CLIENT)
+        self.pointer = self.handle.pointer
         opts = sized(ConnectOpts, socket=os.fsencode(socket))
         code = self._library.streamer_connect(byref(opts), byref(self.pointer))
         if code != 0:
@@ -40,7 +76,7 @@ class Client:
 
     def check(self, code: int) -> None:
         if code != 0:
-            raise failure(code, self.pointer)
+            raise failure(code, self.handle)
 
     def process(self) -> bool:
         """Reads what the daemon sent, and calls the listeners. False if the connection is lost. Does not block."""
@@ -51,32 +87,24 @@ class Client:
 
     def call(self, verb: str, **fields: Any) -> dict[str, Any]:
         """A request of docs/protocol.md, and its reply."""
-        reply = c_void_p()
-        self.check(self._library.streamer_call(self.pointer, verb.encode(), json.dumps(fields).encode(), byref(reply)))
-        try:
-            result: dict[str, Any] = json.loads(ctypes.string_at(reply.value or 0))
-        finally:
-            self._library.streamer_free(reply)
+        reply = Handle(MEMORY)
+        arguments = (verb.encode(), json.dumps(fields).encode(), byref(reply.pointer))
+        self.check(self._library.streamer_call(self.pointer, *arguments))
+        result: dict[str, Any] = json.loads(ctypes.string_at(reply.pointer.value or 0))
         return result
 
     def fetch(self, source: str, file: str) -> bytes:
         """A small file beside the weights of a source, such as config.json."""
-        data, size = c_void_p(), c_uint64()
-        arguments = (source.encode(), file.encode(), byref(data), byref(size))
+        data, size = Handle(MEMORY), c_uint64()
+        arguments = (source.encode(), file.encode(), byref(data.pointer), byref(size))
         self.check(self._library.streamer_fetch(self.pointer, *arguments))
-        try:
-            return ctypes.string_at(data, size.value)
-        finally:
-            self._library.streamer_free(data)
+        return ctypes.string_at(data.pointer, size.value)
 
     def fetch_list(self, source: str) -> list[dict[str, Any]]:
         """The files of a source: [{"name", "bytes"}]."""
-        reply = c_void_p()
-        self.check(self._library.streamer_fetch_list(self.pointer, source.encode(), byref(reply)))
-        try:
-            result: list[dict[str, Any]] = json.loads(ctypes.string_at(reply.value or 0))["files"]
-        finally:
-            self._library.streamer_free(reply)
+        reply = Handle(MEMORY)
+        self.check(self._library.streamer_fetch_list(self.pointer, source.encode(), byref(reply.pointer)))
+        result: list[dict[str, Any]] = json.loads(ctypes.string_at(reply.pointer.value or 0))["files"]
         return result
 
 
@@ -101,15 +129,34 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def _connect(socket: str, own: bool) -> Client:
+def _serving_pid(socket: str) -> str:
+    """" (pid N)" of the process that listens on a socket; "" if that cannot be found at once."""
+    import socket as sockets
+    import struct
+
+    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
+        probe.settimeout(0.1)
+        try:
+            probe.connect(socket)
+            return f" (pid {struct.unpack('3i', probe.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, 12))[0]})"
+        except OSError:
+            return ""
+
+
+def _connect(socket: str, own: bool, deadline: float | None) -> Client:
     """The process's connection to this socket. One to a daemon of the user's own that has exited is replaced."""
     client = _clients.get(socket)
     if client is None or (own and not client.process()):
-        client = _clients[socket] = Client(socket, own)
+        text = f"the daemon at {socket} does not answer in time"
+        try:
+            client = interruptibly(lambda: Client(socket, own), deadline, text)
+        except TimedOutError as e:
+            raise TimedOutError(f"{e}{_serving_pid(socket)}") from None
+        _clients[socket] = client
     return client
 
 
-def connect(socket: str | None = None, autostart: bool | None = None) -> Client:
+def connect(socket: str | None = None, autostart: bool | None = None, deadline: float | None = None) -> Client:
     """A connection to `socket`, else $STREAMERD_SOCKET, else the system's daemon, else the user's own.
 
     If none of these answers and no socket was named, the user's own daemon is started (see autostart).
@@ -117,18 +164,35 @@ def connect(socket: str | None = None, autostart: bool | None = None) -> Client:
     named = socket or os.environ.get("STREAMERD_SOCKET")
     with _lock:
         if named:
-            return _connect(named, False)
+            return _connect(named, False, deadline)
         try:
-            return _connect(SYSTEM_SOCKET, False)
+            return _connect(SYSTEM_SOCKET, False, deadline)
         except UnreachableError as e:
+            reason: Exception = e
+        except DeniedError as e:
             reason = e
-        to_own = functools.partial(_connect, _autostart.user_socket(), True)
+            log_once(f"{e}; using the user's own daemon")
+        from . import _autostart
+
+        to_own = functools.partial(_connect, _autostart.user_socket(), True, deadline)
         try:
             return to_own()
         except UnreachableError:
             pass
         if not _autostart.is_allowed(autostart):
-            raise UnreachableError(
+            raise type(reason)(
                 f"{reason}: start streamerd, set STREAMERD_SOCKET, or leave autostart on (STREAMERD_AUTOSTART=1)"
             )
         return _autostart.start(to_own)
+
+
+_logged: set[str] = set()
+
+
+def log_once(text: str) -> None:
+    """One line of the logger "streamerd", once in this process."""
+    if text not in _logged:
+        import logging
+
+        _logged.add(text)
+        logging.getLogger("streamerd").warning("%s", text)

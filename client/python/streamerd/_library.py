@@ -10,8 +10,20 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_ubyte, c_uint, c_uint32, c_uint64, c_void_p
-from pathlib import Path
+from ctypes import (
+    POINTER,
+    byref,
+    c_char_p,
+    c_int,
+    c_int64,
+    c_size_t,
+    c_ubyte,
+    c_uint,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+    py_object,
+)
 from typing import Any, TypeVar
 
 from .errors import Error, UnsupportedError, error_of
@@ -24,6 +36,9 @@ E_TIMEOUT = -5
 E_BUSY = -6
 E_END = -9
 E_UNSUPPORTED = -16
+
+# What a Handle owns.
+CLIENT, OP, LEASE, MEMORY = range(4)
 
 LOAD_WAIT = 2
 LOAD_NO_EVICT = 4
@@ -51,6 +66,7 @@ class LoadOpts(ctypes.Structure):
         ("pattern", c_char_p),
         ("keep_alive_ms", c_uint64),
         ("drain_timeout_ms", c_uint64),
+        ("named_after", c_char_p),
     ]
 
 
@@ -169,6 +185,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "streamer_detach": (None, [c_void_p]),
     "streamer_lease_check": (c_int, [c_void_p]),
     "streamer_lease_model": (c_char_p, [c_void_p]),
+    "streamer_lease_writable": (c_int, [c_void_p]),
     "streamer_generation": (c_uint64, [c_void_p]),
     "streamer_digest": (c_char_p, [c_void_p]),
     "streamer_metadata_count": (c_size_t, [c_void_p]),
@@ -184,15 +201,23 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
-def bundled(folder: str, name: str) -> Path | None:
-    """A file that the wheel brings, or None."""
-    path = Path(__file__).parent / folder / name
-    return path if path.exists() else None
+# Called with the interpreter's lock held: they make capsules (client/python.c).
+_PYTHON_PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
+    "streamer_python_slot": (py_object, [c_uint, POINTER(c_void_p)]),
+    "streamer_python_tensor": (py_object, [c_void_p, POINTER(Tensor), c_uint, POINTER(c_int)]),
+    "streamer_python_segment": (py_object, [c_void_p, c_size_t, c_uint, POINTER(c_int)]),
+}
+
+
+def bundled(folder: str, name: str) -> str | None:
+    """The path of a file that the wheel brings, or None."""
+    path = os.path.join(os.path.dirname(__file__), folder, name)
+    return path if os.path.exists(path) else None
 
 
 def _path() -> str:
     chosen = os.environ.get("STREAMERD_CLIENT_LIB")
-    return chosen or str(bundled("lib", SONAME) or SONAME)
+    return chosen or bundled("lib", SONAME) or SONAME
 
 
 @functools.cache
@@ -205,20 +230,39 @@ def library() -> ctypes.CDLL:
         raise UnsupportedError(
             f"cannot load {path}: {e}: install the streamerd wheel or libstreamer-client, or set STREAMERD_CLIENT_LIB"
         ) from None
-    for name, (result, arguments) in _PROTOTYPES.items():
-        try:
-            function = getattr(lib, name)
-        except AttributeError:
-            raise UnsupportedError(
-                f"{path} has no {name}: the library is older than the package: update it, or unset STREAMERD_CLIENT_LIB"
-            ) from None
-        function.restype = result
-        function.argtypes = arguments
+    locked = ctypes.PyDLL(path)
+    for source, prototypes in ((lib, _PROTOTYPES), (locked, _PYTHON_PROTOTYPES)):
+        for name, (result, arguments) in prototypes.items():
+            try:
+                function = getattr(source, name)
+            except AttributeError:
+                raise UnsupportedError(
+                    f"{path} has no {name}: the library is older than the package: update it, or unset "
+                    "STREAMERD_CLIENT_LIB"
+                ) from None
+            function.restype = result
+            function.argtypes = arguments
+            setattr(lib, name, function)
     return lib
 
 
-def failure(code: int, client: c_void_p | None) -> Error:
-    """The exception for a call that returned `code` in this thread."""
+class Handle:
+    """Owns what a call stores by byref(handle.pointer). The last reference releases it, so a call that has one keeps
+    it valid. Python may raise KeyboardInterrupt between any two steps: the owner exists before the handle, and its
+    destructor is C code, which no signal interrupts."""
+
+    __slots__ = ("_capsule", "pointer")
+
+    def __init__(self, kind: int) -> None:
+        slot = c_void_p()
+        self._capsule = library().streamer_python_slot(kind, byref(slot))
+        if not slot.value:
+            raise MemoryError
+        self.pointer = c_void_p.from_address(slot.value)
+
+
+def failure(code: int, client: Handle | None) -> Error:
+    """The exception for a call that returned `code` in this thread; `client`: of the call, None for a connect."""
     lib = library()
-    text = lib.streamer_last_error(client) or lib.streamer_strerror(code)
+    text = lib.streamer_last_error(client.pointer if client else None) or lib.streamer_strerror(code)
     return error_of(code, text.decode(errors="replace"))

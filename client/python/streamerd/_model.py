@@ -7,12 +7,12 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from ctypes import byref, c_char_p, c_size_t, c_void_p
+from ctypes import byref, c_char_p, c_size_t
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ._client import Client
-from ._library import E_BUSY, E_END, E_NOENT, E_TIMEOUT, Tensor, failure, library, sized
+from ._library import E_BUSY, E_END, E_NOENT, E_TIMEOUT, Handle, Tensor, failure, library, sized
 from ._progress import ProgressBar
 from ._views import Views
 from .errors import Error, ForkedError, InvalidError, TensorNotFoundError, TimedOutError
@@ -36,19 +36,6 @@ class TensorInfo(NamedTuple):
     shape: tuple[int, ...]
     nbytes: int
     digest: str
-
-
-class Handle:
-    """A handle of the library. It is released with the last reference, so a call that has one keeps it valid."""
-
-    __slots__ = ("pointer", "_release")
-
-    def __init__(self, pointer: c_void_p, release: Any) -> None:
-        self.pointer = pointer
-        self._release = release
-
-    def __del__(self) -> None:
-        self._release(self.pointer)
 
 
 class Slice(Generic[T]):
@@ -87,6 +74,7 @@ class Model(Generic[T]):
         self._views = views
         self._bar = bar
         self._arrived: list[Tensor] = []
+        self._next_tensor = sized(Tensor)
         self._ended = False
         self._lock = threading.Lock()
         self.name: str = self._library.streamer_lease_model(lease.pointer).decode()
@@ -133,9 +121,16 @@ class Model(Generic[T]):
             self._bar.show_operation(op.pointer)
 
     def _next(self, lease: Handle, slice_ms: int) -> bool:
-        """Waits for the next tensor, or for the end; False if there is neither yet. The lock is held."""
-        tensor = sized(Tensor)
-        code = self._library.streamer_tensor_next(lease.pointer, slice_ms, byref(tensor))
+        """Waits for the next tensor, or for the end; False if there is neither yet. The lock is held.
+
+        A KeyboardInterrupt at any step neither loses nor repeats a tensor: the library fills the struct once, which
+        stays the next one until it is in the list.
+        """
+        if self._arrived and self._arrived[-1] is self._next_tensor:
+            self._next_tensor = sized(Tensor)
+        tensor, code = self._next_tensor, 0
+        if tensor.name is None:
+            code = self._library.streamer_tensor_next(lease.pointer, slice_ms, byref(tensor))
         if code == 0:
             self._arrived.append(tensor)
             self._show_progress()
@@ -145,7 +140,7 @@ class Model(Generic[T]):
             return False
         self._bar.close()
         if code != E_END:
-            raise failure(code, self._client.pointer)
+            raise failure(code, self._client.handle)
         self._ended = True
         self._op = None
         return True
@@ -171,7 +166,7 @@ class Model(Generic[T]):
     def _pair(self, i: int) -> tuple[str, T]:
         lease = self._held()
         tensor = self._arrived[i]
-        return tensor.name.decode(), self._views.view(lease.pointer, tensor)
+        return tensor.name.decode(), self._views.view(self._client.handle, lease, tensor)
 
     def wait(self, timeout: float | None = None) -> None:
         """Returns when all tensors are in memory and the source did not change meanwhile. `timeout` in seconds."""
@@ -181,17 +176,19 @@ class Model(Generic[T]):
 
     def _find(self, name: str) -> tuple[Handle, Tensor]:
         """Waits for a tensor by name."""
+        if not isinstance(name, str):
+            raise TypeError(f"{self.name}: a tensor is named by a str, not by {name!r}")
         while True:
             lease = self._held()
             seen = len(self._arrived)
             tensor = sized(Tensor)
-            code = self._library.streamer_tensor_find(lease.pointer, name.encode(), byref(tensor))
+            code = self._library.streamer_tensor_find(lease.pointer, _utf8(name), byref(tensor))
             if code == 0:
                 return lease, tensor
             if code == E_NOENT:
                 raise TensorNotFoundError(f"{self.name}: there is no tensor {name!r}")
             if code != E_BUSY:
-                raise failure(code, self._client.pointer)
+                raise failure(code, self._client.handle)
             self._arrives(seen)
 
     # ---- tensors ----
@@ -229,7 +226,7 @@ class Model(Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         lease, tensor = self._find(name)
-        return self._views.view(lease.pointer, tensor)
+        return self._views.view(self._client.handle, lease, tensor)
 
     def get_tensor(self, name: str) -> T:
         return self[name]
@@ -241,7 +238,7 @@ class Model(Generic[T]):
     def raw(self, name: str) -> T:
         """A tensor's bytes in one dimension of uint8: for dtypes that the framework does not have."""
         lease, tensor = self._find(name)
-        return self._views.raw(lease.pointer, tensor)
+        return self._views.raw(self._client.handle, lease, tensor)
 
     def info(self, name: str) -> TensorInfo:
         lease, tensor = self._find(name)
@@ -277,7 +274,7 @@ class Model(Generic[T]):
         lease = self._held()
         if not isinstance(name, str):
             return False
-        code = self._library.streamer_tensor_find(lease.pointer, name.encode(), byref(sized(Tensor)))
+        code = self._library.streamer_tensor_find(lease.pointer, _utf8(name), byref(sized(Tensor)))
         return code in (0, E_BUSY)
 
     def state_dict(self) -> dict[str, T]:
@@ -306,6 +303,13 @@ class Model(Generic[T]):
         return pairs
 
     @property
+    def writable(self) -> bool:
+        """Whether a write to a tensor is possible: to a copy of this process, on the host. Models with hugetlb pages
+        are mapped read-only."""
+        lease = self._held()
+        return bool(self._library.streamer_lease_writable(lease.pointer))
+
+    @property
     def nbytes(self) -> int:
         """Bytes of tensor data. Waits until the model is loaded."""
         return sum(info.nbytes for info in self.infos())
@@ -314,6 +318,8 @@ class Model(Generic[T]):
         lease = self._lease  # the strings are the lease's
         if lease is None:
             return f"<streamerd.Model {self.name!r}, closed>"
+        if self._pid != os.getpid():
+            return f"<streamerd.Model {self.name!r}, opened by the parent process>"
         count = len(self)
         try:
             self._look(count, 0)
@@ -327,6 +333,11 @@ class Model(Generic[T]):
         if len(self._arrived) > len(rows):
             rows.append((f"... and {len(self._arrived) - len(rows)} more", "", "", ""))
         return "\n".join([head, *_table(("TENSOR", "DTYPE", "SHAPE", "SIZE"), rows)])
+
+
+def _utf8(name: str) -> bytes:
+    """What is not valid Unicode names no tensor."""
+    return name.encode(errors="replace")
 
 
 def _info(tensor: Tensor) -> TensorInfo:

@@ -4,30 +4,34 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
-from ctypes import byref, c_char_p, c_void_p, pointer
+from ctypes import byref, c_char_p, pointer
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
-from ._client import Client, connect
+from ._client import Client, connect, interruptibly
 from ._library import (
     ATTACH_PRIVATE,
     ATTACH_READY,
     E_TIMEOUT,
+    LEASE,
     LOAD_NO_EVICT,
     LOAD_PIN,
     LOAD_WAIT,
+    OP,
     AttachOpts,
+    Handle,
     LoadOpts,
     OpenOpts,
     library,
     sized,
 )
-from ._model import SLICE_MS, Handle, Model
+from ._model import SLICE_MS, Model
 from ._progress import ProgressBar
-from ._source import without_links
+from ._source import explain_missing, is_local, without_links
 from ._views import Views, views_of
-from .errors import TimedOutError, UnreachableError
+from .errors import InvalidError, LimitError, NotFoundError, TimedOutError, UnreachableError
 
 if TYPE_CHECKING:
     import numpy
@@ -36,17 +40,18 @@ if TYPE_CHECKING:
 
 Source = str | os.PathLike[str]
 
+# A load that the daemon does not admit yet is tried again after this time.
+RETRY_SECONDS = 0.05
 
-def _bytes(text: str | None) -> bytes | None:
-    return None if text is None else text.encode()
+_OF_LOADS = re.compile(r"limits\.loads|\bloads (are running|under way)\b|[0-9] loads\b")
 
 
 def device_name(device: Any) -> str | None:
     """The daemon's name of a device: "cpu" is "host", and a GPU's ordinal in this process is its UUID."""
     if device is None:
         return None
-    name = f"cuda:{device}" if isinstance(device, int) else str(device)
-    if name == "cpu":
+    name = f"cuda:{device}" if isinstance(device, int) or str(device).isdecimal() else str(device)
+    if name in ("cpu", "host") or name.startswith("cpu:"):
         return "host"
     kind, _, index = name.partition(":")
     if kind != "cuda" or (index and not index.isdecimal()):
@@ -60,11 +65,44 @@ def device_name(device: Any) -> str | None:
         return name if index else "cuda:0"
 
 
+# ---- options ----
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _seconds(option: str, value: Any) -> float | None:
+    """A duration: seconds, or text as the daemon takes it."""
+    if value is None:
+        return None
+    if isinstance(value, str) and (parts := re.fullmatch(r"([0-9]+)(ms|s|m|h)", value)):
+        return int(parts[1]) * _UNITS[parts[2]]
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf"):
+        return float(value)
+    raise InvalidError(f"{option}: {value!r} is not a duration: seconds, or text such as '30m'")
+
+
+def _text(options: Options, option: str, pattern: str = "(?s:.+)", must: str = "text") -> bytes | None:
+    value = options.get(option)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not re.fullmatch(pattern, value):
+        raise InvalidError(f"{option}: {value!r} is not {must}")
+    return value.encode()
+
+
+def _priority(value: Any) -> int:
+    if value is None:
+        return 0
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 10000:
+        raise InvalidError(f"priority: {value!r} is not within 1 to 10000")
+    return value
+
+
 class Options(TypedDict, total=False):
     """Keywords of open() and aopen()."""
 
     name: str | None  # the model's name; None: derived from the source
-    device: Any  # "cpu", "cuda:0", a torch.device; None: the only one, the host of the user's own daemon
+    device: Any  # "cpu" (or "host"), "cuda:0", a torch.device; None: the only one, the host of the user's own daemon
     shared: bool  # map host memory read-only and shared, not copy-on-write: a write to a tensor kills the process
     ready: bool  # return when the whole model is loaded, not when its first tensor can be waited for
     digest: str | None  # the 32 hexadecimal digits that the model must have; implies `ready`
@@ -73,12 +111,12 @@ class Options(TypedDict, total=False):
     wait: bool  # wait for memory that is in use, instead of failing
     evict: bool  # False: evict no other model
     priority: int  # 1 to 10000: share of the reader among loads
-    keep_alive: float | None  # seconds without a lease after which the daemon unloads the model
+    keep_alive: float | str | None  # "30m", or seconds, without a lease: then the daemon unloads the model
     layout: str | None  # "rank": the files of ranks, as `pattern` says
     pattern: str | None
     socket: str | None  # the daemon's socket; None: $STREAMERD_SOCKET, the system's daemon, the user's own
     autostart: bool | None  # start a daemon if none answers; None: unless STREAMERD_AUTOSTART=0
-    timeout: float | None  # seconds; the load continues afterwards
+    timeout: float | str | None  # "30s", or seconds; the load continues afterwards
     # A progress bar; None: on a terminal; or a function of the bytes done and in total, called while this waits.
     progress: bool | Callable[[int, int], None] | None
 
@@ -90,28 +128,29 @@ class Request:
         unknown = options.keys() - Options.__annotations__.keys()
         if unknown:
             raise TypeError(f"open() has no option {', '.join(sorted(unknown))}")
-        self.source = os.fspath(source)
+        self.source = os.path.expanduser(os.fspath(source))
         self.views: Views[Any] = views_of(framework)
         self._socket = options.get("socket")
         self._autostart = options.get("autostart")
-        timeout = options.get("timeout")
+        timeout = _seconds("timeout", options.get("timeout"))
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self.bar = ProgressBar(self.source, options.get("progress"))
-        self._name = options.get("name")
-        device = _bytes(device_name(options.get("device")))
+        device_text = device_name(options.get("device"))
+        device = None if device_text is None else device_text.encode()
         self._devices = (c_char_p * 1)(device or b"host")
         flags = LOAD_WAIT * bool(options.get("wait")) | LOAD_PIN * bool(options.get("pin"))
         flags |= LOAD_NO_EVICT * (not options.get("evict", True))
-        keep_alive = options.get("keep_alive")
+        keep_alive = _seconds("keep_alive", options.get("keep_alive"))
         self._load = sized(
             LoadOpts,
+            name=_text(options, "name"),
             devices=self._devices,
             n_devices=0 if device is None else 1,
-            verify=_bytes(options.get("verify")),
+            verify=_text(options, "verify", "sha256|none", "'sha256'"),
             flags=flags,
-            priority=options.get("priority", 0),
-            layout=_bytes(options.get("layout")),
-            pattern=_bytes(options.get("pattern")),
+            priority=_priority(options.get("priority")),
+            layout=_text(options, "layout", "rank|replica", "'rank'"),
+            pattern=_text(options, "pattern"),
             keep_alive_ms=0 if keep_alive is None else max(1, int(keep_alive * 1000)),
         )
         # torch cannot mark memory as read-only, so it gets memory that it may write to.
@@ -120,45 +159,76 @@ class Request:
             AttachOpts,
             flags=ATTACH_PRIVATE * private | ATTACH_READY * bool(options.get("ready")),
             device=device,
-            digest=_bytes(options.get("digest")),
+            digest=_text(options, "digest", "[0-9a-fA-F]{32}", "a digest of 32 hexadecimal digits"),
         )
         self._opts = sized(OpenOpts, load=pointer(self._load), attach=pointer(self._attach))
 
     def _start_on(self, client: Client) -> Handle:
-        source, name = self.source, self._name
+        source = self.source
         if client.own:
-            source, own_name = without_links(source)
-            name = name or own_name
+            source, named_after = without_links(source)
+            self._load.named_after = named_after and os.fsencode(named_after)
             self._load.n_devices = 1  # where there are GPUs, too, the host is the default
-        self._load.name = _bytes(name)
-        op = c_void_p()
-        lib = library()
-        client.check(lib.streamer_open_start(client.pointer, os.fsencode(source), byref(self._opts), byref(op)))
-        return Handle(op, lib.streamer_op_free)
+        op = Handle(OP)
+        start = library().streamer_open_start
 
-    def start(self) -> tuple[Client, Handle]:
-        """Connects, and starts to load and attach. The user's own daemon may exit between the two."""
-        client = connect(self._socket, self._autostart)
+        def call() -> None:
+            client.check(start(client.pointer, os.fsencode(source), byref(self._opts), byref(op.pointer)))
+
+        try:
+            interruptibly(call, self._deadline, f"the daemon at {client.socket} does not answer in time")
+        except NotFoundError as e:
+            raise self._explained(e, client) from None
+        return op
+
+    def _explained(self, error: NotFoundError, client: Client) -> NotFoundError:
+        """What is neither a URL nor a path was looked for in several places."""
+        if "://" in self.source or is_local(self.source):
+            return error
+        return NotFoundError(explain_missing(self.source, [model["name"] for model in client.call("list")["models"]]))
+
+    def _start(self) -> tuple[Client, Handle]:
+        client = self.connect()
         try:
             return client, self._start_on(client)
         except UnreachableError:
             if not client.own:
                 raise
-        client = connect(self._socket, self._autostart)
+        client = self.connect()  # the user's own daemon may exit between the two
         return client, self._start_on(client)
+
+    def connect(self) -> Client:
+        return connect(self._socket, self._autostart, self._deadline)
+
+    def try_start(self) -> tuple[Client, Handle] | None:
+        """Connects, and starts to load and attach. None where the daemon has as many loads as it admits."""
+        try:
+            return self._start()
+        except LimitError as e:
+            if not _OF_LOADS.search(str(e)) or self.remaining() == 0:
+                raise
+            return None
+
+    def start(self) -> tuple[Client, Handle]:
+        """As try_start(), and waits for other loads to end."""
+        while (started := self.try_start()) is None:
+            time.sleep(RETRY_SECONDS)
+        return started
 
     def lease(self, client: Client, op: Handle, slice_ms: int) -> Handle | None:
         """The operation's lease, or None while the model cannot be attached to yet."""
-        lib = library()
-        lease = c_void_p()
-        code = lib.streamer_op_lease(op.pointer, slice_ms, byref(lease))
+        lease = Handle(LEASE)
+        code = library().streamer_op_lease(op.pointer, slice_ms, byref(lease.pointer))
         if code == E_TIMEOUT:
             self._wait_on(op)
             return None
         if code != 0:
             self.bar.close()
-        client.check(code)
-        return Handle(lease, lib.streamer_detach)
+        try:
+            client.check(code)
+        except NotFoundError as e:
+            raise self._explained(e, client) from None
+        return lease
 
     def remaining(self) -> float | None:
         """Seconds until the timeout."""

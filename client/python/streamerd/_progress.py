@@ -22,7 +22,7 @@ class ProgressBar:
         self._title = title
         self._bar: Any = None
         self._report = wanted if callable(wanted) else None
-        self.visible = sys.stderr.isatty() if wanted is None else bool(wanted)
+        self.visible = sys.stderr is not None and (sys.stderr.isatty() if wanted is None else bool(wanted))
 
     def show(self, done: int, total: int) -> None:
         if self._report is not None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ._client import Client, connect
+from ._client import Client, connect, interruptibly
 from ._source import without_links
 
 
@@ -20,7 +20,7 @@ def fetch(
 ) -> bytes:
     """A small file beside the weights of a source, such as config.json; NotFoundError if there is none."""
     client = connect(socket, autostart)
-    return client.fetch(_at(client, source), file)
+    return interruptibly(lambda: client.fetch(_at(client, source), file))
 
 
 def fetch_list(
@@ -28,9 +28,10 @@ def fetch_list(
 ) -> list[str]:
     """The names of the files of a source."""
     client = connect(socket, autostart)
-    return [file["name"] for file in client.fetch_list(_at(client, source))]
+    return [file["name"] for file in interruptibly(lambda: client.fetch_list(_at(client, source)))]
 
 
 def status(*, socket: str | None = None, autostart: bool | None = None) -> dict[str, Any]:
     """The daemon's status, as `streamerctl status --json` (docs/protocol.md)."""
-    return connect(socket, autostart).call("status")
+    client = connect(socket, autostart)
+    return interruptibly(lambda: client.call("status"))

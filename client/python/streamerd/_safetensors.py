@@ -4,18 +4,37 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from ._model import Model, Slice
-from ._open import Source, open
-from .errors import InvalidError
+from ._open import Options, Request, Source, finish
+from ._placement import Copies, placement
+from .errors import Error, InvalidError, NotFoundError, TensorNotFoundError, also
+
+R = TypeVar("R")
 
 
 def file_name(source: Source) -> str:
     """The name of a file's model: files of different folders often have the same last component."""
     text = os.fspath(source)
     return text if "://" in text else os.path.realpath(text)
+
+
+def _own_errors(call: Callable[[], R]) -> R:
+    """The call's errors are safetensors.SafetensorError too, where that package is installed; a missing file is
+    FileNotFoundError in both."""
+    try:
+        return call()
+    except Error as e:
+        if isinstance(e, NotFoundError) and not isinstance(e, TensorNotFoundError):
+            raise
+        try:
+            from safetensors import SafetensorError
+        except ImportError:
+            raise e from None
+        raise also(e, SafetensorError) from None
 
 
 class safe_open:
@@ -26,7 +45,7 @@ class safe_open:
             raise FileNotFoundError(f"No such file or directory: {os.fspath(filename)}")
         if isinstance(device, str) and device.startswith("cuda") and framework in ("np", "numpy"):
             raise InvalidError("numpy has no arrays on a GPU: use framework='pt'")
-        self._model: Model[Any] = open(filename, framework=framework, name=file_name(filename), device=device)
+        self._model: Model[Any] = _own_errors(lambda: _open(filename, framework, device))
 
     def __enter__(self) -> safe_open:
         return self
@@ -37,23 +56,31 @@ class safe_open:
         self._model.close()
 
     def keys(self) -> list[str]:
-        return self._model.keys()
+        return _own_errors(self._model.keys)
 
     def offset_keys(self) -> list[str]:
         """The names in the order of the tensors' places in memory, which is that of the file."""
-        return self._model.keys_by_offset()
+        return _own_errors(self._model.keys_by_offset)
 
     def metadata(self) -> dict[str, str] | None:
-        return self._model.metadata or None
+        return _own_errors(lambda: self._model.metadata) or None
 
     def get_tensor(self, name: str) -> Any:
-        return self._model[name]
+        return _own_errors(lambda: self._model[name])
 
     def get_tensors(self) -> dict[str, Any]:
-        return self._model.state_dict()
+        return _own_errors(self._model.state_dict)
 
     def get_slice(self, name: str) -> Slice[Any]:
-        return self._model.get_slice(name)
+        return _own_errors(lambda: self._model.get_slice(name))
+
+
+def _open(filename: Source, framework: str, device: Any) -> Model[Any]:
+    device, target = placement(device)
+    request = Request(filename, framework, Options(name=file_name(filename), device=device))
+    if target is not None:
+        request.views = Copies(request.views, target)
+    return finish(request, *request.start())
 
 
 def load_file(filename: Source, device: Any = "cpu", *, backend: str = "mmap", framework: str = "pt") -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
+from collections.abc import Iterable
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+(@.+)?", re.ASCII)
 
@@ -15,7 +15,7 @@ def is_local(source: str) -> bool:
     return "://" not in source and (source.startswith(("/", ".")) or os.path.lexists(source))
 
 
-def _hub_cache() -> Path:
+def _hub_cache() -> str:
     for variable, folder in (
         ("HF_HUB_CACHE", ""),
         ("HUGGINGFACE_HUB_CACHE", ""),
@@ -24,30 +24,27 @@ def _hub_cache() -> Path:
     ):
         value = os.environ.get(variable)
         if value:
-            return Path(value, folder)
-    return Path("~/.cache/huggingface/hub").expanduser()
+            return os.path.join(value, folder).rstrip("/")
+    return os.path.expanduser("~/.cache/huggingface/hub")
 
 
-def hub_snapshot(source: str, cache: str | None = None) -> Path | None:
+def hub_snapshot(source: str, cache: str | None = None) -> str | None:
     """The folder of an org/name[@rev] in `cache`, None: the Hugging Face cache; None if there is none."""
     if not _HUB_ID.fullmatch(source):
         return None
     name, _, revision = source.partition("@")
-    repository = (Path(cache) if cache else _hub_cache()) / ("models--" + name.replace("/", "--"))
+    repository = os.path.join(cache or _hub_cache(), "models--" + name.replace("/", "--"))
     try:
-        commit = (repository / "refs" / (revision or "main")).read_text().strip()
+        with open(os.path.join(repository, "refs", revision or "main")) as f:
+            commit = f.read().strip()
     except OSError:
         commit = revision
-    snapshot = repository / "snapshots" / commit
-    return snapshot if commit and snapshot.is_dir() else None
-
-
-def _plain_name(path: str) -> str:
-    return os.path.basename(os.path.abspath(path)).removesuffix(".safetensors")
+    snapshot = os.path.join(repository, "snapshots", commit)
+    return snapshot if commit and os.path.isdir(snapshot) else None
 
 
 def without_links(source: str) -> tuple[str, str | None]:
-    """The source with symbolic links resolved, and the name that the model has by its own path if that differs.
+    """The source with symbolic links resolved, and the path that the model is named after if that differs.
 
     A daemon refuses absolute links below its roots. The user's own daemon has the root "/" and reads only what the
     user can read, so the links are followed here, with the user's rights.
@@ -55,7 +52,42 @@ def without_links(source: str) -> tuple[str, str | None]:
     if "://" in source:
         return source, None
     if is_local(source):
-        real = os.path.realpath(source)
-        return real, _plain_name(source) if _plain_name(real) != _plain_name(source) else None
+        real, written = os.path.realpath(source), os.path.abspath(source)
+        return real, None if real == written else written
     snapshot = hub_snapshot(source)
-    return (os.path.realpath(snapshot), None) if snapshot else (source, None)
+    return (os.path.realpath(snapshot), snapshot) if snapshot else (source, None)
+
+
+def _near(name: str, names: Iterable[str]) -> str | None:
+    import difflib
+
+    return next(iter(difflib.get_close_matches(name, list(names), 1)), None)
+
+
+def _files_beside(source: str) -> list[str]:
+    folder = os.path.dirname(source)
+    try:
+        return [os.path.join(folder, name) for name in os.listdir(folder or ".")]
+    except OSError:
+        return []
+
+
+def _hub_models() -> list[str]:
+    try:
+        names = os.listdir(_hub_cache())
+    except OSError:
+        return []
+    return [name[len("models--") :].replace("--", "/", 1) for name in names if name.startswith("models--")]
+
+
+def explain_missing(source: str, resident: Iterable[str]) -> str:
+    """Where a source that is neither a URL nor a path was looked for, and what is named almost so."""
+    looked = [f"no file {os.path.abspath(source)}", "no resident model of that name"]
+    near = [_near(source, _files_beside(source)), _near(source, resident)]
+    advice = "a path begins with / or ./"
+    if _HUB_ID.fullmatch(source):
+        looked.insert(1, f"no such model in the Hugging Face cache {_hub_cache()}")
+        near.insert(1, _near(source.partition("@")[0], _hub_models()))
+        advice += f", and hf://{source} is read from the Hub"
+    meant = next((f"; did you mean {name!r}?" for name in near if name), "")
+    return f"{source}: {', '.join(looked)}{meant} ({advice})"

@@ -8,14 +8,14 @@ that the framework does not take by DLPack is handed over as unsigned integers o
 from __future__ import annotations
 
 import ctypes
-from ctypes import byref, c_void_p
+from ctypes import byref, c_int, c_void_p
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ._library import (
     DLPACK_UNVERSIONED,
-    DLDeleter,
     DLManagedTensor,
     DLManagedTensorVersioned,
+    Handle,
     Tensor,
     failure,
     library,
@@ -30,68 +30,67 @@ T = TypeVar("T")
 
 _DL_UINT = 1
 
-_new_capsule = ctypes.pythonapi.PyCapsule_New
-_new_capsule.restype = ctypes.py_object
-_new_capsule.argtypes = [c_void_p, ctypes.c_char_p, c_void_p]
-
-# A capsule points to its name.
-_VERSIONED = b"dltensor_versioned"
-_UNVERSIONED = b"dltensor"
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype = c_void_p
+_capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 class Views(Generic[T]):
-    """Makes views for one framework. The lease of a call must not be released before the call returns."""
+    """Makes views for one framework. The lease of a call must not be released before the call returns.
+
+    A capsule owns its object until the framework takes it, so that an exception at any step releases it once.
+    """
 
     framework: str
     _take: Any  # makes a tensor of a capsule
+    _advice = ""
 
     def __init__(self, versioned: bool) -> None:
         lib = library()
-        self._tensor_dlpack = lib.streamer_tensor_dlpack
-        self._segment_dlpack = lib.streamer_segment_dlpack
+        self._tensor_capsule = lib.streamer_python_tensor
+        self._segment_capsule = lib.streamer_python_segment
         self._struct: type[DLManagedTensor] | type[DLManagedTensorVersioned]
         self._struct = DLManagedTensorVersioned if versioned else DLManagedTensor
-        self._capsule_name = _VERSIONED if versioned else _UNVERSIONED
+        self._capsule_name = b"dltensor_versioned" if versioned else b"dltensor"
         self._flags = 0 if versioned else DLPACK_UNVERSIONED
+        self._foreign: dict[bytes, Any] = {}  # dtypes that the framework does not take by DLPack, and its own types
 
-    def view(self, lease: c_void_p, tensor: Tensor) -> T:
+    def view(self, client: Handle, lease: Handle, tensor: Tensor) -> T:
         """The tensor, with its dtype and shape."""
-        managed = c_void_p()
-        code = self._tensor_dlpack(lease, byref(tensor), self._flags, byref(managed))
-        if code != 0:
-            raise failure(code, None)
-        capsule = _new_capsule(managed, self._capsule_name, None)
-        try:
-            return self._take(capsule)  # type: ignore[no-any-return]
-        except (BufferError, RuntimeError, TypeError, ValueError) as e:
-            refused = e
-        # A capsule that was refused is still ours.
-        name = tensor.dtype_name.decode()
-        try:
-            dtype = self._dtype(name)
-            self._as_integers(managed)
-            return self._view_as(self._take(capsule), dtype)
-        except BaseException:
-            self._delete(managed)
-            raise UnsupportedError(
-                f"{tensor.name.decode()}: {self.framework} cannot represent {name} ({refused}); raw() gives its bytes"
-            ) from None
+        code = c_int()
+        capsule = self._tensor_capsule(lease.pointer, byref(tensor), self._flags, byref(code))
+        if code.value != 0:
+            raise failure(code.value, client)
+        if tensor.dtype_name not in self._foreign:
+            try:
+                return self._take(capsule)  # type: ignore[no-any-return]
+            except (BufferError, RuntimeError, TypeError, ValueError) as e:
+                self._foreign[tensor.dtype_name] = self._find_dtype(tensor, e)
+        self._as_integers(capsule)
+        return self._view_as(self._take(capsule), self._foreign[tensor.dtype_name])
 
-    def raw(self, lease: c_void_p, tensor: Tensor) -> T:
+    def raw(self, client: Handle, lease: Handle, tensor: Tensor) -> T:
         """The tensor's bytes, in one dimension of uint8."""
-        managed = c_void_p()
-        code = self._segment_dlpack(lease, tensor.segment, self._flags, byref(managed))
-        if code != 0:
-            raise failure(code, None)
-        segment: Any = self._take(_new_capsule(managed, self._capsule_name, None))
+        code = c_int()
+        capsule = self._segment_capsule(lease.pointer, tensor.segment, self._flags, byref(code))
+        if code.value != 0:
+            raise failure(code.value, client)
+        segment: Any = self._take(capsule)
         return segment[tensor.offset : tensor.offset + tensor.bytes]  # type: ignore[no-any-return]
 
-    def _as_integers(self, managed: c_void_p) -> None:
-        dtype = self._struct.from_address(managed.value or 0).tensor.dtype
+    def _as_integers(self, capsule: object) -> None:
+        dtype = self._struct.from_address(_capsule_pointer(capsule, self._capsule_name)).tensor.dtype
         dtype.code, dtype.bits, dtype.lanes = _DL_UINT, dtype.bits * dtype.lanes, 1
 
-    def _delete(self, managed: c_void_p) -> None:
-        DLDeleter(ctypes.cast(self._struct.from_address(managed.value or 0).deleter, c_void_p).value or 0)(managed)
+    def _find_dtype(self, tensor: Tensor, refused: Exception) -> Any:
+        name = tensor.dtype_name.decode()
+        what = f"{tensor.name.decode()}: {self.framework} cannot represent {name}"
+        try:
+            return self._dtype(name)
+        except ImportError:
+            raise UnsupportedError(f"{what}: install {self._advice}; raw() gives its bytes") from None
+        except (AttributeError, KeyError):
+            raise UnsupportedError(f"{what} ({refused}); raw() gives its bytes") from None
 
     def _dtype(self, name: str) -> Any:
         """The framework's type of a safetensors dtype; raises if it has none."""
@@ -149,6 +148,7 @@ class NumpyViews(Views["numpy.ndarray[Any, Any]"]):
     """Arrays of the host device, flagged read-only. dtypes that numpy lacks come from ml_dtypes if it is installed."""
 
     framework = "numpy"
+    _advice = "ml_dtypes, or use framework='torch'"
 
     def __init__(self) -> None:
         import numpy

@@ -60,8 +60,8 @@ def locate(model: str, revision: str | None, cache: str | None) -> str:
     named = f"{model}@{revision}" if revision else model
     for folder in (cache, None) if cache else (None,):
         snapshot = hub_snapshot(named, folder)
-        if snapshot is not None and _is_complete(snapshot):
-            return str(snapshot.absolute())
+        if snapshot is not None and _is_complete(Path(snapshot)):
+            return os.path.abspath(snapshot)
     offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
     return named if offline else HUB + named
 

@@ -156,3 +156,19 @@ def error_of(code: int, text: str) -> Error:
     error = _BY_CODE.get(code, Error)(text)
     error.code = code
     return error
+
+
+_both: dict[tuple[type[Error], type[Exception]], type[Error]] = {}
+
+
+def also(error: Error, other: type[Exception]) -> Error:
+    """The error, as one of another type too: what callers of a package that ours replaces catch."""
+    if isinstance(error, other):
+        return error
+    kind = type(error)
+    key = kind, other
+    if key not in _both:
+        _both[key] = type(kind.__name__, key, {"__module__": kind.__module__})
+    result = _both[key](*error.args)
+    result.code = error.code
+    return result

@@ -7,8 +7,10 @@ import asyncio
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from checkpoints import small, write
 from conftest import Daemon, eventually, in_child
 from slow_server import SlowServer
@@ -151,7 +153,7 @@ def test_outside_the_roots(daemon: Daemon) -> None:
 def test_no_such_things(folder: Path, daemon: Daemon) -> None:
     with pytest.raises(FileNotFoundError, match="nosuch"):
         streamerd.open(folder / "nosuch.safetensors", ready=True)
-    with pytest.raises(FileNotFoundError, match="nosuchmodel"):
+    with pytest.raises(FileNotFoundError, match="nosuchmodel: no file .*nosuchmodel, no resident model of that name"):
         streamerd.open("nosuchmodel")
     write(folder / "m.safetensors", small())
     with streamerd.open(folder / "m.safetensors") as model, pytest.raises(KeyError, match="no tensor 'x'"):
@@ -163,6 +165,74 @@ def test_wrong_arguments(folder: Path, daemon: Daemon) -> None:
         streamerd.open("m", devise="cpu")  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="use 'torch' or 'numpy'"):
         streamerd.open("m", framework="jax")
+
+
+def test_what_was_looked_for_and_what_was_meant(
+    folder: Path, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HF_HUB_CACHE", str(folder / "hub"))
+    monkeypatch.setenv("HOME", str(folder))
+    (folder / "hub" / "models--Qwen--Qwen3-8B").mkdir(parents=True)
+    write(folder / "model.safetensors", small())
+    streamerd.open("~/model.safetensors", name="resident", framework="numpy").close()
+    for source, parts in (
+        ("modle.safetensors", [f"no file {folder}/modle.safetensors", "did you mean 'model.safetensors'", "or ./"]),
+        ("residnet", ["no resident model", "did you mean 'resident'"]),
+        ("Qwen/Qwen3", [f"Hugging Face cache {folder}/hub", "did you mean 'Qwen/Qwen3-8B'", "hf://Qwen/Qwen3"]),
+    ):
+        with pytest.raises(FileNotFoundError) as caught:
+            streamerd.open(source, framework="numpy")
+        assert all(part in str(caught.value) for part in parts), caught.value
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"keep_alive": "soon"}, {"keep_alive": -1}, {"keep_alive": float("nan")}, {"timeout": -1}, {"timeout": "1d"},
+        {"priority": 0}, {"priority": "high"}, {"digest": "abc"}, {"digest": 7}, {"verify": "md5"}, {"layout": "rows"},
+        {"name": ""}, {"pattern": 1},
+    ],
+)  # fmt: skip
+def test_a_wrong_option_is_named(daemon: Daemon, options: Any) -> None:
+    (name,) = options
+    with pytest.raises(ValueError, match=f"^{name}: "):
+        streamerd.open("m", framework="numpy", **options)
+
+
+def test_durations_may_be_text(folder: Path, daemon: Daemon) -> None:
+    write(folder / "m.safetensors", small())
+    path = folder / "m.safetensors"
+    with streamerd.open(path, framework="numpy", keep_alive="30m", timeout="20s", priority=1) as model:
+        assert daemon._client.call("list")["models"][0]["keep_alive_ns"] == 30 * 60 * 10**9
+        with pytest.raises(TypeError, match="not by 0"):
+            model[0]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("device", ["cpu", "host", "cpu:0", torch.device("cpu"), torch.device("cpu:0")])
+def test_both_words_for_the_host_are_known(folder: Path, daemon: Daemon, device: Any) -> None:
+    write(folder / "m.safetensors", small())
+    with streamerd.open(folder / "m.safetensors", device=device) as model:
+        assert len(dict(model)) == 4
+
+
+def test_an_error_is_of_the_call_that_failed(folder: Path, daemon: Daemon) -> None:
+    with pytest.raises(streamerd.UnreachableError):
+        streamerd.open("m", socket="/no/such/socket")
+    write(folder / "m.safetensors", [("odd", "F4", [4])])
+    with streamerd.open(folder / "m.safetensors") as model:
+        tensor = model._find("odd")[1]
+        tensor.rank = 0
+        with pytest.raises(streamerd.UnsupportedError, match="last dimension of F4"):
+            model._views.view(model._client.handle, model._held(), tensor)
+
+
+def test_standard_error_may_be_absent(folder: Path, daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(folder / "m.safetensors", small())
+    monkeypatch.setattr("sys.stderr", None)
+    for progress in (None, True):
+        with streamerd.open(folder / "m.safetensors", framework="numpy", progress=progress) as model:
+            model.wait()
 
 
 def test_insufficient_memory(folder: Path, daemon: Daemon) -> None:

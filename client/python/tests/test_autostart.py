@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
 import os
 import signal
 import subprocess
@@ -16,7 +18,7 @@ from checkpoints import small, write
 from conftest import eventually
 
 import streamerd
-from streamerd import _autostart
+from streamerd import _autostart, _programs
 
 
 def daemons() -> list[int]:
@@ -145,6 +147,123 @@ def test_without_a_program_it_says_what_to_install(file: Path, monkeypatch: pyte
     monkeypatch.setattr(_autostart, "find_program", lambda name: None)
     with pytest.raises(streamerd.UnsupportedError, match="no streamerd program"):
         open_model(file)
+
+
+@pytest.mark.parametrize("value", ["0", "false", "False", "NO", "off"])
+def test_the_environment_forbids_a_start(file: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("STREAMERD_AUTOSTART", value)
+    with pytest.raises(streamerd.UnreachableError, match="leave autostart on"):
+        open_model(file)
+    assert not daemons()
+
+
+def test_it_takes_half_of_the_memory_and_drops_unused_models(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_model(file).close()
+    status = streamerd.status()
+    (device,) = status["devices"]
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < device["budget"] <= memory / 2
+    (model,) = streamerd._client.connect().call("list")["models"]
+    assert model["keep_alive_ns"] == 15 * 60 * 10**9
+
+
+def test_budget_and_keep_alive_are_set_by_the_environment(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMERD_HOST_BUDGET", "64MiB")
+    monkeypatch.setenv("STREAMERD_KEEP_ALIVE", "0s")
+    open_model(file).close()
+    assert streamerd.status()["devices"][0]["budget"] == 64 << 20
+    (model,) = streamerd._client.connect().call("list")["models"]
+    assert model["keep_alive_ns"] == 0
+
+
+def test_a_gpu_that_does_not_work_is_no_obstacle(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exists = os.path.exists
+    monkeypatch.setattr(os.path, "exists", lambda path: path == "/dev/nvidiactl" or exists(path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with open_model(file) as model:
+        assert len(model) == 4
+    (absent,) = streamerd.status()["absent"]
+    assert absent["device"] == "cuda:all" and "CUDA is unavailable: " in absent["why"]
+
+
+def test_the_runtime_of_wheels_is_looked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("nvidia/cu13/lib", "nvidia/cuda_runtime/lib"):
+        (folder / "site" / name).mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", [str(folder / "nowhere"), str(folder / "site")])
+    path = _programs.environment()["STREAMERD_CUDART_PATH"]
+    assert path == f"{folder}/site/nvidia/cu13/lib:{folder}/site/nvidia/cuda_runtime/lib"
+
+
+SCOPE = """#!/bin/sh
+echo "$@" >>{log}
+while [ "${{1#--}}" != "$1" ]; do shift; done
+{then}
+"""
+
+
+@pytest.mark.parametrize("then", ['exec "$@"', "exit 1"])
+def test_it_has_a_unit_of_its_own(file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, then: str) -> None:
+    """Where a manager of the user's runs; one that fails is no obstacle."""
+    (folder / "systemd").mkdir()
+    (folder / "systemd" / "private").touch()
+    (folder / "bin").mkdir()
+    program = folder / "bin" / "systemd-run"
+    program.write_text(SCOPE.format(log=folder / "scopes", then=then))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
+    with open_model(file) as model:
+        assert len(model) == 4
+    assert len(daemons()) == 1
+    lines = (folder / "scopes").read_text().splitlines()
+    assert all(line.startswith("--user --scope --quiet --collect") for line in lines)
+    assert ("--unit=streamerd-" in lines[-1]) == (then != "exit 1")
+
+
+def test_a_daemon_that_died_as_a_child_is_not_taken_for_alive(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes whose parent has exited are children of PID 1, which a Python may be: here, of a subreaper."""
+    monkeypatch.setenv("STREAMERD_EXIT_IDLE", "soon")
+    monkeypatch.setattr(_autostart, "START_SECONDS", 3600.0)
+    libc, subreaper = ctypes.CDLL(None), 36
+    libc.prctl(subreaper, 1, 0, 0, 0)
+    try:
+        with pytest.raises(streamerd.UnreachableError, match="cannot start the daemon: "):
+            open_model(file)
+    finally:
+        libc.prctl(subreaper, 0, 0, 0, 0)
+
+
+def test_a_system_daemon_that_refuses_is_passed_over(
+    file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(socket: str, own: bool = False) -> Any:
+        if not own:
+            raise streamerd.DeniedError(f"cannot connect: Permission denied ({socket})")
+        return client(socket, own)
+
+    client = streamerd._client.Client
+    monkeypatch.setattr(streamerd._client, "Client", refuse)
+    monkeypatch.setattr(streamerd._client, "_logged", set())
+    for _ in range(2):
+        open_model(file).close()
+    assert sum("Permission denied" in record.getMessage() for record in caplog.records) == 1
+    assert len(daemons()) == 1
+
+
+def test_a_hundred_tasks_open_at_once(folder: Path) -> None:
+    """Of files of their own, by a daemon that the first of them starts."""
+    for i in range(100):
+        write(folder / f"{i}.safetensors", small())
+
+    async def use(i: int) -> int:
+        async with await streamerd.aopen(folder / f"{i}.safetensors", framework="numpy") as model:
+            return len([name async for name, _ in model])
+
+    async def use_all() -> list[int]:
+        return await asyncio.gather(*(use(i) for i in range(100)))
+
+    for _ in range(3):
+        assert asyncio.run(use_all()) == [4] * 100
+    assert len(daemons()) == 1
 
 
 def test_links_are_followed_with_the_users_rights(folder: Path, file: Path) -> None:

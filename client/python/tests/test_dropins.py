@@ -11,6 +11,7 @@ import pytest
 import torch
 from checkpoints import BITS, UNREPRESENTED, every_dtype, small, write
 from conftest import Daemon
+from slow_server import SlowServer
 
 import streamerd
 
@@ -181,3 +182,118 @@ def test_tensor_names_are_those_of_runai(files: list[str]) -> None:
 def test_credentials_of_a_call_are_refused(files: list[str]) -> None:
     with pytest.raises(streamerd.UnsupportedError, match="set AWS_"):
         streamerd.SafetensorsStreamer().stream_file(files[0], s3_credentials=object())
+
+
+def test_more_files_than_the_daemon_loads_at_once(folder: Path, daemon: Daemon) -> None:
+    """More than limits.loads and limits.loads_per_uid, while another client loads as well."""
+    paths = []
+    for i in range(150):
+        path = folder / f"{i}.safetensors"
+        write(path, [(f"{i}.{name}", dtype, shape) for name, dtype, shape in small(2)])
+        paths.append(str(path))
+    with streamerd.SafetensorsStreamer() as one, streamerd.SafetensorsStreamer() as other:
+        one.stream_files(paths)
+        other.stream_files(paths)
+        expected = {f"{i}.layer.{k}.weight" for i in range(150) for k in range(2)}
+        for streamer in (one, other):
+            found = [name for name, _ in streamer.get_tensors()]
+            assert len(found) == 300 and set(found) == expected
+            assert sum(len(infos) for infos in streamer.files_to_tensors_metadata.values()) == 300
+    assert not daemon.leases()
+
+
+def test_tensors_of_all_files_come_in_order_of_arrival(slow_server: SlowServer, folder: Path) -> None:
+    slow = slow_server.serve("slow.safetensors", [("slow", "U8", [1 << 20])])
+    write(folder / "fast.safetensors", [("fast", "U8", [8])])
+    with streamerd.SafetensorsStreamer() as streamer:
+        streamer.stream_files([slow, str(folder / "fast.safetensors")])
+        tensors = streamer.get_tensors()
+        assert next(tensors)[0] == "fast"
+        slow_server.release()
+        assert [name for name, _ in tensors] == ["slow"]
+
+
+@pytest.mark.parametrize("kind", [real, ours])
+def test_a_damaged_file_is_the_originals_error(kind: Any, folder: Path) -> None:
+    import safetensors
+
+    path = folder / "damaged.safetensors"
+    path.write_bytes(b"PK\x03\x04 no safetensors" * 100)
+    with pytest.raises(safetensors.SafetensorError):
+        kind("load_file")(path)
+    with pytest.raises(ValueError), kind("SafetensorsStreamer")() as streamer:
+        streamer.stream_file(str(path))
+        list(streamer.get_tensors())
+    write(folder / "m.safetensors", small())
+    with kind("safe_open")(folder / "m.safetensors", "pt") as f, pytest.raises(safetensors.SafetensorError):
+        f.get_tensor("nosuch")
+
+
+def test_errors_of_the_drop_ins_are_ours_too(folder: Path) -> None:
+    path = folder / "damaged.safetensors"
+    path.write_bytes(b"PK\x03\x04 no safetensors" * 100)
+    with pytest.raises(streamerd.FailedError, match="damaged.safetensors") as caught:
+        streamerd.load_file(path)
+    assert caught.value.code == streamerd.FailedError.code
+    write(folder / "m.safetensors", small())
+    with streamerd.safe_open(folder / "m.safetensors", "pt") as f, pytest.raises(KeyError, match="no tensor"):
+        f.get_tensor("nosuch")
+
+
+def test_a_gpu_that_the_daemon_lacks_gets_copies(
+    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's "meta" device, in place of a GPU, has no memory: what is there was copied by torch."""
+    write(folder / "m.safetensors", small())
+    monkeypatch.setattr("streamerd._placement.device_name", lambda device: "cuda:0")
+    monkeypatch.setattr("streamerd._client._logged", set())
+    with streamerd.safe_open(folder / "m.safetensors", "pt", device="meta") as f:
+        assert f.get_tensor("layer.0.weight").device.type == "meta"
+    with streamerd.SafetensorsStreamer() as streamer:
+        streamer.stream_file(str(folder / "m.safetensors"), device="meta")
+        assert {tensor.device.type for _, tensor in streamer.get_tensors()} == {"meta"}
+    assert [record.getMessage().count("has no GPU") for record in caplog.records] == [1]
+
+
+def test_the_signatures_are_those_of_runai() -> None:
+    import inspect
+
+    import runai_model_streamer
+
+    for name in ("list_safetensors", "pull_files", "ObjectStorageModel", "SafetensorsStreamer.stream_files"):
+        theirs: Any = runai_model_streamer
+        mine: Any = streamerd
+        for part in name.split("."):
+            theirs, mine = getattr(theirs, part), getattr(mine, part)
+        described = [(p.name, p.default, p.kind) for p in inspect.signature(theirs).parameters.values()]
+        assert [(p.name, p.default, p.kind) for p in inspect.signature(mine).parameters.values()] == described, name
+
+
+def test_files_of_a_folder_are_listed_as_by_runai(folder: Path) -> None:
+    import runai_model_streamer
+
+    for name in ("a.safetensors", "b.safetensors", "config.json"):
+        (folder / name).touch()
+    assert sorted(streamerd.list_safetensors(str(folder))) == sorted(runai_model_streamer.list_safetensors(str(folder)))
+    assert streamerd.list_safetensors("s3://bucket/prefix/") == ["s3://bucket/prefix/"]
+
+
+def test_files_beside_the_weights_are_pulled_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"config.json": b"{}", "tokenizer/vocab.txt": b"a", "model.bin": b"b"}
+    monkeypatch.setattr("streamerd._runai.fetch_list", lambda source: list(files))
+    monkeypatch.setattr("streamerd._runai.fetch", lambda source, name: files[name])
+    for _ in range(2):
+        with streamerd.ObjectStorageModel("s3://bucket/prefix/", str(folder / "to")) as model:
+            model.pull_files(ignore_pattern=["*.bin"])
+            assert (folder / "to" / "tokenizer" / "vocab.txt").read_bytes() == b"a"
+            assert not (folder / "to" / "model.bin").exists()
+        files.pop("config.json", None)
+    assert (folder / "to" / "config.json").read_bytes() == b"{}"
+    with pytest.raises(RuntimeError), streamerd.ObjectStorageModel("s3://bucket/other/", str(folder / "failed")):
+        raise RuntimeError
+    files["late.json"] = b""
+    with streamerd.ObjectStorageModel("s3://bucket/other/", str(folder / "failed")) as model:
+        model.pull_files(allow_pattern=["*.json"])
+    assert (folder / "failed" / "late.json").exists()
+    with pytest.raises(NotImplementedError, match="need not be pulled"):
+        streamerd.pull_files(str(folder), str(folder / "to"))

@@ -99,6 +99,7 @@ def test_a_forked_child_reads_tensors_and_opens_models_of_its_own(file: Path, da
         assert torch.equal(tensor, values)
         with pytest.raises(streamerd.ForkedError, match="opened by the parent process"):
             model.keys()
+        assert repr(model) == "<streamerd.Model 'm', opened by the parent process>"
         model.close()
         with streamerd.open(file) as own:
             assert torch.equal(own["layer.0.weight"], values)

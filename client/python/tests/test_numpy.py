@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy
@@ -44,3 +45,12 @@ def test_arrays_are_read_only_and_outlive_the_model(folder: Path, daemon: Daemon
         array[0] = 1
     daemon.kill()
     assert array.tobytes() == contents["layer.0.weight"]
+
+
+def test_a_dtype_of_ml_dtypes_names_it(folder: Path, daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(folder / "m.safetensors", every_dtype([4, 8]))
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with streamerd.open(folder / "m.safetensors", framework="numpy") as model:
+        with pytest.raises(NotImplementedError, match=r"numpy cannot represent BF16: install ml_dtypes.*raw\(\)"):
+            model["tensor.BF16"]
+        assert len(model.raw("tensor.BF16")) == 64

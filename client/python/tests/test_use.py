@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""use(): from_pretrained() of other packages reads through the daemon."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Daemon
+
+import streamerd
+
+pytestmark = pytest.mark.usefixtures("daemon")
+
+
+def loaded(daemon: Daemon) -> set[str]:
+    return {model["name"] for model in json.loads(daemon.ctl("list", "--json").stdout)["models"]}
+
+
+@pytest.fixture
+def llama(folder: Path) -> Any:
+    """A tiny random model in three files."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=64, intermediate_size=128, num_hidden_layers=4, num_attention_heads=4, vocab_size=256
+    )
+    torch.manual_seed(1)
+    model = transformers.LlamaForCausalLM(config).eval()
+    model.save_pretrained(folder / "llama", max_shard_size="250KB")
+    return model
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        result: torch.Tensor = model(torch.arange(16).reshape(1, 16)).logits
+    return result
+
+
+@pytest.mark.parametrize("options", [{}, {"device_map": "cpu"}, {"device_map": {"": "cpu"}}, {"dtype": "bfloat16"}])
+def test_transformers_reads_every_file_of_a_checkpoint(
+    folder: Path, daemon: Daemon, llama: Any, options: dict[str, Any]
+) -> None:
+    if "device_map" in options:
+        pytest.importorskip("accelerate")
+    files = {str(path) for path in (folder / "llama").glob("*.safetensors")}
+    assert len(files) > 1
+    with streamerd.use():
+        model = type(llama).from_pretrained(folder / "llama", **options).eval()
+    assert loaded(daemon) == files
+    assert torch.equal(logits(model), logits(type(llama).from_pretrained(folder / "llama", **options).eval()))
+
+
+def test_parameters_of_transformers_are_the_resident_memory(folder: Path, daemon: Daemon, llama: Any) -> None:
+    with streamerd.use():
+        model = type(llama).from_pretrained(folder / "llama")
+    path = model.name_or_path
+    names = json.loads((folder / "llama" / "model.safetensors.index.json").read_text())["weight_map"]
+    for name, parameter in model.named_parameters():
+        with streamerd.open(f"{path}/{names[name]}", name=f"{path}/{names[name]}") as resident:
+            assert torch.equal(parameter, resident[name])
+    assert len(daemon.leases()) == len(set(names.values()))
+    del model, parameter
+    assert not daemon.leases()
+
+
+def test_accelerate_dispatches_a_checkpoint(folder: Path, daemon: Daemon, llama: Any) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    with accelerate.init_empty_weights():
+        model = type(llama)(llama.config)
+    with streamerd.use():
+        model = accelerate.load_checkpoint_and_dispatch(model, folder / "llama", device_map={"": "cpu"}).eval()
+    assert len(loaded(daemon)) > 1
+    assert torch.equal(model.lm_head.weight, llama.lm_head.weight)
+
+
+def test_diffusers_reads_its_folders(folder: Path, daemon: Daemon) -> None:
+    diffusers = pytest.importorskip("diffusers")
+    torch.manual_seed(1)
+    unet = diffusers.UNet2DModel(
+        sample_size=8,
+        block_out_channels=(32, 32),
+        down_block_types=("DownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "UpBlock2D"),
+        layers_per_block=1,
+    )
+    unet.save_pretrained(folder / "pipeline" / "unet")
+    with streamerd.use():
+        other = diffusers.UNet2DModel.from_pretrained(folder / "pipeline", subfolder="unet")
+    assert loaded(daemon) == {str(folder / "pipeline" / "unet" / "diffusion_pytorch_model.safetensors")}
+    state = other.state_dict()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in unet.state_dict().items())
+
+
+def test_what_was_replaced_is_restored() -> None:
+    import safetensors
+    import safetensors.torch
+
+    own = safetensors.safe_open, safetensors.torch.load_file
+    with pytest.raises(KeyError), streamerd.use():
+        with streamerd.use():
+            pass
+        assert safetensors.safe_open is not own[0] and safetensors.torch.load_file is not own[1]
+        assert issubclass(safetensors.safe_open, streamerd.safe_open)
+        raise KeyError
+    assert (safetensors.safe_open, safetensors.torch.load_file) == own
+
+
+def test_an_error_is_not_hidden_by_another_reader(llama: Any, daemon: Daemon, folder: Path) -> None:
+    daemon.kill()
+    with streamerd.use(), pytest.raises(Exception, match="daemon|connect"):
+        type(llama).from_pretrained(folder / "llama")
