@@ -135,6 +135,8 @@ $(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(call obj,tests/fuzz/driver.
 	$(LINK_TEST)
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(ARCHIVES)
 	$(LINK_TEST)
+# It calls functions of the library and internals that they use.
+$(BUILD)/tests/unit/test_client_socket: ARCHIVES := $(filter-out %/libstreamer-client.a,$(ARCHIVES))
 
 # A preload library that makes the daemon's calls fail.
 FAULT := $(BUILD)/tests/fault/libfault.so
@@ -174,7 +176,7 @@ export FUZZ_SECONDS SOAK_SECONDS CHECKER_STEPS CHECKER_SEED CHECKER_KIND CI
 # Programs that run a second time with a fake GPU in place of the host device: those about models and processes.
 # Excluded:
 #   use several GPUs         cuda* doctor_gpus gpu_script http_backpressure
-#   test host memory         faults memory metrics_http prefaulted_segments slice_cache top
+#   test host memory         default_names faults memory metrics_http own_daemon prefaulted_segments slice_cache top
 #   test persisted memory    desired_restore pid_namespace reclaim* restart restored_digests systemd* (GPU memory is not persisted)
 #   load no model            cli_verbs default_roles doctor json load_log_line many_connections manual reload roles*
 #                            shell_completion testlib user_limits

@@ -113,6 +113,7 @@ void channel_unref(struct streamer_client *c)
         free(c->dead_text);
         message_deinit(&c->hello);
         free(c->subject);
+        free(c->skipped);
         free(c->path);
         free(c);
 }
@@ -125,6 +126,12 @@ void channel_fail(struct streamer_client *c, int code, const char *text)
         c->dead_text = strdup(text);
         readiness_add(c, &c->readiness.loss);
         pthread_cond_broadcast(&c->changed);
+}
+
+int channel_timed_out(const struct streamer_client *c)
+{
+        return fail(c, STREAMER_ETIMEOUT, "no reply in time: the daemon is stopped or overloaded (pid %d%s%s)",
+                    (int)c->daemon, c->path ? ", " : "", c->path ? c->path : "");
 }
 
 int channel_error(const struct streamer_client *c)
@@ -423,7 +430,7 @@ static int await(struct streamer_client *c, struct call *call, int64_t deadline)
 {
         int rc = channel_wait(c, call_done, call, deadline);
         if (rc == STREAMER_ETIMEOUT)
-                fail(c, rc, "no reply in time");
+                channel_timed_out(c);
         channel_end(c, call);
         return rc;
 }

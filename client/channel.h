@@ -61,6 +61,9 @@ struct streamer_client {
         struct call *calls;
         struct streamer_op *ops;
         struct streamer_lease *leases;
+        pid_t daemon;         /* that listens on the socket; 0: in another pid namespace */
+        int rule;             /* STREAMER_SOCKET_* */
+        char *skipped;        /* why the system's daemon was not used; NULL: it was, or it does not exist */
         struct message hello; /* the daemon's reply: its version and its features */
         bool subscribed;
         char *subject; /* subscribed: the model it asked for; NULL: all */
@@ -111,8 +114,8 @@ struct streamer_client *channel_ref(struct streamer_client *c);
 void channel_unref(struct streamer_client *c);
 void channel_close(struct streamer_client *c);
 
-/* Connects and says hello. The client has no path yet; texts are kept under 0. */
-int channel_dial(const char *path, int timeout_ms, uint64_t serial, struct streamer_client **out);
+/* Connects and says hello, in at least a millisecond; texts are kept under 0. The client's timeout is not set. */
+int channel_dial(const char *path, int64_t deadline, uint64_t serial, struct streamer_client **out);
 
 /* Lock held, and given up meanwhile: asks whether the connection lives; a dead one is made again, with
  * its leases. 0, or why not. Where it is `patient` it waits for a daemon that restarts. */
@@ -148,6 +151,9 @@ void channel_fail(struct streamer_client *c, int code, const char *text);
 int channel_error(const struct streamer_client *c);
 
 int64_t channel_deadline(const struct streamer_client *c); /* of one reply, from now */
+
+/* No reply has arrived in time. */
+int channel_timed_out(const struct streamer_client *c);
 
 /* Lock held: hands one decoded message (consumed) to whom it belongs (dispatch.c). */
 void channel_dispatch(struct streamer_client *c, struct message *message);

@@ -4,7 +4,7 @@
  * speaks. A connect that fails leaves its text under serial 0, as there is no client to ask.
  */
 #include "client/args.h"
-#include "client/channel.h"
+#include "client/socket.h"
 #include "client/util.h"
 #include "proto/manifest.h"
 
@@ -15,7 +15,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define DEFAULT_SOCKET "/run/streamerd/streamerd.sock"
 #define DEFAULT_TIMEOUT_MS 10000
 
 uint32_t streamer_abi_version(void)
@@ -70,7 +69,9 @@ static int connect_error(int error, const char *path)
         if (error == EACCES || error == EPERM)
                 return fault_set(0, STREAMER_EPERM, "cannot connect: %s (%s)", strerror(error), path);
         if (error == EAGAIN || error == EINPROGRESS)
-                return fault_set(0, STREAMER_ETIMEOUT, "cannot connect: the daemon does not accept in time (%s)", path);
+                return fault_set(0, STREAMER_ETIMEOUT,
+                                 "cannot connect: the daemon is stopped or overloaded and does not accept in time (%s)",
+                                 path);
         if (error == ENOENT || error == ECONNREFUSED)
                 return fault_set(0, STREAMER_EUNREACHABLE, "cannot connect: no daemon serves there: %s (%s)",
                                  strerror(error), path);
@@ -78,13 +79,14 @@ static int connect_error(int error, const char *path)
 }
 
 /* connect() on a Unix socket waits for room in the daemon's backlog, as long as a send may take. */
-static int limit_connect(int fd, int timeout_ms)
+static int limit_connect(int fd, int64_t deadline)
 {
-        struct timeval tv = {.tv_sec = timeout_ms / 1000, .tv_usec = timeout_ms % 1000 * 1000};
-        return timeout_ms < 0 ? 0 : setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv));
+        int ms = ms_until(deadline);
+        struct timeval tv = {.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000 + (ms == 0)}; /* 0: no limit */
+        return deadline == NEVER ? 0 : setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv));
 }
 
-static int open_socket(const char *path, int timeout_ms, int *out)
+static int open_socket(const char *path, int64_t deadline, int *out)
 {
         struct sockaddr_un addr = {.sun_family = AF_UNIX};
         size_t len = strlen(path);
@@ -95,7 +97,7 @@ static int open_socket(const char *path, int timeout_ms, int *out)
         int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
         if (fd < 0)
                 return fault_set(0, STREAMER_EOS, "cannot make a socket: %s", strerror(errno));
-        int rc = limit_connect(fd, timeout_ms);
+        int rc = limit_connect(fd, deadline);
         while (rc == 0 && (rc = connect(fd, (struct sockaddr *)&addr, sizeof(addr))) < 0 && errno == EINTR)
                 rc = 0;
         if (rc < 0) {
@@ -107,34 +109,30 @@ static int open_socket(const char *path, int timeout_ms, int *out)
         return 0;
 }
 
-static const char *socket_path(const streamer_connect_opts *o)
-{
-        const char *env = getenv("STREAMERD_SOCKET");
-        if (o->socket)
-                return o->socket;
-        return env && env[0] ? env : DEFAULT_SOCKET;
-}
-
 /* The daemon names the versions that it speaks where it refuses this library's. */
-static int refused(const streamer_client *c, int rc)
+static int refused(const streamer_client *c, const char *path, int rc)
 {
         const char *text = fault_text(c->serial);
+        if (rc == STREAMER_ETIMEOUT)
+                return fault_set(0, rc,
+                                 "cannot connect: no reply in time: the daemon is stopped or overloaded (pid %d, %s)",
+                                 (int)c->daemon, path);
         if (rc != STREAMER_EPROTO)
                 return fault_set(0, rc, "cannot connect: %s", text);
         return fault_set(0, rc, "cannot connect: %s; this library (" STREAMERD_VERSION ") speaks protocol %u", text,
                          PROTOCOL_MAX);
 }
 
-static int hello(streamer_client *c)
+static int hello(streamer_client *c, const char *path, int64_t deadline)
 {
         struct call call = {0};
         struct request request = {.verb = VERB_hello,
                                   .u.hello = {.min = PROTOCOL_MIN,
                                               .max = PROTOCOL_MAX,
                                               .client = "libstreamer-client " STREAMERD_VERSION}};
-        int rc = channel_call(c, &request, &call, channel_deadline(c));
+        int rc = channel_call(c, &request, &call, deadline);
         if (rc != 0)
-                return refused(c, rc);
+                return refused(c, path, rc);
         uint64_t protocol = 0;
         object_u64(&call.reply.unpacked.data, "protocol", &protocol);
         c->hello = call.reply;
@@ -152,17 +150,26 @@ static uint64_t next_serial(void)
         return atomic_fetch_add(&serial, 1) + 1;
 }
 
-int channel_dial(const char *path, int timeout_ms, uint64_t serial, struct streamer_client **out)
+static pid_t listener_of(int fd)
+{
+        struct ucred peer;
+        socklen_t len = sizeof(peer);
+        return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 ? peer.pid : 0;
+}
+
+int channel_dial(const char *path, int64_t deadline, uint64_t serial, struct streamer_client **out)
 {
         int fd = -1;
-        int rc = open_socket(path, timeout_ms, &fd);
+        int rc = open_socket(path, deadline, &fd);
         if (rc != 0)
                 return rc;
         streamer_client *c = channel_new_consume_fd(fd, serial);
         if (!c)
                 return fault_set(0, STREAMER_ENOMEM, "no memory for a client");
-        c->timeout_ms = timeout_ms;
-        rc = hello(c);
+        c->daemon = listener_of(fd);
+        rc = hello(c, path, deadline); /* before it has a path: a connection that is refused is not made again */
+        if (rc == 0 && !(c->path = strdup(path)))
+                rc = fault_set(0, STREAMER_ENOMEM, "no memory for a client");
         if (rc != 0) {
                 channel_close(c);
                 return rc;
@@ -178,18 +185,18 @@ int streamer_connect(const streamer_connect_opts *opts, streamer_client **client
         int rc = args_pointer(NULL, "connect", "client", client);
         if (rc == 0)
                 rc = args_options(NULL, "connect", "opts", &o, sizeof(o), opts);
+        if (rc == 0)
+                rc = args_flags(NULL, "connect", o.flags, STREAMER_CONNECT_OWN);
         if (rc != 0)
                 return rc;
+        struct socket_places places = socket_places_here();
         int timeout_ms = o.timeout_ms == 0 ? DEFAULT_TIMEOUT_MS : o.timeout_ms;
-        rc = channel_dial(socket_path(&o), timeout_ms, next_serial(), &c);
+        int connect_ms = o.connect_timeout_ms == 0 ? timeout_ms : o.connect_timeout_ms;
+        rc = socket_connect(&places, o.socket, o.flags, connect_ms, next_serial(), &c);
         if (rc != 0)
                 return rc;
+        c->timeout_ms = timeout_ms;
         c->timeout_given = o.timeout_ms != 0;
-        c->path = strdup(socket_path(&o));
-        if (!c->path) {
-                channel_close(c);
-                return fault_set(0, STREAMER_ENOMEM, "no memory for a client");
-        }
         *client = c;
         return 0;
 }

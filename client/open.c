@@ -103,7 +103,7 @@ static int start(struct streamer_op *op, struct request *request)
                 rc = channel_wait(c, is_accepted, op, deadline);
         }
         if (rc == STREAMER_ETIMEOUT)
-                fail(c, rc, "no reply in time");
+                channel_timed_out(c);
         if (rc == 0 && op->ended && op->code != 0)
                 rc = fail(c, op->code, "%s", op->text ? op->text : code_text(op->code));
         pthread_mutex_unlock(&c->lock);

@@ -33,20 +33,16 @@ static void pause_for(int64_t ns)
                 ;
 }
 
-/* At least one attempt. */
-static int dial_ms(int64_t deadline)
-{
-        int ms = ms_until(deadline);
-        return ms == 0 ? 1 : ms;
-}
-
 static int dial(const struct streamer_client *c, bool patient, int64_t deadline, struct streamer_client **fresh)
 {
         int64_t end = deadline_in_ms(PATIENCE_MS), pause = PAUSE_NS;
         if (deadline < end)
                 end = deadline;
         for (;;) {
-                int rc = channel_dial(c->path, dial_ms(end), c->serial, fresh);
+                int rc = channel_dial(c->path, end, c->serial, fresh);
+                int left_ms = ms_until(end);
+                if (rc == 0)
+                        (*fresh)->timeout_ms = left_ms == 0 ? 1 : left_ms;
                 if (rc == 0 || (rc != STREAMER_EUNREACHABLE && rc != STREAMER_ETIMEOUT && rc != STREAMER_ELIMIT))
                         return rc;
                 if (!patient || now_ns() + pause >= end)

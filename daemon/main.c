@@ -2,9 +2,9 @@
  *
  * streamerd: puts the parts together, runs the loop, takes them apart.
  *
- * The end. SIGTERM, SIGINT or exit_idle closes the server; the loop goes on until connections, loads and models
- * are gone, clients that do not read are cut off after a grace, and whatever hangs in the kernel
- * after the deadline is left to the end of the process.
+ * The end. SIGTERM, SIGINT, exit_idle or the verb `shutdown` closes the server; the loop goes on until connections,
+ * loads and models are gone, clients that do not read are cut off after a grace, and whatever hangs in the kernel after
+ * the deadline is left to the end of the process.
  */
 #include "daemon/base/log/log.h"
 #include "daemon/base/process/pidwatch.h"
@@ -276,9 +276,9 @@ static void end(struct daemon *d, const char *why)
         uv_timer_start(&d->ending, on_ending, 0, 5);
 }
 
-static void on_idle_exit(struct server *server)
+static void on_exit_due(struct server *server, const char *why)
 {
-        end(container_of(server, struct daemon, server), "idle (exit_idle)");
+        end(container_of(server, struct daemon, server), why);
 }
 
 static void on_signals(uv_poll_t *poll, int status, int events)
@@ -377,7 +377,7 @@ static int start(struct daemon *d, struct error *error)
         uv_timer_init(&d->loop, &d->ending);
         manager_start(&d->manager, &d->loop);
         d->ending.data = d;
-        d->server.idle_exit = on_idle_exit;
+        d->server.exit = on_exit_due;
         if (watch_signals(d) < 0)
                 return error_set(error, STREAMER_EOS, "signals cannot be watched");
         log_event(LOG_LEVEL_INFO, LOG_STARTED, NULL, "streamerd %s serves %s", STREAMERD_VERSION, d->server.path);

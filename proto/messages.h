@@ -141,12 +141,14 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
 #define FIELDS_whoami(F)
 #define FIELDS_reload(F)
 #define FIELDS_config(F)
+#define FIELDS_shutdown(F) \
+        F(shutdown, BOOL, drain, false, 0)
 
 #define VERBS(V) \
         V(hello) V(ping) V(version) V(load) V(cancel) V(list) V(show) V(status) V(ps) V(wait) V(verify) V(unload) \
         V(attach) V(reclaim) V(detach) V(subscribe) V(set_priority) V(keep_alive) V(pin) V(unpin) V(metrics) V(doctor) \
         V(probe) V(fetch) V(publish_find) V(publish_begin) V(publish_segment) V(publish_commit) V(publish_abort) \
-        V(whoami) V(reload) V(config)
+        V(whoami) V(reload) V(config) V(shutdown)
 // clang-format on
 
 enum verb {

@@ -69,6 +69,7 @@ struct verb {
         size_t min_args, max_args;
         int (*run)(struct ctl *ctl); /* an exit code */
         bool offline;                /* needs no daemon */
+        bool own;                    /* never about the system's daemon, unless its socket is named */
         bool hidden;                 /* for programs: neither helped nor completed */
         bool raw;                    /* writes bytes: has no format */
         bool waits;                  /* --timeout bounds the wait for models, not for one reply */
@@ -86,6 +87,7 @@ int verb_keep_alive(struct ctl *ctl);
 int verb_pin(struct ctl *ctl);
 int verb_unpin(struct ctl *ctl);
 int verb_reload(struct ctl *ctl);
+int verb_shutdown(struct ctl *ctl);
 int verb_config(struct ctl *ctl);
 int verb_whoami(struct ctl *ctl);
 int verb_wait(struct ctl *ctl);
@@ -150,6 +152,12 @@ int ctl_fail(const struct ctl *ctl, int err, const char *subject);
 int usage_error(const struct ctl *ctl, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The reader of standard output has closed it, or its disk is full: 1. Uses errno. */
 int output_error(const struct ctl *ctl);
+
+/* ---- connect.c ---- */
+
+/* Connects ctl->client by the library's rule; the library's code. 0: its default for replies, and `reply_ms` for the
+ * connection. */
+int ctl_connect(struct ctl *ctl, int connect_ms, int reply_ms);
 
 /* ---- call.c ---- */
 

@@ -48,12 +48,6 @@ static int question(struct doctor *d, const char *verb, json_t *args, json_t **r
         return *reply ? 0 : STREAMER_EPROTO;
 }
 
-static int connect_for(struct ctl *ctl, int timeout_ms)
-{
-        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = ctl->socket, .timeout_ms = timeout_ms};
-        return streamer_connect(&opts, &ctl->client);
-}
-
 static void check_root(struct doctor *d, const char *root)
 {
         cleanup_json json_t *reply = NULL;
@@ -79,6 +73,15 @@ static void check_root(struct doctor *d, const char *root)
                                    : "; no cachestat, the page cache is probed");
 }
 
+/* To the same daemon. */
+static int connect_again(struct ctl *ctl, const streamer_client *first)
+{
+        streamer_socket_info socket = STREAMER_SOCKET_INFO_INIT;
+        streamer_socket(first, &socket);
+        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = socket.path, .timeout_ms = ROOT_MS};
+        return streamer_connect(&opts, &ctl->client);
+}
+
 /* Each by a call that is given up after a while: a file system that hangs must not hold the rest. */
 static void check_roots(struct doctor *d)
 {
@@ -87,7 +90,7 @@ static void check_roots(struct doctor *d)
         streamer_client *client = d->ctl->client;
         json_array_foreach(json_object_get(d->facts, "roots"), i, root)
         {
-                if (connect_for(d->ctl, ROOT_MS) != 0)
+                if (connect_again(d->ctl, client) != 0)
                         break;
                 check_root(d, json_string_value(root));
                 streamer_close(d->ctl->client);
@@ -130,7 +133,7 @@ static void print(const struct doctor *d)
 
 static int examine(struct doctor *d)
 {
-        int rc = connect_for(d->ctl, d->ctl->timeout_ms > 0 ? d->ctl->timeout_ms : REPLY_MS);
+        int rc = ctl_connect(d->ctl, 0, d->ctl->timeout_ms > 0 ? d->ctl->timeout_ms : REPLY_MS);
         if (rc != 0) {
                 self_check_socket(d, streamer_last_error(NULL));
                 self_check_cuda(d);

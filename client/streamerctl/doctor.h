@@ -42,8 +42,6 @@ static inline bool doctor_has_cuda(const struct doctor *doctor)
 
 /* ---- doctor_self.c ---- */
 
-/* $STREAMERD_SOCKET, or what was given. */
-const char *self_socket(const struct ctl *ctl);
 /* Why a connection could not be made, and what to do; `text` is the library's. */
 void self_check_socket(struct doctor *doctor, const char *text);
 uint64_t self_namespace(const char *kind); /* "pid" or "net": its inode; 0: unknown */

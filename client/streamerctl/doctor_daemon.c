@@ -32,10 +32,12 @@ static void check_version(struct doctor *d)
 {
         const char *version = json_str(d->facts, "version");
         bool same = strcmp(version, STREAMERD_VERSION) == 0;
+        streamer_socket_info socket = STREAMER_SOCKET_INFO_INIT;
+        streamer_socket(d->ctl->client, &socket);
         doctor_add(d, same ? FINDING_OK : FINDING_WARN, "daemon", same ? NULL : "update the older one",
                    "streamerd %s%s%s answers, pid %" PRIu64 ", uid %" PRIu64 " (%s)", version,
                    same ? "" : ", but streamerctl " STREAMERD_VERSION, same ? "" : ",", json_u64(d->facts, "pid"),
-                   json_u64(d->facts, "uid"), self_socket(d->ctl));
+                   json_u64(d->facts, "uid"), socket.path);
 }
 
 static const char *ipc_device(const struct doctor *d)

@@ -18,7 +18,8 @@
 #define UUID_TEXT 41
 #define GPUS_MAX 64
 
-const char *self_socket(const struct ctl *ctl)
+/* Where a connection failed: the socket of the caller, else the system's. */
+static const char *wanted_socket(const struct ctl *ctl)
 {
         const char *env = getenv("STREAMERD_SOCKET");
         return ctl->socket ? ctl->socket : env && env[0] ? env : DEFAULT_SOCKET;
@@ -28,13 +29,15 @@ void self_check_socket(struct doctor *d, const char *text)
 {
         struct stat st;
         char advice[200];
-        const char *path = self_socket(d->ctl);
-        if (stat(path, &st) < 0 && errno == ENOENT)
+        const char *path = wanted_socket(d->ctl);
+        bool seen = stat(path, &st) == 0;
+        if (!seen && errno == ENOENT)
                 snprintf(advice, sizeof(advice), "start streamerd, or set its socket (--socket, $STREAMERD_SOCKET)");
-        else if (access(path, W_OK) < 0 && errno == EACCES)
+        else if (!seen)
                 snprintf(advice, sizeof(advice),
-                         "join the socket's group (gid %u), and check the permissions of its parent directories",
-                         (unsigned)st.st_gid);
+                         "grant this user search permission on the socket's parent directories");
+        else if (access(path, W_OK) < 0 && errno == EACCES)
+                snprintf(advice, sizeof(advice), "join the socket's group (gid %u)", (unsigned)st.st_gid);
         else
                 snprintf(advice, sizeof(advice), "check that streamerd runs, and see its log");
         doctor_add(d, FINDING_FAIL, "daemon", advice, "%s", text);

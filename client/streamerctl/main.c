@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#define CONNECT_MIN_MS 1000
+
 int verb_ping(struct ctl *ctl)
 {
         cleanup_json json_t *reply = NULL;
@@ -50,17 +52,21 @@ static void reserve_standard_descriptors(void)
                 close(fd);
 }
 
+/* The wait for a model may be shorter than a daemon that is busy needs to accept a connection. */
+static int connect_ms(const struct ctl *ctl)
+{
+        return ctl->timeout_ms > CONNECT_MIN_MS ? ctl->timeout_ms : CONNECT_MIN_MS;
+}
+
 static int run_connected(struct ctl *ctl)
 {
         bool waits = ctl->verb->waits && !ctl->detach && !ctl->dry_run;
-        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = ctl->socket};
         if (ctl->timeout_ms == 0 && !waits)
                 return usage_error(ctl, "--timeout must be more than 0");
         if (ctl->timeout_ms >= 0 && waits)
                 ctl->deadline_ns = clock_now_ns() + (uint64_t)ctl->timeout_ms * UINT64_C(1000000);
-        else if (ctl->timeout_ms > 0)
-                opts.timeout_ms = ctl->timeout_ms;
-        int rc = streamer_connect(&opts, &ctl->client);
+        int rc = waits ? ctl_connect(ctl, ctl->timeout_ms < 0 ? 0 : connect_ms(ctl), 0)
+                       : ctl_connect(ctl, 0, ctl->timeout_ms > 0 ? ctl->timeout_ms : 0);
         if (rc != 0)
                 return ctl_fail(ctl, rc, NULL);
         rc = ctl->verb->run(ctl);

@@ -10,7 +10,8 @@
 #define MANY 4096
 
 const struct flag global_flags[] = {
-        {"--socket", NULL, "PATH", "the daemon's socket ($STREAMERD_SOCKET)", FLAG_STR, AT(socket), false},
+        {"--socket", NULL, "PATH", "the daemon's socket ($STREAMERD_SOCKET; else the system's, else your own)",
+         FLAG_STR, AT(socket), false},
         {"-o", NULL, "FORMAT", "table, wide or json", FLAG_FORMAT, 0, false},
         {"--json", NULL, NULL, "the same as -o json", FLAG_JSON, 0, false},
         {"--timeout", NULL, "SECONDS", "for one reply (10); for load and wait: until the model is ready", FLAG_SECONDS,
@@ -68,6 +69,10 @@ static const struct flag show_flags[] = {
 static const struct flag top_flags[] = {
         {"--once", NULL, NULL, "print one frame and exit", FLAG_BOOL, AT(once), false},
         {"--interval", NULL, "SECONDS", "between two frames (1)", FLAG_STR, AT(interval), false},
+        {0},
+};
+static const struct flag shutdown_flags[] = {
+        {"--drain", NULL, NULL, "begin no load and no lease; end with the last lease", FLAG_BOOL, AT(drain), false},
         {0},
 };
 static const struct flag unload_flags[] = {
@@ -200,6 +205,13 @@ const struct verb verbs[] = {
          .about = "Limits, access, preload and the log's level are applied; other keys require a restart. An invalid\n"
                   "configuration is refused as a whole.",
          .examples = "streamerctl reload"},
+        {.name = "shutdown", .args = "", .run = verb_shutdown, .flags = shutdown_flags, .own = true,
+         .summary = "End your own daemon",
+         .about = "The daemon that the Python package starts, or one that --socket or $STREAMERD_SOCKET names; the system's\n"
+                  "daemon is a service: 'systemctl stop streamerd'. Memory that processes have mapped stays valid.\n"
+                  "Requires the role 'admin', which the daemon's own user has.",
+         .examples = "streamerctl shutdown\n"
+                     "streamerctl shutdown --drain"},
         {.name = "whoami", .args = "", .run = verb_whoami,
          .summary = "Show your role, limits and usage",
          .examples = "streamerctl whoami"},

@@ -198,13 +198,25 @@ static void on_second(uv_timer_t *timer)
                 server->refusing = false;
         if (server->n_conns < server->limits->connections + OWN_CONNECTIONS)
                 pause_accepting(server, false);
+        if (server->ending != ENDING_NOT)
+                loop_task_begin(&server->end);
         if (!idle_elapsed(&server->idle, is_busy(server), now_ns()))
                 return;
         /* A client that has connected by now is served. One that connects before the socket is closed sees its end,
          * and may start the next daemon. */
         on_accept(&server->accept_poll, 0, UV_READABLE);
         if (!is_busy(server))
-                server->idle_exit(server);
+                server->exit(server, "idle (exit_idle)");
+}
+
+static bool end_if_due(struct loop_task *task)
+{
+        struct server *server = container_of(task, struct server, end);
+        char why[64];
+        snprintf(why, sizeof(why), "shutdown requested by uid %u", (unsigned)server->ended_by);
+        if (server->ending == ENDING_NOW || (server->leases.n == 0 && loads_empty(server->loads)))
+                server->exit(server, why);
+        return false;
 }
 
 static void on_progress(uv_timer_t *timer)
@@ -303,6 +315,7 @@ static int start_handles(struct server *server, struct error *error)
         loop_task_init(&server->expire, server->loop, deferred_answer_expired);
         loop_task_init(&server->notify, server->loop, events_send_next);
         loop_task_init(&server->shutdown, server->loop, events_send_shutdown);
+        loop_task_init(&server->end, server->loop, end_if_due);
         uv_timer_init(server->loop, &server->second);
         uv_timer_init(server->loop, &server->progress);
         server->second.data = server->progress.data = server;

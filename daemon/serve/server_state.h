@@ -46,6 +46,13 @@ static inline bool idle_elapsed(struct idle *idle, bool busy, uint64_t now_ns)
         return idle->limit_ns > 0 && now_ns - idle->since_ns >= idle->limit_ns;
 }
 
+/* The verb `shutdown` was called. */
+enum server_ending {
+        ENDING_NOT,
+        ENDING_DRAINED, /* as soon as no lease and no load is left; no new ones begin */
+        ENDING_NOW,
+};
+
 struct server {
         uv_loop_t *loop;
         const struct limits *limits;
@@ -58,9 +65,12 @@ struct server {
         /* Writes a row for each key of the configuration; returns their number. */
         size_t (*describe_config)(const struct server *server, struct writer *rows);
         struct idle idle;
-        void (*idle_exit)(struct server *server); /* begins the end: nothing has happened for idle.limit_ns */
-        struct list reloads;                      /* of struct deferred: requests for a reload */
-        bool share_across_uids;                   /* writable handles may go to processes of several users */
+        void (*exit)(struct server *server, const char *why); /* begins the end */
+        enum server_ending ending;
+        uid_t ended_by;           /* ending: the user who asked for it */
+        struct loop_task end;     /* begins the end when it is due */
+        struct list reloads;      /* of struct deferred: requests for a reload */
+        bool share_across_uids;   /* writable handles may go to processes of several users */
         bool trust_detach;        /* a detach ends a lease of writable handles; else the process's exit does */
         bool publish_across_uids; /* published models may be attached to by every user */
         bool publish_cuda_ipc;    /* clients may publish in memory that stays writable */

@@ -169,13 +169,44 @@ STREAMER_API const char *streamer_dtype_name(streamer_dtype dtype);
 
 typedef struct streamer_connect_opts {
         size_t struct_size;
-        const char *socket; /* NULL: $STREAMERD_SOCKET, else /run/streamerd/streamerd.sock */
-        int timeout_ms;     /* for the connection and for each reply; 0: 10 s; -1: no limit */
+        const char *socket;     /* NULL: by the rule below */
+        int timeout_ms;         /* for the connection and for each reply; 0: 10 s; -1: no limit */
+        unsigned flags;         /* STREAMER_CONNECT_* */
+        int connect_timeout_ms; /* for the connection alone; 0: timeout_ms; -1: no limit */
 } streamer_connect_opts;
 #define STREAMER_CONNECT_OPTS_INIT STREAMER_INIT(streamer_connect_opts)
 
-/* Connects to the daemon. The caller owns *client (streamer_close). */
+#define STREAMER_CONNECT_OWN 1u /* not to the system's daemon: to $STREAMERD_SOCKET or the user's own */
+
+/* Connects to the daemon. The caller owns *client (streamer_close). Which daemon, where opts names no socket:
+ *   $STREAMERD_SOCKET, if it is set;
+ *   else the system's, /run/streamerd/streamerd.sock, unless none serves there or it refuses this user;
+ *   else the user's own, such as the Python package starts: $XDG_RUNTIME_DIR/streamerd/streamerd.sock or
+ *   /tmp/streamerd-UID/streamerd.sock, in a folder of this user to which nobody else can write.
+ * streamer_socket() returns which it is. */
 STREAMER_API int streamer_connect(const streamer_connect_opts *opts, streamer_client **client);
+
+/* How a client found its socket. */
+enum {
+        STREAMER_SOCKET_GIVEN = 1,       /* by the caller */
+        STREAMER_SOCKET_ENVIRONMENT = 2, /* $STREAMERD_SOCKET */
+        STREAMER_SOCKET_SYSTEM = 3,      /* the system's daemon */
+        STREAMER_SOCKET_USER = 4         /* the user's own daemon */
+};
+
+typedef struct streamer_socket_info {
+        size_t struct_size;
+        const char *path;    /* borrowed from the client, as the others */
+        const char *skipped; /* why the system's daemon was not used although its socket exists; else "" */
+        int rule;            /* STREAMER_SOCKET_* */
+} streamer_socket_info;
+#define STREAMER_SOCKET_INFO_INIT STREAMER_INIT(streamer_socket_info)
+
+STREAMER_API int streamer_socket(const streamer_client *client, streamer_socket_info *info);
+
+/* The socket on which a daemon of the user's own is to listen if one is started. Its folder need not exist. The caller
+ * owns *path (streamer_free). */
+STREAMER_API int streamer_user_socket(char **path);
 
 /* Closes the connection; accepts NULL. The daemon frees the leases that were not detached when this process
  * exits; their memory stays mapped until streamer_detach(). */

@@ -41,6 +41,7 @@ static void put_nested(struct writer *w, unsigned depth)
 }
 
 #define N_LIES 24
+#define LIE_TRUE 10
 
 static void put_invalid(struct writer *w, unsigned lie)
 {
@@ -55,7 +56,7 @@ static void put_invalid(struct writer *w, unsigned lie)
         case 9:
                 writer_str(w, NULL);
                 break;
-        case 10:
+        case LIE_TRUE:
                 writer_bool(w, true);
                 break;
         case 11:
@@ -164,6 +165,8 @@ START_TEST(every_field_of_every_verb_may_be_invalid)
                 wire_hello(&wire);
         for (size_t field = 0; field < verb->n_fields; field++)
                 for (unsigned lie = 0; lie < N_LIES; lie++) {
+                        if (verb->verb == VERB_shutdown && lie == LIE_TRUE)
+                                continue; /* is valid */
                         send_invalid(&wire, verb, field, lie, ++id);
                         if (!is_answered(&wire, id)) {
                                 wire_close(&wire);

@@ -51,6 +51,7 @@ static const struct {
         {"unload", "{\"model\":\"witness\"}", false, false},
         {"cancel", "{\"model\":\"witness\"}", false, false},
         {"set_priority", "{\"model\":\"witness\",\"priority\":9}", false, false},
+        {"shutdown", NULL, false, false},
 };
 
 START_TEST(each_user_has_the_rights_of_its_rule)

@@ -154,7 +154,9 @@ START_TEST(a_late_reply_is_dropped)
         fake_start(&fake, answer_late);
         ck_assert_int_eq(open_with(20000, &c), 0);
         c->timeout_ms = 20; /* for the call that has no reply */
-        CALL_FAILS(c, "status", NULL, STREAMER_ETIMEOUT, "no reply in time");
+        char *text = format_text("no reply in time: the daemon is stopped or overloaded (pid %d, %s)", (int)getpid(),
+                                 fake.socket);
+        CALL_FAILS(c, "status", NULL, STREAMER_ETIMEOUT, text);
         c->timeout_ms = 20000;
         CALL_GIVES(c, "version", NULL, "{\"version\":\"right\"}");
         fake_disconnect(&fake, c);

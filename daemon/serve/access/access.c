@@ -185,12 +185,22 @@ static bool is_anothers(const struct server *server, const struct generation *g,
         return *owner != uid;
 }
 
+/* Begins a load, a publication or a lease. */
+static bool begins_use(enum verb verb)
+{
+        return verb == VERB_load || verb == VERB_attach || verb == VERB_probe || verb == VERB_publish_find ||
+               verb == VERB_publish_begin;
+}
+
 int access_check(const struct server *server, const struct conn *conn, const struct request *request,
                  struct error *error)
 {
         const char *model = changed_model(request);
         const struct role_grant grant = access_grant(server, conn);
         int r = role_check(&grant, conn->caller.uid, request->verb, error);
+        if (r == 0 && server->ending != ENDING_NOT && begins_use(request->verb))
+                r = error_set(error, STREAMER_ECANCELED, "%s: the daemon is ending (shutdown)",
+                              verb_desc(request->verb)->name);
         if (r < 0 || model == NULL)
                 return r;
         /* The user who requested a load may cancel it, also if the name has another owner. */

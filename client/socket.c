@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ *   the caller's > $STREAMERD_SOCKET > the system's daemon > the user's own daemon
+ *
+ * The first two are used or fail. The system's daemon is skipped if none serves there, or if it refuses the user.
+ *
+ * The user's own daemon has its socket in the user's runtime directory, else in /tmp. Both are tried, so that sessions
+ * with and without $XDG_RUNTIME_DIR (ssh, cron, sudo) use one daemon; a runtime directory other than the system's is a
+ * choice of the caller, and the only one then. A folder that is not the user's, or that others can write to, is not
+ * used: another user's daemon could listen there.
+ */
+#include "client/socket.h"
+
+#include "client/args.h"
+#include "client/util.h"
+
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define SYSTEM_SOCKET "/run/streamerd/streamerd.sock"
+#define CANNOT_CONNECT "cannot connect: "
+
+struct socket_places socket_places_here(void)
+{
+        return (struct socket_places){
+                .environment = getenv("STREAMERD_SOCKET"),
+                .system = SYSTEM_SOCKET,
+                .runtime_dir = getenv("XDG_RUNTIME_DIR"),
+                .run_user = "/run/user",
+                .tmp = "/tmp",
+                .uid = geteuid(),
+        };
+}
+
+static bool is_set(const char *value)
+{
+        return value && value[0];
+}
+
+/* ---- the user's own daemon ---- */
+
+static bool is_folder_of(const char *path, uid_t uid)
+{
+        struct stat st;
+        return lstat(path, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == uid;
+}
+
+size_t socket_of_user(const struct socket_places *places, char *paths[USER_SOCKETS])
+{
+        size_t n = 0;
+        char *usual = NULL;
+        const char *given = places->runtime_dir;
+        bool ok = asprintf(&usual, "%s/%u", places->run_user, (unsigned)places->uid) >= 0;
+        if (!ok)
+                return 0;
+        bool chosen = is_set(given) && given[0] == '/' && strcmp(given, usual) != 0 && is_folder_of(given, places->uid);
+        if (chosen || is_folder_of(usual, places->uid))
+                ok = asprintf(&paths[n++], "%s/streamerd/streamerd.sock", chosen ? given : usual) >= 0;
+        if (ok && !chosen)
+                ok = asprintf(&paths[n++], "%s/streamerd-%u/streamerd.sock", places->tmp, (unsigned)places->uid) >= 0;
+        free(usual);
+        if (ok)
+                return n;
+        while (n-- > 1)
+                free(paths[n - 1]); /* the last one failed */
+        return 0;
+}
+
+/* An error, with its text, where there may be no trusted socket. */
+static int check_folder(const char *socket, uid_t uid)
+{
+        struct stat st;
+        cleanup_free char *folder = strndup(socket, (size_t)(strrchr(socket, '/') - socket));
+        if (!folder)
+                return fault_set(0, STREAMER_ENOMEM, "no memory for a client");
+        if (lstat(folder, &st) < 0)
+                return fault_set(0, STREAMER_EUNREACHABLE, CANNOT_CONNECT "no daemon serves there (%s)", socket);
+        if (S_ISDIR(st.st_mode) && st.st_uid == uid && !(st.st_mode & (S_IWGRP | S_IWOTH)))
+                return 0;
+        return fault_set(0, STREAMER_EPERM,
+                         CANNOT_CONNECT "not a folder of this user alone (uid %u, mode %o): remove it (%s)",
+                         (unsigned)st.st_uid, (unsigned)st.st_mode & 07777, folder);
+}
+
+/* ---- connecting ---- */
+
+/* Takes over `path`. */
+static int dial_consume_path(char *path, int rule, int64_t deadline, uint64_t serial, struct streamer_client **client)
+{
+        int rc = path ? channel_dial(path, deadline, serial, client)
+                      : fault_set(0, STREAMER_ENOMEM, "no memory for a client");
+        free(path);
+        if (rc == 0)
+                (*client)->rule = rule;
+        return rc;
+}
+
+/* Whether another daemon may serve instead. */
+static bool is_absent(int rc)
+{
+        return rc == STREAMER_EUNREACHABLE || rc == STREAMER_EPERM;
+}
+
+/* The first that serves; else the first one's failure other than that none serves there. */
+static int dial_user(const struct socket_places *places, int64_t deadline, uint64_t serial,
+                     struct streamer_client **client)
+{
+        char *paths[USER_SOCKETS];
+        size_t n = socket_of_user(places, paths);
+        int rc = n > 0 ? STREAMER_EUNREACHABLE : fault_set(0, STREAMER_ENOMEM, "no memory for a client");
+        for (size_t i = 0; i < n; i++) {
+                char *path = paths[i];
+                if (rc != STREAMER_EUNREACHABLE) {
+                        free(path);
+                        continue;
+                }
+                rc = check_folder(path, places->uid);
+                if (rc == 0)
+                        rc = dial_consume_path(path, STREAMER_SOCKET_USER, deadline, serial, client);
+                else
+                        free(path);
+        }
+        return rc;
+}
+
+static const char *last_text(void)
+{
+        const char *text = fault_text(0);
+        size_t len = strlen(CANNOT_CONNECT);
+        return strncmp(text, CANNOT_CONNECT, len) == 0 ? text + len : text;
+}
+
+/* The system's, else the user's. Where neither serves, the error is the system's, and names the user's, too. */
+static int dial_found(const struct socket_places *places, int64_t deadline, uint64_t serial,
+                      struct streamer_client **client)
+{
+        int rc = dial_consume_path(strdup(places->system), STREAMER_SOCKET_SYSTEM, deadline, serial, client);
+        if (!is_absent(rc))
+                return rc;
+        bool exists = access(places->system, F_OK) == 0 || rc == STREAMER_EPERM;
+        cleanup_free char *why = strdup(last_text());
+        if (!why)
+                return fault_set(0, STREAMER_ENOMEM, "no memory for a client");
+        int own = dial_user(places, deadline, serial, client);
+        if (own == 0) {
+                (*client)->skipped = exists ? why : NULL;
+                why = exists ? NULL : why;
+                return 0;
+        }
+        if (!is_absent(own))
+                return own;
+        cleanup_free char *and = strdup(last_text());
+        return fault_set(0, rc, CANNOT_CONNECT "%s; nor does a daemon of your own serve: %s", why, and? and : "");
+}
+
+int socket_connect(const struct socket_places *places, const char *socket, unsigned flags, int timeout_ms,
+                   uint64_t serial, struct streamer_client **client)
+{
+        int64_t deadline = deadline_in_ms(timeout_ms);
+        if (socket)
+                return dial_consume_path(strdup(socket), STREAMER_SOCKET_GIVEN, deadline, serial, client);
+        if (is_set(places->environment))
+                return dial_consume_path(strdup(places->environment), STREAMER_SOCKET_ENVIRONMENT, deadline, serial,
+                                         client);
+        if (flags & STREAMER_CONNECT_OWN)
+                return dial_user(places, deadline, serial, client);
+        return dial_found(places, deadline, serial, client);
+}
+
+/* ---- the calls ---- */
+
+int streamer_user_socket(char **path)
+{
+        char *paths[USER_SOCKETS];
+        struct socket_places places = socket_places_here();
+        int rc = args_pointer(NULL, "user_socket", "path", path);
+        if (rc != 0)
+                return rc;
+        size_t n = socket_of_user(&places, paths);
+        if (n == 0)
+                return fault_set(0, STREAMER_ENOMEM, "user_socket: no memory");
+        while (n-- > 1)
+                free(paths[n]);
+        *path = paths[0];
+        return 0;
+}
+
+int streamer_socket(const streamer_client *client, streamer_socket_info *info)
+{
+        int rc = args_client(client, "socket");
+        if (rc == 0)
+                rc = args_out(client, "socket", "info", info);
+        if (rc != 0)
+                return rc;
+        const streamer_socket_info found = {
+                .path = client->path, .rule = client->rule, .skipped = client->skipped ? client->skipped : ""};
+        args_fill(info, &found, sizeof(found));
+        return 0;
+}
