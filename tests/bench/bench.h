@@ -177,7 +177,8 @@ void rows_fairness(const struct bench *b); /* a small load beside a large one */
 void rows_stores(const struct bench *b);   /* Swift, radosgw */
 void rows_attach(const struct bench *b);
 int attach_child(const char *socket, const char *model); /* the process that is measured */
-/* An HTTP proxy on loopback that delays each answer of `upstream` by `ms`; prints its port, ends with standard input. */
+/* An HTTP proxy on loopback that delays each answer of `upstream` by `ms`; prints its port, ends with standard input.
+ */
 int delay_proxy(unsigned upstream, unsigned ms);
 
 #endif
