@@ -3,7 +3,8 @@
 #
 # wheel.sh BUILD: makes BUILD/wheel/streamerd-*.whl of the package and of what was built in BUILD: the library, the
 # programs, and the libraries that they need. auditwheel copies those in and gives the wheel the tag of the oldest
-# system on which it runs.
+# system on which it runs: build it on the oldest distribution to be supported. The licences of the copied libraries are
+# those of the distribution's packages, in dist-info/licenses.
 set -eu
 build=$(realpath "$1")
 cd "$(dirname "$0")"
@@ -21,11 +22,33 @@ tree=$build/wheel/tree
 rm -rf "$build/wheel"
 mkdir -p "$tree"
 cp -r pyproject.toml setup.py ../../LICENSE streamerd "$tree"
+cp ../../docs/python.md "$tree/README.md"
 find "$tree" -name __pycache__ -exec rm -rf {} +
 mkdir "$tree/streamerd/lib" "$tree/streamerd/bin"
 strip --strip-unneeded -o "$tree/streamerd/lib/libstreamer-client.so.0" "$build/libstreamer-client.so.0"
 strip -o "$tree/streamerd/bin/streamerd" "$build/streamerd"
 strip -o "$tree/streamerd/bin/streamerctl" "$build/streamerctl"
+
+# The C library is the system's, as PEP 600 says; the files of /usr are those of a merged /lib.
+copyright() { # FILE: the path of its package's copyright
+        local package
+        package=$(dpkg-query --search "$(realpath "$1")" "/usr$1" "${1#/usr}" 2>/dev/null | head -n 1 | cut -d: -f1)
+        [ -n "$package" ] && echo "/usr/share/doc/$package/copyright"
+}
+mkdir "$tree/licenses"
+if command -v dpkg-query >/dev/null; then
+        ldd "$build/streamerd" "$build/streamerctl" "$build/libstreamer-client.so.0" |
+                sed -n 's/.* => \(\/[^ ]*\) .*/\1/p' | sort -u | while read -r library; do
+                text=$(copyright "$library") || { echo "wheel.sh: no package has $library" >&2; exit 1; }
+                package=$(basename "$(dirname "$text")")
+                [ "$package" = libc6 ] || cp -L "$text" "$tree/licenses/$package"
+        done
+        # The texts that these refer to.
+        grep -oh '/usr/share/common-licenses/[A-Za-z0-9.-]*[A-Za-z0-9]' "$tree"/licenses/* | sort -u | while read -r text; do
+                [ ! -e "$text" ] || cp -L "$text" "$tree/licenses"
+        done
+fi
+
 python -m build --wheel --no-isolation --outdir "$build/wheel/raw" "$tree" >"$build/wheel/log" 2>&1 ||
         { tail -n 20 "$build/wheel/log" >&2; exit 1; }
 auditwheel repair --wheel-dir "$build/wheel" "$build"/wheel/raw/*.whl >>"$build/wheel/log" 2>&1 ||

@@ -8,6 +8,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import pytest
 from checkpoints import small, write
 from conftest import Daemon
 
@@ -42,3 +43,21 @@ def test_typing_information_is_installed() -> None:
 def test_every_public_name_exists() -> None:
     assert all(hasattr(streamerd, name) for name in streamerd.__all__)
     assert streamerd.__all__ == sorted(streamerd.__all__)
+
+
+def test_the_wheel_has_the_licence_of_every_library_that_it_bundles() -> None:
+    try:
+        files = metadata.files("streamerd") or []
+    except metadata.PackageNotFoundError:
+        pytest.skip("used from the source tree")
+    bundled = {file.name.partition("-")[0] for file in files if file.parts[0] == "streamerd.libs"}
+    licences = {file.name: file.read_text() for file in files if file.parent.name == "licenses"}
+    assert "Apache License" in licences["LICENSE"]
+    if bundled and Path("/usr/bin/dpkg-query").exists():
+        assert len(licences) > 10
+        for library in ("libcurl", "libssl", "libuv", "libxxhash"):
+            assert any(name.startswith(library) for name in licences), library
+        assert all("opyright" in text or "icen" in text for text in licences.values())
+    description = metadata.metadata("streamerd")
+    assert "streamerd.open(" in description.get_payload()
+    assert "Typing :: Typed" in (description.get_all("Classifier") or [])
