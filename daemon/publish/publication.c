@@ -156,6 +156,19 @@ void publication_abort(struct publication *p, const struct error *error)
         end(p, PUBLICATION_FAILED, &why);
 }
 
+bool publications_cancel(struct publications *publications, const char *name)
+{
+        bool found = false;
+        struct error error;
+        error_set(&error, STREAMER_ECANCELED, "%s: cancelled", name);
+        list_each_item_safe (struct publication, p, &publications->all, link)
+                if (p->generation != NULL && strcmp(p->name, name) == 0) {
+                        publication_abort(p, &error);
+                        found = true;
+                }
+        return found;
+}
+
 void publication_abandon(struct publication *p)
 {
         struct error error;
@@ -444,7 +457,7 @@ static void base_checked(struct base_check *check)
         if (!step_done(p))
                 return;
         if (probe->error.code != 0)
-                error_set(&p->error, probe->error.code, "%s: its base cannot be checked: %s", p->name,
+                error_set(&p->error, STREAMER_EFAILED, "%s: its base cannot be checked: %s", p->name,
                           probe->error.text);
         else if (memcmp(&probe->identity, &base->identity, sizeof(base->identity)) != 0)
                 error_set(&p->error, STREAMER_EFAILED, "%s: its base has changed since (%s)", p->name, base->source);

@@ -136,6 +136,8 @@ int publication_commit(struct publication *publication, const struct published_s
 
 /* A request that is under way is answered with the error. May free it. */
 void publication_abort(struct publication *publication, const struct error *error);
+/* Aborts those of this name that have begun, on all devices. False: there is none. */
+bool publications_cancel(struct publications *publications, const char *name);
 /* Its client's connection has ended: aborted, unless it is being committed. */
 void publication_abandon(struct publication *publication);
 /* The daemon ends: all are aborted. */

@@ -1,164 +1,185 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Publishing a small model through the library: a weight, a transposed view of it, a buffer and an attribute.
+ * Publishing a small model through the library: a weight, a transposed view of it, an empty tensor, a buffer and an
+ * attribute.
  */
 #ifndef TESTS_INTEGRATION_PUBLISHED_FIXTURE_H
 #define TESTS_INTEGRATION_PUBLISHED_FIXTURE_H
 
-#include "streamer/client.h"
+#include "tests/lib/fixture.h"
 #include "tests/lib/suite.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define PUBLISHED_ROWS 300u
-#define PUBLISHED_COLUMNS 1000u
-#define PUBLISHED_WEIGHT (PUBLISHED_ROWS * PUBLISHED_COLUMNS * 4u)
-#define PUBLISHED_BUFFER 40u
+#define ROWS 300u
+#define COLUMNS 1000u
+#define WEIGHT (ROWS * COLUMNS * 4u)
+#define BUFFER 40u
+#define CHARGED (UINT64_C(2) << 20) /* of its one segment */
 
-static inline streamer_client *connect_to(const char *socket)
+static const char *key[] = {"torch=2.6.0", "arch=Llama"};
+
+static inline streamer_publish_opts options(const char *name)
 {
-        streamer_client *client;
-        streamer_connect_opts opts = STREAMER_CONNECT_OPTS_INIT;
-        opts.socket = socket;
-        int r = streamer_connect(&opts, &client);
-        ck_assert_msg(r == 0, "connect: %s", streamer_last_error(NULL));
-        return client;
+        return (streamer_publish_opts){
+                .struct_size = sizeof(streamer_publish_opts), .name = name, .key = key, .n_key = 2};
 }
 
-#define ok(client, call)                                                                                               \
-        do {                                                                                                           \
-                int ok_ = (call);                                                                                      \
-                ck_assert_msg(ok_ == 0, "%s: %s: %s", #call, streamer_error_name(ok_), streamer_last_error(client));   \
-        } while (0)
+#define ok(client, call) client_ok((client), (call), #call)
 
 /* Fails with this code, and a text that contains `text`. */
 #define fails(client, code, text, call)                                                                                \
         do {                                                                                                           \
                 int fails_ = (call);                                                                                   \
-                ck_assert_msg(fails_ == (code), "%s: %s: %s", #call, streamer_error_name(fails_),                      \
-                              streamer_last_error(client));                                                            \
-                ck_assert_msg(strstr(streamer_last_error(client), text) != NULL, "%s", streamer_last_error(client));   \
+                const char *why_ = streamer_last_error(client);                                                        \
+                ck_assert_msg(fails_ == (code) && strstr(why_, text) != NULL, "%s: %s: %s", #call,                     \
+                              streamer_error_name(fails_), why_);                                                      \
         } while (0)
 
 /* Byte i of storage s of the model with this seed. */
-static inline unsigned char published_byte(unsigned seed, unsigned s, size_t i)
+static inline unsigned char storage_byte(unsigned seed, unsigned s, size_t i)
 {
         return (unsigned char)(seed + 31 * s + i * 7 + (i >> 8) * 13);
 }
 
-static inline streamer_publication *claim_of(streamer_client *client, const streamer_publish_opts *opts,
-                                             const char *state)
+static inline void unload_everything(streamer_client *c)
+{
+        json_t *reply = client_call(c, "list", NULL), *model;
+        size_t i;
+        json_array_foreach(json_object_get(reply, "models"), i, model)
+        {
+                if (strcmp(json_text(model, "state"), "draining") != 0)
+                        ok(c, streamer_unload(c, json_text(model, "name"), 0));
+        }
+        json_decref(reply);
+}
+
+/* What is found; *claim is made where it is not NULL. The reply's differences as JSON, or NULL. */
+static inline json_t *find(streamer_client *c, const streamer_publish_opts *opts, const char *state,
+                           streamer_publication **claim)
+{
+        streamer_found found = STREAMER_FOUND_INIT;
+        ok(c, streamer_publish_find(c, opts, &found, claim));
+        ck_assert_str_eq(found.state, state);
+        json_t *differs = found.differs != NULL ? json_loads(found.differs, 0, NULL) : NULL;
+        streamer_free(found.differs);
+        return differs;
+}
+
+static inline streamer_publication *claim_of(streamer_client *c, const streamer_publish_opts *opts, const char *state)
 {
         streamer_publication *claim = NULL;
-        streamer_found found = STREAMER_FOUND_INIT;
-        ok(client, streamer_publish_find(client, opts, &found, &claim));
-        ck_assert_str_eq(found.state, state);
+        json_decref(find(c, opts, state, &claim));
         ck_assert_ptr_nonnull(claim);
-        streamer_free(found.differs);
         return claim;
 }
 
-/* The state of what is found; no claim. */
-static inline const char *found_state(streamer_client *client, const streamer_publish_opts *opts)
-{
-        streamer_found found = STREAMER_FOUND_INIT;
-        ok(client, streamer_publish_find(client, opts, &found, NULL));
-        streamer_free(found.differs);
-        return found.state;
-}
-
-static inline void *storage_of(streamer_client *client, streamer_publication *publication, size_t i)
+static inline void *storage_of(streamer_client *c, streamer_publication *publication, size_t i)
 {
         void *data = NULL;
-        ok(client, streamer_publish_storage(publication, i, &data));
+        ok(c, streamer_publish_storage(publication, i, &data));
         return data;
 }
 
 /* Reserves memory and fills the storages. */
-static inline void fill_storages(streamer_client *client, streamer_publication *publication, unsigned seed)
+static inline void fill_storages(streamer_client *c, streamer_publication *publication, unsigned seed)
 {
-        const uint64_t bytes[] = {PUBLISHED_WEIGHT, 0, PUBLISHED_BUFFER};
-        ok(client, streamer_publish_begin(publication, bytes, 3));
+        const uint64_t bytes[] = {WEIGHT, 0, BUFFER};
+        ok(c, streamer_publish_begin(publication, bytes, 3));
         for (unsigned s = 0; s < 3; s++) {
-                unsigned char *data = storage_of(client, publication, s);
+                unsigned char *data = storage_of(c, publication, s);
                 for (size_t i = 0; i < bytes[s]; i++)
-                        data[i] = published_byte(seed, s, i);
+                        data[i] = storage_byte(seed, s, i);
         }
 }
 
-static inline void describe_tensors(streamer_client *client, streamer_publication *publication)
+static inline void describe_tensors(streamer_client *c, streamer_publication *publication)
 {
-        const uint64_t shape[] = {PUBLISHED_ROWS, PUBLISHED_COLUMNS}, strides[] = {PUBLISHED_COLUMNS, 1};
-        const uint64_t across[] = {PUBLISHED_COLUMNS, PUBLISHED_ROWS}, steps[] = {1, PUBLISHED_COLUMNS};
-        const uint64_t ten[] = {10}, none[] = {0}, one[] = {1};
-        streamer_published_tensor t = STREAMER_PUBLISHED_TENSOR_INIT;
-        t = (streamer_published_tensor){
-                sizeof(t), "weight", "float32", 4, STREAMER_PUBLISHED_PARAMETER, 0, 7, 2, shape, strides, 0, 0, NULL};
-        ok(client, streamer_publish_tensor(publication, &t));
-        t.name = "weight_t";
-        t.shape = across;
-        t.strides = steps;
-        ok(client, streamer_publish_tensor(publication, &t));
-        t = (streamer_published_tensor){sizeof(t), "empty", "int64", 8,   STREAMER_PUBLISHED_ATTRIBUTE, 0, 0, 1, none,
-                                        one,       1,       0,       NULL};
-        ok(client, streamer_publish_tensor(publication, &t));
-        t = (streamer_published_tensor){sizeof(t),
-                                        "mean",
-                                        "float32",
-                                        4,
-                                        STREAMER_PUBLISHED_BUFFER,
-                                        STREAMER_PUBLISHED_PERSISTENT | STREAMER_PUBLISHED_CLONE,
-                                        0,
-                                        1,
-                                        ten,
-                                        one,
-                                        2,
-                                        0,
-                                        NULL};
-        ok(client, streamer_publish_tensor(publication, &t));
-        ok(client, streamer_publish_attribute(publication, "linear.scale", "0.5"));
+        static const uint64_t shape[] = {ROWS, COLUMNS}, strides[] = {COLUMNS, 1};
+        static const uint64_t across[] = {COLUMNS, ROWS}, steps[] = {1, COLUMNS};
+        static const uint64_t ten[] = {10}, none[] = {0}, one[] = {1};
+        const streamer_published_tensor tensors[] = {
+                {sizeof(tensors[0]), "weight", "float32", 4, STREAMER_PUBLISHED_PARAMETER, STREAMER_PUBLISHED_GRAD, 7,
+                 2, shape, strides, 0, 0, NULL},
+                {sizeof(tensors[0]), "weight_t", "float32", 4, STREAMER_PUBLISHED_PARAMETER, 0, 7, 2, across, steps, 0,
+                 0, NULL},
+                {sizeof(tensors[0]), "empty", "int64", 8, STREAMER_PUBLISHED_ATTRIBUTE, 0, 0, 1, none, one, 1, 0, NULL},
+                {sizeof(tensors[0]), "mean", "float32", 4, STREAMER_PUBLISHED_BUFFER,
+                 STREAMER_PUBLISHED_PERSISTENT | STREAMER_PUBLISHED_CLONE, 0, 1, ten, one, 2, 0, NULL}};
+        for (size_t i = 0; i < sizeof(tensors) / sizeof(tensors[0]); i++)
+                ok(c, streamer_publish_tensor(publication, &tensors[i]));
+        ok(c, streamer_publish_attribute(publication, "linear.scale", "0.5"));
 }
 
-/* Publishes it; the lease keeps it. */
-static inline streamer_lease *publish_model(streamer_client *client, const streamer_publish_opts *opts, unsigned seed)
+static inline streamer_lease *commit_model(streamer_client *c, streamer_publication *publication, unsigned seed)
 {
         streamer_lease *lease = NULL;
-        streamer_publication *publication = claim_of(client, opts, "absent");
-        fill_storages(client, publication, seed);
-        describe_tensors(client, publication);
-        ok(client, streamer_publish_commit(publication, &lease));
+        fill_storages(c, publication, seed);
+        describe_tensors(c, publication);
+        ok(c, streamer_publish_commit(publication, &lease));
         return lease;
 }
 
-/* Every byte of the storages, and the description of a tensor. */
-static inline void check_model(streamer_client *client, streamer_lease *lease, unsigned seed)
+/* Publishes it; the lease is the publisher's. */
+static inline streamer_lease *publish_model(streamer_client *c, const streamer_publish_opts *opts, unsigned seed)
+{
+        return commit_model(c, claim_of(c, opts, "absent"), seed);
+}
+
+/* Every byte of the storages, and the description of the tensors. */
+static inline void check_model(streamer_client *c, streamer_lease *lease, unsigned seed)
 {
         size_t tensors, storages, attributes;
+        const char *name, *value;
         streamer_published_tensor t = STREAMER_PUBLISHED_TENSOR_INIT;
-        ok(client, streamer_published_count(lease, &tensors, &storages, &attributes));
+        ok(c, streamer_published_count(lease, &tensors, &storages, &attributes));
         ck_assert_uint_eq(tensors, 4);
         ck_assert_uint_eq(storages, 3);
         ck_assert_uint_eq(attributes, 1);
         for (unsigned s = 0; s < 3; s++) {
                 streamer_tensor storage = STREAMER_TENSOR_INIT;
-                ok(client, streamer_published_storage(lease, s, &storage));
-                unsigned char *bytes = malloc(storage.bytes + 1);
-                ok(client, streamer_tensor_read(lease, &storage, 0, bytes, storage.bytes));
+                ok(c, streamer_published_storage(lease, s, &storage));
+                ck_assert_uint_eq(storage.bytes, s == 0 ? WEIGHT : s == 1 ? 0 : BUFFER);
+                unsigned char *bytes = must_alloc(storage.bytes + 1);
+                ok(c, streamer_tensor_read(lease, &storage, 0, bytes, storage.bytes));
                 for (size_t i = 0; i < storage.bytes; i++)
-                        if (bytes[i] != published_byte(seed, s, i))
+                        if (bytes[i] != storage_byte(seed, s, i))
                                 ck_abort_msg("storage %u differs at %zu", s, i);
                 free(bytes);
         }
-        ok(client, streamer_published_find(lease, "weight_t", &t));
+        ok(c, streamer_published_find(lease, "weight_t", &t));
+        ck_assert_str_eq(t.dtype, "float32");
         ck_assert_uint_eq(t.rank, 2);
-        ck_assert_uint_eq(t.shape[0], PUBLISHED_COLUMNS);
-        ck_assert_uint_eq(t.strides[1], PUBLISHED_COLUMNS);
+        ck_assert_uint_eq(t.shape[0], COLUMNS);
+        ck_assert_uint_eq(t.strides[1], COLUMNS);
         ck_assert_uint_eq(t.alias, 7);
-        ck_assert_ptr_nonnull(t.data);
-        ok(client, streamer_published_find(lease, "empty", &t));
+        const void *weight = t.data;
+        ok(c, streamer_published_get(lease, 0, &t));
+        ck_assert_str_eq(t.name, "weight");
+        ck_assert_uint_eq(t.flags, STREAMER_PUBLISHED_GRAD);
+        ck_assert_ptr_eq(t.data, weight);
+        ok(c, streamer_published_find(lease, "empty", &t));
         ck_assert_ptr_null(t.data);
         ck_assert_int_eq(t.kind, STREAMER_PUBLISHED_ATTRIBUTE);
+        ok(c, streamer_published_attribute(lease, 0, &name, &value));
+        ck_assert_str_eq(name, "linear.scale");
+        ck_assert_str_eq(value, "0.5");
+}
+
+/* Finds it with these options, attaches, and compares it. */
+static inline streamer_lease *attach_model(streamer_client *c, const streamer_publish_opts *opts, unsigned seed)
+{
+        streamer_found found = STREAMER_FOUND_INIT;
+        streamer_attach_opts attach = STREAMER_ATTACH_OPTS_INIT;
+        streamer_lease *lease = NULL;
+        ok(c, streamer_publish_find(c, opts, &found, NULL));
+        ck_assert_str_eq(found.state, "hit");
+        attach.generation = found.generation;
+        ok(c, streamer_attach(c, opts->name, &attach, &lease));
+        ck_assert_str_eq(streamer_digest(lease), found.digest);
+        check_model(c, lease, seed);
+        return lease;
 }
 
 #endif

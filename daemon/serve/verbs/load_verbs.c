@@ -181,7 +181,8 @@ void verb_cancel(struct session *session, struct request *request)
         struct load *load = loads_find(session->server->loads, model);
         if (load != NULL) {
                 load_cancel(load);
-        } else if (!desired_forget(&session->server->desired, model, NULL)) {
+        } else if (!publications_cancel(&session->server->publications, model) &&
+                   !desired_forget(&session->server->desired, model, NULL)) {
                 session_fail_state(session, request->id, model, "loading");
                 return;
         }
