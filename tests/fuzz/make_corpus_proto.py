@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the seeds of tests/fuzz/corpus/{frame,message,manifest,state_file,commit_record,journal}. Run by hand
-when one of these formats changes."""
+"""Writes the seeds of tests/fuzz/corpus/{frame,message,manifest,state_file,commit_record,journal,
+published_table}. Run by hand when one of these formats changes."""
 
 import os
 import struct
@@ -276,3 +276,77 @@ put("journal", "no-end", b"\x01\x00" + name_row(3, b"n" * 1032))
 put("journal", "priority-large", b"\x01\x00" + name_row(3, b"n", 10001))
 put("journal", "lease-of-none", b"\x00\x01" + lease_row(9, 0))
 put("journal", "rows-missing", b"\xff\xff" + name_row(3, b"a"))
+
+# ---- tables of published models: a valid one, and each field invalid ----
+
+
+def published(storages, tensors, attributes, numbers, strings, **wrong):
+    h = {"version": 1, "header_size": 120, "storages_off": 120, "n_storages": len(storages)}
+    h["tensors_off"] = 120 + 24 * len(storages)
+    h["attributes_off"] = h["tensors_off"] + 72 * len(tensors)
+    h["numbers_off"] = h["attributes_off"] + 24 * len(attributes)
+    h["strings_off"] = h["numbers_off"] + 8 * len(numbers)
+    h["size"] = h["strings_off"] + len(strings)
+    h.update(n_tensors=len(tensors), n_attributes=len(attributes), n_numbers=len(numbers), strings_len=len(strings))
+    h.update(storage_size=24, tensor_size=72, attribute_size=24)
+    h.update(wrong)
+    longs = "size storages_off n_storages tensors_off n_tensors attributes_off n_attributes numbers_off n_numbers"
+    longs += " strings_off strings_len"
+    return b"".join(
+        [b"strmpub1", struct.pack("<II", h["version"], h["header_size"])]
+        + [struct.pack("<Q", h[k]) for k in longs.split()]
+        + [struct.pack("<IIII", h["storage_size"], h["tensor_size"], h["attribute_size"], 0)]
+        + [struct.pack("<QQII", *s, 0) for s in storages]
+        + [struct.pack("<QQIIQIIQQIIII", *t, 0) for t in tensors]
+        + [struct.pack("<QQII", *a) for a in attributes]
+        + [struct.pack("<Q", n) for n in numbers]
+        + [strings]
+    )
+
+
+# offset, bytes, segment; then name, dtype (offsets, lengths), numbers, rank, item, storage, offset, kind, flags, alias
+STORAGES = [(0, 480, 0), (512, 0, 0), (0, 256, 1)]
+TENSORS = [
+    (0, 2, 1, 3, 0, 2, 4, 0, 0, 1, 0, 7),
+    (6, 2, 3, 3, 4, 2, 4, 0, 0, 1, 0, 7),
+    (10, 2, 1, 3, 8, 1, 4, 1, 0, 3, 1, 0),
+    (12, 2, 1, 3, 10, 0, 1, 2, 16, 2, 2, 0),
+]
+TABLE = {
+    "storages": STORAGES,
+    "tensors": TENSORS,
+    "attributes": [(14, 20, 5, 1)],
+    "numbers": [10, 12, 12, 1, 12, 10, 1, 12, 0, 1],
+    "strings": b"a\0f32\0b.T\0c\0d\0scale\0x\0",
+}
+
+
+def wrong_tensor(seed, **fields):
+    names = "name dtype name_len dtype_len numbers rank item storage offset kind flags alias".split()
+    values = [fields.get(n, v) for n, v in zip(names, TENSORS[1])]
+    put("published_table", "tensor-" + seed, published(**{**TABLE, "tensors": [TENSORS[0], tuple(values)]}))
+
+
+put("published_table", "four-tensors", published(**TABLE))
+put("published_table", "empty", published([], [], [], [], b""))
+put("published_table", "cut", published(**TABLE)[:-1])
+put("published_table", "wrong-version", published(**TABLE, version=2))
+put("published_table", "larger-items", published([], [], [], [], b"", tensor_size=80))
+for field in "size storages_off n_storages tensors_off n_tensors attributes_off n_attributes numbers_off".split():
+    put("published_table", "large-" + field, published(**TABLE, **{field: 0xFFFFFFF8}))
+    put("published_table", "huge-" + field, published(**TABLE, **{field: 2**64 - 8}))
+put("published_table", "storage-overlaps", published(**{**TABLE, "storages": [STORAGES[0], (256, 1, 0), STORAGES[2]]}))
+put("published_table", "storage-on-table", published(**{**TABLE, "storages": [STORAGES[0], (0, 1, 2), STORAGES[2]]}))
+put("published_table", "storage-outside", published(**{**TABLE, "storages": [STORAGES[0], (8192, 1, 0), STORAGES[2]]}))
+put("published_table", "storage-unaligned", published(**{**TABLE, "storages": [STORAGES[0], (520, 1, 0), STORAGES[2]]}))
+put("published_table", "extent-overflows", published(**{**TABLE, "numbers": [10, 12, 2**63, 1, 12, 10, 1, 12, 0, 1]}))
+wrong_tensor("not-an-alias", alias=0)
+wrong_tensor("other-alias", alias=8)
+wrong_tensor("same-name", name=0, name_len=1)
+wrong_tensor("name-outside", name=1000)
+wrong_tensor("item-zero", item=0)
+wrong_tensor("storage-missing", storage=3)
+wrong_tensor("outside", offset=484)
+wrong_tensor("unaligned", offset=2)
+wrong_tensor("rank", rank=65)
+wrong_tensor("numbers-outside", numbers=9)
