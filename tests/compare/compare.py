@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -31,17 +30,21 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "vllm"))
 from gateway import Gateway  # noqa: E402
-from processes import BUILD, ROOT, Daemon, Process, end_with_parent  # noqa: E402
+from processes import BUILD, ROOT, Daemon, Worker  # noqa: E402
+
+from harness import model  # noqa: E402
+from harness.results import Results, machine  # noqa: E402
 
 FULL = 4 << 30
 BYTES = int(os.environ.get("COMPARE_MIB", FULL >> 20)) << 20
 FOLDER = BUILD / ("compare" if BYTES == FULL else f"compare-{BYTES >> 20}")
 REPORTS = ROOT / "docs/benchmarks" if BYTES == FULL else FOLDER
-RESULTS = FOLDER / "results.json"
+RESULTS = Results(FOLDER / "results.json")
 MODEL = FOLDER / "model.safetensors"
 TENSORIZED = FOLDER / "model.tensors"
 TENSORS = 300
 ROUNDS = 3
+LOAD_SECONDS = 600
 POOL = Path("/proc/sys/vm/nr_hugepages")
 POOL_PAGES = (BYTES >> 21) + 352  # the model, the staging ring and some room
 
@@ -62,16 +65,7 @@ FIGURES = ("<!-- figures: written by make bench-compare -->", "<!-- end of figur
 PACKAGES = ("torch", "safetensors", "runai-model-streamer", "runai-model-streamer-s3", "fastsafetensors", "tensorizer")
 
 
-# ---- results ----
-
-
-def results() -> dict[str, Any]:
-    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-
-
-def keep(key: str, value: Any) -> None:
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps({**results(), key: value}, indent=1))
+# ---- the machine ----
 
 
 def present() -> list[str]:
@@ -79,23 +73,6 @@ def present() -> list[str]:
     absent = (Path(sys.prefix) / "absent").read_text().split()
     pool = os.access(POOL, os.W_OK)
     return [name for name in LOCAL if name not in absent and (pool or name != OURS[1])]
-
-
-# ---- the machine ----
-
-
-def drop_from_cache(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    os.fsync(fd)
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.close(fd)
-
-
-def read_into_cache(path: Path) -> None:
-    buffer = bytearray(8 << 20)
-    with open(path, "rb", buffering=0) as file:
-        while file.readinto(buffer):
-            pass
 
 
 class Ballast:
@@ -186,43 +163,25 @@ class Memory:
         return self.peak
 
 
-class Loader(Process):
+class Loader(Worker):
     """A process of loaders.py whose imports are done."""
 
     def __init__(self, loader: str, arguments: dict[str, Any], environment: dict[str, str] | None = None):
-        self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "loaders.py"), loader, json.dumps(arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **(environment or {})},
-            preexec_fn=end_with_parent,
-        )
-        self._reply()
-
-    def _reply(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError("the loader failed")
-        return json.loads(line)
-
-    def ask(self, request: str) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        self.process.stdin.write(request + "\n")
-        self.process.stdin.flush()
-        return self._reply()
+        self.log = FOLDER / "loaders.log"
+        command = [sys.executable, str(HERE / "loaders.py"), loader, json.dumps(arguments)]
+        self.spawn(command, {**os.environ, **(environment or {})}, talks=True)
+        self.receive("import", LOAD_SECONDS)
 
     def load(self, daemon: Daemon | None = None) -> dict[str, Any]:
         """Seconds, CPU seconds, peak bytes of memory and bytes read from storage, those of the daemon included."""
         others = [daemon] if daemon else []
-        pids = [self.process.pid] + [p.process.pid for p in others]
+        pids = [self.pid] + [p.pid for p in others]
         read = self.read_bytes() + sum(p.read_bytes() for p in others)
-        cpu = sum(cpu_seconds(p.process.pid) for p in others)
+        cpu = sum(cpu_seconds(p.pid) for p in others)
         memory = Memory(pids)
-        reply = self.ask("load")
+        reply = self.ask("load", LOAD_SECONDS)
         reply["memory"] = memory.end()
-        reply["cpu"] += sum(cpu_seconds(p.process.pid) for p in others) - cpu
+        reply["cpu"] += sum(cpu_seconds(p.pid) for p in others) - cpu
         reply["read"] = self.read_bytes() + sum(p.read_bytes() for p in others) - read
         return reply
 
@@ -243,15 +202,15 @@ def run(name: str, setting: dict[str, Any], cold: bool, checksum: bool = False) 
     with ExitStack() as stack:
         daemon = start(stack, name)
         if cold:
-            drop_from_cache(path)
+            model.drop_cache(path)
         else:
-            read_into_cache(path)
+            model.ensure_cached(path)
         arguments = {"path": str(path), **setting, **({"socket": daemon.socket} if daemon else {})}
         process = stack.enter_context(Loader(loader, arguments))
         ballast.release()
         reply = process.load(daemon)
         if checksum:
-            reply.update(process.ask("checksum"))
+            reply.update(process.ask("checksum", LOAD_SECONDS))
         return reply
 
 
@@ -259,17 +218,11 @@ def run(name: str, setting: dict[str, Any], cold: bool, checksum: bool = False) 
 
 
 def write_files() -> None:
-    import torch
-    from safetensors.torch import save_file
-
     FOLDER.mkdir(parents=True, exist_ok=True)
     if not MODEL.exists():
-        random = torch.randint(-(1 << 62), 1 << 62, (BYTES // TENSORS // 8 // 256 * 256,), dtype=torch.int64)
-        rows = random.numel() * 4 // 1024
-        tensors = {
-            f"model.layers.{i:03}.weight": random.roll(i).view(torch.bfloat16).view(rows, 1024) for i in range(TENSORS)
-        }
-        save_file(tensors, FOLDER / "new.safetensors")
+        rows = BYTES // TENSORS // 8 // 256 * 256 * 4 // 1024
+        table = [(f"model.layers.{i:03}.weight", [rows, 1024]) for i in range(TENSORS)]
+        model.make(FOLDER / "new.safetensors", table)
         (FOLDER / "new.safetensors").rename(MODEL)
     if not TENSORIZED.exists() and "tensorizer" in present():
         from safetensors.torch import load_file
@@ -291,7 +244,7 @@ def prepare() -> None:
             versions[package] = version(package)
         except PackageNotFoundError:
             versions[package] = None
-    keep("versions", versions)
+    RESULTS.keep("versions", versions)
 
 
 def best(name: str) -> None:
@@ -302,32 +255,32 @@ def best(name: str) -> None:
     for kind in ("cold", "warm"):
         seconds = [run(name, s, cold=kind == "cold")["seconds"] if len(settings) > 1 else 0 for s in settings]
         chosen[kind] = settings[seconds.index(min(seconds))]
-    keep("best", {**results().get("best", {}), name: chosen})
-    keep("checksums", {**results().get("checksums", {}), name: checksum})
+    RESULTS.keep("best", {**RESULTS.read().get("best", {}), name: chosen})
+    RESULTS.keep("checksums", {**RESULTS.read().get("checksums", {}), name: checksum})
     print(f"{name}: {chosen}, checksum {checksum:08x}", flush=True)
-    if len(set(results()["checksums"].values())) != 1:
-        raise SystemExit(f"the loaders do not give the same contents: {results()['checksums']}")
+    if len(set(RESULTS.read()["checksums"].values())) != 1:
+        raise SystemExit(f"the loaders do not give the same contents: {RESULTS.read()['checksums']}")
 
 
 def round_(number: str) -> None:
-    chosen = results()["best"]
+    chosen = RESULTS.read()["best"]
     rows = {}
     for name in present():
         for kind in ("cold", "warm"):
             rows[f"{name}/{kind}"] = row = run(name, chosen[name][kind], cold=kind == "cold")
             print(f"{number}: {name}, {kind}: {BYTES / row['seconds'] / 2**30:.2f} GiB/s", flush=True)
-    keep(f"round {number}", rows)
+    RESULTS.keep(f"round {number}", rows)
 
 
 def processes() -> None:
     """Time and added memory of the second and the tenth process that load the same file, warm, while others hold it."""
-    chosen, total = results()["best"], os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    chosen, total = RESULTS.read()["best"], os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     rows: dict[str, Any] = {}
     for name in present():
         loader, _, path = LOCAL[name]
         with ExitStack() as stack:
             daemon = start(stack, name)
-            read_into_cache(path)
+            model.ensure_cached(path)
             arguments = {"path": str(path), **chosen[name]["warm"], **({"socket": daemon.socket} if daemon else {})}
             for i in range(1, 11):
                 if i == 3 and rows[f"{name}/2"]["own"] > total // 16:
@@ -335,13 +288,13 @@ def processes() -> None:
                 ballast.hold()
                 process = stack.enter_context(Loader(loader, arguments))
                 ballast.release()
-                base = status(process.process.pid)["own"]
+                base = status(process.pid)["own"]
                 reply = process.load(daemon)
-                reply["own"] = status(process.process.pid)["own"] - base
+                reply["own"] = status(process.pid)["own"] - base
                 if i in (2, 10):
                     rows[f"{name}/{i}"] = reply
                     print(f"{name}, process {i}: {reply['seconds']:.3f} s, {reply['own'] >> 20} MiB", flush=True)
-    keep("processes", rows)
+    RESULTS.keep("processes", rows)
 
 
 # ---- S3 ----
@@ -353,8 +306,8 @@ def s3(number: str) -> None:
     with Gateway() as gateway:
         environment = {**gateway.environment, "RUNAI_STREAMER_S3_ENDPOINT": gateway.url}
         gateway.put("models", MODEL.name, MODEL)
-        if results()["versions"]["runai-model-streamer-s3"]:
-            for concurrency in (8, 16, 32) if number == "1" else (results()["s3 best"],):
+        if RESULTS.read()["versions"]["runai-model-streamer-s3"]:
+            for concurrency in (8, 16, 32) if number == "1" else (RESULTS.read()["s3 best"],):
                 ballast.hold()
                 with Loader("runai", {"path": source, "concurrency": concurrency}, environment) as process:
                     ballast.release()
@@ -363,7 +316,7 @@ def s3(number: str) -> None:
                 if row["seconds"] < rows.get("runai-model-streamer-s3", row)["seconds"] + 1e-9:
                     rows["runai-model-streamer-s3"] = row
                     if number == "1":
-                        keep("s3 best", concurrency)
+                        RESULTS.keep("s3 best", concurrency)
         with ExitStack() as stack:
             ballast.hold()
             daemon = stack.enter_context(Daemon(FOLDER / "daemon", FOLDER, environment=gateway.environment))
@@ -371,16 +324,10 @@ def s3(number: str) -> None:
             ballast.release()
             rows["streamerd"] = process.load(daemon)
             print(f"{number}: streamerd, s3: {BYTES / rows['streamerd']['seconds'] / 2**30:.2f} GiB/s", flush=True)
-    keep(f"s3 {number}", rows)
+    RESULTS.keep(f"s3 {number}", rows)
 
 
 # ---- report ----
-
-
-def machine() -> str:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    kernel = ".".join(os.uname().release.split("-")[0].split(".")[:2])
-    return f"{os.cpu_count()}-core VM, {memory:.0f} GiB of memory, Linux {kernel}"
 
 
 def cells(rows: list[dict[str, Any]]) -> list[str]:
@@ -404,7 +351,7 @@ def spelled(rounds: int) -> str:
 
 
 def report() -> None:
-    data = results()
+    data = RESULTS.read()
     rounds = [data[f"round {n}"] for n in range(1, ROUNDS + 1) if f"round {n}" in data]
     names = [name for name in LOCAL if f"{name}/cold" in rounds[0]]
     speed = {f"{n}/{k}": BYTES / 2**30 / median(r[f"{n}/{k}"]["seconds"] for r in rounds) for n in names for k in ("cold", "warm")}

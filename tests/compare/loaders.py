@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """loaders.py LOADER ARGUMENTS: one process that loads all tensors of a file with one loader, and keeps them.
 
-It prints a line when its imports are done, loads when it reads a line, prints what it took, and ends with its
-standard input. A load is complete when a byte of each 4 KiB of each tensor has been read.
+It answers the requests of harness.processes.Worker, "load" and then "checksum"; the first answer says that its imports
+are done. It ends with its standard input. A load is complete when a byte of each 4 KiB of each tensor has been read.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from typing import Any
 import torch
 
 Load = Callable[[], dict[str, torch.Tensor]]
+
+answers = os.fdopen(os.dup(1), "w")  # what a loader prints is no answer
+os.dup2(2, 1)
 
 
 def runai(path: str, concurrency: int) -> Load:
@@ -104,20 +107,28 @@ def checksum(tensors: dict[str, torch.Tensor]) -> int:
     return total
 
 
-def main() -> None:
-    arguments: dict[str, Any] = json.loads(sys.argv[2])
-    load = LOADERS[sys.argv[1]](**arguments)
-    print("{}", flush=True)
-    sys.stdin.readline()
+def timed(load: Load) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     used, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
     tensors = load()
     touch(tensors)
     seconds, end = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
     cpu = end.ru_utime + end.ru_stime - used.ru_utime - used.ru_stime
-    print(json.dumps({"seconds": seconds, "cpu": cpu, "tensors": len(tensors)}), flush=True)
-    if sys.stdin.readline().strip() == "checksum":
-        print(json.dumps({"checksum": checksum(tensors)}), flush=True)
-        sys.stdin.readline()
+    return tensors, {"seconds": seconds, "cpu": cpu, "tensors": len(tensors)}
+
+
+def answer(value: dict[str, Any]) -> None:
+    print(json.dumps({"ok": value}), file=answers, flush=True)
+
+
+def main() -> None:
+    load, tensors = LOADERS[sys.argv[1]](**json.loads(sys.argv[2])), {}
+    answer({})
+    for request in sys.stdin:
+        if json.loads(request)["op"] == "load":
+            tensors, result = timed(load)
+            answer(result)
+        else:
+            answer({"checksum": checksum(tensors)})
     os._exit(0)  # what a loader does at its end is not measured
 
 

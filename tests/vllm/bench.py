@@ -13,8 +13,6 @@ Results of all steps are kept in BUILD/bench-vllm/results.json, so each step may
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import time
 from contextlib import ExitStack
@@ -24,10 +22,11 @@ from typing import Any
 
 from processes import BUILD, ROOT, Daemon, Engine
 
-from harness import llama
+from harness import llama, model
+from harness.results import Results, machine
 
 FOLDER = BUILD / "bench-vllm"
-RESULTS = FOLDER / "results.json"
+RESULTS = Results(FOLDER / "results.json")
 ROUNDS = 3
 HELD = 3 << 30  # bytes that an engine frees when a load begins, see engine.py
 
@@ -46,43 +45,19 @@ NOT_MEASURED = "| not measured | | |"
 CHECKPOINT = [name for name in FORMATS if "sharded" not in name]
 
 
-def results() -> dict[str, Any]:
-    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-
-
-def keep(key: str, value: Any) -> None:
-    RESULTS.write_text(json.dumps({**results(), key: value}, indent=1))
-
-
 def files() -> list[Path]:
     return sorted(FOLDER.glob("*/*/*.safetensors"))
-
-
-def read_into_cache() -> None:
-    buffer = bytearray(8 << 20)
-    for path in files():
-        with open(path, "rb", buffering=0) as file:
-            while file.readinto(buffer):
-                pass
-
-
-def drop_from_cache() -> None:
-    for path in files():
-        fd = os.open(path, os.O_RDONLY)
-        os.fsync(fd)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(fd)
 
 
 def resident(stack: ExitStack) -> Daemon:
     """A daemon that holds all models under the names that the loaders ask for."""
     daemon = stack.enter_context(Daemon(FOLDER / "daemon", FOLDER))
-    for model, load_format, _ in FORMATS.values():
+    for folder, load_format, _ in FORMATS.values():
         if load_format == "streamerd":
-            daemon.ctl("load", str(FOLDER / model), "--timeout", "60")
+            daemon.ctl("load", str(FOLDER / folder))
         elif load_format == "streamerd_sharded":
-            [file] = (FOLDER / model).glob("*.safetensors")
-            daemon.ctl("load", str(file), "--name", f"{model}/{file.stem}", "--timeout", "60")
+            [file] = (FOLDER / folder).glob("*.safetensors")
+            daemon.ctl("load", str(file), "--name", f"{folder}/{file.stem}")
     return daemon
 
 
@@ -91,11 +66,11 @@ def timed_engine() -> Engine:
 
 
 def start(engine: Engine, name: str, daemon: Daemon) -> dict[str, Any]:
-    model, load_format, options = FORMATS[name]
+    folder, load_format, options = FORMATS[name]
     ours = {"socket": daemon.socket} if load_format.startswith("streamerd") else {}
     if load_format == "streamerd_sharded":
-        ours["name"] = model
-    return engine.start(FOLDER / model, load_format, {**options, **ours}, timed=True)
+        ours["name"] = folder
+    return engine.start(FOLDER / folder, load_format, {**options, **ours}, timed=True)
 
 
 def prepare() -> None:
@@ -105,7 +80,8 @@ def prepare() -> None:
 
 def round_(number: str) -> None:
     rows = {}
-    read_into_cache()
+    for path in files():
+        model.ensure_cached(path)
     with ExitStack() as stack:
         daemon = resident(stack)
         for name in FORMATS:
@@ -113,7 +89,7 @@ def round_(number: str) -> None:
                 engine.call("read_bytes")  # returns once vLLM is imported
                 rows[name] = row = start(engine, name, daemon)
             print(f"{number}: {name}: {row['seconds']:.3f} s, own {row['own_seconds']}", flush=True)
-    keep(f"round {number}", rows)
+    RESULTS.keep(f"round {number}", rows)
 
 
 def storage() -> None:
@@ -126,12 +102,13 @@ def storage() -> None:
                 engine.start(FOLDER / "small/checkpoint", FORMATS[name][1], {})
                 engine.call("tokens")
                 engine.call("stop")
-                drop_from_cache()
+                for path in files():
+                    model.drop_cache(path)
                 before = engine.call("read_bytes") + daemon.read_bytes()
                 seconds = start(engine, name, daemon)["seconds"]
                 rows[name] = {"seconds": seconds, "read": engine.call("read_bytes") + daemon.read_bytes() - before}
             print(f"{name}: {rows[name]}", flush=True)
-    keep("storage", rows)
+    RESULTS.keep("storage", rows)
 
 
 def memory() -> None:
@@ -149,19 +126,13 @@ def memory() -> None:
                     rows[name].append({"own": sum(m["Private_Dirty"] + m["Private_Clean"] for m in own)})
             print(f"{name}: {rows[name]}", flush=True)
         rows["daemon"] = sum(d["bytes"] for d in daemon.ctl("list")["models"] if d["name"] == "checkpoint")
-    keep("memory", rows)
-
-
-def machine() -> str:
-    size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    kernel = ".".join(os.uname().release.split("-")[0].split(".")[:2])
-    return f"{os.cpu_count()}-core VM, {size:.0f} GiB of memory, Linux {kernel}"
+    RESULTS.keep("memory", rows)
 
 
 def report() -> None:
     from importlib.metadata import version
 
-    data = results()
+    data = RESULTS.read()
     rounds = [data[f"round {n}"] for n in range(1, ROUNDS + 1) if f"round {n}" in data]
     seconds = {name: median(r[name]["seconds"] for r in rounds) for name in FORMATS}
     own = {name: median(r[name]["own_seconds"] for r in rounds) for name in FORMATS if rounds[0][name]["own_seconds"] is not None}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process that runs vLLM engines, one at a time, as it is told on standard input; see `Engine` in processes.py.
 
-A request is a line of JSON, [method, arguments]; so is the reply, {"result": ...} or {"error": text}. What vLLM
-prints goes to standard error.
+Requests and replies are those of harness.processes.Worker; "op" is the name of a function. What vLLM prints goes to
+standard error.
 """
 
 from __future__ import annotations
@@ -146,9 +146,9 @@ METHODS = {f.__name__: f for f in (start, tokens, stop, become, memory, read_byt
 
 if __name__ == "__main__":
     for request in sys.stdin:
-        method, arguments = json.loads(request)
+        arguments = json.loads(request)
         try:
-            reply = {"result": METHODS[method](**arguments)}
+            reply = {"ok": METHODS[arguments.pop("op")](**arguments)}
         except Exception as e:
             reply = {"error": f"{type(e).__name__}: {e}"}
         replies.write(json.dumps(reply) + "\n")

@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
-import subprocess
 import tempfile
 from pathlib import Path
 
-from processes import ROOT, Process, end_with_parent
+from processes import ROOT, Process
 
 KEYS = ("TESTACCESS", "testsecret")
 PROGRAMS = ("radosgw", "ceph-mon", "ceph-osd", "ceph")
 PART = 256 << 20
+START_SECONDS = 120
 
 
 class Gateway(Process):
@@ -25,13 +26,13 @@ class Gateway(Process):
             port = s.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
         self.folder = tempfile.mkdtemp(prefix="s3-", dir="/tmp")  # sockets below it need short names
-        script = ["bash", str(ROOT / "tests/lib/radosgw.sh"), self.folder, str(port)]
-        self.process = subprocess.Popen(script, stdout=subprocess.PIPE, text=True, preexec_fn=end_with_parent)
-        assert self.process.stdout is not None
-        if self.process.stdout.readline() != "ready\n":
-            raise RuntimeError("radosgw did not start")
+        self.log = os.path.join(self.folder, "gateway.log")
+        self.spawn(["bash", str(ROOT / "tests/lib/radosgw.sh"), self.folder, str(port)], {**os.environ}, talks=True)
+        if self.read_line(START_SECONDS) != b"ready\n":
+            raise RuntimeError(f"radosgw did not start: {self.tail()}")
 
     def kill(self) -> None:
+        assert self.process is not None
         self.process.terminate()
         self.process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -29,7 +29,8 @@ def yaml(settings: dict[str, Any]) -> str:
 
 class Daemon(Process):
     """`programs`: the folder of streamerd and streamerctl; `base`: the beginning of the paths of its socket, log and
-    configuration; `device`: the members of its only device; `settings`: others, {"io.block_size": "2MiB"}."""
+    configuration; `device`: the members of its only device; `settings`: others, {"io.block_size": "2MiB"}; `roles`:
+    those of its access rules, {"role": "admin", "users": [0]}."""
 
     def __init__(
         self,
@@ -39,12 +40,14 @@ class Daemon(Process):
         device: dict[str, Any],
         settings: dict[str, Any] | None = None,
         environment: dict[str, str] | None = None,
+        roles: Sequence[dict[str, Any]] = (),
     ):
         self.programs, self.environment = os.fspath(programs), environment if environment is not None else {**os.environ}
         parts = (".sock", ".log", ".yaml", ".notify")
         self.socket, self.log, self._config, self._notify = (os.fspath(base) + part for part in parts)
-        text = f'access:\n  roles:\n    - {{ role: admin, users: [{os.geteuid()}] }}\n    - {{ role: attach, users: ["*"] }}\n'
-        text += "roots:\n" + "".join(f'  - "{os.fspath(root)}"\n' for root in roots)
+        text = "roots:\n" + "".join(f'  - "{os.fspath(root)}"\n' for root in roots)
+        if roles:
+            text += "access:\n  roles:\n" + "".join(f"    - {json.dumps(rule)}\n" for rule in roles)
         members = "\n    ".join(f"{key}: {value}" for key, value in device.items())
         with open(self._config, "w") as f:
             f.write(f"{text}devices:\n  - {members}\n{yaml(settings or {})}")

@@ -77,7 +77,7 @@ class Process:
     """A child process. It is killed when its context is left."""
 
     process: subprocess.Popen[bytes] | None = None
-    log: str = os.devnull  # its standard error
+    log: str | os.PathLike[str] = os.devnull  # its standard error
 
     def spawn(self, command: list[str], environment: dict[str, str], talks: bool) -> None:
         """`talks`: requests and answers go through its standard input and output; otherwise both outputs are logged."""

@@ -52,7 +52,8 @@ class Daemon(daemon.Daemon):
         settings = {"cuda.library": f'"{bench.cudart}"', **small, **(settings or {})}
         base = os.path.join(bench.folder, f"daemon-{Daemon.number}")
         members = {**gpu, **(device or {})} if self.on_gpu else device
-        super().__init__(bench.bin, base, bench.roots, members, settings, bench.environment)
+        roles = [{"role": "admin", "users": [os.geteuid()]}, {"role": "attach", "users": ["*"]}]
+        super().__init__(bench.bin, base, bench.roots, members, settings, bench.environment, roles)
 
     def stop(self, timeout=10):
         if self.bench.ending:
