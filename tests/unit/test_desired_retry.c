@@ -137,6 +137,40 @@ START_TEST(a_retry_does_not_begin_before_its_delay)
 }
 END_TEST
 
+/* A name of the Hub, looked up while inspections of the machine hang. */
+START_TEST(a_name_of_the_hub_does_not_wait_for_doctors)
+{
+        static const char commit[] = "0123456789012345678901234567890123456789";
+        struct gate gate;
+        struct held_work doctors[4];
+        struct preload_list list = {.v = calloc(1, sizeof(*list.v)), .n = 1};
+        const struct desired_opts opts = {.at_once = 1, .retry_ns = SECOND};
+        struct error error = {0};
+        char *repo = suite_path("models--org--tiny"), *snapshot = format_text("%s/snapshots/%s", repo, commit);
+        must(mkdir(repo, 0755));
+        must(mkdir(format_text("%s/refs", repo), 0755));
+        must(mkdir(format_text("%s/snapshots", repo), 0755));
+        must(mkdir(snapshot, 0755));
+        small_file(format_text("models--org--tiny/snapshots/%s/model.safetensors", commit), 1);
+        file_write(format_text("%s/refs/main", repo), commit, strlen(commit));
+        must(setenv("HF_HUB_CACHE", suite_folder(), 1));
+        gate_init(&gate, false);
+        for (size_t i = 0; i < ARRAY_SIZE(doctors); i++)
+                held_work_submit(&doctors[i], loads.pool, WORK_LANE_INSPECT, &gate);
+        list.v[0].source = strdup("org/tiny");
+        list.v[0].devices = calloc(2, sizeof(char *));
+        list.v[0].devices[0] = strdup("uuid-0");
+        list.v[0].n_devices = 1;
+        desired_init(&desired, &loads, loads.pool);
+        ck_assert_int_eq(desired_configure_consume(&desired, &list, &opts, &error), 0);
+        desired_tick(&desired, FAR);
+        core_until(resident_ready(&resident, "org/tiny") != NULL);
+        gate_open(&gate);
+        core_until(doctors[0].done && doctors[1].done && doctors[2].done && doctors[3].done);
+        core_until(loads_empty(&loads));
+}
+END_TEST
+
 /* Its device is not configured any more. The state file still has the model, and a reload retries it. */
 START_TEST(a_permanent_error_is_not_retried_before_a_reload)
 {
@@ -354,6 +388,7 @@ int main(void)
         TCase *t = core_group("tries", begin, end);
         tcase_add_test(t, a_failure_is_retried_for_ever_at_most_five_minutes_apart);
         tcase_add_test(t, a_retry_does_not_begin_before_its_delay);
+        tcase_add_test(t, a_name_of_the_hub_does_not_wait_for_doctors);
         tcase_add_test(t, a_permanent_error_is_not_retried_before_a_reload);
         tcase_add_test(t, each_iteration_begins_a_bounded_number_of_loads);
         tcase_add_test(t, a_failed_replica_alone_is_retried);
