@@ -346,13 +346,15 @@ START_TEST(another_user_is_served_meanwhile)
         if (pid == 0)
                 _exit(run_as(GREEDY, SOCKET_GROUP, be_greedy) == 0 ? 0 : 1);
         ck_assert_int_eq(report(), 'a');
+        uint64_t most = fixture_memory();
         for (int i = 0; i < 2; i++)
                 ck_assert_int_eq(run_as(OTHER, SOCKET_GROUP, is_served), 0);
         uint64_t after = fixture_memory();
+        most = after > most ? after : most;
         must(write(to_child[1], "y", 1));
         ck_assert_int_eq(report(), 'y');
-        ck_assert_msg(after <= 2 * before + MARGIN, "memory grew from %llu to %llu MiB",
-                      (unsigned long long)before >> 20, (unsigned long long)after >> 20);
+        ck_assert_msg(most <= 2 * before + MARGIN, "memory grew from %llu to %llu MiB",
+                      (unsigned long long)before >> 20, (unsigned long long)most >> 20);
         must(kill(pid, SIGKILL));
         must(waitpid(pid, NULL, 0));
         streamer_client *c = client_open(&test_daemon);
