@@ -34,7 +34,9 @@ enum quota_slot {
                 QUOTA_SLOT_COUNT,
         /* Shares of what all users use; no setting names them. */
         QUOTA_FDS = QUOTA_SLOT_COUNT, /* descriptors on their way to clients */
+        QUOTA_REQUESTS,               /* requests that are unanswered, or have work in flight */
         QUOTA_FETCHED,                /* bytes of files that are fetched */
+        QUOTA_OUTPUT,                 /* bytes of replies and events that are not sent */
         QUOTA_HELD_COUNT
 };
 const char *quota_slot_name(enum quota_slot slot);

@@ -4,13 +4,40 @@
  */
 #include "daemon/serve/deferred.h"
 
+#include "daemon/serve/access/access.h"
+
+#include <inttypes.h>
+
 /* ---- life ---- */
+
+/* Of a user: what so many connections may have. */
+#define REQUESTS_SHARE 64
+
+static int charge_request(struct session *session, struct quota_charge *charge, struct error *error)
+{
+        struct server *server = session->server;
+        uid_t uid = session->conn->caller.uid;
+        const struct quota_user *user = quotas_find(&server->users, uid);
+        uint64_t held = user != NULL ? user->held[QUOTA_REQUESTS] : 0;
+        uint64_t max = REQUESTS_SHARE * server->limits->requests_per_client;
+        if (held >= max && !access_limits(server, session->conn).unlimited)
+                return error_set(error, STREAMER_ELIMIT,
+                                 "uid %u has %" PRIu64 " unanswered requests (%d x limits.requests_per_client)",
+                                 (unsigned)uid, held, REQUESTS_SHARE);
+        if (quota_charge_restored(&server->users, uid, charge, QUOTA_REQUESTS, 1) < 0)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        return 0;
+}
 
 struct deferred *deferred_new(struct session *session, struct request *request)
 {
         struct deferred *d = calloc(1, sizeof(*d));
-        if (d == NULL) {
-                session_fail(session, request->id, STREAMER_ENOMEM, "no memory");
+        struct error error = {0};
+        if (d == NULL)
+                error_set(&error, STREAMER_ENOMEM, "no memory");
+        if (error.code != 0 || charge_request(session, &d->charge, &error) < 0) {
+                session_error(session, request->id, &error);
+                free(d);
                 return NULL;
         }
         d->session = session;
@@ -42,6 +69,7 @@ void deferred_free(struct deferred *d)
         list_remove(&d->in_server);
         load_unwatch(&d->watch);
         request_deinit(&d->request);
+        quota_discharge(&d->charge);
         if (d->deadline.data != NULL)
                 uv_close((uv_handle_t *)&d->deadline, on_deadline_closed);
         else

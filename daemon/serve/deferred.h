@@ -20,6 +20,7 @@ struct deferred {
         struct list in_session, in_server; /* in_server: in waiting, expired or reloads */
         struct session *session;           /* NULL: the client has disconnected, or is answered */
         struct request request;
+        struct quota_charge charge;
         deferred_try_fn *try;    /* when something has changed, if it waits for that */
         const char *model;       /* what it waits for, in the error of its deadline; the request's */
         uv_timer_t deadline;     /* `data` NULL: none */

@@ -11,6 +11,8 @@
 
 /* Between two counts of the descriptors in flight. */
 #define RECOUNT_NS UINT64_C(2000000)
+/* Unsent bytes of a user, in those that one connection may have. */
+#define OUTPUT_SHARE 8
 
 /* ---- simple answers ---- */
 
@@ -152,6 +154,11 @@ static void on_frame(struct conn *conn, const void *data, size_t len)
                 session_error(session, request.id, &error);
                 if (!hello)
                         conn_close(conn, true);
+        } else if (!hello && conn_output_full(conn)) {
+                error_set(&error, STREAMER_ELIMIT,
+                          "uid %u does not read %" PRIu64 " bytes of replies (%d x limits.output_per_client)",
+                          (unsigned)conn->caller.uid, conn->output.user->held[QUOTA_OUTPUT], OUTPUT_SHARE);
+                session_error(session, request.id, &error);
         } else if (access_check(session->server, conn, &request, &error) < 0) {
                 session_error(session, request.id, &error);
         } else {
@@ -171,6 +178,7 @@ static void on_closed(struct conn *conn)
         idle_reset(&server->idle, now_ns());
         server->fds_out -= session->fds.amount;
         quota_discharge(&session->fds);
+        quota_discharge(&conn->output);
         quota_discharge(&session->charge);
         server->session_ops->closed(session);
         free(session->subject);
@@ -188,12 +196,18 @@ static void on_drained(struct conn *conn)
 static void charge_connection(struct conn *conn)
 {
         struct session *session = conn->context;
+        struct quotas *users = &session->server->users;
         struct error error = {0};
         quota_discharge(&session->charge);
         quota_discharge(&session->fds);
+        quota_discharge(&conn->output);
         int r = access_charge(session->server, conn, &session->charge, QUOTA_CONNECTIONS, 1, &error);
-        if (r == 0 && quota_charge_restored(&session->server->users, conn->caller.uid, &session->fds, QUOTA_FDS, 0) < 0)
+        if (r == 0 &&
+            (quota_charge_restored(users, conn->caller.uid, &session->fds, QUOTA_FDS, 0) < 0 ||
+             quota_charge_restored(users, conn->caller.uid, &conn->output, QUOTA_OUTPUT, conn->out_bytes) < 0))
                 r = error_set(&error, STREAMER_ENOMEM, "no memory");
+        bool unlimited = access_limits(session->server, conn).unlimited;
+        conn->output_share = unlimited ? UINT64_MAX : OUTPUT_SHARE * conn->limits->output;
         if (r == 0)
                 return;
         session_error(session, 0, &error);

@@ -32,6 +32,15 @@ static struct verb_share *share_get(struct server *server, const struct conn *co
         return share;
 }
 
+/* The next task that may start; NULL: none. A user that does not read its replies gets no further ones. */
+static struct verb_task *share_next(const struct verb_share *share, const struct server *server)
+{
+        if (share->n_started >= share->max || list_empty(&share->queued) || server->turn.shutting_down)
+                return NULL;
+        struct verb_task *task = container_of(share->queued.next, struct verb_task, link);
+        return conn_output_full(task->deferred->session->conn) ? NULL : task;
+}
+
 /* Starts what may start. A task may end at once, which is no reason to begin again. Frees the share with its last
  * task. */
 static void share_start_put(struct verb_share *share, struct server *server)
@@ -39,8 +48,7 @@ static void share_start_put(struct verb_share *share, struct server *server)
         if (share->starting)
                 return;
         share->starting = true;
-        while (share->n_started < share->max && !list_empty(&share->queued) && !server->turn.shutting_down) {
-                struct verb_task *task = container_of(share->queued.next, struct verb_task, link);
+        for (struct verb_task *task; (task = share_next(share, server)) != NULL;) {
                 list_remove(&task->link);
                 list_append(&server->started, &task->link);
                 task->started = true;
@@ -143,8 +151,18 @@ void verb_task_fail(struct verb_task *task)
 
 /* ---- time ---- */
 
+static struct verb_share *find_share(const struct server *server)
+{
+        list_each_item (struct verb_share, share, &server->shares, link)
+                if (share_next(share, server) != NULL)
+                        return share;
+        return NULL;
+}
+
 void verb_tasks_tick(struct server *server, uint64_t now)
 {
+        for (struct verb_share *share; (share = find_share(server)) != NULL;)
+                share_start_put(share, server);
         list_each_item_safe (struct verb_task, task, &server->started, link) {
                 struct deferred *deferred = task->deferred;
                 if (task->deadline_ns == 0 || now < task->deadline_ns || deferred->session == NULL)

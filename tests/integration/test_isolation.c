@@ -11,6 +11,8 @@
 #include "tests/lib/run_as.h"
 #include "tests/lib/wire.h"
 
+#include "proto/frame.h"
+
 #include <fcntl.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>
@@ -160,14 +162,14 @@ static void fetches_that_stop_midway(void)
 
 static void fetches_of_closed_connections(void)
 {
-        for (int i = 0; i < 200; i++) {
-                struct wire w;
-                wire_open(&w, &test_daemon);
-                wire_hello(&w);
-                fetch_from_silent_servers(&w);
-                await_taken(&w);
-                wire_close(&w);
+        struct wire closed[400];
+        for (size_t i = 0; i < sizeof(closed) / sizeof(closed[0]); i++) {
+                wire_open(&closed[i], &test_daemon);
+                wire_hello(&closed[i]);
+                fetch_from_silent_servers(&closed[i]);
         }
+        for (size_t i = 0; i < sizeof(closed) / sizeof(closed[0]); i++)
+                wire_close(&closed[i]);
 }
 
 static void fetches_that_are_not_read(void)
@@ -214,6 +216,27 @@ static void probes(void)
         }
 }
 
+/* As many requests as the daemon reads. */
+static void replies_that_are_not_read(void)
+{
+        static const char verbs[][8] = {"metrics", "status", "list", "whoami"};
+        for (size_t k = 0; k < 120; k++) {
+                struct wire *w = connect_one();
+                unsigned char frame[64];
+                const char *verb = verbs[k % 4];
+                size_t n = FRAME_HEADER, len = strlen(verb);
+                memcpy(frame + n, "\x82\xa4verb", 6);
+                frame[n + 6] = (unsigned char)(0xa0 | len);
+                memcpy(frame + n + 7, verb, len);
+                memcpy(frame + n + 7 + len, "\xa2id\x02", 4);
+                n += 11 + len;
+                frame_put_header(frame, n - FRAME_HEADER);
+                must(fcntl(w->fd, F_SETFL, O_NONBLOCK));
+                for (int sent = 0; sent < 4000 && send(w->fd, frame, n, MSG_NOSIGNAL) == (ssize_t)n;)
+                        sent++;
+        }
+}
+
 static void workers_that_are_not_read(void)
 {
         for (int k = 0; k < 8; k++) {
@@ -238,6 +261,7 @@ static void everything(void)
         attaches_that_are_not_read();
         workers_that_are_not_read();
         probes();
+        replies_that_are_not_read();
 }
 
 /* In the table: the number of connections, from the first, that are to be unanswered at the end. */
@@ -253,6 +277,7 @@ static const struct {
         {attaches_that_are_not_read, 0},
         {probes, 0},
         {workers_that_are_not_read, 0},
+        {replies_that_are_not_read, 0},
         {everything, 0},
 };
 

@@ -134,6 +134,22 @@ static void update_poll(struct conn *conn)
 
 /* ---- output ---- */
 
+static void count_out(struct conn *conn, uint64_t bytes)
+{
+        conn->out_bytes = bytes;
+        quota_adjust(&conn->output, bytes);
+}
+
+bool conn_output_full(const struct conn *conn)
+{
+        return conn->output.user != NULL && conn->output.user->held[QUOTA_OUTPUT] > conn->output_share;
+}
+
+static bool has_capacity(const struct conn *conn)
+{
+        return conn->out_bytes == 0 || (conn->out_bytes < conn->limits->output / 2 && !conn_output_full(conn));
+}
+
 static bool fatal_send_error(int errno_value)
 {
         /* Too many descriptors in flight: the client receives them, or its connection ends. */
@@ -150,7 +166,7 @@ static void stop_sending(struct conn *conn)
 {
         list_each_item_safe (struct out_frame, frame, &conn->out, link)
                 out_frame_free(frame);
-        conn->out_bytes = 0;
+        count_out(conn, 0);
         conn->paused = false;
         if (conn->state == CONN_DRAINING)
                 conn_end(conn);
@@ -178,7 +194,7 @@ static void flush(struct conn *conn)
                         close(f->fds[i]);
                 f->n_fds = 0;
                 f->done += (size_t)n;
-                conn->out_bytes -= (size_t)n;
+                count_out(conn, conn->out_bytes - (size_t)n);
                 if (f->done < f->len)
                         break;
                 out_frame_free(f);
@@ -187,9 +203,12 @@ static void flush(struct conn *conn)
                 conn_end(conn);
                 return;
         }
-        if (conn->paused && conn->out_bytes < conn->limits->output / 2) {
+        if (conn->paused && has_capacity(conn)) {
+                /* In its turn: many connections of a user resume at once. */
                 conn->paused = false;
-                conn_resume(conn);
+                conn->waiting_since = 0;
+                conn->more = true;
+                wait_for_turn(conn, UV_READABLE);
         }
         if (conn_writable(conn))
                 conn->ops->drained(conn);
@@ -206,7 +225,7 @@ static bool queue(struct conn *conn, const unsigned char *data, size_t len, cons
         f->done = f->n_fds = 0;
         memcpy(f->data, data, len);
         list_append(&conn->out, &f->link);
-        conn->out_bytes += len;
+        count_out(conn, conn->out_bytes + len);
         for (size_t i = 0; i < n_fds; i++) {
                 f->fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 0);
                 if (f->fds[i] < 0)
@@ -248,7 +267,8 @@ void conn_send(struct conn *conn, struct writer *writer, const int *fds, size_t 
 {
         if (conn_sends(conn)) {
                 if (send_frame(conn, writer, fds, n_fds)) {
-                        conn->paused |= conn->out_bytes > conn->limits->output;
+                        conn->paused |= conn->out_bytes > conn->limits->output ||
+                                        (conn->out_bytes > 0 && conn_output_full(conn));
                 } else if (is_closed_error(errno)) {
                         stop_sending(conn);
                 } else {
@@ -263,7 +283,7 @@ void conn_send(struct conn *conn, struct writer *writer, const int *fds, size_t 
 
 bool conn_writable(const struct conn *conn)
 {
-        return conn_sends(conn) && !is_closing(conn) && conn->out_bytes < conn->limits->output / 2;
+        return conn_sends(conn) && !is_closing(conn) && has_capacity(conn);
 }
 
 unsigned conn_fds_in_flight(struct conn *conn)

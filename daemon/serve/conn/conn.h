@@ -30,6 +30,7 @@
 #define DAEMON_SERVE_CONN_CONN_H
 
 #include "daemon/base/list.h"
+#include "daemon/base/quota.h"
 #include "daemon/source/roots/caller.h"
 #include "proto/codec.h"
 #include "proto/frame.h"
@@ -79,13 +80,15 @@ struct conn {
         uint64_t waiting_since; /* a frame (or the first one) is incomplete since; 0: none */
         struct list out;        /* of struct out_frame */
         uint64_t out_bytes;
-        unsigned fds_sent;      /* descriptors the client may not have received yet */
-        bool paused, held;      /* not read: unsent replies are at their limit; conn_hold() */
-        bool in_frame;          /* ops->frame is being called */
-        bool more;              /* complete frames are left in `in` */
-        bool caller_unknown;    /* the first bytes will identify the client */
-        pid_t pid;              /* 0: in another PID namespace */
-        uint64_t since_boot_ns; /* when it was accepted */
+        struct quota_charge output; /* of these, to the client's user; set by the owner, as the next */
+        uint64_t output_share;      /* of the user: beyond it a connection has one frame unsent */
+        unsigned fds_sent;          /* descriptors the client may not have received yet */
+        bool paused, held;          /* not read: unsent replies are at their limit; conn_hold() */
+        bool in_frame;              /* ops->frame is being called */
+        bool more;                  /* complete frames are left in `in` */
+        bool caller_unknown;        /* the first bytes will identify the client */
+        pid_t pid;                  /* 0: in another PID namespace */
+        uint64_t since_boot_ns;     /* when it was accepted */
         struct caller caller;
 };
 
@@ -117,6 +120,8 @@ void conn_writer(struct writer *writer);
  * are duplicated where the frame must wait). A failure closes the connection. */
 void conn_send(struct conn *conn, struct writer *writer, const int *fds, size_t n_fds);
 
+/* Does the user have more unsent bytes than its share? */
+bool conn_output_full(const struct conn *conn);
 /* Do its unsent bytes leave capacity for events? */
 bool conn_writable(const struct conn *conn);
 
