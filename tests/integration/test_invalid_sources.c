@@ -112,7 +112,9 @@ START_TEST(a_length_of_the_header_that_cannot_be)
 
         file_write(path, lengths[_i].bytes, lengths[_i].n);
         must(truncate(path, lengths[_i].size));
-        refused(path, STREAMER_EFAILED, lengths[_i].rule);
+        char *text = format_text("not a safetensors file: %s", lengths[_i].rule);
+        refused(path, STREAMER_EFAILED, text);
+        free(text);
 }
 END_TEST
 

@@ -59,10 +59,18 @@ static int text_grow(struct header_text *text, uint64_t size, struct error *erro
         return 0;
 }
 
+/* What breaks the first rules is a file of another format rather than a damaged one. */
+static bool is_foreign(enum st_rule rule)
+{
+        return rule == ST_FILE_TOO_SMALL || rule == ST_HEADER_TOO_LARGE || rule == ST_HEADER_BEYOND_FILE ||
+               rule == ST_NOT_JSON || rule == ST_NOT_UTF8;
+}
+
 static int bad_file(const struct object *object, const struct st_error *st, struct error *error)
 {
         int code = st->rule == ST_NO_MEMORY ? STREAMER_ENOMEM : STREAMER_EFAILED;
-        return error_set(error, code, "%s (%s)", st->text, object->path);
+        return error_set(error, code, "%s%s (%s)", is_foreign(st->rule) ? "not a safetensors file: " : "", st->text,
+                         object->path);
 }
 
 /* The rest of a header that the first read did not cover; else surplus pages are freed. */
