@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A daemon of the user's own, started where none answers.
 
-It listens below $XDG_RUNTIME_DIR/streamerd, else /tmp/streamerd-UID: a folder that only its user can enter. One
-process at a time holds the folder's lock, looks again whether a daemon answers, and starts one. The daemon is the
-child of no process that asked for it, has a session of its own and, where systemd manages the user's processes, a unit
-of its own. It writes its log into the folder, unloads models that nobody has used for a time (--keep-alive), and exits
-after a time without use (--exit-idle).
+It listens where streamer_user_socket() says, in a folder that only its user can enter. One process at a time holds
+the folder's lock, looks again whether a daemon answers, and starts one. The daemon is the child of no process that
+asked for it, has a session of its own and, where systemd manages the user's processes, a unit of its own. It writes
+its log into the folder, unloads models that nobody has used for a time (--keep-alive), and exits after a time without
+use (--exit-idle).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TypeVar
 
+from ._client import user_socket
 from ._programs import environment, find_program
 from .errors import DeniedError, UnreachableError, UnsupportedError
 
@@ -54,18 +55,6 @@ def is_allowed(autostart: bool | None) -> bool:
     if autostart is not None:
         return autostart
     return os.environ.get("STREAMERD_AUTOSTART", "1").strip().lower() not in ("0", "false", "no", "off")
-
-
-def user_folder() -> Path:
-    """Where the user's daemon has its socket, lock and log. It need not exist."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime and os.path.isdir(runtime):
-        return Path(runtime, "streamerd")
-    return Path(f"/tmp/streamerd-{os.getuid()}")
-
-
-def user_socket() -> str:
-    return str(user_folder() / "streamerd.sock")
 
 
 def _make_folder(folder: Path) -> None:
@@ -170,12 +159,13 @@ def _wait_until(connect: Callable[[], _T], pid: int, log: Path, begin: int) -> _
 def start(connect: Callable[[], _T]) -> _T:
     """Starts the user's daemon unless another process just has, and returns what connect() returns.
 
-    `connect` connects to user_socket() and raises UnreachableError while no daemon answers there.
+    `connect` connects to the user's own daemon and raises UnreachableError while no daemon answers there.
     """
     program = find_program("streamerd")
     if program is None:
         raise UnsupportedError("no daemon runs, and none can be started: there is no streamerd program on PATH")
-    folder = user_folder()
+    socket = user_socket()
+    folder = Path(socket).parent
     _make_folder(folder)
     with open(folder / "lock", "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -185,7 +175,7 @@ def start(connect: Callable[[], _T]) -> _T:
             pass
         log = folder / "streamerd.log"
         begin = log.stat().st_size if log.exists() else 0
-        command = _command(program, user_socket())
+        command = _command(program, socket)
         pid = _spawn(command, log)
         connected = _wait_until(connect, pid, log, begin)
     logger.warning(

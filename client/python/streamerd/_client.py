@@ -18,10 +18,20 @@ from collections.abc import Callable
 from ctypes import byref, c_uint64
 from typing import Any, TypeVar
 
-from ._library import CLIENT, E_UNREACHABLE, MEMORY, ConnectOpts, Handle, failure, library, sized
-from .errors import DeniedError, TimedOutError, UnreachableError
-
-SYSTEM_SOCKET = "/run/streamerd/streamerd.sock"
+from ._library import (
+    CLIENT,
+    CONNECT_OWN,
+    E_UNREACHABLE,
+    MEMORY,
+    SOCKET_USER,
+    ConnectOpts,
+    Handle,
+    SocketInfo,
+    failure,
+    library,
+    sized,
+)
+from .errors import DeniedError, Error, TimedOutError, UnreachableError
 
 
 _T = TypeVar("_T")
@@ -61,16 +71,22 @@ def interruptibly(call: Callable[[], _T], deadline: float | None = None, what: s
 class Client:
     """A connection to a daemon. `own`: the daemon was started for this user and has the root "/"."""
 
-    def __init__(self, socket: str, own: bool = False) -> None:
+    def __init__(self, socket: str | None = None, flags: int = 0, connect_ms: int = 0) -> None:
+        """`socket` None: by the library's rule (streamer_connect())."""
         self._library = library()
-        self.socket = socket
-        self.own = own
         self.handle = Handle(CLIENT)
         self.pointer = self.handle.pointer
-        opts = sized(ConnectOpts, socket=os.fsencode(socket))
+        path = None if socket is None else os.fsencode(socket)
+        opts = sized(ConnectOpts, socket=path, flags=flags, connect_timeout_ms=connect_ms)
         code = self._library.streamer_connect(byref(opts), byref(self.pointer))
         if code != 0:
-            raise _with_advice(failure(code, None))
+            raise failure(code, None)
+        info = sized(SocketInfo)
+        self.check(self._library.streamer_socket(self.pointer, byref(info)))
+        self.socket = os.fsdecode(info.path)
+        self.own: bool = info.rule == SOCKET_USER
+        if info.skipped:
+            log_once(f"the system's daemon is not used: {info.skipped.decode(errors='replace')}")
         self.fd: int = self._library.streamer_fd(self.pointer)
         self.listeners: set[Callable[[], None]] = set()  # called when the daemon has sent something
 
@@ -108,13 +124,6 @@ class Client:
         return result
 
 
-def _with_advice(error: Exception) -> Exception:
-    """Says what to do where no connection can be made."""
-    if isinstance(error, DeniedError):
-        return DeniedError(f"{error}: ask to be added to the socket's group, or set STREAMERD_SOCKET to another daemon")
-    return error
-
-
 _clients: dict[str, Client] = {}
 _lock = threading.Lock()
 
@@ -129,61 +138,56 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def _serving_pid(socket: str) -> str:
-    """" (pid N)" of the process that listens on a socket; "" if that cannot be found at once."""
-    import socket as sockets
-    import struct
+# Of a connect that names no socket.
+_RULE_FLAGS = 0
 
-    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
-        probe.settimeout(0.1)
-        try:
-            probe.connect(socket)
-            return f" (pid {struct.unpack('3i', probe.getsockopt(sockets.SOL_SOCKET, sockets.SO_PEERCRED, 12))[0]})"
-        except OSError:
-            return ""
+_ADVICE = "start streamerd, set STREAMERD_SOCKET, or leave autostart on (STREAMERD_AUTOSTART=1)"
+_DENIED = "ask to be added to the socket's group, or set STREAMERD_SOCKET to another daemon"
 
 
-def _connect(socket: str, own: bool, deadline: float | None) -> Client:
-    """The process's connection to this socket. One to a daemon of the user's own that has exited is replaced."""
-    client = _clients.get(socket)
-    if client is None or (own and not client.process()):
-        text = f"the daemon at {socket} does not answer in time"
-        try:
-            client = interruptibly(lambda: Client(socket, own), deadline, text)
-        except TimedOutError as e:
-            raise TimedOutError(f"{e}{_serving_pid(socket)}") from None
-        _clients[socket] = client
+def _connect(socket: str | None, flags: int, deadline: float | None) -> Client:
+    """The process's connection to a socket, or to the one that the rule finds. One to a daemon of the user's own that
+    has exited is replaced."""
+    key = socket or ""
+    client = _clients.get(key)
+    if client is None or (client.own and not client.process()):
+        left = 0 if deadline is None else max(1, int(1000 * (deadline - time.monotonic())))
+        client = interruptibly(lambda: Client(socket, flags, left))
+        _clients[key] = client
     return client
+
+
+def user_socket() -> str:
+    """Where a daemon of the user's own is to listen."""
+    path = Handle(MEMORY)
+    code = library().streamer_user_socket(byref(path.pointer))
+    if code != 0:
+        raise failure(code, None)
+    return os.fsdecode(ctypes.string_at(path.pointer.value or 0))
 
 
 def connect(socket: str | None = None, autostart: bool | None = None, deadline: float | None = None) -> Client:
     """A connection to `socket`, else $STREAMERD_SOCKET, else the system's daemon, else the user's own.
 
-    If none of these answers and no socket was named, the user's own daemon is started (see autostart).
+    If none of these serves this user and no socket was named, the user's own daemon is started (see autostart).
     """
-    named = socket or os.environ.get("STREAMERD_SOCKET")
+    named = socket or os.environ.get("STREAMERD_SOCKET") or None
     with _lock:
-        if named:
-            return _connect(named, False, deadline)
         try:
-            return _connect(SYSTEM_SOCKET, False, deadline)
-        except UnreachableError as e:
-            reason: Exception = e
+            return _connect(named, 0 if named else _RULE_FLAGS, deadline)
         except DeniedError as e:
+            if named:
+                raise DeniedError(f"{e}: {_DENIED}") from None
+            reason: Error = e
+        except UnreachableError as e:
+            if named:
+                raise
             reason = e
-            log_once(f"{e}; using the user's own daemon")
         from . import _autostart
 
-        to_own = functools.partial(_connect, _autostart.user_socket(), True, deadline)
-        try:
-            return to_own()
-        except UnreachableError:
-            pass
         if not _autostart.is_allowed(autostart):
-            raise type(reason)(
-                f"{reason}: start streamerd, set STREAMERD_SOCKET, or leave autostart on (STREAMERD_AUTOSTART=1)"
-            )
-        return _autostart.start(to_own)
+            raise type(reason)(f"{reason}: {_ADVICE}")
+        return _autostart.start(functools.partial(_connect, None, CONNECT_OWN, deadline))
 
 
 _logged: set[str] = set()

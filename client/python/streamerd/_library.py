@@ -40,6 +40,8 @@ E_UNSUPPORTED = -16
 # What a Handle owns.
 CLIENT, OP, LEASE, MEMORY = range(4)
 
+CONNECT_OWN = 1
+SOCKET_USER = 4
 LOAD_WAIT = 2
 LOAD_NO_EVICT = 4
 LOAD_PIN = 8
@@ -49,7 +51,17 @@ DLPACK_UNVERSIONED = 1
 
 
 class ConnectOpts(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t), ("socket", c_char_p), ("timeout_ms", c_int)]
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("socket", c_char_p),
+        ("timeout_ms", c_int),
+        ("flags", c_uint),
+        ("connect_timeout_ms", c_int),
+    ]
+
+
+class SocketInfo(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("path", c_char_p), ("skipped", c_char_p), ("rule", c_int)]
 
 
 class LoadOpts(ctypes.Structure):
@@ -173,6 +185,8 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "streamer_last_error": (c_char_p, [c_void_p]),
     "streamer_free": (None, [c_void_p]),
     "streamer_connect": (c_int, [POINTER(ConnectOpts), POINTER(c_void_p)]),
+    "streamer_socket": (c_int, [c_void_p, POINTER(SocketInfo)]),
+    "streamer_user_socket": (c_int, [POINTER(c_void_p)]),
     "streamer_close": (None, [c_void_p]),
     "streamer_fd": (c_int, [c_void_p]),
     "streamer_process": (c_int, [c_void_p]),

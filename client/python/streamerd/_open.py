@@ -31,7 +31,15 @@ from ._model import SLICE_MS, Model
 from ._progress import ProgressBar
 from ._source import explain_missing, is_local, without_links
 from ._views import Views, views_of
-from .errors import InvalidError, LimitError, NotFoundError, TimedOutError, UnreachableError
+from .errors import (
+    Error,
+    InvalidError,
+    LimitError,
+    NotFoundError,
+    OutOfMemoryError,
+    TimedOutError,
+    UnreachableError,
+)
 
 if TYPE_CHECKING:
     import numpy
@@ -42,6 +50,8 @@ Source = str | os.PathLike[str]
 
 # A load that the daemon does not admit yet is tried again after this time.
 RETRY_SECONDS = 0.05
+
+_BUDGET = "to give the daemon more, set STREAMERD_HOST_BUDGET (50%) and end it: streamerctl shutdown"
 
 _OF_LOADS = re.compile(r"limits\.loads|\bloads (are running|under way)\b|[0-9] loads\b")
 
@@ -177,12 +187,15 @@ class Request:
 
         try:
             interruptibly(call, self._deadline, f"the daemon at {client.socket} does not answer in time")
-        except NotFoundError as e:
+        except (NotFoundError, OutOfMemoryError) as e:
             raise self._explained(e, client) from None
         return op
 
-    def _explained(self, error: NotFoundError, client: Client) -> NotFoundError:
-        """What is neither a URL nor a path was looked for in several places."""
+    def _explained(self, error: Error, client: Client) -> Error:
+        """What is neither a URL nor a path was looked for in several places; the user's own daemon has a budget that
+        nobody has chosen."""
+        if isinstance(error, OutOfMemoryError):
+            return OutOfMemoryError(f"{error}: {_BUDGET}") if client.own else error
         if "://" in self.source or is_local(self.source):
             return error
         return NotFoundError(explain_missing(self.source, [model["name"] for model in client.call("list")["models"]]))
@@ -226,7 +239,7 @@ class Request:
             self.bar.close()
         try:
             client.check(code)
-        except NotFoundError as e:
+        except (NotFoundError, OutOfMemoryError) as e:
             raise self._explained(e, client) from None
         return lease
 

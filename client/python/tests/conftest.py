@@ -14,6 +14,7 @@ import pytest
 from slow_server import SlowServer
 
 import streamerd
+from streamerd._library import CONNECT_OWN
 from streamerd._programs import find_program
 
 ENDING_SECONDS = 15
@@ -96,7 +97,7 @@ def no_daemon_of_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     monkeypatch.delenv("STREAMERD_SOCKET", raising=False)
     monkeypatch.delenv("STREAMERD_AUTOSTART", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr(streamerd._client, "SYSTEM_SOCKET", str(tmp_path / "system"))
+    monkeypatch.setattr(streamerd._client, "_RULE_FLAGS", CONNECT_OWN)
 
 
 def open_files() -> int:

@@ -141,8 +141,11 @@ def test_wrong_digest(folder: Path, daemon: Daemon) -> None:
 
 def test_wrong_format(folder: Path, daemon: Daemon) -> None:
     (folder / "m.safetensors").write_bytes(b"PK\x03\x04 this is not a safetensors file" * 10)
-    with pytest.raises(streamerd.FailedError, match="m.safetensors"):
+    with pytest.raises(streamerd.FailedError, match="not a safetensors file: .*m.safetensors"):
         streamerd.open(folder / "m.safetensors", ready=True)
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(streamerd.FailedError, match="not a safetensors file: .*config.json"):
+        streamerd.open(folder / "config.json", ready=True)
 
 
 def test_outside_the_roots(daemon: Daemon) -> None:

@@ -19,6 +19,11 @@ from conftest import eventually
 
 import streamerd
 from streamerd import _autostart, _programs
+from streamerd._client import user_socket
+
+
+def user_folder() -> Path:
+    return Path(user_socket()).parent
 
 
 def daemons() -> list[int]:
@@ -29,7 +34,7 @@ def daemons() -> list[int]:
             command = (entry / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if os.fsencode(_autostart.user_socket()) in command and b"--exit-idle" in command:
+        if os.fsencode(user_socket()) in command and b"--exit-idle" in command:
             found.append(int(entry.name))
     return found
 
@@ -81,7 +86,7 @@ def test_ten_processes_at_once_start_one_daemon(file: Path, monkeypatch: pytest.
     assert messages.count("started ") == 1, messages
     assert "exits when unused for 1s; STREAMERD_AUTOSTART=0" in messages
     assert all(process.returncode == 0 for process in processes)
-    log = (_autostart.user_folder() / "streamerd.log").read_text()
+    log = (user_folder() / "streamerd.log").read_text()
     assert log.count(" serves ") == 1
     eventually(lambda: not daemons())
 
@@ -115,12 +120,12 @@ def test_a_daemon_that_has_exited_is_started_again(file: Path) -> None:
 
 def test_the_folder_is_its_users_alone(file: Path) -> None:
     open_model(file).close()
-    assert _autostart.user_folder().stat().st_mode & 0o777 == 0o700
-    assert (_autostart.user_folder() / "streamerd.log").stat().st_mode & 0o777 == 0o600
+    assert user_folder().stat().st_mode & 0o777 == 0o700
+    assert (user_folder() / "streamerd.log").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_folder_that_others_may_enter_is_refused(file: Path) -> None:
-    _autostart.user_folder().mkdir(mode=0o755)
+    user_folder().mkdir(mode=0o755)
     with pytest.raises(PermissionError, match="remove it, or set XDG_RUNTIME_DIR"):
         open_model(file)
     assert not daemons()
@@ -128,7 +133,8 @@ def test_a_folder_that_others_may_enter_is_refused(file: Path) -> None:
 
 def test_without_a_runtime_folder_it_is_below_tmp(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_RUNTIME_DIR")
-    assert _autostart.user_socket() == f"/tmp/streamerd-{os.getuid()}/streamerd.sock"
+    uid = os.getuid()
+    assert user_socket() in (f"/run/user/{uid}/streamerd/streamerd.sock", f"/tmp/streamerd-{uid}/streamerd.sock")
 
 
 def test_a_daemon_that_cannot_start_says_why(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +146,7 @@ def test_a_daemon_that_cannot_start_says_why(file: Path, monkeypatch: pytest.Mon
 def test_the_daemon_reads_the_settings_of_runai(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNAI_STREAMER_CONCURRENCY", "3")
     open_model(file).close()
-    assert "ring: 3 slots" in (_autostart.user_folder() / "streamerd.log").read_text()
+    assert "ring: 3 slots" in (user_folder() / "streamerd.log").read_text()
 
 
 def test_without_a_program_it_says_what_to_install(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,9 +176,13 @@ def test_it_takes_half_of_the_memory_and_drops_unused_models(file: Path, monkeyp
 def test_budget_and_keep_alive_are_set_by_the_environment(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STREAMERD_HOST_BUDGET", "64MiB")
     monkeypatch.setenv("STREAMERD_KEEP_ALIVE", "0s")
+    large = file.with_name("large.safetensors")
+    write(large, [("a", "U8", [65 << 20])])
+    with pytest.raises(MemoryError, match="set STREAMERD_HOST_BUDGET"):
+        open_model(large)
     open_model(file).close()
     assert streamerd.status()["devices"][0]["budget"] == 64 << 20
-    (model,) = streamerd._client.connect().call("list")["models"]
+    (model,) = (m for m in streamerd._client.connect().call("list")["models"] if m["name"] == "m")
     assert model["keep_alive_ns"] == 0
 
 
@@ -232,21 +242,22 @@ def test_a_daemon_that_died_as_a_child_is_not_taken_for_alive(file: Path, monkey
         libc.prctl(subreaper, 0, 0, 0, 0)
 
 
-def test_a_system_daemon_that_refuses_is_passed_over(
-    file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_system_daemon_that_is_passed_over_is_named(
+    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(socket: str, own: bool = False) -> Any:
-        if not own:
-            raise streamerd.DeniedError(f"cannot connect: Permission denied ({socket})")
-        return client(socket, own)
+    """As the library reports it; its rule has tests of its own."""
+    lib = streamerd._library.library()
+    own = lib.streamer_socket
 
-    client = streamerd._client.Client
-    monkeypatch.setattr(streamerd._client, "Client", refuse)
+    def skipped(client: Any, info: Any) -> int:
+        code: int = own(client, info)
+        info._obj.skipped = b"Permission denied (/run/streamerd/streamerd.sock)"
+        return code
+
+    monkeypatch.setattr(lib, "streamer_socket", skipped)
     monkeypatch.setattr(streamerd._client, "_logged", set())
-    for _ in range(2):
-        open_model(file).close()
-    assert sum("Permission denied" in record.getMessage() for record in caplog.records) == 1
-    assert len(daemons()) == 1
+    open_model(file).close()
+    assert sum("the system's daemon is not used: Permission denied" in r.getMessage() for r in caplog.records) == 1
 
 
 def test_a_hundred_tasks_open_at_once(folder: Path) -> None:

@@ -16,6 +16,7 @@ TOP = Path(__file__).parents[3]
 
 NAMES = {
     "ConnectOpts": "streamer_connect_opts",
+    "SocketInfo": "streamer_socket_info",
     "LoadOpts": "streamer_load_opts",
     "AttachOpts": "streamer_attach_opts",
     "OpenOpts": "streamer_open_opts",
