@@ -48,7 +48,9 @@ class Bench:
         self.small = self.scale < 0.1  # the script itself is tried
         self.bin = os.path.abspath(options.bin)
         self.library = machine.find_client(self.bin)
-        self.cudarts = [os.path.abspath(options.cudart)] if options.cudart else machine.find_cudarts(self.bin)
+        self.cudarts = machine.find_cudarts(self.bin)
+        if options.cudart:
+            self.cudarts = [machine.named_cudart(options.cudart, self.bin)]
         self.cudart = None
         self.environment = {**os.environ, "LD_LIBRARY_PATH": machine.library_path(), "PYTHONDONTWRITEBYTECODE": "1"}
         self.environment.pop("STREAMERD_SOCKET", None)

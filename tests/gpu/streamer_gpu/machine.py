@@ -286,6 +286,13 @@ def find_programs(script):
     return next((folder for folder in (copied, build) if os.access(os.path.join(folder, "streamerd"), os.X_OK)), build)
 
 
+def named_cudart(name, bin_folder):
+    """A path, or the name of a file in one of the folders of the programs."""
+    folders = ("", bin_folder, os.path.join(bin_folder, "..", "lib"))
+    paths = [os.path.abspath(os.path.join(folder, name)) for folder in folders]
+    return next((path for path in paths if os.path.exists(path)), paths[0])
+
+
 def find_cudarts(bin_folder):
     """Paths of libcudart, from the folders of the programs, toolkits and Python packages; the daemon gets one of them
     (cuda.library)."""

@@ -32,7 +32,7 @@ def machine_step(bench, _stack):
     hardware.update(machine.describe(gpu, bench.folder))
     hardware["fake"] = gpu["name"].startswith("Fake")
     hardware["scale"] = bench.scale
-    with RatesProgram(bench, bench.script) as program:  # every ceiling needs it: whether it starts here
+    with RatesProgram(bench, bench.binary("gpu-rates")) as program:  # every ceiling needs it: whether it starts here
         program.measure(readers=1, hash=1, block=4096, ms=5)
 
 
