@@ -23,6 +23,8 @@ extern PyObject *Py_BuildValue(const char *format, ...) __attribute__((weak));
 extern int PyCapsule_IsValid(PyObject *capsule, const char *name) __attribute__((weak));
 
 STREAMER_API PyObject *streamer_python_slot(unsigned kind, void ***slot);
+STREAMER_API void streamer_python_abort(streamer_publication **publication);
+STREAMER_API int streamer_python_commit(streamer_publication **publication, streamer_lease **lease);
 STREAMER_API PyObject *streamer_python_tensor(streamer_lease *lease, const streamer_tensor *tensor, unsigned flags,
                                               int *code);
 STREAMER_API PyObject *streamer_python_segment(streamer_lease *lease, size_t segment, unsigned flags, int *code);
@@ -37,7 +39,7 @@ static PyObject *none(void)
 
 #define SLOT_NAME "streamerd.slot"
 
-enum slot_kind { SLOT_CLIENT, SLOT_OP, SLOT_LEASE, SLOT_MEMORY, SLOT_KINDS };
+enum slot_kind { SLOT_CLIENT, SLOT_OP, SLOT_LEASE, SLOT_MEMORY, SLOT_PUBLICATION, SLOT_KINDS };
 
 struct slot {
         void *handle; /* first: callers have its address */
@@ -55,6 +57,9 @@ static void release(enum slot_kind kind, void *handle)
                 break;
         case SLOT_LEASE:
                 streamer_detach(handle);
+                break;
+        case SLOT_PUBLICATION:
+                streamer_publish_abort(handle);
                 break;
         default:
                 streamer_free(handle);
@@ -82,6 +87,23 @@ PyObject *streamer_python_slot(unsigned kind, void ***slot)
         else
                 *slot = &s->handle;
         return capsule;
+}
+
+/* As streamer_publish_commit(); a publication that it released is in its slot no longer. */
+int streamer_python_commit(streamer_publication **publication, streamer_lease **lease)
+{
+        int r = streamer_publish_commit(*publication, lease);
+        if (r == 0)
+                *publication = NULL;
+        return r;
+}
+
+/* As streamer_publish_abort(), at once. */
+void streamer_python_abort(streamer_publication **publication)
+{
+        streamer_publication *aborted = *publication;
+        *publication = NULL;
+        streamer_publish_abort(aborted);
 }
 
 /* ---- DLPack ---- */

@@ -8,10 +8,12 @@ standard error.
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import logging
 import mmap
 import os
+import signal
 import sys
 import time
 from typing import Any
@@ -27,6 +29,9 @@ os.environ.update(
 )
 
 MADV_POPULATE_WRITE = 23
+
+opens: list[str] = []
+sys.addaudithook(lambda event, arguments: opens.append(str(arguments[0])) if event == "open" else None)
 
 
 def hold_memory(size: int) -> mmap.mmap | None:
@@ -90,17 +95,20 @@ def start(
     global engine
     loads.lines.clear()
     loads.timed = timed
+    options = {
+        "skip_tokenizer_init": True,
+        "enforce_eager": True,
+        "max_model_len": 128,
+        "dtype": "bfloat16",
+        "disable_log_stats": True,
+        **more,
+    }
     engine = vllm.LLM(
         model=model,
         load_format=load_format,
         model_loader_extra_config=extra,
         tensor_parallel_size=tensor_parallel,
-        skip_tokenizer_init=True,
-        enforce_eager=True,
-        max_model_len=128,
-        dtype="bfloat16",
-        disable_log_stats=True,
-        **more,
+        **options,
     )
     own = getattr(loads.loader, "_own_seconds", None)
     return {"seconds": loads.seconds, "own_seconds": own, "log": loads.lines}
@@ -136,13 +144,75 @@ def memory() -> dict[str, int]:
     return {row[0].rstrip(":"): int(row[1]) * 1024 for row in rows}
 
 
+def opened(path: str) -> list[str]:
+    """Files below `path` that this process has opened since it started, by Python or by a library through it."""
+    return [name for name in opens if name.startswith(path)]
+
+
+def model_of_engine() -> Any:
+    assert engine is not None
+    return engine.llm_engine.model_executor.driver_worker.worker.get_model()
+
+
+def weights() -> tuple[int, int]:
+    """Bytes of the model's tensors that are in memory of the daemon, and in memory of this process."""
+    ranges = []
+    with open("/proc/self/maps") as f:
+        for line in f:
+            fields = line.split(maxsplit=5)
+            if len(fields) == 6 and "memfd:" in fields[5]:
+                begin, end = (int(part, 16) for part in fields[0].split("-"))
+                ranges.append((begin, end))
+    shared = own = 0
+    for tensor in itertools.chain(model_of_engine().parameters(), model_of_engine().buffers()):
+        if any(begin <= tensor.data_ptr() < end for begin, end in ranges):
+            shared += tensor.nbytes
+        else:
+            own += tensor.nbytes
+    return shared, own
+
+
+def scale() -> None:
+    """Changes the weights in place."""
+    model_of_engine().model.norm.weight.data.mul_(-1)
+
+
+def break_attach(broken: bool) -> None:
+    """Lets the comparison fail that ends an attach."""
+    from streamerd import vllm_publish
+
+    global scalars_of
+    if broken:
+        scalars_of = vllm_publish.scalars_of
+        vllm_publish.scalars_of = lambda model: {**scalars_of(model), "colour": "blue"}
+    else:
+        vllm_publish.scalars_of = scalars_of
+
+
+def die(moment: str) -> None:
+    """The process is killed at this moment of a publication's commit."""
+    from streamerd._publication import Publication
+
+    commit = Publication.commit
+
+    def dying(publication: Publication) -> None:
+        if moment == "after":
+            commit(publication)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    Publication.commit = dying  # type: ignore[method-assign]
+
+
 def read_bytes() -> int:
     """Bytes that this process has had read from storage."""
     with open("/proc/self/io") as f:
         return int(dict(line.split(": ") for line in f)["read_bytes"])
 
 
-METHODS = {f.__name__: f for f in (start, tokens, stop, become, memory, read_bytes)}
+METHODS = {
+    f.__name__: f
+    for f in (start, tokens, stop, become, memory, read_bytes, opened, weights, scale, break_attach, die)
+}
 
 if __name__ == "__main__":
     for request in sys.stdin:

@@ -56,6 +56,8 @@ def test_invalid_options_are_named(config, message):
 def test_options_are_checked_before_anything_is_loaded(engine, models):
     assert "unknown key 'nmae'; did you mean 'name'?" in refused(engine, models / "checkpoint", {"nmae": "x"})
     assert "pattern belongs to load format streamerd_sharded" in refused(engine, models / "checkpoint", {"pattern": "x"})
+    message = refused(engine, models / "state", {"publish": True}, "streamerd_sharded")
+    assert "publish belongs to load format streamerd" in message
 
 
 def test_another_digest_is_refused(engine, models, daemon):
@@ -163,22 +165,38 @@ def test_alias_is_refused_where_the_engine_rewrites_parameters(monkeypatch, reas
     assert message in vllm_aliases._why_no_alias(model)
 
 
-def test_memory_of_the_daemon_on_the_engines_own_gpu_is_counted(monkeypatch):
+def test_memory_of_this_model_on_the_engines_own_gpu_is_counted(monkeypatch):
+    """Neither what the daemon holds of other models there, nor of this one on another GPU."""
     import torch
     from vllm.config.load import LoadConfig
 
     from streamerd import vllm_engine
 
-    loader = vllm_engine.StreamerdLoader(LoadConfig(model_loader_extra_config={"device": "cuda:0"}))
-    monkeypatch.setattr(loader, "download_model", lambda model_config: None)
+    def loader(**extra: object):
+        made = vllm_engine.StreamerdLoader(LoadConfig(model_loader_extra_config=extra))
+        monkeypatch.setattr(made, "_made_resident", lambda model_config: ["mine"])
+        return made
+
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="1234"))
-    devices = [
-        {"device": "host", "uuid": "", "used": 5},
-        {"device": "cuda:0", "uuid": "GPU-9999", "used": 7},
-        {"device": "cuda:1", "uuid": "GPU-1234", "used": 11},
-    ]
-    monkeypatch.setattr(streamerd, "status", lambda **options: {"devices": devices}, raising=False)
-    assert loader.get_external_weight_memory(SimpleNamespace(model_config=None)) == 11
-    loader = vllm_engine.StreamerdLoader(LoadConfig(model_loader_extra_config={}))
-    assert loader.get_external_weight_memory(SimpleNamespace(model_config=None)) == 0
+    replies = {
+        "status": {"devices": [
+            {"device": "host", "uuid": ""}, {"device": "cuda:0", "uuid": "GPU-9999"}, {"device": "cuda:1", "uuid": "GPU-1234"},
+        ]},
+        "show": {"models": [{"devices": [{"device": "cuda:0", "bytes": 7}, {"device": "cuda:1", "bytes": 11}]}]},
+    }  # fmt: skip
+    asked = []
+
+    def call(verb, **fields):
+        asked.append((verb, fields))
+        return replies[verb]
+
+    monkeypatch.setattr(vllm_engine, "connect", lambda *_: SimpleNamespace(call=call))
+    config = SimpleNamespace(model_config=None)
+    assert loader(device="cuda:0").get_external_weight_memory(config) == 11
+    assert ("show", {"model": "mine"}) in asked
+    assert loader().get_external_weight_memory(config) == 0
+    published = loader(publish=True)
+    monkeypatch.setattr(published, "_published_name", lambda config: "mine/vllm")
+    assert published.get_external_weight_memory(config) == 11
+    assert ("show", {"model": "mine/vllm"}) in asked

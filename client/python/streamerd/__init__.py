@@ -40,6 +40,7 @@ from .errors import (
 if TYPE_CHECKING:
     from ._aio import AsyncModel, aopen
     from ._modules import load_into
+    from ._publish import publish
     from ._runai import ObjectStorageModel, SafetensorsStreamer, list_safetensors, pull_files
     from ._safetensors import load_file, safe_open
     from ._use import use
@@ -55,6 +56,7 @@ _LATER = {
     "list_safetensors": "_runai",
     "load_file": "_safetensors",
     "load_into": "_modules",
+    "publish": "_publish",
     "pull_files": "_runai",
     "safe_open": "_safetensors",
     "use": "_use",
@@ -103,6 +105,7 @@ __all__ = [
     "load_file",
     "load_into",
     "open",
+    "publish",
     "pull_files",
     "safe_open",
     "status",

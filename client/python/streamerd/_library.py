@@ -38,7 +38,7 @@ E_END = -9
 E_UNSUPPORTED = -16
 
 # What a Handle owns.
-CLIENT, OP, LEASE, MEMORY = range(4)
+CLIENT, OP, LEASE, MEMORY, PUBLICATION = range(5)
 
 CONNECT_OWN = 1
 SOCKET_USER = 4

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ._model import Model
 from ._open import Options, Source, open
+from ._publish import load_published
 from .errors import InvalidError
 
 if TYPE_CHECKING:
@@ -31,9 +33,14 @@ def load_into(
     source: Source | Model[Any] | None = None,
     *,
     strict: bool = True,
+    key: Mapping[str, str] | None = None,
+    base: Source | None = None,
     **options: Unpack[Options],
 ) -> tuple[list[str], list[str]]:
     """Makes the resident tensors the parameters and buffers of a module, without a copy.
+
+    `key`: `source` is the name of a model that publish() made with this key and base. The module may be on the meta
+    device; all its tensors, buffers that are no part of the state included, become the published ones.
 
     `source`: as for open(), or an open model; None: the module's name_or_path, which models of transformers have.
     The parameters take the checkpoint's dtype and device, and a write to one stays in this process (copy-on-write).
@@ -44,6 +51,9 @@ def load_into(
         source = str(getattr(module, "name_or_path", ""))
         if not source:
             raise InvalidError("load_into: the module has no name_or_path; name the source")
+    if key is not None:
+        load_published(module, _name_of(source), key=key, base=base, **_of_published(options))
+        return [], []
     if not isinstance(source, Model):
         with open(source, framework="torch", **options) as model:
             return load_into(module, model, strict=strict)
@@ -57,6 +67,21 @@ def load_into(
     if strict:
         _require_complete(module, missing, unexpected)
     return missing, unexpected
+
+
+def _name_of(source: Source | Model[Any]) -> str:
+    if not isinstance(source, str):
+        raise InvalidError("load_into: with a key the source is the name of a published model")
+    return source
+
+
+def _of_published(options: Options) -> dict[str, Any]:
+    """The options that a published model has."""
+    known = ("device", "timeout", "socket", "autostart")
+    unknown = [option for option in options if option not in known]
+    if unknown:
+        raise InvalidError(f"load_into: a published model has no option {', '.join(unknown)}")
+    return dict(options)
 
 
 def _require_complete(module: torch.nn.Module, missing: list[str], unexpected: list[str]) -> None:

@@ -82,6 +82,7 @@ class Options:
     pattern      names of a sharded checkpoint's files, with {rank} and {part}
     autostart    start a daemon where none answers; default: unless STREAMERD_AUTOSTART=0
     alias        use the resident tensors as parameters where that is safe; "auto": where they are copy-on-write
+    publish      share the finished tensors between engines; "auto": on GPUs
     fallback     load from the source by the engine's own loader where the daemon cannot serve the model
     """
 
@@ -100,6 +101,7 @@ class Options:
     pattern: str | None = _key("text", None)
     autostart: bool | None = _key("flag", None)
     alias: bool | str = _key("flag or auto", AUTO)
+    publish: bool | str = _key("flag or auto", False)
     fallback: bool = _key("flag", False)
 
     @classmethod

@@ -23,7 +23,7 @@ from streamerd.engine_sources import locate
 
 logger = logging.getLogger(__name__)
 
-NOT_HERE = ("alias", "pattern", "fallback")
+NOT_HERE = ("alias", "pattern", "publish", "fallback")
 
 
 class StreamerdLoader(DefaultModelLoader):

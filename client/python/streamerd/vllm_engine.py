@@ -29,7 +29,7 @@ import glob
 import itertools
 import os
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -48,9 +48,12 @@ from vllm.model_executor.model_loader.sharded_state_loader import ShardedStateLo
 from vllm.platforms import current_platform
 
 import streamerd
+from streamerd._client import Client, connect
+from streamerd.engine_interface import lacks
 from streamerd.engine_options import AUTO, LoadLog, Options
 from streamerd.engine_sources import HUB, fetch_engine_files, in_hub_cache, is_remote, locate, source_of
 from streamerd.vllm_aliases import Aliases
+from streamerd.vllm_interface import PUBLISH
 
 logger = init_logger("vllm.streamerd")
 
@@ -85,7 +88,11 @@ def _with_remote_models(create: Any, formats: tuple[str, ...]) -> Any:
                 if not options.fallback or "://" in self.model:
                     raise
                 logger.warning("The engine fetches the configuration of %s itself: %s", self.model, error)
-        return create(self, *args, **kwargs)
+        config = create(self, *args, **kwargs)
+        if self.load_format in formats and options.publish and isinstance(config.additional_config, dict):
+            # The key of vLLM's compile cache does not cover the load format, and shared layers are another graph.
+            config.additional_config = {**config.additional_config, "streamerd_publish": True}
+        return config
 
     return create_engine_config
 
@@ -125,6 +132,19 @@ def _is_changed(model: nn.Module, before: list[tuple[torch.Tensor, int]]) -> boo
     return len(now) != len(before) or any(a is not b or p != q for (a, p), (b, q) in zip(now, before, strict=True))
 
 
+def _bytes_on_gpu(client: Client, names: Iterable[str]) -> int:
+    """What these models take of this process's GPU."""
+    uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+    devices = {
+        d["device"] for d in client.call("status")["devices"] if d.get("uuid", "").removeprefix("GPU-") == uuid
+    }
+    total = 0
+    for name in names:
+        for model in client.call("show", model=name)["models"]:
+            total += sum(d["bytes"] for d in model["devices"] if d["device"] in devices)
+    return total
+
+
 class _Loader(BaseModelLoader):
     """What both loaders share: options, sources, the fallback, and the account of the time."""
 
@@ -140,19 +160,39 @@ class _Loader(BaseModelLoader):
         super().__init__(dataclasses.replace(load_config, load_format="safetensors", model_loader_extra_config={}))
 
     def get_external_weight_memory(self, vllm_config: VllmConfig) -> int:
-        """Bytes that the daemon holds on this process's GPU once the model is resident there; 0 for other devices."""
-        if not self._device().startswith("cuda"):
+        """Bytes of this model that the daemon holds on this process's GPU; 0 where its weights are resident elsewhere.
+
+        The model is made resident first. Where a published model of it exists, that is what the engine maps.
+        """
+        name = self._published_name(vllm_config)
+        if name is None and not self._device().startswith("cuda"):
             return 0
         try:
-            self.download_model(vllm_config.model_config)
+            names = [name] if name is not None else self._made_resident(vllm_config.model_config)
+            return _bytes_on_gpu(connect(self.options.socket, self.options.autostart), names)
         except streamerd.Error as error:
             if not self.options.fallback:
                 raise
             logger.warning("No memory of the daemon is counted: %s", error)
             return 0
-        uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
-        status = streamerd.status(**self.options.connection)
-        return sum(d["used"] for d in status["devices"] if d.get("uuid", "").removeprefix("GPU-") == uuid)
+
+    def _published_name(self, vllm_config: VllmConfig) -> str | None:
+        return None
+
+    def _residents(self, model_config: ModelConfig) -> Iterator[streamerd.Model[Any]]:
+        """Opens the models of the daemon that this engine loads, one after the other."""
+        raise NotImplementedError
+
+    def _made_resident(self, model_config: ModelConfig) -> list[str]:
+        names = []
+        for resident in self._residents(model_config):
+            with resident:
+                resident.wait()
+                names.append(resident.name)
+        return names
+
+    def download_model(self, model_config: ModelConfig) -> None:
+        self._made_resident(model_config)
 
     def _device(self) -> str:
         """Where the weights are to be resident: as configured, else this engine's GPU for aliases, else the host."""
@@ -249,9 +289,24 @@ class StreamerdLoader(_Loader, DefaultModelLoader):
         self._shared: Aliases | None = None
         self.counter_before_loading_weights = 0.0
 
-    def download_model(self, model_config: ModelConfig) -> None:
-        with self._open_primary(model_config) as resident:
-            resident.wait()
+    def _residents(self, model_config: ModelConfig) -> Iterator[streamerd.Model[Any]]:
+        yield self._open_primary(model_config)
+
+    def _published_name(self, vllm_config: VllmConfig) -> str | None:
+        if not self._publishes():
+            return None
+        from streamerd import vllm_publish
+
+        return vllm_publish.resident_name(self.options, vllm_config, self._source(vllm_config.model_config))
+
+    def _publishes(self) -> bool:
+        """Whether `publish` is configured, and this vLLM has what that uses."""
+        if not self.options.publish:
+            return False
+        missing = lacks(PUBLISH)
+        if missing is not None:
+            logger.warning("publish: loading as without: this vLLM has no %s", missing)
+        return missing is None
 
     def _open_primary(self, model_config: ModelConfig) -> streamerd.Model[Any]:
         source = self._source(model_config)
@@ -262,6 +317,18 @@ class StreamerdLoader(_Loader, DefaultModelLoader):
         return DefaultModelLoader(
             dataclasses.replace(self.load_config, load_format="auto", model_loader_extra_config={})
         )
+
+    def load_model(self, vllm_config: VllmConfig, model_config: ModelConfig, prefix: str = "") -> nn.Module:
+        load: Callable[[], nn.Module] = functools.partial(
+            super().load_model, vllm_config=vllm_config, model_config=model_config, prefix=prefix
+        )
+        if not self._publishes():
+            return load()
+        from streamerd import vllm_publish
+
+        source = self._source(model_config)
+        model: nn.Module = vllm_publish.load(self.options, logger, vllm_config, model_config, prefix, source, load)
+        return model
 
     def _load(self, model: nn.Module, model_config: ModelConfig) -> None:
         if model_config.quantization == "torchao":
@@ -320,10 +387,10 @@ class StreamerdShardedLoader(_Loader):
     Each file of a rank is one model of the daemon, named NAME/FILE if the configuration has a name.
     """
 
-    def download_model(self, model_config: ModelConfig) -> None:
-        for resident in self._open_files(model_config):
-            with resident:
-                resident.wait()
+    def __init__(self, load_config: LoadConfig):
+        super().__init__(load_config)
+        if self.options.publish:
+            raise ValueError("model_loader_extra_config: publish belongs to load format streamerd")
 
     def _fallback_loader(self) -> BaseModelLoader:
         extra = {} if self.options.pattern is None else {"pattern": self.options.pattern}
@@ -331,7 +398,7 @@ class StreamerdShardedLoader(_Loader):
             dataclasses.replace(self.load_config, load_format="sharded_state", model_loader_extra_config=extra)
         )
 
-    def _open_files(self, model_config: ModelConfig) -> Iterator[streamerd.Model[Any]]:
+    def _residents(self, model_config: ModelConfig) -> Iterator[streamerd.Model[Any]]:
         source = self._source(model_config)
         if source.startswith(HUB):
             raise ValueError(f"{source}: load format streamerd_sharded reads a folder or s3://: download the model first")
@@ -367,7 +434,7 @@ class StreamerdShardedLoader(_Loader):
         missing = ShardedStateLoader._filter_subtensors(model.state_dict())
         parameters = dict(model.named_parameters(remove_duplicate=False))
         began = time.perf_counter()
-        for resident in self._open_files(model_config):
+        for resident in self._residents(model_config):
             self._own_seconds += time.perf_counter() - began
             if aliases is not None:
                 aliases.renew()

@@ -64,6 +64,21 @@ SHARDED: tuple[Use, ...] = (
     (f"{_LOADER}.sharded_state_loader:ShardedStateLoader._filter_subtensors", ("tensors",)),
 )
 
+# For `publish`. Where one is missing, the model is loaded as without.
+PUBLISH: tuple[Use, ...] = (
+    ("vllm.envs:compile_factors", ()),
+    ("vllm.config:VllmConfig", ("parallel_config", "cache_config", "attention_config", "kernel_config", "additional_config")),
+    ("vllm.config:ModelConfig", ("runner", "model_impl", "dtype")),
+    ("vllm.distributed:get_tensor_model_parallel_rank", ()),
+    ("vllm.model_executor.layers.rotary_embedding:_ROPE_DICT", ()),
+    ("vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm", ("layer", "remove_weight")),
+    (f"{_LOADER}.base_loader:BaseModelLoader.load_model", ("vllm_config", "model_config", "prefix")),
+    (f"{_LOADER}.utils:initialize_model", ("vllm_config", "prefix", "model_config")),
+    (f"{_LOADER}.utils:process_weights_after_loading", ("model", "model_config", "target_device")),
+    ("vllm.model_executor.utils:weights_already_processed", ()),
+    ("vllm.utils.torch_utils:set_default_torch_dtype", ("dtype",)),
+)
+
 USES: dict[str, tuple[Use, ...]] = {
     "streamerd": COMMON + DEFAULT,
     "streamerd_sharded": COMMON + DEFAULT + SHARDED,

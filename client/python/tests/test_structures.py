@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from streamerd import _library
+from streamerd import _library, _publication
 
 TOP = Path(__file__).parents[3]
 
@@ -22,6 +22,9 @@ NAMES = {
     "OpenOpts": "streamer_open_opts",
     "Progress": "streamer_progress",
     "Tensor": "streamer_tensor",
+    "PublishOpts": "streamer_publish_opts",
+    "FoundModel": "streamer_found",
+    "PublishedTensor": "streamer_published_tensor",
     "DLDataType": "struct dl_data_type",
     "DLTensor": "struct dl_tensor",
     "DLManagedTensor": "struct dl_managed_tensor",
@@ -31,8 +34,9 @@ MEMBERS = {"device_type": "device.type", "device_id": "device.id"}
 
 
 def structures() -> list[type[ctypes.Structure]]:
-    kinds = [kind for kind in vars(_library).values() if isinstance(kind, type) and issubclass(kind, ctypes.Structure)]
-    return [kind for kind in kinds if kind is not ctypes.Structure]
+    found = {**vars(_library), **vars(_publication)}.values()
+    kinds = {kind for kind in found if isinstance(kind, type) and issubclass(kind, ctypes.Structure)}
+    return sorted(kinds - {ctypes.Structure}, key=lambda kind: kind.__name__)
 
 
 def assertions(kind: type[ctypes.Structure]) -> list[str]:

@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Published models through libstreamer-client: finding, publishing, and the table of one that is resident.
+
+Nothing here knows a framework: memory is an address and a size, and the owner that keeps it mapped.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from ctypes import POINTER, byref, c_char, c_char_p, c_int, c_int64, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
+from typing import Any, NamedTuple
+
+from ._client import Client
+from ._library import (
+    ATTACH_PRIVATE,
+    ATTACH_READY,
+    E_TIMEOUT,
+    LEASE,
+    PUBLICATION,
+    AttachOpts,
+    Handle,
+    Tensor,
+    library,
+    sized,
+)
+from .errors import InvalidError, TimedOutError, UnsupportedError
+
+PARAMETER, BUFFER, ATTRIBUTE = 1, 2, 3
+PERSISTENT, CLONE, HOST, GRAD = 1, 2, 4, 8
+
+_NO_WAIT = 2
+
+# A wait for another publisher is cut into calls of this length, so that Python can act on a signal.
+_SLICE_MS = 500
+
+
+class PublishOpts(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("name", c_char_p),
+        ("base", c_char_p),
+        ("key", POINTER(c_char_p)),
+        ("n_key", c_size_t),
+        ("device", c_char_p),
+        ("flags", c_uint),
+        ("timeout_ms", c_int),
+    ]
+
+
+class FoundModel(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("state", c_char_p),
+        ("generation", c_uint64),
+        ("pid", c_int64),
+        ("digest", c_char * 33),
+        ("differs", c_void_p),
+    ]
+
+
+class PublishedTensor(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("name", c_char_p),
+        ("dtype", c_char_p),
+        ("item", c_uint32),
+        ("kind", c_int),
+        ("flags", c_uint),
+        ("alias", c_uint32),
+        ("rank", c_uint32),
+        ("shape", POINTER(c_uint64)),
+        ("strides", POINTER(c_uint64)),
+        ("storage", c_size_t),
+        ("offset", c_uint64),
+        ("data", c_void_p),
+    ]
+
+
+_PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
+    "streamer_attach": (c_int, [c_void_p, c_char_p, POINTER(AttachOpts), POINTER(c_void_p)]),
+    "streamer_publish_find": (c_int, [c_void_p, POINTER(PublishOpts), POINTER(FoundModel), POINTER(c_void_p)]),
+    "streamer_publish_begin": (c_int, [c_void_p, POINTER(c_uint64), c_size_t]),
+    "streamer_publish_storage": (c_int, [c_void_p, c_size_t, POINTER(c_void_p)]),
+    "streamer_publish_tensor": (c_int, [c_void_p, POINTER(PublishedTensor)]),
+    "streamer_publish_attribute": (c_int, [c_void_p, c_char_p, c_char_p]),
+    "streamer_python_abort": (None, [POINTER(c_void_p)]),
+    "streamer_python_commit": (c_int, [POINTER(c_void_p), POINTER(c_void_p)]),
+    "streamer_published_count": (c_int, [c_void_p, POINTER(c_size_t), POINTER(c_size_t), POINTER(c_size_t)]),
+    "streamer_published_get": (c_int, [c_void_p, c_size_t, POINTER(PublishedTensor)]),
+    "streamer_published_storage": (c_int, [c_void_p, c_size_t, POINTER(Tensor)]),
+    "streamer_published_attribute": (c_int, [c_void_p, c_size_t, POINTER(c_char_p), POINTER(c_char_p)]),
+}
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    lib = library()
+    for name, (result, arguments) in _PROTOTYPES.items():
+        try:
+            function = getattr(lib, name)
+        except AttributeError:
+            raise UnsupportedError(f"libstreamer-client has no {name}: it is older than the package") from None
+        function.restype, function.argtypes = result, arguments
+    return lib
+
+
+class Entry(NamedTuple):
+    """A tensor of a published model; `strides` in elements, `offset` in bytes of its storage."""
+
+    name: str
+    dtype: str
+    item: int
+    kind: int
+    flags: int
+    alias: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    storage: int
+    offset: int
+
+
+class Memory:
+    """Bytes of this process that an object keeps mapped."""
+
+    def __init__(self, address: int, size: int, device: str, owner: object) -> None:
+        self.address = address
+        self.size = size
+        self.device = device
+        self.owner = owner
+
+
+class _Owner:
+    """Keeps the memory of a publication mapped: whoever refers to the memory has a reference to this."""
+
+    def __init__(self, publication: Handle) -> None:
+        self.publication = publication
+        self.lease = Handle(LEASE)  # once it is committed
+
+
+class Publication:
+    """The right to publish a model; it ends with commit() or abort(), or the last reference to this and its memory."""
+
+    def __init__(self, client: Client, handle: Handle, device: str) -> None:
+        self._client = client
+        self._library = _library()
+        self._pointer = handle.pointer
+        self._owner = _Owner(handle)
+        self._sizes: list[int] = []
+        self._device = device
+
+    def begin(self, sizes: Sequence[int]) -> None:
+        """Reserves memory for storages of these sizes."""
+        self._sizes = list(sizes)
+        array = (c_uint64 * len(sizes))(*sizes)
+        self._client.check(self._library.streamer_publish_begin(self._pointer, array, len(sizes)))
+
+    def storage(self, i: int) -> Memory:
+        """Writable memory of storage i; it stays mapped as long as something refers to it."""
+        data = c_void_p()
+        self._client.check(self._library.streamer_publish_storage(self._pointer, i, byref(data)))
+        return Memory(data.value or 0, self._sizes[i], self._device, self._owner)
+
+    def tensor(self, entry: Entry) -> None:
+        self._client.check(self._library.streamer_publish_tensor(self._pointer, byref(_described(entry))))
+
+    def attribute(self, name: str, value: str) -> None:
+        arguments = (name.encode(), value.encode())
+        self._client.check(self._library.streamer_publish_attribute(self._pointer, *arguments))
+
+    def commit(self) -> None:
+        """The model exists from now on; the memory stays, private to this process and at the same addresses."""
+        code = self._library.streamer_python_commit(byref(self._pointer), byref(self._owner.lease.pointer))
+        self._client.check(code)
+
+    def abort(self) -> None:
+        """Unmaps the memory, to which nothing may refer any more, and ends the claim."""
+        self._library.streamer_python_abort(byref(self._pointer))
+
+
+def _described(entry: Entry) -> PublishedTensor:
+    rank = len(entry.shape)
+    return sized(
+        PublishedTensor,
+        name=entry.name.encode(),
+        dtype=entry.dtype.encode(),
+        item=entry.item,
+        kind=entry.kind,
+        flags=entry.flags,
+        alias=entry.alias,
+        rank=rank,
+        shape=(c_uint64 * rank)(*entry.shape),
+        strides=(c_uint64 * rank)(*entry.strides),
+        storage=entry.storage,
+        offset=entry.offset,
+    )
+
+
+class Published:
+    """The table of a published model, and its memory, which stays mapped as long as something refers to it."""
+
+    def __init__(self, client: Client, name: str, generation: int, device: str) -> None:
+        self._client = client
+        self._library = _library()
+        opts = sized(
+            AttachOpts,
+            flags=ATTACH_PRIVATE | ATTACH_READY if device == "host" else ATTACH_READY,
+            device=device.encode(),
+            generation=generation,
+        )
+        self._lease = Handle(LEASE)
+        lease = self._lease.pointer
+        client.check(self._library.streamer_attach(client.pointer, name.encode(), byref(opts), byref(lease)))
+        self._device = device
+        counts = [c_size_t(), c_size_t(), c_size_t()]
+        client.check(self._library.streamer_published_count(lease, *map(byref, counts)))
+        self._tensors, self._storages, self._attributes = (count.value for count in counts)
+
+    def entries(self) -> list[Entry]:
+        entries = []
+        for i in range(self._tensors):
+            t = sized(PublishedTensor)
+            self._client.check(self._library.streamer_published_get(self._lease.pointer, i, byref(t)))
+            entries.append(
+                Entry(
+                    t.name.decode(), t.dtype.decode(), t.item, t.kind, t.flags, t.alias, tuple(t.shape[: t.rank]),
+                    tuple(t.strides[: t.rank]), t.storage, t.offset,
+                )
+            )  # fmt: skip
+        return entries
+
+    def attributes(self) -> dict[str, str]:
+        pairs = {}
+        name, value = c_char_p(), c_char_p()
+        for i in range(self._attributes):
+            self._client.check(self._library.streamer_published_attribute(self._lease.pointer, i, byref(name), byref(value)))
+            pairs[(name.value or b"").decode()] = (value.value or b"").decode()
+        return pairs
+
+    def storages(self) -> list[Memory]:
+        memories = []
+        for i in range(self._storages):
+            tensor = sized(Tensor)
+            self._client.check(self._library.streamer_published_storage(self._lease.pointer, i, byref(tensor)))
+            memories.append(Memory(tensor.data or 0, tensor.bytes, self._device, self._lease))
+        return memories
+
+
+class Found(NamedTuple):
+    """What a search returned. `state`: "hit", "absent", "mismatch", "stale" or "claimed"."""
+
+    state: str
+    generation: int
+    pid: int
+    differs: list[dict[str, str | None]]
+    publication: Publication | None
+
+    def explain(self, name: str) -> str:
+        """Why the search is no hit, for an error or a log."""
+        if self.state == "mismatch":
+            fields = [
+                f"{d['field']}: published with {_shown(d['have'])}, needed {_shown(d['want'])}" for d in self.differs
+            ]
+            return f"{name}: the published model differs: {'; '.join(fields)}"
+        if self.state == "stale":
+            return f"{name}: the published model is out of date: the files of its base have changed"
+        if self.state == "claimed":
+            return f"{name}: process {self.pid} is publishing it"
+        return f"{name}: there is no published model of this name"
+
+
+def _shown(value: str | None) -> str:
+    return "nothing" if value is None else repr(value)
+
+
+def find(
+    client: Client,
+    name: str,
+    key: Mapping[str, str],
+    *,
+    base: str | None,
+    device: str,
+    claim: bool,
+    wait: bool = True,
+    timeout: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Found:
+    """Searches for a published model with this key and base. `claim`: where there is none, take the right to publish.
+
+    While another process publishes it this waits, if `wait`, for at most `timeout` seconds.
+    """
+    for field, value in key.items():
+        if not isinstance(field, str) or not isinstance(value, str) or "=" in field:
+            raise InvalidError(f"publish: the key maps names to texts: {field!r}: {value!r}")
+    fields = [f"{field}={value}".encode() for field, value in key.items()]
+    opts = sized(
+        PublishOpts,
+        name=name.encode(),
+        base=None if base is None else base.encode(),
+        key=(c_char_p * len(fields))(*fields),
+        n_key=len(fields),
+        device=device.encode(),
+        flags=0 if wait else _NO_WAIT,
+        timeout_ms=_SLICE_MS,
+    )
+    lib = _library()
+    deadline = None if timeout is None else clock() + timeout
+    while True:
+        found, handle = sized(FoundModel), Handle(PUBLICATION)
+        to = byref(handle.pointer) if claim else None
+        code = lib.streamer_publish_find(client.pointer, byref(opts), byref(found), to)
+        if code != E_TIMEOUT:
+            break
+        if deadline is not None and clock() >= deadline:
+            raise TimedOutError(f"{name}: another process has not finished publishing it in the given time")
+    client.check(code)
+    differs = []
+    if found.differs:
+        try:
+            differs = json.loads(ctypes.string_at(found.differs))
+        finally:
+            lib.streamer_free(found.differs)
+    publication = Publication(client, handle, device) if handle.pointer.value else None
+    return Found((found.state or b"").decode(), found.generation, found.pid, differs, publication)

@@ -1,0 +1,414 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Published models for vLLM: `publish` in the extra configuration of load format ``streamerd``.
+
+The first engine loads as usual, publishes what process_weights_after_loading() left, and serves from the shared memory.
+The next finds it by its key, builds its model on the meta device, takes the published tensors, runs the post-processing
+under weights_already_processed(), and compares every scalar attribute and class with the publisher's.
+
+What is not known to be right is refused by name, from the configuration alone, before anything is built. A failure
+after that undoes what building the model registered with the engine, and the model is loaded as usual.
+
+On a CPU vLLM packs linear weights inside its kernels and empties the parameters, so that nothing could be shared: with
+`publish` the layers of both engines keep their weights and use torch's linear.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import hashlib
+import json
+import logging
+import os
+import platform
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from logging import Logger
+from typing import Any
+
+import torch
+import vllm
+from torch import nn
+from vllm import envs
+from vllm.config import ModelConfig, VllmConfig
+from vllm.model_executor.layers import rotary_embedding
+from vllm.model_executor.layers import utils as layer_utils
+from vllm.model_executor.model_loader.utils import initialize_model, process_weights_after_loading
+from vllm.model_executor.utils import weights_already_processed
+from vllm.platforms import current_platform
+from vllm.utils.torch_utils import set_default_torch_dtype
+
+import streamerd
+from streamerd import _publish
+from streamerd._client import Client, connect
+from streamerd._open import device_name
+from streamerd._publication import Found, Publication, Published, find
+from streamerd._source import without_links
+from streamerd.engine_options import AUTO, Options
+from streamerd.engine_sources import HUB
+
+# Architectures whose post-processing was compared, tensor by tensor and attribute by attribute (docs/publish.md).
+KNOWN = (
+    "LlamaForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+    "OPTForCausalLM",
+    "Phi3ForCausalLM",
+    "GPTNeoXForCausalLM",
+)
+
+_SCALARS = "scalars"
+_OBJECTS = 2  # how deep the attributes of objects are compared
+
+# State of a process, not of a model: numbers of process groups, and a mark of transformers' own initialisation.
+_NOT_COMPARED = ("_is_hf_initialized",)
+_NOT_ENTERED = ("vllm.distributed.",)
+
+# Variables that choose threads, not kernels.
+_NOT_IN_KEY = ("VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_NUM_OF_RESERVED_CPU")
+
+
+class NotPublishable(Exception):
+    """Why this engine neither publishes nor attaches."""
+
+
+# ---- what may be published ----
+
+
+def is_configured(options: Options) -> bool:
+    """`auto` is off on CPUs, where layers that are shared are slower than layers that are packed."""
+    return options.publish is True or (options.publish == AUTO and current_platform.is_cuda())
+
+
+def require_known(config: VllmConfig, model_config: ModelConfig) -> None:
+    """Raises NotPublishable unless this configuration is known to be right."""
+    parallel, load = config.parallel_config, config.offload_config
+    architectures = getattr(model_config.hf_config, "architectures", None) or ["?"]
+    reasons = (
+        (not (current_platform.is_cpu() or current_platform.is_cuda()), f"platform {current_platform.device_name}"),
+        (architectures[0] not in KNOWN, f"architecture {architectures[0]}"),
+        (model_config.model_impl == "transformers", "model_impl transformers"),
+        (model_config.runner == "draft", "a draft model"),
+        (model_config.runner_type != "generate", f"runner {model_config.runner_type}"),
+        (model_config.convert_type != "none", f"conversion {model_config.convert_type}"),
+        (model_config.quantization is not None, f"quantization {model_config.quantization}"),
+        (model_config.is_multimodal_model, "a multimodal model"),
+        (model_config.is_moe, "mixture of experts"),
+        (model_config.use_mla, "MLA"),
+        (config.lora_config is not None, "LoRA"),
+        (model_config.enable_sleep_mode, "sleep mode"),
+        (load.uva.cpu_offload_gb > 0 or load.prefetch.offload_group_size > 0, "offloading"),
+        (getattr(config, "weight_transfer_config", None) is not None, "weight transfer"),
+        (parallel.pipeline_parallel_size > 1, "pipeline parallelism"),
+        (parallel.data_parallel_size > 1, "data parallelism"),
+        (parallel.enable_eplb, "EPLB"),
+        (config.cache_config.cache_dtype not in ("auto", "bfloat16", "float16"), f"kv_cache_dtype {config.cache_config.cache_dtype}"),
+    )  # fmt: skip
+    for applies, reason in reasons:
+        if applies:
+            raise NotPublishable(f"not known to be right with {reason}")
+
+
+def _short(text: str) -> str:
+    return text if len(text) < 200 else hashlib.sha256(text.encode()).hexdigest()
+
+
+def _hash_of(config: Any) -> str:
+    fields = {k: v for k, v in config.to_dict().items() if k not in ("_name_or_path", "transformers_version")}
+    return hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+def _isa() -> str:
+    if current_platform.is_cuda():
+        major, minor = torch.cuda.get_device_capability()
+        return f"cuda {torch.version.cuda} sm{major}{minor} {torch.cuda.get_device_name()}"
+    return f"cpu {platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+
+
+def key_of(config: VllmConfig, model_config: ModelConfig) -> dict[str, str]:
+    """All that the finished tensors depend on besides the files of the base. To be taken before the model is built."""
+    from vllm.distributed import get_tensor_model_parallel_rank
+
+    parallel = config.parallel_config
+    key = {
+        "engine": f"vllm {vllm.__version__}",
+        "plugin": f"streamerd {streamerd.__version__}",
+        "torch": torch.__version__,
+        "platform": _isa(),
+        "architecture": ",".join(model_config.hf_config.architectures),
+        "config": _hash_of(model_config.hf_config),
+        "dtype": str(model_config.dtype),
+        "quantization": str(model_config.quantization),
+        "kv_cache_dtype": str(config.cache_config.cache_dtype),
+        "attention": str(config.attention_config.backend),
+        "linear": str(config.kernel_config.linear_backend),
+        "tp_size": str(parallel.tensor_parallel_size),
+        "tp_rank": str(get_tensor_model_parallel_rank()),
+        "pp_size": str(parallel.pipeline_parallel_size),
+        "dp_size": str(parallel.data_parallel_size),
+        "ep": str(parallel.enable_expert_parallel),
+        "draft": str(model_config.runner == "draft"),
+        "lora": str(config.lora_config is not None),
+        "max_model_len": str(model_config.max_model_len),
+    }
+    for name in sorted(envs.compile_factors()):
+        if name in os.environ and name not in _NOT_IN_KEY:
+            key[f"env.{name}"] = os.environ[name]
+    return {field: _short(value) for field, value in key.items()}
+
+
+def name_of(options: Options, source: str, rank: int, size: int) -> str:
+    """The name of the published model: one for each source and rank, so that no model of another source has it."""
+    path = source.removeprefix(HUB).partition("://")[2] or source.removeprefix(HUB)
+    base = options.name or path.strip("/")
+    parts = base.split("/")
+    if "snapshots" in parts[1:] and parts[parts.index("snapshots") - 1].startswith("models--"):
+        at = parts.index("snapshots")
+        base = parts[at - 1].removeprefix("models--").replace("--", "/", 1) + f"@{parts[at + 1]}"
+    return f"{base}/vllm" + (f"-{rank}of{size}" if size > 1 else "")
+
+
+# ---- the state that is compared ----
+
+
+def scalars_of(model: nn.Module) -> dict[str, str]:
+    """Every scalar attribute of the modules, of their methods and kernels, and the class of every object."""
+    seen: dict[str, str] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        seen[f"{path}:"] = type(module).__qualname__
+        for name, value in vars(module).items():
+            if name not in ("_parameters", "_buffers", "_modules", *_NOT_COMPARED):
+                _describe(f"{path}:{name}", value, seen, _OBJECTS)
+    return seen
+
+
+def _describe(path: str, value: Any, seen: dict[str, str], depth: int) -> None:
+    if value is None or isinstance(value, (bool, int, float, str, enum.Enum, torch.dtype)):
+        seen[path] = repr(value)
+    elif isinstance(value, (list, tuple)):
+        seen[path] = f"{type(value).__name__} {len(value)}"
+        for i, inner in enumerate(value[:16]):
+            _describe(f"{path}[{i}]", inner, seen, depth - 1)
+    elif isinstance(value, functools.partial):
+        _describe(path, value.func, seen, depth)
+    elif callable(value) and hasattr(value, "__qualname__"):
+        seen[path] = value.__qualname__
+    else:
+        seen[path] = type(value).__qualname__
+        if depth > 0 and _is_entered(value) and not isinstance(value, nn.Module):
+            for name, inner in getattr(value, "__dict__", {}).items():
+                _describe(f"{path}.{name}", inner, seen, depth - 1)
+
+
+def _is_entered(value: Any) -> bool:
+    """Whether the attributes of an object are looked at: those of vLLM's own, except of configurations."""
+    module = type(value).__module__
+    return module.startswith("vllm.") and not module.startswith(("vllm.config.", *_NOT_ENTERED))
+
+
+def differences(published: Mapping[str, str], built: Mapping[str, str]) -> list[str]:
+    names = [*published, *(name for name in built if name not in published)]
+    return [
+        f"{name} is {built.get(name, 'absent')}, published {published.get(name, 'absent')}"
+        for name in names
+        if published.get(name) != built.get(name)
+    ]
+
+
+def _objects(value: Any, depth: int) -> Iterator[torch.Tensor]:
+    """Tensors in the attributes of an engine's objects."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth > 0 and isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _objects(inner, depth - 1)
+    elif depth > 0 and _is_entered(value):
+        for inner in getattr(value, "__dict__", {}).values():
+            yield from _objects(inner, depth - 1)
+
+
+def left_on_meta(model: nn.Module) -> list[str]:
+    """Where a tensor without memory is left: in a parameter, a buffer, an attribute, or an object that a module has."""
+    left = [item.name for item in _publish.items_of(model) if item.tensor.is_meta]
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            if isinstance(value, nn.Module) or name in ("_parameters", "_buffers", "_modules"):
+                continue
+            if any(tensor.is_meta for tensor in _objects(value, _OBJECTS)):
+                left.append(f"{path}.{name}")
+    return sorted(set(left))
+
+
+# ---- the engine's registries ----
+
+
+@contextmanager
+def undone_on_failure(config: VllmConfig) -> Iterator[None]:
+    """After an exception the engine's registries are as before: layers by name, and rotary tables on meta."""
+    registries: tuple[dict[Any, Any], ...] = (
+        config.compilation_config.static_forward_context,
+        rotary_embedding._ROPE_DICT,
+    )
+    kept = [dict(registry) for registry in registries]
+    try:
+        yield
+    except BaseException:
+        for registry, before in zip(registries, kept, strict=True):
+            registry.clear()
+            registry.update(before)
+        raise
+
+
+def _keep_weights(layer: Any, remove_weight: bool) -> None:
+    layer.cpu_linear = torch.nn.functional.linear
+
+
+def unpacked() -> AbstractContextManager[None]:
+    """While it is entered, post-processing on a CPU leaves linear weights as they are."""
+    return _unpacked() if current_platform.is_cpu() else nullcontext()
+
+
+@contextmanager
+def _unpacked() -> Iterator[None]:
+    pack = layer_utils.dispatch_cpu_unquantized_gemm
+    layer_utils.dispatch_cpu_unquantized_gemm = _keep_weights
+    try:
+        yield
+    finally:
+        layer_utils.dispatch_cpu_unquantized_gemm = pack
+
+
+# ---- loading ----
+
+
+def load(
+    options: Options,
+    logger: Logger,
+    config: VllmConfig,
+    model_config: ModelConfig,
+    prefix: str,
+    source: str,
+    load_as_usual: Callable[[], nn.Module],
+) -> nn.Module:
+    """Loads a model that is configured to be published. Where that is not possible one line of the log says why."""
+    if not is_configured(options):
+        return load_as_usual()
+    try:
+        sharing = Sharing(options, logger, config, model_config, prefix, source)
+        model = sharing.attach_or_claim()
+    except (NotPublishable, streamerd.Error) as error:
+        logger.warning("publish: loading as without: %s", error)
+    except Exception:
+        logger.warning("publish: loading as without, since attaching failed", exc_info=True)
+    else:
+        return model if model is not None else sharing.load_and_publish(load_as_usual)
+    return load_as_usual()
+
+
+def resident_name(options: Options, config: VllmConfig, source: str) -> str | None:
+    """The name of the published model that this engine would attach to, if it is resident."""
+    if not is_configured(options):
+        return None
+    try:
+        sharing = Sharing(options, logging.getLogger(__name__), config, config.model_config, "", source)
+        return sharing.name if sharing.search(claim=False).state == "hit" else None
+    except (NotPublishable, streamerd.Error):
+        return None  # load() reports it
+
+
+class Sharing:
+    """One load of one model, with the published model of its key."""
+
+    def __init__(
+        self, options: Options, logger: Logger, config: VllmConfig, model_config: ModelConfig, prefix: str, source: str
+    ) -> None:
+        self._logger = logger
+        self._config = config
+        self._model_config = model_config
+        self._prefix = prefix
+        self._options = options
+        self._source = source
+        self._device = self._place()
+        self._publication: Publication | None = None
+        self._client: Client | None = None
+        require_known(config, model_config)
+        self._key = key_of(config, model_config)
+        self.name = name_of(options, source, int(self._key["tp_rank"]), int(self._key["tp_size"]))
+
+    def _place(self) -> str:
+        """Where the engine's own tensors are: only these are shared."""
+        if current_platform.is_cuda():
+            return device_name(f"cuda:{torch.cuda.current_device()}") or "cuda:0"
+        return "host"
+
+    def search(self, claim: bool) -> Found:
+        client = self._client = connect(self._options.socket, self._options.autostart)
+        base = without_links(self._source)[0] if client.own else self._source
+        timeout = self._options.timeout
+        return find(client, self.name, self._key, base=base, device=self._device, claim=claim, timeout=timeout)
+
+    def attach_or_claim(self) -> nn.Module | None:
+        """The model, of published memory. None: there is none, and this process has the right to publish it."""
+        found = self.search(claim=True)
+        if found.publication is not None:
+            if found.state != "absent":
+                self._logger.info("publish: %s; it is replaced", found.explain(self.name))
+            self._publication = found.publication
+            return None
+        if found.state != "hit":
+            raise NotPublishable(found.explain(self.name))
+        with undone_on_failure(self._config):
+            return self._attach(found.generation)
+
+    def load_and_publish(self, load_as_usual: Callable[[], nn.Module]) -> nn.Module:
+        """After attach_or_claim() has returned None. A model that cannot be published is the engine's own."""
+        publication, self._publication = self._publication, None
+        assert publication is not None
+        try:
+            with unpacked():
+                model = load_as_usual()
+        except BaseException:
+            publication.abort()
+            raise
+        try:
+            items = _publish.items_of(model)
+            _publish.publish_items(publication, items, {_SCALARS: json.dumps(scalars_of(model))})
+        except (streamerd.Error, RuntimeError, OSError) as error:
+            self._logger.warning("publish: %s was not published: %s", self.name, error)
+        else:
+            self._logger.info("publish: published %s: %d tensors", self.name, len(items))
+        return model
+
+    def _attach(self, generation: int) -> nn.Module:
+        assert self._client is not None
+        published = Published(self._client, self.name, generation, self._device)
+        entries, attributes = published.entries(), published.attributes()
+        storages = [_publish.bytes_at(memory) for memory in published.storages()]
+        for entry in entries:
+            _publish.require_dtype(entry)
+        target = torch.device(self._config.device_config.device)
+        with set_default_torch_dtype(self._model_config.dtype):
+            with torch.device("meta"):
+                model: nn.Module = initialize_model(
+                    vllm_config=self._config, model_config=self._model_config, prefix=self._prefix
+                )
+            items = {item.name: item for item in _publish.items_of(model)}
+            _publish.require_names(items, entries, self.name)
+            _publish.install(model, items, entries, storages)
+            with unpacked(), weights_already_processed():
+                process_weights_after_loading(model, self._model_config, target)
+        model.eval()
+        self._require_equal(model, json.loads(attributes[_SCALARS]))
+        self._logger.info(
+            "publish: attached to %s, generation %d: %d tensors, nothing was read or copied",
+            self.name, generation, len(entries),
+        )  # fmt: skip
+        return model
+
+    def _require_equal(self, model: nn.Module, published: Mapping[str, str]) -> None:
+        left = left_on_meta(model)
+        if left:
+            raise NotPublishable(f"{self.name} lacks {', '.join(left[:5])}")
+        differs = differences(published, scalars_of(model))
+        if differs:
+            raise NotPublishable(f"{self.name}: {len(differs)} attributes differ: {'; '.join(differs[:3])}")
