@@ -9,8 +9,12 @@
 #include "tests/lib/wire.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -384,6 +388,49 @@ START_TEST(a_server_that_does_not_answer)
 }
 END_TEST
 
+/* A server that answers each request with one byte after another, and never stalls. */
+static unsigned serve_slowly(void)
+{
+        struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        socklen_t len = sizeof(address);
+        static const char head[] = "HTTP/1.1 200 OK\r\nContent-Length: 67108864\r\n\r\n";
+        int listener = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        must(bind(listener, (struct sockaddr *)&address, len));
+        must(listen(listener, 8));
+        must(getsockname(listener, (struct sockaddr *)&address, &len));
+        if (must(fork()) == 0) {
+                prctl(PR_SET_PDEATHSIG, SIGKILL);
+                for (char request[4096];;) {
+                        int fd = must(accept(listener, NULL, NULL));
+                        if (read(fd, request, sizeof(request)) > 0)
+                                send(fd, head, sizeof(head) - 1, MSG_NOSIGNAL);
+                        while (send(fd, "x", 1, MSG_NOSIGNAL) == 1)
+                                usleep(20000);
+                        close(fd);
+                }
+        }
+        close(listener);
+        return ntohs(address.sin_port);
+}
+
+START_TEST(a_server_that_sends_one_byte_at_a_time)
+{
+        struct daemon d;
+        void *data = NULL;
+        uint64_t size;
+        char *config = suite_file("slow.yaml", "http: {stall: 3s, tries: 1, patience: 0s}\n");
+        char *from = format_text("http://127.0.0.1:%u/m.safetensors", serve_slowly());
+        daemon_init(&d, suite_path("d-slow"));
+        daemon_start(&d, (const char *const[]){"--config", config, "--device", "host=16MiB", "--root", fixture_root(),
+                                               NULL});
+        streamer_client *c = client_open(&d);
+        ck_assert_int_eq(streamer_fetch(c, from, "config.json", &data, &size), STREAMER_ETIMEOUT);
+        ck_assert_ptr_nonnull(strstr(streamer_last_error(c), "did not answer in time"));
+        streamer_close(c);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+}
+END_TEST
+
 static bool is_asked(void *arg)
 {
         return access(arg, F_OK) == 0;
@@ -530,6 +577,7 @@ int main(void)
         LOOP(tests, a_file_beside_that_of_a_web_server, web_sizes);
         tcase_add_test(tests, a_file_missing_on_the_web_server);
         tcase_add_test(tests, a_server_that_does_not_answer);
+        tcase_add_test(tests, a_server_that_sends_one_byte_at_a_time);
         tcase_add_test(tests, a_client_that_disconnects_during_a_fetch);
         tcase_add_test(tests, missing_arguments);
         tcase_add_test(tests, streamerctl_copies_the_files_that_are_listed);

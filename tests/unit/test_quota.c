@@ -56,6 +56,20 @@ START_TEST(a_charge_is_released_once)
 }
 END_TEST
 
+START_TEST(an_amount_is_changed)
+{
+        struct quota_charge c = {.user = NULL}, none = {.user = NULL};
+        ck_assert_int_eq(quota_charge_restored(&users, 5, &c, QUOTA_FDS, 0), 0);
+        ck_assert_uint_eq(charged(5, QUOTA_FDS), 0);
+        quota_adjust(&c, 7);
+        quota_adjust(&c, 3);
+        ck_assert_uint_eq(charged(5, QUOTA_FDS), 3);
+        quota_adjust(&none, 9);
+        quota_discharge(&c);
+        ck_assert_ptr_null(quotas_find(&users, 5));
+}
+END_TEST
+
 START_TEST(the_limit_is_inclusive)
 {
         struct quota_charge a, b, c;
@@ -176,6 +190,7 @@ int main(void)
         tcase_add_checked_fixture(tests, begin, NULL);
         tcase_add_test(tests, a_charge_is_taken_and_released);
         tcase_add_test(tests, a_charge_is_released_once);
+        tcase_add_test(tests, an_amount_is_changed);
         tcase_add_test(tests, the_limit_is_inclusive);
         tcase_add_test(tests, restored_charges_ignore_the_limits);
         tcase_add_test(tests, a_refused_charge_changes_nothing);
