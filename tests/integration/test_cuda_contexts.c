@@ -148,12 +148,33 @@ END_TEST
 
 START_TEST(a_context_that_cannot_be_created_at_start_is_created_by_a_load)
 {
-        setenv("FAKECUDA_FAIL", "cudaMemGetInfo:1:46", 1);
+        setenv("FAKECUDA_FAIL", "cudaFree:1:46", 1);
         begin("context_at_start: true");
         ck_assert(log_wait_for(test_daemon.log, "no context at start"));
         load("m", "cuda:0");
         load("n", "cuda:1");
         end("m");
+}
+END_TEST
+
+static bool is_hung(void *arg)
+{
+        (void)arg;
+        return gpus->hung == 1;
+}
+
+/* The daemon must end within its ten seconds (daemon_stop). */
+START_TEST(a_gpu_that_hangs_blocks_neither_another_nor_the_daemons_end)
+{
+        begin("context_retention: 0s");
+        load("m", "cuda:0");
+        fake_hang(gpus, "cudaDeviceReset", 0);
+        unload("m");
+        ck_assert(eventually(is_hung, NULL, 20000));
+        load("n", "cuda:1");
+        model_free(model);
+        streamer_close(client);
+        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
 }
 END_TEST
 
@@ -167,5 +188,6 @@ int main(void)
         tcase_add_test(t, the_context_of_the_ring_lives_while_other_contexts_exist);
         tcase_add_test(t, contexts_can_be_created_at_start);
         tcase_add_test(t, a_context_that_cannot_be_created_at_start_is_created_by_a_load);
+        tcase_add_test(t, a_gpu_that_hangs_blocks_neither_another_nor_the_daemons_end);
         return suite_run();
 }

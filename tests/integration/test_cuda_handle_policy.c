@@ -8,10 +8,14 @@
 #include "tests/lib/wire.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #define ANNE 60111
 #define BERT 60112
@@ -192,6 +196,49 @@ END_TEST
 
 /* ---- detaching ---- */
 
+/* In a PID namespace below the daemon's, which has this as its first process. */
+static int attach_is_refused_with_advice(void)
+{
+        streamer_client *below = NULL;
+        streamer_lease *lease = NULL;
+        const streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = test_daemon.socket};
+        if (mount("proc", "/proc", "proc", 0, NULL) < 0 || streamer_connect(&opts, &below) < 0)
+                return 2;
+        int r = streamer_attach(below, "m", NULL, &lease);
+        const char *text = streamer_last_error(below);
+        if (r < 0 && strstr(text, "daemon's PID namespace") != NULL && strstr(text, "cuda-vmm-fd") != NULL)
+                return 0;
+        fprintf(stderr, "%d: %s\n", r, text);
+        return 1;
+}
+
+static int run_below(void)
+{
+        if (unshare(CLONE_NEWPID | CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
+                return 2;
+        pid_t pid = fork();
+        if (pid == 0)
+                _exit(attach_is_refused_with_advice());
+        int status;
+        return waitpid(pid, &status, 0) == pid && WIFEXITED(status) ? WEXITSTATUS(status) : 3;
+}
+
+START_TEST(an_attach_in_a_pid_namespace_below_names_the_kind_that_works)
+{
+        start(NULL);
+        load_on("cuda:0");
+        pid_t pid = fork();
+        if (pid == 0)
+                _exit(run_below());
+        int status;
+        ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+        end();
+        if (WEXITSTATUS(status) == 2)
+                SKIP("PID namespaces cannot be made here");
+        ck_assert_int_eq(status, 0);
+}
+END_TEST
+
 START_TEST(a_detach_of_ipc_memory_is_trusted_by_default)
 {
         start(NULL);
@@ -240,6 +287,7 @@ int main(void)
         tcase_add_test(t, a_refused_attach_exposes_no_handle);
         tcase_add_test(t, the_settings_may_let_users_share);
         tcase_add_test(t, read_only_memory_is_shared_with_every_user);
+        tcase_add_test(t, an_attach_in_a_pid_namespace_below_names_the_kind_that_works);
         t = suite_group("detaching", NULL, NULL, 60);
         tcase_add_test(t, a_detach_of_ipc_memory_is_trusted_by_default);
         tcase_add_test(t, an_untrusted_detach_ends_with_its_process);

@@ -345,7 +345,7 @@ static streamer_op *evict_while_nothing_is_freed(void)
         write_and_load("bcd", devices, 1);
         write_and_load("ef", &devices[1], 1);
         client_wait_host_cache(client, 2 * SIZE);
-        gpus->unpins[0] = 1;
+        fake_hang(gpus, "cudaHostUnregister", 0);
         write_one("g");
         return begin_load("g", &devices[1], 1, 0);
 }
@@ -364,7 +364,7 @@ START_TEST(a_load_waits_for_cache_memory_that_another_gpu_frees)
         json_decref(client_call(client, "verify", "{\"model\":\"f\"}")); /* the other GPU is not held up */
         ck_assert_int_eq(streamer_op_wait(op, 0, NULL), STREAMER_ETIMEOUT);
         ck_assert(never_passed());
-        gpus->unpins[0] = 0;
+        fake_unhang(gpus);
         ck_assert_int_eq(client_load_end(op), 0);
         serves("g", &devices[1], 1);
         client_wait_host_cache(client, 2 * SIZE);
@@ -381,7 +381,7 @@ START_TEST(a_model_unloaded_while_it_waits_is_not_cached)
         ck_assert(eventually(e_is_cached, NULL, 10000));
         client_unload(client, "e");
         ck_assert_int_eq(client_load_end(op), 0); /* the first GPU still frees nothing */
-        gpus->unpins[0] = 0;
+        fake_unhang(gpus);
         client_wait_host_cache(client, SIZE);
         ck_assert(never_passed());
 }
@@ -396,7 +396,7 @@ START_TEST(a_gpu_that_never_frees_does_not_delay_another)
         serves("g", &devices[1], 1);
         ck_assert(log_wait_for(test_daemon.log, "e: not copied to the host cache: what is to be freed for it"));
         ck_assert_uint_eq(client_host_cache(client), 2 * SIZE);
-        gpus->unpins[0] = 0;
+        fake_unhang(gpus);
         client_wait_host_cache(client, SIZE);
         ck_assert(never_passed());
 }

@@ -5,6 +5,9 @@
  */
 #include "tests/unit/fake_cuda_fixture.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 /* ---- copies ---- */
 
 START_TEST(a_copy_completes_when_its_event_fires)
@@ -157,6 +160,96 @@ START_TEST(streams_and_events_are_created_with_the_daemons_flags)
         start();
         ck_assert_int_eq(api->cudaStreamCreateWithFlags(&stream, 0), CUDA_INVALID_VALUE);
         ck_assert_int_eq(api->cudaEventCreateWithFlags(&event, CUDA_EVENT_BLOCKING_SYNC), CUDA_INVALID_VALUE);
+}
+END_TEST
+
+#define READ_ONLY 0x08u
+
+/* Loop: whether the GPU supports it. */
+START_TEST(memory_without_write_access_is_registered_for_reading_alone)
+{
+        if (_i == 0)
+                setenv("FAKECUDA_REGISTER_READ_ONLY", "801", 1);
+        start();
+        void *map = mmap(NULL, 8192, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        ck_assert_ptr_ne(map, MAP_FAILED);
+        ck_assert_int_eq(api->cudaHostRegister(map, 8192, CUDA_HOST_REGISTER_PORTABLE), CUDA_INVALID_VALUE);
+        ck_assert_int_eq(api->cudaHostRegister(map, 8192, 0x100), CUDA_INVALID_VALUE);
+        ck_assert_int_eq(api->cudaHostRegister(map, 8192, READ_ONLY), _i == 0 ? CUDA_NOT_SUPPORTED : CUDA_OK);
+        munmap(map, 8192);
+}
+END_TEST
+
+START_TEST(no_copy_writes_to_memory_registered_for_reading)
+{
+        struct pipe p;
+        start();
+        pipe_begin(&p);
+        ck_assert_int_eq(api->cudaHostUnregister(p.host), CUDA_OK);
+        ck_assert_int_eq(api->cudaHostRegister(p.host, sizeof(p.host), READ_ONLY), CUDA_OK);
+        pipe_copy(&p);
+        ck_assert_int_eq(api->cudaMemcpyAsync(p.host, p.device, 1, CUDA_COPY_DEVICE_TO_HOST, p.stream),
+                         CUDA_INVALID_VALUE);
+        pipe_end(&p);
+}
+END_TEST
+
+static void use_stale(struct pipe *p, int call)
+{
+        switch (call) {
+        case 0:
+                pipe_copy(p);
+                break;
+        case 1:
+                api->cudaStreamSynchronize(p->stream);
+                break;
+        case 2:
+                api->cudaStreamDestroy(p->stream);
+                break;
+        case 3:
+                api->cudaEventRecord(p->event, p->stream);
+                break;
+        case 4:
+                api->cudaEventQuery(p->event);
+                break;
+        case 5:
+                api->cudaEventSynchronize(p->event);
+                break;
+        default:
+                api->cudaEventDestroy(p->event);
+        }
+}
+
+START_TEST(streams_and_events_of_a_destroyed_context_abort)
+{
+        struct pipe p;
+        start();
+        pipe_begin(&p);
+        ck_assert_int_eq(api->cudaDeviceReset(), CUDA_OK);
+        p.device = device_memory(sizeof(p.host));
+        use_stale(&p, _i);
+}
+END_TEST
+
+START_TEST(a_call_hangs_on_request_on_one_gpu)
+{
+        struct fake_state *state = share_state();
+        setenv("FAKECUDA_DEVICES", "2", 1);
+        start();
+        fake_hang(state, "cudaFree", 1);
+        ck_assert_int_eq(api->cudaFree(NULL), CUDA_OK);
+        ck_assert_int_eq(api->cudaSetDevice(1), CUDA_OK);
+        pid_t waker = fork();
+        if (waker == 0) {
+                while (state->hung == 0)
+                        usleep(1000);
+                fake_unhang(state);
+                _exit(0);
+        }
+        ck_assert_int_eq(api->cudaFree(NULL), CUDA_OK);
+        ck_assert_int_eq(waitpid(waker, NULL, 0), waker);
+        ck_assert_uint_eq(state->hung, 0);
+        ck_assert_uint_eq(state->hang_gpus, 0);
 }
 END_TEST
 
@@ -317,6 +410,10 @@ int main(void)
         tcase_add_test(t, memory_that_is_not_portable_is_pinned_for_its_own_gpu);
         tcase_add_test(t, a_reset_unregisters_the_memory_of_its_context);
         tcase_add_test(t, streams_and_events_are_created_with_the_daemons_flags);
+        tcase_add_loop_test(t, memory_without_write_access_is_registered_for_reading_alone, 0, 2);
+        tcase_add_test(t, no_copy_writes_to_memory_registered_for_reading);
+        tcase_add_loop_test_raise_signal(t, streams_and_events_of_a_destroyed_context_abort, SIGABRT, 0, 7);
+        tcase_add_test(t, a_call_hangs_on_request_on_one_gpu);
         tcase_add_test(t, memory_is_registered_once);
         tcase_add_test(t, free_waits_for_the_copies_to_its_gpu);
         tcase_add_loop_test(t, a_batch_is_copied_by_either_version, 12, 14);

@@ -2,15 +2,19 @@
  *
  * The contexts of GPUs, and what an error of one means.
  *
- *   none --created--> held --last holder released--> idle --retention over--> none
- *                      ^-----------hold----------------/
+ *   none --hold--> creating --> held --last holder released--> idle --retention over--> destroying --> none
+ *     ^---failed-----'           ^-----------hold--------------' ^--------failed--------'
  *
  * Holders are segments, pinned host memory, and calls. The first holder creates the context and the last one leaves it
  * idle: creating a context and registering the ring again costs 0.5 to 1 s, so an idle context is retained for a time
- * (cuda.context_retention), after which a thread of this file destroys it. With no retention the last holder destroys
- * it itself. A context that is created at start (cuda.context_at_start) has a holder until the daemon ends.
+ * (cuda.context_retention), after which a thread of this file destroys it. A context that is created at start
+ * (cuda.context_at_start) has a holder until the daemon ends.
  *
- * The first context registers the ring for all of them (portable). It stays, idle, while other GPUs have contexts.
+ * A GPU may hang in any call. So no call is made with the mutex held: the two states in which one thread calls CUDA are
+ * states of that GPU alone, and only its own holders wait for them.
+ *
+ * The first context registers the ring for all of them (portable). It stays, idle, while other GPUs have contexts. The
+ * contexts that exist meanwhile copy from a ring that is not pinned; if registering fails, the next load tries again.
  * Destroying a context destroys the streams and events of reader threads; `epoch` tells them to create new ones.
  *
  * Failure: out of memory is an ordinary error. Any other error may be sticky, which means that the context is lost: the
@@ -68,64 +72,17 @@ int cuda_select(struct cuda_device *d, struct error *error)
         return e == CUDA_OK ? 0 : cuda_failed(d, "cudaSetDevice", e, error);
 }
 
-/* ---- states: all of these with cuda->mutex held ---- */
-
-static void context_set(struct cuda_device *d, enum context_state to)
-{
-        static const bool allowed[][CONTEXT_STATES] = {
-                [CONTEXT_NONE] = {[CONTEXT_HELD] = true},
-                [CONTEXT_HELD] = {[CONTEXT_IDLE] = true},
-                [CONTEXT_IDLE] = {[CONTEXT_HELD] = true, [CONTEXT_NONE] = true},
-        };
-        require(allowed[d->context][to]);
-        if (d->context == CONTEXT_NONE)
-                d->cuda->contexts++;
-        if (to == CONTEXT_NONE)
-                d->cuda->contexts--;
-        d->context = to;
-}
-
-static void register_ring(struct cuda_device *d)
-{
-        struct cuda *cuda = d->cuda;
-        if (cuda->ring == NULL || cuda->pinned_by != NULL)
-                return;
-        enum cuda_error e = cuda_host_register(cuda->api, cuda->ring, cuda->ring_bytes, cuda->ring_slot);
-        __atomic_store_n(cuda->ring_pinned, e == CUDA_OK ? RING_PINNED : RING_PIN_REFUSED, __ATOMIC_RELAXED);
-        if (e == CUDA_OK) {
-                cuda->pinned_by = d;
-                return;
-        }
-        cuda->api->cudaGetLastError();
-        log_warn("%s: the staging ring cannot be pinned (%s): copies will be slower", d->device.name,
-                 cuda->api->cudaGetErrorString(e));
-}
-
-/* The device is current. */
-static void context_destroy(struct cuda_device *d)
-{
-        struct cuda *cuda = d->cuda;
-        if (cuda->pinned_by == d) {
-                cuda_host_unregister(d, cuda->ring, cuda->ring_bytes, cuda->ring_slot);
-                cuda->pinned_by = NULL;
-                __atomic_store_n(cuda->ring_pinned, RING_NOT_PINNED, __ATOMIC_RELAXED);
-        }
-        __atomic_add_fetch(&d->epoch, 1, __ATOMIC_RELEASE);
-        CUDA_RELEASE(d, cudaDeviceReset);
-        context_set(d, CONTEXT_NONE);
-}
-
 /* Another thread may have destroyed the context since this one made the device current: cudaSetDevice() sees no
- * change then, and driver calls would fail. A call that needs a context creates it and makes it current. */
+ * change then, and driver calls would fail. A call that needs a context creates it and makes it current;
+ * cudaMemGetInfo() would ask the driver for more, which takes milliseconds in some containers. */
 static enum cuda_error make_current(const struct cuda_device *d, const char **call)
 {
-        size_t available, total;
         *call = "cudaSetDevice";
         enum cuda_error e = d->cuda->api->cudaSetDevice(d->ordinal);
         if (e != CUDA_OK)
                 return e;
-        *call = "cudaMemGetInfo";
-        return d->cuda->api->cudaMemGetInfo(&available, &total);
+        *call = "cudaFree";
+        return d->cuda->api->cudaFree(NULL);
 }
 
 int cuda_make_current(struct cuda_device *d, struct error *error)
@@ -135,50 +92,74 @@ int cuda_make_current(struct cuda_device *d, struct error *error)
         return e == CUDA_OK ? 0 : cuda_failed(d, call, e, error);
 }
 
-/* Destroys the idle contexts whose retention is over. Returns when the next one's is; UINT64_MAX: none is idle. */
-static uint64_t destroy_idle(struct cuda *cuda)
+/* ---- states: with cuda->mutex held ---- */
+
+static void context_set(struct cuda_device *d, enum context_state to)
 {
-        const char *call;
-        bool again; /* the one that pins the ring may have waited for the others */
-        uint64_t next;
-        do {
-                uint64_t now = now_ns();
-                again = false;
-                next = UINT64_MAX;
-                for (struct cuda_device *d = cuda->devices; d != NULL; d = d->next) {
-                        bool pins_for_others = cuda->pinned_by == d && cuda->contexts > 1;
-                        if (d->context != CONTEXT_IDLE || d->holders > 0 || pins_for_others)
-                                continue;
-                        if (d->idle_until > now) {
-                                next = d->idle_until < next ? d->idle_until : next;
-                        } else if (make_current(d, &call) == CUDA_OK || cuda_is_lost(d)) {
-                                context_destroy(d);
-                                again = true;
-                        } else {
-                                cuda->api->cudaGetLastError();
-                                d->idle_until = UINT64_MAX; /* until it is held again */
-                        }
-                }
-        } while (again);
-        return next;
+        static const bool allowed[][CONTEXT_STATES] = {
+                [CONTEXT_NONE] = {[CONTEXT_CREATING] = true},
+                [CONTEXT_CREATING] = {[CONTEXT_HELD] = true, [CONTEXT_NONE] = true},
+                [CONTEXT_HELD] = {[CONTEXT_IDLE] = true},
+                [CONTEXT_IDLE] = {[CONTEXT_HELD] = true, [CONTEXT_DESTROYING] = true},
+                [CONTEXT_DESTROYING] = {[CONTEXT_NONE] = true, [CONTEXT_IDLE] = true},
+        };
+        require(allowed[d->context][to]);
+        if (d->context == CONTEXT_NONE)
+                d->cuda->contexts++;
+        if (to == CONTEXT_NONE)
+                d->cuda->contexts--;
+        d->context = to;
+        pthread_cond_broadcast(&d->cuda->changed);
+}
+
+static void await_thread(struct cuda_device *d)
+{
+        while (d->context == CONTEXT_CREATING || d->context == CONTEXT_DESTROYING)
+                pthread_cond_wait(&d->cuda->changed, &d->cuda->mutex);
 }
 
 static void context_unhold(struct cuda_device *d, uint64_t retention)
 {
         require(d->holders > 0);
-        if (--d->holders > 0 || d->context != CONTEXT_HELD)
+        if (--d->holders > 0)
                 return;
-        context_set(d, CONTEXT_IDLE);
-        if (cuda_is_lost(d))
-                retention = 0;
-        d->idle_until = ns_after(now_ns(), retention);
-        if (retention == 0)
-                destroy_idle(d->cuda);
-        else
-                pthread_cond_signal(&d->cuda->idle);
+        if (d->context == CONTEXT_HELD) {
+                context_set(d, CONTEXT_IDLE);
+                d->idle_until = ns_after(now_ns(), cuda_is_lost(d) ? 0 : retention);
+        }
+        pthread_cond_broadcast(&d->cuda->changed);
+}
+
+/* True: the caller registers the ring. */
+static bool claim_ring(struct cuda_device *d)
+{
+        struct cuda *cuda = d->cuda;
+        if (cuda->ring == NULL || cuda->pinned_by != NULL || cuda->stopping ||
+            load_relaxed(cuda->ring_pinned) == RING_PIN_REFUSED)
+                return false;
+        cuda->pinned_by = d;
+        return true;
 }
 
 /* ---- holding ---- */
+
+/* The context is held. */
+static void register_ring(struct cuda_device *d)
+{
+        struct cuda *cuda = d->cuda;
+        enum cuda_error e = cuda_host_register(cuda->api, cuda->ring, cuda->ring_bytes, cuda->ring_slot);
+        if (e != CUDA_OK) {
+                cuda->api->cudaGetLastError();
+                log_warn("%s: the staging ring cannot be pinned (%s): copies will be slower", d->device.name,
+                         cuda->api->cudaGetErrorString(e));
+        }
+        pthread_mutex_lock(&cuda->mutex);
+        store_relaxed(cuda->ring_pinned, e == CUDA_OK ? RING_PINNED : RING_PIN_REFUSED);
+        if (e != CUDA_OK)
+                cuda->pinned_by = NULL;
+        pthread_cond_broadcast(&cuda->changed);
+        pthread_mutex_unlock(&cuda->mutex);
+}
 
 int cuda_context_hold(struct cuda_device *d, struct error *error)
 {
@@ -186,25 +167,36 @@ int cuda_context_hold(struct cuda_device *d, struct error *error)
         if (cuda_is_lost(d))
                 return device_lost_error(&d->device, error);
         pthread_mutex_lock(&cuda->mutex);
+        await_thread(d);
         d->holders++; /* before it is made current: from here on it is not destroyed */
-        bool exists = d->context != CONTEXT_NONE;
+        bool create = d->context == CONTEXT_NONE;
+        if (create)
+                context_set(d, CONTEXT_CREATING);
         pthread_mutex_unlock(&cuda->mutex);
+
         const char *call;
+        int r = 0;
         enum cuda_error e = make_current(d, &call);
         if (e != CUDA_OK) {
                 cuda->api->cudaGetLastError();
-                int r = exists ? cuda_failed(d, call, e, error) : report(d, call, e, error);
-                cuda_context_release(d);
-                return r;
+                r = create ? report(d, call, e, error) : cuda_failed(d, call, e, error);
         }
+
         pthread_mutex_lock(&cuda->mutex);
-        bool created = d->context == CONTEXT_NONE;
-        if (d->context != CONTEXT_HELD)
-                context_set(d, CONTEXT_HELD);
-        if (created)
+        bool registers = r == 0 && claim_ring(d);
+        if (registers) {
+                pthread_mutex_unlock(&cuda->mutex);
                 register_ring(d);
+                pthread_mutex_lock(&cuda->mutex);
+        }
+        if (r == 0 && d->context != CONTEXT_HELD)
+                context_set(d, CONTEXT_HELD);
+        else if (create)
+                context_set(d, CONTEXT_NONE);
+        if (r < 0)
+                context_unhold(d, cuda->settings.context_retention_ns);
         pthread_mutex_unlock(&cuda->mutex);
-        return 0;
+        return r;
 }
 
 static void release(struct cuda_device *d, uint64_t retention)
@@ -219,7 +211,60 @@ void cuda_context_release(struct cuda_device *d)
         release(d, d->cuda->settings.context_retention_ns);
 }
 
+bool cuda_context_hold_epoch(struct cuda_device *d, unsigned epoch)
+{
+        pthread_mutex_lock(&d->cuda->mutex);
+        bool exists = d->context != CONTEXT_NONE && d->context != CONTEXT_DESTROYING &&
+                      epoch == __atomic_load_n(&d->epoch, __ATOMIC_ACQUIRE);
+        d->holders += exists;
+        pthread_mutex_unlock(&d->cuda->mutex);
+        return exists;
+}
+
 /* ---- the thread that destroys idle contexts ---- */
+
+/* False: the device cannot be made current, and stays idle. */
+static bool context_destroy(struct cuda_device *d, bool pins)
+{
+        struct cuda *cuda = d->cuda;
+        const char *call;
+        if (make_current(d, &call) != CUDA_OK && !cuda_is_lost(d)) {
+                cuda->api->cudaGetLastError();
+                return false;
+        }
+        if (pins) {
+                cuda_host_unregister(d, cuda->ring, cuda->ring_bytes, cuda->ring_slot);
+                store_relaxed(cuda->ring_pinned, RING_NOT_PINNED);
+        }
+        __atomic_add_fetch(&d->epoch, 1, __ATOMIC_RELEASE);
+        CUDA_RELEASE(d, cudaDeviceReset);
+        return true;
+}
+
+/* An idle context whose retention is over, or NULL, and when the next one's is; UINT64_MAX: none is idle. */
+static struct cuda_device *find_expired(const struct cuda *cuda, uint64_t *next)
+{
+        uint64_t now = now_ns();
+        *next = UINT64_MAX;
+        for (struct cuda_device *d = cuda->devices; d != NULL; d = d->next) {
+                bool pins_for_others = cuda->pinned_by == d && cuda->contexts > 1;
+                if (d->context != CONTEXT_IDLE || d->holders > 0 || pins_for_others)
+                        continue;
+                if (d->idle_until <= now)
+                        return d;
+                *next = d->idle_until < *next ? d->idle_until : *next;
+        }
+        return NULL;
+}
+
+/* Another thread creates a context, or registers the ring, which is freed after the thread for idle contexts ends. */
+static bool others_call(const struct cuda *cuda)
+{
+        for (const struct cuda_device *d = cuda->devices; d != NULL; d = d->next)
+                if (d->context == CONTEXT_CREATING)
+                        return true;
+        return cuda->pinned_by != NULL && load_relaxed(cuda->ring_pinned) == RING_NOT_PINNED;
+}
 
 static void *idle_main(void *argument)
 {
@@ -227,17 +272,30 @@ static void *idle_main(void *argument)
         thread_begin("cuda-idle");
         pthread_mutex_lock(&cuda->mutex);
         for (;;) {
-                uint64_t next = destroy_idle(cuda);
-                if (cuda->stopping)
+                uint64_t next;
+                struct cuda_device *d = find_expired(cuda, &next);
+                if (d != NULL) {
+                        bool pins = cuda->pinned_by == d;
+                        context_set(d, CONTEXT_DESTROYING);
+                        pthread_mutex_unlock(&cuda->mutex);
+                        bool destroyed = context_destroy(d, pins);
+                        pthread_mutex_lock(&cuda->mutex);
+                        if (destroyed && pins)
+                                cuda->pinned_by = NULL;
+                        d->idle_until = UINT64_MAX; /* until it is held again */
+                        context_set(d, destroyed ? CONTEXT_NONE : CONTEXT_IDLE);
+                        continue;
+                }
+                if (cuda->stopping && !others_call(cuda))
                         break;
                 struct timespec until = timespec_of(next);
                 if (next == UINT64_MAX)
-                        pthread_cond_wait(&cuda->idle, &cuda->mutex);
+                        pthread_cond_wait(&cuda->changed, &cuda->mutex);
                 else
-                        pthread_cond_clockwait(&cuda->idle, &cuda->mutex, CLOCK_MONOTONIC, &until);
+                        pthread_cond_clockwait(&cuda->changed, &cuda->mutex, CLOCK_MONOTONIC, &until);
         }
         cuda->stopped = true;
-        pthread_cond_signal(&cuda->ended);
+        pthread_cond_broadcast(&cuda->changed);
         pthread_mutex_unlock(&cuda->mutex);
         return NULL;
 }
@@ -245,8 +303,7 @@ static void *idle_main(void *argument)
 int cuda_contexts_init(struct cuda *cuda)
 {
         pthread_mutex_init(&cuda->mutex, NULL);
-        pthread_cond_init(&cuda->idle, NULL);
-        pthread_cond_init(&cuda->ended, NULL);
+        pthread_cond_init(&cuda->changed, NULL);
         return thread_start(&cuda->thread, NULL, idle_main, cuda);
 }
 
@@ -260,12 +317,12 @@ bool cuda_stop(struct cuda *cuda, uint64_t deadline_ns)
         for (struct cuda_device *d = cuda->devices; d != NULL; d = d->next) {
                 if (d->held_at_start && d->holders == 1)
                         context_unhold(d, UINT64_MAX);
-                d->idle_until = 0; /* the thread destroys it: CUDA may block */
+                d->idle_until = 0;
         }
-        pthread_cond_signal(&cuda->idle);
+        pthread_cond_broadcast(&cuda->changed);
         int r = 0;
         while (!cuda->stopped && r == 0)
-                r = pthread_cond_clockwait(&cuda->ended, &cuda->mutex, CLOCK_MONOTONIC, &until);
+                r = pthread_cond_clockwait(&cuda->changed, &cuda->mutex, CLOCK_MONOTONIC, &until);
         cuda->joined = cuda->stopped;
         pthread_mutex_unlock(&cuda->mutex);
         if (cuda->joined)
@@ -306,6 +363,10 @@ uint64_t cuda_ceiling(struct device *device)
 {
         struct cuda_device *d = cuda_of(device);
         size_t available = 0, total = 0;
+        pthread_mutex_lock(&d->cuda->mutex);
+        if (d->cuda->ring != NULL && d->cuda->pinned_by == NULL)
+                store_relaxed(d->cuda->ring_pinned, RING_NOT_PINNED); /* each load tries again */
+        pthread_mutex_unlock(&d->cuda->mutex);
         if (cuda_context_hold(d, NULL) < 0)
                 return UINT64_MAX; /* the allocation says why */
         enum cuda_error e = d->cuda->api->cudaMemGetInfo(&available, &total);

@@ -46,15 +46,13 @@ void cuda_copier_free(struct copier *base)
         struct cuda_copier *copier = container_of(base, struct cuda_copier, copier);
         struct cuda_device *d = copier->device;
         const struct cuda_api *api = d->cuda->api;
-        /* A destroyed context has destroyed its streams and events; under the mutex no context is destroyed. */
-        pthread_mutex_lock(&d->cuda->mutex);
-        if (copier->epoch == __atomic_load_n(&d->epoch, __ATOMIC_ACQUIRE)) {
+        /* A destroyed context has destroyed its streams and events. */
+        if (copier->stream != NULL && cuda_context_hold_epoch(d, copier->epoch)) {
                 for (unsigned i = 0; i < copier->n_events; i++)
                         api->cudaEventDestroy(copier->events[i]);
-                if (copier->stream != NULL)
-                        api->cudaStreamDestroy(copier->stream);
+                api->cudaStreamDestroy(copier->stream);
+                cuda_context_release(d);
         }
-        pthread_mutex_unlock(&d->cuda->mutex);
         free(copier);
 }
 

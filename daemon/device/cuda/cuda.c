@@ -84,6 +84,7 @@ void cuda_facts_read(const struct cuda *cuda, const char *library, struct cuda_f
 static void cuda_device_free(struct device *device)
 {
         struct cuda_device *d = cuda_of(device), **at = &d->cuda->devices;
+        require(d->context == CONTEXT_NONE || d->cuda->joined);
         pthread_mutex_lock(&d->cuda->mutex);
         while (*at != d)
                 at = &(*at)->next;
@@ -141,8 +142,7 @@ struct cuda *cuda_free(struct cuda *cuda)
         cuda_stop(cuda, UINT64_MAX);
         cuda_api_close(cuda->api);
         pthread_mutex_destroy(&cuda->mutex);
-        pthread_cond_destroy(&cuda->idle);
-        pthread_cond_destroy(&cuda->ended);
+        pthread_cond_destroy(&cuda->changed);
         free(cuda);
         return NULL;
 }

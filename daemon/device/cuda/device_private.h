@@ -26,19 +26,25 @@ struct cuda {
         struct cuda_settings settings;
         void *ring;
         uint64_t ring_bytes, ring_slot;
-        unsigned *ring_pinned; /* enum ring_pinned, atomic */
-        pthread_t thread;      /* destroys idle contexts */
-        bool joined;           /* the thread has ended */
-        pthread_mutex_t mutex; /* guards what follows, and the contexts' states */
-        pthread_cond_t idle;   /* a context has become idle, or the thread is to stop */
-        pthread_cond_t ended;  /* stopped is true */
+        unsigned *ring_pinned;  /* enum ring_pinned, atomic */
+        pthread_t thread;       /* destroys idle contexts */
+        bool joined;            /* the thread has ended */
+        pthread_mutex_t mutex;  /* guards what follows, and the contexts' states. No CUDA call is made with it held */
+        pthread_cond_t changed; /* a state, or one of the next two */
         bool stopping, stopped;
         struct cuda_device *devices;
-        struct cuda_device *pinned_by; /* whose context pins the ring; NULL: none */
-        unsigned contexts;             /* that exist */
+        struct cuda_device *pinned_by; /* whose context pins the ring, or is about to; NULL: none */
+        unsigned contexts;             /* that are not CONTEXT_NONE */
 };
 
-enum context_state { CONTEXT_NONE, CONTEXT_HELD, CONTEXT_IDLE, CONTEXT_STATES };
+enum context_state {
+        CONTEXT_NONE,
+        CONTEXT_CREATING, /* by a thread that is to hold it, which registers the ring, too */
+        CONTEXT_HELD,
+        CONTEXT_IDLE,
+        CONTEXT_DESTROYING, /* by the thread for idle contexts */
+        CONTEXT_STATES
+};
 
 struct cuda_device {
         struct device device;
@@ -93,6 +99,8 @@ int cuda_contexts_init(struct cuda *cuda); /* 0, or an errno: the thread cannot 
 /* Makes the device current in this thread and keeps its context from being destroyed. Fails on a lost device. */
 int cuda_context_hold(struct cuda_device *d, struct error *error);
 void cuda_context_release(struct cuda_device *d);
+/* Holds the context if it is the one of this epoch, without making it current; false: it has been destroyed. */
+bool cuda_context_hold_epoch(struct cuda_device *d, unsigned epoch);
 
 uint64_t cuda_ceiling(struct device *device); /* device_ops: see device.h */
 

@@ -222,14 +222,12 @@ enum cuda_error cudaHostRegister(void *pointer, size_t size, unsigned flags)
 {
         int gpu = runtime_gpu();
         ENTER(cudaHostRegister, gpu);
-        bool portable = (flags & CUDA_HOST_REGISTER_PORTABLE) != 0;
-        return runtime_result(pointer && size > 0 ? streams_register(pointer, size, gpu, portable) : E_VALUE);
+        return runtime_result(pointer && size > 0 ? streams_register(pointer, size, gpu, flags) : E_VALUE);
 }
 
 enum cuda_error cudaHostUnregister(void *pointer)
 {
         int gpu = runtime_gpu();
         ENTER(cudaHostUnregister, gpu);
-        streams_await_unpins(gpu);
         return runtime_result(streams_unregister(pointer));
 }

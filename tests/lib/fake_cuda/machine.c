@@ -105,6 +105,7 @@ static void begin(void)
                 .integrated = number("FAKECUDA_INTEGRATED", 0) != 0,
                 .vmm = number("FAKECUDA_VMM", 1) != 0,
                 .read_only = (int)number("FAKECUDA_READ_ONLY", 0),
+                .register_read_only = (int)number("FAKECUDA_REGISTER_READ_ONLY", 0),
                 .damage = number("FAKECUDA_DAMAGE", 0) != 0,
                 .host_pointers = number("FAKECUDA_HOST_POINTERS", 1) != 0,
         };
@@ -171,6 +172,21 @@ static int failure(const char *call, int gpu)
         return error;
 }
 
+static bool hangs(const char *call, int gpu)
+{
+        return gpu >= 0 && (state->hang_gpus >> gpu & 1) != 0 && strcmp(call, state->hang_call) == 0;
+}
+
+static void hang(const char *call, int gpu)
+{
+        if (!hangs(call, gpu))
+                return;
+        state->hung++;
+        while (hangs(call, gpu))
+                nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+        state->hung--;
+}
+
 int fake_enter(const char *call, int gpu)
 {
         pthread_once(&once, begin);
@@ -179,6 +195,7 @@ int fake_enter(const char *call, int gpu)
                         state->after_fork++;
                 return E_UNINITIALISED;
         }
+        hang(call, gpu);
         pthread_mutex_lock(&fake_lock);
         int error = failure(call, gpu);
         pthread_mutex_unlock(&fake_lock);

@@ -42,7 +42,8 @@ struct fake_settings {
         uint64_t memory, others;
         uint64_t largest; /* largest free piece in bytes; larger allocations fail */
         uint64_t event_ns;
-        int read_only; /* error */
+        int read_only;          /* error */
+        int register_read_only; /* error */
         bool integrated, vmm, damage, host_pointers;
         char name[128];
 };

@@ -29,9 +29,8 @@ int runtime_gpu_without_context(void);
 void streams_finish(int gpu); /* carries out everything on a GPU, as cudaFree() does */
 void streams_reset(int gpu);
 void streams_touch(const void *host, size_t size, int gpu); /* counts copies from or to memory that is not registered */
-int streams_register(const void *pointer, size_t size, int gpu, bool portable);
+int streams_register(const void *pointer, size_t size, int gpu, unsigned flags);
 int streams_unregister(const void *pointer);
-void streams_await_unpins(int gpu);  /* while a test blocks them */
 void streams_await_release(int gpu); /* while a test blocks its events: for synchronous copies */
 
 #endif

@@ -13,6 +13,7 @@
  *   FAKECUDA_INTEGRATED=1      the GPUs share the host's memory
  *   FAKECUDA_VMM=0             no virtual memory management
  *   FAKECUDA_READ_ONLY=801     mapping memory for reading alone answers this error (0)
+ *   FAKECUDA_REGISTER_READ_ONLY=801   registering host memory for reading alone answers this error (0)
  *   FAKECUDA_HOST_POINTERS=0   registered host memory has other addresses on the GPU, as under WSL
  *   FAKECUDA_FAIL=call:n:error[:gpu],...     the nth call returns error; n = 0: each call
  *   FAKECUDA_STICKY=call:n:error[:gpu],...   from the nth call on, each call on its GPU does
@@ -40,10 +41,12 @@ struct fake_state {
         _Atomic uint32_t hold;              /* while set, no event fires and cudaMemcpy does not return */
         _Atomic uint32_t held[FAKE_GPUS];   /* the same, for one GPU */
         _Atomic uint32_t broken[FAKE_GPUS]; /* the error that each call on a GPU returns */
-        _Atomic uint32_t unpins[FAKE_GPUS]; /* while set, cudaHostUnregister does not return */
         /* One failure, armed while processes run: the nth call of that name in all of them, once. */
         char fail_call[48];
         _Atomic uint32_t fail_nth, fail_error, fail_seen; /* nth 0: none; the call has failed when seen >= nth */
+        /* One call that hangs: while hang_gpus has a GPU's bit, the call of that name does not return on it. */
+        char hang_call[48];
+        _Atomic uint32_t hang_gpus, hung; /* hung: calls that hang now */
         /* counted over all processes */
         _Atomic uint32_t contexts[FAKE_GPUS]; /* created so far */
         _Atomic uint32_t pageable;            /* the runtime's copies from or to memory that is not registered */
@@ -77,6 +80,19 @@ static inline void fake_arm(struct fake_state *state, const char *call, uint32_t
         state->fail_error = error;
         state->fail_seen = 0;
         state->fail_nth = nth;
+}
+
+/* This call hangs on this GPU from now on, until fake_unhang(). */
+static inline void fake_hang(struct fake_state *state, const char *call, int gpu)
+{
+        state->hang_gpus = 0;
+        snprintf(state->hang_call, sizeof(state->hang_call), "%s", call);
+        state->hang_gpus = 1u << gpu;
+}
+
+static inline void fake_unhang(struct fake_state *state)
+{
+        state->hang_gpus = 0;
 }
 
 /* Disarms it; returns whether the call has failed. */

@@ -10,6 +10,7 @@
  */
 #include "tests/lib/fake_cuda/runtime.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -28,6 +29,7 @@ struct CUstream_st {
         struct CUstream_st *next;
         struct op *first, **last;
         int gpu;
+        bool destroyed; /* listed all the same, so that a later use is found */
 };
 
 struct CUevent_st {
@@ -36,15 +38,20 @@ struct CUevent_st {
         struct CUstream_st *stream;
         int gpu;
         bool blocking;
+        bool destroyed; /* likewise */
 };
 
 struct host_range {
         struct host_range *next;
         const char *base;
         size_t size;
-        int gpu;       /* of the context that registered it; its end unregisters it */
-        bool portable; /* portable: pinned for all contexts */
+        int gpu; /* of the context that registered it; its end unregisters it */
+        unsigned flags;
 };
+
+/* Flags of cudaHostRegister() that the daemon does not use. */
+#define MAPPED 0x02u
+#define READ_ONLY 0x08u
 
 static struct CUstream_st *streams;
 static struct CUevent_st *events;
@@ -57,7 +64,7 @@ static bool is_pinned(const void *pointer, size_t size, int gpu)
         const char *p = pointer;
         for (struct host_range *r = pinned; r; r = r->next)
                 if (p >= r->base && p < r->base + r->size && size <= r->size - (size_t)(p - r->base))
-                        return r->portable || r->gpu == gpu;
+                        return (r->flags & CUDA_HOST_REGISTER_PORTABLE) != 0 || r->gpu == gpu;
         return false;
 }
 
@@ -69,17 +76,57 @@ void streams_touch(const void *host, size_t size, int gpu)
         pthread_mutex_unlock(&fake_lock);
 }
 
-int streams_register(const void *pointer, size_t size, int gpu, bool portable)
+/* Whether the process may write to all of it. */
+static bool is_writable(const char *begin, const char *end)
+{
+        char line[4352], mode[5];
+        uintptr_t from, to, at = (uintptr_t)begin;
+        FILE *maps = fopen("/proc/self/maps", "re");
+        while (maps && at < (uintptr_t)end && fgets(line, sizeof(line), maps))
+                if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %4s", &from, &to, mode) == 3 && from <= at && at < to) {
+                        if (mode[1] != 'w')
+                                break;
+                        at = to;
+                }
+        if (maps)
+                fclose(maps);
+        return at >= (uintptr_t)end;
+}
+
+/* The GPU writes to pinned memory, unless it is registered for reading alone, which not every GPU supports. */
+static int check_flags(const char *p, size_t size, unsigned flags)
+{
+        const unsigned known = CUDA_HOST_REGISTER_PORTABLE | MAPPED | READ_ONLY;
+        if ((flags & ~known) != 0)
+                return E_VALUE;
+        if ((flags & READ_ONLY) != 0)
+                return fake_settings()->register_read_only;
+        return is_writable(p, p + size) ? E_OK : E_VALUE;
+}
+
+/* No range for reading alone is in it. */
+static bool may_be_written(const void *pointer, size_t size)
 {
         const char *p = pointer;
-        int error = E_OK;
+        for (struct host_range *r = pinned; r; r = r->next)
+                if ((r->flags & READ_ONLY) != 0 && p < r->base + r->size && r->base < p + size)
+                        return false;
+        return true;
+}
+
+int streams_register(const void *pointer, size_t size, int gpu, unsigned flags)
+{
+        const char *p = pointer;
+        int error = check_flags(p, size, flags);
+        if (error)
+                return error;
         pthread_mutex_lock(&fake_lock);
         for (struct host_range *r = pinned; r; r = r->next)
                 if (p < r->base + r->size && r->base < p + size)
                         error = E_REGISTERED;
         struct host_range *r = error ? NULL : calloc(1, sizeof(*r));
         if (r) {
-                *r = (struct host_range){.next = pinned, .base = p, .size = size, .gpu = gpu, .portable = portable};
+                *r = (struct host_range){.next = pinned, .base = p, .size = size, .gpu = gpu, .flags = flags};
                 pinned = r;
                 fake_resources()->registered++;
                 fake_state()->registrations++;
@@ -116,6 +163,15 @@ int streams_unregister(const void *pointer)
 }
 
 /* ---- streams, under the lock ---- */
+
+/* CUDA would crash, or use another's stream. */
+static void require_live(const char *call, bool destroyed)
+{
+        if (!destroyed)
+                return;
+        fprintf(stderr, "fake CUDA: %s with a stream or an event that was destroyed\n", call);
+        abort();
+}
 
 static bool is_held(int gpu)
 {
@@ -186,24 +242,17 @@ static int outcome(int gpu)
 
 static void remove_stream(struct CUstream_st *s)
 {
-        struct CUstream_st **at = &streams;
-        while (*at != s)
-                at = &(*at)->next;
-        *at = s->next;
+        s->destroyed = true;
         fake_resources()->streams--;
-        free(s);
 }
 
 static void remove_event(struct CUevent_st *e)
 {
-        struct CUevent_st **at = &events;
-        while (*at != e)
-                at = &(*at)->next;
-        *at = e->next;
         if (e->mark)
                 e->mark->event = NULL;
+        e->mark = NULL;
+        e->destroyed = true;
         fake_resources()->events--;
-        free(e);
 }
 
 /* Releases the lock for a moment, in waits of any length. */
@@ -212,14 +261,6 @@ static void breathe(void)
         pthread_mutex_unlock(&fake_lock);
         nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
         pthread_mutex_lock(&fake_lock);
-}
-
-void streams_await_unpins(int gpu)
-{
-        pthread_mutex_lock(&fake_lock);
-        while (gpu >= 0 && fake_state()->unpins[gpu] != 0)
-                breathe();
-        pthread_mutex_unlock(&fake_lock);
 }
 
 void streams_await_release(int gpu)
@@ -250,19 +291,16 @@ void streams_finish(int gpu)
 void streams_reset(int gpu)
 {
         pthread_mutex_lock(&fake_lock);
-        for (struct CUstream_st *s = streams, *next; s; s = next) {
-                next = s->next;
-                if (s->gpu != gpu)
+        for (struct CUstream_st *s = streams; s; s = s->next) {
+                if (s->gpu != gpu || s->destroyed)
                         continue;
                 while (s->first)
                         carry_out(s);
                 remove_stream(s);
         }
-        for (struct CUevent_st *e = events, *next; e; e = next) {
-                next = e->next;
-                if (e->gpu == gpu)
+        for (struct CUevent_st *e = events; e; e = e->next)
+                if (e->gpu == gpu && !e->destroyed)
                         remove_event(e);
-        }
         for (struct host_range **at = &pinned; *at;)
                 if ((*at)->gpu == gpu)
                         unpin(at);
@@ -295,6 +333,7 @@ enum cuda_error cudaStreamSynchronize(struct CUstream_st *stream)
 {
         if (!stream)
                 return runtime_result(E_HANDLE);
+        require_live("cudaStreamSynchronize", stream->destroyed);
         ENTER(cudaStreamSynchronize, stream->gpu);
         pthread_mutex_lock(&fake_lock);
         while (!finish(stream))
@@ -309,6 +348,7 @@ enum cuda_error cudaStreamDestroy(struct CUstream_st *stream)
 {
         if (!stream)
                 return runtime_result(E_HANDLE);
+        require_live("cudaStreamDestroy", stream->destroyed);
         ENTER(cudaStreamDestroy, stream->gpu);
         pthread_mutex_lock(&fake_lock);
         while (stream->first)
@@ -326,7 +366,9 @@ static int copy(void *to, const void *from, size_t size, bool to_host, struct CU
         pthread_mutex_lock(&fake_lock);
         if (!is_pinned(host, size, stream->gpu))
                 fake_state()->pageable++;
-        int error = append(stream, (struct op){.to = to, .from = from, .size = size, .to_host = to_host});
+        int error = to_host && !may_be_written(host, size) ? E_VALUE : E_OK;
+        if (error == E_OK)
+                error = append(stream, (struct op){.to = to, .from = from, .size = size, .to_host = to_host});
         pthread_mutex_unlock(&fake_lock);
         return error;
 }
@@ -336,6 +378,7 @@ enum cuda_error cudaMemcpyAsync(void *to, const void *from, size_t size, enum cu
 {
         if (!stream)
                 return runtime_result(E_HANDLE);
+        require_live("cudaMemcpyAsync", stream->destroyed);
         ENTER(cudaMemcpyAsync, stream->gpu);
         fake_state()->copies++;
         return runtime_result(copy(to, from, size, kind == CUDA_COPY_DEVICE_TO_HOST, stream));
@@ -356,6 +399,7 @@ static enum cuda_error batch(void *const *to, const void *const *from, const siz
 {
         if (!stream)
                 return runtime_result(E_HANDLE);
+        require_live("cudaMemcpyBatchAsync", stream->destroyed);
         ENTER(cudaMemcpyBatchAsync, stream->gpu);
         if (n == 0 || attributes->order != CUDA_BATCH_STREAM_ORDER)
                 return runtime_result(E_VALUE);
@@ -411,6 +455,7 @@ enum cuda_error cudaEventRecord(struct CUevent_st *event, struct CUstream_st *st
 {
         if (!event || !stream)
                 return runtime_result(E_HANDLE);
+        require_live("cudaEventRecord", event->destroyed || stream->destroyed);
         ENTER(cudaEventRecord, stream->gpu);
         if (event->gpu != stream->gpu)
                 return runtime_result(E_HANDLE);
@@ -427,6 +472,7 @@ enum cuda_error cudaEventQuery(struct CUevent_st *event)
 {
         if (!event)
                 return runtime_result(E_HANDLE);
+        require_live("cudaEventQuery", event->destroyed);
         ENTER(cudaEventQuery, event->gpu);
         pthread_mutex_lock(&fake_lock);
         error = event_fired(event) ? outcome(event->gpu) : E_NOT_READY;
@@ -438,6 +484,7 @@ enum cuda_error cudaEventSynchronize(struct CUevent_st *event)
 {
         if (!event)
                 return runtime_result(E_HANDLE);
+        require_live("cudaEventSynchronize", event->destroyed);
         ENTER(cudaEventSynchronize, event->gpu);
         if (!event->blocking) /* CUDA would spin: such an event must be polled */
                 return runtime_result(E_VALUE);
@@ -453,6 +500,7 @@ enum cuda_error cudaEventDestroy(struct CUevent_st *event)
 {
         if (!event)
                 return runtime_result(E_HANDLE);
+        require_live("cudaEventDestroy", event->destroyed);
         ENTER(cudaEventDestroy, event->gpu);
         pthread_mutex_lock(&fake_lock);
         remove_event(event);
