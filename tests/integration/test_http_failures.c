@@ -143,6 +143,50 @@ START_TEST(a_losing_hedge_leaks_nothing)
 }
 END_TEST
 
+/* A daemon with a request for each block, four at a time. It waits for a minute before it gives a request up. */
+static streamer_client *begin_with_single_blocks(struct daemon *d, const char *name)
+{
+        const char *config = suite_file("single.yaml", "io: {block_size: 1MiB, concurrency: 4}\n"
+                                                       "http: {stall: 60s, threads: 2, request_max: 1MiB}\n");
+        daemon_init(d, suite_path("%s", name));
+        daemon_start(d, (const char *const[]){"--device", "host=64MiB", "--root", fixture_root(), "--log-level",
+                                              "debug", "--config", config, NULL});
+        return client_open(d);
+}
+
+static void end_with_single_blocks(struct daemon *d, streamer_client *c)
+{
+        client_equals(c, "m", model);
+        streamer_close(c);
+        ck_assert_int_eq(daemon_stop(d), 0);
+}
+
+/* These are as many as may be in flight. They are never answered; each is repeated once. */
+START_TEST(requests_that_are_not_answered_are_repeated)
+{
+        struct daemon d;
+        streamer_client *c = begin_with_single_blocks(&d, "silent");
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_HOLD, .nth = 3, .count = 4});
+        client_load(c, through("/m.safetensors"), "m");
+        ck_assert_uint_eq(proxy_faults(&proxy), 4);
+        ck_assert_uint_le(proxy_seen(&proxy, PROXY_BLOCKS), 2 * (BLOCKS + 1));
+        proxy_release(&proxy);
+        end_with_single_blocks(&d, c);
+}
+END_TEST
+
+/* The first requests are answered at once, the others after a second and a half. */
+START_TEST(a_server_that_becomes_slow_gets_twice_the_requests_at_most)
+{
+        struct daemon d;
+        streamer_client *c = begin_with_single_blocks(&d, "slow");
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_LATENCY, .nth = 3, .count = 100, .ms = 1500});
+        client_load(c, through("/m.safetensors"), "m");
+        ck_assert_uint_le(proxy_seen(&proxy, PROXY_BLOCKS), 2 * (BLOCKS + 1));
+        end_with_single_blocks(&d, c);
+}
+END_TEST
+
 /* A daemon with at most four ranges in flight. With more, the number before the first slow-down reply depends on the
  * time that the server takes to answer. */
 static streamer_client *begin_with_four_ranges(struct daemon *d, const char *name)
@@ -405,6 +449,8 @@ int main(void)
         tcase_add_test(t, a_slow_down_reply_delays_further_requests);
         tcase_add_test(t, a_straggler_at_the_end_gets_a_hedge);
         tcase_add_test(t, a_losing_hedge_leaks_nothing);
+        tcase_add_test(t, requests_that_are_not_answered_are_repeated);
+        tcase_add_test(t, a_server_that_becomes_slow_gets_twice_the_requests_at_most);
         LOOP(t, a_permanent_error_fails_the_load_with_its_name, lasting);
         tcase_add_test(t, a_replaced_object_is_noticed);
         tcase_add_test(t, a_dead_server_does_not_delay_other_loads);

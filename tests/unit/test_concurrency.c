@@ -285,6 +285,33 @@ START_TEST(a_straggler_takes_three_times_as_long_as_others)
 }
 END_TEST
 
+START_TEST(a_request_is_silent_after_three_times_the_usual_answer)
+{
+        struct concurrency pace;
+        concurrency_init(&pace, 64, SECOND);
+        ck_assert_uint_eq(concurrency_silence(&pace), 2 * SECOND);
+        concurrency_answered(&pace, SECOND / 1000);
+        ck_assert_uint_eq(concurrency_silence(&pace), SECOND / 2);
+        concurrency_init(&pace, 64, SECOND);
+        concurrency_answered(&pace, SECOND);
+        ck_assert_uint_eq(concurrency_silence(&pace), 3 * SECOND);
+}
+END_TEST
+
+/* One in a hundred changes nothing; a server that has become slow is known to be so. */
+START_TEST(a_late_answer_hardly_counts_as_usual)
+{
+        struct concurrency pace;
+        concurrency_init(&pace, 64, SECOND);
+        concurrency_answered(&pace, SECOND / 1000);
+        concurrency_answered(&pace, 2 * SECOND);
+        ck_assert_uint_eq(concurrency_silence(&pace), SECOND / 2);
+        for (int i = 0; i < 50; i++)
+                concurrency_answered(&pace, 2 * SECOND);
+        ck_assert_uint_gt(concurrency_silence(&pace), 5 * SECOND);
+}
+END_TEST
+
 int main(void)
 {
         suite_begin("concurrency");
@@ -304,5 +331,7 @@ int main(void)
         tcase_add_test(t, after_a_slow_down_concurrency_grows_by_one_then_as_before);
         tcase_add_test(t, after_another_slow_down_concurrency_grows_by_one_again);
         tcase_add_test(t, a_straggler_takes_three_times_as_long_as_others);
+        tcase_add_test(t, a_request_is_silent_after_three_times_the_usual_answer);
+        tcase_add_test(t, a_late_answer_hardly_counts_as_usual);
         return suite_run();
 }

@@ -143,6 +143,25 @@ START_TEST(a_thread_checks_again_with_each_sample)
 }
 END_TEST
 
+/* ---- silent requests ---- */
+
+START_TEST(four_silent_requests_are_repeated_at_a_time)
+{
+        for (int i = 0; i < 4; i++)
+                ck_assert(http_try_repeat(&bare, &job));
+        ck_assert(!http_try_repeat(&bare, &job));
+        http_repeat_over(&bare, &job);
+        ck_assert(http_try_repeat(&bare, &job));
+}
+END_TEST
+
+START_TEST(no_request_is_repeated_while_unstarted_blocks_remain)
+{
+        job.next = plan.n_blocks - 1;
+        ck_assert(!http_try_repeat(&bare, &job));
+}
+END_TEST
+
 /* ---- repeated bytes ---- */
 
 START_TEST(bytes_that_find_no_block_do_not_count_yet)
@@ -173,5 +192,7 @@ int main(void)
         tcase_add_test(t, a_slow_block_is_late_if_no_other_delays_it);
         tcase_add_test(t, no_block_is_late_while_unstarted_blocks_remain);
         tcase_add_test(t, a_thread_checks_again_with_each_sample);
+        tcase_add_test(t, four_silent_requests_are_repeated_at_a_time);
+        tcase_add_test(t, no_request_is_repeated_while_unstarted_blocks_remain);
         return suite_run();
 }

@@ -323,6 +323,22 @@ START_TEST(of_several_weights_the_last_one_counts)
 }
 END_TEST
 
+/* As many again as the limit, not more. */
+START_TEST(tickets_of_silent_requests_leave_the_limit)
+{
+        reader_start(&turns, &near.job);
+        near.job.limit = 1;
+        ck_assert_ptr_eq(take(NEAR), &near.job);
+        ck_assert_ptr_null(take(NEAR));
+        near.job.silent = 1;
+        ck_assert_ptr_eq(take(NEAR), &near.job);
+        ck_assert_ptr_null(take(NEAR));
+        near.job.silent = 2;
+        ck_assert_ptr_null(take(NEAR));
+        near.job.silent = 0;
+}
+END_TEST
+
 static unsigned woken[READ_ENGINES];
 
 static void count_files(struct reader *bare, bool all)
@@ -403,6 +419,7 @@ int main(void)
         tcase_add_test(t, a_job_that_is_stopped_at_once_ends_without_a_block);
         tcase_add_test(t, of_several_weights_the_last_one_counts);
         tcase_add_test(t, a_changed_weight_wakes_the_threads_of_every_engine);
+        tcase_add_test(t, tickets_of_silent_requests_leave_the_limit);
         tcase_add_test(t, an_expected_load_that_arrives_ends_the_wait);
         tcase_add_test(t, usage_is_read_without_the_lock);
         return suite_run();

@@ -60,6 +60,16 @@ uint64_t http_transfer_answered_ns(const struct http_transfer *t)
         return answered_us > asked_us ? (uint64_t)(answered_us - asked_us) * 1000 : 0;
 }
 
+uint64_t http_transfer_silent_ns(const struct http_transfer *t, uint64_t now)
+{
+        curl_off_t sent_us = 0;
+        if (!t->in_multi || t->paused ||
+            curl_easy_getinfo(t->easy, CURLINFO_PRETRANSFER_TIME_T, &sent_us) != CURLE_OK || sent_us <= 0)
+                return 0;
+        uint64_t since = t->moved_ns + (t->answer.status == 0 ? (uint64_t)sent_us * 1000 : 0);
+        return now > since ? now - since : 0;
+}
+
 /* ---- received headers ---- */
 
 static void wrong_range(struct http_transfer *t, const char *what, const char *value)

@@ -85,6 +85,9 @@ void http_loop_remove(struct http_loop *loop, struct http_transfer *t); /* no do
 void http_transfer_resume(struct http_transfer *t);
 /* From the request to the first byte of the answer; from accept() on. */
 uint64_t http_transfer_answered_ns(const struct http_transfer *t);
+/* How long it has received no byte, since the request was sent. 0: it is paused, or the request is not sent yet, which
+ * has a timeout of its own. */
+uint64_t http_transfer_silent_ns(const struct http_transfer *t, uint64_t now);
 /* Waits for something to do, timeout_ms at most, and does it. */
 void http_loop_run(struct http_loop *loop, unsigned timeout_ms);
 /* From any thread: ends the waiting. */

@@ -223,7 +223,7 @@ void reader_start(struct reader *reader, struct read_job *job)
         job->next = 0;
         job->run_most = job->run_parts = 1;
         job->split_from = SIZE_MAX;
-        job->in_flight = job->copying = job->busy = job->slots = job->stalled = job->held = 0;
+        job->in_flight = job->copying = job->busy = job->slots = job->stalled = job->held = job->silent = 0;
         job->quiet = false;
         job->stopped = job->over = job->failed = false;
         job->begun_ns = now_ns();

@@ -97,7 +97,8 @@ struct read_job {
         unsigned busy;               /* places of the engine that it takes, without hanging threads */
         unsigned slots;
         unsigned stalled;   /* atomic, for readers without the lock */
-        unsigned limit;     /* of tickets that are not copied; the engine's to change */
+        unsigned silent;    /* tickets whose request receives no byte; the engine's to change */
+        unsigned limit;     /* of tickets that are neither copied nor silent; the engine's to change */
         size_t run_most;    /* blocks of one run, likewise; 1 for engines that take single blocks */
         unsigned run_parts; /* the largest limit that there will be */
         size_t split_from;  /* runs of so many blocks are worth splitting, likewise */

@@ -96,11 +96,18 @@ static bool slot_for(const struct reader *reader, struct read_job *job, size_t b
         return false;
 }
 
+/* Tickets that count against the limit. A server that answers none gets twice as many requests at most. */
+static unsigned receiving(const struct read_job *job)
+{
+        unsigned silent = job->silent < job->limit ? job->silent : job->limit;
+        return job->in_flight - job->copying - silent;
+}
+
 /* What is copied has been read: it holds its slot, and no place. One whose reads hang would have the next
  * thread hang, too. */
 static bool may_take(const struct reader *reader, struct read_job *job)
 {
-        if (!has_blocks(job) || job->stalled > 0 || job->in_flight - job->copying >= job->limit)
+        if (!has_blocks(job) || job->stalled > 0 || receiving(job) >= job->limit)
                 return false;
         const struct engine *engine = &reader->engines[job->engine];
         unsigned most = heaviest(reader, job);

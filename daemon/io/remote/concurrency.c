@@ -17,6 +17,9 @@
 #define PROBE_AGAIN 8u /* windows at the best, before more is tried again */
 #define STRAGGLER_TIMES 3u
 #define STRAGGLER_LEAST (SECOND / 2)
+#define SILENCE_UNKNOWN (2 * SECOND) /* before the first answer */
+#define ANSWER_LEAST (SECOND / 1000)
+#define ANSWER_OUTLIER 4u /* a late answer counts as so many times the usual one at most */
 /* Cutting a request short costs a connection and another request, and so throughput of a store that is short of
  * processors: splitting what would have arrived soon slowed loads from Swift by a third. */
 #define WORTH_A_REQUEST SECOND
@@ -50,6 +53,13 @@ void concurrency_answered(struct concurrency *c, uint64_t after_ns)
                 c->best = c->most;
         }
         c->answered = true;
+        if (after_ns < ANSWER_LEAST)
+                after_ns = ANSWER_LEAST;
+        if (c->answer_ns > 0) {
+                uint64_t most = c->answer_ns * ANSWER_OUTLIER;
+                after_ns = c->answer_ns - c->answer_ns / 8 + (after_ns < most ? after_ns : most) / 8;
+        }
+        c->answer_ns = after_ns;
 }
 
 static uint64_t rate_of(uint64_t bytes, uint64_t ns)
@@ -129,5 +139,13 @@ uint64_t concurrency_straggler(const struct concurrency *c)
         uint64_t after = c->block_ns * STRAGGLER_TIMES;
         if (c->block_ns == 0)
                 return 0;
+        return after > STRAGGLER_LEAST ? after : STRAGGLER_LEAST;
+}
+
+uint64_t concurrency_silence(const struct concurrency *c)
+{
+        uint64_t after = c->answer_ns * STRAGGLER_TIMES;
+        if (c->answer_ns == 0)
+                return SILENCE_UNKNOWN;
         return after > STRAGGLER_LEAST ? after : STRAGGLER_LEAST;
 }

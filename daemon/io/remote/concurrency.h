@@ -37,6 +37,7 @@ struct concurrency {
         uint64_t slowed_ns; /* when it was last halved; 0: never */
         unsigned calm;      /* windows in which it still grows by one */
         uint64_t block_ns;  /* time of a block, smoothed; 0: none has landed */
+        uint64_t answer_ns; /* from a request to its first byte, smoothed; 0: none has been answered */
         /* The throughput, by samples: */
         uint64_t first_ns, first_bytes; /* the first; 0: none yet */
         uint64_t sample_ns, sample_bytes;
@@ -56,5 +57,7 @@ void concurrency_add_block(struct concurrency *c, uint64_t bytes, uint64_t took_
 void concurrency_slow_down(struct concurrency *c, uint64_t now);
 /* A block that takes longer is a straggler. 0: unknown yet. */
 uint64_t concurrency_straggler(const struct concurrency *c);
+/* A request that receives no byte for longer is silent. */
+uint64_t concurrency_silence(const struct concurrency *c);
 
 #endif

@@ -19,6 +19,7 @@
 #define PLACES 32u /* ranges of one thread, at least */
 #define COPY_TICK_MS 2u
 #define COPIES 256u    /* slots of one thread that are being copied to devices; with more, many GiB, it waits for one */
+#define REPEATS 4u     /* of one load at a time */
 #define IDLE_MS 15000u /* then connections are closed, and handles freed */
 
 static void http_wake(struct reader *reader, bool all)
@@ -86,6 +87,40 @@ bool http_block_late_locked(struct http_thread *self, struct read_job *job, uint
         bool late = after > 0 && now - since_ns > after;
         return late && job->next == job->plan->n_blocks && !concurrency_is_saturated(&own->concurrency) &&
                may_request(own);
+}
+
+bool http_is_silent(struct http_thread *self, struct read_job *job, uint64_t silent_ns)
+{
+        reader_lock(self->base.reader);
+        bool silent = silent_ns > concurrency_silence(&http_job(job)->concurrency);
+        reader_unlock(self->base.reader);
+        return silent;
+}
+
+void http_count_silent(struct reader *reader, struct read_job *job, bool silent)
+{
+        reader_lock(reader);
+        job->silent += silent ? 1u : -1u;
+        if (silent)
+                http_wake(reader, true);
+        reader_unlock(reader);
+}
+
+bool http_try_repeat(struct reader *reader, struct read_job *job)
+{
+        struct http_job *own = http_job(job);
+        reader_lock(reader);
+        bool may = job->next == job->plan->n_blocks && own->repeats < REPEATS;
+        own->repeats += may;
+        reader_unlock(reader);
+        return may;
+}
+
+void http_repeat_over(struct reader *reader, struct read_job *job)
+{
+        reader_lock(reader);
+        http_job(job)->repeats--;
+        reader_unlock(reader);
 }
 
 void http_answered(struct http_thread *self, struct read_job *job, uint64_t after_ns)

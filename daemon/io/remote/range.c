@@ -10,6 +10,9 @@
  * Bytes received before a failure stay: each answer is checked to be of the same version. The reader may shorten a run
  * that is in flight, to give its second half to an idle thread; the connection is then closed at the new end.
  *
+ * A silent range, which receives no byte for several times the usual time of an answer, does not count against the
+ * limit of its load. Once no block is left to take it is requested again, once, and its first request is cancelled.
+ *
  * A straggler near the end of a load, when no block is left to take and the throughput has fallen (concurrency.h),
  * first passes the rest of its run to another request; its last block gets a hedge: a second request over another
  * connection, into a slot of its own. The request that completes first wins; a hedge's bytes are copied to their
@@ -58,6 +61,7 @@ static struct range *range_new(struct http_thread *self)
         }
         range->retry = (struct http_retry){.known = true};
         range->waiting = range->counted = range->has_block = false;
+        range->silent = range->repeated = range->repeating = false;
         return range;
 }
 
@@ -74,14 +78,30 @@ static void set_counted(struct range *range, bool counted)
         range->counted = counted;
 }
 
+static void set_silent(struct range *range, bool silent)
+{
+        if (range->silent != silent)
+                http_count_silent(range->thread->base.reader, range->run.job, silent);
+        range->silent = silent;
+}
+
+static void end_repeat(struct range *range)
+{
+        if (range->repeating)
+                http_repeat_over(range->thread->base.reader, range->run.job);
+        range->repeating = false;
+}
+
 static void attempt_cancel(struct attempt *a)
 {
         if (a->busy)
                 http_loop_remove(&a->range->thread->loop, &a->transfer);
         a->busy = false;
         drop_redirect(a);
-        if (a == &a->range->first)
+        if (a == &a->range->first) {
                 set_counted(a->range, false);
+                end_repeat(a->range);
+        }
 }
 
 static void hedge_free_slot(struct range *range)
@@ -113,6 +133,7 @@ static void range_fail(struct range *range, const struct error *error)
 {
         attempt_cancel(&range->first); /* before the block's memory is reused */
         attempt_cancel(&range->hedge);
+        set_silent(range, false);
         if (range->has_block)
                 reader_return_ticket(range->thread->base.reader, &range->ticket, error);
         range->has_block = false;
@@ -165,6 +186,7 @@ static size_t block_fill(struct range *range, const unsigned char *data, size_t 
 static void block_land(struct range *range)
 {
         struct ticket ticket = range->ticket;
+        set_silent(range, false);
         range->has_block = false;
         range->retry.made = 0; /* it made progress */
         http_block_done(range->thread, &ticket, range->to, now_ns() - range->begun_ns);
@@ -177,6 +199,8 @@ static enum http_outcome on_accept(struct http_transfer *t)
         struct attempt *a = container_of(t, struct attempt, transfer);
         const struct object *object = object_of(a->range);
         http_answered(a->range->thread, a->range->run.job, http_transfer_answered_ns(t));
+        if (a == &a->range->first)
+                end_repeat(a->range);
         if (remote_check_answer(object, &t->answer, &t->error) < 0)
                 return HTTP_FAILED;
         if (t->answer.ranged || t->request.len == object->version.size)
@@ -217,6 +241,7 @@ static void on_first_done(struct http_transfer *t, enum http_outcome outcome)
         struct range *range = a->range;
         a->busy = false;
         set_counted(range, false);
+        end_repeat(range);
         if (t->answer.redirect_url != NULL)
                 remote_set_redirect_url(object_of(range), t->answer.redirect_url);
         if (!range->has_block && run_over(range)) {
@@ -366,6 +391,22 @@ static void hedge_if_late(struct range *range, uint64_t now)
         attempt_start(&range->hedge, range->ticket.block->file_off, block_end(range->ticket.block));
 }
 
+/* False: it is not repeated. */
+static bool repeat_if_silent(struct range *range, uint64_t now)
+{
+        struct http_thread *self = range->thread;
+        uint64_t silent_ns = range->first.busy ? http_transfer_silent_ns(&range->first.transfer, now) : 0;
+        bool silent = silent_ns >= HTTP_TICK_MS * MS && http_is_silent(self, range->run.job, silent_ns);
+        set_silent(range, silent && range->has_block);
+        if (!silent || range->repeated || range->hedge.busy || !http_try_repeat(self->base.reader, range->run.job))
+                return false;
+        log_debug("no byte for %.1f s: requested again (%s)", (double)silent_ns / 1e9, object_of(range)->path);
+        attempt_cancel(&range->first);
+        range->repeated = range->repeating = true;
+        request_rest(range);
+        return true;
+}
+
 /* ---- all of a thread's ranges ---- */
 
 void ranges_end_stopped(struct http_thread *self)
@@ -409,7 +450,7 @@ unsigned ranges_tick(struct http_thread *self)
                         request_rest(range);
                 else if (range->waiting && range->retry.at_ns - now < next)
                         next = range->retry.at_ns - now;
-                else
+                else if (!repeat_if_silent(range, now))
                         hedge_if_late(range, now);
         }
         return (unsigned)((next + MS - 1) / MS);

@@ -60,6 +60,7 @@ struct http_job {
         uint64_t moved_ns; /* atomic: when a byte was last received */
         uint64_t received; /* atomic: bytes, including hedges */
         unsigned requests; /* of ranges: under way, and not paused */
+        unsigned repeats;  /* of silent ones, which have not been answered */
 };
 static inline struct http_job *http_job(const struct read_job *job)
 {
@@ -84,6 +85,13 @@ static inline void http_job_moved(struct http_job *job, uint64_t now, size_t n)
 /* With the lock held: the block that was requested at `since_ns` is late, no block is left to take, and the server has
  * capacity for more requests. */
 bool http_block_late_locked(struct http_thread *self, struct read_job *job, uint64_t since_ns, uint64_t now);
+/* A request receives no byte for too long. */
+bool http_is_silent(struct http_thread *self, struct read_job *job, uint64_t silent_ns);
+/* Counts a ticket as silent, or not any more: others may take its place. */
+void http_count_silent(struct reader *reader, struct read_job *job, bool silent);
+/* Counts the repeat of a silent request: false if blocks are left to take, or enough are repeated. */
+bool http_try_repeat(struct reader *reader, struct read_job *job);
+void http_repeat_over(struct reader *reader, struct read_job *job);
 /* A server began to answer, so long after the request. */
 void http_answered(struct http_thread *self, struct read_job *job, uint64_t after_ns);
 
@@ -104,14 +112,17 @@ struct range {
         unsigned char *hedge_slot;
         uint32_t file;
         struct http_retry retry;
-        bool waiting; /* for its next try */
-        bool counted; /* among its job's requests */
+        bool waiting;   /* for its next try */
+        bool counted;   /* among its job's requests */
+        bool repeated;  /* its request was silent, and has been made again */
+        bool repeating; /* the second request has no answer yet */
 
         /* The current block, if has_block: */
         bool has_block;
         struct ticket ticket;
         unsigned char *to;
         struct fill fill;
+        bool silent;       /* its ticket is counted so */
         uint64_t begun_ns; /* it, or the present try for it */
 };
 
