@@ -14,6 +14,7 @@ import json
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from ctypes import byref, c_uint64
 from typing import Any, TypeVar
@@ -89,6 +90,7 @@ class Client:
             log_once(f"the system's daemon is not used: {info.skipped.decode(errors='replace')}")
         self.fd: int = self._library.streamer_fd(self.pointer)
         self.listeners: set[Callable[[], None]] = set()  # called when the daemon has sent something
+        self.openings: list[weakref.ref[Handle]] = []  # operations that have no lease yet
 
     def check(self, code: int) -> None:
         if code != 0:

@@ -265,7 +265,7 @@ class Handle:
     it valid. Python may raise KeyboardInterrupt between any two steps: the owner exists before the handle, and its
     destructor is C code, which no signal interrupts."""
 
-    __slots__ = ("_capsule", "pointer")
+    __slots__ = ("__weakref__", "_capsule", "pointer")
 
     def __init__(self, kind: int) -> None:
         slot = c_void_p()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import time
+import weakref
 from collections.abc import Callable
 from ctypes import byref, c_char_p, pointer
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
@@ -50,6 +51,9 @@ Source = str | os.PathLike[str]
 
 # A load that the daemon does not admit yet is tried again after this time.
 RETRY_SECONDS = 0.05
+
+# Of one connection at once: fewer than limits.requests_per_client.
+OPENINGS = 32
 
 _BUDGET = "to give the daemon more, set STREAMERD_HOST_BUDGET (50%) and end it: streamerctl shutdown"
 
@@ -129,6 +133,10 @@ class Options(TypedDict, total=False):
     timeout: float | str | None  # "30s", or seconds; the load continues afterwards
     # A progress bar; None: on a terminal; or a function of the bytes done and in total, called while this waits.
     progress: bool | Callable[[int, int], None] | None
+
+
+def _is_under_way(op: Handle | None) -> bool:
+    return op is not None and library().streamer_op_wait(op.pointer, 0, None) == E_TIMEOUT
 
 
 class Request:
@@ -214,9 +222,17 @@ class Request:
         return connect(self._socket, self._autostart, self._deadline)
 
     def try_start(self) -> tuple[Client, Handle] | None:
-        """Connects, and starts to load and attach. None where the daemon has as many loads as it admits."""
+        """Connects, and starts to load and attach. None where the daemon has as many loads as it admits, or would not
+        read the request before others are answered (limits.requests_per_client)."""
+        client = self.connect()
+        if len(client.openings) >= OPENINGS:
+            client.openings = [op for op in client.openings if _is_under_way(op())]
+            if len(client.openings) >= OPENINGS and self.remaining() != 0:
+                return None
         try:
-            return self._start()
+            client, op = self._start()
+            client.openings.append(weakref.ref(op))
+            return client, op
         except LimitError as e:
             if not _OF_LOADS.search(str(e)) or self.remaining() == 0:
                 raise
@@ -235,6 +251,7 @@ class Request:
         if code == E_TIMEOUT:
             self._wait_on(op)
             return None
+        client.openings = [other for other in client.openings if other() is not op]
         if code != 0:
             self.bar.close()
         try:

@@ -30,13 +30,15 @@ def eventually(condition: Callable[[], Any], seconds: float = 20) -> Any:
 
 
 class Daemon:
-    """A daemon whose root is `folder`."""
+    """A daemon whose root is `folder`. `pages`: of 4 KiB, which every machine has and a private mapping can copy."""
 
-    def __init__(self, folder: Path, memory: str = "1GiB") -> None:
+    def __init__(self, folder: Path, memory: str = "1GiB", pages: str = "4k") -> None:
         self.socket = str(folder / "s")
         program = find_program("streamerd")
         assert program, "there is no streamerd program on PATH"
-        command = [program, "--socket", self.socket, "--device", f"host={memory}", "--root", str(folder)]
+        config = folder / "daemon.yaml"
+        config.write_text(f"devices: [{{device: host, budget: {memory}, pages: {pages}}}]\n")
+        command = [program, "--config", str(config), "--socket", self.socket, "--root", str(folder)]
         self.log = folder / "daemon.log"
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

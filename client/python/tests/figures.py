@@ -115,7 +115,7 @@ def main(folder: Path) -> None:
     rows = BYTES // TENSORS // 2 // 1024
     weights = torch.randn(rows, 1024).bfloat16()
     save_file({f"model.layers.{i}.weight": weights.clone() for i in range(TENSORS)}, path)
-    daemon = Daemon(folder, memory="3GiB")
+    daemon = Daemon(folder, memory="3GiB", pages="auto")
     try:
         daemon.ctl("load", str(path))
         pages = next(line for line in daemon.ctl("show", "figures").stdout.splitlines() if line.startswith("device"))

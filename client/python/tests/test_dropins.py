@@ -194,6 +194,7 @@ def test_more_files_than_the_daemon_loads_at_once(folder: Path, daemon: Daemon) 
     with streamerd.SafetensorsStreamer() as one, streamerd.SafetensorsStreamer() as other:
         one.stream_files(paths)
         other.stream_files(paths)
+        streamerd.open(paths[-1]).close()
         expected = {f"{i}.layer.{k}.weight" for i in range(150) for k in range(2)}
         for streamer in (one, other):
             found = [name for name, _ in streamer.get_tensors()]

@@ -122,8 +122,12 @@ def test_a_stopped_daemon_is_named_in_time(folder: Path, daemon: Daemon, monkeyp
         daemon.process.send_signal(18)
 
 
-def test_a_hundred_tasks_and_threads_open_at_once(folder: Path, daemon: Daemon) -> None:
+@pytest.mark.parametrize("openings", [2, 32])
+def test_a_hundred_tasks_and_threads_open_at_once(
+    folder: Path, daemon: Daemon, monkeypatch: pytest.MonkeyPatch, openings: int
+) -> None:
     """More than limits.loads_per_uid, each a load of its own."""
+    monkeypatch.setattr("streamerd._open.OPENINGS", openings)
     for i in range(100):
         write(folder / f"{i}.safetensors", small())
 

@@ -71,6 +71,7 @@ def test_a_write_to_a_torch_tensor_stays_in_the_process(file: Path, daemon: Daem
     with streamerd.open(file) as model, streamerd.open(file) as other:
         tensor = model["flat"]
         before = bits(tensor)
+        assert model.writable
         tensor.fill_(1)
         assert bits(model["flat"]) != before
         assert bits(other["flat"]) == before
@@ -86,6 +87,7 @@ def test_two_views_are_the_same_memory(file: Path) -> None:
 
 def test_shared_memory_is_one_copy(file: Path) -> None:
     with streamerd.open(file, shared=True) as model:
+        assert not model.writable
         address = model["flat"].data_ptr()
         lines = Path("/proc/self/maps").read_text().splitlines()
         ranges = [(*(int(end, 16) for end in line.split()[0].split("-")), line.split()[1]) for line in lines]
