@@ -184,7 +184,7 @@ export FUZZ_SECONDS SOAK_SECONDS CHECKER_STEPS CHECKER_SEED CHECKER_KIND CI
 #   include both kinds       model_checker
 ON_GPU := attach_while_loading changes_during_load cli cli_during_load crash_recovery desired_pending forced_unload \
 	generations http invalid_fields invalid_sources lifecycle old_kernel preload priorities protocol_violations \
-	residency scale sources http_round_trips
+	residency scale sources http_round_trips published
 CHECKS = $(TESTS) $(REPLAYS) $(ON_GPU:%=cuda=$(BUILD)/tests/integration/test_%)
 
 ## check        run all tests: unit, integration (also on fake GPUs), fuzz corpora, layers. ONLY="name name" selects

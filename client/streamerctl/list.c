@@ -164,6 +164,25 @@ static void show_stages(const json_t *stages)
                 putchar('\n');
 }
 
+/* Who has made it, and what it is found by. */
+static void show_published(const json_t *published)
+{
+        const char *name;
+        json_t *value;
+        if (!published)
+                return;
+        printf("published   by uid %" PRIu64 "\n", json_u64(published, "uid"));
+        show_line("base", json_str(published, "base"));
+        json_object_foreach(json_object_get(published, "key"), name, value)
+        {
+                fputs("key         ", stdout);
+                put_escaped(stdout, name);
+                putchar('=');
+                put_escaped(stdout, json_string_value(value));
+                putchar('\n');
+        }
+}
+
 static void show_model(const json_t *m, bool wide)
 {
         char text[HUMAN_MAX];
@@ -177,6 +196,7 @@ static void show_model(const json_t *m, bool wide)
                        human_time(text, json_u64(m, "retry_in_ns")));
         show_line("source", json_str(m, "source"));
         show_line("digest", json_str(m, "digest"));
+        show_published(json_object_get(m, "published"));
         if (strcmp(json_str(m, "tier"), "host") == 0)
                 show_line("tier", "host: a load restores it");
         printf("generation  %" PRIu64 "\ntensors     %" PRIu64 "\nsize        %s\nleases      %" PRIu64 "%s\n",

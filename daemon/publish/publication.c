@@ -8,6 +8,7 @@
 #include "daemon/publish/publication.h"
 
 #include "daemon/base/log/log.h"
+#include "daemon/base/metric/metric.h"
 #include "daemon/publish/published_manifest.h"
 #include "daemon/publish/storage_hash.h"
 
@@ -132,7 +133,13 @@ static void end(struct publication *p, enum publication_state state, const struc
         set_state(p, state);
         list_remove(&p->link);
         list_remove(&p->in_session);
-        p->in_flight++; /* the answer may abort nothing, and must not free it */
+        p->in_flight++; /* the answer must not free it */
+        if (p->generation != NULL)
+                metric_add_label(METRIC_PUBLICATIONS,
+                                 state == PUBLICATION_PUBLISHED      ? RESULT_READY
+                                 : error->code == STREAMER_ECANCELED ? RESULT_CANCELLED
+                                                                     : RESULT_FAILED,
+                                 1);
         if (p->generation != NULL && state == PUBLICATION_FAILED) {
                 log_warn("%s: generation %" PRIu64 " was not published: %s", p->name, p->generation->number,
                          error->text);

@@ -4,6 +4,7 @@
  */
 #include "tests/integration/published_fixture.h"
 
+#include "tests/lib/streamerctl.h"
 #include "tests/lib/wire.h"
 
 #include <pthread.h>
@@ -15,11 +16,31 @@
 static struct daemon d;
 static streamer_publish_opts opts;
 
+/* A GPU's memory by descriptor, or (ipc) as the daemon's default is. */
+static void start_device(const char *settings)
+{
+        const char *device = daemon_on_gpu() ? "device: \"cuda:0\", budget: 160MiB" : "device: host, budget: 160MiB";
+        char *text = format_text("devices:\n  - {%s%s}\nroots: [%s]\n%s", device,
+                                 daemon_on_gpu() && settings == NULL ? ", handles: cuda-vmm-fd" : "", suite_folder(),
+                                 settings != NULL ? settings : "");
+        daemon_init(&d, suite_path("d"));
+        daemon_start(&d, (const char *const[]){"--config", suite_file("published.yaml", text), NULL});
+        free(text);
+}
+
 static void start(void)
 {
-        const char *device = daemon_on_gpu() ? "cuda:0=160MiB" : "host=160MiB";
-        daemon_init(&d, suite_path("d"));
-        daemon_start(&d, (const char *const[]){"--device", device, "--root", suite_folder(), NULL});
+        start_device(NULL);
+}
+
+static void start_default(void)
+{
+        start_device("log: {level: info}\n");
+}
+
+static void start_ipc(void)
+{
+        start_device("publish: {cuda_ipc: true}\n");
 }
 
 static void stop(void)
@@ -76,6 +97,61 @@ START_TEST(show_prints_publisher_base_and_key)
         ck_assert_uint_eq(json_number(model, "tensors"), 4); /* three storages and the table */
         ck_assert_str_eq(json_text(model, "state"), "ready");
         json_decref(model);
+}
+END_TEST
+
+START_TEST(streamerctl_prints_them)
+{
+        struct ctl result;
+        char *expected = format_text("published   by uid %u\nkey         arch=Llama\nkey         torch=2.6.0\n",
+                                     (unsigned)getuid());
+        streamer_detach(publish_model(client, &opts, 1));
+        ctl(&result, d.socket, "show", "tiny", NULL);
+        ck_assert_int_eq(result.code, 0);
+        ck_assert_msg(strstr(result.out, expected) != NULL, "%s", result.out);
+        ctl_free(&result);
+        ctl(&result, d.socket, "unload", "tiny", NULL);
+        ck_assert_int_eq(result.code, 0);
+        ctl_free(&result);
+        free(expected);
+}
+END_TEST
+
+START_TEST(publications_are_counted)
+{
+        streamer_publication *p = claim_of(client, &opts, "absent");
+        double ready = client_metric(client, "streamerd_publications_total{result=\"ready\"}"),
+               cancelled = client_metric(client, "streamerd_publications_total{result=\"cancelled\"}");
+        char *bytes = format_text("streamerd_published_bytes{device=\"%s\"}", daemon_on_gpu() ? "cuda:0" : "host");
+        fill_storages(client, p, 1);
+        ck_assert(client_metric(client, bytes) == CHARGED);
+        streamer_publish_abort(p);
+        streamer_detach(publish_model(client, &opts, 1));
+        ck_assert(client_metric(client, "streamerd_publications_total{result=\"ready\"}") == ready + 1);
+        ck_assert(client_metric(client, "streamerd_publications_total{result=\"cancelled\"}") == cancelled + 1);
+        free(bytes);
+}
+END_TEST
+
+START_TEST(subscribers_are_notified)
+{
+        static const char *const states[] = {"loading", "ready"};
+        char *event = NULL;
+        streamer_client *subscriber = client_open(&d);
+        size_t seen = 0;
+        ok(subscriber, streamer_subscribe(subscriber, "tiny"));
+        streamer_detach(publish_model(client, &opts, 1));
+        while (seen < 2) {
+                ok(subscriber, streamer_event_next(subscriber, 10000, &event));
+                json_t *it = json_loads(event, 0, NULL);
+                if (strcmp(json_text(it, "state"), states[seen]) == 0)
+                        seen++;
+                else
+                        ck_assert_str_eq(json_text(it, "state"), "loading");
+                json_decref(it);
+                streamer_free(event);
+        }
+        streamer_close(subscriber);
 }
 END_TEST
 
@@ -350,6 +426,28 @@ START_TEST(a_writable_mapping_that_remains_refuses_the_commit)
         must(waitpid(child, NULL, 0));
         client_wait_used(client, 0);
         streamer_detach(publish_model(client, &opts, 1));
+}
+END_TEST
+
+/* ---- memory that stays writable ---- */
+
+START_TEST(cuda_ipc_is_refused_unless_configured)
+{
+        streamer_found found = STREAMER_FOUND_INIT;
+        streamer_publication *claim;
+        if (!daemon_on_gpu())
+                return;
+        json_decref(find(client, &opts, "absent", NULL));
+        fails(client, STREAMER_EUNSUPPORTED, "publish.cuda_ipc", streamer_publish_find(client, &opts, &found, &claim));
+}
+END_TEST
+
+START_TEST(cuda_ipc_is_published_where_configured)
+{
+        streamer_lease *lease = publish_model(client, &opts, 1);
+        check_model(client, lease, 1);
+        streamer_detach(lease);
+        streamer_detach(attach_model(client, &opts, 1));
 }
 END_TEST
 
@@ -794,6 +892,9 @@ int main(void)
         tcase_add_checked_fixture(tests, setup, teardown);
         tcase_add_test(tests, a_published_model_is_found_and_read);
         tcase_add_test(tests, show_prints_publisher_base_and_key);
+        tcase_add_test(tests, streamerctl_prints_them);
+        tcase_add_test(tests, publications_are_counted);
+        tcase_add_test(tests, subscribers_are_notified);
         tcase_add_test(tests, its_key_is_in_its_metadata);
         tcase_add_test(tests, it_is_verified_pinned_listed_and_unloaded);
         tcase_add_test(tests, the_digest_covers_storages_and_table);
@@ -839,6 +940,12 @@ int main(void)
         tcase_add_loop_test(tests, a_commit_without_a_table_is_refused, 0, sizeof(places) / sizeof(places[0]));
         tcase_add_test(tests, a_commit_before_any_memory_is_refused);
         tcase_add_test(tests, a_connection_has_a_limited_number_of_claims);
+        tests = suite_group("cuda-ipc by default", start_default, stop, 30);
+        tcase_add_checked_fixture(tests, setup, teardown);
+        tcase_add_test(tests, cuda_ipc_is_refused_unless_configured);
+        tests = suite_group("cuda-ipc where configured", start_ipc, stop, 30);
+        tcase_add_checked_fixture(tests, setup, teardown);
+        tcase_add_test(tests, cuda_ipc_is_published_where_configured);
         tests = suite_group("the end", NULL, NULL, 30);
         tcase_add_checked_fixture(tests, start, stop);
         tcase_add_checked_fixture(tests, setup, teardown);

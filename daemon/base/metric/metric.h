@@ -96,6 +96,8 @@ enum metric_label {
         M(LEASES,          GAUGE,   "streamerd_leases",                    NONE,    "Leases, including orphans") \
         M(ATTACHES,        COUNTER, "streamerd_attaches_total",            NONE,    "Successful attaches") \
         M(REQUEST_ERRORS,  COUNTER, "streamerd_request_errors_total",      CODE,    "Requests answered with an error, by code") \
+        M(PUBLICATIONS,    COUNTER, "streamerd_publications_total",        RESULT,  "Models that clients began to publish, by result") \
+        M(PUBLISHED_BYTES, GAUGE,   "streamerd_published_bytes",           DEVICE,  "Bytes of models that clients have published, or are publishing") \
         M(EVICTIONS,       COUNTER, "streamerd_evictions_total",           NONE,    "Models evicted, to the host cache or entirely") \
         M(LOOP_CPU,        SECONDS, "streamerd_loop_cpu_seconds",          NONE,    "Processor time of event loop iterations of 1 ms or more") \
         M(LOG_LOST,        COUNTER, "streamerd_log_lost_total",            NONE,    "Dropped log lines")

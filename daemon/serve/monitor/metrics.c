@@ -10,12 +10,13 @@ static void sample(struct metric_text *t, enum metric metric, uint64_t value)
 
 static uint64_t device_value(enum metric metric, const struct resident *resident, const struct device *d)
 {
-        uint64_t draining = 0, small_pages = 0;
+        uint64_t draining = 0, small_pages = 0, published = 0;
         list_each_item (const struct generation, g, &resident->generations, link) {
                 if (g->device != d)
                         continue;
                 draining += g->state == GENERATION_DRAINING ? g->charged : 0;
                 small_pages += generation_small_page_bytes(g);
+                published += g->published != NULL ? g->charged : 0;
         }
         switch (metric) {
         case METRIC_DEVICE_USED:
@@ -30,6 +31,8 @@ static uint64_t device_value(enum metric metric, const struct resident *resident
                 return prefault_bytes(d->prefault);
         case METRIC_DEVICE_SMALL_PAGES:
                 return small_pages;
+        case METRIC_PUBLISHED_BYTES:
+                return published;
         default:
                 return d->budget;
         }
@@ -55,6 +58,7 @@ static void write_one(struct metric_text *t, enum metric metric, const struct se
         case METRIC_DEVICE_QUARANTINED:
         case METRIC_DEVICE_PREFAULTED:
         case METRIC_DEVICE_SMALL_PAGES:
+        case METRIC_PUBLISHED_BYTES:
                 for (size_t i = 0; i < resident->n_devices; i++)
                         metric_sample(t, metric, resident->devices[i]->name,
                                       (double)device_value(metric, resident, resident->devices[i]));
