@@ -141,7 +141,7 @@ class Options:
             "evict": self.evict,
             "pin": self.pin,
             "keep_alive": seconds_of(self.keep_alive),
-            "priority": self.priority or 0,
+            "priority": self.priority,
             "verify": self.verify,
             "timeout": self.timeout,
             "progress": False,
