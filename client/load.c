@@ -85,6 +85,8 @@ int streamer_load(streamer_client *client, const streamer_load_opts *opts, strea
         if (!made)
                 return rc != 0 ? rc : STREAMER_ENOMEM;
         rc = start(made, &o, source);
+        made->source = source;
+        source = NULL;
         if (rc != 0) {
                 streamer_op_free(made);
                 return rc;

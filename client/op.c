@@ -7,6 +7,7 @@
 
 #include "client/args.h"
 #include "client/lease.h"
+#include "client/source.h"
 #include "client/util.h"
 
 #include <stdio.h>
@@ -98,6 +99,7 @@ static void update(struct streamer_op *op, const msgpack_object *event)
         object_u64(event, "tensors_total", &p->tensors_total);
         object_u64(event, "load_ns", &p->load_ns);
         object_u64(event, "generation", &p->generation);
+        object_u64(event, "restarts", &p->restarts);
         bool resident = false;
         p->resident = object_bool(event, "resident", &resident) && resident;
         p->state = state;
@@ -180,6 +182,7 @@ void streamer_op_free(streamer_op *op)
         if (!channel_forked(op->client))
                 unlink_op(op);
         channel_unref(op->client);
+        free(op->source);
         free(op->model);
         for (size_t i = 0; i < op->n_failures; i++) {
                 free((void *)(uintptr_t)op->failures[i].device);
@@ -221,6 +224,13 @@ static void fill_progress(const struct streamer_op *op, streamer_progress *to)
         args_fill(to, &p, sizeof(p));
 }
 
+int op_failed(const struct streamer_op *op)
+{
+        cleanup_free char *more =
+                op->code != STREAMER_ENOENT ? NULL : source_explain_missing(op->source ? NULL : op->model, op->source);
+        return fail(op->client, op->code, "%s%s", op->text ? op->text : code_text(op->code), more ? more : "");
+}
+
 int streamer_op_wait(streamer_op *op, int timeout_ms, streamer_progress *progress)
 {
         int rc = check_op(op, "op_wait");
@@ -235,7 +245,7 @@ int streamer_op_wait(streamer_op *op, int timeout_ms, streamer_progress *progres
         else
                 rc = fail(c, STREAMER_EINVAL, "op_wait: a load with STREAMER_LOAD_DETACH is not watched");
         if (rc == 0 && op->code != 0)
-                rc = fail(c, op->code, "%s", op->text ? op->text : code_text(op->code));
+                rc = op_failed(op);
         else if (rc == STREAMER_ETIMEOUT)
                 fail(c, rc, "the load continues");
         if (progress)

@@ -25,6 +25,7 @@ struct streamer_op {
         struct streamer_op *next; /* in the client's list */
         struct streamer_client *client;
         uint64_t id;    /* of a load, by the daemon */
+        char *source;   /* as it was sent; NULL: an open of a name */
         char *model;    /* its name */
         bool watched;   /* the daemon sends events */
         uint64_t epoch; /* of the connection that brings its events */
@@ -54,6 +55,9 @@ void ops_drop_notes(struct streamer_client *c);
 
 /* Lock held: it ends with this outcome. */
 void op_end(struct streamer_op *op, int code, const char *text, size_t len);
+
+/* Its failure, with what else was looked for where nothing was found. */
+int op_failed(const struct streamer_op *op);
 
 /* Ends the request of an open; a lease that was not returned is detached. */
 void opening_free(struct streamer_op *op);

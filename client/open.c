@@ -105,7 +105,7 @@ static int start(struct streamer_op *op, struct request *request)
         if (rc == STREAMER_ETIMEOUT)
                 channel_timed_out(c);
         if (rc == 0 && op->ended && op->code != 0)
-                rc = fail(c, op->code, "%s", op->text ? op->text : code_text(op->code));
+                rc = op_failed(op);
         pthread_mutex_unlock(&c->lock);
         return rc;
 }
@@ -156,6 +156,8 @@ static int begin(streamer_client *c, const char *call, const char *source_or_nam
         if (!made)
                 return STREAMER_ENOMEM;
         set_request(&request, args, source, source_or_name);
+        made->source = source;
+        source = NULL;
         rc = start(made, &request);
         if (rc != 0) {
                 streamer_op_free(made);
@@ -231,7 +233,7 @@ static int take_lease(struct streamer_op *op, struct streamer_lease **lease)
         if (o->call.code != 0)
                 return fail(c, o->call.code, "%s", CALL_LOST_FDS);
         if (op->ended && op->code != 0 && !o->lease->linked)
-                return fail(c, op->code, "%s", op->text ? op->text : code_text(op->code));
+                return op_failed(op);
         *lease = o->lease;
         o->lease = NULL;
         return 0;

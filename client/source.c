@@ -8,9 +8,11 @@
 
 #include "client/fault.h"
 #include "client/util.h"
+#include "proto/distance.h"
 #include "proto/hub.h"
 #include "streamer/client.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -79,6 +81,23 @@ static int make_absolute(const char *source, char **out, uint64_t serial)
         return *out ? 0 : fault_set(serial, STREAMER_ENOMEM, "no memory for a path");
 }
 
+/* "~/x" below $HOME, as a shell writes it. */
+static bool is_in_home(const char *source)
+{
+        return source[0] == '~' && (source[1] == '/' || source[1] == 0);
+}
+
+static int in_home(const char *source, char **out, uint64_t serial)
+{
+        char path[PATH_MAX];
+        const char *home = getenv("HOME");
+        if (!home || home[0] != '/')
+                return fault_set(serial, STREAMER_EINVAL, "%.100s: HOME is not set", source);
+        if ((size_t)snprintf(path, sizeof(path), "%s%s", home, source + 1) >= sizeof(path))
+                return fault_set(serial, STREAMER_EINVAL, "the path is too long (%.60s...)", source);
+        return make_absolute(path, out, serial);
+}
+
 /* The cache may be named by a relative path. */
 static int in_hub_cache(const char *id, char **out, uint64_t serial)
 {
@@ -102,6 +121,8 @@ int source_resolve(const char *source, char **out, uint64_t serial)
                 *out = strdup(source);
                 return *out ? 0 : fault_set(serial, STREAMER_ENOMEM, "no memory for a source");
         }
+        if (is_in_home(source))
+                return in_home(source, out, serial);
         return is_hub_id(source) ? in_hub_cache(source, out, serial) : make_absolute(source, out, serial);
 }
 
@@ -109,7 +130,58 @@ bool source_is_name(const char *s)
 {
         char text[PATH_MAX + 512];
         cleanup_free char *path = NULL;
-        if (has_scheme(s) || s[0] == '/' || s[0] == '.' || access(s, F_OK) == 0)
+        if (has_scheme(s) || s[0] == '/' || s[0] == '.' || is_in_home(s) || access(s, F_OK) == 0)
                 return false;
         return !hub_is_id(s) || hub_resolve(s, &path, text, sizeof(text)) != 0;
+}
+
+/* ---- what was not found ---- */
+
+#define ENTRIES_MAX 10000 /* of a folder, that are compared */
+
+/* The entry of the path's folder that differs least from its last component, in `nearest`; false: none is similar, or
+ * the path exists. */
+static bool find_nearest(const char *path, char nearest[NAME_MAX + 1])
+{
+        const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+        cleanup_free char *folder = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+        size_t best = strlen(name) / 3 + 1, n = 0;
+        bool found = false;
+        DIR *dir = folder && access(path, F_OK) < 0 ? opendir(folder) : NULL;
+        if (!dir)
+                return false;
+        for (const struct dirent *e; n < ENTRIES_MAX && (e = readdir(dir)); n++) {
+                size_t distance = name_distance(name, e->d_name);
+                if (e->d_name[0] == '.' || distance >= best)
+                        continue;
+                best = distance;
+                found = true;
+                snprintf(nearest, NAME_MAX + 1, "%s", e->d_name);
+        }
+        closedir(dir);
+        return found;
+}
+
+static int explain_name(const char *name, char **out)
+{
+        char text[PATH_MAX + 512], nearest[NAME_MAX + 1];
+        cleanup_free char *path = NULL;
+        if (hub_is_id(name) && hub_resolve(name, &path, text, sizeof(text)) != 0)
+                return asprintf(out, "; as a source, %s; hf://%s is read from the Hub", text, name);
+        const char *slash = strrchr(name, '/');
+        if (find_nearest(name, nearest))
+                return asprintf(out, "; nor is there a file ./%s: the nearest is ./%.*s%s", name,
+                                slash ? (int)(slash - name) + 1 : 0, name, nearest);
+        return asprintf(out, "; nor is there a file ./%s (a path begins with /, ./ or ~/)", name);
+}
+
+char *source_explain_missing(const char *name, const char *path)
+{
+        char *out = NULL, nearest[NAME_MAX + 1];
+        int n = -1;
+        if (name)
+                n = explain_name(name, &out);
+        else if (path[0] == '/' && find_nearest(path, nearest))
+                n = asprintf(&out, "; the nearest is %s", nearest);
+        return n < 0 ? NULL : out;
 }

@@ -8,7 +8,7 @@
 #include "client/streamerctl/ctl.h"
 #include "client/streamerctl/output.h"
 
-#define COLUMNS_MAX 14
+#define COLUMNS_MAX 15
 #define COLUMNS(columns) (columns), sizeof(columns) / sizeof((columns)[0])
 
 struct column {

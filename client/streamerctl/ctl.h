@@ -19,6 +19,7 @@
 #define EXIT_USAGE 2
 #define JSON_SCHEMA 1 /* docs/json.md */
 #define EXIT_INTERRUPTED 130
+#define EXIT_SIGPIPE 141
 #define DEVICES_MAX 64
 
 enum format { FORMAT_TABLE, FORMAT_WIDE, FORMAT_JSON };
@@ -150,7 +151,8 @@ int ctl_error(const struct ctl *ctl, int err, const char *subject, const char *f
 int ctl_fail(const struct ctl *ctl, int err, const char *subject);
 /* Wrong usage: EXIT_USAGE, with a hint at help. */
 int usage_error(const struct ctl *ctl, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* The reader of standard output has closed it, or its disk is full: 1. Uses errno. */
+/* The disk is full: 1. The reader has closed the pipe: nothing is printed, and the exit code is that of a program which
+ * SIGPIPE ends. Uses errno. */
 int output_error(const struct ctl *ctl);
 
 /* ---- connect.c ---- */

@@ -13,6 +13,7 @@
 
 #define REPLY_MS 30000 /* a driver that is not loaded yet takes seconds to start */
 #define ROOT_MS 5000
+#define CONNECT_MS 5000
 
 static const char *const results[] = {"ok", "warn", "fail"};
 
@@ -133,7 +134,9 @@ static void print(const struct doctor *d)
 
 static int examine(struct doctor *d)
 {
-        int rc = ctl_connect(d->ctl, 0, d->ctl->timeout_ms > 0 ? d->ctl->timeout_ms : REPLY_MS);
+        int given_ms = d->ctl->timeout_ms;
+        int rc = ctl_connect(d->ctl, given_ms > 0 && given_ms < CONNECT_MS ? given_ms : CONNECT_MS,
+                             given_ms > 0 ? given_ms : REPLY_MS);
         if (rc != 0) {
                 self_check_socket(d, streamer_last_error(NULL));
                 self_check_cuda(d);

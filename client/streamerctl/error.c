@@ -82,5 +82,7 @@ int usage_error(const struct ctl *ctl, const char *format, ...)
 
 int output_error(const struct ctl *ctl)
 {
+        if (errno == EPIPE)
+                return EXIT_SIGPIPE;
         return ctl_error(ctl, STREAMER_EFAILED, NULL, "cannot write to standard output: %s", strerror(errno));
 }

@@ -44,20 +44,56 @@ static size_t distance(const char *a, const char *b)
         return row[lb];
 }
 
+/* What other programs call a verb. */
+static const char *meant_verb(const char *word)
+{
+        static const char *const words[][2] = {
+                {"stop", "shutdown"}, {"quit", "shutdown"}, {"kill", "cancel"}, {"abort", "cancel"},
+                {"delete", "unload"}, {"remove", "unload"}, {"free", "unload"}, {"evict", "unload"},
+                {"open", "load"},     {"pull", "load"},     {"get", "fetch"},   {"info", "show"},
+                {"inspect", "show"},  {"log", "events"},    {"watch", "top"},   {"stats", "status"},
+                {"check", "verify"},  {"attach", "run"},    {"start", "load"},  {"exec", "run"},
+        };
+        for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+                if (strcmp(words[i][0], word) == 0)
+                        return words[i][1];
+        return NULL;
+}
+
+/* One mistake in four characters: of short words, others differ as little. */
+static size_t likely(const char *word)
+{
+        return strlen(word) / 4 + 1;
+}
+
 static int unknown_verb(const struct ctl *ctl, const char *word)
 {
-        for (const struct verb *v = verbs; v->name; v++)
-                if (!v->hidden && distance(word, v->name) <= 2)
-                        return usage_error(ctl, "unknown verb '%.100s': did you mean '%s'?", word, v->name);
+        const char *near = meant_verb(word);
+        size_t best = likely(word) + 1;
+        for (const struct verb *v = verbs; v->name && (!near || best <= likely(word)); v++) {
+                size_t d = v->hidden ? best : distance(word, v->name);
+                if (d < best) {
+                        best = d;
+                        near = v->name;
+                }
+        }
+        if (near)
+                return usage_error(ctl, "unknown verb '%.100s': did you mean '%s'?", word, near);
         return usage_error(ctl, "unknown verb '%.100s'", word);
 }
 
 static const char *nearest_flag(const struct flag *flags, const char *word)
 {
-        for (const struct flag *f = flags; f && f->name; f++)
-                if (!f->hidden && distance(word, f->name) <= 2)
-                        return f->name;
-        return NULL;
+        const char *near = NULL;
+        size_t best = likely(word) + 1;
+        for (const struct flag *f = flags; f && f->name; f++) {
+                size_t d = f->hidden ? best : distance(word, f->name);
+                if (d < best) {
+                        best = d;
+                        near = f->name;
+                }
+        }
+        return near;
 }
 
 static int unknown_flag(const struct ctl *ctl, const char *word)

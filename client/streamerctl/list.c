@@ -36,6 +36,20 @@ static void add_expiry(struct table *t, const json_t *model, const char *key)
                 add_time_or_nothing(t, model, key);
 }
 
+/* Why its load failed, on the model or on one of its devices. */
+static void add_reason(struct table *t, const json_t *model, const char *key)
+{
+        const char *reason = json_str(model, key);
+        size_t i;
+        const json_t *device;
+        json_array_foreach(json_object_get(model, "devices"), i, device)
+        {
+                if (!reason[0])
+                        reason = json_str(device, key);
+        }
+        table_add(t, reason);
+}
+
 static void add_shape(struct table *t, const json_t *tensor, const char *key)
 {
         char text[200] = "[";
@@ -70,6 +84,7 @@ static const struct column list_wide_columns[] = {
         {">IDLE", "idle_ns", add_time},    {">LOAD", "load_ns", add_time},
         {"TIER", "tier", add_text},        {">PRIORITY", "priority", add_number},
         {"DIGEST", "digest", add_text},    {"SOURCE", "source", add_text},
+        {"ERROR", "error", add_reason},
 };
 
 _Static_assert(sizeof(list_wide_columns) / sizeof(list_wide_columns[0]) <= COLUMNS_MAX, "a table has more columns");

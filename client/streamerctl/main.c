@@ -25,19 +25,28 @@ int verb_ping(struct ctl *ctl)
         return 0;
 }
 
+/* Of both programs, or of this one and then the error. */
 int verb_version(struct ctl *ctl)
 {
         cleanup_json json_t *reply = NULL;
-        int rc = ctl_call(ctl, "version", NULL, NULL, &reply);
-        if (rc != 0)
-                return rc;
+        char *text = NULL;
+        int rc = ctl_connect(ctl, 0, ctl->timeout_ms > 0 ? ctl->timeout_ms : 0);
+        if (rc == 0)
+                rc = streamer_call(ctl->client, "version", NULL, &text);
+        reply = rc == 0 ? json_loads(text, 0, NULL) : json_object();
+        free(text);
         json_object_set_new(reply, "streamerctl", json_string(STREAMERD_VERSION));
         if (ctl->format == FORMAT_JSON)
                 ctl_print_json(reply);
+        else if (rc != 0)
+                printf("streamerctl %s\n", STREAMERD_VERSION);
         else
                 printf("streamerd %s (protocol %llu), streamerctl %s\n", json_str(reply, "version"),
                        (unsigned long long)json_u64(reply, "protocol"), STREAMERD_VERSION);
-        return 0;
+        if (rc != 0)
+                rc = ctl_fail(ctl, rc, NULL);
+        streamer_close(ctl->client);
+        return rc;
 }
 
 /* The next open() would take the number of a standard descriptor that is closed: output would go to the socket.
@@ -89,7 +98,7 @@ static int check_output(const struct ctl *ctl, int rc)
 {
         if (fflush(stdout) == 0 && !ferror(stdout))
                 return rc;
-        int failed = output_error(ctl);
+        int failed = rc == EXIT_SIGPIPE ? rc : output_error(ctl);
         return rc != 0 ? rc : failed;
 }
 

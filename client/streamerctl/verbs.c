@@ -111,6 +111,15 @@ const struct verb verbs[] = {
          .examples = "streamerctl cancel llama-3-8b"},
         {.name = "list", .alias = "ls", .args = "", .run = verb_list,
          .summary = "List the models",
+         .about = "STATE is\n"
+                  "  queued    its load waits for memory, or has not begun\n"
+                  "  loading   it is being read; clients may attach and use the tensors that have arrived\n"
+                  "  ready     all tensors are resident and checked\n"
+                  "  draining  it has been unloaded or replaced, and frees its memory with its last lease\n"
+                  "  cached    it was evicted from a GPU and has a copy in host memory, from which a load restores it\n"
+                  "  failed    its load failed; -o wide and 'show' have the reason, and the next load or 'unload' removes it\n"
+                  "A name has a row for each of its generations: one may serve while another loads or after it failed.\n"
+                  "GEN (-o wide) counts the loads of the daemon, not of the name.",
          .examples = "streamerctl list\n"
                      "streamerctl list -o wide\n"
                      "streamerctl list -q\n"
@@ -218,8 +227,9 @@ const struct verb verbs[] = {
         {.name = "ping", .args = "", .run = verb_ping,
          .summary = "Check that the daemon answers",
          .examples = "streamerctl ping --timeout 1"},
-        {.name = "version", .args = "", .run = verb_version,
+        {.name = "version", .args = "", .run = verb_version, .offline = true,
          .summary = "Show the versions of the daemon and of streamerctl",
+         .about = "Without a daemon: of streamerctl, and then the error.",
          .examples = "streamerctl version"},
         {.name = "doctor", .args = "", .run = verb_doctor, .offline = true,
          .summary = "Find misconfigurations, and test each device",

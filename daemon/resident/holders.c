@@ -3,9 +3,10 @@
  * Lists what holds the memory of a device, for the message of a load that does not fit: leased models first,
  * then pinned ones, then the rest, the largest of each first. What does not fit the text is left off.
  *
- *   llama 8388608 (ready, 2 leases by 1 process: pid 4711 uid 1000 python3), base 4194304 (ready, pinned)
+ *   llama 8.0 GiB (ready, 2 leases by 1 process: pid 4711 uid 1000 python3), base 4.0 GiB (ready, pinned)
  */
 #include "daemon/base/sys/sysfile.h"
+#include "daemon/base/text/size_text.h"
 #include "daemon/resident/lease.h"
 
 #include <inttypes.h>
@@ -63,8 +64,9 @@ static bool add_processes(struct text_out *out, const struct generation *g)
 static bool add_model(struct text_out *out, const struct generation *g)
 {
         size_t start = out->used;
-        bool fits = out_add(out, "%s%.200s %" PRIu64 " (%s", start > 0 ? ", " : "", generation_name(g), g->charged,
-                            generation_state_name(g->state));
+        char size[SIZE_TEXT];
+        bool fits = out_add(out, "%s%.200s %s (%s", start > 0 ? ", " : "", generation_name(g),
+                            size_text(size, g->charged), generation_state_name(g->state));
         if (g->n_leases > 0)
                 fits = fits && add_processes(out, g);
         fits = fits && out_add(out, g->settings.pinned ? ", pinned)" : ")");
@@ -112,8 +114,14 @@ int resident_full_error(const struct resident *resident, const struct device *de
         if (g != NULL)
                 out_add(&out, out.used > 0 ? ", ..." : "...");
         uint64_t budget = device_budget(device);
-        return error_set(error, STREAMER_ENOMEM,
-                         "does not fit: %" PRIu64 " bytes needed, %" PRIu64 " of %" PRIu64 " free%s (%s: %s)", needed,
-                         unused, budget, budget < device->budget ? ", others use the device too" : "", device->name,
-                         text);
+        char want[32], have[32], all[SIZE_TEXT];
+        size_text(want, needed);
+        size_text(have, unused);
+        if (strcmp(want, have) == 0) { /* the difference does not show */
+                snprintf(want, sizeof(want), "%" PRIu64 " bytes", needed);
+                snprintf(have, sizeof(have), "%" PRIu64 " bytes", unused);
+        }
+        return error_set(error, STREAMER_ENOMEM, "does not fit: %s needed, %s of %s free%s (%s: %s)", want, have,
+                         size_text(all, budget), budget < device->budget ? ", others use the device too" : "",
+                         device->name, text);
 }

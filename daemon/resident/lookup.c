@@ -4,22 +4,41 @@
  */
 #include "daemon/resident/model.h"
 
+#include "proto/distance.h"
+
 #include <string.h>
 
 /* ---- devices ---- */
 
+#define DEVICES_TEXT 200
+
+/* "host, cuda:0", as many as fit. */
+static const char *name_devices(char text[DEVICES_TEXT], const struct resident *resident)
+{
+        size_t used = 0;
+        text[0] = '\0';
+        for (size_t i = 0; i < resident->n_devices && used < DEVICES_TEXT; i++)
+                used += (size_t)snprintf(text + used, DEVICES_TEXT - used, "%s%s", i > 0 ? ", " : "",
+                                         resident->devices[i]->name);
+        return text;
+}
+
 struct device *resident_device(struct resident *resident, const char *name, struct error *error)
 {
+        char devices[DEVICES_TEXT];
         if (name == NULL && resident->n_devices == 1)
                 return resident->devices[0];
         if (name == NULL) {
-                error_set(error, STREAMER_EINVAL, "device: the daemon has %zu devices, name one", resident->n_devices);
+                error_set(error, STREAMER_EINVAL, "device: the daemon has %zu devices, name one: %s",
+                          resident->n_devices, name_devices(devices, resident));
                 return NULL;
         }
+        const char *wanted = strcmp(name, "cpu") == 0 ? "host" : name; /* as frameworks call it */
         for (size_t i = 0; i < resident->n_devices; i++)
-                if (strcmp(resident->devices[i]->name, name) == 0 || strcmp(resident->devices[i]->uuid, name) == 0)
+                if (strcmp(resident->devices[i]->name, wanted) == 0 || strcmp(resident->devices[i]->uuid, name) == 0)
                         return resident->devices[i];
-        error_set(error, STREAMER_EINVAL, "device: %s: no such device", name);
+        error_set(error, STREAMER_EINVAL, "device: %s: no such device; the daemon has %s", name,
+                  name_devices(devices, resident));
         return NULL;
 }
 
@@ -163,6 +182,35 @@ bool resident_holds(const struct resident *resident, uint64_t number, const stru
                 if (g->number == number && g->device == device)
                         return true;
         return false;
+}
+
+/* ---- similar names ---- */
+
+#define NEAREST_NAMES 500 /* that are compared, in order of age: the loop has little time */
+
+const char *resident_nearest(const struct resident *resident, const char *name)
+{
+        const char *nearest = NULL;
+        size_t best = strlen(name) / 3 + 1, n = 0;
+        list_each_item (const struct generation, g, &resident->generations, link)
+                list_each_item (const struct model_name, known, &g->names, link) {
+                        if (n++ == NEAREST_NAMES)
+                                return nearest;
+                        size_t distance = name_distance(name, known->text);
+                        if (distance < best) {
+                                best = distance;
+                                nearest = known->text;
+                        }
+                }
+        return nearest;
+}
+
+int resident_no_model(const struct resident *resident, const char *name, struct error *error)
+{
+        const char *nearest = resident_nearest(resident, name);
+        if (nearest == NULL)
+                return error_set(error, STREAMER_ENOENT, "%s: no such model", name);
+        return error_set(error, STREAMER_ENOENT, "%s: no such model; the nearest is '%s'", name, nearest);
 }
 
 /* ---- leases and references ---- */

@@ -155,12 +155,16 @@ bool resident_empty(const struct resident *resident);
 int resident_full_error(const struct resident *resident, const struct device *device, uint64_t needed, uint64_t unused,
                         struct error *error);
 
-/* NULL name: the only device. NULL with *error (may be NULL) if there is none, or more than one. */
+/* NULL name: the only device; "cpu" is "host". NULL with *error (may be NULL) if there is none, or more than one. */
 struct device *resident_device(struct resident *resident, const char *name, struct error *error);
 
 /* ---- look-ups; NULL if none ---- */
 
 struct generation *resident_ready(struct resident *resident, const char *name);
+/* Of the models that are resident, the name that differs least from this one, if it is similar; NULL: none is. */
+const char *resident_nearest(const struct resident *resident, const char *name);
+/* STREAMER_ENOENT, with the nearest name. */
+int resident_no_model(const struct resident *resident, const char *name, struct error *error);
 /* The newest in this state; NULL device: on any. */
 struct generation *resident_on(struct resident *resident, const char *name, enum generation_state state,
                                const struct device *device);

@@ -109,7 +109,9 @@ void session_ok(struct session *session, uint64_t id)
 
 void session_no_model(struct session *session, uint64_t id, const char *model)
 {
-        session_fail(session, id, STREAMER_ENOENT, "%s: no such model", model);
+        struct error error;
+        resident_no_model(session->server->resident, model, &error);
+        session_error(session, id, &error);
 }
 
 void session_fail_state(struct session *session, uint64_t id, const char *model, const char *what)

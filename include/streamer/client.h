@@ -312,6 +312,7 @@ typedef struct streamer_progress {
         const char *state;      /* "resolving", "queued", "loading", "ready", "failed", "cancelled"; constant */
         const char *name;       /* of the model; borrowed from the operation */
         int resident;           /* 1: every device held these files already, and nothing was read */
+        uint64_t restarts;      /* how often it began again, because a file was replaced while it was read: 0 to 3 */
 } streamer_progress;
 #define STREAMER_PROGRESS_INIT STREAMER_INIT(streamer_progress)
 

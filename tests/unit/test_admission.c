@@ -26,7 +26,7 @@ START_TEST(two_requests_are_not_granted_the_same_bytes)
 {
         struct ask *a = asked(load_of("a", 0, 6 * MiB)), *b = asked(load_of("b", 0, 6 * MiB));
         granted(a);
-        refused(b, STREAMER_ENOMEM, "6291456 bytes needed, 4194304 of 10485760 free (first: a 6291456 (loading))");
+        refused(b, STREAMER_ENOMEM, "6.0 MiB needed, 4.0 MiB of 10.0 MiB free (first: a 6.0 MiB (loading))");
 }
 END_TEST
 
@@ -59,7 +59,7 @@ START_TEST(released_memory_is_reserved_for_the_first)
         resident_model("old", 0, 8 * MiB);
         generation_drop_name(resident_ready(&resident, "old"), "old");
         struct ask *first = asked(load_of("first", 0, 9 * MiB)), *late = asked(load_of("late", 0, 2 * MiB));
-        refused(late, STREAMER_ENOMEM, "2097152 bytes needed, 1048576 of");
+        refused(late, STREAMER_ENOMEM, "2.0 MiB needed, 1.0 MiB of");
         struct ask *small = asked(load_of("small", 0, MiB));
         granted(small);
         waits(first);
@@ -74,7 +74,7 @@ START_TEST(memory_of_a_draining_model_is_not_awaited)
         struct lease *lease = lease_of(old);
         generation_drop_name(old, "old");
         refused(asked(load_of("m", 0, 8 * MiB)), STREAMER_ENOMEM,
-                "old 8388608 (draining, 1 lease by 1 process: pid 1073741824 uid 0)");
+                "old 8.0 MiB (draining, 1 lease by 1 process: pid 1073741824 uid 0)");
         lease_end(&leases, lease);
         granted(asked(load_of("n", 0, 8 * MiB)));
 }
@@ -123,8 +123,8 @@ START_TEST(leased_pinned_and_loading_models_are_not_evicted)
         struct lease *lease = lease_of(resident_model("leased", 0, 3 * MiB));
         granted(asked(load_of("loading", 0, 3 * MiB)));
         refused(asked(load_of("m", 0, 2 * MiB)), STREAMER_ENOMEM,
-                "(first: leased 3145728 (ready, 1 lease by 1 process: pid 1073741824 uid 0), "
-                "pinned 3145728 (ready, pinned), loading 3145728");
+                "(first: leased 3.0 MiB (ready, 1 lease by 1 process: pid 1073741824 uid 0), "
+                "pinned 3.0 MiB (ready, pinned), loading 3.0 MiB");
         ck_assert(is_ready("leased") && is_ready("pinned"));
         lease_end(&leases, lease);
         granted(asked(load_of("n", 0, 2 * MiB)));
@@ -137,7 +137,7 @@ START_TEST(a_request_that_may_not_evict_is_refused)
         resident_model("a", 0, 8 * MiB);
         struct ask *ask = load_of("m", 0, 8 * MiB);
         ask->request.evict = false;
-        refused(asked(ask), STREAMER_ENOMEM, "a 8388608 (ready)");
+        refused(asked(ask), STREAMER_ENOMEM, "a 8.0 MiB (ready)");
         ck_assert(is_ready("a"));
 }
 END_TEST
@@ -145,7 +145,7 @@ END_TEST
 START_TEST(the_generation_that_serves_the_name_is_not_evicted)
 {
         resident_model("m", 0, 8 * MiB);
-        refused(asked(load_of("m", 0, 8 * MiB)), STREAMER_ENOMEM, "m 8388608 (ready)");
+        refused(asked(load_of("m", 0, 8 * MiB)), STREAMER_ENOMEM, "m 8.0 MiB (ready)");
         ck_assert(is_ready("m"));
 }
 END_TEST
@@ -154,7 +154,7 @@ START_TEST(none_is_evicted_if_it_would_not_suffice)
 {
         resident_model("a", 0, 4 * MiB);
         resident_model("pinned", 0, 4 * MiB)->settings.pinned = true;
-        refused(asked(load_of("m", 0, 8 * MiB)), STREAMER_ENOMEM, "pinned 4194304 (ready, pinned), a 4194304 (ready)");
+        refused(asked(load_of("m", 0, 8 * MiB)), STREAMER_ENOMEM, "pinned 4.0 MiB (ready, pinned), a 4.0 MiB (ready)");
         ck_assert(is_ready("a"));
 }
 END_TEST
@@ -176,7 +176,7 @@ START_TEST(memory_freed_for_one_load_is_not_used_by_another)
         waits(first);
         gate_await(&fakes[0].release, 1);
         struct ask *second = asked(load_of("second", 0, 4 * MiB));
-        refused(second, STREAMER_ENOMEM, "4194304 bytes needed");
+        refused(second, STREAMER_ENOMEM, "4.0 MiB needed");
         gate_open(&fakes[0].release);
         granted(first);
 }
@@ -188,7 +188,7 @@ START_TEST(memory_used_by_other_processes_is_not_granted)
 {
         fake_device_share(&fakes[0], 4 * MiB);
         refused(asked(load_of("m", 0, 5 * MiB)), STREAMER_ENOMEM,
-                "5242880 bytes needed, 4194304 of 4194304 free, others use the device too");
+                "5.0 MiB needed, 4.0 MiB of 4.0 MiB free, others use the device too");
         granted(asked(load_of("n", 0, 4 * MiB)));
 }
 END_TEST

@@ -201,7 +201,7 @@ START_TEST(all_devices_or_none)
         struct generation *a = resident_model("a", 1, 8 * MiB);
         a->settings.pinned = true;
         struct ask *both = asked(and_of(load_of("m", 0, 4 * MiB), 1, 4 * MiB));
-        refused(both, STREAMER_ENOMEM, "(second: a 8388608 (ready, pinned))");
+        refused(both, STREAMER_ENOMEM, "(second: a 8.0 MiB (ready, pinned))");
         ck_assert_uint_eq(devices[0]->used, 0);
         a->settings.pinned = false;
         struct ask *again = asked(and_of(load_of("n", 0, 4 * MiB), 1, 4 * MiB));
@@ -243,7 +243,7 @@ END_TEST
 
 START_TEST(parts_on_one_device_are_added_up)
 {
-        refused(asked(and_of(load_of("m", 0, 6 * MiB), 0, 6 * MiB)), STREAMER_ENOMEM, "12582912 bytes needed");
+        refused(asked(and_of(load_of("m", 0, 6 * MiB), 0, 6 * MiB)), STREAMER_ENOMEM, "12.0 MiB needed");
 }
 END_TEST
 

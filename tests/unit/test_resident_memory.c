@@ -39,9 +39,9 @@ START_TEST(a_refused_load_lists_figures_and_lease_holders)
         leased->n_leases = 1;
         struct generation *g = loading("m");
         ck_assert_int_eq(generation_charge(g, 10 * MiB, &error), STREAMER_ENOMEM);
-        ck_assert_ptr_nonnull(strstr(error.text, "10485760 bytes needed, 4194304 of 67108864 free"));
-        ck_assert_ptr_nonnull(strstr(error.text, "first 41943040 (ready)"));
-        ck_assert_ptr_nonnull(strstr(error.text, "second 20971520 (ready, 1 lease by"));
+        ck_assert_ptr_nonnull(strstr(error.text, "10.0 MiB needed, 4.0 MiB of 64.0 MiB free"));
+        ck_assert_ptr_nonnull(strstr(error.text, "first 40.0 MiB (ready)"));
+        ck_assert_ptr_nonnull(strstr(error.text, "second 20.0 MiB (ready, 1 lease by"));
         ck_assert_uint_eq(g->charged, 0);
         ck_assert_uint_eq(fake.device.used, 60 * MiB);
         leased->n_leases = 0;
@@ -72,7 +72,7 @@ START_TEST(more_holders_than_fit_the_text_are_cut)
         }
         g = loading("m");
         ck_assert_int_eq(generation_charge(g, 10 * MiB, &error), STREAMER_ENOMEM);
-        ck_assert_ptr_nonnull(strstr(error.text, "10485760 bytes needed"));
+        ck_assert_ptr_nonnull(strstr(error.text, "10.0 MiB needed"));
         failed(g, error.text);
 }
 END_TEST

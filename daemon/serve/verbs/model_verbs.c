@@ -122,7 +122,7 @@ static int unload_check(struct resident *resident, const struct req_unload *req,
         if (group->n == 0 && device != NULL && resident_any(resident, req->model) != NULL)
                 return error_set(error, STREAMER_ENOENT, "%s: not on device %s", req->model, req->device);
         if (group->n == 0)
-                return error_set(error, STREAMER_ENOENT, "%s: no such model", req->model);
+                return resident_no_model(resident, req->model, error);
         uint64_t leases = 0;
         for (size_t i = 0; i < group->n; i++)
                 if (last_name(group->members[i]))

@@ -70,7 +70,7 @@ static int not_there(struct resident *resident, const struct req_attach *req, co
                 return error_set(error, failed->error.code, "%s: %s", req->model, failed->error.text);
         if (resident_on(resident, req->model, GENERATION_CACHED, device) != NULL)
                 return error_set(error, STREAMER_ENOENT, "%s: is in the host cache: load brings it back", req->model);
-        return error_set(error, STREAMER_ENOENT, "%s: no such model", req->model);
+        return resident_no_model(resident, req->model, error);
 }
 
 /* What the name leads to in this state, if it is the generation that was asked for. */
