@@ -89,15 +89,33 @@ static int stop_waiting(const struct ctl *ctl, const char *model)
         return EXIT_INTERRUPTED;
 }
 
+static void note_restart(const struct ctl *ctl, struct progress *bar, const streamer_progress *p, uint64_t *restarts)
+{
+        if (p->restarts == *restarts)
+                return;
+        *restarts = p->restarts;
+        progress_clear(bar);
+        if (ctl->quiet || ctl->format == FORMAT_JSON)
+                return;
+        fputs("streamerctl: ", stderr);
+        put_escaped(stderr, p->name);
+        fprintf(stderr, ": a file was replaced while it was read: the load began again (%" PRIu64 " of 3)\n",
+                *restarts);
+}
+
 static int watch(const struct ctl *ctl, streamer_op *op)
 {
         int rc, wait_ms;
+        uint64_t restarts = 0;
         struct progress bar;
         streamer_progress p = {.struct_size = sizeof(p)};
         progress_init(&bar, ctl->quiet || ctl->no_progress || ctl->format == FORMAT_JSON);
         while ((rc = streamer_op_wait(op, (wait_ms = ctl_left_ms(ctl, LOOK_MS)), &p)) == STREAMER_ETIMEOUT &&
-               wait_ms > 0 && !interrupted)
+               wait_ms > 0 && !interrupted) {
+                note_restart(ctl, &bar, &p, &restarts);
                 progress_show(&bar, &p);
+        }
+        note_restart(ctl, &bar, &p, &restarts);
         progress_clear(&bar);
         if (rc == STREAMER_ETIMEOUT)
                 return stop_waiting(ctl, streamer_op_model(op));

@@ -299,16 +299,51 @@ void load_allocate(struct load *load)
 
 /* ---- checking ---- */
 
+/* Whether the source's paths lead to other files than those that were opened. */
+static bool is_replaced(struct load *load)
+{
+        struct error error;
+        struct resolved now = {.planned = false};
+        struct sources sources = *load->loads->sources;
+        if (!source_is_local(load->source))
+                return false;
+        if (load->roots != NULL)
+                sources.roots = load->roots;
+        int r = resolve_open(&now, &sources, load->source, &load->caller, load->sha256, &error);
+        bool replaced = r == 0 && now.set.n_objects != load->opened.set.n_objects;
+        for (size_t i = 0; r == 0 && !replaced && i < now.set.n_objects; i++) {
+                const struct object_version *a = &now.set.objects[i].version, *b = &load->opened.set.objects[i].version;
+                replaced = a->dev != b->dev || a->ino != b->ino;
+        }
+        resolve_deinit(&now);
+        return replaced;
+}
+
 static void check_run(struct load *load)
 {
         int r = source_check(&load->opened.set, &load->step_error);
+        if (r < 0)
+                load->replaced = is_replaced(load);
         for (size_t i = 0; r == 0 && i < load->n_parts; i++)
                 if (load->parts[i].checking)
                         r = publish_finish(&load->parts[i].publish, load->parts[i].digest, &load->step_error);
 }
 
+/* What was read is of the old file, complete or not. Clients that attached early are notified of the failure. */
+static bool begin_again(struct load *load)
+{
+        if (!load->replaced || !load_begin_again(load))
+                return false;
+        log_info("%s: its files were replaced while they were read: the load begins again (%u of %d): %s", load->name,
+                 load->restarts + 1, LOAD_RESTARTS, load->step_error.text);
+        load_end(load, LOAD_FAILED, &load->step_error);
+        return true;
+}
+
 static void check_done(struct load *load)
 {
+        if (load->step_error.code != 0 && begin_again(load))
+                return;
         if (load_step_failed(load, &load->step_error))
                 return;
         load_each_target (t, load) {
@@ -360,6 +395,8 @@ void load_end(struct load *load, enum load_state state, const struct error *erro
                 target_stages(t, &g->stages);
                 if (state == LOAD_READY)
                         generation_ready(g);
+                else if (load->superseded)
+                        generation_abort(g, &load->error);
                 else
                         generation_fail(g, &load->error);
         }

@@ -25,6 +25,9 @@
  * Replicas wait for memory independently: while one is blocked the others serve, and it follows in a later round
  * (round.c).
  *
+ * If a file was replaced by another one while it was read, the load is superseded: a new one of the same request takes
+ * over its watchers, at most three times. A file that was changed in place fails the load.
+ *
  * A load has ended for its watchers as soon as its outcome is known. The object stays until work in flight is done and
  * all subscribers are notified, and work keeps its references to generations and so their memory. Only cancel ends a
  * load early, not the end of its client's connection.
@@ -95,7 +98,7 @@ struct load_watch {
 
 struct load_progress {
         enum load_state state;
-        uint64_t generation, bytes, total, tensors, tensors_total, load_ns;
+        uint64_t generation, bytes, total, tensors, tensors_total, load_ns, restarts;
         bool stalled;
 };
 
@@ -230,12 +233,17 @@ struct load {
         void (*target_done)(struct load_target *target);
         void (*targets_done)(struct load *load);
         unsigned pending, queued, n_steps /* of targets */, retries, rounds;
+        bool replaced;     /* the check has found other files in place of those that were read */
+        bool superseded;   /* it has been begun again, as another load */
+        unsigned restarts; /* of the same request, before this load */
 };
 
 #define load_each_target(t, load)                                                                                      \
         for (struct load_target *t = (load)->targets; t < (load)->targets + (load)->n_targets; t++)
 #define load_each_part(part, load)                                                                                     \
         for (struct load_part *part = (load)->parts; part < (load)->parts + (load)->n_parts; part++)
+
+#define LOAD_RESTARTS 3 /* of a load whose files were replaced while it read them */
 
 struct loads {
         struct list all;

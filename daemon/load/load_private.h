@@ -137,6 +137,9 @@ void load_move_watchers(struct load *from, struct load *to);
 void load_apply_retention(const struct load *load, struct generation *generation);
 /* 0 if it asks for none of these or may change them; STREAMER_EPERM. */
 int load_may_retain(const struct load *load, const struct generation *generation, struct error *error);
+/* Begins the request again as a new load, which takes over the watchers; the caller ends this one. False: not another
+ * time, or no memory. */
+bool load_begin_again(struct load *load);
 /* It has ended and nothing is in flight. */
 void load_free(struct load *load);
 

@@ -309,6 +309,44 @@ static int begin(struct loads *loads, const struct load_request *request, const 
         return 0;
 }
 
+bool load_begin_again(struct load *load)
+{
+        struct loads *loads = load->loads;
+        struct order order = {.name = load->name, .source = load->source, .n_devices = load->n_targets};
+        const struct load_request request = {.source = load->source,
+                                             .name = load->name,
+                                             .pattern = load->pattern,
+                                             .sha256 = load->sha256,
+                                             .wait = load->wait,
+                                             .no_evict = load->no_evict,
+                                             .pin = load->pin,
+                                             .keep_alive_ns = load->keep_alive_ns,
+                                             .drain_timeout_ns = load->drain_timeout_ns,
+                                             .priority = load->has_priority ? load->priority : 0,
+                                             .admin = load->admin,
+                                             .caller = &load->caller,
+                                             .owner = &load->owner,
+                                             .roots = load->roots,
+                                             .users = load->users,
+                                             .limits = &load->limits};
+        if (loads->over || load->served || load->restarts == LOAD_RESTARTS)
+                return false;
+        for (size_t i = 0; i < load->n_targets; i++)
+                order.devices[i] = load->targets[i].device;
+        struct load *next = load_new(loads, &request, &order);
+        if (next == NULL)
+                return false;
+        next->restarts = load->restarts + 1;
+        next->started_ns = load->started_ns;
+        next->charge = load->charge;
+        load->charge = (struct quota_charge){.user = NULL};
+        load->superseded = true;
+        loads->n_running++;
+        load_move_watchers(load, next);
+        load_open(next);
+        return true;
+}
+
 int loads_begin(struct loads *loads, const struct load_request *request, struct load **out, struct error *error)
 {
         struct order order;

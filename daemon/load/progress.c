@@ -115,7 +115,8 @@ static bool is_between_rounds(const struct load *load)
 
 void load_progress(struct load *load, struct load_progress *progress)
 {
-        *progress = (struct load_progress){.state = load->state, .generation = load->number};
+        *progress =
+                (struct load_progress){.state = load->state, .generation = load->number, .restarts = load->restarts};
         progress->load_ns = (load_ended(load->state) ? load->ended_ns : now_ns()) - load->started_ns;
         if (load->state == LOAD_OPENING || load->state == LOAD_PLANNING || is_between_rounds(load))
                 return;

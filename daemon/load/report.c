@@ -126,7 +126,7 @@ static void report_failed(const struct load *load)
 void load_report(const struct load *load)
 {
         char source[SHOWN];
-        if (load->dry_run)
+        if (load->dry_run || load->superseded)
                 return;
         redact_source(source, load->source);
         if (load->state == LOAD_READY && !load_has(load, TARGETS_OPEN) && !load->served)

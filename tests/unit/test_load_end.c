@@ -257,7 +257,7 @@ END_TEST
 START_TEST(a_model_over_the_budget_fails_with_figures)
 {
         fake.device.budget = 4 * MiB;
-        load_fails(blocks_file("blocks.safetensors", 6), "m", STREAMER_ENOMEM, "12582912 bytes needed");
+        load_fails(blocks_file("blocks.safetensors", 6), "m", STREAMER_ENOMEM, "12.0 MiB needed");
         ck_assert_uint_eq(fake.allocs, 0);
 }
 END_TEST
@@ -295,6 +295,67 @@ START_TEST(a_file_that_changes_while_it_is_read_is_never_ready)
         ck_assert_int_eq(w.error.code, STREAMER_EFAILED);
         ck_assert_ptr_nonnull(strstr(w.error.text, "changed while it was read"));
         ck_assert_ptr_null(resident_ready(&resident, "m"));
+}
+END_TEST
+
+static char *replaced_path;
+static uint64_t n_replaced;
+
+/* Another file with the same name, and the model of the next seed. */
+static void replace_file(void)
+{
+        must(rename(small_file("new.safetensors", 2 + n_replaced++), replaced_path));
+}
+
+START_TEST(a_file_that_is_replaced_while_it_is_read_is_loaded_again)
+{
+        struct watched w;
+        replaced_path = small_file("small.safetensors", 1);
+        load_start_held(&w, replaced_path, LOAD_READING);
+        replace_file();
+        load_release_held();
+        core_until(w.ended);
+        ck_assert_msg(w.state == LOAD_READY, "%s", w.error.text);
+        ck_assert_uint_eq(w.progress.restarts, 1);
+        serves_small(resident_ready(&resident, "m"), 2);
+        ck_assert_ptr_null(resident_on(&resident, "m", GENERATION_FAILED, NULL));
+        ck_assert_uint_eq(loads.n_running, 0);
+}
+END_TEST
+
+static void replace_on_arrival(struct loads *the_loads, struct generation *generation)
+{
+        (void)the_loads, (void)generation;
+        replace_file();
+}
+
+/* Before each check. */
+START_TEST(a_file_that_is_replaced_each_time_fails_the_load)
+{
+        struct watched w;
+        replaced_path = small_file("small.safetensors", 1);
+        loads.arrived = replace_on_arrival;
+        load_start(&w, replaced_path, "m");
+        core_until(w.ended);
+        ck_assert_int_eq((int)w.state, (int)LOAD_FAILED);
+        ck_assert_uint_eq(w.progress.restarts, LOAD_RESTARTS);
+        ck_assert_ptr_nonnull(strstr(w.error.text, "changed while it was read"));
+        ck_assert_ptr_null(resident_ready(&resident, "m"));
+}
+END_TEST
+
+START_TEST(a_cancel_ends_a_load_that_has_begun_again)
+{
+        struct watched w;
+        replaced_path = small_file("small.safetensors", 1);
+        load_start_held(&w, replaced_path, LOAD_READING);
+        replace_file();
+        load_release_held();
+        core_until(w.watch.load != w.load || w.ended);
+        ck_assert(!w.ended);
+        load_cancel(w.watch.load);
+        core_until(w.ended);
+        ck_assert_int_eq((int)w.state, (int)LOAD_CANCELLED);
 }
 END_TEST
 
@@ -475,6 +536,9 @@ int main(void)
         tcase_add_test(failing, a_model_over_the_budget_fails_with_figures);
         tcase_add_test(failing, a_file_truncated_during_the_load_fails_it);
         tcase_add_loop_test(failing, a_file_that_changes_while_it_is_read_is_never_ready, 0, 3);
+        tcase_add_test(failing, a_file_that_is_replaced_while_it_is_read_is_loaded_again);
+        tcase_add_test(failing, a_file_that_is_replaced_each_time_fails_the_load);
+        tcase_add_test(failing, a_cancel_ends_a_load_that_has_begun_again);
         tcase_add_test(failing, a_failed_load_can_be_retried);
         TCase *sha = core_group("published digests", load_fixture_begin, load_fixture_end);
         tcase_add_test(sha, files_that_match_are_verified);

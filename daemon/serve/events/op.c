@@ -23,12 +23,13 @@ static void write_op(struct writer *w, struct op *op)
         size_t n_failed = 0;
         load_each_target (t, load)
                 n_failed += load_ended(p.state) && t->state == TARGET_FAILED;
-        event_writer(w, "op", 11u + 2 * bad + (n_failed > 0) + (op->request != 0));
+        event_writer(w, "op", 12u + 2 * bad + (n_failed > 0) + (op->request != 0));
         writer_ku64(w, "op", op->id);
         if (op->request != 0)
                 writer_ku64(w, "request", op->request);
         writer_kstr(w, "name", op->model);
         reply_progress(w, &p);
+        writer_ku64(w, "restarts", p.restarts);
         writer_kbool(w, "resident", was_resident(load));
         if (bad) {
                 writer_kstr(w, "code", code_wire(load->error.code));
