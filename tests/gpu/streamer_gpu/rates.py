@@ -99,16 +99,15 @@ class Rates:
         self.program, self.why = bench.rates_program(stack, self.path), None
 
     def _ceiling(self, what, **case):
-        """GiB/s; None where gpu-rates fails: the loads are measured all the same."""
-        if self.program is None:
-            return None
+        """GiB/s; None where gpu-rates fails: the loads are measured all the same, and other rounds have ceilings."""
         try:
             return self.program.measure(**case)[what]
         except NoAnswer:
             raise
         except Failure as e:
-            self.program, self.why = None, f"no ceilings: {e}"
-            self.bench.report.warnings.append(self.why)
+            self.why = f"no ceilings: {e}"
+            if self.why not in self.bench.report.warnings:
+                self.bench.report.warnings.append(self.why)
             return None
 
     def load(self):
@@ -186,8 +185,8 @@ class Rates:
 
 
 def _median(figures, key):
-    values = [f[key] for f in figures]
-    return None if None in values else median(values)
+    values = [f[key] for f in figures if f[key] is not None]
+    return median(values) if values else None
 
 
 def warm_step(label, rounds):
