@@ -1,23 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A profile with a role names the credentials to assume it with, which may be a role again:
+ * A profile with a role names the credentials to assume it with:
  *
  *   role_arn + source_profile     keys of that profile > AssumeRole > keys of the role
  *   role_arn + credential_source  keys of the environment, the container or the instance > the same
  *
- * The chain is followed from its end, with one call of STS for each link; it ends at static keys, a web identity or a
- * service. A cycle, or too many links, is an error.
- *
- * Refused with a message that names them: credential_process (the daemon runs no programs that a file names), SSO and
- * mfa_serial (which need a person).
+ * Refused with a message that names them: a source_profile without keys of its own, such as another role;
+ * credential_process (the daemon runs no programs that a file names), SSO and mfa_serial (which need a person).
  */
 #include "daemon/source/aws/providers.h"
 
 #include "daemon/base/util.h"
 
 #include <string.h>
-
-#define LINKS_MAX 8
 
 /* ---- static keys ---- */
 
@@ -62,25 +57,19 @@ static int refuse_unsupported(const struct aws_config *config, struct error *err
         return 0;
 }
 
-/* ---- links ---- */
-
-struct chain {
-        struct aws_clients *clients;
-        const char *profiles[LINKS_MAX]; /* that have been followed */
-        size_t n;
-};
+/* ---- roles ---- */
 
 /* An unknown text of the file is not repeated: it may be anything. */
-static int keys_of_source(struct chain *chain, struct aws_keys *keys, const char *source, struct error *error)
+static int keys_of_source(struct aws_clients *clients, struct aws_keys *keys, const char *source, struct error *error)
 {
         struct error why = {.code = 0};
         int r;
         if (strcmp(source, "Environment") == 0)
                 r = aws_environment(keys, error);
         else if (strcmp(source, "EcsContainer") == 0)
-                r = aws_container(chain->clients, keys, error);
+                r = aws_container(clients, keys, error);
         else if (strcmp(source, "Ec2InstanceMetadata") == 0)
-                r = aws_instance(chain->clients, keys, &why, error);
+                r = aws_instance(clients, keys, &why, error);
         else
                 return error_set(error, STREAMER_EFAILED,
                                  "credential_source is none of Environment, EcsContainer and Ec2InstanceMetadata");
@@ -89,25 +78,9 @@ static int keys_of_source(struct chain *chain, struct aws_keys *keys, const char
                                   why.code != 0 ? ": " : "", why.text);
 }
 
-static int chain_add(struct chain *chain, const struct aws_config *config, struct error *error)
-{
-        for (size_t i = 0; i < chain->n; i++)
-                if (strcmp(chain->profiles[i], config->profile) == 0)
-                        return error_set(error, STREAMER_EFAILED, "source_profile leads back to profile '%s'",
-                                         config->profile);
-        if (chain->n == LINKS_MAX)
-                return error_set(error, STREAMER_EFAILED, "more than %d profiles in a chain of source_profile",
-                                 LINKS_MAX);
-        chain->profiles[chain->n++] = config->profile;
-        return 0;
-}
-
-static int keys_of_role(struct chain *chain, struct aws_keys *keys, const struct aws_config *config,
-                        struct error *error);
-
-/* A profile that another one names. Its static keys have precedence, so that a profile may name itself. */
-static int keys_of_profile(struct chain *chain, struct aws_keys *keys, const struct aws_config *named_by,
-                           const char *name, struct error *error)
+/* A profile that another one names, or itself. */
+static int keys_of_profile(struct aws_keys *keys, const struct aws_config *named_by, const char *name,
+                           struct error *error)
 {
         struct aws_config config = *named_by; /* the same files */
         config.profile = (char *)(uintptr_t)name;
@@ -117,15 +90,14 @@ static int keys_of_profile(struct chain *chain, struct aws_keys *keys, const str
                                  named_by->profile);
         int r = static_keys(keys, &config, error);
         if (r == 0)
-                r = keys_of_role(chain, keys, &config, error);
-        if (r == 0)
-                r = aws_web_identity(chain->clients, keys, &config, false, error);
-        if (r == 0)
                 r = refuse_unsupported(&config, error);
-        return r != 0 ? r : error_set(error, STREAMER_EPERM, "source_profile '%s' has no credentials", name);
+        return r != 0 ? r
+                      : error_set(error, STREAMER_EPERM,
+                                  "source_profile '%s' has no keys (aws_access_key_id), and roles are not chained",
+                                  name);
 }
 
-static int keys_of_role(struct chain *chain, struct aws_keys *keys, const struct aws_config *config,
+static int keys_of_role(struct aws_clients *clients, struct aws_keys *keys, const struct aws_config *config,
                         struct error *error)
 {
         const char *profile = aws_config_get(config, "source_profile");
@@ -150,12 +122,10 @@ static int keys_of_role(struct chain *chain, struct aws_keys *keys, const struct
         if (aws_config_get(config, "mfa_serial") != NULL)
                 return error_set(error, STREAMER_EUNSUPPORTED, "profile '%s' has mfa_serial, which is not supported",
                                  config->profile);
-        int r = chain_add(chain, config, error);
-        if (r == 0)
-                r = profile != NULL ? keys_of_profile(chain, &signer, config, profile, error)
-                                    : keys_of_source(chain, &signer, source, error);
+        int r = profile != NULL ? keys_of_profile(&signer, config, profile, error)
+                                : keys_of_source(clients, &signer, source, error);
         if (r == 1)
-                r = aws_assume_role(chain->clients, keys, config, &signer, error);
+                r = aws_assume_role(clients, keys, config, &signer, error);
         aws_keys_deinit(&signer);
         return r;
 }
@@ -163,10 +133,9 @@ static int keys_of_role(struct chain *chain, struct aws_keys *keys, const struct
 int aws_profile(struct aws_clients *clients, struct aws_keys *keys, const struct aws_config *config,
                 struct error *error)
 {
-        struct chain chain = {.clients = clients};
         if (config->named && !aws_config_has_profile(config))
                 return error_set(error, STREAMER_EPERM, "profile '%s' is in none of the shared files", config->profile);
-        int r = keys_of_role(&chain, keys, config, error);
+        int r = keys_of_role(clients, keys, config, error);
         if (r == 0)
                 r = static_keys(keys, config, error);
         return r != 0 ? r : refuse_unsupported(config, error);
