@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/serve/file_transfer.h"
 
+#include "daemon/serve/access/access.h"
+
 #include <inttypes.h>
 #include <string.h>
 
@@ -19,7 +21,7 @@ static void grant_waiting(struct server *server)
         list_each_item_safe (struct file_memory, m, &server->file_memory, waiting) {
                 if (server->file_bytes + m->bytes > TRANSFER_BYTES_MAX)
                         return;
-                if (m->charge.user->held[QUOTA_FETCHED] + m->bytes > TRANSFER_USER_MAX)
+                if (!m->unlimited && m->charge.user->held[QUOTA_FETCHED] + m->bytes > TRANSFER_USER_MAX)
                         continue;
                 server->file_bytes += m->bytes;
                 quota_adjust(&m->charge, m->bytes);
@@ -28,16 +30,18 @@ static void grant_waiting(struct server *server)
         }
 }
 
-int file_memory_request(struct file_memory *m, struct server *server, uid_t uid, uint64_t bytes,
+int file_memory_request(struct file_memory *m, const struct session *session, uint64_t bytes,
                         void (*granted)(struct file_memory *), struct error *error)
 {
-        *m = (struct file_memory){.bytes = bytes, .granted = granted};
+        struct server *server = session->server;
+        bool unlimited = access_limits(server, session->conn).unlimited;
+        *m = (struct file_memory){.bytes = bytes, .granted = granted, .unlimited = unlimited};
         list_init(&m->waiting);
         if (bytes <= TRANSFER_PAGE) {
                 granted(m);
                 return 0;
         }
-        if (quota_charge_restored(&server->users, uid, &m->charge, QUOTA_FETCHED, 0) < 0)
+        if (quota_charge_restored(&server->users, session->conn->caller.uid, &m->charge, QUOTA_FETCHED, 0) < 0)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         m->server = server;
         list_append(&server->file_memory, &m->waiting);

@@ -22,11 +22,12 @@ struct file_memory {
         struct quota_charge charge; /* of the user; amount 0 while it waits */
         struct server *server;      /* NULL: none is used */
         uint64_t bytes;
+        bool unlimited; /* root or the daemon's own user */
         void (*granted)(struct file_memory *memory);
 };
 
 /* Calls granted() at once or later; a file of one page uses none. STREAMER_ENOMEM. */
-int file_memory_request(struct file_memory *memory, struct server *server, uid_t uid, uint64_t bytes,
+int file_memory_request(struct file_memory *memory, const struct session *session, uint64_t bytes,
                         void (*granted)(struct file_memory *), struct error *error);
 /* Or withdraws the request; accepts a zeroed one. */
 void file_memory_release(struct file_memory *memory);

@@ -217,9 +217,14 @@ END_TEST
 
 static bool reads_largest(const char *zeros)
 {
-        streamer_client *c = client_open(&test_daemon);
+        /* A file waits for those before it, which takes long under sanitizers. */
+        const streamer_connect_opts opts = {
+                .struct_size = sizeof(opts), .socket = test_daemon.socket, .timeout_ms = 300000};
+        streamer_client *c;
         bool same = true;
-        for (int i = 0; i < 2; i++) {
+        if (streamer_connect(&opts, &c) != 0)
+                return false;
+        for (int i = 0; i < (suite_short() ? 1 : 2); i++) {
                 void *data = NULL;
                 uint64_t size;
                 client_ok(c, streamer_fetch(c, fixture_root(), "largest.json", &data, &size), "fetch");

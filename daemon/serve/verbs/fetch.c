@@ -173,7 +173,7 @@ static void fetch_done(struct verb_task *task)
                           size, (unsigned)(TRANSFER_FILE_MAX / MiB), fetch->object.path);
         bool reads = !was_opened && file_of(fetch) != NULL && task->deferred->session != NULL;
         if (task->error.code == 0 && reads &&
-            file_memory_request(&fetch->memory, task->server, fetch->caller.uid, size, on_memory, &task->error) == 0)
+            file_memory_request(&fetch->memory, task->deferred->session, size, on_memory, &task->error) == 0)
                 return;
         if (was_opened)
                 log_debug("fetch: %s, %" PRIu64 " bytes%s", fetch->object.path, size,
