@@ -44,6 +44,8 @@ struct ctl {
         const char *interval; /* seconds, of top */
         bool once;
         const char *output; /* directory that fetch writes into */
+        uint64_t idle_ms;   /* of unload */
+        bool all;
         bool list, detach, dry_run, tensors, drain, force, queue, no_evict, pin;
 
         streamer_client *client;

@@ -6,6 +6,7 @@
 #include "client/streamerctl/ctl.h"
 #include "client/streamerctl/output.h"
 
+#include <fnmatch.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -139,9 +140,70 @@ static int unload(struct ctl *ctl, const char *model)
         return rc;
 }
 
+/* A name that is resident is no pattern, whatever its characters. */
+static bool selects(const char *word, const char *name)
+{
+        return strcmp(word, name) == 0 || (strpbrk(word, "*?[") && fnmatch(word, name, 0) == 0);
+}
+
+static bool is_selected(const struct ctl *ctl, const json_t *model)
+{
+        bool named = ctl->n_args == 0;
+        for (size_t i = 0; i < ctl->n_args; i++)
+                named = named || selects(ctl->args[i], json_str(model, "name"));
+        bool idle = json_u64(model, "leases") == 0 && json_u64(model, "idle_ns") >= ctl->idle_ms * UINT64_C(1000000);
+        return named && (ctl->idle_ms == 0 || idle);
+}
+
+static int unload_selected(struct ctl *ctl, const json_t *model)
+{
+        char size[HUMAN_MAX];
+        const char *name = json_str(model, "name");
+        if (!ctl->dry_run)
+                return unload(ctl, name);
+        cleanup_json json_t *row =
+                json_pack("{s:s, s:s, s:I, s:I}", "name", name, "state", "dry-run", "bytes",
+                          (json_int_t)json_u64(model, "bytes"), "leases", (json_int_t)json_u64(model, "leases"));
+        print_done(ctl, name, row, "would be unloaded: %s, %" PRIu64 " lease%s",
+                   human_size(size, json_u64(model, "bytes")), json_u64(model, "leases"),
+                   json_u64(model, "leases") == 1 ? "" : "s");
+        return 0;
+}
+
+/* Each name once, though a name may have several generations. */
+static int unload_matching(struct ctl *ctl)
+{
+        int rc;
+        size_t i, n = 0;
+        const json_t *model;
+        const char *last = "";
+        cleanup_json json_t *reply = NULL;
+        if ((rc = ctl_call(ctl, "list", NULL, NULL, &reply)) != 0)
+                return rc;
+        json_array_foreach(json_object_get(reply, "models"), i, model)
+        {
+                if (strcmp(json_str(model, "name"), last) == 0 || !is_selected(ctl, model))
+                        continue;
+                last = json_str(model, "name");
+                int r = unload_selected(ctl, model);
+                rc = rc != 0 ? rc : r;
+                n++;
+        }
+        if (n == 0 && ctl->n_args > 0 && ctl->idle_ms == 0)
+                return ctl_error(ctl, STREAMER_ENOENT, ctl->args[0], "no such model");
+        return rc;
+}
+
 int verb_unload(struct ctl *ctl)
 {
-        return ctl_each(ctl, unload);
+        bool pattern = ctl->all || ctl->idle_ms > 0 || ctl->dry_run;
+        if (ctl->all && ctl->n_args > 0)
+                return usage_error(ctl, "unload: --all takes no model");
+        if (ctl->n_args == 0 && !ctl->all && ctl->idle_ms == 0)
+                return usage_error(ctl, "unload: an argument is missing: MODEL, --all or --idle");
+        for (size_t i = 0; i < ctl->n_args; i++)
+                pattern = pattern || strpbrk(ctl->args[i], "*?[");
+        return pattern ? unload_matching(ctl) : ctl_each(ctl, unload);
 }
 
 static int wait_for(struct ctl *ctl, const char *model)

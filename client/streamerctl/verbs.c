@@ -76,6 +76,10 @@ static const struct flag shutdown_flags[] = {
         {0},
 };
 static const struct flag unload_flags[] = {
+        {"--all", NULL, NULL, "unload all models", FLAG_BOOL, AT(all), false},
+        {"--idle", NULL, "DURATION", "only models that have had no lease for so long", FLAG_DURATION, AT(idle_ms),
+         false},
+        {"--dry-run", NULL, NULL, "print what would be unloaded", FLAG_BOOL, AT(dry_run), false},
         {"--device", NULL, "DEVICE", "unload this device's copy only", FLAG_DEVICE, 0, false},
         {"--drain", NULL, NULL, "refuse new leases; free the memory with the last lease", FLAG_BOOL, AT(drain), false},
         {"--drain-timeout", NULL, "DURATION", "with --drain: as --force after so long", FLAG_DURATION,
@@ -150,13 +154,16 @@ const struct verb verbs[] = {
         {.name = "verify", .args = "MODEL...", .min_args = 1, .max_args = MANY, .run = verb_verify,
          .summary = "Hash resident models again and compare the digests",
          .examples = "streamerctl verify llama-3-8b"},
-        {.name = "unload", .alias = "rm", .args = "MODEL...", .min_args = 1, .max_args = MANY, .run = verb_unload,
+        {.name = "unload", .alias = "rm", .args = "[MODEL]...", .max_args = MANY, .run = verb_unload,
          .flags = unload_flags,
          .summary = "Unload models",
          .about = "A model that is leased stays (exit code 6), unless --drain or --force is given. Memory that a\n"
                   "process may have mapped is never freed: after --force it is quarantined ('status', 'ps') until\n"
-                  "the process has detached or exited.",
+                  "the process has detached or exited.\n"
+                  "MODEL may be a pattern with *, ? and [...], as of a shell, which also match '/'.",
          .examples = "streamerctl unload llama-3-8b\n"
+                     "streamerctl unload 'org/*' --idle 1h --dry-run\n"
+                     "streamerctl unload --all --drain\n"
                      "streamerctl unload llama-3-8b --drain"},
         {.name = "pin", .args = "MODEL...", .min_args = 1, .max_args = MANY, .run = verb_pin,
          .summary = "Never evict or expire models",

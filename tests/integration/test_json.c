@@ -180,6 +180,7 @@ START_TEST(models_are_as_documented)
         check("unpin", JSON("unpin", "witness", "--json"));
         check("keep-alive", JSON("keep-alive", "witness", "default", "--json"));
         check("set-priority", JSON("set-priority", "witness", "100", "--json"));
+        check("unload --dry-run", JSON("unload", "bad", "--dry-run", "--json"));
         check("unload", JSON("unload", "bad", "--json"));
         streamer_lease *lease = client_attach(c, "witness");
         check("ps", JSON("ps", "--json"));

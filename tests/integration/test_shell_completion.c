@@ -96,7 +96,7 @@ END_TEST
 
 START_TEST(flags_of_the_verb_and_of_all_are_offered)
 {
-        ck_assert_str_eq(OFFERED("unload", "--dr"), "--drain\n--drain-timeout\n");
+        ck_assert_str_eq(OFFERED("unload", "--dr"), "--dry-run\n--drain\n--drain-timeout\n");
         ck_assert_str_eq(OFFERED("list", "--dr"), "");
         ck_assert_str_eq(OFFERED("list", "--js"), "--json\n");
         ck_assert_str_eq(OFFERED("list", "--", "--js"), "");
