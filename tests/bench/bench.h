@@ -70,6 +70,7 @@ enum better { HIGHER, LOWER };
         X(fairness_small_load,          "times",      LOWER,  2.5) \
         X(attach_300,                   "us",         LOWER,  300) \
         X(attach_100k,                  "us",         LOWER,  300) \
+        X(publish_vs_copy,              "times",      LOWER,  1.3) \
         X(spare_fill_cpu_s_per_gib,     "CPU-s/GiB",  LOWER,  0)
 // clang-format on
 
@@ -176,6 +177,7 @@ void rows_network(const struct bench *b);  /* http, https, latency, failures */
 void rows_fairness(const struct bench *b); /* a small load beside a large one */
 void rows_stores(const struct bench *b);   /* Swift, radosgw */
 void rows_attach(const struct bench *b);
+void rows_publish(const struct bench *b);
 int attach_child(const char *socket, const char *model); /* the process that is measured */
 /* An HTTP proxy on loopback that delays each answer of `upstream` by `ms`; prints its port, ends with standard input.
  */
