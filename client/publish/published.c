@@ -17,16 +17,14 @@ struct published {
         uint64_t table[]; /* aligned to 8 bytes */
 };
 
-static _Thread_local const struct published_view *sorted; /* by by_name() */
-
 static const char *name_of(const struct published_view *view, uint64_t i)
 {
         return view->strings + published_tensor(view, i)->name_off;
 }
 
-static int by_name(const void *a, const void *b)
+static int by_name(const void *a, const void *b, void *view)
 {
-        return strcmp(name_of(sorted, *(const size_t *)a), name_of(sorted, *(const size_t *)b));
+        return strcmp(name_of(view, *(const size_t *)a), name_of(view, *(const size_t *)b));
 }
 
 /* ---- reading ---- */
@@ -90,9 +88,8 @@ static int read_table(const struct streamer_lease *lease, struct published **out
         p->by_name = (void *)((unsigned char *)p->table + size);
         for (size_t i = 0; i < p->view.header->n_tensors; i++)
                 p->by_name[i] = i;
-        sorted = &p->view;
         if (p->view.header->n_tensors > 0)
-                qsort(p->by_name, p->view.header->n_tensors, sizeof(*p->by_name), by_name);
+                qsort_r(p->by_name, p->view.header->n_tensors, sizeof(*p->by_name), by_name, &p->view);
         *out = p;
         p = NULL;
         return 0;

@@ -73,7 +73,10 @@ static void lane_run(struct work *work)
 static void lane_done(struct work *work)
 {
         struct base_check *check = container_of(work, struct base_check, work);
-        work_submit(check->pool, check->probes[check->at].lane, work, open_run, open_done);
+        if (check->wanted(check))
+                work_submit(check->pool, check->probes[check->at].lane, work, open_run, open_done);
+        else
+                check->done(check);
 }
 
 /* Posted through the pool even where nothing is to be checked: done() never runs inside the call that started it. */
@@ -92,15 +95,17 @@ static void check_next(struct base_check *check)
 {
         while (check->at < BASE_PROBES && check->probes[check->at].source == NULL)
                 check->at++;
-        if (check->at < BASE_PROBES)
+        if (check->at < BASE_PROBES && check->wanted(check))
                 work_submit(check->pool, WORK_LANE_INSPECT, &check->work, lane_run, lane_done);
         else
                 check->done(check);
 }
 
-void base_check_start(struct base_check *check, void (*done)(struct base_check *), void *context)
+void base_check_start(struct base_check *check, void (*done)(struct base_check *),
+                      bool (*wanted)(const struct base_check *), void *context)
 {
         check->done = done;
+        check->wanted = wanted;
         check->context = context;
         check->at = 0;
         for (size_t i = 0; i < BASE_PROBES; i++)

@@ -29,6 +29,8 @@ struct base_check {
         size_t at;
         bool given_up; /* atomic: the result is not needed; requests to servers may end early */
         void (*done)(struct base_check *check);
+        /* On the loop, between its steps: false where the result is not needed; then it is done at once. */
+        bool (*wanted)(const struct base_check *check);
         void *context;
 };
 
@@ -38,6 +40,7 @@ struct base_check *base_check_free(struct base_check *check); /* accepts NULL; n
 int base_check_add(struct base_check *check, size_t probe, const char *source, const struct caller *caller,
                    struct source_roots *roots);
 /* done() is called once, later. */
-void base_check_start(struct base_check *check, void (*done)(struct base_check *), void *context);
+void base_check_start(struct base_check *check, void (*done)(struct base_check *),
+                      bool (*wanted)(const struct base_check *), void *context);
 
 #endif

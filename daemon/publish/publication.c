@@ -474,6 +474,11 @@ static void base_checked(struct base_check *check)
                 start_sealing(p);
 }
 
+static bool base_is_wanted(const struct base_check *check)
+{
+        return !publication_ended(check->context);
+}
+
 int publication_commit(struct publication *p, const struct published_storage *table, publication_done_fn *done,
                        void *context, struct error *error)
 {
@@ -496,7 +501,7 @@ int publication_commit(struct publication *p, const struct published_storage *ta
         }
         set_state(p, PUBLICATION_CHECKING);
         p->in_flight++;
-        base_check_start(p->check, base_checked, p);
+        base_check_start(p->check, base_checked, base_is_wanted, p);
         return 0;
 }
 

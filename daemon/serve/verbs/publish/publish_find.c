@@ -291,6 +291,12 @@ static void find_checked(struct base_check *check)
         find_decide(find);
 }
 
+static bool is_wanted(const struct base_check *check)
+{
+        const struct publish_find *find = check->context;
+        return find->deferred->session != NULL;
+}
+
 /* Examines the files of the base that the client names, and of the base of what is published under the name. */
 static void find_start(struct publish_find *find)
 {
@@ -308,7 +314,7 @@ static void find_start(struct publish_find *find)
         if (r == 0 && find->checked != 0 && g->published->base.source != NULL)
                 r = base_check_add(find->check, BASE_RECORDED, g->published->base.source, &g->caller, NULL);
         if (r == 0) {
-                base_check_start(find->check, find_checked, find);
+                base_check_start(find->check, find_checked, is_wanted, find);
                 return;
         }
         error_set(&error, STREAMER_ENOMEM, "no memory");
