@@ -25,7 +25,7 @@ once = $(eval $(1) := $(2))$($(1))
 pkg = $(shell pkg-config $(1) $(2))
 MSGPACK = $(call once,MSGPACK,$(shell pkg-config --exists msgpack-c && echo msgpack-c || echo msgpack))
 PKGS_CLIENT = $(MSGPACK) jansson
-PKGS_DAEMON = libuv libcurl $(MSGPACK) libxxhash libssl libcrypto yaml-0.1 libsystemd libmicrohttpd expat
+PKGS_DAEMON = libuv libcurl $(MSGPACK) libxxhash libcrypto yaml-0.1 libsystemd libmicrohttpd expat
 PKGS_TEST = check $(PKGS_DAEMON) jansson
 PKG_CFLAGS = $(call once,PKG_CFLAGS,$(call pkg,--cflags,$(PKGS_DAEMON) jansson))
 LIBS_DAEMON = $(call once,LIBS_DAEMON,$(call pkg,--libs,$(PKGS_DAEMON)))

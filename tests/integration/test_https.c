@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * TLS sessions that read ahead: the end of a response is recognised at once for every length of response and records,
+ * Responses over TLS: the end of a response is recognised at once for every length of response and records,
  * and with faults. nginx speaks TLS in front of a faulty proxy. The stall timeout exceeds the test's time, so that a
  * retry cannot hide an end that was missed.
  */
@@ -101,7 +101,7 @@ static void serves(const char *source, const struct model *m)
 
 /* ---- lengths ---- */
 
-/* About the size of a record, of the read-ahead of a session, and of several of these. */
+/* About the size of a record, of a buffer, and of several of these. */
 static const uint64_t lengths[] = {0,     1,     4095,   16383,  16384,  16385,  65000,
                                    65535, 65536, 131072, 131073, 262143, 262144, 1000000};
 

@@ -3,10 +3,7 @@
  * Many transfers on one thread: libcurl's multi interface, driven by epoll, and the timeouts that libcurl does not
  * watch itself (transfers that wait for credentials, or that move no byte).
  *
- *   a socket is ready, or a time is reached > libcurl reads > [TLS has more: reads again ...] > asleep
- *
- * A session of TLS reads ahead of libcurl (options.c), so the last bytes of an answer may have left the socket before
- * libcurl sees them: the loop does not sleep while a session may have a record that libcurl has not read.
+ *   a socket is ready, or a time is reached > libcurl reads > asleep
  */
 #include "daemon/io/http/transfer.h"
 
@@ -19,8 +16,6 @@
 
 #define MS UINT64_C(1000000)
 #define EVENTS 64
-#define RECORDS 16u /* of one session, before the next session's */
-#define ROUNDS 4u   /* of all sessions, before other work of the thread */
 #define NEVER UINT64_MAX
 
 /* ---- what libcurl waits for ---- */
@@ -48,10 +43,6 @@ static int on_socket(CURL *easy, curl_socket_t s, int what, void *context, void 
         curl_easy_getinfo(easy, CURLINFO_PRIVATE, (char **)&t);
         if (t == NULL)
                 return 0; /* a connection without a transfer is being closed */
-        if ((what & CURL_POLL_IN) != 0)
-                t->socket = s;
-        else if (t->socket == s)
-                t->socket = -1;
         if (watched)
                 return 0;
         error_set(&t->error, STREAMER_ENOMEM, "no memory to wait for an answer (%s)", t->request.shown);
@@ -175,26 +166,6 @@ static CURLMcode socket_action(struct http_loop *loop, int s, int what)
         return curl_multi_socket_action(loop->multi, s, what, &running);
 }
 
-/* Of a transfer that connects, the session has not begun, or waits for the server; a paused one gets a socket again
- * when it is resumed. False: libcurl has read all that sessions have read ahead. */
-static bool read_sessions(struct http_loop *loop)
-{
-        bool more = true;
-        for (unsigned round = 0; more && round < ROUNDS; round++) {
-                more = false;
-                list_each_item (struct http_transfer, t, &loop->transfers, link) {
-                        unsigned n = 0;
-                        for (; n < RECORDS && t->in_multi && !t->paused && t->socket >= 0; n++) {
-                                if (!http_tls_may_have_more(t->easy))
-                                        break;
-                                socket_action(loop, t->socket, CURL_CSELECT_IN);
-                        }
-                        more = more || n > 0;
-                }
-        }
-        return more;
-}
-
 static void serve(struct http_loop *loop, int wait_ms)
 {
         struct epoll_event events[EVENTS];
@@ -216,7 +187,6 @@ static void serve(struct http_loop *loop, int wait_ms)
                 if (socket_action(loop, CURL_SOCKET_TIMEOUT, 0) != CURLM_OK)
                         loop->timer_ns = now_ns() + MS;
         }
-        loop->behind = read_sessions(loop);
         int left;
         for (CURLMsg *m; (m = curl_multi_info_read(loop->multi, &left)) != NULL;) {
                 struct http_transfer *t;
@@ -242,7 +212,7 @@ void http_loop_run(struct http_loop *loop, unsigned timeout_ms)
         if (loop->woken)
                 return;
         uint64_t now = now_ns(), wait_ms = timeout_ms;
-        if (advanced || loop->behind || loop->timer_ns <= now)
+        if (advanced || loop->timer_ns <= now)
                 wait_ms = 0;
         else if (loop->timer_ns != NEVER && (loop->timer_ns - now + MS - 1) / MS < wait_ms)
                 wait_ms = (loop->timer_ns - now + MS - 1) / MS;

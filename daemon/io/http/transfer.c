@@ -268,7 +268,6 @@ void http_transfer_begin(struct http_loop *loop, struct http_transfer *t)
         t->reason[0] = '\0';
         t->received = t->skip = 0;
         t->accepted = t->redirected = t->paused = t->enough = t->judged = t->stalled = t->unreached = false;
-        t->socket = -1;
         t->moved_ns = now_ns();
         t->error = (struct error){0};
         t->start_ns = 0;
@@ -298,7 +297,6 @@ static void remove_from_multi(struct http_loop *loop, struct http_transfer *t)
         if (t->in_multi)
                 require(curl_multi_remove_handle(loop->multi, t->easy) == CURLM_OK);
         t->in_multi = false;
-        t->socket = -1;
 }
 
 void http_loop_remove(struct http_loop *loop, struct http_transfer *t)

@@ -44,7 +44,6 @@ struct http_transfer {
         /* private */
         struct list link;
         void *easy; /* CURL */
-        int socket; /* that it waits to read from; -1 */
         struct curl_slist *lines;
         uint64_t by; /* http_headers.by of the credentials */
         char *url;   /* of the present hop */
@@ -72,7 +71,6 @@ struct http_loop {
         void *multi; /* CURLM */
         int event, epoll;
         uint64_t timer_ns; /* when libcurl wants to be asked again; UINT64_MAX: not by time */
-        bool behind;       /* a session may have read ahead of libcurl */
         bool woken;        /* in this turn, by http_loop_wake() */
         struct list transfers;
 };
@@ -110,8 +108,4 @@ int http_options_add_headers(struct http_transfer *t);
 void http_options_free_headers(struct http_transfer *t);
 /* False: no memory. */
 bool http_options_set(struct http_transfer *t);
-/* False: the session of its connection, if there is one, has no complete record, so the socket reports the next bytes.
- */
-bool http_tls_may_have_more(void *easy);
-
 #endif
