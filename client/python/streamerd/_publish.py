@@ -287,6 +287,8 @@ def publish_items(publication: Publication, items: list[Item], attributes: Mappi
             for entry in entries:
                 publication.tensor(entry)
             _copy_storage(storage, memory)
+            if all(item.flags & CLONE for item in storage.items):
+                continue  # who writes to it keeps memory of its own
             moved.append((storage, entries, memory))
             _use(storage, entries, bytes_at(memory))
         if empty:

@@ -42,7 +42,7 @@ import streamerd
 from streamerd import _publish
 from streamerd._client import Client, connect
 from streamerd._open import device_name
-from streamerd._publication import Found, Publication, Published, find
+from streamerd._publication import CLONE, Found, Publication, Published, find
 from streamerd._source import without_links
 from streamerd.engine_options import AUTO, Options
 from streamerd.engine_sources import HUB
@@ -58,6 +58,8 @@ KNOWN = (
 )
 
 _SCALARS = "scalars"
+# Each engine has its own copy of what is this small: scales, which vLLM writes to, and which may be mapped for reading.
+_SMALL = 4096
 _OBJECTS = 2  # how deep the attributes of objects are compared
 
 # State of a process, not of a model: numbers of process groups, and a mark of transformers' own initialisation.
@@ -372,6 +374,9 @@ class Sharing:
             raise
         try:
             items = _publish.items_of(model)
+            for item in items:
+                if item.tensor.nbytes <= _SMALL:
+                    item.flags |= CLONE
             _publish.publish_items(publication, items, {_SCALARS: json.dumps(scalars_of(model))})
         except (streamerd.Error, RuntimeError, OSError) as error:
             self._logger.warning("publish: %s was not published: %s", self.name, error)
