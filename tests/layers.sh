@@ -46,7 +46,7 @@ daemon/load/content
 daemon/load
 daemon/load/memory
 daemon/publish
-daemon/serve/access/role daemon/serve/conn daemon/serve/desired daemon/serve/events/event_log daemon/serve/events/round_robin
+daemon/serve/access/role daemon/serve/conn daemon/serve/desired daemon/serve/events/changes
 daemon/serve/limits
 daemon/serve/server_state
 daemon/serve/access daemon/serve/reply

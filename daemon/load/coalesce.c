@@ -162,20 +162,10 @@ static void set_numbers(struct load *load)
         }
 }
 
-static void on_resume(struct callback *item)
-{
-        struct load *load = container_of(item, struct load, resume);
-        if (load_step_done(load))
-                load_coalesce(load);
-}
-
 static void awaited_ended(struct load_watch *watch, struct load *other)
 {
-        struct load *load = container_of(watch, struct load, awaited);
         (void)other;
-        load->pending++;
-        load->resume.run = on_resume;
-        wake_post(load->loads->reader->wake, &load->resume);
+        load_coalesce(container_of(watch, struct load, awaited));
 }
 
 void load_coalesce(struct load *load)

@@ -117,7 +117,7 @@ void load_log_stage(const struct load *load, const char *stage)
 
 bool load_step_done(struct load *load)
 {
-        require(load->pending > 0);
+        require(load->magic == LOAD_MAGIC && load->pending > 0);
         load->pending--;
         if (!load_ended(load->state)) {
                 load_finish_round(load);
@@ -375,7 +375,7 @@ void load_maybe_check(struct load *load)
 
 void load_end(struct load *load, enum load_state state, const struct error *error)
 {
-        require(load_ended(state));
+        require(load->magic == LOAD_MAGIC && load_ended(state));
         load_set_state(load, state);
         __atomic_store_n(&load->abandoned, true, __ATOMIC_RELAXED);
         load->ended_ns = now_ns();
@@ -400,13 +400,11 @@ void load_end(struct load *load, enum load_state state, const struct error *erro
                 else
                         generation_fail(g, &load->error);
         }
-        load->pending++; /* a watcher that is freed meanwhile counts down */
         load_report(load);
-        load_notify_watchers(load);
+        load_post_end(load);
         load_each_part (part, load)
                 if (part->state == PART_READING)
                         reader_stop(load->loads->reader, &part->job);
-        load_step_done(load);
 }
 
 void load_cancel(struct load *load)

@@ -28,9 +28,10 @@
  * If a file was replaced by another one while it was read, the load is superseded: a new one of the same request takes
  * over its watchers, at most three times. A file that was changed in place fails the load.
  *
- * A load has ended for its watchers as soon as its outcome is known. The object stays until work in flight is done and
- * all subscribers are notified, and work keeps its references to generations and so their memory. Only cancel ends a
- * load early, not the end of its client's connection.
+ * A load has ended as soon as its outcome is known. Its watchers are called in a later turn of the loop, since the end
+ * may be decided in the midst of a change; until then the load keeps its references to generations. The object stays
+ * until work in flight is done and all subscribers are notified. Only cancel ends a load early, not the end of its
+ * client's connection.
  */
 #ifndef DAEMON_LOAD_LOAD_H
 #define DAEMON_LOAD_LOAD_H
@@ -59,6 +60,7 @@ const char *load_state_name(enum load_state state);
 bool load_ended(enum load_state state);
 
 #define LOAD_DEVICES READ_TARGETS
+#define LOAD_MAGIC 0x6c6f6164u
 
 struct load_request {
         const char *source;
@@ -88,11 +90,11 @@ struct load_estimate {
 
 struct load;
 
-/* A watcher or subscriber of the end; embedded. load_unwatch() removes it, and for a watcher the end does. */
+/* A watcher or subscriber of the end; embedded. load_unwatch() removes it; a watcher is removed before it is called. */
 struct load_watch {
         struct list link;
         struct load *load; /* changes when the load joins another */
-        /* NULL: a subscriber. */
+        /* Called in a turn of the loop of its own; it may free the watch. NULL: a subscriber. */
         void (*ended)(struct load_watch *watch, struct load *load);
 };
 
@@ -187,6 +189,7 @@ struct load_part {
 };
 
 struct load {
+        unsigned magic; /* LOAD_MAGIC */
         struct list link;
         uint64_t id; /* ascending in this run */
         struct loads *loads;
@@ -217,14 +220,16 @@ struct load {
         size_t n_parts;
         uint64_t number; /* of the generations; 0 until it is known */
         struct list watchers, subscribers;
-        struct list unnotified; /* in loads->unnotified: it has ended, subscribers are left */
-        uint64_t end_number;    /* ascending by end; 0: it has not ended */
+        bool watchers_called; /* it has ended */
+        bool has_subscribers; /* the same, and they are left: `pending` counts them as one */
+        uint64_t end_number;  /* ascending by end; 0: it has not ended */
         uint64_t started_ns, ended_ns;
 
         struct resolved opened;    /* the source, all of it */
         struct load_watch awaited; /* another load of the same files, awaited */
-        struct callback resume;    /* on a later turn of the loop */
-        struct callback released;  /* the same, by the last subscriber */
+        struct callback resume;    /* on a later turn of the loop: the next round */
+        struct callback end;       /* the same: calls the watchers */
+        struct callback released;  /* the same: the last subscriber has been notified */
         struct work step;          /* in flight; `pending` counts it and those of parts and targets */
         struct error step_error;
         void (*step_run)(struct load *load);
@@ -260,16 +265,16 @@ struct loads {
         const char *(*desired_source)(const struct loads *loads, const char *name);
         /* Tensors of this generation have arrived, or its tables are complete. */
         void (*arrived)(struct loads *loads, struct generation *generation);
-        /* A load with subscribers has ended: loads_subscriber(). NULL: there are none. */
+        /* A load with subscribers has ended, in a turn of the loop of its own. NULL: there are none. */
         void (*ended)(struct loads *loads);
         uint64_t n_ended;
-        struct list unnotified; /* of struct load, by end */
         void *context;
 };
 
 void loads_init(struct loads *loads);
 bool loads_empty(const struct loads *loads);
-void loads_cancel_all(struct loads *loads); /* and no load begins any more */
+/* No load begins any more, and watchers are called before this returns. */
+void loads_cancel_all(struct loads *loads);
 
 /* When a load begins or ends, and about once a second: devices prefault memory only while no load is in progress. */
 void loads_check_prefault(struct loads *loads);
@@ -288,11 +293,9 @@ struct load *loads_find(struct loads *loads, const char *name);
 void load_cancel(struct load *load);
 void load_set_priority(struct load *load, unsigned priority);
 
-/* With ended NULL as one of many subscribers: the end does not call it; it stays until load_unwatch(). */
+/* With ended NULL as one of many subscribers: the load stays until each has called load_unwatch(). */
 void load_watch(struct load *load, struct load_watch *watch, void (*ended)(struct load_watch *, struct load *));
 void load_unwatch(struct load_watch *watch);
-/* A subscriber of the load that ended first; NULL: none is left. */
-struct load_watch *loads_subscriber(struct loads *loads);
 void load_progress(struct load *load, struct load_progress *progress);
 
 /* The state of one device, in the same words; `waits_ns`: how long it has waited for memory, 0: it does not. */

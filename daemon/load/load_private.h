@@ -18,7 +18,8 @@ void part_set_state(struct load_part *part, enum part_state state);
 void load_open(struct load *load);
 /* From OPENING to PLANNING, for targets that are not resident. */
 void load_plan(struct load *load);
-/* The outcome is known. Called when a step is done (`pending` may be zero) or by a cancel. May free the load later. */
+/* The outcome is known. Called when a step is done (`pending` may be zero) or by a cancel. The load is freed in a later
+ * turn of the loop. */
 void load_end(struct load *load, enum load_state state, const struct error *error);
 /* A step: run() on a worker, then done() on the loop, unless the load has ended meanwhile. `pending` counts it. */
 void load_step_start(struct load *load, uint64_t lane, void (*run)(struct load *), void (*done)(struct load *));
@@ -127,8 +128,10 @@ void part_deinit(struct load_part *part); /* on a worker */
 
 /* ---- progress.c ---- */
 
-/* Notifies watchers of the end, each unlinked before the call; subscribers keep the load until they are notified. */
-void load_notify_watchers(struct load *load);
+/* Its outcome is known: numbers the end, and posts the call of the watchers. */
+void load_post_end(struct load *load);
+/* Calls the watchers, each removed before, and reports to subscribers; once. */
+void load_call_watchers(struct load *load);
 void load_move_watchers(struct load *from, struct load *to);
 
 /* ---- loads.c ---- */

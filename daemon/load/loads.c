@@ -28,7 +28,6 @@ bool load_ended(enum load_state state)
 void loads_init(struct loads *loads)
 {
         list_init(&loads->all);
-        list_init(&loads->unnotified);
         loads->n_running = 0;
 }
 
@@ -40,8 +39,10 @@ bool loads_empty(const struct loads *loads)
 void loads_cancel_all(struct loads *loads)
 {
         loads->over = true; /* a watcher may ask for the next load at once */
-        list_each_item_safe (struct load, load, &loads->all, link)
+        list_each_item (struct load, load, &loads->all, link)
                 load_cancel(load);
+        list_each_item (struct load, load, &loads->all, link)
+                load_call_watchers(load);
 }
 
 /* ---- beginning ---- */
@@ -123,6 +124,7 @@ static struct load *find_same(struct loads *loads, const struct order *order, co
 void load_free(struct load *load)
 {
         list_remove(&load->link);
+        load->magic = 0;
         free(load->targets);
         free(load->demands);
         free(load->parts);
@@ -242,10 +244,10 @@ static struct load *load_new(struct loads *loads, const struct load_request *req
         struct load *load = calloc(1, sizeof(*load));
         if (load == NULL)
                 return NULL;
+        load->magic = LOAD_MAGIC;
         list_init(&load->link);
         list_init(&load->watchers);
         list_init(&load->subscribers);
-        list_init(&load->unnotified);
         load->loads = loads;
         load->name = strdup(order->name);
         load->source = strdup(order->source);

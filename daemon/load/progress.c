@@ -18,45 +18,54 @@ static void on_released(struct callback *item)
         load_step_done(container_of(item, struct load, released));
 }
 
-/* The load, and with it generations, are freed on a later turn of the loop: the caller may hold one of these. */
+/* The load, and with it generations, are freed in a later turn of the loop: the caller may use one of these. */
 void load_unwatch(struct load_watch *watch)
 {
         struct load *load = watch->load;
         if (load == NULL)
                 return;
+        require(load->magic == LOAD_MAGIC);
         list_remove(&watch->link);
         watch->load = NULL;
-        if (list_empty(&load->unnotified) || !list_empty(&load->subscribers))
+        if (!load->has_subscribers || !list_empty(&load->subscribers))
                 return;
-        list_remove(&load->unnotified);
+        load->has_subscribers = false;
         load->released.run = on_released;
         wake_post(load->loads->reader->wake, &load->released);
 }
 
-struct load_watch *loads_subscriber(struct loads *loads)
+void load_call_watchers(struct load *load)
 {
-        if (list_empty(&loads->unnotified))
-                return NULL;
-        const struct load *load = container_of(loads->unnotified.next, struct load, unnotified);
-        return container_of(load->subscribers.next, struct load_watch, link);
-}
-
-void load_notify_watchers(struct load *load)
-{
-        struct loads *loads = load->loads;
-        load->end_number = ++loads->n_ended;
+        if (load->watchers_called || !load_ended(load->state))
+                return;
+        load->watchers_called = true;
         while (!list_empty(&load->watchers)) {
                 struct load_watch *watch = container_of(load->watchers.next, struct load_watch, link);
                 list_remove(&watch->link);
                 watch->load = NULL;
                 watch->ended(watch, load);
         }
-        if (list_empty(&load->subscribers)) /* a callback may have notified some of them */
+        if (list_empty(&load->subscribers))
                 return;
+        load->has_subscribers = true;
         load->pending++;
-        list_append(&loads->unnotified, &load->unnotified);
-        if (loads->ended != NULL)
-                loads->ended(loads);
+        if (load->loads->ended != NULL)
+                load->loads->ended(load->loads);
+}
+
+static void on_end(struct callback *item)
+{
+        struct load *load = container_of(item, struct load, end);
+        load_call_watchers(load);
+        load_step_done(load);
+}
+
+void load_post_end(struct load *load)
+{
+        load->end_number = ++load->loads->n_ended;
+        load->pending++;
+        load->end.run = on_end;
+        wake_post(load->loads->reader->wake, &load->end);
 }
 
 static void move(struct list *from, struct load *to, struct list *list)

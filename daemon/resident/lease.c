@@ -108,9 +108,9 @@ static struct lease *lease_make(struct leases *leases, struct process *process, 
         struct lease *lease = calloc(1, sizeof(*lease));
         if (lease == NULL)
                 return NULL;
+        lease->magic = LEASE_MAGIC;
         lease->generation = generation;
         lease->process = process;
-        lease->looked = generation->changes; /* the reply has the present state */
         lease->since_ns = now_ns();
         list_init(&lease->in_owner);
         memcpy(lease->token, token, sizeof(lease->token));
@@ -180,6 +180,7 @@ void lease_end(struct leases *leases, struct lease *lease)
 {
         struct generation *generation = lease->generation;
         struct process *process = lease->process;
+        require(lease->magic == LEASE_MAGIC);
         log_lease(lease, "ended");
         list_remove(&lease->in_generation);
         list_remove(&lease->in_process);
@@ -188,6 +189,7 @@ void lease_end(struct leases *leases, struct lease *lease)
         quota_discharge(&lease->charge);
         if (leases->ended != NULL)
                 leases->ended(leases->persist, lease);
+        lease->magic = 0;
         free(lease);
         leases->n--;
         generation->n_leases--;
@@ -212,6 +214,7 @@ static void disown(struct lease *lease)
 {
         list_remove(&lease->in_owner);
         lease->owner = NULL;
+        lease->event_pending = false;
         lease_set_state(lease, LEASE_ORPHAN);
 }
 

@@ -62,7 +62,10 @@ enum lease_state {
 };
 #define LEASE_STATES (LEASE_UNCLAIMED + 1)
 
+#define LEASE_MAGIC 0x6c656173u
+
 struct lease {
+        unsigned magic; /* LEASE_MAGIC */
         struct list in_generation, in_process, in_owner;
         struct list by_token; /* in leases->by_token */
         uint64_t id;
@@ -72,9 +75,8 @@ struct lease {
         void *owner; /* the session, or NULL */
         uint64_t since_ns;
         struct quota_charge charge;
-        uint64_t told;   /* arrivals that its client was notified of */
-        uint64_t looked; /* generation->changes at the last notification */
-        bool dirty;      /* an event is due, and the connection is not writable */
+        uint64_t notified_arrivals; /* that its client was notified of */
+        bool event_pending;         /* its client is to be notified; then it is first in its owner's list */
         unsigned char token[LEASE_TOKEN];
         struct journal_lease *row; /* persist's; NULL: it does not outlive the daemon */
         uint64_t claim_until_ns;   /* unclaimed: it counts as an orphan from then on */

@@ -110,7 +110,7 @@ struct generation *resident_on(struct resident *resident, const char *name, enum
         list_each_item (const struct model_name, n, all, by_name) {
                 struct generation *g = n->generation;
                 if (g->state == state && (device == NULL || g->device == device) && strcmp(n->text, name) == 0 &&
-                    (found == NULL || g->place > found->place))
+                    (found == NULL || g->sequence > found->sequence))
                         found = g;
         }
         return found;
@@ -122,7 +122,7 @@ static bool says_more(const struct generation *g, const struct generation *than)
         bool failed = g->state == GENERATION_FAILED;
         if (failed != (than->state == GENERATION_FAILED))
                 return !failed;
-        return failed ? g->place > than->place : g->place < than->place;
+        return failed ? g->sequence > than->sequence : g->sequence < than->sequence;
 }
 
 struct generation *resident_named(struct resident *resident, const char *name)
@@ -179,7 +179,7 @@ uint64_t resident_shared_number(struct resident *resident, const struct source_i
 bool resident_holds(const struct resident *resident, uint64_t number, const struct device *device)
 {
         list_each_item (const struct generation, g, &resident->generations, link)
-                if (g->number == number && g->device == device)
+                if (g->number == number && g->device == device && !generation_has_ended(g))
                         return true;
         return false;
 }

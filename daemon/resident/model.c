@@ -9,6 +9,9 @@
 /* A failed load, or a verify, drops its reference soon; one that hangs in the kernel may not. */
 #define HELD_UP_NS (UINT64_C(30) * 1000000000)
 
+/* Generations that are reaped in one turn of the loop. */
+#define REAP_TURN 64
+
 const char *generation_state_name(enum generation_state state)
 {
         static const char *const names[] = {
@@ -43,10 +46,13 @@ struct manifest_view table_manifest(const struct table *table)
 
 /* ---- resident ---- */
 
-void resident_init(struct resident *resident, struct device **devices, size_t n_devices, uint64_t failed_kept)
+void resident_init(struct resident *resident, struct wake *wake, struct device **devices, size_t n_devices,
+                   uint64_t failed_kept)
 {
-        *resident = (struct resident){.devices = devices, .n_devices = n_devices, .failed_kept = failed_kept};
+        *resident =
+                (struct resident){.wake = wake, .devices = devices, .n_devices = n_devices, .failed_kept = failed_kept};
         list_init(&resident->generations);
+        list_init(&resident->reap);
         buckets_init(&resident->by_name);
 }
 
@@ -66,6 +72,8 @@ static void capacity_changed(struct resident *resident)
 void generation_changed(struct generation *generation)
 {
         struct resident *resident = generation->resident;
+        require(generation->magic == GENERATION_MAGIC);
+        generation->reported = true;
         if (resident->changed != NULL)
                 resident->changed(resident, generation);
         capacity_changed(resident);
@@ -113,7 +121,8 @@ static struct generation *generation_free(struct generation *generation)
         list_each_item_safe (struct model_name, name, &generation->names, link)
                 name_free(name);
         list_remove(&generation->link);
-        list_remove(&generation->unnotified);
+        list_remove(&generation->reap);
+        generation->magic = 0;
         quota_discharge(&generation->quota_charge);
         quota_discharge(&generation->model_charge);
         published_free(generation->published);
@@ -130,16 +139,17 @@ struct generation *generation_new(struct resident *resident, const char *name, c
         struct generation *g = calloc(1, sizeof(*g));
         if (g == NULL)
                 return NULL;
+        g->magic = GENERATION_MAGIC;
         g->resident = resident;
-        g->place = ++resident->last_place;
+        g->sequence = ++resident->last_sequence;
         g->device = device;
         g->last_owner = owner;
         g->manifest.fd = g->arrival.fd = -1;
         g->refs = 1;
         list_init(&g->link);
+        list_init(&g->reap);
         list_init(&g->names);
         list_init(&g->leases);
-        list_init(&g->unnotified);
         g->source = strdup(source);
         g->last_name = strdup(name);
         if (g->source == NULL || g->last_name == NULL || generation_add_name(g, name, source, owner, NULL) < 0)
@@ -224,14 +234,25 @@ bool generation_is_freeing(const struct generation *generation, uint64_t now)
         return generation->refs == 0 || now - generation->dropped_ns < HELD_UP_NS;
 }
 
-void generation_reap(struct generation *generation)
+/* Dropped, and used by nothing. */
+static bool is_unused(const struct generation *g)
 {
-        struct resident *resident = generation->resident;
-        capacity_changed(resident);
-        bool dropped = generation->state == GENERATION_DRAINING || generation->state == GENERATION_FAILED;
-        if (!dropped || generation->n_leases > 0 || generation->refs > 0 || generation->releasing)
+        bool dropped = g->state == GENERATION_DRAINING || g->state == GENERATION_FAILED;
+        return dropped && g->n_leases == 0 && g->refs == 0 && !g->releasing;
+}
+
+bool generation_has_ended(const struct generation *generation)
+{
+        return is_unused(generation) && generation->persisted == NULL && !holds_memory(generation) &&
+               list_empty(&generation->names);
+}
+
+static void reap(struct generation *generation)
+{
+        require(generation->magic == GENERATION_MAGIC);
+        if (!is_unused(generation))
                 return;
-        if (generation->persisted != NULL && !resident->remove_stored(generation))
+        if (generation->persisted != NULL && !generation->resident->remove_stored(generation))
                 return;
         if (holds_memory(generation)) {
                 generation->releasing = true;
@@ -240,12 +261,43 @@ void generation_reap(struct generation *generation)
         }
         if (!list_empty(&generation->names))
                 return;
-        /* A failure that ends was listed; a generation that was discarded was not. */
-        if (generation->state == GENERATION_DRAINING || generation->error.code != 0) {
-                generation_set_state(generation, GENERATION_UNLOADED);
+        generation_set_state(generation, GENERATION_UNLOADED);
+        if (generation->reported)
                 generation_changed(generation);
-        }
         generation_free(generation);
+}
+
+static void post_reap(struct resident *resident)
+{
+        if (resident->reap_posted || list_empty(&resident->reap))
+                return;
+        resident->reap_posted = true;
+        wake_post(resident->wake, &resident->reap_later);
+}
+
+/* A few in each turn of the loop. */
+static void on_reap(struct callback *callback)
+{
+        struct resident *resident = container_of(callback, struct resident, reap_later);
+        resident->reap_posted = false;
+        for (int i = 0; i < REAP_TURN && !list_empty(&resident->reap); i++) {
+                struct generation *g = container_of(resident->reap.next, struct generation, reap);
+                list_remove(&g->reap);
+                reap(g);
+        }
+        post_reap(resident);
+}
+
+void generation_reap(struct generation *generation)
+{
+        struct resident *resident = generation->resident;
+        require(generation->magic == GENERATION_MAGIC);
+        capacity_changed(resident);
+        if (!is_unused(generation) || !list_empty(&generation->reap))
+                return;
+        list_append(&resident->reap, &generation->reap);
+        resident->reap_later.run = on_reap;
+        post_reap(resident);
 }
 
 void generation_get(struct generation *generation)
@@ -281,15 +333,16 @@ static void remove_name(struct generation *generation, const char *name)
 
 void generation_drop_name(struct generation *generation, const char *name)
 {
+        struct resident *resident = generation->resident;
         remove_name(generation, name);
         if (!list_empty(&generation->names)) {
-                generation->lost_name = true;
-                generation_changed(generation);
-                generation->lost_name = false;
+                if (resident->name_removed != NULL)
+                        resident->name_removed(resident, generation, generation->last_name);
+                capacity_changed(resident);
                 return;
         }
         if (generation->state == GENERATION_CACHED)
-                generation->resident->drop_copy(generation);
+                resident->drop_copy(generation);
         if (generation->state == GENERATION_READY || generation->state == GENERATION_CACHED) {
                 generation_set_state(generation, GENERATION_DRAINING);
                 generation->dropped_ns = now_ns();
@@ -363,14 +416,19 @@ static void forget(struct generation *generation)
         generation_reap(generation);
 }
 
+static bool is_listed_failure(const struct generation *g)
+{
+        return g->state == GENERATION_FAILED && !list_empty(&g->names);
+}
+
 /* At most `failed_kept` failures stay listed. */
 static void forget_failures(struct resident *resident)
 {
         uint64_t n = 0;
         list_each_item (const struct generation, g, &resident->generations, link)
-                n += g->state == GENERATION_FAILED;
-        list_each_item_safe (struct generation, g, &resident->generations, link) {
-                if (n > resident->failed_kept && g->state == GENERATION_FAILED) {
+                n += is_listed_failure(g);
+        list_each_item (struct generation, g, &resident->generations, link) {
+                if (n > resident->failed_kept && is_listed_failure(g)) {
                         n--;
                         forget(g);
                 }

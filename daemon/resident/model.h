@@ -17,6 +17,9 @@
  * until its last lease and its last reference end; then the device's thread frees it, and only then is the
  * device's budget credited. A failed generation stays listed, without memory, until it is unloaded, replaced,
  * or displaced by later failures.
+ *
+ * No function of this module frees a generation, its argument or another: what has ended is reaped in a later turn of
+ * the loop. The hooks that report a change are called in the midst of it, so they only mark what is to be done later.
  */
 #ifndef DAEMON_RESIDENT_MODEL_H
 #define DAEMON_RESIDENT_MODEL_H
@@ -37,6 +40,7 @@
 struct persisted;
 
 #define GENERATION_SEGMENTS MANIFEST_MAX_SEGMENTS
+#define GENERATION_MAGIC 0x67656e65u
 
 enum generation_state {
         GENERATION_LOADING,
@@ -72,16 +76,17 @@ struct model_settings {
 };
 
 struct generation {
-        struct list link; /* in resident->generations, oldest first */
-        uint64_t place;   /* in that list, ascending */
+        unsigned magic;    /* GENERATION_MAGIC */
+        struct list link;  /* in resident->generations, oldest first */
+        struct list reap;  /* in resident->reap: something that held it back has ended */
+        uint64_t sequence; /* in resident->generations, ascending; never reused */
         struct resident *resident;
         uint64_t number; /* 0 until it is known to be new */
         enum generation_state state;
         struct list names;
         char *last_name; /* for messages, once all names are removed */
         uint64_t names_lost;
-        bool lost_name; /* during a change: a name was removed, and others are left */
-        char *source;   /* canonical */
+        char *source; /* canonical */
         struct source_identity identity;
         uid_t last_owner;                 /* of last_name */
         struct caller caller;             /* for whom it was loaded: a later run opens only what they may open then */
@@ -90,6 +95,7 @@ struct generation {
         struct quota_charge quota_charge; /* its bytes, to the user who loaded it */
         struct quota_charge model_charge; /* one model, to the same user */
         bool has_identity, verified;      /* verified: files matched published SHA-256 digests */
+        bool reported;                    /* a change of it was: its end is, too */
 
         unsigned rank, n_ranks; /* n_ranks 0: not one of several ranks */
         struct device *device;
@@ -105,8 +111,6 @@ struct generation {
         struct error error;   /* failed */
 
         struct list leases;
-        struct list unnotified; /* in the server's list while leases have not been notified of the last change */
-        uint64_t changes;
         uid_t shared_by; /* DEVICE_SHARED_WRITABLE, where was_shared: the user whose processes have mapped it */
         bool was_shared;
         unsigned n_leases;
@@ -127,7 +131,11 @@ struct generation {
 
 struct resident {
         struct list generations;
-        uint64_t last_place;
+        uint64_t last_sequence;
+        struct list reap;           /* of struct generation: examined in a later turn of the loop */
+        struct wake *wake;          /* posts that */
+        struct callback reap_later; /* when `reap_posted` */
+        bool reap_posted;
         struct buckets by_name; /* of struct model_name, by what their text hashes to */
         struct device **devices;
         size_t n_devices;
@@ -145,10 +153,13 @@ struct resident {
         bool (*remove_stored)(struct generation *generation);
         /* A change that a client may wait for; called at most once a change, never by a query. */
         void (*changed)(struct resident *resident, struct generation *generation);
+        /* Another such change: a name was removed, and others are left. */
+        void (*name_removed)(struct resident *resident, struct generation *generation, const char *name);
         void *context;
 };
 
-void resident_init(struct resident *resident, struct device **devices, size_t n_devices, uint64_t failed_kept);
+void resident_init(struct resident *resident, struct wake *wake, struct device **devices, size_t n_devices,
+                   uint64_t failed_kept);
 bool resident_empty(const struct resident *resident);
 
 /* STREAMER_ENOMEM, with the figures of the device and what holds its memory. */
@@ -176,6 +187,8 @@ struct generation *resident_same(struct resident *resident, const struct source_
 /* The number of the ready or loading generation of these files under this name, which a replica on another
  * device shares; 0 if there is none. */
 uint64_t resident_shared_number(struct resident *resident, const struct source_identity *identity, const char *name);
+/* It was dropped and nothing uses it: it is about to be freed. */
+bool generation_has_ended(const struct generation *generation);
 /* A generation of this number is on the device, in any state. */
 bool resident_holds(const struct resident *resident, uint64_t number, const struct device *device);
 
@@ -220,7 +233,7 @@ struct generation_use {
         bool pinned;
 };
 struct generation_use generation_use(const struct generation *generation);
-/* Removes all its names; may free it. */
+/* Removes all its names. */
 void generation_drop_all(struct generation *generation);
 /* Of one that drains: its leases are revoked. What their clients may have mapped stays allocated, in
  * quarantine, until the leases end. */
@@ -250,17 +263,18 @@ void generation_changed(struct generation *generation);
  * caller's. */
 int generation_add_name(struct generation *generation, const char *name, const char *source, uid_t owner,
                         struct quota_charge *charge);
-/* Removes a name. Without its last one the generation drains, or is freed if it had failed. */
+/* Removes a name. Without its last one the generation drains, or ends if it had failed. */
 void generation_drop_name(struct generation *generation, const char *name);
 
-/* References of work that may touch its memory. The last put of one that was dropped frees it, then or later. */
+/* References of work that may touch its memory. One that was dropped is freed after the last put. */
 void generation_get(struct generation *generation);
 void generation_put(struct generation *generation);
-/* Takes a generation that was dropped (draining, failed) one step nearer to its end, where nothing holds it back:
+/* In a later turn of the loop, takes a generation that was dropped (draining, failed) one step nearer to its end, where
+ * nothing holds it back:
  *
  *   leases, references > the fd store's copy > memory > a failure's names > freed
  *
- * Called when one of these is over. May free the generation. */
+ * Called when one of these is over. */
 void generation_reap(struct generation *generation);
 
 /* ---- expiry (unload/expiry.c) ---- */

@@ -29,7 +29,7 @@ struct generation *model_set_on(const struct model_set *set, const struct device
 size_t model_set_ranks(struct generation *generation, enum generation_state state,
                        struct generation *ranks[MODEL_SET_MAX]);
 
-/* Removes all names of those; may free them. */
+/* Removes all names of those. */
 void model_set_drop_ranks(struct generation *generation, enum generation_state state);
 
 /* Ready if one of them is, else loading, else failed, else draining. */

@@ -223,8 +223,7 @@ static void on_progress(uv_timer_t *timer)
 {
         struct server *server = timer->data;
         resident_expire(server->resident, now_ns());
-        if (round_robin_begin(&server->progress_round))
-                loop_task_begin(&server->notify);
+        events_progress(server);
         desired_tick(&server->desired, now_ns());
         persist_tick(&server->persist, now_ns());
         state_writer_tick(&server->state_writer);
@@ -275,10 +274,19 @@ static void unwatch_process(struct process *process)
 
 /* ---- life ---- */
 
+/* These two are called in the midst of a change: all they do is mark. */
 static void on_changed(struct resident *resident, struct generation *generation)
 {
         struct server *server = resident->context;
         events_changed(server, generation);
+        persist_changed(&server->persist);
+        server->state_writer.due = true;
+}
+
+static void on_name_removed(struct resident *resident, struct generation *generation, const char *name)
+{
+        struct server *server = resident->context;
+        events_name_removed(server, generation, name);
         persist_changed(&server->persist);
         server->state_writer.due = true;
 }
@@ -297,12 +305,6 @@ static const char *desired_source(const struct loads *loads, const char *name)
         if (m == NULL)
                 return NULL;
         return m->path != NULL ? m->path : m->spec->source;
-}
-
-static void on_load_ended(struct loads *loads)
-{
-        struct server *server = loads->context;
-        loop_task_begin(&server->notify);
 }
 
 static int start_handles(struct server *server, struct error *error)
@@ -336,9 +338,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         list_init(&server->notified);
         list_init(&server->waiting);
         list_init(&server->expired);
-        list_init(&server->unnotified);
-        event_log_init(&server->event_log);
-        round_robin_init(&server->progress_round);
+        events_init(server);
         list_init(&server->reloads);
         list_init(&server->shares);
         list_init(&server->started);
@@ -354,9 +354,10 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         server->leases.users = &server->users;
         server->resident->context = server->loads->context = server;
         server->resident->changed = on_changed;
+        server->resident->name_removed = on_name_removed;
         server->loads->desired_source = desired_source;
         server->loads->arrived = events_arrived;
-        server->loads->ended = on_load_ended;
+        server->loads->ended = events_load_ended;
         server->path = strdup(path);
         if (server->path == NULL) {
                 close_p(&listener);
@@ -417,6 +418,6 @@ void server_deinit(struct server *server)
         persist_deinit(&server->persist);
         state_writer_deinit(&server->state_writer);
         desired_deinit(&server->desired);
-        event_log_deinit(&server->event_log);
+        changes_deinit(&server->model_changes);
         free(server->path);
 }

@@ -17,8 +17,7 @@
 #include "daemon/serve/conn/loop_task.h"
 #include "daemon/serve/desired/desired.h"
 #include "daemon/serve/desired/scrub.h"
-#include "daemon/serve/events/event_log.h"
-#include "daemon/serve/events/round_robin.h"
+#include "daemon/serve/events/changes.h"
 #include "daemon/serve/limits.h"
 
 #define STATUS_MAX 256
@@ -111,15 +110,17 @@ struct server {
         struct loop_task answer;     /* looks through `waiting` */
         struct list expired;         /* of struct deferred, whose deadline has passed */
         struct loop_task expire;     /* answers them */
-        struct event_log event_log;
-        struct list unnotified; /* of struct generation: some leases have not been examined since it changed */
-        struct loop_task notify;
-        struct loop_task shutdown;         /* notifies all of the daemon's end */
-        struct round_robin progress_round; /* of struct op, through `notify` */
-        struct list shares, started;       /* of struct verb_share; of struct verb_task */
-        struct list file_memory;           /* of struct file_memory, that waits */
-        uint64_t file_bytes;               /* that is in use */
-        struct list transfers;             /* of struct transfer */
+        /* Notification (events.h). */
+        struct changes model_changes;
+        struct list due, up_to_date;    /* of struct session */
+        uint64_t marks;                 /* how often all sessions have become due */
+        uint64_t progress_round, n_ops; /* watched loads, of all sessions */
+        struct loop_task notify;        /* sends events */
+        struct loop_task shutdown;      /* notifies all of the daemon's end */
+        struct list shares, started;    /* of struct verb_share; of struct verb_task */
+        struct list file_memory;        /* of struct file_memory, that waits */
+        uint64_t file_bytes;            /* that is in use */
+        struct list transfers;          /* of struct transfer */
         uint64_t last_transfer;
         struct quotas users;
         uint64_t n_conns;

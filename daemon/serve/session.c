@@ -140,6 +140,7 @@ static void on_frame(struct conn *conn, const void *data, size_t len)
         struct session *session = conn->context;
         struct request request;
         struct error error = {0};
+        require(session->magic == SESSION_MAGIC);
         int r = request_decode(&request, data, len, error.text, sizeof(error.text));
         if (r < 0) {
                 error.code = r;
@@ -183,7 +184,7 @@ static void on_closed(struct conn *conn)
         quota_discharge(&conn->output);
         quota_discharge(&session->charge);
         server->session_ops->closed(session);
-        free(session->subject);
+        session->magic = 0;
         free(session->client);
         free(session);
 }
@@ -226,7 +227,10 @@ void session_new(struct server *server, int fd)
                 close(fd);
                 return;
         }
+        session->magic = SESSION_MAGIC;
         session->server = server;
+        session->marks = server->marks;
+        list_init(&session->in_events);
         list_init(&session->ops);
         list_init(&session->leases);
         list_init(&session->publications);
@@ -239,6 +243,7 @@ void session_new(struct server *server, int fd)
         }
         session->conn->context = session;
         list_append(&server->conns, &session->conn->link);
+        list_append(&server->up_to_date, &session->in_events);
         server->n_conns++;
         charge_connection(session->conn);
 }

@@ -7,9 +7,8 @@
  *   new > hello received > ... > closed
  *
  * Replies that must wait are deferred (deferred.h), and counted against the client; at the limit its connection is not
- * read. Events never queue at a connection: what a client has not been notified of yet is a flag or a counter, and is
- * sampled when its connection is writable. But a client is notified of all that happened before a reply before it is
- * sent the reply.
+ * read. Events do not queue (events/events.h), but a client is notified of all that happened before a reply before it
+ * is sent the reply.
  */
 #ifndef DAEMON_SERVE_SESSION_H
 #define DAEMON_SERVE_SESSION_H
@@ -25,7 +24,7 @@ struct session_ops {
         session_verb *const *verbs; /* by enum verb */
         /* Notifies the client of what has happened so far, before a reply is sent. */
         void (*notify)(struct session *session);
-        /* The connection is writable again. */
+        /* All that was unsent has been sent. */
         void (*drained)(struct session *session);
         /* Frees what belongs to the session. */
         void (*closed)(struct session *session);
@@ -33,17 +32,22 @@ struct session_ops {
         void (*tick)(struct server *server);
 };
 
+#define SESSION_MAGIC 0x73657373u
+
 struct session {
+        unsigned magic; /* SESSION_MAGIC */
         struct server *server;
         struct conn *conn;
         bool greeted;
-        struct subscriber subscriber; /* of model events */
-        char *subject;                /* the only model that it subscribes to; NULL: all */
         char *client;                 /* what it calls itself; NULL: nothing */
-        uint64_t events_lost;
-        uint64_t ends_notified;   /* loads->n_ended when none of its ops was left that had ended */
-        struct list ops;          /* of struct op */
-        struct list leases;       /* of struct lease, by in_owner */
+        struct list in_events;        /* in server->due or ->up_to_date */
+        uint64_t marks;               /* server->marks when it was examined last */
+        bool marked;                  /* it is due since */
+        struct subscriber subscriber; /* of states of models */
+        uint64_t ends_notified;       /* loads->n_ended when none of its ops was left that had ended */
+        struct list ops;              /* of struct op; not notified of the progress yet: first */
+        uint64_t n_ops;
+        struct list leases;       /* of struct lease, by in_owner; to be notified: first */
         struct list publications; /* of struct publication, by in_session */
         struct list deferred;     /* of struct deferred, by in_session */
         struct list transfers;    /* of struct transfer */

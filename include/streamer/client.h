@@ -416,7 +416,7 @@ STREAMER_API int streamer_open(streamer_client *client, const char *source_or_na
 /* Starts to load and attach. A URL, a path (with a leading '/' or '.', or one that exists) and an org/name[@rev]
  * in the HF cache are sources: the load starts, or joins one that is running or resident. Anything else is the
  * name of a model that is resident or loading. The lease is of the generation that this load produces, even while
- * an older one serves the name, and the daemon makes it before anything can unload the model. Returns when the
+ * an older one serves the name, and even if the model is unloaded as soon as it is ready. Returns when the
  * daemon has accepted the load; of a name at once, and the operation ends when its lease can be returned. The caller
  * owns *op (streamer_op_free). */
 STREAMER_API int streamer_open_start(streamer_client *client, const char *source_or_name,

@@ -56,7 +56,7 @@ static void begin_with(unsigned n)
                 others[i].device.number = 1 + i;
                 devices[1 + i] = &others[i].device;
         }
-        resident_init(&resident, devices, 1 + n, 4);
+        resident_init(&resident, core_wake, devices, 1 + n, 4);
         admission_init(&admission, &resident, core_wake, 4);
         ck_assert_int_eq(reader_init(&reader, &opts, core_wake, &error), 0);
         pool = work_pool_new(core_wake, "pool", 4, 1);

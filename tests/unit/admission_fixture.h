@@ -56,7 +56,7 @@ static void begin(void)
                 fakes[i].device.number = i;
                 devices[i] = &fakes[i].device;
         }
-        resident_init(&resident, devices, 2, 0);
+        resident_init(&resident, core_wake, devices, 2, 0);
         admission_init(&admission, &resident, core_wake, MAX_BLOCKED);
         leases_init(&leases);
         leases.watch = watch;

@@ -30,7 +30,7 @@ static void begin(void)
 {
         fake_device_init(&fake, "fake", BUDGET, false);
         devices[0] = &fake.device;
-        resident_init(&resident, devices, 1, 2);
+        resident_init(&resident, core_wake, devices, 1, 2);
         resident.changed = on_changed;
 }
 

@@ -46,6 +46,7 @@ START_TEST(a_load_waits_for_memory_that_is_being_released)
         resident_model("old", 0, 8 * MiB);
         generation_drop_name(resident_ready(&resident, "old"), "old");
         struct ask *ask = asked(load_of("m", 0, 8 * MiB));
+        core_settle(); /* it is reaped */
         gate_await(&fakes[0].release, 1);
         waits(ask);
         gate_open(&fakes[0].release);
@@ -174,6 +175,7 @@ START_TEST(memory_freed_for_one_load_is_not_used_by_another)
         resident_model("old", 0, BUDGET);
         struct ask *first = asked(load_of("first", 0, 8 * MiB));
         waits(first);
+        core_settle(); /* it is reaped */
         gate_await(&fakes[0].release, 1);
         struct ask *second = asked(load_of("second", 0, 4 * MiB));
         refused(second, STREAMER_ENOMEM, "4.0 MiB needed");

@@ -290,6 +290,8 @@ START_TEST(a_held_client_is_neither_read_nor_timed)
         ck_assert_uint_eq(frames, 1);
         on_frame = NULL;
         conn_hold(conn, false);
+        ck_assert_uint_eq(frames, 1); /* not inside this call */
+        core_until(frames == 2);
         ck_assert_str_eq(bodies, "one|two|");
 }
 END_TEST

@@ -41,7 +41,7 @@ static struct host_cache cache;
 static void begin(void)
 {
         fake_device_init(&fake, "gpu", GiB, true);
-        resident_init(&resident, devices, 1, 0);
+        resident_init(&resident, core_wake, devices, 1, 0);
         host_cache_init(&cache, &resident, GiB);
 }
 

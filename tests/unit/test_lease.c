@@ -51,7 +51,7 @@ static void begin(void)
 {
         fake_device_init(&fake, "fake", 64 * MiB, false);
         devices[0] = &fake.device;
-        resident_init(&resident, devices, 1, 2);
+        resident_init(&resident, core_wake, devices, 1, 2);
         leases_init(&leases);
         leases.watch = watch_process;
         leases.unwatch = on_unwatch;

@@ -213,7 +213,7 @@ START_TEST(an_alias_fails_with_its_loading_model)
         load_start(&b, path, "n");
         core_until(generation_has_name(a.load->targets[0].generation, "n"));
         load_cancel(a.load);
-        ck_assert(a.ended && b.ended);
+        core_until(a.ended && b.ended);
         ck_assert_int_eq((int)b.state, (int)LOAD_CANCELLED);
         ck_assert_ptr_nonnull(resident_on(&resident, "n", GENERATION_FAILED, NULL));
         load_release_held();
@@ -368,6 +368,7 @@ START_TEST(a_dry_run_can_be_cancelled)
         load_hold_lane(path);
         load_request(&w, &(struct load_request){.source = path, .dry_run = true, .caller = &core_caller});
         load_cancel(w.load);
+        core_until(w.ended);
         ck_assert_int_eq((int)w.state, (int)LOAD_CANCELLED);
         gate_open(&lane_gate);
         core_until(loads_empty(&loads));

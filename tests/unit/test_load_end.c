@@ -37,13 +37,14 @@ START_TEST(cancelling_ends_a_load_at_once_and_frees_its_memory_later)
         struct watched w;
         load_start_held(&w, small_file("small.safetensors", 1), (enum load_state)_i);
         load_cancel(w.load);
-        ck_assert(w.ended);
-        ck_assert_int_eq((int)w.state, (int)LOAD_CANCELLED);
-        ck_assert_int_eq(w.error.code, STREAMER_ECANCELED);
         ck_assert_ptr_null(loads_find(&loads, "m"));
         ck_assert_ptr_nonnull(resident_on(&resident, "m", GENERATION_FAILED, NULL));
         ck_assert_uint_eq(loads.n_running, 0);
         load_cancel(w.load); /* it has ended: nothing */
+        ck_assert(!w.ended); /* watchers are not called inside the call */
+        core_until(w.ended);
+        ck_assert_int_eq((int)w.state, (int)LOAD_CANCELLED);
+        ck_assert_int_eq(w.error.code, STREAMER_ECANCELED);
         core_settle();
         ck_assert_uint_eq(fake.device.used > 0, _i >= LOAD_QUEUED); /* blocks in flight may be written */
         load_release_held();
@@ -117,61 +118,85 @@ START_TEST(no_load_begins_when_the_daemon_ends)
 }
 END_TEST
 
-/* The caller fetches the next subscriber to notify; the load lives until the last one is notified. */
-START_TEST(an_ended_load_lives_until_its_followers_release_it)
+static unsigned reported;
+
+static void count_ends(struct loads *all)
+{
+        ck_assert_ptr_eq(all, &loads);
+        reported++;
+}
+
+START_TEST(an_ended_load_lives_until_its_subscribers_release_it)
 {
         struct watched first, second;
         struct load_watch a, b, c;
+        loads.ended = count_ends;
         load_start_held(&first, small_file("m", 1), LOAD_READING);
         load_start(&second, small_file("n", 2), "n");
         load_watch(second.load, &c, NULL);
         load_watch(first.load, &a, NULL);
         load_watch(first.load, &b, NULL);
-        ck_assert_ptr_null(loads_subscriber(&loads));
         load_cancel(first.load);
         load_cancel(second.load);
-        ck_assert(first.ended && second.ended);
+        ck_assert_uint_eq(reported, 0);
         load_release_held();
+        core_until(first.ended && second.ended);
         core_settle();
+        ck_assert_uint_eq(reported, 2);
         ck_assert(!loads_empty(&loads));
-        ck_assert_ptr_eq(loads_subscriber(&loads), &a); /* of the one that ended first */
         ck_assert_ptr_eq(a.load, first.load);
         ck_assert_int_eq((int)a.load->state, (int)LOAD_CANCELLED);
+        ck_assert_uint_lt(a.load->end_number, c.load->end_number);
         load_unwatch(&a);
-        ck_assert_ptr_eq(loads_subscriber(&loads), &b);
+        core_settle();
+        ck_assert_ptr_eq(b.load, first.load);
         load_unwatch(&b);
-        ck_assert_ptr_eq(loads_subscriber(&loads), &c);
-        ck_assert_ptr_eq(c.load, second.load);
         load_unwatch(&c);
-        ck_assert_ptr_null(loads_subscriber(&loads));
+        ck_assert(!loads_empty(&loads)); /* not inside the call */
         core_until(loads_empty(&loads));
 }
 END_TEST
 
-static void notify_subscribers(struct loads *all)
+static struct load_watch subscription;
+
+static void release_subscription(struct loads *all)
 {
-        struct load_watch *watch;
-        while ((watch = loads_subscriber(all)) != NULL)
-                load_unwatch(watch);
+        ck_assert_ptr_eq(all, &loads);
+        load_unwatch(&subscription);
 }
 
 /* A resident model is opened again: nothing is in flight, so the end itself has the last reference to the load. */
-START_TEST(a_load_whose_last_subscriber_is_notified_while_it_ends_is_freed_once)
+START_TEST(a_load_whose_last_subscriber_is_notified_when_it_ends_is_freed_once)
 {
         struct watched w;
-        struct load_watch subscription;
         char *path = small_file("m", 1);
         struct generation *resident_one = load_ready(path, "m");
         core_until(loads_empty(&loads));
         load_start(&w, path, "m");
         load_watch(w.load, &subscription, NULL);
-        loads.ended = notify_subscribers;
+        loads.ended = release_subscription;
         core_until(w.ended);
         ck_assert_int_eq((int)w.state, (int)LOAD_READY);
         ck_assert_ptr_eq(w.generation, resident_one);
-        ck_assert_ptr_null(subscription.load);
         core_until(loads_empty(&loads));
+        ck_assert_ptr_null(subscription.load);
         serves_small(resident_one, 1);
+}
+END_TEST
+
+/* Its subscribers may have disconnected in the turn in which it ended. */
+START_TEST(a_subscriber_that_leaves_before_watchers_are_called_is_forgotten)
+{
+        struct watched w;
+        loads.ended = count_ends;
+        load_start_held(&w, small_file("m", 1), LOAD_READING);
+        load_watch(w.load, &subscription, NULL);
+        load_cancel(w.load);
+        load_unwatch(&subscription);
+        load_release_held();
+        core_until(loads_empty(&loads));
+        ck_assert(w.ended);
+        ck_assert_uint_eq(reported, 0);
 }
 END_TEST
 
@@ -205,6 +230,7 @@ START_TEST(a_load_whose_storage_hangs_can_be_cancelled)
         core_until(w.load->state == (_i == 0 ? LOAD_PLANNING : LOAD_READING));
         fuse_file_wait_held(&hang);
         load_cancel(w.load);
+        core_until(w.ended);
         ck_assert_int_eq((int)w.state, (int)LOAD_CANCELLED);
         core_settle();
         ck_assert(!loads_empty(&loads));
@@ -523,8 +549,9 @@ int main(void)
         tcase_add_test(cancel, a_name_can_be_loaded_again_while_its_cancelled_load_completes);
         tcase_add_test(cancel, all_loads_are_cancelled_when_the_daemon_ends);
         tcase_add_test(cancel, no_load_begins_when_the_daemon_ends);
-        tcase_add_test(cancel, an_ended_load_lives_until_its_followers_release_it);
-        tcase_add_test(cancel, a_load_whose_last_subscriber_is_notified_while_it_ends_is_freed_once);
+        tcase_add_test(cancel, an_ended_load_lives_until_its_subscribers_release_it);
+        tcase_add_test(cancel, a_load_whose_last_subscriber_is_notified_when_it_ends_is_freed_once);
+        tcase_add_test(cancel, a_subscriber_that_leaves_before_watchers_are_called_is_forgotten);
         TCase *hanging = core_group("storage that hangs", begin_hang, end_hang);
         tcase_add_loop_test(hanging, a_load_whose_storage_hangs_can_be_cancelled, 0, 1); /* its header */
         tcase_add_loop_test(hanging, a_load_whose_storage_hangs_can_be_cancelled, 2 * BLOCK,

@@ -133,7 +133,7 @@ END_TEST
 int main(void)
 {
         suite_begin("model record");
-        TCase *tests = suite_group("fields", begin, end, 30);
+        TCase *tests = core_group("fields", begin, end);
         tcase_add_test(tests, a_commit_record_restores_all_fields_of_a_generation);
         tcase_add_test(tests, small_pages_are_restored);
         tcase_add_test(tests, a_record_of_another_store_is_refused);

@@ -143,6 +143,7 @@ START_TEST(memory_is_freed_exactly_once_on_the_devices_thread)
         gate_init(&fake.release, false);
         ready(g);
         generation_drop_name(g, "m");
+        core_settle(); /* it is reaped */
         gate_await(&fake.release, 1);
         generation_reap(g);
         generation_reap(g);

@@ -18,7 +18,7 @@ static void begin(void)
 {
         fake_device_init(&fake, "fake", 64 * MiB, false);
         devices[0] = &fake.device;
-        resident_init(&resident, devices, 1, 2);
+        resident_init(&resident, core_wake, devices, 1, 2);
         pool = work_pool_new(core_wake, "worker", 1, 1);
         scrub_init(&scrub, &resident, NULL, pool); /* in place: no ring */
 }
@@ -51,6 +51,7 @@ START_TEST(a_model_being_freed_is_not_read)
         struct generation *g = restored("m");
         gate_init(&fake.release, false);
         generation_drop_name(g, "m");
+        core_settle(); /* it is reaped */
         gate_await(&fake.release, 1);
         scrub_tick(&scrub);
         ck_assert(scrub.state != SCRUB_CHECKING);

@@ -147,7 +147,7 @@ static void evict(const struct admission_outlook *outlook, struct ledger *ledger
                 log_info("%s: evicted (generation %" PRIu64 ", %" PRIu64 " bytes of %s) for %s", generation_name(g),
                          g->number, g->charged, g->device->name, for_whom);
                 metric_add(METRIC_EVICTIONS, 1);
-                /* Also of its ranks on other devices; one without memory may be freed here. */
+                /* Also of its ranks on other devices. */
                 size_t n = model_set_ranks(g, GENERATION_READY, ranks);
                 for (size_t k = 0; k < n; k++)
                         ledger->freeing[ranks[k]->device->number] += ranks[k]->charged;

@@ -172,7 +172,7 @@ static void persisted_free(struct persisted *persisted)
         free(persisted);
 }
 
-/* The store no longer holds it, or the daemon ends and leaves it there. May free the generation. */
+/* The store no longer holds it, or the daemon ends and leaves it there. */
 static void persisted_end(struct persisted *persisted)
 {
         struct generation *generation = persisted->generation;

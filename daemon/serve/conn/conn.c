@@ -31,7 +31,6 @@ struct out_frame {
 };
 
 static void on_poll(uv_poll_t *poll, int status, int events);
-static void conn_resume(struct conn *conn);
 
 /* ---- states ---- */
 
@@ -96,6 +95,15 @@ static void wait_for_turn(struct conn *conn, int events)
                 return;
         list_append(&conn->turn->later, &conn->later);
         uv_idle_start(&conn->turn->idle, on_idle);
+}
+
+/* Reading resumes in a later turn, with frames that were received before. The time limit of an incomplete frame begins
+ * anew. */
+static void conn_resume(struct conn *conn)
+{
+        conn->waiting_since = 0;
+        conn->more = true;
+        wait_for_turn(conn, UV_READABLE);
 }
 
 /* Does not free the connection. */
@@ -167,6 +175,8 @@ static void stop_sending(struct conn *conn)
         list_each_item_safe (struct out_frame, frame, &conn->out, link)
                 out_frame_free(frame);
         count_out(conn, 0);
+        if (conn->paused)
+                conn_resume(conn);
         conn->paused = false;
         if (conn->state == CONN_DRAINING)
                 conn_end(conn);
@@ -206,11 +216,9 @@ static void flush(struct conn *conn)
         if (conn->paused && has_capacity(conn)) {
                 /* In its turn: many connections of a user resume at once. */
                 conn->paused = false;
-                conn->waiting_since = 0;
-                conn->more = true;
-                wait_for_turn(conn, UV_READABLE);
+                conn_resume(conn);
         }
-        if (conn_writable(conn))
+        if (conn_idle(conn))
                 conn->ops->drained(conn);
         update_poll(conn);
 }
@@ -281,6 +289,11 @@ void conn_send(struct conn *conn, struct writer *writer, const int *fds, size_t 
         writer_deinit(writer);
 }
 
+bool conn_idle(const struct conn *conn)
+{
+        return conn_sends(conn) && !is_closing(conn) && list_empty(&conn->out);
+}
+
 bool conn_writable(const struct conn *conn)
 {
         return conn_sends(conn) && !is_closing(conn) && has_capacity(conn);
@@ -322,9 +335,6 @@ static uint64_t turn_end(const struct conn *conn)
 /* Passes complete frames to the session until `until`, and one at least. */
 static void conn_process(struct conn *conn, uint64_t until)
 {
-        if (conn->in_frame) /* a frame's own reply resumed reading: the outer call continues */
-                return;
-        conn->in_frame = true;
         conn->more = false;
         for (bool first = true; conn_reads(conn); first = false) {
                 if (!first && now_ns() >= until) {
@@ -345,18 +355,10 @@ static void conn_process(struct conn *conn, uint64_t until)
                 conn->waiting_since = 0;
                 conn->ops->frame(conn, data, len);
         }
-        conn->in_frame = false;
         if (!frame_reader_partial(&conn->in))
                 conn->waiting_since = 0;
         else if (conn->waiting_since == 0)
                 conn->waiting_since = now_ns();
-}
-
-/* Reading resumes: the time limit of an incomplete frame begins anew. */
-static void conn_resume(struct conn *conn)
-{
-        conn->waiting_since = 0;
-        conn_process(conn, turn_end(conn));
 }
 
 /* The kernel passes the sender's credentials with the first bytes. */
@@ -405,6 +407,7 @@ static void on_readable(struct conn *conn)
 /* May free the connection. */
 static void serve_or_finish(struct conn *conn, int events)
 {
+        require(conn->magic == CONN_MAGIC);
         if (conn->state != CONN_ENDED) {
                 if (events & UV_WRITABLE)
                         flush(conn);
@@ -418,6 +421,7 @@ static void serve_or_finish(struct conn *conn, int events)
                 return;
         /* All that is expensive is done within the turn; on_closed() only frees the connection. */
         list_remove(&conn->later);
+        conn->magic = 0;
         conn->ops->closed(conn);
         list_each_item_safe (struct out_frame, frame, &conn->out, link)
                 out_frame_free(frame);
@@ -529,6 +533,7 @@ struct conn *conn_new_consume_fd(uv_loop_t *loop, int fd, const struct conn_ops 
                 close(fd);
                 return NULL;
         }
+        conn->magic = CONN_MAGIC;
         conn->fd = fd;
         conn->ops = ops;
         conn->limits = limits;

@@ -22,7 +22,8 @@
  * once.
  *
  * No call blocks, and memory is bounded: a client that does not read its replies is not read either, and receives no
- * events. A connection that exceeds its part of a turn of the loop continues in the next one, and so does the end of
+ * events. conn_hold() and conn_close() only mark: requests are passed on, and the connection ends, in a later turn of
+ * the loop. A connection that exceeds its part of a turn of the loop continues in the next one, and so does the end of
  * connections beyond what a turn allows for all of them (conn.c). Input is received by plain recv(), so the kernel
  * drops descriptors that clients send.
  */
@@ -59,13 +60,16 @@ struct conn_ops {
         void (*introduced)(struct conn *conn);
         /* A complete frame. */
         void (*frame)(struct conn *conn, const void *data, size_t len);
-        /* Unsent output went below half of its limit. */
+        /* All that was unsent has been sent. */
         void (*drained)(struct conn *conn);
         /* The last call; the conn is freed afterwards. */
         void (*closed)(struct conn *conn);
 };
 
+#define CONN_MAGIC 0x636f6e6eu
+
 struct conn {
+        unsigned magic;   /* CONN_MAGIC */
         struct list link; /* the server's */
         const struct conn_ops *ops;
         const struct conn_limits *limits;
@@ -84,8 +88,7 @@ struct conn {
         uint64_t output_share;      /* of the user: beyond it a connection has one frame unsent */
         unsigned fds_sent;          /* descriptors the client may not have received yet */
         bool paused, held;          /* not read: unsent replies are at their limit; conn_hold() */
-        bool in_frame;              /* ops->frame is being called */
-        bool more;                  /* complete frames are left in `in` */
+        bool more;                  /* complete frames may be left in `in` */
         bool caller_unknown;        /* the first bytes will identify the client */
         pid_t pid;                  /* 0: in another PID namespace */
         uint64_t since_boot_ns;     /* when it was accepted */
@@ -122,7 +125,9 @@ void conn_send(struct conn *conn, struct writer *writer, const int *fds, size_t 
 
 /* Does the user have more unsent bytes than its share? */
 bool conn_output_full(const struct conn *conn);
-/* Do its unsent bytes leave capacity for events? */
+/* Is nothing unsent? Only then does a client that has requested nothing receive a frame. */
+bool conn_idle(const struct conn *conn);
+/* Do its unsent bytes leave capacity for events that are to precede a reply? */
 bool conn_writable(const struct conn *conn);
 
 /* Is it open, and the daemon ending (conn_turn_shutdown)? */
@@ -131,7 +136,7 @@ bool conn_awaits_shutdown(const struct conn *conn);
  * closing already, or its client is. */
 bool conn_begin_shutdown(struct conn *conn);
 
-/* Reads no requests while set (the session has too many unanswered). */
+/* Reads no requests while set (the session has too many unanswered). Afterwards reading resumes in a later turn. */
 void conn_hold(struct conn *conn, bool hold);
 
 /* Ends the connection: at once, or with `flush` when what is queued was sent. */

@@ -1,16 +1,11 @@
-/* SPDX-License-Identifier: Apache-2.0
- *
- * One task of the loop notifies of everything but the daemon's end. Each step notifies one lease, one subscriber, one
- * watcher of a load and one watcher of a load that has ended, so none of these groups waits for another. The daemon's
- * end has its own task and is the last event: once it begins, no connection is read or sent anything else.
- */
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/serve/events/events.h"
 
 #include "daemon/serve/deferred.h"
 #include "daemon/serve/reply/reply.h"
 
-/* Of events that some subscribers have not received. */
-#define EVENT_LOG_BYTES (1 * MiB)
+/* States that a session is sent in one step of the task. */
+#define STEP_STATES 16
 
 void event_writer(struct writer *w, const char *event, size_t n_fields)
 {
@@ -19,135 +14,147 @@ void event_writer(struct writer *w, const char *event, size_t n_fields)
         writer_kstr(w, "event", event);
 }
 
+/* ---- sessions that are due ---- */
+
+/* All of them. */
+static void mark_all(struct server *server)
+{
+        server->marks++;
+        list_append_all(&server->due, &server->up_to_date);
+        loop_task_begin(&server->notify);
+}
+
+void events_mark(struct session *session)
+{
+        struct server *server = session->server;
+        require(session->magic == SESSION_MAGIC);
+        if (session->marked || session->marks != server->marks)
+                return; /* it is in `due` */
+        session->marked = true;
+        list_remove(&session->in_events);
+        list_append(&server->due, &session->in_events);
+        loop_task_begin(&server->notify);
+}
+
+/* ---- states of models ---- */
+
+static void send_lost(struct session *session)
+{
+        struct writer w;
+        event_writer(&w, "lost", 2);
+        writer_ku64(&w, "count", session->subscriber.lost);
+        session->subscriber.lost = 0;
+        conn_send(session->conn, &w, NULL, 0);
+}
+
+static void send_change(struct session *session, const struct change *change)
+{
+        struct writer w;
+        const char *subject = session->subscriber.subject;
+        event_writer(&w, "model", change->code != 0 ? 9 : 7);
+        writer_kstr(&w, "model", subject != NULL ? subject : change->names);
+        writer_ku64(&w, "generation", change->generation);
+        writer_kstr(&w, "device", change->device);
+        writer_kstr(&w, "state", change->state);
+        writer_ku64(&w, "bytes", change->bytes);
+        writer_ku64(&w, "tensors", change->tensors);
+        if (change->code != 0) {
+                writer_kstr(&w, "code", code_wire(change->code));
+                writer_kstr(&w, "text", change->text);
+        }
+        conn_send(session->conn, &w, NULL, 0);
+}
+
+static bool has_states(struct session *session)
+{
+        return changes_peek(&session->server->model_changes, &session->subscriber) != NULL ||
+               session->subscriber.lost > 0;
+}
+
+/* What was lost precedes the state that follows it. False: the client is up to date. */
+static bool send_next_state(struct session *session)
+{
+        const struct change *change = changes_peek(&session->server->model_changes, &session->subscriber);
+        if (session->subscriber.lost > 0) {
+                send_lost(session);
+        } else if (change != NULL) {
+                changes_advance(&session->subscriber, change);
+                send_change(session, change);
+        } else {
+                return false;
+        }
+        return true;
+}
+
+static void send_states(struct session *session)
+{
+        while (conn_writable(session->conn) && send_next_state(session))
+                ;
+}
+
 /* ---- ends of loads ---- */
 
-/* Up to `last`, the earliest first. The ops are examined once for each load that ends, whatever the session is sent
- * meanwhile. */
-static void notify_ends(struct session *session, uint64_t last)
+/* The earliest; NULL: none. The ops are examined once for each load that ends. */
+static struct op *ended_op(struct session *session)
 {
-        while (session->ends_notified < last) {
-                uint64_t first = UINT64_MAX;
-                list_each_item (const struct op, op, &session->ops, link) {
-                        uint64_t end = op->watch.load->end_number;
-                        if (end != 0 && end <= last && end < first)
-                                first = end;
-                }
-                list_each_item_safe (struct op, op, &session->ops, link)
-                        if (op->watch.load->end_number == first)
-                                op_send_end(op);
-                if (first == UINT64_MAX)
-                        session->ends_notified = last;
+        struct op *first = NULL;
+        if (session->ends_notified == session->server->loads->n_ended)
+                return NULL;
+        list_each_item (struct op, op, &session->ops, link) {
+                uint64_t end = op->watch.load->end_number;
+                if (end != 0 && (first == NULL || end < first->watch.load->end_number))
+                        first = op;
         }
+        if (first == NULL)
+                session->ends_notified = session->server->loads->n_ended;
+        return first;
 }
 
-/* ---- subscribers ---- */
-
-static void notify_lost(struct session *session)
+static bool send_next_end(struct session *session)
 {
-        struct writer w;
-        if (session->events_lost == 0 || !conn_writable(session->conn))
-                return;
-        event_writer(&w, "lost", 2);
-        writer_ku64(&w, "count", session->events_lost);
-        session->events_lost = 0;
-        conn_send(session->conn, &w, NULL, 0);
-}
-
-static void notify_item(struct session *session, const struct model_event *item)
-{
-        notify_ends(session, item->ends);
-        if (!model_event_concerns(item, session->subject))
-                return;
-        if (!conn_writable(session->conn)) {
-                session->events_lost++;
-                return;
-        }
-        notify_lost(session);
-        struct writer w;
-        event_writer(&w, "model", item->code != 0 ? 9 : 7);
-        writer_kstr(&w, "model", session->subject != NULL ? session->subject : item->names);
-        writer_ku64(&w, "generation", item->number);
-        writer_kstr(&w, "device", item->device);
-        writer_kstr(&w, "state", item->state);
-        writer_ku64(&w, "bytes", item->bytes);
-        writer_ku64(&w, "tensors", item->tensors);
-        if (item->code != 0) {
-                writer_kstr(&w, "code", code_wire(item->code));
-                writer_kstr(&w, "text", item->text);
-        }
-        conn_send(session->conn, &w, NULL, 0);
+        struct op *op = ended_op(session);
+        if (op == NULL)
+                return false;
+        send_states(session);
+        op_send(op);
+        op_free(op);
+        return true;
 }
 
 void events_notify(struct session *session)
 {
-        const struct model_event *item;
         if (conn_awaits_shutdown(session->conn))
                 return;
-        while ((item = event_log_next(&session->server->event_log, &session->subscriber)) != NULL)
-                notify_item(session, item);
-        notify_ends(session, session->server->loads->n_ended);
-        notify_lost(session);
-}
-
-static bool notify_subscriber(struct server *server)
-{
-        struct subscriber *subscriber = event_log_next_subscriber(&server->event_log);
-        if (subscriber == NULL)
-                return false;
-        notify_item(container_of(subscriber, struct session, subscriber),
-                    event_log_next(&server->event_log, subscriber));
-        return true;
-}
-
-/* The first subscriber of an ended load, with all events before that end. */
-static bool notify_end(struct server *server)
-{
-        const struct load_watch *watch = loads_subscriber(server->loads);
-        if (watch == NULL)
-                return false;
-        struct session *session = container_of(watch, struct op, watch)->session;
-        uint64_t end = watch->load->end_number;
-        const struct model_event *item;
-        while ((item = event_log_peek(&server->event_log, &session->subscriber)) != NULL && item->ends < end)
-                notify_item(session, event_log_next(&server->event_log, &session->subscriber));
-        notify_ends(session, end);
-        return true;
+        send_states(session);
+        while (send_next_end(session))
+                ;
 }
 
 /* ---- leases ---- */
 
 /* The model was unloaded by force; memory that the client has mapped stays valid. */
-static void notify_revoked(struct session *session, struct lease *lease)
+static void send_revoked(struct session *session, struct lease *lease)
 {
-        const struct generation *g = lease->generation;
-        lease->dirty = !conn_writable(session->conn);
-        if (lease->dirty)
-                return;
-        lease_set_state(lease, LEASE_REVOKED);
         struct writer w;
+        lease_set_state(lease, LEASE_REVOKED);
         event_writer(&w, "lease", 6);
         writer_ku64(&w, "lease", lease->id);
-        writer_ku64(&w, "arrived", generation_arrived(g));
+        writer_ku64(&w, "arrived", generation_arrived(lease->generation));
         writer_kstr(&w, "state", "revoked");
         writer_kstr(&w, "code", code_wire(STREAMER_EREVOKED));
         writer_kstr(&w, "text", "the model was unloaded by force; detach to give its memory back");
-        session_send(session, &w);
+        conn_send(session->conn, &w, NULL, 0);
 }
 
-static void notify_progress(struct session *session, struct lease *lease)
+static void send_arrivals(struct session *session, struct lease *lease)
 {
         const struct generation *g = lease->generation;
         uint64_t count = generation_arrived(g);
         bool ended = g->state != GENERATION_LOADING, failed = g->state == GENERATION_FAILED;
-        if (lease->state != LEASE_LOADING || (!ended && count == lease->told))
-                return;
-        lease->dirty = !conn_writable(session->conn);
-        if (lease->dirty)
-                return;
-        lease->told = count;
+        struct writer w;
+        lease->notified_arrivals = count;
         if (ended)
                 lease_set_state(lease, LEASE_HELD);
-        struct writer w;
         event_writer(&w, "lease", failed ? 7 : 5);
         writer_ku64(&w, "lease", lease->id);
         writer_ku64(&w, "arrived", count);
@@ -157,98 +164,156 @@ static void notify_progress(struct session *session, struct lease *lease)
                 writer_kstr(&w, "code", code_wire(g->error.code));
                 writer_kstr(&w, "text", g->error.text);
         }
-        session_send(session, &w);
+        conn_send(session->conn, &w, NULL, 0);
 }
 
-/* The end of the load is notified before the revocation: every tensor has arrived and can be read. */
-void events_notify_lease(struct session *session, struct lease *lease)
+static bool has_arrivals(const struct lease *lease)
 {
-        lease->dirty = false;
-        notify_progress(session, lease);
-        if (lease->state == LEASE_HELD && lease->generation->quarantined)
-                notify_revoked(session, lease);
+        const struct generation *g = lease->generation;
+        return lease->state == LEASE_LOADING &&
+               (g->state != GENERATION_LOADING || generation_arrived(g) != lease->notified_arrivals);
 }
 
-/* A lease that was examined moves to the end of the list, and so does its generation. */
-static bool notify_lease(struct server *server)
+static bool has_revocation(const struct lease *lease)
 {
-        if (list_empty(&server->unnotified))
+        return lease->state == LEASE_HELD && lease->generation->quarantined;
+}
+
+void events_mark_lease(struct session *session, struct lease *lease)
+{
+        if (lease->event_pending || (!has_arrivals(lease) && !has_revocation(lease)))
+                return;
+        lease->event_pending = true;
+        list_remove(&lease->in_owner);
+        list_append(session->leases.next, &lease->in_owner); /* first */
+        events_mark(session);
+}
+
+static void mark_leases(const struct generation *generation)
+{
+        list_each_item (struct lease, lease, &generation->leases, in_generation)
+                if (lease->owner != NULL)
+                        events_mark_lease(lease->owner, lease);
+}
+
+/* The end of the load is notified before a revocation: every tensor has arrived and can be read. */
+static bool send_next_lease(struct session *session)
+{
+        struct lease *lease = list_item(session->leases.next, &session->leases, struct lease, in_owner);
+        if (lease == NULL || !lease->event_pending)
                 return false;
-        struct generation *g = container_of(server->unnotified.next, struct generation, unnotified);
-        struct lease *lease = container_of(g->leases.next, struct lease, in_generation);
-        list_remove(&g->unnotified);
-        if (list_empty(&g->leases) || lease->looked == g->changes)
+        if (has_arrivals(lease))
+                send_arrivals(session, lease);
+        else if (has_revocation(lease))
+                send_revoked(session, lease);
+        if (has_arrivals(lease) || has_revocation(lease))
                 return true;
-        lease->looked = g->changes;
-        list_remove(&lease->in_generation);
-        list_append(&g->leases, &lease->in_generation);
-        list_append(&server->unnotified, &g->unnotified);
-        if (lease->owner != NULL)
-                events_notify_lease(lease->owner, lease);
+        lease->event_pending = false;
+        list_remove(&lease->in_owner);
+        list_append(&session->leases, &lease->in_owner);
         return true;
 }
 
 /* ---- progress ---- */
 
-static bool notify_watcher(struct server *server)
+static bool send_next_progress(struct session *session)
 {
-        struct round_robin_member *member = round_robin_next(&server->progress_round);
-        if (member == NULL)
+        struct op *op = list_item(session->ops.next, &session->ops, struct op, link);
+        uint64_t round = session->server->progress_round;
+        if (op == NULL || op->progress_round == round)
                 return false;
-        struct op *op = container_of(member, struct op, round_robin);
-        if (op->watch.load->end_number == 0 && conn_writable(op->session->conn))
-                op_send_progress(op);
+        op->progress_round = round;
+        list_remove(&op->link);
+        list_append(&session->ops, &op->link);
+        if (op->watch.load->end_number == 0)
+                op_send(op);
         return true;
 }
 
-/* ---- changes ---- */
+/* A round begins when all sessions are up to date, so with many of them each is notified less often. */
+void events_progress(struct server *server)
+{
+        if (server->n_ops == 0 || !list_empty(&server->due))
+                return;
+        server->progress_round++;
+        mark_all(server);
+}
+
+/* ---- the task ---- */
+
+/* A few frames. False: nothing is left that may be sent now. */
+static bool send_some(struct session *session)
+{
+        const struct conn *conn = session->conn;
+        for (int i = 0; i < STEP_STATES && conn_idle(conn); i++)
+                if (!send_next_state(session))
+                        break;
+        if (send_next_end(session))
+                return true;
+        if (!conn_idle(conn))
+                return false;
+        return send_next_lease(session) || send_next_progress(session) || has_states(session);
+}
 
 bool events_send_next(struct loop_task *loop_task)
 {
         struct server *server = container_of(loop_task, struct server, notify);
-        if (server->turn.shutting_down)
+        struct session *session = list_item(server->due.next, &server->due, struct session, in_events);
+        if (server->turn.shutting_down || session == NULL)
                 return false;
-        bool lease = notify_lease(server), subscriber = notify_subscriber(server), watcher = notify_watcher(server),
-             end = notify_end(server);
-        return lease || subscriber || watcher || end;
+        require(session->magic == SESSION_MAGIC);
+        list_remove(&session->in_events);
+        bool more = send_some(session);
+        session->marked = more;
+        session->marks = server->marks;
+        list_append(more ? &server->due : &server->up_to_date, &session->in_events);
+        return true;
 }
 
-/* Soon notifies the leases, and rechecks the requests that wait. */
-static void generation_touched(struct server *server, struct generation *generation)
+void events_deinit(struct session *session)
 {
-        generation->changes++;
-        list_remove(&generation->unnotified);
-        list_append(&server->unnotified, &generation->unnotified);
-        loop_task_begin(&server->notify);
+        changes_unsubscribe(&session->server->model_changes, &session->subscriber);
+        list_each_item_safe (struct op, op, &session->ops, link)
+                op_free(op);
+        list_remove(&session->in_events);
+}
+
+/* ---- marks ---- */
+
+void events_init(struct server *server)
+{
+        list_init(&server->due);
+        list_init(&server->up_to_date);
+        changes_init(&server->model_changes);
+}
+
+void events_changed(struct server *server, struct generation *generation)
+{
+        changes_add(&server->model_changes, generation);
+        mark_leases(generation);
+        mark_all(server);
         deferred_recheck(server);
 }
 
-/* Sends events now if they arise faster than the task sends them: none is lost, and their memory is bounded. */
-void events_changed(struct server *server, struct generation *generation)
+void events_name_removed(struct server *server, struct generation *generation, const char *name)
 {
-        server->event_log.ends = server->loads->n_ended;
-        if (!server->turn.shutting_down && event_log_add(&server->event_log, generation) < 0) {
-                /* Without memory for the event, subscribers are notified that one was lost. */
-                list_each_item (const struct conn, conn, &server->conns, link) {
-                        struct session *session = conn->context;
-                        if (session->subscriber.at == NULL)
-                                continue;
-                        events_notify(session);
-                        session->events_lost++;
-                        notify_lost(session);
-                }
-        }
-        while (!server->turn.shutting_down && server->event_log.bytes > EVENT_LOG_BYTES && notify_subscriber(server))
-                ;
-        generation_touched(server, generation);
+        changes_add_name_removal(&server->model_changes, generation, name);
+        mark_all(server);
+        deferred_recheck(server);
 }
 
 void events_arrived(struct loads *loads, struct generation *generation)
 {
-        generation_touched(loads->context, generation);
+        mark_leases(generation);
+        deferred_recheck(loads->context);
 }
 
-/* ---- the end ---- */
+void events_load_ended(struct loads *loads)
+{
+        mark_all(loads->context);
+}
+
+/* ---- the daemon's end ---- */
 
 bool events_send_shutdown(struct loop_task *loop_task)
 {
@@ -261,7 +326,7 @@ bool events_send_shutdown(struct loop_task *loop_task)
         if (conn_begin_shutdown(conn)) {
                 struct writer w;
                 event_writer(&w, "shutdown", 1);
-                session_send(conn->context, &w);
+                session_send(conn->context, &w); /* after what preceded it */
         }
         conn_close(conn, true);
         return true;

@@ -2,6 +2,30 @@
  *
  * Events: notifies clients of changes of models, of the loads that they watch, of their leases, and of the daemon's
  * end.
+ *
+ * Whatever happens only marks; nothing is sent where it happens, because the caller is in the midst of a change.
+ *
+ *   a generation changes               its latest state (changes.h); its leases, if they are to be notified
+ *   tensors of a generation arrive     its leases
+ *   a watched load ends                loads->n_ended
+ *   a timer                            server->progress_round: loads in progress
+ *
+ * One task of the loop sends. It takes the sessions in turn (server->due), and sends each a few frames in a step:
+ * states of models, the ends of loads, leases, progress. A session to which nothing is left to send is up to date until
+ * the next mark. There is no other queue:
+ *
+ *   states      a position in the order of changes
+ *   ends        the session's ops, of which it has at most OPS_MAX; an ended load stays until its ops are notified
+ *   leases      marked ones are first among the session's leases
+ *   progress    ops that were not notified in this round are first among the session's ops
+ *
+ * A client is sent events only while nothing is unsent to it, so one that does not read has one of them queued, and
+ * later receives the latest state of each. There are two exceptions: an end is always sent, since its client requested
+ * it; and before an end or a reply is sent, the client is notified of the states that preceded it, unless much is
+ * unsent (conn_writable).
+ *
+ * The daemon's end has a task of its own and is the last event: once it begins, no connection is read or sent anything
+ * else.
  */
 #ifndef DAEMON_SERVE_EVENTS_EVENTS_H
 #define DAEMON_SERVE_EVENTS_EVENTS_H
@@ -11,44 +35,60 @@
 /* Begins an event; n_fields counts `event`, its first one. */
 void event_writer(struct writer *writer, const char *event, size_t n_fields);
 
-/* Notifies a client of the changes and the ends of its loads that it has not been notified of, in their order. */
+/* ---- a session's ---- */
+
+/* It has something to be sent, or may be sent events again: the task examines it. */
+void events_mark(struct session *session);
+/* Before a reply: notifies the client of the states and the ends that preceded it. */
 void events_notify(struct session *session);
+/* The lease may have to be notified: of tensors that arrived, of the end of the load, of a revocation. */
+void events_mark_lease(struct session *session, struct lease *lease);
+/* It closes: it is sent nothing more. */
+void events_deinit(struct session *session);
 
-/* Sends what the client has not been notified of yet about a lease: tensors that arrived, the end of the load, a
- * revocation. Marks the lease where the connection is not writable. */
-void events_notify_lease(struct session *session, struct lease *lease);
+/* ---- watched loads (op.c) ---- */
 
-/* ---- watched loads ---- */
+/* Of one connection at once. */
+#define OPS_MAX 256
+#define OP_MAGIC 0x6f706f70u
 
 /* A load that this client watches. */
 struct op {
-        struct list link;
-        struct round_robin_member round_robin; /* it is notified of the progress */
+        unsigned magic;   /* OP_MAGIC */
+        struct list link; /* in session->ops */
         struct session *session;
         struct load_watch watch;
         uint64_t id;
-        uint64_t request; /* of a load that attaches, which is answered later; else 0 */
+        uint64_t request;        /* of a load that attaches, which is answered later; else 0 */
+        uint64_t progress_round; /* in which it was notified of the progress last */
         char *model;
 };
 
+/* STREAMER_ELIMIT: the client watches OPS_MAX loads. */
+int op_check(const struct session *session, struct error *error);
 /* NULL on ENOMEM: the connection ends, since the client would wait for ever. */
 struct op *op_new(struct session *session, struct load *load, uint64_t id);
 void op_free(struct op *op);
-
-/* Sends an event about the progress. */
-void op_send_progress(struct op *op);
-/* Sends the event of the end, and frees the op. All that happened before was sent before. */
-void op_send_end(struct op *op);
+/* Sends an event about the progress, or the end. */
+void op_send(struct op *op);
 
 /* ---- the server's ---- */
 
-/* A change of this generation: soon answers deferred requests, and notifies leases and subscribers. */
+void events_init(struct server *server);
+/* resident->changed: soon notifies leases and subscribers, and answers deferred requests. */
 void events_changed(struct server *server, struct generation *generation);
-/* Notifies one lease, one subscriber, one watcher of a load, and one watcher of a load that has ended. */
-bool events_send_next(struct loop_task *loop_task);
-/* Tensors have arrived (loads->arrived): soon notifies the leases that follow the load. */
+/* resident->name_removed. */
+void events_name_removed(struct server *server, struct generation *generation, const char *name);
+/* loads->arrived: tensors have arrived. */
 void events_arrived(struct loads *loads, struct generation *generation);
-/* The daemon has begun to end (conn_turn_shutdown): notifies and closes one connection. */
+/* loads->ended: a load has ended that clients watch. */
+void events_load_ended(struct loads *loads);
+/* From time to time: loads in progress. */
+void events_progress(struct server *server);
+/* A step of server->notify. */
+bool events_send_next(struct loop_task *loop_task);
+/* A step of server->shutdown, when the daemon has begun to end (conn_turn_shutdown): notifies and closes one
+ * connection. */
 bool events_send_shutdown(struct loop_task *loop_task);
 
 #endif

@@ -48,6 +48,14 @@ static void write_op(struct writer *w, struct op *op)
         }
 }
 
+int op_check(const struct session *session, struct error *error)
+{
+        if (session->n_ops < OPS_MAX)
+                return 0;
+        return error_set(error, STREAMER_ELIMIT, "load: this connection watches %d loads, the most that it may",
+                         OPS_MAX);
+}
+
 struct op *op_new(struct session *session, struct load *load, uint64_t id)
 {
         struct op *op = calloc(1, sizeof(*op));
@@ -58,35 +66,34 @@ struct op *op_new(struct session *session, struct load *load, uint64_t id)
                 conn_close(session->conn, false);
                 return NULL;
         }
+        op->magic = OP_MAGIC;
         op->session = session;
         op->id = id;
         op->model = model;
+        op->progress_round = session->server->progress_round;
         list_append(&session->ops, &op->link);
-        round_robin_add(&session->server->progress_round, &op->round_robin);
+        session->n_ops++;
+        session->server->n_ops++;
         load_watch(load, &op->watch, NULL);
         return op;
 }
 
-void op_send_progress(struct op *op)
-{
-        struct writer w;
-        write_op(&w, op);
-        session_send(op->session, &w);
-}
-
 void op_free(struct op *op)
 {
+        require(op->magic == OP_MAGIC);
         list_remove(&op->link);
-        list_remove(&op->round_robin.link);
+        op->session->n_ops--;
+        op->session->server->n_ops--;
         load_unwatch(&op->watch);
+        op->magic = 0;
         free(op->model);
         free(op);
 }
 
-void op_send_end(struct op *op)
+void op_send(struct op *op)
 {
         struct writer w;
+        require(op->magic == OP_MAGIC);
         write_op(&w, op);
         conn_send(op->session->conn, &w, NULL, 0);
-        op_free(op);
 }

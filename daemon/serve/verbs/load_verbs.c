@@ -47,8 +47,8 @@ static int check_open(struct resident *resident, const struct req_load *req, str
         return error_set(error, STREAMER_EINVAL, "load: device: the model is not loaded to %s", req->device);
 }
 
-/* Attaches to the generation that the load produces, whatever else serves the name: the load references it until it
- * ends. Answers now, or returns false. */
+/* Attaches to the generation that the load produces, whatever else serves the name: the load references it until its
+ * watchers have been called, and it may have been unloaded meanwhile. Answers now, or returns false. */
 static bool open_target(struct session *session, const struct request *request, const struct load *load)
 {
         const char *name = request->u.load.device;
@@ -62,7 +62,8 @@ static bool open_target(struct session *session, const struct request *request, 
                 session_error(session, request->id, &target->error);
                 return true;
         }
-        if (g == NULL || (g->state != GENERATION_READY && (g->state != GENERATION_LOADING || !attach_can_follow(g))))
+        bool serves = g != NULL && (g->state == GENERATION_READY || g->state == GENERATION_DRAINING) && !g->quarantined;
+        if (!serves && (g == NULL || g->state != GENERATION_LOADING || !attach_can_follow(g)))
                 return false;
         attach_reply_lease(session, request->id, g, load->name);
         return true;
@@ -73,7 +74,6 @@ static bool try_open(struct session *session, const struct request *request, con
         return open_target(session, request, deferred->watch.load);
 }
 
-/* In the turn in which the load ends, before anything can unload the model. */
 static void open_ended(struct load_watch *watch, struct load *load)
 {
         struct deferred *d = container_of(watch, struct deferred, watch);
@@ -92,7 +92,8 @@ static void open_load(struct session *session, struct request *request, struct l
         if (op == NULL)
                 return;
         op->request = request->id;
-        op_send_progress(op);
+        events_notify(session);
+        op_send(op);
         if (open_target(session, request, load))
                 return;
         struct deferred *d = deferred_new(session, request);
@@ -146,6 +147,8 @@ void verb_load(struct session *session, struct request *request)
         }
         if (r == 0 && request->u.load.attach)
                 r = check_open(session->server->resident, &request->u.load, &error);
+        if (r == 0 && request->u.load.watch)
+                r = op_check(session, &error);
         if (r == 0)
                 r = access_check_load(session->server, session->conn, &load_request, &error);
         if (r == 0) {

@@ -76,9 +76,7 @@ void verb_subscribe(struct session *session, struct request *request)
                 return;
         }
         events_notify(session); /* of what it subscribed to before */
-        free(session->subject);
-        session->subject = subject;
-        event_log_subscribe(&session->server->event_log, &session->subscriber);
+        changes_subscribe(&session->server->model_changes, &session->subscriber, subject);
         session_ok(session, request->id);
 }
 
@@ -148,19 +146,9 @@ static session_verb *const handlers[VERB_COUNT] = {
 #undef V
 };
 
-static void on_drained(struct session *session)
-{
-        events_notify(session);
-        list_each_item (struct lease, lease, &session->leases, in_owner)
-                if (lease->dirty)
-                        events_notify_lease(session, lease);
-}
-
 static void on_closed(struct session *session)
 {
-        event_log_unsubscribe(&session->server->event_log, &session->subscriber);
-        list_each_item_safe (struct op, op, &session->ops, link)
-                op_free(op);
+        events_deinit(session);
         while (!list_empty(&session->deferred))
                 deferred_orphan(container_of(session->deferred.next, struct deferred, in_session));
         transfers_free(session);
@@ -170,4 +158,4 @@ static void on_closed(struct session *session)
 }
 
 const struct session_ops verbs_session_ops = {
-        .verbs = handlers, .notify = events_notify, .drained = on_drained, .closed = on_closed, .tick = publish_tick};
+        .verbs = handlers, .notify = events_notify, .drained = events_mark, .closed = on_closed, .tick = publish_tick};

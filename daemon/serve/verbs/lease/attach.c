@@ -108,7 +108,7 @@ static void send_attach(struct session *session, uint64_t id, const struct lease
                 write_fd(&w, "arrival", n, g->arrival.size);
                 fds[n++] = g->arrival.fd;
         }
-        writer_ku64(&w, "arrived", lease->told);
+        writer_ku64(&w, "arrived", lease->notified_arrivals);
         write_segments(&w, g, n, fds, &n);
         session_send_fds(session, &w, fds, n);
 }
@@ -157,7 +157,7 @@ static int lease_begin(struct session *session, struct generation *g, uint64_t i
                 r = attach_lease_new(session, g, &lease, error);
         if (r < 0)
                 return r;
-        lease->told = lease->state == LEASE_LOADING ? generation_arrived(g) : g->n_tensors;
+        lease->notified_arrivals = lease->state == LEASE_LOADING ? generation_arrived(g) : g->n_tensors;
         send_attach(session, id, lease, model);
         return 0;
 }

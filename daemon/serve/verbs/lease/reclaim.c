@@ -105,7 +105,6 @@ void verb_reclaim(struct session *session, struct request *request)
                 before->n_leases--;
         /* An event may have got lost with the old connection: the reply says that the lease is revoked. */
         lease_claim(lease, session, loading ? LEASE_LOADING : g->quarantined ? LEASE_REVOKED : LEASE_HELD);
-        lease->dirty = false;
         list_append(&session->leases, &lease->in_owner);
         session->n_leases++;
         struct writer w;
@@ -114,8 +113,6 @@ void verb_reclaim(struct session *session, struct request *request)
         writer_ku64(&w, "generation", g->number);
         writer_kstr(&w, "state", g->quarantined ? "revoked" : generation_state_name(g->state));
         session_send(session, &w);
-        if (!loading)
-                return;
-        lease->told = 0;
-        events_notify_lease(session, lease);
+        lease->notified_arrivals = 0;
+        events_mark_lease(session, lease);
 }
