@@ -102,7 +102,7 @@ class Hub:
         first, _, last = wanted.removeprefix("bytes=").partition("-")
         begin, end = int(first), min(int(last or len(data)), len(data) - 1)
         if len(data) > self.LARGE and end == len(data) - 1:
-            self._released.wait(120)
+            self._released.wait()
         tag["Content-Range"] = f"bytes {begin}-{end}/{len(data)}"
         self._send(request, 206, data[begin : end + 1], tag)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from hub import Hub
-from processes import Daemon, Engine, EngineError
+from processes import ENGINE_SECONDS, Daemon, Engine, EngineError
 from safetensors.torch import load_file, save_file
 
 NOWHERE = "http://127.0.0.1:9"
@@ -71,7 +71,7 @@ def test_a_name_that_is_not_in_the_cache_is_read_through_the_daemon(online, hub,
     """The last byte comes after the engine's log has said how far the load is."""
     hub.hold()
     online.begin("start", model="some/llama", load_format="streamerd", extra={"socket": cloud.socket})
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + ENGINE_SECONDS
     while "/s, " not in online.log.read_text():
         assert time.monotonic() < deadline, "no progress was logged"
         time.sleep(0.1)
