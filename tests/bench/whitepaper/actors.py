@@ -19,45 +19,32 @@ import machine
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1] / "vllm"))
 from gateway import Gateway  # noqa: E402, F401
-from processes import BUILD, ROOT, Daemon, Process, end_with_parent  # noqa: E402, F401
+from processes import BUILD, ROOT, Daemon, Process, Worker  # noqa: E402, F401
 
+from harness.processes import end_with_parent  # noqa: E402
+
+SECONDS = 600  # limit of one load
 FDS_PER_MESSAGE = 253  # SCM_MAX_FD
 
 
-class Loader(Process):
+class Loader(Worker):
     """A process of loads.py whose imports are done."""
 
     def __init__(self, loader: str, arguments: dict[str, Any], environment: dict[str, str] | None = None):
-        self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "loads.py"), loader, json.dumps(arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **(environment or {})},
-            preexec_fn=end_with_parent,
-        )
-        self._reply()
+        self.log = str(BUILD / "whitepaper-loader.log")
+        self.spawn([sys.executable, str(HERE / "loads.py"), loader, json.dumps(arguments)], {**os.environ, **(environment or {})}, talks=True)
+        self.ask("import", SECONDS)
 
-    def _reply(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError("the loader failed")
-        return json.loads(line)
+    def checksum(self) -> int:
+        return self.ask("checksum", SECONDS)
 
-    def ask(self, request: str) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        self.process.stdin.write(request + "\n")
-        self.process.stdin.flush()
-        return self._reply()
-
-    def load(self, daemon: Daemon | None = None) -> dict[str, Any]:
+    def load(self, daemon: Process | None = None) -> dict[str, Any]:
         """Seconds to the first and to all tensors, CPU seconds, peak memory, bytes read; the daemon's share included."""
-        others = [daemon.process.pid] if daemon else []
-        everyone = [self.process.pid, *others]
+        others = [daemon.pid] if daemon else []
+        everyone = [self.pid, *others]
         read, cpu = sum(map(machine.read_bytes, everyone)), sum(map(machine.cpu_seconds, others))
         with machine.PeakMemory(everyone) as memory:
-            reply = self.ask("load")
+            reply = self.ask("load", SECONDS)
         reply["memory"] = memory.bytes
         reply["cpu"] += sum(map(machine.cpu_seconds, others)) - cpu
         reply["read"] = sum(map(machine.read_bytes, everyone)) - read
@@ -68,15 +55,8 @@ class DelayProxy(Process):
     """A proxy on loopback that delays each answer."""
 
     def __init__(self, upstream: int, ms: int):
-        self.process = subprocess.Popen(
-            [str(BUILD / "bench"), "--delay-proxy", str(upstream), str(ms)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            preexec_fn=end_with_parent,
-        )
-        assert self.process.stdout is not None
-        self.url = f"http://127.0.0.1:{int(self.process.stdout.readline())}"
+        self.spawn([str(BUILD / "bench"), "--delay-proxy", str(upstream), str(ms)], {**os.environ}, talks=True)
+        self.url = f"http://127.0.0.1:{int(self.read_line(20))}"
 
 
 class Manager:
@@ -115,7 +95,7 @@ class ManagedDaemon(Process):
 
     def __init__(self, folder: Path, *roots: Path):
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.roots, self.socket = folder, roots, str(folder / "socket")
+        self.folder, self.roots, self.socket, self.log = folder, roots, str(folder / "socket"), str(folder / "log")
         self.manager = Manager(folder)
         self._start()
 
@@ -137,7 +117,7 @@ class ManagedDaemon(Process):
         command = [str(BUILD / "streamerd"), "--socket", self.socket, "--device", "host=8GiB"]
         command += [word for root in self.roots for word in ("--root", str(root))]
         # LISTEN_PID is known after the fork only, hence the shell.
-        with open(self.folder / "log", "a") as log:
+        with open(self.log, "a") as log:
             self.process = subprocess.Popen(
                 ["sh", "-c", 'LISTEN_PID=$$ exec "$@"', "sh", *command],
                 env=environment,
@@ -145,13 +125,12 @@ class ManagedDaemon(Process):
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                text=True,
                 preexec_fn=enter,
             )
         for fd in moved:
             os.close(fd)
         if not self.manager.ready.wait(20):
-            raise RuntimeError(f"the daemon did not start, see {self.folder / 'log'}")
+            raise RuntimeError(f"the daemon did not start: {self.tail()}")
 
     def restart(self) -> float:
         """Seconds from the kill until the next daemon serves."""
@@ -164,32 +143,17 @@ class ManagedDaemon(Process):
 class ReadyEngine(Process):
     """A process of ready.py: an engine from exec to ready."""
 
-    def __init__(self, log: Path, request: dict[str, Any], environment: dict[str, str] | None = None, enter: Any = None):
-        def start() -> None:
-            end_with_parent()
-            if enter:
-                enter()
-
+    def __init__(self, log: Path, request: dict[str, Any], environment: dict[str, str], throttle: machine.Throttle | None):
+        self.log = str(log)
+        command = [sys.executable, str(HERE / "ready.py"), json.dumps(request)]
+        if throttle:  # from its first instruction
+            command = ["sh", "-c", f'echo $$ >{throttle.group}/cgroup.procs && exec "$@"', "sh", *command]
         self.began = time.clock_gettime(time.CLOCK_MONOTONIC)
-        with open(log, "a") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, str(HERE / "ready.py"), json.dumps(request)],
-                env={**os.environ, **(environment or {})},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                preexec_fn=start,
-            )
-        self.log = log
+        self.spawn(command, {**os.environ, **environment}, talks=True)
 
     def wait(self) -> dict[str, Any]:
         """Seconds: total, of which start (until vLLM is imported), weights and rest; the first tokens."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the engine failed, see {self.log}")
-        reply = json.loads(line)
+        reply = json.loads(self.read_line(SECONDS))
         return {
             "seconds": reply["ready"] - self.began,
             "start": reply["imported"] - self.began,

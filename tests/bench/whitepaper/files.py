@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-import sys
 from pathlib import Path
 
 GIB = 1 << 30
@@ -69,7 +68,6 @@ def write(folder: Path, model: Path, tensorized: Path, size: int) -> None:
         }
         save_file(tensors, new, metadata={"format": "pt"})
         new.rename(model)
-    sys.path.insert(0, str(Path(__file__).parents[2] / "gpu"))
     from harness import llama
 
     llama.write(folder / "engine", llama.LARGE if size >= 2 * GIB else llama.SMALL)

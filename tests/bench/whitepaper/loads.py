@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """loads.py LOADER ARGUMENTS: a process that loads all tensors of a file with one loader, and keeps them.
 
-A line on standard output says that its imports are done. It loads when it reads a line, and prints the seconds until
-the first tensor and until all of them, and its CPU seconds. A tensor counts when a byte of each of its 4 KiB pages has been
-read. "checksum" prints the contents' checksum. The process ends with its standard input.
+It serves requests as harness.processes.Worker sends them: "import"; "load", whose answer has the seconds until the first
+tensor and until all of them, and CPU seconds; "checksum" of the contents. A tensor counts when a byte of each of its
+4 KiB pages has been read. The process ends with its standard input.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import resource
 import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -105,13 +105,17 @@ def warm_up(loader: str) -> None:
 def main() -> None:
     loader, arguments = sys.argv[1], json.loads(sys.argv[2])
     tensors: dict[str, torch.Tensor] = {}
-    warm_up(loader)
-    print("{}", flush=True)
+    steps: dict[str, Callable[[], Any]] = {
+        "import": lambda: warm_up(loader),
+        "load": lambda: load(loader, arguments, tensors),
+        "checksum": lambda: checksum(tensors),
+    }
     for request in sys.stdin:
-        if request.strip() == "load":
-            print(json.dumps(load(loader, arguments, tensors)), flush=True)
-        elif request.strip() == "checksum":
-            print(json.dumps({"checksum": checksum(tensors)}), flush=True)
+        try:
+            answer = {"ok": steps[json.loads(request)["op"]]()}
+        except Exception as e:
+            answer = {"error": f"{type(e).__name__}: {e}"}
+        print(json.dumps(answer), flush=True)
     os._exit(0)  # what a loader does at its end is not measured
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import platform
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -17,12 +16,6 @@ MADV_POPULATE_WRITE = 23
 MIB, GIB = 1 << 20, 1 << 30
 CGROUP = Path("/sys/fs/cgroup")
 GROUP = "streamerd-whitepaper"
-
-
-def describe() -> str:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
-    kernel = ".".join(platform.release().split("-")[0].split(".")[:2])
-    return f"{os.cpu_count()}-core VM, {memory:.0f} GiB of memory, Linux {kernel}"
 
 
 # ---- page cache and free memory ----

@@ -18,7 +18,6 @@ WHITEPAPER_MIB=256 tries the steps with small files in a folder of its own, wher
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -33,11 +32,14 @@ import machine  # noqa: E402
 from machine import GIB, MIB, Throttle, Unavailable  # noqa: E402
 from actors import BUILD, ROOT, Daemon, DelayProxy, Gateway, Loader, ManagedDaemon, ReadyEngine  # noqa: E402
 
+from harness.processes import Failure  # noqa: E402
+from harness.results import Results  # noqa: E402
+from harness.results import machine as describe_machine  # noqa: E402
+
 FULL = 4 * GIB
 BYTES = int(os.environ.get("WHITEPAPER_MIB", FULL >> 20)) << 20
 FOLDER = BUILD / ("whitepaper" if BYTES == FULL else f"whitepaper-{BYTES >> 20}")
 REPORTS = ROOT / "docs/benchmarks" if BYTES == FULL else FOLDER
-RESULTS = FOLDER / "results.json"
 MODEL = FOLDER / "llama.safetensors"
 TENSORIZED = FOLDER / "llama.tensors"
 ENGINE_MODEL = FOLDER / "engine" / "checkpoint"
@@ -52,18 +54,8 @@ S3_CONCURRENCY = (4, 16, 32, 64)
 CURLS = (1, 2, 4, 8, 16)
 
 
-# ---- results ----
-
-
-def results() -> dict[str, Any]:
-    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-
-
-def keep(key: str, value: Any) -> None:
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    new = RESULTS.with_suffix(".new")
-    new.write_text(json.dumps({**results(), key: value}, indent=1))
-    new.rename(RESULTS)
+results = Results(FOLDER / "results.json")
+keep = results.keep
 
 
 def say(round_: str, what: str, row: dict[str, Any], size: int = 0) -> None:
@@ -94,7 +86,7 @@ def load(
         elif loader != "safetensors":
             arguments["concurrency"] = concurrency
         process = stack.enter_context(Loader(loader, arguments, environment))
-        for pid in [process.process.pid] + ([daemon.process.pid] if daemon else []):
+        for pid in [process.pid] + ([daemon.pid] if daemon else []):
             if throttle:
                 throttle.add(pid)
         machine.drop_from_cache(*cached)
@@ -102,7 +94,7 @@ def load(
             pass
         row = process.load(daemon)
         if checksum:
-            row.update(process.ask("checksum"))
+            row["checksum"] = process.checksum()
         return row
 
 
@@ -176,7 +168,7 @@ def s3(round_: str) -> None:
                         key = f"{loader}/{concurrency}"
                         try:
                             rows[key] = load(loader, concurrency, source, environment=environment)
-                        except RuntimeError as e:
+                        except Failure as e:
                             rows[key] = {"failed": str(e)}
                             print(f"{round_}: {name}, {key}: {e}", flush=True)
                         else:
@@ -193,9 +185,8 @@ def engine_row(loader: str, model: str, environment: dict[str, str], daemon: Dae
     extra: dict[str, Any] = {"socket": daemon.socket} if daemon else {}
     if loader == "tensorizer":
         extra = {"tensorizer_uri": f"s3://tensors/{ENGINE_TENSORS.name}" if "://" in model else str(ENGINE_TENSORS)}
-    enter = (lambda: throttle.add(os.getpid())) if throttle else None
     request = {"model": model, "load_format": LOCAL_FORMATS[loader], "extra": extra}
-    with ReadyEngine(FOLDER / "engine.log", request, environment, enter) as engine:
+    with ReadyEngine(FOLDER / "engine.log", request, environment, throttle) as engine:
         return engine.wait()
 
 
@@ -209,12 +200,12 @@ def engines(name: str, round_: str, model: str, environment: dict[str, str], thr
         with ExitStack() as stack:
             daemon = stack.enter_context(Daemon(FOLDER / "daemon", FOLDER, environment=environment)) if loader == "streamerd" else None
             if daemon and throttle:
-                throttle.add(daemon.process.pid)
+                throttle.add(daemon.pid)
             for key in ("streamerd", "streamerd, second engine") if daemon else (loader,):
                 machine.drop_from_cache(*paths)
                 try:
                     rows[key] = engine_row(loader, model, environment, daemon, throttle)
-                except RuntimeError as e:
+                except Failure as e:
                     rows[key] = {"failed": str(e)}
                     print(f"{round_}: vllm on {name}, {key}: {e}", flush=True)
                 else:
@@ -253,19 +244,19 @@ def daemon(round_: str) -> None:
             with machine.touched_memory(BYTES + GIB if i == 1 else GIB):
                 pass
             process = stack.enter_context(Loader("streamerd", {"path": str(MODEL), "socket": server.socket}))
-            before = machine.anonymous_and_dirty(process.process.pid)
-            row = process.load(server)  # type: ignore[arg-type] # has a process, as a Daemon has
-            row["own"] = machine.anonymous_and_dirty(process.process.pid) - before
+            before = machine.anonymous_and_dirty(process.pid)
+            row = process.load(server)
+            row["own"] = machine.anonymous_and_dirty(process.pid) - before
             if i in (1, 2, 3, 10):
                 rows[f"process {i}"] = row
                 say(round_, f"process {i}", row, BYTES)
-        before = process.ask("checksum")
+        before = process.checksum()
         rows["daemon restarted"] = {"seconds": server.restart()}
         say(round_, "daemon killed until the next serves", rows["daemon restarted"])
-        if process.ask("checksum") != before:
+        if process.checksum() != before:
             raise SystemExit("a process saw other contents after the daemon's restart")
         with Loader("streamerd", {"path": str(MODEL), "socket": server.socket}) as another:
-            rows["process after the restart"] = row = another.load(server)  # type: ignore[arg-type]
+            rows["process after the restart"] = row = another.load(server)
             say(round_, "process after the restart", row, BYTES)
             if row["read"] > MIB:
                 raise SystemExit(f"the daemon read {row['read']} bytes again after its restart")
@@ -295,11 +286,11 @@ def timed_load(folder: Path, paths: list[Path], cold: bool, single_model: bool =
         sources = [str(folder)] if single_model else [str(path) for path in paths]
         with machine.touched_memory(sum(path.stat().st_size for path in paths) + GIB // 2):
             pass
-        cpu, began = machine.cpu_seconds(server.process.pid), time.perf_counter()
+        cpu, began = machine.cpu_seconds(server.pid), time.perf_counter()
         with ThreadPoolExecutor(len(sources)) as pool:
             list(pool.map(lambda n: server.ctl("load", sources[n], "--name", f"m{n}", "--no-progress"), range(len(sources))))
         seconds = time.perf_counter() - began
-        return {"seconds": seconds, "cpu": machine.cpu_seconds(server.process.pid) - cpu, "bytes": sum(p.stat().st_size for p in paths)}
+        return {"seconds": seconds, "cpu": machine.cpu_seconds(server.pid) - cpu, "bytes": sum(p.stat().st_size for p in paths)}
 
 
 def scaling(round_: str) -> None:
@@ -338,7 +329,7 @@ def prepare() -> None:
 def report() -> None:
     import whitepaper_report
 
-    whitepaper_report.write(results(), REPORTS, machine.describe(), BYTES)
+    whitepaper_report.write(results.read(), REPORTS, describe_machine(), BYTES)
 
 
 STEPS = {f.__name__: f for f in (prepare, gp3, io2, s3, vllm, daemon, scaling, report)}
