@@ -135,11 +135,21 @@ START_TEST(an_older_runtime_is_used_with_an_older_driver)
 }
 END_TEST
 
+/* Files that are no libraries hide those of the system. */
+static char *invalid_runtimes(void)
+{
+        char *folder = suite_path("broken-%d", (int)getpid());
+        must(mkdir(folder, 0755));
+        file_write(format_text("%s/libcudart.so.13", folder), "", 0);
+        file_write(format_text("%s/libcudart.so.12", folder), "", 0);
+        return folder;
+}
+
 START_TEST(a_runtime_is_looked_for_in_more_folders)
 {
         char *more = format_text("STREAMERD_CUDART_PATH=/nowhere:%s", fakes()), *path = fakes();
         char *want = format_text("%s/libcudart.so.13", path);
-        ck_assert_str_eq(opened_in("/nowhere", more), want);
+        ck_assert_str_eq(opened_in(invalid_runtimes(), more), want);
         ck_assert_str_eq(opened_in(path, more), "libcudart.so.13");
         free(want);
         free(path);
@@ -149,12 +159,7 @@ END_TEST
 
 START_TEST(without_a_library_the_error_lists_all_names)
 {
-        /* Files that are no libraries hide those of the system. */
-        char *folder = suite_path("broken");
-        must(mkdir(folder, 0755));
-        file_write(suite_path("broken/libcudart.so.13"), "", 0);
-        file_write(suite_path("broken/libcudart.so.12"), "", 0);
-        const char *line = opened_in(folder, "");
+        const char *line = opened_in(invalid_runtimes(), "");
         assert_error_has(line, "libcudart.so.13: ");
         assert_error_has(line, "; ");
         assert_error_has(line, "libcudart.so.12: ");
