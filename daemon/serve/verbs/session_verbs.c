@@ -148,13 +148,13 @@ static session_verb *const handlers[VERB_COUNT] = {
 
 static void on_closed(struct session *session)
 {
-        events_deinit(session);
         while (!list_empty(&session->deferred))
                 deferred_orphan(container_of(session->deferred.next, struct deferred, in_session));
         transfers_free(session);
         probe_end(session);
         publish_abandon(session);
         attach_abandon_leases(session);
+        events_deinit(session); /* last: a publication that ends marks its publisher's lease */
 }
 
 const struct session_ops verbs_session_ops = {
