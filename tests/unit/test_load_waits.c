@@ -246,8 +246,10 @@ START_TEST(a_load_that_waits_for_many_devices_counts_once)
         }
         ends(&w[4], LOAD_FAILED);
         ck_assert_int_eq(w[4].error.code, STREAMER_ELIMIT);
-        for (unsigned i = 0; i < 4; i++)
+        for (unsigned i = 0; i < 4; i++) {
                 load_cancel(w[i].load);
+                ends(&w[i], LOAD_CANCELLED);
+        }
 }
 END_TEST
 
