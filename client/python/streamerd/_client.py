@@ -11,6 +11,7 @@ import _thread
 import ctypes
 import functools
 import json
+import math
 import os
 import threading
 import time
@@ -38,6 +39,10 @@ from .errors import DeniedError, Error, TimedOutError, UnreachableError
 _T = TypeVar("_T")
 
 
+# A signal that arrives just before the main thread waits for a lock does not end the wait: Python acts on it after this.
+_SIGNAL_SECONDS = 0.25
+
+
 def interruptibly(call: Callable[[], _T], deadline: float | None = None, what: str = "") -> _T:
     """The result of a call that may wait for the daemon, which no signal ends.
 
@@ -59,8 +64,10 @@ def interruptibly(call: Callable[[], _T], deadline: float | None = None, what: s
         done.release()
 
     _thread.start_new_thread(run, ())
-    if not done.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
-        raise TimedOutError(what)
+    end = math.inf if deadline is None else deadline
+    while not done.acquire(timeout=min(max(0.0, end - time.monotonic()), _SIGNAL_SECONDS)):
+        if time.monotonic() >= end:
+            raise TimedOutError(what)
     try:
         if errors:
             raise errors[0]
