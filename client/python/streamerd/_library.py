@@ -114,6 +114,7 @@ class Progress(ctypes.Structure):
         ("state", c_char_p),
         ("name", c_char_p),
         ("resident", c_int),
+        ("restarts", c_uint64),
     ]
 
 

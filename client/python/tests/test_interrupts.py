@@ -41,6 +41,7 @@ def test_interrupts_at_random_points_leave_nothing(folder: Path, daemon: Daemon)
 FETCHING = """
 import os, signal, sys, threading
 import streamerd
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 def interrupt():
     sys.stdin.read(1)
     os.kill(os.getpid(), signal.SIGINT)

@@ -172,6 +172,7 @@ def test_a_thousand_opens_leave_nothing(file: Path, daemon: Daemon) -> None:
 INTERRUPTED = """
 import os, signal, sys, threading
 import streamerd
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 model = None
 def interrupt():
     sys.stdin.read(1)
