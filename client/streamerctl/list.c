@@ -179,7 +179,7 @@ static void show_stages(const json_t *stages)
                 putchar('\n');
 }
 
-/* Who has made it, and what it is found by. */
+/* The publisher, the base and the key. */
 static void show_published(const json_t *published)
 {
         const char *name;

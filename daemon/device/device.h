@@ -80,10 +80,10 @@ struct device_ops {
         const char *kind; /* "host" */
         int (*alloc)(struct device *device, uint64_t size, struct segment *segment, struct error *error);
         void (*release)(struct segment *segment);
-        /* As alloc, of memory that a client fills: until seal() nobody else may have its handle, and the daemon does
-         * not read it. On the device's thread. */
+        /* As alloc, of memory that a client fills: until seal() no other client may have its handle, and the daemon
+         * does not read it. On the device's thread. */
         int (*lend)(struct device *device, uint64_t size, struct segment *segment, struct error *error);
-        /* From now on nobody can write to it. STREAMER_EBUSY: a process has a writable mapping of it. On the device's
+        /* No process can write to it any more. STREAMER_EBUSY: a process has a writable mapping of it. On the device's
          * thread; may be repeated. */
         int (*seal)(struct segment *segment, struct error *error);
         /* Memory of an earlier run, by its descriptor: takes it over if it is `size` bytes that nobody

@@ -4,7 +4,7 @@
 It listens where streamer_user_socket() says, in a folder that only its user can enter. One process at a time holds
 the folder's lock, looks again whether a daemon answers, and starts one. The daemon is the child of no process that
 asked for it, has a session of its own and, where systemd manages the user's processes, a unit of its own. It writes
-its log into the folder, unloads models that nobody has used for a time (--keep-alive), and exits after a time without
+its log into the folder, unloads models that have had no lease for a time (--keep-alive), and exits after a time without
 use (--exit-idle).
 """
 

@@ -200,8 +200,8 @@ class Request:
         return op
 
     def _explained(self, error: Error, client: Client) -> Error:
-        """What is neither a URL nor a path was looked for in several places; the user's own daemon has a budget that
-        nobody has chosen."""
+        """What is neither a URL nor a path was looked for in several places; the user's own daemon has a default
+        budget."""
         if isinstance(error, OutOfMemoryError):
             return OutOfMemoryError(f"{error}: {_BUDGET}") if client.own else error
         if "://" in self.source or is_local(self.source):

@@ -134,7 +134,7 @@ class Memory:
 
 
 class _Owner:
-    """Keeps the memory of a publication mapped: whoever refers to the memory has a reference to this."""
+    """Keeps the memory of a publication mapped: each tensor on the memory refers to this."""
 
     def __init__(self, publication: Handle) -> None:
         self.publication = publication

@@ -244,7 +244,7 @@ def test_errors_of_the_drop_ins_are_ours_too(folder: Path) -> None:
 def test_a_gpu_that_the_daemon_lacks_gets_copies(
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """torch's "meta" device, in place of a GPU, has no memory: what is there was copied by torch."""
+    """torch's "meta" device, in place of a GPU, has no memory: a tensor on it was copied by torch."""
     write(folder / "m.safetensors", small())
     monkeypatch.setattr("streamerd._placement.device_name", lambda device: "cuda:0")
     monkeypatch.setattr("streamerd._client._logged", set())
