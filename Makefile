@@ -275,9 +275,10 @@ bench-whitepaper: wheel $(BUILD)/bench | $(BUILD)/deps-servers $(BUILD)/deps-ben
 	@$(call install_package,$(VENV_WHITEPAPER))
 	@$(VENV_WHITEPAPER)/bin/python $(WHITEPAPER)/whitepaper.py
 
-## layers       check the include order of the layers
-layers:
+## layers       check the include order of the layers, and that files do not call each other in circles
+layers: $(BUILD)/libdaemon.a
 	@tests/layers.sh
+	@tests/calls.sh $(BUILD)
 
 ## lint         check formatting, and compile without warnings with gcc and clang. Not optimised, for speed; CI builds
 ##              with CFLAGS='-O2 -g -Werror', because some of gcc's warnings need optimisation

@@ -23,7 +23,7 @@
 #define ORDER(a, b) (((a) > (b)) - ((a) < (b))) /* as strcmp() */
 #define container_of(p, type, member) ((type *)(void *)((char *)(p)-offsetof(type, member)))
 
-/* An invariant, checked in release builds, too. The log is flushed before the process aborts (log.c). */
+/* An invariant, checked in release builds, too. */
 #define require(cond)                                                                                                  \
         do {                                                                                                           \
                 if (__builtin_expect(!(cond), 0))                                                                      \
@@ -31,6 +31,8 @@
         } while (0)
 
 _Noreturn void broken_invariant(const char *file, int line, const char *what);
+/* Called before the process aborts: flushes the log. NULL: nothing. */
+extern void (*invariant_broken_hook)(void);
 
 /* Flags and counters that order nothing else. */
 #define load_relaxed(p) __atomic_load_n(p, __ATOMIC_RELAXED)

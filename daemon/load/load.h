@@ -57,7 +57,10 @@ enum load_state {
 #define LOAD_STATES (LOAD_CANCELLED + 1)
 /* As in the protocol: "resolving", "queued", "loading", "ready", "failed", "cancelled". */
 const char *load_state_name(enum load_state state);
-bool load_ended(enum load_state state);
+static inline bool load_ended(enum load_state state)
+{
+        return state >= LOAD_READY;
+}
 
 #define LOAD_DEVICES READ_TARGETS
 #define LOAD_MAGIC 0x6c6f6164u

@@ -51,7 +51,13 @@ static inline bool target_lives(const struct load_target *target)
 }
 
 /* Has a target in one of these states. */
-bool load_has(const struct load *load, unsigned states);
+static inline bool load_has(const struct load *load, unsigned states)
+{
+        load_each_target (t, load)
+                if (target_is(t, states))
+                        return true;
+        return false;
+}
 /* A target fails. The others continue; the load ends if there are none, or for ranks. */
 void target_fail(struct load_target *target, const struct error *error);
 /* All that live, of this part or (NULL) of the load, fail; the load ends if none is left, as ready if some serve. */
@@ -96,7 +102,13 @@ void target_withdraw(struct load_target *target);
 
 /* The host cache has copies for all targets: no plan is needed. */
 bool load_find_cached(struct load *load);
-bool load_is_cached(const struct load *load);
+static inline bool load_is_cached(const struct load *load)
+{
+        load_each_target (t, load)
+                if (t->cached != NULL)
+                        return true;
+        return false;
+}
 void load_put_cached(struct load *load);
 /* From ALLOCATING to READING, and to the end of the round. */
 void load_copy_cached(struct load *load);

@@ -9,22 +9,6 @@
 
 #include <string.h>
 
-const char *load_state_name(enum load_state state)
-{
-        static const char *const names[] = {
-                [LOAD_OPENING] = "resolving",   [LOAD_PLANNING] = "resolving",  [LOAD_QUEUED] = "queued",
-                [LOAD_ALLOCATING] = "loading",  [LOAD_READING] = "loading",     [LOAD_CHECKING] = "loading",
-                [LOAD_ROUND_ENDING] = "queued", [LOAD_ROUND_DONE] = "queued",   [LOAD_READY] = "ready",
-                [LOAD_FAILED] = "failed",       [LOAD_CANCELLED] = "cancelled",
-        };
-        return names[state];
-}
-
-bool load_ended(enum load_state state)
-{
-        return state >= LOAD_READY;
-}
-
 void loads_init(struct loads *loads)
 {
         list_init(&loads->all);

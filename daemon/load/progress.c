@@ -4,6 +4,17 @@
  */
 #include "daemon/load/load_private.h"
 
+const char *load_state_name(enum load_state state)
+{
+        static const char *const names[] = {
+                [LOAD_OPENING] = "resolving",   [LOAD_PLANNING] = "resolving",  [LOAD_QUEUED] = "queued",
+                [LOAD_ALLOCATING] = "loading",  [LOAD_READING] = "loading",     [LOAD_CHECKING] = "loading",
+                [LOAD_ROUND_ENDING] = "queued", [LOAD_ROUND_DONE] = "queued",   [LOAD_READY] = "ready",
+                [LOAD_FAILED] = "failed",       [LOAD_CANCELLED] = "cancelled",
+        };
+        return names[state];
+}
+
 /* ---- watching ---- */
 
 void load_watch(struct load *load, struct load_watch *watch, void (*ended)(struct load_watch *, struct load *))

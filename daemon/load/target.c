@@ -28,14 +28,6 @@ void target_set_state(struct load_target *target, enum target_state state)
         target->state = state;
 }
 
-bool load_has(const struct load *load, unsigned states)
-{
-        load_each_target (t, load)
-                if (target_is(t, states))
-                        return true;
-        return false;
-}
-
 void target_put_generation(struct load_target *target)
 {
         struct generation *g = target->generation;

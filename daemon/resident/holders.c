@@ -125,3 +125,15 @@ int resident_full_error(const struct resident *resident, const struct device *de
                          size_text(all, budget), budget < device->budget ? ", others use the device too" : "",
                          device->name, text);
 }
+
+int generation_charge(struct generation *generation, uint64_t bytes, struct error *error)
+{
+        struct device *device = generation->device;
+        uint64_t unused = device_unused(device);
+        if (bytes > unused)
+                return resident_full_error(generation->resident, device, bytes, unused, error);
+        device->used += bytes;
+        generation->charged += bytes;
+        generation_changed(generation);
+        return 0;
+}

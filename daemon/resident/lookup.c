@@ -8,6 +8,15 @@
 
 #include <string.h>
 
+const char *generation_state_name(enum generation_state state)
+{
+        static const char *const names[] = {
+                [GENERATION_LOADING] = "loading", [GENERATION_READY] = "ready",   [GENERATION_DRAINING] = "draining",
+                [GENERATION_FAILED] = "failed",   [GENERATION_CACHED] = "cached", [GENERATION_UNLOADED] = "unloaded",
+        };
+        return names[state];
+}
+
 /* ---- devices ---- */
 
 #define DEVICES_TEXT 200
@@ -174,14 +183,6 @@ uint64_t resident_shared_number(struct resident *resident, const struct source_i
                 if (g->number != 0 && provides(g, identity) && generation_has_name(g, name))
                         return g->number;
         return 0;
-}
-
-bool resident_holds(const struct resident *resident, uint64_t number, const struct device *device)
-{
-        list_each_item (const struct generation, g, &resident->generations, link)
-                if (g->number == number && g->device == device && !generation_has_ended(g))
-                        return true;
-        return false;
 }
 
 /* ---- similar names ---- */

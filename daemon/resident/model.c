@@ -12,15 +12,6 @@
 /* Generations that are reaped in one turn of the loop. */
 #define REAP_TURN 64
 
-const char *generation_state_name(enum generation_state state)
-{
-        static const char *const names[] = {
-                [GENERATION_LOADING] = "loading", [GENERATION_READY] = "ready",   [GENERATION_DRAINING] = "draining",
-                [GENERATION_FAILED] = "failed",   [GENERATION_CACHED] = "cached", [GENERATION_UNLOADED] = "unloaded",
-        };
-        return names[state];
-}
-
 void generation_set_state(struct generation *generation, enum generation_state state)
 {
 #define TO(state) (1u << GENERATION_##state)
@@ -163,18 +154,6 @@ void generation_assign_number(struct generation *generation)
         generation->number = ++generation->resident->last_number;
 }
 
-int generation_charge(struct generation *generation, uint64_t bytes, struct error *error)
-{
-        struct device *device = generation->device;
-        uint64_t unused = device_unused(device);
-        if (bytes > unused)
-                return resident_full_error(generation->resident, device, bytes, unused, error);
-        device->used += bytes;
-        generation->charged += bytes;
-        generation_changed(generation);
-        return 0;
-}
-
 void generation_uncharge(struct generation *generation)
 {
         require(generation->n_segments == 0);
@@ -241,10 +220,19 @@ static bool is_unused(const struct generation *g)
         return dropped && g->n_leases == 0 && g->refs == 0 && !g->releasing;
 }
 
-bool generation_has_ended(const struct generation *generation)
+/* It was dropped and nothing uses it: it is about to be freed. */
+static bool has_ended(const struct generation *generation)
 {
         return is_unused(generation) && generation->persisted == NULL && !holds_memory(generation) &&
                list_empty(&generation->names);
+}
+
+bool resident_holds(const struct resident *resident, uint64_t number, const struct device *device)
+{
+        list_each_item (const struct generation, g, &resident->generations, link)
+                if (g->number == number && g->device == device && !has_ended(g))
+                        return true;
+        return false;
 }
 
 static void reap(struct generation *generation)

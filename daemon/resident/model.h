@@ -187,8 +187,6 @@ struct generation *resident_same(struct resident *resident, const struct source_
 /* The number of the ready or loading generation of these files under this name, which a replica on another
  * device shares; 0 if there is none. */
 uint64_t resident_shared_number(struct resident *resident, const struct source_identity *identity, const char *name);
-/* It was dropped and nothing uses it: it is about to be freed. */
-bool generation_has_ended(const struct generation *generation);
 /* A generation of this number is on the device, in any state. */
 bool resident_holds(const struct resident *resident, uint64_t number, const struct device *device);
 

@@ -51,7 +51,7 @@ static struct batch {
 } batches[2];
 
 static struct {
-        pthread_mutex_t mutex;  /* detects that the caller holds it already (broken_invariant) */
+        pthread_mutex_t mutex;  /* detects that the caller holds it already (flush_before_abort) */
         enum log_format format; /* never AUTO */
         int fd;                 /* STDERR_FILENO, or the same file opened again, non-blocking */
         bool is_socket;
@@ -336,23 +336,6 @@ static void *log_thread(void *arg)
         return NULL;
 }
 
-void log_start(void)
-{
-        bool failed = false;
-        pthread_mutex_lock(&out.mutex);
-        /* A socket, or a file that was opened again, never blocks. */
-        if (!out.is_socket && out.fd == STDERR_FILENO && !out.threaded) {
-                /* A page that is touched for the first time is waited for, on a busy host for long. */
-                memset(batches, 0, sizeof(batches));
-                out.ending = false;
-                out.threaded = thread_start(&out.thread, NULL, log_thread, NULL) == 0;
-                failed = !out.threaded;
-        }
-        pthread_mutex_unlock(&out.mutex);
-        if (failed)
-                log_warn("log: no thread to write it with: the daemon may wait for its log's disk");
-}
-
 /* With the lock. True: the thread has written all. */
 static bool wait_for_thread(uint64_t deadline_ns)
 {
@@ -388,14 +371,31 @@ void log_stop(void)
         pthread_mutex_unlock(&out.mutex);
 }
 
-void broken_invariant(const char *file, int line, const char *what)
+/* invariant_broken_hook */
+static void flush_before_abort(void)
 {
-        if (pthread_mutex_lock(&out.mutex) == 0) { /* the caller does not hold it */
-                wait_for_thread(now_ns() + FLUSH_NS);
-                pthread_mutex_unlock(&out.mutex);
+        if (pthread_mutex_lock(&out.mutex) != 0) /* the caller holds it */
+                return;
+        wait_for_thread(now_ns() + FLUSH_NS);
+        pthread_mutex_unlock(&out.mutex);
+}
+
+void log_start(void)
+{
+        bool failed = false;
+        invariant_broken_hook = flush_before_abort;
+        pthread_mutex_lock(&out.mutex);
+        /* A socket, or a file that was opened again, never blocks. */
+        if (!out.is_socket && out.fd == STDERR_FILENO && !out.threaded) {
+                /* A page that is touched for the first time is waited for, on a busy host for long. */
+                memset(batches, 0, sizeof(batches));
+                out.ending = false;
+                out.threaded = thread_start(&out.thread, NULL, log_thread, NULL) == 0;
+                failed = !out.threaded;
         }
-        fprintf(stderr, "streamerd: %s:%d: broken invariant: %s\n", file, line, what);
-        abort();
+        pthread_mutex_unlock(&out.mutex);
+        if (failed)
+                log_warn("log: no thread to write it with: the daemon may wait for its log's disk");
 }
 
 /* ---- logging ---- */

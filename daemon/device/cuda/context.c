@@ -141,6 +141,42 @@ static bool claim_ring(struct cuda_device *d)
         return true;
 }
 
+/* ---- host memory, registered in pieces ---- */
+
+/* Drivers from 580 on refuse to register more than 512 GiB in one call. */
+#define PIECE_MAX (256 * GiB)
+
+/* No copy crosses two pieces: a piece ends at a multiple of `unit`. */
+static uint64_t piece_size(uint64_t unit)
+{
+        require(unit > 0 && unit <= PIECE_MAX);
+        return round_down(PIECE_MAX, unit);
+}
+
+enum cuda_error cuda_host_register(const struct cuda_api *api, void *base, uint64_t size, uint64_t unit)
+{
+        const uint64_t piece = piece_size(unit);
+        for (uint64_t at = 0; at < size; at += piece) {
+                uint64_t n = size - at < piece ? size - at : piece;
+                enum cuda_error e = api->cudaHostRegister((unsigned char *)base + at, n, CUDA_HOST_REGISTER_PORTABLE);
+                if (e == CUDA_OK)
+                        continue;
+                while (at > 0) {
+                        at -= piece;
+                        api->cudaHostUnregister((unsigned char *)base + at);
+                }
+                return e;
+        }
+        return CUDA_OK;
+}
+
+void cuda_host_unregister(struct cuda_device *d, void *base, uint64_t size, uint64_t unit)
+{
+        const uint64_t piece = piece_size(unit);
+        for (uint64_t at = 0; at < size; at += piece)
+                CUDA_RELEASE(d, cudaHostUnregister, (unsigned char *)base + at);
+}
+
 /* ---- holding ---- */
 
 /* The context is held. */

@@ -17,37 +17,6 @@
 
 /* ---- facts ---- */
 
-static bool has_attribute(const struct cuda_api *api, enum cu_attribute which, cu_device device)
-{
-        int value = 0;
-        return api->cuDeviceGetAttribute(&value, which, device) == CU_OK && value != 0;
-}
-
-/* From driver calls that need no context. What the driver does not know stays empty. */
-void cuda_describe(const struct cuda_api *api, int ordinal, struct device_facts *facts)
-{
-        cu_device device;
-        *facts = (struct device_facts){.in_service = true};
-        if (api->cudaDeviceGetPCIBusId(facts->pci, sizeof(facts->pci), ordinal) != CUDA_OK) {
-                facts->pci[0] = '\0';
-                api->cudaGetLastError();
-        }
-        if (api->cuDeviceGet(&device, ordinal) != CU_OK)
-                return;
-        if (api->cuDeviceGetName(facts->model, sizeof(facts->model), device) != CU_OK)
-                facts->model[0] = '\0';
-        static const char mig[] = " MIG "; /* "NVIDIA A100-SXM4-40GB MIG 1g.5gb" */
-        char *at = strstr(facts->model, mig);
-        if (at != NULL) {
-                snprintf(facts->mig, sizeof(facts->mig), "%s", at + strlen(mig));
-                *at = '\0';
-        }
-        facts->host_pointers = has_attribute(api, CU_ATTR_HOST_POINTERS, device);
-        facts->integrated = has_attribute(api, CU_ATTR_INTEGRATED, device);
-        facts->vmm = has_attribute(api, CU_ATTR_VMM_SUPPORTED, device) &&
-                     has_attribute(api, CU_ATTR_POSIX_FD_SUPPORTED, device);
-}
-
 static bool in_service(struct device *device)
 {
         return !cuda_is_lost(cuda_of(device));

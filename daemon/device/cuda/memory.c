@@ -19,6 +19,37 @@
 #include <string.h>
 #include <sys/mman.h>
 
+static bool has_attribute(const struct cuda_api *api, enum cu_attribute which, cu_device device)
+{
+        int value = 0;
+        return api->cuDeviceGetAttribute(&value, which, device) == CU_OK && value != 0;
+}
+
+/* From driver calls that need no context. What the driver does not know stays empty. */
+void cuda_describe(const struct cuda_api *api, int ordinal, struct device_facts *facts)
+{
+        cu_device device;
+        *facts = (struct device_facts){.in_service = true};
+        if (api->cudaDeviceGetPCIBusId(facts->pci, sizeof(facts->pci), ordinal) != CUDA_OK) {
+                facts->pci[0] = '\0';
+                api->cudaGetLastError();
+        }
+        if (api->cuDeviceGet(&device, ordinal) != CU_OK)
+                return;
+        if (api->cuDeviceGetName(facts->model, sizeof(facts->model), device) != CU_OK)
+                facts->model[0] = '\0';
+        static const char mig[] = " MIG "; /* "NVIDIA A100-SXM4-40GB MIG 1g.5gb" */
+        char *at = strstr(facts->model, mig);
+        if (at != NULL) {
+                snprintf(facts->mig, sizeof(facts->mig), "%s", at + strlen(mig));
+                *at = '\0';
+        }
+        facts->host_pointers = has_attribute(api, CU_ATTR_HOST_POINTERS, device);
+        facts->integrated = has_attribute(api, CU_ATTR_INTEGRATED, device);
+        facts->vmm = has_attribute(api, CU_ATTR_VMM_SUPPORTED, device) &&
+                     has_attribute(api, CU_ATTR_POSIX_FD_SUPPORTED, device);
+}
+
 static int out_of_memory(struct cuda_device *d, uint64_t size, struct error *error)
 {
         size_t available = 0, total = 0;
@@ -247,41 +278,7 @@ int cuda_read(const struct segment *segment, uint64_t offset, void *to, uint64_t
                         CUDA_COPY_DEVICE_TO_HOST, error);
 }
 
-/* ---- host memory, registered in pieces ---- */
-
-/* Drivers from 580 on refuse to register more than 512 GiB in one call. */
-#define PIECE_MAX (256 * GiB)
-
-/* No copy crosses two pieces: a piece ends at a multiple of `unit`. */
-static uint64_t piece_size(uint64_t unit)
-{
-        require(unit > 0 && unit <= PIECE_MAX);
-        return round_down(PIECE_MAX, unit);
-}
-
-enum cuda_error cuda_host_register(const struct cuda_api *api, void *base, uint64_t size, uint64_t unit)
-{
-        const uint64_t piece = piece_size(unit);
-        for (uint64_t at = 0; at < size; at += piece) {
-                uint64_t n = size - at < piece ? size - at : piece;
-                enum cuda_error e = api->cudaHostRegister((unsigned char *)base + at, n, CUDA_HOST_REGISTER_PORTABLE);
-                if (e == CUDA_OK)
-                        continue;
-                while (at > 0) {
-                        at -= piece;
-                        api->cudaHostUnregister((unsigned char *)base + at);
-                }
-                return e;
-        }
-        return CUDA_OK;
-}
-
-void cuda_host_unregister(struct cuda_device *d, void *base, uint64_t size, uint64_t unit)
-{
-        const uint64_t piece = piece_size(unit);
-        for (uint64_t at = 0; at < size; at += piece)
-                CUDA_RELEASE(d, cudaHostUnregister, (unsigned char *)base + at);
-}
+/* ---- host memory ---- */
 
 int cuda_host_alloc(struct device *device, uint64_t size, void **base, struct error *error)
 {

@@ -17,6 +17,13 @@
 
 /* ---- headers ---- */
 
+bool http_transfer_same_origin(const struct http_transfer *t)
+{
+        struct http_url first, now;
+        return http_url_parse(&first, t->request.url) == 0 && http_url_parse(&now, t->url) == 0 &&
+               first.tls == now.tls && first.port == now.port && strcmp(first.host, now.host) == 0;
+}
+
 static bool add_line(struct http_transfer *t, const char *line)
 {
         struct curl_slist *lines = curl_slist_append(t->lines, line);

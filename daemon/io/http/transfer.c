@@ -45,13 +45,6 @@ static const char *header(const struct http_transfer *t, const char *name)
         return http_headers_find(&t->answer.headers, name);
 }
 
-bool http_transfer_same_origin(const struct http_transfer *t)
-{
-        struct http_url first, now;
-        return http_url_parse(&first, t->request.url) == 0 && http_url_parse(&now, t->url) == 0 &&
-               first.tls == now.tls && first.port == now.port && strcmp(first.host, now.host) == 0;
-}
-
 uint64_t http_transfer_answered_ns(const struct http_transfer *t)
 {
         curl_off_t asked_us = 0, answered_us = 0;

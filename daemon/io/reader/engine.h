@@ -74,7 +74,6 @@ void reader_add_busy(struct reader *reader, struct read_job *job, int n);
 /* ---- without the lock, unless the name says it ---- */
 
 /* Before anything touches the ring, which is when memory gets its node; and before a thread is started. */
-void reader_bind_numa(struct reader *reader);
 /* The first thing of each thread: touches slots of the ring until all are touched, so that the daemon serves before its
  * whole ring is in memory. */
 void reader_prefault_ring(struct reader *reader);

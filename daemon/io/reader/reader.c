@@ -4,6 +4,9 @@
 #include "daemon/base/log/log.h"
 #include "daemon/io/reader/engine.h"
 
+#include <errno.h>
+#include <string.h>
+
 /* Threads that hang are replaced until there are this many times the base. */
 #define THREADS_CAP 3u
 /* A new job has precedence for so many times what it may have in flight. */
@@ -14,6 +17,12 @@ void reader_wake_locked(struct reader *reader, bool all)
 {
         for (size_t i = 0; i < READ_ENGINES; i++)
                 reader->engines[i].ops->wake(reader, all);
+}
+
+void reader_add_busy(struct reader *reader, struct read_job *job, int n)
+{
+        job->busy += (unsigned)n;
+        reader->engines[job->engine].busy += (unsigned)n;
 }
 
 /* ---- the lock ---- */
@@ -348,13 +357,26 @@ void reader_usage(const struct reader *reader, struct reader_usage *usage)
         }
 }
 
+static void bind_numa(struct reader *reader)
+{
+        const struct numa_choice *numa = &reader->opts.numa;
+        if (!staging_place(&reader->staging, numa))
+                log_warn("ring: the kernel does not let memory be placed (%s): copies may cross NUMA nodes",
+                         strerror(errno));
+        for (int node = 0; node < NUMA_NODES; node++) {
+                struct reader_place *place = &reader->places[reader->n_places];
+                place->node = node;
+                reader->n_places += (numa->nodes >> node & 1) != 0 && numa_processors(node, &place->processors);
+        }
+}
+
 int reader_init(struct reader *reader, const struct reader_opts *opts, struct wake *wake, struct error *error)
 {
         *reader = (struct reader){.opts = *opts, .wake = wake};
         int r = staging_init(&reader->staging, opts->memory_limit, opts->block_size, error);
         if (r < 0)
                 return r;
-        reader_bind_numa(reader);
+        bind_numa(reader);
         pthread_mutex_init(&reader->mutex, NULL);
         pthread_cond_init(&reader->work, NULL);
         pthread_cond_init(&reader->ended, NULL);

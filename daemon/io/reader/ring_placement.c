@@ -11,19 +11,6 @@
 #include <errno.h>
 #include <string.h>
 
-void reader_bind_numa(struct reader *reader)
-{
-        const struct numa_choice *numa = &reader->opts.numa;
-        if (!staging_place(&reader->staging, numa))
-                log_warn("ring: the kernel does not let memory be placed (%s): copies may cross NUMA nodes",
-                         strerror(errno));
-        for (int node = 0; node < NUMA_NODES; node++) {
-                struct reader_place *place = &reader->places[reader->n_places];
-                place->node = node;
-                reader->n_places += (numa->nodes >> node & 1) != 0 && numa_processors(node, &place->processors);
-        }
-}
-
 int reader_set_affinity(struct reader *reader, pthread_attr_t *attr)
 {
         if (reader->n_places == 0)

@@ -6,12 +6,6 @@
  */
 #include "daemon/io/reader/engine.h"
 
-void reader_add_busy(struct reader *reader, struct read_job *job, int n)
-{
-        job->busy += (unsigned)n;
-        reader->engines[job->engine].busy += (unsigned)n;
-}
-
 /* ---- whose turn it is ---- */
 
 static struct read_run *longest_run(const struct read_job *job)

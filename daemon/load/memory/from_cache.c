@@ -23,14 +23,6 @@
 /* One transfer: long enough to be fast, short enough to see a failing device. */
 #define CHUNK (64 * MiB)
 
-bool load_is_cached(const struct load *load)
-{
-        load_each_target (t, load)
-                if (t->cached != NULL)
-                        return true;
-        return false;
-}
-
 bool load_find_cached(struct load *load)
 {
         const struct host_cache *cache = load->loads->resident->cache;

@@ -7,13 +7,6 @@
 /* States that a session is sent in one step of the task. */
 #define STEP_STATES 16
 
-void event_writer(struct writer *w, const char *event, size_t n_fields)
-{
-        conn_writer(w);
-        writer_map(w, n_fields);
-        writer_kstr(w, "event", event);
-}
-
 /* ---- sessions that are due ---- */
 
 /* All of them. */

@@ -5,6 +5,13 @@
 
 #include <string.h>
 
+void event_writer(struct writer *w, const char *event, size_t n_fields)
+{
+        conn_writer(w);
+        writer_map(w, n_fields);
+        writer_kstr(w, "event", event);
+}
+
 /* It became a name for generations that served already: nothing was read. */
 static bool was_resident(const struct load *load)
 {
