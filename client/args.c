@@ -9,21 +9,21 @@
 #include "client/lease.h"
 #include "client/util.h"
 
-static uint64_t serial_of(const streamer_client *client)
+static struct fault *fault_of(const streamer_client *client)
 {
-        return client ? client->serial : 0;
+        return client ? client->fault : NULL;
 }
 
 int args_pointer(const streamer_client *client, const char *call, const char *name, const void *pointer)
 {
-        return pointer ? 0 : fault_set(serial_of(client), STREAMER_EINVAL, "%s: '%s' is NULL", call, name);
+        return pointer ? 0 : fault_set(fault_of(client), STREAMER_EINVAL, "%s: '%s' is NULL", call, name);
 }
 
 int args_text(const streamer_client *client, const char *call, const char *name, const char *text)
 {
         int rc = args_pointer(client, call, name, text);
         if (rc == 0 && text[0] == 0)
-                rc = fault_set(serial_of(client), STREAMER_EINVAL, "%s: '%s' is empty", call, name);
+                rc = fault_set(fault_of(client), STREAMER_EINVAL, "%s: '%s' is empty", call, name);
         return rc;
 }
 
@@ -43,7 +43,7 @@ int args_flags(const streamer_client *client, const char *call, unsigned flags, 
 {
         if ((flags & ~all) == 0)
                 return 0;
-        return fault_set(serial_of(client), STREAMER_EINVAL, "%s: unknown flags 0x%x", call, flags & ~all);
+        return fault_set(fault_of(client), STREAMER_EINVAL, "%s: unknown flags 0x%x", call, flags & ~all);
 }
 
 /* ---- structs ---- */
@@ -59,8 +59,7 @@ int args_out(const streamer_client *client, const char *call, const char *name, 
 {
         int rc = args_pointer(client, call, name, out);
         if (rc == 0 && size_of(out) < sizeof(size_t))
-                rc = fault_set(serial_of(client), STREAMER_EINVAL, "%s: the struct_size of '%s' is not set", call,
-                               name);
+                rc = fault_set(fault_of(client), STREAMER_EINVAL, "%s: the struct_size of '%s' is not set", call, name);
         return rc;
 }
 
@@ -73,7 +72,7 @@ int args_copy(const streamer_client *client, const char *call, const char *name,
         size_t given = size_of(from);
         for (size_t i = size; i < given; i++)
                 if (((const char *)from)[i] != 0)
-                        return fault_set(serial_of(client), STREAMER_EINVAL,
+                        return fault_set(fault_of(client), STREAMER_EINVAL,
                                          "%s: '%s' sets a member that this library (" STREAMERD_VERSION
                                          ") does not know: it is older than its caller",
                                          call, name);

@@ -56,7 +56,7 @@ int lease_map_manifest(struct streamer_lease *lease, const struct call *call)
         const char *why;
         if (!get_fd(call, object_get(reply, "manifest"), &fd, &size) || size > MANIFEST_MAX_SIZE)
                 return bad_reply(lease, "manifest");
-        int rc = map_fd(&lease->manifest_map, fd, size, 0, PROT_READ, MAP_SHARED, "manifest", lease->client->serial);
+        int rc = map_fd(&lease->manifest_map, fd, size, 0, PROT_READ, MAP_SHARED, "manifest", lease->client->fault);
         if (rc != 0)
                 return rc;
         lease->manifest_size = (size_t)size;
@@ -75,7 +75,7 @@ static int map_arrival(struct streamer_lease *lease, const struct call *call, co
                 return object_str_eq(reply, "state", "loading") ? bad_reply(lease, "arrival log") : 0;
         if (!get_fd(call, o, &fd, &size) || size < sizeof(*lease->arrival) || size > MANIFEST_MAX_SIZE)
                 return bad_reply(lease, "arrival log");
-        int rc = map_fd(&map, fd, size, 0, PROT_READ, MAP_SHARED, "arrival log", lease->client->serial);
+        int rc = map_fd(&map, fd, size, 0, PROT_READ, MAP_SHARED, "arrival log", lease->client->fault);
         if (rc != 0)
                 return rc;
         lease->arrival = map;
@@ -113,7 +113,7 @@ static int map_segment(struct streamer_lease *lease, const struct call *call, co
                 handle.bytes = bytes->via.bin.ptr;
                 handle.n_bytes = bytes->via.bin.size;
         }
-        int rc = kind->map(mapping, &handle, lease->writable, lease->client->serial);
+        int rc = kind->map(mapping, &handle, lease->writable, lease->client->fault);
         if (rc != 0)
                 return rc;
         if (mapping->size < manifest_segment(&lease->manifest, lease->n_segments)->size) {

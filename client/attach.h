@@ -23,6 +23,8 @@ struct handle {
         pid_t daemon_pid; /* of who listens on the socket; 0: in another PID namespace, -1: unknown */
 };
 
+struct fault;
+
 struct mapping {
         const struct handle_kind *kind; /* NULL: not mapped */
         const void *data;
@@ -38,20 +40,21 @@ struct handle_kind {
         const char *device_kind; /* "host", "cuda" */
         int dl_device_type;      /* DLPack's number of the device */
         bool outlives_daemon;    /* a map keeps the memory by itself */
-        /* 0 or STREAMER_E* with the text kept under `serial`. `writable` asks for a private copy. */
-        int (*map)(struct mapping *mapping, const struct handle *handle, bool writable, uint64_t serial);
+        /* 0 or STREAMER_E* with the text kept in `fault`. `writable` asks for a private copy. */
+        int (*map)(struct mapping *mapping, const struct handle *handle, bool writable, struct fault *fault);
         void (*unmap)(struct mapping *mapping);
         /* Its daemon was lost: it stays mapped, and no later map() finds it. NULL: none would. */
         void (*forget)(struct mapping *mapping);
         /* As map(), of memory that this process publishes: for writing, by it and the daemon. NULL: it cannot. */
-        int (*lend)(struct mapping *mapping, const struct handle *handle, uint64_t serial);
+        int (*lend)(struct mapping *mapping, const struct handle *handle, struct fault *fault);
         /* Ends that: what this process writes from now on reaches no other, and the address stays. `reading`: a
          * descriptor for reading alone, or -1. */
-        int (*make_private)(struct mapping *mapping, int reading, uint64_t serial);
+        int (*make_private)(struct mapping *mapping, int reading, struct fault *fault);
         /* Copies from host memory to what is lent. NULL: `data` is host memory. */
-        int (*write)(const struct mapping *mapping, uint64_t offset, const void *from, size_t size, uint64_t serial);
+        int (*write)(const struct mapping *mapping, uint64_t offset, const void *from, size_t size,
+                     struct fault *fault);
         /* Copies to host memory; the range is inside the mapping. NULL: `data` is host memory. */
-        int (*read)(const struct mapping *mapping, uint64_t offset, void *to, size_t size, uint64_t serial);
+        int (*read)(const struct mapping *mapping, uint64_t offset, void *to, size_t size, struct fault *fault);
 };
 
 extern const struct handle_kind handle_kind_memfd;
@@ -62,6 +65,7 @@ extern const struct handle_kind handle_kind_cuda_vmm_fd;
 const struct handle_kind *handle_kind_find(const char *name, size_t len);
 
 /* Maps `size` bytes of a descriptor, which must be that large; *map is NULL for 0 bytes. */
-int map_fd(void **map, int fd, uint64_t size, uint64_t offset, int prot, int flags, const char *what, uint64_t serial);
+int map_fd(void **map, int fd, uint64_t size, uint64_t offset, int prot, int flags, const char *what,
+           struct fault *fault);
 
 #endif

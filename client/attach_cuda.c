@@ -41,18 +41,18 @@ struct open_segment {
 
 static struct open_segment *table; /* under cuda_lock() */
 
-static int no_memory(uint64_t serial)
+static int no_memory(struct fault *fault)
 {
-        return fault_set(serial, STREAMER_ENOMEM, "attach: no memory");
+        return fault_set(fault, STREAMER_ENOMEM, "attach: no memory");
 }
 
-static int check_request(const struct handle *handle, bool writable, uint64_t serial)
+static int check_request(const struct handle *handle, bool writable, struct fault *fault)
 {
         if (writable)
-                return fault_set(serial, STREAMER_EUNSUPPORTED,
+                return fault_set(fault, STREAMER_EUNSUPPORTED,
                                  "attach: a private copy of GPU memory is the application's to make");
         if (!handle->uuid)
-                return fault_set(serial, STREAMER_EPROTO, "attach: the daemon does not say which GPU a segment is on");
+                return fault_set(fault, STREAMER_EPROTO, "attach: the daemon does not say which GPU a segment is on");
         return 0;
 }
 
@@ -73,23 +73,23 @@ static bool fits(const struct open_segment *s, const struct handle *handle)
         return handle->offset <= s->size && handle->size <= s->size - handle->offset;
 }
 
-static int too_small(const struct open_segment *s, const struct handle *handle, uint64_t serial)
+static int too_small(const struct open_segment *s, const struct handle *handle, struct fault *fault)
 {
-        return fault_set(serial, STREAMER_ECORRUPT,
+        return fault_set(fault, STREAMER_ECORRUPT,
                          "segment: %" PRIu64 " bytes at %" PRIu64 " were announced, %zu are there", handle->size,
                          handle->offset, s->size);
 }
 
 /* One of `to` and `from` is host memory; the other is NULL, for the mapping. */
 static int copy(const struct mapping *mapping, uint64_t offset, void *to, const void *from, size_t size,
-                uint64_t serial)
+                struct fault *fault)
 {
         const struct open_segment *s = mapping->map;
         const struct cuda_driver *driver = s->context.driver;
         const cu_pointer at = (cu_pointer)(uintptr_t)mapping->data + offset;
         const char *what = to ? "read" : "write", *call = to ? "cuMemcpyDtoH" : "cuMemcpyHtoD";
         if (s->pid != getpid())
-                return fault_set(serial, STREAMER_EFORK, "%s: a GPU's memory does not survive fork()", what);
+                return fault_set(fault, STREAMER_EFORK, "%s: a GPU's memory does not survive fork()", what);
         cuda_lock();
         bool entered = cuda_enter(&s->context);
         enum cu_result e = CU_INVALID_CONTEXT;
@@ -102,18 +102,18 @@ static int copy(const struct mapping *mapping, uint64_t offset, void *to, const 
                 return 0;
         const char *name = NULL;
         driver->cuGetErrorName(e, &name);
-        return fault_set(serial, STREAMER_EFAILED, "%s: %s: %s (%d)", what, entered ? call : "cuCtxPushCurrent",
+        return fault_set(fault, STREAMER_EFAILED, "%s: %s: %s (%d)", what, entered ? call : "cuCtxPushCurrent",
                          name ? name : "error", (int)e);
 }
 
-static int read_back(const struct mapping *mapping, uint64_t offset, void *to, size_t size, uint64_t serial)
+static int read_back(const struct mapping *mapping, uint64_t offset, void *to, size_t size, struct fault *fault)
 {
-        return copy(mapping, offset, to, NULL, size, serial);
+        return copy(mapping, offset, to, NULL, size, fault);
 }
 
-static int write_to(const struct mapping *mapping, uint64_t offset, const void *from, size_t size, uint64_t serial)
+static int write_to(const struct mapping *mapping, uint64_t offset, const void *from, size_t size, struct fault *fault)
 {
-        return copy(mapping, offset, NULL, from, size, serial);
+        return copy(mapping, offset, NULL, from, size, fault);
 }
 
 /* ---- cuda-ipc ---- */
@@ -166,36 +166,36 @@ static struct open_segment *find(const struct handle *handle)
 }
 
 /* In its context: opens the memory and queries its size. If the driver does not know it, the announced size is used. */
-static int ipc_open(struct open_segment *s, const struct handle *handle, uint64_t serial)
+static int ipc_open(struct open_segment *s, const struct handle *handle, struct fault *fault)
 {
         const struct cuda_driver *driver = s->context.driver;
         enum cu_result result = driver->cuIpcOpenMemHandle_v2(&s->base, s->handle, CU_IPC_LAZY_PEER_ACCESS);
         if (result != CU_OK)
-                return cuda_fault(&s->context, handle, "cuIpcOpenMemHandle", result, serial);
+                return cuda_fault(&s->context, handle, "cuIpcOpenMemHandle", result, fault);
         s->size = ipc_size(s);
         if (fits(s, handle))
                 return 0;
         driver->cuIpcCloseMemHandle(s->base);
-        return too_small(s, handle, serial);
+        return too_small(s, handle, fault);
 }
 
-static int ipc_new(struct open_segment **out, const struct handle *handle, uint64_t serial)
+static int ipc_new(struct open_segment **out, const struct handle *handle, struct fault *fault)
 {
         const struct cuda_driver *driver;
-        int rc = cuda_driver_get(&driver, handle, serial);
+        int rc = cuda_driver_get(&driver, handle, fault);
         if (rc != 0)
                 return rc;
         cleanup_free struct open_segment *s = calloc(1, sizeof(*s));
         if (!s)
-                return no_memory(serial);
+                return no_memory(fault);
         memcpy(s->handle.bytes, handle->bytes, sizeof(s->handle.bytes));
         s->pid = getpid();
         s->daemon_pid = handle->daemon_pid;
         s->writable = true;
-        rc = cuda_context_init(&s->context, driver, handle, serial);
+        rc = cuda_context_init(&s->context, driver, handle, fault);
         if (rc != 0)
                 return rc;
-        rc = ipc_open(s, handle, serial);
+        rc = ipc_open(s, handle, fault);
         cuda_leave(&s->context);
         if (rc != 0) {
                 cuda_context_deinit(&s->context);
@@ -208,19 +208,19 @@ static int ipc_new(struct open_segment **out, const struct handle *handle, uint6
         return 0;
 }
 
-static int ipc_map(struct mapping *mapping, const struct handle *handle, bool writable, uint64_t serial)
+static int ipc_map(struct mapping *mapping, const struct handle *handle, bool writable, struct fault *fault)
 {
-        int rc = check_request(handle, writable, serial);
+        int rc = check_request(handle, writable, fault);
         if (rc != 0)
                 return rc;
         if (handle->n_bytes != CUDA_HANDLE_SIZE)
-                return fault_set(serial, STREAMER_EPROTO, "attach: a cuda-ipc handle of %zu bytes", handle->n_bytes);
+                return fault_set(fault, STREAMER_EPROTO, "attach: a cuda-ipc handle of %zu bytes", handle->n_bytes);
         cuda_lock();
         struct open_segment *s = find(handle);
         if (!s)
-                rc = ipc_new(&s, handle, serial);
+                rc = ipc_new(&s, handle, fault);
         else if (!fits(s, handle))
-                rc = too_small(s, handle, serial);
+                rc = too_small(s, handle, fault);
         if (rc == 0) {
                 s->refs++;
                 hand_over(mapping, &handle_kind_cuda_ipc, s, handle);
@@ -251,12 +251,12 @@ static void ipc_unmap(struct mapping *mapping)
 }
 
 /* Every client can write to it, before the commit and after it: the daemon refuses that unless it is configured. */
-static int ipc_lend(struct mapping *mapping, const struct handle *handle, uint64_t serial)
+static int ipc_lend(struct mapping *mapping, const struct handle *handle, struct fault *fault)
 {
-        return ipc_map(mapping, handle, false, serial);
+        return ipc_map(mapping, handle, false, fault);
 }
 
-static int ipc_make_private(struct mapping *mapping, int reading, uint64_t serial)
+static int ipc_make_private(struct mapping *mapping, int reading, struct fault *fault)
 {
         struct open_segment *s = mapping->map;
         const struct handle handle = {.fd = reading, .size = mapping->size};
@@ -266,7 +266,7 @@ static int ipc_make_private(struct mapping *mapping, int reading, uint64_t seria
                 e = s->context.driver->cuCtxSynchronize();
                 cuda_leave(&s->context);
         }
-        int rc = e == CU_OK ? 0 : cuda_fault(&s->context, &handle, "cuCtxSynchronize", e, serial);
+        int rc = e == CU_OK ? 0 : cuda_fault(&s->context, &handle, "cuCtxSynchronize", e, fault);
         cuda_unlock();
         return rc;
 }
@@ -371,19 +371,19 @@ static enum cu_result vmm_map_steps(struct open_segment *s, const struct handle 
 }
 
 /* Lock held. */
-static int vmm_new(struct open_segment *s, const struct handle *handle, uint64_t serial)
+static int vmm_new(struct open_segment *s, const struct handle *handle, struct fault *fault)
 {
         const struct cuda_driver *driver;
         const char *call;
         enum vmm_step reached = VMM_NOTHING;
-        int rc = cuda_driver_get(&driver, handle, serial);
+        int rc = cuda_driver_get(&driver, handle, fault);
         if (rc == 0)
-                rc = cuda_context_init(&s->context, driver, handle, serial);
+                rc = cuda_context_init(&s->context, driver, handle, fault);
         if (rc != 0)
                 return rc;
         enum cu_result result = vmm_map_steps(s, handle, &reached, &call);
         if (result != CU_OK) {
-                rc = cuda_fault(&s->context, handle, call, result, serial);
+                rc = cuda_fault(&s->context, handle, call, result, fault);
                 vmm_undo(s, reached);
         }
         cuda_leave(&s->context);
@@ -392,19 +392,19 @@ static int vmm_new(struct open_segment *s, const struct handle *handle, uint64_t
         return rc;
 }
 
-static int vmm_map(struct mapping *mapping, const struct handle *handle, bool writable, uint64_t serial)
+static int vmm_map(struct mapping *mapping, const struct handle *handle, bool writable, struct fault *fault)
 {
-        int rc = check_request(handle, writable, serial);
+        int rc = check_request(handle, writable, fault);
         if (rc != 0)
                 return rc;
         if (handle->fd < 0)
-                return fault_set(serial, STREAMER_EPROTO, "segment: the daemon sent no descriptor for it");
+                return fault_set(fault, STREAMER_EPROTO, "segment: the daemon sent no descriptor for it");
         cleanup_free struct open_segment *s = calloc(1, sizeof(*s));
         if (!s)
-                return no_memory(serial);
+                return no_memory(fault);
         s->pid = getpid();
         cuda_lock();
-        rc = vmm_new(s, handle, serial);
+        rc = vmm_new(s, handle, fault);
         cuda_unlock();
         if (rc != 0)
                 return rc;
@@ -416,9 +416,9 @@ static int vmm_map(struct mapping *mapping, const struct handle *handle, bool wr
 static void vmm_unmap(struct mapping *mapping);
 
 /* What is published is written to by its publisher, which is the only process that can map it until the commit. */
-static int vmm_lend(struct mapping *mapping, const struct handle *handle, uint64_t serial)
+static int vmm_lend(struct mapping *mapping, const struct handle *handle, struct fault *fault)
 {
-        int rc = vmm_map(mapping, handle, false, serial);
+        int rc = vmm_map(mapping, handle, false, fault);
         if (rc != 0)
                 return rc;
         struct open_segment *s = mapping->map;
@@ -431,7 +431,7 @@ static int vmm_lend(struct mapping *mapping, const struct handle *handle, uint64
                 cuda_leave(&s->context);
         }
         if (e != CU_OK)
-                rc = cuda_fault(&s->context, handle, "cuMemSetAccess", e, serial);
+                rc = cuda_fault(&s->context, handle, "cuMemSetAccess", e, fault);
         cuda_unlock();
         s->writable = mapping->writable = rc == 0;
         if (rc != 0)
@@ -440,7 +440,7 @@ static int vmm_lend(struct mapping *mapping, const struct handle *handle, uint64
 }
 
 /* The access of memory that is mapped can only be widened, so it is mapped anew, at the same address. */
-static int vmm_make_private(struct mapping *mapping, int reading, uint64_t serial)
+static int vmm_make_private(struct mapping *mapping, int reading, struct fault *fault)
 {
         struct open_segment *s = mapping->map;
         const struct cuda_driver *driver = s->context.driver;
@@ -466,7 +466,7 @@ static int vmm_make_private(struct mapping *mapping, int reading, uint64_t seria
                 }
                 cuda_leave(&s->context);
         }
-        int rc = e == CU_OK ? 0 : cuda_fault(&s->context, &handle, call, e, serial);
+        int rc = e == CU_OK ? 0 : cuda_fault(&s->context, &handle, call, e, fault);
         cuda_unlock();
         mapping->writable = s->writable;
         return rc;

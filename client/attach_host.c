@@ -30,15 +30,16 @@ static void *aligned_hint(uint64_t size)
         return p + (HUGE_PAGE - (uintptr_t)p % HUGE_PAGE) % HUGE_PAGE;
 }
 
-int map_fd(void **map, int fd, uint64_t size, uint64_t offset, int prot, int flags, const char *what, uint64_t serial)
+int map_fd(void **map, int fd, uint64_t size, uint64_t offset, int prot, int flags, const char *what,
+           struct fault *fault)
 {
         struct stat st;
         uint64_t end;
         *map = NULL;
         if (fd < 0 || fstat(fd, &st) < 0)
-                return fault_set(serial, STREAMER_EPROTO, "%s: the daemon sent no descriptor for it", what);
+                return fault_set(fault, STREAMER_EPROTO, "%s: the daemon sent no descriptor for it", what);
         if (__builtin_add_overflow(size, offset, &end) || end > (uint64_t)st.st_size)
-                return fault_set(serial, STREAMER_ECORRUPT,
+                return fault_set(fault, STREAMER_ECORRUPT,
                                  "%s: %" PRIu64 " bytes were announced, %" PRIu64 " are there", what, size,
                                  (uint64_t)st.st_size);
         if (size == 0)
@@ -46,17 +47,17 @@ int map_fd(void **map, int fd, uint64_t size, uint64_t offset, int prot, int fla
         void *hint = size >= HUGE_PAGE ? aligned_hint(size) : NULL;
         void *p = mmap(hint, (size_t)size, prot, flags, fd, (off_t)offset);
         if (p == MAP_FAILED)
-                return fault_set(serial, STREAMER_EOS, "%s: cannot map %" PRIu64 " bytes: %s", what, size,
+                return fault_set(fault, STREAMER_EOS, "%s: cannot map %" PRIu64 " bytes: %s", what, size,
                                  strerror(errno));
         *map = p;
         return 0;
 }
 
-static int memfd_map(struct mapping *mapping, const struct handle *handle, bool writable, uint64_t serial)
+static int memfd_map(struct mapping *mapping, const struct handle *handle, bool writable, struct fault *fault)
 {
         int prot = PROT_READ | (writable ? PROT_WRITE : 0);
         int rc = map_fd(&mapping->map, handle->fd, handle->size, handle->offset, prot,
-                        writable ? MAP_PRIVATE | MAP_NORESERVE : MAP_SHARED, "segment", serial);
+                        writable ? MAP_PRIVATE | MAP_NORESERVE : MAP_SHARED, "segment", fault);
         if (rc != 0)
                 return rc;
         mapping->kind = &handle_kind_memfd;
@@ -74,10 +75,10 @@ static void memfd_unmap(struct mapping *mapping)
         *mapping = (struct mapping){0};
 }
 
-static int memfd_lend(struct mapping *mapping, const struct handle *handle, uint64_t serial)
+static int memfd_lend(struct mapping *mapping, const struct handle *handle, struct fault *fault)
 {
         int rc = map_fd(&mapping->map, handle->fd, handle->size, handle->offset, PROT_READ | PROT_WRITE, MAP_SHARED,
-                        "segment", serial);
+                        "segment", fault);
         if (rc != 0)
                 return rc;
         mapping->kind = &handle_kind_memfd;
@@ -89,12 +90,12 @@ static int memfd_lend(struct mapping *mapping, const struct handle *handle, uint
 }
 
 /* In one step: no other thread finds the address unmapped. */
-static int memfd_make_private(struct mapping *mapping, int reading, uint64_t serial)
+static int memfd_make_private(struct mapping *mapping, int reading, struct fault *fault)
 {
         void *p = mmap(mapping->map, mapping->map_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
                        reading, 0);
         return p != MAP_FAILED ? 0
-                               : fault_set(serial, STREAMER_EOS, "publish: cannot map %zu bytes: %s", mapping->map_size,
+                               : fault_set(fault, STREAMER_EOS, "publish: cannot map %zu bytes: %s", mapping->map_size,
                                            strerror(errno));
 }
 

@@ -221,7 +221,7 @@ static int resolve_source(streamer_client *c, json_t *args)
         const char *source = json_string_value(json_object_get(args, "source"));
         if (!source)
                 return 0; /* the decoder will say what is wrong */
-        int rc = source_resolve(source, &resolved, c->serial);
+        int rc = source_resolve(source, &resolved, c->fault);
         if (rc == 0 && json_object_set_new(args, "source", json_string(resolved)) < 0)
                 rc = fail(c, STREAMER_EINVAL, "the source is not valid UTF-8");
         return rc;

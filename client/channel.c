@@ -41,11 +41,12 @@ int64_t channel_deadline(const struct streamer_client *c)
 
 /* ---- lifecycle ---- */
 
-struct streamer_client *channel_new_consume_fd(int fd, uint64_t serial)
+struct streamer_client *channel_new_consume_fd(int fd, struct fault *fault)
 {
         struct streamer_client *c = calloc(1, sizeof(*c));
-        if (!c) {
+        if (!c || !(c->fault = fault ? fault_ref(fault) : fault_new())) {
                 close(fd);
+                free(c);
                 return NULL;
         }
         pthread_condattr_t attr;
@@ -55,7 +56,6 @@ struct streamer_client *channel_new_consume_fd(int fd, uint64_t serial)
         pthread_condattr_destroy(&attr);
         pthread_mutex_init(&c->lock, NULL);
         atomic_init(&c->refs, 1);
-        c->serial = serial;
         c->pid = getpid();
         c->fd = fd;
         c->events_end = &c->events;
@@ -115,6 +115,7 @@ void channel_unref(struct streamer_client *c)
         free(c->subject);
         free(c->skipped);
         free(c->path);
+        fault_unref(c->fault);
         free(c);
 }
 

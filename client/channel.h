@@ -36,7 +36,7 @@ struct event {
 
 struct streamer_client {
         atomic_uint refs; /* the handle, and each operation and lease */
-        uint64_t serial;  /* of fault texts */
+        struct fault *fault;
         pid_t pid;
         int timeout_ms;
         bool timeout_given; /* by the caller: then it holds for long verbs too */
@@ -102,20 +102,20 @@ struct call {
         size_t n_fds;
 };
 
-#define fail(client, code, ...) fault_set((client)->serial, (code), __VA_ARGS__)
+#define fail(client, code, ...) fault_set((client)->fault, (code), __VA_ARGS__)
 
 /* 0, or STREAMER_EFORK in a child of the process that connected. */
 int channel_check(const struct streamer_client *c);
 bool channel_forked(const struct streamer_client *c);
 
-/* Takes over a connected socket. NULL on ENOMEM (then the socket is closed). */
-struct streamer_client *channel_new_consume_fd(int fd, uint64_t serial);
+/* Takes over a connected socket. `fault` NULL: one of its own. NULL on ENOMEM (then the socket is closed). */
+struct streamer_client *channel_new_consume_fd(int fd, struct fault *fault);
 struct streamer_client *channel_ref(struct streamer_client *c);
 void channel_unref(struct streamer_client *c);
 void channel_close(struct streamer_client *c);
 
-/* Connects and says hello, in at least a millisecond; texts are kept under 0. The client's timeout is not set. */
-int channel_dial(const char *path, int64_t deadline, uint64_t serial, struct streamer_client **out);
+/* Connects and says hello, in at least a millisecond; texts are kept under NULL. The client's timeout is not set. */
+int channel_dial(const char *path, int64_t deadline, struct fault *fault, struct streamer_client **out);
 
 /* Lock held, and given up meanwhile: asks whether the connection lives; a dead one is made again, with
  * its leases. 0, or why not. Where it is `patient` it waits for a daemon that restarts. */

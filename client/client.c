@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Connecting: the socket, then "hello" with the range of protocol versions that this library
- * speaks. A connect that fails leaves its text under serial 0, as there is no client to ask.
+ * speaks. A connect that fails leaves its text under NULL, as there is no client to ask, and in the options.
  */
 #include "client/args.h"
 #include "client/socket.h"
@@ -59,7 +59,16 @@ const char *streamer_dtype_name(streamer_dtype dtype)
 
 const char *streamer_last_error(const streamer_client *client)
 {
-        return fault_text(client ? client->serial : 0);
+        return fault_text(client ? client->fault : NULL);
+}
+
+void streamer_error_copy(const streamer_client *client, char *text, size_t size)
+{
+        if (!text || size == 0)
+                return;
+        text[0] = 0;
+        if (client)
+                fault_copy(client->fault, text, size);
 }
 
 /* ---- connect ---- */
@@ -67,15 +76,15 @@ const char *streamer_last_error(const streamer_client *client)
 static int connect_error(int error, const char *path)
 {
         if (error == EACCES || error == EPERM)
-                return fault_set(0, STREAMER_EPERM, "cannot connect: %s (%s)", strerror(error), path);
+                return fault_set(NULL, STREAMER_EPERM, "cannot connect: %s (%s)", strerror(error), path);
         if (error == EAGAIN || error == EINPROGRESS)
-                return fault_set(0, STREAMER_ETIMEOUT,
+                return fault_set(NULL, STREAMER_ETIMEOUT,
                                  "cannot connect: the daemon is stopped or overloaded and does not accept in time (%s)",
                                  path);
         if (error == ENOENT || error == ECONNREFUSED)
-                return fault_set(0, STREAMER_EUNREACHABLE, "cannot connect: no daemon serves there: %s (%s)",
+                return fault_set(NULL, STREAMER_EUNREACHABLE, "cannot connect: no daemon serves there: %s (%s)",
                                  strerror(error), path);
-        return fault_set(0, STREAMER_EUNREACHABLE, "cannot connect: %s (%s)", strerror(error), path);
+        return fault_set(NULL, STREAMER_EUNREACHABLE, "cannot connect: %s (%s)", strerror(error), path);
 }
 
 /* connect() on a Unix socket waits for room in the daemon's backlog, as long as a send may take. */
@@ -91,12 +100,12 @@ static int open_socket(const char *path, int64_t deadline, int *out)
         struct sockaddr_un addr = {.sun_family = AF_UNIX};
         size_t len = strlen(path);
         if (len == 0 || len >= sizeof(addr.sun_path))
-                return fault_set(0, STREAMER_EINVAL, "the socket's path must have 1 to %zu bytes (%s)",
+                return fault_set(NULL, STREAMER_EINVAL, "the socket's path must have 1 to %zu bytes (%s)",
                                  sizeof(addr.sun_path) - 1, path);
         memcpy(addr.sun_path, path, len);
         int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
         if (fd < 0)
-                return fault_set(0, STREAMER_EOS, "cannot make a socket: %s", strerror(errno));
+                return fault_set(NULL, STREAMER_EOS, "cannot make a socket: %s", strerror(errno));
         int rc = limit_connect(fd, deadline);
         while (rc == 0 && (rc = connect(fd, (struct sockaddr *)&addr, sizeof(addr))) < 0 && errno == EINTR)
                 rc = 0;
@@ -112,14 +121,14 @@ static int open_socket(const char *path, int64_t deadline, int *out)
 /* The daemon names the versions that it speaks where it refuses this library's. */
 static int refused(const streamer_client *c, const char *path, int rc)
 {
-        const char *text = fault_text(c->serial);
+        const char *text = fault_text(c->fault);
         if (rc == STREAMER_ETIMEOUT)
-                return fault_set(0, rc,
+                return fault_set(NULL, rc,
                                  "cannot connect: no reply in time: the daemon is stopped or overloaded (pid %d, %s)",
                                  (int)c->daemon, path);
         if (rc != STREAMER_EPROTO)
-                return fault_set(0, rc, "cannot connect: %s", text);
-        return fault_set(0, rc, "cannot connect: %s; this library (" STREAMERD_VERSION ") speaks protocol %u", text,
+                return fault_set(NULL, rc, "cannot connect: %s", text);
+        return fault_set(NULL, rc, "cannot connect: %s; this library (" STREAMERD_VERSION ") speaks protocol %u", text,
                          PROTOCOL_MAX);
 }
 
@@ -138,16 +147,10 @@ static int hello(streamer_client *c, const char *path, int64_t deadline)
         c->hello = call.reply;
         if (protocol >= PROTOCOL_MIN && protocol <= PROTOCOL_MAX)
                 return 0;
-        return fault_set(0, STREAMER_EPROTO,
+        return fault_set(NULL, STREAMER_EPROTO,
                          "cannot connect: the daemon speaks protocol %" PRIu64 ", this library (" STREAMERD_VERSION
                          ") %u: the %s is older",
                          protocol, PROTOCOL_MAX, protocol < PROTOCOL_MIN ? "daemon" : "library");
-}
-
-static uint64_t next_serial(void)
-{
-        static atomic_ullong serial;
-        return atomic_fetch_add(&serial, 1) + 1;
 }
 
 static pid_t listener_of(int fd)
@@ -157,19 +160,19 @@ static pid_t listener_of(int fd)
         return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 ? peer.pid : 0;
 }
 
-int channel_dial(const char *path, int64_t deadline, uint64_t serial, struct streamer_client **out)
+int channel_dial(const char *path, int64_t deadline, struct fault *fault, struct streamer_client **out)
 {
         int fd = -1;
         int rc = open_socket(path, deadline, &fd);
         if (rc != 0)
                 return rc;
-        streamer_client *c = channel_new_consume_fd(fd, serial);
+        streamer_client *c = channel_new_consume_fd(fd, fault);
         if (!c)
-                return fault_set(0, STREAMER_ENOMEM, "no memory for a client");
+                return fault_set(NULL, STREAMER_ENOMEM, "no memory for a client");
         c->daemon = listener_of(fd);
         rc = hello(c, path, deadline); /* before it has a path: a connection that is refused is not made again */
         if (rc == 0 && !(c->path = strdup(path)))
-                rc = fault_set(0, STREAMER_ENOMEM, "no memory for a client");
+                rc = fault_set(NULL, STREAMER_ENOMEM, "no memory for a client");
         if (rc != 0) {
                 channel_close(c);
                 return rc;
@@ -178,27 +181,36 @@ int channel_dial(const char *path, int64_t deadline, uint64_t serial, struct str
         return 0;
 }
 
-int streamer_connect(const streamer_connect_opts *opts, streamer_client **client)
+static int connect_with(const streamer_connect_opts *o, streamer_client **client)
 {
         streamer_client *c;
-        streamer_connect_opts o;
         int rc = args_pointer(NULL, "connect", "client", client);
         if (rc == 0)
-                rc = args_options(NULL, "connect", "opts", &o, sizeof(o), opts);
-        if (rc == 0)
-                rc = args_flags(NULL, "connect", o.flags, STREAMER_CONNECT_OWN);
+                rc = args_flags(NULL, "connect", o->flags, STREAMER_CONNECT_OWN);
         if (rc != 0)
                 return rc;
         struct socket_places places = socket_places_here();
-        int timeout_ms = o.timeout_ms == 0 ? DEFAULT_TIMEOUT_MS : o.timeout_ms;
-        int connect_ms = o.connect_timeout_ms == 0 ? timeout_ms : o.connect_timeout_ms;
-        rc = socket_connect(&places, o.socket, o.flags, connect_ms, next_serial(), &c);
+        int timeout_ms = o->timeout_ms == 0 ? DEFAULT_TIMEOUT_MS : o->timeout_ms;
+        int connect_ms = o->connect_timeout_ms == 0 ? timeout_ms : o->connect_timeout_ms;
+        rc = socket_connect(&places, o->socket, o->flags, connect_ms, &c);
         if (rc != 0)
                 return rc;
         c->timeout_ms = timeout_ms;
-        c->timeout_given = o.timeout_ms != 0;
+        c->timeout_given = o->timeout_ms != 0;
         *client = c;
         return 0;
+}
+
+int streamer_connect(const streamer_connect_opts *opts, streamer_client **client)
+{
+        streamer_connect_opts o;
+        int rc = args_options(NULL, "connect", "opts", &o, sizeof(o), opts);
+        if (rc != 0)
+                return rc;
+        rc = connect_with(&o, client);
+        if (o.error && o.error_size > 0)
+                snprintf(o.error, o.error_size, "%s", rc == 0 ? "" : fault_text(NULL));
+        return rc;
 }
 
 void streamer_close(streamer_client *client)

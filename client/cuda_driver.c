@@ -61,27 +61,27 @@ static const struct symbol {
 #undef X
 };
 
-static int no_driver(const struct handle *handle, const char *why, uint64_t serial)
+static int no_driver(const struct handle *handle, const char *why, struct fault *fault)
 {
-        return fault_set(serial, STREAMER_EUNSUPPORTED,
+        return fault_set(fault, STREAMER_EUNSUPPORTED,
                          "attach: the model is on %.*s and this process cannot use CUDA: %s (in a container: start it "
                          "with the NVIDIA runtime)",
                          (int)handle->uuid_len, handle->uuid, why);
 }
 
-static int open_library(struct cuda_driver *driver, const struct handle *handle, uint64_t serial)
+static int open_library(struct cuda_driver *driver, const struct handle *handle, struct fault *fault)
 {
         char why[256];
         const char *name = secure_getenv("STREAMER_CUDA_LIBRARY");
         void *library = dlopen(name ? name : DRIVER, RTLD_NOW | RTLD_LOCAL);
         if (!library)
-                return no_driver(handle, dlerror(), serial);
+                return no_driver(handle, dlerror(), fault);
         for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
                 void *address = dlsym(library, symbols[i].name);
                 if (!address) {
                         snprintf(why, sizeof(why), "the driver is too old, it has no %s", symbols[i].name);
                         dlclose(library);
-                        return no_driver(handle, why, serial);
+                        return no_driver(handle, why, fault);
                 }
                 memcpy((char *)driver + symbols[i].offset, &address, sizeof(address));
         }
@@ -90,7 +90,7 @@ static int open_library(struct cuda_driver *driver, const struct handle *handle,
 }
 
 /* Initialising twice does no harm, and the application may have done it. */
-static int start_driver(const struct cuda_driver *driver, const struct handle *handle, uint64_t serial)
+static int start_driver(const struct cuda_driver *driver, const struct handle *handle, struct fault *fault)
 {
         enum cu_result result = driver->cuInit(0);
         switch (result) {
@@ -98,22 +98,22 @@ static int start_driver(const struct cuda_driver *driver, const struct handle *h
                 return 0;
         case CU_NOT_INITIALIZED:
                 return no_driver(handle, "CUDA was used before a fork(); start the process by exec or \"spawn\"",
-                                 serial);
+                                 fault);
         case CU_NO_DEVICE:
-                return no_driver(handle, "no GPU is visible, see CUDA_VISIBLE_DEVICES and nvidia-smi -L", serial);
+                return no_driver(handle, "no GPU is visible, see CUDA_VISIBLE_DEVICES and nvidia-smi -L", fault);
         case CU_STUB_LIBRARY:
-                return no_driver(handle, DRIVER " is the toolkit's stub, see LD_LIBRARY_PATH", serial);
+                return no_driver(handle, DRIVER " is the toolkit's stub, see LD_LIBRARY_PATH", fault);
         default:
-                return cuda_fault(&(struct cuda_context){.driver = driver}, handle, "cuInit", result, serial);
+                return cuda_fault(&(struct cuda_context){.driver = driver}, handle, "cuInit", result, fault);
         }
 }
 
-int cuda_driver_get(const struct cuda_driver **driver, const struct handle *handle, uint64_t serial)
+int cuda_driver_get(const struct cuda_driver **driver, const struct handle *handle, struct fault *fault)
 {
         pthread_once(&fork_once, follow_forks);
-        int rc = process_driver.library ? 0 : open_library(&process_driver, handle, serial);
+        int rc = process_driver.library ? 0 : open_library(&process_driver, handle, fault);
         if (rc == 0)
-                rc = start_driver(&process_driver, handle, serial);
+                rc = start_driver(&process_driver, handle, fault);
         *driver = &process_driver;
         return rc;
 }
@@ -130,7 +130,7 @@ static bool is_named(const struct cuda_driver *driver, cu_device device, const s
         return strlen(text) == handle->uuid_len && memcmp(text, handle->uuid, handle->uuid_len) == 0;
 }
 
-static int find_device(struct cuda_context *c, const struct handle *handle, uint64_t serial)
+static int find_device(struct cuda_context *c, const struct handle *handle, struct fault *fault)
 {
         int count = 0;
         c->driver->cuDeviceGetCount(&count);
@@ -138,7 +138,7 @@ static int find_device(struct cuda_context *c, const struct handle *handle, uint
                 if (c->driver->cuDeviceGet(&c->device, c->ordinal) == CU_OK && is_named(c->driver, c->device, handle))
                         return 0;
         const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-        return fault_set(serial, STREAMER_EUNSUPPORTED,
+        return fault_set(fault, STREAMER_EUNSUPPORTED,
                          "attach: the model is on %.*s, which is not among the %d GPUs that this process sees "
                          "(CUDA_VISIBLE_DEVICES%s%s)",
                          (int)handle->uuid_len, handle->uuid, count, visible ? "=" : " is not set",
@@ -169,22 +169,22 @@ static bool take_current(struct cuda_context *c)
 }
 
 int cuda_context_init(struct cuda_context *c, const struct cuda_driver *driver, const struct handle *handle,
-                      uint64_t serial)
+                      struct fault *fault)
 {
         *c = (struct cuda_context){.driver = driver};
-        int rc = find_device(c, handle, serial);
+        int rc = find_device(c, handle, fault);
         if (rc != 0)
                 return rc;
         if (!take_current(c)) {
                 enum cu_result result = driver->cuDevicePrimaryCtxRetain(&c->context, c->device);
                 if (result != CU_OK)
-                        return cuda_fault(c, handle, "cuDevicePrimaryCtxRetain", result, serial);
+                        return cuda_fault(c, handle, "cuDevicePrimaryCtxRetain", result, fault);
                 c->retained = true;
         }
         enum cu_result result = driver->cuCtxPushCurrent_v2(c->context);
         if (result == CU_OK)
                 return 0;
-        rc = cuda_fault(c, handle, "cuCtxPushCurrent", result, serial);
+        rc = cuda_fault(c, handle, "cuCtxPushCurrent", result, fault);
         cuda_context_deinit(c);
         return rc;
 }
@@ -253,14 +253,14 @@ static void advise(const struct cuda_context *c, const struct handle *handle, co
 }
 
 int cuda_fault(const struct cuda_context *c, const struct handle *handle, const char *call, enum cu_result result,
-               uint64_t serial)
+               struct fault *fault)
 {
         char advice[256] = "";
         const char *name = NULL, *text = NULL;
         c->driver->cuGetErrorName(result, &name);
         c->driver->cuGetErrorString(result, &text);
         advise(c, handle, call, result, advice, sizeof(advice));
-        return fault_set(serial, result == CU_OUT_OF_MEMORY ? STREAMER_ENOMEM : STREAMER_EUNSUPPORTED,
+        return fault_set(fault, result == CU_OUT_OF_MEMORY ? STREAMER_ENOMEM : STREAMER_EUNSUPPORTED,
                          "attach: a segment on %.*s cannot be mapped: %s: %s (%d, %s)%s", (int)handle->uuid_len,
                          handle->uuid, call, name ? name : "error", (int)result, text ? text : "unknown", advice);
 }

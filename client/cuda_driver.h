@@ -28,7 +28,7 @@ struct cuda_context {
 
 /* The process's driver, ready for use; it stays open, since a driver that is in use cannot be unloaded.
  * Callers hold cuda_lock(). */
-int cuda_driver_get(const struct cuda_driver **driver, const struct handle *handle, uint64_t serial);
+int cuda_driver_get(const struct cuda_driver **driver, const struct handle *handle, struct fault *fault);
 
 /* One lock for everything of CUDA that the library shares in a process; safe over fork(). */
 void cuda_lock(void);
@@ -37,7 +37,7 @@ void cuda_unlock(void);
 /* The GPU of a handle, whatever number it has here: the caller's context if that is on it, else its
  * primary one. Then current, until cuda_leave(). */
 int cuda_context_init(struct cuda_context *c, const struct cuda_driver *driver, const struct handle *handle,
-                      uint64_t serial);
+                      struct fault *fault);
 void cuda_context_deinit(struct cuda_context *c);
 
 /* Makes it current in the calling thread and back. False where the application has destroyed it, and
@@ -47,6 +47,6 @@ void cuda_leave(const struct cuda_context *c);
 
 /* Keeps "`call`: its error; what to do" and returns the STREAMER_E* that fits. */
 int cuda_fault(const struct cuda_context *c, const struct handle *handle, const char *call, enum cu_result result,
-               uint64_t serial);
+               struct fault *fault);
 
 #endif

@@ -67,7 +67,7 @@ int streamer_fetch(streamer_client *client, const char *source, const char *file
         if (rc == 0)
                 rc = args_pointer(client, "fetch", "size", size);
         if (rc == 0)
-                rc = source_resolve(source, &resolved, client->serial);
+                rc = source_resolve(source, &resolved, client->fault);
         if (rc != 0)
                 return rc;
         struct contents contents = {.data = NULL};

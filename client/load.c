@@ -80,7 +80,7 @@ int streamer_load(streamer_client *client, const streamer_load_opts *opts, strea
         if (rc == 0)
                 rc = args_pointer(client, "load", "op", op);
         if (rc == 0)
-                rc = source_resolve(o.source, &source, client->serial);
+                rc = source_resolve(o.source, &source, client->fault);
         struct streamer_op *made = rc == 0 ? op_new(client) : NULL;
         if (!made)
                 return rc != 0 ? rc : STREAMER_ENOMEM;

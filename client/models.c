@@ -139,7 +139,7 @@ static const struct entry *find_entry(const streamer_model_list *list, const cha
 {
         *rc = args_pointer(NULL, call, "list", list);
         if (*rc == 0 && i >= list->n)
-                *rc = fault_set(0, STREAMER_ENOENT, "%s: the list has no model %zu", call, i);
+                *rc = fault_set(NULL, STREAMER_ENOENT, "%s: the list has no model %zu", call, i);
         return *rc == 0 ? &list->entries[i] : NULL;
 }
 
@@ -157,7 +157,7 @@ int streamer_model_list_device_get(const streamer_model_list *list, size_t i, si
         int rc = args_out(NULL, "model_list_device_get", "device", device);
         const struct entry *e = rc == 0 ? find_entry(list, "model_list_device_get", i, &rc) : NULL;
         if (e && j >= e->model.n_devices)
-                return fault_set(0, STREAMER_ENOENT, "model_list_device_get: the model has no device %zu", j);
+                return fault_set(NULL, STREAMER_ENOENT, "model_list_device_get: the model has no device %zu", j);
         if (e)
                 args_fill(device, &e->devices[j], sizeof(e->devices[j]));
         return rc;

@@ -139,7 +139,7 @@ static int find_source(const streamer_client *c, const char *source_or_name, cha
 {
         if (source_is_name(source_or_name))
                 return 0;
-        return source_resolve(source_or_name, source, c->serial);
+        return source_resolve(source_or_name, source, c->fault);
 }
 
 static int begin(streamer_client *c, const char *call, const char *source_or_name, const struct open_args *args,

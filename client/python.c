@@ -8,26 +8,18 @@
  * The interpreter's functions are found where the process has them, as by every extension module; elsewhere they are
  * NULL, and these calls fail.
  */
+#include "client/python.h"
+
 #include "client/dlpack.h"
 #include "client/fault.h"
-#include "streamer/client.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
-
-typedef struct _object PyObject;
 
 extern PyObject *PyCapsule_New(void *pointer, const char *name, void (*destructor)(PyObject *)) __attribute__((weak));
 extern void *PyCapsule_GetPointer(PyObject *capsule, const char *name) __attribute__((weak));
 extern PyObject *Py_BuildValue(const char *format, ...) __attribute__((weak));
 extern int PyCapsule_IsValid(PyObject *capsule, const char *name) __attribute__((weak));
-
-STREAMER_API PyObject *streamer_python_slot(unsigned kind, void ***slot);
-STREAMER_API void streamer_python_abort(streamer_publication **publication);
-STREAMER_API int streamer_python_commit(streamer_publication **publication, streamer_lease **lease);
-STREAMER_API PyObject *streamer_python_tensor(streamer_lease *lease, const streamer_tensor *tensor, unsigned flags,
-                                              int *code);
-STREAMER_API PyObject *streamer_python_segment(streamer_lease *lease, size_t segment, unsigned flags, int *code);
 
 /* ctypes expects an object, or an exception that is set. */
 static PyObject *none(void)
@@ -74,7 +66,6 @@ static void slot_destroy(PyObject *capsule)
         free(s);
 }
 
-/* A capsule that releases the handle in *slot, if there is one by then; None: no memory. */
 PyObject *streamer_python_slot(unsigned kind, void ***slot)
 {
         struct slot *s = kind < SLOT_KINDS && PyCapsule_New && PyCapsule_GetPointer ? calloc(1, sizeof(*s)) : NULL;
@@ -89,7 +80,6 @@ PyObject *streamer_python_slot(unsigned kind, void ***slot)
         return capsule;
 }
 
-/* As streamer_publish_commit(); a publication that it released is in its slot no longer. */
 int streamer_python_commit(streamer_publication **publication, streamer_lease **lease)
 {
         int r = streamer_publish_commit(*publication, lease);
@@ -98,7 +88,6 @@ int streamer_python_commit(streamer_publication **publication, streamer_lease **
         return r;
 }
 
-/* As streamer_publish_abort(), at once. */
 void streamer_python_abort(streamer_publication **publication)
 {
         streamer_publication *aborted = *publication;
@@ -141,10 +130,9 @@ static int check_interpreter(void)
 {
         return PyCapsule_New && PyCapsule_GetPointer && PyCapsule_IsValid
                        ? 0
-                       : fault_set(0, STREAMER_EUNSUPPORTED, "the process has no Python interpreter");
+                       : fault_set(NULL, STREAMER_EUNSUPPORTED, "the process has no Python interpreter");
 }
 
-/* As streamer_tensor_dlpack(), in a capsule; None: *code is the error. */
 PyObject *streamer_python_tensor(streamer_lease *lease, const streamer_tensor *tensor, unsigned flags, int *code)
 {
         void *object;
@@ -154,7 +142,6 @@ PyObject *streamer_python_tensor(streamer_lease *lease, const streamer_tensor *t
         return *code == 0 ? capsule_of_consume(object, flags) : none();
 }
 
-/* As streamer_segment_dlpack(), in a capsule. */
 PyObject *streamer_python_segment(streamer_lease *lease, size_t segment, unsigned flags, int *code)
 {
         void *object;

@@ -39,7 +39,7 @@ static int dial(const struct streamer_client *c, bool patient, int64_t deadline,
         if (deadline < end)
                 end = deadline;
         for (;;) {
-                int rc = channel_dial(c->path, end, c->serial, fresh);
+                int rc = channel_dial(c->path, end, c->fault, fresh);
                 int left_ms = ms_until(end);
                 if (rc == 0)
                         (*fresh)->timeout_ms = left_ms == 0 ? 1 : left_ms;

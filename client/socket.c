@@ -73,12 +73,12 @@ static int check_folder(const char *socket, uid_t uid)
         struct stat st;
         cleanup_free char *folder = strndup(socket, (size_t)(strrchr(socket, '/') - socket));
         if (!folder)
-                return fault_set(0, STREAMER_ENOMEM, "no memory for a client");
+                return fault_set(NULL, STREAMER_ENOMEM, "no memory for a client");
         if (lstat(folder, &st) < 0)
-                return fault_set(0, STREAMER_EUNREACHABLE, CANNOT_CONNECT "no daemon serves there (%s)", socket);
+                return fault_set(NULL, STREAMER_EUNREACHABLE, CANNOT_CONNECT "no daemon serves there (%s)", socket);
         if (S_ISDIR(st.st_mode) && st.st_uid == uid && !(st.st_mode & (S_IWGRP | S_IWOTH)))
                 return 0;
-        return fault_set(0, STREAMER_EPERM,
+        return fault_set(NULL, STREAMER_EPERM,
                          CANNOT_CONNECT "not a folder of this user alone (uid %u, mode %o): remove it (%s)",
                          (unsigned)st.st_uid, (unsigned)st.st_mode & 07777, folder);
 }
@@ -86,10 +86,10 @@ static int check_folder(const char *socket, uid_t uid)
 /* ---- connecting ---- */
 
 /* Takes over `path`. */
-static int dial_consume_path(char *path, int rule, int64_t deadline, uint64_t serial, struct streamer_client **client)
+static int dial_consume_path(char *path, int rule, int64_t deadline, struct streamer_client **client)
 {
-        int rc = path ? channel_dial(path, deadline, serial, client)
-                      : fault_set(0, STREAMER_ENOMEM, "no memory for a client");
+        int rc = path ? channel_dial(path, deadline, NULL, client)
+                      : fault_set(NULL, STREAMER_ENOMEM, "no memory for a client");
         free(path);
         if (rc == 0)
                 (*client)->rule = rule;
@@ -103,12 +103,11 @@ static bool is_absent(int rc)
 }
 
 /* The first that serves; else the first one's failure other than that none serves there. */
-static int dial_user(const struct socket_places *places, int64_t deadline, uint64_t serial,
-                     struct streamer_client **client)
+static int dial_user(const struct socket_places *places, int64_t deadline, struct streamer_client **client)
 {
         char *paths[USER_SOCKETS];
         size_t n = socket_of_user(places, paths);
-        int rc = n > 0 ? STREAMER_EUNREACHABLE : fault_set(0, STREAMER_ENOMEM, "no memory for a client");
+        int rc = n > 0 ? STREAMER_EUNREACHABLE : fault_set(NULL, STREAMER_ENOMEM, "no memory for a client");
         for (size_t i = 0; i < n; i++) {
                 char *path = paths[i];
                 if (rc != STREAMER_EUNREACHABLE) {
@@ -117,7 +116,7 @@ static int dial_user(const struct socket_places *places, int64_t deadline, uint6
                 }
                 rc = check_folder(path, places->uid);
                 if (rc == 0)
-                        rc = dial_consume_path(path, STREAMER_SOCKET_USER, deadline, serial, client);
+                        rc = dial_consume_path(path, STREAMER_SOCKET_USER, deadline, client);
                 else
                         free(path);
         }
@@ -126,23 +125,22 @@ static int dial_user(const struct socket_places *places, int64_t deadline, uint6
 
 static const char *last_text(void)
 {
-        const char *text = fault_text(0);
+        const char *text = fault_text(NULL);
         size_t len = strlen(CANNOT_CONNECT);
         return strncmp(text, CANNOT_CONNECT, len) == 0 ? text + len : text;
 }
 
 /* The system's, else the user's. Where neither serves, the error is the system's, and names the user's, too. */
-static int dial_found(const struct socket_places *places, int64_t deadline, uint64_t serial,
-                      struct streamer_client **client)
+static int dial_found(const struct socket_places *places, int64_t deadline, struct streamer_client **client)
 {
-        int rc = dial_consume_path(strdup(places->system), STREAMER_SOCKET_SYSTEM, deadline, serial, client);
+        int rc = dial_consume_path(strdup(places->system), STREAMER_SOCKET_SYSTEM, deadline, client);
         if (!is_absent(rc))
                 return rc;
         bool exists = access(places->system, F_OK) == 0 || rc == STREAMER_EPERM;
         cleanup_free char *why = strdup(last_text());
         if (!why)
-                return fault_set(0, STREAMER_ENOMEM, "no memory for a client");
-        int own = dial_user(places, deadline, serial, client);
+                return fault_set(NULL, STREAMER_ENOMEM, "no memory for a client");
+        int own = dial_user(places, deadline, client);
         if (own == 0) {
                 (*client)->skipped = exists ? why : NULL;
                 why = exists ? NULL : why;
@@ -151,21 +149,20 @@ static int dial_found(const struct socket_places *places, int64_t deadline, uint
         if (!is_absent(own))
                 return own;
         cleanup_free char *and = strdup(last_text());
-        return fault_set(0, rc, CANNOT_CONNECT "%s; nor does a daemon of your own serve: %s", why, and? and : "");
+        return fault_set(NULL, rc, CANNOT_CONNECT "%s; nor does a daemon of your own serve: %s", why, and? and : "");
 }
 
 int socket_connect(const struct socket_places *places, const char *socket, unsigned flags, int timeout_ms,
-                   uint64_t serial, struct streamer_client **client)
+                   struct streamer_client **client)
 {
         int64_t deadline = deadline_in_ms(timeout_ms);
         if (socket)
-                return dial_consume_path(strdup(socket), STREAMER_SOCKET_GIVEN, deadline, serial, client);
+                return dial_consume_path(strdup(socket), STREAMER_SOCKET_GIVEN, deadline, client);
         if (is_set(places->environment))
-                return dial_consume_path(strdup(places->environment), STREAMER_SOCKET_ENVIRONMENT, deadline, serial,
-                                         client);
+                return dial_consume_path(strdup(places->environment), STREAMER_SOCKET_ENVIRONMENT, deadline, client);
         if (flags & STREAMER_CONNECT_OWN)
-                return dial_user(places, deadline, serial, client);
-        return dial_found(places, deadline, serial, client);
+                return dial_user(places, deadline, client);
+        return dial_found(places, deadline, client);
 }
 
 /* ---- the calls ---- */
@@ -179,7 +176,7 @@ int streamer_user_socket(char **path)
                 return rc;
         size_t n = socket_of_user(&places, paths);
         if (n == 0)
-                return fault_set(0, STREAMER_ENOMEM, "user_socket: no memory");
+                return fault_set(NULL, STREAMER_ENOMEM, "user_socket: no memory");
         while (n-- > 1)
                 free(paths[n]);
         *path = paths[0];

@@ -28,8 +28,8 @@ struct socket_places socket_places_here(void);
 size_t socket_of_user(const struct socket_places *places, char *paths[USER_SOCKETS]);
 
 /* Connects by the rule, and says hello; sets the client's path, rule and skipped. `socket` NULL: by the rule. Texts are
- * kept under 0. */
+ * kept under NULL. */
 int socket_connect(const struct socket_places *places, const char *socket, unsigned flags, int timeout_ms,
-                   uint64_t serial, struct streamer_client **client);
+                   struct streamer_client **client);
 
 #endif

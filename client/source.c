@@ -65,20 +65,19 @@ static bool append_all(struct path *p, const char *rest)
         return true;
 }
 
-static int make_absolute(const char *source, char **out, uint64_t serial)
+static int make_absolute(const char *source, char **out, struct fault *fault)
 {
         struct path p = {.len = 0};
         if (source[0] != '/') {
                 cleanup_free char *cwd = getcwd(NULL, 0);
                 if (!cwd)
-                        return fault_set(serial, STREAMER_EOS, "the working folder cannot be read: %s",
-                                         strerror(errno));
+                        return fault_set(fault, STREAMER_EOS, "the working folder cannot be read: %s", strerror(errno));
                 append_all(&p, cwd);
         }
         if (!append_all(&p, source))
-                return fault_set(serial, STREAMER_EINVAL, "the path is too long (%.60s...)", source);
+                return fault_set(fault, STREAMER_EINVAL, "the path is too long (%.60s...)", source);
         *out = strdup(p.len > 0 ? p.s : "/");
-        return *out ? 0 : fault_set(serial, STREAMER_ENOMEM, "no memory for a path");
+        return *out ? 0 : fault_set(fault, STREAMER_ENOMEM, "no memory for a path");
 }
 
 /* "~/x" below $HOME, as a shell writes it. */
@@ -87,24 +86,24 @@ static bool is_in_home(const char *source)
         return source[0] == '~' && (source[1] == '/' || source[1] == 0);
 }
 
-static int in_home(const char *source, char **out, uint64_t serial)
+static int in_home(const char *source, char **out, struct fault *fault)
 {
         char path[PATH_MAX];
         const char *home = getenv("HOME");
         if (!home || home[0] != '/')
-                return fault_set(serial, STREAMER_EINVAL, "%.100s: HOME is not set", source);
+                return fault_set(fault, STREAMER_EINVAL, "%.100s: HOME is not set", source);
         if ((size_t)snprintf(path, sizeof(path), "%s%s", home, source + 1) >= sizeof(path))
-                return fault_set(serial, STREAMER_EINVAL, "the path is too long (%.60s...)", source);
-        return make_absolute(path, out, serial);
+                return fault_set(fault, STREAMER_EINVAL, "the path is too long (%.60s...)", source);
+        return make_absolute(path, out, fault);
 }
 
 /* The cache may be named by a relative path. */
-static int in_hub_cache(const char *id, char **out, uint64_t serial)
+static int in_hub_cache(const char *id, char **out, struct fault *fault)
 {
         cleanup_free char *path = NULL;
         char text[PATH_MAX + 512];
         int rc = hub_resolve(id, &path, text, sizeof(text));
-        return rc != 0 ? fault_set(serial, rc, "%s", text) : make_absolute(path, out, serial);
+        return rc != 0 ? fault_set(fault, rc, "%s", text) : make_absolute(path, out, fault);
 }
 
 /* A path that exists has precedence. */
@@ -113,17 +112,17 @@ static bool is_hub_id(const char *source)
         return hub_is_id(source) && access(source, F_OK) < 0;
 }
 
-int source_resolve(const char *source, char **out, uint64_t serial)
+int source_resolve(const char *source, char **out, struct fault *fault)
 {
         if (source[0] == 0)
-                return fault_set(serial, STREAMER_EINVAL, "the source is empty");
+                return fault_set(fault, STREAMER_EINVAL, "the source is empty");
         if (has_scheme(source)) {
                 *out = strdup(source);
-                return *out ? 0 : fault_set(serial, STREAMER_ENOMEM, "no memory for a source");
+                return *out ? 0 : fault_set(fault, STREAMER_ENOMEM, "no memory for a source");
         }
         if (is_in_home(source))
-                return in_home(source, out, serial);
-        return is_hub_id(source) ? in_hub_cache(source, out, serial) : make_absolute(source, out, serial);
+                return in_home(source, out, fault);
+        return is_hub_id(source) ? in_hub_cache(source, out, fault) : make_absolute(source, out, fault);
 }
 
 bool source_is_name(const char *s)

@@ -155,7 +155,7 @@ int streamer_tensor_read(const streamer_lease *lease, const streamer_tensor *ten
                 return 0;
         const struct mapping *m = &lease->segments[t.segment];
         if (m->kind->read != NULL)
-                return m->kind->read(m, t.offset + offset, to, len, lease->client->serial);
+                return m->kind->read(m, t.offset + offset, to, len, lease->client->fault);
         memcpy(to, (const char *)m->data + t.offset + offset, len);
         return 0;
 }

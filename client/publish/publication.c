@@ -175,7 +175,7 @@ static int map_segment(streamer_publication *p, struct lent_segment *s, struct c
                 handle.bytes = bytes->via.bin.ptr;
                 handle.n_bytes = bytes->via.bin.size;
         }
-        int rc = kind->lend(mapping, &handle, p->client->serial);
+        int rc = kind->lend(mapping, &handle, p->client->fault);
         if (rc != 0)
                 return rc;
         lease->device_kind = kind->device_kind;
@@ -367,7 +367,7 @@ static int write_table(streamer_publication *p, struct placed_storage *at)
                 return rc;
         const struct mapping *mapping = &p->lease->segments[p->segments[at->segment].number];
         if (mapping->kind->write)
-                return mapping->kind->write(mapping, at->offset, bytes, size, p->client->serial);
+                return mapping->kind->write(mapping, at->offset, bytes, size, p->client->fault);
         memcpy(address_of(p, at), bytes, size);
         return 0;
 }
@@ -378,7 +378,7 @@ static int make_private(streamer_publication *p)
         for (size_t i = 0; i < p->n_segments; i++) {
                 struct lent_segment *s = &p->segments[i];
                 struct mapping *mapping = &p->lease->segments[s->number];
-                int rc = s->mapped ? mapping->kind->make_private(mapping, s->reading, p->client->serial) : 0;
+                int rc = s->mapped ? mapping->kind->make_private(mapping, s->reading, p->client->fault) : 0;
                 if (rc != 0)
                         return rc;
         }

@@ -100,7 +100,7 @@ int streamer_publish_find(streamer_client *client, const streamer_publish_opts *
         if (rc != 0)
                 return rc;
         bool by_name = o.base && source_is_name(o.base);
-        if (o.base && !by_name && (rc = source_resolve(o.base, &base, client->serial)) != 0)
+        if (o.base && !by_name && (rc = source_resolve(o.base, &base, client->fault)) != 0)
                 return rc;
         int timeout_ms = o.timeout_ms == 0 ? client->timeout_ms : o.timeout_ms;
         struct request request = {.verb = VERB_publish_find,

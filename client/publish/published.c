@@ -48,7 +48,7 @@ static int copy_table(const struct streamer_lease *lease, const struct manifest_
 {
         const struct mapping *mapping = &lease->segments[record->segment];
         if (mapping->kind->read)
-                return mapping->kind->read(mapping, record->offset, to, record->bytes, lease->client->serial);
+                return mapping->kind->read(mapping, record->offset, to, record->bytes, lease->client->fault);
         memcpy(to, (const unsigned char *)mapping->data + record->offset, record->bytes);
         return 0;
 }

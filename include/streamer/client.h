@@ -5,16 +5,18 @@
  *
  * Errors
  *   A function that can fail returns int: 0, or a negative STREAMER_E*. streamer_strerror() names the code;
- *   streamer_last_error() describes the last failure of the calling thread. A required pointer that is NULL,
+ *   streamer_last_error() describes the last failure of the calling thread, and streamer_error_copy() that of a
+ *   client, for callers that change threads between calls. A required pointer that is NULL,
  *   a name that is empty and a struct_size of 0 are STREAMER_EINVAL, and the text names the argument. A
  *   function that returns a count, a pointer or a number returns 0, NULL, or what its comment says.
  *
  * Structs
  *   Every struct begins with `struct_size`, the size that the caller was compiled with. Initialise each with
- *   its macro, such as STREAMER_TENSOR_INIT; all other members are then 0. Later releases append members.
- *   The library reads and writes no more than struct_size bytes. In a struct that it fills, members that this
- *   library does not know are 0; in a struct of options, members that it does not know must be 0. A NULL
- *   pointer to options means all defaults.
+ *   its macro, such as STREAMER_TENSOR_INIT; all other members are then 0. Languages without these macros set
+ *   all bytes to 0 and then struct_size, which is a size_t, to the struct's size (docs/bindings.md). Later releases
+ * append members. The library reads and writes no more than struct_size bytes. In a struct that it fills, members that
+ * this library does not know are 0; in a struct of options, members that it does not know must be 0. A NULL pointer to
+ * options means all defaults.
  *
  * Ownership
  *   Each handle is released by its own function, once, and in any order: a lease keeps what it needs of its
@@ -112,10 +114,16 @@ typedef struct streamer_model_list streamer_model_list;
  * SONAME. */
 #define STREAMER_ABI_VERSION 1u
 
+/* The release that this header belongs to. */
+#define STREAMER_VERSION_MAJOR 0
+#define STREAMER_VERSION_MINOR 1
+#define STREAMER_VERSION_PATCH 0
+#define STREAMER_VERSION "0.1.0"
+
 /* STREAMER_ABI_VERSION of the library that was linked at run time. */
 STREAMER_API uint32_t streamer_abi_version(void);
 
-/* The version of the library that was linked at run time, such as "0.1.0". */
+/* STREAMER_VERSION of the library that was linked at run time. */
 STREAMER_API const char *streamer_version(void);
 
 /* A constant text for an outcome; never NULL. */
@@ -173,6 +181,8 @@ typedef struct streamer_connect_opts {
         int timeout_ms;         /* for the connection and for each reply; 0: 10 s; -1: no limit */
         unsigned flags;         /* STREAMER_CONNECT_* */
         int connect_timeout_ms; /* for the connection alone; 0: timeout_ms; -1: no limit */
+        char *error;            /* NULL, or where the text of a failure is stored; "" if there is none */
+        size_t error_size;      /* its size, with the NUL at the end */
 } streamer_connect_opts;
 #define STREAMER_CONNECT_OPTS_INIT STREAMER_INIT(streamer_connect_opts)
 
@@ -215,6 +225,11 @@ STREAMER_API void streamer_close(streamer_client *client);
 /* The text of the calling thread's last failure on this client; "" if none. NULL: of its last failed call
  * that had no client, such as streamer_connect(). Valid until the thread's next call. */
 STREAMER_API const char *streamer_last_error(const streamer_client *client);
+
+/* Copies the text of the client's last failure in any thread, or as much of it as fits with a NUL at the end; "" if
+ * none. It is the text of a call if no other thread has called on this client since. streamer_connect() has
+ * opts->error. */
+STREAMER_API void streamer_error_copy(const streamer_client *client, char *text, size_t size);
 
 /* A descriptor for poll() or epoll, the same for the client's life, also over reconnections; or a negative
  * STREAMER_E*. Borrowed. Wait for input only. It is readable while something is pending: an event that

@@ -20,7 +20,6 @@
 #include <unistd.h>
 
 #define MIB ((size_t)1 << 20)
-#define SERIAL 1    /* of the texts */
 #define ELSEWHERE 1 /* a daemon_pid that identifies no daemon: init's */
 
 static struct exporter exporter;
@@ -61,13 +60,13 @@ static inline struct handle handle_of(const struct exporter *e)
 static inline int map(const struct handle_kind *kind, struct mapping *m)
 {
         struct handle handle = handle_of(&exporter);
-        return kind->map(m, &handle, false, SERIAL);
+        return kind->map(m, &handle, false, NULL);
 }
 
 static inline void assert_map(const struct handle_kind *kind, struct mapping *m)
 {
         int rc = map(kind, m);
-        ck_assert_msg(rc == 0, "%d: %s", rc, fault_text(SERIAL));
+        ck_assert_msg(rc == 0, "%d: %s", rc, fault_text(NULL));
 }
 
 static inline void unmap(struct mapping *m)
@@ -85,7 +84,7 @@ static inline void assert_bytes(const struct mapping *m, int gpu)
 /* The text of the last failure has this in it. */
 static inline void assert_error_has(const char *part)
 {
-        ck_assert_msg(strstr(fault_text(SERIAL), part) != NULL, "'%s' is not in: %s", part, fault_text(SERIAL));
+        ck_assert_msg(strstr(fault_text(NULL), part) != NULL, "'%s' is not in: %s", part, fault_text(NULL));
 }
 
 static inline void assert_refused(const struct handle_kind *kind, int code, const char *part)
@@ -107,7 +106,7 @@ struct application {
 static inline void application_start(struct application *app)
 {
         struct handle handle = handle_of(&exporter);
-        ck_assert_int_eq(cuda_driver_get(&app->driver, &handle, SERIAL), 0);
+        ck_assert_int_eq(cuda_driver_get(&app->driver, &handle, NULL), 0);
         *(void **)&app->create = dlsym(app->driver->library, "cuCtxCreate_v2");
         *(void **)&app->destroy = dlsym(app->driver->library, "cuCtxDestroy_v2");
         *(void **)&app->set_current = dlsym(app->driver->library, "cuCtxSetCurrent");

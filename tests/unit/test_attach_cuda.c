@@ -105,7 +105,7 @@ START_TEST(a_handle_of_the_same_bytes_is_not_the_same_segment)
                 handle.daemon_pid = getppid();
         else
                 mapping.kind->forget(&mapping);
-        ck_assert_int_eq(handle_kind_cuda_ipc.map(&other, &handle, false, SERIAL), STREAMER_EUNSUPPORTED);
+        ck_assert_int_eq(handle_kind_cuda_ipc.map(&other, &handle, false, NULL), STREAMER_EUNSUPPORTED);
         assert_error_has("INVALID_HANDLE");
         assert_bytes(&mapping, 0);
         unmap(&mapping);
@@ -146,7 +146,7 @@ START_TEST(a_segment_may_begin_inside_its_allocation)
         struct handle handle = handle_of(&exporter);
         handle.offset = 4096;
         handle.size = 100;
-        ck_assert_int_eq(handle_kind_cuda_ipc.map(&mapping, &handle, false, SERIAL), 0);
+        ck_assert_int_eq(handle_kind_cuda_ipc.map(&mapping, &handle, false, NULL), 0);
         ck_assert_uint_eq(*(const unsigned char *)mapping.data, exporter_byte(0, 4096));
         ck_assert_uint_eq(mapping.size, 100);
         unmap(&mapping);
@@ -164,7 +164,7 @@ START_TEST(a_segment_that_is_larger_than_its_allocation_is_refused)
         if (_i == 1)
                 assert_map(&handle_kind_cuda_ipc, &first);
         handle.offset = 1;
-        ck_assert_int_eq(handle_kind_cuda_ipc.map(&mapping, &handle, false, SERIAL), STREAMER_ECORRUPT);
+        ck_assert_int_eq(handle_kind_cuda_ipc.map(&mapping, &handle, false, NULL), STREAMER_ECORRUPT);
         if (_i == 1)
                 unmap(&first);
         application_start(&app);
@@ -197,12 +197,12 @@ START_TEST(a_reply_without_a_required_field_is_refused)
         export_memory(0, false);
         struct handle handle = handle_of(&exporter);
         handle.n_bytes = 63;
-        ck_assert_int_eq(handle_kind_cuda_ipc.map(&mapping, &handle, false, SERIAL), STREAMER_EPROTO);
+        ck_assert_int_eq(handle_kind_cuda_ipc.map(&mapping, &handle, false, NULL), STREAMER_EPROTO);
         handle = handle_of(&exporter);
         handle.uuid = NULL;
-        ck_assert_int_eq(handle_kind_cuda_ipc.map(&mapping, &handle, false, SERIAL), STREAMER_EPROTO);
+        ck_assert_int_eq(handle_kind_cuda_ipc.map(&mapping, &handle, false, NULL), STREAMER_EPROTO);
         handle = handle_of(&exporter);
-        ck_assert_int_eq(handle_kind_cuda_vmm_fd.map(&mapping, &handle, false, SERIAL), STREAMER_EPROTO);
+        ck_assert_int_eq(handle_kind_cuda_vmm_fd.map(&mapping, &handle, false, NULL), STREAMER_EPROTO);
         exporter_stop(&exporter);
 }
 END_TEST
@@ -211,8 +211,8 @@ START_TEST(a_private_attach_to_gpu_memory_is_refused)
 {
         export_memory(0, false);
         struct handle handle = handle_of(&exporter);
-        ck_assert_int_eq(handle_kind_cuda_ipc.map(&mapping, &handle, true, SERIAL), STREAMER_EUNSUPPORTED);
-        ck_assert_int_eq(handle_kind_cuda_vmm_fd.map(&mapping, &handle, true, SERIAL), STREAMER_EUNSUPPORTED);
+        ck_assert_int_eq(handle_kind_cuda_ipc.map(&mapping, &handle, true, NULL), STREAMER_EUNSUPPORTED);
+        ck_assert_int_eq(handle_kind_cuda_vmm_fd.map(&mapping, &handle, true, NULL), STREAMER_EUNSUPPORTED);
         exporter_stop(&exporter);
 }
 END_TEST
@@ -273,7 +273,7 @@ START_TEST(a_part_of_a_granule_is_mapped_with_the_rest_of_it)
         struct handle handle = handle_of(&exporter);
         handle.offset = 4096;
         handle.size = 100;
-        ck_assert_int_eq(handle_kind_cuda_vmm_fd.map(&mapping, &handle, false, SERIAL), 0);
+        ck_assert_int_eq(handle_kind_cuda_vmm_fd.map(&mapping, &handle, false, NULL), 0);
         ck_assert_uint_eq(*(const unsigned char *)mapping.data, exporter_byte(0, 4096));
         unmap(&mapping);
         application_start(&app);
@@ -288,9 +288,9 @@ START_TEST(a_descriptor_smaller_than_announced_is_refused)
         export_memory(0, true);
         struct handle handle = handle_of(&exporter);
         handle.size += 1;
-        ck_assert_int_eq(handle_kind_cuda_vmm_fd.map(&mapping, &handle, false, SERIAL), STREAMER_EUNSUPPORTED);
+        ck_assert_int_eq(handle_kind_cuda_vmm_fd.map(&mapping, &handle, false, NULL), STREAMER_EUNSUPPORTED);
         handle.size = UINT64_MAX;
-        ck_assert_int_eq(handle_kind_cuda_vmm_fd.map(&mapping, &handle, false, SERIAL), STREAMER_EUNSUPPORTED);
+        ck_assert_int_eq(handle_kind_cuda_vmm_fd.map(&mapping, &handle, false, NULL), STREAMER_EUNSUPPORTED);
         application_start(&app);
         assert_nothing_leaked(&app);
         exporter_stop(&exporter);

@@ -87,8 +87,8 @@ static void finds_with(const char *socket, unsigned flags, const char *path, int
 {
         streamer_client *c;
         streamer_socket_info info = STREAMER_SOCKET_INFO_INIT;
-        int rc = socket_connect(&places, socket, flags, TIMEOUT_MS, 1, &c);
-        ck_assert_msg(rc == 0, "%s", fault_text(0));
+        int rc = socket_connect(&places, socket, flags, TIMEOUT_MS, &c);
+        ck_assert_msg(rc == 0, "%s", fault_text(NULL));
         ck_assert_int_eq(streamer_socket(c, &info), 0);
         ck_assert_str_eq(info.path, path);
         ck_assert_int_eq(info.rule, rule);
@@ -105,8 +105,8 @@ static void finds(const char *path, int rule, const char *skipped)
 static void fails(int code, const char *text)
 {
         streamer_client *c;
-        ck_assert_int_eq(socket_connect(&places, NULL, 0, TIMEOUT_MS, 1, &c), code);
-        ck_assert_msg(strstr(fault_text(0), text) != NULL, "%s", fault_text(0));
+        ck_assert_int_eq(socket_connect(&places, NULL, 0, TIMEOUT_MS, &c), code);
+        ck_assert_msg(strstr(fault_text(NULL), text) != NULL, "%s", fault_text(NULL));
 }
 
 /* ---- order ---- */
@@ -332,9 +332,9 @@ START_TEST(a_daemon_that_does_not_answer_is_named)
         streamer_client *c;
         set_up(accept_only);
         serve_at(places.system);
-        ck_assert_int_eq(socket_connect(&places, NULL, 0, 20, 1, &c), STREAMER_ETIMEOUT);
+        ck_assert_int_eq(socket_connect(&places, NULL, 0, 20, &c), STREAMER_ETIMEOUT);
         char *text = format_text("(pid %d, %s)", (int)getpid(), places.system);
-        ck_assert_msg(strstr(fault_text(0), text) != NULL, "%s", fault_text(0));
+        ck_assert_msg(strstr(fault_text(NULL), text) != NULL, "%s", fault_text(NULL));
         fake_resume(&fake);
         fake_finish(&fake);
 }

@@ -57,6 +57,8 @@ class ConnectOpts(ctypes.Structure):
         ("timeout_ms", c_int),
         ("flags", c_uint),
         ("connect_timeout_ms", c_int),
+        ("error", c_char_p),
+        ("error_size", c_size_t),
     ]
 
 
