@@ -280,12 +280,19 @@ layers: $(BUILD)/libdaemon.a
 	@tests/layers.sh
 	@tests/calls.sh $(BUILD)
 
-## lint         check formatting, and compile without warnings with gcc and clang. Not optimised, for speed; CI builds
+## lint         check formatting and the library's interface, and compile without warnings with gcc and clang. Not optimised, for speed; CI builds
 ##              with CFLAGS='-O2 -g -Werror', because some of gcc's warnings need optimisation
-lint: | $(BUILD)/deps-lint
+lint: abi | $(BUILD)/deps-lint
 	@tests/lint.sh
 	@+$(MAKE) --no-print-directory BUILD=$(BUILD)/lint-gcc CC=gcc CFLAGS='-O0 -Werror' objects
 	@+$(MAKE) --no-print-directory BUILD=$(BUILD)/lint-clang CC=$(CLANG) CFLAGS='-O0 -Werror' objects
+
+## abi          compare the interface of the client library with client/libstreamer-client.abi; abi-update writes that
+abi: $(BUILD)/libstreamer-client.so.$(VERSION) | $(BUILD)/deps-lint
+	@tests/abi.sh $<
+
+abi-update: $(BUILD)/libstreamer-client.so.$(VERSION) | $(BUILD)/deps-lint
+	@tests/abi.sh $< --update
 
 objects: $(call obj,$(PROTO) $(DAEMON) $(CLIENT) $(CTL) daemon/main.c $(wildcard tests/*/*.c))
 
@@ -334,5 +341,5 @@ help:
 
 -include $(shell find $(BUILD)/obj $(BUILD)/pic -name '*.d' 2>/dev/null)
 .PHONY: all tests check wheel check-python check-vllm vllm-environment bench-vllm bench-compare bench-whitepaper soak soak-sanitized \
-	fuzz fuzz-run bench bench-guard demo layers lint objects install clean help
+	fuzz fuzz-run bench bench-guard demo layers lint abi abi-update objects install clean help
 .SECONDARY:

@@ -67,7 +67,8 @@ command:clang-14,clang-18,clang                clang-14 clang-18 clang
 archive:fuzzer              libclang-rt-14-dev libclang-rt-18-dev" ;;
         lint) echo "
 command:clang-14,clang-18,clang                clang-14 clang-18 clang
-command:clang-format-14     clang-format-14" ;;
+command:clang-format-14     clang-format-14
+command:abidiff             abigail-tools" ;;
         *)
                 echo "build-deps.sh: unknown set '$1'" >&2
                 exit 2
