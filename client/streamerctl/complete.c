@@ -161,6 +161,7 @@ static void offer_value(const struct line *line)
                 {"-o", {"table", "wide", "json"}},
                 {"--verify", {"none", "sha256"}},
                 {"--layout", {"replica", "rank"}},
+                {"--for", {"ready", "unloaded"}},
         };
         offer_kind(line, line->pending->value, strlen(line->pending->value));
         for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)

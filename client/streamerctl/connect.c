@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Connecting by the library's rule. That the daemon is the user's own is said on standard error, with why it is not the
- * system's.
+ * system's. Verbs that wait for models also wait for a daemon that is being started.
  */
 #include "client/streamerctl/ctl.h"
 #include "client/streamerctl/output.h"
 
 #include <stdio.h>
+#include <time.h>
+
+#define START_MS 1000
+#define LOOK_NS 20000000
 
 static void name_own_daemon(const struct ctl *ctl)
 {
@@ -30,7 +34,11 @@ int ctl_connect(struct ctl *ctl, int connect_ms, int reply_ms)
                                       .timeout_ms = reply_ms,
                                       .connect_timeout_ms = connect_ms,
                                       .flags = ctl->verb->own ? STREAMER_CONNECT_OWN : 0};
-        int rc = streamer_connect(&opts, &ctl->client);
+        int start_ms = ctl->verb->waits ? ctl_left_ms(ctl, START_MS) : 0;
+        uint64_t end = clock_now_ns() + (uint64_t)start_ms * UINT64_C(1000000);
+        int rc;
+        while ((rc = streamer_connect(&opts, &ctl->client)) == STREAMER_EUNREACHABLE && clock_now_ns() < end)
+                nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
         if (rc == 0 && !ctl->quiet && ctl->format != FORMAT_JSON)
                 name_own_daemon(ctl);
         return rc;

@@ -2,9 +2,8 @@
  *
  * streamerctl: one verb, its results on standard output, one exit code. Verbs are rows of a table
  * (verbs.c), from which parsing, help and completion follow, and with which a test compares the
- * manual. Files group them: load.c, change.c (unload, pin, wait, ...), run.c, list.c (list, show),
- * status.c (status, ps, metrics), access.c (whoami, config, reload), data.c (cat, events), fetch.c, top.c,
- * doctor.c.
+ * manual. Files group them: load.c, model_verbs.c (unload, pin, ...), wait.c, run.c, list.c (list, show), status.c
+ * (status, ps, metrics), config_verbs.c (whoami, config, reload), stream_verbs.c (cat, events), fetch.c, top.c, doctor.c.
  */
 #ifndef STREAMERCTL_CTL_H
 #define STREAMERCTL_CTL_H
@@ -45,7 +44,8 @@ struct ctl {
         bool once;
         const char *output; /* directory that fetch writes into */
         uint64_t idle_ms;   /* of unload */
-        bool all;
+        bool all, any, watch;
+        const char *until; /* of wait: NULL, "ready" or "unloaded" */
         bool list, detach, dry_run, tensors, drain, force, queue, no_evict, pin;
 
         streamer_client *client;
@@ -118,9 +118,14 @@ const struct verb *verb_by_name(const char *name); /* or by its alias; NULL */
 /* "250ms", "30s", "5m", "2h": 0, or EXIT_USAGE after an error. */
 int parse_duration(const struct ctl *ctl, const char *value, uint64_t *ms);
 
-/* ---- change.c ---- */
+/* ---- model_verbs.c ---- */
 
 bool parse_priority(const char *text, uint64_t *priority); /* 1 to 10000 */
+/* Calls a verb with args, an object or NULL on failure to build one, and the model; takes over args. */
+int call_model(struct ctl *ctl, const char *verb, const char *model, json_t *args, json_t **reply);
+/* The reply with --json, the name alone with -q, else "NAME  what became of it". */
+void print_done(const struct ctl *ctl, const char *model, const json_t *reply, const char *format, ...)
+        __attribute__((format(printf, 4, 5)));
 
 /* ---- help.c ---- */
 

@@ -7,8 +7,11 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#define REDRAW_MS 1000
 #define PRIORITY_USUAL 100 /* of a load that names none */
 
 /* ---- cells ---- */
@@ -119,7 +122,7 @@ static void print_list(const json_t *models)
         columns_print(models, columns, n, false, NULL);
 }
 
-int verb_list(struct ctl *ctl)
+static int list(struct ctl *ctl)
 {
         cleanup_json json_t *reply = NULL;
         int rc = columns_call(ctl, "list", NULL, NULL, &reply);
@@ -133,6 +136,34 @@ int verb_list(struct ctl *ctl)
         else
                 print_list(models);
         return 0;
+}
+
+/* On a terminal the list is drawn over, and once a second, since it has times. Otherwise the next one follows. */
+static int watch(struct ctl *ctl)
+{
+        char *event;
+        bool terminal = isatty(STDOUT_FILENO) && ctl->format != FORMAT_JSON;
+        int rc = streamer_subscribe(ctl->client, NULL);
+        for (bool first = true; rc == 0; first = false) {
+                if (terminal)
+                        fputs("\033[H\033[2J", stdout);
+                else if (!first && ctl->format != FORMAT_JSON)
+                        putchar('\n');
+                if ((rc = list(ctl)) != 0)
+                        return rc;
+                if (fflush(stdout) != 0)
+                        return 1;
+                rc = streamer_event_next(ctl->client, terminal ? REDRAW_MS : -1, &event);
+                if (rc == 0)
+                        free(event);
+                rc = rc == STREAMER_ETIMEOUT ? 0 : rc;
+        }
+        return ctl_fail(ctl, rc, NULL);
+}
+
+int verb_list(struct ctl *ctl)
+{
+        return ctl->watch ? watch(ctl) : list(ctl);
 }
 
 /* ---- show ---- */

@@ -109,7 +109,7 @@ static int watch(const struct ctl *ctl, streamer_op *op)
         uint64_t restarts = 0;
         struct progress bar;
         streamer_progress p = {.struct_size = sizeof(p)};
-        progress_init(&bar, ctl->quiet || ctl->no_progress || ctl->format == FORMAT_JSON);
+        progress_init(&bar, ctl);
         while ((rc = streamer_op_wait(op, (wait_ms = ctl_left_ms(ctl, LOOK_MS)), &p)) == STREAMER_ETIMEOUT &&
                wait_ms > 0 && !interrupted) {
                 note_restart(ctl, &bar, &p, &restarts);

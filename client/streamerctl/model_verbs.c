@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Verbs about models that are resident or loading: cancel, set-priority, keep-alive, pin, unpin, unload, wait, verify.
+ * Verbs about models that are resident or loading: cancel, set-priority, keep-alive, pin, unpin, unload, verify.
  * Each makes one call for each model and prints the model's name and what became of it.
  */
 #include "client/streamerctl/ctl.h"
@@ -25,8 +25,7 @@ bool parse_priority(const char *text, uint64_t *priority)
 
 /* ---- one call ---- */
 
-/* Takes over args, an object or NULL on failure to build one. */
-static int call_model(struct ctl *ctl, const char *verb, const char *model, json_t *args, json_t **reply)
+int call_model(struct ctl *ctl, const char *verb, const char *model, json_t *args, json_t **reply)
 {
         if (!args || json_object_set_new(args, "model", json_string(model)) < 0) {
                 json_decref(args);
@@ -35,9 +34,7 @@ static int call_model(struct ctl *ctl, const char *verb, const char *model, json
         return ctl_call(ctl, verb, args, model, reply);
 }
 
-/* The reply with --json, the name alone with -q, else "NAME  what became of it". */
-__attribute__((format(printf, 4, 5))) static void print_done(const struct ctl *ctl, const char *model,
-                                                             const json_t *reply, const char *format, ...)
+void print_done(const struct ctl *ctl, const char *model, const json_t *reply, const char *format, ...)
 {
         va_list ap;
         if (ctl->format == FORMAT_JSON) {
@@ -204,25 +201,6 @@ int verb_unload(struct ctl *ctl)
         for (size_t i = 0; i < ctl->n_args; i++)
                 pattern = pattern || strpbrk(ctl->args[i], "*?[");
         return pattern ? unload_matching(ctl) : ctl_each(ctl, unload);
-}
-
-static int wait_for(struct ctl *ctl, const char *model)
-{
-        cleanup_json json_t *reply = NULL;
-        json_t *args = json_object();
-        int left_ms = ctl_left_ms(ctl, -1);
-        if (left_ms >= 0) /* on the wire 0 means no limit */
-                json_object_set_new(args, "timeout_ms", json_integer(left_ms > 0 ? left_ms : 1));
-        int rc = call_model(ctl, "wait", model, args, &reply);
-        if (rc == 0)
-                print_done(ctl, model, reply, "%s  generation %" PRIu64, json_str(reply, "state"),
-                           json_u64(reply, "generation"));
-        return rc;
-}
-
-int verb_wait(struct ctl *ctl)
-{
-        return ctl_each(ctl, wait_for);
 }
 
 static int verify(struct ctl *ctl, const char *model)

@@ -36,12 +36,14 @@ void table_add(struct table *t, const char *cell);
 void table_addf(struct table *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void table_print_deinit(struct table *t); /* nothing but the titles if there are no rows */
 
-/* Progress of a load on standard error: a bar that is redrawn on a terminal, else a line a second. */
+/* Progress of a load on standard error: a bar that is redrawn on a terminal, else a line a second; with --json an
+ * object a second. */
+struct ctl;
 struct progress {
-        bool silent, terminal, drawn;
+        bool silent, json, terminal, drawn;
         uint64_t last_ns, first_ns, first_bytes;
 };
-void progress_init(struct progress *p, bool silent);
+void progress_init(struct progress *p, const struct ctl *ctl);
 void progress_show(struct progress *p, const streamer_progress *now);
 void progress_clear(struct progress *p); /* erases the bar, before other output */
 

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Progress of a load. The rate is the average since the first bytes arrived; the ETA follows from it.
+ * Progress of a load, for people or as JSON. The rate is the average since the first bytes arrived; the ETA follows
+ * from it.
  */
 #include "client/streamerctl/ctl.h"
 #include "client/streamerctl/output.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -13,9 +15,13 @@
 #define NAME_MAX_BYTES 24
 #define LINE_NS UINT64_C(1000000000)
 
-void progress_init(struct progress *p, bool silent)
+void progress_init(struct progress *p, const struct ctl *ctl)
 {
-        *p = (struct progress){.silent = silent, .terminal = isatty(STDERR_FILENO), .last_ns = clock_now_ns()};
+        bool json = ctl->format == FORMAT_JSON;
+        *p = (struct progress){.silent = ctl->quiet || ctl->no_progress,
+                               .json = json,
+                               .terminal = !json && isatty(STDERR_FILENO),
+                               .last_ns = clock_now_ns()};
 }
 
 static void figures(const struct progress *p, const streamer_progress *now, uint64_t at)
@@ -62,10 +68,29 @@ static void draw_line(const struct progress *p, const streamer_progress *now, ui
         fputc('\n', stderr);
 }
 
+static void print_object(const streamer_progress *now)
+{
+        char *name = escape(now->name);
+        cleanup_json json_t *o =
+                json_pack("{s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "schema", JSON_SCHEMA, "event",
+                          "progress", "name", name, "state", now->state, "generation", (json_int_t)now->generation,
+                          "bytes", (json_int_t)now->bytes, "total", (json_int_t)now->total, "tensors",
+                          (json_int_t)now->tensors, "tensors_total", (json_int_t)now->tensors_total, "load_ns",
+                          (json_int_t)now->load_ns, "restarts", (json_int_t)now->restarts);
+        if (o)
+                json_dumpf(o, stderr, JSON_COMPACT);
+        fputc('\n', stderr);
+        free(name);
+}
+
 void progress_show(struct progress *p, const streamer_progress *now)
 {
         uint64_t at = clock_now_ns();
-        if (p->silent || now->total == 0 || now->bytes > now->total)
+        if (p->json && !p->silent && at - p->last_ns >= LINE_NS) {
+                p->last_ns = at;
+                print_object(now);
+        }
+        if (p->json || p->silent || now->total == 0 || now->bytes > now->total)
                 return;
         if (p->first_ns == 0) {
                 p->first_ns = at;

@@ -75,6 +75,15 @@ static const struct flag shutdown_flags[] = {
         {"--drain", NULL, NULL, "begin no load and no lease; end with the last lease", FLAG_BOOL, AT(drain), false},
         {0},
 };
+static const struct flag list_flags[] = {
+        {"--watch", NULL, NULL, "print the list again when a model changes", FLAG_BOOL, AT(watch), false},
+        {0},
+};
+static const struct flag wait_flags[] = {
+        {"--any", NULL, NULL, "until one of the models is in the state", FLAG_BOOL, AT(any), false},
+        {"--for", NULL, "STATE", "ready (the default), or unloaded: no memory is left", FLAG_STR, AT(until), false},
+        {0},
+};
 static const struct flag unload_flags[] = {
         {"--all", NULL, NULL, "unload all models", FLAG_BOOL, AT(all), false},
         {"--idle", NULL, "DURATION", "only models that have had no lease for so long", FLAG_DURATION, AT(idle_ms),
@@ -99,7 +108,8 @@ const struct verb verbs[] = {
                   "precedence over a name in the cache. Without --name a model gets the last component of its source,\n"
                   "with leading ones where another source has that name ('b/model'); only --name replaces a model.\n"
                   "Ctrl-C and --timeout (exit code 5) end the wait; the load continues. 'streamerctl cancel'\n"
-                  "cancels it.\n"
+                  "cancels it. A daemon that is being started is waited for, up to a second.\n"
+                  "With --json progress is one object per line on standard error, once a second.\n"
                   "On several devices the files are read once, and each device may fail on its own: exit code 1.\n"
                   "Ranks (model-rank-{rank}-part-{part}.safetensors) succeed or fail together.",
          .examples = "streamerctl load /models/llama-3-8b\n"
@@ -113,7 +123,7 @@ const struct verb verbs[] = {
         {.name = "cancel", .args = "MODEL", .min_args = 1, .max_args = 1, .run = verb_cancel,
          .summary = "Cancel a load",
          .examples = "streamerctl cancel llama-3-8b"},
-        {.name = "list", .alias = "ls", .args = "", .run = verb_list,
+        {.name = "list", .alias = "ls", .args = "", .run = verb_list, .flags = list_flags,
          .summary = "List the models",
          .about = "STATE is\n"
                   "  queued    its load waits for memory, or has not begun\n"
@@ -125,6 +135,7 @@ const struct verb verbs[] = {
                   "A name has a row for each of its generations: one may serve while another loads or after it failed.\n"
                   "GEN (-o wide) counts the loads of the daemon, not of the name.",
          .examples = "streamerctl list\n"
+                     "streamerctl list --watch\n"
                      "streamerctl list -o wide\n"
                      "streamerctl list -q\n"
                      "streamerctl list --json | jq -r '.models[].name'"},
@@ -147,10 +158,15 @@ const struct verb verbs[] = {
          .about = "Keys: q quits, j and k (or arrows) scroll the models, s sorts them by name, size or leases.",
          .examples = "streamerctl top\n"
                      "streamerctl top --once"},
-        {.name = "wait", .args = "MODEL...", .min_args = 1, .max_args = MANY, .run = verb_wait, .waits = true,
-         .summary = "Wait until models are ready",
-         .about = "Exit code 3: no such model; 1: its load failed; 5: --timeout has passed.",
-         .examples = "streamerctl wait llama-3-8b --timeout 600"},
+        {.name = "wait", .args = "MODEL...", .min_args = 1, .max_args = MANY, .run = verb_wait,
+         .flags = wait_flags, .waits = true,
+         .summary = "Wait until models are ready or unloaded",
+         .about = "Until all are; with --any the first one is printed. A name without a model, or whose load failed, counts\n"
+                  "as unloaded; one that drains does not.\n"
+                  "Exit code 3: no such model; 1: its load failed (with --any: all failed); 5: --timeout has passed.",
+         .examples = "streamerctl wait llama-3-8b --timeout 600\n"
+                     "streamerctl wait --any llama-3-8b qwen-7b\n"
+                     "streamerctl wait --for=unloaded llama-3-8b"},
         {.name = "verify", .args = "MODEL...", .min_args = 1, .max_args = MANY, .run = verb_verify,
          .summary = "Hash resident models again and compare the digests",
          .examples = "streamerctl verify llama-3-8b"},

@@ -47,10 +47,45 @@ START_TEST(load_ends_its_wait_with_exit_5_and_the_load_continues)
                 SKIP(why);
         struct ctl r = RUN(5, "load", hang.path, "--name", "slow", "--timeout", "0.1");
         ck_assert_ptr_nonnull(strstr(r.err, "slow: not ready after 0.1 s; the load continues"));
-        r = RUN(5, "load", hang.path, "--name", "slow", "--timeout", "0", "--json");
+        r = RUN(5, "load", hang.path, "--name", "slow", "--timeout", "0", "--json", "--no-progress");
         ck_assert_str_eq(json_text(error_object(&r), "code"), "timeout");
         fuse_file_release(&hang);
         RUN(0, "load", hang.path, "--name", "slow", "--timeout", "60");
+        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
+        fuse_file_stop(&hang);
+}
+END_TEST
+
+START_TEST(progress_is_one_object_per_line_and_then_the_result)
+{
+        const char *why = begin_held();
+        struct ctl_running running;
+        struct ctl r;
+        char text[4096];
+        size_t n = 0;
+
+        if (why)
+                SKIP(why);
+        ctl_start(&running, test_daemon.socket,
+                  (const char *const[]){"load", hang.path, "--name", "slow", "--json", NULL});
+        do {
+                ssize_t got = must(read(running.err, text + n, sizeof(text) - 1 - n));
+                ck_assert_int_gt(got, 0);
+                text[n += (size_t)got] = '\0';
+        } while (!strchr(text, '\n'));
+        *strchr(text, '\n') = '\0';
+        json_t *o = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+        ck_assert_msg(o != NULL, "%s", text);
+        ck_assert_str_eq(json_text(o, "event"), "progress");
+        ck_assert_str_eq(json_text(o, "name"), "slow");
+        ck_assert_ptr_nonnull(strstr("resolving queued loading", json_text(o, "state")));
+        ck_assert_uint_le(json_number(o, "bytes"), 4 << 20);
+        fuse_file_release(&hang);
+        ctl_finish(&running, &r);
+        ck_assert_msg(r.code == 0, "%s", r.err);
+        o = json_loads(r.out, JSON_REJECT_DUPLICATES, NULL);
+        ck_assert_msg(o != NULL, "%s", r.out);
+        ck_assert_str_eq(json_text(o, "state"), "ready");
         ck_assert_int_eq(daemon_stop(&test_daemon), 0);
         fuse_file_stop(&hang);
 }
@@ -114,6 +149,7 @@ int main(void)
         TCase *held = suite_group("held load", NULL, NULL, 60);
         tcase_add_test(held, timeout_exits_with_5_and_the_load_continues);
         tcase_add_test(held, load_ends_its_wait_with_exit_5_and_the_load_continues);
+        tcase_add_test(held, progress_is_one_object_per_line_and_then_the_result);
         tcase_add_test(held, ctrl_c_does_not_cancel_the_load_and_cancel_does);
         return suite_run();
 }

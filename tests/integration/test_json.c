@@ -214,7 +214,7 @@ START_TEST(errors_are_as_documented)
                 {2, "invalid", NULL, {"--json", "lod"}},
                 {2, "invalid", NULL, {"list", "--no-such-flag", "-o", "json"}},
                 {3, "not-found", "nobody", {"show", "nobody", "--json"}},
-                {1, "failed", "passwd", {"load", "/etc/passwd", "--json"}},
+                {1, "failed", "passwd", {"load", "/etc/passwd", "--json", "--no-progress"}},
         };
         for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
                 struct ctl r = run(cases[i].code, cases[i].args);

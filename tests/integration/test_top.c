@@ -169,6 +169,22 @@ END_TEST
 
 /* ---- tables ---- */
 
+START_TEST(list_watch_draws_over_the_last_list)
+{
+        struct terminal s;
+        streamer_client *c = client_open(&test_daemon);
+        START(&s, 40, 100, "list", "--watch");
+        terminal_until(&s, "witness");
+        client_load(c, fixture_write(model_mixed(6, 1 << 18), "watched.safetensors"), "aa-watched");
+        terminal_until_line(&s, 1, "aa-watched");
+        client_unload(c, "aa-watched");
+        terminal_until_not(&s, "aa-watched");
+        terminal_type(&s, "\003");
+        terminal_finish(&s);
+        streamer_close(c);
+}
+END_TEST
+
 START_TEST(a_table_fits_the_terminal_without_cutting_figures)
 {
         struct terminal s;
@@ -263,6 +279,7 @@ int main(void)
         tcase_add_test(top, top_once_prints_without_a_terminal);
         tcase_add_test(top, a_table_fits_the_terminal_without_cutting_figures);
         tcase_add_test(top, a_pipe_gets_the_whole_table);
+        tcase_add_test(top, list_watch_draws_over_the_last_list);
         tcase_add_test(top, states_have_colours_on_a_terminal);
         tcase_add_test(top, colours_can_be_disabled);
         TCase *loading = suite_group("loading", NULL, NULL, 60);
