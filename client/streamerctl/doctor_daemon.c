@@ -223,6 +223,16 @@ static void check_memory(struct doctor *d)
                            "cgroup limit %s is less than staging ring and host budget, %s", limit, wanted);
 }
 
+static void check_state(struct doctor *d)
+{
+        const json_t *state = json_object_get(d->facts, "state");
+        if (has(state, "error"))
+                doctor_add(d, FINDING_FAIL, "state", "let the daemon's user write there, and see the disk's free space",
+                           "%s: the next run will not restore what is resident", json_str(state, "error"));
+        else if (state)
+                doctor_add(d, FINDING_OK, "state", NULL, "%s: written", json_str(state, "folder"));
+}
+
 /* ---- pages ---- */
 
 static void page_settings(const struct doctor *d, char *text, size_t size)
@@ -329,6 +339,7 @@ void daemon_check(struct doctor *d)
         check_files(d);
         check_memlock(d);
         check_memory(d);
+        check_state(d);
         check_pages(d);
         check_runtime(d);
         check_devices(d);

@@ -12,7 +12,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #define PROBE_MS 60000
 
@@ -33,13 +32,6 @@ static uint64_t first_wrong(const unsigned char *data, uint64_t bytes, uint64_t 
                         return i;
         }
         return bytes;
-}
-
-static uint64_t now(void)
-{
-        struct timespec t;
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
 struct outcome {
@@ -99,9 +91,9 @@ static int attach_and_compare(struct outcome *o, struct ctl *ctl, const json_t *
 {
         streamer_lease *lease;
         streamer_attach_opts opts = {.struct_size = sizeof(opts), .generation = json_u64(probe, "generation")};
-        uint64_t begin = now();
+        uint64_t begin = clock_now_ns();
         int rc = streamer_attach(ctl->client, json_str(probe, "name"), &opts, &lease);
-        o->attach_ns = now() - begin;
+        o->attach_ns = clock_now_ns() - begin;
         if (rc != 0)
                 return failed(o, rc, "attaching", streamer_last_error(ctl->client));
         o->writable = streamer_lease_writable(lease) != 0;

@@ -197,6 +197,41 @@ START_TEST(a_socket_of_another_group_is_named)
 }
 END_TEST
 
+START_TEST(a_stopped_daemon_is_named)
+{
+        struct ctl r;
+        begin_alone("host=16MiB", suite_folder());
+        char *pid = format_text("pid %d", (int)test_daemon.pid);
+        must(kill(test_daemon.pid, SIGSTOP));
+        ctl(&r, test_daemon.socket, "doctor", "--timeout", "0.5", NULL);
+        must(kill(test_daemon.pid, SIGCONT));
+        ck_assert_int_eq(r.code, 5);
+        ck_assert_msg(strstr(r.out, "fail  daemon") != NULL && strstr(r.out, pid) != NULL, "%s", r.out);
+        doctor_end(client);
+        free(pid);
+}
+END_TEST
+
+START_TEST(a_state_that_cannot_be_written_fails)
+{
+        file_write(suite_path("state"), "", 0);
+        client = doctor_begin((const char *const[]){"--device", "host=16MiB", "--root", suite_folder(), "--state",
+                                                    suite_path("state"), NULL});
+        ck_assert(log_wait_for(test_daemon.log, "will not be remembered"));
+        doctor_ask();
+        ck_assert_int_eq(doctor_code, 1);
+        doctor_found("fail", "state", suite_path("state"));
+        must(unlink(suite_path("state")));
+        must(mkdir(suite_path("state"), 0700));
+        uint64_t end = clock_ns() + UINT64_C(60000000000);
+        do
+                doctor_ask();
+        while (doctor_code != 0 && clock_ns() < end);
+        doctor_found("ok", "state", "written");
+        doctor_end(client);
+}
+END_TEST
+
 START_TEST(a_full_device_is_a_warning)
 {
         begin_alone("host=1MiB", suite_folder());
@@ -294,6 +329,8 @@ int main(void)
         t = suite_group("misconfigurations", NULL, NULL, 60);
         tcase_add_test(t, without_a_daemon_doctor_examines_the_client_side);
         tcase_add_test(t, a_socket_of_another_group_is_named);
+        tcase_add_test(t, a_stopped_daemon_is_named);
+        tcase_add_test(t, a_state_that_cannot_be_written_fails);
         tcase_add_test(t, a_full_device_is_a_warning);
         tcase_add_test(t, a_root_without_files_is_a_warning);
         tcase_add_test(t, a_removed_root_fails);

@@ -318,9 +318,9 @@ static void save_done(struct work *work)
         struct state_writer *writer = container_of(work, struct state_writer, work);
         bool failed = writer->error.code != 0;
         writer->writing = false;
-        if (failed && !writer->error_logged)
+        if (failed && writer->failure.code == 0)
                 log_error("%s: what is resident will not be remembered", writer->error.text);
-        writer->error_logged = failed;
+        writer->failure = writer->error;
         writer->due |= failed; /* the disk may be full for now */
         msgpack_sbuffer_destroy(&writer->written);
         if (failed) { /* the file's content is not known */

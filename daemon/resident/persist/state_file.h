@@ -54,7 +54,8 @@ struct state_writer {
         const char *folder;               /* NULL: no state file */
         const struct state_file *desired; /* models that are still to be restored */
         bool due;                         /* set by the owner when what is resident has changed */
-        bool writing, frozen, error_logged;
+        bool writing, frozen;
+        struct error failure; /* of the last save, and logged; else zero */
         /* The file's bytes: as written last, as being written, and as to be left at the end. */
         msgpack_sbuffer written, next, last;
         struct work work;
