@@ -48,11 +48,26 @@ static size_t distance(const char *a, const char *b)
 static const char *meant_verb(const char *word)
 {
         static const char *const words[][2] = {
-                {"stop", "shutdown"}, {"quit", "shutdown"}, {"kill", "cancel"}, {"abort", "cancel"},
-                {"delete", "unload"}, {"remove", "unload"}, {"free", "unload"}, {"evict", "unload"},
-                {"open", "load"},     {"pull", "load"},     {"get", "fetch"},   {"info", "show"},
-                {"inspect", "show"},  {"log", "events"},    {"watch", "top"},   {"stats", "status"},
-                {"check", "verify"},  {"attach", "run"},    {"start", "load"},  {"exec", "run"},
+                {"stop", "shutdown' or 'unload"},
+                {"quit", "shutdown"},
+                {"kill", "cancel"},
+                {"abort", "cancel"},
+                {"delete", "unload"},
+                {"remove", "unload"},
+                {"free", "unload"},
+                {"evict", "unload"},
+                {"open", "load"},
+                {"pull", "load"},
+                {"get", "fetch"},
+                {"info", "show"},
+                {"inspect", "show"},
+                {"log", "events"},
+                {"watch", "top"},
+                {"stats", "status"},
+                {"check", "verify"},
+                {"attach", "run"},
+                {"start", "load"},
+                {"exec", "run"},
         };
         for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
                 if (strcmp(words[i][0], word) == 0)

@@ -11,8 +11,12 @@
 
 static const struct {
         const char *word, *meant; /* NULL: nothing is suggested */
-} words[] = {{"stop", "shutdown"}, {"lod", "load"}, {"unlaod", "unload"},
-             {"lits", "list"},     {"zzz", NULL},   {"remove", "unload"}};
+} words[] = {{"stop", "shutdown' or 'unload"},
+             {"lod", "load"},
+             {"unlaod", "unload"},
+             {"lits", "list"},
+             {"zzz", NULL},
+             {"remove", "unload"}};
 
 START_TEST(an_unknown_verb_has_the_one_that_was_meant)
 {
