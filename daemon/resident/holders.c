@@ -103,6 +103,24 @@ static const struct generation *next_holder(const struct resident *resident, con
         return next;
 }
 
+/* What would make the load fit, short of ending leases and other loads. */
+static const char *remedy(const struct resident *resident, const struct device *device, uint64_t needed,
+                          uint64_t unused)
+{
+        uint64_t pinned = 0, idle = unused;
+        list_each_item (const struct generation, g, &resident->generations, link) {
+                if (g->device != device || g->state != GENERATION_READY || generation_use(g).holders > 0)
+                        continue;
+                pinned += g->settings.pinned ? g->charged : 0;
+                idle += g->settings.pinned ? 0 : g->charged;
+        }
+        if (needed > device_budget(device))
+                return "; more than the whole budget";
+        if (idle >= needed)
+                return "; it would if idle models were evicted";
+        return idle + pinned >= needed ? "; unload or unpin pinned models" : "";
+}
+
 int resident_full_error(const struct resident *resident, const struct device *device, uint64_t needed, uint64_t unused,
                         struct error *error)
 {
@@ -121,9 +139,9 @@ int resident_full_error(const struct resident *resident, const struct device *de
                 snprintf(want, sizeof(want), "%" PRIu64 " bytes", needed);
                 snprintf(have, sizeof(have), "%" PRIu64 " bytes", unused);
         }
-        return error_set(error, STREAMER_ENOMEM, "does not fit: %s needed, %s of %s free%s (%s: %s)", want, have,
+        return error_set(error, STREAMER_ENOMEM, "does not fit: %s needed, %s of %s free%s%s (%s: %s)", want, have,
                          size_text(all, budget), budget < device->budget ? ", others use the device too" : "",
-                         device->name, text);
+                         remedy(resident, device, needed, unused), device->name, text);
 }
 
 int generation_charge(struct generation *generation, uint64_t bytes, struct error *error)
