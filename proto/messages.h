@@ -68,6 +68,7 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
         F(show, STR, model, true, PROTO_NAME_MAX) \
         F(show, STR, device, false, 255) \
         F(show, BOOL, tensors, false, 0) \
+        F(show, BOOL, ended, false, 0) \
         F(show, U64, offset, false, 0) \
         F(show, U64, limit, false, 0)
 #define FIELDS_status(F) \

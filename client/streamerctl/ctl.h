@@ -2,8 +2,9 @@
  *
  * streamerctl: one verb, its results on standard output, one exit code. Verbs are rows of a table
  * (verbs.c), from which parsing, help and completion follow, and with which a test compares the
- * manual. Files group them: load.c, model_verbs.c (unload, pin, ...), wait.c, run.c, list.c (list, show), status.c
- * (status, ps, metrics), config_verbs.c (whoami, config, reload), stream_verbs.c (cat, events), fetch.c, top.c, doctor.c.
+ * manual. Files group them: load.c, model_verbs.c (unload, pin, ...), wait.c, run.c, list.c (list, show,
+ * explain), status.c (status, ps, metrics), config_verbs.c (whoami, config, reload), stream_verbs.c (cat, events),
+ * fetch.c, top.c, doctor.c.
  */
 #ifndef STREAMERCTL_CTL_H
 #define STREAMERCTL_CTL_H
@@ -97,6 +98,7 @@ int verb_wait(struct ctl *ctl);
 int verb_verify(struct ctl *ctl);
 int verb_list(struct ctl *ctl);
 int verb_show(struct ctl *ctl);
+int verb_explain(struct ctl *ctl);
 int verb_status(struct ctl *ctl);
 int verb_ps(struct ctl *ctl);
 int verb_cat(struct ctl *ctl);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * list and show: models and their tensors. Their JSON is the daemon's reply.
+ * list, show and explain: models, their tensors, and what has become of them. Their JSON is the daemon's reply.
  */
 #include "client/streamerctl/columns.h"
 #include "client/streamerctl/term.h"
@@ -311,4 +311,41 @@ static int show(struct ctl *ctl, const char *model)
 int verb_show(struct ctl *ctl)
 {
         return ctl_each(ctl, show);
+}
+
+/* ---- explain ---- */
+
+static void print_explained(const char *model, const json_t *reply)
+{
+        char age[HUMAN_MAX];
+        size_t i;
+        const json_t *row;
+        json_array_foreach(json_object_get(reply, "models"), i, row)
+        {
+                put_escaped(stdout, model);
+                printf("  generation %" PRIu64 "  %s\n", json_u64(row, "generation"), json_str(row, "state"));
+        }
+        json_array_foreach(json_object_get(reply, "ended"), i, row)
+        {
+                put_escaped(stdout, model);
+                printf("  generation %" PRIu64 "  %s on %s %s ago%s", json_u64(row, "generation"),
+                       json_str(row, "state"), json_str(row, "device"), human_time(age, json_u64(row, "age_ns")),
+                       json_str(row, "text")[0] ? ": " : "");
+                put_escaped(stdout, json_str(row, "text"));
+                putchar('\n');
+        }
+}
+
+static int explain(struct ctl *ctl, const char *model)
+{
+        cleanup_json json_t *reply = NULL;
+        int rc = columns_call(ctl, "show", json_pack("{s:s, s:b}", "model", model, "ended", 1), model, &reply);
+        if (rc == 0 && reply)
+                print_explained(model, reply);
+        return rc;
+}
+
+int verb_explain(struct ctl *ctl)
+{
+        return ctl_each(ctl, explain);
 }

@@ -143,6 +143,11 @@ const struct verb verbs[] = {
          .summary = "Show models",
          .examples = "streamerctl show llama-3-8b\n"
                      "streamerctl show llama-3-8b --tensors -o wide"},
+        {.name = "explain", .args = "MODEL...", .min_args = 1, .max_args = MANY, .run = verb_explain,
+         .summary = "Show what has become of models that are not resident any more",
+         .about = "Unloaded, replaced, expired, evicted, failed or damaged: when, by whom or why, the latest first. The\n"
+                  "daemon remembers the last 128 ends of all models, and none from before its start.",
+         .examples = "streamerctl explain llama-3-8b"},
         {.name = "status", .args = "", .run = verb_status,
          .summary = "Show the daemon, its devices and loads",
          .examples = "streamerctl status\n"

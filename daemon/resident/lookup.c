@@ -209,6 +209,11 @@ const char *resident_nearest(const struct resident *resident, const char *name)
 int resident_no_model(const struct resident *resident, const char *name, struct error *error)
 {
         const char *nearest = resident_nearest(resident, name);
+        const struct ended *ended = ended_find(&resident->ended, name, NULL);
+        if (ended != NULL)
+                return error_set(error, STREAMER_ENOENT, "%s: no such model (%s%s%s)", name,
+                                 end_name(ended->reason.end), ended->reason.text[0] != '\0' ? ": " : "",
+                                 ended->reason.text);
         if (nearest == NULL)
                 return error_set(error, STREAMER_ENOENT, "%s: no such model", name);
         return error_set(error, STREAMER_ENOENT, "%s: no such model; the nearest is '%s'", name, nearest);

@@ -308,6 +308,10 @@ static void remove_name(struct generation *generation, const char *name)
                 if (strcmp(n->text, name) != 0)
                         continue;
                 char *last = strdup(n->text);
+                bool served = generation->state == GENERATION_READY || generation->state == GENERATION_CACHED;
+                if (served && !source_is_test(generation->source))
+                        ended_add(&generation->resident->ended, n->text, generation->number, generation->device->name,
+                                  &generation->end);
                 generation->last_owner = n->owner;
                 generation->names_lost++;
                 if (last != NULL) {
@@ -324,6 +328,7 @@ void generation_drop_name(struct generation *generation, const char *name)
         struct resident *resident = generation->resident;
         remove_name(generation, name);
         if (!list_empty(&generation->names)) {
+                generation->end = (struct end_reason){.end = END_UNLOADED};
                 if (resident->name_removed != NULL)
                         resident->name_removed(resident, generation, generation->last_name);
                 capacity_changed(resident);
@@ -374,6 +379,7 @@ void generation_take_over(struct generation *generation, const char *name)
                 /* The drain timeout starts only if it drains, not while it serves under another name. */
                 if (generation->settings.drain_timeout_ns > 0 && old->names.next == old->names.prev)
                         old->drained_by_ns = ns_after(now_ns(), generation->settings.drain_timeout_ns);
+                end_reason_set(&old->end, END_REPLACED, "by generation %" PRIu64, generation->number);
                 generation_drop_name(old, name);
         }
 }
@@ -427,7 +433,11 @@ static void fail(struct generation *generation, const struct error *error, bool 
 {
         require(generation->state == GENERATION_LOADING);
         struct resident *resident = generation->resident;
+        end_reason_set(&generation->end, END_FAILED, "%s", error->text);
         list_each_item (const struct model_name, n, &generation->names, link) {
+                if (!refused && !source_is_test(generation->source))
+                        ended_add(&resident->ended, n->text, generation->number, generation->device->name,
+                                  &generation->end);
                 struct generation *before = resident_on(resident, n->text, GENERATION_FAILED, generation->device);
                 if (before != NULL)
                         generation_drop_name(before, n->text);

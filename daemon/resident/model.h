@@ -29,6 +29,7 @@
 #include "daemon/base/metric/metric.h"
 #include "daemon/base/quota.h"
 #include "daemon/device/device.h"
+#include "daemon/resident/ended.h"
 #include "daemon/resident/published.h"
 #include "daemon/source/roots/caller.h"
 #include "daemon/source/source.h"
@@ -107,8 +108,9 @@ struct generation {
         uint64_t data_bytes, n_tensors;
         unsigned char digest[DIGEST_SIZE];
         uint64_t load_ns;
-        struct stages stages; /* of its load; zeroes where it was not read: restored, or from the host cache */
-        struct error error;   /* failed */
+        struct stages stages;  /* of its load; zeroes where it was not read: restored, or from the host cache */
+        struct error error;    /* failed */
+        struct end_reason end; /* set before its names are removed: ended_add() */
 
         struct list leases;
         uid_t shared_by; /* DEVICE_SHARED_WRITABLE, where was_shared: the user whose processes have mapped it */
@@ -141,6 +143,7 @@ struct resident {
         size_t n_devices;
         uint64_t last_number;
         uint64_t failed_kept;
+        struct ended_ring ended;     /* names that models have lost */
         struct host_cache *cache;    /* NULL: none is configured */
         struct admission *admission; /* requests for memory; NULL: there are none */
         /* Hooks of the modules above, which set them as they begin; NULL: none.
@@ -174,7 +177,7 @@ struct device *resident_device(struct resident *resident, const char *name, stru
 struct generation *resident_ready(struct resident *resident, const char *name);
 /* Of the models that are resident, the name that differs least from this one, if it is similar; NULL: none is. */
 const char *resident_nearest(const struct resident *resident, const char *name);
-/* STREAMER_ENOENT, with the nearest name. */
+/* STREAMER_ENOENT, with what happened to the model of this name, or the nearest name. */
 int resident_no_model(const struct resident *resident, const char *name, struct error *error);
 /* The newest in this state; NULL device: on any. */
 struct generation *resident_on(struct resident *resident, const char *name, enum generation_state state,

@@ -49,12 +49,14 @@ size_t model_set_ranks(struct generation *generation, enum generation_state stat
         return n;
 }
 
-void model_set_drop_ranks(struct generation *generation, enum generation_state state)
+void model_set_drop_ranks(struct generation *generation, enum generation_state state, enum end end, const char *why)
 {
         struct generation *ranks[MODEL_SET_MAX];
         size_t n = model_set_ranks(generation, state, ranks);
-        for (size_t i = 0; i < n; i++)
+        for (size_t i = 0; i < n; i++) {
+                end_reason_set(&ranks[i]->end, end, "%s", why);
                 generation_drop_all(ranks[i]);
+        }
 }
 
 struct generation *model_set_on(const struct model_set *set, const struct device *device)

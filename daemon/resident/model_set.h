@@ -29,8 +29,8 @@ struct generation *model_set_on(const struct model_set *set, const struct device
 size_t model_set_ranks(struct generation *generation, enum generation_state state,
                        struct generation *ranks[MODEL_SET_MAX]);
 
-/* Removes all names of those. */
-void model_set_drop_ranks(struct generation *generation, enum generation_state state);
+/* Removes all names of those, for this reason. */
+void model_set_drop_ranks(struct generation *generation, enum generation_state state, enum end end, const char *why);
 
 /* Ready if one of them is, else loading, else failed, else draining. */
 enum generation_state model_set_state(const struct model_set *set);

@@ -140,6 +140,8 @@ static void ask_run(struct work *work)
 static void evict(const struct admission_outlook *outlook, struct ledger *ledger, const char *for_whom)
 {
         struct generation *ranks[MODEL_SET_MAX];
+        char why[ENDED_TEXT];
+        snprintf(why, sizeof(why), "its memory was needed for %s", for_whom);
         for (size_t i = 0; i < outlook->n_victims; i++) {
                 struct generation *g = outlook->victims[i];
                 if (g->state != GENERATION_READY) /* evicted with another of its ranks */
@@ -152,7 +154,7 @@ static void evict(const struct admission_outlook *outlook, struct ledger *ledger
                 for (size_t k = 0; k < n; k++)
                         ledger->freeing[ranks[k]->device->number] += ranks[k]->charged;
                 if (!host_cache_add(g->resident->cache, g))
-                        model_set_drop_ranks(g, GENERATION_READY);
+                        model_set_drop_ranks(g, GENERATION_READY, END_EVICTED, why);
         }
 }
 

@@ -41,7 +41,7 @@ static void drop_holders(const struct host_copy *copy)
 {
         struct generation *g;
         while ((g = holder_of(copy)) != NULL)
-                model_set_drop_ranks(g, GENERATION_CACHED);
+                model_set_drop_ranks(g, GENERATION_CACHED, END_EVICTED, "from the host cache");
 }
 
 /* ---- dropping ---- */
@@ -133,7 +133,7 @@ void host_cache_drop_partial_ranks(struct host_cache *cache)
         for (struct generation *g; (g = find_partial_rank(cache->resident)) != NULL;) {
                 log_info("%s: leaves the host cache (generation %" PRIu64 "): not all of its ranks are left",
                          generation_name(g), g->number);
-                model_set_drop_ranks(g, GENERATION_CACHED);
+                model_set_drop_ranks(g, GENERATION_CACHED, END_EVICTED, "another of its ranks has left the host cache");
         }
         cache->lost_rank = false;
 }

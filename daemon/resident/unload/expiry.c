@@ -5,6 +5,7 @@
 #include "daemon/resident/model_set.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 #define TURN 64 /* handled in one turn of the loop; the others in the next */
 
@@ -45,8 +46,10 @@ void resident_expire(struct resident *resident, uint64_t now)
                         generation_revoke(g);
                         continue;
                 }
-                log_info("%s: generation %" PRIu64 " expired: no lease for %" PRIu64 " ms", generation_name(g),
-                         g->number, (now - generation_use(g).last_used_ns) / 1000000);
-                model_set_drop_ranks(g, GENERATION_READY);
+                char why[80];
+                snprintf(why, sizeof(why), "no lease for %" PRIu64 " ms",
+                         (now - generation_use(g).last_used_ns) / 1000000);
+                log_info("%s: generation %" PRIu64 " expired: %s", generation_name(g), g->number, why);
+                model_set_drop_ranks(g, GENERATION_READY, END_EXPIRED, why);
         }
 }

@@ -28,6 +28,7 @@ static void take_down(struct scrub *scrub, struct generation *g, const struct er
                         desired_add(scrub->desired, g, generation_name(g));
                 struct generation *failed =
                         generation_new(g->resident, generation_name(g), g->source, g->device, generation_owner(g));
+                end_reason_set(&g->end, END_DAMAGED, "%s", error->text);
                 generation_drop_name(g, generation_name(g));
                 if (failed == NULL)
                         continue;

@@ -180,6 +180,23 @@ void reply_model(struct writer *w, const struct model_set *group, const struct d
                 write_tries(w, desired, now);
 }
 
+void reply_ended(struct writer *w, const struct resident *resident, const char *name)
+{
+        uint64_t now = now_ns();
+        size_t n = 0;
+        for (const struct ended *e = NULL; (e = ended_find(&resident->ended, name, e)) != NULL;)
+                n++;
+        writer_karray(w, "ended", n);
+        for (const struct ended *e = NULL; (e = ended_find(&resident->ended, name, e)) != NULL;) {
+                writer_map(w, 5);
+                writer_ku64(w, "generation", e->generation);
+                writer_kstr(w, "device", e->device);
+                writer_kstr(w, "state", end_name(e->reason.end));
+                writer_kstr(w, "text", e->reason.text);
+                writer_ku64(w, "age_ns", now - e->at_ns);
+        }
+}
+
 /* ---- show ----
  *
  * With tensors it is a page, by number: `next` says where the following one begins, and is missing from the last. */

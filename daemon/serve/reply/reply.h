@@ -11,6 +11,9 @@
 /* A model under one of its names; `desired`: of this name, or NULL. */
 void reply_model(struct writer *writer, const struct model_set *group, const struct desired_model *desired);
 
+/* A key and its value: the ends of the models of this name, the latest first. */
+void reply_ended(struct writer *writer, const struct resident *resident, const char *name);
+
 /* A desired model of which nothing is resident. */
 void reply_desired(struct writer *writer, const struct desired_model *desired);
 

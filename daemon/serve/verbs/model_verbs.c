@@ -4,6 +4,7 @@
  */
 #include "daemon/serve/verbs/verbs_private.h"
 
+#include "daemon/base/sys/sysfile.h"
 #include "daemon/serve/access/access.h"
 #include "daemon/serve/reply/reply.h"
 
@@ -11,6 +12,28 @@
 #include <string.h>
 
 /* ---- looking ---- */
+
+/* What has become of the models of this name, and one that is resident. */
+static void show_ended(struct session *session, const struct request *request)
+{
+        const char *model = request->u.show.model;
+        struct resident *resident = session->server->resident;
+        struct generation *g = resident_any(resident, model);
+        if (g == NULL && ended_find(&resident->ended, model, NULL) == NULL) {
+                session_no_model(session, request->id, model);
+                return;
+        }
+        struct model_set group;
+        struct writer w;
+        session_reply(&w, request->id, 2);
+        writer_karray(&w, "models", g != NULL);
+        if (g != NULL) {
+                model_set_find(&group, resident, model, g);
+                reply_model(&w, &group, desired_find(&session->server->desired, model));
+        }
+        reply_ended(&w, resident, model);
+        session_send(session, &w);
+}
 
 void verb_list(struct session *session, struct request *request)
 {
@@ -27,6 +50,10 @@ void verb_show(struct session *session, struct request *request)
         struct generation *g = resident_any(resident, req->model);
         const struct desired_model *desired = desired_find(&session->server->desired, req->model);
         struct writer w;
+        if (req->ended) {
+                show_ended(session, request);
+                return;
+        }
         if (g == NULL && req->device == NULL && !req->tensors && desired != NULL) {
                 session_reply(&w, request->id, 1);
                 writer_karray(&w, "models", 1);
@@ -178,6 +205,16 @@ static uint64_t unload_draining(struct session *session, const struct req_unload
         return number;
 }
 
+/* Reads /proc, which does not block. */
+static void set_unloaded_by(struct generation *g, const struct conn *conn)
+{
+        char comm[32] = "";
+        if (conn->pid > 0)
+                sysfile_line(comm, sizeof(comm), "/proc/%d/comm", (int)conn->pid);
+        end_reason_set(&g->end, END_UNLOADED, "by uid %u, pid %d%s%s", (unsigned)conn->caller.uid, (int)conn->pid,
+                       comm[0] != '\0' ? " " : "", comm);
+}
+
 /* Replies once the memory is free, so that the next load finds the capacity; at once where leases hold it. */
 static void unload_all(struct session *session, struct request *request, const struct model_set *group)
 {
@@ -193,6 +230,7 @@ static void unload_all(struct session *session, struct request *request, const s
                 bool revocable = g->n_leases > 0 && last_name(g) && g->state == GENERATION_READY;
                 if (revocable && timeout_ns > 0)
                         g->drained_by_ns = ns_after(now_ns(), timeout_ns);
+                set_unloaded_by(g, session->conn);
                 generation_drop_name(g, req->model);
                 if (revocable && req->force)
                         generation_revoke(g);

@@ -361,6 +361,7 @@ void publish_drop_stale(struct generation *g)
         redact_source(shown, g->published->base.source);
         log_info("%s: generation %" PRIu64 " is unloaded: its base has changed (%s)", generation_name(g), g->number,
                  shown);
+        end_reason_set(&g->end, END_UNLOADED, "its base has changed (%s)", shown);
         generation_drop_all(g);
 }
 
