@@ -93,12 +93,12 @@ int main(int argc, char **argv)
         const char *dir = getenv("BENCH_DIR"), *only = argc == 2 ? argv[1] : NULL;
         struct bench b = {.self = "/proc/self/exe"};
 
+        signal(SIGPIPE, SIG_IGN); /* libuv writes without MSG_NOSIGNAL */
         if (argc == 4 && strcmp(argv[1], "--attach") == 0)
                 return attach_child(argv[2], argv[3]);
         if (argc == 4 && strcmp(argv[1], "--delay-proxy") == 0)
                 return delay_proxy((unsigned)atoi(argv[2]), (unsigned)atoi(argv[3]));
         machine_settings_lock();
-        signal(SIGPIPE, SIG_IGN);
         b.rounds = (unsigned)setting("BENCH_ROUNDS", 5, ROUNDS_MAX);
         b.shrink = setting("BENCH_SHRINK", 1, 1024);
         if (dir)
