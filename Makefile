@@ -58,7 +58,7 @@ TESTS := $(call programs,tests/unit/test_*.c tests/integration/test_*.c)
 REPLAYS := $(call programs,tests/fuzz/fuzz_*.c)
 FUZZERS := $(patsubst $(BUILD)/tests/fuzz/%,$(BUILD)/fuzz/%,$(REPLAYS))
 PRODUCTS := $(addprefix $(BUILD)/,streamerd streamerctl libstreamer-client.so.$(VERSION) libstreamer-client.so.0 \
-	libstreamer-client.so libstreamer-client.a streamer-client.pc libstreamer-client.3 streamerd.yaml.5)
+	libstreamer-client.so libstreamer-client.a streamer-client.pc libstreamer-client.3 streamerd.yaml.5 streamerd.8)
 
 ## all          build the daemon, streamerctl and the client library in $(BUILD)
 all: $(PRODUCTS)
@@ -120,6 +120,9 @@ $(BUILD)/libstreamer-client.3: config/man3.awk include/streamer/client.h README.
 $(BUILD)/streamerd.yaml.5: config/man5.awk config/streamerd.yaml
 	@mkdir -p $(@D)
 	@awk -v version=$(VERSION) -f config/man5.awk config/streamerd.yaml >$@
+
+$(BUILD)/streamerd.8: config/man8.awk config/streamerd.8 $(BUILD)/streamerd
+	@$(BUILD)/streamerd --help | awk -v version=$(VERSION) -f config/man8.awk - config/streamerd.8 >$@
 
 $(BUILD)/streamer-client.pc: Makefile | $(BUILD)/deps-build
 	@printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$${prefix}/lib' 'includedir=$${prefix}/include' '' 'Name: streamer-client' \
@@ -299,7 +302,7 @@ objects: $(call obj,$(PROTO) $(DAEMON) $(CLIENT) $(CTL) daemon/main.c $(wildcard
 ## install      install to $(DESTDIR)$(PREFIX); set LIBDIR, UNITDIR and SYSCONFDIR for the distribution
 SYSTEMD := $(wildcard systemd/*.service systemd/*.socket systemd/*.d/*)
 unit_of = $(if $(filter systemd/%.service systemd/%.socket,$1),$(UNITDIR)/$(notdir $1),$(PREFIX)/lib/$(patsubst systemd/%,%,$1))
-MAN = $(wildcard docs/man/*) $(BUILD)/libstreamer-client.3 $(BUILD)/streamerd.yaml.5
+MAN = $(wildcard docs/man/*) $(addprefix $(BUILD)/,libstreamer-client.3 streamerd.yaml.5 streamerd.8)
 # Directories of the shells below $(PREFIX)/share.
 COMPLETIONS := bash-completion/completions zsh/site-functions fish/vendor_completions.d
 # Paths in units and in the pkg-config file do not contain DESTDIR.

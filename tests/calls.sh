@@ -8,7 +8,6 @@ set -eu
 # Calls that close a circle, to be removed: "caller callee", one a line. The list only shrinks: a call that closes no
 # circle any more is an error.
 known='
-daemon/config/document/document daemon/config/document/access_section
 daemon/io/remote/range daemon/io/remote/http_engine
 daemon/load/load daemon/load/coalesce
 daemon/load/loads daemon/load/load

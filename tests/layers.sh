@@ -58,7 +58,6 @@ daemon/serve/monitor
 daemon/serve/server
 daemon/serve/verbs
 daemon/config/settings
-daemon/config/document
 daemon/config
 daemon/config/build
 daemon/main

@@ -7,8 +7,8 @@
  */
 #include "daemon/config/config.h"
 
-#include "daemon/config/document/document.h"
 #include "daemon/config/flags.h"
+#include "daemon/config/settings/setting.h"
 
 #include "daemon/base/text/text.h"
 #include "daemon/base/util.h"
@@ -20,40 +20,36 @@
 #include <strings.h>
 
 #define FILE_MAX MiB
-#define ENV_OLD_CHUNK "RUNAI_STREAMER_BLOCK_BYTESIZE"
 #define ENV_MEMORY_LIMIT "RUNAI_STREAMER_MEMORY_LIMIT"
-#define ENV_TO_STDERR "RUNAI_STREAMER_LOG_TO_STDERR"
 
 void config_init(struct config *config)
 {
         *config = (struct config){0};
-        settings_init(config);
+        for (size_t i = 0; i < n_settings; i++)
+                setting_init(&settings[i], config);
 }
 
 void config_deinit(struct config *config)
 {
-        settings_deinit(config);
-        setting_clear_texts(&config->roots, &config->n_roots);
-        setting_clear_devices(config);
-        setting_clear_texts(&config->http.allow_plain, &config->http.n_allow_plain);
-        doc_clear_entries(&http_hosts, config);
-        doc_clear_entries(&s3_sources, config);
-        roles_deinit(&config->access);
-        preload_list_deinit(&config->preload);
+        for (size_t i = 0; i < n_settings; i++)
+                if (settings[i].kind == SETTING_LIST)
+                        setting_list_clear(&settings[i], config);
+                else
+                        setting_deinit(&settings[i], config);
         free(config->path);
         *config = (struct config){0};
 }
 
 /* ---- the environment ---- */
 
-/* Variables say 0 and 1 where the file has words, and milliseconds without their unit. */
+/* Variables have 0 and 1 instead of words, and milliseconds without their unit. */
 static const char *as_word(const struct setting *setting, const char *value, char buffer[32])
 {
         bool yes = strcmp(value, "1") == 0 || strcasecmp(value, "true") == 0;
         bool no = strcmp(value, "0") == 0 || strcasecmp(value, "false") == 0;
-        if (setting->kind == SETTING_BOOL && (yes || no))
+        if (setting->words == setting_bool_words && (yes || no))
                 return yes ? "true" : "false";
-        if (setting->kind == SETTING_ADDRESSING && (yes || no))
+        if (setting->words == setting_addressing_words && (yes || no))
                 return yes ? "virtual" : "path";
         if (setting->kind == SETTING_DURATION && strlen(value) < 20 && strspn(value, "0123456789") == strlen(value)) {
                 snprintf(buffer, 32, "%sms", value);
@@ -62,22 +58,15 @@ static const char *as_word(const struct setting *setting, const char *value, cha
         return value;
 }
 
-/* Empty is as good as unset, as shells and unit files write it. */
-static const char *variable(const char *name)
-{
-        return name != NULL ? filled(getenv(name)) : NULL;
-}
-
 static int apply_environment(struct config *config, char *notes, size_t notes_size, struct error *error)
 {
         for (size_t i = 0; i < n_settings; i++) {
                 char why[SETTING_WHY], buffer[32];
                 const struct setting *setting = &settings[i];
-                const char *name = setting->env, *value = variable(name);
-                if (value == NULL && setting->offset == offsetof(struct config, io.block_size)) {
-                        name = ENV_OLD_CHUNK;
-                        value = variable(name);
-                }
+                /* An empty variable counts as unset, as shells and unit files write it. */
+                const char *name = setting->env, *value = name != NULL ? filled(getenv(name)) : NULL;
+                if (value == NULL && setting->env_old != NULL)
+                        value = filled(getenv(name = setting->env_old));
                 if (value != NULL && strcmp(name, ENV_MEMORY_LIMIT) == 0 &&
                     (strcmp(value, "-1") == 0 || strcmp(value, "0") == 0)) {
                         format_append(notes, notes_size,
@@ -87,12 +76,6 @@ static int apply_environment(struct config *config, char *notes, size_t notes_si
                 if (value != NULL && setting_set(setting, config, as_word(setting, value, buffer), why) < 0)
                         return error_set(error, STREAMER_EINVAL, "%s: %s", name, why);
         }
-        const char *to_stderr = variable(ENV_TO_STDERR);
-        if (to_stderr == NULL)
-                return 0;
-        config->log.to_stderr = strcmp(to_stderr, "1") == 0 || strcasecmp(to_stderr, "true") == 0;
-        if (!config->log.to_stderr && strcmp(to_stderr, "0") != 0 && strcasecmp(to_stderr, "false") != 0)
-                return error_set(error, STREAMER_EINVAL, ENV_TO_STDERR ": '%s' is not 0 or 1", to_stderr);
         return 0;
 }
 
@@ -151,7 +134,7 @@ static int check_whole(struct config *config, struct error *error)
         return access_check_roots(config, error);
 }
 
-static int load_all(struct config *config, const struct flags_first *first, int argc, char **argv, char *notes,
+static int load_all(struct config *config, struct flags_first *first, int argc, char **argv, char *notes,
                     size_t notes_size, struct error *error)
 {
         config->origin = CONFIG_FILE;
@@ -163,7 +146,7 @@ static int load_all(struct config *config, const struct flags_first *first, int 
                 r = apply_environment(config, notes, notes_size, error);
         config->origin = CONFIG_FLAG;
         if (r == 0)
-                r = flags_apply(config, argc, argv, error);
+                r = flags_read(first, config, argc, argv, error);
         if (r == 0)
                 r = check_whole(config, error);
         if (r == 0)
@@ -180,7 +163,7 @@ int config_load(struct config *config, int argc, char **argv, enum config_action
         *action = CONFIG_EXIT;
         if (flags_complete(argc, argv))
                 return 0;
-        int r = flags_scan(&first, argc, argv, error);
+        int r = flags_read(&first, NULL, argc, argv, error);
         if (r < 0)
                 return r;
         if (first.help) {

@@ -18,4 +18,8 @@ int config_load(struct config *config, int argc, char **argv, enum config_action
 void config_init(struct config *config);   /* the defaults */
 void config_deinit(struct config *config); /* accepts a zeroed one */
 
+/* YAML text of this length, as a file of this name, into a config that has its defaults. STREAMER_EINVAL:
+ * "file:line: key: what". */
+int config_parse_yaml(struct config *config, const char *name, const char *text, size_t len, struct error *error);
+
 #endif

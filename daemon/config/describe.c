@@ -8,13 +8,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#define OLD_CHUNK "RUNAI_STREAMER_BLOCK_BYTESIZE" /* the older name of io.block_size's variable */
-
-static const char *const origins[] = {[CONFIG_DEFAULT] = "default",
-                                      [CONFIG_FILE] = "file",
-                                      [CONFIG_ENVIRONMENT] = "environment",
-                                      [CONFIG_FLAG] = "flag"};
-
 struct rows {
         const struct config *config;
         struct writer *writer;
@@ -22,65 +15,71 @@ struct rows {
 };
 
 /* `from`: the flag, the variable or the file; "" for a default. */
-static void put(struct rows *rows, enum config_origin origin, const char *key, const char *value, const char *flag,
-                const char *variable)
+static void put(struct rows *rows, const struct setting *setting, const char *value)
 {
-        const struct config *config = rows->config;
+        static const char *const origins[] = {[CONFIG_DEFAULT] = "default",
+                                              [CONFIG_FILE] = "file",
+                                              [CONFIG_ENVIRONMENT] = "environment",
+                                              [CONFIG_FLAG] = "flag"};
+        enum config_origin origin = rows->config->origins[setting - settings];
         char name[64] = "";
         const char *from = name;
         if (origin == CONFIG_FILE)
-                from = config->path != NULL ? config->path : "";
+                from = rows->config->path ?: "";
         else if (origin == CONFIG_ENVIRONMENT)
-                from = variable != NULL && getenv(variable) != NULL ? variable : OLD_CHUNK;
+                from = setting->env_old == NULL || filled(getenv(setting->env)) != NULL ? setting->env
+                                                                                        : setting->env_old;
         else if (origin == CONFIG_FLAG)
-                snprintf(name, sizeof(name), "--%s", flag);
+                snprintf(name, sizeof(name), "--%s", setting->flag);
         rows->n++;
         writer_map(rows->writer, 4);
-        writer_kstr(rows->writer, "key", key);
+        writer_kstr(rows->writer, "key", setting->key);
         writer_kstr(rows->writer, "value", value);
         writer_kstr(rows->writer, "origin", origins[origin]);
         writer_kstr(rows->writer, "from", from);
 }
 
-static void put_count(struct rows *rows, const char *key, size_t n)
+/* Roots and devices are listed; of other lists, the number. */
+static void put_list(struct rows *rows, const struct setting *setting)
 {
-        char text[32];
-        snprintf(text, sizeof(text), "%zu", n);
-        put(rows, n > 0 ? CONFIG_FILE : CONFIG_DEFAULT, key, text, NULL, NULL);
-}
-
-size_t config_describe(const struct config *config, struct writer *writer)
-{
-        static const char *const secrets[] = {"s3.access_key", "s3.secret_key", "s3.session_token", "hf.token", NULL};
-        struct rows rows = {.config = config, .writer = writer};
+        const struct config *config = rows->config;
         char text[256];
-        for (size_t i = 0; i < config->n_roots; i++)
-                put(&rows, config->roots_origin, "roots", config->roots[i], "root", NULL);
-        for (size_t i = 0; i < config->n_devices; i++) {
+        for (size_t i = 0; setting->list == &list_roots && i < config->n_roots; i++)
+                put(rows, setting, config->roots[i]);
+        for (size_t i = 0; setting->list == &list_devices && i < config->n_devices; i++) {
                 const struct config_device *device = &config->devices[i];
                 const char *mark = device->optional ? "?" : "";
                 if (device->budget_percent != 0)
                         snprintf(text, sizeof(text), "%.200s%s=%u%%", device->name, mark, device->budget_percent);
                 else
                         snprintf(text, sizeof(text), "%.200s%s=%" PRIu64, device->name, mark, device->budget);
-                put(&rows, config->devices_origin, "devices", text, "device", NULL);
+                put(rows, setting, text);
         }
+        if (setting->list == &list_roots || setting->list == &list_devices)
+                return;
+        snprintf(text, sizeof(text), "%zu", setting_list_n(setting, config));
+        put(rows, setting, text);
+}
+
+static void put_value(struct rows *rows, const struct setting *setting)
+{
+        cleanup_free char *value = setting_text(setting, rows->config);
+        cleanup_free char *redacted = value != NULL ? redact_source_new(value) : NULL;
+        if (redacted == NULL)
+                return;
+        /* The name of a secret's location is none. */
+        bool is_secret = setting->secret && filled(value) != NULL && !secret_is_reference(value);
+        put(rows, setting, is_secret ? "(redacted)" : redacted);
+}
+
+size_t config_describe(const struct config *config, struct writer *writer)
+{
+        struct rows rows = {.config = config, .writer = writer};
         for (size_t i = 0; i < n_settings; i++) {
-                const struct setting *setting = &settings[i];
-                cleanup_free char *value = setting_text(setting, config);
-                cleanup_free char *redacted = value != NULL ? redact_source_new(value) : NULL;
-                if (redacted == NULL)
-                        continue;
-                /* The name of a secret's location is none. */
-                bool is_secret = setting_find_word(secrets, setting->key) >= 0 && filled(value) != NULL &&
-                                 !secret_is_reference(value);
-                put(&rows, config->origins[i], setting->key, is_secret ? "(redacted)" : redacted, setting->flag,
-                    setting->env);
+                if (settings[i].kind == SETTING_LIST)
+                        put_list(&rows, &settings[i]);
+                else if (settings[i].key != NULL)
+                        put_value(&rows, &settings[i]);
         }
-        put_count(&rows, "access.roles", config->access.n);
-        put_count(&rows, "preload", config->preload.n);
-        put_count(&rows, "http.allow_plain", config->http.n_allow_plain);
-        put_count(&rows, "http.hosts", config->http.n_hosts);
-        put_count(&rows, "s3.sources", config->n_s3_sources);
         return rows.n;
 }

@@ -4,63 +4,26 @@
 #include "daemon/base/log/log.h"
 #include "daemon/base/sys/systemd.h"
 #include "daemon/base/util.h"
-#include "daemon/config/document/document.h"
+#include "daemon/config/settings/setting.h"
 #include "daemon/serve/verbs/verbs.h"
 
 #include <string.h>
 
 /* ---- what cannot be applied ---- */
 
-static bool is_applied(const char *key)
+static bool is_applied(const struct setting *setting)
 {
-        return strncmp(key, "limits.", strlen("limits.")) == 0 || strcmp(key, "log.level") == 0;
-}
-
-static void add_key(char *text, size_t size, const char *key)
-{
-        format_append(text, size, "%s%s", text[0] != '\0' ? ", " : "", key);
-}
-
-static bool same_texts(char *const *a, size_t n_a, char *const *b, size_t n_b)
-{
-        bool same = n_a == n_b;
-        for (size_t i = 0; same && i < n_a; i++)
-                same = strcmp(a[i], b[i]) == 0;
-        return same;
-}
-
-static bool same_devices(const struct config *a, const struct config *b)
-{
-        bool same = a->n_devices == b->n_devices;
-        for (size_t i = 0; same && i < a->n_devices; i++) {
-                const struct config_device *x = &a->devices[i], *y = &b->devices[i];
-                same = strcmp(x->name, y->name) == 0 && x->budget == y->budget &&
-                       x->budget_percent == y->budget_percent && x->pages == y->pages && x->prefault == y->prefault &&
-                       x->handles == y->handles;
-        }
-        return same;
+        const char *key = setting->key ?: "";
+        return strncmp(key, "limits.", strlen("limits.")) == 0 || strcmp(key, "log.level") == 0 ||
+               setting->list == &list_rules || setting->list == &list_preload;
 }
 
 void reload_restart_keys(const struct config *running, const struct config *next, char *text, size_t size)
 {
-        const struct {
-                const char *key;
-                bool same;
-        } lists[] = {
-                {"roots", same_texts(running->roots, running->n_roots, next->roots, next->n_roots)},
-                {"devices", same_devices(running, next)},
-                {"http.allow_plain", same_texts(running->http.allow_plain, running->http.n_allow_plain,
-                                                next->http.allow_plain, next->http.n_allow_plain)},
-                {"http.hosts", http_same_hosts(running, next)},
-                {"s3.sources", s3_same_sources(running, next)},
-        };
         text[0] = '\0';
-        for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
-                if (!lists[i].same)
-                        add_key(text, size, lists[i].key);
         for (size_t i = 0; i < n_settings; i++)
-                if (!is_applied(settings[i].key) && !setting_equal(&settings[i], running, next))
-                        add_key(text, size, settings[i].key);
+                if (settings[i].key != NULL && !is_applied(&settings[i]) && !setting_equal(&settings[i], running, next))
+                        format_append(text, size, "%s%s", text[0] != '\0' ? ", " : "", settings[i].key);
 }
 
 /* ---- reading ---- */
@@ -90,7 +53,7 @@ static void apply(struct reload *r)
         char restart[1024];
         reload_restart_keys(r->config, &r->next, restart, sizeof(restart));
         for (size_t i = 0; i < n_settings; i++)
-                if (is_applied(settings[i].key))
+                if (is_applied(&settings[i]))
                         r->config->origins[i] = r->next.origins[i];
         r->config->limits = r->next.limits;
         r->config->log.level = r->next.log.level;

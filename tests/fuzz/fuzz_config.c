@@ -4,7 +4,7 @@
  * neither leaks.
  */
 #include "daemon/config/config.h"
-#include "daemon/config/document/document.h"
+#include "daemon/config/settings/setting.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -20,41 +20,24 @@ static void must_hold(bool condition)
 static void check_setting(const struct setting *setting, const struct config *config)
 {
         const void *field = (const char *)config + setting->offset;
-        uint64_t value = 0;
-        switch (setting->kind) {
-        case SETTING_PATH:
-                must_hold(config->socket == NULL || config->socket[0] == '/');
+        uint64_t value = 0, words = 0;
+        if (setting->kind == SETTING_TEXT || setting->kind == SETTING_LIST || setting->kind == SETTING_ACTION)
                 return;
-        case SETTING_ADDRESSING:
-                must_hold(*(const enum s3_addressing *)field <= S3_VIRTUAL);
-                return;
-        case SETTING_FILE:
-        case SETTING_FOLDER:
-        case SETTING_LISTEN:
-        case SETTING_BOOL:
-                return;
-        case SETTING_LOG_FORMAT:
-                must_hold(*(const enum log_format *)field <= LOG_FORMAT_JSON);
-                return;
-        case SETTING_LEVEL:
-                must_hold(config->log.level <= LOG_LEVEL_DEBUG);
-                return;
-        case SETTING_UNSIGNED:
-                value = *(const unsigned *)field;
-                break;
-        case SETTING_COUNT:
-        case SETTING_SIZE:
-        case SETTING_DURATION:
-                value = *(const uint64_t *)field;
-                break;
-        }
-        must_hold(value >= setting->min && value <= setting->max && value % setting->multiple == 0);
+        memcpy(&value, field, setting->size); /* little-endian */
+        while (setting->kind == SETTING_WORD && setting->words[words] != NULL)
+                words++;
+        if (setting->kind == SETTING_WORD)
+                must_hold(value < words);
+        else
+                must_hold(value >= setting->min && value <= setting->max &&
+                          (setting->multiple == 0 || value % setting->multiple == 0));
 }
 
 static void check_accepted(const struct config *config)
 {
         for (size_t i = 0; i < n_settings; i++)
                 check_setting(&settings[i], config);
+        must_hold(config->socket == NULL || config->socket[0] == '/');
         must_hold(config->n_roots <= SETTING_LIST_MAX && config->n_devices <= SETTING_LIST_MAX);
         must_hold(config->n_s3_sources <= SETTING_LIST_MAX);
         for (size_t i = 0; i < config->n_s3_sources; i++)

@@ -25,7 +25,6 @@ static void begin(void)
                 if (settings[i].env != NULL)
                         unsetenv(settings[i].env);
         unsetenv("RUNAI_STREAMER_BLOCK_BYTESIZE");
-        unsetenv("RUNAI_STREAMER_LOG_TO_STDERR");
 }
 
 static void end(void)

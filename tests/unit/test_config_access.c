@@ -3,7 +3,7 @@
  * `access` in the configuration: every key of a rule, and every error.
  */
 #include "daemon/config/config.h"
-#include "daemon/config/document/document.h"
+#include "daemon/config/settings/setting.h"
 
 #include "daemon/base/util.h"
 #include "tests/lib/suite.h"
@@ -122,7 +122,7 @@ static const struct {
         {RULE("role: load, users: 1, roots: [/srv/../etc]"), AT(".roots") "/srv/../etc: '..' is not allowed"},
         {RULE("role: load, users: 1, buckets: [bucket]"), AT(".buckets") "'bucket' is not the beginning of a URI"},
         {RULE("role: load, users: 1, buckets: ['://x']"), AT(".buckets") "'://x' is not the beginning of a URI"},
-        {RULE("role: load, users: 1, loads: 0"), AT(".loads") "'0' is not a number of 1 or more"},
+        {RULE("role: load, users: 1, loads: 0"), AT(".loads") "0 is less than 1"},
         {RULE("role: load, users: 1, bytes: 1GB"), AT(".bytes") "'1GB' is not a size"},
 };
 

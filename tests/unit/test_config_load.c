@@ -68,7 +68,7 @@ START_TEST(wrong_flags_are_named)
         assert_usage(LOAD(NEEDED, "--device", "cuda:x"),
                      "--device: 'cuda:x' is not a device (host, cuda:N, cuda:GPU-UUID, cuda:all, or cuda:all?)");
         assert_usage(LOAD(NEEDED, "--device", "host?"), "--device: 'host?' is not a device");
-        assert_usage(LOAD(NEEDED, "--device", "cuda:?"), "--device: 'cuda:' is not a device");
+        assert_usage(LOAD(NEEDED, "--device", "cuda:?"), "--device: 'cuda:?' is not a device");
         assert_usage(LOAD(NEEDED, "--device", "cuda:0", "--device", "cuda:0?"), "--device: cuda:0 is listed twice");
         assert_usage(LOAD(NEEDED, "--device", "host"), "--device: host is listed twice");
         assert_usage(LOAD(NEEDED, "--config", "/no/such/file"), "/no/such/file: No such file");
@@ -158,7 +158,7 @@ static const struct {
         {"RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING", "2", "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING: "},
         {"RUNAI_STREAMER_S3_REQUEST_TIMEOUT_MS", "99", "RUNAI_STREAMER_S3_REQUEST_TIMEOUT_MS: "},
         {"RUNAI_STREAMER_LOG_TO_STDERR", "1", NULL},
-        {"RUNAI_STREAMER_LOG_TO_STDERR", "maybe", "RUNAI_STREAMER_LOG_TO_STDERR: 'maybe' is not 0 or 1"},
+        {"RUNAI_STREAMER_LOG_TO_STDERR", "maybe", "RUNAI_STREAMER_LOG_TO_STDERR: 'maybe' is not true or false"},
 };
 
 START_TEST(a_wrong_variable_is_named)

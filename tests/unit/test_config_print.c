@@ -58,18 +58,6 @@ START_TEST(usage_lists_every_variable)
 }
 END_TEST
 
-START_TEST(every_setting_with_a_flag_is_in_the_table_of_flags)
-{
-        for (size_t i = 0; i < n_settings; i++) {
-                size_t k = 0;
-                while (settings[i].flag != NULL && k < n_flags && strcmp(flags[k].name, settings[i].flag) != 0)
-                        k++;
-                ck_assert_msg(k < n_flags && (settings[i].flag == NULL || flags[k].value != NULL), "%s",
-                              settings[i].flag);
-        }
-}
-END_TEST
-
 /* ---- completion ---- */
 
 #define ALL                                                                                                            \
@@ -125,9 +113,9 @@ END_TEST
 /* Every offered value is accepted. */
 START_TEST(every_offered_word_is_a_valid_value)
 {
-        for (size_t i = 0; i < n_flags; i++)
-                for (const char *const *word = flags[i].words; word != NULL && *word != NULL; word++) {
-                        char *flag = format_text("--%s=%s", flags[i].name, *word);
+        for (size_t i = 0; i < n_settings; i++)
+                for (const char *const *word = settings[i].words; settings[i].flag != NULL && word != NULL && *word != NULL; word++) {
+                        char *flag = format_text("--%s=%s", settings[i].flag, *word);
                         ck_assert_msg(LOAD("--root", "/", "--device", "cuda:7", flag) == 0, "%s", error.text);
                         config_deinit(&config);
                         free(flag);
@@ -142,7 +130,6 @@ int main(void)
         tcase_add_test(print, help_and_version_print_and_need_nothing);
         tcase_add_test(print, check_parses_the_configuration_and_starts_no_daemon);
         tcase_add_test(print, usage_lists_every_variable);
-        tcase_add_test(print, every_setting_with_a_flag_is_in_the_table_of_flags);
         TCase *complete = model_set_of("completion");
         LOOP(complete, completion_offers_the_permitted_values, completions);
         tcase_add_test(complete, every_offered_word_is_a_valid_value);

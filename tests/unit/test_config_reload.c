@@ -2,7 +2,6 @@
  *
  * Which configuration keys require a restart.
  */
-#include "daemon/config/document/document.h"
 #include "daemon/config/reload.h"
 
 #include "tests/lib/suite.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of settings with a single value. File, environment and flags write through it, so a value is checked alike
- * wherever it comes from. The lists of roots and devices are separate.
+ * The table of settings. It describes each one: its key in the file, its flag, its variable, its default and its help.
+ * From it follow the parsers of file, environment and flags, --help, the manual page streamerd(8), completion, the verb
+ * `config`, and what a reload compares. Entries of lists are described by tables of their own, in lists.c.
  */
 #ifndef DAEMON_CONFIG_SETTINGS_SETTING_H
 #define DAEMON_CONFIG_SETTINGS_SETTING_H
@@ -12,72 +13,89 @@
 #define SETTING_WHY 200
 
 enum setting_kind {
-        SETTING_PATH,
-        SETTING_FILE,
-        SETTING_ADDRESSING,
-        SETTING_FOLDER,
-        SETTING_BOOL,
-        SETTING_COUNT,
-        SETTING_UNSIGNED,
-        SETTING_SIZE,
-        SETTING_DURATION,
-        SETTING_LEVEL,
-        SETTING_LOG_FORMAT,
-        SETTING_LISTEN
+        SETTING_TEXT,     /* a char *, which set() checks */
+        SETTING_WORD,     /* one of `words`: a bool or an enum */
+        SETTING_NUMBER,   /* an unsigned integer of any width, as the next two */
+        SETTING_SIZE,     /* bytes */
+        SETTING_DURATION, /* nanoseconds */
+        SETTING_OWN,      /* set() reads it */
+        SETTING_LIST,     /* an array in struct config */
+        SETTING_ACTION,   /* a flag that is no setting */
 };
 
 struct setting {
-        const char *key;  /* "section.name", as in the file */
-        const char *flag; /* without "--"; NULL if none */
-        const char *env;  /* NULL if none */
+        const char *key; /* "section.name", as in the file, or the key in an entry of a list; NULL: not in the file */
         enum setting_kind kind;
-        size_t offset;    /* in struct config */
-        uint64_t initial; /* the default of a number */
-        uint64_t min, max, multiple;
+        size_t offset, size;         /* of the field, in struct config or in the entry */
+        const char *initial;         /* the default; NULL: none, or zero */
+        uint64_t min, max, multiple; /* of a number; multiple 0: of any */
+        const char *const *words;    /* by value, up to a NULL */
+        int (*set)(void *field, const char *text, char why[SETTING_WHY]); /* 0, or -1 with a phrase in why */
+        bool several; /* OWN: takes a list, too: then set() is called with NULL first */
+        bool secret;  /* not shown, unless it is the name of a location */
+        const struct setting_list *list;
+        /* flag: without "--". argument: in --help; DIR, FILE and PATH are completed to paths; NULL: takes none. */
+        const char *flag, *argument, *help;
+        const char *env, *env_note, *env_old; /* the variable; what --help adds; its older name */
+};
+#define SETTING_FIELD(type, name) .offset = offsetof(type, name), .size = sizeof(((type *)0)->name)
+
+struct setting_list {
+        const struct setting *fields; /* of an entry; a single one without a key: the entry is that value */
+        size_t n_fields, entry_size, max;
+        size_t n;          /* offset of the array's length in struct config; the array's is the setting's */
+        const char *takes; /* for messages, where an entry has neither form; NULL: keys */
+        size_t line;       /* offset of an unsigned in the entry, its line in the file; 0: none */
+        int (*set_word)(void *entry, const char *text, char why[SETTING_WHY]); /* an entry as one word; NULL */
+        /* A complete entry, the last of the array; `given`: a bit for each field. 0, or -1 with a phrase in why. */
+        int (*check)(struct config *config, void *entry, unsigned given, char why[SETTING_WHY]);
+        void (*deinit)(struct config *config); /* NULL: entries consist of texts and numbers */
 };
 
 extern const struct setting settings[];
 extern const size_t n_settings;
+extern const struct setting_list list_roots, list_devices, list_plain_hosts, list_hosts, list_s3_sources, list_preload,
+        list_rules;
+extern const char *const setting_bool_words[], *const setting_addressing_words[];
 
-void settings_init(struct config *config);   /* the defaults, into a zeroed one */
-void settings_deinit(struct config *config); /* frees the texts of the table */
+const struct setting *setting_find(const char *key); /* NULL: there is none */
+const struct setting *setting_find_flag(const char *name, size_t len);
 
-/* 0, or -1 with a phrase in why: what is wrong with the value. */
+/* Of the table: also stores where the value is from (config->origin). A value of a list is appended to it; the first of
+ * another origin clears it. */
 int setting_set(const struct setting *setting, struct config *config, const char *text, char why[SETTING_WHY]);
 
+/* ---- fields, in struct config or an entry ---- */
+
+void setting_init(const struct setting *setting, void *base); /* the default, of a zeroed field; no texts */
+void setting_deinit(const struct setting *setting, void *base);
+int setting_set_field(const struct setting *setting, void *base, const char *text, char why[SETTING_WHY]);
 /* The value as it would be written in the file; "" if it is not set. The caller's to free; NULL: no memory. */
-char *setting_text(const struct setting *setting, const struct config *config);
+char *setting_text(const struct setting *setting, const void *base);
+bool setting_equal(const struct setting *setting, const void *a, const void *b); /* OWN: by its bytes */
 
-bool setting_equal(const struct setting *setting, const struct config *a, const struct config *b);
+/* ---- lists ---- */
 
-/* Says it in why. -1. */
+size_t setting_list_n(const struct setting *setting, const struct config *config);
+void *setting_list_entry(const struct setting *setting, const struct config *config, size_t i);
+/* A new last entry with its defaults; NULL with a phrase in why. */
+void *setting_list_append(const struct setting *setting, struct config *config, char why[SETTING_WHY]);
+void setting_list_clear(const struct setting *setting, struct config *config);
+
+/* ---- for set() and check() ---- */
+
+/* A phrase in why. -1. */
 __attribute__((format(printf, 2, 3))) int setting_wrong(char why[SETTING_WHY], const char *format, ...);
-/* In place of what *field holds, if anything. */
+/* Replaces the text in *field. */
 int setting_copy(char **field, const char *text, char why[SETTING_WHY]);
 /* A copy of the text becomes the last of at most `max`, which messages call `what`. */
 int setting_append(char ***list, size_t *n, size_t max, const char *what, const char *text, char why[SETTING_WHY]);
-void setting_clear_texts(char ***list, size_t *n);
-/* The index of the text among the words, which end with NULL; -1: none. */
-int setting_find_word(const char *const *words, const char *text);
+
+/* Once all roots are known: a rule's must be below one of the daemon's. */
+int access_check_roots(const struct config *config, struct error *error);
 
 /* Sizes ("8GiB", "512MiB", "4096") and durations ("30s", "5m", "250ms"): 0 or -1 (syntax, overflow). */
 int config_parse_size(const char *text, uint64_t *bytes);
 int config_parse_duration(const char *text, uint64_t *ns);
-
-/* ---- lists ---- */
-
-int setting_add_root(struct config *config, const char *path, char why[SETTING_WHY]);
-
-/* "host", "host=8GiB", "host=90%". */
-int setting_add_device(struct config *config, const char *text, char why[SETTING_WHY]);
-/* Its parts, as words, each NULL where it is not given. */
-enum device_part { PART_DEVICE, PART_BUDGET, PART_PAGES, PART_PREFAULT, PART_HANDLES, DEVICE_PARTS };
-int setting_add_device_parts(struct config *config, const char *const parts[DEVICE_PARTS], char why[SETTING_WHY]);
-void setting_clear_devices(struct config *config);
-
-/* A bool: "true", "false". */
-int setting_parse_bool(void *field, const char *text, char why[SETTING_WHY]);
-/* An enum s3_addressing: "auto", "path", "virtual". */
-int setting_parse_addressing(void *field, const char *text, char why[SETTING_WHY]);
 
 #endif

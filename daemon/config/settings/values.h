@@ -40,8 +40,7 @@ enum config_origin { CONFIG_DEFAULT, CONFIG_FILE, CONFIG_ENVIRONMENT, CONFIG_FLA
 struct config {
         enum config_origin origin;                  /* of the values that are being set */
         unsigned char origins[CONFIG_SETTINGS_MAX]; /* enum config_origin, by index in `settings` (setting.h) */
-        enum config_origin roots_origin, devices_origin;
-        char *path; /* of the file that was read; NULL if none */
+        char *path;                                 /* of the file that was read; NULL if none */
         char *socket;
         char *state;           /* a folder; NULL: no state file */
         uint64_t exit_idle_ns; /* 0: the daemon does not exit by itself */
@@ -66,7 +65,7 @@ struct config {
         struct {
                 char *library;                 /* of the CUDA runtime; NULL: libcudart.so.13, .12 */
                 bool across_uids;              /* false: cuda-ipc handles of a model go to one user's processes */
-                bool trust_detach;             /* true: a client that says it has unmapped is believed */
+                bool trust_detach;             /* true: a detach proves that the client has unmapped */
                 uint64_t segment_size;         /* 4 GiB: where a new segment is begun; a multiple of 2 MiB */
                 uint64_t context_retention_ns; /* 60 s: of a context without a model */
                 bool context_at_start;         /* false: the first load creates it */
@@ -93,7 +92,7 @@ struct config {
                 size_t n_hosts;
         } http;
         struct {
-                char *listen; /* NULL or "": nowhere */
+                char *listen; /* NULL or "": none */
         } metrics;
         struct {
                 enum log_level level;

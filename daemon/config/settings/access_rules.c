@@ -3,7 +3,7 @@
  * The rules of `access.roles`. Names of users and groups are resolved here, once: the look-up may ask a directory
  * server, so it must not happen while a client waits.
  */
-#include "daemon/config/document/document.h"
+#include "daemon/config/settings/setting.h"
 
 #include "daemon/base/util.h"
 #include "daemon/source/source.h"
@@ -106,7 +106,7 @@ static int set_buckets(void *member, const char *value, char why[SETTING_WHY])
         return setting_append(&list->v, &list->n, SETTING_LIST_MAX, "of them", value, why);
 }
 
-/* ---- role and limits ---- */
+/* ---- rules ---- */
 
 static int set_role(void *member, const char *value, char why[SETTING_WHY])
 {
@@ -117,70 +117,45 @@ static int set_role(void *member, const char *value, char why[SETTING_WHY])
         return 0;
 }
 
-static int set_max(uint64_t *max, const char *what, const char *value, char why[SETTING_WHY])
-{
-        bool valid = config_parse_size(value, max) == 0 && *max > 0;
-        return valid ? 0 : setting_wrong(why, "'%.40s' is not a %s of 1 or more", value, what);
-}
-
-static int set_max_count(void *member, const char *value, char why[SETTING_WHY])
-{
-        return set_max(member, "number", value, why);
-}
-
-static int set_max_bytes(void *member, const char *value, char why[SETTING_WHY])
-{
-        return set_max(member, "size (bytes, or with KiB, MiB, GiB, TiB)", value, why);
-}
-
-#define FIELD(name) offsetof(struct role_rule, name)
-static const struct doc_field fields[] = {
-        {"role", set_role, FIELD(role), false},
-        {"users", set_users, FIELD(users), true},
-        {"groups", set_groups, FIELD(groups), true},
-        {"roots", set_roots, FIELD(roots), true},
-        {"buckets", set_buckets, FIELD(buckets), true},
-        {"connections", set_max_count, FIELD(max[QUOTA_CONNECTIONS]), false},
-        {"leases", set_max_count, FIELD(max[QUOTA_LEASES]), false},
-        {"loads", set_max_count, FIELD(max[QUOTA_LOADS]), false},
-        {"models", set_max_count, FIELD(max[QUOTA_MODELS]), false},
-        {"bytes", set_max_bytes, FIELD(max[QUOTA_BYTES]), false},
+#define F(name) SETTING_FIELD(struct role_rule, name)
+static const struct setting fields[] = {
+        {"role", SETTING_OWN, F(role), .set = set_role},
+        {"users", SETTING_OWN, F(users), .set = set_users, .several = true},
+        {"groups", SETTING_OWN, F(groups), .set = set_groups, .several = true},
+        {"roots", SETTING_OWN, F(roots), .set = set_roots, .several = true},
+        {"buckets", SETTING_OWN, F(buckets), .set = set_buckets, .several = true},
+        {"connections", SETTING_NUMBER, F(max[QUOTA_CONNECTIONS]), NULL, 1, UINT64_MAX},
+        {"leases", SETTING_NUMBER, F(max[QUOTA_LEASES]), NULL, 1, UINT64_MAX},
+        {"loads", SETTING_NUMBER, F(max[QUOTA_LOADS]), NULL, 1, UINT64_MAX},
+        {"models", SETTING_NUMBER, F(max[QUOTA_MODELS]), NULL, 1, UINT64_MAX},
+        {"bytes", SETTING_SIZE, F(max[QUOTA_BYTES]), NULL, 1, UINT64_MAX},
 };
 _Static_assert(ARRAY_SIZE(fields) == 5 + QUOTA_SLOT_COUNT, "a key for each quota");
 
-/* ---- the list ---- */
-
-static int check_rule(struct doc *doc, void *entry)
+static int check_rule(struct config *config, void *entry, unsigned given, char why[SETTING_WHY])
 {
-        struct role_rule *rule = entry;
-        rule->line = doc->entry_line;
+        const struct role_rule *rule = entry;
+        (void)config, (void)given;
         if (rule->role == ROLE_NONE)
-                return doc_fail(doc, "has no 'role'");
+                return setting_wrong(why, "has no 'role'");
         if (!rule->users.all && rule->users.n == 0 && !rule->groups.all && rule->groups.n == 0)
-                return doc_fail(doc, "names no user: it requires 'users' or 'groups'");
+                return setting_wrong(why, "names no user: it requires 'users' or 'groups'");
         return 0;
 }
 
-static const struct doc_list rules = {.key = "access.roles",
-                                      .fields = fields,
-                                      .n_fields = ARRAY_SIZE(fields),
-                                      .entry_size = sizeof(struct role_rule),
-                                      .max = SETTING_LIST_MAX,
-                                      .too_many = "too many rules",
-                                      .entries = offsetof(struct config, access.rules),
-                                      .n = offsetof(struct config, access.n),
-                                      .check = check_rule};
-
-int access_read_roles(struct doc *doc)
+static void deinit_rules(struct config *config)
 {
-        struct roles *roles = &doc->config->access;
-        roles->given = true;
-        free(roles->file);
-        roles->file = strdup(doc->name);
-        if (roles->file == NULL)
-                return doc_fail(doc, "no memory");
-        return doc_read_entries(doc, &rules);
+        roles_deinit(&config->access);
 }
+
+const struct setting_list list_rules = {fields,
+                                        ARRAY_SIZE(fields),
+                                        sizeof(struct role_rule),
+                                        SETTING_LIST_MAX,
+                                        offsetof(struct config, access.n),
+                                        .line = offsetof(struct role_rule, line),
+                                        .check = check_rule,
+                                        .deinit = deinit_rules};
 
 /* ---- with the rest of the settings ---- */
 
