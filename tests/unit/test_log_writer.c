@@ -5,7 +5,6 @@
 #include "tests/unit/log_fixture.h"
 
 #include "daemon/base/util.h"
-#include "tests/lib/kernel_counters.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -73,7 +72,7 @@ static void log_and_flush(void)
         log_info("a");
         log_flush();
         char *text = file_read(path, NULL);
-        ck_assert_str_eq(text, "<6>a\n<6>a (said 1 more time)\n");
+        ck_assert_str_eq(text, "<6>a\n<6>a (repeated 1 time)\n");
         free(text);
         log_stop();
 }
@@ -255,38 +254,6 @@ START_TEST(lines_refused_by_a_full_disk_are_counted_and_reported_later)
 }
 END_TEST
 
-/* By its name, which it has once it has written a line: a sanitizer may have threads here, too. */
-static bool a_thread_writes(void)
-{
-        unsigned asleep;
-        log_info("a line");
-        log_flush();
-        return process_threads_named(getpid(), "log", &asleep) > 0;
-}
-
-/* One that was joined may be listed for a moment more. */
-static bool no_thread_writes(void *arg)
-{
-        (void)arg;
-        return !a_thread_writes();
-}
-
-START_TEST(a_nonblocking_descriptor_needs_no_thread)
-{
-        int pipe_fds[2];
-        must(pipe2(pipe_fds, O_CLOEXEC));
-        turn_stderr_into(pipe_fds[1]);
-        set_output(LOG_FORMAT_PREFIX);
-        log_start();
-        ck_assert(!a_thread_writes());
-        log_stop();
-        start_on_file();
-        ck_assert(a_thread_writes());
-        log_stop();
-        ck_assert(eventually(no_thread_writes, NULL, 20000));
-}
-END_TEST
-
 START_TEST(another_process_may_make_the_open_file_nonblocking)
 {
         int pipe_fds[2], got = 0;
@@ -322,7 +289,6 @@ int main(void)
         tcase_add_test(waits, a_blocked_pipe_queues_a_bounded_number_of_lines_and_counts_the_rest);
         tcase_add_test(waits, exit_does_not_wait_for_ever_for_a_blocked_pipe);
         tcase_add_test(waits, lines_refused_by_a_full_disk_are_counted_and_reported_later);
-        tcase_add_test(waits, a_nonblocking_descriptor_needs_no_thread);
         tcase_add_test(waits, another_process_may_make_the_open_file_nonblocking);
         return suite_run();
 }

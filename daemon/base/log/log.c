@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A message is formatted, compared with the messages of the last seconds, and written in one non-blocking write, so
- * that lines of several threads do not mix and a stalled reader does not block the daemon. Where a write may block, as
- * to a file, a thread makes it between log_start() and log_stop(); before and after, the caller does. There are two
+ * A message is formatted, compared with the messages of the last seconds and queued; a thread writes it, since standard
+ * error or the journal may block. Before log_start() and after log_stop() callers write themselves. There are two
  * batches: callers fill one, and the thread writes the other without the lock. When it is written they are swapped.
  *
- * How it fails: a line that is not accepted is counted, and the count precedes the next line that is. Without a journal
- * its lines go to standard error. If standard error is closed all lines are lost. A line that does not fit into a batch
- * is not accepted. What the thread's descriptor refuses is counted with the rest of its batch, which would only fail
- * likewise. A descriptor that hangs keeps its batch and the thread: one more batch fills, and then lines are lost.
+ * How it fails: a line that does not fit into a batch is counted, and the count precedes the next line that does. What
+ * the output refuses is counted with the rest of its batch, which would only fail likewise. An output that hangs keeps
+ * its batch and the thread: one more batch fills, and then lines are lost. If the journal's socket does not exist,
+ * lines go to standard error.
  */
 #include "daemon/base/log/log.h"
 
@@ -17,16 +16,17 @@
 #include "daemon/base/util.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
+#include <sys/uio.h>
+
+#define SD_JOURNAL_SUPPRESS_LOCATION
+#include <systemd/sd-journal.h>
 
 #define TEXT_SIZE 2048
 #define JOURNAL_SOCKET "/run/systemd/journal/socket"
@@ -45,18 +45,13 @@ struct repeat {
 
 static struct batch {
         size_t len;
-        size_t notice_at;  /* of the line that reports lost ones, at most one a batch */
-        uint64_t reported; /* by that line; 0: there is none */
+        uint64_t dropped; /* lines that did not fit */
         char data[LOG_BATCH_MAX];
 } batches[2];
 
 static struct {
         pthread_mutex_t mutex;  /* detects that the caller holds it already (flush_before_abort) */
         enum log_format format; /* never AUTO */
-        int fd;                 /* STDERR_FILENO, or the same file opened again, non-blocking */
-        bool is_socket;
-        int journal; /* -1: not used */
-        struct sockaddr_un journal_address;
         struct repeat repeats[REPEAT_ROWS];
         uint64_t lost, lost_reported;
 
@@ -66,8 +61,6 @@ static struct {
         struct batch *filling;
 } out = {.mutex = PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP,
          .format = LOG_FORMAT_PLAIN,
-         .fd = STDERR_FILENO,
-         .journal = -1,
          .filled = PTHREAD_COND_INITIALIZER,
          .idle = PTHREAD_COND_INITIALIZER,
          .filling = batches};
@@ -96,39 +89,13 @@ static enum log_format choose(const struct log_output *output)
         return is_service && !isatty(STDERR_FILENO) ? LOG_FORMAT_PREFIX : LOG_FORMAT_PLAIN;
 }
 
-/* O_NONBLOCK belongs to the open file, which others share: the shell's terminal would change under
- * it. Pipes and terminals are opened again instead; for sockets it is a flag of each message. */
-static void open_stderr(void)
-{
-        struct stat st;
-        if (out.fd != STDERR_FILENO)
-                close(out.fd);
-        out.fd = STDERR_FILENO;
-        out.is_socket = false;
-        if (fstat(STDERR_FILENO, &st) < 0)
-                return;
-        out.is_socket = S_ISSOCK(st.st_mode);
-        if (!S_ISFIFO(st.st_mode) && !isatty(STDERR_FILENO))
-                return;
-        int fd = open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
-        if (fd >= 0)
-                out.fd = fd;
-}
-
 void log_set_output(const struct log_output *output)
 {
-        const char *path = output->journal != NULL ? output->journal : JOURNAL_SOCKET;
         pthread_mutex_lock(&out.mutex);
         require(!out.threaded);
         out.format = choose(output);
-        open_stderr();
-        close_p(&out.journal);
-        out.journal = -1;
-        out.journal_address = (struct sockaddr_un){.sun_family = AF_UNIX};
-        if (out.format == LOG_FORMAT_JOURNAL && strlen(path) < sizeof(out.journal_address.sun_path)) {
-                strcpy(out.journal_address.sun_path, path);
-                out.journal = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        }
+        if (out.format == LOG_FORMAT_JOURNAL && access(output->journal ?: JOURNAL_SOCKET, F_OK) < 0)
+                out.format = LOG_FORMAT_PREFIX;
         pthread_mutex_unlock(&out.mutex);
 }
 
@@ -143,63 +110,87 @@ void log_init(enum log_level level)
         log_set_output(&(struct log_output){.format = LOG_FORMAT_AUTO});
 }
 
-/* ---- writing; under the lock ---- */
+/* ---- writing ---- */
 
-/* False: the batch is full, or has a notice already. */
-static bool batch_put(const char *data, size_t len, uint64_t reported)
+/* Another process that shares the open file may have made it non-blocking. */
+static bool should_retry(void)
 {
-        struct batch *batch = out.filling;
-        if (len > LOG_BATCH_MAX - batch->len || (reported > 0 && batch->reported > 0))
-                return false;
-        if (reported > 0) {
-                batch->notice_at = batch->len;
-                batch->reported = reported;
+        struct pollfd poll_fd = {.fd = STDERR_FILENO, .events = POLLOUT};
+        if (errno == EAGAIN)
+                poll(&poll_fd, 1, -1);
+        return errno == EAGAIN || errno == EINTR;
+}
+
+/* Bytes written. Whole lines at a time, as many as a pipe takes without mixing them with what others write to it. */
+static size_t write_stderr(const char *data, size_t size)
+{
+        size_t done = 0;
+        while (done < size) {
+                size_t len = size - done;
+                if (len > PIPE_BUF) {
+                        const char *end = memrchr(data + done, '\n', PIPE_BUF);
+                        len = end != NULL ? (size_t)(end - data) - done + 1 : PIPE_BUF;
+                }
+                ssize_t n = write(STDERR_FILENO, data + done, len);
+                if (n > 0)
+                        done += (size_t)n;
+                else if (n == 0 || !should_retry())
+                        break;
         }
-        memcpy(batch->data + batch->len, data, len);
-        batch->len += len;
-        return true;
+        return done;
 }
 
-static bool write_stderr(const char *data, size_t len, uint64_t reported)
+/* Bytes sent. A message is lines of fields, and ends with NUL. */
+static size_t send_journal(char *data, size_t size)
 {
-        if (out.threaded)
-                return batch_put(data, len, reported);
-        if (out.is_socket)
-                return send(out.fd, data, len, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)len;
-        /* A pipe of another user cannot be opened again, only polled. */
-        struct pollfd poll_fd = {.fd = out.fd, .events = POLLOUT};
-        if (out.fd == STDERR_FILENO && poll(&poll_fd, 1, 0) != 1)
-                return false;
-        return write(out.fd, data, len) == (ssize_t)len;
-}
-
-/* `reported`: the number of lost lines that it reports. */
-static bool write_record(const struct log_record *record, uint64_t reported)
-{
-        char line[LOG_LINE_MAX];
-        if (out.format == LOG_FORMAT_JOURNAL && out.journal >= 0) {
-                const struct sockaddr *address = (const struct sockaddr *)&out.journal_address;
-                size_t len = log_line(line, LOG_FORMAT_JOURNAL, record);
-                ssize_t n = sendto(out.journal, line, len, MSG_NOSIGNAL, address, sizeof(out.journal_address));
-                /* Any other error: the journal is absent, and standard error takes the line. */
-                if (n >= 0 || errno == EAGAIN || errno == ENOBUFS)
-                        return n == (ssize_t)len;
+        size_t done = 0;
+        while (done < size) {
+                struct iovec fields[LOG_FIELDS_MAX];
+                char *line = data + done;
+                int n = 0;
+                for (char *end; *line != '\0' && n < LOG_FIELDS_MAX; line = end + 1) {
+                        end = strchr(line, '\n');
+                        fields[n++] = (struct iovec){line, (size_t)(end - line)};
+                }
+                if (sd_journal_sendv(fields, n) < 0)
+                        break;
+                done += strlen(data + done) + 1;
         }
-        enum log_format format = out.format == LOG_FORMAT_JOURNAL ? LOG_FORMAT_PREFIX : out.format;
-        return write_stderr(line, log_line(line, format, record), reported);
+        return done;
 }
+
+static size_t write_lines(char *data, size_t size)
+{
+        return out.format == LOG_FORMAT_JOURNAL ? send_journal(data, size) : write_stderr(data, size);
+}
+
+/* True if the output took it. */
+static bool write_notice(uint64_t lost)
+{
+        char text[80], line[LOG_LINE_MAX];
+        snprintf(text, sizeof(text), "log: %" PRIu64 " lines dropped: log output was blocked", lost);
+        size_t len = log_line(line, out.format, &(struct log_record){.level = LOG_LEVEL_WARN, .text = text});
+        return write_lines(line, len) == len;
+}
+
+/* ---- queueing; under the lock ---- */
 
 static void emit(const struct log_record *record)
 {
-        uint64_t unreported = out.lost - out.lost_reported;
-        if (unreported > 0) {
-                char text[80];
-                snprintf(text, sizeof(text), "log: %" PRIu64 " lines dropped: log output was blocked", unreported);
-                if (write_record(&(struct log_record){.level = LOG_LEVEL_WARN, .text = text}, unreported))
-                        out.lost_reported += unreported;
-        }
-        if (!write_record(record, 0))
+        char line[LOG_LINE_MAX];
+        size_t len = log_line(line, out.format, record);
+        struct batch *batch = out.filling;
+        if (!out.threaded) {
+                if (out.lost > out.lost_reported && write_notice(out.lost - out.lost_reported))
+                        out.lost_reported = out.lost;
+                out.lost += write_lines(line, len) != len;
+        } else if (len > LOG_BATCH_MAX - batch->len) {
                 out.lost++;
+                batch->dropped++;
+        } else {
+                memcpy(batch->data + batch->len, line, len);
+                batch->len += len;
+        }
 }
 
 /* The thread is woken when the lock is free. */
@@ -217,7 +208,7 @@ static void end_repeat(struct repeat *row)
 {
         char text[REPEAT_TEXT + 64];
         if (row->count > 0) {
-                snprintf(text, sizeof(text), "%s (said %" PRIu64 " more time%s)", row->text, row->count,
+                snprintf(text, sizeof(text), "%s (repeated %" PRIu64 " time%s)", row->text, row->count,
                          row->count == 1 ? "" : "s");
                 emit(&(struct log_record){.level = row->level, .text = text});
         }
@@ -231,7 +222,7 @@ static void end_repeats(uint64_t now)
                         end_repeat(&out.repeats[i]);
 }
 
-/* True if it was said already: then it is counted. Long messages are never held to be the same. */
+/* True if it was logged already: then it is counted. Long messages count as different. */
 static bool repeats(enum log_level level, const char *text, uint64_t now)
 {
         struct repeat *oldest = &out.repeats[0];
@@ -270,54 +261,23 @@ uint64_t log_lost(void)
 
 /* ---- the thread ---- */
 
-/* Another process that shares the open file may have made it non-blocking. */
-static bool should_retry(int fd)
-{
-        struct pollfd poll_fd = {.fd = fd, .events = POLLOUT};
-        if (errno == EAGAIN)
-                poll(&poll_fd, 1, -1);
-        return errno == EAGAIN || errno == EINTR;
-}
-
-/* Bytes written. Whole lines at a time, as many as a pipe takes without mixing them with what others write to it. */
-static size_t batch_write(int fd, const struct batch *batch)
-{
-        size_t done = 0;
-        while (done < batch->len) {
-                const char *data = batch->data + done;
-                size_t len = batch->len - done;
-                if (len > PIPE_BUF) {
-                        const char *end = memrchr(data, '\n', PIPE_BUF);
-                        len = end != NULL ? (size_t)(end - data) + 1 : PIPE_BUF;
-                }
-                ssize_t n = write(fd, data, len);
-                if (n > 0)
-                        done += (size_t)n;
-                else if (n == 0 || !should_retry(fd))
-                        break;
-        }
-        return done;
-}
-
 /* Begins and ends with the lock. */
 static void write_filled(void)
 {
         struct batch *batch = out.filling;
+        uint64_t unreported = out.lost - out.lost_reported - batch->dropped; /* of earlier batches */
         out.filling = batch == &batches[0] ? &batches[1] : &batches[0];
         out.writing = true;
         pthread_mutex_unlock(&out.mutex);
-        size_t done = batch_write(out.fd, batch);
+        bool reported = unreported == 0 || write_notice(unreported);
+        size_t done = write_lines(batch->data, batch->len);
         pthread_mutex_lock(&out.mutex);
         out.writing = false;
+        out.lost_reported += reported ? unreported : 0;
         for (size_t i = done; i < batch->len; i++)
-                out.lost += batch->data[i] == '\n';
-        /* A notice is not counted as a lost line: its count is reported again. */
-        if (batch->reported > 0 && batch->notice_at >= done) {
-                out.lost--;
-                out.lost_reported -= batch->reported;
-        }
+                out.lost += batch->data[i] == (out.format == LOG_FORMAT_JOURNAL ? '\0' : '\n');
         batch->len = 0;
-        batch->reported = 0;
+        batch->dropped = 0;
 }
 
 static void *log_thread(void *arg)
@@ -385,8 +345,7 @@ void log_start(void)
         bool failed = false;
         invariant_broken_hook = flush_before_abort;
         pthread_mutex_lock(&out.mutex);
-        /* A socket, or a file that was opened again, never blocks. */
-        if (!out.is_socket && out.fd == STDERR_FILENO && !out.threaded) {
+        if (!out.threaded) {
                 /* A page that is touched for the first time is waited for, on a busy host for long. */
                 memset(batches, 0, sizeof(batches));
                 out.ending = false;
@@ -395,7 +354,7 @@ void log_start(void)
         }
         pthread_mutex_unlock(&out.mutex);
         if (failed)
-                log_warn("log: no thread to write it with: the daemon may wait for its log's disk");
+                log_warn("log: no thread could be started: the daemon may wait for its log");
 }
 
 /* ---- logging ---- */

@@ -6,9 +6,9 @@
  *
  *   log_event(LOG_LEVEL_INFO, LOG_MODEL_READY, LOG_FIELDS(LOG_TEXT("model", name)), "%s: ready", name);
  *
- * Never a secret, never a raw control byte. Logging does not block: what standard error or the journal does not accept
- * at once is lost, and the number of lost lines is logged later. Files, where writing may block, are written by a
- * thread from log_start() on. A message that repeats within some seconds is counted instead of written.
+ * Never a secret, never a raw control byte. From log_start() on a thread writes, and logging does not block: lines that
+ * find its queue full are lost, and their number is logged later. A message that repeats within some seconds is counted
+ * instead of written.
  */
 #ifndef DAEMON_BASE_LOG_LOG_H
 #define DAEMON_BASE_LOG_LOG_H
@@ -17,20 +17,20 @@
 
 #include <stdbool.h>
 
-#define LOG_BATCH_MAX ((size_t)128 << 10) /* bytes of lines that wait for the thread */
+#define LOG_BATCH_MAX ((size_t)128 << 10) /* bytes of lines that wait for the thread, and again of those it writes */
 
 struct log_output {
         enum log_format format;
-        bool to_stderr;      /* AUTO takes standard error even where that is the journal's stream */
-        const char *journal; /* its socket; NULL: the system's */
+        bool to_stderr;      /* AUTO chooses standard error even if that is the journal's stream */
+        const char *journal; /* the file whose absence means that there is no journal; NULL: the system's socket */
 };
 
-/* Sets the level, and looks at what standard error is; the output is then AUTO's. May be called again. */
+/* Sets the level, and the output as AUTO does. May be called again. */
 void log_init(enum log_level level);
 void log_set_level(enum log_level level);             /* from any thread; the output stays */
 void log_set_output(const struct log_output *output); /* not between log_start() and log_stop() */
 
-/* Where writing may wait a thread does it from here on, up to log_stop(). */
+/* A thread writes from here on, up to log_stop(). */
 void log_start(void);
 /* Waits for that thread, 2 s at the most, and logs what was counted; after log_stop() callers write themselves. */
 void log_flush(void);

@@ -8,7 +8,6 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <string.h>
-#include <strings.h>
 
 #define FIELD_TEXT 1100 /* a model's name fits */
 /* The text's share of a line: the rest is for fields, and quoting may double it. */
@@ -29,36 +28,16 @@ static const char *const ids[] = {[LOG_NO_ID] = "",
 #undef X
 };
 
-/* ---- words ---- */
-
-static int find_word(const char *const *words, const char *word)
-{
-        for (int i = 0; words[i] != NULL; i++)
-                if (strcasecmp(word, words[i]) == 0)
-                        return i;
-        return -1;
-}
-
-int log_level_parse(const char *word)
-{
-        return find_word(log_levels, strcasecmp(word, "warning") == 0 ? "warn" : word);
-}
-
-int log_format_parse(const char *word)
-{
-        return find_word(log_formats, word);
-}
-
 /* ---- pieces ---- */
 
 __attribute__((format(printf, 2, 3))) static void put(struct line *line, const char *format, ...)
 {
-        size_t room = LOG_LINE_MAX - line->len;
+        size_t capacity = LOG_LINE_MAX - line->len;
         va_list args;
         va_start(args, format);
-        int n = vsnprintf(line->data + line->len, room, format, args);
+        int n = vsnprintf(line->data + line->len, capacity, format, args);
         va_end(args);
-        require(n >= 0 && (size_t)n < room); /* callers check the space */
+        require(n >= 0 && (size_t)n < capacity); /* callers check it */
         line->len += (size_t)n;
 }
 
@@ -141,6 +120,7 @@ size_t log_line(char out[LOG_LINE_MAX], enum log_format format, const struct log
                 if (record->message != LOG_NO_ID)
                         put(&line, "MESSAGE_ID=%s\n", ids[record->message]);
                 put_fields(&line, record->fields, format);
+                out[line.len++] = '\0';
                 break;
         case LOG_FORMAT_PREFIX:
                 put(&line, "<%d>%s\n", priority, record->text);

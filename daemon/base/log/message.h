@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #define LOG_LINE_MAX 4096 /* PIPE_BUF */
+#define LOG_FIELDS_MAX 24 /* of a message, its text, priority, identifier and MESSAGE_ID included */
 
 enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG };
 enum log_format { LOG_FORMAT_AUTO, LOG_FORMAT_PLAIN, LOG_FORMAT_PREFIX, LOG_FORMAT_JOURNAL, LOG_FORMAT_JSON };
@@ -51,11 +52,9 @@ struct log_record {
 };
 
 /* Bytes of the line, its end included: at most LOG_LINE_MAX, which a pipe takes whole. Long texts are truncated, and
- * fields that do not fit are left out. JOURNAL is a datagram of the journal's native protocol. */
+ * fields that do not fit are left out. JOURNAL is a line NAME=VALUE for each field, and a NUL. */
 size_t log_line(char out[LOG_LINE_MAX], enum log_format format, const struct log_record *record);
 
-int log_level_parse(const char *word);                       /* error|warn|warning|info|debug, any case; -1 if none */
-int log_format_parse(const char *word);                      /* auto|plain|prefix|journal|json, any case; -1 if none */
 extern const char *const log_levels[], *const log_formats[]; /* names by value; NULL ends them */
 
 #endif
