@@ -22,13 +22,17 @@ static void fuzz_ini(const uint8_t *data, size_t size)
 {
         struct aws_ini ini;
         struct error error = {0};
-        if (aws_ini_init_consume(&ini, copy_of(data, size), size, "fuzz", &error) == 0) {
+        struct text text;
+        holds(text_new(&text, size, "fuzz", &error) == 0);
+        if (size > 0)
+                memcpy(text.data, data, size);
+        if (aws_ini_init_consume(&ini, text, "fuzz", &error) == 0) {
                 for (size_t i = 0; i < ini.n; i++)
                         holds(ini.entries[i].section != NULL && ini.entries[i].key[0] != '\0' &&
                               aws_ini_has(&ini, ini.entries[i].section));
                 aws_ini_deinit(&ini);
         } else {
-                holds(error.code < 0 && ini.text == NULL);
+                holds(error.code < 0 && ini.text.data == NULL);
         }
 }
 

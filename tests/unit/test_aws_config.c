@@ -18,9 +18,10 @@ static struct error error;
 static int parse(const char *text)
 {
         size_t size = strlen(text);
-        char *copy = must_alloc(size + 1);
-        memcpy(copy, text, size);
-        return aws_ini_init_consume(&ini, copy, size, "FILE", &error);
+        struct text copy;
+        ck_assert_int_eq(text_new(&copy, size, "FILE", &error), 0);
+        memcpy(copy.data, text, size);
+        return aws_ini_init_consume(&ini, copy, "FILE", &error);
 }
 
 static const char *get(const char *section, const char *key)
@@ -79,7 +80,7 @@ START_TEST(the_error_of_a_bad_line_has_its_number_and_no_quote)
 {
         ck_assert_int_eq(parse(bad_lines[_i].text), STREAMER_EFAILED);
         ck_assert_str_eq(error.text, bad_lines[_i].why);
-        ck_assert_ptr_null(ini.text);
+        ck_assert_ptr_null(ini.text.data);
 }
 END_TEST
 

@@ -3,6 +3,9 @@
  * Lines of "[section]", "key = value" and, indented below a key without a value, the keys nested in it. Section names
  * lose quotes and superfluous blanks; keys are lower case; the last of duplicates counts. Comments are lines that begin
  * with '#' or ';', and what follows a blank and one of these in a value.
+ *
+ * Not libinih's parser: as distributions build it, it truncates lines at 200 bytes, which session tokens exceed, and
+ * names of sections at 50; and unlike AWS's tools it separates keys by ':' and retains comments that begin with '#'.
  */
 #include "daemon/source/aws/aws_config.h"
 
@@ -12,9 +15,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <openssl/crypto.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #define FILE_MAX MiB
 #define BLANK " \t"
@@ -100,14 +101,13 @@ static int parse_entry(struct parser *p, char *line, bool indented, struct error
 
 /* ---- one file ---- */
 
-int aws_ini_init_consume(struct aws_ini *ini, char *text, size_t size, const char *name, struct error *error)
+int aws_ini_init_consume(struct aws_ini *ini, struct text text, const char *name, struct error *error)
 {
         static const char bom[] = "\xef\xbb\xbf";
         struct parser p = {.ini = ini, .name = name};
-        *ini = (struct aws_ini){.text = text, .size = size};
-        text[size] = '\0';
-        int r = strlen(text) == size ? 0 : error_set(error, STREAMER_EFAILED, "a NUL byte (%s)", name);
-        char *line = strncmp(text, bom, 3) == 0 ? text + 3 : text;
+        *ini = (struct aws_ini){.text = text};
+        int r = strlen(text.data) == text.size ? 0 : error_set(error, STREAMER_EFAILED, "a NUL byte (%s)", name);
+        char *line = strncmp(text.data, bom, 3) == 0 ? text.data + 3 : text.data;
         while (r == 0 && line != NULL) {
                 char *end = strchr(line, '\n');
                 if (end != NULL)
@@ -127,33 +127,22 @@ int aws_ini_init_consume(struct aws_ini *ini, char *text, size_t size, const cha
 
 int aws_ini_read(struct aws_ini *ini, const char *path, struct error *error)
 {
-        struct stat st;
+        struct text text;
         cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-        *ini = (struct aws_ini){.text = NULL};
+        *ini = (struct aws_ini){.n = 0};
         if (fd < 0 && (errno == ENOENT || errno == ENOTDIR))
                 return 0;
         if (fd < 0)
                 return error_errno(error, errno == EACCES ? STREAMER_EPERM : STREAMER_EFAILED, errno, "%s", path);
-        if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
-                return error_set(error, STREAMER_EFAILED, "not a regular file (%s)", path);
-        if ((uint64_t)st.st_size > FILE_MAX)
-                return error_set(error, STREAMER_EFAILED, "larger than 1 MiB (%s)", path);
-        size_t size = (size_t)st.st_size, have = 0;
-        char *text = malloc(size + 1);
-        if (text == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
-        for (ssize_t n; have < size && (n = read(fd, text + have, size - have)) > 0;)
-                have += (size_t)n;
-        return aws_ini_init_consume(ini, text, have, path, error);
+        int r = text_read_fd(&text, fd, FILE_MAX, path, error);
+        return r < 0 ? r : aws_ini_init_consume(ini, text, path, error);
 }
 
 void aws_ini_deinit(struct aws_ini *ini)
 {
-        if (ini->text != NULL)
-                OPENSSL_cleanse(ini->text, ini->size);
-        free(ini->text);
+        text_deinit(&ini->text);
         free(ini->entries);
-        *ini = (struct aws_ini){.text = NULL};
+        *ini = (struct aws_ini){.n = 0};
 }
 
 const char *aws_ini_get(const struct aws_ini *ini, const char *section, const char *key)
@@ -190,7 +179,7 @@ const char *aws_env(const char *name)
 static int read_file(struct aws_ini *ini, const char *variable, const char *below_home, struct error *error)
 {
         const char *named = aws_env(variable), *home = aws_env("HOME");
-        *ini = (struct aws_ini){.text = NULL};
+        *ini = (struct aws_ini){.n = 0};
         bool tilde = named == NULL || strncmp(named, "~/", 2) == 0;
         if (tilde && home == NULL)
                 return 0;
@@ -201,7 +190,7 @@ static int read_file(struct aws_ini *ini, const char *variable, const char *belo
         int r = aws_ini_read(ini, path, error);
         if (r != STREAMER_EPERM || named != NULL)
                 return r;
-        log_debug("%s: taken for absent", error->text);
+        log_debug("%s: treated as absent", error->text);
         return 0;
 }
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The files that AWS tools share: ~/.aws/config ([default], [profile NAME], [services NAME]) and ~/.aws/credentials
- * ([NAME]). They hold secrets: errors do not quote them, and their memory is wiped.
+ * ([NAME]). They hold secrets: errors do not quote them.
  */
 #ifndef DAEMON_SOURCE_AWS_AWS_CONFIG_H
 #define DAEMON_SOURCE_AWS_AWS_CONFIG_H
 
-#include "daemon/base/error.h"
+#include "daemon/base/text/text.h"
 
 #include <stdbool.h>
 
@@ -18,14 +18,13 @@ struct aws_ini_entry {
 };
 
 struct aws_ini {
-        char *text;
-        size_t size;
+        struct text text;
         struct aws_ini_entry *entries;
         size_t n;
 };
 
-/* Takes the text over (malloc'd, with room for a NUL), also on failure. `name` is for messages. */
-int aws_ini_init_consume(struct aws_ini *ini, char *text, size_t size, const char *name, struct error *error);
+/* Owns the text, also on failure. `name` is for messages. */
+int aws_ini_init_consume(struct aws_ini *ini, struct text text, const char *name, struct error *error);
 /* A missing file counts as empty. STREAMER_EPERM: it may not be read. */
 int aws_ini_read(struct aws_ini *ini, const char *path, struct error *error);
 void aws_ini_deinit(struct aws_ini *ini); /* accepts a zeroed one */

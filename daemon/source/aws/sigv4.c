@@ -6,6 +6,9 @@
  *   string to sign     time, scope (date/region/service), digest of the canonical request
  *   key                HMAC chain over the scope's parts, begun with the secret
  *
+ * Ours, and not libcurl's (CURLOPT_AWS_SIGV4): the headers that libcurl signs, and how it encodes and sorts a query,
+ * differ between its releases from 7.81 to 8.19, all of which distributions have.
+ *
  * S3 differs from other services in that its paths are encoded once and never normalised: a key may
  * hold "//", "." and "..".
  */
@@ -35,7 +38,7 @@ static int compare_param(const void *a, const void *b)
         return names != 0 ? names : strcmp(x->value, y->value);
 }
 
-/* A value may be a secret (a token for STS): it is written to its place at once, and nowhere else. Names are
+/* A value may be a secret (a token for STS): it is written to its place at once, without a copy. Names are
  * the service's own words, which need no encoding and whose order it does not change. */
 char *aws_query(struct aws_param *params, size_t n)
 {
@@ -183,7 +186,7 @@ int aws_sign(struct http_headers *headers, const struct aws_sign_request *reques
         if (value == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory for a signature");
         int r = http_headers_add(headers, "Authorization", value, error);
-        /* The first three are headers of the request, whoever signs it. */
+        /* The first three are headers of the request itself. */
         for (size_t i = 3; r == 0 && i < SIGNED_HEADERS; i++)
                 if (s.headers[i].value != NULL)
                         r = http_headers_add(headers, s.headers[i].name, s.headers[i].value, error);
