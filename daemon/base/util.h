@@ -112,7 +112,7 @@ __attribute__((format(printf, 1, 2))) static inline char *format_new(const char 
         return n >= 0 ? text : NULL;
 }
 
-/* As snprintf(), behind the text; what does not fit is cut. */
+/* Appends to the text as snprintf() does; the result is truncated to size. */
 __attribute__((format(printf, 3, 4))) static inline void format_append(char *text, size_t size, const char *format, ...)
 {
         size_t len = strlen(text);

@@ -86,7 +86,7 @@ int sums_apply(struct text *text, const char *shown, struct object *objects, siz
         char *line = text->data, *end = text->data + text->size;
         while (line < end) {
                 char *stop = memchr(line, '\n', (size_t)(end - line)) ?: end;
-                *stop = '\0'; /* the text has room for one more byte */
+                *stop = '\0'; /* the text has space for one more byte */
                 sums.line++;
                 int r = parse_line(&sums, line, (size_t)(stop - line), error);
                 if (r < 0)

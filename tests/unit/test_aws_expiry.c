@@ -31,7 +31,7 @@ START_TEST(expired_keys_are_an_error_and_refreshed_after_a_pause)
         life = -10;
         set_container();
         for (int i = 0; i < 100; i++)
-                assert_fails(STREAMER_EFAILED, "expired when they came: is this machine's clock right? (container");
+                assert_fails(STREAMER_EFAILED, "expired on receipt: is this machine's clock right? (container");
         ck_assert_uint_le(service.requests, 2 + (clock_ns() - began) / 1000000000);
 }
 END_TEST

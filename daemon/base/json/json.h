@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * JSON pulled from a text, in one pass and in place: no tree, no copy. Strings are unescaped where
- * they stand and end with a NUL where their closing quote was.
+ * JSON pulled from a text, in one pass and in place: no tree, no copy. Strings are unescaped in
+ * place, and a NUL replaces their closing quote.
  *
  * Strict: RFC 8259 with duplicate keys refused, UTF-8 without surrogates, one value and white space.
- * The first fault is kept; after it every function answers false.
+ * The first fault is stored; after it every function returns false.
  *
  *   if (json_open(j, '{'))
  *           for (n = 0; json_member(j, &n, &key);)
@@ -20,8 +20,7 @@
 #define JSON_DEPTH 128   /* levels of a value that is skipped */
 #define JSON_FIELDS 4096 /* keys of an object that is skipped, or of which fields are */
 
-/* What can be wrong with a text. A caller that refuses something for reasons of its own numbers these from
- * JSON_FAULTS on. */
+/* The faults of a text. A caller numbers its own from JSON_FAULTS on. */
 enum json_fault {
         JSON_OK,
         JSON_SYNTAX, /* trailing bytes, too */
@@ -56,7 +55,7 @@ struct json {
 void json_init(struct json *j, char *text, size_t size);
 void json_deinit(struct json *j);
 
-/* Notes the fault unless there is one; always false. */
+/* Stores the first fault; always false. */
 bool json_fail(struct json *j, int fault, size_t at, const char *format, ...) __attribute__((format(printf, 4, 5)));
 
 /* The text at this place violates the grammar; always false. */

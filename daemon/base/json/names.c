@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The set: open addressing over (hash, number) pairs of eight bytes, at most three quarters full. The
- * hash is keyed with random bytes of this process, or a header could be made of names that all meet
- * in one slot. Only the time depends on them, never an answer.
+ * hash is keyed with random bytes of this process, or a header could be made of names that all map
+ * to one slot. Only the time depends on them, never an answer.
  */
 #include "daemon/base/json/names.h"
 
@@ -15,9 +15,9 @@
 
 void name_quote(char quoted[NAME_QUOTE], struct name name)
 {
-        const size_t room = NAME_QUOTE - sizeof("\\xNN...");
+        const size_t capacity = NAME_QUOTE - sizeof("\\xNN...");
         size_t i = 0, at = 0;
-        for (; i < name.len && at < room; i++) {
+        for (; i < name.len && at < capacity; i++) {
                 unsigned char c = (unsigned char)name.s[i];
                 if (c < 0x20 || c == 0x7f)
                         at += (size_t)sprintf(quoted + at, "\\x%02x", c);
@@ -82,7 +82,7 @@ bool nameset_begin(struct nameset *set, size_t n)
                 return false;
         memset(set->slots.p, 0, capacity * sizeof(struct slot));
         set->mask = capacity - 1;
-        /* Early at boot there may be no random bytes yet: where we lie is a secret too. */
+        /* Early at boot there may be no random bytes yet: the addresses are secret, too. */
         if (set->key[0] == 0 && getrandom(set->key, sizeof(set->key), GRND_NONBLOCK) < 0)
                 set->key[0] = (uintptr_t)set ^ (uintptr_t)set->slots.p << 16;
         return true;

@@ -2,8 +2,8 @@
  *
  * Many names at once: finding those that occur twice, finding one, and putting all in byte order.
  *
- * Names stay where they are; both tools work on their numbers and ask the owner for name i. The
- * names are a stranger's, so no choice of them may make either slow.
+ * Names are not copied: both work on their numbers, and a function of the owner returns name i. The
+ * names are untrusted, so no choice of them may make either slow.
  */
 #ifndef DAEMON_BASE_JSON_NAMES_H
 #define DAEMON_BASE_JSON_NAMES_H

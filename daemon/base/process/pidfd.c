@@ -53,7 +53,7 @@ int pidfd_of_client(int socket, pid_t pid, uint64_t since, uint64_t *began)
         cleanup_close int fd = (int)syscall(SYS_pidfd_open, pid, 0);
         if (fd < 0 && (errno == ENOSYS || errno == EPERM))
                 return look_at(pid, since, errno, began);
-        /* Looked at after the descriptor is there: the number cannot be given on from here. */
+        /* Read after the descriptor was opened: from then on the number is not reused. */
         if (fd >= 0 && !(pid_stat_read(&stat, pid) && pid_stat_began_by(&stat, since))) {
                 errno = ESRCH;
                 return -1;

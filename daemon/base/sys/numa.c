@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/syscall.h>
 
-/* ---- what the machine says ---- */
+/* ---- the machine ---- */
 
 bool numa_parse_list(const char *text, cpu_set_t *set, unsigned size)
 {
@@ -99,7 +99,7 @@ char *numa_text(const struct numa_choice *choice, char *text, size_t size)
         return text;
 }
 
-/* ---- keeping to it ---- */
+/* ---- placement ---- */
 
 bool numa_place_memory(int node, void *base, uint64_t bytes)
 {

@@ -3,7 +3,7 @@
  * Placement of host memory and threads on machines of several NUMA nodes: near the devices that copies go to.
  *
  *   devices' nodes    choice
- *   one               memory is preferred there, threads run on its processors
+ *   one               memory is preferred on it, threads run on its processors
  *   several           memory is split evenly among these nodes, and so are threads
  *   none known        the kernel's own choice, as on a machine of one node
  *
@@ -38,7 +38,7 @@ int numa_of_pci(const char *id);
 /* `nodes`: of the devices, -1 where unknown. */
 struct numa_choice numa_choose(uint64_t online, const int *nodes, size_t n);
 
-/* The node of part i of n equal ones, neighbours together; NUMA_ANYWHERE where there is no choice. */
+/* The node of part i of n equal ones, neighbours together; NUMA_ANYWHERE without a choice. */
 int numa_of_part(const struct numa_choice *choice, unsigned i, unsigned n);
 
 /* "node 1", "nodes 0,1, split", or "". Returns text. */

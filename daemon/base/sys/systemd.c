@@ -121,7 +121,7 @@ bool fdstore_possible(void)
 
 /* ---- its messages ---- */
 
-/* Both answer 1 when the message was sent, 0 where there is no service manager. */
+/* Both return 1 when the message was sent, 0 without a service manager. */
 static int sent(int r)
 {
         return r > 0 ? 0 : r == 0 ? -ENOTCONN : r;
@@ -140,7 +140,7 @@ int fdstore_add(const char *name, int fd)
 
 int fdstore_remove(const char *name)
 {
-        char text[300]; /* whatever was found there */
+        char text[300]; /* a stored name may be longer than ours */
         snprintf(text, sizeof(text), "FDSTOREREMOVE=1\nFDNAME=%s", name);
         return sent(sd_notify(0, text));
 }

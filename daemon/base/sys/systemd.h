@@ -14,7 +14,7 @@
 
 /* ---- notifications; they never block ---- */
 
-bool notify_manager(void);   /* is there one? */
+bool notify_manager(void);   /* true: a manager exists */
 bool notify_ready(void);     /* the socket answers; false where it was not sent, though there is a manager */
 void notify_reloading(void); /* the settings are read again; notify_ready() ends it */
 void notify_stopping(void);  /* no new work is taken */
@@ -39,16 +39,15 @@ void notify_alive(void);
 #define FDSTORE_NAME_MAX 16                                /* with what ends it */
 #define FDSTORE_NAMES ((131072u - 512) / FDSTORE_NAME_MAX) /* besides the sockets' names */
 
-/* How many descriptors the manager keeps for this service: what it says itself ($FDSTORE, from
- * systemd 254 on; before that its bus is asked, which takes a moment), FDSTORE_NAMES at the most. 0: none, or it
- * cannot be known. */
+/* The number of descriptors that the manager stores for this service: from $FDSTORE (systemd 254), else from its bus,
+ * which takes a moment; at most FDSTORE_NAMES. 0: none, or unknown. */
 uint64_t fdstore_max(void);
 
 /* A service manager has started this process that may have a store for it. */
 bool fdstore_possible(void);
 
 /* 0 or a negative errno. Descriptors are borrowed. One name, one descriptor: the order within a name
- * is not kept. -ENAMETOOLONG: see FDSTORE_NAME_MAX. */
+ * is lost. -ENAMETOOLONG: see FDSTORE_NAME_MAX. */
 int fdstore_add(const char *name, int fd);
 int fdstore_remove(const char *name); /* all of that name */
 
@@ -76,7 +75,7 @@ int listen_fds_init(struct listen_fds *listen_fds, struct error *error);
 void listen_fds_deinit(struct listen_fds *listen_fds);
 
 /* The listening Unix stream socket, the caller's from now on; -1 if none was passed. More than one
- * is STREAMER_EINVAL: the daemon has one door. */
+ * is STREAMER_EINVAL: the daemon has one socket. */
 int listen_fds_take_listener(struct listen_fds *listen_fds, int *fd, struct error *error);
 
 /* Takes the next one whose name begins with `prefix`: the caller owns it; *name is valid until listen_fds_deinit().

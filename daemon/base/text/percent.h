@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* All bytes but A-Z a-z 0-9 - . _ ~ and those in `keep` as %XX. Returns the end of what it wrote, where it puts a NUL;
- * `to` has room for three times the text, and the NUL. */
+ * `to` has space for three times the text, and the NUL. */
 static inline char *percent_encode(char *to, const char *text, const char *keep)
 {
         static const char digits[] = "0123456789ABCDEF";

@@ -28,7 +28,7 @@ int secret_read_file(const char *path, char **secret, struct error *error)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         ssize_t n = read(fd, text, SECRET_MAX);
         int why = errno;
-        /* Other lines may be secrets, too; who frees the first knows nothing of them. */
+        /* Other lines may be secrets, too, and secret_free() wipes the first only. */
         size_t len = strcspn(text, "\r\n");
         explicit_bzero(text + len, SECRET_MAX - len);
         if (len > 0) {

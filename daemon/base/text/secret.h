@@ -9,11 +9,11 @@
 
 #include <stdbool.h>
 
-/* NULL is fine. */
+/* Accepts NULL. */
 void secret_free(char *secret);
 
 /* The secret that a setting denotes: "file:PATH", "credential:NAME" ($CREDENTIALS_DIRECTORY, where the service
- * manager puts what a unit's LoadCredential= names), else itself. A file's line end is cut off. */
+ * manager puts what a unit's LoadCredential= names), else itself. A file's line end is removed. */
 int secret_read(const char *setting, char **secret, struct error *error);
 /* The first line of this file. */
 int secret_read_file(const char *path, char **secret, struct error *error);
@@ -24,7 +24,7 @@ bool secret_is_reference(const char *setting);
 
 /* A source or an address for logs, errors and replies: without user, password, query and fragment of a URL. Other text
  * is unchanged. */
-void redact_source(char out[REDACTED_SOURCE], const char *source); /* cut where it is longer */
+void redact_source(char out[REDACTED_SOURCE], const char *source); /* truncated */
 char *redact_source_new(const char *source);                       /* malloc'd; NULL: no memory */
 
 #endif

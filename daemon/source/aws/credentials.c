@@ -135,7 +135,7 @@ static void *fetch_thread(void *arg)
                 find_along_chain(c, &keys, &error);
         if (keys.access != NULL && keys.expires != 0 && time(NULL) >= keys.expires) {
                 error_set(&error, STREAMER_EFAILED,
-                          "credentials had expired when they came: is this machine's clock right? (%s)", keys.origin);
+                          "credentials had expired on receipt: is this machine's clock right? (%s)", keys.origin);
                 aws_keys_deinit(&keys);
         }
         pthread_mutex_lock(&c->mutex);

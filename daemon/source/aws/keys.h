@@ -27,7 +27,7 @@ int aws_keys_copy(struct aws_keys *to, const struct aws_keys *from, struct error
 void aws_keys_deinit(struct aws_keys *keys); /* accepts a zeroed one */
 
 /* {"AccessKeyId", "SecretAccessKey", "Token", "Expiration"} of the container and instance endpoints.
- * `text` is changed, with room for one more byte. */
+ * `text` is changed, with space for one more byte. */
 int aws_keys_parse_json(struct aws_keys *keys, char *text, size_t size, const char *origin, struct error *error);
 /* The response of STS to any of its actions. */
 int aws_keys_parse_xml(struct aws_keys *keys, const char *text, size_t size, const char *origin, struct error *error);

@@ -181,7 +181,8 @@ static int instance_fetch(struct aws_clients *clients, struct http_fetch *fetch,
         return r;
 }
 
-/* The session of IMDSv2. The first version is not used: it answers anyone who can make this machine send a request. */
+/* The session of IMDSv2. The first version is not used: it discloses keys to any client that can make this machine send
+ * a request. */
 static int instance_session(struct aws_clients *clients, struct http_headers *session, struct error *why,
                             struct error *error)
 {

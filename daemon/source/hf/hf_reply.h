@@ -21,7 +21,7 @@ struct hf_info {
         size_t n;
 };
 
-/* `text` is changed, must outlive the info, and has room for one more byte. */
+/* `text` is changed, must outlive the info, and has space for one more byte. */
 int hf_info_parse(struct hf_info *info, char *text, size_t size, const char *shown, struct error *error);
 const struct hf_file *hf_info_find(const struct hf_info *info, const char *name); /* NULL: none */
 void hf_info_deinit(struct hf_info *info);                                        /* accepts a zeroed one */

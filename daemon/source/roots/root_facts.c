@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 
 #define DEPTH_MAX 4
-#define ENTRIES_MAX 512 /* looked at, in all */
+#define ENTRIES_MAX 512 /* examined, in all */
 
 struct walk {
         char *path; /* of the folder that is searched, below the root */

@@ -3,7 +3,7 @@
  * Before each try the URL to be sent is signed with the present keys. A refusal has four outcomes:
  *
  *   the keys have expired    others are fetched, and the request is retried
- *   another region           noted; the load is planned again there
+ *   another region           stored; the source is opened again there
  *   not found, not allowed   final: key, status, the store's code and request id, and the source of the keys
  *   anything else            the message of the HTTP client
  *
@@ -72,8 +72,7 @@ static void read_fault(struct s3_fault *fault, const struct http_answer *answer)
                 error_escape(fault->request_id, sizeof(fault->request_id), id);
 }
 
-/* The store says that the bucket is in another region. That becomes part of a host's name, which it must not change
- * otherwise. */
+/* The region that the store names becomes part of a host's name, which it must not change otherwise. */
 static bool note_move(struct s3_auth *a, int status, const struct s3_fault *fault)
 {
         const char *region = fault->region;
@@ -121,7 +120,7 @@ static int refused(struct http_access *access, const struct http_request *reques
         error_set(error, code, "%sthe store answers %d %s%s%s (%s%s%s, %s%s)", where, status, fault.code,
                   fault.message[0] != '\0' ? ": " : "", fault.message, request->shown,
                   fault.request_id[0] != '\0' ? ", request " : "", fault.request_id,
-                  is_signed ? "credentials from " : "unsigned", is_signed ? a->origin ?: "nowhere" : "");
+                  !is_signed ? "unsigned" : a->origin != NULL ? "credentials from " : "no credentials", is_signed && a->origin != NULL ? a->origin : "");
         pthread_mutex_unlock(&a->mutex);
         return code;
 }

@@ -125,7 +125,7 @@ int s3_page_parse(struct s3_page *page, const char *text, size_t size, s3_entry_
         if (why != NULL)
                 r = bad_list(why, error);
         if (r == 0 && p.truncated && page->next == NULL)
-                r = bad_list("it is cut and does not tell how to go on", error);
+                r = bad_list("it is truncated and names no next page", error);
         if (r < 0 || !p.truncated) {
                 free(page->next);
                 page->next = NULL;
