@@ -162,13 +162,13 @@ static bool order_files(struct parser *p, struct st_index *index)
 {
         size_t n = p->n_files;
         struct pages order = {0}, rank = {0};
-        if (!pages_reserve(&order, n * sizeof(uint32_t)) || !pages_reserve(&rank, n * sizeof(uint32_t)) ||
-            !names_sort(order.p, n, file_at, p)) {
+        if (!pages_reserve(&order, n * sizeof(uint32_t)) || !pages_reserve(&rank, n * sizeof(uint32_t))) {
                 pages_deinit(&order);
                 pages_deinit(&rank);
                 return json_fail(&p->json, ST_NO_MEMORY, p->json.at, "no memory for %zu files", n);
         }
         uint32_t *files = order.p, *ranks = rank.p;
+        names_sort(files, n, file_at, p);
         for (uint32_t i = 0; i < n; i++) {
                 ranks[files[i]] = i;
                 files[i] = ((const struct json_string *)p->files.p)[files[i]].at;

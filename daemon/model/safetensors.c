@@ -13,6 +13,7 @@
 #include <endian.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* A file cannot hold more: an entry takes 50 bytes at least. */
@@ -253,60 +254,24 @@ static bool parse_object(struct parser *p)
 
 /* ---- the table ---- */
 
-static bool in_order(const struct st_tensor *t, size_t n)
+/* By range; equal ranges, which are empty, in the order of the file. */
+static int compare_tensors(const void *a, const void *b)
+{
+        const struct st_tensor *x = a, *y = b;
+        if (x->begin != y->begin)
+                return x->begin < y->begin ? -1 : 1;
+        if (x->end != y->end)
+                return x->end < y->end ? -1 : 1;
+        return x->name < y->name ? -1 : x->name > y->name;
+}
+
+static void sort_tensors(struct st_tensor *tensors, size_t n)
 {
         for (size_t i = 1; i < n; i++)
-                if (t[i].begin < t[i - 1].begin || (t[i].begin == t[i - 1].begin && t[i].end < t[i - 1].end))
-                        return false;
-        return true;
-}
-
-/* Items in order of (begin, end): by begin, then each group of equal begins by end. */
-static void sort_items(const struct st_tensor *tensors, struct sort_item *items, struct sort_item *scratch, size_t n)
-{
-        for (uint32_t i = 0; i < n; i++)
-                items[i] = (struct sort_item){tensors[i].begin, i};
-        items_sort(items, scratch, n);
-        for (size_t i = 0, end; i < n; i = end) {
-                for (end = i + 1; end < n && items[end].key == items[i].key;)
-                        end++;
-                for (size_t k = i; end - i > 1 && k < end; k++)
-                        items[k].key = tensors[items[k].index].end;
-                items_sort(items + i, scratch, end - i);
-        }
-}
-
-/* Moves tensors[items[i].index] to i, along the cycles of the permutation, so that no second table
- * is needed. */
-static void permute(struct st_tensor *tensors, struct sort_item *items, size_t n)
-{
-        for (uint32_t i = 0; i < n; i++) {
-                struct st_tensor first = tensors[i];
-                uint32_t to = i, from = items[i].index;
-                for (; from != i; from = items[from].index) {
-                        tensors[to] = tensors[from];
-                        items[to].index = to;
-                        to = from;
+                if (compare_tensors(&tensors[i - 1], &tensors[i]) > 0) {
+                        qsort(tensors, n, sizeof(*tensors), compare_tensors);
+                        return;
                 }
-                tensors[to] = first;
-                items[to].index = to;
-        }
-}
-
-static bool sort_tensors(struct parser *p)
-{
-        struct st_tensor *tensors = p->tensors.p;
-        size_t n = p->n_tensors;
-        if (in_order(tensors, n))
-                return true;
-        struct pages memory = {0};
-        if (!pages_reserve(&memory, 2 * n * sizeof(struct sort_item)))
-                return json_fail(&p->json, ST_NO_MEMORY, p->json.at, "no memory to sort %zu tensors", n);
-        struct sort_item *items = memory.p;
-        sort_items(tensors, items, items + n, n);
-        permute(tensors, items, n);
-        pages_deinit(&memory);
-        return true;
 }
 
 static bool check_cover(struct parser *p, uint64_t data_bytes)
@@ -357,7 +322,11 @@ int st_parse(struct st_header *header, char *text, size_t n, uint64_t file_size,
                 return -1;
         struct parser p = {0};
         json_init(&p.json, text, n);
-        bool ok = parse_object(&p) && sort_tensors(&p) && check_cover(&p, file_size - ST_PREFIX - n);
+        bool ok = parse_object(&p);
+        if (ok) {
+                sort_tensors(p.tensors.p, p.n_tensors);
+                ok = check_cover(&p, file_size - ST_PREFIX - n);
+        }
         struct name name = {0};
         if (!ok && p.in_entry)
                 name = (struct name){p.json.text + p.entry.at, p.entry.len};

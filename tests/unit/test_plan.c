@@ -300,7 +300,7 @@ static void check_order(struct bag *bag)
         char **sorted = must_alloc((bag->n + 1) * sizeof(*sorted));
         memcpy(sorted, bag->names, bag->n * sizeof(*sorted));
         qsort(sorted, bag->n, sizeof(*sorted), by_bytes);
-        ck_assert(names_sort(order, bag->n, bag_at, bag));
+        names_sort(order, bag->n, bag_at, bag);
         for (size_t i = 0; i < bag->n; i++)
                 ck_assert_str_eq(bag->names[order[i]], sorted[i]);
         for (size_t i = 0; i < bag->n; i++)

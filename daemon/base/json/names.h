@@ -54,16 +54,8 @@ bool names_repeated(struct nameset *set, const struct names_in_text *names, size
 
 /* ---- order ---- */
 
-struct sort_item {
-        uint64_t key;
-        uint32_t index;
-};
-
-/* By key, stable. `scratch` has room for n items. */
-void items_sort(struct sort_item *items, struct sort_item *scratch, size_t n);
-
 /* Fills `order` with 0..n-1 in byte order of the names, a name before its extensions. Equal names
- * are adjacent. False: no memory. */
-bool names_sort(uint32_t *order, size_t n, name_at at, const void *owner);
+ * are adjacent. */
+void names_sort(uint32_t *order, size_t n, name_at at, const void *owner);
 
 #endif
