@@ -326,9 +326,11 @@ static const struct {
         {"devices: [{budget: 1GiB}]", "f.yaml:1: devices[0]: has no 'device'"},
         {"devices: [{device: host, pages: 2m}]", "f.yaml:1: devices[0].pages: '2m' is not auto, hugetlb, thp or 4k"},
         {"preload: [{source: /a, keep_alive: 8785h}]", "keep_alive: 8785h is not within 0s to 8784h"},
-        {"devices: [{device: host, prefaulted: much}]", "f.yaml:1: devices[0].prefaulted: 'much' is not auto or a size"},
+        {"devices: [{device: host, prefaulted: much}]",
+         "f.yaml:1: devices[0].prefaulted: 'much' is not auto or a size"},
         {"devices: [{device: host, prefaulted: -1}]", "f.yaml:1: devices[0].prefaulted: '-1' is not auto or a size"},
-        {"devices: [{device: 'cuda:0', prefaulted: 1GiB}]", "f.yaml:1: devices[0]: prefaulted: of the host device only"},
+        {"devices: [{device: 'cuda:0', prefaulted: 1GiB}]",
+         "f.yaml:1: devices[0]: prefaulted: of the host device only"},
         {"devices: [{device: host, colour: red}]", "f.yaml:1: devices[0].colour: unknown key"},
         {"devices: [{device: host, device: host}]", "f.yaml:1: devices[0].device: given twice"},
 };

@@ -114,7 +114,8 @@ END_TEST
 START_TEST(every_offered_word_is_a_valid_value)
 {
         for (size_t i = 0; i < n_settings; i++)
-                for (const char *const *word = settings[i].words; settings[i].flag != NULL && word != NULL && *word != NULL; word++) {
+                for (const char *const *word = settings[i].words;
+                     settings[i].flag != NULL && word != NULL && *word != NULL; word++) {
                         char *flag = format_text("--%s=%s", settings[i].flag, *word);
                         ck_assert_msg(LOAD("--root", "/", "--device", "cuda:7", flag) == 0, "%s", error.text);
                         config_deinit(&config);

@@ -115,12 +115,13 @@ static int refused(struct http_access *access, const struct http_request *reques
                 code = STREAMER_ENOENT;
         else if (status == 401 || status == 403)
                 code = STREAMER_EPERM;
-        bool is_signed = a->endpoint->credentials != NULL;
         pthread_mutex_lock(&a->mutex);
+        const char *keys = a->endpoint->credentials == NULL ? "unsigned"
+                           : a->origin == NULL              ? "no credentials"
+                                                            : "credentials from ";
         error_set(error, code, "%sthe store answers %d %s%s%s (%s%s%s, %s%s)", where, status, fault.code,
                   fault.message[0] != '\0' ? ": " : "", fault.message, request->shown,
-                  fault.request_id[0] != '\0' ? ", request " : "", fault.request_id,
-                  !is_signed ? "unsigned" : a->origin != NULL ? "credentials from " : "no credentials", is_signed && a->origin != NULL ? a->origin : "");
+                  fault.request_id[0] != '\0' ? ", request " : "", fault.request_id, keys, a->origin ?: "");
         pthread_mutex_unlock(&a->mutex);
         return code;
 }
