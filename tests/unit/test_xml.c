@@ -201,7 +201,7 @@ END_TEST
 static const struct {
         const char *inside, *why;
 } bad_pages[] = {
-        {"<IsTruncated>true</IsTruncated>", "does not tell how to go on"},
+        {"<IsTruncated>true</IsTruncated>", "names no next page"},
         {"<Contents><Key>a</Key></Contents>", "missing"},
         {"<Contents><Size>1</Size></Contents>", "missing"},
         {"<Contents><Key>a</Key><Size>-1</Size></Contents>", "not a number"},
