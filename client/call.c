@@ -78,7 +78,7 @@ static int64_t deadline_of(const streamer_client *c, const char *verb, const jso
                 bool endless = ms <= 0 || ms > INT32_MAX || usual == NEVER;
                 return endless ? NEVER : usual + (int64_t)ms * 1000000;
         }
-        bool reads = strcmp(verb, "verify") == 0 || strcmp(verb, "fetch") == 0;
+        bool reads = strcmp(verb, "verify") == 0 || strcmp(verb, "fetch") == 0 || strcmp(verb, "diff") == 0;
         return (reads || dry_run) && !c->timeout_given ? NEVER : usual;
 }
 
@@ -215,6 +215,11 @@ static int check_verb(streamer_client *c, const char *verb, const json_t *args)
         return 0;
 }
 
+static bool has_source(const char *verb)
+{
+        return strcmp(verb, "load") == 0 || strcmp(verb, "fetch") == 0 || strcmp(verb, "diff") == 0;
+}
+
 static int resolve_source(streamer_client *c, json_t *args)
 {
         cleanup_free char *resolved = NULL;
@@ -230,7 +235,7 @@ static int resolve_source(streamer_client *c, json_t *args)
 static int call_verb(streamer_client *c, const char *verb, json_t *args, json_t **reply)
 {
         const struct paged *p = find_paged(verb);
-        int rc = strcmp(verb, "load") == 0 || strcmp(verb, "fetch") == 0 ? resolve_source(c, args) : 0;
+        int rc = has_source(verb) ? resolve_source(c, args) : 0;
         if (rc != 0)
                 return rc;
         return p && !json_object_get(args, "limit") ? call_paged(c, p, args, reply) : call_once(c, verb, args, reply);

@@ -116,6 +116,9 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
         F(fetch, STR, source, true, PROTO_TEXT_MAX) \
         F(fetch, STR, file, false, PROTO_FILE_MAX) \
         F(fetch, U64, more, false, 0)
+#define FIELDS_diff(F) \
+        F(diff, STR, model, true, PROTO_NAME_MAX) \
+        F(diff, STR, source, true, PROTO_TEXT_MAX)
 #define FIELDS_publish_find(F) \
         F(publish_find, STR, model, true, PROTO_NAME_MAX) \
         F(publish_find, STRLIST, key, false, PROTO_KEY_MAX) \
@@ -149,7 +152,7 @@ enum field_type { FIELD_STR, FIELD_U64, FIELD_BOOL, FIELD_STRLIST };
         V(hello) V(ping) V(version) V(load) V(cancel) V(list) V(show) V(status) V(ps) V(wait) V(verify) V(unload) \
         V(attach) V(reclaim) V(detach) V(subscribe) V(set_priority) V(keep_alive) V(pin) V(unpin) V(metrics) V(doctor) \
         V(probe) V(fetch) V(publish_find) V(publish_begin) V(publish_segment) V(publish_commit) V(publish_abort) \
-        V(whoami) V(reload) V(config) V(shutdown)
+        V(whoami) V(reload) V(config) V(shutdown) V(diff)
 // clang-format on
 
 enum verb {

@@ -99,6 +99,7 @@ int verb_verify(struct ctl *ctl);
 int verb_list(struct ctl *ctl);
 int verb_show(struct ctl *ctl);
 int verb_explain(struct ctl *ctl);
+int verb_diff(struct ctl *ctl);
 int verb_status(struct ctl *ctl);
 int verb_ps(struct ctl *ctl);
 int verb_cat(struct ctl *ctl);

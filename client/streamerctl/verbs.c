@@ -148,6 +148,13 @@ const struct verb verbs[] = {
          .about = "Unloaded, replaced, expired, evicted, failed or damaged: when, by whom or why, the latest first. The\n"
                   "daemon remembers the last 128 ends of all models, and none from before its start.",
          .examples = "streamerctl explain llama-3-8b"},
+        {.name = "diff", .args = "MODEL SOURCE", .min_args = 2, .max_args = 2, .run = verb_diff,
+         .summary = "Show what a load of a source would change in a model",
+         .about = "Files that differ from those that the model was loaded from (device, inode, size, times; of a server:\n"
+                  "size and ETag), and tensors that are added, removed, or have another dtype or shape. Only headers are\n"
+                  "read: the other tensors of files that differ may differ, too. Requires the role 'load'.",
+         .examples = "streamerctl diff llama-3-8b /models/llama-3-8b\n"
+                     "streamerctl diff llama-3-8b s3://models/llama-3-8b-v2/"},
         {.name = "status", .args = "", .run = verb_status,
          .summary = "Show the daemon, its devices and loads",
          .examples = "streamerctl status\n"

@@ -166,6 +166,7 @@ static void open_done(struct load *load)
                 if (g == NULL)
                         continue;
                 g->identity = t->part->identity;
+                g->files = source_files_ref(t->part->files);
                 g->has_identity = true;
         }
         load_coalesce(load);

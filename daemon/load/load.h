@@ -173,6 +173,7 @@ struct load_part {
 
         struct resolved resolved; /* a view of the load's source */
         struct source_identity identity;
+        struct source_files *files;
         struct publish publish;
         struct read_job job;
         struct sha *sha;

@@ -76,6 +76,8 @@ int load_open_parts(struct load *load, struct error *error)
                         r = resolve_view(&part->resolved, &load->opened.set, NULL, 0, error);
                 if (r == 0)
                         r = source_identity(&part->resolved.set, &part->identity, error);
+                if (r == 0 && !load->dry_run && (part->files = source_files_new(&part->resolved.set)) == NULL)
+                        r = error_set(error, STREAMER_ENOMEM, "no memory");
                 if (r < 0 || load->pattern == NULL)
                         continue;
                 /* A rank's identity differs from that of its files as a model of their own. */
@@ -226,6 +228,7 @@ void part_deinit(struct load_part *part)
                 table_drop(&part->targets[i]->arrival);
         }
         resolve_deinit(&part->resolved);
+        part->files = source_files_free(part->files);
         part->sha = sha_free(part->sha);
         free(part->sha_steps);
         part->sha_steps = NULL;

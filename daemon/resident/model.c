@@ -117,6 +117,7 @@ static struct generation *generation_free(struct generation *generation)
         quota_discharge(&generation->quota_charge);
         quota_discharge(&generation->model_charge);
         published_free(generation->published);
+        source_files_free(generation->files);
         free(generation->pattern);
         free(generation->source);
         free(generation->last_name);

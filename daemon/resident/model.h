@@ -95,6 +95,7 @@ struct generation {
         struct published *published;      /* it was not loaded: a client made it (daemon/publish); else NULL */
         struct quota_charge quota_charge; /* its bytes, to the user who loaded it */
         struct quota_charge model_charge; /* one model, to the same user */
+        struct source_files *files;       /* that it was loaded from; NULL: not known, after a restart */
         bool has_identity, verified;      /* verified: files matched published SHA-256 digests */
         bool reported;                    /* a change of it was: its end is, too */
 

@@ -92,6 +92,56 @@ int source_identity(const struct source_set *set, struct source_identity *out, s
         return 0;
 }
 
+struct source_files *source_files_new(const struct source_set *set)
+{
+        struct source_files *files = calloc(1, sizeof(*files) + set->n_objects * sizeof(files->v[0]));
+        struct hash *hash = hash_new();
+        if (files != NULL)
+                files->refs = 1;
+        for (size_t i = 0; files != NULL && hash != NULL && i < set->n_objects; i++) {
+                const struct object *object = &set->objects[i];
+                const char *slash = strrchr(object->path, '/');
+                struct source_file *file = &files->v[files->n++];
+                hash_reset(hash);
+                object->ops->identify(object, hash);
+                hash_final(hash, file->identity);
+                file->name = strdup(slash != NULL ? slash + 1 : object->path);
+                file->bytes = object->version.size;
+                file->mtime_ns = object->version.mtime_ns;
+                if (file->name == NULL)
+                        files = source_files_free(files);
+        }
+        if (hash == NULL)
+                files = source_files_free(files);
+        hash_free(hash);
+        return files;
+}
+
+struct source_files *source_files_ref(struct source_files *files)
+{
+        if (files != NULL)
+                __atomic_fetch_add(&files->refs, 1, __ATOMIC_RELAXED);
+        return files;
+}
+
+struct source_files *source_files_free(struct source_files *files)
+{
+        if (files == NULL || __atomic_sub_fetch(&files->refs, 1, __ATOMIC_ACQ_REL) > 0)
+                return NULL;
+        for (size_t i = 0; i < files->n; i++)
+                free(files->v[i].name);
+        free(files);
+        return NULL;
+}
+
+const struct source_file *source_files_find(const struct source_files *files, const char *name)
+{
+        for (size_t i = 0; i < files->n; i++)
+                if (strcmp(files->v[i].name, name) == 0)
+                        return &files->v[i];
+        return NULL;
+}
+
 int source_check(const struct source_set *set, struct error *error)
 {
         cleanup_free const struct object **objects = calloc(set->n_objects + 1, sizeof(*objects));

@@ -136,6 +136,22 @@ struct source_identity {
 };
 int source_identity(const struct source_set *set, struct source_identity *out, struct error *error);
 
+/* The files that a model was loaded from, for a comparison with others. Immutable; shared by threads. */
+struct source_file {
+        char *name; /* without its directory */
+        uint64_t bytes, mtime_ns;
+        unsigned char identity[16];
+};
+struct source_files {
+        unsigned refs; /* atomic */
+        size_t n;
+        struct source_file v[];
+};
+struct source_files *source_files_new(const struct source_set *set); /* NULL: no memory */
+struct source_files *source_files_ref(struct source_files *files);   /* NULL stays NULL */
+struct source_files *source_files_free(struct source_files *files);  /* with the last reference */
+const struct source_file *source_files_find(const struct source_files *files, const char *name); /* NULL: none */
+
 /* All objects and the index file: unchanged since they were opened? */
 int source_check(const struct source_set *set, struct error *error);
 

@@ -183,6 +183,7 @@ START_TEST(models_are_as_documented)
         check("unload --dry-run", JSON("unload", "bad", "--dry-run", "--json"));
         check("unload", JSON("unload", "bad", "--json"));
         check("explain", JSON("explain", "bad", "--json"));
+        check("diff", JSON("diff", "witness", write_model("other.safetensors", 3), "--json"));
         streamer_lease *lease = client_attach(c, "witness");
         check("ps", JSON("ps", "--json"));
         streamer_detach(lease);

@@ -46,6 +46,7 @@ static const enum role needed[VERB_COUNT] = {
         [VERB_keep_alive] = ROLE_LOAD,     [VERB_publish_find] = ROLE_ATTACH,
         [VERB_publish_begin] = ROLE_LOAD,  [VERB_publish_segment] = ROLE_LOAD,
         [VERB_publish_commit] = ROLE_LOAD, [VERB_publish_abort] = ROLE_LOAD,
+        [VERB_diff] = ROLE_LOAD,
 };
 
 enum role role_needed(enum verb verb)

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * diff: what a load of a source would change in a model that is resident.
+ *
+ * A worker opens the source and reads its headers, and compares them with the model's manifest and with the files that
+ * it was loaded from. Tensors are not read: one of the same dtype and shape, in a file that has changed, may differ.
+ */
+#include "daemon/io/http/http.h"
+#include "daemon/load/content/resolve.h"
+#include "daemon/serve/access/access.h"
+#include "daemon/serve/reply/reply.h"
+#include "daemon/serve/verb_task.h"
+#include "daemon/serve/verbs/verbs_private.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define ROWS_MAX 1000
+#define NAMES_MAX (UINT64_C(512) * 1024) /* bytes of the rows' names: the reply is one frame */
+#define LAYOUT_TEXT 120
+
+enum difference { ADDED, REMOVED, CHANGED };
+static const char *const changes[] = {[ADDED] = "added", [REMOVED] = "removed", [CHANGED] = "changed"};
+
+struct file_row {
+        enum difference change;
+        char *name;
+        uint64_t bytes, mtime_ns, old_bytes, old_mtime_ns;
+};
+
+struct tensor_row {
+        enum difference change;
+        char *name;
+        char before[LAYOUT_TEXT], after[LAYOUT_TEXT];
+};
+
+struct diff {
+        struct verb_task task;
+        struct caller caller;
+        struct source_roots *roots;    /* a reference; NULL: the daemon's own */
+        char *source;                  /* canonical */
+        struct generation *generation; /* a reference */
+        struct source_files *before;   /* a reference; NULL: not known */
+        uint64_t files_same, tensors[CHANGED + 1], may_differ, same;
+        struct file_row files[ROWS_MAX];
+        struct tensor_row rows[ROWS_MAX];
+        size_t n_files, n_rows, names;
+        bool truncated;
+};
+
+static struct diff *diff_of(struct verb_task *task)
+{
+        return container_of(task, struct diff, task);
+}
+
+static void diff_free(struct verb_task *task)
+{
+        struct diff *diff = diff_of(task);
+        for (size_t i = 0; i < diff->n_files; i++)
+                free(diff->files[i].name);
+        for (size_t i = 0; i < diff->n_rows; i++)
+                free(diff->rows[i].name);
+        if (diff->generation != NULL)
+                generation_put(diff->generation);
+        source_files_free(diff->before);
+        source_roots_free(diff->roots);
+        free(diff->source);
+        free(diff);
+}
+
+/* ---- rows, on a worker ---- */
+
+/* A copy of the name for a row; NULL: the reply is full. */
+static char *row_name(struct diff *diff, size_t n_rows, const char *name)
+{
+        char *copy = n_rows < ROWS_MAX && diff->names + strlen(name) <= NAMES_MAX ? strdup(name) : NULL;
+        diff->names += copy != NULL ? strlen(name) : 0;
+        diff->truncated = diff->truncated || copy == NULL;
+        return copy;
+}
+
+static void add_file(struct diff *diff, enum difference change, const struct source_file *before,
+                     const struct source_file *after)
+{
+        char safe[4 * PROTO_NAME_MAX]; /* the name of a file may be anything */
+        error_escape(safe, sizeof(safe), after != NULL ? after->name : before->name);
+        char *name = row_name(diff, diff->n_files, safe);
+        if (name == NULL)
+                return;
+        diff->files[diff->n_files++] = (struct file_row){.change = change,
+                                                         .name = name,
+                                                         .bytes = after != NULL ? after->bytes : 0,
+                                                         .mtime_ns = after != NULL ? after->mtime_ns : 0,
+                                                         .old_bytes = before != NULL ? before->bytes : 0,
+                                                         .old_mtime_ns = before != NULL ? before->mtime_ns : 0};
+}
+
+/* The row of a tensor, whose texts the caller sets; NULL: the reply is full. */
+static struct tensor_row *add_tensor(struct diff *diff, enum difference change, const char *name)
+{
+        diff->tensors[change]++;
+        char *copy = row_name(diff, diff->n_rows, name);
+        if (copy == NULL)
+                return NULL;
+        struct tensor_row *row = &diff->rows[diff->n_rows++];
+        *row = (struct tensor_row){.change = change, .name = copy};
+        return row;
+}
+
+/* "BF16 [4096, 32]" */
+static void layout_text(char text[LAYOUT_TEXT], unsigned dtype, const uint64_t *dims, unsigned rank)
+{
+        size_t used = (size_t)snprintf(text, LAYOUT_TEXT, "%s [", dtype_name(dtype));
+        for (unsigned i = 0; i < rank && used < LAYOUT_TEXT; i++)
+                used += (size_t)snprintf(text + used, LAYOUT_TEXT - used, "%s%" PRIu64, i > 0 ? ", " : "", dims[i]);
+        if (used < LAYOUT_TEXT)
+                snprintf(text + used, LAYOUT_TEXT - used, "]");
+}
+
+/* ---- comparing, on a worker ---- */
+
+/* Sets `unchanged` for each file of the source. */
+static void compare_files(struct diff *diff, const struct source_files *after, bool *unchanged)
+{
+        const struct source_files *before = diff->before;
+        for (size_t i = 0; before != NULL && i < after->n; i++) {
+                const struct source_file *old = source_files_find(before, after->v[i].name);
+                unchanged[i] = old != NULL && memcmp(old->identity, after->v[i].identity, DIGEST_SIZE) == 0;
+                diff->files_same += unchanged[i];
+                if (!unchanged[i])
+                        add_file(diff, old != NULL ? CHANGED : ADDED, old, &after->v[i]);
+        }
+        for (size_t i = 0; before != NULL && i < before->n; i++)
+                if (source_files_find(after, before->v[i].name) == NULL)
+                        add_file(diff, REMOVED, &before->v[i], NULL);
+}
+
+/* `found`: which records the source has, a byte each. */
+static void compare_tensor(struct diff *diff, const struct manifest_view *manifest, const struct st_header *header,
+                           const struct st_tensor *tensor, bool unchanged, unsigned char *found)
+{
+        uint64_t dims[ST_RANK_MAX];
+        const char *why, *name = st_name(header, tensor);
+        struct tensor_row *row;
+        int64_t at = manifest_find(manifest, name, tensor->name_len, &why);
+        st_shape(header, tensor, dims);
+        if (at < 0) {
+                row = add_tensor(diff, ADDED, name);
+                if (row != NULL)
+                        layout_text(row->after, tensor->dtype, dims, tensor->rank);
+                return;
+        }
+        const struct manifest_record *record = manifest_record(manifest, (uint64_t)at);
+        const uint64_t *old_dims = manifest->shapes + record->shape_off;
+        found[at] = 1;
+        if (record->dtype == tensor->dtype && record->rank == tensor->rank &&
+            memcmp(dims, old_dims, tensor->rank * sizeof(*dims)) == 0) {
+                diff->same += unchanged;
+                diff->may_differ += !unchanged;
+                return;
+        }
+        row = add_tensor(diff, CHANGED, name);
+        if (row == NULL)
+                return;
+        layout_text(row->before, record->dtype, old_dims, record->rank);
+        layout_text(row->after, tensor->dtype, dims, tensor->rank);
+}
+
+static int compare(struct diff *diff, const struct resolved *resolved, struct error *error)
+{
+        const struct manifest_view manifest = table_manifest(&diff->generation->manifest);
+        uint64_t n = manifest.header->n_records;
+        struct source_files *after = source_files_new(&resolved->set);
+        cleanup_free bool *unchanged = calloc(resolved->set.n_objects + 1, sizeof(*unchanged));
+        cleanup_free unsigned char *found = calloc(n + 1, 1);
+        if (after == NULL || unchanged == NULL || found == NULL) {
+                source_files_free(after);
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        }
+        compare_files(diff, after, unchanged);
+        source_files_free(after);
+        for (size_t i = 0; i < resolved->set.n_objects; i++) {
+                const struct st_header *header = &resolved->headers[i];
+                const unsigned char *skip = resolved->files[i].skip;
+                for (size_t t = 0; t < header->n_tensors; t++)
+                        if (skip == NULL || !(skip[t / 8] >> (t % 8) & 1))
+                                compare_tensor(diff, &manifest, header, &header->tensors[t], unchanged[i], found);
+        }
+        for (uint64_t i = 0; i < n; i++) {
+                const struct manifest_record *record = manifest_record(&manifest, i);
+                if (found[i])
+                        continue;
+                struct tensor_row *row = add_tensor(diff, REMOVED, manifest.strings + record->name_off);
+                if (row != NULL)
+                        layout_text(row->before, record->dtype, manifest.shapes + record->shape_off, record->rank);
+        }
+        return 0;
+}
+
+static void diff_run(struct verb_task *task)
+{
+        struct diff *diff = diff_of(task);
+        const struct loads *loads = task->server->loads;
+        struct sources sources = *loads->sources;
+        struct resolved resolved;
+        struct error *error = &task->error;
+        if (__atomic_load_n(&task->given_up, __ATOMIC_RELAXED))
+                return;
+        if (diff->roots != NULL)
+                sources.roots = diff->roots;
+        http_reuse_begin(&task->given_up);
+        if (resolve_open(&resolved, &sources, diff->source, &diff->caller, false, error) == 0 &&
+            resolve_plan(&resolved, &diff->generation->device->layout, loads->block_size, NULL, NULL, error) == 0)
+                compare(diff, &resolved, error);
+        http_reuse_end();
+        resolve_deinit(&resolved);
+}
+
+/* ---- the reply ---- */
+
+static void write_file(struct writer *w, const struct file_row *row)
+{
+        bool before = row->change != ADDED, after = row->change != REMOVED;
+        writer_map(w, 2u + 2 * before + 2 * after);
+        writer_kstr(w, "file", row->name);
+        writer_kstr(w, "change", changes[row->change]);
+        if (before)
+                writer_ku64(w, "old_bytes", row->old_bytes);
+        if (before)
+                writer_ku64(w, "old_mtime_ns", row->old_mtime_ns);
+        if (after)
+                writer_ku64(w, "bytes", row->bytes);
+        if (after)
+                writer_ku64(w, "mtime_ns", row->mtime_ns);
+}
+
+static void write_tensor(struct writer *w, const struct tensor_row *row)
+{
+        writer_map(w, 2u + (row->change != ADDED) + (row->change != REMOVED));
+        writer_kstr(w, "tensor", row->name);
+        writer_kstr(w, "change", changes[row->change]);
+        if (row->change != ADDED)
+                writer_kstr(w, "before", row->before);
+        if (row->change != REMOVED)
+                writer_kstr(w, "after", row->after);
+}
+
+static void reply_diff(struct session *session, const struct diff *diff)
+{
+        const struct request *request = verb_task_request(&diff->task);
+        struct writer w;
+        session_reply(&w, request->id, 9u + (diff->before != NULL));
+        writer_kstr(&w, "name", request->u.diff.model);
+        writer_ku64(&w, "generation", diff->generation->number);
+        reply_source(&w, diff->source);
+        if (diff->before != NULL)
+                writer_ku64(&w, "files_same", diff->files_same);
+        writer_karray(&w, "files", diff->n_files);
+        for (size_t i = 0; i < diff->n_files; i++)
+                write_file(&w, &diff->files[i]);
+        writer_kmap(&w, "tensors", 3);
+        for (enum difference change = ADDED; change <= CHANGED; change++)
+                writer_ku64(&w, changes[change], diff->tensors[change]);
+        writer_ku64(&w, "may_differ", diff->may_differ);
+        writer_ku64(&w, "same", diff->same);
+        writer_karray(&w, "changes", diff->n_rows);
+        for (size_t i = 0; i < diff->n_rows; i++)
+                write_tensor(&w, &diff->rows[i]);
+        writer_kbool(&w, "truncated", diff->truncated);
+        session_send(session, &w);
+}
+
+static void diff_done(struct verb_task *task)
+{
+        if (task->error.code != 0)
+                verb_task_fail(task);
+        else if (task->deferred->session != NULL)
+                reply_diff(task->deferred->session, diff_of(task));
+        verb_task_end(task);
+}
+
+static void diff_start(struct verb_task *task)
+{
+        const struct http_opts *http = http_opts(task->server->loads->sources->http);
+        task->deadline_ns = ns_after(now_ns(), http->patience_ns + http->tries * http->stall_ns);
+        verb_task_submit_source(task, diff_of(task)->source);
+}
+
+static const struct verb_task_ops diff_ops = {
+        .start = diff_start, .run = diff_run, .done = diff_done, .free = diff_free};
+
+/* ---- the verb ---- */
+
+/* The generation, or NULL after an error was sent. */
+static struct generation *find_model(struct session *session, const struct request *request)
+{
+        const char *model = request->u.diff.model;
+        struct generation *g = resident_ready(session->server->resident, model);
+        if (g == NULL)
+                session_fail_state(session, request->id, model, "ready");
+        else if (g->n_ranks > 0)
+                session_fail(session, request->id, STREAMER_EUNSUPPORTED, "%s: models of ranks are not compared",
+                             model);
+        return g != NULL && g->n_ranks > 0 ? NULL : g;
+}
+
+void verb_diff(struct session *session, struct request *request)
+{
+        struct source_roots *roots = NULL;
+        struct diff *diff = NULL;
+        char *source = NULL;
+        struct error error = {0};
+        struct generation *g = find_model(session, request);
+        if (g == NULL)
+                return;
+        int r = access_check_fetch(session->server, session->conn, request->u.diff.source, NULL, &source, &roots,
+                                   &error);
+        if (r == 0 && (diff = calloc(1, sizeof(*diff))) == NULL)
+                r = error_set(&error, STREAMER_ENOMEM, "no memory");
+        if (r < 0) {
+                free(source);
+                session_error(session, request->id, &error);
+                return;
+        }
+        diff->task.ops = &diff_ops;
+        diff->caller = session->conn->caller;
+        diff->roots = source_roots_ref(roots);
+        diff->source = source;
+        diff->generation = g;
+        diff->before = source_files_ref(g->files);
+        generation_get(g);
+        verb_task_begin(&diff->task, session, request,
+                        source_is_local(source) ? VERB_TASK_FETCH_LOCAL : VERB_TASK_FETCH_REMOTE);
+}
