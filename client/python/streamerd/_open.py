@@ -57,8 +57,6 @@ OPENINGS = 32
 
 _BUDGET = "to give the daemon more, set STREAMERD_HOST_BUDGET (50%) and end it: streamerctl shutdown"
 
-_OF_LOADS = re.compile(r"limits\.loads|\bloads (are running|under way)\b|[0-9] loads\b")
-
 
 def device_name(device: Any) -> str | None:
     """The daemon's name of a device: "cpu" is "host", and a GPU's ordinal in this process is its UUID."""
@@ -181,11 +179,14 @@ class Request:
         )
         self._opts = sized(OpenOpts, load=pointer(self._load), attach=pointer(self._attach))
 
-    def _start_on(self, client: Client) -> Handle:
+    def _start_on(self, client: Client) -> Handle | None:
+        """None where the daemon does not admit the request yet: as many loads run, or requests wait, as its limits
+        allow."""
         source = self.source
         if client.own:
             source, named_after = without_links(source)
-            self._load.named_after = named_after and os.fsencode(named_after)
+            if named_after and not self._load.name:
+                self._load.named_after = os.fsencode(named_after)
             self._load.n_devices = 1  # where there are GPUs, too, the host is the default
         op = Handle(OP)
         start = library().streamer_open_start
@@ -197,6 +198,10 @@ class Request:
             interruptibly(call, self._deadline, f"the daemon at {client.socket} does not answer in time")
         except (NotFoundError, OutOfMemoryError) as e:
             raise self._explained(e, client) from None
+        except LimitError:
+            if self.remaining() == 0:
+                raise
+            return None
         return op
 
     def _explained(self, error: Error, client: Client) -> Error:
@@ -208,7 +213,7 @@ class Request:
             return error
         return NotFoundError(explain_missing(self.source, [model["name"] for model in client.call("list")["models"]]))
 
-    def _start(self) -> tuple[Client, Handle]:
+    def _start(self) -> tuple[Client, Handle | None]:
         client = self.connect()
         try:
             return client, self._start_on(client)
@@ -222,21 +227,18 @@ class Request:
         return connect(self._socket, self._autostart, self._deadline)
 
     def try_start(self) -> tuple[Client, Handle] | None:
-        """Connects, and starts to load and attach. None where the daemon has as many loads as it admits, or would not
-        read the request before others are answered (limits.requests_per_client)."""
+        """Connects, and starts to load and attach. None where the daemon does not admit the request yet, or would not
+        read it before others are answered (limits.requests_per_client)."""
         client = self.connect()
         if len(client.openings) >= OPENINGS:
             client.openings = [op for op in client.openings if _is_under_way(op())]
             if len(client.openings) >= OPENINGS and self.remaining() != 0:
                 return None
-        try:
-            client, op = self._start()
-            client.openings.append(weakref.ref(op))
-            return client, op
-        except LimitError as e:
-            if not _OF_LOADS.search(str(e)) or self.remaining() == 0:
-                raise
+        client, op = self._start()
+        if op is None:
             return None
+        client.openings.append(weakref.ref(op))
+        return client, op
 
     def start(self) -> tuple[Client, Handle]:
         """As try_start(), and waits for other loads to end."""

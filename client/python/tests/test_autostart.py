@@ -284,6 +284,15 @@ def test_links_are_followed_with_the_users_rights(folder: Path, file: Path) -> N
         assert (model.name, len(model)) == ("linked", 4)
 
 
+def test_a_link_is_opened_under_a_given_name(folder: Path, file: Path) -> None:
+    link = folder / "linked.safetensors"
+    link.symlink_to(file)
+    with streamerd.open(link, framework="numpy", name="chosen") as model:
+        assert (model.name, len(model)) == ("chosen", 4)
+    with streamerd.safe_open(link, "np") as opened:
+        assert len(opened.keys()) == 4
+
+
 def test_a_hub_cache_behind_a_link_is_found(folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     repository = folder / "data" / "hub" / "models--org--tiny"
     (repository / "refs").mkdir(parents=True)
