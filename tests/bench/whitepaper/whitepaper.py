@@ -11,7 +11,7 @@
     report      docs/benchmarks/whitepaper.md and its plots
 
 N is a round, 1 to 3; loaders take turns in a round. Results of all steps are kept in BUILD/whitepaper/results.json, so
-each step may run on its own and be repeated. Each load starts cold: nothing of the file is in the page cache. Needs 20 GiB
+each step may run on its own and be repeated. Each load starts cold: nothing of the file is in the page cache. Needs 16 GiB
 of disk, 16 GiB of memory, and root for the limits of block I/O: without root `gp3` is named as not measured.
 WHITEPAPER_MIB=256 tries the steps with small files in a folder of its own, where the report goes as well.
 """
@@ -36,7 +36,7 @@ from harness.processes import Failure  # noqa: E402
 from harness.results import Results  # noqa: E402
 from harness.results import machine as describe_machine  # noqa: E402
 
-FULL = 4 * GIB
+FULL = 2 * GIB
 BYTES = int(os.environ.get("WHITEPAPER_MIB", FULL >> 20)) << 20
 FOLDER = BUILD / ("whitepaper" if BYTES == FULL else f"whitepaper-{BYTES >> 20}")
 REPORTS = ROOT / "docs/benchmarks" if BYTES == FULL else FOLDER
