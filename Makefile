@@ -54,9 +54,11 @@ DAEMON := $(wildcard $(addprefix daemon/,*/*.c */*/*.c */*/*/*.c))
 CLIENT := $(wildcard client/*.c client/publish/*.c)
 CTL := $(wildcard client/streamerctl/*.c)
 BENCH := $(wildcard tests/bench/*.c)
-TESTS := $(call programs,tests/unit/test_*.c tests/integration/test_*.c)
-REPLAYS := $(call programs,tests/fuzz/fuzz_*.c)
-FUZZERS := $(patsubst $(BUILD)/tests/fuzz/%,$(BUILD)/fuzz/%,$(REPLAYS))
+# One program each for tests/unit, tests/client, and each folder of tests/integration. With ONLY, programs of its files alone.
+ONLY_DIR := $(if $(ONLY),/only)
+TEST_FILES := $(patsubst %_test.c,%,$(wildcard $(addsuffix _test.c,$(addprefix tests/,client/* unit/*/* unit/*/*/* unit/*/*/*/* integration/*/*))))
+AREAS := $(sort $(foreach f,$(filter tests/integration/%,$(TEST_FILES)),$(word 3,$(subst /, ,$f))))
+FUZZERS := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 PRODUCTS := $(addprefix $(BUILD)/,streamerd streamerctl libstreamer-client.so.$(VERSION) libstreamer-client.so.0 \
 	libstreamer-client.so libstreamer-client.a streamer-client.pc libstreamer-client.3 streamerd.yaml.5 streamerd.8)
 
@@ -81,7 +83,8 @@ $(BUILD)/pic/%.o: %.c Makefile | $(BUILD)/deps-build
 # If a CUDA toolkit is installed, our declarations are compared with its headers. Nothing else needs it.
 $(call obj,tests/lib/cuda_headers.c): ALL_CFLAGS += $(addprefix -isystem ,$(wildcard $(CUDA_HOME)/include))
 
-$(call obj,$(wildcard tests/*/*.c)): | $(BUILD)/deps-test
+TEST_SOURCES := $(wildcard tests/*/*.c) $(TEST_FILES:%=%_test.c)
+$(call obj,$(TEST_SOURCES)): | $(BUILD)/deps-test
 check: | $(BUILD)/deps-servers
 
 # ---- products
@@ -129,7 +132,7 @@ $(BUILD)/streamer-client.pc: Makefile | $(BUILD)/deps-build
 		'Description: attach to model weights that streamerd keeps resident' 'Version: $(VERSION)' \
 		'Libs: -L$${libdir} -lstreamer-client' 'Requires.private: $(PKGS_CLIENT)' 'Cflags: -I$${includedir}' >$@
 
-# ---- tests: one program per file
+# ---- tests
 # libclient.a: the internals of the library, for unit tests.
 ARCHIVES = $(addprefix $(BUILD)/,libtest.a libdaemon.a libstreamer-client.a libclient.a libproto.a)
 LINK_TEST = $(call run,LD)mkdir -p $(@D) && $(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(ARCHIVES) $(LIBS_TEST)
@@ -138,8 +141,6 @@ $(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(call obj,tests/fuzz/driver.
 	$(LINK_TEST)
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(ARCHIVES)
 	$(LINK_TEST)
-# It calls functions of the library and internals that they use.
-$(BUILD)/tests/unit/test_client_socket: ARCHIVES := $(filter-out %/libstreamer-client.a,$(ARCHIVES))
 
 # A preload library that makes the daemon's calls fail.
 FAULT := $(BUILD)/tests/fault/libfault.so
@@ -167,16 +168,13 @@ $(BUILD)/gpu-rates: $(call obj,tests/gpu/rates.c) $(BUILD)/libdaemon.a
 $(BUILD)/bench: $(call obj,$(BENCH)) $(ARCHIVES) | $(BUILD)/deps-bench
 	$(LINK_TEST)
 
-## tests        build the test programs
-tests: all $(TESTS) $(REPLAYS) $(FAKES) $(FAULT) $(BUILD)/gpu-rates
-
 # Sanitizer builds run the short set with longer timeouts.
 export STREAMERD_BUILD = $(BUILD)
 export STREAMERD_TEST_SHORT ?= $(if $(SANITIZE),1,0)
 export CK_TIMEOUT_MULTIPLIER ?= $(if $(SANITIZE),10,2)
-export FUZZ_SECONDS SOAK_SECONDS CHECKER_STEPS CHECKER_SEED CHECKER_KIND CI
+export TAP FUZZ_SECONDS SOAK_SECONDS CHECKER_STEPS CHECKER_SEED CHECKER_KIND CI
 
-# Programs that run a second time with a fake GPU in place of the host device: those about models and processes.
+# Files of tests that run a second time with a fake GPU in place of the host device: those about models and processes.
 # Excluded:
 #   use several GPUs         cuda* doctor_gpus gpu_script http_backpressure
 #   test host memory         default_names faults memory metrics_http own_daemon prefaulted_segments slice_cache top
@@ -188,13 +186,29 @@ export FUZZ_SECONDS SOAK_SECONDS CHECKER_STEPS CHECKER_SEED CHECKER_KIND CI
 ON_GPU := attach_while_loading changes_during_load cli cli_during_load crash_recovery desired_pending forced_unload \
 	generations http invalid_fields invalid_sources lifecycle old_kernel preload priorities protocol_violations \
 	residency scale sources http_round_trips published
-CHECKS = $(TESTS) $(REPLAYS) $(ON_GPU:%=cuda=$(BUILD)/tests/integration/test_%)
+CHECKS := $(TEST_FILES) $(patsubst %.c,%,$(wildcard tests/fuzz/fuzz_*.c)) \
+	$(foreach f,$(ON_GPU),cuda=$(filter tests/integration/%/$f,$(TEST_FILES)))
+CHOSEN := $(if $(ONLY),$(foreach c,$(CHECKS),$(if $(strip $(foreach name,$(ONLY),$(findstring $(name),$c))),$c)),$(CHECKS))
+
+# program: its path below tests/, which is the folder of its files
+define test_program
+TESTS += $(BUILD)$(ONLY_DIR)/tests/$(1)
+$(BUILD)$(ONLY_DIR)/tests/$(1): $(patsubst %,$(BUILD)/obj/%_test.o,$(sort $(filter tests/$(1)/%,$(patsubst cuda=%,%,$(CHOSEN))))) $(ARCHIVES) \
+		$(if $(ONLY),always)
+	$$(LINK_TEST)
+endef
+# It calls functions of the library and internals that they use.
+$(BUILD)$(ONLY_DIR)/tests/client: ARCHIVES := $(filter-out %/libstreamer-client.a,$(ARCHIVES))
+$(foreach p,unit client $(AREAS:%=integration/%),$(if $(filter tests/$p/%,$(patsubst cuda=%,%,$(CHOSEN))),$(eval $(call test_program,$p))))
+REPLAYS := $(patsubst %,$(BUILD)/%,$(filter tests/fuzz/%,$(CHOSEN)))
+
+## tests        build the test programs
+tests: all $(TESTS) $(REPLAYS) $(FAKES) $(FAULT) $(BUILD)/gpu-rates
 
 ## check        run all tests: unit, integration (also on fake GPUs), fuzz corpora, layers. ONLY="name name" selects
-##              programs by parts of their names; JOBS=n runs n at a time
-chosen = $(foreach t,$(CHECKS),$(if $(strip $(foreach name,$(ONLY),$(findstring $(name),$(t)))),$(t)))
+##              files by parts of their paths; JOBS=n runs n at a time; TAP=dir writes a report of each file
 check: tests layers
-	@tests/check.sh $(if $(ONLY),$(chosen),$(CHECKS))
+	@tests/check.sh $(BUILD)$(ONLY_DIR) $(CHOSEN)
 
 ## wheel        build the Python package, with the programs and the libraries that they need, in $(BUILD)/wheel
 wheel: all | $(BUILD)/deps-python
@@ -206,11 +220,11 @@ check-python: wheel
 
 ## soak         run the long tests: 10,000 connections, invalid fields, a failure of every call, kills, random load for
 ##              SOAK_SECONDS, the model checker for CHECKER_STEPS, and for CHECKER_SANITIZED_STEPS under sanitizers
-SOAK := $(addprefix $(BUILD)/tests/soak/,soak checker kills) $(addprefix $(BUILD)/tests/integration/test_,many_connections invalid_fields faults)
+SOAK := $(addprefix $(BUILD)/tests/,soak/soak soak/checker soak/kills integration/server)
 soak: all $(SOAK) $(FAULT) $(FAKES) | $(BUILD)/deps-servers
-	@CONNECTIONS=10000 $(BUILD)/tests/integration/test_many_connections
-	@$(BUILD)/tests/integration/test_invalid_fields
-	@STREAMERD_FAULTS=all timeout 1800 $(BUILD)/tests/integration/test_faults
+	@CONNECTIONS=10000 $(BUILD)/tests/integration/server 'many_connections.*'
+	@$(BUILD)/tests/integration/server 'invalid_fields.*'
+	@STREAMERD_FAULTS=all timeout 1800 $(BUILD)/tests/integration/server 'faults.*'
 	@$(BUILD)/tests/soak/kills
 	@$(BUILD)/tests/soak/soak
 	@$(BUILD)/tests/soak/checker
@@ -297,7 +311,7 @@ abi: $(BUILD)/libstreamer-client.so.$(VERSION) | $(BUILD)/deps-lint
 abi-update: $(BUILD)/libstreamer-client.so.$(VERSION) | $(BUILD)/deps-lint
 	@tests/abi.sh $< --update
 
-objects: $(call obj,$(PROTO) $(DAEMON) $(CLIENT) $(CTL) daemon/main.c $(wildcard tests/*/*.c))
+objects: $(call obj,$(PROTO) $(DAEMON) $(CLIENT) $(CTL) daemon/main.c $(TEST_SOURCES))
 
 ## install      install to $(DESTDIR)$(PREFIX); set LIBDIR, UNITDIR and SYSCONFDIR for the distribution
 SYSTEMD := $(wildcard systemd/*.service systemd/*.socket systemd/*.d/*)
@@ -343,6 +357,7 @@ help:
 	@echo '           FUZZ_SECONDS=60 SOAK_SECONDS=300 CI=true (a skipped test fails) V=1 (show commands)'
 
 -include $(shell find $(BUILD)/obj $(BUILD)/pic -name '*.d' 2>/dev/null)
-.PHONY: all tests check wheel check-python check-vllm vllm-environment bench-vllm bench-compare bench-whitepaper soak soak-sanitized \
+always:
+.PHONY: always all tests check wheel check-python check-vllm vllm-environment bench-vllm bench-compare bench-whitepaper soak soak-sanitized \
 	fuzz fuzz-run bench bench-guard demo layers lint abi abi-update objects install clean help
 .SECONDARY:

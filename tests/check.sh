@@ -1,13 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# check.sh PROGRAM...: runs test programs, JOBS at a time (three for two processors), and prints
-# a summary. The programs are independent.
+# check.sh BUILD FILE...: runs the tests of files (tests/unit/base/quota), JOBS at a time (three for two processors),
+# and prints a summary. Files are independent: each runs in a process of its folder's program.
 #
-# A program that fails or prints no summary fails the run; so does a skipped test
-# under CI=true, unless skips.txt allows it (README.md). A fuzz program replays its corpus.
-# "cuda=PROGRAM" runs it with a fake GPU instead of the host device. The last output of failed
-# programs is repeated at the end.
+# A file that fails or prints no summary fails the run; so does a skipped test
+# under CI=true, unless skips.txt allows it (README.md). A fuzz target replays its corpus.
+# "cuda=FILE" runs it with a fake GPU instead of the host device. The last output of failed
+# files is repeated at the end.
 set -u
 
 allowed=$(dirname "$0")/skips.txt
@@ -17,14 +17,16 @@ limit=${TEST_TIMEOUT:-900}
 passed=0 failed=0 skipped=0 failures=() took=
 
 run() {
+        local name=${1##*/}
         case $1 in
-        cuda=*) STREAMERD_TEST_DEVICE=cuda timeout "$limit" "${1#cuda=}" ;;
-        */fuzz_*) timeout "$limit" "$1" "tests/fuzz/corpus/${1##*/fuzz_}" ;;
-        *) timeout "$limit" "$1" ;;
+        cuda=*) STREAMERD_TEST_DEVICE=cuda run "${1#cuda=}" ;;
+        tests/fuzz/*) timeout "$limit" "${build%/only}/$1" "tests/fuzz/corpus/${name#fuzz_}" ;;
+        tests/unit/*) timeout "$limit" "$build/tests/unit" "$name.*" ;;
+        *) timeout "$limit" "$build/${1%/*}" "$name.*" ;;
         esac
 }
 
-# Runs one program, by its index in the arguments; stores its output, exit status and seconds.
+# Runs one file, by its index in the arguments; stores its output, exit status and seconds.
 run_one() {
         local began=$SECONDS
         run "$2" >"$folder/$1.out" 2>&1 </dev/null
@@ -46,7 +48,7 @@ count() {
 
 fail() {
         failures+=("$1: $2")
-        { echo "# $1" && grep -v '^Running suite' "$3" | tail -n 20; } >>"$folder/failed"
+        { echo "# $1" && grep -v '^Running suite' "$3" | tail -n 60; } >>"$folder/failed"
 }
 
 note_skips() {
@@ -58,7 +60,7 @@ note_skips() {
         done < <(sed -n 's/^SKIP: //p' "$2")
 }
 
-# Reports the programs that have ended since the last call.
+# Reports the files that have ended since the last call.
 gather() {
         local end i status seconds
         for end in "$folder"/*.end; do
@@ -67,41 +69,43 @@ gather() {
                 read -r status seconds <"$end"
                 rm "$end"
                 ended[i]=1
-                echo "# ${programs[i]}"
+                echo "# ${files[i]}"
                 cat "$folder/$i.out"
-                took+="$seconds s ${programs[i]}"$'\n'
-                note_skips "${programs[i]}" "$folder/$i.out"
+                took+="$seconds s ${files[i]}"$'\n'
+                note_skips "${files[i]}" "$folder/$i.out"
                 if ! count "$folder/$i.out"; then
-                        fail "${programs[i]}" "exit status $status, no summary" "$folder/$i.out"
+                        fail "${files[i]}" "exit status $status, no summary" "$folder/$i.out"
                         failed=$((failed + 1))
                 elif [ "$status" -ne 0 ]; then
-                        fail "${programs[i]}" "exit status $status" "$folder/$i.out"
+                        fail "${files[i]}" "exit status $status" "$folder/$i.out"
                 fi
         done
 }
 
-[ $# -gt 0 ] || { echo "check.sh: no such test program" >&2; exit 2; }
+build=$1
+shift
+[ $# -gt 0 ] || { echo "check.sh: no such test" >&2; exit 2; }
 
 # Tests wait more than they compute.
 jobs=${JOBS:-$((($(nproc) * 3 + 1) / 2))}
-programs=("$@") ended=() running=0
-for i in "${!programs[@]}"; do
+files=("$@") ended=() running=0
+for i in "${!files[@]}"; do
         if [ "$running" -ge "$jobs" ]; then
                 wait -n
                 running=$((running - 1))
                 gather
         fi
-        run_one "$i" "${programs[i]}" &
+        run_one "$i" "${files[i]}" &
         running=$((running + 1))
 done
 wait
 gather
-for i in "${!programs[@]}"; do
-        [ -n "${ended[i]:-}" ] || fail "${programs[i]}" "did not end" "$folder/$i.out"
+for i in "${!files[@]}"; do
+        [ -n "${ended[i]:-}" ] || fail "${files[i]}" "did not end" "$folder/$i.out"
 done
 
 echo "$SECONDS s in total; longest:"
 printf '%s' "$took" | sort -rn | head -8
 [ ${#failures[@]} -eq 0 ] || { cat "$folder/failed" && printf 'FAILED: %s\n' "${failures[@]}"; }
-echo "$passed passed, $failed failed, $skipped skipped in $# programs"
+echo "$passed passed, $failed failed, $skipped skipped in $# files"
 [ ${#failures[@]} -eq 0 ]

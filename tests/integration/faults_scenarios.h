@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The client scenarios during which test_faults makes calls of the daemon fail. Each continues as far as the daemon
+ * The client scenarios during which faults_test makes calls of the daemon fail. Each continues as far as the daemon
  * permits, and checks that every error is one that the failure may cause.
  */
 #ifndef TESTS_INTEGRATION_FAULTS_SCENARIOS_H

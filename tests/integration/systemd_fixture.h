@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fixture of test_systemd and test_systemd_lifecycle: a container with systemd and the installed files. Both are
+ * Fixture of systemd_test and systemd_lifecycle_test: a container with systemd and the installed files. Both are
  * skipped if it cannot be booted.
  */
 #ifndef TESTS_INTEGRATION_SYSTEMD_FIXTURE_H
@@ -21,7 +21,7 @@ static struct model *model;
 /* Fails with the script's output unless its exit status is this. */
 #define SHELL(expected, ...)                                                                                           \
         __extension__({                                                                                                \
-                char *shell_out;                                                                                       \
+                static char *shell_out;                                                                                \
                 int shell_code = container_shell(&boot, &shell_out, __VA_ARGS__);                                      \
                 ck_assert_msg(shell_code == (expected), "exit status %d\n%s", shell_code, shell_out);                  \
                 shell_out;                                                                                             \

@@ -17,7 +17,7 @@ uv_loop_t core_loop;
 struct wake *core_wake;
 const struct caller core_caller;
 
-static void core_begin(void)
+void core_begin(void)
 {
         log_init(LOG_LEVEL_ERROR);
         must(uv_loop_init(&core_loop));
@@ -25,8 +25,7 @@ static void core_begin(void)
         ck_assert_ptr_nonnull(core_wake);
 }
 
-/* Fails if a handle is still open. */
-static void core_end(void)
+void core_end(void)
 {
         wake_close(core_wake);
         while (uv_run(&core_loop, UV_RUN_NOWAIT) != 0)
@@ -40,15 +39,6 @@ void core_settle(void)
         /* An item may post another one, so the loop iterates a few times. */
         for (int i = 0; i < 8; i++)
                 uv_run(&core_loop, UV_RUN_NOWAIT);
-}
-
-TCase *core_group(const char *name, void (*setup)(void), void (*teardown)(void))
-{
-        TCase *group = suite_group(name, NULL, NULL, 60);
-        tcase_add_checked_fixture(group, core_begin, core_end);
-        if (setup != NULL || teardown != NULL)
-                tcase_add_checked_fixture(group, setup, teardown);
-        return group;
 }
 
 /* ---- gates ---- */

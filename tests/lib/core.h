@@ -29,9 +29,10 @@ extern struct wake *core_wake;
 /* Runs the loop while a callback is due. */
 void core_settle(void);
 
-/* A group whose tests each begin and end with these, in their own process (threads do not survive
- * the fork). */
-TCase *core_group(const char *name, void (*setup)(void), void (*teardown)(void));
+/* A fixture of which each test has a loop (threads do not survive the fork), around begin() and end(), or NULL. */
+#define CORE_FIXTURE(begin, end, ...) FIXTURE(.outer = {core_begin, core_end}, .each = {begin, end}, __VA_ARGS__)
+void core_begin(void);
+void core_end(void); /* fails if a handle is still open */
 
 /* ---- gates ---- */
 

@@ -3,6 +3,7 @@
  * Starts, stops and kills a daemon: see daemon.h.
  */
 #include "tests/lib/daemon.h"
+#include "tests/lib/suite.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -62,6 +63,34 @@ static const char *gpu_instead(const char *flag)
         return format_text("cuda:0%s", flag + 4);
 }
 
+/* ---- what a failing test prints ---- */
+
+#define LOGS_MAX 8
+
+static char logs[LOGS_MAX][PATH_SIZE]; /* of the last daemons */
+static size_t n_logs;
+
+static void print_logs(void)
+{
+        for (size_t i = 0; i < n_logs && i < LOGS_MAX; i++) {
+                if (access(logs[i], R_OK) < 0)
+                        continue;
+                char *log = file_read(logs[i], NULL);
+                size_t len = strlen(log);
+                printf("---- the end of %s:\n%s\n", logs[i], len > LOG_END ? log + len - LOG_END : log);
+        }
+        fflush(stdout);
+}
+
+static void note_log(const char *path)
+{
+        for (size_t i = 0; i < n_logs && i < LOGS_MAX; i++)
+                if (strcmp(logs[i], path) == 0)
+                        return;
+        snprintf(logs[n_logs++ % LOGS_MAX], PATH_SIZE, "%s", path);
+        suite_on_failure = print_logs;
+}
+
 void daemon_init(struct daemon *d, const char *folder)
 {
         if (daemon_on_gpu())
@@ -73,6 +102,7 @@ void daemon_init(struct daemon *d, const char *folder)
             sizeof(((struct sockaddr_un *)0)->sun_path))
                 die("%s: too long for a socket", folder);
         snprintf(d->log, sizeof(d->log), "%s/log", folder);
+        note_log(d->log);
         unlink(d->log); /* of an earlier daemon in this directory */
 }
 

@@ -2,7 +2,7 @@
 #
 # botocore's signers, line by line: reads "method<TAB>URL<TAB>region<TAB>token<TAB>checksum<TAB>body" and
 # prints "x-amz-date<TAB>Authorization" for each; with a body it is a form for STS. Keys are those of
-# tests/unit/test_sigv4.c.
+# tests/unit/source/aws/sigv4_test.c.
 import sys
 
 from botocore.auth import S3SigV4Auth, SigV4Auth

@@ -1,19 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The main() of a program of Check suites: see suite.h.
+ * Registers and runs the tests of a program: see suite.h. main.c parses its arguments.
  */
 #include "tests/lib/suite.h"
 #include "tests/lib/at_exit.h"
+#include "tests/lib/suite_run.h"
 
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char folder[PATH_SIZE];
-static Suite *suite;
 
 const char *suite_folder(void)
 {
@@ -61,9 +64,30 @@ void skip(const char *name, const char *reason)
         fflush(stdout);
 }
 
+void (*suite_on_failure)(void);
+
+#undef _ck_assert_failed
+
+void suite_fail(const char *file, int line, const char *expression, const char *format, ...)
+{
+        void (*explain)(void) = suite_on_failure;
+        static char text[DIE_TEXT];
+        va_list args;
+
+        suite_on_failure = NULL; /* not again if it fails itself */
+        if (explain)
+                explain();
+        if (!format)
+                _ck_assert_failed(file, line, expression, NULL);
+        va_start(args, format);
+        vsnprintf(text, sizeof(text), format, args);
+        va_end(args);
+        _ck_assert_failed(file, line, expression, "%s", text);
+}
+
 static void fail_check(const char *text)
 {
-        ck_abort_msg("%s", text);
+        suite_fail(__FILE__, __LINE__, "Failed", "%s", text);
 }
 
 /* Test processes exit without freeing memory; the daemon is another program, which is checked for leaks. */
@@ -98,37 +122,214 @@ static void forget_settings(void)
         must(setenv("AWS_EC2_METADATA_DISABLED", "true", 1));
 }
 
-/* ---- the program ---- */
+/* ---- registered tests ---- */
 
-void suite_begin(const char *name)
+#define TESTS_MAX 4096
+#define FIXTURES_MAX 1024
+#define TIMEOUT 60
+
+static const struct suite_test *tests[TESTS_MAX];
+static const struct suite_fixture *fixtures[FIXTURES_MAX];
+static size_t n_tests, n_fixtures;
+
+void suite_add_test(const struct suite_test *test)
 {
-        folder_make(folder, "streamerd-test");
-        at_exit_remove(folder);
-        forget_settings();
-        signal(SIGPIPE, SIG_IGN);
-        die_hook = fail_check;
-        suite = suite_create(name);
+        if (n_tests == TESTS_MAX)
+                die("more than %d tests", TESTS_MAX);
+        tests[n_tests++] = test;
 }
 
-TCase *suite_group(const char *name, void (*setup)(void), void (*teardown)(void), int timeout)
+void suite_add_fixture(const struct suite_fixture *fixture)
+{
+        if (n_fixtures == FIXTURES_MAX)
+                die("more than %d fixtures", FIXTURES_MAX);
+        fixtures[n_fixtures++] = fixture;
+}
+
+/* "tests/unit/base/quota_test.c": "quota". */
+static char *file_name(const char *path)
+{
+        const char *name = strrchr(path, '/') + 1, *end = strstr(name, "_test.c");
+        return format_text("%.*s", end ? (int)(end - name) : (int)strcspn(name, "."), name);
+}
+
+static char *full_name(const struct suite_test *test)
+{
+        return format_text("%s.%s", file_name(test->test.file), test->test.name);
+}
+
+static bool is_selected(const struct suite_test *test, char *const *patterns)
+{
+        const char *name = full_name(test);
+        for (char *const *p = patterns; *p; p++)
+                if (fnmatch(*p, name, 0) == 0)
+                        return true;
+        return *patterns == NULL;
+}
+
+static int by_place(const void *a, const void *b)
+{
+        const struct suite_test *left = *(const struct suite_test *const *)a,
+                                *right = *(const struct suite_test *const *)b;
+        int order = strcmp(left->test.file, right->test.file);
+        return order ? order : left->test.line - right->test.line;
+}
+
+size_t suite_select(char *const *patterns)
+{
+        size_t n = 0;
+        for (size_t i = 0; i < n_tests; i++)
+                if (is_selected(tests[i], patterns))
+                        tests[n++] = tests[i];
+        n_tests = n;
+        qsort(tests, n_tests, sizeof(tests[0]), by_place);
+        return n;
+}
+
+void suite_list(void)
+{
+        for (size_t i = 0; i < n_tests; i++)
+                printf("%s\n", full_name(tests[i]));
+}
+
+/* ---- the tests of one file ---- */
+
+/* The last above the test; NULL: none. */
+static const struct suite_fixture *fixture_of(const struct suite_test *test)
+{
+        const struct suite_fixture *found = NULL;
+        for (size_t i = 0; i < n_fixtures; i++)
+                if (fixtures[i]->timeout >= 0 && strcmp(fixtures[i]->file, test->test.file) == 0 &&
+                    fixtures[i]->line < test->test.line && (!found || fixtures[i]->line > found->line))
+                        found = fixtures[i];
+        return found;
+}
+
+static void before_folder(const char *file)
+{
+        for (size_t i = 0; i < n_fixtures; i++)
+                if (fixtures[i]->first && strcmp(fixtures[i]->file, file) == 0) {
+                        fixtures[i]->first();
+                        return;
+                }
+}
+
+static void before_all(const char *file)
+{
+        for (size_t i = 0; i < n_fixtures; i++)
+                if (fixtures[i]->timeout < 0 && strcmp(fixtures[i]->file, file) == 0)
+                        fixtures[i]->all.begin();
+}
+
+static void add_pair(TCase *group, const struct suite_pair *pair)
+{
+        if (pair->begin || pair->end)
+                tcase_add_checked_fixture(group, pair->begin, pair->end);
+}
+
+static TCase *group_new(Suite *suite, const char *name, const struct suite_fixture *fixture)
 {
         TCase *group = tcase_create(name);
-
-        if (setup || teardown)
-                tcase_add_unchecked_fixture(group, setup, teardown);
-        tcase_set_timeout(group, timeout);
         suite_add_tcase(suite, group);
+        tcase_set_timeout(group, fixture && fixture->timeout ? fixture->timeout : TIMEOUT);
+        if (!fixture)
+                return group;
+        if (fixture->all.begin || fixture->all.end)
+                tcase_add_unchecked_fixture(group, fixture->all.begin, fixture->all.end);
+        add_pair(group, &fixture->outer);
+        add_pair(group, &fixture->each);
         return group;
 }
 
-int suite_run(void)
+static void skip_slow(int row)
 {
-        SRunner *runner = srunner_create(suite);
+        if (row == 0)
+                SKIP("not in the short set");
+}
 
+static void add_to(TCase *group, const struct suite_test *test)
+{
+        TTest *check = must_alloc(sizeof(*check));
+        int to = test->to > test->from ? test->to : test->from + 1;
+
+        *check = test->test;
+        if (test->slow && suite_short())
+                check->fn = skip_slow;
+        _tcase_add_test(group, check, test->signal, test->exit, test->from,
+                        check->fn == skip_slow ? test->from + 1 : to);
+}
+
+static void add_file(Suite *suite, const char *file)
+{
+        const struct suite_fixture *last = NULL;
+        const char *reason = NULL;
+        TCase *group = NULL;
+
+        for (size_t i = 0; i < n_tests; i++) {
+                if (strcmp(tests[i]->test.file, file) != 0)
+                        continue;
+                const struct suite_fixture *fixture = fixture_of(tests[i]);
+                if (!group || fixture != last) {
+                        group = group_new(suite, file_name(file), fixture);
+                        last = fixture;
+                        reason = fixture && fixture->unavailable ? fixture->unavailable() : NULL;
+                        if (reason)
+                                skip(file_name(file), reason);
+                }
+                if (!reason)
+                        add_to(group, tests[i]);
+        }
+}
+
+static int run_file(const char *file, bool keep)
+{
+        char *name = file_name(file), *tap = getenv("TAP");
+
+        before_folder(file);
+        folder_make(folder, "streamerd-test");
+        if (keep)
+                printf("%s: %s\n", name, folder);
+        else
+                at_exit_remove(folder);
+        forget_settings();
+        signal(SIGPIPE, SIG_IGN);
+        die_hook = fail_check;
+        Suite *suite = suite_create(name);
+        before_all(file);
+        add_file(suite, file);
+        SRunner *runner = srunner_create(suite);
         /* Check uses half of it for the text of a failure; a longer text would end the program without a message. */
         check_set_max_msg_size(4 * DIE_TEXT);
+        if (tap && *tap)
+                srunner_set_tap(runner, format_text("%s/%s.tap", tap, name));
         srunner_run_all(runner, CK_NORMAL);
         int failed = srunner_ntests_failed(runner);
         srunner_free(runner);
         return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+/* Each file in a process of its own. */
+static int run_forked(const char *file, bool keep)
+{
+        int status;
+
+        fflush(stdout);
+        pid_t pid = must(fork());
+        if (pid == 0)
+                exit(run_file(file, keep));
+        must(waitpid(pid, &status, 0));
+        return status ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+int suite_run(bool keep)
+{
+        const char *file = n_tests ? tests[0]->test.file : NULL;
+        int result = EXIT_SUCCESS;
+
+        if (!file || strcmp(file, tests[n_tests - 1]->test.file) == 0)
+                return file ? run_file(file, keep) : EXIT_FAILURE;
+        for (size_t i = 0; i < n_tests; i++)
+                if (i == 0 || strcmp(tests[i - 1]->test.file, tests[i]->test.file) != 0)
+                        result |= run_forked(tests[i]->test.file, keep);
+        return result;
 }

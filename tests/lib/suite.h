@@ -1,19 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A program of Check tests: its main(), its folder, skipping by name.
+ * Tests that register themselves, their program's folder, skipping by name.
  *
- *   START_TEST(a_file_is_loaded) { ... } END_TEST
+ *   FIXTURE(.all = {start_daemon, stop_daemon}, .each = {connect, disconnect});
  *
- *   int main(void)
- *   {
- *           suite_begin("load");
- *           TCase *tests = suite_group("one file", start_daemon, stop_daemon, 30);
- *           tcase_add_test(tests, a_file_is_loaded);
- *           return suite_run();
- *   }
+ *   TEST(a_file_is_loaded) { ... }
+ *   TEST(an_invalid_size_is_refused, EACH(sizes)) { ... sizes[_i] ... }
  *
- * Every test runs in a process of its own. The setup of a group runs in the program's process; what it starts is shared
- * by the group's tests and ends with the program, even if a test crashes.
+ * tests/unit/base/quota_test.c has the tests "quota.*" of the program tests/unit; main.c runs those that its arguments
+ * select. The tests of a file run in the order of the file, each in a process of its own.
  */
 #ifndef TESTS_LIB_SUITE_H
 #define TESTS_LIB_SUITE_H
@@ -22,15 +17,69 @@
 
 #include <check.h>
 
-/* Begins the program's suite. Removes the caller's settings for AWS, Hugging Face and proxies from the environment, so
- * that tests have no credentials but their own. */
-void suite_begin(const char *name);
-/* A group of tests with one fixture; either function may be NULL. `timeout` in seconds, for each test. */
-TCase *suite_group(const char *name, void (*setup)(void), void (*teardown)(void), int timeout);
-/* A loop test with one iteration per row of a table; _i is the row. */
-#define LOOP(group, test, table) tcase_add_loop_test(group, test, 0, (int)(sizeof(table) / sizeof((table)[0])))
-/* Runs all tests and removes the folder; returns the exit code of main(). */
-int suite_run(void);
+/* ---- a test ---- */
+
+struct suite_test {
+        TTest test; /* name, function, file, line */
+        int from, to;
+        int signal, exit;
+        bool slow;
+};
+
+/* A test with these options: `.to = n` and `.from = n`: one run for each _i from `from` to `to` - 1; EACH(table): one
+ * for each row; `.signal`, `.exit`: the signal or exit status by which it has to end; `.slow = true`: omitted from the
+ * short set. */
+#define TEST(NAME, ...)                                                                                                \
+        static void NAME(int);                                                                                         \
+        __attribute__((constructor)) static void register_##NAME(void)                                                 \
+        {                                                                                                              \
+                static struct suite_test test;                                                                         \
+                test = (struct suite_test){.test = {#NAME, NAME, __FILE__, __LINE__}, __VA_ARGS__};                    \
+                suite_add_test(&test);                                                                                 \
+        }                                                                                                              \
+        static void NAME(int _i __attribute__((unused)))
+
+#define EACH(table) .to = (int)(sizeof(table) / sizeof((table)[0]))
+
+void suite_add_test(const struct suite_test *test);
+
+/* ---- a fixture ---- */
+
+struct suite_pair {
+        void (*begin)(void), (*end)(void);
+};
+
+struct suite_fixture {
+        const char *file;
+        int line;
+        void (*first)(void);     /* before the program's folder exists and any process is started */
+        struct suite_pair all;   /* once, in the process of the file: what it starts is shared by the tests */
+        struct suite_pair outer; /* in the process of each test, around `each` */
+        struct suite_pair each;
+        int timeout;                      /* seconds for each test; 0: 60 */
+        const char *(*unavailable)(void); /* if it returns a reason, the tests are skipped */
+};
+
+#define SUITE_JOIN_(a, b) a##b
+#define SUITE_JOIN(a, b) SUITE_JOIN_(a, b)
+
+/* The fixture of the tests that follow in the file, up to the next FIXTURE. */
+#define FIXTURE(...)                                                                                                   \
+        __attribute__((constructor)) static void SUITE_JOIN(register_fixture_, __LINE__)(void)                         \
+        {                                                                                                              \
+                static struct suite_fixture fixture;                                                                   \
+                fixture = (struct suite_fixture){.file = __FILE__, .line = __LINE__, __VA_ARGS__};                     \
+                suite_add_fixture(&fixture);                                                                           \
+        }                                                                                                              \
+        struct suite_fixture
+
+void suite_add_fixture(const struct suite_fixture *fixture);
+
+/* BEFORE_ALL() { ... } runs once before all fixtures of the file, in the file's process. */
+#define BEFORE_ALL()                                                                                                   \
+        static void suite_before(void);                                                                                \
+        FIXTURE(.all = {suite_before, NULL}, .timeout = -1);                                                           \
+        static void suite_before(void)
 
 /* The program's folder, for all its files; removed at the end. */
 const char *suite_folder(void);
@@ -40,6 +89,12 @@ char *suite_path(const char *format, ...) __attribute__((format(printf, 1, 2)));
 char *suite_file(const char *name, const char *text);
 /* Returns the standard error output of say(). */
 char *suite_stderr(void (*say)(void));
+
+/* Called in the process of a failing test, before it ends: prints what explains the failure. */
+extern void (*suite_on_failure)(void);
+_Noreturn void suite_fail(const char *file, int line, const char *expression, const char *format, ...)
+        __attribute__((format(printf, 4, 5)));
+#define _ck_assert_failed suite_fail
 
 /* STREAMERD_TEST_SHORT=1: the long cases are skipped (sanitizer builds). */
 bool suite_short(void);

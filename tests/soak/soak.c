@@ -316,7 +316,28 @@ static void print_counts(uint64_t seconds, uint64_t half_way, uint64_t end)
         fflush(stdout);
 }
 
-START_TEST(a_daemon_releases_everything_after_random_load)
+BEFORE_ALL()
+{
+        seed = env_number("SOAK_SEED", clock_ns() % 1000000007);
+}
+
+static void begin(void)
+{
+        counts = mmap(NULL, sizeof(*counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        counts->versions = 1;
+        /* Less than all models together, so some loads run out of memory. */
+        fixture_begin(
+                (const char *const[]){"--device", "host=24MiB", "--concurrency", "4", "--block-size", "1MiB", NULL});
+        streamer_client *c = client_open(&test_daemon);
+        client_ok(c, streamer_pin(c, "witness", 1), "pin"); /* others are evicted */
+        streamer_close(c);
+        for (unsigned i = 0; i < MODELS; i++)
+                write_version(i);
+}
+
+FIXTURE(.all = {begin, fixture_end}, .timeout = (int)env_number("SOAK_SECONDS", 60) + 120);
+
+TEST(a_daemon_releases_everything_after_random_load)
 {
         uint64_t seconds = env_number("SOAK_SECONDS", 60);
         streamer_client *c = client_open(&test_daemon);
@@ -341,28 +362,4 @@ START_TEST(a_daemon_releases_everything_after_random_load)
                 ck_assert_uint_le(process_memory(test_daemon.pid), memory + MEMORY_GROWTH);
         streamer_close(c);
         fixture_still_serves();
-}
-END_TEST
-
-static void begin(void)
-{
-        counts = mmap(NULL, sizeof(*counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-        counts->versions = 1;
-        /* Less than all models together, so some loads run out of memory. */
-        fixture_begin(
-                (const char *const[]){"--device", "host=24MiB", "--concurrency", "4", "--block-size", "1MiB", NULL});
-        streamer_client *c = client_open(&test_daemon);
-        client_ok(c, streamer_pin(c, "witness", 1), "pin"); /* others are evicted */
-        streamer_close(c);
-        for (unsigned i = 0; i < MODELS; i++)
-                write_version(i);
-}
-
-int main(void)
-{
-        seed = env_number("SOAK_SEED", clock_ns() % 1000000007);
-        suite_begin("soak");
-        TCase *all = suite_group("all", begin, fixture_end, (int)env_number("SOAK_SECONDS", 60) + 120);
-        tcase_add_test(all, a_daemon_releases_everything_after_random_load);
-        return suite_run();
 }

@@ -18,13 +18,6 @@ static void begin(void)
         fake_model_init(&m);
 }
 
-static TCase *group(const char *name)
-{
-        TCase *tests = suite_group(name, NULL, NULL, 20);
-        tcase_add_checked_fixture(tests, begin, NULL);
-        return tests;
-}
-
 __attribute__((unused)) static void serve(struct fake_daemon *f)
 {
         fake_hello(f);

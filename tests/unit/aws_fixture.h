@@ -167,11 +167,4 @@ static inline char *set_sts(void)
         return path;
 }
 
-static inline TCase *group(const char *name)
-{
-        TCase *tests = suite_group(name, NULL, NULL, 30);
-        tcase_add_checked_fixture(tests, begin, end);
-        return tests;
-}
-
 #endif

@@ -60,11 +60,4 @@ static void assert_usage(int r, const char *what)
         ck_assert_msg(strstr(error.text, what) != NULL, "%s", error.text);
 }
 
-static TCase *model_set_of(const char *name)
-{
-        TCase *group = suite_group(name, NULL, NULL, 10);
-        tcase_add_checked_fixture(group, begin, end);
-        return group;
-}
-
 #endif

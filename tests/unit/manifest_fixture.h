@@ -91,11 +91,4 @@ static int64_t find(const char *name)
         return manifest_find(&view, name, strlen(name), &why);
 }
 
-static TCase *group(const char *name)
-{
-        TCase *tests = suite_group(name, NULL, NULL, 10);
-        tcase_add_checked_fixture(tests, begin, end);
-        return tests;
-}
-
 #endif

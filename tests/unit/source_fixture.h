@@ -86,11 +86,4 @@ static inline void assert_object(size_t i, const char *name)
         ck_assert_str_eq(set.objects[i].path, at(name));
 }
 
-static inline TCase *staged(const char *name)
-{
-        TCase *group = suite_group(name, NULL, NULL, 20);
-        tcase_add_checked_fixture(group, make_stage, strike_stage);
-        return group;
-}
-
 #endif

@@ -1,0 +1,392 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A user who does its worst with every verb (never reads, never closes, repeats, has servers that never answer) beside
+ * one who loads, attaches, fetches, verifies and lists: the second one is served while the first one's requests still
+ * hang, and the daemon's memory stays bounded. Needs root.
+ */
+#include "tests/lib/endpoint.h"
+#include "tests/lib/fixture.h"
+#include "tests/lib/kernel_counters.h"
+#include "tests/lib/loop_time.h"
+#include "tests/lib/run_as.h"
+#include "tests/lib/wire.h"
+
+#include "proto/frame.h"
+
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* Users that no system gives out, in the socket's group. */
+enum { GREEDY = 60401, OTHER = 60402 };
+#define SOCKET_GROUP 0
+#define PORTS 16
+#define UNANSWERED 60 /* requests of one connection; the daemon reads no more than 64 */
+#define LOADS 32
+#define LARGE ((size_t)64 << 20)
+#define MARGIN ((uint64_t)96 << 20) /* of memory: a user's share of fetched bytes, and half as much */
+
+static char *source;
+static struct model *source_model;
+static unsigned ports[PORTS]; /* of servers that accept and never answer */
+static struct endpoint slow;
+
+static unsigned listen_silently(void)
+{
+        struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        socklen_t len = sizeof(address);
+        int fd = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        must(bind(fd, (struct sockaddr *)&address, len));
+        must(listen(fd, 1024));
+        must(getsockname(fd, (struct sockaddr *)&address, &len));
+        return ntohs(address.sin_port);
+}
+
+/* The beginning of a large file, and nothing after it. */
+static void answer_slowly(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        const char *range = endpoint_header(request, "Range");
+        (void)e;
+        if (range == NULL || strncmp(range, "bytes=0-", 8) != 0) {
+                reply->hang = true;
+                return;
+        }
+        char *data = calloc(1, LARGE);
+        reply->headers = format_text("ETag: \"1\"\r\n");
+        endpoint_range(request, reply, data, LARGE);
+        free(data);
+}
+
+static void begin(void)
+{
+        if (getuid() != 0)
+                return;
+        char *text = format_text("devices:\n  - host=128MiB\n"
+                                 "http: {stall: 1h, tries: 1}\nlimits: {fds_in_flight: 512}\naccess:\n  roles:\n"
+                                 "    - {role: load, users: %d, bytes: 8MiB}\n"
+                                 "    - {role: load, users: %d}\n",
+                                 GREEDY, OTHER);
+        char *config = suite_file("isolation.yaml", text);
+        for (size_t i = 0; i < PORTS; i++)
+                ports[i] = listen_silently();
+        slow.answer = answer_slowly;
+        endpoint_start(&slow);
+        must(chmod(suite_folder(), 0755));
+        fixture_begin((const char *const[]){"--config", config, NULL});
+        source_model = model_mixed(2, 1 << 20);
+        source = fixture_write(source_model, "source.safetensors");
+        int fd = must(open(fixture_path("large.json"), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+        must(ftruncate(fd, (off_t)LARGE));
+        close(fd);
+        file_write(fixture_path("small.json"), "{}", 2);
+        char *medium = calloc(1, 2 << 20);
+        file_write(fixture_path("medium.json"), medium, 2 << 20);
+        free(medium);
+}
+
+static void end(void)
+{
+        if (getuid() != 0)
+                return;
+        loop_time_print_fixture("isolation");
+        fixture_end();
+}
+
+/* ---- the greedy user ---- */
+
+static struct wire wires[512];
+static size_t n_wires;
+
+static struct wire *connect_one(void)
+{
+        struct wire *w = &wires[n_wires++];
+        wire_open(w, &test_daemon);
+        wire_hello(w);
+        return w;
+}
+
+static bool is_taken(void *arg)
+{
+        const struct wire *w = arg;
+        int unread;
+        return must(ioctl(w->fd, SIOCOUTQ, &unread)) == 0 && unread == 0;
+}
+
+/* The daemon has read all requests. */
+static void await_taken(struct wire *w)
+{
+        if (!eventually(is_taken, w, 20000))
+                die("the daemon does not read requests");
+}
+
+static void send_fetch(struct wire *w, uint64_t id, const char *from, const char *file)
+{
+        wire_request(w, &(struct request){.verb = VERB_fetch, .id = id, .u.fetch = {.source = from, .file = file}});
+}
+
+static char *silent(size_t i)
+{
+        return format_text("http://127.0.0.1:%u/%zu/m.safetensors", ports[i % PORTS], i);
+}
+
+static void fetch_from_silent_servers(struct wire *w)
+{
+        for (size_t i = 0; i < UNANSWERED; i++)
+                send_fetch(w, 2 + i, silent(i), "config.json");
+}
+
+static void fetches_that_hang(void)
+{
+        struct wire *w = connect_one();
+        fetch_from_silent_servers(w);
+        await_taken(w);
+}
+
+static void fetches_that_stop_midway(void)
+{
+        struct wire *w = connect_one();
+        for (uint64_t i = 0; i < 4; i++)
+                send_fetch(w, 2 + i, format_text("%s/%d/m.safetensors", slow.url, (int)i), "large.json");
+        await_taken(w);
+}
+
+static void fetches_of_closed_connections(void)
+{
+        struct wire closed[400];
+        for (size_t i = 0; i < sizeof(closed) / sizeof(closed[0]); i++) {
+                wire_open(&closed[i], &test_daemon);
+                wire_hello(&closed[i]);
+                fetch_from_silent_servers(&closed[i]);
+        }
+        for (size_t i = 0; i < sizeof(closed) / sizeof(closed[0]); i++)
+                wire_close(&closed[i]);
+}
+
+static void fetches_that_are_not_read(void)
+{
+        for (int k = 0; k < 2; k++) {
+                struct wire *w = connect_one();
+                for (uint64_t i = 0; i < UNANSWERED; i++)
+                        send_fetch(w, 2 + i, fixture_root(), "large.json");
+                await_taken(w);
+        }
+}
+
+static void loads_that_hang(void)
+{
+        struct wire *w = connect_one(), *waits = connect_one();
+        for (size_t i = 0; i < LOADS; i++) {
+                char *name = format_text("hung-%zu", i);
+                wire_request(w, &(struct request){.verb = VERB_load,
+                                                  .id = 2 + i,
+                                                  .u.load = {.source = silent(i), .name = name, .watch = true}});
+                wire_request(waits, &(struct request){.verb = VERB_wait, .id = 2 + i, .u.wait = {.model = name}});
+        }
+        await_taken(w);
+        await_taken(waits);
+}
+
+static void attaches_that_are_not_read(void)
+{
+        for (int k = 0; k < 20; k++) {
+                struct wire *w = connect_one();
+                for (uint64_t i = 0; i < 120; i++)
+                        wire_request(w, &(struct request){
+                                                .verb = VERB_attach, .id = 2 + i, .u.attach = {.model = "witness"}});
+                await_taken(w);
+        }
+}
+
+static void probes(void)
+{
+        for (int k = 0; k < 64; k++) {
+                struct wire *w = connect_one();
+                wire_request(w, &(struct request){.verb = VERB_probe, .id = 2});
+                await_taken(w);
+        }
+}
+
+/* As many requests as the daemon reads. */
+static void replies_that_are_not_read(void)
+{
+        static const char verbs[][8] = {"metrics", "status", "list", "whoami"};
+        for (size_t k = 0; k < 120; k++) {
+                struct wire *w = connect_one();
+                unsigned char frame[64];
+                const char *verb = verbs[k % 4];
+                size_t n = FRAME_HEADER, len = strlen(verb);
+                memcpy(frame + n, "\x82\xa4verb", 6);
+                frame[n + 6] = (unsigned char)(0xa0 | len);
+                memcpy(frame + n + 7, verb, len);
+                memcpy(frame + n + 7 + len, "\xa2id\x02", 4);
+                n += 11 + len;
+                frame_put_header(frame, n - FRAME_HEADER);
+                must(fcntl(w->fd, F_SETFL, O_NONBLOCK));
+                for (int sent = 0; sent < 4000 && send(w->fd, frame, n, MSG_NOSIGNAL) == (ssize_t)n;)
+                        sent++;
+        }
+}
+
+static void workers_that_are_not_read(void)
+{
+        for (int k = 0; k < 8; k++) {
+                struct wire *w = connect_one();
+                for (uint64_t i = 0; i < UNANSWERED; i++)
+                        wire_request(w, i % 3 == 0   ? &(struct request){.verb = VERB_ps, .id = 2 + i}
+                                        : i % 3 == 1 ? &(struct request){.verb = VERB_doctor, .id = 2 + i}
+                                                     : &(struct request){.verb = VERB_verify,
+                                                                         .id = 2 + i,
+                                                                         .u.verify = {.model = "witness"}});
+                await_taken(w);
+        }
+}
+
+static void everything(void)
+{
+        loads_that_hang();
+        fetches_that_hang();
+        fetches_that_stop_midway();
+        fetches_that_are_not_read();
+        fetches_of_closed_connections();
+        attaches_that_are_not_read();
+        workers_that_are_not_read();
+        probes();
+        replies_that_are_not_read();
+}
+
+/* In the table: the number of connections, from the first, that are to be unanswered at the end. */
+static const struct {
+        void (*attack)(void);
+        size_t n_hung;
+} attacks[] = {
+        {fetches_that_hang, 1},
+        {fetches_that_stop_midway, 1},
+        {fetches_of_closed_connections, 0},
+        {fetches_that_are_not_read, 0},
+        {loads_that_hang, 0},
+        {attaches_that_are_not_read, 0},
+        {probes, 0},
+        {workers_that_are_not_read, 0},
+        {replies_that_are_not_read, 0},
+        {everything, 0},
+};
+
+/* ---- between this process and the greedy one ---- */
+
+static int row, to_child[2], from_child[2];
+
+/* Attacks, reports, and reports again when asked: how many replies have come that should not. */
+static int be_greedy(void)
+{
+        char c;
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        attacks[row].attack();
+        must(write(from_child[1], "a", 1));
+        must(read(to_child[0], &c, 1));
+        for (size_t i = 0; i < attacks[row].n_hung; i++) {
+                struct pollfd p = {.fd = wires[i].fd, .events = POLLIN};
+                if (must(poll(&p, 1, 0)) > 0)
+                        c = 'n';
+        }
+        must(write(from_child[1], &c, 1));
+        for (;;)
+                pause();
+}
+
+static char report(void)
+{
+        struct pollfd p = {.fd = from_child[0], .events = POLLIN};
+        char c = '-';
+        ck_assert_msg(must(poll(&p, 1, 60000)) == 1, "the greedy user does not report");
+        must(read(from_child[0], &c, 1));
+        return c;
+}
+
+/* ---- the other user ---- */
+
+static void fetches(streamer_client *c, const char *file, uint64_t bytes)
+{
+        void *data;
+        uint64_t size;
+        client_ok(c, streamer_fetch(c, fixture_root(), file, &data, &size), file);
+        if (size != bytes)
+                die("%s has %llu bytes", file, (unsigned long long)size);
+        free(data);
+}
+
+static int is_served(void)
+{
+        streamer_client *c = client_open(&test_daemon);
+        client_equals(c, "witness", fixture_witness);
+        client_load(c, source, "other");
+        client_equals(c, "other", source_model);
+        fetches(c, "small.json", 2);
+        fetches(c, "medium.json", 2 << 20);
+        json_decref(client_call(c, "verify", "{\"model\":\"other\"}"));
+        json_decref(client_call(c, "ps", NULL));
+        json_decref(client_call(c, "doctor", NULL));
+        json_decref(client_call(c, "status", NULL));
+        json_decref(client_call(c, "probe", NULL));
+        client_unload(c, "other");
+        streamer_close(c);
+        return 0;
+}
+
+/* ---- afterwards ---- */
+
+static bool ends_load(void *arg)
+{
+        bool ended = true;
+        streamer_client *c = arg;
+        for (size_t i = 0; i < LOADS; i++)
+                ended = client_call_code(c, "cancel", format_text("{\"model\":\"hung-%zu\"}", i)) != 0 && ended;
+        return ended;
+}
+
+static bool few_fds(void *arg)
+{
+        return process_fds(test_daemon.pid) <= *(unsigned *)arg;
+}
+
+FIXTURE(.all = {begin, end}, .timeout = 180);
+
+TEST(another_user_is_served_meanwhile, EACH(attacks))
+{
+        ROOT_ONLY();
+        row = _i;
+        ck_assert_int_eq(run_as(OTHER, SOCKET_GROUP, is_served), 0);
+        uint64_t before = fixture_memory();
+        unsigned fds = process_fds(test_daemon.pid) + 4;
+        must(pipe2(to_child, O_CLOEXEC));
+        must(pipe2(from_child, O_CLOEXEC));
+        pid_t pid = must(fork());
+        if (pid == 0)
+                _exit(run_as(GREEDY, SOCKET_GROUP, be_greedy) == 0 ? 0 : 1);
+        ck_assert_int_eq(report(), 'a');
+        uint64_t most = fixture_memory();
+        for (int i = 0; i < 2; i++)
+                ck_assert_int_eq(run_as(OTHER, SOCKET_GROUP, is_served), 0);
+        uint64_t after = fixture_memory();
+        most = after > most ? after : most;
+        must(write(to_child[1], "y", 1));
+        ck_assert_int_eq(report(), 'y');
+        ck_assert_msg(most <= 2 * before + MARGIN, "memory grew from %llu to %llu MiB",
+                      (unsigned long long)before >> 20, (unsigned long long)most >> 20);
+        must(kill(pid, SIGKILL));
+        must(waitpid(pid, NULL, 0));
+        streamer_client *c = client_open(&test_daemon);
+        ck_assert(eventually(ends_load, c, 20000));
+        streamer_close(c);
+        ck_assert_msg(eventually(few_fds, &fds, 20000), "%u descriptors, %u before", process_fds(test_daemon.pid), fds);
+        fixture_still_serves();
+}

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reloading the configuration of a running daemon.
+ */
+#include "tests/integration/preload_fixture.h"
+#include "tests/lib/wire.h"
+
+/* ---- reload ---- */
+
+TEST(sighup_applies_added_settings_and_drops_no_model)
+{
+        begin("");
+        char *first = write_model("first.safetensors"), *second = write_model("second.safetensors");
+        streamer_client *c = client_open(&d);
+        client_load(c, first, "first");
+        streamer_lease *lease = client_attach(c, "first");
+        char *text = format_text("preload: [{source: %s}]", second);
+        configure(text);
+        hangup();
+        await_notify("RELOADING=1\nMONOTONIC_USEC=");
+        await_notify("READY=1");
+        await_row(0, "ready", 1);
+        is_served("second");
+        lease_equals(lease, model);
+        streamer_detach(lease);
+        configure("");
+        hangup();
+        await_notify("READY=1");
+        is_served("second");
+        is_served("first");
+        streamer_close(c);
+        end();
+}
+
+static const struct {
+        const char *text, *what;
+} bad[] = {
+        {"preload: [{sauce: /x}]", "preload[0].sauce: unknown key"},
+        {"preload: [{source: /x}, {source: /x}]", "preload[1]: listed twice"},
+        {"access: {roles: [{role: king, users: 1}]}", "access.roles[0].role: 'king' is not"},
+        {"access: {roles: [{role: load, users: 1, roots: [/]}]}", "is below none of the daemon's own roots"},
+        {"colour: red", "colour: unknown key"},
+        {"cuda: {", "not YAML"},
+};
+
+TEST(a_reload_with_a_wrong_setting_changes_nothing, EACH(bad))
+{
+        begin("");
+        char *path = write_model("never.safetensors");
+        char *text = format_text("log: {level: debug}\n%s", bad[_i].text);
+        configure(text);
+        ck_assert_int_eq(reload_code(bad[_i].what), 2);
+        hangup();
+        await_notify("READY=1");
+        await_log("reload: refused, the settings stay as they are");
+        await_log(bad[_i].what);
+        streamer_client *c = client_open(&d);
+        client_load(c, path, "never");
+        await_log("never: ready"); /* after all that is said of a load */
+        ck_assert_msg(!strstr(file_read(d.log, NULL), " debug: "), "the level was applied");
+        streamer_close(c);
+        end();
+}
+
+TEST(removed_settings_are_refused)
+{
+        begin("");
+        must(unlink(config));
+        ck_assert_int_eq(reload_code("No such file"), 2);
+        end();
+}
+
+TEST(keys_that_need_a_restart_are_named)
+{
+        begin("");
+        char *text =
+                format_text("roots: [%s, /usr]\ndevices: [host=32MiB]\nio: {concurrency: 3, block_size: 1MiB}\n", root);
+        file_write(config, text, strlen(text));
+        ck_assert_int_eq(reload_code("these need a restart: devices, roots, io.concurrency\n"), 0);
+        await_log("needs a restart: devices, roots, io.concurrency");
+        end();
+}
+
+/* Each wants more than half of the memory. */
+TEST(the_limit_of_waiting_loads_is_reloaded)
+{
+        begin("");
+        struct model *large = model_mixed(6, 40 << 20);
+        char *first = format_text("%s/first.safetensors", root), *second = format_text("%s/second.safetensors", root);
+        model_write(large, first);
+        model_write(large, second);
+        streamer_client *c = client_open(&d);
+        client_load(c, first, "first");
+        streamer_lease *lease = client_attach(c, "first");
+        char *text = format_text("roots: [%s]\ndevices: [host=64MiB]\nio: {concurrency: 2, block_size: 1MiB}\n"
+                                 "limits: {queued: 0, preload_retry: 20ms, connections_per_uid: 40}\n",
+                                 root);
+        file_write(config, text, strlen(text));
+        ck_assert_int_eq(reload_code("applied"), 0);
+        struct ctl result;
+        ctl(&result, d.socket, "load", "--wait", second, NULL);
+        ck_assert_int_ne(result.code, 0);
+        ck_assert_msg(strstr(result.err, "the limit (limits.queued)") != NULL, "%s", result.err);
+        ctl_free(&result);
+        streamer_detach(lease);
+        streamer_close(c);
+        model_free(large);
+        end();
+}
+
+TEST(the_logs_level_is_applied)
+{
+        begin("");
+        char *path = write_model("a.safetensors");
+        configure("log: {level: debug}");
+        ck_assert_int_eq(reload_code("applied"), 0);
+        streamer_client *c = client_open(&d);
+        client_load(c, path, "a");
+        await_log(" debug: ");
+        streamer_close(c);
+        end();
+}
+
+TEST(the_logs_format_stays)
+{
+        begin("log: {format: json}");
+        configure("log: {format: json, level: debug}");
+        ck_assert_int_eq(reload_code("applied"), 0);
+        await_log("\"message\":\"reload: applied\"");
+        end();
+}
+
+#define USER 60201
+
+static int do_ping(void)
+{
+        return client_call_code(client_open(&d), "ping", NULL);
+}
+
+static int do_reload(void)
+{
+        return client_call_code(client_open(&d), "reload", NULL);
+}
+
+TEST(reloaded_access_rules_apply_to_new_and_open_connections)
+{
+        ROOT_ONLY();
+        begin("");
+        ck_assert_int_eq(run_as(USER, 0, do_ping), 0);
+        ck_assert_int_eq(run_as(USER, 0, do_reload), STREAMER_EPERM);
+        configure("access: {roles: []}");
+        ck_assert_int_eq(reload_code("applied"), 0);
+        ck_assert_int_ne(run_as(USER, 0, do_ping), 0);
+        configure("access: {roles: [{role: admin, users: 60201}]}");
+        ck_assert_int_eq(reload_code("applied"), 0);
+        ck_assert_int_eq(run_as(USER, 0, do_reload), 0);
+        end();
+}
+
+TEST(concurrent_reload_requests_are_all_answered)
+{
+        begin("");
+        struct ctl_running running[8];
+        for (size_t i = 0; i < 8; i++) {
+                ctl_start(&running[i], d.socket, (const char *const[]){"reload", NULL});
+                hangup();
+        }
+        for (size_t i = 0; i < 8; i++) {
+                struct ctl result;
+                ctl_finish(&running[i], &result);
+                ck_assert_int_eq(result.code, 0);
+                ctl_free(&result);
+        }
+        end();
+}
+
+/* One reload after the other, as reported to the service manager. */
+static void readings_take_turns(unsigned n)
+{
+        bool reading = false;
+        while (n > 0) {
+                char text[4096];
+                struct pollfd fd = {.fd = d.notify, .events = POLLIN};
+                ck_assert_int_eq(must(poll(&fd, 1, WAIT_MS)), 1);
+                text[must((int)recv(d.notify, text, sizeof(text) - 1, 0))] = '\0';
+                if (strstr(text, "RELOADING=1") != NULL) {
+                        ck_assert(!reading);
+                        reading = true;
+                } else if (strstr(text, "READY=1") != NULL) {
+                        ck_assert(reading);
+                        reading = false;
+                        n--;
+                }
+        }
+}
+
+/* Each request is handled when the previous one is answered. */
+TEST(a_request_during_a_reply_gets_a_new_reading)
+{
+        struct wire w;
+        begin("  requests_per_client: 1"); /* of the section that the settings end with */
+        wire_open(&w, &d);
+        wire_hello(&w);
+        for (uint64_t i = 2; i < 7; i++)
+                wire_verb(&w, "reload", i, NULL, NULL);
+        readings_take_turns(5);
+        for (uint64_t i = 2; i < 7; i++) {
+                uint64_t id;
+                ck_assert(wire_read(&w) && object_u64(&w.reply.unpacked.data, "id", &id));
+                ck_assert_uint_eq(id, i);
+                ck_assert(object_str_eq(&w.reply.unpacked.data, "restart", ""));
+        }
+        wire_close(&w);
+        end();
+}

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Access rules: the rights of clients of several users, to which models, and from which sources they may load.
+ */
+#include "tests/integration/roles_fixture.h"
+
+/* ---- uses of a model ---- */
+
+static const char *verb, *args;
+
+static int do_call(void)
+{
+        streamer_client *c = client_open(&test_daemon);
+
+        return expect_error(c, client_call_code(c, verb, args));
+}
+
+static int call_as(uid_t uid, const char *the_verb, const char *the_args)
+{
+        verb = the_verb;
+        args = the_args;
+        return run_as(uid, SOCKET_GROUP, do_call);
+}
+
+static void expect_permitted(uid_t uid, const char *what, const char *model)
+{
+        ck_assert_int_eq(call_as(uid, what, format_text("{\"model\":\"%s\"}", model)), 0);
+}
+
+static void expect_denied(uid_t uid, const char *what, const char *model, const char *why)
+{
+        expected_text = why;
+        ck_assert_int_eq(call_as(uid, what, format_text("{\"model\":\"%s\"}", model)), STREAMER_EPERM);
+        expected_text = NULL;
+}
+
+/* ---- roles ---- */
+
+static const struct {
+        const char *verb, *args;
+        bool viewer, trainer;
+} verbs_of[] = {
+        {"ping", NULL, true, true},
+        {"list", NULL, true, true},
+        {"status", NULL, true, true},
+        {"ps", NULL, true, true},
+        {"whoami", NULL, true, true},
+        {"show", "{\"model\":\"witness\"}", true, true},
+        {"wait", "{\"model\":\"witness\"}", true, true},
+        {"verify", "{\"model\":\"witness\"}", false, true},
+        {"unload", "{\"model\":\"witness\"}", false, false},
+        {"cancel", "{\"model\":\"witness\"}", false, false},
+        {"set_priority", "{\"model\":\"witness\",\"priority\":9}", false, false},
+        {"shutdown", NULL, false, false},
+};
+
+FIXTURE(.all = {begin, end});
+
+TEST(each_user_has_the_rights_of_its_rule, EACH(verbs_of))
+{
+        ROOT_ONLY();
+        expected_text = "(access.roles[0], ";
+        ck_assert_int_eq(call_as(VIEWER, verbs_of[_i].verb, verbs_of[_i].args),
+                         verbs_of[_i].viewer ? 0 : STREAMER_EPERM);
+        expected_text = "(access.roles[1], ";
+        ck_assert_int_eq(call_as(TRAINER, verbs_of[_i].verb, verbs_of[_i].args),
+                         verbs_of[_i].trainer ? 0 : STREAMER_EPERM);
+}
+
+TEST(a_user_without_a_rule_has_no_rights)
+{
+        ROOT_ONLY();
+        ck_assert_int_ne(call_as(STRANGER, "ping", NULL), 0);
+}
+
+TEST(the_role_attach_attaches)
+{
+        ROOT_ONLY();
+        ck_assert_int_eq(run_as(VIEWER, SOCKET_GROUP, do_attach), 0);
+        ck_assert_int_eq(load_as(VIEWER, team, "team", "requires role 'load'; uid 60101 has role 'attach'"),
+                         STREAMER_EPERM);
+}
+
+TEST(a_model_is_unloaded_by_its_owner_or_an_admin)
+{
+        ROOT_ONLY();
+        loads(OTHER, team, "theirs");
+        expect_denied(TRAINER, "unload", "theirs", "uid 60103 loaded it");
+        expect_permitted(OTHER, "unload", "theirs");
+        loads(OTHER, team, "theirs");
+        expect_permitted(BOSS, "unload", "theirs");
+}
+
+TEST(another_users_name_is_refused)
+{
+        ROOT_ONLY();
+        loads(OTHER, outside, "theirs");
+        ck_assert_int_eq(load_as(TRAINER, team, "theirs", "uid 60103 loaded another source under this name"),
+                         STREAMER_EPERM);
+        ck_assert_int_eq(load_as(TRAINER, team, "theirs", "choose another name (--name)"), STREAMER_EPERM);
+        loads(BOSS, team, "theirs");
+        unload("theirs");
+}
+
+TEST(another_users_default_name_blocks_nobody)
+{
+        ROOT_ONLY();
+        must(mkdir(fixture_path("other"), 0755));
+        char *other = fixture_write(model_mixed(6, 1 << 18), "other/team.safetensors");
+        loads(OTHER, other, NULL);
+        expect_permitted(OTHER, "pin", "team");
+        loads(TRAINER, team, NULL);
+        expect_permitted(TRAINER, "pin", "team/team");
+        expect_permitted(OTHER, "unpin", "team");
+        expect_permitted(OTHER, "unload", "team");
+        expect_permitted(TRAINER, "unload", "team/team");
+}
+
+static void write_team(uint64_t seed)
+{
+        fixture_write(model_mixed(seed, 1 << 18), "team/team.safetensors");
+}
+
+TEST(a_name_keeps_its_owner_across_generations)
+{
+        ROOT_ONLY();
+        loads(OTHER, team, "theirs");
+        write_team(5);
+        loads(TRAINER, team, "theirs");
+        expect_denied(TRAINER, "pin", "theirs", "uid 60103 loaded it");
+        expect_denied(TRAINER, "unload", "theirs", "uid 60103 loaded it");
+        expect_permitted(OTHER, "pin", "theirs");
+        expect_permitted(OTHER, "unload", "theirs");
+        write_team(2);
+}
+
+TEST(a_failed_load_of_another_user_blocks_no_name)
+{
+        ROOT_ONLY();
+        loads(OTHER, team, "theirs");
+        file_write(team, "no model", 8);
+        ck_assert_int_ne(load_as(TRAINER, team, "theirs", NULL), 0);
+        ck_assert_int_eq(call_as(OTHER, "set_priority", "{\"model\":\"theirs\",\"priority\":9}"), 0);
+        expect_permitted(OTHER, "unload", "theirs");
+        write_team(2);
+}
+
+TEST(an_alias_is_unloaded_by_its_owner_and_gives_no_more_rights)
+{
+        ROOT_ONLY();
+        loads(OTHER, team, "theirs");
+        loads(TRAINER, team, "mine");
+        expect_denied(TRAINER, "pin", "mine", "mine: pin: uid 60103 loaded it");
+        expect_denied(OTHER, "unload", "mine", "mine: unload: uid 60102 loaded it");
+        expect_permitted(TRAINER, "unload", "mine");
+        expect_permitted(OTHER, "unload", "theirs");
+}
+
+static unsigned flags;
+static uint64_t keep_alive_ms, drain_timeout_ms, priority;
+
+static int do_set_keep_alive(void)
+{
+        streamer_client *c = client_open(&test_daemon);
+        streamer_op *op;
+        streamer_load_opts opts = {.struct_size = sizeof(opts),
+                                   .source = source,
+                                   .name = name,
+                                   .flags = flags,
+                                   .keep_alive_ms = keep_alive_ms,
+                                   .drain_timeout_ms = drain_timeout_ms,
+                                   .priority = (unsigned)priority};
+        int r = streamer_load(c, &opts, &op);
+        return expect_error(c, r == 0 ? streamer_op_wait(op, -1, NULL) : r);
+}
+
+static const struct {
+        const char *name;
+        unsigned flags, priority;
+        uint64_t keep_alive_ms, drain_timeout_ms;
+} ways_to_keep[] = {
+        {"theirs", STREAMER_LOAD_PIN, 0, 0, 0},
+        {"mine", STREAMER_LOAD_PIN, 0, 0, 0},
+        {"theirs", 0, 7, 0, 0},
+        {"mine", 0, 7, 0, 0},
+        {"theirs", 0, 0, 1, 0},
+        {"mine", 0, 0, 1, 0},
+        {"theirs", 0, 0, 0, 1},
+        {"mine", 0, 0, 0, 1},
+};
+
+TEST(only_the_owner_changes_a_models_settings, EACH(ways_to_keep))
+{
+        ROOT_ONLY();
+        loads(OTHER, team, "theirs");
+        source = team;
+        name = ways_to_keep[_i].name;
+        flags = ways_to_keep[_i].flags;
+        priority = ways_to_keep[_i].priority;
+        keep_alive_ms = ways_to_keep[_i].keep_alive_ms;
+        drain_timeout_ms = ways_to_keep[_i].drain_timeout_ms;
+        expected_text = "uid 60103 loaded it";
+        ck_assert_int_eq(run_as(TRAINER, SOCKET_GROUP, do_set_keep_alive), STREAMER_EPERM);
+        expected_text = "(access.roles[1], ";
+        ck_assert_int_eq(run_as(TRAINER, SOCKET_GROUP, do_set_keep_alive), STREAMER_EPERM);
+        loads(TRAINER, team, name); /* asks for nothing */
+        expect_permitted(BOSS, "unload", "theirs");
+        call_as(BOSS, "unload", "{\"model\":\"mine\"}");
+}
+
+/* ---- roots and buckets ---- */
+
+TEST(a_source_below_the_rules_roots_is_loaded)
+{
+        ROOT_ONLY();
+        loads(TRAINER, team, "team");
+        unload("team");
+}
+
+TEST(a_source_elsewhere_is_denied_by_the_rule)
+{
+        ROOT_ONLY();
+        ck_assert_int_eq(load_as(TRAINER, outside, "outside", "below none of its roots (access.roles[1], "),
+                         STREAMER_EPERM);
+        loads(OTHER, outside, "outside");
+        unload("outside");
+}
+
+/* Every user may read the file: only the rule's root denies it. */
+TEST(a_link_cannot_escape_the_rules_roots)
+{
+        ROOT_ONLY();
+        ck_assert_int_eq(load_as(TRAINER, sneaky, "sneaky", "a root of access.roles[1], "), STREAMER_EPERM);
+        loads(OTHER, sneaky, "sneaky");
+        unload("sneaky");
+}
+
+/* ---- files beside the weights ---- */
+
+static const char *file;
+
+static int do_fetch(void)
+{
+        streamer_client *c = client_open(&test_daemon);
+        void *data;
+        uint64_t size;
+        return expect_error(c, streamer_fetch(c, source, file, &data, &size));
+}
+
+static int fetch_as(uid_t uid, const char *the_source, const char *the_file, const char *text)
+{
+        source = the_source;
+        file = the_file;
+        expected_text = text;
+        int r = run_as(uid, SOCKET_GROUP, do_fetch);
+        expected_text = NULL;
+        return r;
+}
+
+TEST(a_file_is_fetched_if_its_weights_could_be_loaded)
+{
+        ROOT_ONLY();
+        file_write(fixture_path("config.json"), "{}", 2);
+        file_write(fixture_path("team/config.json"), "{}", 2);
+        must(symlink("../config.json", fixture_path("team/linked.json")));
+        ck_assert_int_eq(fetch_as(TRAINER, team, "config.json", NULL), 0);
+        ck_assert_int_eq(fetch_as(OTHER, outside, "config.json", NULL), 0);
+        ck_assert_int_eq(fetch_as(OTHER, team, "linked.json", NULL), 0);
+        ck_assert_int_eq(fetch_as(VIEWER, team, "config.json", "requires role 'load'"), STREAMER_EPERM);
+        ck_assert_int_eq(fetch_as(TRAINER, outside, "config.json", "below none of its roots"), STREAMER_EPERM);
+        ck_assert_int_eq(fetch_as(TRAINER, team, "linked.json", "a root of access.roles[1], "), STREAMER_EPERM);
+        ck_assert_int_eq(fetch_as(TRAINER, "s3://b/p/", "config.json", "below none of its buckets"), STREAMER_EPERM);
+}
+
+TEST(a_daemon_of_root_reads_a_file_as_the_caller)
+{
+        ROOT_ONLY();
+        file_write(fixture_path("team/private.json"), "{}", 2);
+        must(chmod(fixture_path("team/private.json"), 0600));
+        ck_assert_int_eq(fetch_as(TRAINER, team, "private.json", "Permission denied"), STREAMER_EPERM);
+        must(chown(fixture_path("team/private.json"), TRAINER, (gid_t)-1));
+        ck_assert_int_eq(fetch_as(TRAINER, team, "private.json", NULL), 0);
+}

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The programs of docs/bindings.md compile, print a model's tensors, and print the text of an error.
+ */
+#include "tests/lib/daemon.h"
+#include "tests/lib/model.h"
+#include "tests/lib/suite.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct daemon d;
+
+static void start(void)
+{
+        struct model *m = model_new(1);
+        model_add(m, "a", "F32", (uint64_t[]){4}, 1);
+        model_add(m, "b", "BF16", (uint64_t[]){2, 3}, 2);
+        model_add(m, "empty", "F32", (uint64_t[]){0}, 1);
+        model_write(m, suite_path("m.safetensors"));
+        model_free(m);
+        daemon_start_simple(&d, suite_path("d"), suite_folder(), "64MiB");
+}
+
+static void stop(void)
+{
+        ck_assert_int_eq(daemon_stop(&d), 0);
+}
+
+/* Runs a shell command and returns its exit status, with its output in the order of lines. */
+static int run(const char *command, char text[4096])
+{
+        char *sorted = format_text("set -o pipefail; { %s; } 2>&1 | sort", command);
+        char *line = format_text("bash -c '%s'", sorted);
+        FILE *f = popen(line, "r");
+        ck_assert_ptr_nonnull(f);
+        size_t n = fread(text, 1, 4095, f);
+        text[n] = '\0';
+        free(sorted);
+        free(line);
+        return pclose(f);
+}
+
+static void succeeds(char *command, const char *expected)
+{
+        char text[4096];
+        ck_assert_msg(run(command, text) == 0, "%s: %s", command, text);
+        if (expected)
+                ck_assert_str_eq(text, expected);
+        free(command);
+}
+
+/* The first block of this language in docs/bindings.md. */
+static void extract(const char *language, const char *file)
+{
+        succeeds(format_text(
+                         "sed -n \"/^\\`\\`\\`%s\\$/,/^\\`\\`\\`\\$/p\" docs/bindings.md | sed \"/^\\`\\`\\`/d\" >%s",
+                         language, file),
+                 "");
+}
+
+static bool works(const char *compiler)
+{
+        char text[4096], *command = format_text("HOME=${HOME:-%s} %s", suite_folder(), compiler);
+        bool works = run(command, text) == 0;
+        free(command);
+        return works;
+}
+
+static const char *build(void)
+{
+        return getenv("STREAMERD_BUILD") ?: "build";
+}
+
+static void prints_tensors_and_errors(const char *program)
+{
+        char text[4096];
+        char *begin =
+                format_text("LD_LIBRARY_PATH=%s STREAMERD_SOCKET=%s %s", build(), d.socket, suite_path("%s", program));
+        succeeds(format_text("%s %s", begin, suite_path("m.safetensors")),
+                 "a F32: 16 bytes\nb BF16: 12 bytes\nempty F32: 0 bytes\n");
+        char *outside = format_text("%s /etc/passwd", begin);
+        ck_assert_int_ne(run(outside, text), 0);
+        ck_assert_str_eq(text,
+                         "outside the roots: the daemon opens files below its configured roots only (/etc/passwd)\n");
+        char *unreachable =
+                format_text("STREAMERD_SOCKET=/nowhere LD_LIBRARY_PATH=%s %s m", build(), suite_path("%s", program));
+        ck_assert_int_ne(run(unreachable, text), 0);
+        ck_assert_str_eq(text, "cannot connect: no daemon serves there: No such file or directory (/nowhere)\n");
+        free(begin);
+        free(outside);
+        free(unreachable);
+}
+
+FIXTURE(.all = {start, stop}, .timeout = 300);
+
+TEST(the_rust_program_prints_the_tensors)
+{
+        if (suite_short()) /* the library of a sanitizer build needs its run time in the program */
+                return;
+        if (!works("rustc --version"))
+                SKIP("rustc is not installed");
+        extract("rust", suite_path("print_tensors.rs"));
+        succeeds(format_text("rustc -D warnings -o %s %s -L native=%s -l streamer-client", suite_path("in_rust"),
+                             suite_path("print_tensors.rs"), build()),
+                 "");
+        prints_tensors_and_errors("in_rust");
+}
+
+TEST(the_go_program_prints_the_tensors)
+{
+        if (suite_short())
+                return;
+        if (!works("go version"))
+                SKIP("go is not installed");
+        extract("go", suite_path("print_tensors.go"));
+        succeeds(format_text("export GOCACHE=%s GOPATH=%s GO111MODULE=off GOFLAGS= CGO_ENABLED=1 "
+                             "CGO_CFLAGS=-I$PWD/include CGO_LDFLAGS=-L$(realpath %s); go build -o %s %s",
+                             suite_path("go-cache"), suite_path("go"), build(), suite_path("in_go"),
+                             suite_path("print_tensors.go")),
+                 "");
+        prints_tensors_and_errors("in_go");
+}

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * streamerctl during a load: --timeout, Ctrl-C, cancel and events.
+ */
+#include "tests/integration/cli_fixture.h"
+
+/* ---- a held load ---- */
+
+static struct fuse_file hang;
+
+static const char *begin_held(void)
+{
+        const char *why = fuse_file_unavailable();
+        struct model *m = model_mixed(8, 4 << 20);
+
+        if (why)
+                return why;
+        model_write(m, suite_path("backing"));
+        fuse_file_start(&hang, suite_path("hang"), "m.safetensors", suite_path("backing"));
+        daemon_init(&test_daemon, suite_path("d-held"));
+        daemon_start(&test_daemon, (const char *const[]){"--device", "host=64MiB", "--root", hang.folder, NULL});
+        fuse_file_hold(&hang, 2 << 20);
+        return NULL;
+}
+
+TEST(timeout_exits_with_5_and_the_load_continues)
+{
+        const char *why = begin_held();
+
+        if (why)
+                SKIP(why);
+        RUN(0, "load", hang.path, "--name", "slow", "--detach");
+        fuse_file_wait_held(&hang);
+        RUN(5, "wait", "slow", "--timeout", "0.1");
+        fuse_file_release(&hang);
+        RUN(0, "wait", "slow");
+        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
+        fuse_file_stop(&hang);
+}
+
+TEST(load_ends_its_wait_with_exit_5_and_the_load_continues)
+{
+        const char *why = begin_held();
+
+        if (why)
+                SKIP(why);
+        struct ctl r = RUN(5, "load", hang.path, "--name", "slow", "--timeout", "0.1");
+        ck_assert_ptr_nonnull(strstr(r.err, "slow: not ready after 0.1 s; the load continues"));
+        r = RUN(5, "load", hang.path, "--name", "slow", "--timeout", "0", "--json", "--no-progress");
+        ck_assert_str_eq(json_text(error_object(&r), "code"), "timeout");
+        fuse_file_release(&hang);
+        RUN(0, "load", hang.path, "--name", "slow", "--timeout", "60");
+        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
+        fuse_file_stop(&hang);
+}
+
+TEST(progress_is_one_object_per_line_and_then_the_result)
+{
+        const char *why = begin_held();
+        struct ctl_running running;
+        struct ctl r;
+        char text[4096];
+        size_t n = 0;
+
+        if (why)
+                SKIP(why);
+        ctl_start(&running, test_daemon.socket,
+                  (const char *const[]){"load", hang.path, "--name", "slow", "--json", NULL});
+        do {
+                ssize_t got = must(read(running.err, text + n, sizeof(text) - 1 - n));
+                ck_assert_int_gt(got, 0);
+                text[n += (size_t)got] = '\0';
+        } while (!strchr(text, '\n'));
+        *strchr(text, '\n') = '\0';
+        json_t *o = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+        ck_assert_msg(o != NULL, "%s", text);
+        ck_assert_str_eq(json_text(o, "event"), "progress");
+        ck_assert_str_eq(json_text(o, "name"), "slow");
+        ck_assert_ptr_nonnull(strstr("resolving queued loading", json_text(o, "state")));
+        ck_assert_uint_le(json_number(o, "bytes"), 4 << 20);
+        fuse_file_release(&hang);
+        ctl_finish(&running, &r);
+        ck_assert_msg(r.code == 0, "%s", r.err);
+        o = json_loads(r.out, JSON_REJECT_DUPLICATES, NULL);
+        ck_assert_msg(o != NULL, "%s", r.out);
+        ck_assert_str_eq(json_text(o, "state"), "ready");
+        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
+        fuse_file_stop(&hang);
+}
+
+TEST(ctrl_c_does_not_cancel_the_load_and_cancel_does)
+{
+        struct ctl_running running;
+        const char *why = begin_held();
+        struct ctl r;
+
+        if (why)
+                SKIP(why);
+        ctl_start(&running, test_daemon.socket, (const char *const[]){"load", hang.path, "--name", "slow", NULL});
+        fuse_file_wait_held(&hang);
+        kill(running.pid, SIGINT);
+        ctl_finish(&running, &r);
+        ck_assert_int_eq(r.code, 130);
+        json_t *loads = json_object_get(JSON("status", "--json"), "loads");
+        ck_assert_uint_eq(json_array_size(loads), 1);
+        RUN(0, "cancel", "slow");
+        RUN(1, "wait", "slow");
+        fuse_file_release(&hang);
+        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
+        fuse_file_stop(&hang);
+}
+
+FIXTURE(.all = {begin, fixture_end});
+
+TEST(events_are_one_object_per_line)
+{
+        struct ctl_running running;
+        streamer_client *c = client_open(&test_daemon);
+        struct model *m = model_mixed(9, 1 << 16);
+        const char *path = fixture_write(m, "events.safetensors");
+        char text[4096];
+
+        ctl_start(&running, test_daemon.socket, (const char *const[]){"events", NULL});
+        /* It prints nothing when it has subscribed, so models are loaded until it receives an event. */
+        struct pollfd fd = {.fd = running.out, .events = POLLIN};
+        do {
+                client_load(c, path, "e");
+                client_unload(c, "e");
+        } while (must(poll(&fd, 1, 20)) == 0);
+        ssize_t n = must(read(running.out, text, sizeof(text) - 1));
+        text[n] = '\0';
+        ck_assert_ptr_nonnull(strchr(text, '\n'));
+        *strchr(text, '\n') = '\0';
+        json_t *event = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+        ck_assert_str_eq(json_string_value(json_object_get(event, "event")), "model");
+        ck_assert_str_eq(json_string_value(json_object_get(event, "model")), "e");
+        kill(running.pid, SIGTERM);
+        waitpid(running.pid, NULL, 0);
+}

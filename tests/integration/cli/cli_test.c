@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The output, the JSON and the exit codes of each verb of streamerctl.
+ */
+#include "tests/integration/cli_fixture.h"
+
+static struct model *load_one(const char *name, uint64_t seed)
+{
+        struct model *m = model_mixed(seed, 1 << 18);
+
+        model_set_metadata(m, "{\"format\":\"pt\"}");
+        RUN(0, "load", fixture_write(m, "one.safetensors"), "--name", name);
+        return m;
+}
+
+/* ---- shapes ---- */
+
+static void check_model_object(json_t *o, const char *name, const struct model *m)
+{
+        const char *have_name, *digest, *source, *state, *device, *page_kind;
+        json_int_t generation, bytes, tensors, device_bytes, leases, priority, load_ns;
+        json_t *devices, *pinned;
+        char want_digest[33];
+
+        UNPACK(o, "{s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:o, s:I, s:o, s:I, s:I}", "name", &have_name, "generation",
+               &generation, "digest", &digest, "source", &source, "state", &state, "bytes", &bytes, "tensors", &tensors,
+               "devices", &devices, "leases", &leases, "pinned", &pinned, "priority", &priority, "load_ns", &load_ns);
+        UNPACK(devices, "[{s:s, s:I, s:s}]", "device", &device, "bytes", &device_bytes, "page_kind", &page_kind);
+        model_digest(m, want_digest);
+        ck_assert_str_eq(have_name, name);
+        ck_assert_str_eq(digest, want_digest);
+        ck_assert_str_eq(state, "ready");
+        ck_assert_str_eq(device, fixture_device());
+        ck_assert_int_gt(generation, 0);
+        ck_assert_int_eq(bytes, (json_int_t)m->bytes);
+        ck_assert_int_eq(tensors, (json_int_t)m->n);
+        ck_assert_int_ge(device_bytes, bytes);
+        ck_assert_int_eq(leases, 0);
+        ck_assert_int_gt(load_ns, 0);
+        ck_assert(json_is_boolean(pinned));
+        ck_assert_int_eq(priority, 100);
+}
+
+FIXTURE(.all = {begin, fixture_end});
+
+TEST(list_names_every_model_with_its_figures)
+{
+        struct model *m = load_one("one", 1);
+        json_t *models = json_object_get(JSON("list", "--json"), "models");
+
+        ck_assert_uint_eq(json_array_size(models), 2);
+        check_model_object(json_array_get(models, 0), "one", m);
+        check_model_object(json_array_get(models, 1), "witness", fixture_witness);
+        struct ctl r = RUN(0, "list");
+        ck_assert_ptr_nonnull(strstr(r.out, "one"));
+        ck_assert_ptr_nonnull(strstr(r.out, "witness"));
+        RUN(0, "unload", "one");
+}
+
+TEST(show_lists_the_tensors_in_byte_order_of_their_names)
+{
+        json_t *reply = JSON("show", "witness", "--tensors", "-o", "json");
+        json_t *list = json_object_get(reply, "tensor_list"), *t, *shape;
+        const char *last = "";
+        size_t i;
+
+        check_model_object(json_array_get(json_object_get(reply, "models"), 0), "witness", fixture_witness);
+        ck_assert_uint_eq(json_array_size(list), fixture_witness->n);
+        json_array_foreach(list, i, t)
+        {
+                const char *name, *dtype, *digest;
+                json_int_t bytes, segment, offset;
+                UNPACK(t, "{s:s, s:s, s:o, s:I, s:I, s:I, s:s}", "name", &name, "dtype", &dtype, "shape", &shape,
+                       "bytes", &bytes, "segment", &segment, "offset", &offset, "digest", &digest);
+                const struct model_tensor *want = &fixture_witness->tensors[model_index(fixture_witness, name)];
+                ck_assert_str_gt(name, last);
+                ck_assert_str_eq(dtype, want->dtype);
+                ck_assert_uint_eq(json_array_size(shape), want->rank);
+                ck_assert_int_eq(bytes, (json_int_t)want->bytes);
+                ck_assert_uint_eq(strlen(digest), 32);
+                last = name;
+        }
+        ck_assert(!json_object_get(JSON("--json", "show", "witness"), "tensor_list"));
+}
+
+TEST(show_lists_the_times_of_the_phases_of_a_load)
+{
+        static const char *const names[] = {"begin_ns", "storage_ns", "read_ns", "memory_ns",
+                                            "hash_ns",  "copy_ns",    "slot_ns", "end_ns"};
+        json_t *model = json_array_get(json_object_get(JSON("show", "witness", "--json"), "models"), 0);
+        json_t *stages = json_object_get(model, "stages");
+
+        ck_assert_uint_eq(json_object_size(stages), sizeof(names) / sizeof(names[0]));
+        for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+                ck_assert(json_is_integer(json_object_get(stages, names[i])));
+        ck_assert_uint_gt(json_number(stages, "begin_ns"), 0);
+        ck_assert_uint_gt(json_number(stages, "hash_ns"), 0);
+        ck_assert_uint_gt(json_number(stages, "storage_ns") + json_number(stages, "read_ns"), 0);
+        ck_assert_uint_lt(json_number(stages, "begin_ns") + json_number(stages, "end_ns"),
+                          json_number(model, "load_ns"));
+        struct ctl r = RUN(0, "show", "witness", "-o", "wide");
+        ck_assert_msg(strstr(r.out, "stages      begin ") != NULL && strstr(r.out, ", end ") != NULL, "%s", r.out);
+        r = RUN(0, "show", "witness");
+        ck_assert_ptr_null(strstr(r.out, "stages"));
+}
+
+TEST(status_describes_devices_the_ring_and_loads)
+{
+        const char *version, *device, *uuid, *page_kind, *ring_kind;
+        json_int_t protocol, uptime, budget, used, unused, ring, threads;
+        json_t *loads;
+
+        UNPACK(JSON("status", "--json"), "{s:s, s:I, s:I, s:[{s:s, s:s, s:I, s:I, s:I, s:s}], s:{s:I, s:s, s:I}, s:o}",
+               "version", &version, "protocol", &protocol, "uptime_ns", &uptime, "devices", "device", &device, "uuid",
+               &uuid, "budget", &budget, "used", &used, "free", &unused, "page_kind", &page_kind, "ring", "bytes",
+               &ring, "page_kind", &ring_kind, "threads", &threads, "loads", &loads);
+        ck_assert_str_eq(device, fixture_device());
+        ck_assert_int_eq(budget, 256 << 20);
+        ck_assert_int_eq(used + unused, budget);
+        ck_assert_int_gt(used, 0);
+        ck_assert_int_gt(uptime, 0);
+        ck_assert_uint_eq(json_array_size(loads), 0);
+        RUN(0, "status");
+}
+
+TEST(ps_lists_each_lease_holder_and_model)
+{
+        streamer_client *c = client_open(&test_daemon);
+        streamer_lease *lease = client_attach(c, "witness");
+        const char *model, *comm;
+        json_int_t id, generation, pid, uid, bytes, age;
+        json_t *orphan, *leases = json_object_get(JSON("ps", "--json"), "leases");
+
+        ck_assert_uint_eq(json_array_size(leases), 1);
+        UNPACK(json_array_get(leases, 0), "{s:I, s:s, s:I, s:I, s:I, s:s, s:I, s:I, s:o}", "id", &id, "model", &model,
+               "generation", &generation, "pid", &pid, "uid", &uid, "comm", &comm, "bytes", &bytes, "age_ns", &age,
+               "orphan", &orphan);
+        ck_assert_str_eq(model, "witness");
+        ck_assert_int_eq(pid, getpid());
+        ck_assert_int_eq(uid, (json_int_t)getuid());
+        ck_assert_str_eq(comm, "cli");
+        ck_assert_int_ge(bytes, (json_int_t)fixture_witness->bytes);
+        ck_assert(json_is_false(orphan));
+        streamer_detach(lease);
+        client_wait_leases(c, 0);
+        ck_assert_uint_eq(json_array_size(json_object_get(JSON("ps", "--json"), "leases")), 0);
+}
+
+TEST(cat_writes_only_the_bytes_of_a_tensor)
+{
+        for (size_t i = 0; i < fixture_witness->n; i++) {
+                const struct model_tensor *t = &fixture_witness->tensors[i];
+                struct ctl r = RUN(0, "cat", "witness", t->name);
+                ck_assert_uint_eq(r.out_size, t->bytes);
+                ck_assert(model_check(fixture_witness, i, r.out));
+                ck_assert_str_eq(r.err, "");
+        }
+        RUN(2, "cat", "witness", "step", "-o", "json");
+        RUN(3, "cat", "witness", "no such tensor");
+}
+
+TEST(verify_rebuilds_the_digest_from_memory)
+{
+        char digest[33];
+
+        model_digest(fixture_witness, digest);
+        ck_assert_str_eq(json_string_value(json_object_get(JSON("verify", "witness", "--json"), "digest")), digest);
+        ck_assert_ptr_nonnull(strstr(RUN(0, "verify", "witness").out, digest));
+}
+
+TEST(load_prints_progress_on_standard_error_only)
+{
+        struct model *m = model_mixed(3, 1 << 18);
+        const char *path = fixture_write(m, "progress.safetensors");
+
+        struct ctl loud = RUN(0, "load", path, "--name", "p");
+        ck_assert_ptr_nonnull(strstr(loud.out, "p"));
+        ck_assert_ptr_eq(strchr(loud.out, '\n'), loud.out + loud.out_size - 1);
+        RUN(0, "unload", "p");
+        struct ctl quiet = RUN(0, "-q", "load", path, "--name", "p");
+        ck_assert_str_eq(quiet.err, "");
+        RUN(0, "unload", "p");
+        struct ctl json = RUN(0, "--no-progress", "--json", "load", path, "--name", "p");
+        ck_assert_ptr_nonnull(json_loads(json.out, 0, NULL));
+        ck_assert_str_eq(json.err, "");
+        RUN(0, "unload", "p");
+}
+
+TEST(load_detach_returns_the_name_and_wait_the_outcome)
+{
+        struct model *m = model_mixed(4, 1 << 18);
+
+        struct ctl r = RUN(0, "load", fixture_write(m, "detached.safetensors"), "--detach");
+        ck_assert_str_eq(r.out, "detached\n");
+        RUN(0, "wait", "detached");
+        RUN(0, "unload", "detached");
+}
+
+TEST(a_dry_run_reports_the_bytes_of_a_load_and_loads_nothing)
+{
+        struct model *m = model_mixed(5, 1 << 18);
+        json_t *r = JSON("load", fixture_write(m, "dry.safetensors"), "--dry-run", "--json");
+
+        ck_assert_int_eq(json_integer_value(json_object_get(r, "tensors")), (json_int_t)m->n);
+        ck_assert_int_eq(json_integer_value(json_object_get(r, "bytes")), (json_int_t)m->bytes);
+        ck_assert_int_ge(json_integer_value(json_object_get(r, "needed")), (json_int_t)m->bytes);
+        ck_assert(json_is_true(json_object_get(r, "fits")));
+        RUN(3, "show", "dry");
+}
+
+TEST(names_may_hold_slashes_spaces_and_any_utf8)
+{
+        const char *name = "org/ein Modell \xc3\xa4\xe6\xa8\xa1";
+        struct model *m = load_one(name, 6);
+        json_t *models = json_object_get(JSON("show", name, "--json"), "models");
+
+        check_model_object(json_array_get(models, 0), name, m);
+        RUN(0, "unload", name);
+}
+
+/* ---- exit codes ---- */
+
+FIXTURE(.all = {begin, fixture_end});
+
+TEST(exit_0_for_ping_version_and_help)
+{
+        RUN(0, "ping");
+        RUN(0, "version");
+        ck_assert_ptr_nonnull(strstr(RUN(0, "--help").out, "load"));
+        ck_assert_ptr_nonnull(strstr(RUN(0, "help", "load").out, "--verify"));
+}
+
+TEST(exit_1_for_a_file_that_is_no_model)
+{
+        char *path = fixture_path("bad.safetensors");
+
+        file_write(path, "hello, world", 12);
+        RUN(1, "load", path);
+        RUN(1, "wait", "bad");
+}
+
+TEST(exit_2_for_wrong_usage)
+{
+        RUN(2, "lod");
+        RUN(2, "load");
+        RUN(2, "load", "a", "b", "--name", "c");
+        RUN(2, "cancel", "a", "b");
+        RUN(2, "list", "--no-such-flag");
+        RUN(2, "list", "-o", "xml");
+        RUN(2, "load", "/x", "--verify", "md5");
+        RUN(2, "wait", "witness", "--timeout", "soon");
+}
+
+TEST(exit_3_for_a_missing_model_or_file)
+{
+        RUN(3, "show", "nobody");
+        RUN(3, "wait", "nobody");
+        RUN(3, "verify", "nobody");
+        RUN(3, "cancel", "nobody");
+        RUN(3, "unload", "nobody");
+        RUN(3, "cat", "nobody", "t");
+        RUN(3, "load", fixture_path("missing.safetensors"));
+}
+
+TEST(exit_4_without_a_daemon)
+{
+        struct ctl r;
+
+        ctl(&r, suite_path("no-socket"), "list", NULL);
+        ck_assert_int_eq(r.code, 4);
+        ck_assert_msg(strstr(r.err, "no-socket") != NULL, "%s", r.err);
+}
+
+TEST(exit_6_for_a_model_in_use)
+{
+        streamer_client *c = client_open(&test_daemon);
+        streamer_lease *lease = client_attach(c, "witness");
+
+        RUN(6, "unload", "witness");
+        streamer_detach(lease);
+}
+
+TEST(exit_7_for_a_model_larger_than_the_budget)
+{
+        struct model *m = model_mixed(7, 1 << 20);
+        uint64_t bytes = UINT64_C(300) << 20;
+
+        model_add(m, "large", "U8", &bytes, 1);
+        RUN(7, "load", fixture_write(m, "large.safetensors"));
+}
+
+TEST(errors_name_the_model_or_the_source)
+{
+        ck_assert_ptr_nonnull(strstr(RUN(3, "show", "nobody").err, "nobody"));
+        ck_assert_ptr_nonnull(strstr(RUN(3, "load", fixture_path("missing.safetensors")).err, "missing.safetensors"));
+}

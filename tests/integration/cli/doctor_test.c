@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * streamerctl doctor with host memory: findings, advice, the probe by two processes, and that no probe leaks anything,
+ * however it ends.
+ */
+#include "tests/lib/streamerctl.h"
+#include "tests/lib/deny_syscalls.h"
+#include "tests/lib/doctor_checks.h"
+#include "tests/lib/fake_cuda/state.h"
+#include "tests/lib/suite.h"
+
+#include <errno.h>
+#include <grp.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---- the host ---- */
+
+static uint64_t used_before;
+
+static void begin_host(void)
+{
+        fixture_begin(NULL);
+        client = client_open(&test_daemon);
+        used_before = client_used(client); /* of all tests: the probe of one may still be on its way out */
+        streamer_close(client);
+}
+
+static void open_client(void)
+{
+        client = client_open(&test_daemon);
+}
+
+static void close_client(void)
+{
+        streamer_close(client);
+}
+
+FIXTURE(.all = {begin_host, fixture_end}, .each = {open_client, close_client});
+
+TEST(a_daemon_that_works_passes)
+{
+        doctor_ask();
+        ck_assert_int_eq(doctor_code, 0);
+        doctor_found("ok", "daemon", "answers");
+        doctor_found("ok", "namespace", "one PID namespace");
+        doctor_found("ok", "namespace", "one network namespace");
+        doctor_found("ok", "kernel", "pidfd");
+        doctor_found("ok", "memory", "");
+        doctor_found("ok", "root", "O_DIRECT");
+        doctor_found("ok", "probe", "host: loaded, attached by memfd");
+        doctor_found("ok", "cuda", "no GPU is configured");
+        ck_assert_int_gt(json_integer_value(json_object_get(
+                                 json_object_get(json_object_get(doctor_said, "daemon"), "machine"), "pid_namespace")),
+                         0);
+        doctor_check_no_leak(client, used_before);
+}
+
+TEST(a_table_ends_with_the_count)
+{
+        struct ctl result;
+        ctl(&result, test_daemon.socket, "doctor", NULL);
+        ck_assert_int_eq(result.code, 0);
+        ck_assert_ptr_nonnull(strstr(result.out, "ok    probe      host: loaded"));
+        ck_assert_ptr_nonnull(strstr(result.out, " 0 failed\n"));
+        ck_assert_str_eq(result.err, "");
+        ctl_free(&result);
+}
+
+TEST(a_probe_is_marked_in_the_list)
+{
+        streamer_client *mine = client_open(&test_daemon);
+        json_t *probe = client_call(mine, "probe", NULL);
+        char *args = format_text("{\"model\":\"%s\"}", json_text(probe, "name"));
+        json_t *shown = client_call(client, "show", args);
+        const json_t *model = json_array_get(json_object_get(shown, "models"), 0);
+
+        ck_assert_int_eq(strncmp(json_text(model, "name"), "probe:", 6), 0);
+        ck_assert_int_eq(strncmp(json_text(model, "source"), "probe:", 6), 0);
+        ck_assert_uint_gt(client_used(client), used_before);
+        streamer_close(mine);
+        doctor_check_no_leak(client, used_before);
+        json_decref(shown);
+        json_decref(probe);
+        free(args);
+}
+
+TEST(a_connection_has_one_probe)
+{
+        streamer_client *mine = client_open(&test_daemon);
+        json_decref(client_call(mine, "probe", NULL));
+        ck_assert_int_eq(client_call_code(mine, "probe", NULL), STREAMER_EBUSY);
+        streamer_close(mine);
+        doctor_check_no_leak(client, used_before);
+}
+
+TEST(names_of_probes_are_the_daemons_own)
+{
+        char *path = fixture_path("witness.safetensors");
+        client_load_fails(client, path, "probe:1", STREAMER_EINVAL, "'probe:' begins the names");
+        free(path);
+}
+
+TEST(a_probe_without_a_device_is_refused)
+{
+        streamer_client *mine = client_open(&test_daemon);
+        ck_assert_int_eq(client_call_code(mine, "probe", "{\"device\":\"cuda:7\"}"), STREAMER_EINVAL);
+        json_decref(client_call(mine, "probe", NULL)); /* the connection has none for that */
+        streamer_close(mine);
+        doctor_check_no_leak(client, used_before);
+}
+
+/* Loop: the state of the probe. 0: requested; 1: ready; 2: attached. */
+TEST(the_probe_of_a_killed_client_is_removed, .to = 3)
+{
+        int ready[2];
+        char byte;
+        must(pipe(ready));
+        pid_t pid = must(fork());
+        if (pid == 0) {
+                streamer_client *mine = client_open(&test_daemon);
+                json_t *probe = _i > 0 ? client_call(mine, "probe", NULL) : NULL;
+                if (_i > 1)
+                        client_attach(mine, json_text(probe, "name"));
+                must((int)write(ready[1], "x", 1));
+                client_call_code(mine, _i > 0 ? "subscribe" : "probe", NULL);
+                pause();
+        }
+        ck_assert_int_eq(read(ready[0], &byte, 1), 1);
+        must(kill(pid, SIGKILL));
+        must(waitpid(pid, NULL, 0));
+        doctor_check_no_leak(client, used_before);
+        fixture_still_serves();
+}
+
+TEST(doctor_examines_roots_only)
+{
+        ck_assert_int_eq(client_call_code(client, "doctor", "{\"root\":\"/etc\"}"), STREAMER_ENOENT);
+        char *args = format_text("{\"root\":\"%s\"}", fixture_root());
+        json_t *reply = client_call(client, "doctor", args);
+        ck_assert_str_eq(json_text(reply, "root"), fixture_root());
+        ck_assert_str_eq(json_text(reply, "file"), "witness.safetensors");
+        json_decref(reply);
+        free(args);
+}
+
+/* ---- misconfigurations ---- */
+
+static void begin_alone(const char *device, const char *root)
+{
+        client = doctor_begin((const char *const[]){"--device", device, "--root", root, NULL});
+}
+
+FIXTURE();
+
+TEST(without_a_daemon_doctor_examines_the_client_side)
+{
+        setenv("STREAMER_CUDA_LIBRARY", doctor_driver(), 1);
+        daemon_init(&test_daemon, suite_path("none"));
+        doctor_ask();
+        ck_assert_int_eq(doctor_code, 4);
+        doctor_found("fail", "daemon", test_daemon.socket);
+        doctor_found("ok", "visible", "1 GPU");
+        setenv("STREAMER_CUDA_LIBRARY", "/nonexistent/libcuda.so.1", 1);
+        doctor_ask();
+        ck_assert_int_eq(doctor_code, 4);
+        doctor_found("warn", "visible", "/nonexistent/libcuda.so.1");
+}
+
+TEST(a_socket_of_another_group_is_named)
+{
+        int status;
+        if (getuid() != 0)
+                SKIP("only root can change its user");
+        begin_alone("host=16MiB", suite_folder());
+        must(chmod(suite_folder(), 0755));
+        pid_t pid = must(fork());
+        if (pid == 0) {
+                must(setgroups(0, NULL));
+                must(setresgid(65534, 65534, 65534));
+                must(setresuid(65534, 65534, 65534));
+                doctor_ask();
+                doctor_found("fail", "daemon", "Permission denied");
+                _exit(doctor_code);
+        }
+        must(waitpid(pid, &status, 0));
+        ck_assert_int_eq(WEXITSTATUS(status), 8);
+        doctor_end(client);
+}
+
+TEST(a_stopped_daemon_is_named)
+{
+        struct ctl r;
+        begin_alone("host=16MiB", suite_folder());
+        char *pid = format_text("pid %d", (int)test_daemon.pid);
+        must(kill(test_daemon.pid, SIGSTOP));
+        ctl(&r, test_daemon.socket, "doctor", "--timeout", "0.5", NULL);
+        must(kill(test_daemon.pid, SIGCONT));
+        ck_assert_int_eq(r.code, 5);
+        ck_assert_msg(strstr(r.out, "fail  daemon") != NULL && strstr(r.out, pid) != NULL, "%s", r.out);
+        doctor_end(client);
+        free(pid);
+}
+
+TEST(a_state_that_cannot_be_written_fails)
+{
+        file_write(suite_path("state"), "", 0);
+        client = doctor_begin((const char *const[]){"--device", "host=16MiB", "--root", suite_folder(), "--state",
+                                                    suite_path("state"), NULL});
+        ck_assert(log_wait_for(test_daemon.log, "will not be remembered"));
+        doctor_ask();
+        ck_assert_int_eq(doctor_code, 1);
+        doctor_found("fail", "state", suite_path("state"));
+        must(unlink(suite_path("state")));
+        must(mkdir(suite_path("state"), 0700));
+        uint64_t end = clock_ns() + UINT64_C(60000000000);
+        do
+                doctor_ask();
+        while (doctor_code != 0 && clock_ns() < end);
+        doctor_found("ok", "state", "written");
+        doctor_end(client);
+}
+
+TEST(a_full_device_is_a_warning)
+{
+        begin_alone("host=1MiB", suite_folder());
+        doctor_ask();
+        ck_assert_int_eq(doctor_code, 0);
+        doctor_found("warn", "probe", "does not fit");
+        doctor_check_no_leak(client, 0);
+        doctor_end(client);
+}
+
+TEST(a_root_without_files_is_a_warning)
+{
+        char *empty = suite_path("empty");
+        must(mkdir(empty, 0755));
+        begin_alone("host=16MiB", empty);
+        doctor_ask();
+        ck_assert_int_eq(doctor_code, 0);
+        doctor_found("warn", "root", "no file");
+        doctor_end(client);
+}
+
+TEST(a_removed_root_fails)
+{
+        char *gone = suite_path("gone");
+        must(mkdir(gone, 0755));
+        begin_alone("host=16MiB", gone);
+        must(rmdir(gone));
+        doctor_ask();
+        doctor_found("warn", "root", gone); /* an empty read-only folder */
+        doctor_end(client);
+}
+
+/* A daemon without a configured GPU, on a machine with the runtime. */
+static const struct {
+        const char *variable, *value; /* of the fake */
+        const char *says[2];
+} runtimes[] = {
+        {"FAKECUDA_DEVICES", "3", {"driver for CUDA 13.0, runtime 13.9", "3 visible; none is configured"}},
+        {"FAKECUDA_VERSION", "0", {"CUDA is unavailable: no NVIDIA driver", ""}},
+};
+
+TEST(unused_cuda_is_described, EACH(runtimes))
+{
+        char library[PATH_SIZE], *config = suite_path("host-%d.yaml", (int)getpid());
+        fake_library("libcudart.so.13", library, sizeof(library));
+        setenv("STREAMER_CUDA_LIBRARY", doctor_driver(), 1);
+        setenv(runtimes[_i].variable, runtimes[_i].value, 1);
+        char *text = format_text("cuda: {library: '%s'}\ndevices: ['host=16MiB']\n", realpath(library, NULL));
+        file_write(config, text, strlen(text));
+        client = doctor_begin((const char *const[]){"--config", config, "--root", suite_folder(), NULL});
+        doctor_ask();
+        ck_assert_int_eq(doctor_code, 0);
+        for (size_t i = 0; i < 2; i++)
+                doctor_found("ok", "cuda", runtimes[_i].says[i]);
+        doctor_end(client);
+        free(text);
+}
+
+static void without_openat2(void)
+{
+        deny_openat2(EPERM);
+}
+
+TEST(doctor_warns_of_names_that_the_daemon_resolves)
+{
+        daemon_before = without_openat2;
+        fixture_begin(NULL); /* which loads a model */
+        doctor_ask();
+        ck_assert_int_eq(doctor_code, 0);
+        doctor_found("warn", "kernel", "no openat2");
+        doctor_found("ok", "probe", "host: loaded");
+        ck_assert(log_wait_for(test_daemon.log, "openat2 is refused here"));
+        fixture_still_serves();
+        fixture_end();
+}

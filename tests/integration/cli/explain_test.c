@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the daemon says of models that are not resident any more: `explain`, and the error of a model that is missed.
+ */
+#include "tests/integration/cli_fixture.h"
+
+static struct ctl explains(const char *name, const char *text)
+{
+        struct ctl r = RUN(0, "explain", name);
+        ck_assert_msg(strstr(r.out, text) != NULL, "no '%s' in: %s", text, r.out);
+        return r;
+}
+
+static char *write_model(const char *file, uint64_t seed)
+{
+        return fixture_write(model_mixed(seed, 1 << 20), file);
+}
+
+FIXTURE(.each = {begin, fixture_end}, .timeout = 120);
+
+TEST(an_unload_names_the_caller)
+{
+        RUN(0, "load", write_model("a.safetensors", 1));
+        RUN(0, "unload", "a");
+        char *by = format_text("on host ");
+        explains("a", by);
+        by = format_text("ago: by uid %d, pid ", (int)getuid());
+        explains("a", by);
+        explains("a", " streamerctl\n");
+        struct ctl r = RUN(3, "wait", "a");
+        by = format_text("a: no such model (unloaded: by uid %d, pid ", (int)getuid());
+        ck_assert_msg(strstr(r.err, by) != NULL, "%s", r.err);
+        RUN(0, "load", fixture_path("a.safetensors"));
+        explains("a", "  ready\n");
+        RUN(0, "unload", "a");
+        json_t *ended = json_object_get(JSON("explain", "a", "--json"), "ended");
+        ck_assert_uint_eq(json_array_size(ended), 2);
+        const json_t *first = json_array_get(ended, 0), *second = json_array_get(ended, 1);
+        ck_assert_uint_gt(json_number(first, "generation"), json_number(second, "generation"));
+        ck_assert_uint_le(json_number(first, "age_ns"), json_number(second, "age_ns"));
+        ck_assert_str_eq(json_text(first, "state"), "unloaded");
+}
+
+TEST(a_replacement_names_the_new_generation)
+{
+        RUN(0, "load", write_model("a.safetensors", 1), "--name", "m");
+        RUN(0, "load", write_model("b.safetensors", 2), "--name", "m");
+        json_t *model = json_array_get(json_object_get(JSON("show", "m", "--json"), "models"), 0);
+        char *by = format_text(": by generation %d\n", (int)json_number(model, "generation"));
+        explains("m", by);
+        explains("m", "replaced on ");
+        RUN(0, "unload", "m");
+}
+
+TEST(an_expiry_names_the_time_without_a_lease)
+{
+        RUN(0, "load", write_model("a.safetensors", 1), "--keep-alive", "1ms");
+        RUN(0, "wait", "a", "--for=unloaded");
+        explains("a", "expired on ");
+        explains("a", "ago: no lease for ");
+}
+
+TEST(a_failure_has_its_reason)
+{
+        file_write(fixture_path("bad.safetensors"), "hello, world", 12);
+        RUN(1, "load", fixture_path("bad.safetensors"));
+        explains("bad", "  failed\n");
+        explains("bad", "ago: not a safetensors file");
+        RUN(0, "unload", "bad");
+        explains("bad", "ago: not a safetensors file");
+        RUN(1, "load", "/etc/passwd", "--name", "outside"); /* not listed either */
+        RUN(3, "explain", "outside");
+}
+
+TEST(an_alias_ends_alone)
+{
+        RUN(0, "load", write_model("a.safetensors", 1));
+        RUN(0, "load", fixture_path("a.safetensors"), "--name", "alias");
+        RUN(0, "unload", "alias");
+        explains("alias", "unloaded on ");
+        json_t *ended = json_object_get(JSON("explain", "a", "--json"), "ended");
+        ck_assert_uint_eq(json_array_size(ended), 0);
+        RUN(0, "unload", "a");
+}
+
+TEST(an_unknown_name_is_not_found)
+{
+        struct ctl r = RUN(3, "explain", "witnes");
+        ck_assert_str_eq(r.err, "streamerctl: witnes: no such model; the nearest is 'witness'\n");
+        RUN(0, "explain", "witness");
+}
+
+/* The ring has 128 entries. */
+TEST(the_oldest_ends_are_forgotten)
+{
+        char *path = write_model("a.safetensors", 1);
+        streamer_client *c = client_open(&test_daemon);
+        client_load(c, path, "first");
+        client_load(c, path, "base");
+        client_unload(c, "first");
+        for (int i = 0; i < 127; i++) {
+                char *name = format_text("alias-%d", i);
+                client_load(c, path, name);
+                client_unload(c, name);
+                free(name);
+        }
+        RUN(0, "explain", "first");
+        client_load(c, path, "last");
+        client_unload(c, "last");
+        RUN(3, "explain", "first");
+        RUN(0, "explain", "alias-0");
+        client_unload(c, "base");
+        streamer_close(c);
+}
+
+static void begin_small(void)
+{
+        daemon_init(&test_daemon, suite_path("d-small"));
+        daemon_start(&test_daemon, (const char *const[]){"--device", "host=16MiB", "--root", suite_folder(), NULL});
+}
+
+static void end_small(void)
+{
+        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
+}
+
+static char *write_large(const char *file, uint64_t seed)
+{
+        struct model *m = model_mixed(seed, 8 << 20);
+        char *path = suite_path("%s", file);
+        model_write(m, path);
+        return path;
+}
+
+FIXTURE(.each = {begin_small, end_small}, .timeout = 120);
+
+TEST(an_eviction_names_the_load)
+{
+        RUN(0, "load", write_large("one.safetensors", 1));
+        RUN(0, "load", write_large("two.safetensors", 2));
+        explains("one", "evicted on host ");
+        explains("one", "ago: its memory was needed for two\n");
+        struct ctl r = RUN(3, "show", "one");
+        ck_assert_str_eq(r.err, "streamerctl: one: no such model (evicted: its memory was needed for two)\n");
+}
+
+TEST(a_load_that_does_not_fit_says_what_would_help)
+{
+        char *one = write_large("one.safetensors", 1), *two = write_large("two.safetensors", 2);
+        RUN(0, "load", one);
+        struct ctl r = RUN(7, "load", two, "--no-evict");
+        ck_assert_msg(strstr(r.err, "; it would if idle models were evicted (host: one ") != NULL, "%s", r.err);
+        RUN(0, "pin", "one");
+        r = RUN(7, "load", two);
+        ck_assert_msg(strstr(r.err, "; unload or unpin pinned models (host: one ") != NULL, "%s", r.err);
+        struct model *m = model_mixed(3, 32 << 20);
+        model_write(m, suite_path("three.safetensors"));
+        r = RUN(7, "load", suite_path("three.safetensors"));
+        ck_assert_msg(strstr(r.err, "; more than the whole budget (host: one ") != NULL, "%s", r.err);
+}

@@ -1,0 +1,543 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * fetch: small files beside the weights of a source, from local files and a web server, its errors, and `streamerctl
+ * fetch`. Stores and the Hub: s3_test and hub_test; users: roles_test.
+ */
+#include "tests/integration/remote_fixture.h"
+#include "tests/lib/streamerctl.h"
+#include "tests/lib/endpoint.h"
+#include "tests/lib/wire.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define FILE_MAX ((size_t)64 << 20)
+#define PAGE ((size_t)512 << 10)
+
+/* ---- a web server ---- */
+
+static struct endpoint web;
+
+static char *bytes_of(size_t size)
+{
+        char *data = must_alloc(size + 1);
+        for (size_t i = 0; i < size; i++)
+                data[i] = (char)(i * 2654435761u >> 13);
+        return data;
+}
+
+#define NAME "/config%20a.json"
+
+static void answer_ranges(const struct endpoint_request *request, struct endpoint_reply *reply, size_t size)
+{
+        char *data = bytes_of(size);
+        reply->headers = format_text("ETag: \"%zu\"\r\n", size);
+        endpoint_range(request, reply, data, size);
+        free(data);
+}
+
+/* /N/config a.json has N bytes; /stream/... is sent without ranges, /hang/... never, and told.json creates a file when
+ * requested, because this process is not that of the tests. */
+static void answer(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        size_t size = 0, len = strlen(request->path);
+        bool is_file = len > strlen(NAME) && strcmp(request->path + len - strlen(NAME), NAME) == 0;
+        (void)e;
+        if (strncmp(request->path, "/hang/", 6) == 0) {
+                if (strstr(request->path, "told.json"))
+                        file_write(suite_path("asked"), "", 0);
+                reply->hang = true;
+        } else if (is_file && sscanf(request->path, "/stream/%zu/", &size) == 1) {
+                reply->body = bytes_of(size);
+                reply->size = size;
+        } else if (!is_file || sscanf(request->path, "/%zu/", &size) != 1) {
+                reply->status = 404;
+        } else if (size == 0) {
+                reply->status = 416;
+                reply->headers = format_text("Content-Range: bytes */0\r\n");
+        } else {
+                answer_ranges(request, reply, size);
+        }
+}
+
+static void begin(void)
+{
+        web.answer = answer;
+        endpoint_start(&web);
+        fixture_begin(NULL);
+}
+
+/* ---- requests of the test ---- */
+
+static void assert_fetches(const char *source, const char *file, const void *bytes, size_t n)
+{
+        void *data = NULL;
+        uint64_t size = 0;
+        client_ok(client, streamer_fetch(client, source, file, &data, &size), file);
+        ck_assert_uint_eq(size, n);
+        ck_assert_int_eq(memcmp(data, bytes, n), 0);
+        ck_assert_int_eq(((const char *)data)[n], 0);
+        free(data);
+}
+
+static void assert_refuses(const char *source, const char *file, int code, const char *what)
+{
+        void *data = NULL;
+        uint64_t size;
+        int r = streamer_fetch(client, source, file, &data, &size);
+        const char *said = streamer_last_error(client);
+        ck_assert_msg(r == code && strstr(said, what), "%s, %s: %d, %s", source, file, r, said);
+        ck_assert_ptr_null(data);
+}
+
+static char *in_root(const char *name, const char *content)
+{
+        char *path = fixture_path("%s", name);
+        file_write(path, content, strlen(content));
+        return path;
+}
+
+static void make_sparse(const char *name, size_t size)
+{
+        int fd = must(open(fixture_path("%s", name), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+        must(ftruncate(fd, (off_t)size));
+        close(fd);
+}
+
+/* ---- local files ---- */
+
+static const size_t sizes[] = {0, 1, 4095, 4096, 4097, 131072, PAGE, PAGE + 1, 2 * PAGE, (1 << 20) + 3, (17 << 20) + 1};
+
+static void empty_root(void)
+{
+        must(system(format_text("find %s -mindepth 1 -not -name 'witness*' -delete", fixture_root())));
+}
+
+FIXTURE(.all = {begin, fixture_end}, .outer = {fixture_connect, fixture_disconnect}, .each = {empty_root, NULL});
+
+TEST(a_file_of_any_size, EACH(sizes))
+{
+        char *bytes = bytes_of(sizes[_i]);
+        file_write(fixture_path("sized.json"), bytes, sizes[_i]);
+        assert_fetches(fixture_root(), "sized.json", bytes, sizes[_i]);
+        free(bytes);
+}
+
+TEST(fetches_files_beside_a_file_and_below_a_directory)
+{
+        must(mkdir(fixture_path("m"), 0755));
+        must(mkdir(fixture_path("m/sub"), 0755));
+        in_root("m/config.json", "config");
+        in_root("m/sub/pooling.json", "pooling");
+        fixture_write(model_mixed(2, 1 << 18), "m/model.safetensors");
+        assert_fetches(fixture_path("m"), "config.json", "config", 6);
+        assert_fetches(fixture_path("m/"), "sub/pooling.json", "pooling", 7);
+        assert_fetches(fixture_path("m/model.safetensors"), "config.json", "config", 6);
+        assert_fetches(format_text("file://%s", fixture_path("m")), "config.json", "config", 6);
+        must(chdir(fixture_root()));
+        assert_fetches("./m", "config.json", "config", 6);
+}
+
+TEST(a_source_without_weights)
+{
+        must(mkdir(fixture_path("tokenizer"), 0755));
+        in_root("tokenizer/tokenizer.json", "words");
+        assert_fetches(fixture_path("tokenizer"), "tokenizer.json", "words", 5);
+}
+
+TEST(a_list_as_json)
+{
+        char *json;
+        must(mkdir(fixture_path("listed"), 0755));
+        in_root("listed/b.json", "12");
+        in_root("listed/a.json", "1");
+        in_root("listed/.hidden", "1");
+        fixture_write(model_mixed(2, 1 << 16), "listed/model.safetensors");
+        client_ok(client, streamer_fetch_list(client, fixture_path("listed"), &json), "list");
+        ck_assert_str_eq(json, "{\"files\":[{\"name\":\"a.json\",\"bytes\":1},{\"name\":\"b.json\",\"bytes\":2}]}");
+        free(json);
+        ck_assert_int_eq(streamer_fetch_list(client, fixture_path("none"), &json), STREAMER_ENOENT);
+        ck_assert_int_eq(streamer_fetch_list(client, "/etc", &json), STREAMER_EFAILED);
+}
+
+TEST(more_files_than_a_list_holds)
+{
+        char *json;
+        must(mkdir(fixture_path("many"), 0755));
+        for (int i = 0; i <= 1000; i++)
+                in_root(format_text("many/%04d.json", i), "");
+        ck_assert_int_eq(streamer_fetch_list(client, fixture_path("many"), &json), STREAMER_EFAILED);
+        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "more than 1000 files"));
+        assert_fetches(fixture_path("many"), "1000.json", "", 0);
+}
+
+static const char *const bad_names[] = {"", "/etc/passwd", "..", "../x", "a/../../x", "a//b", "./a", "a/"};
+
+TEST(a_name_that_resolves_outside_the_root, EACH(bad_names))
+{
+        assert_refuses(fixture_root(), bad_names[_i], STREAMER_EINVAL, "not the name of a file beside the weights");
+}
+
+TEST(a_path_that_is_no_file_below_a_root)
+{
+        must(symlink("/etc/passwd", fixture_path("absolute.json")));
+        must(symlink("../../../../../../../../etc/passwd", fixture_path("climbing.json")));
+        must(mkfifo(fixture_path("fifo.json"), 0644));
+        must(mkdir(fixture_path("folder.json"), 0755));
+        assert_refuses(fixture_root(), "none.json", STREAMER_ENOENT, "No such file");
+        assert_refuses(fixture_root(), "witness.safetensors/config.json", STREAMER_ENOENT, "Not a directory");
+        assert_refuses(fixture_root(), "absolute.json", STREAMER_EFAILED, "outside the roots");
+        assert_refuses(fixture_root(), "climbing.json", STREAMER_EFAILED, "outside the roots");
+        assert_refuses(fixture_root(), "fifo.json", STREAMER_EFAILED, "a FIFO, not a regular file");
+        assert_refuses(fixture_root(), "folder.json", STREAMER_EFAILED, "a folder, not a regular file");
+        assert_refuses("/etc", "passwd", STREAMER_EFAILED, "outside the roots");
+        assert_refuses(fixture_path("none"), "config.json", STREAMER_ENOENT, "No such file");
+        assert_refuses("ftp://x/y", "config.json", STREAMER_EUNSUPPORTED, "no source of this kind");
+}
+
+TEST(a_file_that_is_too_large)
+{
+        make_sparse("large.json", FILE_MAX + 1);
+        assert_refuses(fixture_root(), "large.json", STREAMER_ELIMIT, "67108865 bytes: files of up to 64 MiB");
+        must(truncate(fixture_path("large.json"), 0));
+}
+
+/* ---- several at once ---- */
+
+#define READERS 6
+
+static bool reads_largest(const char *zeros)
+{
+        /* A file waits for those before it, which takes long under sanitizers. */
+        const streamer_connect_opts opts = {
+                .struct_size = sizeof(opts), .socket = test_daemon.socket, .timeout_ms = 300000};
+        streamer_client *c;
+        bool same = true;
+        if (streamer_connect(&opts, &c) != 0)
+                return false;
+        for (int i = 0; i < (suite_short() ? 1 : 2); i++) {
+                void *data = NULL;
+                uint64_t size;
+                client_ok(c, streamer_fetch(c, fixture_root(), "largest.json", &data, &size), "fetch");
+                same = same && size == FILE_MAX && memcmp(data, zeros, FILE_MAX) == 0;
+                free(data);
+        }
+        streamer_close(c);
+        return same;
+}
+
+/* More bytes than the daemon reads at one time: some wait, none fails. */
+TEST(more_concurrent_files_than_memory_allows)
+{
+        pid_t readers[READERS];
+        char *zeros = calloc(1, FILE_MAX);
+        make_sparse("largest.json", FILE_MAX);
+        for (size_t i = 0; i < READERS; i++) {
+                readers[i] = must(fork());
+                if (readers[i] == 0)
+                        _exit(reads_largest(zeros) ? 0 : 1);
+        }
+        for (size_t i = 0; i < READERS; i++) {
+                int status;
+                must(waitpid(readers[i], &status, 0));
+                ck_assert_int_eq(status, 0);
+        }
+        free(zeros);
+        must(truncate(fixture_path("largest.json"), 0));
+}
+
+static void send_fetch(struct wire *w, uint64_t id, const char *file, uint64_t more)
+{
+        struct request request = {
+                .verb = VERB_fetch, .id = id, .u.fetch = {.source = fixture_root(), .file = file, .more = more}};
+        ck_assert(wire_request(w, &request));
+}
+
+/* The bytes of the reply; *more 0: the last ones. */
+static size_t read_page(struct wire *w, uint64_t *id, uint64_t *more)
+{
+        const char *data;
+        size_t n = 0;
+        bool ok = false;
+        ck_assert(wire_read(w));
+        const msgpack_object *reply = &w->reply.unpacked.data;
+        ck_assert(object_bool(reply, "ok", &ok) && ok && object_u64(reply, "id", id));
+        ck_assert(object_bin(reply, "data", &data, &n));
+        if (!object_u64(reply, "more", more))
+                *more = 0;
+        return n;
+}
+
+/* Those whose bytes exceed the user's share wait until pages of the others are read. */
+TEST(many_requests_of_one_client)
+{
+        struct wire w;
+        enum { FETCHES = 12 };
+        size_t got[2 + FETCHES] = {0};
+        make_sparse("much.json", FILE_MAX / 4);
+        wire_open(&w, &test_daemon);
+        wire_hello(&w);
+        for (uint64_t id = 2; id < 2 + FETCHES; id++)
+                send_fetch(&w, id, "much.json", 0);
+        for (int left = FETCHES; left > 0;) {
+                uint64_t id = 0, more;
+                size_t n = read_page(&w, &id, &more);
+                got[id] += n;
+                if (more != 0)
+                        send_fetch(&w, id, "much.json", more);
+                left -= more == 0;
+        }
+        for (size_t id = 2; id < 2 + FETCHES; id++)
+                ck_assert_uint_eq(got[id], FILE_MAX / 4);
+        wire_close(&w);
+        must(truncate(fixture_path("much.json"), 0));
+}
+
+TEST(pages_of_a_transfer_that_has_ended)
+{
+        struct wire w;
+        uint64_t id, more, last = 0;
+        make_sparse("paged.json", PAGE + 1);
+        wire_open(&w, &test_daemon);
+        wire_hello(&w);
+        send_fetch(&w, 2, "paged.json", 0);
+        ck_assert_uint_eq(read_page(&w, &id, &last), PAGE);
+        ck_assert_uint_ne(last, 0);
+        send_fetch(&w, 3, "paged.json", last);
+        ck_assert_uint_eq(read_page(&w, &id, &more), 1);
+        ck_assert_uint_eq(more, 0);
+        send_fetch(&w, 4, "paged.json", last);
+        ck_assert(wire_read_code(&w, "not-found"));
+        wire_close(&w);
+        must(truncate(fixture_path("paged.json"), 0));
+}
+
+/* Another connection's transfer cannot be read. */
+TEST(a_transfer_of_another_connection)
+{
+        struct wire w, other;
+        uint64_t id, more;
+        make_sparse("paged.json", PAGE + 1);
+        wire_open(&w, &test_daemon);
+        wire_hello(&w);
+        wire_open(&other, &test_daemon);
+        wire_hello(&other);
+        send_fetch(&w, 2, "paged.json", 0);
+        ck_assert_uint_eq(read_page(&w, &id, &more), PAGE);
+        send_fetch(&other, 2, "paged.json", more);
+        ck_assert(wire_read_code(&other, "not-found"));
+        send_fetch(&w, 3, "paged.json", more);
+        ck_assert_uint_eq(read_page(&w, &id, &more), 1);
+        wire_close(&w);
+        wire_close(&other);
+        must(truncate(fixture_path("paged.json"), 0));
+}
+
+/* ---- network ---- */
+
+static const size_t web_sizes[] = {0, 5, 131073, (16 << 20) + 7};
+
+TEST(a_file_beside_that_of_a_web_server, EACH(web_sizes))
+{
+        size_t n = web_sizes[_i];
+        char *bytes = bytes_of(n);
+        assert_fetches(format_text("%s/%zu/m.safetensors", web.url, n), "config a.json", bytes, n);
+        assert_fetches(format_text("%s/%zu/model.safetensors.index.json?sig=x", web.url, n), "config a.json", bytes, n);
+        if (n > 0)
+                assert_fetches(format_text("%s/stream/%zu/m.safetensors", web.url, n), "config a.json", bytes, n);
+        free(bytes);
+}
+
+TEST(a_file_missing_on_the_web_server)
+{
+        char *json;
+        char *source = format_text("%s/5/m.safetensors", web.url);
+        assert_refuses(source, "tokenizer.json", STREAMER_ENOENT, "404");
+        assert_refuses(source, "../5/config a.json", STREAMER_EINVAL, "not the name");
+        assert_refuses("http://192.0.2.1/m.safetensors", "config.json", STREAMER_EPERM, "allow_plain");
+        client_ok(client, streamer_fetch_list(client, source, &json), "list");
+        ck_assert_str_eq(json, "{\"files\":[]}");
+        free(json);
+}
+
+TEST(a_server_that_does_not_answer)
+{
+        const streamer_connect_opts opts = {
+                .struct_size = sizeof(opts), .socket = test_daemon.socket, .timeout_ms = 100};
+        streamer_client *c;
+        void *data;
+        uint64_t size;
+        int r;
+        while ((r = streamer_connect(&opts, &c)) == STREAMER_ETIMEOUT)
+                ; /* the timeout is that of the connection, too */
+        ck_assert_int_eq(r, 0);
+        char *source = format_text("%s/hang/m.safetensors", web.url);
+        ck_assert_int_eq(streamer_fetch(c, source, "config.json", &data, &size), STREAMER_ETIMEOUT);
+        streamer_close(c);
+        client_ok(client, client_call_code(client, "ping", NULL), "ping");
+}
+
+/* A server that answers each request with one byte after another, and never stalls. */
+static unsigned serve_slowly(void)
+{
+        struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        socklen_t len = sizeof(address);
+        static const char head[] = "HTTP/1.1 200 OK\r\nContent-Length: 67108864\r\n\r\n";
+        int listener = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        must(bind(listener, (struct sockaddr *)&address, len));
+        must(listen(listener, 8));
+        must(getsockname(listener, (struct sockaddr *)&address, &len));
+        if (must(fork()) == 0) {
+                prctl(PR_SET_PDEATHSIG, SIGKILL);
+                for (char request[4096];;) {
+                        int fd = must(accept(listener, NULL, NULL));
+                        if (read(fd, request, sizeof(request)) > 0)
+                                send(fd, head, sizeof(head) - 1, MSG_NOSIGNAL);
+                        while (send(fd, "x", 1, MSG_NOSIGNAL) == 1)
+                                usleep(20000);
+                        close(fd);
+                }
+        }
+        close(listener);
+        return ntohs(address.sin_port);
+}
+
+TEST(a_server_that_sends_one_byte_at_a_time)
+{
+        struct daemon d;
+        void *data = NULL;
+        uint64_t size;
+        char *config = suite_file("slow.yaml", "http: {stall: 3s, tries: 1, patience: 0s}\n");
+        char *from = format_text("http://127.0.0.1:%u/m.safetensors", serve_slowly());
+        daemon_init(&d, suite_path("d-slow"));
+        daemon_start(&d, (const char *const[]){"--config", config, "--device", "host=16MiB", "--root", fixture_root(),
+                                               NULL});
+        streamer_client *c = client_open(&d);
+        ck_assert_int_eq(streamer_fetch(c, from, "config.json", &data, &size), STREAMER_ETIMEOUT);
+        ck_assert_ptr_nonnull(strstr(streamer_last_error(c), "did not answer in time"));
+        streamer_close(c);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+}
+
+static bool is_asked(void *arg)
+{
+        return access(arg, F_OK) == 0;
+}
+
+/* Another daemon, whose exit shows that it does not wait for the server. */
+TEST(a_client_that_disconnects_during_a_fetch)
+{
+        struct daemon d;
+        struct wire w;
+        daemon_start_simple(&d, suite_path("d-left"), fixture_root(), "16MiB");
+        char *source = format_text("%s/hang/m.safetensors", web.url);
+        struct request request = {.verb = VERB_fetch, .id = 2, .u.fetch = {.source = source, .file = "told.json"}};
+        wire_open(&w, &d);
+        wire_hello(&w);
+        ck_assert(wire_request(&w, &request));
+        ck_assert(eventually(is_asked, suite_path("asked"), 20000));
+        wire_close(&w);
+        streamer_client *c = client_open(&d);
+        ck_assert_int_eq(client_call_code(c, "ping", NULL), 0);
+        streamer_close(c);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+}
+
+/* ---- the library ---- */
+
+TEST(missing_arguments)
+{
+        void *data;
+        uint64_t size;
+        char *json;
+        ck_assert_int_eq(streamer_fetch(client, NULL, "f", &data, &size), STREAMER_EINVAL);
+        ck_assert_int_eq(streamer_fetch(client, "/x", NULL, &data, &size), STREAMER_EINVAL);
+        ck_assert_int_eq(streamer_fetch(client, "/x", "f", NULL, &size), STREAMER_EINVAL);
+        ck_assert_int_eq(streamer_fetch(client, "/x", "f", &data, NULL), STREAMER_EINVAL);
+        ck_assert_int_eq(streamer_fetch_list(client, NULL, &json), STREAMER_EINVAL);
+        ck_assert_int_eq(streamer_fetch_list(client, "/x", NULL), STREAMER_EINVAL);
+        ck_assert_int_eq(client_call_code(client, "fetch", "{\"source\":\"/x\",\"file\":\"f\"}"), STREAMER_EINVAL);
+}
+
+/* ---- streamerctl ---- */
+
+static void run(int code, const char *out, const char *err, const char *const *args)
+{
+        struct ctl r;
+        ctl_v(&r, test_daemon.socket, args);
+        ck_assert_msg(r.code == code, "exit %d: %s", r.code, r.err);
+        ck_assert_msg(strstr(r.out, out) != NULL, "%s", r.out);
+        ck_assert_msg(strstr(r.err, err) != NULL, "%s", r.err);
+        ctl_free(&r);
+}
+#define RUN(code, out, err, ...) run((code), (out), (err), (const char *const[]){"fetch", __VA_ARGS__, NULL})
+
+static void assert_file(const char *path, const char *content)
+{
+        char *read = file_read(path, NULL);
+        ck_assert_str_eq(read, content);
+        free(read);
+}
+
+static void make_source(void)
+{
+        must(mkdir(fixture_path("cli"), 0755));
+        must(mkdir(fixture_path("cli/sub"), 0755));
+        in_root("cli/config.json", "config");
+        in_root("cli/sub/more.json", "more");
+        in_root("cli/model.bin", "weights");
+}
+
+TEST(streamerctl_copies_the_files_that_are_listed)
+{
+        char *to = suite_path("to-all");
+        make_source();
+        RUN(0, "sub/more.json   4 B", "", fixture_path("cli"), "--list");
+        RUN(0, "config.json\nsub/more.json\n", "", fixture_path("cli"), "--list", "-q");
+        RUN(0, "config.json", "", fixture_path("cli"), "--output", to);
+        assert_file(format_text("%s/config.json", to), "config");
+        assert_file(format_text("%s/sub/more.json", to), "more");
+        ck_assert_int_ne(access(format_text("%s/model.bin", to), F_OK), 0);
+        in_root("cli/config.json", "changed");
+        RUN(0, "{\"schema\":1,\"files\":[{\"name\":\"config.json\",\"bytes\":7}]}", "", fixture_path("cli"),
+            "config.json", "--output", to, "--json");
+        assert_file(format_text("%s/config.json", to), "changed");
+        RUN(0, "model.bin", "", fixture_path("cli"), "model.bin", "--output", to);
+        assert_file(format_text("%s/model.bin", to), "weights");
+}
+
+TEST(streamerctl_writes_nothing_outside_its_directory)
+{
+        char *to = suite_path("to-links"), *elsewhere = suite_path("elsewhere");
+        make_source();
+        must(mkdir(to, 0755));
+        must(mkdir(elsewhere, 0755));
+        file_write(format_text("%s/victim", elsewhere), "victim", 6);
+        must(symlink(elsewhere, format_text("%s/sub", to)));
+        must(symlink("../elsewhere/victim", format_text("%s/config.json", to)));
+        RUN(1, "", "its directory cannot be opened", fixture_path("cli"), "sub/more.json", "--output", to);
+        RUN(2, "", "not the name of a file", fixture_path("cli"), "../config.json", "--output", to);
+        RUN(2, "", "not the name of a file", fixture_path("cli"), "/config.json", "--output", to);
+        RUN(0, "config.json", "", fixture_path("cli"), "config.json", "--output", to);
+        assert_file(format_text("%s/config.json", to), "config");
+        assert_file(format_text("%s/victim", elsewhere), "victim");
+        ck_assert_int_ne(access(format_text("%s/more.json", elsewhere), F_OK), 0);
+}
+
+TEST(streamerctl_exits_as_the_error_says)
+{
+        make_source();
+        RUN(3, "", "No such file", fixture_path("cli"), "none.json", "--output", suite_path("to-none"));
+        RUN(1, "", "outside the roots", "/etc", "passwd", "--output", suite_path("to-none"));
+        RUN(3, "", "lists no files", format_text("%s/5/m.safetensors", web.url), "--output", suite_path("to-none"));
+        RUN(2, "", "takes no files", fixture_path("cli"), "config.json", "--list");
+        RUN(1, "", "cannot be opened", fixture_path("cli"), "--output", suite_path("none/below"));
+}

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * streamer_open(): the lease is of the generation that the load produces, it exists while the model loads, and
+ * nothing is unloaded in between. Attach by digest; wait, cancel and keep_alive by name.
+ */
+#include "tests/lib/paused_load.h"
+#include "tests/lib/kernel_counters.h"
+#include "tests/lib/suite.h"
+#include "tests/lib/wire.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+static void begin(void)
+{
+        fixture_begin((const char *const[]){"--device", "host=256MiB", NULL});
+}
+
+static streamer_lease *open_model(const char *source, const char *name, unsigned flags)
+{
+        streamer_lease *lease = NULL;
+        streamer_load_opts load = STREAMER_LOAD_OPTS_INIT;
+        streamer_attach_opts attach = STREAMER_ATTACH_OPTS_INIT;
+        streamer_open_opts opts = STREAMER_OPEN_OPTS_INIT;
+        load.name = name;
+        attach.flags = flags;
+        opts.load = &load;
+        opts.attach = &attach;
+        client_ok(client, streamer_open(client, source, &opts, &lease), "open");
+        return lease;
+}
+
+FIXTURE(.all = {begin, fixture_end}, .each = {fixture_connect, fixture_disconnect});
+
+TEST(a_file_is_loaded_and_attached_to, .to = 2)
+{
+        struct model *m = model_mixed(80, 4 << 20);
+        streamer_lease *lease =
+                open_model(fixture_write(m, "opened.safetensors"), NULL, _i ? STREAMER_ATTACH_READY : 0);
+        ck_assert_str_eq(streamer_lease_model(lease), "opened");
+        if (_i == 0)
+                client_ok(client, streamer_wait(client, "opened", -1), "wait");
+        lease_equals(lease, m);
+        ck_assert_int_eq(streamer_unload(client, "opened", 0), STREAMER_EBUSY);
+        streamer_detach(lease);
+        client_unload(client, "opened");
+}
+
+/* At most `n` more descriptors. */
+static struct rlimit limit_files(rlim_t n)
+{
+        struct rlimit before;
+        int lowest = must(open("/dev/null", O_RDONLY | O_CLOEXEC));
+        close(lowest);
+        must(getrlimit(RLIMIT_NOFILE, &before));
+        must(setrlimit(RLIMIT_NOFILE, &(struct rlimit){(rlim_t)lowest + n, before.rlim_max}));
+        return before;
+}
+
+TEST(a_reply_whose_descriptors_are_lost_fails_alone, .to = 2)
+{
+        struct model *m = model_mixed(83, 2 << 20);
+        char *path = fixture_write(m, "lost.safetensors");
+        streamer_open_opts opts = STREAMER_OPEN_OPTS_INIT;
+        streamer_lease *lease = NULL;
+        client_load(client, path, "lost");
+        struct rlimit before = limit_files((rlim_t)_i);
+        int attached = streamer_attach(client, "lost", NULL, &lease);
+        int opened = streamer_open(client, path, &opts, &lease);
+        char *text = format_text("%s", streamer_last_error(client));
+        must(setrlimit(RLIMIT_NOFILE, &before));
+        ck_assert_int_eq(attached, STREAMER_EOS);
+        ck_assert_int_eq(opened, STREAMER_EOS);
+        ck_assert_ptr_nonnull(strstr(text, "too many files are open"));
+        client_wait_leases(client, 0);
+        lease = client_attach(client, "lost");
+        lease_equals(lease, m);
+        streamer_detach(lease);
+        client_unload(client, "lost");
+        model_free(m);
+}
+
+FIXTURE();
+
+TEST(hugetlb_pages_are_mapped_for_reading_alone)
+{
+        struct model *m = model_mixed(84, 2 << 20);
+        if (!hugepages_allow(64 << 20))
+                SKIP("vm.nr_overcommit_hugepages cannot be set");
+        fixture_begin((const char *const[]){"--device", "host=64MiB", NULL});
+        fixture_connect();
+        streamer_lease *lease =
+                open_model(fixture_write(m, "huge.safetensors"), NULL, STREAMER_ATTACH_READY | STREAMER_ATTACH_PRIVATE);
+        json_t *list = client_call(client, "list", NULL);
+        const json_t *device =
+                json_array_get(json_object_get(json_array_get(json_object_get(list, "models"), 0), "devices"), 0);
+        bool huge = strcmp(json_string_value(json_object_get(device, "page_kind")), "hugetlb") == 0;
+        ck_assert_int_eq(streamer_lease_writable(lease), !huge);
+        lease_equals(lease, m);
+        json_decref(list);
+        streamer_detach(lease);
+        fixture_disconnect();
+        fixture_end();
+        model_free(m);
+        if (!huge)
+                SKIP("vm.nr_overcommit_hugepages cannot be set");
+}
+
+FIXTURE(.all = {begin, fixture_end}, .each = {fixture_connect, fixture_disconnect});
+
+TEST(the_lease_is_of_the_new_generation_while_the_old_one_serves)
+{
+        struct model *old = model_mixed(81, 2 << 20), *new = model_mixed(82, 2 << 20);
+        client_load(client, fixture_write(old, "old.safetensors"), "both");
+        streamer_lease *first = client_attach(client, "both");
+        streamer_lease *second = open_model(fixture_write(new, "new.safetensors"), "both", STREAMER_ATTACH_READY);
+        ck_assert_uint_gt(streamer_generation(second), streamer_generation(first));
+        lease_equals(first, old);
+        lease_equals(second, new);
+        streamer_detach(first);
+        streamer_detach(second);
+        client_unload(client, "both");
+}
+
+TEST(open_attaches_to_a_resident_model_by_source_or_name)
+{
+        struct model *m = model_mixed(83, 2 << 20);
+        const char *path = fixture_write(m, "there.safetensors");
+        client_load(client, path, "there");
+        streamer_lease *by_source = open_model(path, "there", 0), *by_name = open_model("there", NULL, 0);
+        ck_assert_uint_eq(streamer_generation(by_source), streamer_generation(by_name));
+        lease_equals(by_source, m);
+        lease_equals(by_name, m);
+        streamer_detach(by_source);
+        streamer_detach(by_name);
+        client_unload(client, "there");
+}
+
+TEST(open_of_an_invalid_source_fails)
+{
+        streamer_lease *lease;
+        ck_assert_int_eq(streamer_open(client, "nobody", NULL, &lease), STREAMER_ENOENT);
+        ck_assert_int_eq(streamer_open(client, fixture_path("missing.safetensors"), NULL, &lease), STREAMER_ENOENT);
+        file_write(fixture_path("bad.safetensors"), "no safetensors", 14);
+        ck_assert_int_eq(streamer_open(client, fixture_path("bad.safetensors"), NULL, &lease), STREAMER_EFAILED);
+        ck_assert_str_ne(streamer_last_error(client), "");
+        ck_assert_uint_eq(client_leases(client), 0);
+        streamer_call(client, "unload", "{\"model\":\"bad\"}", NULL);
+}
+
+TEST(a_digest_alone_names_a_model)
+{
+        struct model *m = model_mixed(84, 2 << 20);
+        client_load(client, fixture_write(m, "digest.safetensors"), "digest");
+        streamer_lease *lease = client_attach(client, "digest"), *same = NULL;
+        streamer_attach_opts opts = STREAMER_ATTACH_OPTS_INIT;
+        opts.digest = streamer_digest(lease);
+        client_ok(client, streamer_attach(client, NULL, &opts, &same), "attach by digest");
+        ck_assert_str_eq(streamer_lease_model(same), "digest");
+        lease_equals(same, m);
+        opts.digest = "00000000000000000000000000000000";
+        streamer_lease *none;
+        ck_assert_int_eq(streamer_attach(client, NULL, &opts, &none), STREAMER_ENOENT);
+        streamer_detach(lease);
+        streamer_detach(same);
+        client_unload(client, "digest");
+}
+
+TEST(keep_alive_is_changed_by_name)
+{
+        struct model *m = model_mixed(85, 2 << 20);
+        client_load(client, fixture_write(m, "short.safetensors"), "short");
+        client_ok(client, streamer_keep_alive(client, "short", 3600000), "keep_alive");
+        json_t *reply = client_call(client, "show", "{\"model\":\"short\"}");
+        json_t *row = json_array_get(json_object_get(reply, "models"), 0);
+        ck_assert_uint_eq(json_number(row, "keep_alive_ns"), UINT64_C(3600000000000));
+        ck_assert_uint_gt(json_number(row, "expires_in_ns"), 0);
+        json_decref(reply);
+        ck_assert_int_eq(streamer_keep_alive(client, "nobody", 1), STREAMER_ENOENT);
+        client_unload(client, "short");
+}
+
+/* ---- while it loads ---- */
+
+static streamer_op *open_held(unsigned flags)
+{
+        streamer_op *op = NULL;
+        streamer_load_opts load = STREAMER_LOAD_OPTS_INIT;
+        streamer_attach_opts attach = STREAMER_ATTACH_OPTS_INIT;
+        streamer_open_opts opts = STREAMER_OPEN_OPTS_INIT;
+        load.name = "m";
+        attach.flags = flags;
+        opts.load = &load;
+        opts.attach = &attach;
+        int r = streamer_open_start(paused.client, paused.hang.path, &opts, &op);
+        client_ok(paused.client, r, "open_start");
+        return op;
+}
+
+FIXTURE(.each = {paused_load_begin, paused_load_end});
+
+TEST(open_returns_a_lease_before_the_model_is_ready)
+{
+        bool seen[PAUSED_N] = {false};
+        streamer_lease *lease = NULL;
+        streamer_progress p = STREAMER_PROGRESS_INIT;
+        streamer_op *load = paused_load_start("m"), *op = open_held(0);
+        ck_assert_str_eq(streamer_op_model(op), "m");
+        client_ok(paused.client, streamer_op_lease(op, 20000, &lease), "op_lease");
+        paused_load_take(lease, PAUSED_HALF, seen);
+        ck_assert_int_eq(streamer_op_wait(op, 0, &p), STREAMER_ETIMEOUT);
+        ck_assert_str_eq(p.state, "loading");
+        ck_assert_int_eq(streamer_op_lease(op, 0, &lease), STREAMER_EINVAL);
+        ck_assert_int_eq(streamer_wait(paused.client, "m", 1), STREAMER_ETIMEOUT);
+        fuse_file_release(&paused.hang);
+        client_ok(paused.client, streamer_op_wait(op, -1, &p), "op_wait");
+        ck_assert_uint_eq(p.generation, streamer_generation(lease));
+        lease_equals(lease, paused.model);
+        streamer_detach(lease);
+        streamer_op_free(op);
+        streamer_op_free(load);
+}
+
+TEST(a_lease_of_the_ready_model_is_waited_for)
+{
+        streamer_lease *lease = NULL;
+        streamer_op *load = paused_load_start("m"), *op = open_held(STREAMER_ATTACH_READY);
+        ck_assert_int_eq(streamer_op_lease(op, 10, &lease), STREAMER_ETIMEOUT);
+        fuse_file_release(&paused.hang);
+        client_ok(paused.client, streamer_op_lease(op, -1, &lease), "op_lease");
+        lease_equals(lease, paused.model);
+        streamer_detach(lease);
+        streamer_op_free(op);
+        streamer_op_free(load);
+}
+
+TEST(an_unused_lease_ends_with_the_operation)
+{
+        streamer_op *load = paused_load_start("m"), *op = open_held(0);
+        streamer_op_free(op);
+        fuse_file_release(&paused.hang);
+        client_ok(paused.client, streamer_op_wait(load, -1, NULL), "op_wait");
+        client_wait_leases(paused.client, 0);
+        streamer_op_free(load);
+}
+
+TEST(a_load_that_is_cancelled_ends_the_open)
+{
+        streamer_lease *lease = NULL;
+        streamer_op *load = paused_load_start("m"), *op = open_held(STREAMER_ATTACH_READY);
+        client_ok(paused.client, streamer_cancel(paused.client, "m"), "cancel");
+        ck_assert_int_eq(streamer_op_lease(op, 20000, &lease), STREAMER_ECANCELED);
+        ck_assert_int_eq(streamer_op_wait(op, 20000, NULL), STREAMER_ECANCELED);
+        fuse_file_release(&paused.hang);
+        streamer_op_free(op);
+        streamer_op_free(load);
+}
+
+/* ---- a client of protocol 1 ---- */
+
+FIXTURE(.all = {begin, fixture_end}, .each = {fixture_connect, fixture_disconnect});
+
+TEST(a_client_of_protocol_1_is_reported_as_older)
+{
+        struct wire wire = {.fd = -1};
+        struct request hello = {.verb = VERB_hello, .id = 1, .u.hello = {.min = 1, .max = 1, .client = "old"}};
+        wire_open(&wire, &test_daemon);
+        wire_request(&wire, &hello);
+        ck_assert(wire_read_code(&wire, "protocol"));
+        ck_assert(wire_ends(&wire));
+        wire_close(&wire);
+}

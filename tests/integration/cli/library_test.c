@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The installed library: its exported symbols, a C++17 program linked with each of its forms, and a Python caller
+ * with its own declarations.
+ */
+#include "tests/lib/streamerctl.h"
+#include "tests/lib/fixture.h"
+#include "tests/lib/suite.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LIBDIR "/usr/lib/somewhere"
+
+static void install(void)
+{
+        char *command = format_text("MAKEFLAGS= make -s install DEPS=0 BUILD=%s DESTDIR=%s PREFIX=/usr LIBDIR=" LIBDIR
+                                    " -o all >/dev/null",
+                                    getenv("STREAMERD_BUILD") ?: "build", suite_path("root"));
+        ck_assert_int_eq(system(command), 0);
+        free(command);
+}
+
+/* Runs a shell command, which must print nothing. $R is the installation directory, which pkg-config searches first. */
+__attribute__((format(printf, 1, 2))) static void runs(const char *format, ...)
+{
+        char *command, said[2000] = "";
+        va_list args;
+        va_start(args, format);
+        if (vasprintf(&command, format, args) < 0)
+                die("no memory");
+        va_end(args);
+        char *whole = format_text("R=%s; export PKG_CONFIG_PATH=$R" LIBDIR "/pkgconfig LD_LIBRARY_PATH=$R" LIBDIR
+                                  "; { %s; } 2>&1",
+                                  suite_path("root"), command);
+        FILE *f = popen(whole, "r");
+        size_t n = fread(said, 1, sizeof(said) - 1, f);
+        int status = pclose(f);
+        ck_assert_msg(status == 0 && n == 0, "%s: %s", command, said);
+        free(command);
+        free(whole);
+}
+
+/* The library of a sanitizer build needs its run time in the program. */
+static bool is_sanitized(void)
+{
+        const char *is_short = getenv("STREAMERD_TEST_SHORT");
+        return is_short != NULL && strcmp(is_short, "1") == 0;
+}
+
+TEST(the_library_exports_only_the_declared_symbols)
+{
+        install();
+        runs("nm -g --defined-only $R" LIBDIR "/libstreamer-client.a | awk 'NF == 3 && $3 !~ /^streamer_/'");
+        runs("nm -D --defined-only $R" LIBDIR "/libstreamer-client.so | awk '$3 !~ /^(streamer_|STREAMER_CLIENT_)/'");
+        runs("for f in $(tr '\\n' ' ' <include/streamer/client.h | grep -o 'STREAMER_API [^;(]*(' | "
+             "grep -o 'streamer_[a-z_0-9]*($' | tr -d '('); do "
+             "nm -D --defined-only $R" LIBDIR
+             "/libstreamer-client.so | grep -q \" $f@\" || echo \"$f is missing\"; done");
+        runs("test \"$(readlink $R" LIBDIR "/libstreamer-client.so)\" = libstreamer-client.so.0");
+        runs("test -f $R" LIBDIR "/$(readlink $R" LIBDIR "/libstreamer-client.so.0)");
+}
+
+static const char program[] =
+        "#include <streamer/client.h>\n"
+        "#include <cstring>\n"
+        "static streamer_open_opts shared = STREAMER_OPEN_OPTS_INIT;\n"
+        "int main()\n"
+        "{\n"
+        "        streamer_client *client = nullptr;\n"
+        "        streamer_tensor tensor = STREAMER_TENSOR_INIT;\n"
+        "        streamer_connect_opts opts = STREAMER_CONNECT_OPTS_INIT;\n"
+        "        opts.socket = \"/nowhere\";\n"
+        "        if (tensor.struct_size != sizeof(tensor) || shared.struct_size != sizeof(shared))\n"
+        "                return 1;\n"
+        "        if (std::strcmp(streamer_dtype_name(STREAMER_DTYPE_BF16), \"BF16\") != 0)\n"
+        "                return 2;\n"
+        "        return streamer_connect(&opts, &client) == STREAMER_EUNREACHABLE ? 0 : 3;\n"
+        "}\n";
+
+TEST(a_program_in_cxx17_is_linked_to_it)
+{
+        install();
+        if (is_sanitized())
+                return;
+        file_write(suite_path("program.cc"), program, strlen(program));
+        const char *shared = suite_path("shared"), *bound = suite_path("bound"), *source = suite_path("program.cc");
+        runs("c++ -std=c++17 -Wall -Wextra -Wpedantic -Werror -I$R/usr/include -o %s %s -L$R" LIBDIR
+             " -lstreamer-client && %s",
+             shared, source, shared);
+        runs("c++ -std=c++17 -I$R/usr/include -o %s %s $R" LIBDIR "/libstreamer-client.a "
+             "$(pkg-config --static --libs streamer-client | tr ' ' '\\n' | grep -v -e -lstreamer-client -e ^-L) && %s",
+             bound, source, bound);
+}
+
+/* ---- a caller that has no header ---- */
+
+static const char caller[] =
+        "import sys\n"
+        "from ctypes import *\n"
+        "class Connect(Structure):\n"
+        "    _fields_ = [('size', c_size_t), ('socket', c_char_p), ('timeout_ms', c_int)]\n"
+        "class Tensor(Structure):\n"
+        "    _fields_ = [('size', c_size_t), ('name', c_char_p), ('dtype_name', c_char_p), ('dtype', c_int),\n"
+        "                ('rank', c_uint32), ('shape', POINTER(c_uint64)), ('bytes', c_uint64)]\n"
+        "lib = CDLL(sys.argv[1])\n"
+        "lib.streamer_last_error.restype = lib.streamer_lease_model.restype = c_char_p\n"
+        "client, lease, t = c_void_p(), c_void_p(), Tensor(sizeof(Tensor))\n"
+        "def check(code):\n"
+        "    if code != 0:\n"
+        "        sys.exit(lib.streamer_last_error(client).decode())\n"
+        "check(lib.streamer_connect(byref(Connect(sizeof(Connect), sys.argv[2].encode(), 0)), byref(client)))\n"
+        "check(lib.streamer_open(client, sys.argv[3].encode(), None, byref(lease)))\n"
+        "seen = 0\n"
+        "while (code := lib.streamer_tensor_next(lease, -1, byref(t))) == 0:\n"
+        "    seen += t.bytes\n"
+        "check(0 if code == -9 else code)\n"
+        "if seen != int(sys.argv[4]) or lib.streamer_lease_model(lease) != b'seen':\n"
+        "    sys.exit(f'{seen} bytes of {lib.streamer_lease_model(lease)}')\n"
+        "lib.streamer_detach(lease)\n"
+        "lib.streamer_close(client)\n";
+
+TEST(a_caller_without_the_header_reads_a_model)
+{
+        install();
+        if (is_sanitized())
+                return;
+        fixture_begin(NULL);
+        struct model *m = model_mixed(90, 3 << 20);
+        const char *source = fixture_write(m, "seen.safetensors");
+        file_write(suite_path("caller.py"), caller, strlen(caller));
+        runs("python3 %s $R" LIBDIR "/libstreamer-client.so.0 %s %s %llu", suite_path("caller.py"), test_daemon.socket,
+             source, (unsigned long long)m->bytes);
+        fixture_end();
+}

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * When the daemon creates and destroys a GPU's context. The fake GPUs count contexts and registered memory.
+ */
+#include "tests/lib/gpu_daemon.h"
+#include "tests/lib/suite.h"
+
+#include <string.h>
+
+static struct fake_state *gpus;
+static struct model *model;
+static char *path;
+
+/* Two GPUs of 64 MiB, with these settings of `cuda`. */
+static void begin(const char *settings)
+{
+        const struct gpu_daemon two = {
+                .n = 2, .mib = 64, .cuda = settings, .devices = {"'cuda:0', budget: 32MiB", "'cuda:1', budget: 32MiB"}};
+        gpus = gpu_daemon_start(&two);
+        client = client_open(&test_daemon);
+        model = model_mixed(21, 4 << 20);
+        path = suite_path("m.safetensors");
+        model_write(model, path);
+}
+
+static void end(const char *name)
+{
+        client_equals(client, name, model);
+        model_free(model);
+        streamer_close(client);
+        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
+        ck_assert_uint_eq(gpus->pinned, 0); /* also if a context was idle */
+}
+
+/* Attaching would create a context of this process's own, and be counted: models are compared at the end. */
+static void load(const char *name, const char *device)
+{
+        streamer_load_opts opts = {.source = path, .name = name, .devices = &device, .n_devices = 1};
+        client_ok(client, client_load_with(client, opts), name);
+}
+
+static void unload(const char *name)
+{
+        client_unload(client, name);
+        client_wait_used(client, 0);
+}
+
+static bool nothing_is_registered(void *arg)
+{
+        (void)arg;
+        return gpus->pinned == 0;
+}
+
+/* So long the daemon holds an unused context between its question before a load and the allocation. */
+#define LINGER_NS UINT64_C(1000000000)
+
+/* The number of contexts that a load on the unused cuda:0 creates. A load that takes longer than that may create a
+ * second one, so it is repeated. */
+static uint32_t contexts_of_load(const char *name)
+{
+        for (;;) {
+                uint32_t before = gpus->contexts[0];
+                uint64_t began = clock_ns();
+                load(name, "cuda:0");
+                if (clock_ns() - began < LINGER_NS)
+                        return gpus->contexts[0] - before;
+                unload(name);
+                ck_assert(eventually(nothing_is_registered, NULL, 20000));
+        }
+}
+
+static bool both_have_contexts(void *arg)
+{
+        (void)arg;
+        return gpus->contexts[0] == 1 && gpus->contexts[1] == 1;
+}
+
+TEST(a_context_is_retained_for_the_next_model)
+{
+        begin(NULL);
+        load("m", "cuda:0");
+        unload("m");
+        ck_assert_uint_gt(gpus->pinned, 0);
+        load("m", "cuda:0");
+        ck_assert_uint_eq(gpus->contexts[0], 1);
+        ck_assert_uint_eq(gpus->contexts[1], 0);
+        ck_assert_uint_eq(gpus->pageable, 0);
+        end("m");
+}
+
+TEST(a_context_is_destroyed_after_its_retention_time)
+{
+        begin("context_retention: 50ms");
+        ck_assert_uint_eq(contexts_of_load("m"), 1);
+        unload("m");
+        ck_assert(eventually(nothing_is_registered, NULL, 20000));
+        ck_assert_uint_eq(contexts_of_load("m"), 1);
+        ck_assert_uint_eq(gpus->pageable, 0);
+        end("m");
+}
+
+TEST(without_retention_the_context_ends_with_the_last_model)
+{
+        begin("context_retention: 0s");
+        for (unsigned round = 1; round <= 3; round++) {
+                ck_assert_uint_eq(contexts_of_load("m"), 1); /* the question before the load counts as none */
+                unload("m");
+                ck_assert(eventually(nothing_is_registered, NULL, 20000));
+        }
+        load("m", "cuda:0");
+        ck_assert_uint_eq(gpus->pageable, 0);
+        end("m");
+}
+
+/* The first context registers the ring for all of them. */
+TEST(the_context_of_the_ring_lives_while_other_contexts_exist)
+{
+        begin("context_retention: 0s");
+        load("pins", "cuda:0");
+        load("other", "cuda:1");
+        uint32_t before = gpus->contexts[0];
+        client_unload(client, "pins");
+        load("pins", "cuda:0");
+        ck_assert_uint_eq(gpus->contexts[0], before);
+        client_unload(client, "pins");
+        unload("other");
+        ck_assert(eventually(nothing_is_registered, NULL, 20000));
+        ck_assert_uint_eq(contexts_of_load("pins"), 1);
+        ck_assert_uint_eq(gpus->pageable, 0);
+        end("pins");
+}
+
+TEST(contexts_can_be_created_at_start)
+{
+        begin("context_at_start: true, context_retention: 0s");
+        ck_assert(eventually(both_have_contexts, NULL, 20000));
+        load("m", "cuda:1");
+        unload("m");
+        load("m", "cuda:0");
+        ck_assert(both_have_contexts(NULL));
+        end("m");
+}
+
+TEST(a_context_that_cannot_be_created_at_start_is_created_by_a_load)
+{
+        setenv("FAKECUDA_FAIL", "cudaFree:1:46", 1);
+        begin("context_at_start: true");
+        ck_assert(log_wait_for(test_daemon.log, "no context at start"));
+        load("m", "cuda:0");
+        load("n", "cuda:1");
+        end("m");
+}
+
+static bool is_hung(void *arg)
+{
+        (void)arg;
+        return gpus->hung == 1;
+}
+
+/* The daemon must end within its ten seconds (daemon_stop). */
+TEST(a_gpu_that_hangs_blocks_neither_another_nor_the_daemons_end)
+{
+        begin("context_retention: 0s");
+        load("m", "cuda:0");
+        fake_hang(gpus, "cudaDeviceReset", 0);
+        unload("m");
+        ck_assert(eventually(is_hung, NULL, 20000));
+        load("n", "cuda:1");
+        model_free(model);
+        streamer_close(client);
+        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
+}

@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Copies to GPUs, counted by the fake: as few as the file's layout permits, from pinned memory, and one read of
+ * storage for several GPUs.
+ */
+#include "tests/lib/streamerctl.h"
+#include "tests/lib/doctor_checks.h"
+#include "tests/lib/gpu_daemon.h"
+#include "tests/lib/kernel_counters.h"
+#include "tests/lib/suite.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+#define BLOCK (2u << 20) /* as configured below */
+#define BATCH 256u       /* copies in one call */
+#define SMALL 2000u      /* tensors of 100 bytes, each with its own address on the GPU */
+
+static const char *const devices[] = {"cuda:0", "cuda:1"};
+static struct fake_state *gpus;
+
+/* Further settings of cuda, and the driver's version; NULL: none, the newest. */
+static void start_with(const char *more, const char *settings, const char *driver_version)
+{
+        const struct gpu_daemon two = {.n = 2,
+                                       .runtime = "libcudart.so.12",
+                                       .cuda = settings,
+                                       .more = more,
+                                       .devices = {"'cuda:0', budget: 64MiB", "'cuda:1', budget: 64MiB"}};
+        if (driver_version != NULL)
+                setenv("FAKECUDA_VERSION", driver_version, 1);
+        gpus = gpu_daemon_start(&two);
+        client = client_open(&test_daemon);
+}
+
+static void start(const char *settings, const char *driver_version)
+{
+        start_with("io: {block_size: 2MiB}\n", settings, driver_version);
+}
+
+static void end(void)
+{
+        streamer_close(client);
+        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
+}
+
+static void load(const char *source, const char *name, const char *const *on, size_t n, const char *verify)
+{
+        streamer_load_opts opts = {.source = source, .name = name, .devices = on, .n_devices = n, .verify = verify};
+        client_ok(client, client_load_with(client, opts), name);
+}
+
+/* On the first n devices; reads it back on each. */
+static void load_and_compare(struct model *m, size_t n)
+{
+        char *path = suite_path("m.safetensors");
+        model_write(m, path);
+        load(path, "m", devices, n, NULL);
+        for (size_t i = 0; i < n; i++)
+                client_equals_on(client, "m", devices[i], m);
+}
+
+/* Whole blocks, whose tensors are multiples of the device's alignment and thus adjacent. */
+static struct model *ordinary_model(void)
+{
+        struct model *m = model_new(31);
+        model_add_many(m, "layer", 4, 3 * BLOCK / 2);
+        model_add_many(m, "norm", 512, 4096);
+        return m;
+}
+
+static struct model *small_model(void)
+{
+        struct model *m = model_new(32);
+        model_add_many(m, "small", SMALL, 100);
+        return m;
+}
+
+TEST(adjacent_tensors_take_one_copy_per_block)
+{
+        struct model *m = ordinary_model();
+        start(NULL, NULL);
+        load_and_compare(m, 1);
+        ck_assert_uint_eq(gpus->pageable, 0);
+        ck_assert_uint_eq(m->bytes % BLOCK, 0);
+        ck_assert_uint_eq(gpus->copies, m->bytes / BLOCK);
+        ck_assert_uint_eq(gpus->batches, 0);
+        model_free(m);
+        end();
+}
+
+TEST(small_tensors_are_copied_in_batches)
+{
+        struct model *m = small_model();
+        start(NULL, NULL);
+        load_and_compare(m, 1);
+        ck_assert_uint_eq(gpus->pageable, 0);
+        ck_assert_uint_eq(gpus->batches, (SMALL + BATCH - 1) / BATCH);
+        ck_assert_uint_eq(gpus->batched, SMALL);
+        ck_assert_uint_eq(gpus->copies, 0);
+        model_free(m);
+        end();
+}
+
+TEST(the_batch_call_makes_single_copies_if_configured)
+{
+        struct model *m = ordinary_model();
+        start("batch_single_copies: true", NULL);
+        load_and_compare(m, 1);
+        ck_assert_uint_eq(gpus->copies, 0);
+        ck_assert_uint_eq(gpus->batches, m->bytes / BLOCK);
+        ck_assert_uint_eq(gpus->batched, m->bytes / BLOCK);
+        model_free(m);
+        end();
+}
+
+/* The fake runtime refuses to wait for an event that does not block. */
+TEST(copies_are_polled_if_configured)
+{
+        struct model *m = ordinary_model();
+        setenv("FAKECUDA_EVENT_MS", "5", 1);
+        start("poll_copies: true", NULL);
+        load_and_compare(m, 2);
+        json_decref(client_call(client, "verify", "{\"model\":\"m\"}"));
+        ck_assert_uint_eq(gpus->pageable, 0);
+        model_free(m);
+        end();
+}
+
+TEST(a_failed_polled_copy_fails_only_its_verify)
+{
+        struct model *m = model_mixed(43, 4 << 20);
+        start("poll_copies: true", NULL);
+        load_and_compare(m, 1);
+        fake_arm(gpus, "cudaEventQuery", 2, 1);
+        ck_assert_int_eq(streamer_call(client, "verify", "{\"model\":\"m\"}", NULL), STREAMER_EFAILED);
+        ck_assert(fake_disarm(gpus));
+        json_decref(client_call(client, "verify", "{\"model\":\"m\"}"));
+        model_free(m);
+        end();
+}
+
+TEST(a_driver_without_batches_gets_them_one_by_one)
+{
+        struct model *m = small_model();
+        start(NULL, "12040");
+        load_and_compare(m, 1);
+        ck_assert_uint_eq(gpus->pageable, 0);
+        ck_assert_uint_eq(gpus->batches, 0);
+        ck_assert_uint_eq(gpus->copies, SMALL);
+        model_free(m);
+        end();
+}
+
+/* Under WSL registered memory has other addresses on the GPU, and a batch passes the given addresses on. */
+TEST(a_gpu_that_knows_other_addresses_gets_no_batches)
+{
+        struct model *m = small_model();
+        setenv("FAKECUDA_HOST_POINTERS", "0", 1);
+        start(NULL, NULL);
+        load_and_compare(m, 1);
+        ck_assert_uint_eq(gpus->batches, 0);
+        ck_assert_uint_eq(gpus->copies, SMALL);
+        model_free(m);
+        end();
+}
+
+TEST(a_rejected_batch_is_copied_singly_and_not_retried, .to = 2)
+{
+        static const char *const refusals[] = {"cudaMemcpyBatchAsync:2:1", "cudaMemcpyBatchAsync:2:801"};
+        struct model *m = small_model();
+        setenv("FAKECUDA_FAIL", refusals[_i], 1);
+        start(NULL, NULL);
+        load_and_compare(m, 1);
+        ck_assert_uint_eq(gpus->batches, 1);
+        ck_assert_uint_eq(gpus->copies, SMALL - BATCH);
+        ck_assert(log_wait_for(test_daemon.log, "tensors are copied one by one"));
+        model_free(m);
+        end();
+}
+
+TEST(a_block_for_two_gpus_is_copied_once_to_each)
+{
+        struct model *m = ordinary_model();
+        start(NULL, NULL);
+        load_and_compare(m, 2);
+        ck_assert_uint_eq(gpus->pageable, 0);
+        ck_assert_uint_eq(gpus->copies, 2 * m->bytes / BLOCK);
+        ck_assert_uint_eq(gpus->copied[0], m->bytes);
+        ck_assert_uint_eq(gpus->copied[1], m->bytes);
+        model_free(m);
+        end();
+}
+
+static bool two_copies_in_flight(void *arg)
+{
+        (void)arg;
+        return gpus->copies >= 2;
+}
+
+/* While no event fires nothing is copied, so the next block given to the GPU was read during the copy. */
+TEST(reads_and_copies_overlap_with_one_block_in_flight)
+{
+        struct model *m = ordinary_model();
+        char *path = suite_path("m.safetensors");
+        streamer_op *op;
+        model_write(m, path);
+        start_with("io: {block_size: 2MiB, concurrency: 1}\n", NULL, NULL);
+        /* Waits for the whole ring: with a part of it a load may have one slot, and its thread waits for the copy. */
+        process_threads_await_asleep(test_daemon.pid, "reader", 2);
+        gpus->hold = 1;
+        op = client_load_begin_with(
+                client, (streamer_load_opts){.source = path, .name = "m", .devices = devices, .n_devices = 1});
+        ck_assert(eventually(two_copies_in_flight, NULL, 20000));
+        ck_assert_uint_eq(gpus->copied[0], 0);
+        gpus->hold = 0;
+        client_ok(client, client_load_end(op), "load");
+        ck_assert_uint_eq(gpus->copied[0], m->bytes);
+        model_free(m);
+        end();
+}
+
+/* Pieces of 1 MiB, through two of the four slots, which are recycled. */
+TEST(verify_reads_back_through_the_ring)
+{
+        struct model *m = model_mixed(41, 12 << 20);
+        start_with("io: {block_size: 2MiB, memory_limit: 8MiB}\n", NULL, NULL);
+        ck_assert(log_wait_for(test_daemon.log, "io.memory_limit: 4 slots for 32 reader threads, which want two each"));
+        load_and_compare(m, 1);
+        uint32_t loaded = gpus->copies;
+        for (size_t i = 0; i < 3; i++)
+                json_decref(client_call(client, "verify", "{\"model\":\"m\"}"));
+        ck_assert_uint_ge(gpus->copies - loaded, 3 * 12);
+        ck_assert_uint_eq(gpus->pageable, 0);
+        model_free(m);
+        end();
+}
+
+TEST(a_failed_read_back_fails_the_verify, .to = 2)
+{
+        struct model *m = model_mixed(42, 4 << 20);
+        start(NULL, NULL);
+        load_and_compare(m, 1);
+        fake_arm(gpus, _i == 0 ? "cudaMemcpyAsync" : "cudaEventSynchronize", 2, 1);
+        ck_assert_int_eq(streamer_call(client, "verify", "{\"model\":\"m\"}", NULL), STREAMER_EFAILED);
+        ck_assert(fake_disarm(gpus));
+        json_decref(client_call(client, "verify", "{\"model\":\"m\"}"));
+        model_free(m);
+        end();
+}
+
+/* A file with a published digest beside it. */
+TEST(sha256_reads_back_through_the_ring)
+{
+        struct model *m = model_mixed(43, 12 << 20);
+        char *folder = suite_path("summed");
+        start(NULL, NULL);
+        must(mkdir(folder, 0755));
+        model_write(m, format_text("%s/model.safetensors", folder));
+        must(system(format_text("cd '%s' && sha256sum *.safetensors >SHA256SUMS", folder)));
+        load(folder, "m", devices, 2, "sha256");
+        ck_assert_uint_ge(gpus->copies, 2 * 12); /* back, in pieces of 1 MiB */
+        ck_assert_uint_eq(gpus->pageable, 0);
+        model_free(m);
+        end();
+}
+
+#define AT_ONCE 4 /* workers that one device may have */
+
+static bool all_have_begun(void *before)
+{
+        return gpus->copies - *(uint32_t *)before >= AT_ONCE;
+}
+
+TEST(a_stalled_gpu_does_not_delay_a_verify_on_another)
+{
+        static const char *const verify[] = {"verify", "m", NULL};
+        struct model *m = model_mixed(44, 4 << 20);
+        struct ctl_running running[AT_ONCE];
+        struct ctl result;
+        start(NULL, NULL);
+        load_and_compare(m, 1);
+        char *path = suite_path("n.safetensors");
+        model_write(m, path);
+        load(path, "n", &devices[1], 1, NULL);
+        uint32_t before = gpus->copies;
+        gpus->held[0] = 1;
+        for (size_t i = 0; i < AT_ONCE; i++)
+                ctl_start(&running[i], test_daemon.socket, verify);
+        ck_assert(eventually(all_have_begun, &before, 20000));
+        json_decref(client_call(client, "verify", "{\"model\":\"n\"}"));
+        gpus->held[0] = 0;
+        for (size_t i = 0; i < AT_ONCE; i++) {
+                ctl_finish(&running[i], &result);
+                ck_assert_int_eq(result.code, 0);
+                ctl_free(&result);
+        }
+        model_free(m);
+        end();
+}
+
+static bool one_has_begun(void *before)
+{
+        return gpus->copies > *(uint32_t *)before;
+}
+
+TEST(unloading_a_device_during_verify_does_not_stop_the_others)
+{
+        static const char *const verify[] = {"verify", "m", "-o", "json", NULL};
+        struct model *m = model_mixed(45, 4 << 20);
+        struct ctl_running running;
+        struct ctl result;
+        start(NULL, NULL);
+        load_and_compare(m, 2);
+        uint32_t before = gpus->copies;
+        gpus->held[0] = 1;
+        ctl_start(&running, test_daemon.socket, verify);
+        ck_assert(eventually(one_has_begun, &before, 20000));
+        json_decref(client_call(client, "unload", "{\"model\":\"m\",\"device\":\"cuda:0\",\"drain\":true}"));
+        gpus->held[0] = 0;
+        ctl_finish(&running, &result);
+        ck_assert_msg(result.code == 0 && strstr(result.out, "\"devices\":2") != NULL, "%s%s", result.out, result.err);
+        ctl_free(&result);
+        model_free(m);
+        end();
+}
+
+static bool ring_is_now(void *pinned)
+{
+        json_t *status = client_call(client, "status", NULL);
+        bool is = strcmp(json_text(json_object_get(status, "ring"), "pinned"), pinned) == 0;
+        json_decref(status);
+        return is;
+}
+
+/* A context is destroyed after its last model was freed. */
+static void ring_is(const char *pinned)
+{
+        ck_assert_msg(eventually(ring_is_now, (void *)(uintptr_t)pinned, 20000), "it is never '%s'", pinned);
+}
+
+TEST(a_ring_is_pinned_while_a_gpu_holds_something)
+{
+        struct model *m = small_model();
+        start("context_retention: 0s", NULL);
+        ring_is("no");
+        load_and_compare(m, 1);
+        ring_is("yes");
+        client_unload(client, "m");
+        client_wait_used(client, 0);
+        ring_is("no");
+        model_free(m);
+        end();
+}
+
+TEST(a_ring_that_cannot_be_pinned_is_tried_once_and_copied_from)
+{
+        struct model *m = small_model();
+        setenv("FAKECUDA_FAIL", "cudaHostRegister:0:2", 1);
+        start("segment_size: 2MiB", NULL);
+        fake_arm(gpus, "cudaHostRegister", UINT32_MAX, 2); /* counts */
+        model_add_many(m, "large", 4, 2 << 20);            /* a segment for each */
+        load_and_compare(m, 1);
+        ck_assert_uint_eq(gpus->fail_seen, 1);
+        ck_assert_uint_gt(gpus->pageable, 0);
+        ring_is("refused");
+        doctor_ask();
+        doctor_found("warn", "memlock", "could not be pinned");
+        model_free(m);
+        end();
+}

@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which clients receive GPU memory that clients can write to, and when the daemon trusts a detach. Raw clients on fake
+ * GPUs, so only the daemon's reply counts.
+ */
+#include "tests/lib/gpu_daemon.h"
+#include "tests/lib/run_as.h"
+#include "tests/lib/wire.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define ANNE 60111
+#define BERT 60112
+#define SOCKET_GROUP 0
+
+static const char *path;
+
+/* cuda:0 hands out cuda-ipc, cuda:1 descriptors. */
+static void start_with(const char *settings, const char *more)
+{
+        const struct gpu_daemon two = {
+                .n = 2,
+                .cuda = settings,
+                .more = more,
+                .devices = {"'cuda:0', budget: 64MiB", "'cuda:1', budget: 64MiB, handles: cuda-vmm-fd"}};
+        must(chmod(suite_folder(), 0755));
+        gpu_daemon_start(&two);
+        client = client_open(&test_daemon);
+
+        struct model *m = model_mixed(51, 1 << 20);
+        path = suite_path("m.safetensors");
+        model_write(m, path);
+        model_free(m);
+}
+
+static void start(const char *settings)
+{
+        start_with(settings, NULL);
+}
+
+static void end(void)
+{
+        streamer_close(client);
+        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
+}
+
+static void load_as(const char *name, const char *device)
+{
+        streamer_load_opts opts = {.source = path, .name = name, .devices = &device, .n_devices = 1};
+        client_ok(client, client_load_with(client, opts), device);
+}
+
+static void load_on(const char *device)
+{
+        load_as("m", device);
+}
+
+/* ---- actions ---- */
+
+static bool attach(struct wire *w, uint64_t *lease)
+{
+        wire_open(w, &test_daemon);
+        wire_hello(w);
+        wire_verb(w, "attach", 2, "model", "m");
+        return wire_read(w) && object_u64(&w->reply.unpacked.data, "lease", lease);
+}
+
+/* Ends with the process. */
+static int attaches(void)
+{
+        struct wire w;
+        uint64_t lease;
+        if (attach(&w, &lease))
+                return 0;
+        return object_str_eq(&w.reply.unpacked.data, "code", "denied") ? STREAMER_EPERM : STREAMER_EFAILED;
+}
+
+/* Only one lease is permitted, and it is on another model. */
+static int attaches_one_too_many(void)
+{
+        struct wire w;
+        uint64_t lease;
+        wire_open(&w, &test_daemon);
+        wire_hello(&w);
+        wire_verb(&w, "attach", 2, "model", "n");
+        if (!wire_read(&w) || !object_u64(&w.reply.unpacked.data, "lease", &lease))
+                return STREAMER_EFAILED;
+        wire_verb(&w, "attach", 3, "model", "m");
+        return wire_read_code(&w, "limit") ? 0 : STREAMER_EFAILED;
+}
+
+static int attach_as(uid_t uid)
+{
+        int r = run_as(uid, SOCKET_GROUP, attaches);
+        client_wait_leases(client, 0);
+        return r;
+}
+
+/* A process that attaches, detaches and lives on. */
+static pid_t attach_and_detach(void)
+{
+        int ends[2];
+        char byte;
+        must(pipe(ends));
+        pid_t pid = must(fork());
+        if (pid == 0) {
+                struct wire w;
+                struct request detach = {.verb = VERB_detach, .id = 3};
+                if (!attach(&w, &detach.u.detach.lease) || !wire_request(&w, &detach) || !wire_read(&w))
+                        _exit(1);
+                must((int)write(ends[1], "", 1));
+                pause();
+        }
+        close(ends[1]);
+        ck_assert_int_eq(read(ends[0], &byte, 1), 1);
+        close(ends[0]);
+        return pid;
+}
+
+static void end_process(pid_t pid)
+{
+        must(kill(pid, SIGKILL));
+        must(waitpid(pid, NULL, 0));
+}
+
+/* ---- users ---- */
+
+TEST(writable_memory_is_not_shared_between_users)
+{
+        ROOT_ONLY();
+        start(NULL);
+        load_on("cuda:0");
+        ck_assert_int_eq(attach_as(ANNE), 0);
+        ck_assert_int_eq(attach_as(BERT), STREAMER_EPERM);
+        ck_assert_int_eq(attach_as(getuid()), STREAMER_EPERM); /* the daemon's own, too */
+        ck_assert_int_eq(attach_as(ANNE), 0);
+        end();
+}
+
+TEST(a_model_being_restored_has_no_owner_yet)
+{
+        ROOT_ONLY();
+        start(NULL);
+        load_on("cuda:0");
+        ck_assert_int_eq(attach_as(ANNE), 0);
+        client_unload(client, "m");
+        load_on("cuda:0");
+        ck_assert_int_eq(attach_as(BERT), 0);
+        ck_assert_int_eq(attach_as(ANNE), STREAMER_EPERM);
+        end();
+}
+
+TEST(a_refused_attach_exposes_no_handle)
+{
+        ROOT_ONLY();
+        start_with(NULL, "limits: {leases_per_uid: 1}\n");
+        load_on("cuda:0");
+        load_as("n", "cuda:1");
+        ck_assert_int_eq(run_as(ANNE, SOCKET_GROUP, attaches_one_too_many), 0);
+        ck_assert_int_eq(attach_as(BERT), 0);
+        end();
+}
+
+TEST(the_settings_may_let_users_share)
+{
+        ROOT_ONLY();
+        start("across_uids: true");
+        load_on("cuda:0");
+        ck_assert_int_eq(attach_as(ANNE), 0);
+        ck_assert_int_eq(attach_as(BERT), 0);
+        end();
+}
+
+TEST(read_only_memory_is_shared_with_every_user)
+{
+        ROOT_ONLY();
+        start(NULL);
+        load_on("cuda:1");
+        ck_assert_int_eq(attach_as(ANNE), 0);
+        ck_assert_int_eq(attach_as(BERT), 0);
+        end();
+}
+
+/* ---- detaching ---- */
+
+/* In a PID namespace below the daemon's, which has this as its first process. */
+static int attach_is_refused_with_advice(void)
+{
+        streamer_client *below = NULL;
+        streamer_lease *lease = NULL;
+        const streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = test_daemon.socket};
+        if (mount("proc", "/proc", "proc", 0, NULL) < 0 || streamer_connect(&opts, &below) < 0)
+                return 2;
+        int r = streamer_attach(below, "m", NULL, &lease);
+        const char *text = streamer_last_error(below);
+        if (r < 0 && strstr(text, "daemon's PID namespace") != NULL && strstr(text, "cuda-vmm-fd") != NULL)
+                return 0;
+        fprintf(stderr, "%d: %s\n", r, text);
+        return 1;
+}
+
+static int run_below(void)
+{
+        if (unshare(CLONE_NEWPID | CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
+                return 2;
+        pid_t pid = fork();
+        if (pid == 0)
+                _exit(attach_is_refused_with_advice());
+        int status;
+        return waitpid(pid, &status, 0) == pid && WIFEXITED(status) ? WEXITSTATUS(status) : 3;
+}
+
+TEST(an_attach_in_a_pid_namespace_below_names_the_kind_that_works)
+{
+        start(NULL);
+        load_on("cuda:0");
+        pid_t pid = fork();
+        if (pid == 0)
+                _exit(run_below());
+        int status;
+        ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+        end();
+        if (WEXITSTATUS(status) == 2)
+                SKIP("PID namespaces cannot be made here");
+        ck_assert_int_eq(status, 0);
+}
+
+TEST(a_detach_of_ipc_memory_is_trusted_by_default)
+{
+        start(NULL);
+        load_on("cuda:0");
+        pid_t pid = attach_and_detach();
+        ck_assert_uint_eq(client_leases(client), 0);
+        client_unload(client, "m");
+        end_process(pid);
+        end();
+}
+
+TEST(an_untrusted_detach_ends_with_its_process)
+{
+        start("trust_detach: false");
+        load_on("cuda:0");
+        pid_t pid = attach_and_detach();
+        ck_assert_uint_eq(client_leases(client), 1);
+        ck_assert_int_eq(streamer_unload(client, "m", 0), STREAMER_EBUSY);
+        client_ok(client, streamer_unload(client, "m", STREAMER_UNLOAD_DRAIN), "unload");
+        ck_assert_uint_gt(client_used(client), 0);
+        end_process(pid);
+        client_wait_leases(client, 0);
+        client_wait_used(client, 0);
+        end();
+}
+
+TEST(a_detach_of_vmm_memory_needs_no_trust)
+{
+        start("trust_detach: false");
+        load_on("cuda:1");
+        pid_t pid = attach_and_detach();
+        ck_assert_uint_eq(client_leases(client), 0);
+        end_process(pid);
+        end();
+}

@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Replicas on several fake GPUs: they are read once, and each fails alone. Tests logic, not speed.
+ */
+#include "tests/lib/streamerctl.h"
+#include "tests/lib/multi_gpu.h"
+#include "tests/lib/kernel_counters.h"
+#include "tests/lib/suite.h"
+
+#include <string.h>
+
+/* ---- replicas ---- */
+
+FIXTURE(.each = {multi_gpu_begin, multi_gpu_end});
+
+TEST(replicas_are_read_once_and_copied_to_each_device)
+{
+        struct model *m = model_mixed(1, 20 << 20);
+        char *path = write_model(m, "m.safetensors");
+
+        file_uncache(path);
+        uint64_t before = process_read_bytes(test_daemon.pid);
+        ck_assert_int_eq(load_on(path, names, 3, NULL), 0);
+        uint64_t read = process_read_bytes(test_daemon.pid) - before;
+        for (size_t i = 0; i < 3; i++) {
+                client_equals_on(client, "m", names[i], m);
+                ck_assert_uint_ge(gpus->copied[i], m->bytes);
+                ck_assert_uint_lt(gpus->copied[i], m->bytes + m->bytes / 10);
+        }
+        ck_assert_uint_eq(gpus->copied[3], 0);
+        ck_assert_uint_eq(gpus->pageable, 0);
+        json_decref(client_call(client, "verify", "{\"model\":\"m\"}"));
+        model_free(m);
+        if (read < file_size(path) / 2)
+                SKIP("this file system does not count bytes read");
+        ck_assert_uint_le(read, file_size(path) + file_size(path) / 10);
+}
+
+TEST(replicas_are_one_model_with_several_devices)
+{
+        struct model *m = model_mixed(2, 4 << 20);
+
+        ck_assert_int_eq(load_on(write_model(m, "m.safetensors"), names, 2, NULL), 0);
+        streamer_lease *lease = client_attach_on(client, "m", "cuda:1");
+        json_t *model = list_entry(), *devices = json_object_get(model, "devices");
+        ck_assert_uint_eq(json_array_size(devices), 2);
+        ck_assert_uint_eq(json_number(model, "bytes"), m->bytes);
+        ck_assert_uint_eq(json_number(model, "tensors"), m->n);
+        ck_assert_uint_eq(json_number(model, "leases"), 1);
+        for (size_t i = 0; i < 2; i++) {
+                const json_t *d = json_array_get(devices, i);
+                ck_assert_str_eq(json_text(d, "device"), names[i]);
+                ck_assert_str_eq(json_text(d, "state"), "ready");
+                ck_assert_str_eq(json_text(d, "digest"), json_text(model, "digest"));
+                ck_assert_uint_eq(json_number(d, "leases"), i);
+                ck_assert_uint_ge(json_number(d, "bytes"), m->bytes);
+        }
+        json_t *list = client_call(client, "list", NULL), *ps = client_call(client, "ps", NULL);
+        ck_assert_uint_eq(json_array_size(json_object_get(list, "models")), 1);
+        ck_assert_str_eq(json_text(json_array_get(json_object_get(ps, "leases"), 0), "device"), "cuda:1");
+        streamer_detach(lease);
+        json_decref(list);
+        json_decref(ps);
+        json_decref(model);
+        model_free(m);
+}
+
+/* The model's, then each device's. */
+static void assert_pinned(bool model, bool first, bool second)
+{
+        json_t *m = list_entry(), *list = client_call(client, "list", NULL), *devices = json_object_get(m, "devices");
+        const json_t *row = json_array_get(json_object_get(list, "models"), 0);
+        ck_assert_int_eq(json_is_true(json_object_get(m, "pinned")), model);
+        ck_assert_int_eq(json_is_true(json_object_get(row, "pinned")), model);
+        ck_assert_int_eq(json_is_true(json_object_get(json_array_get(devices, 0), "pinned")), first);
+        ck_assert_int_eq(json_is_true(json_object_get(json_array_get(devices, 1), "pinned")), second);
+        json_decref(list);
+        json_decref(m);
+}
+
+static struct ctl run_ctl(int code, const char *verb, const char *what, const char *device, const char *flag)
+{
+        struct ctl r;
+        if (device != NULL)
+                ctl(&r, test_daemon.socket, verb, what, "--device", device, flag, NULL);
+        else
+                ctl(&r, test_daemon.socket, verb, what, NULL);
+        ck_assert_msg(r.code == code, "%s: %s", verb, r.err);
+        return r;
+}
+
+/* The state of the model is that of its first device; the second replica stays resident. */
+TEST(a_pin_of_any_replica_is_the_models)
+{
+        struct model *m = model_mixed(19, 2 << 20);
+        char *path = write_model(m, "m.safetensors");
+
+        run_ctl(0, "load", path, "0", NULL);
+        run_ctl(0, "load", path, "1", "--pin");
+        assert_pinned(true, false, true);
+        struct ctl r = run_ctl(0, "show", "m", NULL, NULL);
+        char *line = strstr(r.out, "device      cuda:1");
+        ck_assert_msg(line != NULL && strstr(line, ", pinned\n") != NULL, "%s", r.out);
+        run_ctl(0, "unpin", "m", NULL, NULL);
+        assert_pinned(false, false, false);
+        run_ctl(0, "pin", "m", NULL, NULL);
+        assert_pinned(true, true, true);
+        model_free(m);
+}
+
+/* unpin would not find it. */
+TEST(pins_do_not_protect_failed_or_draining_generations)
+{
+        struct model *m = model_mixed(20, 20 << 20), *small = model_mixed(22, 1 << 20);
+        char *path = write_model(m, "m.safetensors");
+
+        run_ctl(7, "load", path, "3", "--pin");
+        assert_pinned(false, false, false);
+        run_ctl(0, "unload", "m", NULL, NULL);
+        model_write(small, path);
+        run_ctl(0, "load", path, "0", "--pin");
+        assert_pinned(true, true, false);
+        streamer_lease *lease = client_attach_on(client, "m", "cuda:0");
+        json_decref(client_call(client, "unload", "{\"model\":\"m\",\"drain\":true}"));
+        assert_pinned(false, false, false);
+        ck_assert_int_eq(client_call_code(client, "unpin", "{\"model\":\"m\"}"), STREAMER_ENOENT);
+        streamer_detach(lease);
+        model_free(small);
+        model_free(m);
+}
+
+TEST(attach_must_name_one_of_several_devices)
+{
+        struct model *m = model_mixed(3, 1 << 20);
+        char *path = write_model(m, "m.safetensors");
+
+        ck_assert_int_eq(load_on(path, names, 1, NULL), 0);
+        ck_assert_int_eq(attach_code(NULL), 0);
+        ck_assert_int_eq(load_on(path, names, 2, NULL), 0);
+        ck_assert_int_eq(attach_code(NULL), STREAMER_EINVAL);
+        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "cuda:0, cuda:1"));
+        ck_assert_int_eq(attach_code("cuda:1"), 0);
+        ck_assert_int_eq(attach_code("cuda:2"), STREAMER_ENOENT);
+        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "cuda:0, cuda:1"));
+        ck_assert_int_eq(attach_code("cuda:9"), STREAMER_ENOENT);
+        model_free(m);
+}
+
+TEST(a_replica_that_is_added_later_is_of_the_same_generation)
+{
+        struct model *m = model_mixed(4, 2 << 20);
+        char *path = write_model(m, "m.safetensors");
+
+        ck_assert_int_eq(load_on(path, names, 1, NULL), 0);
+        json_t *before = list_entry();
+        uint64_t copied = gpus->copied[0];
+        ck_assert_int_eq(load_on(path, names, 3, NULL), 0);
+        json_t *after = list_entry();
+        ck_assert_uint_eq(json_number(after, "generation"), json_number(before, "generation"));
+        ck_assert_uint_eq(json_array_size(json_object_get(after, "devices")), 3);
+        ck_assert_uint_eq(gpus->copied[0], copied); /* it was resident */
+        for (size_t i = 0; i < 3; i++)
+                client_equals_on(client, "m", names[i], m);
+        json_decref(before);
+        json_decref(after);
+        model_free(m);
+}
+
+TEST(a_new_version_replaces_the_old_one_on_each_device)
+{
+        struct model *old = model_mixed(5, 2 << 20), *new = model_mixed(6, 2 << 20);
+
+        ck_assert_int_eq(load_on(write_model(old, "old.safetensors"), names, 2, NULL), 0);
+        ck_assert_int_eq(load_on(write_model(new, "new.safetensors"), names, 1, NULL), 0);
+        client_equals_on(client, "m", "cuda:0", new);
+        client_equals_on(client, "m", "cuda:1", old);
+        ck_assert_int_eq(load_on(suite_path("new.safetensors"), names, 2, NULL), 0);
+        client_equals_on(client, "m", "cuda:0", new);
+        client_equals_on(client, "m", "cuda:1", new);
+        json_t *model = list_entry();
+        ck_assert_uint_eq(json_array_size(json_object_get(model, "devices")), 2);
+        json_decref(model);
+        model_free(old);
+        model_free(new);
+}
+
+/* As a replica it would have the older number, and yield to the model that it replaces. */
+TEST(an_older_version_takes_the_place_of_a_newer_one)
+{
+        struct model *old = model_mixed(17, 2 << 20), *new = model_mixed(18, 2 << 20);
+        char *path = write_model(old, "old.safetensors");
+
+        ck_assert_int_eq(load_on(path, names, 1, NULL), 0);
+        ck_assert_int_eq(load_on(write_model(new, "new.safetensors"), names + 1, 1, NULL), 0);
+        client_equals_on(client, "m", "cuda:1", new);
+        ck_assert_int_eq(load_on(path, names + 1, 1, NULL), 0);
+        client_equals_on(client, "m", "cuda:0", old);
+        client_equals_on(client, "m", "cuda:1", old);
+        model_free(old);
+        model_free(new);
+}
+
+TEST(one_device_is_unloaded_or_all_are)
+{
+        struct model *m = model_mixed(7, 2 << 20);
+        char *path = write_model(m, "m.safetensors");
+
+        ck_assert_int_eq(load_on(path, names, 3, NULL), 0);
+        json_decref(client_call(client, "unload", "{\"model\":\"m\",\"device\":\"cuda:1\"}"));
+        ck_assert_uint_eq(used_on("cuda:1"), 0);
+        ck_assert_int_eq(attach_code("cuda:1"), STREAMER_ENOENT);
+        ck_assert_int_eq(client_call_code(client, "unload", "{\"model\":\"m\",\"device\":\"cuda:1\"}"),
+                         STREAMER_ENOENT);
+        client_equals_on(client, "m", "cuda:2", m);
+        streamer_lease *lease = client_attach_on(client, "m", "cuda:2");
+        ck_assert_int_eq(streamer_unload(client, "m", 0), STREAMER_EBUSY); /* then none of it is unloaded */
+        client_equals_on(client, "m", "cuda:0", m);
+        streamer_detach(lease);
+        client_unload(client, "m");
+        for (size_t i = 0; i < 3; i++)
+                ck_assert_uint_eq(used_on(names[i]), 0);
+        model_free(m);
+}
+
+TEST(a_pending_copy_on_one_device_hides_the_tensor_on_all)
+{
+        struct model *m = model_mixed(8, 12 << 20);
+        streamer_progress p = {.struct_size = sizeof(p)};
+        streamer_tensor t = STREAMER_TENSOR_INIT;
+
+        gpus->held[1] = 1;
+        streamer_op *op = load_begin(write_model(m, "m.safetensors"), names, 2, NULL);
+        streamer_lease *lease[2] = {client_attach_on(client, "m", "cuda:0"), client_attach_on(client, "m", "cuda:1")};
+        ck_assert_int_eq(streamer_op_wait(op, 300, &p), STREAMER_ETIMEOUT); /* read and hashed long since */
+        ck_assert_uint_eq(p.bytes, 0);
+        for (size_t i = 0; i < 2; i++)
+                ck_assert_int_eq(streamer_tensor_get(lease[i], 0, &t), STREAMER_EBUSY);
+        gpus->held[1] = 0;
+        ck_assert_int_eq(streamer_op_wait(op, WAIT_MS, &p), 0);
+        ck_assert_uint_eq(p.bytes, m->bytes);
+        for (size_t i = 0; i < 2; i++) {
+                lease_equals(lease[i], m);
+                streamer_detach(lease[i]);
+        }
+        streamer_op_free(op);
+        model_free(m);
+}
+
+/* ---- one of several fails ---- */
+
+/* Loads on cuda:0 and this device, which must be the one that fails. */
+static void one_fails(const struct model *m, const char *device, const char *why)
+{
+        streamer_device_failure f = STREAMER_DEVICE_FAILURE_INIT;
+        streamer_progress p = {.struct_size = sizeof(p)};
+        streamer_op *op = load_begin(write_model(m, "m.safetensors"), (const char *const[]){"cuda:0", device}, 2, NULL);
+        ck_assert_int_eq(streamer_op_wait(op, WAIT_MS, &p), STREAMER_EFAILED);
+        ck_assert_str_eq(p.state, "ready");
+        ck_assert_uint_eq(streamer_op_failure_count(op), 1);
+        ck_assert_int_eq(streamer_op_failure_get(op, 0, &f), 0);
+        ck_assert_int_eq(streamer_op_failure_get(op, 1, &f), STREAMER_ENOENT);
+        ck_assert_str_eq(f.device, device);
+        ck_assert_msg(strstr(f.text, why) != NULL, "%s", f.text);
+        streamer_op_free(op);
+        client_equals_on(client, "m", "cuda:0", m);
+        ck_assert_int_ne(attach_code(device), 0);
+        wait_until_freed(device);
+}
+
+TEST(a_lost_device_fails_alone)
+{
+        struct model *m = model_mixed(9, 20 << 20);
+
+        gpus->broken[1] = 700;
+        one_fails(m, "cuda:1", "cuda:1");
+        json_t *model = list_entry(), *d = json_array_get(json_object_get(model, "devices"), 1);
+        ck_assert_str_eq(json_text(model, "state"), "ready");
+        ck_assert_str_eq(json_text(d, "state"), "failed");
+        ck_assert_str_ne(json_text(d, "error"), "");
+        json_decref(model);
+        client_unload(client, "m");
+        ck_assert_int_eq(client_call_code(client, "show", "{\"model\":\"m\"}"), STREAMER_ENOENT);
+        model_free(m);
+}
+
+/* While its copies are on their way, a part of them done. */
+TEST(a_device_lost_during_a_copy_fails_alone)
+{
+        struct model *m = model_mixed(10, 20 << 20);
+        streamer_progress p = {.struct_size = sizeof(p)};
+        streamer_tensor t = STREAMER_TENSOR_INIT;
+
+        gpus->held[2] = 1;
+        streamer_op *op = load_begin(write_model(m, "m.safetensors"), names, 3, NULL);
+        streamer_lease *lease = client_attach_on(client, "m", "cuda:2");
+        while (gpus->copied[0] == 0)
+                ck_assert_int_eq(streamer_op_wait(op, 10, &p), STREAMER_ETIMEOUT);
+        gpus->broken[2] = 700;
+        gpus->held[2] = 0;
+        ck_assert_int_eq(streamer_op_wait(op, WAIT_MS, &p), STREAMER_EFAILED);
+        gpus->broken[2] = 0; /* a driver would free its memory on the device; the fake needs a reset */
+        ck_assert_str_eq(p.state, "ready");
+        client_equals_on(client, "m", "cuda:0", m);
+        client_equals_on(client, "m", "cuda:1", m);
+        /* Its client is notified, and has seen only tensors that are in place. */
+        ck_assert_int_eq(streamer_tensor_next(lease, WAIT_MS, &t), STREAMER_EFAILED);
+        streamer_detach(lease);
+        streamer_op_free(op);
+        model_free(m);
+}
+
+TEST(an_insufficient_budget_fails_only_its_device)
+{
+        struct model *m = model_mixed(11, 20 << 20);
+        one_fails(m, "cuda:3", "does not fit");
+        model_free(m);
+}
+
+/* Independent of earlier failures on that device. */
+TEST(a_failed_device_is_retried_for_the_same_generation, .to = 3)
+{
+        struct model *m = model_mixed(15, 20 << 20), *other = model_mixed(16, 48 << 20);
+        char *path = write_model(m, "m.safetensors"), *filler = write_model(other, "filler.safetensors");
+        struct ctl r;
+
+        ctl(&r, test_daemon.socket, "load", filler, "--device", "1", "--pin", NULL);
+        ck_assert_int_eq(r.code, 0);
+        ctl_free(&r);
+        ck_assert_int_eq(load_on(path, names, 2, NULL), STREAMER_EFAILED);
+        for (int i = 0; i < _i; i++)
+                ck_assert_int_ne(load_on(path, names + 1, 1, NULL), 0);
+        json_t *before = list_entry();
+        client_unload(client, "filler");
+        ck_assert_int_eq(load_on(path, names + 1, 1, NULL), 0);
+        json_t *after = list_entry();
+        ck_assert_uint_eq(json_number(after, "generation"), json_number(before, "generation"));
+        ck_assert_uint_eq(json_array_size(json_object_get(after, "devices")), 2);
+        for (size_t i = 0; i < 2; i++)
+                client_equals_on(client, "m", names[i], m);
+        json_decref(before);
+        json_decref(after);
+        model_free(other);
+        model_free(m);
+}
+
+TEST(a_load_that_fits_no_device_fails_with_all_reasons)
+{
+        struct model *m = model_mixed(12, 20 << 20);
+        struct ctl r;
+        char *path = write_model(m, "m.safetensors");
+
+        gpus->broken[0] = 700;
+        ctl(&r, test_daemon.socket, "load", path, "--device", "0,3", NULL);
+        ck_assert_int_eq(r.code, 1);
+        ck_assert_ptr_nonnull(strstr(r.err, ": cuda:0: "));
+        ck_assert_ptr_nonnull(strstr(r.err, ": cuda:3: does not fit"));
+        ck_assert_str_eq(r.out, "");
+        ctl_free(&r);
+        wait_until_freed("cuda:0");
+        wait_until_freed("cuda:3");
+        model_free(m);
+}
+
+TEST(cancelling_frees_the_memory_of_all_devices)
+{
+        struct model *m = model_mixed(13, 12 << 20);
+
+        gpus->hold = 1;
+        streamer_op *op = load_begin(write_model(m, "m.safetensors"), names, 3, NULL);
+        streamer_lease *lease = client_attach_on(client, "m", "cuda:0"); /* it has its segments by then */
+        streamer_detach(lease);
+        json_decref(client_call(client, "cancel", "{\"model\":\"m\"}"));
+        ck_assert_int_eq(streamer_op_wait(op, WAIT_MS, NULL), STREAMER_ECANCELED);
+        gpus->hold = 0;
+        for (size_t i = 0; i < 3; i++)
+                wait_until_freed(names[i]);
+        streamer_op_free(op);
+        model_free(m);
+}
+
+/* ---- by the command line ---- */
+
+TEST(streamerctl_names_the_device_that_failed_and_exits_1)
+{
+        struct model *m = model_mixed(14, 20 << 20);
+        struct ctl r;
+        char *path = write_model(m, "m.safetensors");
+
+        ctl(&r, test_daemon.socket, "load", path, "--device", "0", "--device", "3", "--json", NULL);
+        ck_assert_int_eq(r.code, 1);
+        ck_assert_ptr_nonnull(strstr(r.err, "\"text\":\"cuda:3: does not fit"));
+        json_t *loaded = json_loads(r.out, 0, NULL), *failed = json_object_get(loaded, "failed");
+        ck_assert_str_eq(json_text(loaded, "state"), "ready");
+        ck_assert_uint_eq(json_array_size(failed), 1);
+        ck_assert_str_eq(json_text(json_array_get(failed, 0), "device"), "cuda:3");
+        json_decref(loaded);
+        ctl_free(&r);
+        ctl(&r, test_daemon.socket, "cat", "m", m->tensors[0].name, "--device", "0", NULL);
+        ck_assert_int_eq(r.code, 0);
+        ck_assert_uint_eq(r.out_size, m->tensors[0].bytes);
+        ck_assert(model_check(m, 0, r.out));
+        ctl_free(&r);
+        model_free(m);
+}
+
+TEST(a_dry_run_estimates_each_device)
+{
+        struct model *m = model_mixed(15, 20 << 20);
+        char *args = format_text("{\"source\":\"%s\",\"dry_run\":true,\"devices\":[\"cuda:0\",\"cuda:3\"]}",
+                                 write_model(m, "m.safetensors"));
+        json_t *plan = client_call(client, "load", args), *devices = json_object_get(plan, "devices");
+
+        ck_assert_uint_eq(json_number(plan, "bytes"), m->bytes);
+        ck_assert_uint_eq(json_array_size(devices), 2);
+        ck_assert(json_is_true(json_object_get(json_array_get(devices, 0), "fits")));
+        ck_assert(json_is_false(json_object_get(json_array_get(devices, 1), "fits")));
+        ck_assert_uint_eq(used_on("cuda:0"), 0);
+        json_decref(plan);
+        free(args);
+        model_free(m);
+}
+
+TEST(wrong_devices_are_refused)
+{
+        static const char *const wrong[][2] = {
+                {"0,0", "named twice"}, {"0,9", "no such device"}, {"0,,1", "a name is missing"}};
+        for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+                struct ctl r;
+                ctl(&r, test_daemon.socket, "load", "/nowhere", "--device", wrong[i][0], NULL);
+                ck_assert_int_eq(r.code, 2);
+                ck_assert_msg(strstr(r.err, wrong[i][1]) != NULL, "%s", r.err);
+                ctl_free(&r);
+        }
+}

@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Web servers behind a faulty proxy: transient faults cost no byte, permanent ones are named, and a load can be
+ * cancelled at any time. After each test the daemon still serves.
+ */
+#include "tests/integration/http_fixture.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* ---- transient faults ---- */
+
+static const struct {
+        const char *name;
+        struct proxy_rule rule;
+} passing[] = {
+        {"reset before a byte", {.fault = PROXY_RESET, .nth = 3, .bytes = 0}},
+        {"reset in the middle", {.fault = PROXY_RESET, .nth = 3, .bytes = 500000}},
+        {"reset of two tries", {.fault = PROXY_RESET, .nth = 3, .count = 2, .bytes = 100}},
+        {"a short body", {.fault = PROXY_SHORT, .nth = 2, .bytes = 4096}},
+        {"a stall", {.fault = PROXY_STALL, .nth = 4, .bytes = 70000}},
+        {"500", {.fault = PROXY_STATUS, .nth = 2, .status = 500, .text = "oh"}},
+        {"503", {.fault = PROXY_STATUS, .nth = 2, .status = 503, .text = "slow down"}},
+        {"503 for a while", {.fault = PROXY_STATUS, .nth = 2, .count = 3, .status = 503}},
+        {"429 with a pause", {.fault = PROXY_STATUS, .nth = 2, .status = 429, .header = "Retry-After: 1"}},
+        {"another range", {.fault = PROXY_WRONG_RANGE, .nth = 3}},
+        {"no Content-Range", {.fault = PROXY_DROP, .nth = 3, .text = "\r\nContent-Range"}},
+        {"the whole instead", {.fault = PROXY_NO_RANGE, .nth = 3}},
+        {"each fifth is reset", {.fault = PROXY_RESET, .every = 5, .bytes = 3000}},
+        {"the opening is reset", {.fault = PROXY_RESET, .what = PROXY_OPENINGS, .nth = 1, .bytes = 100}},
+        {"the opening has 503", {.fault = PROXY_STATUS, .what = PROXY_OPENINGS, .nth = 1, .status = 503}},
+        {"the check is reset", {.fault = PROXY_RESET, .what = PROXY_CHECKS, .nth = 1}},
+        {"a slow drip", {.fault = PROXY_DRIP, .nth = 5, .bytes = 30000}},
+        {"latency", {.fault = PROXY_LATENCY, .what = PROXY_ALL, .ms = 30}},
+        {"a window that opens slowly", {.fault = PROXY_WINDOW, .what = PROXY_ALL, .bytes = 14600, .ms = 5}},
+        {"no ETag", {.fault = PROXY_DROP, .what = PROXY_ALL, .text = "\r\nETag"}},
+};
+
+FIXTURE(.all = {begin, end}, .each = {before, after}, .unavailable = nginx_unavailable);
+
+TEST(a_transient_error_loses_no_byte, EACH(passing))
+{
+        proxy_rule(&proxy, &passing[_i].rule);
+        serves(through("/m.safetensors"));
+        ck_assert_msg(proxy_faults(&proxy) > 0, "%s: no fault was injected", passing[_i].name);
+}
+
+/* ---- runs ---- */
+
+static uint64_t last_byte(void)
+{
+        return file_size(suite_path("www/m.safetensors")) - 1;
+}
+
+TEST(one_request_reads_adjacent_blocks)
+{
+        serves(through("/m.safetensors"));
+        unsigned requests = proxy_seen(&proxy, PROXY_BLOCKS) - proxy_asked_again(&proxy, 0);
+        ck_assert_uint_lt(requests, BLOCKS);
+        ck_assert_uint_ge(requests, CONCURRENCY - 1);
+}
+
+/* By a daemon of these settings; how long it takes. */
+static uint64_t another_loads(const char *settings)
+{
+        struct daemon d;
+        const char *config = suite_file("another.yaml", settings);
+        daemon_init(&d, suite_path("another-%d", (int)getpid()));
+        daemon_start(&d, (const char *const[]){"--device", "host=64MiB", "--root", fixture_root(), "--config", config,
+                                               NULL});
+        streamer_client *c = client_open(&d);
+        uint64_t began = clock_ns();
+        client_load(c, through("/m.safetensors"), "m");
+        uint64_t took = clock_ns() - began;
+        client_equals(c, "m", model);
+        streamer_close(c);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+        return took;
+}
+
+/* In the middle of the second block of the first request: earlier bytes are not requested again. One request at a
+ * time, so that the second block is not given to another thread. */
+TEST(a_truncated_reply_resumes_at_the_first_missing_byte)
+{
+        const uint64_t came = (1 << 20) + 300000, first = last_byte() + 1 - model->bytes;
+        unsigned went_on = 0;
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_SHORT, .nth = 1, .bytes = came, .byte = first});
+        another_loads("io: {block_size: 1MiB, concurrency: 1}\nhttp: {backoff: 5ms}\n");
+        for (unsigned i = 0; i < proxy_seen(&proxy, PROXY_BLOCKS); i++)
+                went_on += !proxy.asked[i].again && proxy.asked[i].first == first + came;
+        ck_assert_uint_eq(proxy_faults(&proxy), 1);
+        ck_assert_uint_eq(went_on, 1);
+        ck_assert_uint_eq(proxy_asked_for(&proxy, first + came - 1), 1);
+        ck_assert_uint_eq(proxy_asked_for(&proxy, first + came), 2);
+}
+
+/* The setting's pause is a minute. */
+TEST(a_broken_request_resumes_almost_at_once)
+{
+        proxy_rule(&proxy,
+                   &(struct proxy_rule){
+                           .fault = PROXY_RESET, .nth = 1, .bytes = 300000, .byte = last_byte() + 1 - model->bytes});
+        uint64_t took = another_loads("io: {block_size: 1MiB, concurrency: 8}\n"
+                                      "http: {backoff: 60s, retry_after: 60s}\n");
+        ck_assert_uint_lt(took, UINT64_C(10000000000));
+        ck_assert_uint_eq(proxy_faults(&proxy), 1);
+}
+
+/* Thirty times, of which each range has four at least; two would be enough for any other failure. */
+TEST(a_slow_down_reply_delays_further_requests)
+{
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_STATUS, .nth = 1, .count = 30, .status = 503});
+        proxy_rule(&proxy, &(struct proxy_rule){
+                                   .fault = PROXY_STATUS, .what = PROXY_OPENINGS, .nth = 1, .count = 4, .status = 429});
+        another_loads("io: {block_size: 1MiB, concurrency: 8}\nhttp: {tries: 2, backoff: 5ms}\n");
+        ck_assert_uint_eq(proxy_faults(&proxy), 34);
+}
+
+/* The end is sent slowly over half a minute; hedge requests for its blocks complete at once. */
+TEST(a_straggler_at_the_end_gets_a_hedge)
+{
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_DRIP, .nth = 1, .bytes = 300, .byte = last_byte()});
+        uint64_t began = clock_ns();
+        serves(through("/m.safetensors"));
+        ck_assert_uint_lt(clock_ns() - began, UINT64_C(10000000000));
+        ck_assert_uint_eq(proxy_asked_for(&proxy, last_byte()), 1);
+        /* The rest of its run may be late before its last block is. */
+        ck_assert_uint_ge(proxy_asked_again(&proxy, last_byte()), 1);
+        ck_assert_uint_le(proxy_asked_again(&proxy, last_byte()), 2);
+}
+
+/* Both are slow and the first completes first: the bytes of the hedge are discarded. */
+TEST(a_losing_hedge_leaks_nothing)
+{
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_DRIP, .nth = 1, .bytes = 8000, .byte = last_byte()});
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_STALL, .nth = 2, .bytes = 1, .byte = last_byte()});
+        serves(through("/m.safetensors"));
+}
+
+/* A daemon with a request for each block, four at a time. It waits for a minute before it gives a request up. */
+static streamer_client *begin_with_single_blocks(struct daemon *d, const char *name)
+{
+        const char *config = suite_file("single.yaml", "io: {block_size: 1MiB, concurrency: 4}\n"
+                                                       "http: {stall: 60s, threads: 2, request_max: 1MiB}\n");
+        daemon_init(d, suite_path("%s", name));
+        daemon_start(d, (const char *const[]){"--device", "host=64MiB", "--root", fixture_root(), "--log-level",
+                                              "debug", "--config", config, NULL});
+        return client_open(d);
+}
+
+static void end_with_single_blocks(struct daemon *d, streamer_client *c)
+{
+        client_equals(c, "m", model);
+        streamer_close(c);
+        ck_assert_int_eq(daemon_stop(d), 0);
+}
+
+/* These are as many as may be in flight. They are never answered; each is repeated once. */
+TEST(requests_that_are_not_answered_are_repeated)
+{
+        struct daemon d;
+        streamer_client *c = begin_with_single_blocks(&d, "silent");
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_HOLD, .nth = 3, .count = 4});
+        client_load(c, through("/m.safetensors"), "m");
+        ck_assert_uint_eq(proxy_faults(&proxy), 4);
+        ck_assert_uint_le(proxy_seen(&proxy, PROXY_BLOCKS), 2 * (BLOCKS + 1));
+        proxy_release(&proxy);
+        end_with_single_blocks(&d, c);
+}
+
+/* The first requests are answered at once, the others after a second and a half. */
+TEST(a_server_that_becomes_slow_gets_twice_the_requests_at_most)
+{
+        struct daemon d;
+        streamer_client *c = begin_with_single_blocks(&d, "slow");
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_LATENCY, .nth = 3, .count = 100, .ms = 1500});
+        client_load(c, through("/m.safetensors"), "m");
+        ck_assert_uint_le(proxy_seen(&proxy, PROXY_BLOCKS), 2 * (BLOCKS + 1));
+        end_with_single_blocks(&d, c);
+}
+
+/* A daemon with at most four ranges in flight. With more, the number before the first slow-down reply depends on the
+ * time that the server takes to answer. */
+static streamer_client *begin_with_four_ranges(struct daemon *d, const char *name)
+{
+        daemon_init(d, suite_path("%s", name));
+        daemon_start(d, (const char *const[]){"--device", "host=64MiB", "--root", fixture_root(), "--log-level",
+                                              "debug", "--config", write_config(4, "60s"), NULL});
+        return client_open(d);
+}
+
+TEST(slow_down_halves_concurrency_and_leaks_no_secret)
+{
+        struct daemon d;
+        streamer_client *c = begin_with_four_ranges(&d, "halved");
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_STATUS, .nth = 1, .count = 3, .status = 503});
+        client_load(c, format_text("http://localhost:%u/m.safetensors", proxy.port), "m");
+        client_equals(c, "m", model);
+        streamer_close(c);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+        size_t size;
+        const char *log = file_read(d.log, &size);
+        ck_assert_msg(strstr(log, "asks to slow down: 2 ranges in flight") != NULL, "%s", log);
+        ck_assert_ptr_null(strstr(log, "the-token-of-localhost"));
+}
+
+static const int slowing[] = {429, 503};
+
+/* As its last line says; 0: it has said nothing. */
+static unsigned ranges_in_flight(const struct daemon *d)
+{
+        static const char line[] = "asks to slow down: ";
+        char *log = file_read(d->log, NULL);
+        unsigned n = 0;
+        for (const char *at = log; (at = strstr(at, line)) != NULL;)
+                n = (unsigned)strtoul(at += strlen(line), NULL, 10);
+        free(log);
+        return n;
+}
+
+static bool so_many_are_asked(void *arg)
+{
+        unsigned n = ranges_in_flight(arg);
+        return n > 0 && proxy_faults(&proxy) >= 4 + n && proxy_most_asking(&proxy, PROXY_BLOCKS) == n;
+}
+
+/* The first four requests are refused, and all later ones are held: two of them are in flight, or one, if the first
+ * refusals come half a second before the last. */
+TEST(a_slow_down_reply_reduces_concurrency, EACH(slowing))
+{
+        struct daemon d;
+        streamer_client *c = begin_with_four_ranges(&d, format_text("slowed-%d", slowing[_i]));
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_STATUS, .nth = 1, .count = 4, .status = slowing[_i]});
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_HOLD, .nth = 5, .count = 100});
+        streamer_op *op = client_load_begin(c, through("/m.safetensors"), "m");
+        ck_assert(eventually(so_many_are_asked, &d, 20000));
+        ck_assert_uint_le(ranges_in_flight(&d), 2);
+        proxy_clear(&proxy);
+        proxy_release(&proxy);
+        client_ok(c, streamer_op_wait(op, 20000, NULL), "load");
+        client_equals(c, "m", model);
+        streamer_op_free(op);
+        streamer_close(c);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+}
+
+TEST(a_descriptor_limit_reduces_concurrently_open_shards)
+{
+        const char *folder = suite_path("www/shards");
+        model_write_sharded(model, folder, BLOCKS, true);
+        proxy_rule(&proxy,
+                   &(struct proxy_rule){
+                           .fault = PROXY_STATUS, .what = PROXY_OPENINGS, .nth = 2, .count = BLOCKS, .status = 503});
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_LATENCY, .what = PROXY_OPENINGS, .ms = 100});
+        serves(through("/shards/model.safetensors.index.json"));
+        ck_assert_uint_le(proxy_most_asking(&proxy, PROXY_OPENINGS), BLOCKS / 2);
+}
+
+/* ---- permanent faults ---- */
+
+static const struct {
+        struct proxy_rule rule;
+        const char *text, *cause; /* of its retries; NULL: it is not retried */
+} lasting[] = {
+        {{.fault = PROXY_RESET, .bytes = 10}, "given up after 4 tries", "broken"},
+        {{.fault = PROXY_STATUS, .status = 500, .text = "I am broken"},
+         "given up after 4 tries: the server answers 500",
+         "status"},
+        {{.fault = PROXY_STATUS, .status = 503}, "given up after 4 tries: the server answers 503", "slow-down"},
+        {{.fault = PROXY_STALL, .bytes = 10}, "given up after 4 tries: no byte for", "stalled"},
+        {{.fault = PROXY_WRONG_RANGE}, "wrong Content-Range", NULL},
+        {{.fault = PROXY_SHORT, .bytes = 100}, "given up after 4 tries", NULL},
+        {{.fault = PROXY_STATUS, .nth = 2, .status = 403, .text = "expired"},
+         "the server answers 403 Said So: expired",
+         NULL},
+        {{.fault = PROXY_REPLACED, .nth = 3}, "was replaced while it was read: another ETag", NULL},
+        {{.fault = PROXY_REPLACED, .what = PROXY_CHECKS}, "was replaced while it was read: another ETag", NULL},
+        {{.fault = PROXY_STATUS, .nth = 3, .status = 412}, "was replaced while it was read", NULL},
+};
+
+#define LONG_MS 60000 /* four times the time of a stall, and more */
+
+static double retries(const char *cause)
+{
+        return client_metric(client, format_text("streamerd_retries_total{cause=\"%s\"}", cause));
+}
+
+TEST(a_permanent_error_fails_the_load_with_its_name, EACH(lasting))
+{
+        const char *cause = lasting[_i].cause;
+        double before = cause != NULL ? retries(cause) : 0;
+        proxy_rule(&proxy, &lasting[_i].rule);
+        streamer_op *op = client_load_begin(client, through("/m.safetensors"), "bad");
+        ck_assert_int_lt(streamer_op_wait(op, LONG_MS, NULL), 0);
+        char *text = format_text("%s", streamer_last_error(client));
+        streamer_op_free(op);
+        ck_assert_msg(strstr(text, lasting[_i].text) != NULL, "%s", text);
+        ck_assert_msg(strstr(text, "/m.safetensors") != NULL, "%s", text);
+        if (cause != NULL)
+                ck_assert_double_ge(retries(cause), before + 3);
+        client_unload(client, "bad");
+}
+
+TEST(a_replaced_object_is_noticed)
+{
+        struct model *other = model_mixed(78, BLOCKS << 20);
+        char *path = suite_path("www/changing.safetensors"), *new = suite_path("new"), text[1024];
+        model_write(model, path);
+        model_write(other, new);
+        must(truncate(new, (off_t)file_size(new) - 8));
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_HOLD});
+        streamer_op *op = client_load_begin(client, through("/changing.safetensors"), "bad");
+        ck_assert(eventually(has_begun, &proxy, 20000));
+        must(rename(new, path));
+        proxy_clear(&proxy);
+        proxy_release(&proxy);
+        int r = streamer_op_wait(op, 20000, NULL);
+        snprintf(text, sizeof(text), "%s", streamer_last_error(client));
+        ck_assert_msg(r == STREAMER_EFAILED && strstr(text, "replaced") != NULL, "%d: %s", r, text);
+        streamer_op_free(op);
+        client_unload(client, "bad");
+}
+
+/* ---- other users ---- */
+
+/* A minute, for which this daemon would wait: longer than any timeout of the test. */
+TEST(a_dead_server_does_not_delay_other_loads)
+{
+        struct daemon d;
+        const char *config = suite_file("dead.yaml", "io: {block_size: 1MiB}\nhttp: {stall: 60s, threads: 2}\n");
+        daemon_init(&d, suite_path("dead"));
+        daemon_start(&d, (const char *const[]){"--device", "host=64MiB", "--root", fixture_root(), "--config", config,
+                                               NULL});
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_HOLD, .what = PROXY_ALL});
+        streamer_client *c = client_open(&d), *other = client_open(&d);
+        streamer_op *op = client_load_begin(c, through("/m.safetensors"), "dead");
+        client_load(other, url(web.http, "/m.safetensors"), "fine");
+        client_equals(other, "fine", model);
+        client_unload(other, "fine");
+        ck_assert_int_eq(streamer_op_wait(op, 0, NULL), STREAMER_ETIMEOUT);
+        ck_assert_int_eq(client_call_code(other, "cancel", "{\"model\": \"dead\"}"), 0);
+        ck_assert_int_eq(streamer_op_wait(op, 20000, NULL), STREAMER_ECANCELED);
+        streamer_op_free(op);
+        /* Its unanswered request is aborted too, so the daemon does not wait for it. */
+        client_unload(c, "dead");
+        streamer_close(other);
+        streamer_close(c);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+}
+
+/* A block takes three minutes, for which the cancel does not wait. */
+TEST(a_load_is_cancelled_in_mid_transfer)
+{
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_DRIP, .bytes = 50});
+        streamer_op *op = client_load_begin(client, through("/m.safetensors"), "slow");
+        ck_assert(eventually(has_begun, &proxy, 20000));
+        ck_assert_int_eq(client_call_code(client, "cancel", "{\"model\": \"slow\"}"), 0);
+        ck_assert_int_eq(streamer_op_wait(op, 20000, NULL), STREAMER_ECANCELED);
+        streamer_op_free(op);
+        client_unload(client, "slow");
+}
+
+/* Waits until the request has been seen. */
+TEST(progress_counts_bytes_before_the_end)
+{
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_HOLD, .byte = last_byte()});
+        streamer_op *op = client_load_begin(client, through("/m.safetensors"), "m");
+        streamer_progress p = {.struct_size = sizeof(p)};
+        while (streamer_op_wait(op, 10, &p) == STREAMER_ETIMEOUT && p.bytes == 0)
+                ;
+        ck_assert_uint_gt(p.bytes, 0);
+        ck_assert_uint_lt(p.bytes, p.total);
+        proxy_clear(&proxy);
+        proxy_release(&proxy);
+        ck_assert_int_eq(streamer_op_wait(op, 20000, &p), 0);
+        ck_assert_uint_eq(p.bytes, model->bytes);
+        streamer_op_free(op);
+        client_unload(client, "m");
+}
+
+static bool few_fds(void *arg)
+{
+        return process_fds(test_daemon.pid) <= *(unsigned *)arg;
+}
+
+TEST(loads_leak_no_descriptor)
+{
+        serves(url(web.http, "/m.safetensors"));
+        unsigned fds = process_fds(test_daemon.pid) + 20; /* kept-alive connections are bounded */
+        for (int i = 0; i < 8; i++) {
+                serves(secure("/m.safetensors"));
+                serves(url(web.http, "/m.safetensors"));
+        }
+        ck_assert_msg(eventually(few_fds, &fds, 20000), "%u descriptors, %u before", process_fds(test_daemon.pid), fds);
+}
+
+TEST(sigterm_in_mid_transfer_ends_the_daemon)
+{
+        struct daemon d;
+        daemon_init(&d, suite_path("own"));
+        daemon_start(&d, (const char *const[]){"--device", "host=64MiB", "--root", fixture_root(), "--config",
+                                               write_config(CONCURRENCY, "60s"), NULL});
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_DRIP, .bytes = 1000});
+        streamer_client *c = client_open(&d);
+        streamer_op *op = client_load_begin(c, through("/m.safetensors"), "slow");
+        ck_assert(eventually(has_begun, &proxy, 20000));
+        uint64_t began = clock_ns();
+        daemon_terminate(&d);
+        ck_assert_int_eq(daemon_wait(&d, 10000), 0);
+        ck_assert_uint_lt(clock_ns() - began, UINT64_C(10000000000));
+        streamer_op_free(op);
+        streamer_close(c);
+}

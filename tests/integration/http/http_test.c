@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Models from web servers: valid and refused sources, redirects, and the recipients of credentials. Each
+ * test compares every byte or the error.
+ */
+#include "tests/integration/http_fixture.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+/* ---- good servers ---- */
+
+FIXTURE(.all = {begin, end}, .each = {before, after}, .unavailable = nginx_unavailable);
+
+TEST(a_file_over_http)
+{
+        serves(url(web.http, "/m.safetensors"));
+}
+
+TEST(a_file_over_https_by_a_private_ca)
+{
+        serves(secure("/m.safetensors"));
+}
+
+TEST(the_same_content_as_from_a_file)
+{
+        client_load(client, url(web.http, "/m.safetensors"), "m");
+        client_load(client, fixture_write(model, "same.safetensors"), "f");
+        client_equals(client, "m", model);
+        client_equals(client, "f", model);
+        client_unload(client, "m");
+        client_unload(client, "f");
+}
+
+TEST(a_name_with_spaces_and_signs)
+{
+        model_write(model, suite_path("www/a b+c%%=ü.safetensors"));
+        serves(url(web.http, "/a b+c%25=ü.safetensors"));
+}
+
+static void write_shards(void)
+{
+        struct model *a = model_new(1), *b = model_new(1);
+        model_add_many(a, "first", 3, 700000);
+        model_add_many(b, "second", 2, 900000);
+        must(mkdir(suite_path("www/sharded"), 0755));
+        model_write(a, suite_path("www/sharded/one-1.safetensors"));
+        model_write(b, suite_path("www/sharded/two 2.safetensors"));
+        const char *index = "{\"weight_map\": {\"first.000000\": \"one-1.safetensors\", "
+                            "\"first.000001\": \"one-1.safetensors\", \"first.000002\": \"one-1.safetensors\", "
+                            "\"second.000000\": \"two 2.safetensors\", \"second.000001\": \"two 2.safetensors\"}}";
+        suite_file("www/sharded/model.safetensors.index.json", index);
+}
+
+TEST(an_index_names_shards_beside_it)
+{
+        struct model *whole = model_new(1);
+        model_add_many(whole, "first", 3, 700000);
+        model_add_many(whole, "second", 2, 900000);
+        write_shards();
+        client_load(client, url(web.http, "/sharded/model.safetensors.index.json"), NULL);
+        client_equals(client, "sharded", whole);
+        client_unload(client, "sharded");
+}
+
+TEST(an_index_whose_shard_is_missing_fails)
+{
+        const char *index = "{\"weight_map\": {\"a\": \"gone.safetensors\"}}";
+        suite_file("www/broken.safetensors.index.json", index);
+        refuses(url(web.http, "/broken.safetensors.index.json"), STREAMER_EFAILED, "named by the index");
+}
+
+TEST(a_header_longer_than_the_first_bytes)
+{
+        struct model *many = model_new(5);
+        model_add_many(many, "model.layers.with.a.rather.long.name.so.that.the.header.grows", 6000, 64);
+        model_write(many, suite_path("www/many.safetensors"));
+        client_load(client, url(web.http, "/many.safetensors"), "many");
+        client_equals(client, "many", many);
+        client_unload(client, "many");
+}
+
+TEST(a_server_without_ranges_is_refused)
+{
+        client_load_fails(client, url(web.rangeless, "/m.safetensors"), "m", STREAMER_EUNSUPPORTED,
+                          "the server does not support range requests: it answers 200 to a Range header");
+        struct ctl r;
+        ctl(&r, test_daemon.socket, "load", "--dry-run", url(web.rangeless, "/m.safetensors"), NULL);
+        ck_assert_msg(r.code == 1 && strstr(r.err, "range requests") != NULL, "%d: %s%s", r.code, r.out, r.err);
+}
+
+TEST(the_query_of_a_url_is_redacted)
+{
+        client_load(client, url(web.http, "/m.safetensors?signature=the-secret-query"), "m");
+        char *reply = NULL;
+        client_ok(client, streamer_call(client, "list", NULL, &reply), "list");
+        ck_assert_msg(strstr(reply, "/m.safetensors") != NULL, "%s", reply);
+        ck_assert_msg(strstr(reply, "the-secret-query") == NULL, "%s", reply);
+        client_unload(client, "m");
+}
+
+/* Neither in a URL, nor in the target of a redirect. */
+TEST(an_error_contains_no_secret)
+{
+        struct ctl c;
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_REDIRECT,
+                                                .what = PROXY_ALL,
+                                                .text = "https://me:the-secret-word@localhost/x?the-secret-query"});
+        ctl(&c, test_daemon.socket, "load", url(web.http, "/m.safetensors?the-secret-query"), "--layout", "rank", NULL);
+        ck_assert_msg(c.code != 0 && strstr(c.err, "/m.safetensors") != NULL, "%s", c.err);
+        ck_assert_msg(strstr(c.err, "the-secret") == NULL, "%s", c.err);
+        ctl_free(&c);
+        ctl(&c, test_daemon.socket, "load", through("/r.safetensors"), NULL);
+        ck_assert_msg(c.code != 0 && strstr(c.err, "to an invalid URL is refused: https://localhost/x (") != NULL, "%s",
+                      c.err);
+        ctl_free(&c);
+        ck_assert_ptr_null(strstr(log_text(), "the-secret"));
+        client_unload(client, "m");
+        client_unload(client, "r");
+}
+
+static bool forty_are_held(void *arg)
+{
+        char *held = proxy_held(arg);
+        bool are = strcmp(held, "GET /large.safetensors range x40") == 0;
+        free(held);
+        return are;
+}
+
+/* One thread, which could serve two loads of sixteen requests each; the latency of the first reply shows that the
+ * server is distant. */
+TEST(the_setting_bounds_the_requests_in_flight)
+{
+        struct daemon d;
+        const char *config = suite_file("many.yaml", "io: {block_size: 1MiB, concurrency: 40}\n"
+                                                     "http: {threads: 1, request_max: 1MiB}\n");
+        struct model *large = model_mixed(79, 64 << 20);
+        model_write(large, suite_path("www/large.safetensors"));
+        daemon_init(&d, suite_path("many"));
+        daemon_start(&d, (const char *const[]){"--device", "host=128MiB", "--root", fixture_root(), "--config", config,
+                                               NULL});
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_LATENCY, .nth = 1, .ms = 300});
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_HOLD});
+        streamer_client *c = client_open(&d);
+        streamer_op *op = client_load_begin(c, through("/large.safetensors"), "m");
+        ck_assert_msg(eventually(forty_are_held, &proxy, 20000), "%s", proxy_held(&proxy));
+        proxy_clear(&proxy);
+        proxy_release(&proxy);
+        client_ok(c, streamer_op_wait(op, 20000, NULL), "load");
+        client_equals(c, "m", large);
+        ck_assert_uint_le(proxy_most_asking(&proxy, PROXY_BLOCKS), 40);
+        streamer_op_free(op);
+        streamer_close(c);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+}
+
+/* It would fail if it needed a block. */
+TEST(the_second_load_of_a_url_is_an_alias)
+{
+        client_load(client, through("/m.safetensors"), "m");
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_STATUS, .status = 403});
+        client_load(client, through("/m.safetensors"), "n");
+        client_equals(client, "n", model);
+        client_unload(client, "n");
+        client_unload(client, "m");
+}
+
+TEST(sha256_of_a_list_beside_the_file)
+{
+        must(system(format_text("cd '%s' && sha256sum m.safetensors >SHA256SUMS", suite_path("www"))));
+        struct ctl r;
+        ctl(&r, test_daemon.socket, "load", "--verify", "sha256", "--name", "m", url(web.http, "/m.safetensors"), NULL);
+        ck_assert_msg(r.code == 0, "%s", r.err);
+        client_equals(client, "m", model);
+        client_unload(client, "m");
+        /* Bytes changed in transit, which only the digest detects. */
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_CORRUPT, .bytes = 1000});
+        ctl(&r, test_daemon.socket, "load", "--verify", "sha256", "--name", "m", through("/m.safetensors"), NULL);
+        ck_assert_int_eq(r.code, 1);
+        ck_assert_msg(strstr(r.err, "SHA-256 differs") != NULL, "%s", r.err);
+        client_unload(client, "m");
+}
+
+TEST(sha256_without_a_list_is_refused)
+{
+        struct ctl r;
+        unlink(suite_path("www/SHA256SUMS"));
+        ctl(&r, test_daemon.socket, "load", "--verify", "sha256", "--name", "m", url(web.http, "/m.safetensors"), NULL);
+        ck_assert_int_eq(r.code, 1);
+        ck_assert_msg(strstr(r.err, "no published SHA-256") != NULL, "%s", r.err);
+        client_unload(client, "m");
+}
+
+/* ---- refusals ---- */
+
+TEST(a_missing_file)
+{
+        refuses(url(web.http, "/nothing.safetensors"), STREAMER_ENOENT, "404 Not Found");
+}
+
+TEST(a_file_that_is_no_safetensors)
+{
+        file_write(suite_path("www/text.safetensors"), "some text that is no header", 27);
+        refuses(url(web.http, "/text.safetensors"), STREAMER_EFAILED, "text.safetensors");
+}
+
+TEST(an_empty_file)
+{
+        file_write(suite_path("www/empty.safetensors"), "", 0);
+        refuses(url(web.http, "/empty.safetensors"), STREAMER_EFAILED, "empty.safetensors");
+}
+
+TEST(plain_http_to_another_host)
+{
+        refuses("http://192.0.2.1/m.safetensors", STREAMER_EPERM, "plain http is refused");
+}
+
+TEST(an_untrusted_certificate_is_refused)
+{
+        refuses(format_text("https://127.0.0.3:%u/m.safetensors", web.https), STREAMER_EFAILED, "");
+}
+
+static const struct {
+        const char *source, *text;
+} bad_urls[] = {
+        {"https://me:secret@localhost/m.safetensors", "without user and password"},
+        {"https://localhost/folder/", "a folder cannot be listed"},
+        {"https://localhost", "a folder cannot be listed"},
+        {"https:///m.safetensors", "not a URL"},
+        {"https://localhost:99999/m.safetensors", "not a URL"},
+};
+
+TEST(an_invalid_url, EACH(bad_urls))
+{
+        char text[1024];
+        ck_assert_int_eq(client_load_result(client, bad_urls[_i].source, "bad", text), STREAMER_EINVAL);
+        ck_assert_msg(strstr(text, bad_urls[_i].text) != NULL, "%s", text);
+        ck_assert_msg(strstr(text, "secret") == NULL, "%s", text);
+}
+
+static const struct {
+        int status, code;
+} statuses[] = {{400, STREAMER_EFAILED}, {401, STREAMER_EPERM}, {403, STREAMER_EPERM}, {410, STREAMER_ENOENT}};
+
+TEST(a_refusal_fails_at_once_with_the_servers_message, EACH(statuses))
+{
+        const char *said = "<html><title>No\x1b[31m way</title></html>";
+        proxy_rule(&proxy,
+                   &(struct proxy_rule){
+                           .fault = PROXY_STATUS, .what = PROXY_OPENINGS, .status = statuses[_i].status, .text = said});
+        refuses(through("/m.safetensors?key=the-secret-query"), statuses[_i].code, "No\\x1b[31m way");
+        ck_assert_uint_eq(proxy_seen(&proxy, PROXY_OPENINGS), 1);
+        ck_assert_msg(strstr(log_text(), "the-secret-query") == NULL, "%s", log_text());
+}
+
+/* ---- redirects ---- */
+
+static void redirect(const char *to)
+{
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_REDIRECT, .what = PROXY_ALL, .text = to});
+}
+
+TEST(a_redirect_is_followed)
+{
+        redirect(url(web.http, "/m.safetensors"));
+        serves(through("/elsewhere.safetensors"));
+}
+
+TEST(blocks_are_requested_from_the_target_of_a_redirect)
+{
+        redirect(url(web.http, "/m.safetensors"));
+        serves(through("/elsewhere.safetensors"));
+        ck_assert_uint_le(proxy_seen(&proxy, PROXY_BLOCKS), 0);
+}
+
+TEST(a_loop_of_redirects_ends)
+{
+        redirect(through("/m.safetensors"));
+        refuses(through("/m.safetensors"), STREAMER_EFAILED, "of more than http.redirects steps");
+        ck_assert_uint_eq(proxy_seen(&proxy, PROXY_ALL), 4);
+}
+
+TEST(no_redirect_to_plain_http_on_another_host_is_followed)
+{
+        redirect("http://192.0.2.1/m.safetensors");
+        refuses(through("/m.safetensors"), STREAMER_EPERM, "plain http is refused");
+}
+
+TEST(credentials_are_sent_to_their_host_only)
+{
+        const char *at = format_text("http://localhost:%u/m.safetensors", proxy.port);
+        serves(at);
+        ck_assert_str_eq(proxy.last_authorization, "Bearer the-token-of-localhost");
+        serves(through("/m.safetensors"));
+        ck_assert_str_eq(proxy.last_authorization, "");
+}
+
+TEST(user_and_password_are_sent_to_their_host_only)
+{
+        serves(format_text("http://basic.localhost:%u/m.safetensors", proxy.port));
+        ck_assert_str_eq(proxy.last_authorization, "Basic bWU6dGhlLXBhc3N3b3Jk");
+        serves(through("/m.safetensors"));
+        ck_assert_str_eq(proxy.last_authorization, "");
+}
+
+TEST(a_redirect_drops_the_credentials)
+{
+        struct proxy first;
+        proxy_start(&first, web.http);
+        proxy_rule(&first,
+                   &(struct proxy_rule){.fault = PROXY_REDIRECT, .what = PROXY_ALL, .text = through("/m.safetensors")});
+        serves(format_text("http://localhost:%u/m.safetensors", first.port));
+        ck_assert_str_eq(first.last_authorization, "Bearer the-token-of-localhost");
+        ck_assert_str_eq(proxy.last_authorization, "");
+        proxy_stop(&first);
+}
+
+TEST(no_log_line_contains_a_secret)
+{
+        refuses(format_text("http://localhost:%u/nothing.safetensors", proxy.port), STREAMER_ENOENT, "404");
+        refuses(format_text("http://basic.localhost:%u/nothing.safetensors", proxy.port), STREAMER_ENOENT, "404");
+        ck_assert_ptr_null(strstr(log_text(), "the-token-of-localhost"));
+        ck_assert_ptr_null(strstr(log_text(), "the-password"));
+}

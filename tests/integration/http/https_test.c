@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Responses over TLS: the end of a response is recognised at once for every length of response and records,
+ * and with faults. nginx speaks TLS in front of a faulty proxy. The stall timeout exceeds the test's time, so that a
+ * retry cannot hide an end that was missed.
+ */
+#include "tests/lib/streamerctl.h"
+#include "tests/lib/nginx.h"
+#include "tests/lib/ports.h"
+#include "tests/lib/proxy.h"
+#include "tests/lib/fixture.h"
+#include "tests/lib/kernel_counters.h"
+#include "tests/lib/suite.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define BLOCKS 12 /* of 1 MiB, as the configuration has it */
+#define SOON UINT64_C(20000000000)
+#define STRUCK 8
+#define TRIES 9 /* one more than are struck: all of them may be tries for one range */
+
+static struct nginx web, front;
+static struct proxy proxy;
+static unsigned whole, cut; /* ports: records of default size, records of 4 KiB */
+static struct model *model;
+
+/* ---- fixture ---- */
+
+static const char *write_config(void)
+{
+        const char *text = format_text("io: {block_size: 1MiB, concurrency: 4}\n"
+                                       "http: {ca: %s, stall: 60s, backoff: 5ms, tries: %d, threads: 2}\n",
+                                       web.ca, TRIES);
+        char *path = suite_file("https.yaml", text);
+        return path;
+}
+
+static void begin(void)
+{
+        char *root = suite_path("www");
+        must(mkdir(root, 0755));
+        nginx_start(&web, suite_path("nginx"), root);
+        fixture_begin((const char *const[]){"--device", "host=256MiB", "--config", write_config(), NULL});
+        model = model_mixed(78, BLOCKS << 20);
+        model_write(model, suite_path("www/m.safetensors"));
+}
+
+static void end(void)
+{
+        fixture_end();
+        nginx_stop(&web);
+}
+
+static char *server(unsigned port, const char *more)
+{
+        return format_text("server { listen 127.0.0.1:%u ssl; ssl_certificate %s/cert.pem; "
+                           "ssl_certificate_key %s/key.pem; %s location / { proxy_pass http://127.0.0.1:%u; "
+                           "proxy_buffering off; proxy_http_version 1.1; } }\n",
+                           port, web.folder, web.folder, more, proxy.port);
+}
+
+static void start_front(void)
+{
+        const char *servers = format_text("%s%s", server(whole, ""), server(cut, "ssl_buffer_size 4k;"));
+        front = (struct nginx){.pid = 0};
+        nginx_start_with(&front, suite_path("front"), servers, whole);
+}
+
+static void before(void)
+{
+        proxy_start(&proxy, web.http);
+        whole = free_port();
+        cut = free_port();
+        start_front();
+        client = client_open(&test_daemon);
+}
+
+static void after(void)
+{
+        fixture_still_serves();
+        streamer_close(client);
+        nginx_stop(&front);
+        proxy_stop(&proxy);
+}
+
+static const char *at(unsigned port, const char *path)
+{
+        return format_text("https://localhost:%u%s", port, path);
+}
+
+static void serves(const char *source, const struct model *m)
+{
+        uint64_t began = clock_ns();
+        client_load(client, source, "m");
+        ck_assert_msg(clock_ns() - began < SOON, "%s: only after a second try", source);
+        client_equals(client, "m", m);
+        client_unload(client, "m");
+}
+
+/* ---- lengths ---- */
+
+/* About the size of a record, of a buffer, and of several of these. */
+static const uint64_t lengths[] = {0,     1,     4095,   16383,  16384,  16385,  65000,
+                                   65535, 65536, 131072, 131073, 262143, 262144, 1000000};
+
+FIXTURE(.all = {begin, end}, .each = {before, after}, .timeout = 90, .unavailable = nginx_unavailable);
+
+TEST(a_reply_of_any_length_ends, EACH(lengths))
+{
+        struct model *m = model_new(lengths[_i]);
+        model_add(m, "t", "U8", &lengths[_i], 1);
+        model_write(m, suite_path("www/one.safetensors"));
+        serves(at(whole, "/one.safetensors"), m);
+        serves(at(cut, "/one.safetensors"), m);
+        model_free(m);
+}
+
+TEST(records_of_4_kib)
+{
+        serves(at(cut, "/m.safetensors"), model);
+}
+
+/* Threads that wait for the network must sleep. Each request gets 1 MB/s, so the load takes several seconds. */
+TEST(a_server_that_is_slower_than_its_reader)
+{
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_DRIP, .bytes = 10000});
+        uint64_t began = clock_ns(), cpu = process_cpu_ns(test_daemon.pid);
+        serves(at(whole, "/m.safetensors"), model);
+        ck_assert_uint_lt(process_cpu_ns(test_daemon.pid) - cpu, (clock_ns() - began) / 2);
+}
+
+/* Records between chunks contain only a length. */
+TEST(a_chunked_reply)
+{
+        proxy_rule(&proxy, &(struct proxy_rule){
+                                   .fault = PROXY_SHORT, .bytes = UINT64_C(1) << 40, .text = "\r\nContent-Length"});
+        serves(at(whole, "/m.safetensors"), model);
+        serves(at(cut, "/m.safetensors"), model);
+        ck_assert_uint_gt(proxy_faults(&proxy), 0);
+}
+
+/* ---- ends ---- */
+
+static bool bytes_arrive(void *op)
+{
+        streamer_progress progress = {.struct_size = sizeof(progress)};
+        return streamer_op_wait(op, 0, &progress) == STREAMER_ETIMEOUT && progress.bytes > 0;
+}
+
+/* A block of each request lands, and no more. */
+static streamer_op *begin_without_end(void)
+{
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_STALL, .bytes = (1 << 20) + 5000});
+        streamer_op *op = client_load_begin(client, at(whole, "/m.safetensors"), "m");
+        ck_assert(eventually(bytes_arrive, op, 20000));
+        return op;
+}
+
+TEST(a_load_over_https_is_cancelled)
+{
+        streamer_op *op = begin_without_end();
+        ck_assert_int_eq(client_call_code(client, "cancel", "{\"model\": \"m\"}"), 0);
+        ck_assert_int_eq(streamer_op_wait(op, 20000, NULL), STREAMER_ECANCELED);
+        streamer_op_free(op);
+        client_unload(client, "m");
+        proxy_clear(&proxy);
+        serves(at(whole, "/m.safetensors"), model);
+}
+
+TEST(sigterm_during_a_load_over_https)
+{
+        struct daemon shared = test_daemon;
+        streamer_client *its_client = client;
+        daemon_init(&test_daemon, suite_path("own"));
+        daemon_start(&test_daemon, (const char *const[]){"--device", "host=64MiB", "--root", suite_folder(), "--config",
+                                                         suite_path("https.yaml"), NULL});
+        client = client_open(&test_daemon);
+        streamer_op *op = begin_without_end();
+        daemon_terminate(&test_daemon);
+        streamer_op_free(op);
+        ck_assert_int_eq(daemon_wait(&test_daemon, 10000), 0);
+        streamer_close(client);
+        test_daemon = shared;
+        client = its_client;
+}
+
+/* Connections are kept between loads; the server closes them before the next load on the same ports. */
+TEST(a_server_may_close_idle_connections)
+{
+        serves(at(whole, "/m.safetensors"), model);
+        nginx_stop(&front);
+        start_front();
+        serves(at(whole, "/m.safetensors"), model);
+}
+
+static bool tried_often(void *own)
+{
+        return client_metric(own, "streamerd_retries_total{cause=\"broken\"}") > 5 * TRIES;
+}
+
+/* For longer than its four requests have tries. */
+TEST(a_restarted_server)
+{
+        streamer_op *op = begin_without_end();
+        nginx_stop(&front);
+        ck_assert(eventually(tried_often, client, 60000));
+        proxy_clear(&proxy);
+        start_front();
+        client_ok(client, streamer_op_wait(op, 20000, NULL), "load");
+        client_equals(client, "m", model);
+        streamer_op_free(op);
+        client_unload(client, "m");
+}
+
+TEST(a_missing_server_is_reported_within_seconds)
+{
+        nginx_stop(&front);
+        uint64_t began = clock_ns();
+        client_load_fails(client, at(whole, "/m.safetensors"), "m", STREAMER_EFAILED, "given up after 9 tries");
+        ck_assert_uint_lt(clock_ns() - began, SOON);
+        client_unload(client, "m");
+}
+
+/* ---- redirects ---- */
+
+static void redirect(const char *to)
+{
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_REDIRECT, .what = PROXY_ALL, .text = to});
+}
+
+/* Also to loopback, where plain http is permitted in requests. */
+TEST(no_redirect_from_https_to_http_is_followed)
+{
+        redirect(format_text("http://127.0.0.1:%u/insecure.safetensors", web.http));
+        client_load_fails(client, at(whole, "/m.safetensors"), "m", STREAMER_EFAILED,
+                          "a redirect from https to plain http is refused: http://127.0.0.1:");
+        client_unload(client, "m");
+        ck_assert_ptr_null(strstr(file_read(format_text("%s/access.log", web.folder), NULL), "insecure"));
+}
+
+TEST(a_redirect_from_https_to_https_is_followed)
+{
+        redirect(format_text("https://127.0.0.1:%u/m.safetensors", web.https));
+        serves(at(whole, "/elsewhere.safetensors"), model);
+}
+
+/* ---- transient faults ---- */
+
+static const struct {
+        const char *name;
+        struct proxy_rule rule;
+} passing[] = {
+        {"reset before a byte", {.fault = PROXY_RESET, .nth = 3, .bytes = 0}},
+        {"reset in the middle", {.fault = PROXY_RESET, .nth = 3, .bytes = 500000}},
+        {"reset in a record", {.fault = PROXY_RESET, .nth = 2, .bytes = 100}},
+        {"a short body", {.fault = PROXY_SHORT, .nth = 2, .bytes = 4096}},
+        {"503", {.fault = PROXY_STATUS, .nth = 2, .status = 503, .text = "slow down"}},
+        {"another range", {.fault = PROXY_WRONG_RANGE, .nth = 3}},
+        {"a slow drip", {.fault = PROXY_DRIP, .nth = 2, .bytes = 30000}},
+        {"latency", {.fault = PROXY_LATENCY, .what = PROXY_ALL, .ms = 30}},
+        {"a window that opens slowly", {.fault = PROXY_WINDOW, .what = PROXY_ALL, .bytes = 14600, .ms = 5}},
+};
+
+TEST(a_transient_error_loses_no_byte, EACH(passing))
+{
+        proxy_rule(&proxy, &passing[_i].rule);
+        serves(at(whole, "/m.safetensors"), model);
+        ck_assert_msg(proxy_faults(&proxy) > 0, "%s: no fault was injected", passing[_i].name);
+}
+
+/* Every other request of a range is reset; without an end to the faults a range could be reset every time. */
+TEST(a_load_completes_though_every_other_request_is_reset)
+{
+        for (unsigned i = 0; i < STRUCK; i++)
+                proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_RESET, .nth = 2 * i + 1, .bytes = 3000});
+        serves(at(whole, "/m.safetensors"), model);
+        ck_assert_uint_gt(proxy_faults(&proxy), 1);
+}

@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Models of the Hugging Face Hub, from an endpoint with the same API: the revision's commit and files, redirects to
+ * another host, tokens that are not forwarded, digests of large files.
+ */
+#include "tests/integration/remote_fixture.h"
+#include "tests/lib/endpoint.h"
+#include "tests/lib/suite.h"
+
+#include <openssl/sha.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COMMIT "0123456789abcdef0123456789abcdef01234567"
+
+static struct endpoint hub, cdn;
+static struct model *whole, *sharded;
+static char *file, *folder, *digest; /* of the model in one file, and in shards */
+
+/* The links of these two repositories expire after the first range, and the token with them. The token file is then
+ * updated, but not for the second repository. */
+static struct {
+        const char *name;
+        _Atomic unsigned ranges;
+        _Atomic bool expired;
+} fading[] = {{.name = "org/expiring"}, {.name = "org/expired"}};
+
+/* ---- the endpoints ---- */
+
+/* The repository whose name is in this path or link; -1: neither. */
+static int fading_of(const char *path)
+{
+        return strstr(path, fading[0].name) ? 0 : strstr(path, fading[1].name) ? 1 : -1;
+}
+
+/* The file is written before the Hub knows the old token no more. */
+static bool link_serves(const struct endpoint_request *request)
+{
+        const char *range = endpoint_header(request, "Range");
+        int i = fading_of(request->path);
+        if (i < 0 || strstr(request->path, "link=2") || (range && strncmp(range, "bytes=0-", 8) == 0))
+                return true;
+        unsigned n = ++fading[i].ranges;
+        if (n == 2 && i == 0)
+                file_write(suite_path("token"), "hf_thenext\n", 11);
+        if (n == 2)
+                fading[i].expired = true;
+        return n == 1;
+}
+
+static void answer_cdn(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        (void)e;
+        size_t size;
+        if (endpoint_header(request, "Authorization"))
+                file_write(suite_path("leaked"), "x", 1);
+        if (!link_serves(request)) {
+                reply->status = 403;
+                return;
+        }
+        char *data = file_read(format_text("%s%.*s", suite_folder(), (int)strcspn(request->path, "?"), request->path),
+                               &size);
+        reply->headers = format_text("ETag: \"%08zx\"\r\n", size);
+        endpoint_range(request, reply, data, size);
+        free(data);
+}
+
+static char *listing(const char *repository)
+{
+        bool shards = strcmp(repository, "org/sharded") == 0;
+        if (shards)
+                return format_text("{\"sha\":\"" COMMIT "\",\"siblings\":[{\"rfilename\":\"config.json\"},"
+                                   "{\"rfilename\":\"original/model.safetensors\"},"
+                                   "{\"rfilename\":\"model.safetensors.index.json\"},"
+                                   "{\"rfilename\":\"model-00001-of-00002.safetensors\"},"
+                                   "{\"rfilename\":\"model-00002-of-00002.safetensors\",\"lfs\":null}]}");
+        return format_text("{\"id\":\"x\",\"sha\":\"" COMMIT
+                           "\",\"siblings\":[{\"rfilename\":\"model.safetensors\",\"size\":%zu,"
+                           "\"blobId\":\"b\",\"lfs\":{\"sha256\":\"%s\",\"size\":1,\"pointerSize\":134}}]}",
+                           strcmp(repository, "org/resized") == 0 ? (size_t)7 : (size_t)file_size(file),
+                           strcmp(repository, "org/forged") == 0
+                                   ? "00000000000000000000000000000000000000000000000000000000deadbeef"
+                                   : digest);
+}
+
+/* "/api/models/ORG/NAME/revision/REV?...": the repository, if it exists with this kind and revision. */
+static char *repository_of(const char *path)
+{
+        static const char *const names[] = {"org/tiny",  "org/sharded",  "org/resized", "org/forged",
+                                            "org/gated", "org/expiring", "org/expired"};
+        for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+                static const char *const revisions[] = {"main", "v1%2Fb", COMMIT};
+                for (size_t r = 0; r < 3; r++)
+                        if (strncmp(path, format_text("/api/models/%s/revision/%s?", names[i], revisions[r]),
+                                    strlen(names[i]) + strlen(revisions[r]) + 23) == 0)
+                                return format_text("%s", names[i]);
+        }
+        return NULL;
+}
+
+static bool knows(const char *token, const char *path)
+{
+        int i = fading_of(path);
+        if (token && strcmp(token, "Bearer hf_thenext") == 0)
+                return true;
+        return token && !(i >= 0 && fading[i].expired) && strcmp(token, "Bearer hf_thetoken") == 0;
+}
+
+/* To the other host. */
+static char *location(const char *path, const char *name)
+{
+        int i = fading_of(path);
+        const char *query = i < 0 ? "" : format_text("?link=%d&of=%s", fading[i].expired ? 2 : 1, fading[i].name);
+        return format_text("Location: %s/%s/%s%s\r\nX-Linked-Size: 1\r\n", cdn.url,
+                           strncmp(path, "/org/sharded/", 13) == 0 ? "shards" : "whole", name, query);
+}
+
+/* The name of a file of an existing revision; no file is named "none". */
+static const char *resolved(const char *path)
+{
+        static const char *const before[] = {"/resolve/" COMMIT "/", "/resolve/main/", "/resolve/v1%2Fb/"};
+        for (size_t i = 0; i < sizeof(before) / sizeof(before[0]); i++) {
+                const char *at = strstr(path, before[i]);
+                if (at && !strstr(path, "/none"))
+                        return at + strlen(before[i]);
+        }
+        return NULL;
+}
+
+static void answer_hub(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        (void)e;
+        const char *token = endpoint_header(request, "Authorization"), *resolve = resolved(request->path);
+        const char *repository = repository_of(request->path);
+        if (!knows(token, request->path)) {
+                reply->status = 401;
+        } else if (repository && strcmp(repository, "org/gated") == 0) {
+                reply->status = 403;
+                reply->headers = format_text("X-Error-Code: GatedRepo\r\nX-Request-Id: r1\r\n");
+        } else if (repository) {
+                reply->body = listing(repository);
+        } else if (resolve && strncmp(request->path, "/org/", 5) == 0) {
+                reply->status = 302;
+                reply->headers = location(request->path, resolve);
+        } else {
+                reply->status = 404;
+                reply->headers = format_text("X-Error-Code: RepoNotFound\r\n");
+        }
+}
+
+/* ---- fixture ---- */
+
+static void hash_file(void)
+{
+        unsigned char sum[32];
+        size_t size;
+        char *data = file_read(file, &size);
+
+        SHA256((unsigned char *)data, size, sum);
+        digest = must_alloc(65);
+        for (int i = 0; i < 32; i++)
+                snprintf(digest + 2 * i, 3, "%02x", sum[i]);
+        free(data);
+}
+
+static void begin(void)
+{
+        whole = model_mixed(1, 3 << 20);
+        sharded = model_mixed(2, 3 << 20);
+        folder = suite_path("whole");
+        model_write_sharded(sharded, suite_path("shards"), 2, false);
+        if (system(format_text("mkdir -p %s", folder)) != 0)
+                die("mkdir");
+        file = suite_path("whole/model.safetensors");
+        model_write(whole, file);
+        hash_file();
+        file_write(suite_path("shards/config.json"), "{}", 2);
+        hub.answer = answer_hub;
+        cdn.answer = answer_cdn;
+        endpoint_start(&hub);
+        endpoint_start(&cdn);
+        file_write(suite_path("token"), "hf_thetoken\n", 12);
+        setenv("HF_ENDPOINT", hub.url, 1);
+        setenv("HF_TOKEN", format_text("file:%s", suite_path("token")), 1);
+        fixture_begin(
+                (const char *const[]){"--device", "host=256MiB", "--block-size", "1MiB", "--log-level", "debug", NULL});
+}
+
+/* ---- tests ---- */
+
+static const char *const revisions[] = {"", "@main", "@v1/b", ("@" COMMIT)};
+
+BEFORE_ALL()
+{
+        file_write(suite_path("leaked"), "", 0);
+}
+
+FIXTURE(.all = {begin, fixture_end}, .each = {fixture_connect, fixture_disconnect});
+
+TEST(a_model_by_its_name_and_revision, EACH(revisions))
+{
+        load_equals(format_text("hf://org/tiny%s", revisions[_i]), "org/tiny", whole);
+}
+
+TEST(a_model_in_shards)
+{
+        load_equals("hf://org/sharded", "org/sharded", sharded);
+}
+
+TEST(sha256_of_the_hub_is_verified)
+{
+        ck_assert_msg(client_load_sha256(client, "hf://org/tiny", "sha", text) == 0, "%s", text);
+        client_equals(client, "sha", whole);
+        client_unload(client, "sha");
+        ck_assert_int_eq(client_load_sha256(client, "hf://org/forged", "sha", text), STREAMER_EFAILED);
+        ck_assert_msg(strstr(text, "SHA-256 differs") != NULL, "%s", text);
+        client_unload(client, "sha");
+        ck_assert_int_eq(client_load_sha256(client, "hf://org/sharded", "sha", text), STREAMER_EFAILED);
+        ck_assert_msg(strstr(text, "no published SHA-256") != NULL, "%s", text);
+        client_unload(client, "sha");
+}
+
+TEST(a_file_of_another_size_than_listed)
+{
+        assert_fails("hf://org/resized", STREAMER_EFAILED, "where the Hub lists 7");
+}
+
+TEST(a_missing_model)
+{
+        assert_fails("hf://org/none", STREAMER_ENOENT,
+                     format_text("the Hub answers 404 RepoNotFound (hf://org/none@main, with the token of file:%s)",
+                                 suite_path("token")));
+}
+
+TEST(a_missing_revision)
+{
+        assert_fails("hf://org/tiny@v9", STREAMER_ENOENT, "hf://org/tiny@v9");
+}
+
+TEST(a_gated_model)
+{
+        assert_fails("hf://org/gated", STREAMER_EPERM, "the Hub answers 403 GatedRepo");
+        ck_assert_ptr_nonnull(strstr(text, "request r1"));
+}
+
+static const char *const bad_sources[] = {"hf://",       "hf:///x",     "hf://a/b/c",        "hf://../x",
+                                          "hf://org/..", "hf://o rg/x", "hf://org/x@../../y"};
+
+TEST(a_uri_that_names_no_model, EACH(bad_sources))
+{
+        ck_assert_int_eq(client_load_result(client, bad_sources[_i], NULL, text), STREAMER_EINVAL);
+}
+
+/* The other host refuses the link, the Hub the token; the file has the next one by then. */
+TEST(a_token_that_expires_in_mid_load)
+{
+        load_equals("hf://org/expiring", "org/expiring", whole);
+}
+
+/* At once: the load is waited for for less than http.patience. */
+TEST(a_token_that_expires_and_is_not_replaced)
+{
+        file_write(suite_path("token"), "hf_thetoken\n", 12);
+        assert_fails("hf://org/expired", STREAMER_EPERM, "the Hub answers 401 (hf://org/expired@0123456789ab/model");
+        ck_assert_msg(strstr(text, "with the token of file:") != NULL, "%s", text);
+}
+
+/* The first variable that is set counts; only the file that it names has the token. */
+static const struct {
+        const char *variable, *value, *token;
+} stored[] = {
+        {"HF_TOKEN_PATH", "a-token", "a-token"},
+        {"HF_HOME", "hf", "hf/token"},
+        {"XDG_CACHE_HOME", "cache", "cache/huggingface/token"},
+        {"HOME", "home", "home/.cache/huggingface/token"},
+};
+
+TEST(a_token_that_a_login_has_stored, EACH(stored))
+{
+        struct daemon d;
+        char *path = suite_path("%s", stored[_i].token), *slash = strrchr(path, '/');
+
+        must(system(format_text("mkdir -p '%.*s'", (int)(slash - path), path)));
+        file_write(path, "hf_thetoken\n", 12);
+        unsetenv("HF_TOKEN");
+        for (size_t i = 0; i < sizeof(stored) / sizeof(stored[0]); i++)
+                unsetenv(stored[i].variable);
+        for (size_t i = (size_t)_i; i < sizeof(stored) / sizeof(stored[0]); i++)
+                setenv(stored[i].variable, suite_path("%s%s", stored[i].value, i == (size_t)_i ? "" : "-not"), 1);
+        daemon_start_simple(&d, suite_path("stored-%d", _i), suite_folder(), "64MiB");
+        streamer_client *c = client_open(&d);
+        client_load(c, "hf://org/tiny", NULL);
+        client_equals(c, "org/tiny", whole);
+        streamer_close(c);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+}
+
+TEST(files_beside_the_weights, EACH(revisions))
+{
+        char *json;
+        void *data;
+        uint64_t size;
+        char *source = format_text("hf://org/sharded%s", revisions[_i]);
+        client_ok(client, streamer_fetch_list(client, source, &json), "list");
+        ck_assert_str_eq(json, "{\"files\":[{\"name\":\"config.json\"},{\"name\":\"model.safetensors.index.json\"}]}");
+        free(json);
+        client_ok(client, streamer_fetch(client, source, "config.json", &data, &size), "fetch");
+        ck_assert_str_eq(data, "{}");
+        free(data);
+}
+
+TEST(files_missing_on_the_hub)
+{
+        void *data;
+        uint64_t size;
+        ck_assert_int_eq(streamer_fetch(client, "hf://org/none", "config.json", &data, &size), STREAMER_ENOENT);
+        ck_assert_int_eq(streamer_fetch(client, "hf://org/sharded", "none.json", &data, &size), STREAMER_ENOENT);
+        ck_assert_int_eq(streamer_fetch(client, "hf://org/sharded@v9", "config.json", &data, &size), STREAMER_ENOENT);
+        ck_assert_int_eq(streamer_fetch(client, "hf://org/sharded", "a/../b", &data, &size), STREAMER_EINVAL);
+}
+
+/* Last. The endpoints live in another process than the tests: they leave a file. */
+TEST(the_token_is_sent_to_the_hub_only)
+{
+        char *log = file_read(test_daemon.log, NULL);
+        ck_assert_ptr_null(strstr(log, "hf_the"));
+        ck_assert_uint_eq(file_size(suite_path("leaked")), 0);
+}

@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Models in an S3 store (OpenStack Swift with s3api): lists, names of keys, credentials, and errors of the store. A
+ * forwarding endpoint injects faults.
+ */
+#include "tests/integration/s3_fixture.h"
+#include "tests/lib/streamerctl.h"
+
+#include <openssl/sha.h>
+
+/* ---- model files ---- */
+
+static const char *no_swift(void)
+{
+        return s3_store_missing("swift");
+}
+
+FIXTURE(.all = {begin, end}, .each = {fixture_connect, fixture_disconnect}, .unavailable = no_swift);
+
+TEST(a_key_is_a_model)
+{
+        model = model_mixed(1, 5 << 20);
+        put_model(model, "one/tiny llama.safetensors");
+        load_equals("s3://models/one/tiny llama.safetensors", "tiny llama", model);
+}
+
+TEST(a_prefix_is_a_folder)
+{
+        model = model_mixed(2, 3 << 20);
+        put_model(model, "folder/model.safetensors");
+        put_text("folder/extra.safetensors", "no model");
+        put_text("folder/below/model.safetensors", "no model");
+        put_text("folder-2/model.safetensors", "no model");
+        put_text("folder/config.json", "{}");
+        load_equals("s3://models/folder", "folder", model);
+        load_equals("s3://models/folder/", "folder", model);
+}
+
+static void put_shards(const char *folder, const char *prefix, int n)
+{
+        put_file(format_text("%s/model.safetensors.index.json", prefix),
+                 format_text("%s/model.safetensors.index.json", folder));
+        for (int i = 1; i <= n; i++) {
+                char *name = format_text("model-%05d-of-%05d.safetensors", i, n);
+                put_file(format_text("%s/%s", prefix, name), format_text("%s/%s", folder, name));
+        }
+}
+
+TEST(an_index_decides)
+{
+        model = model_mixed(3, 6 << 20);
+        model_write_sharded(model, fixture_path("shards"), 3, true);
+        put_shards(fixture_path("shards"), "sharded", 3);
+        load_equals("s3://models/sharded/", "sharded", model);
+}
+
+TEST(a_missing_shard_of_the_index)
+{
+        model = model_mixed(4, 1 << 20);
+        model_write_sharded(model, fixture_path("halved"), 2, false);
+        put_shards(fixture_path("halved"), "halved", 1 + 1);
+        s3_store_do(&store, "delete\tmodels\thalved/model-00002-of-00002.safetensors");
+        assert_fails("s3://models/halved/", STREAMER_EFAILED, "named by the index, but");
+        assert_error_has("NoSuchKey");
+}
+
+/* Pages of this store hold 10 keys; the model is on the third. */
+TEST(a_list_of_several_pages)
+{
+        model = model_mixed(5, 1 << 18);
+        s3_store_do(&store, "many\tmodels\tpaged/a file\t25");
+        put_model(model, "paged/model.safetensors");
+        load_equals("s3://models/paged/", "paged", model);
+}
+
+static const char *const keys[] = {
+        "a b",       "a+b",  "a=b",         "a%41b",
+        "%",         "%2F",  "a//b",        "/a",
+        "a..",       "..",   "\xc3\xa9",    "\xe4\xb8\xad\xf0\x9f\x98\x80",
+        "a&b=c?d#e", "\"'`", "[a]{b}|c\\d", "~!@$^*()_-,;:<>",
+};
+
+TEST(a_key_of_any_characters, EACH(keys))
+{
+        model = model_mixed(6 + (uint64_t)_i, 1 << 18);
+        put_model(model, format_text("odd/%s.safetensors", keys[_i]));
+        client_load(client, format_text("s3://models/odd/%s.safetensors", keys[_i]), "odd");
+        client_equals(client, "odd", model);
+        client_unload(client, "odd");
+}
+
+TEST(a_prefix_of_any_characters, EACH(keys))
+{
+        model = model_mixed(6 + (uint64_t)_i, 1 << 18);
+        put_model(model, format_text("odd-prefix/%s/x%s.safetensors", keys[_i], keys[0]));
+        client_load(client, format_text("s3://models/odd-prefix/%s/", keys[_i]), "odd");
+        client_equals(client, "odd", model);
+        client_unload(client, "odd");
+}
+
+/* ---- caller and source ---- */
+
+TEST(a_bucket_as_a_host)
+{
+        model = model_mixed(30, 2 << 20);
+        model_write(model, suite_path("upload"));
+        s3_store_do(&store, "put\tvirtual\tm/v.safetensors\t%s", suite_path("upload"));
+        load_equals("s3://virtual/m/", "m", model);
+}
+
+TEST(a_store_behind_tls_of_a_private_ca)
+{
+        if (nginx_unavailable())
+                SKIP(nginx_unavailable());
+        model = model_mixed(32, 3 << 20);
+        put_model(model, "tls/a b+c.safetensors");
+        load_equals("s3://models/tls/", "tls", model);
+        assert_fails("s3://models/no-ca/", STREAMER_EFAILED, "certificate");
+}
+
+TEST(a_region_is_learnt_from_the_store)
+{
+        model = model_mixed(31, 1 << 20);
+        put_model(model, "region/model.safetensors");
+        load_equals("s3://models/region/", "region", model);
+        load_equals("s3://models/region/model.safetensors", "model", model);
+}
+
+TEST(a_wrong_secret_fails_with_an_explanation)
+{
+        assert_fails("s3://models/not-mine/x.safetensors", STREAMER_EPERM, "403 SignatureDoesNotMatch");
+        assert_error_has("s3://models/not-mine/x.safetensors, request tx");
+        assert_error_has("credentials from settings");
+}
+
+TEST(an_unknown_access_key_fails_with_an_explanation)
+{
+        assert_fails("s3://models/nobody/", STREAMER_EPERM, "the store answers 403");
+}
+
+TEST(a_missing_bucket)
+{
+        assert_fails("s3://no-such-bucket/x/", STREAMER_ENOENT, "404 NoSuchBucket");
+        assert_error_has("credentials from environment");
+}
+
+TEST(a_missing_key_and_a_missing_prefix)
+{
+        assert_fails("s3://models/none.safetensors", STREAMER_ENOENT, "404 NoSuchKey");
+        assert_fails("s3://models/none/", STREAMER_ENOENT, "no safetensors files with this prefix");
+}
+
+static const char *const bad_sources[] = {"s3://", "s3:///key", "s3://a b/key", "s3://models@evil/key"};
+
+TEST(a_uri_that_names_no_bucket, EACH(bad_sources))
+{
+        ck_assert_int_eq(client_load_result(client, bad_sources[_i], NULL, text), STREAMER_EINVAL);
+        assert_error_has("not the name of a bucket");
+}
+
+TEST(streamerctl_exits_as_the_error_says)
+{
+        struct ctl c;
+        ctl(&c, test_daemon.socket, "load", "s3://models/none.safetensors", NULL);
+        ck_assert_int_eq(c.code, 3);
+        ctl_free(&c);
+        ctl(&c, test_daemon.socket, "load", "s3://models/not-mine/", NULL);
+        ck_assert_int_eq(c.code, 8);
+        ctl_free(&c);
+        client_unload(client, "none");
+        ck_assert_str_eq(client_state(client, "not-mine"), ""); /* a refused load is not listed */
+}
+
+/* ---- concurrent changes ---- */
+
+TEST(an_object_that_is_replaced_in_mid_load_fails_it)
+{
+        struct model *other = model_mixed(41, 8 << 20);
+        model = model_mixed(40, 8 << 20);
+        model_write(other, replacement);
+        put_model(model, "proxy/replaced.safetensors");
+        assert_fails("s3://models/proxy/replaced.safetensors", STREAMER_EFAILED, "replaced");
+        assert_error_has("s3://models/proxy/replaced.safetensors");
+        gets = 100; /* the replacement stays */
+        load_equals("s3://models/proxy/replaced.safetensors", "replaced", other);
+}
+
+TEST(a_store_that_lists_etags_without_quotes)
+{
+        model = model_mixed(44, 2 << 20);
+        put_model(model, "proxy/bare/model.safetensors");
+        load_equals("s3://models/proxy/bare/", "bare", model);
+}
+
+TEST(an_unchanged_object_is_already_resident)
+{
+        struct model *other = model_mixed(43, 1 << 20);
+        model = model_mixed(42, 1 << 20);
+        put_model(model, "again/model.safetensors");
+        client_load(client, "s3://models/again/", NULL);
+        client_load(client, "s3://models/again/", NULL);
+        client_equals(client, "again", model);
+        put_model(other, "again/model.safetensors");
+        client_load(client, "s3://models/again/", NULL);
+        client_equals(client, "again", other);
+        client_unload(client, "again");
+}
+
+/* ---- SHA-256 ---- */
+
+static char *sums_of(const char *path, const char *name, unsigned char change)
+{
+        unsigned char digest[32];
+        char hex[65];
+        size_t size;
+        char *data = file_read(path, &size);
+
+        SHA256((unsigned char *)data, size, digest);
+        digest[0] ^= change;
+        for (int i = 0; i < 32; i++)
+                snprintf(hex + 2 * i, 3, "%02x", digest[i]);
+        free(data);
+        return format_text("%s  %s\n", hex, name);
+}
+
+TEST(sha256_from_a_list_with_the_same_prefix)
+{
+        model = model_mixed(50, 2 << 20);
+        put_model(model, "sums/model.safetensors");
+        put_text("sums/SHA256SUMS", sums_of(fixture_write(model, "sums"), "model.safetensors", 0));
+        ck_assert_msg(client_load_sha256(client, "s3://models/sums/", "sha", text) == 0, "%s", text);
+        client_equals(client, "sha", model);
+        client_unload(client, "sha");
+        ck_assert_msg(client_load_sha256(client, "s3://models/sums/model.safetensors", "sha", text) == 0, "%s", text);
+        client_unload(client, "sha");
+}
+
+TEST(sha256_that_differs_fails_the_load)
+{
+        model = model_mixed(51, 1 << 20);
+        put_model(model, "bad-sums/model.safetensors");
+        put_text("bad-sums/SHA256SUMS", sums_of(fixture_write(model, "sums"), "model.safetensors", 1));
+        ck_assert_int_eq(client_load_sha256(client, "s3://models/bad-sums/", "sha", text), STREAMER_EFAILED);
+        assert_error_has("SHA-256 differs");
+        client_unload(client, "sha");
+}
+
+TEST(unpublished_sha256_is_an_error)
+{
+        model = model_mixed(52, 1 << 18);
+        put_model(model, "no-sums/model.safetensors");
+        ck_assert_int_eq(client_load_sha256(client, "s3://models/no-sums/", "sha", text), STREAMER_EFAILED);
+        assert_error_has("no published SHA-256");
+        client_unload(client, "sha");
+}
+
+/* ---- secrets ---- */
+
+/* Last, when everything has been said: the daemon logs all that it does here. */
+TEST(no_log_line_or_reply_contains_a_secret)
+{
+        static const char *const secrets[] = {"storesecret", "notthesecret", "Signature=", "AWS4-HMAC"};
+        static const char *const verbs[] = {"status", "list", "ps"};
+        char *log = file_read(test_daemon.log, NULL);
+
+        for (size_t i = 0; i < sizeof(secrets) / sizeof(secrets[0]); i++) {
+                ck_assert_msg(strstr(log, secrets[i]) == NULL, "%s", secrets[i]);
+                for (size_t v = 0; v < sizeof(verbs) / sizeof(verbs[0]); v++)
+                        ck_assert_ptr_null(strstr(json_dumps(client_call(client, verbs[v], NULL), 0), secrets[i]));
+        }
+        ck_assert_ptr_nonnull(strstr(log, "credentials: from environment"));
+}
+
+/* ---- files beside the weights ---- */
+
+static void assert_fetches(const char *source, const char *file, const char *content)
+{
+        void *data;
+        uint64_t size;
+        client_ok(client, streamer_fetch(client, source, file, &data, &size), file);
+        ck_assert_str_eq(data, content);
+        ck_assert_uint_eq(size, strlen(content));
+        free(data);
+}
+
+static void assert_lists(const char *source, const char *list)
+{
+        char *json;
+        client_ok(client, streamer_fetch_list(client, source, &json), "list");
+        ck_assert_str_eq(json, list);
+        free(json);
+}
+
+TEST(files_beside_the_weights)
+{
+        static const char list[] =
+                "{\"files\":[{\"name\":\"a b+c.json\",\"bytes\":1},{\"name\":\"config.json\",\"bytes\":2},"
+                "{\"name\":\"sub/more.txt\",\"bytes\":4}]}";
+        put_model(model_mixed(40, 1 << 18), "beside/model.safetensors");
+        put_text("beside/config.json", "{}");
+        put_text("beside/a b+c.json", "c");
+        put_text("beside/sub/more.txt", "more");
+        put_text("beside/.hidden", "hidden");
+        put_text("beside-2/config.json", "another");
+        assert_lists("s3://models/beside", list);
+        assert_lists("s3://models/beside/model.safetensors", list);
+        assert_fetches("s3://models/beside/", "config.json", "{}");
+        assert_fetches("s3://models/beside", "a b+c.json", "c");
+        assert_fetches("s3://models/beside/model.safetensors", "sub/more.txt", "more");
+}
+
+TEST(files_on_several_pages)
+{
+        char *json;
+        s3_store_do(&store, "many\tmodels\tpaged-files/a file\t25");
+        client_ok(client, streamer_fetch_list(client, "s3://models/paged-files/", &json), "list");
+        json_t *reply = json_loads(json, 0, NULL);
+        ck_assert_uint_eq(json_array_size(json_object_get(reply, "files")), 25);
+        json_decref(reply);
+        free(json);
+}
+
+/* The region in the settings is wrong; the store reports the right one. */
+TEST(files_of_a_bucket_in_another_region)
+{
+        put_text("region/config.json", "{}");
+        assert_lists("s3://models/region/", "{\"files\":[{\"name\":\"config.json\",\"bytes\":2}]}");
+        assert_fetches("s3://models/region/", "config.json", "{}");
+}
+
+TEST(files_missing_in_the_store)
+{
+        void *data;
+        uint64_t size;
+        ck_assert_int_eq(streamer_fetch(client, "s3://models/beside/", "none.json", &data, &size), STREAMER_ENOENT);
+        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "NoSuchKey"));
+        ck_assert_int_eq(streamer_fetch(client, "s3://models/not-mine/", "config.json", &data, &size), STREAMER_EPERM);
+        ck_assert_int_eq(streamer_fetch(client, "s3://none/x/", "config.json", &data, &size), STREAMER_ENOENT);
+        ck_assert_int_eq(streamer_fetch(client, "s3://models/a/", "../b/config.json", &data, &size), STREAMER_EINVAL);
+}
+
+/* ---- the whole model ---- */

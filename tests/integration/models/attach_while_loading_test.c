@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tensors of a model that is loading are handed out complete and hashed, in the order of arrival; with SHA-256 only
+ * after their file has matched the published digest.
+ */
+#include "tests/lib/paused_load.h"
+#include "tests/lib/suite.h"
+#include "tests/lib/wire.h"
+
+#include <openssl/sha.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+/* ---- arrival ---- */
+
+FIXTURE(.each = {paused_load_begin, paused_load_end}, .unavailable = fuse_file_unavailable);
+
+TEST(tensors_are_returned_as_they_arrive)
+{
+        bool seen[PAUSED_N] = {false};
+        streamer_tensor t = STREAMER_TENSOR_INIT;
+
+        streamer_op *op = paused_load_start("m");
+        streamer_lease *lease = client_attach(paused.client, "m");
+        paused_load_take(lease, PAUSED_HALF, seen);
+        for (size_t i = 0; i < PAUSED_N; i++)
+                ck_assert_int_eq(seen[i], i < PAUSED_HALF);
+        ck_assert_int_eq(streamer_tensor_next(lease, 0, &t), STREAMER_ETIMEOUT);
+        ck_assert_int_eq(streamer_tensor_find(lease, "t00", &t), 0);
+        ck_assert_int_eq(streamer_tensor_find(lease, "t15", &t), STREAMER_EBUSY);
+        ck_assert_str_eq(streamer_digest(lease), "");
+        fuse_file_release(&paused.hang);
+        paused_load_take(lease, PAUSED_HALF, seen);
+        ck_assert_int_eq(streamer_tensor_next(lease, 20000, &t), STREAMER_EEND);
+        client_ok(paused.client, streamer_op_wait(op, 20000, NULL), "load");
+        lease_equals(lease, paused.model);
+        streamer_detach(lease);
+        streamer_op_free(op);
+}
+
+/* _i 0: the load continues; 1: it fails; 2: the lease is detached. */
+TEST(a_lease_survives_a_reconnect_while_its_model_loads, .to = 3)
+{
+        bool seen[PAUSED_N] = {false};
+        streamer_tensor t = STREAMER_TENSOR_INIT;
+
+        streamer_op *op = paused_load_start("m");
+        streamer_lease *lease = client_attach(paused.client, "m");
+        paused_load_take(lease, PAUSED_HALF, seen);
+        must(shutdown(client_socket(paused.client), SHUT_RDWR));
+        if (_i == 1)
+                client_ok(paused.client, streamer_call(paused.client, "cancel", "{\"model\":\"m\"}", NULL), "cancel");
+        fuse_file_release(&paused.hang);
+        if (_i == 0) {
+                paused_load_take(lease, PAUSED_HALF, seen);
+                ck_assert_int_eq(streamer_tensor_next(lease, 20000, &t), STREAMER_EEND);
+                lease_equals(lease, paused.model);
+        } else if (_i == 1) {
+                ck_assert_int_eq(streamer_tensor_next(lease, 20000, &t), STREAMER_ECANCELED);
+        }
+        streamer_detach(lease);
+        ck_assert_uint_eq(client_leases(paused.client), 0);
+        streamer_op_free(op);
+}
+
+TEST(a_revoked_model_can_be_read_to_its_end)
+{
+        bool seen[PAUSED_N] = {false};
+        streamer_tensor t = STREAMER_TENSOR_INIT;
+
+        streamer_op *op = paused_load_start("m");
+        streamer_client *other = client_open(&paused.d);
+        streamer_lease *lease = client_attach(other, "m");
+        paused_load_take(lease, 1, seen);
+        fuse_file_release(&paused.hang);
+        client_ok(paused.client, streamer_op_wait(op, 20000, NULL), "load");
+        client_ok(paused.client, streamer_unload(paused.client, "m", STREAMER_UNLOAD_FORCE), "unload");
+        ck_assert_int_eq(streamer_lease_check(lease), STREAMER_EREVOKED);
+        paused_load_take(lease, PAUSED_N - 1, seen);
+        ck_assert_int_eq(streamer_tensor_next(lease, 20000, &t), STREAMER_EEND);
+        ck_assert_str_ne(streamer_digest(lease), "");
+        ck_assert_int_eq(streamer_lease_check(lease), STREAMER_EREVOKED);
+        streamer_detach(lease);
+        streamer_close(other);
+        streamer_op_free(op);
+}
+
+/* More replies than the daemon queues for a client; one write for all requests, since it will stop reading them. */
+static void do_not_read(struct wire *w)
+{
+        static const char metrics[] = "\0\0\0\x12\x82\xa4verb\xa7metrics\xa2id\x64";
+        enum { N = 1000, SIZE = sizeof(metrics) - 1 };
+        char *all = must_alloc(N * SIZE);
+        for (size_t i = 0; i < N; i++)
+                memcpy(all + i * SIZE, metrics, SIZE);
+        ck_assert(wire_send(w, all, N * SIZE));
+        free(all);
+        for (int i = 0; i < 50; i++) /* turns of the daemon's loop, in which it reads on until it has enough */
+                json_decref(client_call(paused.client, "ping", NULL));
+}
+
+static const msgpack_object *next_lease_event(struct wire *w)
+{
+        do
+                ck_assert(wire_read(w));
+        while (!object_str_eq(&w->reply.unpacked.data, "event", "lease"));
+        return &w->reply.unpacked.data;
+}
+
+/* And all earlier frames: the daemon reads no more requests while too much output is queued. */
+static void read_answer(struct wire *w, uint64_t id)
+{
+        uint64_t of = 0;
+        do
+                ck_assert(wire_read(w));
+        while (!object_u64(&w->reply.unpacked.data, "id", &of) || of != id);
+}
+
+/* It receives both events late, and in order. */
+TEST(a_slow_reader_receives_ready_before_revoked)
+{
+        struct wire w;
+        struct request attach = {.verb = VERB_attach, .id = 1, .u.attach = {.model = "m"}};
+        struct request detach = {.verb = VERB_detach, .id = 2};
+        const msgpack_object *event;
+        streamer_op *op = paused_load_start("m");
+        wire_open(&w, &paused.d);
+        wire_hello(&w);
+        ck_assert(wire_request(&w, &attach) && wire_read(&w));
+        ck_assert(object_u64(&w.reply.unpacked.data, "lease", &detach.u.detach.lease));
+        do_not_read(&w);
+        fuse_file_release(&paused.hang);
+        client_ok(paused.client, streamer_op_wait(op, 20000, NULL), "load");
+        client_ok(paused.client, streamer_unload(paused.client, "m", STREAMER_UNLOAD_FORCE), "unload");
+        do
+                event = next_lease_event(&w);
+        while (object_str_eq(event, "state", "loading"));
+        ck_assert(object_str_eq(event, "state", "ready"));
+        ck_assert_ptr_nonnull(object_get(event, "digest"));
+        ck_assert(object_str_eq(next_lease_event(&w), "state", "revoked"));
+        ck_assert(wire_request(&w, &detach));
+        read_answer(&w, detach.id);
+        client_wait_leases(paused.client, 0);
+        wire_close(&w);
+        streamer_op_free(op);
+}
+
+TEST(a_ready_model_is_returned_complete)
+{
+        bool seen[PAUSED_N] = {false};
+        streamer_tensor t = STREAMER_TENSOR_INIT;
+
+        fuse_file_release(&paused.hang);
+        client_load(paused.client, paused.hang.path, "m");
+        streamer_lease *lease = client_attach(paused.client, "m");
+        paused_load_take(lease, PAUSED_N, seen);
+        ck_assert_int_eq(streamer_tensor_next(lease, 0, &t), STREAMER_EEND);
+        streamer_detach(lease);
+}
+
+TEST(progress_counts_bytes_in_place)
+{
+        streamer_progress p = {.struct_size = sizeof(p)};
+        bool seen[PAUSED_N] = {false};
+
+        streamer_op *op = paused_load_start("m");
+        streamer_lease *lease = client_attach(paused.client, "m");
+        paused_load_take(lease, PAUSED_HALF, seen);
+        do
+                ck_assert_int_eq(streamer_op_wait(op, 10, &p), STREAMER_ETIMEOUT);
+        while (p.tensors < PAUSED_HALF);
+        ck_assert_uint_eq(p.bytes, PAUSED_HALF * MIB);
+        ck_assert_uint_eq(p.total, PAUSED_N * MIB);
+        ck_assert_uint_eq(p.tensors, PAUSED_HALF);
+        ck_assert_uint_eq(p.tensors_total, PAUSED_N);
+        ck_assert_str_eq(p.state, "loading");
+        streamer_detach(lease);
+        fuse_file_release(&paused.hang);
+        ck_assert_int_eq(streamer_op_wait(op, 20000, &p), 0);
+        ck_assert_uint_eq(p.bytes, PAUSED_N * MIB);
+        ck_assert_str_eq(p.state, "ready");
+        streamer_op_free(op);
+}
+
+TEST(attach_can_wait_until_the_model_is_ready)
+{
+        streamer_attach_opts opts = {.struct_size = sizeof(opts), .flags = STREAMER_ATTACH_READY, .timeout_ms = 50};
+        streamer_lease *lease = NULL;
+
+        streamer_op *op = paused_load_start("m");
+        ck_assert_int_eq(streamer_attach(paused.client, "m", &opts, &lease), STREAMER_ETIMEOUT);
+        fuse_file_release(&paused.hang);
+        opts.timeout_ms = 20000;
+        client_ok(paused.client, streamer_attach(paused.client, "m", &opts, &lease), "attach");
+        lease_equals(lease, paused.model);
+        streamer_detach(lease);
+        streamer_op_free(op);
+}
+
+/* More of them than a connection may have waiting, which is read on all the same. */
+TEST(a_waiting_attach_is_answered_at_its_timeout)
+{
+        struct wire w;
+        struct request attach = {.verb = VERB_attach, .u.attach = {.model = "m", .ready = true, .timeout_ms = 1}};
+        struct request ping = {.verb = VERB_ping, .id = 1000};
+        streamer_op *op = paused_load_start("m");
+        wire_open(&w, &paused.d);
+        wire_hello(&w);
+        for (attach.id = 1; attach.id <= 200; attach.id++)
+                ck_assert(wire_request(&w, &attach));
+        ck_assert(wire_request(&w, &ping));
+        unsigned late = 0;
+        for (int i = 0; i < 201; i++) {
+                uint64_t id;
+                ck_assert(wire_read(&w) && object_u64(&w.reply.unpacked.data, "id", &id));
+                late += id != ping.id && object_str_eq(&w.reply.unpacked.data, "code", "timeout");
+        }
+        ck_assert_uint_eq(late, 200);
+        wire_close(&w);
+        fuse_file_release(&paused.hang);
+        streamer_op_free(op);
+}
+
+TEST(attach_by_digest_waits_for_it)
+{
+        char digest[33];
+        streamer_attach_opts opts = {.struct_size = sizeof(opts), .digest = digest, .timeout_ms = 50};
+        streamer_lease *lease = NULL;
+
+        model_digest(paused.model, digest);
+        streamer_op *op = paused_load_start("m");
+        ck_assert_int_eq(streamer_attach(paused.client, "m", &opts, &lease), STREAMER_ETIMEOUT);
+        fuse_file_release(&paused.hang);
+        opts.timeout_ms = 20000;
+        client_ok(paused.client, streamer_attach(paused.client, "m", &opts, &lease), "attach");
+        streamer_detach(lease);
+        digest[0] ^= 1;
+        ck_assert_int_eq(streamer_attach(paused.client, "m", &opts, &lease), STREAMER_EDIGEST);
+        streamer_op_free(op);
+}
+
+/* ---- SHA-256 ---- */
+
+/* A blob whose name is its digest, or is not. */
+static streamer_op *load_blob(bool good)
+{
+        unsigned char digest[32];
+        char hex[65];
+        size_t size;
+        streamer_op *op;
+
+        paused_load_begin();
+        char *data = file_read(paused.backing, &size);
+        SHA256((unsigned char *)data, size, digest);
+        digest[0] ^= good ? 0 : 1;
+        for (int i = 0; i < 32; i++)
+                snprintf(hex + i * 2, 3, "%02x", digest[i]);
+        paused_load_end();
+        paused_load_begin_named(hex);
+        streamer_load_opts opts = {
+                .struct_size = sizeof(opts), .source = paused.hang.path, .name = "m", .verify = "sha256"};
+        client_ok(paused.client, streamer_load(paused.client, &opts, &op), "load");
+        fuse_file_wait_held(&paused.hang);
+        free(data);
+        return op;
+}
+
+/* An attach may wait; no tensor may be returned in any case. */
+static streamer_lease *attach_and_get_nothing(void)
+{
+        streamer_attach_opts opts = {.struct_size = sizeof(opts), .timeout_ms = 200};
+        streamer_lease *lease = NULL;
+        streamer_tensor t = STREAMER_TENSOR_INIT;
+
+        if (streamer_attach(paused.client, "m", &opts, &lease))
+                return NULL;
+        ck_assert_int_eq(streamer_tensor_next(lease, 200, &t), STREAMER_ETIMEOUT);
+        ck_assert_int_eq(streamer_tensor_find(lease, "t00", &t), STREAMER_EBUSY);
+        return lease;
+}
+
+FIXTURE(.unavailable = fuse_file_unavailable);
+
+TEST(sha256_withholds_a_files_tensors_until_it_matches)
+{
+        bool seen[PAUSED_N] = {false};
+
+        streamer_op *op = load_blob(true);
+        streamer_lease *lease = attach_and_get_nothing();
+        fuse_file_release(&paused.hang);
+        client_ok(paused.client, streamer_op_wait(op, 20000, NULL), "load");
+        if (!lease)
+                lease = client_attach(paused.client, "m");
+        paused_load_take(lease, PAUSED_N, seen);
+        streamer_detach(lease);
+        paused_load_end();
+}
+
+TEST(sha256_never_exposes_tensors_of_a_mismatched_file)
+{
+        streamer_tensor t = STREAMER_TENSOR_INIT;
+
+        streamer_op *op = load_blob(false);
+        streamer_lease *lease = attach_and_get_nothing();
+        fuse_file_release(&paused.hang);
+        paused_load_fails(op, NULL);
+        if (lease)
+                ck_assert_int_eq(streamer_tensor_next(lease, 20000, &t), STREAMER_EFAILED);
+        streamer_detach(lease);
+        client_wait_used(paused.client, paused.empty);
+        paused_load_end();
+}

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory that the daemon prefaults while nothing loads: its use by loads, its report in status, and its release.
+ */
+#include "tests/lib/streamerctl.h"
+#include "tests/lib/fault_injection.h"
+#include "tests/lib/fixture.h"
+#include "tests/lib/kernel_counters.h"
+#include "tests/lib/suite.h"
+
+#include <dirent.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MIB (UINT64_C(1) << 20)
+#define SPARE (16 * MIB)
+#define BUDGET (40 * MIB)
+/* Of segments: whole huge pages, header and alignment included. */
+#define MODEL (SPARE - MIB)
+
+/* A pool of which it takes a little less than half of the budget: 64 MiB always stay. */
+#define POOL_SHARE (28 * MIB)
+#define POOL_PAGES ((unsigned)((64 * MIB + POOL_SHARE) / (2 * MIB)))
+
+static bool granted; /* whether the machine has huge pages */
+
+/* ---- fixture ---- */
+
+static void begin(void)
+{
+        char *config =
+                suite_file("config.yaml", "devices: [{device: host, budget: 40MiB, pages: 4k, prefaulted: 16MiB}]\n"
+                                          "io: {memory_limit: 16MiB}\n");
+        if (!suite_short()) { /* sanitizers wrap the calls themselves */
+                faults_begin(suite_folder());
+                faults_show();
+        }
+        fixture_begin((const char *const[]){"--config", config, NULL});
+        faults_hide();
+}
+
+static uint64_t of_device(streamer_client *c, const char *key)
+{
+        json_t *status = client_call(c, "status", NULL);
+        uint64_t n = json_number(json_array_get(json_object_get(status, "devices"), 0), key);
+        json_decref(status);
+        return n;
+}
+
+static bool is_ready(void *bytes)
+{
+        return of_device(client, "prefaulted") == *(const uint64_t *)bytes;
+}
+
+static void await_prefaulted(uint64_t bytes)
+{
+        ck_assert_msg(eventually(is_ready, &bytes, 20000), "%ju bytes are ready, not %ju",
+                      (uintmax_t)of_device(client, "prefaulted"), (uintmax_t)bytes);
+}
+
+static void end_test(void)
+{
+        streamer_unload(client, "a", 0);
+        streamer_unload(client, "b", 0);
+        await_prefaulted(SPARE);
+        fixture_disconnect();
+}
+
+static struct model *write_model(const char *name, uint64_t bytes, const char **path)
+{
+        struct model *m = model_mixed((uint64_t)name[0], bytes);
+        *path = fixture_write(m, format_text("%s.safetensors", name));
+        return m;
+}
+
+static struct model *load(const char *name, uint64_t bytes)
+{
+        const char *path;
+        struct model *m = write_model(name, bytes, &path);
+        client_load(client, path, name);
+        return m;
+}
+
+/* ---- loads ---- */
+
+BEFORE_ALL()
+{
+        granted = hugepages_allow(512 * MIB);
+}
+
+FIXTURE(.all = {begin, fixture_end}, .each = {fixture_connect, end_test}, .timeout = 120,
+        .first = machine_settings_lock);
+
+TEST(prefaulted_memory_is_ready_and_counts_as_free)
+{
+        await_prefaulted(SPARE);
+        ck_assert_uint_eq(of_device(client, "budget"), BUDGET);
+        ck_assert_uint_eq(of_device(client, "free"), BUDGET - of_device(client, "used"));
+}
+
+#define MEMFDS 64
+
+struct memfds {
+        ino_t inodes[MEMFDS];
+        size_t n;
+};
+
+static void find_memfds(struct memfds *found, pid_t pid)
+{
+        char *folder = format_text("/proc/%d/fd", (int)pid), target[64];
+        DIR *dir = opendir(folder);
+        struct stat st;
+        found->n = 0;
+        for (struct dirent *e; (e = readdir(dir)) != NULL && found->n < MEMFDS;) {
+                ssize_t len = readlinkat(dirfd(dir), e->d_name, target, sizeof(target));
+                if (len > 7 && strncmp(target, "/memfd:", 7) == 0 && fstatat(dirfd(dir), e->d_name, &st, 0) == 0)
+                        found->inodes[found->n++] = st.st_ino;
+        }
+        closedir(dir);
+        free(folder);
+}
+
+/* Bytes of this process's mappings. */
+static ino_t inode_at(const void *address)
+{
+        FILE *maps = fopen("/proc/self/maps", "re");
+        char line[PATH_SIZE + 128];
+        unsigned long begin, end, inode = 0;
+        while (inode == 0 && fgets(line, sizeof(line), maps) != NULL)
+                if (sscanf(line, "%lx-%lx %*s %*s %*s %lu", &begin, &end, &inode) != 3 || (uintptr_t)address < begin ||
+                    (uintptr_t)address >= end)
+                        inode = 0;
+        fclose(maps);
+        return inode;
+}
+
+static bool is_made_of(const char *name, const struct memfds *memfds)
+{
+        streamer_tensor t = STREAMER_TENSOR_INIT;
+        streamer_lease *lease = client_attach(client, name);
+        client_ok(client, streamer_tensor_find(lease, "head.weight", &t), "find");
+        ino_t inode = inode_at(t.data);
+        streamer_detach(lease);
+        for (size_t i = 0; i < memfds->n; i++)
+                if (memfds->inodes[i] == inode)
+                        return true;
+        return false;
+}
+
+/* For each kind of memory: a second after the load as much is prefaulted again. */
+TEST(a_load_takes_prefaulted_memory_and_it_is_refilled)
+{
+        struct memfds ready;
+        await_prefaulted(SPARE);
+        find_memfds(&ready, test_daemon.pid);
+        ck_assert(is_made_of("witness", &ready));
+        struct model *m = load("a", MODEL);
+        ck_assert(is_made_of("a", &ready));
+        client_equals(client, "a", m);
+        await_prefaulted(SPARE);
+        ck_assert_uint_le(of_device(client, "used") + SPARE, BUDGET);
+        client_equals(client, "a", m);
+        client_ok(client, streamer_unload(client, "a", 0), "unload");
+        m = load("b", MODEL);
+        client_equals(client, "b", m);
+}
+
+TEST(prefaulted_memory_fails_no_load)
+{
+        const char *path;
+        await_prefaulted(SPARE);
+        uint64_t all = BUDGET - of_device(client, "used");
+        struct model *m = write_model("a", all - MIB, &path);
+        struct ctl r;
+        ctl(&r, test_daemon.socket, "load", path, "--dry-run", "--json", NULL);
+        ck_assert_msg(strstr(r.out, "\"admission\":\"fits\"") != NULL, "%s%s", r.out, r.err);
+        ctl_free(&r);
+        client_load(client, path, "a");
+        client_equals(client, "a", m);
+        ck_assert_uint_eq(of_device(client, "used"), BUDGET);
+        await_prefaulted(0);
+}
+
+TEST(models_and_prefaulted_memory_stay_in_the_budget)
+{
+        struct model *a = load("a", 8 * MIB - MIB), *b = load("b", SPARE - MIB);
+        uint64_t used = of_device(client, "used");
+        await_prefaulted(BUDGET - used);
+        client_equals(client, "a", a);
+        client_equals(client, "b", b);
+        client_ok(client, streamer_unload(client, "b", 0), "unload");
+        await_prefaulted(SPARE);
+        client_equals(client, "a", a);
+}
+
+TEST(status_reports_the_prefaulted_memory)
+{
+        struct ctl r;
+        await_prefaulted(SPARE);
+        ctl(&r, test_daemon.socket, "status", NULL);
+        ck_assert_int_eq(r.code, 0);
+        ck_assert_ptr_nonnull(strstr(r.out, "PREFAULTED"));
+        ctl_free(&r);
+        json_t *metrics = client_call(client, "metrics", NULL);
+        ck_assert_ptr_nonnull(
+                strstr(json_text(metrics, "text"), "streamerd_device_prefaulted_bytes{device=\"host\"} 16777216\n"));
+        json_decref(metrics);
+}
+
+/* ---- failures ---- */
+
+static const enum fault_call calls[] = {FAULT_memfd_create, FAULT_ftruncate, FAULT_fallocate};
+
+static bool has_failed(void *call)
+{
+        return fault_failed(*(const enum fault_call *)call) > 0;
+}
+
+/* The call is one of the prefaulting, since no load runs. It is retried. */
+TEST(a_failed_call_reduces_prefaulted_memory_temporarily, EACH(calls))
+{
+        enum fault_call call = calls[_i];
+        if (suite_short())
+                return;
+        await_prefaulted(SPARE);
+        struct model *m = load("a", MODEL);
+        fault_arm(call, call == FAULT_fallocate ? 3 : 0);
+        ck_assert(eventually(has_failed, &call, 20000));
+        fault_disarm();
+        await_prefaulted(SPARE);
+        client_equals(client, "a", m);
+}
+
+/* ---- a separate daemon ---- */
+
+static const struct {
+        const char *settings;
+        bool may; /* takes idle huge pages of a pool */
+} pools[] = {{"", true},
+             {", prefaulted: auto", true},
+             {", pages: hugetlb", true},
+             {", prefaulted: 0", false},
+             {", pages: 4k", false},
+             {", pages: hugetlb, prefaulted: 0", false}};
+
+/* Mounts folders of this test in place of the kernel's for its children: pages reserved on the machine would serve
+ * every running daemon. */
+static bool pool_show(unsigned unused)
+{
+        static const char place[] = "/sys/kernel/mm/hugepages/hugepages-2048kB";
+        char *pool = suite_path("pool-%d", (int)getpid()), *text = format_text("%u\n", unused);
+        must(mkdir(pool, 0755));
+        file_put(pool, "free_hugepages", text);
+        file_put(pool, "resv_hugepages", "0\n");
+        return granted && unshare(CLONE_NEWNS) == 0 && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+               mount(pool, place, NULL, MS_BIND, NULL) == 0;
+}
+
+static bool has_thread(const struct daemon *d)
+{
+        char *threads = format_text("grep -lqx host-prefault /proc/%d/task/*/comm 2>/dev/null", (int)d->pid);
+        int status = system(threads); /* NOLINT: a command of our own */
+        free(threads);
+        return status == 0;
+}
+
+FIXTURE();
+
+/* By default the daemon takes only idle pages of a pool. */
+TEST(the_default_size_of_prefaulted_memory, EACH(pools))
+{
+        struct daemon d;
+        if (!pool_show(POOL_PAGES))
+                SKIP("vm.nr_overcommit_hugepages cannot be set, or a mount failed");
+        char *config = suite_path("auto-%d.yaml", _i),
+             *text = format_text("devices: [{device: host, budget: 64MiB%s}]\n"
+                                 "io: {memory_limit: 16MiB}\n",
+                                 pools[_i].settings);
+        file_write(config, text, strlen(text));
+        daemon_init(&d, suite_path("auto-%d", _i));
+        daemon_start(&d, (const char *const[]){"--config", config, "--root", suite_folder(), NULL});
+        client = client_open(&d);
+        await_prefaulted(pools[_i].may ? POOL_SHARE : 0);
+        ck_assert_int_eq(has_thread(&d), pools[_i].may); /* which has its name by now */
+        streamer_close(client);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+}
+
+TEST(a_load_takes_automatically_prefaulted_memory)
+{
+        struct daemon d;
+        if (!pool_show(POOL_PAGES))
+                SKIP("vm.nr_overcommit_hugepages cannot be set, or a mount failed");
+        daemon_init(&d, suite_path("own"));
+        daemon_start(&d, (const char *const[]){"--device", "host=64MiB", "--root", suite_folder(), NULL});
+        client = client_open(&d);
+        await_prefaulted(POOL_SHARE);
+        struct model *m = model_mixed(7, 12 * MIB);
+        const char *path = suite_path("own.safetensors");
+        model_write(m, path);
+        client_load(client, path, "a");
+        client_equals(client, "a", m);
+        uint64_t used = of_device(client, "used");
+        ck_assert_uint_ge(used, 12 * MIB);
+        await_prefaulted(used); /* for another of that size */
+        client_equals(client, "a", m);
+        streamer_close(client);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+}
+
+static bool has_begun(void *c)
+{
+        return of_device(c, "prefaulted") > 0;
+}
+
+TEST(shutdown_does_not_wait_for_prefaulting)
+{
+        struct daemon d;
+        char *config =
+                suite_file("large.yaml", "devices: [{device: host, budget: 4GiB, pages: 4k, prefaulted: 4GiB}]\n");
+        daemon_init(&d, suite_path("end"));
+        daemon_start(&d, (const char *const[]){"--config", config, "--root", suite_folder(), NULL});
+        streamer_client *c = client_open(&d);
+        ck_assert(eventually(has_begun, c, 20000));
+        streamer_close(c);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+}

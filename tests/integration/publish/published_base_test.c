@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A published model and the model that it was made from: it is never found once the files of the base have changed.
+ */
+#include "tests/integration/published_fixture.h"
+
+#include "tests/lib/kernel_counters.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static struct daemon d;
+static streamer_publish_opts opts;
+static char *base;
+
+static void write_base(const char *path, uint64_t seed)
+{
+        struct model *m = model_mixed(seed, 1 << 16);
+        model_write(m, path);
+        model_free(m);
+}
+
+static void start(void)
+{
+        daemon_start_simple(&d, suite_path("d"), suite_folder(), "64MiB");
+}
+
+static void stop(void)
+{
+        ck_assert_int_eq(daemon_stop(&d), 0);
+}
+
+static void setup(void)
+{
+        client = client_open(&d);
+        base = suite_path("base-%d.safetensors", (int)getpid());
+        write_base(base, 1);
+        opts = options("tiny");
+        opts.base = base;
+}
+
+/* Nothing of a test is left: no lease, no claim, no memory. */
+static void teardown(void)
+{
+        client_wait_leases(client, 0);
+        unload_everything(client);
+        client_wait_used(client, 0);
+        streamer_close(client);
+}
+
+static json_t *shown(const char *name)
+{
+        char *args = format_text("{\"model\":\"%s\"}", name);
+        json_t *reply = client_call(client, "show", args);
+        free(args);
+        return json_incref(json_object_get(json_array_get(json_object_get(reply, "models"), 0), "published"));
+}
+
+FIXTURE(.all = {start, stop}, .each = {setup, teardown});
+
+TEST(the_base_is_recorded)
+{
+        client_load(client, base, "base");
+        streamer_lease *lease = publish_model(client, &opts, 1), *loaded = client_attach(client, "base");
+        json_t *published = shown("tiny");
+        ck_assert_str_eq(json_text(published, "base"), base);
+        ck_assert_str_eq(json_text(published, "base_digest"), streamer_digest(loaded));
+        ck_assert_str_eq(streamer_metadata(lease, "streamerd.base"), base);
+        json_decref(published);
+        streamer_detach(loaded);
+        streamer_detach(lease);
+        streamer_detach(attach_model(client, &opts, 1));
+}
+
+TEST(a_search_reads_nothing_from_the_base)
+{
+        streamer_detach(publish_model(client, &opts, 1));
+        uint64_t before = process_read_bytes(d.pid);
+        streamer_detach(attach_model(client, &opts, 1));
+        ck_assert(process_read_no_model(d.pid, before));
+}
+
+/* Also by its name, and without naming it. */
+TEST(the_base_may_be_named_by_a_resident_model)
+{
+        client_load(client, base, "base");
+        opts.base = "base";
+        streamer_detach(publish_model(client, &opts, 1));
+        json_decref(find(client, &opts, "hit", NULL));
+        opts.base = base;
+        json_decref(find(client, &opts, "hit", NULL));
+        opts.base = NULL;
+        json_decref(find(client, &opts, "hit", NULL));
+}
+
+static void change_content(void)
+{
+        write_base(base, 2);
+}
+
+static void change_time(void)
+{
+        struct timespec times[2] = {{.tv_sec = 1}, {.tv_sec = 1}};
+        must(utimensat(AT_FDCWD, base, times, 0));
+}
+
+static void remove_it(void)
+{
+        must(unlink(base));
+}
+
+static void replace_it(void)
+{
+        char *other = suite_path("other.safetensors");
+        write_base(other, 1);
+        must(rename(other, base));
+}
+
+static void (*const changes[])(void) = {change_content, change_time, remove_it, replace_it};
+#define CHANGES (sizeof(changes) / sizeof(changes[0]))
+
+/* Its leases stay. */
+TEST(a_changed_base_makes_it_stale, .to = CHANGES)
+{
+        streamer_lease *lease = publish_model(client, &opts, 1);
+        changes[_i]();
+        opts.base = NULL;
+        json_decref(find(client, &opts, "stale", NULL));
+        ck_assert_int_eq(streamer_attach(client, "tiny", NULL, &(streamer_lease *){NULL}), STREAMER_ENOENT);
+        json_decref(find(client, &opts, "absent", NULL));
+        check_model(client, lease, 1);
+        streamer_detach(lease);
+        client_wait_used(client, 0);
+}
+
+TEST(a_stale_model_can_be_published_anew)
+{
+        streamer_lease *old = publish_model(client, &opts, 1), *lease;
+        write_base(base, 2);
+        lease = commit_model(client, claim_of(client, &opts, "stale"), 2);
+        check_model(client, old, 1);
+        check_model(client, lease, 2);
+        streamer_detach(old);
+        streamer_detach(lease);
+        streamer_detach(attach_model(client, &opts, 2));
+}
+
+TEST(a_base_that_changes_meanwhile_refuses_the_commit, .to = CHANGES)
+{
+        streamer_lease *lease;
+        streamer_publication *p = claim_of(client, &opts, "absent");
+        fill_storages(client, p, 1);
+        describe_tensors(client, p);
+        changes[_i]();
+        fails(client, STREAMER_EFAILED, "its base", streamer_publish_commit(p, &lease));
+        ck_assert_str_eq(client_state(client, "tiny"), "");
+        streamer_publish_abort(p);
+        client_wait_used(client, 0);
+}
+
+/* Same headers, other weights; and another key is another field. */
+TEST(another_base_does_not_match)
+{
+        static const char *other_key[] = {"torch=2.7.0"};
+        char *other = suite_path("other-%d.safetensors", (int)getpid());
+        write_base(other, 2);
+        streamer_detach(publish_model(client, &opts, 1));
+        opts.base = other;
+        opts.key = other_key;
+        opts.n_key = 1;
+        json_t *differs = find(client, &opts, "mismatch", NULL);
+        ck_assert_uint_eq(json_array_size(differs), 3);
+        ck_assert_str_eq(json_text(json_array_get(differs, 0), "field"), "base");
+        ck_assert_str_eq(json_text(json_array_get(differs, 0), "have"), base);
+        ck_assert_str_eq(json_text(json_array_get(differs, 0), "want"), other);
+        json_decref(differs);
+        opts = options("tiny");
+        opts.base = other;
+        json_decref(find(client, &opts, "mismatch", NULL));
+}
+
+/* The daemon has loaded both, and knows their digests. */
+TEST(a_copy_of_the_base_matches_by_its_digest)
+{
+        char *copy = suite_path("copy-%d.safetensors", (int)getpid());
+        write_base(copy, 1);
+        client_load(client, base, "base");
+        streamer_detach(publish_model(client, &opts, 1));
+        opts.base = copy;
+        json_decref(find(client, &opts, "mismatch", NULL));
+        client_load(client, copy, "copy");
+        json_decref(find(client, &opts, "hit", NULL));
+}
+
+TEST(a_model_without_a_base_does_not_match_one)
+{
+        opts.base = NULL;
+        streamer_detach(publish_model(client, &opts, 1));
+        json_decref(find(client, &opts, "hit", NULL));
+        opts.base = base;
+        json_decref(find(client, &opts, "mismatch", NULL));
+}
+
+static bool is_unloaded(void *name)
+{
+        return client_state(client, name)[0] == '\0';
+}
+
+/* Nobody has to search for it. */
+TEST(a_new_generation_of_the_base_makes_it_stale)
+{
+        client_load(client, base, "base");
+        streamer_lease *lease = publish_model(client, &opts, 1), *old = client_attach(client, "base");
+        write_base(base, 2);
+        client_load(client, base, "base");
+        streamer_detach(old);
+        ck_assert(eventually(is_unloaded, (void *)(uintptr_t) "tiny", 10000) ||
+                  strcmp(client_state(client, "tiny"), "draining") == 0);
+        check_model(client, lease, 1);
+        streamer_detach(lease);
+}
+
+/* What is resident was made from files that have changed since. */
+TEST(a_resident_base_whose_files_have_changed_is_refused)
+{
+        streamer_found found = STREAMER_FOUND_INIT;
+        client_load(client, base, "base");
+        write_base(base, 2);
+        opts.base = "base";
+        fails(client, STREAMER_EFAILED, "have changed", streamer_publish_find(client, &opts, &found, NULL));
+}
+
+struct wrong_base {
+        const char *base;
+        int code;
+        const char *text;
+};
+static const struct wrong_base wrong_bases[] = {
+        {"no such model", STREAMER_ENOENT, "no such model"},
+        {"/no/such/file.safetensors", STREAMER_EFAILED, ""},
+        {"https://example.com:0/x.safetensors", STREAMER_EINVAL, ""},
+        {"tiny", STREAMER_ENOENT, "published itself"},
+};
+
+TEST(a_base_that_cannot_be_opened_is_refused, EACH(wrong_bases))
+{
+        const struct wrong_base *row = &wrong_bases[_i];
+        streamer_found found = STREAMER_FOUND_INIT;
+        opts.base = NULL;
+        streamer_detach(publish_model(client, &opts, 1));
+        opts.base = row->base;
+        int r = streamer_publish_find(client, &opts, &found, NULL);
+        ck_assert_msg(r < 0, "%s: %d", row->base, r);
+        if (row->text[0] != '\0')
+                ck_assert_ptr_nonnull(strstr(streamer_last_error(client), row->text));
+        json_decref(find(client,
+                         &(streamer_publish_opts){.struct_size = sizeof(opts), .name = "tiny", .key = key, .n_key = 2},
+                         "hit", NULL));
+}

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Who may publish, and who may attach to what was published. Two daemons: one of the default settings, and one that
+ * lets every user attach.
+ */
+#include "tests/integration/published_fixture.h"
+
+#include "tests/lib/run_as.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { TRAINER = 60102, OTHER = 60103, VIEWER = 60104 };
+
+static struct daemon d;
+static streamer_publish_opts opts;
+static const char *expected;
+
+static void start_with(const char *across)
+{
+        if (getuid() != 0)
+                return;
+        char *text =
+                format_text("devices:\n  - host=64MiB\nroots: [%s]\npublish:\n  across_uids: %s\naccess:\n  roles:\n"
+                            "    - {role: load, users: %d, models: 2, bytes: 8MiB}\n"
+                            "    - {role: load, users: %d}\n"
+                            "    - {role: attach, users: %d}\n",
+                            suite_folder(), across, TRAINER, OTHER, VIEWER);
+        must(chmod(suite_folder(), 0755));
+        daemon_init(&d, suite_path("d"));
+        daemon_start(&d, (const char *const[]){"--config", suite_file("published.yaml", text), NULL});
+        free(text);
+}
+
+static void start(void)
+{
+        start_with("false");
+}
+
+static void start_across(void)
+{
+        start_with("true");
+}
+
+static void stop(void)
+{
+        if (getuid() == 0)
+                ck_assert_int_eq(daemon_stop(&d), 0);
+}
+
+static void setup(void)
+{
+        opts = options("tiny");
+}
+
+/* ---- what a user does ---- */
+
+static int outcome(const streamer_client *c, int r)
+{
+        const char *text = streamer_last_error(c);
+        if (r != 0 && expected != NULL && strstr(text, expected) == NULL)
+                die("\"%s\" does not contain \"%s\"", text, expected);
+        return r;
+}
+
+static int publish_it(void)
+{
+        streamer_client *c = client_open(&d);
+        streamer_found found = STREAMER_FOUND_INIT;
+        streamer_publication *claim = NULL;
+        const uint64_t bytes[] = {WEIGHT, 0, BUFFER};
+        int r = streamer_publish_find(c, &opts, &found, &claim);
+        if (r != 0)
+                return outcome(c, r);
+        if (claim == NULL)
+                return STREAMER_EBUSY;
+        r = streamer_publish_begin(claim, bytes, 3);
+        streamer_publish_abort(claim);
+        if (r != 0)
+                return outcome(c, r);
+        streamer_detach(commit_model(c, claim_of(c, &opts, "absent"), 1));
+        return 0;
+}
+
+static int attach_it(void)
+{
+        streamer_client *c = client_open(&d);
+        streamer_lease *lease;
+        int r = streamer_attach(c, "tiny", NULL, &lease);
+        if (r == 0) {
+                check_model(c, lease, 1);
+                streamer_detach(lease);
+        }
+        return outcome(c, r);
+}
+
+static int find_it(void)
+{
+        json_decref(find(client_open(&d), &opts, "hit", NULL));
+        return 0;
+}
+
+static int unload_it(void)
+{
+        streamer_client *c = client_open(&d);
+        return outcome(c, streamer_unload(c, "tiny", 0));
+}
+
+static int as(uid_t uid, int (*what)(void), const char *text)
+{
+        expected = text;
+        return run_as(uid, 0, what);
+}
+
+static void forget(void)
+{
+        streamer_client *c = client_open(&d);
+        client_wait_leases(c, 0);
+        unload_everything(c);
+        client_wait_used(c, 0);
+        streamer_close(c);
+}
+
+/* ---- tests ---- */
+
+FIXTURE(.all = {start, stop}, .each = {setup, NULL});
+
+TEST(only_the_publisher_and_root_attach)
+{
+        ROOT_ONLY();
+        ck_assert_int_eq(as(TRAINER, publish_it, NULL), 0);
+        ck_assert_int_eq(as(TRAINER, attach_it, NULL), 0);
+        ck_assert_int_eq(attach_it(), 0);
+        ck_assert_int_eq(as(OTHER, attach_it, "uid 60102 published it"), STREAMER_EPERM);
+        ck_assert_int_eq(as(VIEWER, attach_it, "publish.across_uids"), STREAMER_EPERM);
+        ck_assert_int_eq(as(VIEWER, find_it, NULL), 0);
+        forget();
+}
+
+FIXTURE(.all = {start_across, stop}, .each = {setup, NULL});
+
+TEST(every_user_attaches_where_configured)
+{
+        ROOT_ONLY();
+        ck_assert_int_eq(as(TRAINER, publish_it, NULL), 0);
+        ck_assert_int_eq(as(OTHER, attach_it, NULL), 0);
+        ck_assert_int_eq(as(VIEWER, attach_it, NULL), 0);
+        forget();
+}
+
+FIXTURE(.all = {start, stop}, .each = {setup, NULL});
+
+TEST(publishing_requires_the_role_load)
+{
+        ROOT_ONLY();
+        ck_assert_int_eq(as(VIEWER, publish_it, "requires role 'load'"), STREAMER_EPERM);
+}
+
+TEST(the_name_of_another_user_is_refused)
+{
+        static const char *other_key[] = {"torch=1"};
+        ROOT_ONLY();
+        ck_assert_int_eq(as(TRAINER, publish_it, NULL), 0);
+        opts.key = other_key;
+        opts.n_key = 1;
+        ck_assert_int_eq(as(OTHER, publish_it, "the name belongs to uid 60102"), STREAMER_EPERM);
+        ck_assert_int_eq(as(OTHER, unload_it, "uid 60102"), STREAMER_EPERM);
+        ck_assert_int_eq(as(TRAINER, unload_it, NULL), 0);
+}
+
+TEST(a_users_models_are_limited)
+{
+        ROOT_ONLY();
+        opts.name = "one";
+        ck_assert_int_eq(as(TRAINER, publish_it, NULL), 0);
+        opts.name = "two";
+        ck_assert_int_eq(as(TRAINER, publish_it, NULL), 0);
+        opts.name = "three";
+        ck_assert_int_eq(as(TRAINER, publish_it, "models"), STREAMER_ELIMIT);
+        ck_assert_int_eq(as(OTHER, publish_it, NULL), 0);
+        forget();
+}
+
+static int publish_too_much(void)
+{
+        streamer_client *c = client_open(&d);
+        const uint64_t bytes = UINT64_C(9) << 20;
+        streamer_publication *claim = claim_of(c, &opts, "absent");
+        int r = outcome(c, streamer_publish_begin(claim, &bytes, 1));
+        streamer_publish_abort(claim);
+        return r;
+}
+
+TEST(a_users_bytes_are_limited)
+{
+        ROOT_ONLY();
+        ck_assert_int_eq(as(TRAINER, publish_too_much, "bytes"), STREAMER_ELIMIT);
+        ck_assert_int_eq(as(TRAINER, publish_it, NULL), 0);
+        forget();
+}

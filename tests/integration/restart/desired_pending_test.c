@@ -1,0 +1,538 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Models of `preload` and pinned models before their first load begins. The first of the list hangs on a server that
+ * does not answer, so that the second does not begin until the test permits it.
+ */
+#include "tests/lib/streamerctl.h"
+#include "tests/lib/run_as.h"
+#include "tests/lib/fixture.h"
+#include "tests/lib/suite.h"
+#include "tests/lib/wire.h"
+
+#include "daemon/resident/persist/state_file.h"
+
+#include <arpa/inet.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define WAIT_MS 20000
+#define NOBODY 60203
+
+static struct daemon d;
+static char root[PATH_SIZE], state_folder[PATH_SIZE], *config, *silent;
+static struct model *model;
+
+/* Returns the URL of a socket that accepts connections and sends nothing. */
+static char *silent_server(void)
+{
+        struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+        socklen_t len = sizeof(address);
+        int fd = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        must(bind(fd, (struct sockaddr *)&address, len));
+        must(listen(fd, 16));
+        must(getsockname(fd, (struct sockaddr *)&address, &len));
+        return format_text("http://127.0.0.1:%u/first.safetensors", ntohs(address.sin_port));
+}
+
+static void configure(const char *preload)
+{
+        char *text = format_text("roots: [%s]\ndevices:\n  - host=64MiB\nstate: %s\n"
+                                 "access: {roles: [{users: [%d], role: load}]}\n"
+                                 "limits: {preload_retry: 20ms, preload_loads: 1, loads: 1000}\npreload: [%s]\n",
+                                 root, state_folder, NOBODY, preload);
+        file_write(config, text, strlen(text));
+        free(text);
+}
+
+static void start(void)
+{
+        daemon_start(&d, (const char *const[]){"--config", config, NULL});
+        client = client_open(&d);
+}
+
+/* "second" is queued behind "first", which hangs. */
+static void begin(void)
+{
+        snprintf(root, sizeof(root), "%s", suite_path("root-%d", (int)getpid()));
+        snprintf(state_folder, sizeof(state_folder), "%s", suite_path("state-%d", (int)getpid()));
+        mkdir(root, 0755);
+        mkdir(state_folder, 0700);
+        must(chmod(suite_folder(), 0755));
+        config = suite_path("config-%d.yaml", (int)getpid());
+        model = model_mixed(5, 1 << 18);
+        model_write(model, format_text("%s/second.safetensors", root));
+        silent = silent_server();
+        configure(format_text("{source: \"%s\", priority: 900}, {source: %s/second.safetensors, pin: true}", silent,
+                              root));
+        daemon_init(&d, suite_path("d-%d", (int)getpid()));
+        start();
+}
+
+static void end(void)
+{
+        streamer_close(client);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+}
+
+static int ctl_fails_with(const char *says, const char *const *args)
+{
+        struct ctl result;
+        ctl_v(&result, d.socket, args);
+        if (says != NULL && strstr(result.out, says) == NULL && strstr(result.err, says) == NULL)
+                die("%s %s: \"%s%s\" does not say \"%s\"", args[0], args[1] != NULL ? args[1] : "", result.out,
+                    result.err, says);
+        int code = result.code;
+        ctl_free(&result);
+        return code;
+}
+
+#define CTL(says, ...) ctl_fails_with(says, (const char *const[]){__VA_ARGS__, NULL})
+
+static json_t *entry(const char *name)
+{
+        json_t *m, *found = NULL, *reply = client_call(client, "list", NULL);
+        size_t i;
+        json_array_foreach(json_object_get(reply, "models"), i, m)
+        {
+                if (strcmp(json_string_value(json_object_get(m, "name")), name) == 0)
+                        found = json_incref(m);
+        }
+        json_decref(reply);
+        return found;
+}
+
+static bool is_ready(void *name)
+{
+        return strcmp(client_state(client, name), "ready") == 0;
+}
+
+/* The first is given up: the second's turn. */
+static void release_first(void)
+{
+        ck_assert_int_eq(CTL(NULL, "cancel", "first"), 0);
+        ck_assert(eventually(is_ready, "second", WAIT_MS));
+}
+
+/* ---- preload ---- */
+
+FIXTURE(.each = {begin, end});
+
+TEST(a_preload_not_yet_begun_is_listed_as_queued)
+{
+        json_t *m = entry("second");
+        ck_assert_ptr_nonnull(m);
+        ck_assert_str_eq(json_string_value(json_object_get(m, "state")), "queued");
+        ck_assert_int_eq(json_integer_value(json_object_get(m, "generation")), 0);
+        ck_assert(json_is_true(json_object_get(m, "pinned")));
+        ck_assert_uint_eq(json_array_size(json_object_get(m, "devices")), 0);
+        json_decref(m);
+        ck_assert_int_eq(CTL("second.safetensors", "show", "second"), 0);
+        ck_assert_int_eq(CTL("queued", "list"), 0);
+        release_first();
+        m = entry("second");
+        ck_assert_int_gt(json_integer_value(json_object_get(m, "generation")), 0);
+        json_decref(m);
+}
+
+/* A page ends between two models, resident or not. */
+TEST(a_list_in_pages_has_each_name_once)
+{
+        const char *const names[] = {"first", "second"};
+        char *after = format_text("{\"limit\":1}");
+        for (size_t i = 0; i < 2; i++) {
+                json_t *reply = client_call(client, "list", after);
+                json_t *models = json_object_get(reply, "models");
+                ck_assert_uint_eq(json_array_size(models), 1);
+                ck_assert_str_eq(json_string_value(json_object_get(json_array_get(models, 0), "name")), names[i]);
+                ck_assert_int_eq(json_object_get(reply, "next") != NULL, i == 0);
+                json_decref(reply);
+                after = format_text("{\"limit\":1,\"after\":\"%s\"}", names[i]);
+        }
+}
+
+/* The maximum number of models, none begun: a reply with quadratic work would exceed the test's time. */
+TEST(a_preload_list_of_maximum_length_has_each_name_once)
+{
+        enum { MOST = 1024 };
+        char *entries;
+        size_t size;
+        FILE *f = open_memstream(&entries, &size);
+        fprintf(f, "{source: \"%s\", priority: 900}", silent);
+        for (unsigned i = 1; i < MOST; i++) /* neither in their order nor against it */
+                fprintf(f, ",\n  {source: %s/none, name: n%04u}", root, i * 577 % MOST);
+        fclose(f);
+        configure(entries);
+        free(entries);
+        ck_assert_int_eq(CTL(NULL, "reload"), 0);
+        json_t *reply = client_call(client, "list", NULL), *models = json_object_get(reply, "models");
+        ck_assert_uint_eq(json_array_size(models), MOST);
+        ck_assert_str_eq(json_text(json_array_get(models, 0), "name"), "first");
+        for (size_t i = 1; i < MOST; i++) {
+                ck_assert_str_eq(json_text(json_array_get(models, i), "name"), format_text("n%04zu", i));
+                ck_assert_str_eq(json_text(json_array_get(models, i), "state"), "queued");
+        }
+        json_decref(reply);
+        reply = client_call(client, "list", "{\"limit\":50,\"after\":\"n0500\"}");
+        models = json_object_get(reply, "models");
+        ck_assert_uint_eq(json_array_size(models), 50);
+        ck_assert_str_eq(json_text(json_array_get(models, 0), "name"), "n0501");
+        ck_assert_str_eq(json_text(reply, "next"), "n0550");
+        json_decref(reply);
+}
+
+/* ---- status ---- */
+
+static bool status_has(void *text)
+{
+        char *reply;
+        client_ok(client, streamer_call(client, "status", NULL, &reply), "status");
+        bool says = strstr(reply, text) != NULL;
+        free(reply);
+        return says;
+}
+
+static bool status_has_not(void *text)
+{
+        return !status_has(text);
+}
+
+/* A timer begins it. */
+static void await_first(void)
+{
+        ck_assert(eventually(status_has, "\"state\":\"resolving\"", WAIT_MS));
+}
+
+enum { LOADS = 700, NAME = 1000 };
+
+static char *name_of(size_t i)
+{
+        char *name = format_text("%0*zu", NAME, i);
+        ck_assert_uint_eq(strlen(name), NAME);
+        return name;
+}
+
+/* One that hangs, and all resident ones. */
+static void begin_loads(void)
+{
+        for (size_t i = 0; i < LOADS; i++) {
+                char *name = name_of(i), *args = format_text("{\"source\":\"%s\",\"name\":\"%s\"}", silent, name);
+                json_decref(client_call(client, "load", args));
+                free(args);
+                free(name);
+        }
+}
+
+/* More than a frame holds: all of them, and each once. */
+TEST(a_status_longer_than_a_frame_is_complete)
+{
+        await_first();
+        begin_loads();
+        json_t *reply = client_call(client, "status", NULL), *loads = json_object_get(reply, "loads");
+        ck_assert_uint_eq(json_array_size(loads), 1 + LOADS);
+        ck_assert_str_eq(json_text(json_array_get(loads, 0), "name"), "first");
+        for (size_t i = 0; i < LOADS; i++) {
+                char *name = name_of(i);
+                ck_assert_str_eq(json_text(json_array_get(loads, 1 + i), "name"), name);
+                free(name);
+        }
+        ck_assert_uint_eq(json_array_size(json_object_get(reply, "preload")), 2);
+        ck_assert_uint_eq(json_array_size(json_object_get(reply, "devices")), 1);
+        ck_assert_ptr_null(json_object_get(reply, "next"));
+        json_decref(reply);
+        char *last = name_of(LOADS - 1);
+        ck_assert_int_eq(CTL(last, "status"), 0);
+        free(last);
+}
+
+static json_t *status_page(const char *args, size_t n_loads, size_t n_preload, bool first)
+{
+        json_t *page = client_call(client, "status", args);
+        ck_assert_uint_eq(json_array_size(json_object_get(page, "loads")), n_loads);
+        ck_assert_uint_eq(json_array_size(json_object_get(page, "preload")), n_preload);
+        ck_assert_uint_eq(json_array_size(json_object_get(page, "restoring")), 0);
+        ck_assert_int_eq(json_object_get(page, "version") != NULL, first);
+        return page;
+}
+
+/* A model that ends or moves between two pages does not shift the others. */
+TEST(a_long_status_is_read_page_by_page)
+{
+        char *args = format_text("{\"source\":\"%s\",\"name\":\"third\"}", silent);
+        await_first();
+        json_decref(client_call(client, "load", args));
+        json_t *page = status_page("{\"limit\":1}", 1, 0, true);
+        ck_assert_int_eq(CTL(NULL, "cancel", "first"), 0);
+        args = format_text("{\"limit\":1,\"after\":\"%s\"}", json_text(page, "next"));
+        json_decref(page);
+        page = status_page(args, 1, 0, false);
+        ck_assert_str_eq(json_text(json_array_get(json_object_get(page, "loads"), 0), "name"), "third");
+        ck_assert_ptr_nonnull(json_object_get(page, "next"));
+        json_decref(page);
+        ck_assert_int_eq(client_call_code(client, "status", "{\"after\":\"loads:1\"}"), STREAMER_EINVAL);
+        ck_assert_int_eq(client_call_code(client, "status", "{\"after\":\"none:0:1\"}"), STREAMER_EINVAL);
+        ck_assert_int_eq(client_call_code(client, "status", "{\"after\":\"loads:0:1x\"}"), STREAMER_EINVAL);
+        page = status_page("{\"after\":\"restoring:0:0\"}", 0, 0, false);
+        ck_assert_ptr_null(json_object_get(page, "next"));
+        json_decref(page);
+}
+
+TEST(preloads_are_listed_page_by_page)
+{
+        await_first();
+        configure(
+                format_text("{source: \"%s\", priority: 900}, {source: %s/a, priority: 7}, {source: %s/b, priority: 7},"
+                            "{source: %s/c, priority: 6}",
+                            silent, root, root, root));
+        ck_assert_int_eq(CTL(NULL, "reload"), 0);
+        char *args = format_text("{\"limit\":2}");
+        static const char *const ends[][2] = {{"first.safetensors", NULL}, {"/a", "/b"}, {"/c", NULL}};
+        for (size_t i = 0; i < 3; i++) {
+                bool last = i == 2;
+                json_t *page = status_page(args, i == 0, i == 1 ? 2 : 1, i == 0);
+                const json_t *rows = json_object_get(page, "preload");
+                for (size_t k = 0; k < json_array_size(rows); k++)
+                        ck_assert_ptr_nonnull(strstr(json_text(json_array_get(rows, k), "source"), ends[i][k]));
+                ck_assert_int_eq(json_object_get(page, "next") == NULL, last);
+                if (!last)
+                        args = format_text("{\"limit\":2,\"after\":\"%s\"}", json_text(page, "next"));
+                json_decref(page);
+                if (i == 1) /* notified already */
+                        ck_assert_int_eq(CTL(NULL, "set-priority", "a", "8"), 0);
+        }
+}
+
+TEST(the_wait_verb_waits_for_a_queued_preload)
+{
+        struct ctl_running waits;
+        struct ctl result;
+        ck_assert_int_eq(CTL("still loading", "wait", "second", "--timeout", "0.2"), 5);
+        ctl_start(&waits, d.socket, (const char *const[]){"wait", "second", NULL});
+        release_first();
+        ctl_finish(&waits, &result);
+        ck_assert_int_eq(result.code, 0);
+        ctl_free(&result);
+        ck_assert_int_eq(CTL("no such model", "wait", "third"), 3);
+}
+
+/* More of them than are looked at in one turn of the loop. */
+TEST(all_waiting_attaches_are_answered)
+{
+        enum { CLIENTS = 60, WAITS = 60 };
+        struct wire *many = must_alloc(CLIENTS * sizeof(*many));
+        for (size_t i = 0; i < CLIENTS; i++) {
+                wire_open(&many[i], &d);
+                wire_hello(&many[i]);
+                for (uint64_t k = 0; k < WAITS; k++)
+                        ck_assert(wire_verb(&many[i], "wait", 2 + k, "model", "second"));
+        }
+        release_first();
+        for (size_t i = 0; i < CLIENTS; i++) {
+                bool seen[WAITS] = {false};
+                for (size_t k = 0; k < WAITS; k++) {
+                        bool ok = false;
+                        uint64_t id = 0;
+                        ck_assert(wire_read(&many[i]));
+                        ck_assert(object_bool(&many[i].reply.unpacked.data, "ok", &ok) && ok);
+                        ck_assert(object_u64(&many[i].reply.unpacked.data, "id", &id) && id >= 2 && id < 2 + WAITS);
+                        ck_assert(!seen[id - 2]);
+                        seen[id - 2] = true;
+                }
+                wire_close(&many[i]);
+        }
+        free(many);
+}
+
+static uint64_t lease_id(const json_t *leases, size_t i)
+{
+        return (uint64_t)json_integer_value(json_object_get(json_array_get(leases, i), "id"));
+}
+
+TEST(leases_are_listed_page_by_page)
+{
+        enum { LEASES = 230 }; /* more than a page */
+        release_first();
+        for (size_t i = 0; i < LEASES; i++)
+                client_attach(client, "second");
+        json_t *reply = client_call(client, "ps", NULL), *leases = json_object_get(reply, "leases");
+        ck_assert_uint_eq(json_array_size(leases), LEASES);
+        for (size_t i = 1; i < LEASES; i++)
+                ck_assert_uint_lt(lease_id(leases, i - 1), lease_id(leases, i));
+        char *args = format_text("{\"limit\":7,\"after\":%" PRIu64 "}", lease_id(leases, LEASES - 15));
+        for (size_t pages = 0; pages < 2; pages++) {
+                json_t *page = client_call(client, "ps", args), *rows = json_object_get(page, "leases");
+                ck_assert_uint_eq(json_array_size(rows), 7);
+                ck_assert_uint_eq(lease_id(rows, 0), lease_id(leases, LEASES - 14 + 7 * pages));
+                ck_assert_int_eq(json_object_get(page, "next") != NULL, pages == 0);
+                args = format_text("{\"limit\":7,\"after\":%" PRIu64 "}", lease_id(rows, 6));
+                json_decref(page);
+        }
+        json_decref(reply);
+}
+
+TEST(attach_waits_for_it_too)
+{
+        struct ctl_running reads;
+        struct ctl result;
+        ctl_start(&reads, d.socket, (const char *const[]){"cat", "second", model->tensors[0].name, NULL});
+        release_first();
+        ctl_finish(&reads, &result);
+        ck_assert_int_eq(result.code, 0);
+        ck_assert_uint_eq(result.out_size, model->tensors[0].bytes);
+        ctl_free(&result);
+}
+
+/* By unload or cancel; clients that wait for it are notified. */
+TEST(a_queued_preload_can_be_cancelled, .to = 2)
+{
+        struct ctl_running waits;
+        struct ctl result;
+        ctl_start(&waits, d.socket, (const char *const[]){"wait", "second", NULL});
+        ck_assert_int_eq(CTL(NULL, _i == 0 ? "unload" : "cancel", "second"), 0);
+        ctl_finish(&waits, &result);
+        ck_assert_int_eq(result.code, 1);
+        ck_assert_ptr_nonnull(strstr(result.err, "cancelled"));
+        ctl_free(&result);
+        ck_assert_int_eq(CTL(NULL, "cancel", "first"), 0);
+        ck_assert(status_has("cancelled"));
+        ck_assert_str_eq(client_state(client, "second"), "failed");
+        /* A reload lists the model again. */
+        ck_assert_int_eq(CTL(NULL, "reload"), 0);
+        ck_assert_int_eq(CTL(NULL, "cancel", "first"), 0);
+        ck_assert(eventually(is_ready, "second", WAIT_MS));
+}
+
+TEST(waiters_are_notified_when_a_preload_is_removed)
+{
+        struct ctl_running waits;
+        struct ctl result;
+        ctl_start(&waits, d.socket, (const char *const[]){"wait", "second", NULL});
+        configure(format_text("{source: \"%s\", priority: 900}", silent));
+        ck_assert_int_eq(CTL(NULL, "reload"), 0);
+        ctl_finish(&waits, &result);
+        ck_assert_int_eq(result.code, 3);
+        ctl_free(&result);
+}
+
+TEST(pin_and_priority_apply_to_a_pending_load)
+{
+        ck_assert_int_eq(CTL(NULL, "unpin", "second"), 0);
+        ck_assert_int_eq(CTL(NULL, "set-priority", "second", "700"), 0);
+        release_first();
+        json_t *m = entry("second");
+        ck_assert(json_is_false(json_object_get(m, "pinned")));
+        ck_assert_int_eq(json_integer_value(json_object_get(m, "priority")), 700);
+        json_decref(m);
+}
+
+static int change_it(void)
+{
+        if (CTL("is to be loaded for uid 0", "unload", "second") != 8 || CTL("uid 0", "unpin", "second") != 8)
+                return -1;
+        return CTL("is to be loaded under this name for uid 0", "load", config, "--name", "second") == 8 ? 0 : -1;
+}
+
+TEST(a_queued_preload_belongs_to_its_owner)
+{
+        ROOT_ONLY();
+        must(chmod(d.socket, 0666));
+        ck_assert_int_eq(run_as(NOBODY, NOBODY, change_it), 0);
+}
+
+/* ---- pinned models ---- */
+
+static bool state_has(const char *name)
+{
+        struct state_file now;
+        struct error error = {0};
+        bool has = state_file_load(&now, state_folder, &error) == 0 && state_file_find(&now, name) != NULL;
+        state_file_deinit(&now);
+        return has;
+}
+
+static bool state_has_not(void *name)
+{
+        return !state_has(name);
+}
+
+static bool is_retried(void *tries)
+{
+        json_t *m = entry("lost");
+        bool is = m != NULL && strcmp(json_string_value(json_object_get(m, "state")), "failed") == 0 &&
+                  json_integer_value(json_object_get(m, "tries")) >= *(int *)tries &&
+                  json_integer_value(json_object_get(m, "retry_in_ns")) > 0;
+        json_decref(m);
+        return is;
+}
+
+/* "lost" is loaded and pinned; then its file is removed and the daemon restarted. */
+static void begin_lost(void)
+{
+        begin();
+        ck_assert_int_eq(CTL(NULL, "cancel", "first"), 0);
+        char *path = format_text("%s/lost.safetensors", root);
+        model_write(model, path);
+        client_load(client, path, "lost");
+        ck_assert_int_eq(CTL(NULL, "pin", "lost"), 0);
+        configure("");
+        end();
+        must(unlink(path));
+        start();
+}
+
+/* Not while an attempt is in progress. */
+static bool shows_next_attempt(void *name)
+{
+        struct ctl result;
+        ctl_v(&result, d.socket, (const char *const[]){"show", name, NULL});
+        bool is = result.code == 0 && strstr(result.out, ", next in") != NULL;
+        ctl_free(&result);
+        return is;
+}
+
+FIXTURE(.each = {begin_lost, end});
+
+TEST(a_pinned_model_that_fails_is_visible_and_survives_restarts)
+{
+        int once = 1, twice = 2;
+        ck_assert(eventually(is_retried, &twice, WAIT_MS));
+        ck_assert(status_has("{\"name\":\"lost\""));
+        ck_assert(eventually(shows_next_attempt, "lost", WAIT_MS));
+        ck_assert_int_eq(CTL("lost.safetensors", "wait", "lost"), 1);
+        end();
+        start();
+        ck_assert(eventually(is_retried, &once, WAIT_MS));
+        model_write(model, format_text("%s/lost.safetensors", root));
+        ck_assert(eventually(is_ready, "lost", WAIT_MS));
+        client_equals(client, "lost", model);
+        json_t *m = entry("lost");
+        ck_assert_ptr_null(json_object_get(m, "tries"));
+        json_decref(m);
+}
+
+/* An unload is refused while an attempt is in progress. */
+static bool has_ended_by(void *verb)
+{
+        int code = CTL(NULL, verb, "lost");
+        ck_assert(code == 0 || (code == 6 && strcmp(verb, "unload") == 0));
+        return code == 0;
+}
+
+/* By unpin, unload and cancel. */
+TEST(a_failed_restore_is_retried_until_no_longer_desired, .to = 3)
+{
+        static const char *const verbs[] = {"unpin", "unload", "cancel"};
+        int once = 1;
+        ck_assert(eventually(is_retried, &once, WAIT_MS));
+        ck_assert(state_has("lost"));
+        ck_assert(eventually(has_ended_by, (void *)(uintptr_t)verbs[_i], WAIT_MS));
+        ck_assert(eventually(status_has_not, "{\"name\":\"lost\"", WAIT_MS)); /* an attempt may be in progress */
+        ck_assert(eventually(state_has_not, "lost", WAIT_MS));
+        end();
+        start();
+        ck_assert_ptr_null(entry("lost"));
+        ck_assert_int_eq(CTL("no such model", "wait", "lost"), 3);
+}

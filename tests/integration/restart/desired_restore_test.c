@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * After a start the daemon loads the pinned models of the state file.
+ */
+#include "tests/lib/fixture.h"
+#include "tests/lib/suite.h"
+
+#include "daemon/resident/persist/state_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define NOBODY 65534
+
+static struct daemon d;
+static struct model *model;
+static struct state_file state;
+static char host[64]; /* the device's UUID */
+
+static const char *const flags[] = {"--device", "host=64MiB", "--root", NULL, "--state", NULL, NULL};
+
+/* The flags with the folders of this test. */
+static const char *const *own_flags(void)
+{
+        static const char *own[7];
+
+        memcpy(own, flags, sizeof(own));
+        own[3] = suite_path("root");
+        own[5] = suite_path("state");
+        return own;
+}
+
+static void read_host(void)
+{
+        FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+
+        if (!f || !fgets(host, sizeof(host), f))
+                die("no boot id");
+        host[strcspn(host, "\n")] = '\0';
+        fclose(f);
+}
+
+static void begin(void)
+{
+        mkdir(suite_path("root"), 0755);
+        mkdir(suite_path("state"), 0700);
+        model = model_mixed(80, 2 << 20);
+        model_write(model, suite_path("root/m.safetensors"));
+        read_host();
+        state = (struct state_file){.last_number = 7};
+        daemon_init(&d, suite_path("d"));
+}
+
+static struct model_record *knew(const char *name, const char *file, bool pinned, uid_t uid)
+{
+        struct model_record *m = state_file_add(&state, &(struct model_record){.name = (char *)(uintptr_t)name,
+                                                                               .source = suite_path("root/%s", file),
+                                                                               .caller = {.uid = uid, .gid = uid}});
+
+        ck_assert_int_eq(state_file_add_device(m, host, pinned), 0);
+        m->owner = uid;
+        m->settings.priority = PROTO_PRIORITY_DEFAULT;
+        return m;
+}
+
+static void write_state(void)
+{
+        struct error error;
+        msgpack_sbuffer bytes;
+
+        ck_assert_int_eq(state_file_pack(&state, &bytes), 0);
+        ck_assert_int_eq(state_file_save(suite_path("state"), bytes.data, bytes.size, &error), 0);
+        msgpack_sbuffer_destroy(&bytes);
+}
+
+static void end(void)
+{
+        daemon_kill(&d);
+        folder_remove(suite_path("state"));
+        folder_remove(suite_path("root"));
+}
+
+static void wait_ready(streamer_client *c, const char *name)
+{
+        char *args = format_text("{\"model\":\"%s\"}", name);
+
+        client_ok(c, streamer_call(c, "wait", args, NULL), name);
+        free(args);
+}
+
+static bool log_has(const char *text)
+{
+        return log_wait_for(d.log, text);
+}
+
+static uint64_t generation_of(streamer_client *c, const char *name)
+{
+        streamer_lease *lease = client_attach(c, name);
+        uint64_t number = streamer_generation(lease);
+
+        streamer_detach(lease);
+        return number;
+}
+
+/* ---- pinned models ---- */
+
+FIXTURE(.each = {begin, end});
+
+TEST(only_pinned_models_are_restored)
+{
+        knew("pinned", "m.safetensors", true, 0);
+        knew("not", "m.safetensors", false, 0);
+        write_state();
+        daemon_start(&d, own_flags());
+        streamer_client *c = client_open(&d);
+        ck_assert(log_has("pinned: ready"));
+        wait_ready(c, "pinned");
+        client_equals(c, "pinned", model);
+        ck_assert_uint_eq(generation_of(c, "pinned"), 8); /* numbers continue */
+        ck_assert_str_eq(client_state(c, "not"), "");
+        streamer_close(c);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+        /* And again: pinned models stay pinned. */
+        daemon_start(&d, own_flags());
+        c = client_open(&d);
+        ck_assert(log_has("generation 9"));
+        client_equals(c, "pinned", model);
+        streamer_close(c);
+}
+
+/* On a missing device: each load reports that when it begins. */
+TEST(the_highest_priority_is_first)
+{
+        static const struct {
+                const char *name;
+                unsigned priority;
+        } were[] = {{"second", 100}, {"last", 5}, {"first", 900}, {"third", 100}};
+        static const char *const order[] = {"restore: first: attempt 1 failed", "restore: second: attempt 1 failed",
+                                            "restore: third: attempt 1 failed", "restore: last: attempt 1 failed"};
+        for (size_t i = 0; i < 4; i++) {
+                struct model_record *m = knew(were[i].name, "m.safetensors", true, 0);
+                m->settings.priority = were[i].priority;
+                ck_assert_int_eq(state_file_add_device(m, "GPU-that-is-gone", true), 0);
+        }
+        write_state();
+        daemon_start(&d, own_flags());
+        for (size_t i = 0; i < 4; i++)
+                ck_assert(log_has(order[i]));
+        char *log = file_read(d.log, NULL);
+        const char *at = log;
+        for (size_t i = 0; i < 4; i++) {
+                const char *found = strstr(log, order[i]);
+                ck_assert_msg(found >= at, "%s is too early:\n%s", order[i], log);
+                at = found;
+        }
+        free(log);
+}
+
+/* That is no failure and is not counted as one. */
+TEST(restores_over_the_load_limit_are_loaded_in_turn)
+{
+        char *config = suite_file("limits.yaml", "limits:\n  loads: 1\n"), name[8];
+        const char *with_config[9];
+
+        memcpy(with_config, own_flags(), sizeof(flags));
+        memcpy(with_config + 6, (const char *[]){"--config", config, NULL}, 3 * sizeof(config));
+        for (int i = 0; i < 3; i++) {
+                char *file = format_text("n%d.safetensors", i);
+                struct model *other = model_mixed(90 + (uint64_t)i, 1 << 20);
+                model_write(other, suite_path("root/%s", file));
+                model_free(other);
+                snprintf(name, sizeof(name), "n%d", i);
+                knew(name, file, true, 0);
+                free(file);
+        }
+        write_state();
+        daemon_start(&d, with_config);
+        for (int i = 0; i < 3; i++) {
+                snprintf(name, sizeof(name), "n%d: r", i); /* ready */
+                ck_assert(log_has(name));
+        }
+        ck_assert_ptr_null(strstr(file_read(d.log, NULL), " failed, "));
+}
+
+TEST(a_failed_restore_is_retried)
+{
+        knew("late", "late.safetensors", true, 0);
+        write_state();
+        daemon_start(&d, own_flags());
+        ck_assert(log_has("restore: late: attempt 1 failed, next in 1.0 s"));
+        daemon_kill(&d); /* it stays in the state file */
+        unlink(d.log);
+        daemon_start(&d, own_flags());
+        ck_assert(log_has("restore: late: attempt 1 failed, next in 1.0 s"));
+        model_write(model, suite_path("root/late.safetensors"));
+        ck_assert(log_has("late: ready"));
+        streamer_client *c = client_open(&d);
+        client_equals(c, "late", model);
+        streamer_close(c);
+}
+
+TEST(files_are_opened_as_the_loader_of_the_model)
+{
+        if (geteuid() != 0)
+                SKIP("needs root, to open files as another user");
+        must(chmod(suite_path("root/m.safetensors"), 0600));
+        knew("foreign", "m.safetensors", true, NOBODY);
+        write_state();
+        daemon_start(&d, own_flags());
+        ck_assert(log_has("restore: foreign: attempt 1 failed, next in"));
+        ck_assert(log_has("ermission denied"));
+}
+
+static void start_with_rule(const char *root)
+{
+        char *text = format_text("devices:\n  - host=64MiB\nroots: [%s]\nstate: %s\naccess:\n  roles:\n"
+                                 "    - {role: load, users: %d, roots: [%s], bytes: 1MiB}\n",
+                                 suite_path("root"), suite_path("state"), NOBODY, root);
+        char *config = suite_file("rules.yaml", text);
+        daemon_start(&d, (const char *const[]){"--config", config, NULL});
+}
+
+TEST(the_current_rule_decides_the_permitted_sources)
+{
+        if (getuid() != 0)
+                SKIP("needs root, to open files as another user");
+        must(chmod(suite_folder(), 0755));
+        mkdir(suite_path("root/theirs"), 0755);
+        model_write(model, suite_path("root/theirs/in.safetensors"));
+        must(symlink("../m.safetensors", suite_path("root/theirs/out.safetensors")));
+        knew("m", "m.safetensors", true, NOBODY);
+        knew("in", "theirs/in.safetensors", true, NOBODY);
+        knew("out", "theirs/out.safetensors", true, NOBODY);
+        write_state();
+        start_with_rule(suite_path("root/theirs"));
+        ck_assert(log_has("restore: m: attempt 1 failed, next in 1.0 s: "));
+        ck_assert(log_has("below none of its roots (access.roles[0], "));
+        ck_assert(log_has("restore: out: attempt 1 failed, next in 1.0 s: outside the roots"));
+        streamer_client *c = client_open(&d);
+        wait_ready(c, "in");
+        client_equals(c, "in", model);
+        streamer_close(c);
+}
+
+/* ---- the file ---- */
+
+TEST(a_damaged_state_file_is_set_aside_and_the_daemon_starts)
+{
+        file_write(suite_path("state/state"), "nonsense", 8);
+        daemon_start(&d, own_flags());
+        ck_assert(log_has("it is set aside"));
+        ck_assert_int_eq(access(suite_path("state/state.damaged"), F_OK), 0);
+        streamer_client *c = client_open(&d);
+        client_load(c, suite_path("root/m.safetensors"), "m");
+        client_equals(c, "m", model);
+        streamer_close(c);
+}
+
+static bool state_has(void *name)
+{
+        struct state_file now;
+        struct error error = {0};
+        bool has = state_file_load(&now, suite_path("state"), &error) == 0 && state_file_find(&now, name) != NULL;
+
+        state_file_deinit(&now);
+        return has;
+}
+
+static bool state_has_not(void *name)
+{
+        return !state_has(name);
+}
+
+TEST(the_state_file_lists_resident_models_and_no_unloaded_ones)
+{
+        daemon_start(&d, own_flags());
+        streamer_client *c = client_open(&d);
+        client_load(c, suite_path("root/m.safetensors"), "m");
+        client_load(c, suite_path("root/m.safetensors"), "alias");
+        ck_assert(eventually(state_has, "m", 20000));
+        ck_assert(eventually(state_has, "alias", 20000));
+        struct error error;
+        ck_assert_int_eq(state_file_load(&state, suite_path("state"), &error), 0);
+        ck_assert_str_eq(state_file_find(&state, "m")->source, suite_path("root/m.safetensors"));
+        ck_assert_str_eq(state_file_find(&state, "m")->devices[0].uuid, host);
+        ck_assert_uint_eq(state.last_number, 1);
+        client_unload(c, "alias");
+        ck_assert(eventually(state_has_not, "alias", 20000));
+        ck_assert(state_has("m"));
+        client_unload(c, "m");
+        ck_assert(eventually(state_has_not, "m", 20000));
+        streamer_close(c);
+}
+
+/* The daemon writes the state file when it exits, however recent the change is. */
+TEST(a_stop_right_after_a_load_persists_the_model)
+{
+        do {
+                daemon_init(&d, suite_path("d"));
+                daemon_start(&d, own_flags());
+                streamer_client *c = client_open(&d);
+                client_load(c, suite_path("root/m.safetensors"), "m");
+                streamer_close(c);
+                ck_assert_int_eq(daemon_stop(&d), 0);
+        } while (daemon_gave_up(&d));
+        ck_assert(state_has("m"));
+}
+
+TEST(an_unwritable_state_file_is_reported_and_loads_continue)
+{
+        rmdir(suite_path("state"));
+        file_write(suite_path("state"), "", 0);
+        daemon_start(&d, own_flags());
+        ck_assert(log_has("will not be remembered"));
+        streamer_client *c = client_open(&d);
+        client_load(c, suite_path("root/m.safetensors"), "m");
+        client_equals(c, "m", model);
+        streamer_close(c);
+        unlink(suite_path("state"));
+}

@@ -1,0 +1,472 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Models and names survive a restart and a crash; damaged entries of the fd store are dropped. Each test has its own
+ * service manager.
+ */
+#include "tests/lib/managed_daemon.h"
+#include "tests/lib/run_as.h"
+#include "tests/lib/kernel_counters.h"
+#include "tests/lib/suite.h"
+
+#include "daemon/resident/persist/journal.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- models: _i 0, over a restart; 1, over a crash ---- */
+
+FIXTURE(.each = {managed_begin, managed_end});
+
+TEST(a_model_survives_with_its_bytes_digest_and_number, .to = 2)
+{
+        managed_load("m");
+        for (int runs = 0; runs < 3; runs++) {
+                managed_restart_and_reconnect(_i);
+                client_equals(managed.client, "m", managed.model);
+                json_t *shown = client_call(managed.client, "show", "{\"model\":\"m\"}");
+                json_t *it = json_array_get(json_object_get(shown, "models"), 0);
+                ck_assert_int_eq(json_integer_value(json_object_get(it, "generation")), 1);
+                ck_assert_str_eq(json_string_value(json_object_get(it, "source")), managed_file());
+                json_decref(shown);
+        }
+}
+
+TEST(a_restart_reads_nothing_from_storage, .to = 2)
+{
+        managed_load("m");
+        managed_restart_and_reconnect(_i);
+        unlink(managed_file());
+        uint64_t before = process_read_bytes(managed.m.d.pid);
+        client_equals(managed.client, "m", managed.model);
+        ck_assert(process_read_no_model(managed.m.d.pid, before));
+}
+
+TEST(restored_bytes_are_charged_and_released, .to = 2)
+{
+        managed_load("m");
+        uint64_t used = client_used(managed.client);
+        managed_restart_and_reconnect(_i);
+        ck_assert_uint_eq(client_used(managed.client), used);
+        client_unload(managed.client, "m");
+        ck_assert_uint_eq(client_used(managed.client), 0);
+        manager_wait(&managed.m, MANAGED_MODELS, 0);
+        managed_restart_and_reconnect(_i);
+        ck_assert_str_eq(client_state(managed.client, "m"), "");
+}
+
+TEST(every_name_survives, .to = 2)
+{
+        managed_load("m");
+        client_load(managed.client, managed_file(), "other/ name");
+        managed_restart_and_reconnect(_i);
+        client_equals(managed.client, "m", managed.model);
+        client_equals(managed.client, "other/ name", managed.model);
+        client_unload(managed.client, "m");
+        managed_restart_and_reconnect(_i);
+        ck_assert_str_eq(client_state(managed.client, "m"), "");
+        client_equals(managed.client, "other/ name", managed.model);
+}
+
+TEST(a_name_refers_to_the_newest_generation, .to = 2)
+{
+        struct model *newer = model_mixed(71, 2 << 20);
+
+        managed_load("m");
+        model_write(newer, managed_file());
+        client_load(managed.client, managed_file(), "m");
+        manager_wait(&managed.m, MANAGED_MODELS "2.", 2);
+        manager_wait(&managed.m, MANAGED_MODELS "1.", 0);
+        managed_restart_and_reconnect(_i);
+        client_equals(managed.client, "m", newer);
+        /* Generation numbers continue. */
+        model_write(managed.model, managed_file());
+        client_load(managed.client, managed_file(), "m");
+        streamer_lease *lease = client_attach(managed.client, "m");
+        ck_assert_uint_eq(streamer_generation(lease), 3);
+        streamer_detach(lease);
+}
+
+TEST(a_model_without_tensors_survives, .to = 2)
+{
+        struct model *empty = model_new(72);
+
+        model_write(empty, suite_path("root/empty.safetensors"));
+        client_load(managed.client, suite_path("root/empty.safetensors"), "empty");
+        manager_wait(&managed.m, MANAGED_MODELS, 1);
+        managed_restart_and_reconnect(_i);
+        client_equals(managed.client, "empty", empty);
+}
+
+/* ---- incomplete sets ---- */
+
+static void lose_segment(void)
+{
+        manager_drop(&managed.m, managed_segment());
+}
+
+static void lose_record(void)
+{
+        manager_drop(&managed.m, managed_record());
+}
+
+static void lose_journal(void)
+{
+        manager_drop(&managed.m, manager_find(&managed.m, MANAGED_BOOK, 0));
+}
+
+static void segment_twice(void)
+{
+        manager_add_consume_fd(&managed.m, MANAGED_MODELS "1.0", must(dup(managed_segment()->fd)));
+}
+
+static void record_twice(void)
+{
+        manager_add_consume_fd(&managed.m, MANAGED_MODELS "1.r", must(dup(managed_record()->fd)));
+}
+
+static void segment_too_many(void)
+{
+        manager_add_consume_fd(&managed.m, MANAGED_MODELS "1.1", must(dup(managed_segment()->fd)));
+}
+
+static void record_of_another(void)
+{
+        int fd = must(dup(managed_record()->fd));
+
+        manager_drop(&managed.m, managed_record());
+        manager_add_consume_fd(&managed.m, MANAGED_MODELS "2.r", fd);
+        fd = must(dup(managed_segment()->fd));
+        manager_drop(&managed.m, managed_segment());
+        manager_add_consume_fd(&managed.m, MANAGED_MODELS "2.0", fd);
+}
+
+/* Replaces a descriptor by one of this size, unsealed if `seals` is 0. */
+static void replace(struct stored *stored, off_t size, int seals)
+{
+        int fd = must(memfd_create("other", MFD_ALLOW_SEALING | MFD_CLOEXEC));
+
+        must(ftruncate(fd, size));
+        if (seals)
+                must(fcntl(fd, F_ADD_SEALS, seals));
+        close(stored->fd);
+        stored->fd = fd;
+}
+
+static void segment_truncated(void)
+{
+        replace(managed_segment(), 4096, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL);
+}
+
+static void segment_unsealed(void)
+{
+        struct stat st;
+
+        must(fstat(managed_segment()->fd, &st));
+        replace(managed_segment(), st.st_size, 0);
+}
+
+static void record_unsealed(void)
+{
+        struct stat st;
+
+        must(fstat(managed_record()->fd, &st));
+        replace(managed_record(), st.st_size, 0);
+}
+
+static void record_empty(void)
+{
+        replace(managed_record(), 0, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_WRITE | F_SEAL_SEAL);
+}
+
+static void record_zero(void)
+{
+        replace(managed_record(), 8192, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_WRITE | F_SEAL_SEAL);
+}
+
+static void journal_foreign(void)
+{
+        replace(manager_find(&managed.m, MANAGED_BOOK, 0), 4096, F_SEAL_GROW | F_SEAL_SHRINK);
+}
+
+static void journal_twice(void)
+{
+        int fd = must(fcntl(manager_find(&managed.m, MANAGED_BOOK, 0)->fd, F_DUPFD_CLOEXEC, 0));
+
+        manager_add_consume_fd(&managed.m, MANAGED_BOOK, fd);
+}
+
+static const struct damage {
+        void (*fn)(void);
+        const char *log;
+} damages[] = {
+        {lose_segment, "0 of 1 segments"},
+        {lose_record, "it has no commit record"},
+        {lose_journal, "no name and no lease"},
+        {segment_twice, "two descriptors have one name"},
+        {record_twice, "two descriptors have one name"},
+        {segment_too_many, "2 of 1 segments"},
+        {record_of_another, "no name and no lease"},
+        {segment_truncated, "not a sealed segment"},
+        {segment_unsealed, "not a sealed segment"},
+        {record_unsealed, "it is not sealed"},
+        {record_empty, "it is too short"},
+        {record_zero, "wrong magic"},
+        {journal_foreign, "not one of this version"},
+        {journal_twice, "the journal of leases: there are 2"},
+};
+
+/* It is dropped, also from the store; no bytes stay charged, and the same file loads again. */
+TEST(a_set_that_is_not_whole_is_dropped, EACH(damages))
+{
+        managed_load("m");
+        manager_kill(&managed.m);
+        damages[_i].fn();
+        manager_start(&managed.m);
+        managed_reconnect();
+        ck_assert_str_eq(client_state(managed.client, "m"), "");
+        ck_assert_msg(managed_log_has(damages[_i].log), "the log does not say '%s':\n%s", damages[_i].log,
+                      file_read(managed.m.d.log, NULL));
+        manager_wait(&managed.m, MANAGED_MODELS, 0);
+        client_wait_used(managed.client, 0);
+        ck_assert_uint_eq(process_fds_named(managed.m.d.pid, "streamerd-book"), 1);
+        client_load(managed.client, managed_file(), "m");
+        manager_wait(&managed.m, MANAGED_MODELS, 2);
+        managed_restart_and_reconnect(1);
+        client_equals(managed.client, "m", managed.model);
+}
+
+TEST(foreign_entries_of_the_fd_store_are_dropped)
+{
+        managed_load("m");
+        manager_kill(&managed.m);
+        manager_add_consume_fd(&managed.m, MANAGED_MODELS "x", must(memfd_create("x", MFD_CLOEXEC)));
+        manager_add_consume_fd(&managed.m, MANAGED_MODELS "0.r", must(memfd_create("x", MFD_CLOEXEC)));
+        manager_add_consume_fd(&managed.m, MANAGED_MODELS "7.64", must(memfd_create("x", MFD_CLOEXEC)));
+        manager_start(&managed.m);
+        managed_reconnect();
+        client_equals(managed.client, "m", managed.model);
+        manager_wait(&managed.m, MANAGED_MODELS, 2);
+}
+
+TEST(a_model_of_a_removed_device_is_dropped)
+{
+        managed_load("m");
+        manager_kill(&managed.m);
+        managed.m.flags[1] = "host=2MiB"; /* too small for it */
+        manager_start(&managed.m);
+        managed_reconnect();
+        ck_assert_str_eq(client_state(managed.client, "m"), "");
+        ck_assert(managed_log_has("does not fit"));
+        manager_wait(&managed.m, MANAGED_MODELS, 0);
+}
+
+/* ---- the store's size ---- */
+
+FIXTURE();
+
+TEST(without_an_fd_store_nothing_is_persisted)
+{
+        managed_begin_sized(0);
+        ck_assert(managed_log_has("fd store: none"));
+        client_load(managed.client, managed_file(), "m");
+        client_equals(managed.client, "m", managed.model);
+        managed_restart_and_reconnect(0);
+        ck_assert_str_eq(client_state(managed.client, "m"), "");
+        ck_assert_uint_eq(managed.m.dropped, 0);
+        managed_end();
+}
+
+TEST(a_small_fd_store_is_warned_of_and_never_overfilled)
+{
+        managed_begin_sized(3); /* the journal, and one model */
+        ck_assert(managed_log_has("FileDescriptorStoreMax"));
+        managed_load("m");
+        struct model *other = model_mixed(73, 1 << 20);
+        model_write(other, suite_path("root/other.safetensors"));
+        client_load(managed.client, suite_path("root/other.safetensors"), "other");
+        client_equals(managed.client, "other", other);
+        ck_assert(managed_log_has("other: will not survive a restart"));
+        managed_restart_and_reconnect(1);
+        client_equals(managed.client, "m", managed.model);
+        ck_assert_str_eq(client_state(managed.client, "other"), "");
+        ck_assert_uint_eq(managed.m.dropped, 0);
+        managed_end();
+}
+
+static char *write_as(const struct model *model, const char *name)
+{
+        char *path = suite_path("root/%s.safetensors", name);
+        model_write(model, path);
+        return path;
+}
+
+/* The model that was loaded first and stored last took a name from one that was stored with that name. */
+TEST(a_lost_name_is_not_restored, .to = 2)
+{
+        struct model *large = model_mixed(74, 1 << 20), *empty = model_new(75);
+        managed_begin_sized(4); /* the journal, and two of these three, of which the second waits for a free entry */
+        managed_load("filler");
+        char *path = write_as(large, "large");
+        client_load(managed.client, path, "x");
+        ck_assert(managed_log_has("x: will not survive a restart"));
+        char *other = write_as(empty, "empty");
+        client_load(managed.client, other, "m");
+        manager_wait(&managed.m, MANAGED_MODELS "2.", 1);
+        client_load(managed.client, other, "z");
+        client_load(managed.client, path, "m");
+        client_unload(managed.client, "filler");
+        manager_wait(&managed.m, MANAGED_MODELS "3.", 2);
+        managed_restart_and_reconnect(_i);
+        client_equals(managed.client, "m", large);
+        client_equals(managed.client, "x", large);
+        client_equals(managed.client, "z", empty);
+        managed_end();
+}
+
+/* ---- a full journal ---- */
+
+#define NO_MODEL 999999
+
+/* The daemon's own journal, which the manager stores: the test writes it while the daemon does not. */
+static struct journal *open_journal(void)
+{
+        struct error error;
+        int fd = must(dup(manager_find(&managed.m, MANAGED_BOOK, 0)->fd));
+        struct journal *book = journal_open_consume_fd(fd, &error);
+
+        ck_assert_ptr_nonnull(book);
+        return book;
+}
+
+static void fill_names(struct journal *book)
+{
+        while (journal_add(&book->names, &(struct journal_name){.model = NO_MODEL, .text = "of nobody"}))
+                ;
+}
+
+static void fill_leases(struct journal *book)
+{
+        while (journal_add(&book->leases, &(struct journal_lease){.id = 1, .model = NO_MODEL, .process = NO_MODEL}))
+                ;
+}
+
+struct journal_question {
+        struct journal *book;
+        const char *name;
+};
+
+static bool is_in_journal(void *arg)
+{
+        const struct journal_question *q = arg;
+
+        for (struct journal_name *row = NULL; (row = journal_each(&q->book->names, row));)
+                if (strcmp(row->text, q->name) == 0)
+                        return true;
+        return false;
+}
+
+FIXTURE(.each = {managed_begin, managed_end});
+
+/* A name without a row serves, but survives only if a row is freed before. _i & 1: over a crash; _i & 2: another name
+ * is removed. */
+TEST(a_name_without_a_journal_row_is_stored_when_a_row_is_free, .to = 4)
+{
+        managed_load("m");
+        client_load(managed.client, managed_file(), "early");
+        struct journal_question late = {open_journal(), "late"};
+        fill_names(late.book);
+        client_load(managed.client, managed_file(), "late");
+        ck_assert(managed_log_has("full: further names"));
+        client_equals(managed.client, "late", managed.model);
+        if (_i & 2) {
+                client_unload(managed.client, "early");
+                ck_assert(eventually(is_in_journal, &late, 20000));
+        }
+        journal_free(late.book);
+        managed_restart_and_reconnect(_i & 1);
+        client_equals(managed.client, "m", managed.model);
+        ck_assert_str_eq(client_state(managed.client, "early"), _i & 2 ? "" : "ready");
+        ck_assert_str_eq(client_state(managed.client, "late"), _i & 2 ? "ready" : "");
+        client_load(managed.client, managed_file(), "later"); /* rows that lead nowhere were cleared */
+        managed_restart_and_reconnect(_i & 1);
+        client_equals(managed.client, "later", managed.model);
+}
+
+TEST(only_a_lease_without_a_journal_row_is_lost, .to = 2)
+{
+        managed_load("m");
+        streamer_lease *early = managed_attach();
+        struct journal *book = open_journal();
+        fill_leases(book);
+        journal_free(book);
+        streamer_lease *late = client_attach(managed.client, "m");
+        ck_assert(managed_log_has("full: further leases"));
+        lease_equals(late, managed.model);
+        managed_restart(_i);
+        client_ok(managed.client, streamer_lease_check(early), "check");
+        ck_assert_int_eq(streamer_lease_check(late), STREAMER_ELOST);
+        lease_equals(late, managed.model); /* its maps are its own */
+        ck_assert_uint_eq(client_leases(managed.client), 1);
+        streamer_detach(late);
+        streamer_detach(early);
+}
+
+/* ---- owners of names ---- */
+
+enum { OWNER = 60301, GUEST = 60302 };
+#define SOCKET_GROUP 0
+
+static const char *the_name, *the_verb, *the_args;
+
+static int do_load(void)
+{
+        char text[1024];
+
+        return client_load_result(client_open(&managed.m.d), managed_file(), the_name, text);
+}
+
+static int load_as(uid_t uid, const char *name)
+{
+        the_name = name;
+        return run_as(uid, SOCKET_GROUP, do_load);
+}
+
+static int do_call(void)
+{
+        return client_call_code(client_open(&managed.m.d), the_verb, the_args);
+}
+
+static int call_as(uid_t uid, const char *verb, const char *args)
+{
+        the_verb = verb;
+        the_args = args;
+        return run_as(uid, SOCKET_GROUP, do_call);
+}
+
+/* Also if another user loaded its generation, whose record has that owner. */
+TEST(a_name_keeps_its_owner, .to = 2)
+{
+        ROOT_ONLY();
+        struct model *newer = model_mixed(75, 2 << 20);
+        must(chmod(suite_folder(), 0755));
+        ck_assert_int_eq(load_as(OWNER, "owned"), 0);
+        model_write(newer, managed_file());
+        ck_assert_int_eq(load_as(GUEST, "owned"), 0);
+        ck_assert_int_eq(load_as(GUEST, "further"), 0);
+        manager_wait(&managed.m, MANAGED_MODELS "2.", 2);
+        manager_wait(&managed.m, MANAGED_MODELS "1.", 0);
+        for (int runs = 0; runs < 2; runs++) {
+                managed_restart_and_reconnect(_i);
+                client_equals(managed.client, "owned", newer);
+                ck_assert_int_eq(call_as(GUEST, "pin", "{\"model\":\"owned\"}"), STREAMER_EPERM);
+                ck_assert_int_eq(call_as(GUEST, "unload", "{\"model\":\"owned\"}"), STREAMER_EPERM);
+                ck_assert_int_eq(call_as(OWNER, "unload", "{\"model\":\"further\"}"), STREAMER_EPERM);
+                ck_assert_int_eq(call_as(OWNER, "set_priority", "{\"model\":\"owned\",\"priority\":9}"), 0);
+        }
+        ck_assert_int_eq(call_as(GUEST, "unload", "{\"model\":\"further\"}"), 0);
+        ck_assert_int_eq(call_as(OWNER, "unload", "{\"model\":\"owned\"}"), 0);
+        client_wait_used(managed.client, 0);
+}

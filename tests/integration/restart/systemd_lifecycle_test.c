@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The service on a real systemd hangs, crashes, restarts and stops, while clients hold leases and models are in the
+ * manager's fd store.
+ */
+#include "streamer/client.h"
+#include "tests/integration/systemd_fixture.h"
+
+/* ---- watchdog ---- */
+
+/* Once or more often: on a busy machine the watchdog may end the next one, too. */
+static bool has_restarted(void *arg)
+{
+        (void)arg;
+        return !has_property("NRestarts", "0") && has_property("ActiveState", "active");
+}
+
+FIXTURE(.all = {begin, end}, .timeout = 120);
+
+TEST(a_daemon_that_hangs_is_restarted)
+{
+        BOOTED();
+        afresh();
+        drop_in("WatchdogSec=1s\\nTimeoutAbortSec=1s");
+        free(SHELL(0, "systemctl start streamerd; kill -STOP $(systemctl show streamerd.service -p MainPID --value)"));
+        ck_assert(eventually(has_restarted, NULL, 20000));
+        free(SHELL(0, "streamerctl status"));
+}
+
+TEST(a_responsive_daemon_is_not_restarted)
+{
+        BOOTED();
+        afresh();
+        drop_in("WatchdogSec=2s"); /* a busy machine may delay its loop */
+        free(SHELL(0, "systemctl start streamerd"));
+        /* Signs of life over twice that time, in the manager's own count of time since the last one. */
+        char *first = property("WatchdogTimestampMonotonic"), *last = NULL;
+        for (int seen = 0; seen < 5;) {
+                free(last);
+                last = property("WatchdogTimestampMonotonic");
+                seen += strcmp(last, first) != 0;
+                free(first);
+                first = format_text("%s", last);
+        }
+        free(first);
+        free(last);
+        ck_assert(has_property("NRestarts", "0"));
+        ck_assert(has_property("ActiveState", "active"));
+}
+
+/* ---- restarting, with clients ---- */
+
+struct attached {
+        streamer_client *client;
+        streamer_lease *lease;
+};
+
+/* In the fd store: the journal, the model's segment and its commit record; then the process's pidfd. */
+static int a_model = 3, a_model_and_its_user = 4;
+
+static bool are_stored(void *arg)
+{
+        char *n = property("NFileDescriptorStore");
+        bool all = atoi(n) == *(int *)arg;
+        free(n);
+        return all;
+}
+
+/* From outside the container, through its own folder: another PID namespace, as a client in a pod is. */
+static struct attached attach(void)
+{
+        struct attached a;
+        char *path = format_text("/proc/%d/root/run/streamerd/streamerd.sock", (int)boot.init);
+        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = path};
+        ck_assert_int_eq(streamer_connect(&opts, &a.client), 0);
+        ck_assert_int_eq(streamer_attach(a.client, "tiny", NULL, &a.lease), 0);
+        free(path);
+        return a;
+}
+
+/* Longer than a second: pidfds of shorter processes are not stored. */
+static struct attached attach_for_long(void)
+{
+        ck_assert(eventually(are_stored, &a_model, 10000));
+        struct attached a = attach();
+        ck_assert(eventually(are_stored, &a_model_and_its_user, 10000));
+        return a;
+}
+
+/* Its mapping is valid whether the daemon runs or not. */
+static void is_whole(const struct attached *a)
+{
+        streamer_tensor tensor = STREAMER_TENSOR_INIT;
+        for (size_t i = 0; i < model->n; i++) {
+                ck_assert_int_eq(streamer_tensor_find(a->lease, model->tensors[i].name, &tensor), 0);
+                ck_assert(model_check(model, i, tensor.data));
+        }
+}
+
+static void end_client(const struct attached *a)
+{
+        streamer_detach(a->lease);
+        streamer_close(a->client);
+}
+
+static void load_tiny(void)
+{
+        free(SHELL(0, "systemctl start streamerd && streamerctl load /srv/models/tiny.safetensors"));
+}
+
+/* The weights were restored and not read again, because their file is removed. */
+static void serves_without_storage(void)
+{
+        char *out = SHELL(0, "streamerctl verify tiny && streamerctl -o json ps");
+        ck_assert_msg(strstr(out, "\"model\"") != NULL, "the lease is not known: %s", out);
+        free(out);
+        struct attached second = attach();
+        is_whole(&second);
+        end_client(&second);
+}
+
+TEST(models_and_leases_outlive_a_restart)
+{
+        BOOTED();
+        afresh();
+        load_tiny();
+        struct attached a = attach_for_long();
+        free(SHELL(0, "mv /srv/models/tiny.safetensors /srv/aside; systemctl restart streamerd.service"));
+        serves_without_storage();
+        is_whole(&a);
+        end_client(&a);
+        free(SHELL(0, "mv /srv/aside /srv/models/tiny.safetensors"));
+}
+
+TEST(models_and_leases_outlive_a_crash)
+{
+        BOOTED();
+        afresh();
+        load_tiny();
+        struct attached a = attach_for_long();
+        free(SHELL(0, "mv /srv/models/tiny.safetensors /srv/aside; systemctl kill -s KILL streamerd.service"));
+        ck_assert(eventually(has_restarted, NULL, 20000));
+        serves_without_storage();
+        is_whole(&a);
+        end_client(&a);
+        free(SHELL(0, "mv /srv/aside /srv/models/tiny.safetensors"));
+}
+
+/* ---- stopping ---- */
+
+TEST(stop_does_not_wait_for_clients_and_persists_nothing)
+{
+        BOOTED();
+        afresh();
+        load_tiny();
+        struct attached a = attach();
+        free(SHELL(0, "systemctl stop streamerd.service streamerd.socket"));
+        ck_assert(has_property("Result", "success"));
+        is_whole(&a);
+        end_client(&a);
+        free(SHELL(0, "systemctl start streamerd"));
+        char *out = SHELL(0, "streamerctl -o json list");
+        ck_assert_msg(strstr(out, "tiny") == NULL, "%s", out);
+        free(out);
+}

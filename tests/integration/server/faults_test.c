@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Every call of the daemon into the system and its libraries that can fail is made to fail: the first, the second,
+ * ... of each kind, during a client's scenarios. A failure may fail one request, whose error names it; it never
+ * affects the daemon, another model or the next request.
+ *
+ * `nm -u` lists the calls. Each must be injected here or listed in tests/fault-exempt.txt with a reason.
+ */
+#include "tests/integration/faults_scenarios.h"
+#include "tests/lib/endpoint.h"
+#include "tests/lib/fault_injection.h"
+#include "tests/lib/loop_time.h"
+#include "tests/lib/service_manager.h"
+#include "tests/lib/nginx.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define NTH_MAX 100000
+/* Short: the first few of each call, then ever wider steps; long (STREAMERD_FAULTS=all, or a call's name): each. */
+#define NTH_EACH 4
+
+static struct nginx nginx;
+static struct endpoint store; /* of S3: it has nothing, and is asked all the same */
+
+/* Also settings that are off by default; the daemon's user may do everything, by a rule with a user name. */
+/* A fake runtime without a GPU, so the daemon gives the same reason on every machine. */
+#define SETTINGS                                                                                                       \
+        "devices:\n  - host=64MiB\nio:\n  memory_limit: 16MiB\nmetrics:\n  listen: %s\nhttp:\n  ca: %s\n"              \
+        "cuda:\n  library: %s\n"                                                                                       \
+        "access:\n  roles:\n    - role: admin\n      users: [root]\n    - role: attach\n      groups: [root]\n"
+
+/* SHA256SUMS beside the files, so that a load can verify them. */
+static void sum_files(const char *folder)
+{
+        char *command = format_text("cd '%s' && sha256sum *.safetensors >SHA256SUMS", folder);
+        ck_assert_int_eq(system(command), 0); /* NOLINT: a command of our own */
+        free(command);
+}
+
+static void has_nothing(struct endpoint *endpoint, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        (void)endpoint;
+        (void)request;
+        reply->status = 404;
+}
+
+static void begin_store(void)
+{
+        store.answer = has_nothing;
+        endpoint_start(&store);
+        setenv("AWS_ENDPOINT_URL_S3", store.url, 1);
+        setenv("AWS_ACCESS_KEY_ID", "test", 1);
+        setenv("AWS_SECRET_ACCESS_KEY", "secret", 1);
+        setenv("AWS_REGION", "here", 1);
+}
+
+/* The one call that this run is about; NULL: all. */
+static const char *only(void)
+{
+        const char *mode = getenv("STREAMERD_FAULTS");
+        return mode == NULL || strcmp(mode, "all") == 0 || strcmp(mode, "short") == 0 ? NULL : mode;
+}
+
+static bool is_meant(enum fault_call which)
+{
+        return only() == NULL || strcmp(only(), fault_name(which)) == 0;
+}
+
+static bool every_one(void)
+{
+        const char *mode = getenv("STREAMERD_FAULTS");
+        return mode != NULL && strcmp(mode, "short") != 0;
+}
+
+static uint64_t next_nth(uint64_t nth)
+{
+        if (nth < NTH_EACH || every_one())
+                return nth + 1;
+        return nth * 2;
+}
+
+static void (*const lives[])(void) = {live, live_asked, live_by_store, live_remembered};
+#define LIVES (sizeof(lives) / sizeof(lives[0]))
+/* The calls of each scenario without failures. */
+static bool calls_of[LIVES][FAULT_COUNT];
+
+/* In a child process: leases of a lost connection end with it. */
+static void live_and_die(void (*life)(void))
+{
+        int status;
+        pid_t pid = must(fork());
+        if (pid == 0) {
+                life();
+                _exit(0);
+        }
+        must(waitpid(pid, &status, 0));
+        ck_assert_msg(status == 0, "the client failed");
+}
+
+static bool has_ended(void)
+{
+        struct pollfd ended = {.fd = test_daemon.pidfd, .events = POLLIN};
+        return must(poll(&ended, 1, 0)) > 0;
+}
+
+/* Without failures all scenarios pass, and earlier models are resident. */
+static void works(enum fault_call which, uint64_t nth)
+{
+        if (has_ended()) {
+                char *log = file_read(test_daemon.log, NULL);
+                size_t len = strlen(log);
+                ck_abort_msg("the daemon ended: %s %lu\n%s", fault_name(which), (unsigned long)nth,
+                             len > 1500 ? log + len - 1500 : log);
+        }
+        fixture_still_serves();
+}
+
+static void note_calls(void)
+{
+        uint64_t before[FAULT_COUNT];
+        for (size_t l = 0; l < LIVES; l++) {
+                for (int i = 0; i < FAULT_COUNT; i++)
+                        before[i] = fault_seen((enum fault_call)i);
+                live_and_die(lives[l]);
+                for (int i = 0; i < FAULT_COUNT; i++)
+                        calls_of[l][i] = fault_seen((enum fault_call)i) > before[i];
+        }
+}
+
+static void begin(void)
+{
+        if (suite_short())
+                return;
+        metrics = format_text("unix:%s", suite_path("metrics"));
+        state = suite_path("state");
+        must(mkdir(state, 0700));
+        char *ca = suite_path("ca.pem");
+        char *settings = format_text(SETTINGS, metrics, ca, build_path("tests/fake/libcudart.so.13"));
+        file_write(ca, "", 0); /* nothing here asks for its certificates */
+        char *config = suite_file("config.yaml", settings);
+        free(settings);
+        setenv("FAKECUDA_DEVICES", "0", 1);
+        begin_store();
+        faults_begin(suite_folder());
+        faults_show();
+        fixture_begin((const char *const[]){"--config", config, "--state", state, NULL});
+        faults_hide();
+        model = model_mixed(3, 3 << 20);
+        source = fixture_path("victim");
+        model_write_sharded(model, source, 2, false);
+        sum_files(source);
+        if (nginx_unavailable() == NULL) {
+                nginx_start(&nginx, suite_path("nginx"), fixture_root());
+                url = format_text("http://127.0.0.1:%u/victim/model.safetensors.index.json", nginx.http);
+        }
+        note_calls();
+}
+
+static void one_by_one(enum fault_call which, void (*life)(void))
+{
+        for (uint64_t nth = 0; nth < NTH_MAX; nth = next_nth(nth)) {
+                fault_arm(which, nth);
+                live_and_die(life);
+                bool struck = fault_disarm();
+                works(which, nth);
+                if (!struck)
+                        return;
+        }
+}
+
+static void end(void)
+{
+        if (suite_short())
+                return;
+        if (!has_ended()) { /* then a test has said so */
+                loop_time_print_fixture("faults");
+                fixture_end();
+        }
+        if (url != NULL)
+                nginx_stop(&nginx);
+}
+
+FIXTURE(.all = {begin, end}, .timeout = every_one() ? 7200 : 300);
+
+/* In the first life in which it fails; in all of them in the long form. */
+TEST(a_failed_call_fails_at_most_one_request, .to = FAULT_COUNT)
+{
+        if (suite_short() || !is_meant((enum fault_call)_i))
+                return;
+        for (size_t l = 0; l < LIVES; l++) {
+                if (!calls_of[l][_i])
+                        continue;
+                one_by_one((enum fault_call)_i, lives[l]);
+                if (!every_one() && fault_failed((enum fault_call)_i) > 0)
+                        return;
+        }
+}
+
+/* A socket file left by a killed daemon. */
+static void leave_socket(const char *path)
+{
+        struct sockaddr_un address = {.sun_family = AF_UNIX};
+        ck_assert_uint_lt(strlen(path), sizeof(address.sun_path));
+        strcpy(address.sun_path, path);
+        int fd = must(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        unlink(path);
+        must(bind(fd, (struct sockaddr *)&address, sizeof(address)));
+        close(fd);
+}
+
+TEST(a_failed_call_at_startup_is_reported_or_replaced, .to = FAULT_COUNT)
+{
+        struct daemon d;
+        if (suite_short() || !is_meant((enum fault_call)_i))
+                return;
+        daemon_init(&d, suite_path("start"));
+        setenv("INVOCATION_ID", "of a service", 1);
+        for (uint64_t nth = 0; nth < (every_one() ? NTH_MAX : NTH_EACH); nth++) {
+                leave_socket(d.socket);
+                fault_arm((enum fault_call)_i, nth);
+                faults_show();
+                int status = daemon_try(&d, (const char *const[]){"--config", suite_path("config.yaml"), "--root",
+                                                                  fixture_root(), "--root", ".", "--metrics-listen",
+                                                                  "127.0.0.1:0", NULL});
+                faults_hide();
+                bool struck = fault_disarm();
+                /* 6: a connect() that fails with EAGAIN means that another daemon serves the socket. */
+                bool expected = (status >= 0 && status <= 2) || status == 7 || (_i == FAULT_connect && status == 6);
+                ck_assert_msg(expected, "%s %lu: exit status %d", fault_name((enum fault_call)_i), (unsigned long)nth,
+                              status);
+                if (!struck)
+                        break;
+        }
+}
+
+/* ---- models in the fd store ---- */
+
+static const enum fault_call of_manager[] = {FAULT_sd_pid_notify_with_fds, FAULT_sd_notify, FAULT_sd_notify_barrier,
+                                             FAULT_sd_is_socket_unix};
+
+static void load_persisted(const struct daemon *d)
+{
+        streamer_client *c = client_open(d);
+        client_load(c, source, "kept");
+        streamer_close(c);
+}
+
+/* A model that was not persisted is loaded again by the test. */
+static void persist_and_restart(struct manager *m, enum fault_call which, uint64_t nth)
+{
+        manager_start(m);
+        fault_arm(which, nth);
+        load_persisted(&m->d);
+        streamer_client *c = client_open(&m->d);
+        client_unload(c, "kept");
+        client_load(c, source, "kept");
+        streamer_close(c);
+        manager_kill(m);
+        manager_start(m);
+        fault_disarm();
+        load_persisted(&m->d);
+        manager_stop(m);
+}
+
+TEST(a_failed_call_to_the_manager_loses_no_model, EACH(of_manager))
+{
+        struct manager m;
+        if (suite_short() || !is_meant(of_manager[_i]))
+                return;
+        faults_show();
+        manager_init(&m, suite_path("manager"), MANAGER_FDS,
+                     (const char *const[]){"--device", "host=64MiB", "--root", fixture_root(), NULL});
+        for (uint64_t nth = 0; nth < 3; nth++)
+                persist_and_restart(&m, of_manager[_i], nth);
+        faults_hide();
+        manager_deinit(&m);
+}
+
+/* ---- the calls ---- */
+
+static int injected_as(const char *name)
+{
+        for (int i = 0; i < FAULT_COUNT; i++)
+                if (strcmp(fault_name((enum fault_call)i), name) == 0)
+                        return i;
+        return -1;
+}
+
+/* "name name ...: reason" */
+static bool is_exempt(const char *list, const char *name)
+{
+        size_t len = strlen(name);
+        for (const char *line = list; line != NULL && *line != '\0'; line = strchr(line, '\n')) {
+                line += strspn(line, "\n");
+                size_t names = strcspn(line, ":\n");
+                if (*line == '#' || line[names] != ':')
+                        continue;
+                for (const char *at = line; (at = strstr(at, name)) != NULL && at < line + names; at += len)
+                        if ((at == line || at[-1] == ' ') && (at[len] == ' ' || at[len] == ':'))
+                                return true;
+        }
+        return false;
+}
+
+/* Some compilers replace read() by __read_chk() and so on, which cannot be injected. */
+static bool is_fortified(void)
+{
+        char *command = format_text("nm -D -u '%s' | grep -q '_chk@'", build_path("streamerd"));
+        int status = system(command); /* NOLINT: a command of our own */
+        free(command);
+        return status == 0;
+}
+
+/* glibc's names for changed standard functions (__isoc23_strtol) are mapped to those of the source. */
+TEST(every_call_is_injected_or_exempt)
+{
+        char *command = format_text("nm -D -u '%s' | awk '{ sub(/@.*/, \"\", $2); print $2 }' | "
+                                    "sed 's/^__isoc[0-9]*_//' | sort -u",
+                                    build_path("streamerd"));
+        char *list = file_read("tests/fault-exempt.txt", NULL), name[256], missing[4096] = "";
+        size_t injected = 0, exempt = 0, struck = 0;
+        if (only() != NULL)
+                ck_assert_msg(injected_as(only()) >= 0, "%s cannot be made to fail", only());
+        char never[4096] = "";
+        if (suite_short())
+                return;
+        if (is_fortified())
+                SKIP("the compiler replaces calls (_FORTIFY_SOURCE)");
+        FILE *nm = popen(command, "r"); /* NOLINT: a command of our own */
+        ck_assert_ptr_nonnull(nm);
+        while (fgets(name, sizeof(name), nm) != NULL) {
+                name[strcspn(name, "\n")] = '\0';
+                int call = injected_as(name);
+                bool in = call >= 0, out = is_exempt(list, name),
+                     failed = in && fault_failed((enum fault_call)call) > 0;
+                injected += in;
+                struck += failed;
+                exempt += out;
+                if (in && !failed && strlen(never) + strlen(name) + 2 < sizeof(never))
+                        strcat(strcat(never, " "), name);
+                if (!in && !out && strlen(missing) + strlen(name) + 2 < sizeof(missing))
+                        strcat(strcat(missing, " "), name);
+        }
+        ck_assert_int_eq(pclose(nm), 0);
+        ck_assert_msg(missing[0] == '\0', "neither made to fail nor exempt:%s", missing);
+        ck_assert_uint_gt(injected, 40);
+        printf("calls of the daemon: %zu; %zu can be made to fail, %zu of them have; %zu exempt\n", injected + exempt,
+               injected, struck, exempt);
+        if (only() != NULL)
+                printf("%s: failed %ju times\n", only(), (uintmax_t)fault_failed((enum fault_call)injected_as(only())));
+        else
+                ck_assert_msg(never[0] == '\0', "never made to fail:%s", never);
+        free(list);
+        free(command);
+}

@@ -1,0 +1,422 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Clients killed at any stage, a daemon killed or stopped, a second daemon, and a stale socket.
+ */
+#include "tests/lib/fuse_file.h"
+#include "tests/lib/fixture.h"
+#include "tests/lib/suite.h"
+#include "tests/lib/wire.h"
+
+#include "proto/frame.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static uint64_t witness_used; /* of the device, with the witness alone */
+
+static void begin(void)
+{
+        fixture_begin(NULL);
+        streamer_client *c = client_open(&test_daemon);
+        witness_used = client_used(c);
+        streamer_close(c);
+}
+
+/* ---- clients that are killed ---- */
+
+static char *path_of_model;
+
+static void at_connect(void)
+{
+        struct wire w;
+
+        wire_open(&w, &test_daemon);
+}
+
+static void at_half_a_frame(void)
+{
+        struct wire w;
+
+        wire_open(&w, &test_daemon);
+        wire_send(&w, "\0\0\0\x20\x82", 5);
+}
+
+static void at_hello(void)
+{
+        client_open(&test_daemon);
+}
+
+static void at_load_sent(void)
+{
+        struct wire w;
+
+        wire_open(&w, &test_daemon);
+        wire_hello(&w);
+        wire_verb(&w, "load", 2, "source", path_of_model);
+}
+
+static void at_load_accepted(void)
+{
+        client_load_begin(client_open(&test_daemon), path_of_model, "m");
+}
+
+static void at_load_ready(void)
+{
+        client_load(client_open(&test_daemon), path_of_model, "m");
+}
+
+static void at_attach_sent(void)
+{
+        struct wire w;
+
+        wire_open(&w, &test_daemon);
+        wire_hello(&w);
+        wire_verb(&w, "attach", 2, "model", "witness");
+}
+
+static void at_attach_of_a_loading_model(void)
+{
+        streamer_client *c = client_open(&test_daemon);
+        streamer_lease *lease;
+
+        client_load_begin(c, path_of_model, "m");
+        client_ok(c, streamer_attach(c, "m", NULL, &lease), "attach");
+}
+
+static void at_lease(void)
+{
+        client_attach(client_open(&test_daemon), "witness");
+}
+
+static void at_lease_without_connection(void)
+{
+        streamer_client *c = client_open(&test_daemon);
+
+        client_attach(c, "witness");
+        streamer_close(c);
+}
+
+static void at_detach(void)
+{
+        streamer_client *c = client_open(&test_daemon);
+
+        streamer_detach(client_attach(c, "witness"));
+}
+
+static void at_verify(void)
+{
+        struct wire w;
+
+        wire_open(&w, &test_daemon);
+        wire_hello(&w);
+        wire_verb(&w, "verify", 2, "model", "witness");
+}
+
+static void at_subscribe(void)
+{
+        client_call(client_open(&test_daemon), "subscribe", NULL);
+}
+
+static void (*const stages[])(void) = {
+        at_connect,     at_half_a_frame,  at_hello,
+        at_load_sent,   at_load_accepted, at_load_ready,
+        at_attach_sent, at_lease,         at_lease_without_connection,
+        at_detach,      at_verify,        at_attach_of_a_loading_model,
+        at_subscribe,
+};
+
+/* Runs fn in a process that is then killed with all it holds. */
+static void run_and_kill(void (*fn)(void))
+{
+        int ends[2];
+        char byte;
+
+        must(pipe2(ends, O_CLOEXEC));
+        pid_t pid = must(fork());
+        if (pid == 0) {
+                fn();
+                must(write(ends[1], "", 1));
+                pause();
+        }
+        ck_assert_int_eq(read(ends[0], &byte, 1), 1);
+        must(kill(pid, SIGKILL));
+        must(waitpid(pid, NULL, 0));
+        close(ends[0]);
+        close(ends[1]);
+}
+
+FIXTURE(.all = {begin, fixture_end});
+
+TEST(the_leases_of_a_killed_client_end, EACH(stages))
+{
+        struct model *m = model_mixed((uint64_t)_i, 4 << 20);
+        streamer_client *c = client_open(&test_daemon);
+
+        path_of_model = fixture_write(m, "m.safetensors");
+        run_and_kill(stages[_i]);
+        client_wait_leases(c, 0);
+        client_equals(c, "witness", fixture_witness);
+        if (streamer_call(c, "wait", "{\"model\":\"m\"}", NULL) == 0)
+                client_unload(c, "m");
+        client_wait_used(c, witness_used);
+        streamer_close(c);
+}
+
+TEST(a_load_survives_its_client)
+{
+        struct model *m = model_mixed(50, 8 << 20);
+        streamer_client *c = client_open(&test_daemon);
+
+        path_of_model = fixture_write(m, "survivor.safetensors");
+        run_and_kill(at_load_accepted);
+        char *reply = NULL;
+        client_ok(c, streamer_call(c, "wait", "{\"model\":\"m\"}", &reply), "wait");
+        client_equals(c, "m", m);
+        client_unload(c, "m");
+        streamer_close(c);
+}
+
+TEST(a_lease_outlives_its_connection_until_its_process_ends)
+{
+        int ends[2];
+        char byte;
+        streamer_client *c = client_open(&test_daemon);
+
+        must(pipe2(ends, O_CLOEXEC));
+        pid_t pid = must(fork());
+        if (pid == 0) {
+                at_lease_without_connection();
+                must(write(ends[1], "", 1));
+                pause();
+        }
+        ck_assert_int_eq(read(ends[0], &byte, 1), 1);
+        ck_assert_uint_eq(client_leases(c), 1);
+        ck_assert_int_eq(streamer_unload(c, "witness", 0), STREAMER_EBUSY);
+        must(kill(pid, SIGKILL));
+        must(waitpid(pid, NULL, 0));
+        client_wait_leases(c, 0);
+        streamer_close(c);
+}
+
+TEST(a_drained_models_memory_is_freed_with_its_last_lease)
+{
+        struct model *m = model_mixed(51, 8 << 20);
+        streamer_client *c = client_open(&test_daemon);
+
+        client_load(c, fixture_write(m, "drained.safetensors"), "drained");
+        streamer_lease *lease = client_attach(c, "drained");
+        client_ok(c, streamer_unload(c, "drained", STREAMER_UNLOAD_DRAIN), "unload");
+        streamer_lease *refused = NULL;
+        ck_assert_int_eq(streamer_attach(c, "drained", NULL, &refused), STREAMER_ENOENT);
+        ck_assert_uint_gt(client_used(c), witness_used);
+        lease_equals(lease, m);
+        streamer_detach(lease);
+        client_wait_used(c, witness_used);
+        streamer_close(c);
+}
+
+TEST(a_lease_is_readable_after_its_client_is_closed)
+{
+        streamer_client *c = client_open(&test_daemon);
+        streamer_lease *lease = client_attach(c, "witness");
+
+        streamer_close(c);
+        lease_equals(lease, fixture_witness);
+        streamer_detach(lease);
+}
+
+TEST(a_forked_child_is_refused_and_may_read_on)
+{
+        streamer_client *c = client_open(&test_daemon);
+        streamer_lease *lease = client_attach(c, "witness");
+        streamer_tensor t = STREAMER_TENSOR_INIT;
+        int status;
+
+        client_ok(c, streamer_tensor_get(lease, 0, &t), "get");
+        pid_t pid = must(fork());
+        if (pid == 0) {
+                streamer_model_list *list;
+                bool refused = streamer_list(c, &list) == STREAMER_EFORK;
+                _exit(!(refused && model_check(fixture_witness, model_index(fixture_witness, t.name), t.data)));
+        }
+        must(waitpid(pid, &status, 0));
+        ck_assert_int_eq(status, 0);
+        lease_equals(lease, fixture_witness);
+        streamer_detach(lease);
+        streamer_close(c);
+}
+
+/* ---- daemons that exit ---- */
+
+static struct daemon d;
+static struct model *model;
+
+static void start_own(void)
+{
+        mkdir(suite_path("own"), 0755);
+        model = model_mixed(60, 4 << 20);
+        model_write(model, suite_path("own/m.safetensors"));
+        daemon_start_simple(&d, suite_path("d-own"), suite_path("own"), "64MiB");
+}
+
+FIXTURE();
+
+TEST(a_daemon_killed_is_noticed_and_maps_stay_valid)
+{
+        start_own();
+        streamer_client *c = client_open(&d);
+        client_load(c, suite_path("own/m.safetensors"), "m");
+        streamer_lease *lease = client_attach(c, "m");
+        daemon_kill(&d);
+        struct pollfd fd = {.fd = streamer_fd(c), .events = POLLIN};
+        ck_assert_int_eq(must(poll(&fd, 1, 20000)), 1);
+        ck_assert_int_eq(streamer_process(c), 1);
+        lease_equals(lease, model);
+        ck_assert_int_eq(client_call_code(c, "ping", NULL), STREAMER_EUNREACHABLE);
+        streamer_detach(lease);
+        streamer_close(c);
+}
+
+TEST(a_stale_socket_is_replaced)
+{
+        start_own();
+        daemon_kill(&d);
+        ck_assert_int_eq(access(d.socket, F_OK), 0);
+        daemon_start(&d, (const char *const[]){"--device", "host=64MiB", "--root", suite_path("own"), NULL});
+        streamer_close(client_open(&d));
+        ck_assert_int_eq(daemon_stop(&d), 0);
+        ck_assert_int_ne(access(d.socket, F_OK), 0);
+}
+
+TEST(a_second_daemon_on_the_same_socket_is_refused)
+{
+        struct daemon second;
+
+        start_own();
+        daemon_init(&second, suite_path("d-second"));
+        memcpy(second.socket, d.socket, sizeof(d.socket));
+        ck_assert_int_eq(
+                daemon_run(&second, (const char *const[]){"--device", "host=1MiB", "--root", suite_path("own"), NULL}),
+                6);
+        streamer_close(client_open(&d));
+        ck_assert_int_eq(daemon_stop(&d), 0);
+}
+
+TEST(of_several_daemons_started_at_once_one_serves)
+{
+        enum { DAEMONS = 8 };
+        struct daemon all[DAEMONS];
+        const char *const flags[] = {"--device", "host=1MiB", "--root", suite_path("own"), NULL};
+        size_t served = 0;
+
+        mkdir(suite_path("own"), 0755);
+        for (size_t i = 0; i < DAEMONS; i++) {
+                daemon_init(&all[i], suite_path("d-at-once-%zu", i));
+                memcpy(all[i].socket, all[0].socket, sizeof(all[0].socket));
+                daemon_spawn(&all[i], flags);
+        }
+        for (size_t i = 0; i < DAEMONS; i++) {
+                if (!daemon_wait_ready(&all[i])) {
+                        ck_assert_int_eq(daemon_wait(&all[i], 15000), 6);
+                        continue;
+                }
+                streamer_close(client_open(&all[i]));
+                d = all[i];
+                served++;
+        }
+        ck_assert_uint_eq(served, 1);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+}
+
+static void close_standard_fds(void)
+{
+        for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+                close(fd);
+}
+
+TEST(a_daemon_without_standard_descriptors)
+{
+        daemon_before = close_standard_fds;
+        start_own();
+        daemon_before = NULL;
+        streamer_client *c = client_open(&d);
+        client_load(c, suite_path("own/m.safetensors"), "m");
+        streamer_close(c);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+}
+
+TEST(a_file_at_the_socket_path_is_not_touched)
+{
+        daemon_init(&d, suite_path("d-file"));
+        mkdir(suite_path("own"), 0755);
+        file_write(d.socket, "precious", 8);
+        ck_assert_int_eq(
+                daemon_run(&d, (const char *const[]){"--device", "host=1MiB", "--root", suite_path("own"), NULL}), 1);
+        ck_assert_str_eq(file_read(d.socket, NULL), "precious");
+}
+
+TEST(without_flags_and_a_file_the_daemon_exits)
+{
+        if (access("/etc/streamerd/streamerd.yaml", F_OK) == 0)
+                SKIP("this machine has its own configuration");
+        daemon_init(&d, suite_path("d-usage"));
+        ck_assert_int_eq(daemon_run(&d, (const char *const[]){NULL}), 2);
+}
+
+TEST(sigterm_notifies_clients_and_removes_the_socket)
+{
+        char *event = NULL;
+
+        start_own();
+        streamer_client *c = client_open(&d);
+        client_call(c, "subscribe", NULL);
+        daemon_terminate(&d);
+        client_ok(c, streamer_event_next(c, 20000, &event), "event");
+        ck_assert_msg(strstr(event, "shutdown") != NULL, "%s", event);
+        ck_assert_int_eq(daemon_wait(&d, 10000), 0);
+        ck_assert_int_ne(access(d.socket, F_OK), 0);
+        streamer_close(c);
+}
+
+TEST(sigterm_with_leases_out_ends_in_time)
+{
+        start_own();
+        streamer_client *c = client_open(&d);
+        client_load(c, suite_path("own/m.safetensors"), "m");
+        streamer_lease *lease = client_attach(c, "m");
+        daemon_terminate(&d);
+        ck_assert_int_eq(daemon_wait(&d, 10000), 0);
+        lease_equals(lease, model);
+        streamer_detach(lease);
+        streamer_close(c);
+}
+
+/* Whether its read returns or not. */
+TEST(sigterm_during_a_load_that_hangs_ends_in_time)
+{
+        const char *why = fuse_file_unavailable();
+        struct fuse_file hang;
+
+        if (why)
+                SKIP(why);
+        model = model_mixed(61, 4 << 20);
+        model_write(model, suite_path("backing"));
+        fuse_file_start(&hang, suite_path("hang"), "m.safetensors", suite_path("backing"));
+        daemon_start_simple(&d, suite_path("d-hang"), hang.folder, "64MiB");
+        fuse_file_hold(&hang, 1 << 20);
+        streamer_client *c = client_open(&d);
+        streamer_op *op = client_load_begin(c, hang.path, "m");
+        fuse_file_wait_held(&hang);
+        uint64_t begin_ns = clock_ns();
+        daemon_terminate(&d);
+        int r = streamer_op_wait(op, 20000, NULL);
+        ck_assert_msg(r == STREAMER_ECANCELED || r == STREAMER_ELOST, "%s", streamer_strerror(r));
+        ck_assert_int_eq(daemon_wait(&d, 12000), 0);
+        ck_assert_uint_lt((clock_ns() - begin_ns) / 1000000, 11000);
+        fuse_file_stop(&hang);
+}

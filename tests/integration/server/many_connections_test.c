@@ -1,0 +1,467 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Many connections that send requests, subscribe or hold leases at once do not delay another client.
+ */
+#include "tests/lib/loop_time.h"
+#include "tests/lib/fixture.h"
+#include "tests/lib/kernel_counters.h"
+#include "tests/lib/suite.h"
+#include "tests/lib/wire.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+static void begin(void)
+{
+        static const char config[] = "devices:\n  - host=64MiB\nlimits:\n  connections: 12000\n";
+        struct rlimit files;
+
+        char *path = suite_file("crowds.yaml", config);
+        must(getrlimit(RLIMIT_NOFILE, &files));
+        files.rlim_cur = files.rlim_max;
+        must(setrlimit(RLIMIT_NOFILE, &files));
+        fixture_begin((const char *const[]){"--config", path, NULL});
+}
+
+static void end(void)
+{
+        loop_time_print_fixture("crowds");
+        fixture_end();
+}
+
+/* For tests that stop the daemon. */
+static void end_ended(void)
+{
+        int status = daemon_wait(&test_daemon, 20000);
+        if (status)
+                daemon_die(&test_daemon, "ended with %d", status);
+        fixture_witness = model_free(fixture_witness);
+}
+
+/* As many as the descriptors that may be on their way in all allow. */
+static bool attaches(size_t i)
+{
+        return i % 16 == 3;
+}
+
+/* All of them ask before the first answer is read. */
+static void ask_all(struct wire *many, size_t n)
+{
+        static const char *const verbs[] = {"ping", "list", "status"};
+
+        for (size_t i = 0; i < n; i++)
+                if (attaches(i))
+                        ck_assert(wire_verb(&many[i], "attach", 2, "model", "witness"));
+                else
+                        ck_assert(wire_verb(&many[i], verbs[i % 3], 2, NULL, NULL));
+}
+
+static void detach(struct wire *w)
+{
+        struct request request = {.verb = VERB_detach, .id = 3};
+
+        ck_assert(object_u64(&w->reply.unpacked.data, "lease", &request.u.detach.lease));
+        wire_request(w, &request);
+        ck_assert(wire_read(w));
+}
+
+static void read_all(struct wire *many, size_t n)
+{
+        for (size_t i = 0; i < n; i++) {
+                bool ok = false;
+                ck_assert(wire_read(&many[i]));
+                ck_assert(object_bool(&many[i].reply.unpacked.data, "ok", &ok) && ok);
+                if (attaches(i))
+                        detach(&many[i]);
+        }
+}
+
+FIXTURE(.all = {begin, end});
+
+/* `make soak` sets CONNECTIONS=10000. */
+TEST(connections_in_great_number)
+{
+        size_t n = env_number("CONNECTIONS", 600);
+        struct wire *many = must_alloc(n * sizeof(*many));
+        streamer_client *c = client_open(&test_daemon);
+        unsigned before = process_fds(test_daemon.pid);
+
+        for (size_t i = 0; i < n; i++) {
+                wire_open(&many[i], &test_daemon);
+                wire_hello(&many[i]);
+        }
+        ck_assert_uint_ge(process_fds(test_daemon.pid) + 16, before + n);
+        ask_all(many, n);
+        client_equals(c, "witness", fixture_witness);
+        read_all(many, n);
+        for (size_t i = 0; i < n; i++)
+                wire_close(&many[i]);
+        client_wait_leases(c, 0);
+        ck_assert(process_wait_fds(test_daemon.pid, before + 1));
+        free(many);
+        streamer_close(c);
+}
+
+/* ---- broadcast events ---- */
+
+static struct wire *open_many(size_t n)
+{
+        struct wire *many = must_alloc(n * sizeof(*many));
+
+        for (size_t i = 0; i < n; i++) {
+                wire_open(&many[i], &test_daemon);
+                wire_hello(&many[i]);
+        }
+        return many;
+}
+
+static void close_many(struct wire *many, size_t n)
+{
+        for (size_t i = 0; i < n; i++)
+                wire_close(&many[i]);
+        free(many);
+}
+
+static void ask(struct wire *w, const char *verb, const char *model)
+{
+        bool ok;
+
+        ck_assert(wire_verb(w, verb, 2, model != NULL ? "model" : NULL, model));
+        ck_assert(wire_read(w));
+        ck_assert(object_bool(&w->reply.unpacked.data, "ok", &ok) && ok);
+}
+
+/* The states of "crowd" in their order. A subscriber receives the latest, and may miss some before it. */
+static const char *const states[] = {"loading", "ready", "draining", "unloaded"};
+
+static void read_states(struct wire *w)
+{
+        size_t last = 0;
+
+        while (last < 3) {
+                ck_assert(wire_read(w));
+                const msgpack_object *event = &w->reply.unpacked.data;
+                ck_assert(object_str_eq(event, "event", "model") && object_str_eq(event, "model", "crowd"));
+                while (!object_str_eq(event, "state", states[last]))
+                        ck_assert_uint_lt(++last, 4);
+        }
+}
+
+TEST(each_subscriber_is_notified_in_order)
+{
+        size_t n = env_number("CONNECTIONS", 600);
+        struct wire *many = open_many(n);
+        streamer_client *c = client_open(&test_daemon);
+        char *path = fixture_write(fixture_witness, "crowd.safetensors");
+
+        for (size_t i = 0; i < n; i++)
+                ask(&many[i], "subscribe", "crowd");
+        client_load(c, path, "crowd");
+        client_unload(c, "crowd");
+        for (size_t i = 0; i < n; i++)
+                read_states(&many[i]);
+        streamer_close(c);
+        close_many(many, n);
+}
+
+/* The last subscriber; it sends a request in the iteration in which the model changes. */
+TEST(a_reply_follows_earlier_events)
+{
+        size_t n = env_number("CONNECTIONS", 600);
+        bool ok;
+        struct wire *many = open_many(n), *last = &many[n - 1];
+        streamer_client *c = client_open(&test_daemon);
+
+        client_load(c, fixture_write(fixture_witness, "crowd.safetensors"), "crowd");
+        for (size_t i = 0; i < n; i++)
+                ask(&many[i], "subscribe", "crowd");
+        struct request unload = {.verb = VERB_unload, .id = 3, .u.unload = {.model = "crowd", .drain = true}};
+        ck_assert(wire_request(last, &unload));
+        ck_assert(wire_read(last));
+        ck_assert(object_str_eq(&last->reply.unpacked.data, "event", "model"));
+        ck_assert(object_str_eq(&last->reply.unpacked.data, "state", "draining"));
+        for (size_t i = 0; i + 1 < n; i += 2)
+                wire_close(&many[i]); /* notified or not */
+        ck_assert(wire_read(last));
+        ck_assert(object_bool(&last->reply.unpacked.data, "ok", &ok) && ok);
+        for (size_t i = 1; i + 1 < n; i += 2)
+                read_states(&many[i]);
+        for (size_t i = 1; i < n; i += 2)
+                wire_close(&many[i]);
+        free(many);
+        streamer_close(c);
+}
+
+TEST(each_lease_holder_is_notified_of_revocation)
+{
+        size_t n = env_number("CONNECTIONS", 600);
+        struct wire *many = open_many(n);
+        streamer_client *c = client_open(&test_daemon);
+
+        client_load(c, fixture_write(fixture_witness, "taken.safetensors"), "taken");
+        for (size_t i = 0; i < n; i++)
+                ask(&many[i], "attach", "taken");
+        client_ok(c, streamer_unload(c, "taken", STREAMER_UNLOAD_FORCE), "unload");
+        for (size_t i = 0; i < n; i++) {
+                ck_assert(wire_read(&many[i]));
+                ck_assert(object_str_eq(&many[i].reply.unpacked.data, "event", "lease"));
+                ck_assert(object_str_eq(&many[i].reply.unpacked.data, "state", "revoked"));
+        }
+        close_many(many, n);
+        streamer_close(c);
+}
+
+/* A model that does not fit beside the witness, so its load waits. */
+static char *write_large(void)
+{
+        static const char format[] = "{\"t\":{\"dtype\":\"U8\",\"shape\":[%d],\"data_offsets\":[0,%d]}}";
+        unsigned char head[128];
+        char *path = fixture_path("large.safetensors");
+        int size = 63 << 20, n = snprintf((char *)head + 8, sizeof(head) - 8, format, size, size);
+
+        for (int i = 0; i < 8; i++)
+                head[i] = (unsigned char)((uint64_t)n >> (8 * i));
+        int fd = must(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+        ck_assert_int_eq(must(write(fd, head, 8 + (size_t)n)), 8 + n);
+        must(ftruncate(fd, 8 + n + size));
+        close(fd);
+        return path;
+}
+
+static uint64_t load_and_subscribe(struct wire *w, const char *path, const char *name)
+{
+        struct request load = {.verb = VERB_load, .id = 2};
+        uint64_t op;
+
+        load.u.load.source = path;
+        load.u.load.name = name;
+        load.u.load.wait = load.u.load.no_evict = load.u.load.watch = true;
+        ck_assert(wire_request(w, &load));
+        ck_assert(wire_read(w));
+        ck_assert(object_u64(&w->reply.unpacked.data, "op", &op));
+        return op;
+}
+
+/* Whether the event is the last one of the load. */
+static bool read_op_events(struct wire *w, uint64_t op)
+{
+        uint64_t told;
+
+        ck_assert(wire_read(w));
+        const msgpack_object *event = &w->reply.unpacked.data;
+        ck_assert(object_str_eq(event, "event", "op"));
+        ck_assert(object_u64(event, "op", &told) && told == op);
+        return object_str_eq(event, "state", "cancelled");
+}
+
+TEST(each_watcher_receives_its_loads_last_event)
+{
+        size_t n = env_number("CONNECTIONS", 600);
+        struct wire *many = open_many(n);
+        uint64_t *ops = must_alloc(n * sizeof(*ops));
+        streamer_client *c = client_open(&test_daemon);
+        char *path = write_large();
+
+        for (size_t i = 0; i < n; i++)
+                ops[i] = load_and_subscribe(&many[i], path, "large");
+        for (int round = 0; round < 2; round++)
+                for (size_t i = 0; i < n; i++)
+                        ck_assert(!read_op_events(&many[i], ops[i]));
+        for (size_t i = 0; i < n; i += 2)
+                wire_close(&many[i]); /* in the midst of it */
+        json_decref(client_call(c, "cancel", "{\"model\":\"large\"}"));
+        for (size_t i = 1; i < n; i += 2) {
+                while (!read_op_events(&many[i], ops[i]))
+                        ;
+                ask(&many[i], "ping", NULL); /* no event follows the end */
+                wire_close(&many[i]);
+        }
+        free(ops);
+        free(many);
+        streamer_close(c);
+}
+
+/* Its frames about a cancelled load, without progress: "failed cancelled no ": the model fails, the load ends, and its
+ * wait is answered. */
+static const char *read_cancel_events(struct wire *w)
+{
+        static char heard[256];
+        uint64_t id = 0;
+
+        for (heard[0] = '\0'; id != 4;) {
+                ck_assert(wire_read(w));
+                const msgpack_object *map = &w->reply.unpacked.data;
+                bool model = object_str_eq(map, "event", "model"), op = object_str_eq(map, "event", "op");
+                bool reply = object_u64(map, "id", &id);
+                if (reply && id == 4)
+                        strcat(heard, "no ");
+                else if (model && object_str_eq(map, "state", "failed"))
+                        strcat(heard, "failed ");
+                else if (op && object_str_eq(map, "state", "cancelled"))
+                        strcat(heard, "cancelled ");
+                else
+                        ck_assert_msg((model || op || reply) && heard[0] == '\0', "after '%s'", heard);
+        }
+        return heard;
+}
+
+TEST(the_last_load_event_follows_the_change_and_precedes_the_reply)
+{
+        size_t n = env_number("CONNECTIONS", 600);
+        struct wire *many = open_many(n);
+        streamer_client *c = client_open(&test_daemon);
+        char *path = write_large();
+
+        for (size_t i = 0; i < n; i++) {
+                load_and_subscribe(&many[i], path, "given_up");
+                if (i % 3 > 0)
+                        wire_verb(&many[i], "subscribe", 3, "model", "given_up");
+                wire_verb(&many[i], "wait", 4, "model", "given_up");
+        }
+        json_decref(client_call(c, "cancel", "{\"model\":\"given_up\"}"));
+        for (size_t i = 0; i < n; i++)
+                ck_assert_str_eq(read_cancel_events(&many[i]), i % 3 > 0 ? "failed cancelled no " : "cancelled no ");
+        close_many(many, n);
+        streamer_close(c);
+}
+
+/* Requests that wait for a load, each with its timeout. Its deadline counts from when the daemon takes the request,
+ * which is between the time before it is sent and the time after a later request is answered. */
+#define WAITS 10
+#define APART_NS (100 * UINT64_C(1000000))
+
+struct waits {
+        struct wire w;
+        uint64_t earliest_ns[WAITS + 1], latest_ns[WAITS + 1]; /* deadlines, by id from 1 */
+        uint64_t order[WAITS];                                 /* the ids of the requests that were answered */
+        size_t answered;
+};
+
+/* Reads a reply, and returns its id. */
+static uint64_t read_waits_reply(struct waits *waits)
+{
+        uint64_t id;
+
+        ck_assert(wire_read(&waits->w));
+        ck_assert(object_u64(&waits->w.reply.unpacked.data, "id", &id));
+        if (id > WAITS)
+                return id;
+        ck_assert(object_str_eq(&waits->w.reply.unpacked.data, "code", "timeout"));
+        ck_assert_uint_ge(clock_ns(), waits->earliest_ns[id]);
+        ck_assert_uint_lt(waits->answered, WAITS);
+        waits->order[waits->answered++] = id;
+        return id;
+}
+
+static void send_wait(struct waits *waits, uint64_t id)
+{
+        struct request wait = {
+                .verb = VERB_wait, .id = id, .u.wait = {.model = "slow", .timeout_ms = APART_NS / 1000000 * id}};
+
+        waits->earliest_ns[id] = clock_ns() + APART_NS * id;
+        ck_assert(wire_request(&waits->w, &wait));
+        ck_assert(wire_verb(&waits->w, "ping", WAITS + id, NULL, NULL));
+        while (read_waits_reply(waits) != WAITS + id)
+                ;
+        waits->latest_ns[id] = clock_ns() + APART_NS * id;
+}
+
+/* The longest timeout is requested first. */
+TEST(waiting_requests_are_answered_in_the_order_of_their_deadlines)
+{
+        struct waits waits = {.answered = 0};
+        struct wire other;
+        streamer_client *c = client_open(&test_daemon);
+
+        wire_open(&waits.w, &test_daemon);
+        wire_hello(&waits.w);
+        wire_open(&other, &test_daemon);
+        wire_hello(&other);
+        load_and_subscribe(&other, write_large(), "slow");
+        for (uint64_t id = WAITS; id > 0; id--)
+                send_wait(&waits, id);
+        while (waits.answered < WAITS)
+                read_waits_reply(&waits);
+        for (size_t i = 0; i < WAITS; i++)
+                for (size_t k = i + 1; k < WAITS; k++)
+                        ck_assert_uint_ge(waits.latest_ns[waits.order[k]], waits.earliest_ns[waits.order[i]]);
+        json_decref(client_call(c, "cancel", "{\"model\":\"slow\"}"));
+        wire_close(&waits.w);
+        wire_close(&other);
+        streamer_close(c);
+}
+
+FIXTURE(.all = {begin, end_ended});
+
+/* They send requests during shutdown: a reply precedes the shutdown event or is not sent. */
+TEST(shutdown_is_each_clients_last_event)
+{
+        size_t n = env_number("CONNECTIONS", 600);
+        struct wire *many = open_many(n);
+
+        for (size_t i = 0; i < n; i++)
+                ask(&many[i], "subscribe", NULL);
+        daemon_terminate(&test_daemon);
+        for (size_t i = 0; i < n; i++)
+                wire_verb(&many[i], "ping", 3, NULL, NULL);
+        for (size_t i = 0; i < n; i++) {
+                do
+                        ck_assert(wire_read(&many[i]));
+                while (!object_str_eq(&many[i].reply.unpacked.data, "event", "shutdown"));
+                ck_assert(!wire_read(&many[i]));
+        }
+        close_many(many, n);
+}
+
+/* ---- descriptors in flight ---- */
+
+#define FDS 128
+#define ATTACHES 100
+
+static void begin_few(void)
+{
+        static const char config[] = "devices:\n  - host=64MiB\nlimits:\n  fds_in_flight: 128\n";
+
+        char *path = suite_file("few.yaml", config);
+        fixture_begin((const char *const[]){"--config", path, NULL});
+}
+
+static bool attach_is_allowed(void *arg)
+{
+        struct wire *w = arg;
+
+        wire_verb(w, "attach", 4, "model", "witness");
+        ck_assert(wire_read(w));
+        return object_get(&w->reply.unpacked.data, "lease") != NULL;
+}
+
+FIXTURE(.all = {begin_few, end});
+
+TEST(unread_descriptors_are_counted_until_received)
+{
+        static struct wire wires[ATTACHES];
+        size_t allowed = 0, refused = 0;
+
+        for (size_t i = 0; i < ATTACHES; i++) {
+                wire_open(&wires[i], &test_daemon);
+                wire_hello(&wires[i]);
+                wire_verb(&wires[i], "attach", 2, "model", "witness");
+        }
+        /* None is read before all are answered. */
+        for (size_t i = 0; i < ATTACHES; i++)
+                ck_assert_int_eq(must(poll(&(struct pollfd){.fd = wires[i].fd, .events = POLLIN}, 1, 20000)), 1);
+        for (size_t i = 0; i < ATTACHES; i++) {
+                ck_assert(wire_read(&wires[i]));
+                allowed += object_get(&wires[i].reply.unpacked.data, "lease") != NULL;
+                refused += object_str_eq(&wires[i].reply.unpacked.data, "code", "limit");
+        }
+        ck_assert_uint_eq(allowed + refused, ATTACHES);
+        ck_assert_uint_le(2 * allowed, FDS); /* of a model in host memory: its manifest and its segment */
+        ck_assert_uint_ge(3 * allowed, FDS);
+        ck_assert(eventually(attach_is_allowed, &wires[0], 20000));
+}

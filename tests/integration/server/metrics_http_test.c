@@ -1,0 +1,392 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Metrics, health and readiness over HTTP, and the same text from streamerctl.
+ */
+#include "tests/lib/streamerctl.h"
+#include "tests/lib/paused_load.h"
+#include "tests/lib/http_exchange.h"
+#include "tests/lib/fixture.h"
+#include "tests/lib/suite.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char metrics_address[PATH_SIZE];
+
+static void begin(void)
+{
+        snprintf(metrics_address, sizeof(metrics_address), "unix:%s", suite_path("metrics"));
+        fixture_begin((const char *const[]){"--device", "host=256MiB", "--metrics-listen", metrics_address, NULL});
+}
+
+static struct http_exchange get(const char *path)
+{
+        struct http_exchange v;
+        http_exchange_request(&v, metrics_address, "GET", path);
+        return v;
+}
+
+/* The value of a series: the text after its name and a space. */
+static double value_in(const char *text, const char *series)
+{
+        for (const char *at = text; (at = strstr(at, series)) != NULL; at++)
+                if ((at == text || at[-1] == '\n') && at[strlen(series)] == ' ')
+                        return strtod(at + strlen(series), NULL);
+        ck_abort_msg("no series %s in\n%s", series, text);
+        return 0;
+}
+
+static double value_of(const char *series)
+{
+        struct http_exchange v = get("/metrics");
+        ck_assert_int_eq(v.status, 200);
+        double value = value_in(v.body, series);
+        http_exchange_free(&v);
+        return value;
+}
+
+static void answers(const char *path, int status, const char *body)
+{
+        struct http_exchange v = get(path);
+        ck_assert_msg(v.status == status, "%s: %s", path, v.all);
+        ck_assert_str_eq(v.body, body);
+        http_exchange_free(&v);
+}
+
+/* ---- metrics ---- */
+
+FIXTURE(.all = {begin, fixture_end});
+
+TEST(promtool_reports_no_problem)
+{
+        if (system("command -v promtool >/dev/null") != 0)
+                SKIP("promtool is not installed");
+        struct http_exchange v = get("/metrics");
+        char *file = suite_path("metrics.txt"), *command = format_text("promtool check metrics <%s 2>&1", file);
+        file_write(file, v.body, strlen(v.body));
+        char said[4096] = "";
+        FILE *f = popen(command, "r");
+        size_t n = fread(said, 1, sizeof(said) - 1, f);
+        int status = pclose(f);
+        ck_assert_msg(status == 0 && n == 0, "%s", said);
+        free(command);
+        http_exchange_free(&v);
+}
+
+TEST(a_device_metric_has_its_bytes)
+{
+        double budget = value_of("streamerd_device_budget_bytes{device=\"host\"}");
+        double used = value_of("streamerd_device_used_bytes{device=\"host\"}");
+        ck_assert_double_eq(budget, 268435456);
+        ck_assert_double_gt(used, (double)fixture_witness->bytes);
+        ck_assert_double_eq(value_of("streamerd_device_free_bytes{device=\"host\"}"), budget - used);
+        ck_assert_double_eq(value_of("streamerd_device_quarantined_bytes{device=\"host\"}"), 0);
+}
+
+TEST(a_load_changes_the_load_metrics)
+{
+        double loads = value_of("streamerd_loads_total{result=\"ready\"}");
+        double bytes = value_of("streamerd_read_bytes_total{source=\"file\"}");
+        double seconds = value_of("streamerd_load_seconds_count");
+        double models = value_of("streamerd_models{state=\"ready\"}");
+        struct model *m = model_mixed(7, 1 << 18);
+        streamer_client *c = client_open(&test_daemon);
+        client_load(c, fixture_write(m, "counted.safetensors"), "counted");
+        ck_assert_double_eq(value_of("streamerd_loads_total{result=\"ready\"}"), loads + 1);
+        ck_assert_double_eq(value_of("streamerd_read_bytes_total{source=\"file\"}"), bytes + (double)m->bytes);
+        ck_assert_double_eq(value_of("streamerd_load_seconds_count"), seconds + 1);
+        ck_assert_double_eq(value_of("streamerd_load_bytes_bucket{le=\"+Inf\"}"), seconds + 1);
+        ck_assert_double_gt(value_of("streamerd_read_capacity_seconds_total"), 0);
+        ck_assert_double_eq(value_of("streamerd_models{state=\"ready\"}"), models + 1);
+        client_unload(c, "counted");
+        ck_assert_double_eq(value_of("streamerd_models{state=\"ready\"}"), models);
+        streamer_close(c);
+}
+
+TEST(failures_are_counted_by_code)
+{
+        double failed = value_of("streamerd_load_errors_total{code=\"not-found\"}");
+        double refused = value_of("streamerd_request_errors_total{code=\"not-found\"}");
+        streamer_client *c = client_open(&test_daemon);
+        client_load_fails(c, fixture_path("absent.safetensors"), "absent", STREAMER_ENOENT, NULL);
+        ck_assert_double_eq(value_of("streamerd_load_errors_total{code=\"not-found\"}"), failed + 1);
+        ck_assert_int_eq(client_call_code(c, "show", "{\"model\":\"nobody\"}"), STREAMER_ENOENT);
+        ck_assert_double_eq(value_of("streamerd_request_errors_total{code=\"not-found\"}"), refused + 1);
+        client_unload(c, "absent");
+        streamer_close(c);
+}
+
+TEST(leases_are_counted_and_keep_unloaded_models)
+{
+        double attaches = value_of("streamerd_attaches_total");
+        streamer_client *c = client_open(&test_daemon);
+        client_load(c, fixture_write(model_mixed(8, 1 << 18), "leased.safetensors"), "leased");
+        streamer_lease *lease = client_attach(c, "leased");
+        ck_assert_double_eq(value_of("streamerd_attaches_total"), attaches + 1);
+        ck_assert_double_eq(value_of("streamerd_leases"), 1);
+        ck_assert_double_eq(value_of("streamerd_clients"), 1);
+        ck_assert_double_eq(value_of("streamerd_device_draining_bytes{device=\"host\"}"), 0);
+        ck_assert_int_eq(streamer_unload(c, "leased", STREAMER_UNLOAD_DRAIN), 0);
+        ck_assert_double_gt(value_of("streamerd_device_draining_bytes{device=\"host\"}"), 0);
+        ck_assert_double_eq(value_of("streamerd_models{state=\"draining\"}"), 1);
+        streamer_detach(lease);
+        client_wait_leases(c, 0);
+        ck_assert_double_eq(value_of("streamerd_leases"), 0);
+        streamer_close(c);
+}
+
+static bool no_slot_is_used(void *arg)
+{
+        (void)arg;
+        return value_of("streamerd_ring_used_slots") == 0;
+}
+
+TEST(the_ring_and_its_threads_are_reported)
+{
+        ck_assert_double_gt(value_of("streamerd_ring_slots"), 0);
+        ck_assert(eventually(no_slot_is_used, NULL, 20000)); /* at first they are made ready */
+        ck_assert_double_gt(value_of("streamerd_ring_bytes"), 0);
+        ck_assert_double_gt(value_of("streamerd_reader_threads{state=\"working\"}"), 0);
+        ck_assert_double_eq(value_of("streamerd_reader_threads{state=\"stuck\"}"), 0);
+}
+
+/* Figures move between two askings: names and types do not. */
+static char *without_values(const char *text)
+{
+        char *out = must_alloc(strlen(text) + 1), *to = out;
+        for (const char *line = text; *line != '\0';) {
+                size_t len = strcspn(line, "\n"), keep = line[0] == '#' ? len : strcspn(line, " \n");
+                memcpy(to, line, keep);
+                to += keep;
+                *to++ = '\n';
+                line += len + (line[len] == '\n');
+        }
+        return out;
+}
+
+TEST(streamerctl_prints_the_same)
+{
+        struct ctl r;
+        struct http_exchange v = get("/metrics");
+        ctl(&r, test_daemon.socket, "metrics", NULL);
+        ck_assert_int_eq(r.code, 0);
+        ck_assert_str_eq(without_values(r.out), without_values(v.body));
+        ctl_free(&r);
+        http_exchange_free(&v);
+}
+
+/* ---- health and readiness ---- */
+
+TEST(a_daemon_that_serves_is_healthy_and_ready)
+{
+        answers("/healthz", 200, "ok\n");
+        answers("/readyz", 200, "ready\n");
+        answers("/readyz?model=witness", 200, "ready\n");
+}
+
+TEST(a_missing_model_is_not_ready)
+{
+        answers("/readyz?model=nobody", 404, "no such model\n");
+        answers("/readyz?model=", 404, "no such model\n");
+        answers("/readyz?model=a%20b%2Fc", 404, "no such model\n");
+}
+
+TEST(a_name_is_decoded)
+{
+        streamer_client *c = client_open(&test_daemon);
+        client_load(c, fixture_write(model_mixed(9, 1 << 18), "spaced.safetensors"), "org/a b");
+        answers("/readyz?model=org%2Fa%20b", 200, "ready\n");
+        client_unload(c, "org/a b");
+        streamer_close(c);
+}
+
+TEST(a_failed_model_is_not_ready)
+{
+        streamer_client *c = client_open(&test_daemon);
+        file_write(fixture_path("bad.safetensors"), "12345678", 8);
+        ck_assert_int_ne(client_load_result(c, fixture_path("bad.safetensors"), "bad", (char[1024]){0}), 0);
+        answers("/readyz?model=bad", 503, "not ready\n");
+        client_unload(c, "bad");
+        streamer_close(c);
+}
+
+/* ---- misbehaving clients ---- */
+
+TEST(other_paths_and_methods_are_refused)
+{
+        struct http_exchange v;
+        answers("/", 404, "/metrics, /healthz, /readyz, /readyz?model=NAME\n");
+        http_exchange_request(&v, metrics_address, "DELETE", "/metrics");
+        ck_assert_int_eq(v.status, 405);
+        ck_assert_ptr_nonnull(strstr(v.all, "Allow: GET, HEAD"));
+        http_exchange_free(&v);
+        http_exchange_request(&v, metrics_address, "HEAD", "/metrics");
+        ck_assert_int_eq(v.status, 200);
+        ck_assert_str_eq(v.body, "");
+        http_exchange_free(&v);
+}
+
+TEST(a_connection_is_one_request)
+{
+        struct http_exchange v;
+        int fd = http_exchange_connect(metrics_address);
+        const char *two = "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\nGET /healthz HTTP/1.1\r\nHost: a\r\n\r\n";
+        must(send(fd, two, strlen(two), MSG_NOSIGNAL));
+        http_exchange_read_consume_fd(&v, fd);
+        ck_assert_str_eq(v.body, "ok\n");
+        http_exchange_free(&v);
+}
+
+TEST(a_request_without_end_is_refused)
+{
+        struct http_exchange v;
+        int fd = http_exchange_connect(metrics_address);
+        char line[1024];
+        memset(line, 'a', sizeof(line));
+        memcpy(line, "X: ", 3);
+        memcpy(line + sizeof(line) - 2, "\r\n", 2);
+        must(send(fd, "GET / HTTP/1.1\r\n", 16, MSG_NOSIGNAL));
+        while (send(fd, line, sizeof(line), MSG_NOSIGNAL) > 0)
+                ;
+        ck_assert(errno == EPIPE || errno == ECONNRESET);
+        http_exchange_read_consume_fd(&v, fd);
+        ck_assert_msg(v.status == 0 || v.status >= 400, "%s", v.all);
+        http_exchange_free(&v);
+        answers("/healthz", 200, "ok\n");
+}
+
+/* A client that sends single bytes is never idle and occupies one of sixteen connections. */
+TEST(slow_clients_are_disconnected, .slow = true)
+{
+        int slow[16];
+        for (size_t i = 0; i < 16; i++)
+                slow[i] = http_exchange_connect(metrics_address);
+        uint64_t began = clock_ns();
+        for (bool all = false; !all;) {
+                char byte;
+                all = true;
+                for (size_t i = 0; i < 16; i++) {
+                        send(slow[i], "G", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+                        all &= recv(slow[i], &byte, 1, MSG_DONTWAIT) >= 0 || errno == ECONNRESET;
+                }
+                ck_assert_uint_lt(clock_ns() - began, UINT64_C(20000000000));
+                poll(NULL, 0, 200); /* the pace of the slow clients, not a wait */
+        }
+        answers("/healthz", 200, "ok\n");
+        for (size_t i = 0; i < 16; i++)
+                close(slow[i]);
+}
+
+/* ---- while a load is held ---- */
+
+FIXTURE(.each = {paused_load_begin, paused_load_end});
+
+TEST(metrics_are_served_during_a_held_load)
+{
+        struct ctl r;
+        streamer_op *op = paused_load_start("m");
+        ctl(&r, paused.d.socket, "metrics", NULL);
+        ck_assert_int_eq(r.code, 0);
+        ck_assert_double_eq(value_in(r.out, "streamerd_loads_running"), 1);
+        ck_assert_double_eq(value_in(r.out, "streamerd_models{state=\"loading\"}"), 1);
+        ck_assert_double_ge(value_in(r.out, "streamerd_blocks_in_flight"), 1);
+        ctl_free(&r);
+        streamer_op_free(op);
+}
+
+/* ---- listen address ---- */
+
+FIXTURE();
+
+TEST(a_port_of_this_machine_is_served_and_logged)
+{
+        struct daemon d;
+        char *said, *at;
+        daemon_init(&d, suite_path("tcp"));
+        daemon_start(&d, (const char *const[]){"--device", "host=64MiB", "--root", suite_folder(), "--metrics-listen",
+                                               "127.0.0.1:0", NULL});
+        ck_assert(log_wait_for(d.log, "metrics: served at http://"));
+        said = file_read(d.log, NULL);
+        at = strstr(said, "metrics: served at http://");
+        ck_assert_msg(at != NULL, "%s", said);
+        at += strlen("metrics: served at ");
+        at[strcspn(at, "\n")] = '\0';
+        struct http_exchange v;
+        http_exchange_request(&v, at, "GET", "/readyz");
+        ck_assert_int_eq(v.status, 200);
+        http_exchange_free(&v);
+        free(said);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+}
+
+TEST(a_stale_socket_is_replaced_and_removed_at_exit)
+{
+        struct daemon d;
+        struct stat st;
+        struct http_exchange v;
+        char *path = suite_path("left"), *address = format_text("unix:%s", path);
+        const char *const flags[] = {"--device",         "host=64MiB", "--root", suite_folder(),
+                                     "--metrics-listen", address,      NULL};
+        daemon_init(&d, suite_path("left-daemon"));
+        daemon_start(&d, flags);
+        daemon_kill(&d);
+        ck_assert_int_eq(stat(path, &st), 0);
+        daemon_start(&d, flags);
+        must(stat(path, &st));
+        ck_assert_uint_eq(st.st_mode & 0777, 0660);
+        http_exchange_request(&v, address, "GET", "/healthz");
+        ck_assert_int_eq(v.status, 200);
+        http_exchange_free(&v);
+        ck_assert_int_eq(daemon_stop(&d), 0);
+        ck_assert_int_eq(stat(path, &st), -1);
+        free(address);
+}
+
+/* It ends without taking itself apart. */
+TEST(a_daemon_with_hung_reads_removes_its_socket)
+{
+        const char *why = fuse_file_unavailable();
+        struct daemon d;
+        struct fuse_file hang;
+        struct stat st;
+        if (why)
+                SKIP(why);
+        model_write(model_mixed(62, 4 << 20), suite_path("backing"));
+        fuse_file_start(&hang, suite_path("hang"), "m.safetensors", suite_path("backing"));
+        char *path = suite_path("hung"), *address = format_text("unix:%s", path);
+        daemon_init(&d, suite_path("hung-daemon"));
+        daemon_start(&d, (const char *const[]){"--device", "host=64MiB", "--root", hang.folder, "--metrics-listen",
+                                               address, NULL});
+        fuse_file_hold(&hang, 1 << 20);
+        streamer_client *c = client_open(&d);
+        client_load_begin(c, hang.path, "m");
+        fuse_file_wait_held(&hang);
+        must(stat(path, &st));
+        ck_assert_int_eq(daemon_stop(&d), 0);
+        ck_assert(log_wait_for(d.log, "ending without them"));
+        ck_assert_int_eq(stat(path, &st), -1);
+        fuse_file_stop(&hang);
+}
+
+FIXTURE(.all = {begin, fixture_end});
+
+TEST(an_address_in_use_fails_the_start)
+{
+        struct daemon d;
+        daemon_init(&d, suite_path("taken"));
+        ck_assert_int_eq(daemon_run(&d, (const char *const[]){"--device", "host=64MiB", "--root", suite_folder(),
+                                                              "--metrics-listen", metrics_address, NULL}),
+                         1);
+        char *said = file_read(d.log, NULL);
+        ck_assert_msg(strstr(said, "metrics: another process serves it") != NULL, "%s", said);
+        free(said);
+        ck_assert_int_eq(daemon_run(&d, (const char *const[]){"--device", "host=64MiB", "--root", suite_folder(),
+                                                              "--metrics-listen", "0.0.0.0:0", NULL}),
+                         2);
+}

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A daemon on a kernel without openat2 and pidfds, as in older gVisor and behind older system call filters:
+ * everything works with the fallbacks.
+ */
+#include "tests/lib/deny_syscalls.h"
+#include "tests/lib/doctor_checks.h"
+#include "tests/lib/managed_daemon.h"
+#include "tests/lib/run_as.h"
+#include "tests/lib/client_process.h"
+#include "tests/lib/suite.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define NOBODY 65534
+
+static void refuse_newer_calls(void)
+{
+        deny_openat2(ENOSYS);
+        deny_pidfds(EPERM);
+        deny_fsids(ENOSYS);
+}
+
+static void begin(void)
+{
+        daemon_before = refuse_newer_calls;
+        fixture_begin(NULL);
+}
+
+static void open_client(void)
+{
+        client = client_open(&test_daemon);
+}
+
+static void close_client(void)
+{
+        streamer_close(client);
+}
+
+/* A child process that leases the witness. */
+static pid_t holder(const struct daemon *d, const char *name)
+{
+        int ends[2];
+        char byte;
+        must(pipe(ends));
+        pid_t pid = must(fork());
+        if (pid == 0) {
+                client_attach(client_open(d), name);
+                must((int)write(ends[1], "", 1));
+                pause();
+        }
+        ck_assert_int_eq(read(ends[0], &byte, 1), 1);
+        close(ends[0]);
+        close(ends[1]);
+        return pid;
+}
+
+/* ---- processes ---- */
+
+FIXTURE(.all = {begin, fixture_end}, .each = {open_client, close_client});
+
+TEST(models_are_loaded_and_read)
+{
+        struct model *m = model_mixed(31, 1 << 20);
+        client_load(client, fixture_write(m, "m.safetensors"), "m");
+        client_equals(client, "m", m);
+        client_unload(client, "m");
+        model_free(m);
+        fixture_still_serves();
+}
+
+TEST(the_leases_of_a_killed_process_are_revoked)
+{
+        pid_t pid = holder(&test_daemon, "witness");
+        ck_assert_uint_eq(client_leases(client), 1);
+        must(kill(pid, SIGKILL));
+        client_wait_leases(client, 0); /* it has not been reaped */
+        must(waitpid(pid, NULL, 0));
+        fixture_still_serves();
+}
+
+TEST(a_disconnected_process_keeps_its_leases_until_it_exits)
+{
+        struct client_process process;
+        struct client_answer answer;
+        struct model *m = seeded_model(9);
+        client_load(client, fixture_write(m, "p.safetensors"), "p");
+        client_process_start(&process, test_daemon.socket);
+        client_process_attach(&process, 0, &(struct attach_target){.model = "p"}, &answer);
+        ck_assert_msg(answer.result == 0 && !answer.mismatch, "%s", answer.text);
+        client_process_break(&process, false, &answer);
+        pid_t other = holder(&test_daemon, "witness"); /* when its end is seen the process has been looked at, too */
+        must(kill(other, SIGKILL));
+        must(waitpid(other, NULL, 0));
+        client_wait_leases(client, 1);
+        ck_assert_int_eq(streamer_unload(client, "p", 0), STREAMER_EBUSY);
+        client_process_recheck(&process, &answer); /* the client reclaims it */
+        ck_assert_msg(answer.result == 0 && !answer.mismatch, "%s", answer.text);
+        client_process_break(&process, false, &answer);
+        client_process_kill(&process);
+        client_wait_leases(client, 0);
+        client_unload(client, "p");
+        model_free(m);
+}
+
+static char *path;
+
+static int load_it(void)
+{
+        char text[1024];
+        streamer_client *c = client_open(&test_daemon);
+        int r = client_load_result(c, path, "mine", text);
+        streamer_close(c);
+        return r;
+}
+
+static char *file_of(uid_t uid, const char *name)
+{
+        struct model *m = model_mixed(uid, 1 << 20);
+        char *file = fixture_write(m, name);
+        must(chown(file, uid, uid));
+        must(chmod(file, 0600));
+        model_free(m);
+        return file;
+}
+
+TEST(files_are_opened_as_the_caller)
+{
+        ROOT_ONLY();
+        must(chmod(test_daemon.socket, 0666));
+        must(chmod(suite_folder(), 0755));
+        must(chmod(fixture_root(), 0755));
+        for (int times = 0; times < 3; times++) { /* in every thread */
+                path = file_of(0, "roots.safetensors");
+                ck_assert_int_eq(run_as(NOBODY, 0, load_it), STREAMER_EPERM);
+                path = file_of(NOBODY + 1, "anothers.safetensors");
+                ck_assert_int_eq(run_as(NOBODY, 0, load_it), STREAMER_EPERM);
+        }
+        path = file_of(NOBODY, "nobodys.safetensors");
+        ck_assert_int_eq(run_as(NOBODY, 0, load_it), 0);
+        client_load(client, file_of(NOBODY + 1, "anothers.safetensors"), "another"); /* root still may */
+        client_unload(client, "another");
+        client_unload(client, "mine");
+        fixture_still_serves();
+}
+
+TEST(doctor_reports_the_old_kernel)
+{
+        doctor_ask();
+        ck_assert_int_eq(doctor_code, 0);
+        doctor_found("warn", "kernel", "a few times a second");
+        doctor_found("warn", "kernel", "no openat2");
+        doctor_found("ok", "probe", "attached");
+}
+
+/* ---- restarts ---- */
+
+static void begin_persisted(void)
+{
+        daemon_before = refuse_newer_calls;
+        managed_begin();
+}
+
+FIXTURE(.each = {begin_persisted, managed_end});
+
+/* The watch of a process ends with the daemon, so it must not be stored: the next run would take every process for
+ * dead. */
+TEST(a_lease_is_claimed_over_a_restart_by_its_row_alone, .to = 2)
+{
+        ABOUT_HOST_MEMORY();
+        managed_load("m");
+        streamer_lease *lease = client_attach(managed.client, "m");
+        for (int runs = 0; runs < 2; runs++) {
+                managed_restart(_i);
+                client_ok(managed.client, streamer_lease_check(lease), "check");
+                ck_assert_uint_eq(client_leases(managed.client), 1);
+                ck_assert_int_eq(streamer_unload(managed.client, "m", 0), STREAMER_EBUSY);
+                lease_equals(lease, managed.model);
+        }
+        ck_assert_uint_eq(manager_count(&managed.m, MANAGED_PROCESSES), 0);
+        streamer_detach(lease);
+        client_unload(managed.client, "m");
+        client_wait_used(managed.client, 0);
+}
+
+TEST(an_unclaimed_lease_ends_after_a_restart, .to = 2)
+{
+        ABOUT_HOST_MEMORY();
+        managed_load("m");
+        pid_t pid = holder(&managed.m.d, "m");
+        managed_restart_and_reconnect(_i);
+        ck_assert_uint_eq(client_leases(managed.client), 0);
+        client_equals(managed.client, "m", managed.model);
+        client_unload(managed.client, "m");
+        client_wait_used(managed.client, 0);
+        must(kill(pid, SIGKILL));
+        must(waitpid(pid, NULL, 0));
+}

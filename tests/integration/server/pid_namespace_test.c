@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Clients without a pid in the daemon's PID namespace, which is below theirs.
+ */
+#include "tests/lib/run_as.h"
+#include "tests/lib/client_process.h"
+#include "tests/lib/fixture.h"
+#include "tests/lib/wire.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define STRANGER 60201
+#define SOCKET_GROUP 0
+
+static bool begin(void)
+{
+        int ours = must(open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC));
+        if (unshare(CLONE_NEWPID) < 0)
+                return false;
+        must(chmod(suite_folder(), 0755));
+        fixture_begin(NULL);
+        must(setns(ours, CLONE_NEWPID));
+        close(ours);
+        client = client_open(&test_daemon);
+        return true;
+}
+
+static void end(void)
+{
+        client_wait_leases(client, 0);
+        streamer_close(client);
+        fixture_end();
+}
+
+#define BEGIN()                                                                                                        \
+        do {                                                                                                           \
+                if (!begin())                                                                                          \
+                        SKIP("PID namespaces cannot be made here");                                                    \
+        } while (0)
+
+static json_t *first_lease(void)
+{
+        json_t *ps = client_call(client, "ps", NULL), *row = json_array_get(json_object_get(ps, "leases"), 0);
+        ck_assert_int_eq((int)json_array_size(json_object_get(ps, "leases")), 1);
+        json_incref(row);
+        json_decref(ps);
+        return row;
+}
+
+static void hold(struct client_process *process)
+{
+        struct client_answer answer;
+        client_process_start(process, test_daemon.socket);
+        client_process_attach(process, 0, &(struct attach_target){.model = "held"}, &answer);
+        ck_assert_msg(answer.result == 0, "%s", answer.text);
+}
+
+static void load_held(void)
+{
+        client_load(client, fixture_write(seeded_model(7), "held.safetensors"), "held");
+}
+
+/* Attaches and closes the connection: the memory may still be mapped. */
+static void create_orphan(void)
+{
+        struct wire w;
+        wire_open(&w, &test_daemon);
+        wire_hello(&w);
+        wire_verb(&w, "attach", 1, "model", "held");
+        ck_assert(wire_read(&w));
+        wire_close(&w);
+}
+
+static bool is_orphan(void *unused)
+{
+        (void)unused;
+        json_t *row = first_lease();
+        bool orphan = json_is_true(json_object_get(row, "orphan"));
+        json_decref(row);
+        return orphan;
+}
+
+TEST(the_end_of_one_process_is_not_that_of_another)
+{
+        struct client_process first;
+        BEGIN();
+        load_held();
+        hold(&first);
+        pid_t second = must(fork());
+        if (second == 0) {
+                create_orphan();
+                raise(SIGSTOP);
+                _exit(0);
+        }
+        must(waitpid(second, NULL, WUNTRACED));
+        client_process_kill(&first);
+        client_wait_leases(client, 1);
+        ck_assert(eventually(is_orphan, NULL, 20000));
+        must(kill(second, SIGKILL));
+        must(waitpid(second, NULL, 0));
+        client_wait_leases(client, 0);
+        end();
+}
+
+static int do_attach(void)
+{
+        streamer_client *c = client_open(&test_daemon);
+        streamer_lease *lease;
+        client_ok(c, streamer_attach(c, "held", NULL, &lease), "attach");
+        json_t *ps = client_call(c, "ps", NULL), *row;
+        size_t i, mine = 0;
+        json_array_foreach(json_object_get(ps, "leases"), i, row)
+        {
+                mine += json_number(row, "uid") == STRANGER;
+        }
+        return json_array_size(json_object_get(ps, "leases")) == 2 && mine == 1 ? 0 : STREAMER_EFAILED;
+}
+
+TEST(each_process_has_its_own_user)
+{
+        struct client_process first;
+        ROOT_ONLY();
+        BEGIN();
+        load_held();
+        hold(&first);
+        ck_assert_int_eq(run_as(STRANGER, SOCKET_GROUP, do_attach), 0);
+        client_process_kill(&first);
+        end();
+}

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Content identity: known values, independence of the order of bytes, and a model digest that depends on every
+ * difference between models.
+ */
+#include "daemon/base/hash.h"
+#include "proto/manifest.h"
+#include "tests/lib/model.h"
+#include "tests/lib/suite.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LEAF ((size_t)1 << 20)
+
+static void hex(char out[2 * DIGEST_SIZE + 1], const unsigned char digest[DIGEST_SIZE])
+{
+        for (size_t i = 0; i < DIGEST_SIZE; i++)
+                snprintf(out + 2 * i, 3, "%02x", digest[i]);
+}
+
+/* Bytes that no constant and no short period would pass for. */
+static unsigned char *bytes_new(size_t n)
+{
+        unsigned char *p = must_alloc(n);
+        uint32_t x = 1;
+        for (size_t i = 0; i < n; i++) {
+                x = x * 1664525u + 1013904223u;
+                p[i] = (unsigned char)(x >> 24);
+        }
+        return p;
+}
+
+/* ---- bytes ---- */
+
+TEST(the_digest_of_no_bytes_is_the_published_one)
+{
+        unsigned char digest[DIGEST_SIZE];
+        char text[33];
+        hash_bytes("", 0, digest);
+        hex(text, digest);
+        ck_assert_str_eq(text, "99aa06d3014798d86001c324468d497f");
+}
+
+TEST(a_digest_is_independent_of_the_pieces)
+{
+        size_t n = 5000;
+        unsigned char *data = bytes_new(n), whole[DIGEST_SIZE], pieces[DIGEST_SIZE];
+        struct hash *hash = hash_new();
+        hash_bytes(data, n, whole);
+        for (size_t cut = 0; cut <= n; cut += 1 + cut / 7) {
+                hash_reset(hash);
+                hash_update(hash, data, cut);
+                hash_update(hash, data + cut, n - cut);
+                hash_final(hash, pieces);
+                ck_assert_mem_eq(whole, pieces, DIGEST_SIZE);
+        }
+        hash_free(hash);
+        free(data);
+}
+
+TEST(reading_a_digest_does_not_finish_the_hash)
+{
+        unsigned char early[DIGEST_SIZE], late[DIGEST_SIZE], want[DIGEST_SIZE];
+        struct hash *hash = hash_new();
+        hash_update(hash, "ab", 2);
+        hash_final(hash, early);
+        hash_update(hash, "cd", 2);
+        hash_final(hash, late);
+        hash_bytes("ab", 2, want);
+        ck_assert_mem_eq(early, want, DIGEST_SIZE);
+        hash_bytes("abcd", 4, want);
+        ck_assert_mem_eq(late, want, DIGEST_SIZE);
+        hash_free(hash);
+}
+
+TEST(a_digest_is_independent_of_the_alignment)
+{
+        unsigned char *data = bytes_new(LEAF), *room = must_alloc(LEAF + 64);
+        unsigned char want[DIGEST_SIZE], got[DIGEST_SIZE];
+        hash_bytes(data, LEAF, want);
+        for (size_t shift = 1; shift < 64; shift += 9) {
+                memcpy(room + shift, data, LEAF);
+                hash_bytes(room + shift, LEAF, got);
+                ck_assert_mem_eq(want, got, DIGEST_SIZE);
+        }
+        free(room);
+        free(data);
+}
+
+TEST(one_changed_bit_changes_the_digest)
+{
+        unsigned char *data = bytes_new(LEAF), before[DIGEST_SIZE], after[DIGEST_SIZE];
+        hash_bytes(data, LEAF, before);
+        data[LEAF - 1] ^= 1;
+        hash_bytes(data, LEAF, after);
+        ck_assert_mem_ne(before, after, DIGEST_SIZE);
+        free(data);
+}
+
+TEST(free_accepts_null)
+{
+        ck_assert_ptr_null(hash_free(NULL));
+}
+
+/* ---- models ---- */
+
+TEST(a_models_digest_matches_an_independent_computation)
+{
+        struct model *m = model_new(5);
+        model_add(m, "a", "BF16", (uint64_t[]){3, 5}, 2);
+        model_add(m, "b", "F64", NULL, 0);
+        model_add(m, "b.longer", "I8", (uint64_t[]){0, 7}, 2);
+        model_add(m, "c", "U8", (uint64_t[]){2 * LEAF + 17}, 1);
+        struct hash *hash = hash_new();
+        for (size_t i = 0; i < m->n; i++) {
+                const struct model_tensor *t = &m->tensors[i];
+                unsigned char digest[DIGEST_SIZE];
+                model_tensor_digest(m, i, digest);
+                hash_model_tensor(hash, t->name, strlen(t->name), t->dtype, t->shape, t->rank, digest);
+        }
+        unsigned char digest[DIGEST_SIZE];
+        char got[33], want[33];
+        hash_final(hash, digest);
+        hex(got, digest);
+        model_digest(m, want);
+        ck_assert_str_eq(got, want);
+        hash_free(hash);
+        model_free(m);
+}
+
+struct tensor {
+        const char *name, *dtype;
+        uint64_t shape[3];
+        uint32_t rank;
+        unsigned char digest[DIGEST_SIZE];
+};
+
+static void digest_of(const struct tensor *tensors, size_t n, unsigned char digest[DIGEST_SIZE])
+{
+        struct hash *hash = hash_new();
+        for (size_t i = 0; i < n; i++) {
+                const struct tensor *t = &tensors[i];
+                hash_model_tensor(hash, t->name, strlen(t->name), t->dtype, t->shape, t->rank, t->digest);
+        }
+        hash_final(hash, digest);
+        hash_free(hash);
+}
+
+/* Every model of the list differs from the first in one thing. */
+TEST(models_that_differ_have_different_digests)
+{
+        static const struct tensor models[][2] = {
+                {{"ab", "U8", {2, 3}, 2, {1}}, {"c", "U8", {1}, 1, {2}}},
+                {{"a", "U8", {2, 3}, 2, {1}}, {"bc", "U8", {1}, 1, {2}}},
+                {{"ab", "I8", {2, 3}, 2, {1}}, {"c", "U8", {1}, 1, {2}}},
+                {{"ab", "U8", {3, 2}, 2, {1}}, {"c", "U8", {1}, 1, {2}}},
+                {{"ab", "U8", {6}, 1, {1}}, {"c", "U8", {1}, 1, {2}}},
+                {{"ab", "U8", {2, 3, 1}, 3, {1}}, {"c", "U8", {1}, 1, {2}}},
+                {{"ab", "U8", {2, 3}, 2, {9}}, {"c", "U8", {1}, 1, {2}}},
+                {{"ab", "U8", {2, 3}, 2, {2}}, {"c", "U8", {1}, 1, {1}}},
+                {{"c", "U8", {2, 3}, 2, {1}}, {"ab", "U8", {1}, 1, {2}}},
+        };
+        size_t n = sizeof(models) / sizeof(models[0]);
+        unsigned char digests[sizeof(models) / sizeof(models[0])][DIGEST_SIZE];
+        for (size_t i = 0; i < n; i++)
+                digest_of(models[i], 2, digests[i]);
+        for (size_t i = 0; i < n; i++)
+                for (size_t k = 0; k < i; k++)
+                        ck_assert_mem_ne(digests[i], digests[k], DIGEST_SIZE);
+}
+
+TEST(an_added_tensor_changes_the_digest)
+{
+        static const struct tensor tensors[] = {{"a", "U8", {1}, 1, {1}}, {"b", "U8", {0}, 1, {0}}};
+        unsigned char one[DIGEST_SIZE], two[DIGEST_SIZE];
+        digest_of(tensors, 1, one);
+        digest_of(tensors, 2, two);
+        ck_assert_mem_ne(one, two, DIGEST_SIZE);
+}

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Log formats: the choice of `auto`, the journal with its fields, JSON.
+ */
+#include "tests/unit/log_fixture.h"
+
+#include <errno.h>
+
+#define SD_JOURNAL_SUPPRESS_LOCATION
+#include <systemd/sd-journal.h>
+
+/* ---- pages of AUTO ---- */
+
+static void log_one(void)
+{
+        log_init(LOG_LEVEL_INFO);
+        log_info("a");
+}
+
+TEST(a_process_started_by_the_manager_writes_prefixes)
+{
+        char *pid = format_text("%d", (int)getpid());
+        setenv("SYSTEMD_EXEC_PID", pid, 1);
+        free(pid);
+        ck_assert_str_eq(suite_stderr(log_one), "<6>a\n");
+}
+
+TEST(a_process_that_inherited_the_variable_writes_no_prefixes)
+{
+        setenv("SYSTEMD_EXEC_PID", "1", 1);
+        ck_assert_ptr_nonnull(strstr(suite_stderr(log_one), "Z info: a\n"));
+}
+
+TEST(an_inherited_journal_variable_is_not_believed)
+{
+        setenv("JOURNAL_STREAM", "1:1", 1);
+        ck_assert_ptr_nonnull(strstr(suite_stderr(log_one), "Z info: a\n"));
+}
+
+/* Standard error claims to be the journal's stream, and is. */
+static void claim_journal(void)
+{
+        struct stat st;
+        must(fstat(STDERR_FILENO, &st));
+        char *name = format_text("%ju:%ju", (uintmax_t)st.st_dev, (uintmax_t)st.st_ino);
+        setenv("JOURNAL_STREAM", name, 1);
+        free(name);
+}
+
+static void log_to_stderr_of_journal(void)
+{
+        claim_journal();
+        log_set_output(&(struct log_output){.format = LOG_FORMAT_AUTO, .to_stderr = true});
+        log_warn("a");
+}
+
+TEST(the_journals_stream_gets_prefixes_if_standard_error_is_configured)
+{
+        ck_assert_str_eq(suite_stderr(log_to_stderr_of_journal), "<4>a\n");
+}
+
+static void log_to_absent_journal(void)
+{
+        claim_journal();
+        log_set_output(&(struct log_output){.format = LOG_FORMAT_AUTO, .journal = suite_path("no-journal")});
+        log_warn("a");
+}
+
+TEST(without_its_socket_the_journal_is_reached_by_its_stream)
+{
+        ck_assert_str_eq(suite_stderr(log_to_absent_journal), "<4>a\n");
+}
+
+/* ---- the journal ---- */
+
+static char sent[LOG_LINE_MAX];
+static int journal_result;
+
+/* In place of libsystemd's: the fields of the last message, one a line. */
+int sd_journal_sendv(const struct iovec *fields, int n)
+{
+        size_t len = 0;
+        for (int i = 0; i < n; i++)
+                len += (size_t)snprintf(sent + len, sizeof(sent) - len, "%.*s\n", (int)fields[i].iov_len,
+                                        (const char *)fields[i].iov_base);
+        return journal_result;
+}
+
+static void log_to_journal(void)
+{
+        claim_journal();
+        log_init(LOG_LEVEL_INFO);
+        log_set_output(&(struct log_output){.format = LOG_FORMAT_AUTO, .journal = "/"});
+        log_start();
+        log_event(
+                LOG_LEVEL_WARN, LOG_MODEL_FAILED,
+                LOG_FIELDS(LOG_TEXT("model", "a\nPRIORITY=0"), LOG_NUMBER("generation", 7), LOG_TEXT("code", "failed")),
+                "it %s", "failed");
+        log_stop();
+}
+
+TEST(the_journal_gets_fields)
+{
+        ck_assert_str_eq(suite_stderr(log_to_journal), "");
+        ck_assert_str_eq(sent, "MESSAGE=it failed\nPRIORITY=4\nSYSLOG_IDENTIFIER=streamerd\n"
+                               "MESSAGE_ID=623544edab8e4812a6fe71f8ef889b4e\n"
+                               "MODEL=a\\x0aPRIORITY=0\nGENERATION=7\nCODE=failed\n");
+}
+
+TEST(what_the_journal_refuses_is_counted_and_reported)
+{
+        journal_result = -EPERM;
+        ck_assert_str_eq(suite_stderr(log_to_journal), "");
+        ck_assert_uint_eq(log_lost(), 1);
+        journal_result = 0;
+        log_to_journal();
+        ck_assert_uint_eq(log_lost(), 1);
+        ck_assert_ptr_nonnull(strstr(sent, "MESSAGE=it failed\n"));
+}
+
+/* ---- JSON ---- */
+
+static void log_json(void)
+{
+        set_output(LOG_FORMAT_JSON);
+        log_event(
+                LOG_LEVEL_INFO, LOG_MODEL_READY,
+                LOG_FIELDS(LOG_TEXT("model", "a \"b\" \\ \x01 \xc3\xa9"), LOG_NUMBER("generation", UINT64_C(1) << 53)),
+                "\"quoted\" \\ \t %s", "\xff");
+}
+
+TEST(a_json_line_is_one_object_with_its_fields)
+{
+        char *text = suite_stderr(log_json);
+        json_t *o = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+        const char *time, *level, *message, *id, *model;
+        json_int_t generation;
+        ck_assert_msg(o != NULL, "%s", text);
+        ck_assert_int_eq(json_unpack(o, "{s:s, s:s, s:s, s:s, s:s, s:I !}", "time", &time, "level", &level, "message",
+                                     &message, "message_id", &id, "model", &model, "generation", &generation),
+                         0);
+        ck_assert_str_eq(level, "info");
+        ck_assert_str_eq(message, "\"quoted\" \\ \\x09 \\xff");
+        ck_assert_str_eq(model, "a \"b\" \\ \\x01 \xc3\xa9");
+        ck_assert_int_eq(generation, (json_int_t)1 << 53);
+        ck_assert_str_eq(id, "f556871bc85f4a2cb3e2fc44114610b9");
+        ck_assert_ptr_eq(strchr(text, '\n'), text + strlen(text) - 1);
+        json_decref(o);
+}
+
+/* Texts of quotes, backslashes, escapes and wide characters, of every length up to far too long. */
+TEST(a_line_is_whole_and_bounded_whatever_its_texts)
+{
+        static const char *const units[] = {"x", "\"", "\\", "\xf0\x9f\x98\x80", "\x01"};
+        char *unit_text = must_alloc(20000), line[LOG_LINE_MAX + 1];
+        for (size_t u = 0; u < sizeof(units) / sizeof(units[0]); u++) {
+                unit_text[0] = '\0';
+                for (size_t n = 0; n < 3000; n += 37) {
+                        for (size_t i = 0; i < 37; i++)
+                                strcat(unit_text, units[u]);
+                        struct log_record r = {
+                                .level = LOG_LEVEL_INFO,
+                                .message = LOG_MODEL_READY,
+                                .fields = LOG_FIELDS(LOG_TEXT("model", unit_text), LOG_TEXT("device", unit_text),
+                                                     LOG_TEXT("code", unit_text), LOG_NUMBER("lease", INT64_MAX)),
+                                .text = u == 4 || n * strlen(units[u]) > 1900 ? "text" : unit_text,
+                        };
+                        size_t len = log_line(line, LOG_FORMAT_JSON, &r);
+                        ck_assert_uint_le(len, LOG_LINE_MAX);
+                        json_t *o = json_loadb(line, len, JSON_REJECT_DUPLICATES, NULL);
+                        ck_assert_msg(o != NULL, "%zu of '%s': %.*s", n, units[u], (int)len, line);
+                        json_decref(o);
+                        ck_assert_uint_le(log_line(line, LOG_FORMAT_JOURNAL, &r), LOG_LINE_MAX);
+                }
+        }
+        free(unit_text);
+}

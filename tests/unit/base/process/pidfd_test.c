@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The process of a connection if the kernel does not report it directly.
+ */
+#include "daemon/base/process/pidfd.h"
+#include "daemon/base/process/pidwatch.h"
+#include "daemon/base/sys/sysfile.h"
+#include "tests/lib/deny_syscalls.h"
+#include "tests/lib/suite.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SECOND UINT64_C(1000000000)
+#define STRANGER 4711
+#define PIDFS 0x50494446 /* pidfds of processes differ from Linux 6.9 on */
+
+static uint64_t ticks_of(uint64_t ns)
+{
+        return ns / (SECOND / (uint64_t)sysconf(_SC_CLK_TCK));
+}
+
+/* A tree in which process 4711 has this line; its root. */
+static char *tree_with(const char *line)
+{
+        char *root = suite_path("tree-%d", (int)getpid());
+        mkdir(root, 0755);
+        mkdir(format_text("%s/proc", root), 0755);
+        mkdir(format_text("%s/proc/%d", root, STRANGER), 0755);
+        file_write(format_text("%s/proc/%d/stat", root, STRANGER), line, strlen(line));
+        return root;
+}
+
+static char *stat_line(const char *name, uint64_t ticks)
+{
+        return format_text("%d (%s) S 1 4711 4711 0 -1 4194560 1 0 0 0 7 8 9 10 20 0 1 0 %" PRIu64 " 111 222\n",
+                           STRANGER, name, ticks);
+}
+
+static bool began_by(const char *root, pid_t pid, uint64_t time)
+{
+        struct pid_stat stat;
+        sysfile_root = root;
+        bool began = pid_stat_read(&stat, pid) && pid_stat_began_by(&stat, time);
+        sysfile_root = "";
+        return began;
+}
+
+static uint64_t began; /* set by the last pidfd_of_client() */
+
+static int of_client(int socket, pid_t pid, uint64_t since)
+{
+        return pidfd_of_client(socket, pid, since, &began);
+}
+
+/* The kernel names no process for a descriptor that is no socket, as an old kernel does for every socket. */
+static int no_socket(void)
+{
+        int ends[2];
+        must(pipe(ends));
+        return ends[0];
+}
+
+static pid_t child(void)
+{
+        pid_t pid = must(fork());
+        if (pid == 0) {
+                pause();
+                _exit(0);
+        }
+        return pid;
+}
+
+static void end_child(pid_t pid)
+{
+        must(kill(pid, SIGKILL));
+        must(waitpid(pid, NULL, 0));
+}
+
+static bool has_ended(int pidfd)
+{
+        struct pollfd p = {.fd = pidfd, .events = POLLIN};
+        return poll(&p, 1, 0) == 1;
+}
+
+TEST(start_times_are_compared_in_clock_ticks)
+{
+        const char *root = tree_with(stat_line("streamer", ticks_of(5 * SECOND)));
+        ck_assert(began_by(root, STRANGER, 6 * SECOND));
+        ck_assert(began_by(root, STRANGER, 5 * SECOND)); /* connected in the tick that it began in */
+        ck_assert(!began_by(root, STRANGER, 5 * SECOND - 1));
+}
+
+TEST(a_name_may_look_like_the_rest_of_the_line)
+{
+        ck_assert(!began_by(tree_with(stat_line("a) S 1 (b", ticks_of(9 * SECOND))), STRANGER, 5 * SECOND));
+        ck_assert(began_by(tree_with(stat_line("a) S 1 (b", ticks_of(4 * SECOND))), STRANGER, 5 * SECOND));
+}
+
+TEST(an_unknown_start_time_is_too_late)
+{
+        static const char *const bad[] = {"", "4711", "4711 (x)", "4711 (x) S 1 2 3\n", "4711 x S 1\n"};
+        for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+                ck_assert_msg(!began_by(tree_with(bad[i]), STRANGER, UINT64_MAX), "'%s'", bad[i]);
+        ck_assert(!began_by(suite_folder(), STRANGER, UINT64_MAX));
+}
+
+static const struct {
+        const char *what;
+        struct pid_stat stat;
+        bool over; /* of the process that began at 7 */
+} states[] = {
+        {"runs", {'R', 1, 7}, false},
+        {"sleeps", {'S', 9, 7}, false},
+        {"is stopped", {'T', 1, 7}, false},
+        {"is stuck", {'D', 1, 7}, false},
+        {"another of its number", {'S', 1, 8}, true},
+        {"another, from before", {'S', 1, 6}, true},
+        {"not waited for", {'Z', 1, 7}, true},
+        {"without a count of threads", {'Z', 0, 7}, true},
+        {"its first thread is done, another runs", {'Z', 2, 7}, false},
+        {"another's first thread is done", {'Z', 2, 8}, true},
+        {"dead", {'X', 1, 7}, true},
+        {"dead, as older kernels have it", {'x', 1, 7}, true},
+};
+
+TEST(a_process_exit_is_detected_by_state_and_start_time, EACH(states))
+{
+        ck_assert_msg(pid_stat_exited(&states[_i].stat, 7) == states[_i].over, "%s", states[_i].what);
+}
+
+TEST(a_line_is_read_after_the_name)
+{
+        struct pid_stat stat;
+        sysfile_root = tree_with(stat_line(") Z 0 0 (", 1234));
+        ck_assert(pid_stat_read(&stat, STRANGER));
+        sysfile_root = "";
+        ck_assert_int_eq(stat.state, 'S');
+        ck_assert_uint_eq(stat.threads, 1);
+        ck_assert_uint_eq(stat.start, 1234);
+}
+
+static sem_t looked;
+
+static void *thread_main(void *tid)
+{
+        *(pid_t *)tid = (pid_t)syscall(SYS_gettid);
+        sem_post(&looked);
+        pause();
+        return NULL;
+}
+
+TEST(a_thread_is_of_its_process)
+{
+        pthread_t thread;
+        pid_t tid, gone = child();
+        sem_init(&looked, 0, 0);
+        pthread_create(&thread, NULL, thread_main, &tid);
+        sem_wait(&looked);
+        ck_assert_int_ne(tid, getpid());
+        ck_assert_int_eq(pid_of_thread(tid), getpid());
+        ck_assert_int_eq(pid_of_thread(getpid()), getpid());
+        end_child(gone);
+        ck_assert_int_eq(pid_of_thread(gone), 0);
+}
+
+TEST(this_process_has_a_start_time)
+{
+        ck_assert(began_by("", getpid(), boot_time_ns()));
+}
+
+TEST(a_socket_names_its_process)
+{
+        int ends[2];
+        must(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+        int fd = of_client(ends[0], getpid(), boot_time_ns());
+        ck_assert_int_ge(fd, 0);
+        ck_assert(!has_ended(fd));
+        close(fd);
+}
+
+TEST(without_a_pidfd_the_process_is_found_by_its_pid)
+{
+        pid_t pid = child();
+        int fd = of_client(no_socket(), pid, boot_time_ns());
+        ck_assert_int_ge(fd, 0);
+        ck_assert(!has_ended(fd));
+        end_child(pid);
+        ck_assert(has_ended(fd));
+        close(fd);
+}
+
+TEST(a_process_that_began_after_the_connection_is_another)
+{
+        uint64_t long_ago = boot_time_ns() - SECOND;
+        pid_t pid = child();
+        ck_assert_int_lt(of_client(no_socket(), pid, long_ago), 0);
+        ck_assert_int_eq(errno, ESRCH);
+        end_child(pid);
+}
+
+TEST(an_unused_pid_is_no_process)
+{
+        pid_t pid = child();
+        end_child(pid);
+        ck_assert_int_lt(of_client(no_socket(), pid, boot_time_ns()), 0);
+        ck_assert_int_lt(of_client(no_socket(), 0, boot_time_ns()), 0); /* of another PID namespace */
+        ck_assert_int_eq(errno, ESRCH);
+}
+
+TEST(descriptors_of_processes_are_distinguished)
+{
+        pid_t first = child(), second = child();
+        int a = must((int)syscall(SYS_pidfd_open, first, 0)), b = must((int)syscall(SYS_pidfd_open, first, 0));
+        int other = must((int)syscall(SYS_pidfd_open, second, 0)), no_process = no_socket();
+        struct statfs fs;
+        must(fstatfs(a, &fs));
+        end_child(first); /* an exited process is still itself */
+        if (fs.f_type == PIDFS)
+                ck_assert(pidfd_same(a, b));
+        ck_assert(!pidfd_same(a, other));
+        ck_assert(!pidfd_same(a, no_process));
+        ck_assert(!pidfd_same(no_process, no_process));
+        end_child(second);
+}
+
+/* ---- without pidfds ---- */
+
+static const int refusals[] = {ENOSYS, EPERM};
+
+TEST(without_pidfds_processes_are_polled, EACH(refusals))
+{
+        int ends[2];
+        deny_pidfds(refusals[_i]);
+        must(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+        pid_t pid = child();
+        int fd = of_client(ends[0], pid, boot_time_ns());
+        ck_assert_int_ge(fd, 0);
+        ck_assert_uint_gt(began, 0);
+        ck_assert(!has_ended(fd));
+        end_child(pid);
+        ck_assert_int_eq(poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 20000), 1);
+        close(fd);
+        pidwatch_stop();
+}
+
+TEST(a_polled_process_must_be_known)
+{
+        deny_pidfds(ENOSYS);
+        uint64_t long_ago = boot_time_ns() - SECOND;
+        pid_t pid = child();
+        ck_assert_int_lt(of_client(no_socket(), pid, long_ago), 0);
+        ck_assert_int_eq(errno, ESRCH);
+        must(kill(pid, SIGKILL));
+        must(waitid(P_PID, (id_t)pid, &(siginfo_t){0}, WEXITED | WNOWAIT));
+        ck_assert_int_lt(of_client(no_socket(), pid, boot_time_ns()), 0); /* it has not been reaped */
+        ck_assert_int_eq(errno, ESRCH);
+        must(waitpid(pid, NULL, 0));
+        ck_assert_int_lt(of_client(no_socket(), pid, boot_time_ns()), 0);
+        ck_assert_int_eq(errno, ENOSYS);
+        ck_assert_int_lt(of_client(no_socket(), 0, boot_time_ns()), 0); /* of another PID namespace */
+        ck_assert_int_eq(errno, ESRCH);
+        ck_assert_uint_eq(began, 0);
+}

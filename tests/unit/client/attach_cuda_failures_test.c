@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * GPU segments that cannot be opened: the attempt leaks nothing, and the error names the obstacle and the
+ * alternative.
+ */
+#include "tests/unit/attach_cuda_fixture.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
+
+/* ---- failures ---- */
+
+static const char *const ipc_calls[] = {
+        "cuInit",
+        "cuDeviceGetCount",
+        "cuDeviceGet",
+        "cuDeviceGetUuid_v2",
+        "cuDevicePrimaryCtxRetain",
+        "cuCtxPushCurrent_v2",
+        "cuIpcOpenMemHandle_v2",
+};
+
+static const char *const vmm_calls[] = {
+        "cuMemGetAllocationGranularity",
+        "cuMemImportFromShareableHandle",
+        "cuMemAddressReserve",
+        "cuMemMap",
+        "cuMemSetAccess",
+};
+
+/* The call fails once: the attempt leaks nothing, and the next one succeeds. */
+static void fail_once(const struct handle_kind *kind, const char *call)
+{
+        struct application app;
+        char rule[80];
+        snprintf(rule, sizeof(rule), "%s:1:999", call);
+        setenv("FAKECUDA_FAIL", rule, 1);
+        setenv("CUDA_VISIBLE_DEVICES", "0", 1);
+        ck_assert_int_eq(map(kind, &mapping), STREAMER_EUNSUPPORTED);
+        application_start(&app);
+        assert_nothing_leaked(&app);
+        assert_map(kind, &mapping);
+        assert_bytes(&mapping, 0);
+        unmap(&mapping);
+        assert_nothing_leaked(&app);
+        exporter_stop(&exporter);
+}
+
+/* The errors of drivers that cannot map imported memory read-only. */
+static const char *const read_only[] = {"801", "1"};
+
+TEST(memory_that_cannot_be_mapped_for_reading_alone_is_mapped_for_writing, EACH(read_only))
+{
+        struct application app;
+        export_memory(0, true);
+        setenv("FAKECUDA_READ_ONLY", read_only[_i], 1);
+        application_start(&app);
+        assert_map(&handle_kind_cuda_vmm_fd, &mapping);
+        ck_assert(mapping.writable);
+        assert_bytes(&mapping, 0);
+        unmap(&mapping);
+        assert_nothing_leaked(&app);
+        exporter_stop(&exporter);
+}
+
+TEST(only_cuda_vmm_fd_is_mapped_for_reading_alone, .to = 2)
+{
+        struct application app;
+        export_memory(0, _i == 1);
+        application_start(&app);
+        assert_map(_i == 1 ? &handle_kind_cuda_vmm_fd : &handle_kind_cuda_ipc, &mapping);
+        ck_assert_int_eq(mapping.writable, _i == 0);
+        unmap(&mapping);
+        exporter_stop(&exporter);
+}
+
+TEST(a_failed_call_leaks_nothing_of_an_ipc_segment, EACH(ipc_calls))
+{
+        export_memory(0, false);
+        fail_once(&handle_kind_cuda_ipc, ipc_calls[_i]);
+}
+
+TEST(a_failed_call_leaks_nothing_of_a_vmm_segment, EACH(vmm_calls))
+{
+        export_memory(0, true);
+        fail_once(&handle_kind_cuda_vmm_fd, vmm_calls[_i]);
+}
+
+TEST(a_lack_of_memory_is_reported_as_such)
+{
+        export_memory(0, false);
+        setenv("FAKECUDA_FAIL", "cuDevicePrimaryCtxRetain:1:2", 1);
+        assert_refused(&handle_kind_cuda_ipc, STREAMER_ENOMEM, "OUT_OF_MEMORY");
+        exporter_stop(&exporter);
+}
+
+/* ---- alternatives ---- */
+
+enum exporter_is { ELSEWHERE_IN_REACH, OUT_OF_REACH, THIS_PROCESS };
+
+/* How the processes and GPUs of daemon and client relate if cuda-ipc fails, and the error message. */
+static const struct {
+        enum exporter_is daemon;
+        const char *variable, *value; /* of the fake; NULL: none */
+        const char *told[2];
+} refusals[] = {
+        {ELSEWHERE_IN_REACH, NULL, NULL, {"cuda-vmm-fd would work", ""}},
+        {ELSEWHERE_IN_REACH, "FAKECUDA_VMM", "0", {"only the host device", ""}},
+        {OUT_OF_REACH, NULL, NULL, {"PID namespace", "cuda-vmm-fd would work"}},
+        {THIS_PROCESS, NULL, NULL, {"the process that exported", ""}},
+        {ELSEWHERE_IN_REACH, "FAKECUDA_NAME", "Fake H100 MIG 1g.10gb", {"MIG instance", ""}},
+        {ELSEWHERE_IN_REACH, "FAKECUDA_INTEGRATED", "1", {"Tegra", ""}},
+};
+
+static void refuse_ipc(pid_t daemon_pid)
+{
+        setenv("FAKECUDA_FAIL", "cuIpcOpenMemHandle_v2:0:801", 1);
+        struct handle handle = handle_of(&exporter);
+        handle.daemon_pid = daemon_pid;
+        ck_assert_int_eq(handle_kind_cuda_ipc.map(&mapping, &handle, false, NULL), STREAMER_EUNSUPPORTED);
+        exporter_stop(&exporter);
+}
+
+TEST(unsupported_ipc_is_explained_and_another_handle_kind_suggested, EACH(refusals))
+{
+        const pid_t pids[] = {[ELSEWHERE_IN_REACH] = ELSEWHERE, [OUT_OF_REACH] = 0, [THIS_PROCESS] = getpid()};
+        export_memory(0, false);
+        if (refusals[_i].variable != NULL)
+                setenv(refusals[_i].variable, refusals[_i].value, 1);
+        refuse_ipc(pids[refusals[_i].daemon]);
+        for (size_t i = 0; i < 2; i++)
+                assert_error_has(refusals[_i].told[i]);
+}
+
+/* Windows' kernel shows itself by a device file. */
+TEST(wsl_is_named)
+{
+        if (unshare(CLONE_NEWNS) < 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+            mount("tmpfs", "/dev", "tmpfs", 0, NULL) < 0)
+                SKIP("another /dev cannot be mounted here");
+        export_memory(0, false);
+        close(must(open("/dev/dxg", O_CREAT | O_WRONLY | O_CLOEXEC, 0666)));
+        refuse_ipc(ELSEWHERE);
+        assert_error_has("WSL does not share GPU memory");
+        assert_error_has("only the host device would work");
+}
+
+/* The driver's possible errors: invalid value, mapping failed, operating system, invalid handle. */
+TEST(an_unexplained_ipc_error_suggests_another_handle_kind, .to = 4)
+{
+        static const int errors[] = {1, 205, 304, 400};
+        char rule[64];
+        export_memory(0, false);
+        snprintf(rule, sizeof(rule), "cuIpcOpenMemHandle_v2:0:%d", errors[_i]);
+        setenv("FAKECUDA_FAIL", rule, 1);
+        assert_refused(&handle_kind_cuda_ipc, STREAMER_EUNSUPPORTED, "between users or containers");
+        assert_error_has("handles of kind cuda-vmm-fd would work");
+        exporter_stop(&exporter);
+}
+
+TEST(unsupported_vmm_suggests_ipc)
+{
+        export_memory(0, true);
+        setenv("FAKECUDA_FAIL", "cuMemImportFromShareableHandle:1:801", 1);
+        assert_refused(&handle_kind_cuda_vmm_fd, STREAMER_EUNSUPPORTED, "cuda-ipc may work");
+        exporter_stop(&exporter);
+}

@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * GPU segments in an application, with both kinds of handle: opened once on the right GPU, and closed completely. An
+ * exporter process replaces the daemon; the driver is a fake.
+ */
+#include "tests/lib/dlpack.h"
+#include "tests/lib/fake_daemon.h"
+#include "tests/lib/fake_model.h"
+#include "tests/unit/attach_cuda_fixture.h"
+
+#include <errno.h>
+#include <pthread.h>
+
+/* ---- cuda-ipc ---- */
+
+TEST(a_segment_of_the_daemon_is_read_in_place)
+{
+        export_memory(0, false);
+        assert_map(&handle_kind_cuda_ipc, &mapping);
+        ck_assert_uint_eq(mapping.size, 2 * MIB);
+        ck_assert_int_eq(mapping.device_index, 0);
+        assert_bytes(&mapping, 0);
+        unmap(&mapping);
+        exporter_stop(&exporter);
+}
+
+TEST(the_gpu_is_found_whatever_its_number_is_here)
+{
+        export_memory(1, false);
+        setenv("CUDA_VISIBLE_DEVICES", "1,0", 1);
+        assert_map(&handle_kind_cuda_ipc, &mapping);
+        ck_assert_int_eq(mapping.device_index, 0);
+        assert_bytes(&mapping, 1);
+        ck_assert_uint_eq(state->contexts[0], 0);
+        unmap(&mapping);
+        exporter_stop(&exporter);
+}
+
+TEST(a_gpu_named_by_uuid_is_found)
+{
+        export_memory(1, false);
+        setenv("CUDA_VISIBLE_DEVICES", exporter.uuid, 1);
+        assert_map(&handle_kind_cuda_ipc, &mapping);
+        ck_assert_int_eq(mapping.device_index, 0);
+        unmap(&mapping);
+        exporter_stop(&exporter);
+}
+
+TEST(a_gpu_that_is_not_visible_is_named)
+{
+        export_memory(1, false);
+        setenv("CUDA_VISIBLE_DEVICES", "0", 1);
+        assert_refused(&handle_kind_cuda_ipc, STREAMER_EUNSUPPORTED, exporter.uuid);
+        assert_error_has("CUDA_VISIBLE_DEVICES=0");
+        ck_assert_uint_eq(state->contexts[0] + state->contexts[1], 0);
+        exporter_stop(&exporter);
+}
+
+TEST(a_process_without_the_driver_gets_an_explanation)
+{
+        export_memory(0, false);
+        setenv("STREAMER_CUDA_LIBRARY", "/nowhere/libcuda.so.1", 1);
+        assert_refused(&handle_kind_cuda_ipc, STREAMER_EUNSUPPORTED, "/nowhere/libcuda.so.1");
+        assert_error_has(exporter.uuid);
+        exporter_stop(&exporter);
+}
+
+TEST(a_segment_is_opened_once_however_often_it_is_attached)
+{
+        struct application app;
+        struct mapping second;
+        export_memory(0, false);
+        assert_map(&handle_kind_cuda_ipc, &mapping);
+        assert_map(&handle_kind_cuda_ipc, &second);
+        application_start(&app);
+        ck_assert_ptr_eq(mapping.data, second.data);
+        ck_assert_uint_eq(state->opens, 1);
+        unmap(&mapping);
+        assert_bytes(&second, 0);
+        unmap(&second);
+        assert_nothing_leaked(&app);
+
+        /* From here on it is opened again. */
+        assert_map(&handle_kind_cuda_ipc, &mapping);
+        ck_assert_uint_eq(state->opens, 2);
+        unmap(&mapping);
+        exporter_stop(&exporter);
+}
+
+/* Loop: a handle of another daemon, or a later one. The fake's own table would find it too, so opening fails here. */
+TEST(a_handle_of_the_same_bytes_is_not_the_same_segment, .to = 2)
+{
+        export_memory(0, false);
+        setenv("FAKECUDA_FAIL", "cuIpcOpenMemHandle_v2:2:400", 1);
+        assert_map(&handle_kind_cuda_ipc, &mapping);
+        struct handle handle = handle_of(&exporter);
+        struct mapping other;
+        if (_i == 0)
+                handle.daemon_pid = getppid();
+        else
+                mapping.kind->forget(&mapping);
+        ck_assert_int_eq(handle_kind_cuda_ipc.map(&other, &handle, false, NULL), STREAMER_EUNSUPPORTED);
+        assert_error_has("INVALID_HANDLE");
+        assert_bytes(&mapping, 0);
+        unmap(&mapping);
+        exporter_stop(&exporter);
+}
+
+static void *attach_and_detach(void *arg)
+{
+        (void)arg;
+        for (int i = 0; i < 50; i++) {
+                struct mapping m;
+                assert_map(&handle_kind_cuda_ipc, &m);
+                assert_bytes(&m, 0);
+                unmap(&m);
+        }
+        return NULL;
+}
+
+TEST(threads_attach_and_detach_at_once)
+{
+        struct application app;
+        pthread_t threads[4];
+        export_memory(0, false);
+        for (int i = 0; i < 4; i++)
+                ck_assert_int_eq(pthread_create(&threads[i], NULL, attach_and_detach, NULL), 0);
+        for (int i = 0; i < 4; i++)
+                pthread_join(threads[i], NULL);
+        application_start(&app);
+        assert_nothing_leaked(&app);
+        exporter_stop(&exporter);
+}
+
+TEST(a_segment_may_begin_inside_its_allocation)
+{
+        export_memory(0, false);
+        struct handle handle = handle_of(&exporter);
+        handle.offset = 4096;
+        handle.size = 100;
+        ck_assert_int_eq(handle_kind_cuda_ipc.map(&mapping, &handle, false, NULL), 0);
+        ck_assert_uint_eq(*(const unsigned char *)mapping.data, exporter_byte(0, 4096));
+        ck_assert_uint_eq(mapping.size, 100);
+        unmap(&mapping);
+        exporter_stop(&exporter);
+}
+
+/* Loop: it opens the allocation first, or finds it open. */
+TEST(a_segment_that_is_larger_than_its_allocation_is_refused, .to = 2)
+{
+        struct application app;
+        struct mapping first;
+        export_memory(0, false);
+        struct handle handle = handle_of(&exporter);
+        if (_i == 1)
+                assert_map(&handle_kind_cuda_ipc, &first);
+        handle.offset = 1;
+        ck_assert_int_eq(handle_kind_cuda_ipc.map(&mapping, &handle, false, NULL), STREAMER_ECORRUPT);
+        if (_i == 1)
+                unmap(&first);
+        application_start(&app);
+        assert_nothing_leaked(&app);
+        exporter_stop(&exporter);
+}
+
+TEST(an_unknown_allocation_size_is_the_announced_size)
+{
+        struct application app;
+        struct mapping second;
+        export_memory(0, false);
+        setenv("FAKECUDA_FAIL", "cuMemGetAddressRange_v2:0:1", 1);
+        assert_map(&handle_kind_cuda_ipc, &mapping);
+        assert_map(&handle_kind_cuda_ipc, &second);
+        ck_assert_ptr_eq(mapping.data, second.data);
+        ck_assert_uint_eq(mapping.size, 2 * MIB);
+        assert_bytes(&mapping, 0);
+        unmap(&mapping);
+        unmap(&second);
+        application_start(&app);
+        assert_nothing_leaked(&app);
+        exporter_stop(&exporter);
+}
+
+TEST(a_reply_without_a_required_field_is_refused)
+{
+        export_memory(0, false);
+        struct handle handle = handle_of(&exporter);
+        handle.n_bytes = 63;
+        ck_assert_int_eq(handle_kind_cuda_ipc.map(&mapping, &handle, false, NULL), STREAMER_EPROTO);
+        handle = handle_of(&exporter);
+        handle.uuid = NULL;
+        ck_assert_int_eq(handle_kind_cuda_ipc.map(&mapping, &handle, false, NULL), STREAMER_EPROTO);
+        handle = handle_of(&exporter);
+        ck_assert_int_eq(handle_kind_cuda_vmm_fd.map(&mapping, &handle, false, NULL), STREAMER_EPROTO);
+        exporter_stop(&exporter);
+}
+
+TEST(a_private_attach_to_gpu_memory_is_refused)
+{
+        export_memory(0, false);
+        struct handle handle = handle_of(&exporter);
+        ck_assert_int_eq(handle_kind_cuda_ipc.map(&mapping, &handle, true, NULL), STREAMER_EUNSUPPORTED);
+        ck_assert_int_eq(handle_kind_cuda_vmm_fd.map(&mapping, &handle, true, NULL), STREAMER_EUNSUPPORTED);
+        exporter_stop(&exporter);
+}
+
+TEST(memory_that_the_daemon_has_freed_is_refused)
+{
+        export_memory(0, false);
+        exporter_free(&exporter);
+        assert_refused(&handle_kind_cuda_ipc, STREAMER_EUNSUPPORTED, "cuIpcOpenMemHandle: INVALID_HANDLE (400");
+        exporter_stop(&exporter);
+}
+
+/* ---- cuda-vmm-fd ---- */
+
+TEST(a_descriptor_is_read_in_place)
+{
+        struct application app;
+        export_memory(1, true);
+        assert_map(&handle_kind_cuda_vmm_fd, &mapping);
+        ck_assert_int_eq(mapping.device_index, 1);
+        assert_bytes(&mapping, 1);
+        unmap(&mapping);
+        application_start(&app);
+        assert_nothing_leaked(&app);
+        exporter_stop(&exporter);
+}
+
+TEST(a_descriptor_cannot_be_written_through)
+{
+        int zeros = must(open("/dev/zero", O_RDONLY | O_CLOEXEC));
+        export_memory(0, true);
+        assert_map(&handle_kind_cuda_vmm_fd, &mapping);
+        ck_assert_int_eq(read(zeros, (void *)(uintptr_t)mapping.data, 1), -1);
+        ck_assert_int_eq(errno, EFAULT);
+        assert_bytes(&mapping, 0);
+        unmap(&mapping);
+        exporter_stop(&exporter);
+        close(zeros);
+}
+
+TEST(a_mapped_descriptor_outlives_the_daemon)
+{
+        export_memory(0, true);
+        assert_map(&handle_kind_cuda_vmm_fd, &mapping);
+        exporter_stop(&exporter);
+        assert_bytes(&mapping, 0);
+        unmap(&mapping);
+}
+
+TEST(a_part_of_a_granule_is_mapped_with_the_rest_of_it)
+{
+        struct application app;
+        export_memory(0, true);
+        struct handle handle = handle_of(&exporter);
+        handle.offset = 4096;
+        handle.size = 100;
+        ck_assert_int_eq(handle_kind_cuda_vmm_fd.map(&mapping, &handle, false, NULL), 0);
+        ck_assert_uint_eq(*(const unsigned char *)mapping.data, exporter_byte(0, 4096));
+        unmap(&mapping);
+        application_start(&app);
+        assert_nothing_leaked(&app);
+        exporter_stop(&exporter);
+}
+
+TEST(a_descriptor_smaller_than_announced_is_refused)
+{
+        struct application app;
+        export_memory(0, true);
+        struct handle handle = handle_of(&exporter);
+        handle.size += 1;
+        ck_assert_int_eq(handle_kind_cuda_vmm_fd.map(&mapping, &handle, false, NULL), STREAMER_EUNSUPPORTED);
+        handle.size = UINT64_MAX;
+        ck_assert_int_eq(handle_kind_cuda_vmm_fd.map(&mapping, &handle, false, NULL), STREAMER_EUNSUPPORTED);
+        application_start(&app);
+        assert_nothing_leaked(&app);
+        exporter_stop(&exporter);
+}
+
+/* ---- the library's calls ---- */
+
+static struct fake_daemon daemon_;
+static struct fake_model model;
+static streamer_client *client;
+
+static void serve(struct fake_daemon *f)
+{
+        fake_hello(f);
+        fake_expect(f, VERB_attach);
+        fake_model_attach(f, &model, f->request.id);
+        fake_model_detach(f);
+        ck_assert(fake_ends(f));
+}
+
+static void serve_and_expect_detach(struct fake_daemon *f)
+{
+        fake_hello(f);
+        fake_expect(f, VERB_attach);
+        fake_model_attach(f, &model, f->request.id);
+        fake_expect(f, VERB_detach);
+        ck_assert(fake_ends(f));
+}
+
+static int attach(streamer_lease **lease, void (*script)(struct fake_daemon *f))
+{
+        fake_model_init(&model);
+        model.kind = "cuda-ipc";
+        model.handle = exporter.handle.bytes;
+        model.uuid = exporter.uuid;
+        client = fake_connect(&daemon_, script);
+        return streamer_attach(client, "m", NULL, lease);
+}
+
+TEST(an_attach_returns_device_pointers_and_their_device)
+{
+        streamer_lease *lease;
+        streamer_tensor t = STREAMER_TENSOR_INIT;
+        void *capsule;
+        export_memory(0, false);
+        setenv("CUDA_VISIBLE_DEVICES", "1,0", 1);
+        int rc = attach(&lease, serve);
+        ck_assert_msg(rc == 0, "%s", streamer_last_error(client));
+        ck_assert_int_eq(streamer_tensor_find(lease, "b", &t), 0);
+        ck_assert_str_eq(t.device_kind, "cuda");
+        ck_assert_int_eq(t.device_index, 1);
+        ck_assert_uint_eq(*(const unsigned char *)t.data, exporter_byte(0, 16));
+        unsigned char copied = 0;
+        ck_assert_int_eq(streamer_tensor_read(lease, &t, 1, &copied, 1), 0);
+        ck_assert_uint_eq(copied, exporter_byte(0, 17));
+
+        ck_assert_int_eq(streamer_segment_dlpack(lease, 0, STREAMER_DLPACK_UNVERSIONED, &capsule), 0);
+        struct dl *dl = capsule;
+        ck_assert_int_eq(dl->device_type, 2);
+        ck_assert_int_eq(dl->device_id, 1);
+        ck_assert_ptr_eq(dl->data, (const char *)t.data - 16);
+        dl->deleter(capsule);
+        streamer_detach(lease);
+        streamer_close(client);
+        fake_finish(&daemon_);
+        exporter_stop(&exporter);
+}
+
+/* The scripted daemon listens in this very process. */
+TEST(a_failed_open_reports_the_reason_and_releases_the_lease)
+{
+        streamer_lease *lease;
+        export_memory(0, false);
+        setenv("FAKECUDA_FAIL", "cuIpcOpenMemHandle_v2:1:201", 1);
+        ck_assert_int_eq(attach(&lease, serve_and_expect_detach), STREAMER_EUNSUPPORTED);
+        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "the process that exported"));
+        streamer_close(client);
+        fake_finish(&daemon_);
+        exporter_stop(&exporter);
+}

@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Attach to a ready model, against a scripted daemon: tensors, the lease's properties, and its lifetime.
+ */
+#include "client/channel.h"
+#include "tests/lib/dlpack.h"
+#include "tests/unit/attach_fixture.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---- a ready model ---- */
+
+FIXTURE(.each = {begin, NULL});
+
+TEST(tensors_are_read_in_place)
+{
+        size_t n;
+        streamer_tensor t = STREAMER_TENSOR_INIT;
+        streamer_lease *lease = attach(serve, 0);
+        ck_assert_int_eq(streamer_tensor_count(lease, &n), 0);
+        ck_assert_uint_eq(n, 3);
+        ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), 0);
+        ck_assert_str_eq(t.name, "a");
+        ck_assert_str_eq(t.dtype_name, "U8");
+        ck_assert_int_eq(t.dtype, STREAMER_DTYPE_U8);
+        ck_assert_str_eq(t.device_kind, "host");
+        ck_assert_uint_eq(t.rank, 1);
+        ck_assert_uint_eq(t.shape[0], 4);
+        ck_assert_mem_eq(t.data, "AAAA", 4);
+        ck_assert_int_eq(streamer_tensor_find(lease, "b", &t), 0);
+        ck_assert_uint_eq(t.offset, 16);
+        ck_assert_mem_eq(t.data, "BBBBBBBB", 8);
+        m.segment[16] = 'X'; /* the same memory, no copy */
+        ck_assert_int_eq(*(const char *)t.data, 'X');
+        finish(lease);
+}
+
+TEST(parts_of_a_tensor_are_copied_out)
+{
+        streamer_tensor t = STREAMER_TENSOR_INIT;
+        char bytes[8] = "";
+        streamer_lease *lease = attach(serve, 0);
+        ck_assert_int_eq(streamer_tensor_find(lease, "b", &t), 0);
+        m.segment[17] = 'x';
+        ck_assert_int_eq(streamer_tensor_read(lease, &t, 1, bytes, 3), 0);
+        ck_assert_mem_eq(bytes, "xBB", 4);
+        ck_assert_int_eq(streamer_tensor_read(lease, &t, 8, bytes, 0), 0);
+        ck_assert_int_eq(streamer_tensor_read(lease, &t, 1, bytes, 8), STREAMER_EINVAL);
+        ck_assert_int_eq(streamer_tensor_read(lease, &t, UINT64_MAX, bytes, 2), STREAMER_EINVAL);
+        ck_assert_str_eq(streamer_last_error(client),
+                         "tensor_read: 2 bytes from offset 18446744073709551615 are not all inside 'b'");
+        finish(lease);
+}
+
+TEST(an_empty_tensor_has_no_address)
+{
+        streamer_tensor t = STREAMER_TENSOR_INIT;
+        streamer_lease *lease = attach(serve, 0);
+        ck_assert_int_eq(streamer_tensor_find(lease, "e", &t), 0);
+        ck_assert_uint_eq(t.bytes, 0);
+        ck_assert_ptr_null(t.data);
+        finish(lease);
+}
+
+TEST(a_missing_tensor_is_not_found)
+{
+        streamer_tensor t = STREAMER_TENSOR_INIT;
+        streamer_segment s = STREAMER_SEGMENT_INIT;
+        streamer_lease *lease = attach(serve, 0);
+        ck_assert_int_eq(streamer_tensor_find(lease, "c", &t), STREAMER_ENOENT);
+        ck_assert_str_eq(streamer_last_error(client), "no such tensor: 'c'");
+        ck_assert_int_eq(streamer_tensor_get(lease, 3, &t), STREAMER_ENOENT);
+        ck_assert_int_eq(streamer_segment_get(lease, 1, &s), STREAMER_ENOENT);
+        ck_assert_ptr_null(streamer_metadata(lease, "x"));
+        finish(lease);
+}
+
+TEST(a_lease_describes_its_model)
+{
+        streamer_segment s = STREAMER_SEGMENT_INIT;
+        streamer_lease *lease = attach(serve, 0);
+        ck_assert_str_eq(streamer_digest(lease), FAKE_DIGEST);
+        ck_assert_uint_eq(streamer_generation(lease), 42);
+        ck_assert_str_eq(streamer_metadata(lease, "format"), "pt");
+        ck_assert_uint_eq(streamer_segment_count(lease), 1);
+        ck_assert_int_eq(streamer_segment_get(lease, 0, &s), 0);
+        ck_assert_uint_eq(s.size, FAKE_SEGMENT);
+        ck_assert_mem_eq(s.data, "AAAA", 4);
+        finish(lease);
+}
+
+TEST(next_gives_each_tensor_once_in_order_of_names)
+{
+        streamer_tensor t = STREAMER_TENSOR_INIT;
+        streamer_lease *lease = attach(serve, 0);
+        for (int i = 0; i < 3; i++) {
+                ck_assert_int_eq(streamer_tensor_next(lease, 0, &t), 0);
+                ck_assert_int_eq(t.name[0], "abe"[i]);
+        }
+        ck_assert_int_eq(streamer_tensor_next(lease, 0, &t), STREAMER_EEND);
+        ck_assert_int_eq(streamer_tensor_next(lease, 0, &t), STREAMER_EEND);
+        finish(lease);
+}
+
+TEST(a_draining_model_is_whole)
+{
+        streamer_tensor t = STREAMER_TENSOR_INIT;
+        m.state = "draining";
+        streamer_lease *lease = attach(serve, 0);
+        ck_assert_int_eq(streamer_tensor_get(lease, 1, &t), 0);
+        finish(lease);
+}
+
+TEST(a_private_attach_may_be_written_and_changes_nothing)
+{
+        streamer_tensor t = STREAMER_TENSOR_INIT;
+        streamer_lease *lease = attach(serve, STREAMER_ATTACH_PRIVATE);
+        ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), 0);
+        *(char *)(uintptr_t)t.data = 'Z';
+        ck_assert_int_eq(m.segment[0], 'A');
+        finish(lease);
+}
+
+TEST(a_shared_attach_cannot_be_written)
+{
+        streamer_tensor t = STREAMER_TENSOR_INIT;
+        int zeros = must(open("/dev/zero", O_RDONLY | O_CLOEXEC));
+        streamer_lease *lease = attach(serve, 0);
+        ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), 0);
+        ck_assert_int_eq(read(zeros, (void *)(uintptr_t)t.data, 1), -1);
+        ck_assert_int_eq(errno, EFAULT);
+        ck_assert_int_eq(m.segment[0], 'A');
+        close(zeros);
+        finish(lease);
+}
+
+static void serve_and_see_it_closed(struct fake_daemon *f)
+{
+        fake_hello(f);
+        fake_expect(f, VERB_attach);
+        fake_model_attach(f, &m, f->request.id);
+        ck_assert(fake_ends(f));
+}
+
+TEST(a_lease_outlives_its_client)
+{
+        streamer_tensor t = STREAMER_TENSOR_INIT;
+        streamer_lease *lease = attach(serve_and_see_it_closed, 0);
+        fake_disconnect(&fake, client);
+        ck_assert_int_eq(streamer_tensor_get(lease, 1, &t), 0);
+        ck_assert_mem_eq(t.data, "BBBBBBBB", 8);
+        ck_assert_str_eq(streamer_digest(lease), FAKE_DIGEST);
+        streamer_detach(lease);
+}
+
+static void serve_and_take_while_it_is_claimed(struct fake_daemon *f)
+{
+        fake_hello(f);
+        fake_expect(f, VERB_attach);
+        fake_model_attach(f, &m, f->request.id);
+        fake_close(f);
+        fake_hello(f);
+        fake_expect(f, VERB_reclaim);
+        fake_reply(f, 2);
+        writer_ku64(&f->message, "lease", FAKE_LEASE + 1);
+        writer_kstr(&f->message, "state", "ready");
+        fake_done(f);
+        fake_event(f, "lease", 4);
+        writer_ku64(&f->message, "lease", FAKE_LEASE + 1);
+        writer_kstr(&f->message, "state", "revoked");
+        writer_kstr(&f->message, "code", "revoked");
+        writer_kstr(&f->message, "text", "it was taken");
+        fake_done(f);
+        fake_send(f, NULL, 0);
+        fake_expect(f, VERB_ping);
+        fake_ok(f);
+        fake_expect(f, VERB_detach);
+        ck_assert_uint_eq(f->request.u.detach.lease, FAKE_LEASE + 1);
+        fake_ok_unless_closed(f);
+}
+
+TEST(a_lease_revoked_right_after_its_claim_is_reported)
+{
+        streamer_lease *lease = attach(serve_and_take_while_it_is_claimed, 0);
+        ck_assert_int_eq(streamer_lease_check(lease), STREAMER_EREVOKED);
+        ck_assert_str_eq(streamer_last_error(client), "it was taken");
+        finish(lease);
+}
+
+/* ---- a lease claimed before its attach has read the reply ---- */
+
+static sem_t asked, held, closed, unblock_signal;
+
+static void block_signal(int signum)
+{
+        (void)signum;
+        sem_post(&held);
+        while (sem_wait(&unblock_signal) < 0)
+                ;
+}
+
+static void serve_and_claim_at_once(struct fake_daemon *f)
+{
+        fake_hello(f);
+        fake_expect(f, VERB_ping);
+        uint64_t ping = f->request.id;
+        sem_post(&asked);
+        fake_expect(f, VERB_attach);
+        sem_post(&asked);
+        fake_pause(f);
+        fake_model_attach(f, &m, f->request.id);
+        fake_reply_to(f, ping, 0);
+        fake_done(f);
+        fake_send(f, NULL, 0);
+        fake_close(f);
+        sem_post(&closed);
+        fake_hello(f);
+        fake_expect(f, VERB_reclaim);
+        ck_assert_uint_eq(f->request.u.reclaim.generation, FAKE_GENERATION);
+        fake_reply(f, 2);
+        writer_ku64(&f->message, "lease", FAKE_LEASE + 1);
+        writer_kstr(&f->message, "state", "ready");
+        fake_done(f);
+        fake_send(f, NULL, 0);
+        fake_expect(f, VERB_ping);
+        fake_ok(f);
+        fake_expect(f, VERB_detach);
+        ck_assert_uint_eq(f->request.u.detach.lease, FAKE_LEASE + 1);
+        fake_ok_unless_closed(f);
+}
+
+static void await(sem_t *sem)
+{
+        while (sem_wait(sem) < 0)
+                ;
+}
+
+/* The first call reads the socket; the second finds the connection closed before it sends its request. */
+static void *ping_twice(void *arg)
+{
+        (void)arg;
+        ck_assert_int_eq(streamer_call(client, "ping", NULL, NULL), 0);
+        await(&closed);
+        ck_assert_int_eq(streamer_call(client, "ping", NULL, NULL), 0);
+        return NULL;
+}
+
+static void *attach_aside(void *lease)
+{
+        ck_assert_int_eq(streamer_attach(client, "m", NULL, lease), 0);
+        return NULL;
+}
+
+TEST(a_lease_can_be_claimed_as_soon_as_it_exists)
+{
+        pthread_t pings, attaches;
+        streamer_lease *lease;
+        struct sigaction action = {.sa_handler = block_signal};
+        sem_init(&asked, 0, 0);
+        sem_init(&held, 0, 0);
+        sem_init(&closed, 0, 0);
+        sem_init(&unblock_signal, 0, 0);
+        must(sigaction(SIGUSR1, &action, NULL));
+        client = fake_connect(&fake, serve_and_claim_at_once);
+        pthread_create(&pings, NULL, ping_twice, NULL);
+        await(&asked);
+        pthread_create(&attaches, NULL, attach_aside, &lease);
+        await(&asked);
+        /* The lock is given up when it waits for its reply. */
+        pthread_mutex_lock(&client->lock);
+        pthread_mutex_unlock(&client->lock);
+        pthread_kill(attaches, SIGUSR1);
+        await(&held);
+        fake_resume(&fake);
+        pthread_join(pings, NULL);
+        sem_post(&unblock_signal);
+        pthread_join(attaches, NULL);
+        ck_assert_uint_eq(streamer_generation(lease), FAKE_GENERATION);
+        finish(lease);
+}
+
+TEST(in_a_forked_child_the_memory_stays_readable_and_calls_fail)
+{
+        int status;
+        streamer_tensor t = STREAMER_TENSOR_INIT, u = STREAMER_TENSOR_INIT;
+        streamer_lease *lease = attach(serve, 0);
+        ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), 0);
+        pid_t pid = must(fork());
+        if (pid == 0) {
+                bool good = memcmp(t.data, "AAAA", 4) == 0 && streamer_tensor_get(lease, 0, &u) == STREAMER_EFORK &&
+                            streamer_segment_count(lease) == 0;
+                streamer_detach(lease);
+                _exit(good ? 0 : 1);
+        }
+        must(waitpid(pid, &status, 0));
+        ck_assert_int_eq(status, 0);
+        ck_assert_int_eq(streamer_tensor_get(lease, 0, &u), 0);
+        finish(lease);
+}
+
+/* ---- DLPack ---- */
+
+TEST(a_capsule_holds_the_segment_and_the_lease)
+{
+        void *capsule;
+        streamer_lease *lease = attach(serve, 0);
+        ck_assert_int_eq(streamer_segment_dlpack(lease, 1, STREAMER_DLPACK_UNVERSIONED, &capsule), STREAMER_ENOENT);
+        ck_assert_int_eq(streamer_segment_dlpack(lease, 0, STREAMER_DLPACK_UNVERSIONED, &capsule), 0);
+        streamer_detach(lease);
+        struct dl *d = capsule;
+        ck_assert_int_eq(d->device_type, 1);
+        ck_assert_int_eq(d->ndim, 1);
+        ck_assert_int_eq(d->code, 1);
+        ck_assert_int_eq(d->bits, 8);
+        ck_assert_int_eq(d->lanes, 1);
+        ck_assert_int_eq(d->shape[0], FAKE_SEGMENT);
+        ck_assert_int_eq(d->strides[0], 1);
+        ck_assert_mem_eq((char *)d->data + d->byte_offset, "AAAA", 4);
+        d->deleter(d); /* the detach is sent only now; the script waits for it */
+        fake_finish(&fake);
+        streamer_close(client);
+}

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The text of a client's last failure, for callers that change threads between two calls; the text of a connect.
+ */
+#include "tests/lib/fake_daemon.h"
+#include "tests/lib/suite.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define FORKS 200
+
+static struct fake_daemon fake, other;
+
+static void greet(struct fake_daemon *f)
+{
+        fake_hello(f);
+        ck_assert(fake_ends(f));
+}
+
+static const char *copied(const streamer_client *c)
+{
+        static char text[1024];
+        memset(text, 'x', sizeof(text));
+        streamer_error_copy(c, text, sizeof(text));
+        return text;
+}
+
+static void *fail_once(void *c)
+{
+        ck_assert_int_eq(streamer_call(c, "", NULL, NULL), STREAMER_EINVAL);
+        return NULL;
+}
+
+TEST(a_clients_last_failure_can_be_read_in_any_thread)
+{
+        pthread_t thread;
+        streamer_client *c = fake_connect(&fake, greet);
+        ck_assert_str_eq(copied(c), "");
+        ck_assert_int_eq(pthread_create(&thread, NULL, fail_once, c), 0);
+        pthread_join(thread, NULL);
+        ck_assert_str_eq(copied(c), "call: 'verb' is empty");
+        ck_assert_str_eq(streamer_last_error(c), "");
+        fake_disconnect(&fake, c);
+}
+
+TEST(clients_have_texts_of_their_own)
+{
+        streamer_client *a = fake_connect(&fake, greet), *b = fake_connect(&other, greet);
+        fail_once(a);
+        ck_assert_int_eq(streamer_wait(b, "", 0), STREAMER_EINVAL);
+        ck_assert_str_eq(copied(a), "call: 'verb' is empty");
+        ck_assert_str_eq(copied(b), "wait: 'model' is empty");
+        fake_disconnect(&fake, a);
+        fake_disconnect(&other, b);
+}
+
+TEST(a_text_that_does_not_fit_is_cut)
+{
+        char text[7] = "xxxxxx", untouched = 'x';
+        streamer_client *c = fake_connect(&fake, greet);
+        fail_once(c);
+        streamer_error_copy(c, text, sizeof(text) - 1);
+        ck_assert_mem_eq(text, "call:\0", sizeof(text) - 1);
+        streamer_error_copy(c, &untouched, 0);
+        ck_assert_int_eq(untouched, 'x');
+        streamer_error_copy(c, NULL, 8);
+        streamer_error_copy(NULL, text, sizeof(text));
+        ck_assert_str_eq(text, "");
+        fake_disconnect(&fake, c);
+}
+
+static void *fail_until_stopped(void *arg)
+{
+        void *const *client_and_stop = arg;
+        const atomic_bool *stop = client_and_stop[1];
+        while (!atomic_load(stop))
+                fail_once(client_and_stop[0]);
+        return NULL;
+}
+
+/* A fork may happen while another thread stores a text. */
+TEST(a_forked_child_can_fail_at_any_time)
+{
+        pthread_t thread;
+        atomic_bool stop = false;
+        streamer_client *c = fake_connect(&fake, greet);
+        ck_assert_int_eq(pthread_create(&thread, NULL, fail_until_stopped, (void *[]){c, &stop}), 0);
+        for (int i = 0; i < FORKS; i++) {
+                int status;
+                pid_t pid = must(fork());
+                if (pid == 0)
+                        _exit(streamer_call(c, "ping", NULL, NULL) == STREAMER_EFORK && streamer_last_error(c)[0] &&
+                                              copied(c)[0] == 0
+                                      ? 0
+                                      : 1);
+                ck_assert_int_eq(must(waitpid(pid, &status, 0)), pid);
+                ck_assert_int_eq(status, 0);
+        }
+        atomic_store(&stop, true);
+        pthread_join(thread, NULL);
+        fake_disconnect(&fake, c);
+}
+
+TEST(a_connect_that_fails_stores_its_text_in_its_options)
+{
+        streamer_client *c;
+        char text[128] = "x";
+        streamer_connect_opts opts = STREAMER_CONNECT_OPTS_INIT;
+        opts.socket = "/nowhere/sock";
+        opts.error = text;
+        opts.error_size = sizeof(text);
+        ck_assert_int_eq(streamer_connect(&opts, &c), STREAMER_EUNREACHABLE);
+        ck_assert_str_eq(text, "cannot connect: no daemon serves there: No such file or directory (/nowhere/sock)");
+        opts.error_size = 7;
+        ck_assert_int_eq(streamer_connect(&opts, &c), STREAMER_EUNREACHABLE);
+        ck_assert_str_eq(text, "cannot");
+        opts.flags = 1u << 31;
+        opts.error_size = sizeof(text);
+        ck_assert_int_eq(streamer_connect(&opts, &c), STREAMER_EINVAL);
+        ck_assert_str_eq(text, "connect: unknown flags 0x80000000");
+}
+
+TEST(a_connect_that_succeeds_stores_no_text)
+{
+        streamer_client *c;
+        char text[128] = "x";
+        streamer_connect_opts opts = STREAMER_CONNECT_OPTS_INIT;
+        fake_start(&fake, greet);
+        opts.socket = fake.socket;
+        opts.error = text;
+        opts.error_size = sizeof(text);
+        ck_assert_int_eq(streamer_connect(&opts, &c), 0);
+        ck_assert_str_eq(text, "");
+        fake_disconnect(&fake, c);
+}
+
+TEST(the_version_has_the_numbers_of_the_header)
+{
+        char text[64];
+        snprintf(text, sizeof(text), "%d.%d.%d", STREAMER_VERSION_MAJOR, STREAMER_VERSION_MINOR,
+                 STREAMER_VERSION_PATCH);
+        ck_assert_str_eq(text, STREAMER_VERSION);
+        ck_assert_str_eq(streamer_version(), STREAMER_VERSION);
+        ck_assert_str_eq(STREAMERD_VERSION, STREAMER_VERSION);
+}

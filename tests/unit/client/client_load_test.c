@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Loads in the library, against a scripted daemon; and the resolution of sources: absolute paths, and Hub ids in the
+ * caller's cache.
+ */
+#include "tests/lib/fake_daemon.h"
+#include "tests/lib/suite.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define OP 5
+
+static struct fake_daemon fake;
+static streamer_client *client;
+static streamer_progress p = {.struct_size = sizeof(p)};
+
+static streamer_op *load(void (*script)(struct fake_daemon *f), unsigned flags)
+{
+        streamer_op *op;
+        streamer_load_opts opts = {.struct_size = sizeof(opts), .source = "/m.safetensors", .flags = flags};
+        client = fake_connect(&fake, script);
+        int rc = streamer_load(client, &opts, &op);
+        ck_assert_msg(rc == 0, "%s", streamer_last_error(client));
+        return op;
+}
+
+static void finish(streamer_op *op)
+{
+        streamer_op_free(op);
+        fake_disconnect(&fake, client);
+}
+
+/* ---- the daemon ---- */
+
+static void accept_load(struct fake_daemon *f)
+{
+        fake_hello(f);
+        fake_expect(f, VERB_load);
+        fake_reply(f, 2);
+        writer_ku64(&f->message, "op", OP);
+        writer_kstr(&f->message, "name", "m");
+        fake_done(f);
+}
+
+static void put_event(struct fake_daemon *f, uint64_t op, const char *state, uint64_t bytes)
+{
+        fake_event(f, "op", 4);
+        writer_ku64(&f->message, "op", op);
+        writer_kstr(&f->message, "state", state);
+        writer_ku64(&f->message, "bytes", bytes);
+        writer_ku64(&f->message, "total", 100);
+        fake_done(f);
+}
+
+static void put_failure(struct fake_daemon *f, const char *state, const char *code)
+{
+        fake_event(f, "op", 4);
+        writer_ku64(&f->message, "op", OP);
+        writer_kstr(&f->message, "state", state);
+        writer_kstr(&f->message, "code", code);
+        writer_kstr(&f->message, "text", "what: why (where)");
+        fake_done(f);
+}
+
+/* ---- loads ---- */
+
+static void load_at_once(struct fake_daemon *f)
+{
+        accept_load(f);
+        ck_assert(f->request.u.load.watch);
+        put_event(f, OP, "ready", 100);
+        fake_send(f, NULL, 0);
+}
+
+TEST(a_close_right_after_the_reply_is_noticed)
+{
+        streamer_op *op = load(load_at_once, 0);
+        ck_assert_int_eq(streamer_op_wait(op, -1, &p), 0);
+        ck_assert_str_eq(p.state, "ready");
+        ck_assert_str_eq(p.name, "m");
+        ck_assert_uint_eq(p.bytes, 100);
+        ck_assert_int_eq(streamer_op_wait(op, 0, NULL), 0);
+        finish(op);
+}
+
+static void load_step_by_step(struct fake_daemon *f)
+{
+        accept_load(f);
+        put_event(f, OP, "loading", 10);
+        put_event(f, OP + 1, "failed", 99); /* another's */
+        fake_send(f, NULL, 0);
+        fake_pause(f);
+        put_event(f, OP, "loading", 50);
+        put_event(f, OP, "ready", 100);
+        put_event(f, OP, "loading", 60); /* no event follows the end */
+        fake_send(f, NULL, 0);
+        ck_assert(fake_ends(f));
+}
+
+TEST(a_load_is_watched_until_it_is_ready)
+{
+        streamer_op *op = load(load_step_by_step, 0);
+        do {
+                ck_assert_int_eq(streamer_op_wait(op, 10, &p), STREAMER_ETIMEOUT);
+        } while (p.bytes == 0);
+        ck_assert_str_eq(p.state, "loading");
+        ck_assert_uint_eq(p.bytes, 10);
+        ck_assert_uint_eq(p.total, 100);
+        fake_resume(&fake);
+        ck_assert_int_eq(streamer_op_wait(op, -1, &p), 0);
+        ck_assert_uint_eq(p.bytes, 100);
+        finish(op);
+}
+
+static const char *end_state, *end_code;
+
+static void load_and_fail(struct fake_daemon *f)
+{
+        accept_load(f);
+        put_failure(f, end_state, end_code);
+        fake_send(f, NULL, 0);
+}
+
+TEST(a_failure_has_code_and_text)
+{
+        end_state = "failed";
+        end_code = "no-memory";
+        streamer_op *op = load(load_and_fail, 0);
+        ck_assert_int_eq(streamer_op_wait(op, -1, &p), STREAMER_ENOMEM);
+        ck_assert_str_eq(streamer_last_error(client), "what: why (where)");
+        ck_assert_str_eq(p.state, "failed");
+        finish(op);
+}
+
+TEST(a_cancelled_load_has_failed_too)
+{
+        end_state = end_code = "cancelled";
+        streamer_op *op = load(load_and_fail, 0);
+        ck_assert_int_eq(streamer_op_wait(op, -1, &p), STREAMER_ECANCELED);
+        ck_assert_str_eq(p.state, "cancelled");
+        finish(op);
+}
+
+static void load_and_disconnect(struct fake_daemon *f)
+{
+        accept_load(f);
+        fake_send(f, NULL, 0);
+        fake_close(f);
+}
+
+TEST(a_lost_daemon_is_reported)
+{
+        streamer_op *op = load(load_and_disconnect, 0);
+        ck_assert_int_eq(streamer_op_wait(op, -1, &p), STREAMER_ELOST);
+        ck_assert_str_eq(p.state, "resolving");
+        finish(op);
+}
+
+/* The next daemon's first load has the number of the one before. */
+static void load_disconnect_and_load_another(struct fake_daemon *f)
+{
+        load_and_disconnect(f);
+        accept_load(f);
+        put_event(f, OP, "ready", 100);
+        fake_send(f, NULL, 0);
+        ck_assert(fake_ends(f));
+}
+
+TEST(the_end_of_an_earlier_daemons_load_is_ignored)
+{
+        streamer_op *first = load(load_disconnect_and_load_another, 0), *second;
+        streamer_load_opts opts = {.struct_size = sizeof(opts), .source = "/n.safetensors"};
+        ck_assert_int_eq(streamer_op_wait(first, -1, NULL), STREAMER_ELOST);
+        ck_assert_int_eq(streamer_load(client, &opts, &second), 0);
+        ck_assert_int_eq(streamer_op_wait(second, -1, &p), 0);
+        ck_assert_str_eq(p.state, "ready");
+        ck_assert_int_eq(streamer_op_wait(first, 0, &p), STREAMER_ELOST);
+        ck_assert_str_eq(p.state, "resolving");
+        streamer_op_free(second);
+        finish(first);
+}
+
+TEST(an_operation_outlives_its_client)
+{
+        streamer_op *op = load(load_and_disconnect, 0);
+        fake_disconnect(&fake, client);
+        ck_assert_int_eq(streamer_op_wait(op, -1, &p), STREAMER_EUNREACHABLE);
+        streamer_op_free(op);
+}
+
+static void load_detached(struct fake_daemon *f)
+{
+        accept_load(f);
+        ck_assert(!f->request.u.load.watch);
+        fake_send(f, NULL, 0);
+}
+
+TEST(a_detached_load_only_returns_the_name)
+{
+        streamer_op *op = load(load_detached, STREAMER_LOAD_DETACH);
+        ck_assert_str_eq(streamer_op_model(op), "m");
+        ck_assert_int_eq(streamer_op_wait(op, -1, &p), STREAMER_EINVAL);
+        finish(op);
+}
+
+TEST(progress_of_an_older_caller_is_filled_as_far_as_it_reaches)
+{
+        streamer_progress old = {.struct_size = offsetof(streamer_progress, tensors), .tensors = 77};
+        streamer_op *op = load(load_at_once, 0);
+        ck_assert_int_eq(streamer_op_wait(op, -1, &old), 0);
+        ck_assert_uint_eq(old.bytes, 100);
+        ck_assert_uint_eq(old.tensors, 77);
+        old.struct_size = 0;
+        ck_assert_int_eq(streamer_op_wait(op, -1, &old), STREAMER_EINVAL);
+        finish(op);
+}
+
+/* ---- sources ---- */
+
+static char sent[PATH_SIZE];
+
+/* Answers loads for ever and records their source. */
+static void note_source(struct fake_daemon *f)
+{
+        accept_load(f);
+        strcpy(sent, f->request.u.load.source);
+        fake_send(f, NULL, 0);
+}
+
+/* 0, or the code with which the library refused. */
+static int resolve(const char *source)
+{
+        streamer_op *op;
+        streamer_load_opts opts = {.struct_size = sizeof(opts), .source = source, .flags = STREAMER_LOAD_DETACH};
+        client = fake_connect(&fake, note_source);
+        int rc = streamer_load(client, &opts, &op);
+        if (rc == 0) {
+                streamer_op_free(op);
+        } else { /* nothing was sent: let the script have its load */
+                opts.source = "/";
+                ck_assert_int_eq(streamer_load(client, &opts, &op), 0);
+                streamer_op_free(op);
+        }
+        fake_finish(&fake);
+        streamer_close(client);
+        return rc;
+}
+
+static void make_folder(const char *path)
+{
+        must(mkdir(path, 0700));
+}
+
+static void sent_is(const char *source, const char *want)
+{
+        ck_assert_int_eq(resolve(source), 0);
+        ck_assert_str_eq(sent, want);
+}
+
+TEST(uris_and_absolute_paths_pass)
+{
+        sent_is("/a/b.safetensors", "/a/b.safetensors");
+        sent_is("file:///a/b", "file:///a/b");
+        sent_is("s3://bucket/key/", "s3://bucket/key/");
+        sent_is("hf://org/name@main", "hf://org/name@main");
+}
+
+TEST(relative_paths_become_absolute)
+{
+        char here[PATH_SIZE];
+        must(chdir(suite_folder()));
+        ck_assert_ptr_nonnull(getcwd(here, sizeof(here)));
+        sent_is("m.safetensors", format_text("%s/m.safetensors", here));
+        sent_is("./org/name", format_text("%s/org/name", here));
+        sent_is("a/b/c", format_text("%s/a/b/c", here));
+        sent_is(".//a/./b/", format_text("%s/a/b", here));
+        sent_is("../x", format_text("%.*s/x", (int)(strrchr(here, '/') - here), here));
+        sent_is("/../..", "/");
+        ck_assert_int_eq(resolve(""), STREAMER_EINVAL);
+}
+
+TEST(a_link_keeps_its_name_unless_dot_dot_follows)
+{
+        char *real = realpath(suite_folder(), NULL);
+        make_folder(suite_path("deep"));
+        make_folder(suite_path("deep/target"));
+        must(symlink(suite_path("deep/target"), suite_path("link")));
+        sent_is(suite_path("link"), suite_path("link"));
+        sent_is(suite_path("link/../x"), format_text("%s/deep/x", real));
+        free(real);
+}
+
+static void write_text(const char *path, const char *text)
+{
+        file_write(path, text, strlen(text));
+}
+
+/* A cache with two snapshots of org/name; main is the first. */
+static char *make_cache(const char *name)
+{
+        char *cache = suite_path("%s", name);
+        static const char *const folders[] = {"",
+                                              "/models--org--name",
+                                              "/models--org--name/refs",
+                                              "/models--org--name/refs/pr",
+                                              "/models--org--name/snapshots",
+                                              "/models--org--name/snapshots/abcd1111",
+                                              "/models--org--name/snapshots/abcd2222"};
+        for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++)
+                make_folder(format_text("%s%s", cache, folders[i]));
+        write_text(format_text("%s/models--org--name/refs/main", cache), "abcd1111\n");
+        write_text(format_text("%s/models--org--name/refs/pr/1", cache), "abcd2222");
+        write_text(format_text("%s/models--org--name/refs/gone", cache), "abcd3333");
+        write_text(format_text("%s/models--org--name/refs/evil", cache), "../../..");
+        return cache;
+}
+
+TEST(a_hub_id_becomes_its_snapshot)
+{
+        char *cache = make_cache("hub");
+        setenv("HF_HUB_CACHE", cache, 1);
+        char *one = format_text("%s/models--org--name/snapshots/abcd1111", cache);
+        char *two = format_text("%s/models--org--name/snapshots/abcd2222", cache);
+        sent_is("org/name", one);
+        sent_is("org/name@main", one);
+        sent_is("org/name@pr/1", two);
+        sent_is("org/name@abcd2222", two);
+        sent_is("org/name@abcd2", two);
+}
+
+TEST(a_missing_or_ambiguous_hub_id_is_refused)
+{
+        setenv("HF_HUB_CACHE", make_cache("hub2"), 1);
+        ck_assert_int_eq(resolve("org/other"), STREAMER_ENOENT);
+        ck_assert_int_eq(resolve("org/name@none"), STREAMER_ENOENT);
+        ck_assert_int_eq(resolve("org/name@abcd"), STREAMER_ENOENT); /* two begin so */
+        ck_assert_int_eq(resolve("org/name@abc"), STREAMER_ENOENT);  /* too short to be a commit */
+        ck_assert_int_eq(resolve("org/name@gone"), STREAMER_ENOENT);
+        ck_assert_int_eq(resolve("org/name@evil"), STREAMER_ENOENT);
+        ck_assert_int_eq(resolve("org/name@../x"), STREAMER_EINVAL);
+        ck_assert_int_eq(resolve("org/name@"), STREAMER_EINVAL);
+}
+
+TEST(the_cache_is_found_as_the_hub_tools_find_it)
+{
+        char *cache = make_cache("hub3");
+        char *want = format_text("%s/models--org--name/snapshots/abcd1111", cache);
+        make_folder(suite_path("home"));
+        make_folder(suite_path("home/.cache"));
+        make_folder(suite_path("home/.cache/huggingface"));
+        must(symlink(cache, suite_path("home/.cache/huggingface/hub")));
+        unsetenv("HF_HUB_CACHE");
+        unsetenv("HUGGINGFACE_HUB_CACHE");
+        unsetenv("HF_HOME");
+        unsetenv("XDG_CACHE_HOME");
+        setenv("HOME", suite_path("home"), 1);
+        const char *tail = "models--org--name/snapshots/abcd1111";
+        sent_is("org/name", suite_path("home/.cache/huggingface/hub/%s", tail));
+        setenv("XDG_CACHE_HOME", suite_path("home/.cache"), 1);
+        setenv("HOME", "/nowhere", 1);
+        sent_is("org/name", suite_path("home/.cache/huggingface/hub/%s", tail));
+        setenv("HF_HOME", suite_path("home/.cache/huggingface"), 1);
+        setenv("XDG_CACHE_HOME", "/nowhere", 1);
+        sent_is("org/name", suite_path("home/.cache/huggingface/hub/%s", tail));
+        setenv("HUGGINGFACE_HUB_CACHE", cache, 1);
+        setenv("HF_HOME", "/nowhere", 1);
+        sent_is("org/name", want);
+        setenv("HF_HUB_CACHE", "/nowhere", 1);
+        ck_assert_int_eq(resolve("org/name"), STREAMER_ENOENT);
+}

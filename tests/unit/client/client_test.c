@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The library's connection, against a scripted daemon: connecting, timeouts, threads, forks, invalid replies, and
+ * disconnects.
+ */
+#include "client/channel.h"
+#include "tests/lib/fake_daemon.h"
+#include "tests/lib/suite.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static struct fake_daemon fake;
+
+static int open_with(int timeout_ms, streamer_client **c)
+{
+        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = fake.socket, .timeout_ms = timeout_ms};
+        return streamer_connect(&opts, c);
+}
+
+/* ---- connect ---- */
+
+TEST(without_a_daemon_the_connect_error_names_the_socket)
+{
+        streamer_client *c;
+        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = "/nowhere/sock"};
+        ck_assert_int_eq(streamer_connect(&opts, &c), STREAMER_EUNREACHABLE);
+        ck_assert_str_eq(streamer_last_error(NULL),
+                         "cannot connect: no daemon serves there: No such file or directory (/nowhere/sock)");
+}
+
+TEST(the_environment_names_the_default_socket)
+{
+        streamer_client *c;
+        setenv("STREAMERD_SOCKET", "/elsewhere/sock", 1);
+        ck_assert_int_eq(streamer_connect(NULL, &c), STREAMER_EUNREACHABLE);
+        ck_assert_ptr_nonnull(strstr(streamer_last_error(NULL), "(/elsewhere/sock)"));
+}
+
+TEST(a_path_that_is_too_long_is_refused)
+{
+        streamer_client *c;
+        char path[200];
+        memset(path, 'x', sizeof(path));
+        path[199] = 0;
+        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = path};
+        ck_assert_int_eq(streamer_connect(&opts, &c), STREAMER_EINVAL);
+}
+
+static void refuse_hello(struct fake_daemon *f)
+{
+        fake_accept(f);
+        fake_expect(f, VERB_hello);
+        fake_error(f, STREAMER_ELIMIT, "connections: 8 are open");
+        ck_assert(fake_ends(f));
+}
+
+TEST(a_refused_hello_is_the_outcome_of_connect)
+{
+        streamer_client *c;
+        fake_start(&fake, refuse_hello);
+        ck_assert_int_eq(open_with(10000, &c), STREAMER_ELIMIT);
+        ck_assert_str_eq(streamer_last_error(NULL), "cannot connect: connections: 8 are open");
+        fake_finish(&fake);
+}
+
+static void speak_another_protocol(struct fake_daemon *f)
+{
+        fake_accept(f);
+        fake_expect(f, VERB_hello);
+        fake_reply(f, 1);
+        writer_ku64(&f->message, "protocol", PROTOCOL_MAX + 1);
+        fake_done(f);
+        fake_send(f, NULL, 0);
+}
+
+TEST(another_protocol_is_refused)
+{
+        streamer_client *c;
+        fake_start(&fake, speak_another_protocol);
+        ck_assert_int_eq(open_with(10000, &c), STREAMER_EPROTO);
+        fake_finish(&fake);
+}
+
+static void stay_silent(struct fake_daemon *f)
+{
+        fake_accept(f);
+        fake_pause(f);
+}
+
+TEST(a_silent_daemon_times_out)
+{
+        streamer_client *c;
+        fake_start(&fake, stay_silent);
+        ck_assert_int_eq(open_with(20, &c), STREAMER_ETIMEOUT);
+        fake_resume(&fake);
+        fake_finish(&fake);
+}
+
+static void greet(struct fake_daemon *f)
+{
+        fake_hello(f);
+        ck_assert(fake_ends(f));
+}
+
+TEST(options_of_older_and_newer_callers_are_read_as_far_as_they_are_known)
+{
+        streamer_client *c;
+        struct {
+                streamer_connect_opts opts;
+                uint64_t later;
+        } newer = {.opts = {.struct_size = sizeof(newer)}};
+        fake_start(&fake, greet);
+        newer.opts.socket = fake.socket;
+        newer.later = 1;
+        ck_assert_int_eq(streamer_connect(&newer.opts, &c), STREAMER_EINVAL);
+        newer.later = 0;
+        ck_assert_int_eq(streamer_connect(&newer.opts, &c), 0);
+        fake_disconnect(&fake, c);
+        newer.opts.struct_size = 0;
+        ck_assert_int_eq(streamer_connect(&newer.opts, &c), STREAMER_EINVAL);
+}
+
+/* ---- time and threads ---- */
+
+static void answer_late(struct fake_daemon *f)
+{
+        fake_hello(f);
+        fake_expect(f, VERB_status);
+        uint64_t late = f->request.id;
+        fake_expect(f, VERB_version);
+        fake_reply_to(f, late, 1);
+        writer_kstr(&f->message, "version", "late");
+        fake_done(f);
+        fake_reply(f, 1);
+        writer_kstr(&f->message, "version", "right");
+        fake_done(f);
+        fake_send(f, NULL, 0);
+}
+
+TEST(a_late_reply_is_dropped)
+{
+        streamer_client *c;
+        fake_start(&fake, answer_late);
+        ck_assert_int_eq(open_with(20000, &c), 0);
+        c->timeout_ms = 20; /* for the call that has no reply */
+        char *text = format_text("no reply in time: the daemon is stopped or overloaded (pid %d, %s)", (int)getpid(),
+                                 fake.socket);
+        CALL_FAILS(c, "status", NULL, STREAMER_ETIMEOUT, text);
+        c->timeout_ms = 20000;
+        CALL_GIVES(c, "version", NULL, "{\"version\":\"right\"}");
+        fake_disconnect(&fake, c);
+}
+
+static void answer_in_reverse(struct fake_daemon *f)
+{
+        uint64_t ids[8];
+        char name[8][PROTO_NAME_MAX + 1];
+        fake_hello(f);
+        for (size_t i = 0; i < 8; i++) {
+                fake_expect(f, VERB_verify);
+                ids[i] = f->request.id;
+                strcpy(name[i], f->request.u.verify.model);
+        }
+        for (size_t i = 8; i-- > 0;) {
+                fake_reply_to(f, ids[i], 1);
+                writer_kstr(&f->message, "model", name[i]);
+                fake_done(f);
+                fake_send(f, NULL, 0);
+        }
+}
+
+struct caller {
+        streamer_client *c;
+        int number;
+};
+
+static void *call_verify(void *arg)
+{
+        struct caller *caller = arg;
+        char *args = format_text("{\"model\":\"m%d\"}", caller->number);
+        CALL_GIVES(caller->c, "verify", args, args);
+        free(args);
+        return NULL;
+}
+
+TEST(threads_get_each_its_own_reply)
+{
+        pthread_t threads[8];
+        struct caller callers[8];
+        streamer_client *c = fake_connect(&fake, answer_in_reverse);
+        for (int i = 0; i < 8; i++) {
+                callers[i] = (struct caller){c, i};
+                ck_assert_int_eq(pthread_create(&threads[i], NULL, call_verify, &callers[i]), 0);
+        }
+        for (int i = 0; i < 8; i++)
+                pthread_join(threads[i], NULL);
+        fake_disconnect(&fake, c);
+}
+
+static void *read_error(void *c)
+{
+        ck_assert_str_eq(streamer_last_error(c), "");
+        return NULL;
+}
+
+TEST(the_text_of_an_error_belongs_to_the_thread_that_failed)
+{
+        pthread_t thread;
+        streamer_client *c = fake_connect(&fake, greet);
+        CALL_FAILS(c, "lod", NULL, STREAMER_EUNSUPPORTED, "lod: the daemon (0.0.fake) does not support it");
+        ck_assert_int_eq(pthread_create(&thread, NULL, read_error, c), 0);
+        pthread_join(thread, NULL);
+        fake_disconnect(&fake, c);
+}
+
+static void answer_pings(struct fake_daemon *f)
+{
+        fake_hello(f);
+        fake_expect(f, VERB_ping);
+        fake_ok(f);
+        ck_assert(fake_ends(f));
+}
+
+TEST(in_a_forked_child_calls_fail_and_the_parent_continues)
+{
+        int status;
+        streamer_client *c = fake_connect(&fake, answer_pings);
+        pid_t pid = must(fork());
+        if (pid == 0) {
+                bool good = streamer_call(c, "ping", NULL, NULL) == STREAMER_EFORK &&
+                            streamer_fd(c) == STREAMER_EFORK && streamer_last_error(c)[0] != 0;
+                streamer_close(c);
+                _exit(good ? 0 : 1);
+        }
+        ck_assert_int_eq(must(waitpid(pid, &status, 0)), pid);
+        ck_assert_int_eq(status, 0);
+        CALL_GIVES(c, "ping", NULL, "{}");
+        fake_disconnect(&fake, c);
+}
+
+/* ---- lost or misbehaving daemon ---- */
+
+static void disconnect_client(struct fake_daemon *f)
+{
+        fake_hello(f);
+        fake_expect(f, VERB_ping);
+        fake_vanish(f);
+}
+
+TEST(a_lost_daemon_fails_calls_and_makes_the_descriptor_readable_once)
+{
+        streamer_client *c = fake_connect(&fake, disconnect_client);
+        CALL_FAILS(c, "ping", NULL, STREAMER_EUNREACHABLE, "the daemon closed the connection");
+        CALL_FAILS(c, "ping", NULL, STREAMER_EUNREACHABLE,
+                   "the daemon closed the connection, and cannot be reached again");
+        struct pollfd p = {.fd = streamer_fd(c), .events = POLLIN};
+        ck_assert_int_eq(must(poll(&p, 1, 0)), 1);
+        ck_assert_int_eq(streamer_process(c), 1);
+        ck_assert_int_eq(streamer_process(c), STREAMER_EUNREACHABLE);
+        ck_assert_int_eq(must(poll(&p, 1, 0)), 0);
+        fake_disconnect(&fake, c);
+}
+
+static const char *nonsense;
+static size_t nonsense_size;
+
+static void talk_nonsense(struct fake_daemon *f)
+{
+        fake_hello(f);
+        fake_expect(f, VERB_ping);
+        fake_raw(f, nonsense, nonsense_size);
+}
+
+#define NONSENSE(bytes, code_, text)                                                                                   \
+        do {                                                                                                           \
+                nonsense = (bytes);                                                                                    \
+                nonsense_size = sizeof(bytes) - 1;                                                                     \
+                streamer_client *c = fake_connect(&fake, talk_nonsense);                                               \
+                CALL_FAILS(c, "ping", NULL, code_, text);                                                              \
+                fake_disconnect(&fake, c);                                                                             \
+        } while (0)
+
+TEST(nonsense_ends_the_connection)
+{
+        NONSENSE("\0\0\0\0", STREAMER_EPROTO, "the daemon sent a frame of a forbidden length");
+        NONSENSE("\xff\xff\xff\xff", STREAMER_EPROTO, "the daemon sent a frame of a forbidden length");
+        NONSENSE("\0\0\0\1\xc1", STREAMER_EPROTO, "the daemon sent a message that cannot be read");
+        NONSENSE("\0\0\0\1\x07", STREAMER_EPROTO, "the daemon sent a message that cannot be read");
+        NONSENSE("\0\0\0\1\x80", STREAMER_EPROTO, "the daemon sent neither a reply nor an event");
+}
+
+static void send_stray_descriptors(struct fake_daemon *f)
+{
+        fake_hello(f);
+        fake_expect(f, VERB_ping);
+        fake_reply(f, 0);
+        fake_done(f);
+        fake_send(f, &f->listener, 1);
+        ck_assert(fake_ends(f));
+}
+
+TEST(descriptors_that_no_reply_asks_for_end_the_connection)
+{
+        streamer_client *c = fake_connect(&fake, send_stray_descriptors);
+        CALL_GIVES(c, "ping", NULL, "{}");
+        CALL_FAILS(c, "ping", NULL, STREAMER_EPROTO, "the daemon sent descriptors that belong to no reply");
+        fake_disconnect(&fake, c);
+}

@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Configuration values: units, and the syntax of the file.
+ */
+#include "tests/lib/suite.h"
+
+#include "daemon/base/util.h"
+#include "daemon/config/config.h"
+#include "daemon/config/settings/setting.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- units ---- */
+
+static const struct {
+        const char *text;
+        uint64_t value;
+} sizes[] = {
+        {"0", 0},
+        {"4096", 4096},
+        {"1KiB", 1024},
+        {"512MiB", 512 * MiB},
+        {"8GiB", 8 * GiB},
+        {"16777215TiB", UINT64_C(16777215) << 40},
+        {"18446744073709551615", UINT64_MAX},
+};
+
+TEST(a_size_is_bytes_or_has_a_binary_unit, EACH(sizes))
+{
+        uint64_t bytes;
+        ck_assert_int_eq(config_parse_size(sizes[_i].text, &bytes), 0);
+        ck_assert_uint_eq(bytes, sizes[_i].value);
+}
+
+static const char *const bad_sizes[] = {"",      "-1",   "+1",     " 1",   "1 ",         "1 GiB",
+                                        "1GB",   "1gib", "1.5GiB", "0x10", "GiB",        "18446744073709551616",
+                                        "1GiBs", "1e3",  "1K",     "\t1",  "16777216TiB"};
+
+TEST(an_ambiguous_size_is_invalid, EACH(bad_sizes))
+{
+        uint64_t bytes;
+        ck_assert_int_eq(config_parse_size(bad_sizes[_i], &bytes), -1);
+}
+
+TEST(a_duration_has_a_unit)
+{
+        uint64_t ns;
+        ck_assert_int_eq(config_parse_duration("250ms", &ns), 0);
+        ck_assert_uint_eq(ns, UINT64_C(250000000));
+        ck_assert_int_eq(config_parse_duration("30s", &ns), 0);
+        ck_assert_uint_eq(ns, UINT64_C(30000000000));
+        ck_assert_int_eq(config_parse_duration("5m", &ns), 0);
+        ck_assert_uint_eq(ns, UINT64_C(300000000000));
+        ck_assert_int_eq(config_parse_duration("1h", &ns), 0);
+        ck_assert_uint_eq(ns, UINT64_C(3600000000000));
+        ck_assert_int_eq(config_parse_duration("30", &ns), -1);
+        ck_assert_int_eq(config_parse_duration("5124096h", &ns), -1);
+        ck_assert_int_eq(config_parse_duration("", &ns), -1);
+}
+
+/* ---- the file ---- */
+
+static struct config config;
+static struct error error;
+
+static void begin(void)
+{
+        config_init(&config);
+}
+
+static void end(void)
+{
+        config_deinit(&config);
+}
+
+static int parse(const char *yaml)
+{
+        return config_parse_yaml(&config, "f.yaml", yaml, strlen(yaml), &error);
+}
+
+static void assert_parses(const char *yaml)
+{
+        ck_assert_msg(parse(yaml) == 0, "%s", error.text);
+}
+
+FIXTURE(.each = {begin, end});
+
+TEST(every_key_is_read)
+{
+        assert_parses("socket: /s\n"
+                      "exit_idle: 10m\n"
+                      "roots: [/a, \"/b c\"]\n"
+                      "devices:\n"
+                      "  - {device: host, budget: 8GiB, pages: thp, prefaulted: 3GiB}\n"
+                      "io: {concurrency: 4, block_size: 2MiB, memory_limit: 64MiB, stall: 5s}\n"
+                      "limits:\n"
+                      "  connections: 1\n  connections_per_uid: 2\n  leases_per_uid: 21\n  loads_per_uid: 22\n"
+                      "  models_per_uid: 24\n  bytes_per_uid: 23\n  leases_per_client: 3\n  loads: 4\n"
+                      "  queued: 44\n  requests_per_client: 5\n  output_per_client: 6MiB\n  fds_in_flight: 700\n"
+                      "  fds_per_client: 800\n  frame_timeout: 9s\n  preload_loads: 10\n"
+                      "  preload_retry: 11ms\n  failed_kept: 0\n"
+                      "log: {level: debug}\n");
+        ck_assert_str_eq(config.socket, "/s");
+        ck_assert_uint_eq(config.exit_idle_ns, UINT64_C(600000000000));
+        ck_assert_uint_eq(config.n_roots, 2);
+        ck_assert_str_eq(config.roots[1], "/b c");
+        ck_assert_uint_eq(config.n_devices, 1);
+        ck_assert_str_eq(config.devices[0].name, "host");
+        ck_assert_uint_eq(config.devices[0].budget, 8 * GiB);
+        ck_assert_uint_eq(config.devices[0].budget_percent, 0);
+        ck_assert_int_eq(config.devices[0].pages, HOST_PAGES_THP);
+        ck_assert_uint_eq(config.devices[0].prefault, 3 * GiB);
+        ck_assert_uint_eq(config.io.concurrency, 4);
+        ck_assert_uint_eq(config.io.block_size, 2 * MiB);
+        ck_assert_uint_eq(config.io.memory_limit, 64 * MiB);
+        ck_assert_uint_eq(config.io.stall_ns, UINT64_C(5000000000));
+        const struct limits want = {
+                1, {2, 21, 22, 24, 23}, 3, 4, 44, 5, 700, 800, {6 * MiB, UINT64_C(9000000000)}, 10, 11000000, 0};
+        ck_assert_mem_eq(&config.limits, &want, sizeof(want));
+        ck_assert_int_eq(config.log.level, LOG_LEVEL_DEBUG);
+}
+
+static const char *const empty_files[] = {"", "\n", "# only a comment\n", "---\n", "--- {}\n...\n", "{}"};
+
+TEST(an_empty_file_changes_nothing, EACH(empty_files))
+{
+        struct config defaults;
+        config_init(&defaults);
+        assert_parses(empty_files[_i]);
+        ck_assert_mem_eq(&config, &defaults, sizeof(config));
+}
+
+static const struct {
+        const char *spare;
+        uint64_t bytes;
+} spares[] = {{"auto", PREFAULT_AUTO}, {"0", 0}, {"4096", 4096}, {"2GiB", 2 * GiB}};
+
+TEST(prefault_is_a_size_or_auto, EACH(spares))
+{
+        char *yaml = format_text("devices: [{device: host, prefaulted: %s}]", spares[_i].spare);
+        assert_parses(yaml);
+        ck_assert_uint_eq(config.devices[0].prefault, spares[_i].bytes);
+        free(yaml);
+}
+
+static const struct {
+        const char *device, *name;
+        uint64_t budget;
+        unsigned percent;
+} devices[] = {
+        {"host", "host", 0, 90},
+        {"host=4096", "host", 4096, 0},
+        {"host=1TiB", "host", GiB << 10, 0},
+        {"host=50%", "host", 0, 50},
+        {"host=100%", "host", 0, 100},
+        {"{device: host}", "host", 0, 90},
+        {"{budget: 1%, device: host}", "host", 0, 1},
+};
+
+TEST(a_device_is_a_word_or_a_mapping, EACH(devices))
+{
+        char *yaml = format_text("devices: [%s]", devices[_i].device);
+        assert_parses(yaml);
+        ck_assert_str_eq(config.devices[0].name, devices[_i].name);
+        ck_assert_uint_eq(config.devices[0].budget, devices[_i].budget);
+        ck_assert_uint_eq(config.devices[0].budget_percent, devices[_i].percent);
+        ck_assert_int_eq(config.devices[0].pages, HOST_PAGES_AUTO);
+        ck_assert_uint_eq(config.devices[0].prefault, PREFAULT_AUTO);
+        free(yaml);
+}
+
+TEST(sources_of_other_stores)
+{
+        assert_parses("s3:\n  addressing: virtual\n  sources:\n"
+                      "    - {source: 's3://a', endpoint: 'http://x', region: r, ca: c, profile: p, addressing: path}\n"
+                      "    - source: s3://b/c/\n      access_key: id\n      secret_key: file:/k\n"
+                      "      session_token: t\n  region: eu\n");
+        ck_assert_uint_eq(config.n_s3_sources, 2);
+        ck_assert_str_eq(config.s3_sources[0].endpoint, "http://x");
+        ck_assert_int_eq(config.s3_sources[0].addressing, S3_PATH);
+        ck_assert_str_eq(config.s3_sources[1].source, "s3://b/c/");
+        ck_assert_str_eq(config.s3_sources[1].secret_key, "file:/k");
+        ck_assert_str_eq(config.s3_sources[1].session_token, "t");
+        ck_assert_ptr_null(config.s3_sources[1].endpoint);
+        ck_assert_int_eq(config.s3.addressing, S3_VIRTUAL);
+        ck_assert_str_eq(config.s3.region, "eu");
+}
+
+static const struct {
+        const char *yaml, *what;
+} bad_files[] = {
+        /* keys */
+        {"colour: red", "f.yaml:1: colour: unknown key"},
+        {"\n\nio:\n  speed: 9", "f.yaml:4: io.speed: unknown key"},
+        {"io.concurrency: 4", "f.yaml:1: io.concurrency: unknown key"},
+        {"i: {concurrency: 4}", "f.yaml:1: i: unknown key"},
+        {"'': 1", "f.yaml:1: unknown key"},
+        {"? [a]\n: b", "f.yaml:1: a key must be a word"},
+        {"io: {[a]: b}", "f.yaml:1: io: a key must be a word"},
+        {"http: {proxy: x}", "f.yaml:1: http.proxy: unknown key"},
+        {"http: {allow_plain: example.org}", "f.yaml:1: http.allow_plain: takes a list"},
+        {"http: {allow_plain: ['http://example.org/']}", "f.yaml:1: http.allow_plain[0]: takes hosts"},
+        {"http: {allow_plain: [{host: x}]}", "f.yaml:1: http.allow_plain[0]: takes hosts"},
+        {"http: {hosts: [example.org]}", "f.yaml:1: http.hosts[0]: takes keys of its own"},
+        {"http: {hosts: [{token: t}]}", "f.yaml:1: http.hosts[0]: has no 'host'"},
+        {"http: {hosts: [{host: h}]}", "f.yaml:1: http.hosts[0]: takes token or token_file, or user with password"},
+        {"http: {hosts: [{host: h, user: u}]}", "takes token or token_file, or user with password"},
+        {"http: {hosts: [{host: h, password: p}]}", "takes token or token_file, or user with password"},
+        {"http: {hosts: [{host: h, token: t, user: u, password: p}]}", "takes token or token_file, or user"},
+        {"http: {hosts: [{host: h, token: t, token_file: f}]}", "a value and a file for the same secret"},
+        {"http: {hosts: [{host: h, token: t}, {host: h, token: t}]}",
+         "f.yaml:1: http.hosts[1]: the host is listed twice"},
+        {"http: {hosts: [{host: h, secret: t}]}", "f.yaml:1: http.hosts[0].secret: unknown key"},
+        {"http: {tries: 0}", "f.yaml:1: http.tries: 0 is not within 1 to 100"},
+        {"http: {stall: 1ms}", "f.yaml:1: http.stall: 1ms is not within 100ms to 1h"},
+        {"metric: {}", "f.yaml:1: metric: unknown key"},
+        {"s3: {sources: {}}", "f.yaml:1: s3.sources: takes a list"},
+        {"s3: {sources: [a]}", "f.yaml:1: s3.sources[0]: takes keys of its own"},
+        {"s3: {sources: [{colour: red}]}", "f.yaml:1: s3.sources[0].colour: unknown key"},
+        {"s3: {sources: [{}]}", "f.yaml:1: s3.sources[0]: has no 'source' that begins with s3://BUCKET"},
+        {"s3: {sources: [{source: /a}]}", "f.yaml:1: s3.sources[0]: has no 'source'"},
+        {"s3: {sources: [{source: 's3:///k'}]}", "f.yaml:1: s3.sources[0]: has no 'source'"},
+        {"s3: {sources: [{source: 's3://b', access_key: x}]}", "of access_key and secret_key one is given without"},
+        {"s3: {sources: [{source: 's3://b', session_token: x}]}", "session_token without access_key"},
+        {"s3: {sources: [{source: 's3://b', unsigned: x}]}", "s3.sources[0].unsigned: neither true nor false"},
+        {"s3: {sources: [{source: 's3://b', unsigned: true, access_key: x, secret_key: y}]}",
+         "unsigned, and with keys"},
+        {"s3: {sources: [{source: 's3://b'}, {source: 's3://b'}]}", "the source is listed twice"},
+        {"s3: {sources: [], sources: []}", "f.yaml:1: s3.sources: given twice"},
+        {"s3: {addressing: x}", "f.yaml:1: s3.addressing: 'x' is not auto, path or virtual"},
+        {"host_cache: {}", "f.yaml:1: host_cache: takes a single value"},
+        {"socket: /a\nsocket: /b", "f.yaml:2: socket: given twice"},
+        {"io: {stall: 2s}\nlog: {}\nio: {}", "f.yaml:3: io: given twice"},
+        {"io:\n  stall: 2s\n  stall: 2s", "f.yaml:3: io.stall: given twice"},
+        {"roots: []\nroots: []", "f.yaml:2: roots: given twice"},
+        /* shapes */
+        {"just a word", "f.yaml:1: must be a mapping of keys"},
+        {"[1, 2]", "f.yaml:1: must be a mapping of keys"},
+        {"socket: [a]", "f.yaml:1: socket: takes a single value"},
+        {"socket: {a: b}", "f.yaml:1: socket: takes a single value"},
+        {"io: 4", "f.yaml:1: io: takes keys of its own"},
+        {"io: [a]", "f.yaml:1: io: takes keys of its own"},
+        {"io: {stall: {a: b}}", "f.yaml:1: io.stall: takes a single value"},
+        {"roots: /a", "f.yaml:1: roots: takes a list"},
+        {"roots: {a: b}", "f.yaml:1: roots: takes a list"},
+        {"roots: [[/a]]", "f.yaml:1: roots[0]: a root is a path"},
+        {"devices: host", "f.yaml:1: devices: takes a list"},
+        {"devices: [[host]]", "f.yaml:1: devices[0]: a device is a word"},
+        {"devices: [{device: [host]}]", "f.yaml:1: devices[0].device: takes a single value"},
+        /* YAML features that are refused because they hide the meaning of a file */
+        {"socket: &a /s", "f.yaml:1: anchors are not supported"},
+        {"roots: &a [/s]", "f.yaml:1: anchors are not supported"},
+        {"&a io: {}", "f.yaml:1: anchors are not supported"},
+        {"io: &a {}", "f.yaml:1: anchors are not supported"},
+        {"socket: *a", "f.yaml:1: aliases are not supported"},
+        {"socket: !!str /s", "f.yaml:1: tags are not supported"},
+        {"io: !x {}", "f.yaml:1: tags are not supported"},
+        {"--- {}\n--- {}", "f.yaml:2: more than one document"},
+        {"---\n---\n", "f.yaml:2: more than one document"},
+        {"socket: \"a\\0b\"", "f.yaml:1: socket: a NUL byte"},
+        {"socket: /b: c", "f.yaml:1: not YAML"},
+        {"socket: \"/s", "not YAML"},
+        {"io: {stall: 2s", "not YAML"},
+        {"\xff", "not YAML"},
+        /* values */
+        {"socket:", "f.yaml:1: socket: has no value"},
+        {"socket: ''", "f.yaml:1: socket: has no value"},
+        {"socket: relative", "f.yaml:1: socket: 'relative' is not an absolute path"},
+        {"roots: [relative]", "f.yaml:1: roots[0]: 'relative' is not an absolute path"},
+        {"roots: ['']", "f.yaml:1: roots[0]: '' is not an absolute path"},
+        {"io: {concurrency: 0}", "f.yaml:1: io.concurrency: 0 is not within 1 to 1024"},
+        {"io: {concurrency: 1025}", "f.yaml:1: io.concurrency: 1025 is not within 1 to 1024"},
+        {"io: {concurrency: 1KiB}", "f.yaml:1: io.concurrency: '1KiB' is not a number"},
+        {"io: {concurrency: -1}", "f.yaml:1: io.concurrency: '-1' is not a number"},
+        {"io: {concurrency: 99999999999999999999}", "is not a number"},
+        {"io: {block_size: 0}", "f.yaml:1: io.block_size: 0 is not within 1MiB to 1GiB"},
+        {"io: {block_size: 2GiB}", "f.yaml:1: io.block_size: 2GiB is not within 1MiB to 1GiB"},
+        {"io: {block_size: 1048577}", "f.yaml:1: io.block_size: 1048577 is not a multiple of 1MiB"},
+        {"io: {block_size: 8MB}", "f.yaml:1: io.block_size: '8MB' is not a size"},
+        {"io: {memory_limit: -1}", "f.yaml:1: io.memory_limit: '-1' is not a size"},
+        {"io: {stall: 30}", "f.yaml:1: io.stall: '30' is not a duration"},
+        {"io: {stall: 999ms}", "f.yaml:1: io.stall: 999ms is not within 1s to 1h"},
+        {"limits: {connections: 0}", "f.yaml:1: limits.connections: 0 is not within 1 to 1000000"},
+        {"limits: {fds_per_client: 66}", "f.yaml:1: limits.fds_per_client: 66 is not within 128 to 1000000"},
+        {"limits: {output_per_client: 1}", "f.yaml:1: limits.output_per_client: 1 is not within 1MiB to 1GiB"},
+        {"log: {format: xml}", "f.yaml:1: log.format: 'xml' is not auto, plain, prefix, journal or json"},
+        {"metrics: {listen: '0.0.0.0:9464'}", "f.yaml:1: metrics.listen: '0.0.0.0:9464' can be reached from outside"},
+        {"metrics: {listen: '192.168.1.2:9464'}", "can be reached from outside"},
+        {"metrics: {listen: '[::]:9464'}", "'[::]:9464' can be reached from outside"},
+        {"metrics: {listen: '[fe80::1]:9464'}", "can be reached from outside"},
+        {"metrics: {listen: ':9464'}", "':9464' is neither ADDRESS:PORT nor unix:/path"},
+        {"metrics: {listen: 9464}", "is neither ADDRESS:PORT nor unix:/path"},
+        {"metrics: {listen: 'example.org:9464'}", "is neither ADDRESS:PORT nor unix:/path"},
+        {"metrics: {listen: '::1:9464'}", "is neither ADDRESS:PORT nor unix:/path"},
+        {"metrics: {listen: '127.0.0.1:65536'}", "the port is not within 0 to 65535"},
+        {"metrics: {listen: '127.0.0.1:'}", "the port is not within 0 to 65535"},
+        {"metrics: {listen: '127.0.0.1:9x'}", "the port is not within 0 to 65535"},
+        {"metrics: {listen: 'unix:relative'}", "'relative' is not an absolute path"},
+        {"log: {level: loud}", "f.yaml:1: log.level: 'loud' is not error, warn, info or debug"},
+        /* devices */
+        {"devices: ['']", "f.yaml:1: devices[0]: '' is not a device"},
+        {"devices: [gpu]", "f.yaml:1: devices[0]: 'gpu' is not a device"},
+        {"devices: [hosts]", "f.yaml:1: devices[0]: 'hosts' is not a device"},
+        {"devices: ['cuda:']", "f.yaml:1: devices[0]: 'cuda:' is not a device"},
+        {"devices: ['cuda:x']", "f.yaml:1: devices[0]: 'cuda:x' is not a device"},
+        {"devices: [{device: 'cuda:0', pages: thp}]", "f.yaml:1: devices[0]: pages: of the host device only"},
+        {"devices: [{device: host, handles: cuda-ipc}]", "f.yaml:1: devices[0]: handles: of CUDA devices only"},
+        {"devices: [{device: 'cuda:0', handles: fd}]",
+         "f.yaml:1: devices[0].handles: 'fd' is not cuda-ipc or cuda-vmm-fd"},
+        {"cuda: {segment_size: 3MiB}", "f.yaml:1: cuda.segment_size: 3MiB is not a multiple of 2MiB"},
+        {"devices: [host=]", "f.yaml:1: devices[0]: '' is not a budget"},
+        {"devices: [host=0]", "f.yaml:1: devices[0]: '0' is not a budget"},
+        {"devices: [host=0%]", "f.yaml:1: devices[0]: '0%' is not within 1% to 100%"},
+        {"devices: [host=101%]", "f.yaml:1: devices[0]: '101%' is not within 1% to 100%"},
+        {"devices: [host=1MiB%]", "f.yaml:1: devices[0]: '1MiB%' is not a budget"},
+        {"devices: [host=%]", "f.yaml:1: devices[0]: '%' is not a budget"},
+        {"devices: [host, host]", "f.yaml:1: devices[1]: host is listed twice"},
+        {"devices: [{budget: 1GiB}]", "f.yaml:1: devices[0]: has no 'device'"},
+        {"devices: [{device: host, pages: 2m}]", "f.yaml:1: devices[0].pages: '2m' is not auto, hugetlb, thp or 4k"},
+        {"preload: [{source: /a, keep_alive: 8785h}]", "keep_alive: 8785h is not within 0s to 8784h"},
+        {"devices: [{device: host, prefaulted: much}]",
+         "f.yaml:1: devices[0].prefaulted: 'much' is not auto or a size"},
+        {"devices: [{device: host, prefaulted: -1}]", "f.yaml:1: devices[0].prefaulted: '-1' is not auto or a size"},
+        {"devices: [{device: 'cuda:0', prefaulted: 1GiB}]",
+         "f.yaml:1: devices[0]: prefaulted: of the host device only"},
+        {"devices: [{device: host, colour: red}]", "f.yaml:1: devices[0].colour: unknown key"},
+        {"devices: [{device: host, device: host}]", "f.yaml:1: devices[0].device: given twice"},
+};
+
+TEST(an_error_in_the_file_names_file_line_and_key, EACH(bad_files))
+{
+        ck_assert_int_eq(parse(bad_files[_i].yaml), STREAMER_EINVAL);
+        ck_assert_msg(strstr(error.text, bad_files[_i].what) != NULL, "%s", error.text);
+}
+
+TEST(a_key_of_any_length_is_unknown)
+{
+        char *yaml = must_alloc(5010);
+        memset(yaml, 'k', 5000);
+        ck_assert_int_eq(parse(strcat(yaml, ": 1")), STREAMER_EINVAL);
+        free(yaml);
+}
+
+TEST(depth_is_bounded_by_the_grammar)
+{
+        char *yaml = must_alloc(100001);
+        memset(yaml, '[', 100000);
+        ck_assert_int_eq(parse(yaml), STREAMER_EINVAL);
+        free(yaml);
+}
+
+TEST(a_list_is_bounded)
+{
+        char *yaml = must_alloc(1000);
+        strcpy(yaml, "roots: [");
+        for (int i = 0; i <= SETTING_LIST_MAX; i++)
+                strcat(yaml, "/a,");
+        ck_assert_int_eq(parse(strcat(yaml, "]")), STREAMER_EINVAL);
+        ck_assert_ptr_nonnull(strstr(error.text, "more than 64 entries"));
+        free(yaml);
+}
+
+TEST(the_documented_file_shows_the_defaults)
+{
+        struct config documented;
+        size_t size;
+        char *yaml = file_read("config/streamerd.yaml", &size);
+        config_init(&documented);
+        ck_assert_int_eq(config_parse_yaml(&documented, "streamerd.yaml", yaml, size, &error), 0);
+        ck_assert_mem_eq(&documented.io, &config.io, sizeof(config.io));
+        ck_assert_mem_eq(&documented.limits, &config.limits, sizeof(config.limits));
+        ck_assert_int_eq(documented.log.level, config.log.level);
+        ck_assert_str_eq(documented.socket, CONFIG_DEFAULT_SOCKET);
+        ck_assert_uint_eq(documented.devices[0].budget_percent, 90);
+        config_deinit(&documented);
+        free(yaml);
+}
+
+TEST(the_documented_file_has_every_key)
+{
+        char *yaml = file_read("config/streamerd.yaml", NULL);
+        for (size_t i = 0; i < n_settings; i++) {
+                if (settings[i].key == NULL || settings[i].kind == SETTING_LIST)
+                        continue;
+                const char *dot = strchr(settings[i].key, '.');
+                char *line = format_text("\n%s%s: ", dot != NULL ? "  " : "", dot != NULL ? dot + 1 : settings[i].key);
+                ck_assert_msg(strstr(yaml, line) != NULL, "%s is not documented", settings[i].key);
+                free(line);
+        }
+        free(yaml);
+}

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Contexts of two fake GPUs, one of which hangs in a call of CUDA: the other is used meanwhile, and stopping ends at
+ * its deadline.
+ */
+#include "tests/lib/core.h"
+#include "tests/lib/fake_cuda/state.h"
+
+#include "daemon/base/util.h"
+#include "daemon/device/cuda/cuda.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SECOND UINT64_C(1000000000)
+#define GPUS 2
+#define SEGMENT (2 * MiB)
+
+static struct fake_state *state;
+static struct cuda *cuda;
+static struct device *devices[GPUS];
+static unsigned char ring[4096];
+static unsigned pinned;
+
+static void begin(void)
+{
+        const struct cuda_settings settings = {.context_retention_ns = 0};
+        const struct cuda_opts opts = {.budget = 64 * MiB, .max_segment = 64 * MiB};
+        char runtime[PATH_SIZE], driver[PATH_SIZE];
+        struct error error = {0};
+        char *path = suite_path("state.%d", (int)getpid());
+        setenv("FAKECUDA_STATE", path, 1);
+        setenv("FAKECUDA_DEVICES", "2", 1);
+        fake_library("libcudart.so.13", runtime, sizeof(runtime));
+        fake_library("libcuda.so.1", driver, sizeof(driver));
+        setenv("STREAMER_CUDA_LIBRARY", driver, 1);
+        state = fake_state_map(path);
+        ck_assert_msg(cuda_new(&cuda, runtime, &settings, &error) == 0, "%s", error.text);
+        cuda_set_ring(cuda, ring, sizeof(ring), sizeof(ring), &pinned);
+        for (int i = 0; i < GPUS; i++)
+                ck_assert_msg(cuda_device_new(&devices[i], cuda, i, &opts, core_wake, &error) == 0, "%s", error.text);
+}
+
+static void end(void)
+{
+        ck_assert(cuda_stop(cuda, now_ns() + 20 * SECOND));
+        for (int i = 0; i < GPUS; i++) {
+                ck_assert(work_pool_stop(devices[i]->thread, now_ns() + 20 * SECOND));
+                devices[i] = device_free(devices[i]);
+        }
+        cuda = cuda_free(cuda);
+}
+
+/* Creates its context, which is idle afterwards. */
+static void *use(void *device)
+{
+        struct device *d = device;
+        ck_assert_uint_ne(d->ops->ceiling(d), UINT64_MAX);
+        return NULL;
+}
+
+static bool is_hung(void *unused)
+{
+        (void)unused;
+        return state->hung == 1;
+}
+
+static bool has_no_context(void *unused)
+{
+        (void)unused;
+        return state->pinned == 0;
+}
+
+/* ---- calls that create a context, and that destroy it ---- */
+
+static const struct {
+        const char *call;
+        bool destroys;
+} calls[] = {{"cudaSetDevice", false},  {"cudaFree", false},          {"cudaHostRegister", false},
+             {"cudaMemGetInfo", false}, {"cudaHostUnregister", true}, {"cudaDeviceReset", true}};
+
+CORE_FIXTURE(begin, end);
+
+TEST(a_gpu_that_hangs_does_not_block_another, EACH(calls))
+{
+        pthread_t thread;
+        fake_hang(state, calls[_i].call, 0);
+        must(pthread_create(&thread, NULL, use, devices[0]));
+        ck_assert(eventually(is_hung, NULL, 20000));
+        if (calls[_i].destroys)
+                pthread_join(thread, NULL);
+        use(devices[1]);
+        fake_unhang(state);
+        if (!calls[_i].destroys)
+                pthread_join(thread, NULL);
+        ck_assert(eventually(has_no_context, NULL, 20000));
+}
+
+TEST(a_gpu_that_hangs_does_not_delay_stopping, EACH(calls))
+{
+        pthread_t thread;
+        fake_hang(state, calls[_i].call, 0);
+        must(pthread_create(&thread, NULL, use, devices[0]));
+        ck_assert(eventually(is_hung, NULL, 20000));
+        uint64_t began = now_ns();
+        cuda_stop(cuda, began + SECOND / 10);
+        ck_assert_uint_lt(now_ns() - began, 20 * SECOND);
+        fake_unhang(state);
+        pthread_join(thread, NULL);
+}
+
+/* The context is destroyed once, and created again by a thread that waited for that. */
+TEST(a_context_that_is_being_destroyed_is_waited_for)
+{
+        pthread_t thread;
+        use(devices[0]);
+        fake_hang(state, "cudaDeviceReset", 0);
+        ck_assert(eventually(is_hung, NULL, 20000));
+        must(pthread_create(&thread, NULL, use, devices[0]));
+        fake_unhang(state);
+        pthread_join(thread, NULL);
+        ck_assert_uint_eq(state->contexts[0], 2);
+}
+
+/* ---- copiers ---- */
+
+static struct copier *copier;
+static struct segment segment;
+
+static void copy_once(void)
+{
+        struct error error = {0};
+        void *event;
+        ck_assert_int_eq(devices[0]->ops->alloc(devices[0], SEGMENT, &segment, &error), 0);
+        copier = devices[0]->ops->copier_new(devices[0], &error);
+        ck_assert_ptr_nonnull(copier);
+        const struct device_span span = {.segment = &segment, .from = ring, .len = sizeof(ring)};
+        ck_assert_int_eq(devices[0]->ops->copy(copier, &span, 1, &event, &error), 0);
+        ck_assert_int_eq(devices[0]->ops->copied(copier, event, true, &error), 1);
+}
+
+static void *free_copier(void *unused)
+{
+        (void)unused;
+        devices[0]->ops->copier_free(copier);
+        return NULL;
+}
+
+static const char *const copier_calls[] = {"cudaEventDestroy", "cudaStreamDestroy"};
+
+TEST(a_copier_that_hangs_does_not_block_another_gpu, EACH(copier_calls))
+{
+        pthread_t thread;
+        copy_once();
+        fake_hang(state, copier_calls[_i], 0);
+        must(pthread_create(&thread, NULL, free_copier, NULL));
+        ck_assert(eventually(is_hung, NULL, 20000));
+        use(devices[1]);
+        devices[0]->ops->release(&segment); /* the copier holds the context */
+        fake_unhang(state);
+        pthread_join(thread, NULL);
+        ck_assert(eventually(has_no_context, NULL, 20000));
+}
+
+/* The fake aborts if the copier touches them. */
+TEST(a_copier_of_a_destroyed_context_leaves_its_streams_alone)
+{
+        copy_once();
+        devices[0]->ops->release(&segment);
+        ck_assert(eventually(has_no_context, NULL, 20000));
+        ck_assert(cuda_stop(cuda, now_ns() + 20 * SECOND));
+        devices[0]->ops->copier_free(copier);
+}
+
+TEST(a_copier_gets_new_streams_in_a_new_context)
+{
+        struct copier *first;
+        copy_once();
+        first = copier;
+        devices[0]->ops->release(&segment);
+        ck_assert(eventually(has_no_context, NULL, 20000));
+        struct error error = {0};
+        void *event;
+        ck_assert_int_eq(devices[0]->ops->alloc(devices[0], SEGMENT, &segment, &error), 0);
+        const struct device_span span = {.segment = &segment, .from = ring, .len = sizeof(ring)};
+        ck_assert_int_eq(devices[0]->ops->copy(first, &span, 1, &event, &error), 0);
+        ck_assert_int_eq(devices[0]->ops->copied(first, event, true, &error), 1);
+        devices[0]->ops->copier_free(first);
+        devices[0]->ops->release(&segment);
+}
+
+/* ---- the ring ---- */
+
+TEST(the_next_load_pins_a_ring_that_was_refused)
+{
+        fake_arm(state, "cudaHostRegister", 1, 2);
+        use(devices[0]);
+        ck_assert_uint_eq(pinned, RING_PIN_REFUSED);
+        use(devices[1]);
+        ck_assert_uint_eq(pinned, RING_PINNED);
+}

@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The host device: memory of each kind of page, sealed so that the descriptor permits only reading; missing memory is
+ * an error, not a signal.
+ *
+ * Page kinds that this machine does not grant (hugetlb pages, transparent huge pages of shared memory) are skipped by
+ * name.
+ */
+#include "tests/lib/core.h"
+
+#include "daemon/base/util.h"
+#include "daemon/device/host/collapse.h"
+#include "tests/lib/kernel_counters.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <linux/memfd.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#define SEGMENT (4 * MiB)
+#define SHMEM_ENABLED "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
+
+/* Kinds of pages as loop tests count them. */
+static const enum host_pages kinds[] = {HOST_PAGES_4K, HOST_PAGES_THP, HOST_PAGES_HUGETLB};
+static const enum page_kind expected[] = {PAGES_4K, PAGES_THP, PAGES_HUGETLB};
+
+static struct device *device;
+static struct segment segment;
+
+/* NULL, or the reason why this machine has no such pages. */
+static const char *device_begin(enum host_pages pages)
+{
+        struct error error = {0};
+        if (pages == HOST_PAGES_HUGETLB && !hugepages_allow(64 * MiB))
+                return "the pool of hugetlb pages cannot be set";
+        if (pages == HOST_PAGES_THP)
+                shmem_thp_allow();
+        if (host_device_new(&device, &(struct host_opts){.budget = 64 * MiB, .pages = pages}, core_wake, &error) < 0)
+                return pages == HOST_PAGES_THP ? "no transparent huge pages for shared memory" : "no host device";
+        if (device->ops->alloc(device, SEGMENT, &segment, &error) < 0)
+                return "no hugetlb pages are granted";
+        return NULL;
+}
+
+static void end(void)
+{
+        if (device == NULL)
+                return;
+        if (segment.device != NULL)
+                device->ops->release(&segment);
+        ck_assert(work_pool_stop(device->thread, now_ns() + UINT64_C(20000000000)));
+        device = device_free(device);
+}
+
+#define BEGIN(pages)                                                                                                   \
+        do {                                                                                                           \
+                const char *why_not = device_begin(pages);                                                             \
+                if (why_not != NULL)                                                                                   \
+                        SKIP(why_not);                                                                                 \
+        } while (0)
+
+static int handed_out(void)
+{
+        struct handle handle;
+        device->ops->handle(&segment, &handle);
+        ck_assert_str_eq(handle.kind, "memfd");
+        ck_assert_uint_eq(handle.n_bytes, 0);
+        return handle.fd;
+}
+
+/* ---- memory ---- */
+
+CORE_FIXTURE(NULL, end, .first = machine_settings_lock);
+
+TEST(a_segment_is_zeroed_memory_of_its_kind, EACH(kinds))
+{
+        BEGIN(kinds[_i]);
+        ck_assert_int_eq((int)segment.pages, (int)expected[_i]);
+        ck_assert_int_eq((int)device->pages, (int)expected[_i]);
+        ck_assert_uint_eq(segment.size, SEGMENT);
+        struct stat st;
+        must(fstat(segment.fd, &st));
+        ck_assert_uint_eq((uint64_t)st.st_size, SEGMENT);
+        for (size_t i = 0; i < SEGMENT; i += 4096)
+                ck_assert_uint_eq(segment.base[i], 0);
+}
+
+TEST(written_bytes_are_read_back_and_seen_by_clients, EACH(kinds))
+{
+        struct error error = {0};
+        char out[8] = "";
+        BEGIN(kinds[_i]);
+        ck_assert_int_eq(device->ops->put(&segment, SEGMENT - 7, "weights", 7, &error), 0);
+        ck_assert_int_eq(device->ops->read(&segment, SEGMENT - 7, out, 7, &error), 0);
+        ck_assert_str_eq(out, "weights");
+        const char *map = mmap(NULL, SEGMENT, PROT_READ, MAP_SHARED, handed_out(), 0);
+        ck_assert_ptr_ne(map, MAP_FAILED);
+        ck_assert_mem_eq(map + SEGMENT - 7, "weights", 7);
+        must(munmap((void *)(uintptr_t)map, SEGMENT));
+}
+
+TEST(preparing_takes_the_memory_of_4k_pages)
+{
+        struct error error = {0};
+        struct stat st;
+        BEGIN(HOST_PAGES_4K);
+        must(fstat(segment.fd, &st));
+        ck_assert_int_eq(st.st_blocks, 0);
+        ck_assert_int_eq(device->ops->prepare(&segment, 4095, 2, &error), 0);
+        must(fstat(segment.fd, &st));
+        ck_assert_int_eq(st.st_blocks * 512, 2 * 4096);
+        ck_assert_int_eq(device->ops->prepare(&segment, SEGMENT - 1, 1, &error), 0);
+        must(fstat(segment.fd, &st));
+        ck_assert_int_eq(st.st_blocks * 512, 3 * 4096);
+}
+
+TEST(preparing_changes_no_byte, EACH(kinds))
+{
+        struct error error = {0};
+        BEGIN(kinds[_i]);
+        memset(segment.base, 0x5a, SEGMENT);
+        ck_assert_int_eq(device->ops->prepare(&segment, 0, SEGMENT, &error), 0);
+        for (size_t i = 0; i < SEGMENT; i += 1021)
+                ck_assert_uint_eq(segment.base[i], 0x5a);
+}
+
+TEST(releasing_frees_the_map_and_descriptor)
+{
+        BEGIN(HOST_PAGES_4K);
+        unsigned before = process_fds(getpid());
+        device->ops->release(&segment);
+        ck_assert_uint_eq(process_fds(getpid()), before - 1);
+        ck_assert_int_eq(segment.fd, -1);
+        ck_assert_ptr_null(segment.base);
+}
+
+/* ---- rights of the client's descriptor ---- */
+
+TEST(a_client_may_map_it_to_read_or_privately, EACH(kinds))
+{
+        BEGIN(kinds[_i]);
+        char *shared = mmap(NULL, SEGMENT, PROT_READ, MAP_SHARED, handed_out(), 0);
+        char *private = mmap(NULL, SEGMENT, PROT_READ | PROT_WRITE, MAP_PRIVATE, handed_out(), 0);
+        ck_assert_ptr_ne(shared, MAP_FAILED);
+        ck_assert_ptr_ne(private, MAP_FAILED);
+        private[0] = 'x';
+        ck_assert_int_eq(segment.base[0], 0);
+        ck_assert_int_eq(shared[0], 0);
+        must(munmap(shared, SEGMENT));
+        must(munmap(private, SEGMENT));
+}
+
+TEST(a_client_cannot_map_it_to_write, EACH(kinds))
+{
+        BEGIN(kinds[_i]);
+        ck_assert_ptr_eq(mmap(NULL, SEGMENT, PROT_READ | PROT_WRITE, MAP_SHARED, handed_out(), 0), MAP_FAILED);
+        ck_assert_int_eq(errno, EPERM);
+        char *map = mmap(NULL, SEGMENT, PROT_READ, MAP_SHARED, handed_out(), 0);
+        ck_assert_ptr_ne(map, MAP_FAILED);
+        ck_assert_int_lt(mprotect(map, SEGMENT, PROT_READ | PROT_WRITE), 0);
+        ck_assert_int_eq(errno, EACCES);
+        must(munmap(map, SEGMENT));
+}
+
+TEST(a_client_cannot_write_or_resize_it, EACH(kinds))
+{
+        BEGIN(kinds[_i]);
+        int fd = handed_out();
+        ck_assert_int_lt(pwrite(fd, "x", 1, 0), 0);
+        ck_assert_int_lt(ftruncate(fd, 0), 0);
+        ck_assert_int_lt(ftruncate(fd, 2 * SEGMENT), 0);
+        ck_assert_int_lt(fallocate(fd, 0, 0, 2 * SEGMENT), 0);
+        ck_assert_int_eq(segment.base[0], 0);
+}
+
+TEST(a_client_cannot_take_pages_out_of_it, EACH(kinds))
+{
+        BEGIN(kinds[_i]);
+        int fd = handed_out();
+        segment.base[0] = 'x';
+        ck_assert_int_lt(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, SEGMENT), 0);
+        ck_assert_int_lt(fallocate(fd, FALLOC_FL_ZERO_RANGE, 0, SEGMENT), 0);
+        char *map = mmap(NULL, SEGMENT, PROT_READ, MAP_SHARED, fd, 0);
+        ck_assert_ptr_ne(map, MAP_FAILED);
+        ck_assert_int_lt(madvise(map, SEGMENT, MADV_REMOVE), 0);
+        madvise(map, SEGMENT, MADV_DONTNEED); /* drops the client's own view alone */
+        ck_assert_int_eq(segment.base[0], 'x');
+        ck_assert_int_eq(map[0], 'x');
+        must(munmap(map, SEGMENT));
+}
+
+TEST(a_client_cannot_add_seals, EACH(kinds))
+{
+        BEGIN(kinds[_i]);
+        ck_assert_int_lt(fcntl(handed_out(), F_ADD_SEALS, F_SEAL_WRITE), 0);
+        ck_assert_int_eq(errno, EPERM);
+}
+
+TEST(reopening_a_descriptor_gives_no_more_rights, EACH(kinds))
+{
+        BEGIN(kinds[_i]);
+        char *name = format_text("/proc/self/fd/%d", handed_out());
+        int fd = must(open(name, O_RDWR | O_CLOEXEC));
+        ck_assert_int_lt(pwrite(fd, "x", 1, 0), 0);
+        ck_assert_ptr_eq(mmap(NULL, SEGMENT, PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
+        ck_assert_int_lt(open(name, O_RDWR | O_TRUNC | O_CLOEXEC), 0);
+        ck_assert_int_eq(segment.base[0], 0);
+        close(fd);
+        free(name);
+}
+
+TEST(the_daemons_own_map_stays_writable, EACH(kinds))
+{
+        BEGIN(kinds[_i]);
+        memset(segment.base, 1, SEGMENT);
+        ck_assert_int_eq(segment.base[SEGMENT - 1], 1);
+}
+
+/* ---- missing kinds ---- */
+
+/* Bytes that the system would hand out as hugetlb pages now, at most. */
+static uint64_t hugetlb_limit(void)
+{
+        char *over = file_read("/proc/sys/vm/nr_overcommit_hugepages", NULL);
+        char *total = file_read("/proc/sys/vm/nr_hugepages", NULL);
+        uint64_t pages = strtoull(over, NULL, 10) + strtoull(total, NULL, 10);
+        free(over);
+        free(total);
+        return pages * 2 * MiB;
+}
+
+TEST(auto_takes_smaller_pages_without_hugetlb)
+{
+        struct error error = {0};
+        ck_assert_int_eq(host_device_new(&device, &(struct host_opts){.budget = GiB, .pages = HOST_PAGES_AUTO},
+                                         core_wake, &error),
+                         0);
+        uint64_t size = hugetlb_limit() + 2 * MiB;
+        ck_assert_msg(device->ops->alloc(device, size, &segment, &error) == 0, "%s", error.text);
+        ck_assert_int_ne((int)segment.pages, (int)PAGES_HUGETLB);
+        ck_assert_ptr_nonnull(segment.base);
+}
+
+TEST(auto_takes_hugetlb_if_granted)
+{
+        struct error error = {0};
+        if (!hugepages_allow(64 * MiB))
+                SKIP("the pool of hugetlb pages cannot be set");
+        ck_assert_int_eq(host_device_new(&device, &(struct host_opts){.budget = GiB, .pages = HOST_PAGES_AUTO},
+                                         core_wake, &error),
+                         0);
+        ck_assert_int_eq((int)device->pages, (int)PAGES_HUGETLB);
+        ck_assert_int_eq(device->ops->alloc(device, 2 * MiB, &segment, &error), 0);
+        ck_assert_int_eq((int)segment.pages, (int)PAGES_HUGETLB);
+}
+
+TEST(hugetlb_by_name_fails_without_reserved_pages)
+{
+        struct error error = {0};
+        ck_assert_int_eq(host_device_new(&device, &(struct host_opts){.budget = GiB, .pages = HOST_PAGES_HUGETLB},
+                                         core_wake, &error),
+                         0);
+        struct segment refused;
+        int r = device->ops->alloc(device, hugetlb_limit() + 2 * MiB, &refused, &error);
+        ck_assert_int_eq(r, STREAMER_ENOMEM);
+        ck_assert_ptr_nonnull(strstr(error.text, "hugetlb"));
+        ck_assert_ptr_nonnull(strstr(error.text, "vm.nr_hugepages"));
+        ck_assert_int_eq(refused.fd, -1);
+}
+
+static int refuse(void *base, uint64_t len)
+{
+        (void)base;
+        (void)len;
+        errno = EINVAL;
+        return -1;
+}
+
+static uint64_t no_time(void)
+{
+        return 0;
+}
+
+/* A kernel before 6.1, or one with shmem_enabled=deny. */
+static const struct collapse_calls refusing = {.collapse = refuse, .clock = no_time, .compactions = no_time};
+
+TEST(auto_takes_4k_pages_without_huge_pages)
+{
+        struct error error = {0};
+        char *text = file_read(SHMEM_ENABLED, NULL);
+        bool off = strstr(text, "[never]") != NULL || strstr(text, "[deny]") != NULL;
+        free(text);
+        if (!off)
+                SKIP("transparent huge pages for shared memory are on");
+        ck_assert_int_eq(
+                host_device_new(&device, &(struct host_opts){.budget = GiB, .collapse = &refusing}, core_wake, &error),
+                0);
+        ck_assert_int_eq(device->ops->alloc(device, hugetlb_limit() + 2 * MiB, &segment, &error), 0);
+        ck_assert_int_eq((int)segment.pages, (int)PAGES_4K);
+        ck_assert_uint_eq(segment_small_bytes(&segment), 0);
+}
+
+TEST(thp_by_name_fails_without_transparent_huge_pages)
+{
+        struct error error = {0};
+        char *text = file_read(SHMEM_ENABLED, NULL);
+        bool off = strstr(text, "[never]") != NULL || strstr(text, "[deny]") != NULL;
+        free(text);
+        if (!off)
+                SKIP("transparent huge pages for shared memory are on");
+        ck_assert_int_eq(
+                host_device_new(&device,
+                                &(struct host_opts){.budget = GiB, .pages = HOST_PAGES_THP, .collapse = &refusing},
+                                core_wake, &error),
+                STREAMER_EUNSUPPORTED);
+        ck_assert_ptr_nonnull(strstr(error.text, "shmem_enabled"));
+        ck_assert_ptr_null(device);
+}
+
+TEST(memory_beyond_the_machines_is_an_error)
+{
+        struct error error = {0};
+        struct segment refused;
+        BEGIN(HOST_PAGES_4K);
+        ck_assert_int_eq(device->ops->alloc(device, 1024 * 1024 * GiB, &refused, &error), STREAMER_ENOMEM);
+        ck_assert_ptr_nonnull(strstr(error.text, "available on this machine"));
+        ck_assert_int_eq(refused.fd, -1);
+        ck_assert_ptr_null(refused.base);
+}
+
+/* ---- tables ---- */
+
+CORE_FIXTURE(NULL, NULL);
+
+TEST(a_table_is_readable_in_another_process)
+{
+        struct error error = {0};
+        struct table table;
+        ck_assert_int_eq(host_table_new(&table, "table", 5000, &error), 0);
+        ck_assert_uint_eq(table.size, 5000);
+        int fd = table.fd;
+        memcpy(table.map, "digests", 7);
+        char *theirs = mmap(NULL, 5000, PROT_READ, MAP_SHARED, fd, 0);
+        ck_assert_ptr_ne(theirs, MAP_FAILED);
+        ck_assert_mem_eq(theirs, "digests", 7);
+        ck_assert_ptr_eq(mmap(NULL, 5000, PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
+        ck_assert_int_lt(pwrite(fd, "x", 1, 0), 0);
+        ck_assert_int_lt(ftruncate(fd, 0), 0);
+        ck_assert_int_lt(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), 0);
+        struct stat st;
+        must(fstat(fd, &st));
+        ck_assert_int_eq(st.st_blocks * 512, 8192); /* no page is allocated later */
+        munmap(theirs, 5000);
+        table_drop(&table);
+}
+
+TEST(a_table_that_is_too_large_is_an_error)
+{
+        struct error error = {0};
+        struct table table = {.fd = -1};
+        unsigned before = process_fds(getpid());
+        ck_assert_int_eq(host_table_new(&table, "table", UINT64_C(1) << 60, &error), STREAMER_ENOMEM);
+        ck_assert_int_eq(table.fd, -1);
+        ck_assert_ptr_nonnull(strstr(error.text, "table of"));
+        ck_assert_uint_eq(process_fds(getpid()), before);
+}

@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Prefaulted memory of the host device: what is prepared, its use by segments, and its limits.
+ */
+#include "tests/lib/core.h"
+
+#include "daemon/base/util.h"
+#include "tests/lib/kernel_counters.h"
+
+#include <errno.h>
+#include <linux/memfd.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#define SPARE (8 * MiB)
+#define BUDGET (20 * MiB)
+#define THREAD "host-prefault"
+
+static const enum host_pages kinds[] = {HOST_PAGES_4K, HOST_PAGES_THP, HOST_PAGES_HUGETLB};
+static const enum page_kind expected[] = {PAGES_4K, PAGES_THP, PAGES_HUGETLB};
+
+static struct device *device;
+static struct segment segment;
+
+/* NULL, or the reason why this machine has no such pages. */
+static const char *device_begin(enum host_pages pages, uint64_t spare)
+{
+        struct error error = {0};
+        const struct host_opts opts = {.budget = BUDGET > spare ? BUDGET : spare, .pages = pages, .prefault = spare};
+        if (pages == HOST_PAGES_HUGETLB && !hugepages_allow(256 * MiB))
+                return "the pool of hugetlb pages cannot be set";
+        if (pages == HOST_PAGES_THP)
+                shmem_thp_allow();
+        if (host_device_new(&device, &opts, core_wake, &error) < 0)
+                return "no transparent huge pages for shared memory";
+        return NULL;
+}
+
+static void device_end(void)
+{
+        if (device == NULL)
+                return;
+        if (segment.fd > 0)
+                device->ops->release(&segment);
+        ck_assert(work_pool_stop(device->thread, now_ns() + UINT64_C(20000000000)));
+        device = device_free(device);
+}
+
+#define BEGIN(pages, spare)                                                                                            \
+        do {                                                                                                           \
+                const char *why_not = device_begin(pages, spare);                                                      \
+                if (why_not != NULL)                                                                                   \
+                        SKIP(why_not);                                                                                 \
+        } while (0)
+
+static bool has_ready(void *bytes)
+{
+        return prefault_bytes(device->prefault) == *(const uint64_t *)bytes;
+}
+
+static bool has_begun(void *unused)
+{
+        (void)unused;
+        return prefault_bytes(device->prefault) > 0;
+}
+
+/* Repeats the permission, as the daemon does. */
+static bool fills_to(void *bytes)
+{
+        prefault_fill(device->prefault, true);
+        return has_ready(bytes);
+}
+
+static void fill(uint64_t bytes)
+{
+        ck_assert_msg(eventually(fills_to, &bytes, 20000), "%ju bytes are ready",
+                      (uintmax_t)prefault_bytes(device->prefault));
+        threads_await_asleep(THREAD, 1);
+        ck_assert_uint_eq(prefault_bytes(device->prefault), bytes); /* and no more */
+        prefault_fill(device->prefault, false);
+}
+
+static void alloc(struct segment *to, uint64_t size)
+{
+        struct error error = {0};
+        ck_assert_msg(device->ops->alloc(device, size, to, &error) == 0, "%s", error.text);
+        ck_assert_uint_eq(to->size, size);
+}
+
+/* Its bytes that are in memory. */
+static uint64_t bytes_in_memory(const struct segment *s)
+{
+        struct stat st;
+        must(fstat(s->fd, &st));
+        ck_assert_uint_eq((uint64_t)st.st_size, s->size);
+        return (uint64_t)st.st_blocks * 512;
+}
+
+static void is_zero(const struct segment *s)
+{
+        for (uint64_t i = 0; i < s->size; i += 512)
+                ck_assert_uint_eq(s->base[i], 0);
+        ck_assert_uint_eq(s->base[s->size - 1], 0);
+}
+
+/* ---- filling ---- */
+
+CORE_FIXTURE(NULL, device_end, .first = machine_settings_lock);
+
+TEST(no_segment_is_prefaulted_by_default)
+{
+        uint64_t none = 0;
+        BEGIN(HOST_PAGES_4K, 0);
+        ck_assert_uint_eq(threads_named(THREAD), 0);
+        prefault_fill(device->prefault, true);
+        ck_assert(has_ready(&none));
+        alloc(&segment, SPARE);
+        ck_assert_uint_eq(bytes_in_memory(&segment), 0);
+}
+
+TEST(nothing_is_filled_before_it_is_permitted)
+{
+        BEGIN(HOST_PAGES_4K, SPARE);
+        threads_await_asleep(THREAD, 1);
+        ck_assert_uint_eq(prefault_bytes(device->prefault), 0);
+}
+
+TEST(the_prefaulted_segment_is_filled_with_whole_huge_pages, EACH(kinds))
+{
+        BEGIN(kinds[_i], SPARE + 4096);
+        fill(SPARE);
+        ck_assert_uint_eq(device->used, 0);
+}
+
+/* More than it can have filled in the meantime. */
+TEST(filling_stops_when_it_is_no_longer_permitted)
+{
+        BEGIN(HOST_PAGES_4K, 8 * GiB);
+        prefault_fill(device->prefault, true);
+        ck_assert(eventually(has_begun, NULL, 20000));
+        prefault_fill(device->prefault, false);
+        threads_await_asleep(THREAD, 1);
+        ck_assert_uint_lt(prefault_bytes(device->prefault), 4 * GiB);
+}
+
+TEST(the_filling_thread_has_the_lowest_priority)
+{
+        BEGIN(HOST_PAGES_4K, SPARE);
+        fill(SPARE);
+        char *nice = NULL, *command = format_text("cat /proc/%d/task/*/stat", (int)getpid()), line[1024];
+        FILE *f = popen(command, "r"); /* NOLINT: a command of our own */
+        while (fgets(line, sizeof(line), f) != NULL)
+                if (strstr(line, "(" THREAD ")") != NULL)
+                        nice = strdup(strrchr(line, ')') + 1);
+        pclose(f);
+        ck_assert_ptr_nonnull(nice);
+        char *field = strtok(nice, " ");
+        for (int i = 3; i < 19; i++) /* the state is field 3, nice 19 */
+                field = strtok(NULL, " ");
+        ck_assert_str_eq(field, "19");
+}
+
+TEST(segments_and_prefaulted_memory_stay_in_the_budget)
+{
+        BEGIN(HOST_PAGES_4K, SPARE);
+        alloc(&segment, BUDGET - 4 * MiB);
+        fill(4 * MiB);
+        device->ops->release(&segment);
+        fill(SPARE);
+}
+
+TEST(adopted_segments_count_too)
+{
+        struct error error = {0};
+        BEGIN(HOST_PAGES_4K, SPARE);
+        alloc(&segment, BUDGET - 2 * MiB);
+        int fd = must(fcntl(segment.fd, F_DUPFD_CLOEXEC, 0));
+        device->ops->release(&segment);
+        ck_assert_int_eq(device->ops->adopt_consume_fd(device, fd, BUDGET - 2 * MiB, PAGES_4K, &segment, &error), 0);
+        fill(2 * MiB);
+}
+
+/* ---- taking slots ---- */
+
+TEST(a_segment_is_created_from_prefaulted_memory, EACH(kinds))
+{
+        BEGIN(kinds[_i], SPARE);
+        fill(SPARE);
+        alloc(&segment, SPARE);
+        ck_assert_int_eq((int)segment.pages, (int)expected[_i]);
+        ck_assert_uint_eq(bytes_in_memory(&segment), SPARE);
+        ck_assert_uint_eq(prefault_bytes(device->prefault), 0);
+        is_zero(&segment);
+        ck_assert_uint_eq(bytes_in_memory(&segment), SPARE);
+}
+
+TEST(a_larger_segment_gets_the_rest_fresh, EACH(kinds))
+{
+        BEGIN(kinds[_i], SPARE);
+        fill(SPARE);
+        alloc(&segment, 2 * SPARE);
+        ck_assert_uint_eq(bytes_in_memory(&segment), SPARE);
+        is_zero(&segment);
+        memset(segment.base, 1, segment.size);
+        ck_assert_uint_eq(bytes_in_memory(&segment), 2 * SPARE);
+}
+
+TEST(a_smaller_segment_takes_only_its_size, EACH(kinds))
+{
+        BEGIN(kinds[_i], SPARE);
+        fill(SPARE);
+        alloc(&segment, SPARE - 2 * MiB);
+        ck_assert_uint_eq(bytes_in_memory(&segment), SPARE - 2 * MiB);
+        ck_assert_uint_eq(prefault_bytes(device->prefault), 0);
+        is_zero(&segment);
+}
+
+TEST(a_much_smaller_segment_does_not_take_it, EACH(kinds))
+{
+        struct segment small;
+        BEGIN(kinds[_i], SPARE);
+        fill(SPARE);
+        alloc(&small, 2 * MiB);
+        ck_assert_uint_eq(bytes_in_memory(&small), 0);
+        ck_assert_uint_eq(prefault_bytes(device->prefault), SPARE);
+        alloc(&segment, SPARE);
+        ck_assert_uint_eq(bytes_in_memory(&segment), SPARE);
+        device->ops->release(&small);
+}
+
+TEST(a_small_segment_takes_it_if_both_do_not_fit)
+{
+        struct segment small;
+        BEGIN(HOST_PAGES_4K, SPARE);
+        alloc(&segment, BUDGET - SPARE);
+        fill(SPARE);
+        alloc(&small, 2 * MiB);
+        ck_assert_uint_eq(prefault_bytes(device->prefault), 0);
+        ck_assert_uint_eq(bytes_in_memory(&small), 2 * MiB);
+        device->ops->release(&small);
+}
+
+static uint64_t inode_of(const struct segment *s)
+{
+        struct stat st;
+        must(fstat(s->fd, &st));
+        return st.st_ino;
+}
+
+TEST(no_memory_serves_a_second_model, EACH(kinds))
+{
+        BEGIN(kinds[_i], SPARE);
+        fill(SPARE);
+        alloc(&segment, SPARE);
+        uint64_t first = inode_of(&segment);
+        memset(segment.base, 0x5a, segment.size);
+        int kept = must(fcntl(segment.fd, F_DUPFD_CLOEXEC, 0)); /* as a client might: the number is not free */
+        device->ops->release(&segment);
+        fill(SPARE);
+        alloc(&segment, SPARE);
+        ck_assert_uint_ne(inode_of(&segment), first);
+        is_zero(&segment);
+        close(kept);
+}
+
+TEST(the_prefaulted_segment_is_sealed_as_a_new_one, EACH(kinds))
+{
+        BEGIN(kinds[_i], SPARE);
+        struct segment fresh;
+        alloc(&fresh, SPARE);
+        fill(SPARE);
+        alloc(&segment, SPARE);
+        ck_assert_int_eq(fcntl(segment.fd, F_GET_SEALS), fcntl(fresh.fd, F_GET_SEALS));
+        ck_assert_ptr_eq(mmap(NULL, SPARE, PROT_READ | PROT_WRITE, MAP_SHARED, segment.fd, 0), MAP_FAILED);
+        ck_assert_int_eq(errno, EPERM);
+        ck_assert_int_lt(pwrite(segment.fd, "x", 1, 0), 0);
+        ck_assert_int_lt(ftruncate(segment.fd, 0), 0);
+        device->ops->release(&fresh);
+}
+
+TEST(the_prefaulted_segment_is_refilled)
+{
+        BEGIN(HOST_PAGES_4K, SPARE);
+        for (int i = 0; i < 3; i++) {
+                fill(SPARE);
+                alloc(&segment, SPARE);
+                ck_assert_uint_eq(bytes_in_memory(&segment), SPARE);
+                device->ops->release(&segment);
+        }
+}
+
+TEST(a_segment_may_be_requested_while_it_is_filled, EACH(kinds))
+{
+        BEGIN(kinds[_i], SPARE);
+        for (int i = 0; i < 20; i++) {
+                prefault_fill(device->prefault, true);
+                alloc(&segment, SPARE);
+                ck_assert_uint_le(bytes_in_memory(&segment), SPARE);
+                is_zero(&segment);
+                ck_assert_uint_le(prefault_bytes(device->prefault) + SPARE, BUDGET);
+                device->ops->release(&segment);
+        }
+}
+
+/* ---- failing ---- */
+
+/* RLIMIT_FSIZE also applies to memfds; a process that exceeds it gets a signal. */
+static void allow_files_of(uint64_t bytes)
+{
+        signal(SIGXFSZ, SIG_IGN);
+        must(setrlimit(RLIMIT_FSIZE, &(struct rlimit){.rlim_cur = bytes, .rlim_max = RLIM_INFINITY}));
+}
+
+TEST(failed_prefaulting_has_no_effect, EACH(kinds))
+{
+        BEGIN(kinds[_i], SPARE);
+        allow_files_of(SPARE - 2 * MiB);
+        prefault_fill(device->prefault, true);
+        threads_await_asleep(THREAD, 1);
+        ck_assert_uint_eq(prefault_bytes(device->prefault), 0);
+        alloc(&segment, SPARE - 2 * MiB);
+        is_zero(&segment);
+        allow_files_of(RLIM_INFINITY);
+        fill(SPARE);
+}
+
+TEST(a_segment_that_does_not_fit_is_newly_allocated, EACH(kinds))
+{
+        struct error error = {0};
+        BEGIN(kinds[_i], SPARE);
+        fill(SPARE);
+        unsigned fds = process_fds(getpid());
+        allow_files_of(SPARE);
+        ck_assert_int_eq(device->ops->alloc(device, 2 * SPARE, &segment, &error), STREAMER_ENOMEM);
+        ck_assert_uint_eq(prefault_bytes(device->prefault), 0);
+        ck_assert_uint_eq(process_fds(getpid()), fds - 1);
+        alloc(&segment, SPARE);
+        ck_assert_uint_eq(bytes_in_memory(&segment), 0);
+        device->ops->release(&segment);
+        allow_files_of(RLIM_INFINITY);
+        fill(SPARE); /* a refused allocation is not counted */
+        alloc(&segment, BUDGET - SPARE);
+}
+
+/* The limit is found at the first page, when the segment is made. */
+TEST(a_segment_that_a_limit_of_huge_pages_refuses_is_counted_once)
+{
+        struct error error = {0};
+        const struct host_opts opts = {.budget = BUDGET, .pages = HOST_PAGES_AUTO, .prefault = SPARE};
+        if (!hugepages_allow(256 * MiB))
+                SKIP("the pool of hugetlb pages cannot be set");
+        if (!hugepages_limit(0, suite_path("groups-%d", (int)getpid())))
+                SKIP("huge pages of a control group cannot be limited here");
+        ck_assert_int_eq(host_device_new(&device, &opts, core_wake, &error), 0);
+        for (int i = 0; i < 3; i++) {
+                alloc(&segment, BUDGET - 4 * MiB);
+                ck_assert_int_ne((int)segment.pages, (int)PAGES_HUGETLB);
+                fill(4 * MiB);
+                device->ops->release(&segment);
+                fill(SPARE);
+        }
+        device_end();
+        hugepages_unlimit();
+}
+
+/* One that was joined may be listed for a moment more. */
+static bool has_threads(void *n)
+{
+        return process_threads(getpid()) == *(unsigned *)n && threads_named(THREAD) == 0;
+}
+
+TEST(stopping_leaks_nothing, EACH(kinds))
+{
+        BEGIN(kinds[_i], 64 * MiB);
+        unsigned fds = process_fds(getpid()), others = process_threads(getpid()) - 2;
+        prefault_fill(device->prefault, true); /* while it fills the segment */
+        ck_assert(work_pool_stop(device->thread, now_ns() + UINT64_C(20000000000)));
+        device = device_free(device);
+        ck_assert_uint_le(process_fds(getpid()), fds);
+        ck_assert(eventually(has_threads, &others, 20000));
+}

@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Requests of worker threads: responses that must be refused, and cancellation.
+ */
+#include "tests/lib/endpoint.h"
+#include "tests/lib/fake_resolver.h"
+#include "tests/lib/suite.h"
+
+#include "daemon/base/log/log.h"
+#include "daemon/base/util.h"
+#include "daemon/io/http/transfer.h"
+#include "daemon/io/remote/http_object.h"
+#include "daemon/source/web/web.h"
+
+#include <curl/curl.h>
+#include <netdb.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SECOND UINT64_C(1000000000)
+
+static struct http *http;
+static struct endpoint endpoint;
+
+/* ---- slow name lookups: libcurl calls this function ---- */
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static bool asked, known;
+
+static int resolve(const char *name, const char *service, struct addrinfo **found)
+{
+        (void)name, (void)service, (void)found;
+        pthread_mutex_lock(&mutex);
+        asked = true;
+        pthread_cond_broadcast(&changed);
+        while (!known)
+                pthread_cond_wait(&changed, &mutex);
+        pthread_mutex_unlock(&mutex);
+        return EAI_NONAME;
+}
+
+BEFORE_ALL()
+{
+        fake_getaddrinfo = resolve;
+}
+
+static void *cancel_on_request(void *arg)
+{
+        pthread_mutex_lock(&mutex);
+        while (!asked)
+                pthread_cond_wait(&changed, &mutex);
+        pthread_mutex_unlock(&mutex);
+        __atomic_store_n((bool *)arg, true, __ATOMIC_RELAXED);
+        return NULL;
+}
+
+/* ---- fixture ---- */
+
+static void before(void)
+{
+        const struct http_opts opts = {.connect_timeout_ns = 60 * SECOND,
+                                       .stall_ns = 60 * SECOND,
+                                       .backoff_ns = SECOND / 1000,
+                                       .retry_after_ns = SECOND,
+                                       .tries = 4,
+                                       .threads = 1};
+        struct error error;
+        log_init(LOG_LEVEL_ERROR);
+        ck_assert_int_eq(http_new(&http, &opts, &error), 0);
+}
+
+static void after(void)
+{
+        http_free(http);
+}
+
+/* ---- names ---- */
+
+FIXTURE(.each = {before, after});
+
+TEST(an_unanswered_name_lookup_does_not_delay_shutdown)
+{
+        struct http_fetch fetch = {.request = {.url = "https://name.example/", .shown = "x"}, .max_body = 10};
+        struct error error;
+        pthread_t thread;
+        bool given_up = false;
+        http_reuse_begin(&given_up);
+        must(pthread_create(&thread, NULL, cancel_on_request, &given_up));
+        uint64_t began = now_ns();
+        ck_assert_int_eq(http_fetch(http, &fetch, 1, &error), STREAMER_ECANCELED);
+        ck_assert_uint_lt(now_ns() - began, 20 * SECOND);
+        pthread_join(thread, NULL);
+        http_reuse_end();
+        http_fetch_deinit(&fetch);
+        pthread_mutex_lock(&mutex);
+        known = true;
+        pthread_cond_broadcast(&changed);
+        pthread_mutex_unlock(&mutex);
+}
+
+/* ---- pauses ---- */
+
+#define DRAWS 200
+
+/* The longest of many first delays after this error, with settings that limit a delay to ten seconds. The time that the
+ * test itself loses only shortens one. */
+static uint64_t longest_pause(int status, uint64_t received, bool stalled, unsigned made)
+{
+        const struct http_opts opts = {.backoff_ns = 10 * SECOND, .retry_after_ns = 10 * SECOND, .tries = 5};
+        struct http *patient;
+        struct error error;
+        uint64_t longest = 0;
+        ck_assert_int_eq(http_new(&patient, &opts, &error), 0);
+        for (int i = 0; i < DRAWS; i++) {
+                struct http_transfer t = {
+                        .http = patient, .answer = {.status = status}, .received = received, .stalled = stalled};
+                struct http_retry retry = {.made = made};
+                ck_assert(http_retry(&t, &retry, 0));
+                uint64_t now = now_ns(), pause = retry.at_ns > now ? retry.at_ns - now : 0;
+                longest = pause > longest ? pause : longest;
+        }
+        http_free(patient);
+        return longest;
+}
+
+TEST(a_broken_reply_is_retried_almost_at_once)
+{
+        ck_assert_uint_lt(longest_pause(206, 1, false, 0), SECOND);
+        ck_assert_uint_lt(longest_pause(206, 1, false, 1), SECOND); /* and again */
+        ck_assert_uint_lt(longest_pause(206, 1, false, 2), SECOND);
+}
+
+TEST(other_failures_back_off_longer)
+{
+        ck_assert_uint_gt(longest_pause(206, 1, false, 3), 2 * SECOND); /* and again and again */
+        ck_assert_uint_gt(longest_pause(206, 0, false, 0), 2 * SECOND); /* not a byte */
+        ck_assert_uint_gt(longest_pause(0, 0, false, 0), 2 * SECOND);   /* no connection */
+        ck_assert_uint_gt(longest_pause(206, 1, true, 0), 2 * SECOND);
+        ck_assert_uint_gt(longest_pause(500, 100, false, 0), 2 * SECOND);
+        ck_assert_uint_gt(longest_pause(503, 100, false, 0), 2 * SECOND);
+}
+
+/* ---- certificates ---- */
+
+static void answer_anything(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        (void)e, (void)request, (void)reply;
+}
+
+/* Even an empty setting would leave libcurl without the system's. */
+TEST(the_systems_certificates_are_the_default)
+{
+        struct http_access access = {.ops = &(const struct http_access_ops){.authorize = NULL}, .refs = 1, .ca = "/x"};
+        struct http_fetch fetch = {.request = {.shown = "x", .access = &access}, .max_body = 10};
+        struct error error;
+        endpoint = (struct endpoint){.answer = answer_anything};
+        endpoint_start(&endpoint);
+        fetch.request.url = endpoint.url;
+        fake_resolver_certificates = 0;
+        ck_assert_msg(http_fetch(http, &fetch, 1, &error) == 0, "%s", error.text);
+        ck_assert_uint_eq(fake_resolver_certificates, 2);
+        http_fetch_deinit(&fetch);
+        access.ca = NULL;
+        ck_assert_msg(http_fetch(http, &fetch, 1, &error) == 0, "%s", error.text);
+        ck_assert_uint_eq(fake_resolver_certificates, 2);
+        http_fetch_deinit(&fetch);
+}
+
+/* ---- encodings ---- */
+
+static char content[4096];
+
+static void answer_encoded(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        bool again = e->requests > 1;
+        endpoint_range(request, reply, content, sizeof(content));
+        char *headers = NULL;
+        if (asprintf(&headers, "%s%s", reply->headers ?: "", again ? "Content-Encoding: gzip\r\n" : "") < 0)
+                abort();
+        free(reply->headers);
+        reply->headers = headers;
+}
+
+static void answer_plain(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        char *accepted = endpoint_header(request, "Accept-Encoding");
+        (void)e;
+        if (accepted != NULL && strcmp(accepted, "identity") == 0)
+                endpoint_range(request, reply, content, sizeof(content));
+        else
+                reply->status = 406;
+}
+
+TEST(no_content_encoding_is_requested)
+{
+        struct http_fetch fetch = {.request = {.shown = "x"}, .max_body = sizeof(content)};
+        struct error error;
+        endpoint = (struct endpoint){.answer = answer_plain};
+        endpoint_start(&endpoint);
+        fetch.request.url = endpoint.url;
+        ck_assert_msg(http_fetch(http, &fetch, 1, &error) == 0, "%s", error.text);
+        http_fetch_deinit(&fetch);
+}
+
+TEST(an_encoded_range_is_refused)
+{
+        struct object object;
+        struct error error;
+        unsigned char bytes[100];
+        endpoint = (struct endpoint){.answer = answer_encoded};
+        endpoint_start(&endpoint);
+        const struct object_url url = {.url = endpoint.url, .shown = "the-object"};
+        /* An empty header: none of the first bytes are used. */
+        ck_assert_msg(object_http_open(http, &url, 1, &object, &error) == 0, "%s", error.text);
+        ck_assert_int_eq(object_read_range(&object, 1000, sizeof(bytes), bytes, &error), STREAMER_EFAILED);
+        ck_assert_msg(strstr(error.text, "encoded: gzip (the-object)") != NULL, "%s", error.text);
+        object_deinit(&object);
+}
+
+/* ---- replaced credentials ---- */
+
+static void answer_second_token(struct endpoint *e, const struct endpoint_request *request,
+                                struct endpoint_reply *reply)
+{
+        char *authorization = endpoint_header(request, "Authorization");
+        (void)e;
+        if (authorization == NULL || strcmp(authorization, "Bearer the-second") != 0)
+                reply->status = 401;
+}
+
+static void answer_when_written(struct endpoint *e, const struct endpoint_request *request,
+                                struct endpoint_reply *reply)
+{
+        static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+        static unsigned answered;
+        pthread_mutex_lock(&one_at_a_time);
+        if (++answered == 3)
+                file_write(suite_path("token"), "the-second\n", 11);
+        pthread_mutex_unlock(&one_at_a_time);
+        answer_second_token(e, request, reply);
+}
+
+static int fetch_with(char *token_file, const char *then, struct error *error)
+{
+        const struct web_host host = {.host = "127.0.0.1", .token_file = token_file};
+        struct http_access *access;
+        struct error unused;
+        file_write(token_file, "the-first\n", 10);
+        ck_assert_int_eq(web_auth(&host, 1, endpoint.url, &access, &unused), 0);
+        file_write(token_file, then, strlen(then));
+        struct http_fetch fetches[3];
+        for (int i = 0; i < 3; i++)
+                fetches[i] = (struct http_fetch){.request = {.url = endpoint.url, .shown = "x", .access = access},
+                                                 .max_body = 10};
+        int r = http_fetch(http, fetches, 3, error);
+        for (int i = 0; i < 3; i++)
+                http_fetch_deinit(&fetches[i]);
+        http_access_unref(access);
+        return r;
+}
+
+TEST(a_replaced_token_is_reread)
+{
+        struct error error = {0};
+        endpoint = (struct endpoint){.answer = answer_second_token};
+        endpoint_start(&endpoint);
+        ck_assert_msg(fetch_with(suite_path("token"), "the-second\n", &error) == 0, "%s", error.text);
+}
+
+/* The file is truncated and not yet rewritten when the server rejects the old token. */
+TEST(a_token_that_is_being_written_is_waited_for)
+{
+        struct error error = {0};
+        endpoint = (struct endpoint){.answer = answer_when_written};
+        endpoint_start(&endpoint);
+        ck_assert_msg(fetch_with(suite_path("token"), "", &error) == 0, "%s", error.text);
+}
+
+TEST(a_missing_token_file_does_not_block)
+{
+        struct error error = {0};
+        endpoint = (struct endpoint){.answer = answer_second_token};
+        endpoint_start(&endpoint);
+        ck_assert_int_eq(fetch_with(suite_path("token"), "", &error), STREAMER_EPERM);
+        ck_assert_msg(strstr(error.text, "given up after 4 tries") != NULL, "%s", error.text);
+}
+
+TEST(a_token_that_stays_the_same_is_refused_at_once)
+{
+        struct error error = {0};
+        endpoint = (struct endpoint){.answer = answer_second_token};
+        endpoint_start(&endpoint);
+        ck_assert_int_eq(fetch_with(suite_path("token"), "the-first\n", &error), STREAMER_EPERM);
+        ck_assert_msg(strstr(error.text, "the-first") == NULL, "%s", error.text);
+        ck_assert_uint_le(endpoint.requests, 3);
+}

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How many blocks of a load are in flight, read or copied. reader_hangs_test tests loads that hang.
+ */
+#include "tests/lib/read_fixture.h"
+
+#include "daemon/base/util.h"
+
+/* ---- jobs ---- */
+
+CORE_FIXTURE(NULL, read_fixture_reader_end);
+
+TEST(a_job_without_blocks_ends_in_the_next_iteration)
+{
+        struct read_fixture r;
+        struct model *m = model_new(1);
+        model_add(m, "empty", "F32", (uint64_t[]){0}, 1);
+        char *path = core_write_consume(m, "empty");
+        read_fixture_reader_begin(2, BLOCK);
+        read_fixture_begin(&r, path, false);
+        ck_assert_uint_eq(r.resolved.plan.n_blocks, 0);
+        reader_start(&reader, &r.job);
+        ck_assert(!r.ended);
+        core_until(r.ended);
+        ck_assert(!r.job.failed);
+        read_fixture_end(&r);
+}
+
+TEST(concurrency_one_reads_one_block_at_a_time, .to = 2)
+{
+        struct read_fixture r;
+        read_fixture_reader_begin(1, 4 * BLOCK);
+        read_fixture_begin(&r, even_file("even", 5), _i == 1);
+        struct gate *gate = _i == 1 ? &r.device.put : &r.device.prepare;
+        gate_init(gate, false);
+        reader_start(&reader, &r.job);
+        for (unsigned i = 1; i <= 5; i++) {
+                gate_await(gate, i);
+                threads_await_asleep("reader", threads_named("reader"));
+                ck_assert_uint_eq(gate_arrived(gate), i);
+                gate_pass_more(gate, 1);
+        }
+        core_until(r.ended);
+        all_read_once(&r);
+        read_fixture_end(&r);
+}
+
+TEST(a_job_has_no_more_blocks_in_flight_than_the_concurrency)
+{
+        struct read_fixture r;
+        read_fixture_reader_begin(3, 4 * BLOCK);
+        read_fixture_hang(&r, even_file("even", 8), 3);
+        threads_await_asleep("reader", threads_named("reader"));
+        ck_assert_uint_eq(gate_arrived(&r.device.prepare), 3);
+        read_fixture_resume(&r);
+        all_read_once(&r);
+        read_fixture_end(&r);
+}
+
+TEST(a_ring_of_one_slot_serves_any_number_of_jobs)
+{
+        struct read_fixture r[3];
+        read_fixture_reader_begin(4, 1);
+        ck_assert_uint_eq(reader.staging.n_slots, 1);
+        for (size_t i = 0; i < 3; i++) {
+                read_fixture_begin(&r[i], odd_file(i == 0 ? "one" : i == 1 ? "two" : "three", i), true);
+                reader_start(&reader, &r[i].job);
+        }
+        core_until(r[0].ended && r[1].ended && r[2].ended);
+        for (size_t i = 0; i < 3; i++) {
+                ck_assert(!r[i].job.failed);
+                ck_assert(segments_match(&r[i], r[i].resolved.plan.blocks, r[i].resolved.plan.n_blocks));
+                read_fixture_end(&r[i]);
+        }
+}
+
+TEST(stopping_completes_blocks_in_flight_and_starts_no_more)
+{
+        struct read_fixture r;
+        read_fixture_reader_begin(2, 4 * BLOCK);
+        read_fixture_hang(&r, even_file("even", 8), 2);
+        reader_stop(&reader, &r.job);
+        core_settle();
+        ck_assert(!r.ended);
+        read_fixture_resume(&r);
+        ck_assert(!r.job.failed);
+        ck_assert_uint_eq(r.n_landed, 2);
+        read_fixture_end(&r);
+}
+
+TEST(stopping_twice_or_after_the_end_has_no_effect)
+{
+        struct read_fixture r;
+        read_fixture_reader_begin(2, 4 * BLOCK);
+        read_fixture_begin(&r, even_file("even", 3), false);
+        reader_start(&reader, &r.job);
+        reader_stop(&reader, &r.job);
+        reader_stop(&reader, &r.job);
+        core_until(r.ended);
+        reader_stop(&reader, &r.job);
+        core_settle();
+        read_fixture_end(&r);
+}
+
+/* ---- devices with asynchronous copies ---- */
+
+/* A job whose copies all stay in flight until the gate opens. */
+static void begin_copying(struct read_fixture *r, const char *path)
+{
+        read_fixture_begin(r, path, true);
+        fake_device_copies(&r->device);
+        gate_init(&r->device.event, false);
+        reader_start(&reader, &r->job);
+}
+
+static bool two_copies_in_flight(void *arg)
+{
+        const struct read_fixture *r = arg;
+        return __atomic_load_n(&r->device.copies, __ATOMIC_SEQ_CST) >= 2;
+}
+
+TEST(the_next_block_is_read_while_one_is_copied)
+{
+        struct read_fixture r;
+        read_fixture_reader_begin(2, 4 * BLOCK);
+        begin_copying(&r, even_file("even", 6));
+        ck_assert(eventually(two_copies_in_flight, &r, 10000));
+        ck_assert_uint_eq(r.n_landed, 0);
+        ck_assert_uint_eq(r.device.events, 0);
+        gate_open(&r.device.event);
+        core_until(r.ended);
+        all_read_once(&r);
+        read_fixture_end(&r);
+}
+
+TEST(at_a_concurrency_of_one_a_block_is_read_while_one_is_copied)
+{
+        struct read_fixture r;
+        read_fixture_reader_begin(1, 8 * BLOCK);
+        begin_copying(&r, even_file("even", 6));
+        ck_assert(eventually(two_copies_in_flight, &r, 10000));
+        ck_assert_uint_eq(r.n_landed, 0);
+        gate_open(&r.device.event);
+        core_until(r.ended);
+        all_read_once(&r);
+        ck_assert_uint_eq(reader.engines[READ_PREAD].busy, 0);
+        read_fixture_end(&r);
+}
+
+TEST(a_block_of_many_small_tensors_is_one_asynchronous_copy)
+{
+        struct read_fixture r;
+        struct model *m = model_new(5);
+        model_add_many(m, "small", 2500, 999);
+        char *path = core_write_consume(m, "small");
+        read_fixture_reader_begin(1, 8 * BLOCK);
+        begin_copying(&r, path);
+        ck_assert_uint_eq(r.resolved.plan.n_blocks, 2);
+        ck_assert(eventually(two_copies_in_flight, &r, 10000));
+        ck_assert_uint_eq(r.device.events, 0);
+        gate_open(&r.device.event);
+        core_until(r.ended);
+        all_read_once(&r);
+        ck_assert(segments_match(&r, r.resolved.plan.blocks, 2));
+        read_fixture_end(&r);
+}
+
+TEST(blocks_that_are_copied_hold_no_more_than_the_share_of_slots)
+{
+        struct read_fixture r;
+        read_fixture_reader_begin(2, 4 * BLOCK);
+        begin_copying(&r, even_file("even", 8));
+        ck_assert(eventually(two_copies_in_flight, &r, 10000));
+        threads_await_asleep("reader", 4);
+        ck_assert_uint_eq(r.device.copies, 2);
+        ck_assert_uint_eq(r.job.slots, 2);
+        gate_open(&r.device.event);
+        core_until(r.ended);
+        read_fixture_end(&r);
+}
+
+/* A thread may still be on its way to the wait for its copy. */
+static bool stalls_when_watched(void *arg)
+{
+        const struct read_fixture *r = arg;
+        read_fixture_watch();
+        return reader_job_stalled(&r->job);
+}
+
+/* Excluded and included again while it waits for a copy, which is no read of its job. */
+TEST(a_copy_that_hangs_is_counted_replaced_and_completes)
+{
+        struct read_fixture r;
+        read_fixture_reader_begin(1, 8 * BLOCK);
+        begin_copying(&r, even_file("even", 6));
+        ck_assert(eventually(two_copies_in_flight, &r, 10000));
+        threads_await_asleep("reader", 2);
+        ck_assert(eventually(stalls_when_watched, &r, 20000));
+        ck_assert_uint_ge(reader.engines[READ_PREAD].stuck, 1);
+        gate_open(&r.device.event);
+        core_until(r.ended);
+        all_read_once(&r);
+        threads_await_asleep("reader", 2);
+        ck_assert_uint_eq(reader.engines[READ_PREAD].stuck, 0);
+        ck_assert_uint_eq(reader.engines[READ_PREAD].busy, 0);
+        read_fixture_end(&r);
+}
+
+TEST(a_stalled_device_takes_no_slots_or_threads_of_other_loads)
+{
+        struct read_fixture stalled, other;
+        read_fixture_reader_begin(2, 4 * BLOCK);
+        begin_copying(&stalled, even_file("stalled", 6));
+        ck_assert(eventually(two_copies_in_flight, &stalled, 10000));
+        read_fixture_begin(&other, even_file("other", 6), true);
+        read_all(&other);
+        all_read_once(&other);
+        ck_assert_uint_eq(stalled.n_landed, 0);
+        gate_open(&stalled.device.event);
+        core_until(stalled.ended);
+        all_read_once(&stalled);
+        read_fixture_end(&stalled);
+        read_fixture_end(&other);
+}
+
+/* One thread has a block of each load when the third load begins, and the first block to continue is the one whose copy
+ * does not end. */
+TEST(a_stalled_copy_does_not_stall_other_loads)
+{
+        struct read_fixture stalled, busy, other;
+        read_fixture_reader_begin(1, 8 * BLOCK);
+        read_fixture_begin(&stalled, even_file("stalled", 1), true);
+        fake_device_copies(&stalled.device);
+        gate_init(&stalled.device.put, false);
+        gate_init(&stalled.device.event, false);
+        reader_start(&reader, &stalled.job);
+        gate_await(&stalled.device.put, 1);
+        read_fixture_begin(&busy, even_file("busy", 1), true);
+        gate_init(&busy.device.put, false);
+        reader_start(&reader, &busy.job);
+        gate_await(&busy.device.put, 1);
+        read_fixture_begin(&other, even_file("other", 4), true);
+        fake_device_copies(&other.device);
+        reader_start(&reader, &other.job);
+
+        gate_open(&stalled.device.put);
+        gate_await(&stalled.device.event, 1);
+        threads_await_asleep("reader", 2);
+        gate_open(&busy.device.put);
+        core_until(busy.ended && other.ended);
+        all_read_once(&other);
+        ck_assert(!stalled.ended);
+        gate_open(&stalled.device.event);
+        core_until(stalled.ended);
+        read_fixture_end(&stalled);
+        read_fixture_end(&busy);
+        read_fixture_end(&other);
+}

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Runs of blocks: their reservation, their end, and how idle threads share them. The reader has no threads here,
+ * so that the test controls each step.
+ */
+#include "tests/lib/read_fixture.h"
+
+#include "daemon/base/util.h"
+
+#define BLOCKS 24u
+#define PARTS 4u
+#define SLOTS 4u
+
+static struct reader turns;
+static struct fake_device device;
+static struct segment segment;
+static struct read_target target;
+static struct plan_block blocks[BLOCKS];
+static struct plan plan = {.blocks = blocks, .n_blocks = BLOCKS};
+static struct read_job job;
+static bool ended;
+
+static void on_ended(struct read_job *j)
+{
+        (void)j;
+        ended = true;
+}
+
+static void begin(void)
+{
+        read_fixture_bare_begin(&turns, PARTS, SLOTS, 4 * PARTS);
+        for (size_t i = 0; i < BLOCKS; i++)
+                blocks[i] = (struct plan_block){.file_off = 100 + i * BLOCK, .len = BLOCK, .in_place = true};
+        fake_device_init(&device, "fake", GiB, false);
+        segment = (struct segment){.device = &device.device};
+        target = (struct read_target){.segments = &segment};
+        job = (struct read_job){.plan = &plan, .targets = {&target}, .n_targets = 1, .ended = on_ended};
+        ended = false;
+        reader_start(&turns, &job);
+        job.run_parts = PARTS;
+        job.run_most = BLOCKS;
+}
+
+static void end(void)
+{
+        read_fixture_bare_end(&turns);
+        fake_device_deinit(&device);
+}
+
+static bool take(struct read_run *run, struct ticket *ticket)
+{
+        return reader_run_begin_locked(&turns, READ_PREAD, NUMA_ANYWHERE, run, ticket);
+}
+
+static bool next(struct read_run *run, struct ticket *ticket)
+{
+        return reader_run_next_locked(&turns, run, ticket);
+}
+
+static size_t number(const struct ticket *ticket)
+{
+        return (size_t)(ticket->block - blocks);
+}
+
+/* Takes and returns the rest of a run. */
+static void finish(struct read_run *run, struct ticket *ticket)
+{
+        do
+                reader_return_ticket(&turns, ticket, NULL);
+        while (next(run, ticket));
+        reader_run_end(&turns, run, NULL);
+}
+
+CORE_FIXTURE(begin, end);
+
+TEST(each_thread_gets_an_equal_contiguous_part)
+{
+        struct read_run runs[PARTS];
+        struct ticket tickets[PARTS], more;
+        for (size_t i = 0; i < PARTS; i++) {
+                ck_assert(take(&runs[i], &tickets[i]));
+                ck_assert_uint_eq(number(&tickets[i]), i * BLOCKS / PARTS);
+                ck_assert_uint_eq(runs[i].end, (i + 1) * BLOCKS / PARTS);
+        }
+        ck_assert(!take(&runs[0], &more));
+        for (size_t i = 0; i < PARTS; i++) {
+                for (size_t k = 1; k < BLOCKS / PARTS; k++) {
+                        reader_return_ticket(&turns, &tickets[i], NULL);
+                        ck_assert(next(&runs[i], &tickets[i]));
+                        ck_assert_uint_eq(number(&tickets[i]), i * BLOCKS / PARTS + k);
+                }
+                ck_assert(reader_run_over_locked(&runs[i]));
+                ck_assert(!next(&runs[i], &more));
+                finish(&runs[i], &tickets[i]);
+        }
+        core_until(ended);
+        ck_assert(!job.failed);
+}
+
+TEST(a_new_request_finds_work_when_the_limit_grows)
+{
+        struct read_run run;
+        struct ticket ticket;
+        job.limit = PARTS / 2;
+        for (size_t i = 0; i < PARTS / 2; i++) {
+                ck_assert(take(must_alloc(sizeof(run)), &ticket));
+        }
+        ck_assert(!take(&run, &ticket));
+        job.limit = PARTS;
+        ck_assert(take(&run, &ticket));
+        ck_assert_uint_eq(number(&ticket), BLOCKS / 2);
+}
+
+TEST(a_run_is_at_most_as_long_as_its_engine_permits)
+{
+        struct read_run run;
+        struct ticket ticket;
+        job.run_most = 2;
+        ck_assert(take(&run, &ticket));
+        ck_assert_uint_eq(run.end, 2);
+}
+
+/* A gap, where tensors are omitted, and the next file. */
+TEST(a_run_ends_at_a_gap_between_blocks)
+{
+        struct read_run runs[3];
+        struct ticket ticket;
+        for (size_t i = 2; i < BLOCKS; i++)
+                blocks[i].file_off += 1;
+        for (size_t i = 4; i < BLOCKS; i++)
+                blocks[i].file = 1;
+        for (size_t i = 0; i < 2; i++) {
+                ck_assert(take(&runs[i], &ticket));
+                ck_assert_uint_eq(runs[i].end, 2 * (i + 1));
+        }
+        ck_assert(take(&runs[2], &ticket));
+        ck_assert_uint_gt(runs[2].end, 6);
+}
+
+TEST(an_idle_thread_takes_half_of_the_longest_run)
+{
+        struct read_run runs[PARTS], thief;
+        struct ticket tickets[PARTS], ticket;
+        for (size_t i = 0; i < PARTS; i++)
+                ck_assert(take(&runs[i], &tickets[i]));
+        finish(&runs[0], &tickets[0]);
+        ck_assert(!take(&thief, &ticket)); /* not worth it */
+        job.split_from = 5;
+        ck_assert(take(&thief, &ticket));
+        ck_assert_uint_eq(number(&ticket), 9); /* of 6 to 11 the first is in flight */
+        ck_assert_uint_eq(runs[1].end, 9);
+        ck_assert_uint_eq(thief.end, 12);
+        job.split_from = 6;
+        finish(&thief, &ticket);
+        ck_assert(!take(&thief, &ticket));
+        finish(&runs[1], &tickets[1]);
+        finish(&runs[2], &tickets[2]);
+        ck_assert(!ended);
+        finish(&runs[3], &tickets[3]);
+        core_until(ended);
+}
+
+TEST(the_last_block_of_a_run_may_be_split_off)
+{
+        struct read_run runs[PARTS], thief;
+        struct ticket tickets[PARTS], ticket;
+        job.run_parts = BLOCKS / 2;
+        for (size_t i = 0; i < PARTS; i++)
+                ck_assert(take(&runs[i], &tickets[i]));
+        job.next = BLOCKS; /* as if the rest was complete */
+        finish(&runs[0], &tickets[0]);
+        job.split_from = 1;
+        ck_assert(take(&thief, &ticket));
+        ck_assert(reader_run_over_locked(&runs[1]));
+        ck_assert_uint_eq(number(&ticket), number(&tickets[1]) + 1);
+}
+
+TEST(the_rest_of_a_run_moves_to_another_thread)
+{
+        struct read_run run, other;
+        struct ticket ticket, its;
+        ck_assert(take(&run, &ticket));
+        reader_run_move_locked(&run, &other);
+        ck_assert(reader_run_over_locked(&run));
+        ck_assert(next(&other, &its));
+        ck_assert_uint_eq(number(&its), 1);
+        ck_assert_uint_eq(other.end, BLOCKS / PARTS);
+}
+
+TEST(a_stopped_job_ends_with_the_last_of_its_runs)
+{
+        struct read_run runs[2];
+        struct ticket tickets[2], ticket;
+        for (size_t i = 0; i < 2; i++)
+                ck_assert(take(&runs[i], &tickets[i]));
+        reader_stop(&turns, &job);
+        for (size_t i = 0; i < 2; i++) {
+                ck_assert(reader_run_over_locked(&runs[i]));
+                ck_assert(!next(&runs[i], &ticket));
+                reader_return_ticket(&turns, &tickets[i], NULL);
+                ck_assert(!job.over);
+                reader_run_end(&turns, &runs[i], NULL);
+        }
+        core_until(ended);
+}
+
+TEST(a_failed_run_ends_its_job)
+{
+        struct read_run runs[2];
+        struct ticket tickets[2];
+        struct error error = {0};
+        for (size_t i = 0; i < 2; i++)
+                ck_assert(take(&runs[i], &tickets[i]));
+        error_set(&error, STREAMER_EFAILED, "gone");
+        reader_return_ticket(&turns, &tickets[0], NULL);
+        reader_run_end(&turns, &runs[0], &error);
+        ck_assert(reader_run_over_locked(&runs[1]));
+        reader_return_ticket(&turns, &tickets[1], NULL);
+        reader_run_end(&turns, &runs[1], NULL);
+        core_until(ended);
+        ck_assert(job.failed);
+        ck_assert_str_eq(job.error.text, "gone");
+}
+
+/* A load holds at most half of the slots; a run waits until its own are recycled. */
+TEST(a_run_waits_for_a_slot)
+{
+        struct read_run runs[SLOTS];
+        struct ticket tickets[SLOTS], ticket;
+        for (size_t i = 0; i < BLOCKS; i++)
+                blocks[i].in_place = false;
+        size_t n = 0;
+        while (take(&runs[n], &tickets[n]))
+                n++;
+        ck_assert_uint_eq(n, SLOTS / 2);
+        ck_assert(!next(&runs[0], &ticket));
+        reader_return_ticket(&turns, &tickets[1], NULL);
+        ck_assert(next(&runs[0], &ticket));
+        ck_assert_uint_eq(number(&ticket), 1);
+}

@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From completed blocks to tensors that clients can see: never before they are complete, never before the manifest
+ * exists, in the order of completion, with the right digests.
+ *
+ * The tests complete blocks in any order and by several threads, and read the tables as a client does.
+ */
+#include "tests/unit/publish_fixture.h"
+
+/* Three tensors, a block each. */
+static void begin_three_blocks(void)
+{
+        model = model_new(3);
+        model_add(model, "c", "U8", (uint64_t[]){BLOCK}, 1);
+        model_add(model, "a", "U8", (uint64_t[]){BLOCK}, 1);
+        model_add(model, "b", "U8", (uint64_t[]){BLOCK}, 1);
+        publish_open(core_write(model, "three.safetensors"), false);
+        ck_assert_uint_eq(plan->n_blocks, 3);
+}
+
+static uint32_t arrival(uint64_t i)
+{
+        return ((const uint32_t *)(log_of(0) + 1))[i];
+}
+
+static bool arrived(const struct manifest_view *view, const char *name)
+{
+        for (uint64_t i = 0; i < visible(); i++)
+                if (strcmp(view->strings + manifest_record(view, arrival(i))->name_off, name) == 0)
+                        return true;
+        return false;
+}
+
+/* ---- timing ---- */
+
+CORE_FIXTURE(begin_one_file, end);
+
+TEST(no_tensor_is_visible_before_the_manifest_is_built)
+{
+        publish_begin(&publish);
+        for (size_t i = 0; i < plan->n_blocks; i++)
+                land(i);
+        ck_assert_uint_eq(publish_count(&publish), 0);
+        build();
+        ck_assert_uint_eq(publish_count(&publish), plan->n_tensors);
+        ck_assert_uint_eq(visible(), plan->n_tensors);
+}
+
+TEST(no_tensor_is_visible_before_its_bytes_are_in_place)
+{
+        build();
+        ck_assert_uint_eq(visible(), 0);
+        publish_begin(&publish);
+        struct manifest_view view = view_of();
+        ck_assert_uint_eq(visible(), 1);
+        ck_assert(arrived(&view, "empty"));
+}
+
+TEST(a_tensor_of_several_blocks_waits_for_its_last)
+{
+        build();
+        struct manifest_view view = view_of();
+        size_t first = 0;
+        while (plan->blocks[first].skip == 0 && plan->blocks[first + 1].skip == 0)
+                first++;
+        ck_assert_uint_gt(plan->blocks[first + 1].skip, 0); /* a block that continues a tensor */
+        size_t of = plan->blocks[first + 1].tensor;
+        const char *name = model->tensors[core_tensor(&resolved, model, of)].name;
+        for (size_t i = 0; i < plan->n_blocks; i++)
+                if (i != first)
+                        land(i);
+        ck_assert(!arrived(&view, name));
+        ck_assert_uint_lt(visible(), plan->n_tensors - 1);
+        land(first);
+        ck_assert(arrived(&view, name));
+        ck_assert_uint_eq(visible(), plan->n_tensors - 1); /* publish_begin() brings the empty one */
+}
+
+CORE_FIXTURE(begin_three_blocks, end);
+
+TEST(tensors_arrive_in_the_order_of_completion)
+{
+        build();
+        struct manifest_view view = view_of();
+        land(2);
+        land(0);
+        land(1);
+        const char *want[] = {"b", "c", "a"};
+        ck_assert_uint_eq(visible(), 3);
+        for (size_t i = 0; i < 3; i++)
+                ck_assert_str_eq(view.strings + manifest_record(&view, arrival(i))->name_off, want[i]);
+}
+
+TEST(the_order_is_the_same_with_a_delayed_manifest)
+{
+        land(1);
+        land(2);
+        build();
+        struct manifest_view view = view_of();
+        land(0);
+        const char *want[] = {"a", "b", "c"};
+        for (size_t i = 0; i < 3; i++)
+                ck_assert_str_eq(view.strings + manifest_record(&view, arrival(i))->name_off, want[i]);
+}
+
+TEST(the_last_block_of_a_file_is_marked)
+{
+        ck_assert(!land(1));
+        ck_assert(!land(0));
+        ck_assert(land(2));
+        ck_assert_uint_eq(publish.bytes, 3 * BLOCK);
+}
+
+/* ---- any order, several threads, a client that watches ---- */
+
+#define LANDERS 4
+
+struct race {
+        size_t *order;
+        size_t next;             /* atomic */
+        uint64_t *blocks;        /* of each tensor */
+        uint64_t started;        /* atomic: blocks whose bytes are in place, so that landed() may have been called */
+        unsigned char *file_end; /* atomic, by file: how often landed() reported it complete */
+};
+
+static void *lander(void *arg)
+{
+        struct race *race = arg;
+        for (size_t i; (i = __atomic_fetch_add(&race->next, 1, __ATOMIC_SEQ_CST)) < plan->n_blocks;) {
+                size_t b = race->order[i];
+                __atomic_or_fetch(&race->started, UINT64_C(1) << b, __ATOMIC_SEQ_CST);
+                if (land(b))
+                        __atomic_add_fetch(&race->file_end[plan->blocks[b].file], 1, __ATOMIC_SEQ_CST);
+        }
+        return NULL;
+}
+
+static void shuffle(size_t *order, size_t n, unsigned seed)
+{
+        for (size_t i = 0; i < n; i++)
+                order[i] = i;
+        for (size_t i = n; i > 1; i--) {
+                size_t k = (size_t)rand_r(&seed) % i, t = order[i - 1];
+                order[i - 1] = order[k];
+                order[k] = t;
+        }
+}
+
+/* The blocks that hold bytes of each of the model's tensors, a bit each. */
+static uint64_t *blocks_of_tensors(void)
+{
+        uint64_t *blocks = must_alloc(model->n * sizeof(*blocks));
+        ck_assert_uint_le(plan->n_blocks, 64);
+        for (size_t b = 0; b < plan->n_blocks; b++) {
+                struct plan_cursor cursor;
+                struct plan_piece piece;
+                plan_pieces_begin(&plan->blocks[b], &cursor);
+                while (plan_pieces_next(plan, &plan->blocks[b], &cursor, &piece))
+                        blocks[core_tensor(&resolved, model, piece.tensor)] |= UINT64_C(1) << b;
+        }
+        return blocks;
+}
+
+/* As a client follows the log: each tensor once, whole, with its digest. */
+static void follow(const struct race *race)
+{
+        struct manifest_view view = view_of();
+        unsigned char *seen = must_alloc(model->n);
+        for (uint64_t told = 0; told < plan->n_tensors;) {
+                for (uint64_t count = visible(); told < count; told++) {
+                        size_t i = tensor_of(&view, arrival(told));
+                        ck_assert_msg(!seen[i], "'%s' arrived twice", model->tensors[i].name);
+                        seen[i] = 1;
+                        uint64_t started = __atomic_load_n(&race->started, __ATOMIC_SEQ_CST);
+                        ck_assert_msg((race->blocks[i] & ~started) == 0, "'%s' is not whole", model->tensors[i].name);
+                        digest_is_right(&view, arrival(told));
+                }
+        }
+        free(seen);
+}
+
+CORE_FIXTURE(begin_one_file, end);
+
+TEST(no_tensor_is_visible_before_it_is_complete_in_any_order, .to = suite_short() ? 4 : 24)
+{
+        struct race race = {.order = must_alloc(plan->n_blocks * sizeof(size_t)),
+                            .blocks = blocks_of_tensors(),
+                            .file_end = must_alloc(1)};
+        pthread_t threads[LANDERS];
+        shuffle(race.order, plan->n_blocks, (unsigned)_i);
+        if (_i % 2 == 0)
+                build();
+        publish_begin(&publish);
+        for (size_t i = 0; i < LANDERS; i++)
+                ck_assert_int_eq(pthread_create(&threads[i], NULL, lander, &race), 0);
+        if (_i % 2 == 1)
+                build();
+        follow(&race);
+        for (size_t i = 0; i < LANDERS; i++)
+                pthread_join(threads[i], NULL);
+        ck_assert_uint_eq(race.file_end[0], 1);
+        ck_assert_uint_eq(publish_count(&publish), plan->n_tensors);
+        ck_assert_uint_eq(publish.bytes, plan->bytes);
+        free(race.order);
+        free(race.blocks);
+        free(race.file_end);
+}
+
+/* ---- by file ---- */
+
+static void land_file(size_t file)
+{
+        for (size_t i = 0; i < plan->n_blocks; i++)
+                if (plan->blocks[i].file == file)
+                        land(i);
+}
+
+static size_t tensors_in(size_t file)
+{
+        size_t n = 0;
+        for (size_t i = 0; i < plan->n_tensors; i++)
+                n += plan->tensors[i].file == file;
+        return n;
+}
+
+CORE_FIXTURE(begin_by_file, end);
+
+TEST(tensors_are_withheld_until_their_file_is_released)
+{
+        build();
+        publish_begin(&publish);
+        for (size_t i = 0; i < 3; i++)
+                land_file(i);
+        ck_assert_uint_eq(visible(), 0);
+        publish_file(&publish, 1);
+        ck_assert_uint_eq(visible(), tensors_in(1));
+        struct manifest_view view = view_of();
+        for (uint64_t i = 0; i < visible(); i++)
+                digest_is_right(&view, arrival(i));
+        publish_file(&publish, 0);
+        publish_file(&publish, 2);
+        ck_assert_uint_eq(visible(), plan->n_tensors);
+        for (uint64_t i = 0; i < visible(); i++)
+                digest_is_right(&view, arrival(i));
+}
+
+TEST(a_file_released_before_the_manifest_is_seen_with_it)
+{
+        publish_begin(&publish);
+        land_file(2);
+        publish_file(&publish, 2);
+        ck_assert_uint_eq(publish_count(&publish), 0);
+        build();
+        ck_assert_uint_eq(visible(), tensors_in(2));
+}
+
+TEST(each_file_is_whole_once_and_stale_tensors_do_not_count)
+{
+        unsigned whole[3] = {0};
+        publish_begin(&publish);
+        for (size_t i = 0; i < plan->n_blocks; i++)
+                whole[plan->blocks[i].file] += land(i);
+        for (size_t i = 0; i < 3; i++)
+                ck_assert_uint_eq(whole[i], 1);
+        ck_assert_uint_eq(plan->n_tensors, model->n);
+}
+
+/* ---- several targets ---- */
+
+static uint64_t visible_in(size_t target)
+{
+        return __atomic_load_n(&log_of(target)->count, __ATOMIC_ACQUIRE);
+}
+
+CORE_FIXTURE(begin_three_blocks, end);
+
+TEST(each_target_has_its_own_log)
+{
+        struct error error = {0};
+        struct table manifest[TARGETS], arrival[TARGETS];
+        build();
+        publish_begin(&publish);
+        for (size_t i = 0; i < plan->n_blocks; i++)
+                land(i);
+        for (size_t i = 0; i < TARGETS; i++) {
+                ck_assert_int_eq(publish_share(&publish, i, &manifest[i], &arrival[i], &error), 0);
+                ck_assert_uint_eq(((const struct arrival_header *)arrival[i].map)->count, plan->n_tensors);
+                ck_assert_mem_eq(manifest[i].map, publish.manifest.map, publish.manifest.size);
+        }
+        ck_assert_ptr_ne(arrival[0].map, arrival[1].map);
+        for (size_t i = 0; i < TARGETS; i++) {
+                table_drop(&manifest[i]);
+                table_drop(&arrival[i]);
+        }
+}
+
+/* Loop test: dead from the start, before the tables, or after them. */
+TEST(the_log_of_a_failed_target_stops, .to = 3)
+{
+        if (_i == 0)
+                targets[1].dead = true;
+        publish_begin(&publish);
+        land(0);
+        if (_i == 1)
+                targets[1].dead = true;
+        build();
+        if (_i == 2)
+                targets[1].dead = true;
+        for (size_t i = 1; i < plan->n_blocks; i++)
+                land(i);
+        ck_assert_uint_eq(visible(), plan->n_tensors);
+        ck_assert_uint_eq(publish_count(&publish), plan->n_tensors);
+        if (_i < 2)
+                ck_assert_int_lt(publish.logs[1].fd, 0);
+        else
+                ck_assert_uint_eq(visible_in(1), 1);
+}

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * SHA-256 of whole files, over the bytes that were loaded: the header as read, tensors from their segments, and
+ * unused bytes between them from the file.
+ */
+#include "tests/lib/core.h"
+
+#include "daemon/base/util.h"
+#include "daemon/load/content/sha.h"
+
+#include <fcntl.h>
+#include <openssl/sha.h>
+#include <string.h>
+
+#define BLOCK (2 * MiB)
+
+static struct fake_device fake;
+static struct model *model;
+static struct resolved resolved;
+static struct segment segments[PLAN_MAX_SEGMENTS];
+static struct sha *sha;
+static struct error error;
+
+static void publish_digests(void)
+{
+        for (size_t i = 0; i < resolved.set.n_objects; i++) {
+                struct object *object = &resolved.set.objects[i];
+                size_t size;
+                char *image = file_read(object->path, &size);
+                SHA256((const unsigned char *)image, size, object->sha256);
+                object->has_sha256 = true;
+                free(image);
+        }
+}
+
+static void fill_segments(void)
+{
+        for (size_t i = 0; i < resolved.plan.n_tensors; i++) {
+                const struct plan_tensor *t = &resolved.plan.tensors[i];
+                if (t->bytes > 0)
+                        model_contents(model, core_tensor(&resolved, model, i), 0,
+                                       fake_memory(&segments[t->segment]) + t->offset, t->bytes);
+        }
+}
+
+/* As a load at that point: opened, headers parsed, all bytes in place. */
+static void sha_begin(const char *path, bool hidden)
+{
+        fake_device_init(&fake, "fake", 1024 * MiB, hidden);
+        ck_assert_int_eq(resolve_open(&resolved, core_sources(), path, &core_caller, false, &error), 0);
+        sha = sha_new(resolved.set.n_objects);
+        int r = resolve_plan(&resolved, &fake.device.layout, BLOCK, sha_header, sha, &error);
+        ck_assert_msg(r == 0, "%s", error.text);
+        for (size_t i = 0; i < resolved.plan.n_segments; i++)
+                ck_assert_int_eq(fake.device.ops->alloc(&fake.device, resolved.plan.segments[i], &segments[i], &error),
+                                 0);
+        publish_digests();
+        fill_segments();
+}
+
+static void sha_end(void)
+{
+        for (size_t i = 0; i < resolved.plan.n_segments; i++)
+                fake.device.ops->release(&segments[i]);
+        sha = sha_free(sha);
+        resolve_deinit(&resolved);
+        fake_device_deinit(&fake);
+        model = model_free(model);
+}
+
+static int check(size_t file)
+{
+        error = (struct error){0};
+        return sha_check_file(sha, NULL, &resolved, &fake.device, segments, file, &error);
+}
+
+static void make_model(void)
+{
+        model = model_new(9);
+        model_set_metadata(model, "{\"format\":\"pt\"}");
+        model_add(model, "a", "U8", (uint64_t[]){7}, 1);
+        model_add(model, "large", "U8", (uint64_t[]){3 * MiB + 11}, 1);
+        model_add(model, "empty", "F32", (uint64_t[]){0}, 1);
+        model_add(model, "mid", "BF16", (uint64_t[]){MiB / 2}, 1);
+        model_add_many(model, "z", 20, 1001);
+}
+
+static void begin_file(bool hidden)
+{
+        make_model();
+        sha_begin(core_write(model, "file.safetensors"), hidden);
+}
+
+static void begin_folder(bool stale)
+{
+        make_model();
+        char *folder = suite_path("folder");
+        model_write_sharded(model, folder, 3, stale);
+        sha_begin(folder, false);
+        ck_assert_uint_eq(resolved.set.n_objects, 3);
+}
+
+static unsigned char *byte_of(const char *name, uint64_t at)
+{
+        for (size_t i = 0; i < resolved.plan.n_tensors; i++) {
+                const struct plan_tensor *t = &resolved.plan.tensors[i];
+                if (strcmp(model->tensors[core_tensor(&resolved, model, i)].name, name) == 0)
+                        return fake_memory(&segments[t->segment]) + t->offset + at;
+        }
+        ck_abort_msg("no tensor '%s'", name);
+}
+
+static void hex(char out[65], const unsigned char digest[32])
+{
+        for (size_t i = 0; i < 32; i++)
+                snprintf(out + 2 * i, 3, "%02x", digest[i]);
+}
+
+/* ---- one file ---- */
+
+CORE_FIXTURE(NULL, sha_end);
+
+TEST(published_bytes_that_are_in_place_match, .to = 2)
+{
+        begin_file(_i == 1);
+        ck_assert_msg(check(0) == 0, "%s", error.text);
+}
+
+TEST(one_wrong_bit_in_memory_does_not_match, .to = 2)
+{
+        begin_file(_i == 1);
+        *byte_of("large", 2 * MiB + 5) ^= 1;
+        ck_assert_int_eq(check(0), STREAMER_EFAILED);
+}
+
+TEST(the_last_byte_of_the_last_tensor_counts)
+{
+        begin_file(false);
+        *byte_of("z.000019", 1000) ^= 0x80;
+        ck_assert_int_eq(check(0), STREAMER_EFAILED);
+}
+
+TEST(a_digest_mismatch_names_both_and_the_file)
+{
+        begin_file(false);
+        char published[65], read[65];
+        struct object *object = &resolved.set.objects[0];
+        hex(read, object->sha256);
+        object->sha256[0] ^= 1;
+        hex(published, object->sha256);
+        ck_assert_int_eq(check(0), STREAMER_EFAILED);
+        ck_assert_ptr_nonnull(strstr(error.text, published));
+        ck_assert_ptr_nonnull(strstr(error.text, read));
+        ck_assert_ptr_nonnull(strstr(error.text, object->path));
+}
+
+/* The bytes in memory count: a file that has changed since says nothing about them. */
+TEST(bytes_in_place_are_not_read_again)
+{
+        begin_file(false);
+        char *path = resolved.set.objects[0].path;
+        uint64_t at = resolved.headers[0].data_start + 100;
+        int fd = must(open(path, O_WRONLY | O_CLOEXEC));
+        must(pwrite(fd, "changed", 7, (off_t)at));
+        close(fd);
+        ck_assert_int_eq(check(0), 0);
+}
+
+TEST(a_file_without_a_tensor_is_its_header)
+{
+        model = model_new(1);
+        sha_begin(core_write(model, "none.safetensors"), false);
+        ck_assert_msg(check(0) == 0, "%s", error.text);
+}
+
+TEST(a_changed_header_does_not_match)
+{
+        unsigned char raw[16] = {8};
+        begin_file(false);
+        sha_free(sha);
+        sha = sha_new(1);
+        ck_assert_int_eq(sha_header(sha, 0, raw, sizeof(raw), &error), 0);
+        ck_assert_int_eq(check(0), STREAMER_EFAILED);
+}
+
+/* ---- several files ---- */
+
+TEST(each_file_is_verified_separately)
+{
+        begin_folder(false);
+        *byte_of("large", 0) ^= 1; /* the second tensor: round robin puts it into the second file */
+        ck_assert_int_eq(check(0), 0);
+        ck_assert_int_eq(check(1), STREAMER_EFAILED);
+        ck_assert_int_eq(check(2), 0);
+}
+
+TEST(stale_tensors_that_the_model_does_not_use_count_too)
+{
+        begin_folder(true);
+        for (size_t i = 0; i < 3; i++)
+                ck_assert_msg(check(i) == 0, "%s", error.text);
+}
+
+/* The bytes between those of the model: a change in the file is detected. */
+TEST(a_wrong_byte_in_a_stale_tensor_does_not_match)
+{
+        begin_folder(true);
+        const struct st_header *header = &resolved.headers[1]; /* its stale copy has bytes */
+        uint64_t at = 0;
+        for (size_t t = 0; t < header->n_tensors; t++)
+                if ((resolved.files[1].skip[t / 8] >> (t % 8) & 1) != 0 &&
+                    header->tensors[t].end > header->tensors[t].begin)
+                        at = header->data_start + header->tensors[t].begin;
+        ck_assert_uint_gt(at, 0);
+        int fd = must(open(resolved.set.objects[1].path, O_RDWR | O_CLOEXEC));
+        char byte;
+        must(pread(fd, &byte, 1, (off_t)at));
+        byte = (char)(byte ^ 1);
+        must(pwrite(fd, &byte, 1, (off_t)at));
+        close(fd);
+        ck_assert_int_eq(check(0), 0);
+        ck_assert_int_eq(check(1), STREAMER_EFAILED);
+}
+
+TEST(a_file_truncated_in_a_stale_tensor_is_an_error)
+{
+        make_model();
+        char *folder = suite_path("folder");
+        model_write_sharded(model, folder, 3, true);
+        sha_begin(folder, false);
+        for (size_t i = 0; i < 3; i++)
+                must(truncate(resolved.set.objects[i].path, (off_t)resolved.headers[i].data_start));
+        unsigned failed = 0;
+        for (size_t i = 0; i < 3; i++)
+                if (check(i) < 0 && strstr(error.text, "cut short") != NULL)
+                        failed++;
+        ck_assert_uint_gt(failed, 0);
+}
+
+CORE_FIXTURE(NULL, NULL);
+
+TEST(free_accepts_null_and_partially_initialised_objects)
+{
+        ck_assert_ptr_null(sha_free(NULL));
+        ck_assert_ptr_null(sha_free(sha_new(3)));
+}

@@ -1,0 +1,523 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Loads that end early: cancelled in each state, failed by memory, storage, changed files, and digests. Blocks in
+ * flight complete first; then nothing is leaked.
+ */
+#include "tests/lib/load_fixture.h"
+
+#include "daemon/base/util.h"
+#include "tests/lib/fuse_file.h"
+
+#include <fcntl.h>
+#include <openssl/sha.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* Loop tests over states count from the first to the last that has not ended. */
+#define FIRST_STATE LOAD_OPENING
+#define STATES_END (LOAD_CHECKING + 1)
+
+/* ---- cancelling ---- */
+
+CORE_FIXTURE(load_fixture_begin, load_fixture_end);
+
+TEST(a_load_held_in_any_state_continues, .from = FIRST_STATE, .to = STATES_END)
+{
+        struct watched w;
+        load_start_held(&w, small_file("small.safetensors", 1), (enum load_state)_i);
+        ck_assert(!w.ended);
+        ck_assert_ptr_eq(loads_find(&loads, "m"), w.load);
+        ck_assert_ptr_null(resident_ready(&resident, "m"));
+        load_release_held();
+        core_until(w.ended);
+        serves_small(w.generation, 1);
+}
+
+TEST(cancelling_ends_a_load_at_once_and_frees_its_memory_later, .from = FIRST_STATE, .to = STATES_END)
+{
+        struct watched w;
+        load_start_held(&w, small_file("small.safetensors", 1), (enum load_state)_i);
+        load_cancel(w.load);
+        ck_assert_ptr_null(loads_find(&loads, "m"));
+        ck_assert_ptr_nonnull(resident_on(&resident, "m", GENERATION_FAILED, NULL));
+        ck_assert_uint_eq(loads.n_running, 0);
+        load_cancel(w.load); /* it has ended: nothing */
+        ck_assert(!w.ended); /* watchers are not called inside the call */
+        core_until(w.ended);
+        ck_assert_int_eq((int)w.state, (int)LOAD_CANCELLED);
+        ck_assert_int_eq(w.error.code, STREAMER_ECANCELED);
+        core_settle();
+        ck_assert_uint_eq(fake.device.used > 0, _i >= LOAD_QUEUED); /* blocks in flight may be written */
+        load_release_held();
+        core_until(loads_empty(&loads) && fake.device.used == 0);
+        ck_assert_uint_eq(fake.allocs, fake.freed);
+        ck_assert_ptr_null(resident_ready(&resident, "m"));
+}
+
+TEST(a_name_can_be_loaded_again_while_its_cancelled_load_completes)
+{
+        struct watched first, second;
+        char *path = small_file("small.safetensors", 1);
+        load_start_held(&first, path, LOAD_READING);
+        load_cancel(first.load);
+        load_start(&second, path, "m");
+        ck_assert_ptr_ne(second.load, first.load);
+        core_settle();
+        load_release_held();
+        core_until(second.ended);
+        ck_assert_msg(second.state == LOAD_READY, "%s", second.error.text);
+        serves_small(second.generation, 1);
+        ck_assert_ptr_null(resident_on(&resident, "m", GENERATION_FAILED, NULL));
+}
+
+TEST(all_loads_are_cancelled_when_the_daemon_ends)
+{
+        struct watched w[3];
+        gate_init(&fake.prepare, false);
+        for (size_t i = 0; i < 3; i++) {
+                char *name = format_text("m%zu", i);
+                load_start(&w[i], small_file(name, i), name);
+                free(name);
+        }
+        core_until(w[0].load->state == LOAD_READING);
+        loads_cancel_all(&loads);
+        for (size_t i = 0; i < 3; i++)
+                ck_assert_int_eq((int)w[i].state, (int)LOAD_CANCELLED);
+        gate_open(&fake.prepare);
+        core_until(loads_empty(&loads));
+}
+
+static char *next_path;
+static struct load *next_load;
+static struct error next_error;
+
+static void ask_for_the_next(struct load_watch *watch, struct load *load)
+{
+        (void)watch;
+        (void)load;
+        loads_begin(&loads, &(struct load_request){.source = next_path, .name = "next", .caller = &core_caller},
+                    &next_load, &next_error);
+}
+
+/* As a client whose connection was not read while it waited. */
+TEST(no_load_begins_when_the_daemon_ends)
+{
+        struct watched w;
+        struct load_watch watch;
+        next_path = small_file("next", 2);
+        load_start_held(&w, small_file("m", 1), LOAD_READING);
+        load_watch(w.load, &watch, ask_for_the_next);
+        loads_cancel_all(&loads);
+        ck_assert_int_eq((int)w.state, (int)LOAD_CANCELLED);
+        ck_assert_ptr_null(next_load);
+        ck_assert_int_eq(next_error.code, STREAMER_ECANCELED);
+        load_release_held();
+        core_until(loads_empty(&loads));
+}
+
+static unsigned reported;
+
+static void count_ends(struct loads *all)
+{
+        ck_assert_ptr_eq(all, &loads);
+        reported++;
+}
+
+TEST(an_ended_load_lives_until_its_subscribers_release_it)
+{
+        struct watched first, second;
+        struct load_watch a, b, c;
+        loads.ended = count_ends;
+        load_start_held(&first, small_file("m", 1), LOAD_READING);
+        load_start(&second, small_file("n", 2), "n");
+        load_watch(second.load, &c, NULL);
+        load_watch(first.load, &a, NULL);
+        load_watch(first.load, &b, NULL);
+        load_cancel(first.load);
+        load_cancel(second.load);
+        ck_assert_uint_eq(reported, 0);
+        load_release_held();
+        core_until(first.ended && second.ended);
+        core_settle();
+        ck_assert_uint_eq(reported, 2);
+        ck_assert(!loads_empty(&loads));
+        ck_assert_ptr_eq(a.load, first.load);
+        ck_assert_int_eq((int)a.load->state, (int)LOAD_CANCELLED);
+        ck_assert_uint_lt(a.load->end_number, c.load->end_number);
+        load_unwatch(&a);
+        core_settle();
+        ck_assert_ptr_eq(b.load, first.load);
+        load_unwatch(&b);
+        load_unwatch(&c);
+        ck_assert(!loads_empty(&loads)); /* not inside the call */
+        core_until(loads_empty(&loads));
+}
+
+static struct load_watch subscription;
+
+static void release_subscription(struct loads *all)
+{
+        ck_assert_ptr_eq(all, &loads);
+        load_unwatch(&subscription);
+}
+
+/* A resident model is opened again: nothing is in flight, so the end itself has the last reference to the load. */
+TEST(a_load_whose_last_subscriber_is_notified_when_it_ends_is_freed_once)
+{
+        struct watched w;
+        char *path = small_file("m", 1);
+        struct generation *resident_one = load_ready(path, "m");
+        core_until(loads_empty(&loads));
+        load_start(&w, path, "m");
+        load_watch(w.load, &subscription, NULL);
+        loads.ended = release_subscription;
+        core_until(w.ended);
+        ck_assert_int_eq((int)w.state, (int)LOAD_READY);
+        ck_assert_ptr_eq(w.generation, resident_one);
+        core_until(loads_empty(&loads));
+        ck_assert_ptr_null(subscription.load);
+        serves_small(resident_one, 1);
+}
+
+/* Its subscribers may have disconnected in the turn in which it ended. */
+TEST(a_subscriber_that_leaves_before_watchers_are_called_is_forgotten)
+{
+        struct watched w;
+        loads.ended = count_ends;
+        load_start_held(&w, small_file("m", 1), LOAD_READING);
+        load_watch(w.load, &subscription, NULL);
+        load_cancel(w.load);
+        load_unwatch(&subscription);
+        load_release_held();
+        core_until(loads_empty(&loads));
+        ck_assert(w.ended);
+        ck_assert_uint_eq(reported, 0);
+}
+
+static struct fuse_file hang;
+static const char *no_hang;
+
+/* The mount precedes everything that is opened or started later and must see it. */
+static void begin_hang(void)
+{
+        no_hang = fuse_file_unavailable();
+        if (no_hang == NULL)
+                fuse_file_start(&hang, suite_path("hang-%d", (int)getpid()), "f.safetensors",
+                                blocks_file("backing.safetensors", 4));
+        load_fixture_begin();
+}
+
+static void end_hang(void)
+{
+        load_fixture_end();
+        if (no_hang == NULL)
+                fuse_file_stop(&hang);
+}
+
+static const uint64_t held[] = {0 /* its header */, 2 * BLOCK /* its data */};
+
+CORE_FIXTURE(begin_hang, end_hang);
+
+TEST(a_load_whose_storage_hangs_can_be_cancelled, EACH(held))
+{
+        struct watched w;
+        if (no_hang != NULL)
+                SKIP(no_hang);
+        fuse_file_hold(&hang, held[_i]);
+        load_start(&w, hang.path, "m");
+        core_until(w.load->state == (_i == 0 ? LOAD_PLANNING : LOAD_READING));
+        fuse_file_wait_held(&hang);
+        load_cancel(w.load);
+        core_until(w.ended);
+        ck_assert_int_eq((int)w.state, (int)LOAD_CANCELLED);
+        core_settle();
+        ck_assert(!loads_empty(&loads));
+        fuse_file_release(&hang);
+        core_until(loads_empty(&loads) && fake.device.used == 0);
+}
+
+TEST(a_load_with_failing_storage_reports_it)
+{
+        struct watched w;
+        if (no_hang != NULL)
+                SKIP(no_hang);
+        fuse_file_hold(&hang, 2 * BLOCK);
+        load_start(&w, hang.path, "m");
+        core_until(w.load->state == LOAD_READING);
+        fuse_file_wait_held(&hang);
+        fuse_file_fail(&hang);
+        core_until(w.ended);
+        ck_assert_int_eq((int)w.state, (int)LOAD_FAILED);
+        ck_assert_ptr_nonnull(strstr(w.error.text, "Input/output error"));
+}
+
+/* ---- failures ---- */
+
+CORE_FIXTURE(load_fixture_begin, load_fixture_end);
+
+TEST(a_failed_allocation_frees_the_others, .from = 1, .to = 5)
+{
+        struct watched w;
+        fake.device.layout.max_segment = 2 * MiB;
+        fake.fail_alloc = (unsigned)_i;
+        load_start(&w, blocks_file("blocks.safetensors", 4), "m");
+        core_until(w.ended);
+        ck_assert_int_eq((int)w.state, (int)LOAD_FAILED);
+        ck_assert_int_eq(w.error.code, STREAMER_ENOMEM);
+        core_until(loads_empty(&loads) && fake.device.used == 0);
+        ck_assert_uint_eq(fake.freed, (unsigned)_i - 1);
+        ck_assert_str_eq(resident_on(&resident, "m", GENERATION_FAILED, NULL)->error.text, w.error.text);
+}
+
+TEST(out_of_memory_during_reading_fails_the_load)
+{
+        fake.fail_prepare = 3;
+        load_fails(blocks_file("blocks.safetensors", 6), "m", STREAMER_ENOMEM, "no memory at");
+        core_until(loads_empty(&loads) && fake.device.used == 0);
+}
+
+TEST(a_model_over_the_budget_fails_with_figures)
+{
+        fake.device.budget = 4 * MiB;
+        load_fails(blocks_file("blocks.safetensors", 6), "m", STREAMER_ENOMEM, "12.0 MiB needed");
+        ck_assert_uint_eq(fake.allocs, 0);
+}
+
+TEST(a_file_truncated_during_the_load_fails_it)
+{
+        struct watched w;
+        char *path = blocks_file("blocks.safetensors", 6);
+        load_start_held(&w, path, LOAD_READING);
+        must(truncate(path, 4096));
+        load_release_held();
+        core_until(w.ended);
+        ck_assert_int_eq((int)w.state, (int)LOAD_FAILED);
+        ck_assert_ptr_nonnull(strstr(w.error.text, "cut short"));
+}
+
+/* Touched, written to, or grown: before the check at the end nothing is known of it. */
+TEST(a_file_that_changes_while_it_is_read_is_never_ready, .to = 3)
+{
+        struct watched w;
+        char *path = small_file("small.safetensors", 1);
+        load_start_held(&w, path, LOAD_READING);
+        int fd = must(open(path, O_WRONLY | O_APPEND | O_CLOEXEC));
+        if (_i == 0)
+                must(futimens(fd, NULL));
+        else if (_i == 1)
+                must(fchmod(fd, 0600));
+        else
+                must(write(fd, "more", 4));
+        close(fd);
+        load_release_held();
+        core_until(w.ended);
+        ck_assert_int_eq((int)w.state, (int)LOAD_FAILED);
+        ck_assert_int_eq(w.error.code, STREAMER_EFAILED);
+        ck_assert_ptr_nonnull(strstr(w.error.text, "changed while it was read"));
+        ck_assert_ptr_null(resident_ready(&resident, "m"));
+}
+
+static char *replaced_path;
+static uint64_t n_replaced;
+
+/* Another file with the same name, and the model of the next seed. */
+static void replace_file(void)
+{
+        must(rename(small_file("new.safetensors", 2 + n_replaced++), replaced_path));
+}
+
+TEST(a_file_that_is_replaced_while_it_is_read_is_loaded_again)
+{
+        struct watched w;
+        replaced_path = small_file("small.safetensors", 1);
+        load_start_held(&w, replaced_path, LOAD_READING);
+        replace_file();
+        load_release_held();
+        core_until(w.ended);
+        ck_assert_msg(w.state == LOAD_READY, "%s", w.error.text);
+        ck_assert_uint_eq(w.progress.restarts, 1);
+        serves_small(resident_ready(&resident, "m"), 2);
+        ck_assert_ptr_null(resident_on(&resident, "m", GENERATION_FAILED, NULL));
+        ck_assert_uint_eq(loads.n_running, 0);
+}
+
+static void replace_on_arrival(struct loads *the_loads, struct generation *generation)
+{
+        (void)the_loads, (void)generation;
+        replace_file();
+}
+
+/* Before each check. */
+TEST(a_file_that_is_replaced_each_time_fails_the_load)
+{
+        struct watched w;
+        replaced_path = small_file("small.safetensors", 1);
+        loads.arrived = replace_on_arrival;
+        load_start(&w, replaced_path, "m");
+        core_until(w.ended);
+        ck_assert_int_eq((int)w.state, (int)LOAD_FAILED);
+        ck_assert_uint_eq(w.progress.restarts, LOAD_RESTARTS);
+        ck_assert_ptr_nonnull(strstr(w.error.text, "changed while it was read"));
+        ck_assert_ptr_null(resident_ready(&resident, "m"));
+}
+
+TEST(a_cancel_ends_a_load_that_has_begun_again)
+{
+        struct watched w;
+        replaced_path = small_file("small.safetensors", 1);
+        load_start_held(&w, replaced_path, LOAD_READING);
+        replace_file();
+        load_release_held();
+        core_until(w.watch.load != w.load || w.ended);
+        ck_assert(!w.ended);
+        load_cancel(w.watch.load);
+        core_until(w.ended);
+        ck_assert_int_eq((int)w.state, (int)LOAD_CANCELLED);
+}
+
+TEST(a_failed_load_can_be_retried)
+{
+        char *path = small_file("small.safetensors", 1);
+        fake.fail_alloc = 1;
+        load_fails(path, "m", STREAMER_ENOMEM, "fails");
+        fake.fail_alloc = 0;
+        serves_small(load_ready(path, "m"), 1);
+        ck_assert_ptr_null(resident_on(&resident, "m", GENERATION_FAILED, NULL));
+}
+
+/* ---- published digests ---- */
+
+/* SHA256SUMS beside the files, wrong for the file of this name. */
+static void publish_sums(const char *folder, const char *const *files, size_t n, const char *wrong)
+{
+        char *text = format_text("%s", "");
+        for (size_t i = 0; i < n; i++) {
+                unsigned char digest[32];
+                char hex[65];
+                size_t size;
+                char *path = format_text("%s/%s", folder, files[i]), *data = file_read(path, &size);
+                SHA256((const unsigned char *)data, size, digest);
+                digest[0] ^= wrong != NULL && strcmp(wrong, files[i]) == 0;
+                for (size_t k = 0; k < 32; k++)
+                        snprintf(hex + 2 * k, 3, "%02x", digest[k]);
+                char *more = format_text("%s%s  %s\n", text, hex, files[i]);
+                free(text);
+                free(data);
+                free(path);
+                text = more;
+        }
+        char *path = format_text("%s/SHA256SUMS", folder);
+        file_write(path, text, strlen(text));
+        free(path);
+        free(text);
+}
+
+static const char *const shards[] = {"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"};
+
+static char *published(const char *name, const char *wrong)
+{
+        struct model *m = small_model(3);
+        char *folder = suite_path("%s", name);
+        model_write_sharded(m, folder, 2, true);
+        publish_sums(folder, shards, 2, wrong);
+        model_free(m);
+        return folder;
+}
+
+TEST(files_that_match_are_verified)
+{
+        struct watched w;
+        load_start_sha256(&w, published("good", NULL), "m");
+        core_until(w.ended);
+        ck_assert_msg(w.state == LOAD_READY, "%s", w.error.text);
+        ck_assert(w.generation->verified);
+        serves_small(w.generation, 3);
+}
+
+TEST(no_tensor_of_a_mismatched_file_is_published)
+{
+        struct watched w;
+        char *folder = suite_path("bad-%d", _i);
+        mkdir(folder, 0755);
+        struct model *m = small_model(3);
+        char *path = format_text("%s/only.safetensors", folder);
+        model_write(m, path);
+        publish_sums(folder, (const char *const[]){"only.safetensors"}, 1, "only.safetensors");
+        load_start_sha256(&w, path, "m");
+        struct generation *g = w.load->targets[0].generation;
+        generation_get(g); /* to examine the state that it left */
+        core_until(w.ended);
+        ck_assert_int_eq((int)w.state, (int)LOAD_FAILED);
+        ck_assert_ptr_nonnull(strstr(w.error.text, "SHA-256 differs"));
+        core_until(loads_empty(&loads));
+        if (g->arrival.fd >= 0)
+                ck_assert_uint_eq(((const struct arrival_header *)g->arrival.map)->count, 0);
+        generation_put(g);
+        model_free(m);
+        free(path);
+}
+
+TEST(one_mismatched_file_fails_the_model)
+{
+        struct watched w;
+        load_start_sha256(&w, published("half", shards[1]), "m");
+        core_until(w.ended);
+        ck_assert_int_eq((int)w.state, (int)LOAD_FAILED);
+        ck_assert_ptr_nonnull(strstr(w.error.text, shards[1]));
+}
+
+TEST(a_file_without_a_published_digest_cannot_be_verified)
+{
+        struct watched w;
+        load_start_sha256(&w, small_file("unpublished.safetensors", 1), "m");
+        core_until(w.ended);
+        ck_assert_int_eq((int)w.state, (int)LOAD_FAILED);
+}
+
+TEST(a_verified_model_without_bytes_is_ready)
+{
+        struct watched w;
+        struct model *m = model_new(1);
+        char *folder = suite_path("empty");
+        mkdir(folder, 0755);
+        model_add(m, "empty", "F32", (uint64_t[]){0}, 1);
+        char *path = format_text("%s/only.safetensors", folder);
+        model_write(m, path);
+        publish_sums(folder, (const char *const[]){"only.safetensors"}, 1, NULL);
+        load_start_sha256(&w, path, "m");
+        core_until(w.ended);
+        ck_assert_msg(w.state == LOAD_READY, "%s", w.error.text);
+        serves(w.generation, m);
+        model_free(m);
+        free(path);
+}
+
+/* A model that was not verified does not satisfy a load that must be verified. */
+TEST(an_unverified_model_does_not_satisfy_a_verified_load)
+{
+        struct watched w;
+        char *folder = published("again", NULL);
+        struct generation *plain = load_ready(folder, "m");
+        uint64_t number = plain->number;
+        load_start_sha256(&w, folder, "m");
+        core_until(w.ended);
+        ck_assert_msg(w.state == LOAD_READY, "%s", w.error.text);
+        ck_assert_uint_ne(w.generation->number, number);
+        ck_assert(w.generation->verified);
+        struct generation *verified = w.generation;
+        ck_assert_ptr_eq(load_ready(folder, "m"), verified); /* the other way round it does */
+}
+
+TEST(a_verified_load_does_not_join_an_unverified_one)
+{
+        struct watched a, b;
+        char *folder = published("beside", NULL);
+        load_start_held(&a, folder, LOAD_READING);
+        load_start_sha256(&b, folder, "m");
+        ck_assert_ptr_ne(a.load, b.load);
+        load_release_held();
+        core_until(a.ended && b.ended);
+        ck_assert_msg(b.state == LOAD_READY, "%s", b.error.text);
+        ck_assert(b.generation->verified);
+        ck_assert_ptr_eq(resident_ready(&resident, "m"), b.generation);
+}

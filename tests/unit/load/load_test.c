@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A load from a source to a ready generation: success, coalescing, refusals, and dry runs. load_end_test tests
+ * failures.
+ */
+#include "tests/lib/load_fixture.h"
+
+#include "daemon/base/util.h"
+#include "tests/lib/kernel_counters.h"
+
+#include <string.h>
+
+#define SECOND UINT64_C(1000000000)
+
+/* ---- success ---- */
+
+CORE_FIXTURE(load_fixture_begin, load_fixture_end);
+
+/* Loop test: in place, and through slots. */
+TEST(a_load_becomes_a_ready_model, .to = 2)
+{
+        struct watched w;
+        char *path = small_file("small.safetensors", 1);
+        fake.hidden = _i == 1;
+        if (fake.hidden)
+                fake.device.layout = (struct plan_layout){.page = 0, .align = 256, .granularity = 2 * MiB};
+        file_uncache(path);
+        load_start(&w, path, "m");
+        core_until(w.ended);
+        ck_assert_msg(w.state == LOAD_READY, "%s", w.error.text);
+        struct generation *g = resident_ready(&resident, "m");
+        ck_assert_ptr_eq(g, w.generation);
+        serves_small(g, 1);
+        ck_assert_str_eq(g->source, path);
+        ck_assert(!g->verified);
+        ck_assert_uint_gt(arrivals, 0);
+        ck_assert_uint_eq(fake.device.used, g->segments[0].size);
+        ck_assert_uint_eq(w.progress.bytes, g->data_bytes);
+        ck_assert_uint_eq(w.progress.total, g->data_bytes);
+        ck_assert_uint_eq(w.progress.tensors, SMALL_TENSORS);
+        ck_assert_uint_eq(w.progress.tensors_total, SMALL_TENSORS);
+        ck_assert_uint_eq(w.progress.generation, g->number);
+}
+
+TEST(a_load_leaves_only_its_model)
+{
+        load_ready(small_file("small.safetensors", 1), "m");
+        core_until(loads_empty(&loads));
+        ck_assert_uint_eq(resident_ready(&resident, "m")->refs, 0);
+        generation_drop_name(resident_ready(&resident, "m"), "m");
+        core_until(resident_empty(&resident));
+        ck_assert_uint_eq(fake.device.used, 0);
+        ck_assert_uint_eq(fake.freed, 1);
+}
+
+TEST(a_folder_with_an_index_is_one_model)
+{
+        struct model *m = small_model(2);
+        char *folder = suite_path("sharded");
+        model_write_sharded(m, folder, 3, true);
+        serves(load_ready(folder, "m"), m);
+        model_free(m);
+}
+
+TEST(the_host_device_serves_it_too)
+{
+        struct error error = {0};
+        struct device *host;
+        ck_assert_int_eq(host_device_new(&host, &(struct host_opts){.budget = BUDGET, .pages = HOST_PAGES_4K},
+                                         core_wake, &error),
+                         0);
+        devices[0] = host;
+        serves_small(load_ready(small_file("small.safetensors", 1), "m"), 1);
+        core_until(loads_empty(&loads));
+        while (load_fixture_drop_name())
+                ;
+        core_until(resident_empty(&resident));
+        ck_assert_uint_eq(host->used, 0);
+        devices[0] = &fake.device;
+        ck_assert(work_pool_stop(host->thread, now_ns() + 20 * SECOND));
+        device_free(host);
+}
+
+TEST(a_model_without_bytes_has_no_segment_and_is_ready, .to = 2)
+{
+        struct model *m = model_new(1);
+        if (_i == 1)
+                model_add(m, "empty", "F32", (uint64_t[]){0, 4}, 2);
+        struct generation *g = load_ready(core_write(m, "none.safetensors"), "m");
+        serves(g, m);
+        ck_assert_uint_eq(g->n_segments, 0);
+        ck_assert_uint_eq(fake.device.used, 0);
+        ck_assert_uint_eq(fake.allocs, 0);
+        model_free(m);
+}
+
+TEST(the_default_name_is_derived_from_the_source)
+{
+        load_ready(small_file("llama.safetensors", 1), NULL);
+        ck_assert_ptr_nonnull(resident_ready(&resident, "llama"));
+}
+
+TEST(several_loads_at_once_each_become_their_own)
+{
+        struct watched w[6];
+        for (size_t i = 0; i < ARRAY_SIZE(w); i++) {
+                char *name = format_text("m%zu", i);
+                load_start(&w[i], small_file(name, 10 + i), name);
+                free(name);
+        }
+        ck_assert_uint_eq(loads.n_running, ARRAY_SIZE(w));
+        for (size_t i = 0; i < ARRAY_SIZE(w); i++) {
+                core_until(w[i].ended);
+                ck_assert_msg(w[i].state == LOAD_READY, "%s", w[i].error.text);
+                serves_small(w[i].generation, 10 + i);
+        }
+}
+
+TEST(a_removed_watcher_is_not_notified)
+{
+        struct watched w, other;
+        load_start(&w, small_file("small.safetensors", 1), "m");
+        load_watch(w.load, &other.watch, w.watch.ended);
+        other.ended = false;
+        load_unwatch(&w.watch);
+        load_unwatch(&w.watch);
+        core_until(other.ended);
+        ck_assert(!w.ended);
+        load_unwatch(&other.watch); /* after the end, too */
+}
+
+TEST(states_have_the_words_of_the_protocol)
+{
+        static const char *const words[LOAD_STATES] = {"resolving", "resolving", "queued",   "loading",
+                                                       "loading",   "loading",   "queued",   "queued",
+                                                       "ready",     "failed",    "cancelled"};
+        for (int i = LOAD_OPENING; i <= LOAD_CANCELLED; i++) {
+                ck_assert_str_eq(load_state_name((enum load_state)i), words[i]);
+                ck_assert(load_ended((enum load_state)i) == (i >= LOAD_READY));
+        }
+}
+
+/* ---- coalescing loads ---- */
+
+TEST(the_same_load_in_progress_is_joined)
+{
+        struct watched a, b;
+        char *path = small_file("small.safetensors", 1);
+        load_start_held(&a, path, LOAD_READING);
+        load_start(&b, path, "m");
+        ck_assert_ptr_eq(a.load, b.load);
+        load_release_held();
+        core_until(a.ended && b.ended);
+        ck_assert_ptr_eq(a.generation, b.generation);
+        ck_assert_uint_eq(fake.allocs, 1);
+}
+
+TEST(a_resident_model_is_not_read_again)
+{
+        char *path = small_file("small.safetensors", 1);
+        struct generation *g = load_ready(path, "m");
+        ck_assert_ptr_eq(load_ready(path, "m"), g);
+        ck_assert_uint_eq(fake.allocs, 1);
+        core_until(loads_empty(&loads));
+        ck_assert_uint_eq(g->refs, 0);
+        ck_assert_int_eq((int)g->state, (int)GENERATION_READY);
+}
+
+TEST(the_same_files_under_another_name_are_an_alias)
+{
+        char *path = small_file("small.safetensors", 1);
+        struct generation *g = load_ready(path, "m");
+        ck_assert_ptr_eq(load_ready(path, "n"), g);
+        ck_assert_ptr_eq(resident_ready(&resident, "m"), g);
+        ck_assert_ptr_eq(resident_ready(&resident, "n"), g);
+        ck_assert_uint_eq(fake.allocs, 1);
+}
+
+TEST(an_alias_of_a_loading_model_waits_for_it)
+{
+        struct watched a, b;
+        char *path = small_file("small.safetensors", 1);
+        load_start_held(&a, path, LOAD_READING);
+        load_start(&b, path, "n");
+        core_until(generation_has_name(a.load->targets[0].generation, "n"));
+        core_settle();
+        ck_assert(!b.ended);
+        ck_assert_ptr_eq(b.watch.load, a.load); /* its watcher follows the other load now */
+        ck_assert_ptr_eq(loads_find(&loads, "n"), a.load);
+        load_release_held();
+        core_until(a.ended && b.ended);
+        ck_assert_ptr_eq(a.generation, b.generation);
+        ck_assert_ptr_eq(resident_ready(&resident, "n"), a.generation);
+        ck_assert_uint_eq(fake.allocs, 1);
+}
+
+TEST(an_alias_fails_with_its_loading_model)
+{
+        struct watched a, b;
+        char *path = small_file("small.safetensors", 1);
+        load_start_held(&a, path, LOAD_READING);
+        load_start(&b, path, "n");
+        core_until(generation_has_name(a.load->targets[0].generation, "n"));
+        load_cancel(a.load);
+        core_until(a.ended && b.ended);
+        ck_assert_int_eq((int)b.state, (int)LOAD_CANCELLED);
+        ck_assert_ptr_nonnull(resident_on(&resident, "n", GENERATION_FAILED, NULL));
+        load_release_held();
+}
+
+TEST(another_source_is_a_new_generation_and_the_old_one_serves_until_then)
+{
+        struct watched w;
+        struct generation *old = load_ready(small_file("one.safetensors", 1), "m");
+        core_until(loads_empty(&loads));
+        load_start_held(&w, small_file("two.safetensors", 2), LOAD_READING);
+        ck_assert_ptr_eq(resident_ready(&resident, "m"), old);
+        generation_get(old);
+        load_release_held();
+        core_until(w.ended);
+        ck_assert_ptr_eq(resident_ready(&resident, "m"), w.generation);
+        ck_assert_uint_gt(w.generation->number, old->number);
+        ck_assert_int_eq((int)old->state, (int)GENERATION_DRAINING);
+        serves_small(w.generation, 2);
+        generation_put(old);
+}
+
+TEST(a_rewritten_file_is_a_new_generation)
+{
+        struct generation *old = load_ready(small_file("small.safetensors", 1), "m");
+        uint64_t number = old->number;
+        struct generation *new = load_ready(small_file("small.safetensors", 2), "m");
+        ck_assert_uint_gt(new->number, number);
+        serves_small(new, 2);
+}
+
+TEST(a_load_that_does_not_fit_leaves_the_old_generation_serving)
+{
+        fake.device.budget = 6 * MiB;
+        struct generation *old = load_ready(small_file("one.safetensors", 1), "m");
+        load_fails(small_file("two.safetensors", 2), "m", STREAMER_ENOMEM, "does not fit");
+        ck_assert_ptr_eq(resident_ready(&resident, "m"), old);
+        serves_small(old, 1);
+}
+
+TEST(a_bad_file_leaves_the_old_generation_serving)
+{
+        struct generation *old = load_ready(small_file("one.safetensors", 1), "m");
+        char *path = suite_path("bad.safetensors");
+        file_write(path, "not a header at all", 19);
+        load_fails(path, "m", STREAMER_EFAILED, path);
+        ck_assert_ptr_eq(resident_ready(&resident, "m"), old);
+        serves_small(old, 1);
+}
+
+/* ---- refused requests ---- */
+
+TEST(concurrent_loads_are_bounded)
+{
+        struct watched a, b;
+        loads.max_running = 1;
+        char *path = small_file("one.safetensors", 1), *other = small_file("two.safetensors", 2);
+        load_start_held(&a, path, LOAD_READING);
+        int r = load_request(&b, &(struct load_request){.source = other, .name = "n", .caller = &core_caller});
+        ck_assert_int_eq(r, STREAMER_ELIMIT);
+        load_start(&b, path, "m"); /* joining is no further load */
+        load_release_held();
+        core_until(a.ended && b.ended);
+        load_ready(other, "n");
+}
+
+TEST(wrong_requests_are_refused_at_once)
+{
+        struct watched w;
+        const struct caller *caller = &core_caller;
+        ck_assert_int_eq(load_request(&w, &(struct load_request){.source = "relative", .caller = caller}),
+                         STREAMER_EINVAL);
+        ck_assert_int_eq(load_request(&w, &(struct load_request){.source = "/a/../b", .caller = caller}),
+                         STREAMER_EINVAL);
+        ck_assert_int_eq(load_request(&w, &(struct load_request){.source = "/x", .name = "", .caller = caller}),
+                         STREAMER_EINVAL);
+        ck_assert_int_eq(load_request(&w, &(struct load_request){.source = "/x",
+                                                                 .devices = (const char *[]){"cuda:9"},
+                                                                 .n_devices = 1,
+                                                                 .caller = caller}),
+                         STREAMER_EINVAL);
+        ck_assert(loads_empty(&loads));
+        ck_assert(resident_empty(&resident));
+}
+
+TEST(missing_sources_fail_with_their_code)
+{
+        char *missing = suite_path("missing.safetensors");
+        load_fails(missing, "m", STREAMER_ENOENT, missing);
+        load_fails("/etc/passwd", "n", STREAMER_EFAILED, "outside the roots");
+        ck_assert_ptr_nonnull(resident_on(&resident, "m", GENERATION_FAILED, NULL));
+}
+
+/* ---- dry runs ---- */
+
+static struct load_estimate dry_run(const char *path)
+{
+        struct watched w;
+        int r = load_request(&w, &(struct load_request){.source = path, .dry_run = true, .caller = &core_caller});
+        ck_assert_int_eq(r, 0);
+        core_until(w.ended);
+        ck_assert_msg(w.state == LOAD_READY, "%s", w.error.text);
+        return w.estimate;
+}
+
+TEST(a_dry_run_reports_and_changes_nothing)
+{
+        struct load_estimate e = dry_run(small_file("small.safetensors", 1));
+        ck_assert_uint_eq(e.files, 1);
+        ck_assert_uint_eq(e.tensors, SMALL_TENSORS);
+        ck_assert_uint_eq(e.bytes, SMALL_BYTES);
+        ck_assert_uint_eq(e.needed, 4 * MiB);
+        ck_assert_uint_eq(e.unused, BUDGET);
+        ck_assert_uint_eq(e.budget, BUDGET);
+        ck_assert_uint_eq(e.segments, 1);
+        ck_assert(e.fits && !e.resident);
+        ck_assert(resident_empty(&resident));
+        ck_assert_uint_eq(fake.allocs, 0);
+}
+
+TEST(a_dry_run_reports_what_does_not_fit)
+{
+        fake.device.budget = 2 * MiB;
+        struct load_estimate e = dry_run(small_file("small.safetensors", 1));
+        ck_assert(!e.fits);
+}
+
+TEST(a_dry_run_of_a_resident_model_reports_it_and_fits)
+{
+        char *path = small_file("small.safetensors", 1);
+        load_ready(path, "m");
+        fake.device.budget = fake.device.used;
+        struct load_estimate e = dry_run(path);
+        ck_assert(e.resident && e.fits);
+}
+
+TEST(a_dry_run_can_be_cancelled)
+{
+        struct watched w;
+        char *path = small_file("small.safetensors", 1);
+        load_hold_lane(path);
+        load_request(&w, &(struct load_request){.source = path, .dry_run = true, .caller = &core_caller});
+        load_cancel(w.load);
+        core_until(w.ended);
+        ck_assert_int_eq((int)w.state, (int)LOAD_CANCELLED);
+        gate_open(&lane_gate);
+        core_until(loads_empty(&loads));
+}

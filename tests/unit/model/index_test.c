@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * model.safetensors.index.json: which file contains which tensor.
+ */
+#include "daemon/base/json/json.h"
+#include "tests/lib/suite.h"
+#include "tests/unit/header_text.h"
+
+#define MAP(entries) "{'weight_map':{" entries "}}"
+
+static struct text text;
+static struct st_index parsed;
+
+static void accept(struct text t)
+{
+        struct st_error error = {0};
+        text = t;
+        ck_assert_msg(st_index_parse(&parsed, text.s, text.size, &error) == 0, "%s", error.text);
+}
+
+static void done(void)
+{
+        st_index_deinit(&parsed);
+        free(text.s);
+}
+
+static const char *file_of(const char *name)
+{
+        const struct st_index_entry *entry = st_index_find(&parsed, name, strlen(name));
+        return entry ? st_index_file(&parsed, entry->file) : "none";
+}
+
+/* ---- accepted ---- */
+
+TEST(tensors_are_found_in_their_files)
+{
+        accept(text_of(MAP("'b':'2.safetensors','a':'1.safetensors','c':'2.safetensors'")));
+        ck_assert_uint_eq(parsed.n_entries, 3);
+        ck_assert_str_eq(file_of("a"), "1.safetensors");
+        ck_assert_str_eq(file_of("b"), "2.safetensors");
+        ck_assert_str_eq(file_of("c"), "2.safetensors");
+        done();
+}
+
+TEST(missing_names_are_not_found)
+{
+        accept(text_of(MAP("'ab':'f','abc':'g'")));
+        ck_assert_ptr_null(st_index_find(&parsed, "a", 1));
+        ck_assert_ptr_null(st_index_find(&parsed, "", 0));
+        ck_assert_ptr_null(st_index_find(&parsed, "abcd", 4));
+        ck_assert_ptr_null(st_index_find(&parsed, "ab\0", 3));
+        ck_assert_ptr_nonnull(st_index_find(&parsed, "abx", 2));
+        done();
+        accept(text_of(MAP("")));
+        ck_assert_ptr_null(st_index_find(&parsed, "a", 1));
+        ck_assert_uint_eq(parsed.n_files, 0);
+        done();
+}
+
+TEST(files_are_distinct_and_in_byte_order)
+{
+        accept(text_of(MAP("'a':'m-00002','b':'m-00010','c':'m','d':'m-00002','e':'\xc3\xa9','f':'Z','g':'\\u00e9'")));
+        static const char *const files[] = {"Z", "m", "m-00002", "m-00010", "\xc3\xa9"};
+        ck_assert_uint_eq(parsed.n_files, 5);
+        for (size_t i = 0; i < 5; i++)
+                ck_assert_str_eq(st_index_file(&parsed, i), files[i]);
+        ck_assert_str_eq(file_of("g"), "\xc3\xa9");
+        ck_assert_str_eq(file_of("c"), "m");
+        done();
+}
+
+TEST(other_keys_are_ignored)
+{
+        accept(text_of("{'metadata':{'total_size':1.5e9,'weight_map':{'x':1}},'weight_map':{'a':'f'},'x':[null]} \n"));
+        ck_assert_uint_eq(parsed.n_entries, 1);
+        ck_assert_str_eq(file_of("a"), "f");
+        done();
+        accept(text_of("{'weight\\u005fmap':{'a\\n':'f'}}"));
+        ck_assert_str_eq(file_of("a\n"), "f");
+        done();
+}
+
+TEST(a_large_index_is_answered)
+{
+        accept(repeated("{'weight_map':{", 30000, "'layer.#':'shard-#',", "'last':'shard-7'}}"));
+        ck_assert_uint_eq(parsed.n_entries, 30001);
+        ck_assert_uint_eq(parsed.n_files, 30000);
+        for (unsigned i = 0; i < 30000; i++) {
+                char name[24], file[24];
+                sprintf(name, "layer.%u", i);
+                sprintf(file, "shard-%u", i);
+                ck_assert_str_eq(file_of(name), file);
+        }
+        for (size_t i = 1; i < parsed.n_files; i++)
+                ck_assert(strcmp(st_index_file(&parsed, i - 1), st_index_file(&parsed, i)) < 0);
+        ck_assert_str_eq(file_of("last"), "shard-7");
+        done();
+}
+
+/* Callers store an index inside another struct, which they move. */
+TEST(an_index_may_be_moved)
+{
+        accept(text_of(MAP("'a':'f'")));
+        struct st_index moved = parsed;
+        memset(&parsed, 0xa5, sizeof(parsed));
+        ck_assert_ptr_nonnull(st_index_find(&moved, "a", 1));
+        st_index_deinit(&moved);
+        free(text.s);
+}
+
+/* ---- refused ---- */
+
+static const struct {
+        const char *what;
+        enum st_rule rule;
+        const char *text;
+} refusals[] = {
+        {"an empty text", ST_NOT_JSON, "^"},
+        {"an array", ST_NOT_JSON, " ^[]"},
+        {"bytes after the object", ST_NOT_JSON, MAP("'a':'f'") "^~"},
+        {"no weight_map", ST_BAD_ENTRY, "{'metadata':{}^}"},
+        {"a weight_map that is no object", ST_BAD_ENTRY, "{'weight_map':^[]}"},
+        {"a file that is no text", ST_BAD_ENTRY, MAP("'a':^1")},
+        {"an empty file name", ST_BAD_ENTRY, MAP("'a':^''")},
+        {"a file in a folder", ST_BAD_ENTRY, MAP("'a':^'sub/f.safetensors'")},
+        {"a file above", ST_BAD_ENTRY, MAP("'a':^'../f.safetensors'")},
+        {"a file by its whole path", ST_BAD_ENTRY, MAP("'a':^'/etc/passwd'")},
+        {"an escaped slash", ST_BAD_ENTRY, MAP("'a':^'b\\u002fc'")},
+        {"the folder itself", ST_BAD_ENTRY, MAP("'a':^'.'")},
+        {"the folder above", ST_BAD_ENTRY, MAP("'a':'f','b':^'..'")},
+        {"a NUL in a file name", ST_NUL_IN_NAME, MAP("'a':^'f\\u0000'")},
+        {"a NUL in a tensor's name", ST_NUL_IN_NAME, MAP("^'a\\u0000':'f'")},
+        {"a tensor twice", ST_DUPLICATE_KEY, MAP("'a':'f',^'a':'f'")},
+        {"a tensor twice, once escaped", ST_DUPLICATE_KEY, MAP("'a':'f','b':'f',^'\\u0061':'g'")},
+        {"two weight_maps", ST_DUPLICATE_KEY, "{'weight_map':{},^'weight_map':{}}"},
+        {"an ignored key twice", ST_DUPLICATE_KEY, "{'x':1,'weight_map':{},^'x':1}"},
+        {"a key twice in what is ignored", ST_DUPLICATE_KEY, "{'metadata':{'k':1,^'k':1},'weight_map':{}}"},
+        {"no UTF-8", ST_NOT_UTF8, MAP("'a':'^\xff'")},
+};
+
+TEST(refused, EACH(refusals))
+{
+        struct text bad = text_of(refusals[_i].text);
+        struct st_index index;
+        struct st_error error = {0};
+        ck_assert_msg(st_index_parse(&index, bad.s, bad.size, &error) == -1, "%s is accepted", refusals[_i].what);
+        ck_assert_msg(error.rule == refusals[_i].rule, "%s: %s", refusals[_i].what, error.text);
+        ck_assert_msg(error.offset == bad.mark, "%s: %s, expected at %zu", refusals[_i].what, error.text, bad.mark);
+        ck_assert_ptr_null(index.entries);
+        free(bad.s);
+}
+
+TEST(a_message_names_the_tensor)
+{
+        struct text bad = text_of(MAP("'a':'f','layer.7':'/f'"));
+        struct st_index index;
+        struct st_error error;
+        ck_assert_int_eq(st_index_parse(&index, bad.s, bad.size, &error), -1);
+        ck_assert_str_eq(error.text, "bad-entry: tensor 'layer.7': the file name is not a plain name (offset 33)");
+        free(bad.s);
+}
+
+TEST(an_index_over_a_limit_is_refused)
+{
+        struct text bad = repeated("{'weight_map':{", 65536, "'#':'#',", "'more':^'more'}}");
+        struct st_index index;
+        struct st_error error;
+        ck_assert_int_eq(st_index_parse(&index, bad.s, bad.size, &error), -1);
+        ck_assert_int_eq(error.rule, ST_TOO_MANY);
+        ck_assert_uint_eq(error.offset, bad.mark);
+        free(bad.s);
+        ck_assert_int_eq(st_index_parse(&index, NULL, ST_HEADER_MAX + 1, &error), -1);
+        ck_assert_int_eq(error.rule, ST_HEADER_TOO_LARGE);
+}

@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Plans: placement of tensors, and block boundaries.
+ */
+#include "daemon/base/json/names.h"
+#include "tests/unit/plan_files.h"
+
+#define MIB (UINT64_C(1) << 20)
+#define BLOCK (8 * MIB)
+
+static const struct plan_layout host = {.page = 4096, .align = 1, .granularity = 2 * MIB};
+static const struct plan_layout cuda = {.page = 0, .align = 256, .granularity = 2 * MIB};
+
+static struct made_file made[3];
+static struct plan_file files[3];
+static struct plan plan;
+
+static void make(size_t n, const struct plan_layout *layout)
+{
+        struct plan_error error;
+        for (size_t i = 0; i < n; i++)
+                files[i] = (struct plan_file){&made[i].header, made[i].skip};
+        ck_assert_msg(plan_make(&plan, files, n, layout, BLOCK, &error) == 0, "%s", error.text);
+}
+
+static void done(size_t n)
+{
+        plan_deinit(&plan);
+        for (size_t i = 0; i < n; i++)
+                file_free(&made[i]);
+}
+
+/* ---- the host ---- */
+
+TEST(an_aligned_file_is_one_extent_in_place)
+{
+        file_begin(&made[0]);
+        file_tensor(&made[0], "a", DTYPE_F32, 20 * MIB);
+        file_tensor(&made[0], "b", DTYPE_BF16, 6);
+        file_tensor(&made[0], "c", DTYPE_U8, 3);
+        file_end(&made[0], 4096, 1024 + 8);
+        make(1, &host);
+        ck_assert_uint_eq(plan.n_extents, 1);
+        ck_assert_uint_eq(plan.n_segments, 1);
+        ck_assert_uint_eq(plan.segments[0], 22 * MIB);
+        ck_assert_uint_eq(plan.copied_bytes, 0);
+        ck_assert_uint_eq(plan.bytes, 20 * MIB + 9);
+        ck_assert_uint_eq(plan.tensors[0].offset, 1024 + 8);
+        ck_assert_uint_eq(plan.tensors[1].offset, 1024 + 8 + 20 * MIB);
+        for (size_t i = 0; i < plan.n_blocks; i++)
+                ck_assert(plan.blocks[i].in_place);
+        done(1);
+}
+
+TEST(only_misaligned_tensors_are_copied)
+{
+        file_begin(&made[0]);
+        file_tensor(&made[0], "a", DTYPE_U8, 2 * MIB + 1);
+        file_tensor(&made[0], "b", DTYPE_F32, 4 * MIB);
+        file_tensor(&made[0], "c", DTYPE_U8, 2 * MIB);
+        file_end(&made[0], 4096, 8);
+        make(1, &host);
+        ck_assert_uint_eq(plan.n_extents, 3);
+        ck_assert_uint_eq(plan.copied_bytes, 4 * MIB);
+        ck_assert_uint_eq(plan.tensors[1].offset % 4, 0);
+        ck_assert_uint_eq(plan.tensors[1].offset, 2 * MIB + 12);
+        ck_assert_uint_eq(plan.n_blocks, 3);
+        ck_assert(plan.blocks[0].in_place && !plan.blocks[1].in_place && plan.blocks[2].in_place);
+        done(1);
+}
+
+/* A page of padding around every small tensor would cost more than copying it. */
+TEST(small_neighbours_of_misaligned_tensors_are_copied_too)
+{
+        file_begin(&made[0]);
+        for (int i = 0; i < 1000; i++) {
+                char name[2][16];
+                sprintf(name[0], "a%d", i);
+                sprintf(name[1], "b%d", i);
+                file_tensor(&made[0], name[0], DTYPE_U8, 64);
+                file_tensor(&made[0], name[1], DTYPE_F32, 64);
+        }
+        file_end(&made[0], 4096, 9);
+        make(1, &host);
+        ck_assert_uint_eq(plan.n_extents, 2);
+        ck_assert_uint_eq(plan.copied_bytes, 128000 - 64);
+        ck_assert_uint_eq(plan.segments[0], 2 * MIB);
+        ck_assert_uint_eq(plan.tensors[1999].offset + 64, 128000 + 9 + 3);
+        done(1);
+}
+
+TEST(reading_in_place_continues_for_more_than_a_page)
+{
+        file_begin(&made[0]);
+        file_tensor(&made[0], "a", DTYPE_U8, 1);
+        file_tensor(&made[0], "misaligned", DTYPE_F32, 64);
+        file_tensor(&made[0], "small", DTYPE_U8, 64);
+        file_tensor(&made[0], "stale", DTYPE_U8, 64);
+        file_tensor(&made[0], "half", DTYPE_U8, MIB / 2);
+        file_tensor(&made[0], "other half", DTYPE_U8, MIB / 2);
+        file_end(&made[0], 4096, 0);
+        file_skip(&made[0], 3);
+        make(1, &host);
+        ck_assert_uint_eq(plan.n_extents, 3);
+        ck_assert_uint_eq(plan.copied_bytes, 128);
+        ck_assert_uint_eq(plan.tensors[3].offset % 4096, 193);
+        done(1);
+}
+
+TEST(a_stale_tensor_is_not_read)
+{
+        file_begin(&made[0]);
+        file_tensor(&made[0], "a", DTYPE_U8, 2 * MIB);
+        file_tensor(&made[0], "stale", DTYPE_U8, 5 * MIB + 100);
+        file_tensor(&made[0], "c", DTYPE_U8, 2 * MIB);
+        file_end(&made[0], 4096, 0);
+        file_skip(&made[0], 1);
+        make(1, &host);
+        ck_assert_uint_eq(plan.n_tensors, 2);
+        ck_assert_uint_eq(plan.bytes, 4 * MIB);
+        ck_assert_uint_eq(plan.tensors[1].index, 2);
+        ck_assert_uint_eq(plan.n_blocks, 2);
+        ck_assert_uint_eq(plan.blocks[1].file_off - plan.blocks[0].file_off, 7 * MIB + 100);
+        ck_assert(plan.blocks[1].in_place);
+        ck_assert_uint_eq(plan.tensors[1].offset, 2 * MIB + 100);
+        done(1);
+}
+
+/* ---- CUDA ---- */
+
+TEST(an_ordinary_checkpoint_is_one_extent)
+{
+        file_begin(&made[0]);
+        file_tensor(&made[0], "a", DTYPE_BF16, 4 * MIB);
+        file_tensor(&made[0], "b", DTYPE_BF16, 8192);
+        file_tensor(&made[0], "c", DTYPE_BF16, 4 * MIB);
+        file_end(&made[0], 8, 1); /* the offset of the data in the file does not matter */
+        make(1, &cuda);
+        ck_assert_uint_eq(plan.n_extents, 1);
+        ck_assert_uint_eq(plan.tensors[0].offset, 0);
+        ck_assert_uint_eq(plan.tensors[2].offset, 4 * MIB + 8192);
+        ck_assert_uint_eq(plan.n_blocks, 2);
+        ck_assert(!plan.blocks[0].in_place);
+        ck_assert_uint_eq(plan.copied_bytes, plan.bytes);
+        done(1);
+}
+
+TEST(every_tensor_starts_at_a_multiple_of_256)
+{
+        file_begin(&made[0]);
+        file_tensor(&made[0], "a", DTYPE_U8, 100);
+        file_tensor(&made[0], "b", DTYPE_F64, 512);
+        file_tensor(&made[0], "c", DTYPE_U8, 1);
+        file_tensor(&made[0], "empty", DTYPE_F64, 0);
+        file_tensor(&made[0], "d", DTYPE_U8, 1);
+        file_end(&made[0], 8, 0);
+        make(1, &cuda);
+        static const uint64_t offsets[] = {0, 256, 768, 1024, 1024};
+        for (size_t i = 0; i < 5; i++)
+                ck_assert_uint_eq(plan.tensors[i].offset, offsets[i]);
+        ck_assert_uint_eq(plan.n_extents, 3);
+        ck_assert_uint_eq(plan.n_blocks, 1);
+        done(1);
+}
+
+/* ---- segments ---- */
+
+TEST(segments_begin_between_tensors)
+{
+        struct plan_layout layout = cuda;
+        layout.max_segment = 10 * MIB;
+        file_begin(&made[0]);
+        file_tensor(&made[0], "a", DTYPE_U8, 6 * MIB);
+        file_tensor(&made[0], "b", DTYPE_U8, 4 * MIB);
+        file_tensor(&made[0], "c", DTYPE_U8, 1);
+        file_tensor(&made[0], "large", DTYPE_U8, 25 * MIB);
+        file_tensor(&made[0], "d", DTYPE_U8, 1);
+        file_end(&made[0], 8, 0);
+        make(1, &layout);
+        static const uint64_t sizes[] = {10 * MIB, 2 * MIB, 26 * MIB, 2 * MIB};
+        ck_assert_uint_eq(plan.n_segments, 4);
+        for (size_t i = 0; i < 4; i++)
+                ck_assert_uint_eq(plan.segments[i], sizes[i]);
+        ck_assert_uint_eq(plan.tensors[1].segment, 0);
+        ck_assert_uint_eq(plan.tensors[4].segment, 3);
+        ck_assert_uint_eq(plan.tensors[4].offset, 0);
+        done(1);
+}
+
+TEST(segments_are_at_most_64)
+{
+        struct plan_layout layout = cuda;
+        layout.max_segment = 1;
+        file_begin(&made[0]);
+        for (int i = 0; i < 1000; i++) {
+                char name[16];
+                sprintf(name, "%d", i);
+                file_tensor(&made[0], name, DTYPE_U8, 100);
+        }
+        file_end(&made[0], 8, 0);
+        make(1, &layout);
+        ck_assert_uint_le(plan.n_segments, PLAN_MAX_SEGMENTS);
+        ck_assert_uint_ge(plan.n_segments, 8);
+        done(1);
+}
+
+TEST(a_model_without_bytes_has_no_segment_in_its_plan)
+{
+        file_begin(&made[0]);
+        file_end(&made[0], 8, 0);
+        make(1, &host);
+        ck_assert_uint_eq(plan.n_tensors + plan.n_blocks + plan.n_segments + plan.n_extents, 0);
+        done(1);
+
+        file_begin(&made[0]);
+        file_tensor(&made[0], "empty", DTYPE_F32, 0);
+        file_end(&made[0], 8, 0);
+        make(1, &cuda);
+        ck_assert_uint_eq(plan.n_tensors, 1);
+        ck_assert_uint_eq(plan.n_blocks + plan.n_segments, 0);
+        done(1);
+        make(0, &host);
+        ck_assert_uint_eq(plan.n_tensors, 0);
+        done(0);
+}
+
+/* ---- invalid models ---- */
+
+TEST(a_name_in_two_files_is_refused)
+{
+        struct plan_error error;
+        for (size_t i = 0; i < 3; i++) {
+                static const char *const names[] = {"a", "b", "a"};
+                file_begin(&made[i]);
+                file_tensor(&made[i], names[i], DTYPE_U8, 1);
+                file_end(&made[i], 8, 0);
+                files[i] = (struct plan_file){&made[i].header, made[i].skip};
+        }
+        ck_assert_int_eq(plan_make(&plan, files, 3, &host, BLOCK, &error), -1);
+        ck_assert_str_eq(error.text, "tensor 'a' is in two files");
+        ck_assert(error.two_files);
+        ck_assert_uint_eq(error.files[0], 0);
+        ck_assert_uint_eq(error.files[1], 2);
+        ck_assert_ptr_null(plan.tensors);
+
+        file_skip(&made[2], 0); /* but not if one of them is stale */
+        make(3, &host);
+        ck_assert_uint_eq(plan.n_tensors, 2);
+        done(3);
+}
+
+TEST(sizes_that_overflow_are_refused)
+{
+        struct plan_error error;
+        for (size_t i = 0; i < 2; i++) {
+                file_begin(&made[i]);
+                file_tensor(&made[i], i == 0 ? "a" : "b", DTYPE_U8, UINT64_C(1) << 60);
+                file_tensor(&made[i], i == 0 ? "c" : "d", DTYPE_U8, UINT64_C(1) << 60);
+                file_end(&made[i], 8, 0);
+                files[i] = (struct plan_file){&made[i].header, NULL};
+        }
+        ck_assert_int_eq(plan_make(&plan, files, 2, &host, BLOCK, &error), -1);
+        ck_assert_str_eq(error.text, "the files' sizes overflow");
+        done(2);
+}
+
+/* ---- names ---- */
+
+struct bag {
+        char **names;
+        size_t n;
+};
+
+static struct name bag_at(const void *owner, uint32_t i)
+{
+        const struct bag *bag = owner;
+        return (struct name){bag->names[i], strlen(bag->names[i])};
+}
+
+static int by_bytes(const void *a, const void *b)
+{
+        return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static void check_order(struct bag *bag)
+{
+        uint32_t *order = must_alloc((bag->n + 1) * sizeof(*order));
+        char **sorted = must_alloc((bag->n + 1) * sizeof(*sorted));
+        memcpy(sorted, bag->names, bag->n * sizeof(*sorted));
+        qsort(sorted, bag->n, sizeof(*sorted), by_bytes);
+        names_sort(order, bag->n, bag_at, bag);
+        for (size_t i = 0; i < bag->n; i++)
+                ck_assert_str_eq(bag->names[order[i]], sorted[i]);
+        for (size_t i = 0; i < bag->n; i++)
+                free(bag->names[i]);
+        free(bag->names);
+        free(sorted);
+        free(order);
+}
+
+TEST(names_are_in_byte_order)
+{
+        struct bag bag = {must_alloc(4000 * sizeof(char *)), 0};
+        for (int i = 0; bag.n < 4000; i++) {
+                bag.names[bag.n++] = format_text("model.layers.%d.mlp.experts.%d.down_proj.weight", i * 7 % 61, i);
+                bag.names[bag.n++] =
+                        format_text("%s%.*s%d", i % 3 ? "\xc3\xa9" : "lm", i % 19, "aaaaaaaaaaaaaaaaaaa", i);
+        }
+        check_order(&bag);
+}
+
+/* Each name is a prefix of the next: the worst case of a sort by prefixes. */
+TEST(names_with_a_common_prefix_are_sorted_in_bounded_stack)
+{
+        struct bag bag = {must_alloc(1500 * sizeof(char *)), 1500};
+        for (size_t i = 0; i < bag.n; i++) {
+                bag.names[i] = must_alloc(8 * (bag.n - i) + 1);
+                memset(bag.names[i], 'a', 8 * (bag.n - i));
+        }
+        check_order(&bag);
+}
+
+TEST(a_plan_sorts_over_files)
+{
+        static const char *const names[2][3] = {{"b", "ba", "d"}, {"a", "c", "b.0"}};
+        for (size_t i = 0; i < 2; i++) {
+                file_begin(&made[i]);
+                for (size_t k = 0; k < 3; k++)
+                        file_tensor(&made[i], names[i][k], DTYPE_U8, 1);
+                file_end(&made[i], 8, 0);
+        }
+        make(2, &host);
+        uint32_t *order = plan_sort_names(&plan, files);
+        static const uint32_t expected[] = {3, 0, 5, 1, 4, 2};
+        ck_assert_mem_eq(order, expected, sizeof(expected));
+        free(order);
+        done(2);
+}

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which files belong to which rank: names in any order, and missing, duplicate and surplus files.
+ */
+#include "daemon/model/ranks.h"
+#include "tests/lib/suite.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct ranks ranks;
+static struct ranks_error why;
+
+static int make(const char *const *names, const char *pattern, size_t n_devices)
+{
+        size_t n = 0;
+        while (names[n] != NULL)
+                n++;
+        why.text[0] = '\0';
+        return ranks_make(&ranks, names, n, pattern, n_devices, &why);
+}
+
+#define MAKE(pattern, n_devices, ...) make((const char *const[]){__VA_ARGS__, NULL}, pattern, n_devices)
+
+static void refused(int r, const char *says)
+{
+        ck_assert_int_lt(r, 0);
+        ck_assert_msg(strstr(why.text, says) != NULL, "'%s' does not say '%s'", why.text, says);
+        ck_assert_ptr_null(ranks.files);
+        ranks_deinit(&ranks);
+}
+
+/* The numbers of a rank's names. */
+static void has(size_t rank, size_t n, const uint32_t *files)
+{
+        ck_assert_uint_eq(ranks.first[rank + 1] - ranks.first[rank], n);
+        ck_assert_mem_eq(ranks.files + ranks.first[rank], files, n * sizeof(*files));
+}
+
+/* ---- complete sets ---- */
+
+TEST(files_are_assigned_to_their_rank_in_the_order_of_parts)
+{
+        int r = MAKE(RANKS_PATTERN, 2, "model-rank-1-part-0.safetensors", "model-rank-0-part-1.safetensors",
+                     "model-rank-0-part-0.safetensors");
+        ck_assert_msg(r == 0, "%s", why.text);
+        ck_assert_uint_eq(ranks.n, 2);
+        has(0, 2, (const uint32_t[]){2, 1});
+        has(1, 1, (const uint32_t[]){0});
+        ranks_deinit(&ranks);
+}
+
+TEST(numbers_are_compared_as_numbers)
+{
+        char text[12][64];
+        const char *names[13] = {NULL};
+        for (size_t i = 0; i < 12; i++) {
+                snprintf(text[i], sizeof(text[i]), "model-rank-0-part-%zu.safetensors", 11 - i);
+                names[i] = text[i];
+        }
+        ck_assert_int_eq(make(names, RANKS_PATTERN, 1), 0);
+        for (uint32_t i = 0; i < 12; i++)
+                ck_assert_uint_eq(ranks.files[i], 11 - i);
+        ranks_deinit(&ranks);
+}
+
+TEST(leading_zeros_are_optional)
+{
+        ck_assert_int_eq(MAKE("shard-{rank}-of-2.safetensors", 2, "shard-00001-of-2.safetensors",
+                              "shard-00000-of-2.safetensors"),
+                         0);
+        has(0, 1, (const uint32_t[]){1});
+        has(1, 1, (const uint32_t[]){0});
+        ranks_deinit(&ranks);
+}
+
+TEST(files_with_other_names_do_not_belong_to_the_model)
+{
+        ck_assert_int_eq(MAKE("r{rank}.safetensors", 1, "model.safetensors", "r0.safetensors", "r0.safetensors.bak",
+                              "xr0.safetensors", "r.safetensors", "r-1.safetensors", "r0x.safetensors"),
+                         0);
+        has(0, 1, (const uint32_t[]){1});
+        ranks_deinit(&ranks);
+}
+
+TEST(a_part_may_precede_its_rank)
+{
+        ck_assert_int_eq(MAKE("p{part}r{rank}", 2, "p0r0", "p0r1", "p1r0"), 0);
+        has(0, 2, (const uint32_t[]){0, 2});
+        has(1, 1, (const uint32_t[]){1});
+        ranks_deinit(&ranks);
+}
+
+/* ---- incomplete sets ---- */
+
+TEST(a_missing_rank_is_named)
+{
+        refused(MAKE("r{rank}", 3, "r0", "r2"), "rank 1 is missing, and 'r2' is there");
+        refused(MAKE("r{rank}", 1, "r1"), "rank 0 is missing");
+}
+
+TEST(a_missing_part_is_named)
+{
+        refused(MAKE("r{rank}p{part}", 1, "r0p0", "r0p2"), "rank 0: part 1 is missing, and 'r0p2' is there");
+        refused(MAKE("r{rank}p{part}", 2, "r0p0", "r1p1"), "rank 1: part 0 is missing");
+}
+
+TEST(a_duplicate_part_is_named)
+{
+        refused(MAKE("r{rank}p{part}", 1, "r0p1", "r0p0", "r00p01"), "rank 0, part 1 is there twice");
+        refused(MAKE("r{rank}", 1, "r0", "r00"), "rank 0, part 0 is there twice");
+}
+
+TEST(the_number_of_ranks_must_equal_that_of_devices)
+{
+        refused(MAKE("r{rank}", 1, "r0", "r1"), "2 ranks for 1 device:");
+        refused(MAKE("r{rank}", 2, "r0"), "1 rank for 2 devices:");
+}
+
+TEST(a_pattern_that_matches_no_file_is_refused)
+{
+        refused(MAKE(RANKS_PATTERN, 1, "model.safetensors"), "no file's name is like 'model-rank-{rank}");
+        refused(make((const char *const[]){NULL}, RANKS_PATTERN, 1), "no file's name is like");
+}
+
+TEST(an_overflowing_number_is_invalid)
+{
+        refused(MAKE("r{rank}", 1, "r0000000000", "r4294967296"), "no file's name is like");
+}
+
+TEST(wrong_patterns_are_refused)
+{
+        static const struct {
+                const char *pattern, *says;
+        } wrong[] = {
+                {"", "must stand in it once"},
+                {"model.safetensors", "must stand in it once"},
+                {"p{part}.safetensors", "must stand in it once"},
+                {"r{rank}r{rank}", "must stand in it once"},
+                {"r{rank}p{part}p{part}", "must stand in it once"},
+                {"r{rank}{part}", "text between"},
+                {"{part}{rank}", "text between"},
+                {"a/r{rank}", "no '/'"},
+        };
+        for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+                ck_assert_int_lt(ranks_check_pattern(wrong[i].pattern, &why), 0);
+                ck_assert_msg(strstr(why.text, wrong[i].says) != NULL, "%s: %s", wrong[i].pattern, why.text);
+                refused(MAKE(wrong[i].pattern, 1, "r0"), wrong[i].says);
+        }
+}
+
+/* Untrusted text is quoted and truncated. */
+TEST(errors_are_one_line_of_text)
+{
+        char name[400] = "r1\n";
+        memset(name + 3, 'x', sizeof(name) - 4);
+        char *pattern = format_text("r{rank}%s", name + 2);
+        refused(MAKE(pattern, 2, name), "rank 0 is missing");
+        ck_assert_ptr_null(strchr(why.text, '\n'));
+        free(pattern);
+}

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory of the parser: the header and at most 128 bytes per tensor, all freed; at most 300 MiB for the worst header.
+ *
+ * The measure is the process's peak as the kernel counts it, from the point when only the text is in memory.
+ */
+#include "tests/lib/suite.h"
+#include "tests/unit/header_text.h"
+
+#define MIB ((size_t)1 << 20)
+#define EMPTY "{'dtype':'U8','shape':[0],'data_offsets':[0,0]}"
+
+static size_t status_bytes(const char *field)
+{
+        char line[256];
+        size_t kib = 0;
+        FILE *f = fopen("/proc/self/status", "r");
+        ck_assert_ptr_nonnull(f);
+        while (fgets(line, sizeof(line), f))
+                if (strncmp(line, field, strlen(field)) == 0)
+                        kib = strtoul(line + strlen(field), NULL, 10);
+        fclose(f);
+        return kib * 1024;
+}
+
+/* Resets the peak; returns the resident bytes. */
+static size_t memory_now(void)
+{
+        file_write("/proc/self/clear_refs", "5", 1);
+        return status_bytes("VmRSS:");
+}
+
+static size_t memory_peak(void)
+{
+        return status_bytes("VmHWM:");
+}
+
+TEST(a_tensor_takes_128_bytes_at_most, .slow = true)
+{
+        struct text text = repeated("{", 99999, "'layers.#.weight':" EMPTY ",", "'norm':" EMPTY "}");
+        struct st_header header;
+        struct st_error error;
+        size_t before = memory_now();
+        ck_assert_int_eq(parse_text(&header, &text, 0, &error), 0);
+        ck_assert_uint_eq(header.n_tensors, 100000);
+        ck_assert_uint_le(memory_peak() - before, 100000 * 128 + MIB);
+        st_header_deinit(&header);
+        ck_assert_uint_le(memory_now(), before + MIB);
+        free(text.s);
+}
+
+/* As many of the item as the largest header holds. */
+static struct text largest(const char *before, const char *item, size_t width, const char *after)
+{
+        struct text text = repeated(before, (ST_HEADER_MAX - 200) / width, item, after);
+        ck_assert_uint_le(text.size, ST_HEADER_MAX);
+        ck_assert_uint_ge(text.size, ST_HEADER_MAX / 5 * 4);
+        return text;
+}
+
+static void check_worst(struct text text, bool index, enum st_rule rule)
+{
+        struct st_header header;
+        struct st_index parsed;
+        struct st_error error = {0};
+        size_t before = memory_now();
+        int r = index ? st_index_parse(&parsed, text.s, text.size, &error) : parse_text(&header, &text, 0, &error);
+        ck_assert_uint_le(memory_peak() - before + text.size, 300 * MIB);
+        ck_assert_int_eq(r, rule == ST_OK ? 0 : -1);
+        ck_assert_msg(error.rule == rule, "%s", error.text);
+        if (rule != ST_OK)
+                ck_assert_uint_le(memory_now(), before + MIB);
+        free(text.s);
+}
+
+TEST(a_header_of_two_million_tensors, .slow = true)
+{
+        check_worst(largest("{", "'#':" EMPTY ",", 58, "'z':" EMPTY "}"), false, ST_OK);
+}
+
+TEST(a_header_of_two_million_unordered_tensors, .slow = true)
+{
+        check_worst(largest("{'z':{'dtype':'U8','shape':[1],'data_offsets':[9,10]},",
+                            "'#':{'dtype':'U8','shape':[1],'data_offsets':[0,1]},", 61, "'y':" EMPTY "}"),
+                    false, ST_HOLE_OR_OVERLAP);
+}
+
+TEST(a_header_of_millions_of_metadata_entries, .slow = true)
+{
+        check_worst(largest("{'__metadata__':{", "'#':'',", 13, "'z':''}}"), false, ST_TOO_MANY);
+}
+
+TEST(a_header_of_millions_of_ignored_keys, .slow = true)
+{
+        check_worst(largest("{'a':{'x':{", "'#':0,", 12, "'z':0}}}"), false, ST_TOO_MANY);
+}
+
+TEST(a_header_of_one_string, .slow = true)
+{
+        check_worst(largest("{'", "a\\u00e9\\n", 9, "':" EMPTY "}"), false, ST_OK);
+}
+
+TEST(a_header_of_millions_of_entries, .slow = true)
+{
+        check_worst(largest("{'weight_map':{", "'#':'f',", 14, "'z':'f'}}"), true, ST_TOO_MANY);
+}
+
+TEST(a_header_of_two_million_entries, .slow = true)
+{
+        check_worst(repeated("{'weight_map':{", 2000000, "'layers.............................#':'f',", "'z':'f'}}"),
+                    true, ST_OK);
+}

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Invalid safetensors headers: each rule, the byte at which it is detected, and the error.
+ */
+#include "daemon/base/json/json.h"
+#include "tests/lib/suite.h"
+#include "tests/unit/header_text.h"
+
+#define BYTE "'dtype':'U8','shape':[1],'data_offsets':[0,1]"
+#define NEXT "'dtype':'U8','shape':[1],'data_offsets':[1,2]"
+#define SHAPE(shape) "{'a':{'dtype':'U8','shape':" shape ",'data_offsets':[0,1]}}"
+#define OFFSETS(offsets) "{'a':{'dtype':'U8','shape':[1],'data_offsets':" offsets "}}"
+#define EXTRA(value) "{'a':{" BYTE ",'x':" value "}}"
+
+static const struct refusal {
+        const char *what;
+        enum st_rule rule;
+        const char *text;
+        uint64_t data;    /* bytes after the header */
+        const char *told; /* text of the message */
+} refusals[] = {
+        {"an empty text", ST_NOT_JSON, "^", 0, NULL},
+        {"an array", ST_NOT_JSON, "^[]", 0, NULL},
+        {"an object that does not end", ST_NOT_JSON, "{^", 0, NULL},
+        {"bytes after the object", ST_NOT_JSON, "{} ^{}", 0, NULL},
+        {"padding with NULs", ST_NOT_JSON, "{}^~~~~~~", 0, NULL},
+        {"a byte order mark", ST_NOT_JSON, "^\xef\xbb\xbf{}", 0, NULL},
+        {"a comma after the last entry", ST_NOT_JSON, "{'a':{" BYTE "},^}", 1, NULL},
+        {"no comma between entries", ST_NOT_JSON, "{'a':{" BYTE "} ^'b':{" NEXT "}}", 2, NULL},
+        {"no colon", ST_NOT_JSON, "{'a' ^{" BYTE "}}", 1, NULL},
+        {"a key without quotes", ST_NOT_JSON, "{^a:{" BYTE "}}", 1, NULL},
+        {"a string that does not end", ST_NOT_JSON, "{^'abc", 0, NULL},
+        {"a string that ends in a backslash", ST_NOT_JSON, "{'abc^\\", 0, NULL},
+        {"a control character in a string", ST_NOT_JSON, "{'ab^\x1f':{" BYTE "}}", 1, NULL},
+        {"a line break in a string", ST_NOT_JSON, "{'0123456789^\n':{" BYTE "}}", 1, NULL},
+        {"a NUL in a string", ST_NOT_JSON, "{'0123456789^~':{" BYTE "}}", 1, NULL},
+        {"an unknown escape", ST_NOT_JSON, "{'a^\\q':{" BYTE "}}", 1, NULL},
+        {"a short \\u", ST_NOT_JSON, "{'a^\\u12':{" BYTE "}}", 1, NULL},
+        {"a \\u of no hex", ST_NOT_JSON, "{'a^\\u12G4':{" BYTE "}}", 1, NULL},
+        {"a leading zero", ST_NOT_JSON, EXTRA("^01"), 1, NULL},
+        {"a leading zero after a sign", ST_NOT_JSON, EXTRA("-^01"), 1, NULL},
+        {"a sign alone", ST_NOT_JSON, EXTRA("-^"), 1, NULL},
+        {"a plus", ST_NOT_JSON, EXTRA("^+1"), 1, NULL},
+        {"a point without digits behind", ST_NOT_JSON, EXTRA("1.^"), 1, NULL},
+        {"a point without digits before", ST_NOT_JSON, EXTRA("^.5"), 1, NULL},
+        {"an exponent without digits", ST_NOT_JSON, EXTRA("1e+^"), 1, NULL},
+        {"NaN", ST_NOT_JSON, EXTRA("^NaN"), 1, NULL},
+        {"half a word", ST_NOT_JSON, EXTRA("^tru"), 1, NULL},
+        {"a comma before an element", ST_NOT_JSON, EXTRA("[^,1]"), 1, NULL},
+        {"a comma after the last element", ST_NOT_JSON, EXTRA("[1,^]"), 1, NULL},
+        {"the wrong bracket", ST_NOT_JSON, EXTRA("[1^}"), 1, NULL},
+
+        {"a byte that is no UTF-8", ST_NOT_UTF8, "{'a^\xff':{" BYTE "}}", 1, NULL},
+        {"a character in too many bytes", ST_NOT_UTF8, "{'a^\xc0\x80':{" BYTE "}}", 1, NULL},
+        {"a character cut short", ST_NOT_UTF8, "{'a^\xe2\x82':{" BYTE "}}", 1, NULL},
+        {"a surrogate in UTF-8", ST_NOT_UTF8, "{'a^\xed\xa0\x80':{" BYTE "}}", 1, NULL},
+        {"a high surrogate alone", ST_NOT_UTF8, "{'a^\\ud83d':{" BYTE "}}", 1, NULL},
+        {"a low surrogate alone", ST_NOT_UTF8, "{'a^\\ude00':{" BYTE "}}", 1, NULL},
+        {"two high surrogates", ST_NOT_UTF8, "{'a^\\ud83d\\ud83d':{" BYTE "}}", 1, NULL},
+        {"no UTF-8 in what is ignored", ST_NOT_UTF8, EXTRA("'^\xff'"), 1, "'a'"},
+
+        {"a tensor twice", ST_DUPLICATE_KEY, "{'a':{" BYTE "},^'a':{" NEXT "}}", 2, "'a'"},
+        {"a tensor twice, once escaped", ST_DUPLICATE_KEY, "{'a':{" BYTE "},^'\\u0061':{" NEXT "}}", 2, "'a'"},
+        {"an empty tensor twice", ST_DUPLICATE_KEY,
+         "{'a':{'dtype':'U8','shape':[0],'data_offsets':[0,0]},^'a':{'dtype':'U8','shape':[0],'data_offsets':[0,0]}}",
+         0, "'a'"},
+        {"a field twice", ST_DUPLICATE_KEY, "{'a':{" BYTE ",^'dtype':'U8'}}", 1, "'dtype'"},
+        {"a field twice, once escaped", ST_DUPLICATE_KEY, "{'a':{" BYTE ",^'\\u0073hape':[1]}}", 1, "'shape'"},
+        {"an ignored field twice", ST_DUPLICATE_KEY, "{'a':{" BYTE ",'x':1,^'x':2}}", 1, "'x'"},
+        {"a key twice in what is ignored", ST_DUPLICATE_KEY, EXTRA("[{'y':{'k':1,^'k':1}}]"), 1, "'k'"},
+        {"a key of the metadata twice", ST_DUPLICATE_KEY, "{'__metadata__':{'k':'1',^'k':'2'}}", 0, "'k'"},
+        {"two metadata", ST_DUPLICATE_KEY, "{'__metadata__':{},^'__metadata__':{}}", 0, "__metadata__"},
+        {"two metadata, one escaped", ST_DUPLICATE_KEY, "{'__metadata__':{},^'\\u005f_metadata__':{}}", 0, NULL},
+
+        {"a NUL in a name", ST_NUL_IN_NAME, "{^'a\\u0000b':{" BYTE "}}", 1, NULL},
+        {"a NUL in a key of the metadata", ST_NUL_IN_NAME, "{'__metadata__':{^'\\u0000':''}}", 0, NULL},
+
+        {"two metadata, one null", ST_DUPLICATE_KEY, "{'__metadata__':null,^'__metadata__':{}}", 0, "__metadata__"},
+        {"half a null as metadata", ST_NOT_JSON, "{'__metadata__':^nul}", 0, NULL},
+        {"metadata that is no object", ST_BAD_METADATA, "{'__metadata__':^[]}", 0, NULL},
+        {"metadata that is a number", ST_BAD_METADATA, "{'__metadata__':{'k':^1}}", 0, NULL},
+        {"metadata within metadata", ST_BAD_METADATA, "{'__metadata__':{'k':^{}}}", 0, NULL},
+
+        {"an entry that is no object", ST_BAD_ENTRY, "{'a':^[]}", 0, "'a'"},
+        {"no dtype", ST_BAD_ENTRY, "{'a':{'shape':[1],'data_offsets':[0,1]^}}", 1, "dtype"},
+        {"no shape", ST_BAD_ENTRY, "{'a':{'dtype':'U8','data_offsets':[0,1]^}}", 1, "shape"},
+        {"no data_offsets", ST_BAD_ENTRY, "{'a':{'dtype':'U8','shape':[1]^}}", 1, "data_offsets"},
+        {"a dtype that is a number", ST_BAD_ENTRY, "{'a':{'dtype':^8,'shape':[1],'data_offsets':[0,1]}}", 1, "dtype"},
+        {"a shape that is a number", ST_BAD_ENTRY, SHAPE("^1"), 1, "shape"},
+        {"data_offsets that are an object", ST_BAD_ENTRY, OFFSETS("^{}"), 1, "data_offsets"},
+
+        {"an unknown dtype", ST_UNKNOWN_DTYPE, "{'a':{'dtype':^'F33'}}", 0, "'a'"},
+        {"a dtype in small letters", ST_UNKNOWN_DTYPE, "{'a':{'dtype':^'u8'}}", 0, NULL},
+        {"the start of a dtype", ST_UNKNOWN_DTYPE, "{'a':{'dtype':^'F8_'}}", 0, NULL},
+
+        {"a negative dimension", ST_BAD_SHAPE, SHAPE("[1,^-1]"), 1, "'a'"},
+        {"a negative zero", ST_BAD_SHAPE, SHAPE("[^-0]"), 1, NULL},
+        {"a fraction", ST_BAD_SHAPE, SHAPE("[^1.0]"), 1, NULL},
+        {"an exponent", ST_BAD_SHAPE, SHAPE("[^1e0]"), 1, NULL},
+        {"a large exponent", ST_BAD_SHAPE, SHAPE("[^1E0]"), 1, NULL},
+        {"a dimension that is text", ST_BAD_SHAPE, SHAPE("[^'1']"), 1, NULL},
+        {"a dimension that is null", ST_BAD_SHAPE, SHAPE("[^null]"), 1, NULL},
+        {"a dimension of 65 bits", ST_BAD_SHAPE, SHAPE("[^18446744073709551616]"), 1, NULL},
+        {"a dimension of many digits", ST_BAD_SHAPE, SHAPE("[^100000000000000000000000000]"), 1, NULL},
+        {"an overflow before a zero", ST_BAD_SHAPE, SHAPE("[1099511627776,^1099511627776,0]"), 1, NULL},
+        {"an overflow of bits", ST_BAD_SHAPE, SHAPE("^[2305843009213693952]"), 1, NULL},
+        {"a dimension with a leading zero", ST_NOT_JSON, SHAPE("[^01]"), 1, NULL},
+
+        {"one data_offset", ST_BAD_OFFSETS, OFFSETS("^[0]"), 1, NULL},
+        {"three data_offsets", ST_BAD_OFFSETS, OFFSETS("[0,1,^1]"), 1, NULL},
+        {"data_offsets that end before they begin", ST_BAD_OFFSETS, OFFSETS("^[1,0]"), 1, NULL},
+        {"a negative data_offset", ST_BAD_OFFSETS, OFFSETS("[^-1,0]"), 1, NULL},
+        {"a data_offset with a fraction", ST_BAD_OFFSETS, OFFSETS("[0,^1.0]"), 1, NULL},
+        {"a data_offset that is text", ST_BAD_OFFSETS, OFFSETS("[0,^'1']"), 1, NULL},
+        {"a data_offset of 65 bits", ST_BAD_OFFSETS, OFFSETS("[0,^18446744073709551616]"), 1, NULL},
+
+        {"fewer bytes than the shape makes", ST_SIZE_MISMATCH,
+         "{'a':{'dtype':'F32','shape':[2],'data_offsets':^[0,7]}}", 7, "'a'"},
+        {"bytes of an empty tensor", ST_SIZE_MISMATCH, "{'a':{'dtype':'U8','shape':[0],'data_offsets':^[0,1]}}", 1,
+         NULL},
+        {"no bytes of a scalar", ST_SIZE_MISMATCH, "{'a':{'dtype':'U8','shape':[],'data_offsets':^[0,0]}}", 0, NULL},
+        {"half a byte", ST_NOT_WHOLE_BYTES, "{'a':{'dtype':'F4','shape':^[3],'data_offsets':[0,2]}}", 2, "'a'"},
+        {"three quarters of a byte", ST_NOT_WHOLE_BYTES, "{'a':{'dtype':'F6_E2M3','shape':^[1],'data_offsets':[0,1]}}",
+         1, NULL},
+
+        {"a hole before the first tensor", ST_HOLE_OR_OVERLAP, "{^'a':{" NEXT "}}", 2, "'a'"},
+        {"a hole between tensors", ST_HOLE_OR_OVERLAP,
+         "{'a':{" BYTE "},^'b':{'dtype':'U8','shape':[1],'data_offsets':[2,3]}}", 3, "'b'"},
+        {"tensors that overlap", ST_HOLE_OR_OVERLAP,
+         "{'a':{'dtype':'U8','shape':[2],'data_offsets':[0,2]},^'b':{" NEXT "}}", 2, "'b'"},
+        {"tensors that share their bytes", ST_HOLE_OR_OVERLAP, "{'a':{" BYTE "},^'b':{" BYTE "}}", 1, "'b'"},
+        {"an empty tensor inside another", ST_HOLE_OR_OVERLAP,
+         "{'a':{'dtype':'U8','shape':[2],'data_offsets':[0,2]},^'b':{'dtype':'U8','shape':[0],'data_offsets':[1,1]}}",
+         2, "'b'"},
+        {"a file that is too long", ST_FILE_SIZE, "{'a':{" BYTE "}}^", 2, NULL},
+        {"a file that is too short", ST_FILE_SIZE, "{'a':{" BYTE "}}^", 0, NULL},
+        {"bytes without tensors", ST_FILE_SIZE, "{}^", 1, NULL},
+};
+
+TEST(refused, EACH(refusals))
+{
+        const struct refusal *r = &refusals[_i];
+        struct text text = text_of(r->text);
+        struct st_header header;
+        struct st_error error = {0};
+        ck_assert_msg(parse_text(&header, &text, r->data, &error) == -1, "%s is accepted", r->what);
+        ck_assert_msg(error.rule == r->rule, "%s: %s", r->what, error.text);
+        ck_assert_msg(error.offset == ST_PREFIX + text.mark, "%s: %s, expected at %zu", r->what, error.text, text.mark);
+        ck_assert_msg(strncmp(error.text, st_rule_name(r->rule), strlen(st_rule_name(r->rule))) == 0, "%s", error.text);
+        ck_assert_msg(r->told == NULL || strstr(error.text, r->told), "%s: %s", r->what, error.text);
+        ck_assert_ptr_null(header.tensors);
+        free(text.s);
+}
+
+static void check_refused(struct text text, uint64_t data, enum st_rule rule)
+{
+        struct st_header header;
+        struct st_error error = {0};
+        ck_assert_int_eq(parse_text(&header, &text, data, &error), -1);
+        ck_assert_msg(error.rule == rule, "%s", error.text);
+        if (text.mark != SIZE_MAX)
+                ck_assert_msg(error.offset == ST_PREFIX + text.mark, "%s", error.text);
+        free(text.s);
+}
+
+TEST(a_header_over_a_limit_is_refused)
+{
+        check_refused(repeated("{'a':{'x':", JSON_DEPTH, "[", "^["), 0, ST_TOO_DEEP);
+        check_refused(repeated("{'a':{'x':", JSON_DEPTH, "{'k':", "^{"), 0, ST_TOO_DEEP);
+        check_refused(repeated("{'a':{'x':{", JSON_FIELDS, "'#':0,", "^'more':0}"), 0, ST_TOO_MANY);
+        check_refused(repeated("{'a':{", JSON_FIELDS, "'#':0,", "^'more':0}"), 0, ST_TOO_MANY);
+        check_refused(repeated("{'a':{'dtype':'U8','shape':[", ST_RANK_MAX, "1,", "^1]"), 0, ST_BAD_SHAPE);
+}
+
+TEST(a_repeated_name_is_found_among_many)
+{
+        const char *item = "'#':{'dtype':'U8','shape':[0],'data_offsets':[0,0]},";
+        check_refused(repeated("{", 5000, item, "^'4711':{'dtype':'U8','shape':[0],'data_offsets':[0,0]}}"), 0,
+                      ST_DUPLICATE_KEY);
+        check_refused(repeated("{'__metadata__':{", 5000, "'#':'',", "^'4711':''}}"), 0, ST_DUPLICATE_KEY);
+        check_refused(repeated("{'a':{'x':{", 4000, "'#':0,", "^'3999':0}}}"), 0, ST_DUPLICATE_KEY);
+}
+
+TEST(a_message_is_one_line_of_text)
+{
+        struct text text = repeated("{'\\n\\u007f\\u001b\xc3\xa9", 200, "\xc3\xa9", "':^1}");
+        struct st_header header;
+        struct st_error error;
+        ck_assert_int_eq(parse_text(&header, &text, 0, &error), -1);
+        ck_assert_ptr_nonnull(strstr(error.text, "tensor '\\x0a\\x7f\\x1b\xc3\xa9"));
+        ck_assert_ptr_nonnull(strstr(error.text, "\xc3\xa9...': "));
+        for (const char *c = error.text; *c; c++)
+                ck_assert((unsigned char)*c >= 0x20 && *c != 0x7f);
+        free(text.s);
+}
+
+/* ---- the length before the header ---- */
+
+static enum st_rule prefix_rule(uint64_t n, uint64_t file_size, uint64_t *read)
+{
+        unsigned char prefix[8];
+        struct st_error error = {0};
+        for (int i = 0; i < 8; i++)
+                prefix[i] = (unsigned char)(n >> (8 * i));
+        return st_parse_prefix(prefix, file_size, read, &error) == 0 ? ST_OK : error.rule;
+}
+
+TEST(the_prefix_is_checked)
+{
+        uint64_t n;
+        ck_assert_int_eq(prefix_rule(2, 7, &n), ST_FILE_TOO_SMALL);
+        ck_assert_int_eq(prefix_rule(2, 9, &n), ST_HEADER_BEYOND_FILE);
+        ck_assert_int_eq(prefix_rule(0, 8, &n), ST_OK);
+        ck_assert_int_eq(prefix_rule(2, 10, &n), ST_OK);
+        ck_assert_uint_eq(n, 2);
+        ck_assert_int_eq(prefix_rule(100000000, UINT64_MAX, &n), ST_OK);
+        ck_assert_uint_eq(n, 100000000);
+        ck_assert_int_eq(prefix_rule(100000001, UINT64_MAX, &n), ST_HEADER_TOO_LARGE);
+        ck_assert_int_eq(prefix_rule(UINT64_MAX, UINT64_MAX, &n), ST_HEADER_TOO_LARGE);
+}

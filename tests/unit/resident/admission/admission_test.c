@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Admission to a device: what fits, what waits for memory that is being released, what is evicted, and the errors of
+ * refused loads.
+ */
+#include "tests/unit/admission_fixture.h"
+
+#include "daemon/base/metric/metric.h"
+#include "daemon/resident/model.h"
+#include "daemon/resident/persist/state_file.h"
+
+#include <time.h>
+
+/* ---- requests that fit ---- */
+
+CORE_FIXTURE(begin, end);
+
+TEST(a_request_that_fits_is_granted_and_charged)
+{
+        struct ask *ask = asked(load_of("m", 0, BUDGET));
+        granted(ask);
+        ck_assert_uint_eq(devices[0]->used, BUDGET);
+        ck_assert_uint_eq(devices[1]->used, 0);
+}
+
+TEST(two_requests_are_not_granted_the_same_bytes)
+{
+        struct ask *a = asked(load_of("a", 0, 6 * MiB)), *b = asked(load_of("b", 0, 6 * MiB));
+        granted(a);
+        refused(b, STREAMER_ENOMEM, "6.0 MiB needed, 4.0 MiB of 10.0 MiB free (first: a 6.0 MiB (loading))");
+}
+
+TEST(devices_do_not_share)
+{
+        struct ask *a = asked(load_of("a", 0, BUDGET)), *b = asked(load_of("b", 1, BUDGET));
+        granted(a);
+        granted(b);
+}
+
+/* ---- memory being freed ---- */
+
+TEST(a_load_waits_for_memory_that_is_being_released)
+{
+        gate_init(&fakes[0].release, false);
+        resident_model("old", 0, 8 * MiB);
+        generation_drop_name(resident_ready(&resident, "old"), "old");
+        struct ask *ask = asked(load_of("m", 0, 8 * MiB));
+        core_settle(); /* it is reaped */
+        gate_await(&fakes[0].release, 1);
+        waits(ask);
+        gate_open(&fakes[0].release);
+        granted(ask);
+}
+
+TEST(released_memory_is_reserved_for_the_first)
+{
+        gate_init(&fakes[0].release, false);
+        resident_model("old", 0, 8 * MiB);
+        generation_drop_name(resident_ready(&resident, "old"), "old");
+        struct ask *first = asked(load_of("first", 0, 9 * MiB)), *late = asked(load_of("late", 0, 2 * MiB));
+        refused(late, STREAMER_ENOMEM, "2.0 MiB needed, 1.0 MiB of");
+        struct ask *small = asked(load_of("small", 0, MiB));
+        granted(small);
+        waits(first);
+        gate_open(&fakes[0].release);
+        granted(first);
+}
+
+TEST(memory_of_a_draining_model_is_not_awaited)
+{
+        struct generation *old = resident_model("old", 0, 8 * MiB);
+        struct lease *lease = lease_of(old);
+        generation_drop_name(old, "old");
+        refused(asked(load_of("m", 0, 8 * MiB)), STREAMER_ENOMEM,
+                "old 8.0 MiB (draining, 1 lease by 1 process: pid 1073741824 uid 0)");
+        lease_end(&leases, lease);
+        granted(asked(load_of("n", 0, 8 * MiB)));
+}
+
+TEST(memory_in_use_by_work_is_awaited)
+{
+        struct generation *old = resident_model("old", 0, 8 * MiB);
+        generation_get(old);
+        generation_drop_name(old, "old");
+        struct ask *ask = asked(load_of("m", 0, 8 * MiB));
+        waits(ask);
+        generation_put(old);
+        granted(ask);
+}
+
+/* ---- eviction ---- */
+
+TEST(the_least_recently_used_is_evicted)
+{
+        struct generation *a = resident_model("a", 0, 4 * MiB), *b = resident_model("b", 0, 4 * MiB);
+        a->last_used_ns = 2;
+        b->last_used_ns = 1;
+        granted(asked(load_of("m", 0, 5 * MiB)));
+        ck_assert(is_ready("a"));
+        ck_assert(!is_ready("b"));
+}
+
+TEST(an_attach_makes_a_model_recently_used)
+{
+        struct generation *a = resident_model("a", 0, 4 * MiB);
+        struct generation *b = resident_model("b", 0, 4 * MiB);
+        ck_assert_uint_le(a->last_used_ns, b->last_used_ns);
+        lease_end(&leases, lease_of(a));
+        granted(asked(load_of("m", 0, 5 * MiB)));
+        ck_assert(is_ready("a"));
+        ck_assert(!is_ready("b"));
+}
+
+TEST(leased_pinned_and_loading_models_are_not_evicted)
+{
+        resident_model("pinned", 0, 3 * MiB)->settings.pinned = true;
+        struct lease *lease = lease_of(resident_model("leased", 0, 3 * MiB));
+        granted(asked(load_of("loading", 0, 3 * MiB)));
+        refused(asked(load_of("m", 0, 2 * MiB)), STREAMER_ENOMEM,
+                "(first: leased 3.0 MiB (ready, 1 lease by 1 process: pid 1073741824 uid 0), "
+                "pinned 3.0 MiB (ready, pinned), loading 3.0 MiB");
+        ck_assert(is_ready("leased") && is_ready("pinned"));
+        lease_end(&leases, lease);
+        granted(asked(load_of("n", 0, 2 * MiB)));
+        ck_assert(!is_ready("leased"));
+}
+
+TEST(a_request_that_may_not_evict_is_refused)
+{
+        resident_model("a", 0, 8 * MiB);
+        struct ask *ask = load_of("m", 0, 8 * MiB);
+        ask->request.evict = false;
+        refused(asked(ask), STREAMER_ENOMEM, "a 8.0 MiB (ready)");
+        ck_assert(is_ready("a"));
+}
+
+TEST(the_generation_that_serves_the_name_is_not_evicted)
+{
+        resident_model("m", 0, 8 * MiB);
+        refused(asked(load_of("m", 0, 8 * MiB)), STREAMER_ENOMEM, "m 8.0 MiB (ready)");
+        ck_assert(is_ready("m"));
+}
+
+TEST(none_is_evicted_if_it_would_not_suffice)
+{
+        resident_model("a", 0, 4 * MiB);
+        resident_model("pinned", 0, 4 * MiB)->settings.pinned = true;
+        refused(asked(load_of("m", 0, 8 * MiB)), STREAMER_ENOMEM, "pinned 4.0 MiB (ready, pinned), a 4.0 MiB (ready)");
+        ck_assert(is_ready("a"));
+}
+
+TEST(an_alias_ends_with_its_generation)
+{
+        struct generation *a = resident_model("a", 0, 8 * MiB);
+        ck_assert_int_eq(generation_add_name(a, "b", a->source, 0, NULL), 0);
+        granted(asked(load_of("m", 0, 8 * MiB)));
+        ck_assert(!is_ready("a") && !is_ready("b"));
+}
+
+TEST(memory_freed_for_one_load_is_not_used_by_another)
+{
+        gate_init(&fakes[0].release, false);
+        resident_model("old", 0, BUDGET);
+        struct ask *first = asked(load_of("first", 0, 8 * MiB));
+        waits(first);
+        core_settle(); /* it is reaped */
+        gate_await(&fakes[0].release, 1);
+        struct ask *second = asked(load_of("second", 0, 4 * MiB));
+        refused(second, STREAMER_ENOMEM, "4.0 MiB needed");
+        gate_open(&fakes[0].release);
+        granted(first);
+}
+
+/* ---- shared devices ---- */
+
+TEST(memory_used_by_other_processes_is_not_granted)
+{
+        fake_device_share(&fakes[0], 4 * MiB);
+        refused(asked(load_of("m", 0, 5 * MiB)), STREAMER_ENOMEM,
+                "5.0 MiB needed, 4.0 MiB of 4.0 MiB free, others use the device too");
+        granted(asked(load_of("n", 0, 4 * MiB)));
+}
+
+TEST(memory_freed_by_other_processes_is_found_by_the_timer)
+{
+        fake_device_share(&fakes[0], 4 * MiB);
+        struct ask *ask = patient(load_of("m", 0, 5 * MiB), 0);
+        waits(ask);
+        __atomic_store_n(&fakes[0].ceiling, 5 * MiB, __ATOMIC_SEQ_CST);
+        admission_tick(&admission);
+        granted(ask);
+}
+
+/* ---- queries ---- */
+
+TEST(an_estimate_lists_victims_and_changes_nothing)
+{
+        struct generation *a = resident_model("a", 0, 4 * MiB);
+        resident_model("b", 0, 4 * MiB);
+        struct admission_outlook outlook;
+        admission_estimate(&admission, devices[0], "m", 2 * MiB, true, &outlook);
+        ck_assert_int_eq((int)outlook.outcome, (int)ADMISSION_FITS);
+        admission_outlook_deinit(&outlook);
+        admission_estimate(&admission, devices[0], "m", 5 * MiB, true, &outlook);
+        ck_assert_int_eq((int)outlook.outcome, (int)ADMISSION_EVICTS);
+        ck_assert_uint_eq(outlook.n_victims, 1);
+        ck_assert_ptr_eq(outlook.victims[0], a);
+        admission_outlook_deinit(&outlook);
+        admission_estimate(&admission, devices[0], "a", 7 * MiB, true, &outlook);
+        ck_assert_int_eq((int)outlook.outcome, (int)ADMISSION_BLOCKED);
+        admission_outlook_deinit(&outlook);
+        admission_estimate(&admission, devices[0], "m", 5 * MiB, false, &outlook);
+        ck_assert_int_eq((int)outlook.outcome, (int)ADMISSION_BLOCKED);
+        ck_assert_uint_eq(outlook.n_victims, 0);
+        admission_outlook_deinit(&outlook);
+        quiet();
+        ck_assert(is_ready("a") && is_ready("b"));
+}
+
+/* ---- a lost device ---- */
+
+static void lose(unsigned device)
+{
+        __atomic_store_n(&fakes[device].lost, true, __ATOMIC_SEQ_CST);
+}
+
+TEST(a_lost_device_has_no_capacity)
+{
+        resident_model("a", 0, 8 * MiB);
+        resident_model("b", 1, 8 * MiB);
+        lose(0);
+        refused(asked(load_of("m", 0, 8 * MiB)), STREAMER_EFAILED, "first: out of service");
+        refused(asked(load_of("small", 0, MiB)), STREAMER_EFAILED, "first: out of service");
+        ck_assert(is_ready("a"));
+        granted(asked(load_of("n", 1, 8 * MiB)));
+        ck_assert(!is_ready("b"));
+}
+
+TEST(a_rank_on_a_lost_device_evicts_none_elsewhere)
+{
+        resident_model("b", 1, 8 * MiB);
+        lose(0);
+        struct ask *ask = load_of("m", 0, MiB);
+        ask->parts[1] = (struct admission_part){generation_new(&resident, "m", "/models/y", devices[1], 0), 8 * MiB};
+        ask->request.n_parts = 2;
+        refused(asked(ask), STREAMER_EFAILED, "first: out of service");
+        ck_assert(is_ready("b"));
+}
+
+TEST(a_request_waiting_for_a_lost_device_is_refused)
+{
+        struct lease *lease = lease_of(resident_model("a", 0, 8 * MiB));
+        struct ask *ask = patient(load_of("m", 0, 8 * MiB), 0);
+        waits(ask);
+        lose(0);
+        admission_tick(&admission);
+        refused(ask, STREAMER_EFAILED, "first: out of service");
+        lease_end(&leases, lease);
+}
+
+/* ---- ranks ---- */
+
+/* The two ranks of a model, each on a device, used at these times. */
+static void rank_model(struct generation *ranks[2], const char *name, uint64_t bytes, uint64_t first, uint64_t second)
+{
+        for (unsigned i = 0; i < 2; i++) {
+                ranks[i] = resident_model(name, (int)i, bytes);
+                ranks[i]->number = ranks[0]->number;
+                ranks[i]->rank = i;
+                ranks[i]->n_ranks = 2;
+                ranks[i]->last_used_ns = i == 0 ? first : second;
+        }
+}
+
+TEST(a_used_rank_renews_the_keep_alive_of_the_others)
+{
+        struct generation *ranks[2];
+        rank_model(ranks, "m", MiB, 1000, 5000);
+        for (unsigned i = 0; i < 2; i++)
+                ranks[i]->settings.keep_alive_ns = 2000;
+        ck_assert_uint_eq(generation_expires_in(ranks[0], 6000), 1000);
+        resident_expire(&resident, 6999);
+        ck_assert(is_ready("m"));
+        resident_expire(&resident, 7000);
+        ck_assert(!is_ready("m"));
+        core_until(fakes[0].device.used == 0 && fakes[1].device.used == 0);
+}
+
+/* An earlier version may have stored this value, because it had no limit. */
+TEST(a_keep_alive_beyond_the_clock_never_expires)
+{
+        struct generation *g = resident_model("m", 0, MiB);
+        g->settings.keep_alive_ns = UINT64_MAX - 1;
+        uint64_t used = generation_use(g).last_used_ns;
+        ck_assert_uint_gt(used, 1);
+        ck_assert_uint_eq(generation_expires_in(g, used), UINT64_MAX - used);
+        resident_expire(&resident, used + 1);
+        ck_assert(is_ready("m"));
+}
+
+TEST(ranks_are_as_recently_used_as_the_last_of_them)
+{
+        struct generation *ranks[2];
+        rank_model(ranks, "ranks", 4 * MiB, 1000, 5000);
+        resident_model("alone", 0, 4 * MiB)->last_used_ns = 3000;
+        granted(asked(load_of("m", 0, 4 * MiB)));
+        ck_assert(is_ready("ranks"));
+        ck_assert(!is_ready("alone"));
+}
+
+/* ---- many clients ---- */
+
+static double seconds(void)
+{
+        struct timespec t;
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+        return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static void choose_many_victims(void)
+{
+        struct admission_outlook outlook;
+        admission_estimate(&admission, devices[0], "m", 2 * BUDGET, true, &outlook);
+        ck_assert_int_eq((int)outlook.outcome, (int)ADMISSION_BLOCKED);
+        admission_outlook_deinit(&outlook);
+}
+
+static void expire_many(void)
+{
+        resident_expire(&resident, 5000);
+}
+
+static void write_state(void)
+{
+        struct state_file state;
+        ck_assert_int_eq(state_file_of(&state, &resident), 0);
+        ck_assert_uint_eq(state.n, 10000);
+        state_file_deinit(&state);
+}
+
+static void (*const walks[])(void) = {choose_many_victims, expire_many, write_state};
+
+/* It runs on the loop thread, so it must not be quadratic. */
+TEST(choosing_among_ten_thousand_models_is_fast, EACH(walks))
+{
+        for (int i = 0; i < 10000; i++) {
+                char name[32];
+                snprintf(name, sizeof(name), "model %d", i * 7919 % 10000);
+                struct generation *g = generation_new(&resident, name, "/models/x", devices[0], 0);
+                generation_assign_number(g);
+                g->state = GENERATION_READY;
+                g->settings.keep_alive_ns = 4000;
+                g->last_used_ns = 2000;
+                generation_put(g);
+        }
+        double before = seconds();
+        walks[_i]();
+        ck_assert_double_lt(seconds() - before, 0.5);
+}
+
+TEST(many_small_models_are_evicted_for_a_large_one)
+{
+        for (int i = 0; i < 300; i++) {
+                char name[32];
+                snprintf(name, sizeof(name), "small %d", i);
+                struct error error = {0};
+                struct generation *g = generation_new(&resident, name, "/models/x", devices[0], 0);
+                generation_assign_number(g);
+                ck_assert_int_eq(generation_charge(g, 32 * KiB, &error), 0);
+                generation_ready(g);
+                generation_put(g);
+        }
+        granted(asked(load_of("large", 0, BUDGET)));
+        ck_assert(!is_ready("small 0") && !is_ready("small 299"));
+}
+
+static double evictions(void)
+{
+        struct metric_text text = {0};
+        metric_begin(&text, METRIC_EVICTIONS);
+        metric_counted(&text, METRIC_EVICTIONS);
+        const char *line = strrchr(text.data, ' ');
+        double n = line != NULL ? strtod(line, NULL) : -1;
+        metric_text_deinit(&text);
+        return n;
+}
+
+TEST(evictions_are_counted_and_expiries_are_not)
+{
+        struct generation *g = resident_model("brief", 0, 4 * MiB);
+        g->settings.keep_alive_ns = 1;
+        resident_expire(&resident, now_ns() + 2);
+        ck_assert(!is_ready("brief"));
+        core_until(fakes[0].device.used == 0);
+        ck_assert(evictions() == 0);
+        resident_model("old", 0, BUDGET);
+        granted(asked(load_of("m", 0, 4 * MiB)));
+        ck_assert(evictions() == 1);
+}

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The size of the host cache, and its eviction.
+ */
+#include "daemon/resident/hostcache/host_cache.h"
+
+#include "daemon/base/sys/machine.h"
+#include "daemon/base/util.h"
+#include "tests/lib/core.h"
+
+#include <string.h>
+#include <time.h>
+
+/* ---- size ---- */
+
+static const struct {
+        uint64_t wanted, cgroup, memory, budget;
+} sizes[] = {
+        {8 * GiB, MACHINE_UNLIMITED, 64 * GiB, 8 * GiB},   /* as configured */
+        {32 * GiB, MACHINE_UNLIMITED, 64 * GiB, 32 * GiB}, /* half of the machine, and not more */
+        {33 * GiB, MACHINE_UNLIMITED, 64 * GiB, 32 * GiB},
+        {32 * GiB, 16 * GiB, 64 * GiB, 8 * GiB}, /* a pod's limit counts, not its node's memory */
+        {4 * GiB, 16 * GiB, 64 * GiB, 4 * GiB},
+        {32 * GiB, 128 * GiB, 64 * GiB, 32 * GiB}, /* a limit above the machine's memory */
+        {1, 0, 64 * GiB, 0},
+};
+
+TEST(the_cache_takes_at_most_half_of_the_cgroup_or_machine, EACH(sizes))
+{
+        ck_assert_uint_eq(host_cache_budget(sizes[_i].wanted, sizes[_i].cgroup, sizes[_i].memory), sizes[_i].budget);
+}
+
+/* ---- choice of victims ---- */
+
+static struct fake_device fake;
+static struct device *devices[] = {&fake.device};
+static struct resident resident;
+static struct host_cache cache;
+
+static void begin(void)
+{
+        fake_device_init(&fake, "gpu", GiB, true);
+        resident_init(&resident, core_wake, devices, 1, 0);
+        host_cache_init(&cache, &resident, GiB);
+}
+
+static void end(void)
+{
+        list_each_item_safe (struct generation, g, &resident.generations, link) {
+                g->state = g->copy != NULL ? GENERATION_CACHED : GENERATION_READY;
+                generation_drop_all(g);
+        }
+        core_until(resident_empty(&resident) && host_cache_empty(&cache));
+        ck_assert_uint_eq(cache.used, 0);
+        fake_device_deinit(&fake);
+        ck_assert(resident_empty(&resident));
+}
+
+static struct generation *model(const char *name, enum generation_state state)
+{
+        struct generation *g = generation_new(&resident, name, "/models/x", devices[0], 0);
+        generation_assign_number(g);
+        g->state = state;
+        g->has_identity = true;
+        snprintf((char *)g->identity.digest, sizeof(g->identity.digest), "%s", name);
+        generation_put(g);
+        return g;
+}
+
+/* It holds a copy of so many bytes, last used then. */
+static struct generation *cached(const char *name, uint64_t bytes, uint64_t last_used)
+{
+        struct generation *g = model(name, GENERATION_CACHED);
+        struct host_copy *copy = calloc(1, sizeof(*copy));
+        *copy = (struct host_copy){.cache = &cache,
+                                   .device = devices[0],
+                                   .state = HOST_COPY_COMPLETE,
+                                   .holders = 1,
+                                   .identity = g->identity,
+                                   .last_used_ns = last_used,
+                                   .bytes = bytes,
+                                   .manifest.fd = -1};
+        list_append(&cache.copies, &copy->link);
+        cache.used += bytes;
+        g->copy = copy;
+        return g;
+}
+
+/* The names of the victims, in order, or "none". */
+static const char *victims_for(uint64_t needed)
+{
+        static char text[256];
+        size_t n;
+        struct host_copy **chosen = host_cache_choose(&cache, needed, &n);
+        snprintf(text, sizeof(text), "%s", chosen == NULL ? "none" : "");
+        for (size_t i = 0; i < n; i++)
+                snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s%s", i > 0 ? " " : "",
+                         (const char *)chosen[i]->identity.digest);
+        free(chosen);
+        return text;
+}
+
+CORE_FIXTURE(begin, end);
+
+TEST(the_least_recently_used_is_dropped)
+{
+        cached("b", 10, 2);
+        cached("a", 10, 1);
+        cached("c", 10, 3);
+        ck_assert_str_eq(victims_for(1), "a");
+        ck_assert_str_eq(victims_for(20), "a b");
+        ck_assert_str_eq(victims_for(30), "a b c");
+}
+
+TEST(a_cached_copy_that_also_serves_is_dropped_first)
+{
+        cached("a", 10, 1);
+        cached("b", 10, 2);
+        cached("c", 10, 3);
+        model("c", GENERATION_READY);
+        model("b", GENERATION_LOADING);
+        model("d", GENERATION_READY);
+        ck_assert_str_eq(victims_for(10), "c");
+        ck_assert_str_eq(victims_for(11), "c a");
+}
+
+TEST(an_unnecessary_victim_is_kept)
+{
+        cached("small", 10, 1);
+        cached("large", 100, 2);
+        cached("recent", 10, 3);
+        ck_assert_str_eq(victims_for(50), "large");
+        ck_assert_str_eq(victims_for(105), "small large");
+}
+
+TEST(none_is_dropped_if_all_would_not_suffice)
+{
+        cached("a", 10, 1);
+        cached("b", 10, 2)->settings.pinned = true;
+        ck_assert_str_eq(victims_for(11), "none");
+        ck_assert_str_eq(victims_for(10), "a");
+}
+
+TEST(pinned_used_and_incomplete_copies_are_not_dropped)
+{
+        cached("pinned", 10, 1)->settings.pinned = true;
+        struct host_copy *used = cached("used", 10, 2)->copy, *fills = cached("fills", 10, 3)->copy;
+        cached("a", 10, 4);
+        used->users = 1;
+        fills->state = HOST_COPY_FILLING;
+        ck_assert_str_eq(victims_for(10), "a");
+        ck_assert_str_eq(victims_for(11), "none");
+        used->users = 0;
+        ck_assert_str_eq(victims_for(11), "used a");
+        fills->state = HOST_COPY_COMPLETE;
+}
+
+/* One copy of two generations with a name each. */
+TEST(a_copy_is_kept_while_any_holder_is_pinned)
+{
+        struct generation *a = cached("a", 10, 1), *other = model("other", GENERATION_CACHED);
+        cached("b", 10, 2);
+        other->copy = a->copy;
+        a->copy->holders++;
+        ck_assert_str_eq(victims_for(10), "a");
+        other->settings.pinned = true;
+        ck_assert_str_eq(victims_for(10), "b");
+}
+
+static void make_ranks(struct generation *const *ranks, unsigned n)
+{
+        for (unsigned i = 0; i < n; i++) {
+                ranks[i]->number = ranks[0]->number;
+                ranks[i]->rank = i;
+                ranks[i]->n_ranks = n;
+        }
+}
+
+TEST(ranks_are_kept_or_evicted_together)
+{
+        struct generation *ranks[] = {cached("first", 10, 1), cached("second", 10, 2)};
+        cached("a", 10, 3);
+        make_ranks(ranks, 2);
+        ck_assert_str_eq(victims_for(20), "first second");
+        ranks[1]->copy->users = 1;
+        ck_assert_str_eq(victims_for(10), "a");
+        ck_assert_str_eq(victims_for(20), "none");
+        ranks[1]->copy->users = 0;
+        ranks[1]->settings.pinned = true;
+        ck_assert_str_eq(victims_for(10), "a");
+        ck_assert_str_eq(victims_for(20), "none");
+}
+
+/* ---- many clients ---- */
+
+static double seconds(void)
+{
+        struct timespec t;
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+        return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* It runs on the loop thread, so it must not be quadratic. */
+TEST(choosing_among_ten_thousand_is_fast)
+{
+        for (unsigned i = 0; i < 10000; i++) {
+                char name[16];
+                snprintf(name, sizeof(name), "m %u", i * 7919 % 10000);
+                struct generation *g = cached(name, 10, i);
+                if (i % 2 > 0)
+                        make_ranks(&g, 1);
+        }
+        size_t n;
+        double before = seconds();
+        struct host_copy **chosen = host_cache_choose(&cache, 50001, &n);
+        double took = seconds() - before;
+        ck_assert_ptr_nonnull(chosen);
+        ck_assert_uint_eq(n, 5001);
+        ck_assert_msg(took < 0.2, "%f s", took);
+        free(chosen);
+}

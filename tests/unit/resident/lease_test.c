@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Leases end by detach, or when the connection is closed and the process has exited, in either order. A process is
+ * watched once, whatever the number of its connections and leases.
+ */
+#include "tests/lib/core.h"
+
+#include "daemon/base/util.h"
+#include "daemon/resident/lease.h"
+#include "tests/lib/kernel_counters.h"
+
+#include <string.h>
+#include <sys/eventfd.h>
+
+static struct fake_device fake;
+static struct device *devices[1];
+static struct resident resident;
+static struct leases leases;
+static struct generation *model;
+static unsigned watched, unwatched;
+static bool fail_watch;
+static unsigned fds_before;
+
+static int watch_process(struct process *process)
+{
+        (void)process;
+        watched++;
+        return fail_watch ? STREAMER_ENOMEM : 0;
+}
+
+static void on_unwatch(struct process *process)
+{
+        (void)process;
+        unwatched++;
+}
+
+static struct generation *ready_model(const char *name)
+{
+        struct error error = {0};
+        struct generation *g = generation_new(&resident, name, "/models/x", &fake.device, 0);
+        generation_assign_number(g);
+        ck_assert_int_eq(generation_charge(g, 2 * MiB, &error), 0);
+        ck_assert_int_eq(fake.device.ops->alloc(&fake.device, 2 * MiB, &g->segments[0], &error), 0);
+        g->n_segments = 1;
+        generation_ready(g);
+        generation_put(g);
+        return g;
+}
+
+static void begin(void)
+{
+        fake_device_init(&fake, "fake", 64 * MiB, false);
+        devices[0] = &fake.device;
+        resident_init(&resident, core_wake, devices, 1, 2);
+        leases_init(&leases);
+        leases.watch = watch_process;
+        leases.unwatch = on_unwatch;
+        model = ready_model("m");
+        fds_before = process_fds(getpid());
+}
+
+/* Each test ends its leases; then no process record is left and the memory is freed. */
+static void end(void)
+{
+        ck_assert_uint_eq(leases.n, 0);
+        ck_assert(list_empty(&leases.processes));
+        ck_assert_uint_eq(watched, unwatched);
+        ck_assert_uint_eq(process_fds(getpid()), fds_before);
+        if (!resident_empty(&resident))
+                generation_drop_name(model, "m");
+        core_until(resident_empty(&resident));
+        ck_assert_uint_eq(fake.device.used, 0);
+        fake_device_deinit(&fake);
+}
+
+/* An eventfd replaces the pidfd, because no test waits on it. */
+static struct process *process_of(pid_t pid)
+{
+        return leases_process_consume_fd(&leases, pid, 1000, must(eventfd(0, EFD_CLOEXEC)), 0);
+}
+
+static struct lease *lease_of(pid_t pid, void *owner)
+{
+        struct process *process = process_of(pid);
+        ck_assert_ptr_nonnull(process);
+        struct lease *lease = lease_new(&leases, process, model, owner);
+        ck_assert_ptr_nonnull(lease);
+        return lease;
+}
+
+static bool has_memory(void)
+{
+        return model->n_leases > 0;
+}
+
+static int owner_a, owner_b; /* sessions */
+
+/* ---- how a lease ends ---- */
+
+CORE_FIXTURE(begin, end);
+
+TEST(a_lease_holds_its_model_until_it_is_detached)
+{
+        struct lease *lease = lease_of(100, &owner_a);
+        ck_assert(has_memory());
+        ck_assert_uint_eq(leases.n, 1);
+        generation_drop_name(model, "m");
+        core_settle();
+        ck_assert_uint_eq(fake.freed, 0);
+        lease_end(&leases, lease);
+        core_until(resident_empty(&resident));
+        ck_assert_uint_eq(fake.freed, 1);
+}
+
+TEST(a_closed_connection_alone_ends_no_lease)
+{
+        struct lease *lease = lease_of(100, &owner_a);
+        struct process *process = lease->process;
+        lease_abandon(&leases, lease);
+        ck_assert(has_memory());
+        ck_assert_ptr_null(lease->owner);
+        generation_drop_name(model, "m");
+        core_settle();
+        ck_assert_uint_eq(fake.freed, 0); /* the process may have it mapped */
+        process_exited(process);
+        core_until(resident_empty(&resident));
+}
+
+TEST(an_exit_alone_ends_no_lease_of_an_open_connection)
+{
+        struct lease *lease = lease_of(100, &owner_a);
+        process_exited(lease->process);
+        ck_assert(has_memory());
+        lease_abandon(&leases, lease);
+        ck_assert(!has_memory());
+}
+
+/* The end of one that is looked at is seen when its number may have been given on. */
+TEST(a_reused_pid_is_detected_by_its_start_time)
+{
+        struct process *first = leases_process_consume_fd(&leases, 100, 1000, must(eventfd(0, EFD_CLOEXEC)), 7);
+        struct process *second = leases_process_consume_fd(&leases, 100, 1000, must(eventfd(0, EFD_CLOEXEC)), 8);
+        struct process *third = leases_process_consume_fd(&leases, 100, 1000, must(eventfd(0, EFD_CLOEXEC)), 8);
+        ck_assert_ptr_ne(first, second);
+        ck_assert_ptr_eq(second, third);
+        process_reap(first);
+        process_reap(second);
+}
+
+TEST(exit_after_abandon_ends_all_orphans_of_the_process)
+{
+        struct lease *first = lease_of(100, &owner_a), *second = lease_of(100, &owner_a);
+        struct process *process = first->process;
+        lease_abandon(&leases, first);
+        lease_abandon(&leases, second);
+        ck_assert_uint_eq(leases.n, 2);
+        process_exited(process);
+        ck_assert_uint_eq(leases.n, 0);
+}
+
+TEST(an_exit_ends_orphans_but_no_connected_lease)
+{
+        struct lease *orphan = lease_of(100, &owner_a), *open = lease_of(100, &owner_b);
+        struct process *process = orphan->process;
+        ck_assert_ptr_eq(process, open->process);
+        lease_abandon(&leases, orphan);
+        process_exited(process);
+        ck_assert_uint_eq(leases.n, 1);
+        ck_assert_uint_eq(model->n_leases, 1);
+        lease_end(&leases, open);
+        ck_assert(!has_memory());
+}
+
+TEST(orphans_end_wherever_they_are_in_the_list)
+{
+        struct lease *l[5];
+        for (size_t i = 0; i < 5; i++)
+                l[i] = lease_of(100, &owner_a);
+        struct process *process = l[0]->process;
+        lease_abandon(&leases, l[0]);
+        lease_abandon(&leases, l[2]);
+        lease_abandon(&leases, l[4]);
+        process_exited(process);
+        ck_assert_uint_eq(leases.n, 2);
+        lease_abandon(&leases, l[1]);
+        lease_end(&leases, l[3]);
+}
+
+TEST(an_orphan_of_one_process_outlives_the_exit_of_another)
+{
+        struct lease *mine = lease_of(100, &owner_a), *other = lease_of(200, &owner_b);
+        struct process *process = mine->process;
+        lease_abandon(&leases, mine);
+        process_exited(other->process);
+        lease_abandon(&leases, other);
+        ck_assert_uint_eq(leases.n, 1);
+        process_exited(process);
+        ck_assert(!has_memory());
+}
+
+/* ---- reclaiming a lease ---- */
+
+TEST(an_orphan_that_is_claimed_survives_the_exit)
+{
+        struct lease *lease = lease_of(100, &owner_a);
+        lease_abandon(&leases, lease);
+        ck_assert(lease_is_orphan(lease, now_ns()));
+        lease_claim(lease, &owner_b, LEASE_HELD);
+        ck_assert(!lease_is_orphan(lease, now_ns()));
+        process_exited(lease->process);
+        ck_assert_ptr_eq(lease->owner, &owner_b);
+        lease_end(&leases, lease);
+}
+
+TEST(a_lease_is_claimed_before_its_old_connection_closes)
+{
+        struct list owned;
+        struct lease *lease = lease_of(100, &owner_a);
+        list_init(&owned);
+        list_append(&owned, &lease->in_owner);
+        lease_claim(lease, &owner_b, LEASE_REVOKED);
+        ck_assert(list_empty(&owned));
+        ck_assert_int_eq(lease->state, LEASE_REVOKED);
+        lease_end(&leases, lease);
+}
+
+TEST(a_restored_lease_is_an_orphan_when_the_time_to_reclaim_is_over)
+{
+        static const unsigned char token[LEASE_TOKEN] = {1};
+        struct lease *lease = lease_restore(&leases, process_of(100), model, 7, token);
+        ck_assert_int_eq(lease->state, LEASE_UNCLAIMED);
+        lease->claim_until_ns = 1000;
+        ck_assert(!lease_is_orphan(lease, 999));
+        ck_assert(lease_is_orphan(lease, 1000));
+        process_exited(lease->process);
+        ck_assert(!has_memory());
+}
+
+/* ---- processes ---- */
+
+TEST(connections_of_one_process_share_its_record)
+{
+        struct lease *a = lease_of(100, &owner_a), *b = lease_of(100, &owner_b);
+        ck_assert_ptr_eq(a->process, b->process);
+        ck_assert_uint_eq(watched, 1);
+        ck_assert_uint_eq(process_fds(getpid()), fds_before + 1); /* the second pidfd was closed */
+        lease_end(&leases, a);
+        ck_assert_uint_eq(unwatched, 0);
+        lease_end(&leases, b);
+        ck_assert_uint_eq(unwatched, 1);
+}
+
+TEST(a_reused_pid_is_another_process)
+{
+        struct lease *old = lease_of(100, &owner_a);
+        process_exited(old->process);
+        struct lease *new = lease_of(100, &owner_b);
+        ck_assert_ptr_ne(old->process, new->process);
+        struct process *process = new->process;
+        lease_abandon(&leases, new);
+        ck_assert_uint_eq(leases.n, 2);
+        lease_abandon(&leases, old);
+        ck_assert_uint_eq(leases.n, 1);
+        process_exited(process);
+}
+
+TEST(a_process_without_a_lease_is_unwatched)
+{
+        struct process *process = process_of(100);
+        ck_assert_uint_eq(watched, 1);
+        process_reap(process);
+        ck_assert_uint_eq(unwatched, 1);
+}
+
+TEST(settling_a_process_with_a_lease_has_no_effect)
+{
+        struct lease *lease = lease_of(100, &owner_a);
+        process_reap(lease->process);
+        ck_assert_uint_eq(unwatched, 0);
+        lease_end(&leases, lease);
+}
+
+TEST(a_process_that_cannot_be_watched_gets_no_lease)
+{
+        fail_watch = true;
+        ck_assert_ptr_null(process_of(100));
+        ck_assert_uint_eq(process_fds(getpid()), fds_before);
+}
+
+CORE_FIXTURE(begin, end, .timeout = 5);
+
+/* One by one that would be ten thousand million comparisons. */
+TEST(a_process_is_found_among_very_many)
+{
+        enum { MANY = 100000 };
+        struct process **known = must_alloc(MANY * sizeof(struct process *));
+        for (int i = 0; i < MANY; i++)
+                known[i] = leases_process_consume_fd(&leases, 1 + i, 1000, -1, 0);
+        for (int i = 0; i < MANY; i++)
+                ck_assert_ptr_eq(leases_process_consume_fd(&leases, 1 + i, 1000, -1, 0), known[i]);
+        for (int i = 0; i < MANY; i++)
+                process_reap(known[i]);
+        free(known);
+}
+
+TEST(a_lease_is_found_by_its_token_among_very_many)
+{
+        enum { MANY = 50000 };
+        struct lease **given = must_alloc(MANY * sizeof(struct lease *));
+        for (int i = 0; i < MANY; i++)
+                given[i] = lease_of(100, &owner_a);
+        for (int i = 0; i < MANY; i++)
+                ck_assert_ptr_eq(leases_by_token(&leases, given[i]->token), given[i]);
+        unsigned char token[LEASE_TOKEN];
+        memcpy(token, given[0]->token, sizeof(token));
+        for (int i = 0; i < MANY; i++)
+                lease_end(&leases, given[i]);
+        ck_assert_ptr_null(leases_by_token(&leases, token));
+        free(given);
+}
+
+CORE_FIXTURE(begin, end);
+
+TEST(leases_are_numbered_and_dated)
+{
+        uint64_t before = now_ns();
+        struct lease *a = lease_of(100, &owner_a), *b = lease_of(200, &owner_a);
+        ck_assert_uint_lt(a->id, b->id);
+        ck_assert_uint_ge(a->since_ns, before);
+        uint64_t last = b->id;
+        lease_end(&leases, b);
+        b = lease_of(200, &owner_a);
+        ck_assert_uint_gt(b->id, last);
+        lease_end(&leases, a);
+        lease_end(&leases, b);
+}

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The journal of names and leases: the next run reads what this one wrote, row by row; an invalid journal is refused;
+ * and it uses memory for its rows, not for its size.
+ */
+#include "tests/lib/suite.h"
+
+#include "daemon/resident/persist/journal.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static struct journal *journal;
+static struct error error;
+static const struct model_settings settings = {
+        .keep_alive_ns = 5, .drain_timeout_ns = 6, .priority = 7, .pinned = true};
+
+static void begin(void)
+{
+        journal = journal_new(&error);
+        ck_assert_ptr_nonnull(journal);
+}
+
+static void end(void)
+{
+        journal = journal_free(journal);
+}
+
+/* As the next run gets it. */
+static void pass_on(void)
+{
+        int fd = must(dup(journal->fd));
+
+        journal_free(journal);
+        journal = journal_open_consume_fd(fd, &error);
+        ck_assert_ptr_nonnull(journal);
+}
+
+static struct journal_name *add_name(uint64_t model, const char *text)
+{
+        struct journal_name name = {.model = model, .settings = settings, .owner = 8, .charged = 9};
+
+        snprintf(name.text, sizeof(name.text), "%s", text);
+        return journal_add(&journal->names, &name);
+}
+
+static struct journal_lease lease_of(uint64_t id)
+{
+        struct journal_lease lease = {.id = id, .model = 3, .process = 4, .since_ns = 5, .pid = 6, .uid = 7};
+
+        memset(lease.token, (int)id, sizeof(lease.token));
+        return lease;
+}
+
+static size_t count_names(void)
+{
+        size_t n = 0;
+
+        for (struct journal_name *row = NULL; (row = journal_each(&journal->names, row)) != NULL;)
+                n++;
+        return n;
+}
+
+static size_t count_leases(void)
+{
+        size_t n = 0;
+
+        for (struct journal_lease *row = NULL; (row = journal_each(&journal->leases, row)) != NULL;)
+                n++;
+        return n;
+}
+
+FIXTURE(.each = {begin, end});
+
+TEST(written_rows_are_present_in_the_next_run)
+{
+        struct journal_lease lease = lease_of(9);
+
+        ck_assert_ptr_nonnull(add_name(3, "a name/ \xc3\xa4"));
+        ck_assert_ptr_nonnull(journal_add(&journal->leases, &lease));
+        ck_assert_uint_eq(journal_next(journal, JOURNAL_MODEL), 1);
+        journal_raise(journal, JOURNAL_GENERATION, 12);
+        pass_on();
+        struct journal_name *name = journal_each(&journal->names, NULL);
+        ck_assert_uint_eq(name->model, 3);
+        ck_assert_str_eq(name->text, "a name/ \xc3\xa4");
+        ck_assert_int_eq(memcmp(&name->settings, &settings, sizeof(settings)), 0);
+        ck_assert_uint_eq(name->owner, 8);
+        ck_assert_uint_eq(name->charged, 9);
+        ck_assert_ptr_null(journal_each(&journal->names, name));
+        ck_assert_int_eq(memcmp(journal_each(&journal->leases, NULL), &lease, sizeof(lease)), 0);
+        ck_assert_uint_eq(journal_next(journal, JOURNAL_MODEL), 2);
+        ck_assert_uint_eq(journal_last(journal, JOURNAL_GENERATION), 12);
+        journal_raise(journal, JOURNAL_GENERATION, 11);
+        ck_assert_uint_eq(journal_last(journal, JOURNAL_GENERATION), 12);
+}
+
+TEST(a_dropped_row_is_removed_and_reused)
+{
+        struct journal_name *names[3];
+        struct journal_lease lease = lease_of(1), *row = journal_add(&journal->leases, &lease);
+
+        for (size_t i = 0; i < 3; i++)
+                names[i] = add_name(i + 1, "n");
+        journal_drop(&journal->names, names[1]);
+        journal_drop(&journal->leases, row);
+        pass_on();
+        ck_assert_uint_eq(count_names(), 2);
+        ck_assert_uint_eq(count_leases(), 0);
+        ck_assert_ptr_nonnull(add_name(8, "again"));
+        const struct journal_name *second = journal_each(&journal->names, journal_each(&journal->names, NULL));
+        ck_assert_uint_eq(second->model, 8); /* in between */
+}
+
+TEST(the_longest_name_fits)
+{
+        char name[PROTO_NAME_MAX + 1];
+
+        memset(name, 'x', PROTO_NAME_MAX);
+        name[PROTO_NAME_MAX] = '\0';
+        ck_assert_str_eq(add_name(1, name)->text, name);
+}
+
+TEST(a_full_journal_accepts_only_after_a_row_is_freed)
+{
+        struct journal_name *some = NULL;
+
+        for (unsigned i = 0; i < JOURNAL_NAMES; i++) {
+                struct journal_name *row = add_name(i + 1, "n");
+                ck_assert_ptr_nonnull(row);
+                if (i == 1234)
+                        some = row;
+        }
+        ck_assert_ptr_null(add_name(1, "n"));
+        journal_drop(&journal->names, some);
+        ck_assert_ptr_eq(add_name(1, "n"), some);
+        ck_assert_ptr_null(add_name(1, "n"));
+}
+
+TEST(leases_fill_the_journal_and_a_freed_row_is_reused)
+{
+        struct journal_lease *some = NULL, lease = lease_of(1);
+
+        for (unsigned i = 0; i < JOURNAL_LEASES; i++) {
+                struct journal_lease *row = journal_add(&journal->leases, &lease);
+                ck_assert_ptr_nonnull(row);
+                if (i == 1234)
+                        some = row;
+        }
+        for (int i = 0; i < 3; i++) {
+                ck_assert_ptr_null(journal_add(&journal->leases, &lease));
+                journal_drop(&journal->leases, some);
+                ck_assert_ptr_eq(journal_add(&journal->leases, &lease), some);
+        }
+        pass_on();
+        ck_assert_ptr_null(journal_add(&journal->leases, &lease));
+        ck_assert_uint_eq(count_leases(), JOURNAL_LEASES);
+}
+
+TEST(a_journal_uses_only_the_memory_of_its_rows)
+{
+        struct stat st;
+        struct journal_lease lease = lease_of(1);
+
+        for (int i = 0; i < 10000; i++)
+                journal_drop(&journal->leases, journal_add(&journal->leases, &lease));
+        journal_drop(&journal->names, add_name(1, "n"));
+        pass_on();
+        ck_assert_uint_eq(count_names() + count_leases(), 0);
+        must(fstat(journal->fd, &st));
+        ck_assert_int_le(st.st_blocks * 512, 64 << 10);
+}
+
+/* ---- invalid journals ---- */
+
+static void refused(int fd)
+{
+        error = (struct error){0};
+        ck_assert_ptr_null(journal_open_consume_fd(fd, &error));
+        ck_assert_int_eq(error.code, STREAMER_ECORRUPT);
+        ck_assert_int_eq(fcntl(fd, F_GETFD), -1); /* consumed */
+}
+
+TEST(another_size_no_seals_or_no_magic_is_refused)
+{
+        struct stat st;
+        must(fstat(journal->fd, &st));
+
+        refused(must(memfd_create("x", MFD_ALLOW_SEALING)));
+        int fd = must(memfd_create("x", MFD_ALLOW_SEALING));
+        must(ftruncate(fd, st.st_size));
+        refused(fd);
+        fd = must(memfd_create("x", MFD_ALLOW_SEALING));
+        must(ftruncate(fd, st.st_size));
+        must(fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK));
+        refused(fd);
+        refused(must(open("/dev/null", O_RDWR)));
+}
+
+TEST(inconsistent_rows_are_cleared)
+{
+        struct journal_lease lease = lease_of(1);
+        struct journal_name *name = add_name(1, "n"), *endless = add_name(2, "n"), *greedy = add_name(4, "n"),
+                            *wild = add_name(5, "n");
+
+        add_name(3, "kept");
+        name->text[0] = '\0';
+        memset(endless->text, 'x', sizeof(endless->text));
+        greedy->settings.priority = PROTO_PRIORITY_MAX + 1;
+        memset(&wild->settings.pinned, 7, 1);
+        struct journal_lease *unowned = journal_add(&journal->leases, &lease);
+        unowned->model = 0;
+        pass_on();
+        ck_assert_uint_eq(count_names(), 1);
+        const struct journal_name *left = journal_each(&journal->names, NULL);
+        ck_assert_str_eq(left->text, "kept");
+        ck_assert_uint_eq(count_leases(), 0);
+}
+
+/* ---- rows by key ---- */
+
+/* The names of a model, in the order of the journal: "a c ". */
+static const char *names_of(const struct journal_rows *rows, uint64_t model)
+{
+        static char text[64];
+        size_t at = 0, used = 0;
+
+        text[0] = '\0';
+        for (struct journal_name *row; (row = journal_rows_next(&rows->names, model, &at)) != NULL;)
+                used += (size_t)snprintf(text + used, sizeof(text) - used, "%s ", row->text);
+        return text;
+}
+
+static size_t count_of(const struct rows_of *leases, uint64_t of)
+{
+        size_t n = 0, at = 0;
+
+        while (journal_rows_next(leases, of, &at) != NULL)
+                n++;
+        return n;
+}
+
+TEST(rows_are_found_by_their_key)
+{
+        struct journal_rows rows;
+
+        journal_rows_init(&rows, journal);
+        ck_assert_str_eq(names_of(&rows, 1), "");
+        ck_assert_uint_eq(count_of(&rows.leases, 3), 0);
+        journal_rows_deinit(&rows);
+        add_name(5, "a");
+        struct journal_name *b = add_name(3, "b");
+        add_name(5, "c");
+        add_name(3, "d");
+        for (uint64_t i = 1; i <= 10; i++) {
+                struct journal_lease lease = lease_of(i);
+                lease.model = i % 2;
+                lease.process = i % 5;
+                journal_add(&journal->leases, &lease);
+        }
+        journal_rows_init(&rows, journal);
+        ck_assert_str_eq(names_of(&rows, 5), "a c ");
+        ck_assert_str_eq(names_of(&rows, 3), "b d ");
+        ck_assert_str_eq(names_of(&rows, 4), "");
+        ck_assert_str_eq(names_of(&rows, 6), "");
+        journal_drop(&journal->names, b);
+        ck_assert_str_eq(names_of(&rows, 3), "d ");
+        ck_assert_uint_eq(count_of(&rows.leases, 0), 5);
+        ck_assert_uint_eq(count_of(&rows.held, 4), 2);
+        size_t at = 0;
+        struct journal_lease *row = journal_rows_next(&rows.held, 4, &at);
+        ck_assert_uint_eq(row->id, 4);
+        journal_drop(&journal->leases, row);
+        ck_assert_uint_eq(count_of(&rows.held, 4), 1);
+        ck_assert_uint_eq(count_of(&rows.leases, 0), 4);
+        journal_rows_deinit(&rows);
+}

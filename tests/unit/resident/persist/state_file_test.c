@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The state file: it is read back as written; a damaged file is detected, set aside, and never partly used.
+ */
+#include "tests/lib/suite.h"
+
+#include "daemon/resident/persist/state_file.h"
+
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static struct error error;
+static char *folder;
+
+static void begin(void)
+{
+        folder = suite_path("state-%d", (int)getpid());
+        mkdir(folder, 0755);
+        error = (struct error){0};
+}
+
+static char *path_of(const char *name)
+{
+        return format_text("%s/%s", folder, name);
+}
+
+static void add(struct state_file *state, const char *name, unsigned priority)
+{
+        static char source[] = "/models/x", pattern[] = "rank-{rank}";
+        const struct model_record record = {
+                .name = (char *)(uintptr_t)name,
+                .source = source,
+                .number = 41,
+                .verified = true,
+                .caller = {.uid = 1000, .gid = 1001, .groups = {7, 8}, .n_groups = 2},
+                .pattern = pattern,
+                .settings = {.keep_alive_ns = UINT64_C(30) * 1000000000, .drain_timeout_ns = 5, .priority = priority},
+                .owner = 1002,
+                .ranks = true};
+        struct model_record *m = state_file_add(state, &record);
+
+        ck_assert_ptr_nonnull(m);
+        ck_assert_int_eq(state_file_add_device(m, "uuid-0", false), 0);
+        ck_assert_int_eq(state_file_add_device(m, "uuid-1", true), 0);
+}
+
+/* Two models, as bytes. */
+static msgpack_sbuffer packed(void)
+{
+        struct state_file state = {.last_number = 42};
+        msgpack_sbuffer out;
+
+        add(&state, "a", 3);
+        add(&state, "b/ c \xc3\xa4", 4);
+        ck_assert_int_eq(state_file_pack(&state, &out), 0);
+        state_file_deinit(&state);
+        return out;
+}
+
+static void check(const struct state_file *state)
+{
+        ck_assert_uint_eq(state->last_number, 42);
+        ck_assert_uint_eq(state->n, 2);
+        const struct model_record *m = state_file_find(state, "b/ c \xc3\xa4");
+        ck_assert_ptr_nonnull(m);
+        ck_assert_str_eq(m->source, "/models/x");
+        ck_assert_uint_eq(m->n_devices, 2);
+        ck_assert_str_eq(m->devices[1].uuid, "uuid-1");
+        ck_assert_uint_eq(m->caller.uid, 1000);
+        ck_assert_uint_eq(m->caller.gid, 1001);
+        ck_assert_uint_eq(m->owner, 1002);
+        ck_assert_uint_eq(m->caller.n_groups, 2);
+        ck_assert_uint_eq(m->caller.groups[1], 8);
+        ck_assert_str_eq(m->pattern, "rank-{rank}");
+        ck_assert_uint_eq(m->number, 41);
+        ck_assert_uint_eq(m->settings.priority, 4);
+        ck_assert_uint_eq(m->settings.keep_alive_ns, UINT64_C(30) * 1000000000);
+        ck_assert_uint_eq(m->settings.drain_timeout_ns, 5);
+        ck_assert(m->settings.pinned && !m->devices[0].pinned && m->devices[1].pinned && m->verified && m->ranks);
+}
+
+FIXTURE(.each = {begin, NULL});
+
+TEST(written_state_is_read_back)
+{
+        struct state_file state;
+        msgpack_sbuffer bytes = packed();
+
+        ck_assert_int_eq(state_file_save(folder, bytes.data, bytes.size, &error), 0);
+        ck_assert_int_eq(state_file_load(&state, folder, &error), 0);
+        check(&state);
+        state_file_deinit(&state);
+        ck_assert_int_ne(access(path_of("state.new"), F_OK), 0);
+        struct stat st;
+        must(stat(path_of("state"), &st));
+        ck_assert_uint_eq(st.st_mode & 0777, 0600);
+}
+
+TEST(a_write_replaces_the_file_whole)
+{
+        struct state_file state;
+        msgpack_sbuffer bytes = packed(), empty;
+
+        ck_assert_int_eq(state_file_save(folder, bytes.data, bytes.size, &error), 0);
+        ck_assert_int_eq(state_file_pack(&(struct state_file){.last_number = 1}, &empty), 0);
+        ck_assert_int_eq(state_file_save(folder, empty.data, empty.size, &error), 0);
+        ck_assert_int_eq(state_file_load(&state, folder, &error), 0);
+        ck_assert_uint_eq(state.n, 0);
+        ck_assert_uint_eq(state.last_number, 1);
+}
+
+TEST(the_rest_of_an_interrupted_write_is_ignored)
+{
+        struct state_file state;
+        msgpack_sbuffer bytes = packed();
+
+        ck_assert_int_eq(state_file_save(folder, bytes.data, bytes.size, &error), 0);
+        file_write(path_of("state.new"), "half", 4);
+        ck_assert_int_eq(state_file_load(&state, folder, &error), 0);
+        check(&state);
+        ck_assert_int_eq(state_file_save(folder, bytes.data, bytes.size, &error), 0);
+        ck_assert_int_eq(state_file_load(&state, folder, &error), 0);
+}
+
+TEST(without_a_file_there_is_no_state_and_no_error)
+{
+        struct state_file state;
+
+        ck_assert_int_eq(state_file_load(&state, folder, &error), STREAMER_ENOENT);
+        ck_assert_int_eq(error.code, 0);
+}
+
+TEST(a_missing_folder_is_an_error_that_names_it)
+{
+        struct state_file state;
+
+        ck_assert_int_eq(state_file_load(&state, "/nonexistent/state", &error), STREAMER_EFAILED);
+        ck_assert_ptr_nonnull(strstr(error.text, "/nonexistent/state"));
+        ck_assert_int_eq(state_file_save("/nonexistent/state", "x", 1, &error), STREAMER_EFAILED);
+}
+
+/* ---- damage ---- */
+
+TEST(a_file_truncated_anywhere_is_refused)
+{
+        struct state_file state;
+        msgpack_sbuffer bytes = packed();
+
+        for (size_t n = 0; n < bytes.size; n++)
+                ck_assert_int_eq(state_file_unpack(&state, bytes.data, n, &error), STREAMER_ECORRUPT);
+        ck_assert_int_eq(state_file_unpack(&state, bytes.data, bytes.size, &error), 0);
+        state_file_deinit(&state);
+}
+
+TEST(a_bit_that_differs_anywhere_is_noticed)
+{
+        struct state_file state;
+        msgpack_sbuffer bytes = packed();
+
+        for (size_t i = 0; i < bytes.size; i++) {
+                bytes.data[i] = (char)(bytes.data[i] ^ (1 << i % 8));
+                ck_assert_int_eq(state_file_unpack(&state, bytes.data, bytes.size, &error), STREAMER_ECORRUPT);
+                bytes.data[i] = (char)(bytes.data[i] ^ (1 << i % 8));
+        }
+}
+
+/* Whole, with a checksum that fits, and yet not ours to believe. */
+static int read_body(struct state_file *state, const char *body, size_t size)
+{
+        msgpack_sbuffer file;
+
+        msgpack_sbuffer_init(&file);
+        ck_assert_int_eq(msgpack_sbuffer_write(&file, body, size), 0);
+        ck_assert_int_eq(record_seal(&file, NULL, 0, "strmsta2"), 0);
+        int r = state_file_unpack(state, file.data, file.size, &error);
+        msgpack_sbuffer_destroy(&file);
+        return r;
+}
+
+static void refuses_body(const char *body, size_t size)
+{
+        struct state_file state;
+        ck_assert_int_eq(read_body(&state, body, size), STREAMER_ECORRUPT);
+        ck_assert_uint_eq(state.n, 0);
+}
+
+TEST(a_malformed_body_is_refused)
+{
+        static const char none[] = "\x80";
+        static const char no_models[] = "\x81\xaflast_generation\x01";
+        static const char models_no_list[] = "\x82\xaflast_generation\x01\xa6models\x07";
+        static const char model_empty[] = "\x82\xaflast_generation\x01\xa6models\x91\x80";
+        static const char no_map[] = "\x91\x01";
+
+        refuses_body(none, sizeof(none) - 1);
+        refuses_body(no_models, sizeof(no_models) - 1);
+        refuses_body(models_no_list, sizeof(models_no_list) - 1);
+        refuses_body(model_empty, sizeof(model_empty) - 1);
+        refuses_body(no_map, sizeof(no_map) - 1);
+        refuses_body("\xc1", 1);
+}
+
+static void write_group(struct writer *w)
+{
+        writer_array(w, 1);
+        writer_u64(w, UINT32_MAX);
+}
+
+static void write_many_groups(struct writer *w)
+{
+        writer_array(w, CALLER_GROUPS + 1);
+        for (size_t i = 0; i <= CALLER_GROUPS; i++)
+                writer_u64(w, i);
+}
+
+static void write_device_without_pin(struct writer *w)
+{
+        writer_array(w, 1);
+        writer_map(w, 1);
+        writer_kstr(w, "uuid", "uuid-0");
+}
+
+static void write_nobody(struct writer *w)
+{
+        writer_u64(w, UINT32_MAX);
+}
+
+static void write_yes(struct writer *w)
+{
+        writer_str(w, "yes");
+}
+
+static void write_empty(struct writer *w)
+{
+        writer_str(w, "");
+}
+
+static void write_nul(struct writer *w)
+{
+        writer_strn(w, "a\0b", 3);
+}
+
+/* Each fact has limits. */
+static const struct wrong_fact {
+        const char *key;
+        void (*write)(struct writer *w);
+} wrong_facts[] = {
+        {"name", write_empty},
+        {"name", write_nul},
+        {"source", write_empty},
+        {"generation", write_yes},
+        {"verified", write_nobody},
+        {"priority", write_nobody},
+        {"pinned", write_yes},
+        {"uid", write_nobody},
+        {"owner", write_nobody},
+        {"groups", write_group},
+        {"groups", write_many_groups},
+        {"groups", write_yes},
+        {"devices", write_device_without_pin},
+        {"devices", write_yes},
+};
+
+/* A file of one model with one value replaced; NULL: the key is absent. */
+static int read_with(struct state_file *state, const char *key, void (*write)(struct writer *w))
+{
+        struct state_file one = {0};
+        struct writer model, file;
+        struct message m;
+        add(&one, "a", 1);
+        writer_init(&model);
+        model_record_write(&model, &one.models[0], STORE_STATE);
+        ck_assert_int_eq(message_decode(&m, model.buf.data, model.buf.size), 0);
+        const msgpack_object_map *map = &m.unpacked.data.via.map;
+        writer_init(&file);
+        writer_map(&file, 2);
+        writer_ku64(&file, "last_generation", 1);
+        writer_key(&file, "models");
+        writer_array(&file, 1);
+        writer_map(&file, map->size - (write == NULL));
+        for (uint32_t i = 0; i < map->size; i++) {
+                bool wrong = strncmp(map->ptr[i].key.via.str.ptr, key, strlen(key)) == 0;
+                if (wrong && write == NULL)
+                        continue;
+                msgpack_pack_object(&file.pk, map->ptr[i].key);
+                if (wrong)
+                        write(&file);
+                else
+                        msgpack_pack_object(&file.pk, map->ptr[i].val);
+        }
+        int r = read_body(state, file.buf.data, file.buf.size);
+        writer_deinit(&file);
+        writer_deinit(&model);
+        message_deinit(&m);
+        state_file_deinit(&one);
+        return r;
+}
+
+TEST(a_value_out_of_its_limits_is_refused_with_its_name, EACH(wrong_facts))
+{
+        const struct wrong_fact *wrong = &wrong_facts[_i];
+        struct state_file state;
+        ck_assert_int_eq(read_with(&state, wrong->key, wrong->write), STREAMER_ECORRUPT);
+        ck_assert_ptr_nonnull(strstr(error.text, wrong->key));
+        ck_assert_int_eq(read_with(&state, wrong->key, NULL), STREAMER_ECORRUPT);
+        ck_assert_ptr_nonnull(strstr(error.text, wrong->key));
+        ck_assert_uint_eq(state.n, 0);
+}
+
+static void damage_cut(const char *path)
+{
+        must(truncate(path, 60));
+}
+
+static void damage_empty(const char *path)
+{
+        must(truncate(path, 0));
+}
+
+static void damage_foreign(const char *path)
+{
+        file_write(path, "#!/bin/sh\nexit 0\n# and so on, for more than forty bytes\n", 55);
+}
+
+static void damage_newer(const char *path)
+{
+        size_t size;
+        char *data = file_read(path, &size);
+
+        data[size - 40] = 2; /* after the magic, in the foot of 48 bytes */
+        file_write(path, data, size);
+}
+
+static void damage_folder(const char *path)
+{
+        must(unlink(path));
+        must(mkdir(path, 0755));
+}
+
+static void damage_link(const char *path)
+{
+        must(rename(path, path_of("elsewhere")));
+        must(symlink("elsewhere", path));
+}
+
+static void damage_fifo(const char *path)
+{
+        must(unlink(path));
+        must(mkfifo(path, 0600));
+}
+
+static void (*const damages[])(const char *path) = {damage_cut,    damage_empty, damage_foreign, damage_newer,
+                                                    damage_folder, damage_link,  damage_fifo};
+
+TEST(a_damaged_file_is_set_aside, EACH(damages))
+{
+        struct state_file state;
+        msgpack_sbuffer bytes = packed();
+
+        ck_assert_int_eq(state_file_save(folder, bytes.data, bytes.size, &error), 0);
+        damages[_i](path_of("state"));
+        ck_assert_int_eq(state_file_load(&state, folder, &error), STREAMER_ECORRUPT);
+        ck_assert_str_ne(error.text, "");
+        ck_assert_uint_eq(state.n, 0);
+        struct stat st;
+        ck_assert_int_eq(lstat(path_of("state.damaged"), &st), 0);
+        /* The next start and the next write find nothing in their way. */
+        ck_assert_int_eq(state_file_load(&state, folder, &error), STREAMER_ENOENT);
+        ck_assert_int_eq(state_file_save(folder, bytes.data, bytes.size, &error), 0);
+        ck_assert_int_eq(state_file_load(&state, folder, &error), 0);
+        check(&state);
+}

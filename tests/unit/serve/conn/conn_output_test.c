@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Output of a connection: clients that do not read, descriptors in flight, and the two ways of closing.
+ */
+#include "tests/unit/conn_fixture.h"
+
+#include "daemon/base/log/log.h"
+
+/* A frame of the daemon with `len` bytes of text. */
+static void reply(size_t len, char c, const int *fds, size_t n_fds)
+{
+        struct writer w;
+        char *text = must_alloc(len);
+        memset(text, c, len);
+        conn_writer(&w);
+        writer_strn(&w, text, len);
+        free(text);
+        conn_send(conn, &w, fds, n_fds);
+}
+
+static size_t read_bytes(unsigned char *to, size_t len)
+{
+        size_t used = 0;
+        while (used < len && read_some(to, &used, len))
+                uv_run(&core_loop, UV_RUN_NOWAIT);
+        return used;
+}
+
+/* ---- clients that do not read ---- */
+
+/* Fills the kernel's buffer and then ours beyond its limit: the number of replies. */
+static unsigned flood(size_t len)
+{
+        unsigned n = 0;
+        while (!conn->paused) {
+                reply(len, (char)('a' + n % 26), NULL, 0);
+                n++;
+        }
+        return n;
+}
+
+CORE_FIXTURE(begin, end);
+
+TEST(a_client_that_does_not_read_is_not_read)
+{
+        unsigned char data[64];
+        flood(16 * KiB);
+        ck_assert_uint_gt(conn->out_bytes, OUTPUT_LIMIT);
+        ck_assert(!conn_writable(conn));
+        send_bytes(data, put_frame(data, "request"));
+        core_settle();
+        ck_assert_uint_eq(frames, 0);
+        ck_assert(!closed);
+}
+
+TEST(a_client_that_reads_again_receives_every_byte)
+{
+        unsigned char data[64];
+        unsigned n = flood(16 * KiB);
+        send_bytes(data, put_frame(data, "request"));
+        core_settle();
+        size_t one = FRAME_HEADER + 3 + 16 * KiB, total = n * one; /* msgpack: str 16 and its length */
+        unsigned char *got = must_alloc(total);
+        ck_assert_uint_eq(read_bytes(got, total), total);
+        core_until(frames == 1);
+        for (unsigned i = 0; i < n; i++)
+                for (size_t k = FRAME_HEADER + 3; k < one; k += 997)
+                        ck_assert_int_eq(got[i * one + k], 'a' + (int)(i % 26));
+        ck_assert_uint_eq(conn->out_bytes, 0);
+        ck_assert(conn_writable(conn));
+        ck_assert_uint_gt(drains, 0);
+        free(got);
+}
+
+static void answer(void)
+{
+        reply(8 * KiB, 'r', NULL, 0);
+}
+
+/* The number of requests is unlimited; the output queue stays bounded. */
+TEST(a_client_that_never_reads_cannot_grow_the_daemons_memory)
+{
+        unsigned char data[64];
+        size_t n = put_frame(data, "ask");
+        on_frame = answer;
+        for (int i = 0; i < 2000; i++) {
+                ssize_t sent = send(client, data, n, MSG_NOSIGNAL);
+                core_settle();
+                if (sent < 0)
+                        break;
+                ck_assert_int_eq(sent, (ssize_t)n);
+        }
+        ck_assert(conn->paused);
+        ck_assert_uint_le(conn->out_bytes, OUTPUT_LIMIT + 9 * KiB);
+        unsigned before = frames;
+        core_settle();
+        ck_assert_uint_eq(frames, before);
+}
+
+TEST(a_paused_client_that_disconnects_is_closed)
+{
+        flood(16 * KiB);
+        close(client);
+        client = -1;
+        core_until(closed);
+}
+
+/* ---- descriptors ---- */
+
+/* The kernel may still hold the message: the count decreases when the peer has read it. */
+TEST(descriptors_are_counted_until_they_are_read)
+{
+        int fds[3], got[3];
+        size_t n_got = 0;
+        char buffer[64];
+        for (size_t i = 0; i < 3; i++)
+                fds[i] = must(eventfd(0, EFD_CLOEXEC));
+        reply(4, 'f', fds, 3);
+        ck_assert_uint_eq(conn_fds_in_flight(conn), 3);
+        reply(4, 'g', fds, 1);
+        ck_assert_uint_eq(conn_fds_in_flight(conn), 4);
+        ck_assert_int_gt(frame_recv_fds(client, buffer, sizeof(buffer), got, &n_got, 3, &(bool){false}), 0);
+        ck_assert_uint_eq(n_got, 3);
+        n_got = 0;
+        ck_assert_int_gt(frame_recv_fds(client, buffer, sizeof(buffer), got, &n_got, 3, &(bool){false}), 0);
+        ck_assert_uint_eq(n_got, 1);
+        ck_assert_uint_eq(conn_fds_in_flight(conn), 0);
+}
+
+TEST(queued_descriptors_stay_open)
+{
+        int fd = must(eventfd(7, EFD_CLOEXEC)), got[1] = {-1};
+        size_t n_got = 0;
+        unsigned n = flood(16 * KiB);
+        reply(4, 'f', &fd, 1);
+        close(fd);
+        unsigned char *sink = must_alloc(n * 17 * KiB);
+        read_bytes(sink, n * (FRAME_HEADER + 3 + 16 * KiB));
+        core_settle();
+        ck_assert_int_gt(frame_recv_fds(client, sink, 64, got, &n_got, 1, &(bool){false}), 0);
+        ck_assert_uint_eq(n_got, 1);
+        eventfd_t value;
+        must(eventfd_read(got[0], &value));
+        ck_assert_uint_eq(value, 7);
+        free(sink);
+}
+
+TEST(descriptors_that_were_never_sent_are_closed_with_the_connection)
+{
+        int fd = must(eventfd(0, EFD_CLOEXEC));
+        unsigned before = process_fds(getpid());
+        flood(16 * KiB);
+        reply(4, 'f', &fd, 1);
+        ck_assert_uint_eq(process_fds(getpid()), before + 1);
+        conn_close(conn, false);
+        core_until(closed);
+        ck_assert_uint_eq(process_fds(getpid()), before - 1); /* and the connection's own */
+}
+
+TEST(descriptors_that_a_client_sends_are_dropped)
+{
+        unsigned char data[64];
+        int fd = must(eventfd(0, EFD_CLOEXEC));
+        size_t n = put_frame(data, "gift");
+        unsigned before = process_fds(getpid());
+        ck_assert_int_eq(frame_send_fds(client, data, n, &fd, 1), (ssize_t)n);
+        core_until(frames == 1);
+        ck_assert_uint_eq(process_fds(getpid()), before);
+}
+
+/* ---- closing ---- */
+
+TEST(closing_with_flush_sends_queued_output_first)
+{
+        unsigned n = flood(16 * KiB);
+        conn_close(conn, true);
+        core_settle();
+        ck_assert(!closed);
+        unsigned char *got = must_alloc((n + 1) * 17 * KiB);
+        ck_assert_uint_eq(read_to_end(got, (n + 1) * 17 * KiB), n * (FRAME_HEADER + 3 + 16 * KiB));
+        core_until(closed);
+        free(got);
+}
+
+TEST(closing_with_flush_closes_at_once_without_queued_output)
+{
+        conn_close(conn, true);
+        ck_assert(!closed); /* never inside the call */
+        core_until(closed);
+}
+
+TEST(closing_without_flush_drops_queued_output)
+{
+        unsigned n = flood(16 * KiB);
+        conn_close(conn, false);
+        core_until(closed);
+        unsigned char *got = must_alloc((n + 1) * 17 * KiB);
+        ck_assert_uint_lt(read_to_end(got, (n + 1) * 17 * KiB), n * (FRAME_HEADER + 3 + 16 * KiB));
+        free(got);
+}
+
+TEST(shutdown_sends_only_the_last_frames)
+{
+        unsigned char got[64];
+        conn_turn_shutdown(&turn);
+        ck_assert(conn_awaits_shutdown(conn));
+        reply(4, 'a', NULL, 0);
+        ck_assert(conn_begin_shutdown(conn));
+        reply(4, 'z', NULL, 0);
+        conn_close(conn, true);
+        size_t n = read_to_end(got, sizeof(got));
+        ck_assert_uint_eq(n, FRAME_HEADER + 1 + 4);
+        ck_assert_mem_eq(got + FRAME_HEADER + 1, "zzzz", 4);
+        core_until(closed);
+}
+
+TEST(shutdown_leaves_a_draining_connection_alone)
+{
+        flood(16 * KiB);
+        conn_close(conn, true);
+        conn_turn_shutdown(&turn);
+        ck_assert(!conn_begin_shutdown(conn));
+        ck_assert_int_eq(conn->state, CONN_DRAINING);
+}
+
+TEST(a_connection_that_closes_takes_no_more_requests)
+{
+        unsigned char data[64];
+        flood(16 * KiB);
+        conn_close(conn, true);
+        send_bytes(data, put_frame(data, "late"));
+        core_settle();
+        ck_assert_uint_eq(frames, 0);
+        close(client);
+        client = -1;
+        core_until(closed);
+        ck_assert_uint_eq(frames, 0);
+}
+
+static void close_now(void)
+{
+        conn_close(conn, false);
+}
+
+TEST(a_frame_may_close_its_own_connection)
+{
+        unsigned char data[64];
+        size_t n = put_frame(data, "bye");
+        n += put_frame(data + n, "more");
+        on_frame = close_now;
+        send_bytes(data, n);
+        core_until(closed);
+        ck_assert_str_eq(bodies, "bye|");
+}
+
+TEST(sending_to_a_closing_connection_has_no_effect)
+{
+        conn_close(conn, false);
+        reply(16, 'x', NULL, 0);
+        conn_hold(conn, true);
+        conn_tick(conn, now_ns() + 100 * SECOND);
+        core_until(closed);
+}
+
+TEST(a_reply_over_the_frame_limit_closes_the_connection)
+{
+        reply(FRAME_MAX + 1, 'x', NULL, 0);
+        core_until(closed);
+}
+
+static void reply_too_long(void)
+{
+        reply(FRAME_MAX + 1, 'x', NULL, 0);
+}
+
+static void reply_without_a_descriptor(void)
+{
+        reply(16, 'x', (const int[]){-1}, 1);
+}
+
+static void reply_to_closed(void)
+{
+        close(client);
+        client = -1;
+        reply(16, 'x', NULL, 0);
+}
+
+static void (*failure)(void);
+
+/* The log's destination depends on the type of standard error. */
+static void log_failure(void)
+{
+        log_init(LOG_LEVEL_WARN);
+        log_set_output(&(struct log_output){.format = LOG_FORMAT_PLAIN});
+        failure();
+}
+
+/* Its client sees an end without a reason. */
+TEST(an_unsendable_reply_is_logged, .to = 2)
+{
+        static void (*const failures[])(void) = {reply_too_long, reply_without_a_descriptor};
+        static const char *const reasons[] = {"Message too long", "Bad file descriptor"};
+        failure = failures[_i];
+        char *said = suite_stderr(log_failure);
+        ck_assert_msg(strstr(said, "could not be sent") != NULL && strstr(said, reasons[_i]) != NULL, "%s", said);
+        core_until(closed);
+}
+
+TEST(a_client_that_disconnects_is_not_logged)
+{
+        failure = reply_to_closed;
+        ck_assert_str_eq(suite_stderr(log_failure), "");
+        core_until(closed);
+}
+
+/* ---- several closing connections ---- */
+
+#define CROWD 40
+
+static struct conn *peers[CROWD];
+static int clients[CROWD];
+static unsigned n_closed;
+static bool closed_before_it_asked;
+
+static void peers_frame(struct conn *c, const void *data, size_t len)
+{
+        (void)c, (void)data, (void)len;
+        frames++;
+        closed_before_it_asked = n_closed == 1;
+}
+
+static void peers_closed(struct conn *c)
+{
+        (void)c;
+        for (uint64_t until = now_ns() + SECOND / 1000; now_ns() < until;)
+                ;
+        n_closed++;
+}
+
+static const struct conn_ops peers_ops = {.frame = peers_frame, .drained = drained, .closed = peers_closed};
+
+static void peers_open(size_t n)
+{
+        int ends[2];
+        for (size_t i = 0; i < n; i++) {
+                must(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends));
+                clients[i] = ends[0];
+                peers[i] = conn_new_consume_fd(&core_loop, ends[1], &peers_ops, &limits, &turn);
+                ck_assert_ptr_nonnull(peers[i]);
+        }
+        core_settle();
+}
+
+/* Each takes a millisecond, and an iteration ends after ten milliseconds. */
+static void all_end_in_turns(void)
+{
+        unsigned turns = 0;
+        for (unsigned before = 0; n_closed < CROWD; before = n_closed, turns++) {
+                uv_run(&core_loop, UV_RUN_NOWAIT);
+                ck_assert_uint_le(n_closed - before, 11);
+        }
+        ck_assert_uint_ge(turns, 4);
+}
+
+TEST(many_disconnects_are_handled_in_slices)
+{
+        peers_open(CROWD);
+        for (size_t i = 0; i < CROWD; i++)
+                close(clients[i]);
+        all_end_in_turns();
+}
+
+TEST(many_closed_connections_are_freed_in_slices)
+{
+        peers_open(CROWD);
+        for (size_t i = 0; i < CROWD; i++)
+                conn_close(peers[i], false);
+        ck_assert_uint_eq(n_closed, 0);
+        all_end_in_turns();
+        for (size_t i = 0; i < CROWD; i++)
+                close(clients[i]);
+}
+
+TEST(a_disconnect_is_handled_before_later_requests)
+{
+        unsigned char data[64];
+        peers_open(2);
+        close(clients[0]);
+        must(send(clients[1], data, put_frame(data, "ask"), MSG_NOSIGNAL));
+        core_until(frames == 1);
+        ck_assert(closed_before_it_asked);
+        close(clients[1]);
+        core_until(n_closed == 2);
+}
+
+/* ---- shutdown ---- */
+
+TEST(after_the_close_nothing_is_read_or_sent)
+{
+        unsigned char data[64], got[256];
+        core_settle();
+        send_bytes(data, put_frame(data, "late"));
+        conn_turn_shutdown(&turn);
+        ck_assert(!conn_writable(conn));
+        reply(16, 'x', NULL, 0);
+        core_settle();
+        ck_assert_uint_eq(frames, 0);
+        conn_begin_shutdown(conn);
+        reply(4, 'l', NULL, 0);
+        conn_close(conn, true);
+        ck_assert_uint_eq(read_to_end(got, sizeof(got)), FRAME_HEADER + 1 + 4);
+        ck_assert_mem_eq(got + FRAME_HEADER + 1, "llll", 4);
+        core_until(closed);
+        ck_assert_uint_eq(frames, 0);
+}
+
+TEST(frames_queued_before_the_close_are_sent)
+{
+        unsigned n = flood(16 * KiB);
+        conn_turn_shutdown(&turn);
+        reply(16, 'x', NULL, 0);
+        conn_begin_shutdown(conn);
+        conn_close(conn, true);
+        unsigned char *got = must_alloc((n + 1) * 17 * KiB);
+        ck_assert_uint_eq(read_to_end(got, (n + 1) * 17 * KiB), n * (FRAME_HEADER + 3 + 16 * KiB));
+        core_until(closed);
+        ck_assert_uint_eq(drains, 0);
+        free(got);
+}
+
+TEST(a_client_that_disconnects_first_is_closed)
+{
+        conn_turn_shutdown(&turn);
+        close(client);
+        client = -1;
+        core_until(closed);
+}
+
+/* ---- identity ---- */
+
+TEST(the_credentials_of_the_peer_are_known)
+{
+        ck_assert_int_eq(conn->pid, getpid());
+        ck_assert_uint_eq(conn->caller.uid, getuid());
+        ck_assert_uint_eq(conn->caller.gid, getgid());
+}

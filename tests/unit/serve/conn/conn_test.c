@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Input of a connection: frames in any pieces, invalid frames, clients that stall.
+ */
+#include "tests/unit/conn_fixture.h"
+
+/* The text of an error frame that ends the connection. */
+static void ends_with_error(const char *text)
+{
+        unsigned char buffer[4096];
+        size_t n = read_to_end(buffer, sizeof(buffer) - 1);
+        ck_assert_uint_gt(n, FRAME_HEADER);
+        struct message message;
+        const char *s;
+        size_t len;
+        uint64_t id;
+        ck_assert_int_eq(message_decode(&message, buffer + FRAME_HEADER, n - FRAME_HEADER), 0);
+        const msgpack_object *map = &message.unpacked.data;
+        ck_assert(object_str_eq(map, "code", "protocol"));
+        ck_assert(object_u64(map, "id", &id) && id == 0);
+        ck_assert(object_str(map, "text", &s, &len));
+        ck_assert_msg(memmem(s, len, text, strlen(text)) != NULL, "%.*s", (int)len, s);
+        message_deinit(&message);
+        core_until(closed);
+}
+
+/* ---- frames ---- */
+
+CORE_FIXTURE(begin, end);
+
+TEST(frames_may_be_split_at_every_byte)
+{
+        unsigned char data[64];
+        size_t n = put_frame(data, "first");
+        n += put_frame(data + n, "x");
+        n += put_frame(data + n, "third frame");
+        for (size_t cut = 1; cut < n; cut++) {
+                frames = 0;
+                bodies[0] = '\0';
+                send_bytes(data, cut);
+                core_settle();
+                send_bytes(data + cut, n - cut);
+                core_until(frames == 3);
+                ck_assert_str_eq(bodies, "first|x|third frame|");
+        }
+}
+
+TEST(an_unidentified_peer_is_identified_by_its_first_bytes)
+{
+        unsigned char data[64];
+        conn_await_caller(conn);
+        ck_assert_int_eq(conn->pid, 0);
+        ck_assert_uint_eq(conn->caller.uid, (uid_t)-1);
+        for (unsigned i = 0; i < 2; i++)
+                send_bytes(data, put_frame(data, "x"));
+        core_until(frames == 2);
+        ck_assert_uint_eq(introductions, 1);
+        ck_assert_int_eq(conn->pid, getpid());
+        ck_assert_uint_eq(conn->caller.uid, geteuid());
+        ck_assert_uint_eq(conn->caller.gid, getegid());
+}
+
+TEST(frames_may_arrive_byte_by_byte)
+{
+        unsigned char data[64];
+        size_t n = put_frame(data, "ab");
+        n += put_frame(data + n, "cd");
+        for (size_t i = 0; i < n; i++) {
+                send_bytes(data + i, 1);
+                core_settle();
+        }
+        core_until(frames == 2);
+        ck_assert_str_eq(bodies, "ab|cd|");
+}
+
+/* Frames sent at once, and the expected bodies[]. */
+static void send_hundred(char want[1024])
+{
+        unsigned char data[4096];
+        char body[8];
+        size_t n = 0;
+        for (int i = 0; i < 100; i++) {
+                snprintf(body, sizeof(body), "%d", i);
+                n += put_frame(data + n, body);
+                strcat(strcat(want, body), "|");
+        }
+        send_bytes(data, n);
+}
+
+TEST(many_frames_in_one_read_are_handled_in_order)
+{
+        char want[1024] = "";
+        send_hundred(want);
+        core_until(frames == 100);
+        ck_assert_str_eq(bodies, want);
+}
+
+TEST(the_largest_frame_is_accepted)
+{
+        unsigned char *data = must_alloc(FRAME_HEADER + FRAME_MAX);
+        frame_put_header(data, FRAME_MAX);
+        for (size_t sent = 0; sent < FRAME_HEADER + FRAME_MAX;) {
+                ssize_t n = send(client, data + sent, FRAME_HEADER + FRAME_MAX - sent, MSG_NOSIGNAL);
+                sent += n > 0 ? (size_t)n : 0;
+                uv_run(&core_loop, UV_RUN_NOWAIT);
+        }
+        core_until(frames == 1);
+        free(data);
+}
+
+static void take_long(void)
+{
+        uint64_t until = now_ns() + SECOND / 2000;
+        while (now_ns() < until)
+                ;
+}
+
+/* The test's thread may lose the processor, but never takes more than the turn allows. */
+TEST(a_flood_is_handled_in_slices_and_in_order)
+{
+        char want[1024] = "";
+        send_hundred(want);
+        on_frame = take_long;
+        for (unsigned before = 0; frames < 100; before = frames) {
+                uv_run(&core_loop, UV_RUN_NOWAIT);
+                ck_assert_uint_gt(frames, before);
+                ck_assert_uint_le(frames - before, 4);
+        }
+        ck_assert_str_eq(bodies, want);
+}
+
+TEST(a_flood_of_a_disconnected_client_is_handled_completely)
+{
+        unsigned char data[1024];
+        size_t n = 0;
+        for (int i = 0; i < 30; i++)
+                n += put_frame(data + n, "x");
+        send_bytes(data, n);
+        on_frame = take_long;
+        close(client);
+        client = -1;
+        core_until(closed);
+        ck_assert_uint_eq(frames, 30);
+}
+
+/* ---- broken framing ---- */
+
+TEST(a_length_over_the_limit_ends_the_connection)
+{
+        send_bytes("\x00\x10\x00\x01", 4);
+        ends_with_error("length 1048577 is not between 1 and 1048576");
+        ck_assert_uint_eq(frames, 0);
+}
+
+TEST(a_length_of_zero_ends_the_connection)
+{
+        send_bytes("\0\0\0\0", 4);
+        ends_with_error("length 0 is not between");
+}
+
+TEST(frames_before_an_invalid_one_are_handled_and_none_after)
+{
+        unsigned char data[64];
+        size_t n = put_frame(data, "good");
+        memcpy(data + n, "\xff\xff\xff\xff", 4);
+        n += 4;
+        n += put_frame(data + n, "never");
+        send_bytes(data, n);
+        ends_with_error("is not between");
+        ck_assert_str_eq(bodies, "good|");
+}
+
+TEST(a_client_that_disconnects_within_a_frame_is_closed)
+{
+        send_bytes("\0\0\0\x09half", 8);
+        core_settle();
+        close(client);
+        client = -1;
+        core_until(closed);
+        ck_assert_uint_eq(frames, 0);
+}
+
+TEST(requests_before_a_disconnect_are_handled)
+{
+        unsigned char data[64];
+        send_bytes(data, put_frame(data, "last"));
+        close(client);
+        client = -1;
+        core_until(closed);
+        ck_assert_str_eq(bodies, "last|");
+}
+
+/* ---- clients that stall ---- */
+
+TEST(an_incomplete_frame_has_a_deadline)
+{
+        unsigned char data[64];
+        size_t n = put_frame(data, "whole");
+        send_bytes(data, n);
+        send_bytes(data, n - 1);
+        core_until(frames == 1);
+        core_settle();
+        uint64_t since = conn->waiting_since;
+        ck_assert_uint_gt(since, 0);
+        conn_tick(conn, since + 9 * SECOND);
+        core_settle();
+        ck_assert(!closed);
+        send_bytes(data + n - 1, 1);
+        core_until(frames == 2);
+        conn_tick(conn, since + 3600 * SECOND);
+        core_settle();
+        ck_assert(!closed);
+}
+
+TEST(an_incomplete_frame_ends_the_connection_at_its_deadline)
+{
+        unsigned char data[64];
+        size_t n = put_frame(data, "whole");
+        send_bytes(data, n);
+        send_bytes(data, n - 1);
+        core_until(frames == 1);
+        core_settle();
+        conn_tick(conn, now_ns() + 11 * SECOND);
+        ends_with_error("did not come in time");
+}
+
+TEST(a_silent_client_is_closed)
+{
+        conn_tick(conn, conn->waiting_since + 9 * SECOND);
+        core_settle();
+        ck_assert(!closed);
+        conn_tick(conn, now_ns() + 11 * SECOND);
+        ends_with_error("did not come in time");
+}
+
+TEST(an_idle_client_between_frames_may_be_idle_for_ever)
+{
+        unsigned char data[64];
+        send_bytes(data, put_frame(data, "hello"));
+        core_until(frames == 1);
+        conn_tick(conn, now_ns() + 100000 * SECOND);
+        core_settle();
+        ck_assert(!closed);
+}
+
+TEST(slowly_sent_bytes_do_not_extend_the_deadline)
+{
+        unsigned char data[64];
+        size_t n = put_frame(data, "a frame that comes very slowly");
+        for (size_t i = 0; i < n - 1; i++) {
+                send_bytes(data + i, 1);
+                core_settle();
+        }
+        conn_tick(conn, now_ns() + 11 * SECOND);
+        ends_with_error("did not come in time");
+}
+
+static void hold_conn(void)
+{
+        conn_hold(conn, true);
+}
+
+TEST(a_held_client_is_neither_read_nor_timed)
+{
+        unsigned char data[64];
+        size_t n = put_frame(data, "one");
+        n += put_frame(data + n, "two");
+        on_frame = hold_conn;
+        send_bytes(data, n);
+        core_until(frames == 1);
+        core_settle();
+        conn_tick(conn, now_ns() + 100 * SECOND);
+        core_settle();
+        ck_assert(!closed);
+        ck_assert_uint_eq(frames, 1);
+        on_frame = NULL;
+        conn_hold(conn, false);
+        ck_assert_uint_eq(frames, 1); /* not inside this call */
+        core_until(frames == 2);
+        ck_assert_str_eq(bodies, "one|two|");
+}
+
+TEST(a_held_client_is_not_charged_for_the_time_it_could_not_send)
+{
+        unsigned char data[64];
+        size_t n = put_frame(data, "one"), m;
+        m = n + put_frame(data + n, "two");
+        on_frame = hold_conn;
+        send_bytes(data, m - 1);
+        core_until(frames == 1);
+        core_settle();
+        conn->waiting_since -= 100 * SECOND; /* it was held for long */
+        send_bytes(data + m - 1, 1);
+        on_frame = NULL;
+        conn_hold(conn, false);
+        conn_tick(conn, now_ns()); /* before the loop has looked */
+        core_until(frames == 2 || closed);
+        ck_assert_str_eq(bodies, "one|two|");
+}

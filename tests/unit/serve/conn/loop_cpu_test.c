@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Processor time of loop iterations, without waiting for events or for a processor; and the nice values of the loop's
+ * thread and of the threads that it starts.
+ */
+#include "daemon/serve/conn/loop_cpu.h"
+
+#include "daemon/base/thread/threads.h"
+#include "daemon/base/util.h"
+#include "tests/lib/core.h"
+
+#include <poll.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define US UINT64_C(1000)
+#define MS UINT64_C(1000000)
+
+static void iteration(struct loop_cpu *loop_cpu, uint64_t us)
+{
+        loop_cpu_iteration(loop_cpu, loop_cpu->last_ns + us * US);
+}
+
+static struct loop_cpu begun(void)
+{
+        struct loop_cpu loop_cpu = {.iterations = 0};
+        loop_cpu_iteration(&loop_cpu, 1000 * MS);
+        return loop_cpu;
+}
+
+TEST(time_before_the_first_wait_is_no_iteration)
+{
+        struct loop_cpu loop_cpu = begun();
+        ck_assert_uint_eq(loop_cpu.iterations, 0);
+        ck_assert_uint_eq(loop_cpu.longest_ns, 0);
+}
+
+TEST(the_longest_iteration_is_recorded)
+{
+        struct loop_cpu loop_cpu = begun();
+        iteration(&loop_cpu, 700);
+        iteration(&loop_cpu, 4000);
+        iteration(&loop_cpu, 3);
+        ck_assert_uint_eq(loop_cpu.iterations, 3);
+        ck_assert_uint_eq(loop_cpu.longest_ns, 4 * MS);
+}
+
+TEST(each_iteration_is_counted_in_its_bucket)
+{
+        struct loop_cpu loop_cpu = begun();
+        static const unsigned us[] = {0, 99, 100, 499, 500, 4999, 5000, 49999, 50000, 900000};
+        static const uint64_t want[LOOP_CPU_BUCKETS] = {2, 2, 1, 0, 1, 1, 1, 2};
+        for (size_t i = 0; i < ARRAY_SIZE(us); i++)
+                iteration(&loop_cpu, us[i]);
+        ck_assert_mem_eq(loop_cpu.counts, want, sizeof(want));
+}
+
+/* ---- on a loop ---- */
+
+static uint64_t thread_ns(void)
+{
+        struct timespec t;
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+        return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+static void compute(uv_timer_t *timer)
+{
+        (void)timer;
+        uint64_t until = thread_ns() + 20 * MS;
+        while (thread_ns() < until)
+                ;
+}
+
+static void sleep_on(uv_timer_t *timer)
+{
+        (void)timer;
+        poll(NULL, 0, 20);
+}
+
+static uint64_t longest_with(uv_timer_cb callback)
+{
+        struct loop_cpu loop_cpu;
+        uv_timer_t timer;
+        loop_cpu_start(&loop_cpu, &core_loop);
+        uv_timer_init(&core_loop, &timer);
+        uv_timer_start(&timer, callback, 1, 1);
+        core_until(loop_cpu.iterations >= 5);
+        uv_close((uv_handle_t *)&timer, NULL);
+        uv_close((uv_handle_t *)&loop_cpu.prepare, NULL);
+        core_settle();
+        return loop_cpu.longest_ns;
+}
+
+CORE_FIXTURE(NULL, NULL);
+
+TEST(a_callback_that_computes_is_counted)
+{
+        ck_assert_uint_ge(longest_with(compute), 20 * MS);
+}
+
+TEST(a_callback_that_sleeps_is_not_counted)
+{
+        ck_assert_uint_lt(longest_with(sleep_on), 20 * MS);
+}
+
+/* ---- the thread ---- */
+
+static void *read_nice(void *out)
+{
+        thread_begin("told");
+        *(int *)out = getpriority(PRIO_PROCESS, 0);
+        return NULL;
+}
+
+static int nice_of_a_new_thread(void)
+{
+        pthread_t thread;
+        int nice = 99;
+        ck_assert_int_eq(thread_start(&thread, NULL, read_nice, &nice), 0);
+        pthread_join(thread, NULL);
+        return nice;
+}
+
+FIXTURE();
+
+TEST(the_loop_has_a_better_nice_value_than_its_threads, .to = 3)
+{
+        static const int given[] = {-3, 0, 4};
+        if (setpriority(PRIO_PROCESS, 0, given[_i]) != 0 || !thread_raise_priority())
+                SKIP("a better nice value needs a privilege");
+        ck_assert_int_eq(getpriority(PRIO_PROCESS, 0), given[_i] - THREAD_NICE_STEP);
+        ck_assert_int_eq(nice_of_a_new_thread(), given[_i]);
+}
+
+TEST(without_the_privilege_all_threads_have_the_same_nice_value)
+{
+        int before = getpriority(PRIO_PROCESS, 0);
+        if (geteuid() != 0)
+                SKIP("only root can drop the privilege");
+        must(setrlimit(RLIMIT_NICE, &(struct rlimit){0, 0}));
+        must(setresuid(65534, 65534, 65534));
+        ck_assert(!thread_raise_priority());
+        ck_assert_int_eq(getpriority(PRIO_PROCESS, 0), before);
+        ck_assert_int_eq(nice_of_a_new_thread(), before);
+}

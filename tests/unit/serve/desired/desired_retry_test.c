@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Pinned models of an earlier run are retried until they are ready or no longer desired. The test sets the time.
+ */
+#include "tests/lib/load_fixture.h"
+
+#include "daemon/base/util.h"
+#include "daemon/resident/persist/state_file.h"
+#include "daemon/serve/desired/desired.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+#define FAR (UINT64_MAX / 2) /* a time at which everything is due */
+#define SECOND UINT64_C(1000000000)
+
+static struct desired desired;
+static struct state_file state;
+static unsigned n_notified;
+
+static void on_changed(struct desired *d)
+{
+        ck_assert_ptr_eq(d, &desired);
+        n_notified++;
+}
+
+static struct model_record *knew(const char *name, const char *path, const char *const *on, size_t n)
+{
+        struct model_record *m = state_file_add(
+                &state, &(struct model_record){.name = (char *)(uintptr_t)name, .source = (char *)(uintptr_t)path});
+        for (size_t i = 0; i < n; i++)
+                ck_assert_int_eq(state_file_add_device(m, on[i], true), 0);
+        m->settings.priority = PROTO_PRIORITY_DEFAULT;
+        return m;
+}
+
+/* The state is loaded; the loop does not run. */
+static void restart(void)
+{
+        struct error error;
+        msgpack_sbuffer bytes;
+        char *folder = suite_path("state-%d", (int)getpid());
+        mkdir(folder, 0700);
+        ck_assert_int_eq(state_file_pack(&state, &bytes), 0);
+        ck_assert_int_eq(state_file_save(folder, bytes.data, bytes.size, &error), 0);
+        msgpack_sbuffer_destroy(&bytes);
+        state_file_deinit(&state);
+        desired_init(&desired, &loads, NULL);
+        desired.changed = on_changed;
+        desired_restore(&desired, folder);
+}
+
+static void begin(void)
+{
+        load_fixture_begin_multi();
+        for (size_t i = 0; i < 1 + OTHERS; i++)
+                snprintf(devices[i]->uuid, sizeof(devices[i]->uuid), "uuid-%zu", i);
+        state = (struct state_file){0};
+        n_notified = 0;
+}
+
+static void end(void)
+{
+        desired_deinit(&desired);
+        load_fixture_end();
+}
+
+static size_t count(void)
+{
+        size_t n = 0;
+        list_each (pos, &desired.models)
+                n++;
+        return n;
+}
+
+static const struct desired_model *the_model(void)
+{
+        ck_assert_uint_eq(count(), 1);
+        return container_of(desired.models.next, struct desired_model, link);
+}
+
+/* One more try, to its end. */
+static void try_once(void)
+{
+        desired_tick(&desired, FAR);
+        core_until(loads_empty(&loads));
+}
+
+static char *nowhere(void)
+{
+        return suite_path("nowhere.safetensors");
+}
+
+#define ONE_DEVICE (const char *const[]){"uuid-0"}, 1
+#define TWO_DEVICES (const char *const[]){"uuid-1", "uuid-2"}, 2
+
+CORE_FIXTURE(begin, end);
+
+TEST(a_failure_is_retried_for_ever_at_most_five_minutes_apart)
+{
+        const struct desired_model *m;
+        knew("m", nowhere(), ONE_DEVICE);
+        restart();
+        m = the_model();
+        ck_assert(!desired_failed(m) && m->spec->settings.pinned);
+        ck_assert_uint_eq(m->attempts, 0);
+        for (unsigned i = 1; i <= 70; i++) {
+                uint64_t before = now_ns(), pause = i < 10 ? SECOND << (i - 1) : 300 * SECOND;
+                try_once();
+                m = the_model();
+                ck_assert(desired_failed(m));
+                ck_assert_uint_eq(m->attempts, i);
+                ck_assert_uint_eq(n_notified, i);
+                ck_assert_ptr_nonnull(strstr(m->error.text, "nowhere.safetensors"));
+                ck_assert_uint_ge(m->retry_at_ns, before + pause);
+                ck_assert_uint_le(m->retry_at_ns, now_ns() + pause);
+        }
+        small_file("nowhere.safetensors", 1);
+        try_once();
+        ck_assert_uint_eq(count(), 0);
+        serves_small(resident_ready(&resident, "m"), 1);
+        ck_assert(resident_ready(&resident, "m")->settings.pinned);
+        unlink(nowhere());
+}
+
+TEST(a_retry_does_not_begin_before_its_delay)
+{
+        const struct desired_model *m;
+        knew("m", nowhere(), ONE_DEVICE);
+        restart();
+        try_once();
+        m = the_model();
+        desired_tick(&desired, m->retry_at_ns - 1);
+        ck_assert(loads_empty(&loads));
+        desired_tick(&desired, m->retry_at_ns);
+        ck_assert(!loads_empty(&loads));
+        core_until(loads_empty(&loads));
+}
+
+/* A name of the Hub, looked up while inspections of the machine hang. */
+TEST(a_name_of_the_hub_does_not_wait_for_doctors)
+{
+        static const char commit[] = "0123456789012345678901234567890123456789";
+        struct gate gate;
+        struct held_work doctors[4];
+        struct preload_list list = {.v = calloc(1, sizeof(*list.v)), .n = 1};
+        const struct desired_opts opts = {.at_once = 1, .retry_ns = SECOND};
+        struct error error = {0};
+        char *repo = suite_path("models--org--tiny"), *snapshot = format_text("%s/snapshots/%s", repo, commit);
+        must(mkdir(repo, 0755));
+        must(mkdir(format_text("%s/refs", repo), 0755));
+        must(mkdir(format_text("%s/snapshots", repo), 0755));
+        must(mkdir(snapshot, 0755));
+        small_file(format_text("models--org--tiny/snapshots/%s/model.safetensors", commit), 1);
+        file_write(format_text("%s/refs/main", repo), commit, strlen(commit));
+        must(setenv("HF_HUB_CACHE", suite_folder(), 1));
+        gate_init(&gate, false);
+        for (size_t i = 0; i < ARRAY_SIZE(doctors); i++)
+                held_work_submit(&doctors[i], loads.pool, WORK_LANE_INSPECT, &gate);
+        list.v[0].source = strdup("org/tiny");
+        list.v[0].devices = calloc(2, sizeof(char *));
+        list.v[0].devices[0] = strdup("uuid-0");
+        list.v[0].n_devices = 1;
+        desired_init(&desired, &loads, loads.pool);
+        ck_assert_int_eq(desired_configure_consume(&desired, &list, &opts, &error), 0);
+        desired_tick(&desired, FAR);
+        core_until(resident_ready(&resident, "org/tiny") != NULL);
+        gate_open(&gate);
+        core_until(doctors[0].done && doctors[1].done && doctors[2].done && doctors[3].done);
+        core_until(loads_empty(&loads));
+}
+
+/* Its device is not configured any more. The state file still has the model, and a reload retries it. */
+TEST(a_permanent_error_is_not_retried_before_a_reload)
+{
+        struct error error;
+        struct preload_list list = {0};
+        const struct desired_opts opts = {.at_once = 1, .retry_ns = SECOND};
+        knew("m", small_file("small.safetensors", 1), (const char *const[]){"uuid-none"}, 1);
+        restart();
+        try_once();
+        const struct desired_model *m = the_model();
+        ck_assert(desired_failed(m) && m->state == DESIRED_GIVEN_UP && m->retry_at_ns == 0);
+        try_once();
+        ck_assert_uint_eq(m->attempts, 1);
+        ck_assert(desired.restored.models[0].settings.pinned);
+        ck_assert_int_eq(desired_configure_consume(&desired, &list, &opts, &error), 0);
+        ck_assert(!desired_failed(m));
+        try_once();
+        ck_assert_int_eq(the_model()->state, DESIRED_GIVEN_UP);
+}
+
+static char asked[128][8];
+static size_t n_asked;
+
+/* All that their users may have is under way. */
+static int refuse(struct desired *d, struct load_request *request, struct quota_limits *quota_limits,
+                  struct error *error)
+{
+        (void)d;
+        (void)quota_limits;
+        snprintf(asked[n_asked++ % ARRAY_SIZE(asked)], sizeof(asked[0]), "%s", request->name);
+        return error_set(error, STREAMER_ELIMIT, "enough");
+}
+
+/* Each has had its turn before the first has another. */
+TEST(each_iteration_begins_a_bounded_number_of_loads)
+{
+        enum { MODELS = 100, TURN = 32 };
+        char name[8];
+        for (unsigned i = 0; i < MODELS; i++) {
+                snprintf(name, sizeof(name), "m%02u", i);
+                knew(name, nowhere(), ONE_DEVICE);
+        }
+        restart();
+        desired.allow = refuse;
+        uint64_t now = now_ns();
+        for (size_t i = 1; i * TURN <= MODELS; i++) {
+                desired_tick(&desired, now);
+                ck_assert_uint_eq(n_asked, i * TURN);
+        }
+        desired_tick(&desired, now);
+        desired_tick(&desired, now);
+        ck_assert_uint_eq(n_asked, MODELS);
+        for (size_t i = 0; i < MODELS; i++)
+                for (size_t k = 0; k < i; k++)
+                        ck_assert_str_ne(asked[i], asked[k]);
+        desired_tick(&desired, now_ns() + 2 * SECOND);
+        ck_assert_uint_eq(n_asked, MODELS + TURN);
+        ck_assert_uint_eq(count(), MODELS);
+}
+
+TEST(a_failed_replica_alone_is_retried)
+{
+        const struct desired_model *m;
+        char *path = small_file("small.safetensors", 1);
+        others[1].fail_alloc = 1;
+        knew("m", path, TWO_DEVICES);
+        restart();
+        try_once();
+        m = the_model();
+        ck_assert(desired_failed(m));
+        ck_assert_ptr_nonnull(strstr(m->error.text, "fails"));
+        others[1].fail_alloc = 0;
+        try_once();
+        ck_assert_uint_eq(count(), 0);
+        serves_small(resident_on(&resident, "m", GENERATION_READY, devices[1]), 1);
+        serves_small(resident_on(&resident, "m", GENERATION_READY, devices[2]), 1);
+        ck_assert_uint_eq(others[0].allocs, 1);
+}
+
+static bool is_on(size_t device)
+{
+        return resident_on(&resident, "m", GENERATION_READY, devices[device]) != NULL;
+}
+
+TEST(an_unpinned_replica_is_not_reloaded)
+{
+        struct model_record *m = knew("m", small_file("small.safetensors", 1), TWO_DEVICES);
+        m->devices[0].pinned = false;
+        restart();
+        ck_assert(!desired_forget(&desired, "m", "one")); /* it was not desired there */
+        try_once();
+        ck_assert_uint_eq(count(), 0);
+        ck_assert(!is_on(1) && is_on(2));
+        ck_assert(resident_on(&resident, "m", GENERATION_READY, devices[2])->settings.pinned);
+}
+
+TEST(a_resident_replica_gets_its_restored_pin)
+{
+        struct watched w;
+        char *path = small_file("small.safetensors", 1);
+        knew("m", path, TWO_DEVICES)->devices[0].pinned = false;
+        int r = load_request(&w, &(struct load_request){.source = path,
+                                                        .name = "m",
+                                                        .devices = (const char *const[]){"uuid-1"},
+                                                        .n_devices = 1,
+                                                        .caller = &core_caller});
+        ck_assert_int_eq(r, 0);
+        core_until(w.ended);
+        restart();
+        try_once();
+        ck_assert(is_on(1) && is_on(2));
+        ck_assert(!resident_on(&resident, "m", GENERATION_READY, devices[1])->settings.pinned);
+        ck_assert_int_eq(state_file_of(&state, &resident), 0);
+        ck_assert_uint_eq(state.models[0].n_devices, 2);
+        ck_assert_str_eq(state.models[0].devices[0].uuid, "uuid-1");
+        ck_assert(!state.models[0].devices[0].pinned && state.models[0].devices[1].pinned);
+        state_file_deinit(&state);
+}
+
+/* A resident replica does not remove the others from the state file. */
+TEST(a_desired_replica_is_stored_beside_a_resident_one)
+{
+        struct state_writer state_writer;
+        struct error error;
+        char *folder = suite_path("written-%d", (int)getpid());
+        mkdir(folder, 0700);
+        others[1].fail_alloc = 1;
+        knew("m", small_file("small.safetensors", 1), TWO_DEVICES);
+        restart();
+        try_once();
+        ck_assert(is_on(1) && !is_on(2));
+        state_writer_init(&state_writer, &resident, loads.pool, folder, &desired.restored);
+        state_writer_tick(&state_writer);
+        core_until(!state_writer.writing);
+        state_writer_deinit(&state_writer);
+        ck_assert_int_eq(state_file_load(&state, folder, &error), 0);
+        ck_assert_uint_eq(state.n, 1);
+        ck_assert_uint_eq(state.models[0].n_devices, 2);
+        ck_assert(state.models[0].devices[0].pinned && state.models[0].devices[1].pinned);
+        state_file_deinit(&state);
+        others[1].fail_alloc = 0;
+}
+
+TEST(a_cancelled_load_is_not_retried)
+{
+        knew("m", small_file("small.safetensors", 1), ONE_DEVICE);
+        restart();
+        desired_tick(&desired, FAR);
+        load_cancel(loads_find(&loads, "m"));
+        core_until(loads_empty(&loads));
+        ck_assert_uint_eq(count(), 0);
+}
+
+/* Before the first attempt, between two, and during a load, which continues. */
+TEST(undesired_models_are_removed, .to = 3)
+{
+        knew("m", nowhere(), ONE_DEVICE);
+        restart();
+        if (_i == 1)
+                try_once();
+        if (_i == 2)
+                desired_tick(&desired, FAR);
+        ck_assert(!desired_forget(&desired, "other", NULL));
+        ck_assert(desired_forget(&desired, "m", NULL));
+        ck_assert_uint_eq(count(), 0);
+        ck_assert(!desired_forget(&desired, "m", NULL));
+        ck_assert(!desired.restored.models[0].settings.pinned);
+        try_once();
+        ck_assert_uint_eq(count(), 0);
+}
+
+TEST(a_removed_device_does_not_affect_the_others)
+{
+        char *path = small_file("small.safetensors", 1);
+        knew("m", path, TWO_DEVICES);
+        restart();
+        ck_assert(!desired_forget(&desired, "m", "three"));
+        ck_assert(desired_forget(&desired, "m", "two"));
+        ck_assert_uint_eq(count(), 1);
+        try_once();
+        ck_assert_uint_eq(count(), 0);
+        ck_assert_ptr_nonnull(resident_on(&resident, "m", GENERATION_READY, devices[1]));
+        ck_assert_ptr_null(resident_on(&resident, "m", GENERATION_READY, devices[2]));
+}
+
+TEST(a_raised_priority_is_first)
+{
+        char *path = nowhere();
+        knew("first", path, ONE_DEVICE);
+        knew("second", path, ONE_DEVICE);
+        restart();
+        ck_assert(desired_set_priority(&desired, "second", 900));
+        ck_assert(!desired_set_priority(&desired, "third", 900));
+        loads.max_running = 1;
+        desired_tick(&desired, FAR);
+        ck_assert_ptr_nonnull(loads_find(&loads, "second"));
+        ck_assert_ptr_null(loads_find(&loads, "first"));
+        core_until(loads_empty(&loads));
+        desired_close(&desired);
+}

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The shared AWS files in all their notations, and keys as services return them.
+ */
+#include "tests/lib/suite.h"
+
+#include "daemon/base/util.h"
+#include "daemon/source/aws/aws_config.h"
+#include "daemon/source/aws/keys.h"
+
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static struct aws_ini ini;
+static struct error error;
+
+static int parse(const char *text)
+{
+        size_t size = strlen(text);
+        struct text copy;
+        ck_assert_int_eq(text_new(&copy, size, "FILE", &error), 0);
+        memcpy(copy.data, text, size);
+        return aws_ini_init_consume(&ini, copy, "FILE", &error);
+}
+
+static const char *get(const char *section, const char *key)
+{
+        return aws_ini_get(&ini, section, key) ?: "(none)";
+}
+
+/* ---- one file ---- */
+
+static const struct {
+        const char *text, *section, *key, *value;
+} lines[] = {
+        {"[default]\nregion = eu-west-3\n", "default", "region", "eu-west-3"},
+        {"[default]\nregion=eu-west-3", "default", "region", "eu-west-3"},
+        {"[default]\r\nregion = x\r\n", "default", "region", "x"},
+        {"\xef\xbb\xbf[default]\nregion = x\n", "default", "region", "x"},
+        {"# c\n; c\n\n[default]\n# c\nregion = x\n", "default", "region", "x"},
+        {"[default]\nregion = x # c\n", "default", "region", "x"},
+        {"[default]\nregion = x ; c\n", "default", "region", "x"},
+        {"[default]\naws_secret_access_key = a#b;c=d/+\n", "default", "aws_secret_access_key", "a#b;c=d/+"},
+        {"[default]\nREGION = x\n", "default", "region", "x"},
+        {"[ default ]\nregion\t=\tx\t\n", "default", "region", "x"},
+        {"[profile   a b]\nregion = x\n", "profile a b", "region", "x"},
+        {"[profile \"a b\"]\nregion = x\n", "profile a b", "region", "x"},
+        {"[default] # c\nregion = x\n", "default", "region", "x"},
+        {"[a]\nregion = x\n[b]\nregion = y\n[a]\nregion = z\n", "a", "region", "z"},
+        {"[a]\nregion = x\nregion = y\n", "a", "region", "y"},
+        {"[a]\n  region = x\n  output = y\n", "a", "output", "y"},
+        {"[a]\ns3 =\n  endpoint_url = u\nregion = x\n", "a", "s3.endpoint_url", "u"},
+        {"[a]\ns3 =\n  endpoint_url = u\nregion = x\n", "a", "region", "x"},
+        {"[a]\ns3 =\n  region = u\n", "a", "region", "(none)"},
+        {"[a]\nendpoint_url = u\n", "a", "s3.endpoint_url", "(none)"},
+        {"[a]\nregion =\n", "a", "region", ""},
+        {"[a]\n", "a", "region", "(none)"},
+        {"", "a", "region", "(none)"},
+};
+
+TEST(a_line_is_read, EACH(lines))
+{
+        ck_assert_msg(parse(lines[_i].text) == 0, "%s", error.text);
+        ck_assert_str_eq(get(lines[_i].section, lines[_i].key), lines[_i].value);
+        aws_ini_deinit(&ini);
+}
+
+static const struct {
+        const char *text, *why;
+} bad_lines[] = {
+        {"region = x\n", "a setting before the first section (FILE:1)"},
+        {"[a\nregion = x\n", "a section without its ']' (FILE:1)"},
+        {"[a]\n\nthesecret\n", "neither a section nor 'key = value' (FILE:3)"},
+        {"[a]\n= thesecret\n", "a value without a key (FILE:2)"},
+};
+
+TEST(the_error_of_a_bad_line_has_its_number_and_no_quote, EACH(bad_lines))
+{
+        ck_assert_int_eq(parse(bad_lines[_i].text), STREAMER_EFAILED);
+        ck_assert_str_eq(error.text, bad_lines[_i].why);
+        ck_assert_ptr_null(ini.text.data);
+}
+
+TEST(a_missing_file_is_empty)
+{
+        ck_assert_int_eq(aws_ini_read(&ini, suite_path("nothing"), &error), 0);
+        ck_assert_str_eq(get("default", "region"), "(none)");
+        aws_ini_deinit(&ini);
+}
+
+TEST(a_folder_is_no_file)
+{
+        ck_assert_int_eq(aws_ini_read(&ini, suite_folder(), &error), STREAMER_EFAILED);
+        ck_assert_ptr_nonnull(strstr(error.text, "not a regular file"));
+}
+
+/* ---- profiles ---- */
+
+static void write_files(const char *config, const char *credentials)
+{
+        suite_file("config", config);
+        suite_file("credentials", credentials);
+        setenv("AWS_CONFIG_FILE", suite_path("config"), 1);
+        setenv("AWS_SHARED_CREDENTIALS_FILE", suite_path("credentials"), 1);
+        unsetenv("AWS_PROFILE");
+}
+
+static void open_profile(struct aws_config *config, const char *profile)
+{
+        ck_assert_msg(aws_config_init(config, profile, &error) == 0, "%s", error.text);
+}
+
+TEST(the_credentials_file_precedes_the_config_file)
+{
+        struct aws_config config;
+        write_files("[default]\naws_access_key_id = A\nregion = r\n", "[default]\naws_access_key_id = B\n");
+        open_profile(&config, NULL);
+        ck_assert_str_eq(aws_config_get(&config, "aws_access_key_id"), "B");
+        ck_assert_str_eq(aws_config_get(&config, "region"), "r");
+        ck_assert(!config.named && aws_config_has_profile(&config));
+        aws_config_deinit(&config);
+}
+
+/* As in a container that runs as another user with root's HOME. */
+TEST(unreadable_files_in_the_home_directory_are_skipped_unless_named)
+{
+        struct aws_config config;
+        char *home = suite_path("home");
+        ck_assert(mkdir(home, 0700) == 0 && mkdir(suite_path("home/.aws"), 0700) == 0);
+        file_write(suite_path("home/.aws/config"), "bad", 3);
+        ck_assert_int_eq(chmod(suite_path("home/.aws"), 0), 0);
+        setenv("HOME", home, 1);
+        unsetenv("AWS_CONFIG_FILE");
+        unsetenv("AWS_SHARED_CREDENTIALS_FILE");
+        ck_assert(geteuid() != 0 || seteuid(65534) == 0);
+        open_profile(&config, NULL);
+        ck_assert(!aws_config_has_profile(&config));
+        aws_config_deinit(&config);
+        setenv("AWS_CONFIG_FILE", suite_path("home/.aws/config"), 1);
+        ck_assert_int_eq(aws_config_init(&config, NULL, &error), STREAMER_EPERM);
+        ck_assert(geteuid() != 65534 || seteuid(0) == 0);
+        ck_assert_int_eq(chmod(suite_path("home/.aws"), 0700), 0);
+}
+
+TEST(a_profile_by_the_environment_or_by_name)
+{
+        struct aws_config config;
+        write_files("[profile a]\nregion = ra\n[profile b]\nregion = rb\n[b]\nregion = no\n", "");
+        setenv("AWS_PROFILE", "a", 1);
+        open_profile(&config, NULL);
+        ck_assert_str_eq(aws_config_get(&config, "region"), "ra");
+        ck_assert(config.named);
+        aws_config_deinit(&config);
+        open_profile(&config, "b");
+        ck_assert_str_eq(aws_config_get(&config, "region"), "rb");
+        aws_config_deinit(&config);
+        open_profile(&config, "c");
+        ck_assert(config.named && !aws_config_has_profile(&config));
+        aws_config_deinit(&config);
+}
+
+TEST(the_long_name_of_the_default_profile_counts)
+{
+        struct aws_config config;
+        write_files("[profile default]\nregion = long\n[default]\nregion = short\noutput = o\n", "");
+        open_profile(&config, NULL);
+        ck_assert_str_eq(aws_config_get(&config, "region"), "long");
+        ck_assert_str_eq(aws_config_get(&config, "output"), "o");
+        aws_config_deinit(&config);
+}
+
+TEST(an_endpoint_of_one_service_precedes_the_common_one)
+{
+        struct aws_config config;
+        write_files("[default]\nservices = mine\nendpoint_url = http://all\n"
+                    "[services mine]\ns3 =\n  endpoint_url = http://s3\n",
+                    "");
+        open_profile(&config, NULL);
+        ck_assert_str_eq(aws_config_endpoint(&config, "s3"), "http://s3");
+        ck_assert_str_eq(aws_config_endpoint(&config, "sts"), "http://all");
+        aws_config_deinit(&config);
+}
+
+TEST(the_default_files_are_in_the_home_directory)
+{
+        struct aws_config config;
+        unsetenv("AWS_CONFIG_FILE");
+        unsetenv("AWS_SHARED_CREDENTIALS_FILE");
+        must(mkdir(suite_path(".aws"), 0700));
+        file_write(suite_path(".aws/credentials"), "[default]\nregion = home\n", 24);
+        setenv("HOME", suite_folder(), 1);
+        open_profile(&config, NULL);
+        ck_assert_str_eq(aws_config_get(&config, "region"), "home");
+        aws_config_deinit(&config);
+        unsetenv("HOME");
+        open_profile(&config, NULL);
+        ck_assert_ptr_null(aws_config_get(&config, "region"));
+        aws_config_deinit(&config);
+}
+
+/* ---- keys ---- */
+
+static int parse_json(struct aws_keys *keys, const char *text)
+{
+        char *copy = format_text("%s", text);
+        return aws_keys_parse_json(keys, copy, strlen(copy), "TEST", &error);
+}
+
+TEST(keys_from_json)
+{
+        struct aws_keys keys;
+        ck_assert_int_eq(parse_json(&keys, "{\"Code\":\"Success\",\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"S\\/\","
+                                           "\"Token\":\"T\",\"Other\":[1,{}],\"Expiration\":\"2031-02-28T12:00:00Z\"}"),
+                         0);
+        ck_assert_str_eq(keys.access, "A");
+        ck_assert_str_eq(keys.secret, "S/");
+        ck_assert_str_eq(keys.token, "T");
+        ck_assert_str_eq(keys.origin, "TEST");
+        ck_assert_int_eq(keys.expires, 1930046400);
+        aws_keys_deinit(&keys);
+}
+
+static const struct {
+        const char *text, *why;
+} bad_json[] = {
+        {"", "not valid JSON"},
+        {"[]", "not valid JSON"},
+        {"{\"SecretAccessKey\":\"thesecret\"", "not valid JSON"},
+        {"{} x", "not valid JSON"},
+        {"{}", "holds no credentials"},
+        {"{\"AccessKeyId\":\"A\"}", "holds no credentials"},
+        {"{\"AccessKeyId\":\"A\",\"SecretAccessKey\":7}", "holds no credentials"},
+        {"{\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"\"}", "holds no credentials"},
+        {"{\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"thesecret\",\"Expiration\":\"soon\"}", "not a time"},
+        {"{\"AccessKeyId\":\"A\\r\\nX: y\",\"SecretAccessKey\":\"thesecret\"}", "no header may hold"},
+        {"{\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"thesecret\",\"Token\":\"a\\nb\"}", "no header may hold"},
+};
+
+TEST(the_error_of_bad_keys_does_not_quote_them, EACH(bad_json))
+{
+        struct aws_keys keys;
+        ck_assert_int_eq(parse_json(&keys, bad_json[_i].text), STREAMER_EFAILED);
+        ck_assert_msg(strstr(error.text, bad_json[_i].why) != NULL, "%s", error.text);
+        ck_assert_ptr_null(strstr(error.text, "thesecret"));
+}
+
+TEST(keys_from_xml)
+{
+        struct aws_keys keys;
+        char text[] = "<AssumeRoleWithWebIdentityResponse xmlns='x'><R><Credentials><AccessKeyId>A</AccessKeyId>"
+                      "<SecretAccessKey>S</SecretAccessKey><SessionToken>T</SessionToken>"
+                      "<Expiration>2031-02-28T12:00:00.123Z</Expiration></Credentials></R>"
+                      "</AssumeRoleWithWebIdentityResponse>";
+        ck_assert_int_eq(aws_keys_parse_xml(&keys, text, strlen(text), "TEST", &error), 0);
+        ck_assert_str_eq(keys.secret, "S");
+        ck_assert_int_eq(keys.expires, 1930046400);
+        aws_keys_deinit(&keys);
+        char cut[] = "<R><SecretAccessKey>thesecret</SecretAccessKey>";
+        ck_assert_int_eq(aws_keys_parse_xml(&keys, cut, strlen(cut), "TEST", &error), STREAMER_EFAILED);
+        ck_assert_ptr_null(strstr(error.text, "thesecret"));
+}
+
+TEST(times)
+{
+        ck_assert_int_eq(aws_time_parse("1970-01-02T00:00:01Z"), 86401);
+        ck_assert_int_eq(aws_time_parse("1970-01-02T00:00:01.5Z"), 86401);
+        ck_assert_int_eq(aws_time_parse("1970-01-02T00:00:01+00:00"), 86401);
+        ck_assert_int_eq(aws_time_parse("1970-01-02T00:00:01"), -1);
+        ck_assert_int_eq(aws_time_parse("1970-01-02T00:00:01+02:00"), -1);
+        ck_assert_int_eq(aws_time_parse(""), -1);
+}

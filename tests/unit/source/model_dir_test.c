@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which files of a directory form a model, and which changes make it another.
+ */
+#include "tests/unit/source_fixture.h"
+
+/* ---- folders ---- */
+
+FIXTURE(.each = {make_stage, strike_stage});
+
+TEST(shards_are_in_byte_order_of_their_names)
+{
+        make_file("root/b.safetensors", "x");
+        make_file("root/a-10.safetensors", "x");
+        make_file("root/a-2.safetensors", "x");
+        make_file("root/README.md", "x");
+        make_file("root/.hidden.safetensors", "x");
+        make_file("root/.safetensors", "x");
+        make_folder("root/original");
+        make_file("root/original/z.safetensors", "x");
+        assert_opens("root", 3);
+        assert_object(0, "root/a-10.safetensors");
+        assert_object(1, "root/a-2.safetensors");
+        assert_object(2, "root/b.safetensors");
+        ck_assert(!set.has_index);
+}
+
+TEST(model_safetensors_precedes_other_files)
+{
+        make_file("root/a.safetensors", "x");
+        make_file("root/model.safetensors", "x");
+        make_file("root/consolidated.safetensors", "x");
+        assert_opens("root", 1);
+        assert_object(0, "root/model.safetensors");
+}
+
+TEST(consolidated_weights_and_adapters_count_only_alone)
+{
+        make_file("root/adapter_model.safetensors", "x");
+        assert_opens("root", 1);
+        assert_object(0, "root/adapter_model.safetensors");
+        source_set_deinit(&set);
+        make_file("root/consolidated.00.safetensors", "x");
+        make_file("root/consolidated.01.safetensors", "x");
+        assert_opens("root", 2);
+        assert_object(0, "root/consolidated.00.safetensors");
+        source_set_deinit(&set);
+        make_file("root/weights.safetensors", "x");
+        assert_opens("root", 1);
+        assert_object(0, "root/weights.safetensors");
+}
+
+TEST(a_folder_without_safetensors_is_not_found)
+{
+        make_file("root/pytorch_model.bin", "x");
+        assert_refuses("root", STREAMER_ENOENT, "no safetensors files in this folder");
+}
+
+TEST(a_folder_that_is_named_like_a_file_fails_the_source)
+{
+        make_file("root/a.safetensors", "x");
+        make_folder("root/b.safetensors");
+        assert_refuses("root", STREAMER_EFAILED, "a folder, not a regular file (");
+}
+
+TEST(a_listed_file_that_cannot_be_found_fails_the_source)
+{
+        make_file("root/a.safetensors", "x");
+        make_link("gone", "root/model.safetensors");
+        assert_refuses("root", STREAMER_EFAILED, "listed in its folder, but cannot be found (");
+}
+
+TEST(a_folder_of_too_many_files_is_refused)
+{
+        make_file("root/a.safetensors", "x");
+        for (int i = 0; i < SOURCE_FILES_MAX; i++) {
+                char *name = format_text("%s/root/%d.safetensors", base, i);
+                must(link(at("root/a.safetensors"), name));
+                free(name);
+        }
+        assert_refuses("root", STREAMER_EFAILED, "more than 4096 safetensors files");
+}
+
+/* ---- the index ---- */
+
+#define INDEX "root/model.safetensors.index.json"
+
+TEST(the_index_names_the_files)
+{
+        make_file(INDEX, "{\"metadata\":{},\"weight_map\":{\"t\":\"b.safetensors\",\"u\":\"a.safetensors\","
+                         "\"v\":\"b.safetensors\"}}");
+        make_file("root/a.safetensors", "x");
+        make_file("root/b.safetensors", "x");
+        make_file("root/extra.safetensors", "x");
+        make_file("root/model.safetensors", "x");
+        assert_opens("root", 2);
+        assert_object(0, "root/a.safetensors");
+        assert_object(1, "root/b.safetensors");
+        ck_assert(set.has_index);
+        ck_assert_uint_eq(set.index.n_entries, 3);
+        ck_assert_str_eq(set.index_object.path, at(INDEX));
+}
+
+static const struct {
+        const char *text, *what;
+} bad_indexes[] = {
+        {"", "not-json"},
+        {"{\"weight_map\":{\"t\":\"../outside/secret.safetensors\"}}", "model.safetensors.index.json"},
+        {"{\"weight_map\":{\"t\":\"/etc/passwd\"}}", "model.safetensors.index.json"},
+        {"{\"weight_map\":{}}", "names no file"},
+        {"{\"weight_map\":{\"t\":\"missing.safetensors\"}}", "named by the index, but cannot be found ("},
+};
+
+TEST(a_bad_index_fails_the_source, EACH(bad_indexes))
+{
+        make_file(INDEX, bad_indexes[_i].text);
+        make_file("root/model.safetensors", "x");
+        assert_refuses("root", STREAMER_EFAILED, bad_indexes[_i].what);
+}
+
+TEST(a_dangling_index_is_an_error)
+{
+        make_link("gone", INDEX);
+        make_file("root/model.safetensors", "x");
+        assert_refuses("root", STREAMER_EFAILED, "listed in its folder, but cannot be found (");
+}
+
+TEST(an_index_that_is_a_fifo_is_not_waited_on)
+{
+        must(mkfifo(at(INDEX), 0644));
+        assert_refuses("root", STREAMER_EFAILED, "a FIFO, not a regular file");
+}
+
+TEST(an_index_over_its_limit_is_not_read)
+{
+        make_file(INDEX, "{");
+        must(truncate(at(INDEX), 100000001));
+        assert_refuses("root", STREAMER_EFAILED, "more than the 100000000 allowed");
+}
+
+/* ---- versions ---- */
+
+static struct source_identity identity_of(const char *name)
+{
+        struct source_identity identity;
+        ck_assert_msg(open_source(name) == 0, "%s", error.text);
+        ck_assert_int_eq(source_identity(&set, &identity, NULL), 0);
+        source_set_deinit(&set);
+        return identity;
+}
+
+static void assert_same(struct source_identity a, struct source_identity b, bool same)
+{
+        ck_assert_int_eq(memcmp(&a, &b, sizeof(a)) == 0, same);
+}
+
+TEST(a_source_is_the_same_by_whatever_path)
+{
+        make_folder("root/m");
+        make_file("root/m/model.safetensors", "x");
+        make_link("m", "root/link");
+        struct source_identity first = identity_of("root/m");
+        assert_same(first, identity_of("root/m"), true);
+        assert_same(first, identity_of("root/link"), true);
+        assert_same(first, identity_of("root/m/model.safetensors"), true);
+}
+
+TEST(a_changed_file_changes_the_source)
+{
+        make_file("root/a.safetensors", "x");
+        struct source_identity first = identity_of("root");
+        make_file("root/b.safetensors", "x");
+        struct source_identity second = identity_of("root");
+        assert_same(first, second, false);
+        make_file("root/new", "x");
+        must(rename(at("root/new"), at("root/b.safetensors")));
+        assert_same(second, identity_of("root"), false);
+}
+
+TEST(a_changed_index_changes_the_source)
+{
+        make_file("root/a.safetensors", "x");
+        make_file(INDEX, "{\"weight_map\":{\"t\":\"a.safetensors\"}}");
+        struct source_identity first = identity_of("root");
+        make_file(INDEX, "{\"weight_map\":{\"u\":\"a.safetensors\"} }");
+        assert_same(first, identity_of("root"), false);
+}
+
+TEST(a_check_finds_the_file_that_changed)
+{
+        make_file("root/a.safetensors", "x");
+        make_file("root/b.safetensors", "x");
+        assert_opens("root", 2);
+        ck_assert_int_eq(source_check(&set, &error), 0);
+        must(truncate(at("root/b.safetensors"), 7));
+        ck_assert_int_eq(source_check(&set, &error), STREAMER_EFAILED);
+        ck_assert_ptr_nonnull(strstr(error.text, at("root/b.safetensors")));
+}
+
+TEST(a_check_finds_a_file_that_was_replaced)
+{
+        struct stat tick;
+        make_file("root/m.safetensors", "x");
+        assert_opens("root/m.safetensors", 1);
+        /* Times have the grain of the kernel's tick: wait for the next. */
+        do {
+                make_file("root/new", "y");
+                must(stat(at("root/new"), &tick));
+        } while ((uint64_t)tick.st_ctim.tv_sec * 1000000000 + (uint64_t)tick.st_ctim.tv_nsec ==
+                 set.objects[0].version.ctime_ns);
+        ck_assert_int_eq(source_check(&set, &error), 0);
+        must(rename(at("root/new"), at("root/m.safetensors")));
+        ck_assert_int_eq(source_check(&set, &error), STREAMER_EFAILED);
+        ck_assert_ptr_nonnull(strstr(error.text, "changed while it was read"));
+}
+
+TEST(a_check_finds_a_changed_index)
+{
+        make_file("root/a.safetensors", "x");
+        make_file(INDEX, "{\"weight_map\":{\"t\":\"a.safetensors\"}}");
+        assert_opens("root", 1);
+        ck_assert_int_eq(source_check(&set, &error), 0);
+        must(truncate(at(INDEX), 3));
+        ck_assert_int_eq(source_check(&set, &error), STREAMER_EFAILED);
+        ck_assert_ptr_nonnull(strstr(error.text, "index.json"));
+}

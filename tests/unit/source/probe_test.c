@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The probe's model, and the probe of a root, which doctor uses.
+ */
+#include "daemon/base/hash.h"
+#include "daemon/source/probe.h"
+#include "daemon/source/roots/roots.h"
+#include "tests/lib/suite.h"
+
+#include <endian.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- the model ---- */
+
+#define FILE_MAX (4 << 20)
+
+static struct source_set set;
+static struct st_header header;
+static unsigned char *file;
+static uint64_t header_end;
+
+static void open_probe(uint64_t seed)
+{
+        struct error error = {0};
+        struct st_error why;
+        uint64_t n;
+        char source[32];
+        snprintf(source, sizeof(source), "probe:%" PRIu64, seed);
+        ck_assert_msg(source_probe.open(NULL, source, NULL, &set, &error) == 0, "%s", error.text);
+        uint64_t size = set.objects[0].version.size;
+        ck_assert_uint_lt(size, FILE_MAX);
+        file = must_alloc(size);
+        ck_assert_int_eq(pread(set.objects[0].fd, file, size, 0), (ssize_t)size);
+        ck_assert_int_eq(st_parse_prefix(file, size, &n, &why), 0);
+        header_end = ST_PREFIX + n;
+        char *text = must_alloc(n + 1);
+        memcpy(text, file + ST_PREFIX, n);
+        ck_assert_msg(st_parse(&header, text, n, size, &why) == 0, "%s", why.text);
+}
+
+TEST(the_probe_is_a_model_like_another)
+{
+        open_probe(1);
+        ck_assert_uint_eq(set.n_objects, 1);
+        ck_assert_uint_eq(header.n_tensors, 5);
+        ck_assert_uint_eq(header_end % 8, 0);
+        source_set_deinit(&set);
+}
+
+TEST(the_probes_bytes_are_a_function_of_the_seed)
+{
+        uint64_t word;
+        unsigned char cut[3];
+        open_probe(42);
+        memcpy(&word, file + header_end, sizeof(word));
+        ck_assert_uint_eq(le64toh(word), UINT64_C(0xbdd732262feb6e95)); /* as others compute it */
+        probe_fill(cut, sizeof(cut), 42, 0);
+        ck_assert_int_eq(memcmp(cut, file + header_end, sizeof(cut)), 0);
+        source_set_deinit(&set);
+}
+
+TEST(two_probes_are_two_sources)
+{
+        struct source_identity a, b;
+        struct source_set first;
+        open_probe(1);
+        first = set;
+        ck_assert_int_eq(source_identity(&first, &a, NULL), 0);
+        open_probe(1);
+        ck_assert_int_eq(source_identity(&set, &b, NULL), 0);
+        ck_assert_int_ne(memcmp(&a, &b, sizeof(a)), 0);
+        source_set_deinit(&first);
+        source_set_deinit(&set);
+}
+
+/* ---- roots ---- */
+
+static struct source_roots *roots;
+static char *root;
+
+static void put(const char *name)
+{
+        char *path = format_text("%s/%s", root, name);
+        for (char *at = strchr(path + strlen(root) + 1, '/'); at != NULL; at = strchr(at + 1, '/')) {
+                *at = '\0';
+                mkdir(path, 0755);
+                *at = '/';
+        }
+        file_write(path, "contents", 8);
+        free(path);
+}
+
+static void make_root(void)
+{
+        struct error error = {0};
+        root = suite_path("root-%d", (int)getpid());
+        must(mkdir(root, 0755));
+        const char *paths[] = {root};
+        ck_assert_int_eq(source_roots_new(&roots, paths, 1, &error), 0);
+}
+
+static void assert_finds(const char *name)
+{
+        struct root_facts facts;
+        struct error error = {0};
+        ck_assert_msg(root_facts_read(roots, root, &facts, &error) == 0, "%s", error.text);
+        ck_assert_str_eq(facts.file, name);
+}
+
+FIXTURE(.each = {make_root, NULL});
+
+TEST(a_file_is_found_in_nested_folders)
+{
+        assert_finds("");
+        put("a/b/c/model.safetensors");
+        assert_finds("a/b/c/model.safetensors");
+}
+
+TEST(entries_that_are_no_files_are_skipped)
+{
+        char *link = format_text("%s/link", root), *fifo = format_text("%s/fifo", root);
+        char *empty = format_text("%s/empty", root);
+        put(".hidden/model.safetensors");
+        put("1/2/3/4/5/6/deep.safetensors");
+        must(symlink("/proc/version", link));
+        must(mkfifo(fifo, 0644));
+        file_write(empty, "", 0);
+        assert_finds("");
+        free(link);
+        free(fifo);
+        free(empty);
+}
+
+TEST(the_search_of_a_large_folder_is_bounded)
+{
+        for (int i = 0; i < 600; i++) {
+                char *folder = format_text("%s/%d", root, i);
+                must(mkdir(folder, 0755));
+                free(folder);
+        }
+        assert_finds("");
+}
+
+TEST(a_path_that_is_no_root_is_refused)
+{
+        struct root_facts facts;
+        struct error error = {0};
+        ck_assert_int_eq(root_facts_read(roots, "/proc", &facts, &error), STREAMER_EFAILED);
+        ck_assert_ptr_nonnull(strstr(error.text, "outside the roots"));
+        ck_assert_str_eq(source_root(roots, 0), root);
+        ck_assert_ptr_null(source_root(roots, 1));
+}

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Signing, and the handling of a store's refusals. Keys are in a file that is read again when the store rejects them.
+ */
+#include "tests/lib/suite.h"
+
+#include "daemon/base/log/log.h"
+#include "daemon/source/s3/endpoint.h"
+
+#include <string.h>
+#include <unistd.h>
+
+static struct aws_credentials *credentials;
+static struct s3_endpoint site;
+static struct http_access *access_;
+static struct error error;
+
+static void write_key(const char *id)
+{
+        file_write(suite_path("id-%d", (int)getpid()), id, strlen(id));
+}
+
+static void begin(void)
+{
+        char *id = format_text("file:%s", suite_path("id-%d", (int)getpid()));
+        log_init(LOG_LEVEL_ERROR);
+        write_key("K1");
+        ck_assert_int_eq(aws_credentials_new(&credentials,
+                                             &(struct aws_credentials_opts){.access = id, .secret = "thesecret"},
+                                             &error),
+                         0);
+        site = (struct s3_endpoint){.credentials = credentials};
+        access_ = s3_auth_new(&site, "here");
+}
+
+static void end(void)
+{
+        http_access_unref(access_);
+        aws_credentials_free(credentials);
+}
+
+/* ---- requests ---- */
+
+static struct http_request request = {.url = "https://b.host/key", .shown = "s3://b/key"};
+
+/* The headers of a try. */
+static struct http_headers authorized(const char *access_key)
+{
+        struct http_headers headers = {.n = 0};
+        struct http_access *http = access_;
+        int r;
+        while ((r = http->ops->authorize(http, &request, &headers, &error)) == 1)
+                usleep(1000); /* the pause between two questions, no more */
+        ck_assert_msg(r == 0, "%s", error.text);
+        const char *authorization = http_headers_find(&headers, "Authorization");
+        ck_assert_ptr_nonnull(strstr(authorization, format_text("Credential=%s/", access_key)));
+        return headers;
+}
+
+static uint64_t signed_by(const char *access_key)
+{
+        struct http_headers headers = authorized(access_key);
+        uint64_t by = headers.by;
+        http_headers_deinit(&headers);
+        return by;
+}
+
+static int answered(uint64_t by, int status, const char *body)
+{
+        struct http_access *http = access_;
+        struct http_answer answer = {.status = status, .by = by, .body = format_text("<Error>%s</Error>", body)};
+        answer.body_len = strlen(answer.body);
+        return http->ops->refused(http, &request, &answer, &error);
+}
+
+static int refused(uint64_t by, int status, const char *code)
+{
+        return answered(by, status, format_text("<Code>%s</Code><RequestId>R1</RequestId>", code));
+}
+
+/* ---- signing ---- */
+
+/* Of the same second. */
+static bool signatures_are_the_same(void *urls)
+{
+        const char **url = urls;
+        struct http_headers headers[2];
+        bool same;
+        for (int i = 0; i < 2; i++) {
+                request.url = url[i];
+                headers[i] = authorized("K1");
+        }
+        same = strcmp(http_headers_find(&headers[0], "Authorization"),
+                      http_headers_find(&headers[1], "Authorization")) == 0;
+        http_headers_deinit(&headers[0]);
+        http_headers_deinit(&headers[1]);
+        return same;
+}
+
+FIXTURE(.each = {begin, end});
+
+/* Nor is it sent. */
+TEST(the_schemes_own_port_is_not_signed)
+{
+        const char *urls[] = {"https://b.host/key", "https://b.host:443/key"};
+        ck_assert(eventually(signatures_are_the_same, urls, 20000));
+}
+
+/* ---- keys that expire ---- */
+
+TEST(late_rejections_of_old_keys_do_not_affect_the_new_ones)
+{
+        uint64_t old = signed_by("K1");
+        write_key("K2");
+        ck_assert_int_eq(refused(old, 403, "ExpiredToken"), 1);
+        for (int late = 0; late < 3; late++) {
+                ck_assert_uint_ne(signed_by("K2"), old);
+                ck_assert_int_eq(refused(old, 403, "ExpiredToken"), 1);
+        }
+}
+
+TEST(unchanged_keys_after_a_refresh_fail_with_an_explanation)
+{
+        ck_assert_int_eq(refused(signed_by("K1"), 403, "InvalidAccessKeyId"), 1);
+        ck_assert_int_eq(refused(signed_by("K1"), 403, "InvalidAccessKeyId"), STREAMER_EPERM);
+        ck_assert_str_eq(error.text, "the store answers 403 InvalidAccessKeyId (s3://b/key, request R1, "
+                                     "credentials from settings)");
+}
+
+/* ---- words ---- */
+
+static const struct {
+        int status;
+        const char *body;
+        int code;
+        const char *words;
+} words[] = {
+        {404, "<Code>NoSuchKey</Code>", STREAMER_ENOENT, "the store answers 404 NoSuchKey (s3://b/key, "},
+        {403, "<Code>AccessDenied</Code><Message>no</Message><RequestId>R1</RequestId>", STREAMER_EPERM,
+         "the store answers 403 AccessDenied: no (s3://b/key, request R1, "},
+        {416, "<Code>InvalidRange</Code><RequestId>R1</RequestId>", STREAMER_EFAILED,
+         "the store answers 416 InvalidRange (s3://b/key, request R1, "},
+        {301, "<Code>PermanentRedirect</Code><Region>there</Region><RequestId>R1</RequestId>", STREAMER_EFAILED,
+         "the bucket is in region there, not in here: the store answers 301 PermanentRedirect (s3://b/key, request "
+         "R1, "},
+        {400, "<Code>AuthorizationHeaderMalformed</Code><Region>there</Region>", STREAMER_EFAILED,
+         "the bucket is in region there, not in here: the store answers 400 AuthorizationHeaderMalformed "
+         "(s3://b/key, "},
+};
+
+TEST(an_error_reports_status_code_request_id_and_credentials, EACH(words))
+{
+        ck_assert_int_eq(answered(signed_by("K1"), words[_i].status, words[_i].body), words[_i].code);
+        ck_assert_str_eq(error.text, format_text("%scredentials from settings)", words[_i].words));
+}

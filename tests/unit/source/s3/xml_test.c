@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * XML of services, and the parsing of lists and errors.
+ */
+#include "tests/lib/suite.h"
+
+#include "daemon/base/util.h"
+#include "daemon/source/s3/s3_reply.h"
+#include "daemon/source/s3/xml.h"
+
+#include <string.h>
+
+/* "<name" and ">name:text" for each event, and at the end "." or "!why". */
+static char *events_text;
+
+static int on_event(void *context, enum xml_event event, const struct xml *xml)
+{
+        (void)context;
+        events_text = event == XML_OPEN ? format_text("%s<%s", events_text, xml->name)
+                                        : format_text("%s>%s:%s", events_text, xml->name, xml->text);
+        return 0;
+}
+
+static char *events(const char *text, size_t size)
+{
+        const char *why;
+        events_text = format_text("%s", "");
+        int r = xml_parse(text, size, on_event, NULL, &why);
+        ck_assert_int_eq(r, why != NULL ? -1 : 0);
+        return why == NULL ? format_text("%s.", events_text) : format_text("%s!%s", events_text, why);
+}
+
+static const struct {
+        const char *text, *events;
+} valid[] = {
+        {"<a/>", "<a>a:."},
+        {"<?xml version=\"1.0\"?>\n<a>x</a>\n", "<a>a:x."},
+        {"<a xmlns=\"http://s3/\"><b>1</b><b>2</b></a>", "<a<b>b:1<b>b:2>a:."},
+        {"<a x='>'>1</a>", "<a>a:1."},
+        {"<a ><b /></a >", "<a<b>b:>a:."},
+        {"<n:a xmlns:n='u'>1</n:a>", "<a>a:1."},
+        {"<a>&lt;&gt;&amp;&quot;&apos;</a>", "<a>a:<>&\"'."},
+        {"<a>&#65;&#x42;&#xe9;&#x4e2d;&#x1f600;</a>", "<a>a:AB\xc3\xa9\xe4\xb8\xad\xf0\x9f\x98\x80."},
+        {"<a>1<!-- <b> -->2<?pi?>3<![CDATA[<&>]]>4</a>", "<a>a:123<&>4."},
+        {"<a><b>1</b>tail</a>", "<a<b>b:1>a:tail."},
+};
+
+TEST(valid_xml_is_read, EACH(valid))
+{
+        ck_assert_str_eq(events(valid[_i].text, strlen(valid[_i].text)), valid[_i].events);
+}
+
+static const char *const invalid[] = {
+        "",
+        "<a>",
+        "<a",
+        "<a><b</a>",
+        "<a></b>",
+        "</a>",
+        "<a/><b/>",
+        "x<a/>",
+        "<a/>x",
+        "< >",
+        "<!DOCTYPE a><a/>",
+        "<!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>",
+        "<a>&b;</a>",
+        "<a>&#0;</a>",
+        "<a>&#xd800;</a>",
+        "<a>&#x110000;</a>",
+        "<a>&#1;</a>",
+        "<a>&#;</a>",
+        "<a>& </a>",
+        "<a>&#99999999999;</a>",
+        "<a><!-- </a>",
+        "<a><![CDATA[ </a>",
+        "<?xml <a/>",
+        "<a>\xff</a>",
+};
+
+TEST(invalid_xml_is_refused, EACH(invalid))
+{
+        const char *got = events(invalid[_i], strlen(invalid[_i]));
+        ck_assert_ptr_nonnull(strchr(got, '!'));
+        ck_assert_str_ne(strchr(got, '!'), "!");
+}
+
+TEST(a_document_type_is_refused_with_the_reason)
+{
+        ck_assert_str_eq(events("<!DOCTYPE a><a/>", 16), "!a document type");
+}
+
+static int stop_at_b(void *context, enum xml_event event, const struct xml *xml)
+{
+        on_event(context, event, xml);
+        return xml_is(xml, "b") ? -7 : 0;
+}
+
+TEST(a_failure_of_the_caller_ends_it)
+{
+        const char text[] = "<a><b/><c/></a>", *why;
+        events_text = format_text("%s", "");
+        ck_assert_int_eq(xml_parse(text, strlen(text), stop_at_b, NULL, &why), -7);
+        ck_assert_ptr_null(why);
+        ck_assert_str_eq(events_text, "<a<b");
+}
+
+TEST(a_nul_is_refused)
+{
+        ck_assert_ptr_nonnull(strchr(events("<a>\0</a>", 8), '!'));
+}
+
+TEST(depth_is_bounded)
+{
+        char text[512] = "";
+        for (int i = 0; i < XML_DEPTH; i++)
+                strcat(text, "<a>");
+        ck_assert_ptr_null(strstr(events(text, strlen(text)), "levels"));
+        strcat(text, "<a>");
+        ck_assert_ptr_nonnull(strstr(events(text, strlen(text)), "!too many levels"));
+}
+
+/* ---- errors ---- */
+
+TEST(an_error_reports_code_request_id_and_region)
+{
+        char text[] = "<?xml version='1.0'?><Error><Code>AuthorizationHeaderMalformed</Code><Message>wrong "
+                      "region</Message><Region>eu-west-3</Region><RequestId>tx1</RequestId></Error>";
+        struct s3_fault fault;
+        s3_fault_parse(&fault, text, strlen(text));
+        ck_assert_str_eq(fault.code, "AuthorizationHeaderMalformed");
+        ck_assert_str_eq(fault.message, "wrong region");
+        ck_assert_str_eq(fault.request_id, "tx1");
+        ck_assert_str_eq(fault.region, "eu-west-3");
+}
+
+TEST(an_error_that_is_no_xml_is_ignored)
+{
+        char text[] = "<html><br>502";
+        struct s3_fault fault;
+        s3_fault_parse(&fault, text, strlen(text));
+        ck_assert_str_eq(fault.code, "");
+        ck_assert_str_eq(fault.request_id, "");
+}
+
+/* ---- lists ---- */
+
+static char *listed;
+
+static int collect(void *context, const struct s3_entry *entry, struct error *error)
+{
+        (void)context;
+        (void)error;
+        listed = format_text("%s[%s %s %lu]", listed, entry->key, entry->etag, (unsigned long)entry->size);
+        return 0;
+}
+
+static int parse_page(struct s3_page *page, const char *inside, struct error *error)
+{
+        char *text = format_text("<?xml version='1.0'?><ListBucketResult xmlns='x'>%s</ListBucketResult>", inside);
+        listed = format_text("%s", "");
+        return s3_page_parse(page, text, strlen(text), collect, NULL, error);
+}
+
+TEST(a_page_has_its_keys_and_the_next_marker)
+{
+        struct s3_page page;
+        struct error error;
+        ck_assert_int_eq(parse_page(&page,
+                                    "<Prefix>p/</Prefix><EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>"
+                                    "<NextContinuationToken>1/+=</NextContinuationToken>"
+                                    "<Contents><Key>p/a+b%2Bc%25</Key><ETag>&quot;e1&quot;</ETag><Size>5</Size>"
+                                    "<Owner><ID>x</ID><Size>9</Size></Owner></Contents>"
+                                    "<Contents><Size>18446744073709551615</Size><Key>%E4%B8%AD</Key></Contents>"
+                                    "<CommonPrefixes><Prefix>p/q/</Prefix></CommonPrefixes>",
+                                    &error),
+                         0);
+        ck_assert_str_eq(listed, "[p/a b+c% \"e1\" 5][\xe4\xb8\xad  18446744073709551615]");
+        ck_assert_str_eq(page.next, "1/+=");
+        ck_assert_uint_eq(page.n, 2);
+}
+
+TEST(unencoded_keys_are_used_literally)
+{
+        struct s3_page page;
+        struct error error;
+        ck_assert_int_eq(parse_page(&page, "<Contents><Key>a+%41&amp;b</Key><Size>1</Size></Contents>", &error), 0);
+        ck_assert_str_eq(listed, "[a+%41&b  1]");
+        ck_assert_ptr_null(page.next);
+}
+
+static const struct {
+        const char *inside, *why;
+} bad_pages[] = {
+        {"<IsTruncated>true</IsTruncated>", "names no next page"},
+        {"<Contents><Key>a</Key></Contents>", "missing"},
+        {"<Contents><Size>1</Size></Contents>", "missing"},
+        {"<Contents><Key>a</Key><Size>-1</Size></Contents>", "not a number"},
+        {"<Contents><Key>a</Key><Size></Size></Contents>", "not a number"},
+        {"<Contents><Key>a</Key><Size>18446744073709551616</Size></Contents>", "not a number"},
+        {"<EncodingType>url</EncodingType><Contents><Key>%4</Key><Size>1</Size></Contents>", "percent"},
+        {"<EncodingType>url</EncodingType><Contents><Key>a%00b</Key><Size>1</Size></Contents>", "percent"},
+        {"<Contents><Key>a</Size></Contents>", "mismatched"},
+};
+
+TEST(an_inconsistent_page_is_refused, EACH(bad_pages))
+{
+        struct s3_page page;
+        struct error error = {0};
+        ck_assert_int_eq(parse_page(&page, bad_pages[_i].inside, &error), STREAMER_EFAILED);
+        ck_assert_msg(strstr(error.text, bad_pages[_i].why) != NULL, "%s", error.text);
+        ck_assert_ptr_null(page.next);
+}
+
+TEST(an_invalid_list_is_refused)
+{
+        char text[] = "<Error><Code>x</Code></Error>";
+        struct s3_page page;
+        struct error error = {0};
+        ck_assert_int_eq(s3_page_parse(&page, text, strlen(text), collect, NULL, &error), STREAMER_EFAILED);
+}

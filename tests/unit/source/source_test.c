@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which paths lead to a file below the roots, and which are refused.
+ */
+#include "tests/lib/deny_syscalls.h"
+#include "tests/unit/source_fixture.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+
+#define NOBODY 65534
+
+/* ---- roots ---- */
+
+/* A test that runs with openat2 and without. */
+#define TEST_BOTH(name)                                                                                                \
+        static void name##_by_either(void);                                                                            \
+        TEST(name, .to = 2)                                                                                            \
+        {                                                                                                              \
+                if (_i == 1)                                                                                           \
+                        deny_openat2(ENOSYS);                                                                          \
+                make_stage();                                                                                          \
+                name##_by_either();                                                                                    \
+                strike_stage();                                                                                        \
+        }                                                                                                              \
+        static void name##_by_either(void)
+
+TEST_BOTH(a_file_below_the_root_opens)
+{
+        make_file("root/m.safetensors", "12345");
+        assert_opens("root/m.safetensors", 1);
+        assert_object(0, "root/m.safetensors");
+        ck_assert_uint_eq(set.objects[0].version.size, 5);
+}
+
+TEST_BOTH(a_path_under_no_root_is_refused_whether_it_exists_or_not)
+{
+        assert_refuses("outside/secret.safetensors", STREAMER_EFAILED, "outside the roots");
+        char *there =
+                format_text("%.*s", (int)(strlen(error.text) - strlen(at("outside/secret.safetensors)"))), error.text);
+        assert_refuses("outside/no-such-file", STREAMER_EFAILED, "outside the roots");
+        error.text[strlen(error.text) - strlen(at("outside/no-such-file)"))] = '\0';
+        ck_assert_str_eq(error.text, there);
+        free(there);
+}
+
+TEST_BOTH(a_root_is_a_prefix_of_whole_components)
+{
+        make_folder("root-2");
+        make_file("root-2/m.safetensors", "x");
+        assert_refuses("root-2/m.safetensors", STREAMER_EFAILED, "outside the roots");
+}
+
+TEST_BOTH(the_longest_root_decides)
+{
+        /* The link leads out of the inner root, and would be fine below the outer. */
+        make_folder("root/inner");
+        make_file("root/m.safetensors", "x");
+        make_link("../m.safetensors", "root/inner/link");
+        assert_opens("root/inner/link", 1);
+        source_set_deinit(&set);
+        const char *const both[] = {at("root"), at("root/inner")};
+        roots = source_roots_free(roots);
+        ck_assert_int_eq(source_roots_new(&roots, both, 2, &error), 0);
+        assert_refuses("root/inner/link", STREAMER_EFAILED, "outside the roots");
+}
+
+TEST_BOTH(a_trailing_slash_of_a_root_is_ignored)
+{
+        make_file("root/m.safetensors", "x");
+        open_roots(at("root/"));
+        assert_opens("root/m.safetensors", 1);
+}
+
+TEST_BOTH(the_whole_system_may_be_a_root)
+{
+        make_file("root/m.safetensors", "x");
+        open_roots("/");
+        assert_opens("root/m.safetensors", 1);
+}
+
+TEST_BOTH(a_root_itself_may_be_the_model)
+{
+        make_file("root/model.safetensors", "x");
+        assert_opens("root", 1);
+        assert_object(0, "root/model.safetensors");
+}
+
+TEST_BOTH(a_root_that_is_no_folder_is_named)
+{
+        const char *missing = at("missing"), *file = at("outside/secret.safetensors"), *relative = "x";
+        struct source_roots *none = NULL;
+        ck_assert_int_eq(source_roots_new(&none, &missing, 1, &error), STREAMER_EFAILED);
+        ck_assert_ptr_nonnull(strstr(error.text, missing));
+        ck_assert_int_eq(source_roots_new(&none, &file, 1, &error), STREAMER_EFAILED);
+        ck_assert_ptr_nonnull(strstr(error.text, "Not a directory"));
+        ck_assert_int_eq(source_roots_new(&none, &relative, 1, &error), STREAMER_EINVAL);
+        ck_assert_ptr_null(none);
+}
+
+/* ---- links ---- */
+
+TEST_BOTH(a_link_within_the_root_is_followed)
+{
+        make_folder("root/data");
+        make_file("root/data/model.safetensors", "x");
+        make_link("data", "root/link");
+        assert_opens("root/link", 1);
+        assert_object(0, "root/link/model.safetensors");
+        source_set_deinit(&set);
+        assert_opens("root/link/model.safetensors", 1);
+}
+
+TEST_BOTH(a_link_out_of_the_root_is_refused)
+{
+        make_link("../outside/secret.safetensors", "root/file");
+        make_link("../outside", "root/folder");
+        assert_refuses("root/file", STREAMER_EFAILED, "outside the roots");
+        assert_refuses("root/folder/secret.safetensors", STREAMER_EFAILED, "outside the roots");
+        ck_assert_ptr_null(strstr(error.text, "secret "));
+}
+
+TEST_BOTH(an_absolute_link_is_refused_even_into_the_root)
+{
+        make_file("root/m.safetensors", "x");
+        make_link(at("root/m.safetensors"), "root/link");
+        assert_refuses("root/link", STREAMER_EFAILED, "or is absolute");
+}
+
+TEST_BOTH(a_loop_of_links_ends)
+{
+        make_link("b", "root/a");
+        make_link("a", "root/b");
+        assert_refuses("root/a", STREAMER_EFAILED, "loop of links");
+}
+
+TEST_BOTH(a_dangling_link_is_not_found)
+{
+        make_link("missing", "root/a");
+        assert_refuses("root/a", STREAMER_ENOENT, "No such file");
+}
+
+TEST_BOTH(links_of_the_kernels_own_are_refused)
+{
+        open_roots("/proc");
+        ck_assert_int_lt(
+                source_open(&(struct sources){.roots = roots}, "/proc/self/root/etc/passwd", false, &set, &error), 0);
+        ck_assert_int_lt(source_open(&(struct sources){.roots = roots}, "/proc/self/exe", false, &set, &error), 0);
+}
+
+/* Every rename on the machine may restart a lookup of "..". */
+static atomic_bool stop_renaming;
+static atomic_uint renames;
+
+static void *rename_repeatedly(void *name)
+{
+        char *one = at(name), *two = format_text("%s-2", one);
+        while (!stop_renaming) {
+                must(rename(one, two));
+                must(rename(two, one));
+                renames++;
+        }
+        free(one);
+        free(two);
+        return NULL;
+}
+
+TEST_BOTH(concurrent_renames_do_not_fail_an_open)
+{
+        pthread_t thread;
+        static char name[] = "outside";
+        make_folder("root/blobs");
+        make_folder("root/snapshot");
+        make_file("root/blobs/x", "x");
+        make_link("../blobs/x", "root/snapshot/model.safetensors");
+        pthread_create(&thread, NULL, rename_repeatedly, name);
+        while (renames < 3000) {
+                assert_opens("root/snapshot", 1);
+                source_set_deinit(&set);
+        }
+        stop_renaming = true;
+        pthread_join(thread, NULL);
+}
+
+/* ---- paths that are no files ---- */
+
+TEST_BOTH(a_missing_path_is_not_found)
+{
+        assert_refuses("root/missing", STREAMER_ENOENT, "No such file or directory (");
+        make_file("root/file", "x");
+        assert_refuses("root/file/below", STREAMER_ENOENT, "Not a directory");
+}
+
+/* Opening it for reading would wait for a writer until the test's time limit. */
+TEST_BOTH(a_fifo_is_refused_without_waiting)
+{
+        must(mkfifo(at("root/fifo.safetensors"), 0644));
+        assert_refuses("root/fifo.safetensors", STREAMER_EFAILED, "a FIFO, not a regular file");
+        assert_refuses("root", STREAMER_EFAILED, "a FIFO, not a regular file");
+}
+
+TEST_BOTH(a_socket_is_refused)
+{
+        struct sockaddr_un address = {.sun_family = AF_UNIX};
+        int fd = must(socket(AF_UNIX, SOCK_STREAM, 0));
+        ck_assert_int_lt(snprintf(address.sun_path, sizeof(address.sun_path), "%s/root/s", base),
+                         (int)sizeof(address.sun_path));
+        must(bind(fd, (struct sockaddr *)&address, sizeof(address)));
+        assert_refuses("root/s", STREAMER_EFAILED, "a socket, not a regular file");
+        close(fd);
+}
+
+TEST_BOTH(a_device_is_refused)
+{
+        open_roots("/dev");
+        ck_assert_int_eq(source_open(&(struct sources){.roots = roots}, "/dev/null", false, &set, &error),
+                         STREAMER_EFAILED);
+        ck_assert_str_eq(error.text, "a character device, not a regular file (/dev/null)");
+}
+
+/* As another user, if the tests run as root. */
+static int open_as_nobody(const char *name)
+{
+        syscall(SYS_setfsuid, NOBODY);
+        int r = open_source(name);
+        syscall(SYS_setfsuid, geteuid());
+        return r;
+}
+
+TEST_BOTH(an_unreadable_file_is_denied)
+{
+        make_file("root/m.safetensors", "x");
+        must(chmod(at("root/m.safetensors"), geteuid() == 0 ? 0600 : 0));
+        ck_assert_int_eq(open_as_nobody("root/m.safetensors"), STREAMER_EPERM);
+        ck_assert_ptr_nonnull(strstr(error.text, "Permission denied"));
+}
+
+TEST_BOTH(an_unreadable_folder_is_denied)
+{
+        must(chmod(at("root"), geteuid() == 0 ? 0711 : 0111));
+        ck_assert_int_eq(open_as_nobody("root"), STREAMER_EPERM);
+        must(chmod(at("root"), 0755));
+}
+
+TEST_BOTH(a_readable_file_opens_for_another_user_too)
+{
+        make_file("root/m.safetensors", "x");
+        ck_assert_msg(open_as_nobody("root/m.safetensors") == 0, "%s", error.text);
+}
+
+/* ---- nothing leaks ---- */
+
+static int lowest_free_fd(void)
+{
+        int fd = must(dup(STDIN_FILENO));
+        close(fd);
+        return fd;
+}
+
+TEST_BOTH(every_outcome_closes_its_descriptors)
+{
+        static const char *const sources[] = {"root", "root/good", "root/missing", "root/half", "root/fifo"};
+        make_folder("root/good");
+        make_file("root/good/a.safetensors", "x");
+        make_file("root/good/b.safetensors", "x");
+        make_folder("root/half");
+        make_file("root/half/a.safetensors", "x");
+        make_link("gone", "root/half/b.safetensors");
+        must(mkfifo(at("root/fifo"), 0644));
+        int before = lowest_free_fd();
+        for (size_t i = 0; i < sizeof(sources) / sizeof(sources[0]); i++) {
+                open_source(sources[i]);
+                source_set_deinit(&set);
+                ck_assert_int_eq(lowest_free_fd(), before);
+        }
+}

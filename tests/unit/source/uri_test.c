@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The parts of a source's URI.
+ */
+#include "tests/lib/suite.h"
+
+#include "daemon/source/source.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- canonical form ---- */
+
+static const struct {
+        const char *source, *canonical;
+} canonicals[] = {
+        {"/models/x", "/models/x"},
+        {"/", "/"},
+        {"///", "/"},
+        {"/a//b/./c///", "/a/b/c"},
+        {"/./.", "/"},
+        {"/a/..b/.c/...", "/a/..b/.c/..."},
+        {"file:///models/x", "/models/x"},
+        {"file://localhost/models/x", "/models/x"},
+        {"file:///a%20b%2Fc%C3%A9", "/a b/c\xc3\xa9"},
+        {"/a%20b", "/a%20b"},
+        {"/odd://name", "/odd:/name"},
+};
+
+TEST(a_source_has_one_canonical_form, EACH(canonicals))
+{
+        char *out;
+        struct error error;
+        ck_assert_int_eq(source_canonical(canonicals[_i].source, &out, &error), 0);
+        ck_assert_str_eq(out, canonicals[_i].canonical);
+        free(out);
+}
+
+static const struct {
+        const char *source;
+        int code;
+        const char *what;
+} refused_texts[] = {
+        {"", STREAMER_EINVAL, "not an absolute path"},
+        {"models/x", STREAMER_EINVAL, "not an absolute path"},
+        {"~/x", STREAMER_EINVAL, "not an absolute path"},
+        {"org/name", STREAMER_EINVAL, "not an absolute path"},
+        {"file://host/x", STREAMER_EINVAL, "not an absolute path"},
+        {"/a/../b", STREAMER_EINVAL, "'..'"},
+        {"/..", STREAMER_EINVAL, "'..'"},
+        {"file:///a/%2e%2E/b", STREAMER_EINVAL, "'..'"},
+        {"file:///a%00b", STREAMER_EINVAL, "%-escape"},
+        {"file:///a%2", STREAMER_EINVAL, "%-escape"},
+        {"file:///a%", STREAMER_EINVAL, "%-escape"},
+        {"file:///a%zz", STREAMER_EINVAL, "%-escape"},
+        {"file:///a%ff", STREAMER_EINVAL, "UTF-8"},
+        {"gs://bucket/key", STREAMER_EUNSUPPORTED, "no source of this kind"},
+        {"rsync://host/x", STREAMER_EUNSUPPORTED, "no source of this kind"},
+};
+
+TEST(a_text_that_is_no_local_path_is_refused, EACH(refused_texts))
+{
+        char *out = NULL;
+        struct error error;
+        ck_assert_int_eq(source_canonical(refused_texts[_i].source, &out, &error), refused_texts[_i].code);
+        ck_assert_msg(strstr(error.text, refused_texts[_i].what) != NULL, "%s", error.text);
+        ck_assert_ptr_null(out);
+}
+
+TEST(a_path_of_any_length_is_handled)
+{
+        char *out = NULL, *path = must_alloc(100000);
+        struct error error;
+        memset(path, '/', 99999);
+        for (size_t i = 1; i < 99999; i += 2)
+                path[i] = 'x';
+        ck_assert_int_eq(source_canonical(path, &out, &error), STREAMER_EINVAL);
+        free(path);
+}
+
+/* n: the candidate's number. */
+static const struct {
+        const char *canonical, *name;
+        unsigned n;
+} names[] = {
+        {"/models/llama", "llama", 0},
+        {"/models/llama.safetensors", "llama", 0},
+        {"/models/llama.safetensors", "models/llama", 1},
+        {"/models/llama.safetensors", "models/llama", 9},
+        {"/a/b.safetensors/c", "b.safetensors/c", 1},
+        {"/a/b.safetensors/c", "a/b.safetensors/c", 2},
+        {"/", "model", 3},
+        {"/a", "a", 1},
+        {"/hub/models--org--name/snapshots/abc", "org/name@abc", 1},
+        {"/hub/models--org--name/snapshots/abc/unet/model.safetensors", "org/name@abc/unet/model", 1},
+        {"/hub/models--org--name/snapshots/abc", "org/name@abc", 2},
+        {"s3://bucket/a/llama.safetensors", "llama", 0},
+        {"s3://bucket/a/llama.safetensors", "a/llama", 1},
+        {"s3://bucket/a/llama.safetensors", "bucket/a/llama", 2},
+        {"s3://bucket/a/llama.safetensors", "bucket/a/llama", 3},
+        {"s3://bucket/", "bucket", 1},
+        {"s3://bucket/a//b/", "b", 1},
+        {"https://host/a/llama.safetensors?sig=secret", "llama", 0},
+        {"https://host/a/llama.safetensors?sig=secret", "a/llama", 1},
+        {"https://host/a/llama.safetensors?sig=secret", "a/llama", 2},
+        {"https://host/a/b/model.safetensors.index.json", "a/b", 1},
+        {"hf://org/name@main", "org/name", 0},
+        {"hf://org/name@main", "org/name@main", 1},
+        {"hf://org/name@main", "org/name@main", 2},
+        {"/models/.safetensors", ".safetensors", 0},
+        {"/", "model", 0},
+        {"/hub/models--org--name/snapshots/abc", "org/name", 0},
+        {"/hub/models--gpt2/snapshots/abc", "gpt2", 0},
+        {"/hub/models--org--name/snapshots/abc/model.safetensors", "org/name/model", 0},
+        {"/hub/models--org--name/snapshots/abc/unet/model.safetensors", "org/name/unet/model", 0},
+        {"/hub/models--org--name", "models--org--name", 0},
+        {"/hub/models--org--name/refs/main", "main", 0},
+};
+
+TEST(a_model_is_named_after_its_source, EACH(names))
+{
+        char *name = source_default_name(names[_i].canonical, names[_i].n);
+        ck_assert_str_eq(name, names[_i].name);
+        free(name);
+}
+
+TEST(paths_of_one_mount_share_a_lane)
+{
+        ck_assert_uint_eq(source_lane("/proc/self"), source_lane("/proc/no/such/path"));
+        ck_assert_uint_ne(source_lane("/proc/self"), source_lane("/"));
+        ck_assert_uint_eq(source_lane("/procession"), source_lane("/"));
+        ck_assert_uint_ne(source_lane("/"), 0);
+}
