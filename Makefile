@@ -85,7 +85,7 @@ $(call obj,tests/lib/cuda_headers.c): ALL_CFLAGS += $(addprefix -isystem ,$(wild
 
 TEST_SOURCES := $(wildcard tests/*/*.c) $(TEST_FILES:%=%_test.c)
 $(call obj,$(TEST_SOURCES)): | $(BUILD)/deps-test
-check: | $(BUILD)/deps-servers
+check-servers: | $(BUILD)/deps-servers
 
 # ---- products
 $(BUILD)/libproto.a: $(call obj,$(PROTO))
@@ -186,29 +186,39 @@ export TAP FUZZ_SECONDS SOAK_SECONDS CHECKER_STEPS CHECKER_SEED CHECKER_KIND CI
 ON_GPU := attach_while_loading changes_during_load cli cli_during_load crash_recovery desired_pending forced_unload \
 	generations http invalid_fields invalid_sources lifecycle old_kernel preload priorities protocol_violations \
 	residency scale sources http_round_trips published
-CHECKS := $(TEST_FILES) $(patsubst %.c,%,$(wildcard tests/fuzz/fuzz_*.c)) \
+# What needs Swift, Ceph, Prometheus, zsh, fish or a container with systemd: make check-servers.
+SERVERS := promtool s3 s3_failures s3_radosgw shell_completion slice_cache systemd systemd_lifecycle
+CHECKS_SERVERS := $(foreach f,$(SERVERS),$(filter tests/integration/%/$f,$(TEST_FILES)))
+CHECKS := $(filter-out $(CHECKS_SERVERS),$(TEST_FILES)) $(patsubst %.c,%,$(wildcard tests/fuzz/fuzz_*.c)) \
 	$(foreach f,$(ON_GPU),cuda=$(filter tests/integration/%/$f,$(TEST_FILES)))
-CHOSEN := $(if $(ONLY),$(foreach c,$(CHECKS),$(if $(strip $(foreach name,$(ONLY),$(findstring $(name),$c))),$c)),$(CHECKS))
+CHOSEN := $(if $(ONLY),$(foreach c,$(CHECKS) $(CHECKS_SERVERS),$(if $(strip $(foreach name,$(ONLY),$(findstring $(name),$c))),$c)),$(CHECKS))
+
+LINKED := $(patsubst cuda=%,%,$(if $(ONLY),$(CHOSEN),$(TEST_FILES)))
 
 # program: its path below tests/, which is the folder of its files
 define test_program
 TESTS += $(BUILD)$(ONLY_DIR)/tests/$(1)
-$(BUILD)$(ONLY_DIR)/tests/$(1): $(patsubst %,$(BUILD)/obj/%_test.o,$(sort $(filter tests/$(1)/%,$(patsubst cuda=%,%,$(CHOSEN))))) $(ARCHIVES) \
+$(BUILD)$(ONLY_DIR)/tests/$(1): $(patsubst %,$(BUILD)/obj/%_test.o,$(sort $(filter tests/$(1)/%,$(LINKED)))) $(ARCHIVES) \
 		$(if $(ONLY),always)
 	$$(LINK_TEST)
 endef
 # It calls functions of the library and internals that they use.
 $(BUILD)$(ONLY_DIR)/tests/client: ARCHIVES := $(filter-out %/libstreamer-client.a,$(ARCHIVES))
-$(foreach p,unit client $(AREAS:%=integration/%),$(if $(filter tests/$p/%,$(patsubst cuda=%,%,$(CHOSEN))),$(eval $(call test_program,$p))))
+$(foreach p,unit client $(AREAS:%=integration/%),$(if $(filter tests/$p/%,$(LINKED)),$(eval $(call test_program,$p))))
 REPLAYS := $(patsubst %,$(BUILD)/%,$(filter tests/fuzz/%,$(CHOSEN)))
 
 ## tests        build the test programs
 tests: all $(TESTS) $(REPLAYS) $(FAKES) $(FAULT) $(BUILD)/gpu-rates
 
-## check        run all tests: unit, integration (also on fake GPUs), fuzz corpora, layers. ONLY="name name" selects
+## check        run the tests: unit, integration (also on fake GPUs), fuzz corpora, layers. ONLY="name name" selects
 ##              files by parts of their paths; JOBS=n runs n at a time; TAP=dir writes a report of each file
 check: tests layers
 	@tests/check.sh $(BUILD)$(ONLY_DIR) $(CHOSEN)
+
+## check-servers
+##              run the tests that need Swift, Ceph, Prometheus, zsh, fish or systemd in a container; installs them
+check-servers: tests
+	@tests/check.sh $(BUILD) $(CHECKS_SERVERS)
 
 ## wheel        build the Python package, with the programs and the libraries that they need, in $(BUILD)/wheel
 wheel: all | $(BUILD)/deps-python
@@ -358,6 +368,6 @@ help:
 
 -include $(shell find $(BUILD)/obj $(BUILD)/pic -name '*.d' 2>/dev/null)
 always:
-.PHONY: always all tests check wheel check-python check-vllm vllm-environment bench-vllm bench-compare bench-whitepaper soak soak-sanitized \
+.PHONY: always all tests check check-servers wheel check-python check-vllm vllm-environment bench-vllm bench-compare bench-whitepaper soak soak-sanitized \
 	fuzz fuzz-run bench bench-guard demo layers lint abi abi-update objects install clean help
 .SECONDARY:

@@ -5,7 +5,7 @@
 # and installs them through apt. DEPS=0 never installs. It checks for libraries and commands; for a missing one it
 # installs the first of the alternative package names that apt knows, because names differ between Debian and Ubuntu.
 #
-# The set `servers` is optional: tests skip what needs a missing server. Installing a package does not start its
+# The set `servers` is optional: `make check` does without, and tests skip what needs a missing server. Installing a package does not start its
 # services; tests start their own.
 set -eu
 
@@ -33,13 +33,14 @@ command:openssl             openssl
 command:curl                curl
 command:setpriv             util-linux
 command:c++                 g++
-command:python3             python3" ;;
-        servers) echo "
+command:python3             python3
 file:/usr/sbin/nginx        nginx-light nginx
+command:man                 man-db
+python:botocore             python3-botocore" ;;
+        servers) echo "
 command:promtool            prometheus
 command:zsh                 zsh
 command:fish                fish
-command:man                 man-db
 command:systemd-nspawn      systemd-container
 command:swift-proxy-server  swift-proxy
 command:swift-account-server                   swift-account
@@ -48,8 +49,7 @@ command:swift-object-server swift-object
 command:radosgw             radosgw
 command:ceph-mon            ceph-mon
 command:ceph-osd            ceph-osd
-command:ceph                ceph-common
-python:botocore             python3-botocore" ;;
+command:ceph                ceph-common" ;;
         bench) echo "
 command:fio                 fio
 command:curl                curl

@@ -63,22 +63,6 @@ static void answers(const char *path, int status, const char *body)
 
 FIXTURE(.all = {begin, fixture_end});
 
-TEST(promtool_reports_no_problem)
-{
-        if (system("command -v promtool >/dev/null") != 0)
-                SKIP("promtool is not installed");
-        struct http_exchange v = get("/metrics");
-        char *file = suite_path("metrics.txt"), *command = format_text("promtool check metrics <%s 2>&1", file);
-        file_write(file, v.body, strlen(v.body));
-        char said[4096] = "";
-        FILE *f = popen(command, "r");
-        size_t n = fread(said, 1, sizeof(said) - 1, f);
-        int status = pclose(f);
-        ck_assert_msg(status == 0 && n == 0, "%s", said);
-        free(command);
-        http_exchange_free(&v);
-}
-
 TEST(a_device_metric_has_its_bytes)
 {
         double budget = value_of("streamerd_device_budget_bytes{device=\"host\"}");
