@@ -10,10 +10,8 @@
 #include "client/lease.h"
 #include "client/util.h"
 
-#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 static const struct handle_kind *const kinds[] = {&handle_kind_memfd, &handle_kind_cuda_ipc, &handle_kind_cuda_vmm_fd};
@@ -126,13 +124,11 @@ static int map_segment(struct streamer_lease *lease, const struct call *call, co
         return 0;
 }
 
-/* A private mapping of hugetlb pages takes a page of the pool at the first write to each, and the kernel kills the
- * writer when the pool is empty. Such a lease is mapped shared and read-only as a whole. */
+/* Such a lease is mapped shared and read-only as a whole. */
 static bool any_of_hugetlb(const struct call *call)
 {
-        struct statfs fs;
         for (size_t i = 0; i < call->n_fds; i++)
-                if (call->fds[i] >= 0 && fstatfs(call->fds[i], &fs) == 0 && fs.f_type == HUGETLBFS_MAGIC)
+                if (call->fds[i] >= 0 && fd_is_hugetlb(call->fds[i]))
                         return true;
         return false;
 }

@@ -68,4 +68,8 @@ const struct handle_kind *handle_kind_find(const char *name, size_t len);
 int map_fd(void **map, int fd, uint64_t size, uint64_t offset, int prot, int flags, const char *what,
            struct fault *fault);
 
+/* A write to a private mapping of hugetlb pages takes a page of the pool, and the kernel kills the writer when the pool
+ * is empty. */
+bool fd_is_hugetlb(int fd);
+
 #endif

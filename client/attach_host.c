@@ -12,9 +12,11 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <linux/magic.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 #define DL_CPU 1
 #define HUGE_PAGE ((size_t)2 << 20)
@@ -51,6 +53,12 @@ int map_fd(void **map, int fd, uint64_t size, uint64_t offset, int prot, int fla
                                  strerror(errno));
         *map = p;
         return 0;
+}
+
+bool fd_is_hugetlb(int fd)
+{
+        struct statfs fs;
+        return fstatfs(fd, &fs) == 0 && fs.f_type == HUGETLBFS_MAGIC;
 }
 
 static int memfd_map(struct mapping *mapping, const struct handle *handle, bool writable, struct fault *fault)
@@ -92,11 +100,14 @@ static int memfd_lend(struct mapping *mapping, const struct handle *handle, stru
 /* In one step: no other thread finds the address unmapped. */
 static int memfd_make_private(struct mapping *mapping, int reading, struct fault *fault)
 {
-        void *p = mmap(mapping->map, mapping->map_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
-                       reading, 0);
-        return p != MAP_FAILED ? 0
-                               : fault_set(fault, STREAMER_EOS, "publish: cannot map %zu bytes: %s", mapping->map_size,
-                                           strerror(errno));
+        bool writable = !fd_is_hugetlb(reading);
+        void *p = mmap(mapping->map, mapping->map_size, PROT_READ | (writable ? PROT_WRITE : 0),
+                       MAP_FIXED | (writable ? MAP_PRIVATE | MAP_NORESERVE : MAP_SHARED), reading, 0);
+        if (p == MAP_FAILED)
+                return fault_set(fault, STREAMER_EOS, "publish: cannot map %zu bytes: %s", mapping->map_size,
+                                 strerror(errno));
+        mapping->writable = writable;
+        return 0;
 }
 
 const struct handle_kind handle_kind_memfd = {

@@ -633,10 +633,11 @@ STREAMER_API int streamer_publish_tensor(streamer_publication *publication, cons
 STREAMER_API int streamer_publish_attribute(streamer_publication *publication, const char *name, const char *value);
 
 /* Publishes it. The copies to the memory must be complete (on a GPU: synchronised). The library makes the memory
- * private to this process, at the same addresses: later writes of this process reach no other one. Then the daemon
- * seals and hashes it, and the model exists. STREAMER_EBUSY if this process, or one that it forked, still has a
- * writable mapping of the memory; STREAMER_EINVAL if a storage was not requested, or if the table is refused (an
- * overlap that is not declared by `alias`); STREAMER_EFAILED if the base has changed meanwhile.
+ * private to this process, at the same addresses: later writes of this process reach no other one. (Hugetlb pages,
+ * which the daemon uses only where its device is configured with them, become read-only: streamer_lease_writable() is
+ * 0.) Then the daemon seals and hashes it, and the model exists. STREAMER_EBUSY if this process, or one that it forked,
+ * still has a writable mapping of the memory; STREAMER_EINVAL if a storage was not requested, or if the table is
+ * refused (an overlap that is not declared by `alias`); STREAMER_EFAILED if the base has changed meanwhile.
  *
  * On success the publication is released, and the memory belongs to *lease, at the same addresses (streamer_detach).
  * After a failure the memory stays mapped, with its contents, until streamer_publish_abort(). */

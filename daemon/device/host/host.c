@@ -13,6 +13,9 @@
  * Nothing is touched here: reader threads fault pages in as they fill them, in parallel. If memory was prefaulted
  * (prefault.h) a segment is made of it, and only what it lacks is fresh.
  *
+ * Memory that is lent to a publisher (host_lend) has hugetlb pages only where they are configured: the publisher's map
+ * of it becomes copy-on-write, and the kernel kills a process that writes to a hugetlb page when the pool has no other.
+ *
  * A memfd is never used for a second model: a client may have kept its map.
  */
 #include "daemon/device/host/collapse.h"
@@ -22,6 +25,7 @@
 #include "daemon/base/log/log.h"
 #include "daemon/base/sys/machine.h"
 #include "daemon/base/sys/sysfile.h"
+#include "daemon/base/thread/threads.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -31,6 +35,7 @@
 #include <sys/stat.h>
 
 #define UNMAP_SLICE (16 * MiB)
+#define POPULATE_SLICE (8 * MiB)
 
 struct host_device {
         struct device device;
@@ -190,10 +195,15 @@ static int try_prefaulted(struct host_device *host, struct segment *segment)
         return shmem_consume_fd(host, fd, ready, pages == PAGES_THP, segment, &error);
 }
 
+static bool wants_hugetlb(const struct host_device *host, bool lent)
+{
+        return host->want == HOST_PAGES_HUGETLB || (host->want == HOST_PAGES_AUTO && !lent);
+}
+
 static int alloc_fresh(struct host_device *host, struct segment *segment, struct error *error)
 {
         uint64_t size = segment->size;
-        if (host->want == HOST_PAGES_AUTO || host->want == HOST_PAGES_HUGETLB) {
+        if (wants_hugetlb(host, segment->lent)) {
                 if (try_hugetlb(host, segment) == 0 ||
                     (prefault_drop(host->device.prefault) && try_hugetlb(host, segment) == 0))
                         return 0;
@@ -219,7 +229,8 @@ static int alloc(struct device *device, uint64_t size, bool lent, struct segment
         *segment = (struct segment){.device = device, .size = size, .fd = -1, .lent = lent, .writing_fd = -1};
         require(size > 0 && size % HOST_HUGE_PAGE == 0);
         prefault_hold(host->device.prefault, size);
-        if (try_prefaulted(host, segment) == 0)
+        /* With auto it may be of hugetlb pages. */
+        if (!(lent && host->want == HOST_PAGES_AUTO) && try_prefaulted(host, segment) == 0)
                 return 0;
         int r = alloc_fresh(host, segment, error);
         if (r < 0)
@@ -281,16 +292,62 @@ static int host_prepare(struct segment *segment, uint64_t offset, uint64_t len, 
         return 0;
 }
 
+/* One of the threads that populate a segment. */
+struct populator {
+        struct segment *segment;
+        uint64_t *next; /* atomic: bytes that threads have taken */
+        struct error error;
+};
+
+static void *populate(void *arg)
+{
+        struct populator *p = arg;
+        struct segment *s = p->segment;
+        uint64_t at;
+        while ((at = __atomic_fetch_add(p->next, POPULATE_SLICE, __ATOMIC_RELAXED)) < s->size) {
+                uint64_t len = s->size - at < POPULATE_SLICE ? s->size - at : POPULATE_SLICE;
+                if (host_prepare(s, at, len, &p->error) < 0)
+                        break;
+                if (s->collapse == NULL && s->pages != PAGES_4K && make_huge_pages(s, at, len) < 0) {
+                        error_errno(&p->error, STREAMER_ENOMEM, errno, "host: memory for %" PRIu64 " bytes", s->size);
+                        break;
+                }
+        }
+        return NULL;
+}
+
+static void *populate_beside(void *arg)
+{
+        thread_begin("device-populate");
+        return populate(arg);
+}
+
+/* By a second thread, too, if it can be started: the publisher waits, and most of the time is spent zeroing. */
+static int populate_all(struct segment *segment, struct error *error)
+{
+        uint64_t next = 0;
+        struct populator own = {segment, &next, {0}}, other = own;
+        pthread_t thread;
+        bool started = thread_start(&thread, NULL, populate_beside, &other) == 0;
+        populate(&own);
+        if (started)
+                pthread_join(thread, NULL);
+        if (own.error.code == 0)
+                own.error = other.error;
+        if (own.error.code == 0)
+                return 0;
+        *error = own.error;
+        return own.error.code;
+}
+
 /* The client's writes would make small pages, and no huge page can be made once the memory is sealed: so all pages are
- * made now. The daemon's own writable map would prevent the seal. */
+ * made now, and a lack of memory is an error here. The daemon's own writable map would prevent the seal. */
 static int host_lend(struct device *device, uint64_t size, struct segment *segment, struct error *error)
 {
         int r = alloc(device, size, true, segment, error);
         if (r < 0)
                 return r;
-        r = host_prepare(segment, 0, size, error);
-        if (r == 0 && segment->collapse == NULL && segment->pages != PAGES_4K && make_huge_pages(segment, 0, size) < 0)
-                r = error_errno(error, STREAMER_ENOMEM, errno, "host: memory for %" PRIu64 " bytes", size);
+        r = populate_all(segment, error);
         int reading = r == 0 ? host_memfd_reopen(segment->fd) : -1;
         if (r == 0 && reading < 0)
                 r = error_errno(error, STREAMER_EOS, errno, "host: segment of %" PRIu64 " bytes", size);
