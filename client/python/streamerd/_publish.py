@@ -12,6 +12,7 @@ Both check everything that they can before they change anything.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 _CLASSES = "classes"  # the attribute that has the class of each module
 _CHUNK = 16 << 20
 _DEPTH = 4
+_CONTAINERS = (list, tuple, dict)
+_OWN = ("_parameters", "_buffers", "_modules")
 
 
 # ---- the tensors of a module ----
@@ -80,7 +83,8 @@ def _items(path: str, module: torch.nn.Module) -> Iterator[Item]:
             flags = 0 if name in module._non_persistent_buffers_set else PERSISTENT
             yield Item(prefix + name, buffer, BUFFER, flags | (CLONE if written else 0), module._buffers, name)
     for name, value in list(module.__dict__.items()):
-        if name not in ("_parameters", "_buffers", "_modules"):
+        # Most attributes are neither, and a model has many thousands.
+        if isinstance(value, torch.Tensor) or (type(value) in _CONTAINERS and name not in _OWN):
             yield from _nested(prefix + name, value, module.__dict__, name, _DEPTH)
 
 
@@ -259,11 +263,10 @@ def _base(client: Client, base: str | os.PathLike[str] | None) -> str | None:
 
 
 def _daemon_device(module: torch.nn.Module, device: Any) -> str:
-    """The daemon's name of the device: as given, else where most of the module is."""
+    """The daemon's name of the device: as given, else the GPU that the module is on, else the host."""
     if device is None:
-        devices = [str(item.tensor.device) for item in items_of(module) if item.tensor.numel() > 0]
-        gpus = [d for d in devices if d.startswith("cuda")]
-        device = gpus[0] if gpus else "cpu"
+        tensors = itertools.chain(module.parameters(), module.buffers())
+        device = next((str(t.device) for t in tensors if t.is_cuda and t.numel() > 0), "cpu")
     return device_name(device) or "host"
 
 
