@@ -44,7 +44,9 @@ static bool in_pool(const char *kind)
         return strcmp(kind, "hugetlb") == 0;
 }
 
-START_TEST(a_publisher_writes_after_the_commit_beside_a_pool)
+FIXTURE(.first = machine_settings_lock);
+
+TEST(a_publisher_writes_after_the_commit_beside_a_pool)
 {
         streamer_tensor storage = STREAMER_TENSOR_INIT;
         if (!hugepages_allow(64 << 20))
@@ -63,9 +65,8 @@ START_TEST(a_publisher_writes_after_the_commit_beside_a_pool)
         streamer_detach(lease);
         stop();
 }
-END_TEST
 
-START_TEST(huge_pages_by_name_are_read_only_for_the_publisher)
+TEST(huge_pages_by_name_are_read_only_for_the_publisher)
 {
         if (!hugepages_allow(64 << 20))
                 SKIP("vm.nr_overcommit_hugepages cannot be set");
@@ -77,15 +78,4 @@ START_TEST(huge_pages_by_name_are_read_only_for_the_publisher)
         json_decref(client_call(client, "verify", "{\"model\":\"tiny\"}"));
         streamer_detach(lease);
         stop();
-}
-END_TEST
-
-int main(void)
-{
-        machine_settings_lock();
-        suite_begin("published pages");
-        TCase *tests = suite_group("pages", NULL, NULL, 30);
-        tcase_add_test(tests, a_publisher_writes_after_the_commit_beside_a_pool);
-        tcase_add_test(tests, huge_pages_by_name_are_read_only_for_the_publisher);
-        return suite_run();
 }
