@@ -7,7 +7,7 @@
  * the deadline is left to the end of the process.
  */
 #include "daemon/base/log/log.h"
-#include "daemon/base/process/pidwatch.h"
+#include "daemon/base/fallback/pidwatch.h"
 #include "daemon/base/sys/machine.h"
 #include "daemon/base/sys/systemd.h"
 #include "daemon/base/thread/threads.h"
@@ -148,10 +148,6 @@ static int make_storage(struct daemon *d, struct error *error)
 {
         const struct config *c = &d->config;
         int r = source_roots_new(&d->sources.roots, (const char *const *)c->roots, c->n_roots, error);
-        if (r == 0 && source_roots_walked(d->sources.roots))
-                log_info(
-                        "roots: openat2 is refused here, by the kernel or by a filter such as RestrictSUIDSGID=: names "
-                        "are resolved one component after the other");
         if (r == 0)
                 r = devices_init(&d->devices, c, d->wake, error);
         if (r == 0)

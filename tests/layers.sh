@@ -23,7 +23,7 @@ daemon/base/thread/threads daemon/base/thread/wake
 daemon/base/log
 daemon/base/thread
 daemon/base/sys
-daemon/base/process
+daemon/base/fallback
 daemon/device
 daemon/device/host daemon/device/cuda
 daemon/io/object daemon/io/staging

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/serve/server.h"
 
+#include "daemon/base/fallback/peer_cred.h"
+#include "daemon/base/fallback/pidwatch.h"
 #include "daemon/base/log/log.h"
 #include "daemon/resident/hostcache/host_cache.h"
 #include "daemon/resident/model.h"
 #include "daemon/serve/access/access.h"
-#include "daemon/serve/conn/peer_cred.h"
 #include "daemon/serve/deferred.h"
 #include "daemon/serve/events/events.h"
 #include "daemon/serve/monitor/monitor.h"
@@ -222,6 +223,7 @@ static bool end_if_due(struct loop_task *task)
 static void on_progress(uv_timer_t *timer)
 {
         struct server *server = timer->data;
+        pidwatch_turn();
         resident_expire(server->resident, now_ns());
         events_progress(server);
         desired_tick(&server->desired, now_ns());

@@ -2,8 +2,8 @@
 #include "daemon/serve/conn/conn.h"
 
 #include "daemon/base/log/log.h"
-#include "daemon/base/process/pidfd.h"
-#include "daemon/serve/conn/peer_cred.h"
+#include "daemon/base/fallback/pidfd.h"
+#include "daemon/base/fallback/peer_cred.h"
 
 #include <errno.h>
 #include <fcntl.h>

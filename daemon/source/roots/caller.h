@@ -6,6 +6,7 @@
 #define DAEMON_SOURCE_ROOTS_CALLER_H
 
 #include "daemon/base/error.h"
+#include "daemon/base/fallback/thread_ids.h"
 
 #include <stddef.h>
 #include <sys/types.h>
@@ -21,7 +22,7 @@ struct caller {
 
 /* What caller_assume() has changed, and the thread's own groups. */
 struct assumed {
-        enum { ASSUMED_NOTHING, ASSUMED_FSUID, ASSUMED_EUID } ids;
+        enum thread_ids ids;
         gid_t *groups; /* NULL: they are unchanged */
         size_t n_groups;
 };

@@ -6,6 +6,7 @@
  */
 #include "daemon/source/roots/roots.h"
 
+#include "daemon/base/fallback/openat_beneath.h"
 #include "daemon/base/util.h"
 #include "daemon/io/file/file_object.h"
 
@@ -22,7 +23,6 @@ struct root {
         char *path;
         size_t len; /* 0 for "/", so that the rest of every path begins with its slash */
         int fd;
-        openat_beneath_fn *find;
 };
 
 struct source_roots {
@@ -44,7 +44,6 @@ static int root_init(struct root *root, const char *path, struct error *error)
         root->fd = open(root->path, O_PATH | O_DIRECTORY | O_CLOEXEC);
         if (root->fd < 0)
                 return error_errno(error, STREAMER_EFAILED, errno, "root %s", root->path);
-        root->find = openat_beneath_choose(root->fd);
         return 0;
 }
 
@@ -85,11 +84,6 @@ struct source_roots *source_roots_free(struct source_roots *roots)
         free(roots->rule);
         free(roots);
         return NULL;
-}
-
-bool source_roots_walked(const struct source_roots *roots)
-{
-        return roots->n > 0 && roots->roots[0].find == openat_beneath_by_walk;
 }
 
 const char *source_root(const struct source_roots *roots, size_t i)
@@ -138,8 +132,7 @@ int root_path_init(struct root_path *path, const struct source_roots *roots, con
                 return r;
         }
         const char *rest = canonical + root->len + strspn(canonical + root->len, "/");
-        *path = (struct root_path){root->fd, root->find, strdup(*rest != '\0' ? rest : "."), strdup(canonical),
-                                   roots->rule};
+        *path = (struct root_path){root->fd, strdup(*rest != '\0' ? rest : "."), strdup(canonical), roots->rule};
         return root_path_check(path, error);
 }
 
@@ -152,7 +145,7 @@ static char *join(const char *folder, const char *name)
 int root_path_init_child(struct root_path *path, const struct root_path *folder, const char *name, struct error *error)
 {
         char *below = strcmp(folder->below, ".") == 0 ? strdup(name) : join(folder->below, name);
-        *path = (struct root_path){folder->root, folder->find, below, join(folder->shown, name), folder->rule};
+        *path = (struct root_path){folder->root, below, join(folder->shown, name), folder->rule};
         return root_path_check(path, error);
 }
 
@@ -164,8 +157,7 @@ static char *parent(const char *path, const char *top)
 
 int root_path_init_parent(struct root_path *path, const struct root_path *child, struct error *error)
 {
-        *path = (struct root_path){child->root, child->find, parent(child->below, "."), parent(child->shown, "/"),
-                                   child->rule};
+        *path = (struct root_path){child->root, parent(child->below, "."), parent(child->shown, "/"), child->rule};
         return root_path_check(path, error);
 }
 
@@ -223,9 +215,9 @@ static int open_failed(int errno_value, const struct root_path *path, struct err
 int root_path_find(const struct root_path *path, int *path_fd, mode_t *mode, struct error *error)
 {
         struct stat st;
-        cleanup_close int fd = path->find(path->root, path->below);
+        cleanup_close int fd = openat_beneath(path->root, path->below);
         for (int tries = 0; fd < 0 && (errno == EAGAIN || errno == EINTR) && tries < RESOLVE_TRIES; tries++)
-                fd = path->find(path->root, path->below);
+                fd = openat_beneath(path->root, path->below);
         if (fd < 0 || fstat(fd, &st) < 0)
                 return open_failed(errno, path, error);
         *mode = st.st_mode;

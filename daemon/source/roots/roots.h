@@ -5,7 +5,6 @@
 #ifndef DAEMON_SOURCE_ROOTS_ROOTS_H
 #define DAEMON_SOURCE_ROOTS_ROOTS_H
 
-#include "daemon/source/roots/openat_beneath.h"
 #include "daemon/source/source.h"
 
 #include <dirent.h>
@@ -13,16 +12,12 @@
 /* In the order of the configuration. NULL after the last. */
 const char *source_root(const struct source_roots *roots, size_t i);
 
-/* The daemon resolves names itself, since the kernel does not (openat_beneath.h). */
-bool source_roots_walked(const struct source_roots *roots);
-
 /* A path below a root. */
 struct root_path {
-        int root;                /* borrowed descriptor */
-        openat_beneath_fn *find; /* how names are resolved below it */
-        char *below;             /* relative to root; "." for the root itself */
-        char *shown;             /* the whole path, for messages */
-        const char *rule;        /* that the root belongs to; NULL: the daemon's; borrowed */
+        int root;         /* borrowed descriptor */
+        char *below;      /* relative to root; "." for the root itself */
+        char *shown;      /* the whole path, for messages */
+        const char *rule; /* that the root belongs to; NULL: the daemon's; borrowed */
 };
 
 /* STREAMER_EFAILED, or for a rule's roots STREAMER_EPERM, where no root holds the path, which is decided by its text

@@ -2,7 +2,7 @@
  *
  * The user of a connection if the kernel does not know it: the credentials of its first bytes.
  */
-#include "daemon/serve/conn/peer_cred.h"
+#include "daemon/base/fallback/peer_cred.h"
 #include "streamer/client.h"
 #include "tests/lib/base.h"
 #include "tests/lib/fake_daemon.h"

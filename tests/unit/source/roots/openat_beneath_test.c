@@ -3,7 +3,8 @@
  * A path below a directory leads to the same file, or is refused for the same reason, whether the kernel or the
  * daemon resolves it.
  */
-#include "daemon/source/roots/openat_beneath.h"
+#include "daemon/base/fallback/openat_beneath.h"
+#include "daemon/base/util.h"
 #include "tests/lib/base.h"
 #include "tests/lib/deny_syscalls.h"
 #include "tests/lib/suite.h"
@@ -96,7 +97,8 @@ static struct outcome outcome_of(openat_beneath_fn *find, int folder_fd, const c
 
 static bool kernel_can(void)
 {
-        return openat_beneath_choose(root) == openat_beneath_by_kernel;
+        cleanup_close int fd = openat_beneath_by_kernel(root, ".");
+        return fd >= 0;
 }
 
 /* The result of the walk; it must equal the kernel's, if the kernel has openat2. */
@@ -530,15 +532,6 @@ TEST(a_lack_of_descriptors_is_reported_and_leaks_none)
         ck_assert_uint_eq(count_open_fds(), before);
 }
 
-TEST(openat2_is_used_if_available)
-{
-        if (!kernel_can())
-                SKIP("the kernel has no openat2");
-        errno = 7;
-        ck_assert(openat_beneath_choose(root) == openat_beneath_by_kernel);
-        ck_assert_int_eq(errno, 7);
-}
-
 static const int refusals[] = {ENOSYS, EPERM};
 
 TEST(a_forbidden_system_call_is_replaced, EACH(refusals))
@@ -547,7 +540,5 @@ TEST(a_forbidden_system_call_is_replaced, EACH(refusals))
         deny_openat2(refusals[_i]);
         ck_assert_int_lt(openat_beneath_by_kernel(root, "f"), 0);
         ck_assert_int_eq(errno, refusals[_i]);
-        openat_beneath_fn *find = openat_beneath_choose(root);
-        ck_assert(find == openat_beneath_by_walk);
-        ck_assert_int_eq(outcome_of(find, root, "to-folder/b/up").error, 0);
+        ck_assert_int_eq(outcome_of(openat_beneath, root, "to-folder/b/up").error, 0);
 }

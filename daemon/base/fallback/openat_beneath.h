@@ -5,8 +5,8 @@
  * The kernel does this since 5.6 (openat2). Where it cannot (gVisor, a system call filter without openat2) the name is
  * walked here, component by component.
  */
-#ifndef DAEMON_SOURCE_ROOTS_OPENAT_BENEATH_H
-#define DAEMON_SOURCE_ROOTS_OPENAT_BENEATH_H
+#ifndef DAEMON_BASE_FALLBACK_OPENAT_BENEATH_H
+#define DAEMON_BASE_FALLBACK_OPENAT_BENEATH_H
 
 /* A descriptor (O_PATH) of what the name leads to, or -1 with errno, whichever way alike:
  *
@@ -16,12 +16,10 @@
  *   EAGAIN, EINTR  ask again */
 typedef int openat_beneath_fn(int root, const char *name);
 
-openat_beneath_fn openat_beneath_by_kernel, openat_beneath_by_walk;
+openat_beneath_fn openat_beneath;
+openat_beneath_fn openat_beneath_by_kernel, openat_beneath_by_walk; /* its two parts */
 
 /* Folders that are open at one time, for "..". */
 #define OPENAT_BENEATH_DEPTH 128
-
-/* What can be done here; errno is as it was. `root`: any folder. */
-openat_beneath_fn *openat_beneath_choose(int root);
 
 #endif

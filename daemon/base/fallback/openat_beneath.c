@@ -14,8 +14,9 @@
  * Unlike the kernel the walk ignores fs.protected_symlinks: another user's link in a sticky folder is followed, below
  * the root like any other.
  */
-#include "daemon/source/roots/openat_beneath.h"
+#include "daemon/base/fallback/openat_beneath.h"
 
+#include "daemon/base/log/log.h"
 #include "daemon/base/util.h"
 
 #include <errno.h>
@@ -40,15 +41,6 @@ int openat_beneath_by_kernel(int root, const char *name)
                 .resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS,
         };
         return (int)syscall(SYS_openat2, root, name, &how, sizeof(how));
-}
-
-openat_beneath_fn *openat_beneath_choose(int root)
-{
-        int before = errno;
-        cleanup_close int fd = openat_beneath_by_kernel(root, ".");
-        bool refused = fd < 0 && (errno == ENOSYS || errno == EPERM);
-        errno = before;
-        return refused ? openat_beneath_by_walk : openat_beneath_by_kernel;
 }
 
 /* ---- by walking ---- */
@@ -186,4 +178,16 @@ int openat_beneath_by_walk(int root, const char *name)
         free(walk.text);
         errno = error;
         return fd;
+}
+
+int openat_beneath(int root, const char *name)
+{
+        static bool logged; /* atomic */
+        int fd = openat_beneath_by_kernel(root, name);
+        if (fd >= 0 || (errno != ENOSYS && errno != EPERM))
+                return fd;
+        if (!__atomic_exchange_n(&logged, true, __ATOMIC_RELAXED))
+                log_info("roots: openat2 is refused here, by the kernel or by a filter such as RestrictSUIDSGID=: names "
+                         "are resolved one component after the other");
+        return openat_beneath_by_walk(root, name);
 }

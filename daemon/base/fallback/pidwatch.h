@@ -3,11 +3,11 @@
  * Reads /proc/PID/stat, and polls processes where the kernel provides no pidfds (gVisor; a system call filter without
  * pidfd_open).
  *
- * A thread polls a few times a second; it begins with the first process. Its descriptors are useless after the daemon
- * has ended: they must not go to the fd store, where each process would look exited to the next run.
+ * The loop polls, a number of processes a turn. The descriptors are useless after the daemon has ended: they must not
+ * go to the fd store, where each process would look exited to the next run.
  */
-#ifndef DAEMON_BASE_PROCESS_PIDWATCH_H
-#define DAEMON_BASE_PROCESS_PIDWATCH_H
+#ifndef DAEMON_BASE_FALLBACK_PIDWATCH_H
+#define DAEMON_BASE_FALLBACK_PIDWATCH_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -33,13 +33,14 @@ bool pid_stat_began_by(const struct pid_stat *stat, uint64_t time);
 
 /* ---- polling ---- */
 
-#define PIDWATCH_HZ 4
-
 /* A new descriptor, or -1 with errno. It is readable (hung up) when the process has ended that began at `start`,
  * as in struct pid_stat. Closing it ends the watch. */
 int pidwatch_open(pid_t pid, uint64_t start);
 
-/* The thread ends, and all descriptors become readable. */
+/* About ten times a second: examines some of the processes. */
+void pidwatch_turn(void);
+
+/* All descriptors become readable. */
 void pidwatch_stop(void);
 
 #endif

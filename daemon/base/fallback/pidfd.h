@@ -6,8 +6,8 @@
  * then: one that began after the connection is refused. Where the kernel has no pidfds the process is polled
  * (pidwatch.h).
  */
-#ifndef DAEMON_BASE_PROCESS_PIDFD_H
-#define DAEMON_BASE_PROCESS_PIDFD_H
+#ifndef DAEMON_BASE_FALLBACK_PIDFD_H
+#define DAEMON_BASE_FALLBACK_PIDFD_H
 
 #include <stdbool.h>
 #include <stdint.h>

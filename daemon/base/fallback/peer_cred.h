@@ -5,8 +5,8 @@
  * Linux reports it (SO_PEERCRED). gVisor reports the asking process instead, as if each client were the daemon; but it
  * verifies credentials that are sent with a message, and clients send theirs with the first one (SCM_CREDENTIALS).
  */
-#ifndef DAEMON_SERVE_CONN_PEER_CRED_H
-#define DAEMON_SERVE_CONN_PEER_CRED_H
+#ifndef DAEMON_BASE_FALLBACK_PEER_CRED_H
+#define DAEMON_BASE_FALLBACK_PEER_CRED_H
 
 #include <stdbool.h>
 #include <sys/socket.h>

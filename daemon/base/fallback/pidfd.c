@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/base/process/pidfd.h"
+#include "daemon/base/fallback/pidfd.h"
 
-#include "daemon/base/process/pidwatch.h"
+#include "daemon/base/fallback/pidwatch.h"
 #include "daemon/base/sys/machine.h"
 #include "daemon/base/text/text.h"
 #include "daemon/base/util.h"
