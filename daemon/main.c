@@ -376,7 +376,8 @@ static int start(struct daemon *d, struct error *error)
         d->server.exit = on_exit_due;
         if (watch_signals(d) < 0)
                 return error_set(error, STREAMER_EOS, "signals cannot be watched");
-        log_event(LOG_LEVEL_INFO, LOG_STARTED, NULL, "streamerd %s serves %s", STREAMERD_VERSION, d->server.path);
+        log_event(LOG_LEVEL_INFO, LOG_STARTED, NULL, "streamerd %s serves %s", STREAMERD_VERSION,
+                  d->server.listener.path);
         manager_notify_ready(&d->manager);
         return 0;
 }

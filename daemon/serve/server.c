@@ -14,13 +14,9 @@
 #include "daemon/serve/verb_task.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 
 #define BACKLOG 4096
 #define PROGRESS_MS 100
@@ -31,90 +27,23 @@
 
 /* ---- the socket ---- */
 
-/* Removes a socket file that no daemon serves. */
-static int remove_stale(const struct sockaddr_un *address, struct error *error)
+/* Adopts the service manager's socket (fd -1: none), or makes one. */
+static int listen_at(struct server *server, int fd, const char *path, struct error *error)
 {
-        struct stat st;
-        if (lstat(address->sun_path, &st) < 0)
-                return 0;
-        if (!S_ISSOCK(st.st_mode))
-                return error_set(error, STREAMER_EFAILED, "socket: the path exists and is not a socket (%s)",
-                                 address->sun_path);
-        cleanup_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        if (fd < 0)
-                return error_errno(error, STREAMER_EOS, errno, "socket");
-        if (connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0 || errno == EAGAIN)
-                return error_set(error, STREAMER_EBUSY, "socket: another daemon serves it (%s)", address->sun_path);
-        if (errno != ECONNREFUSED && errno != ENOENT)
-                return error_errno(error, STREAMER_EOS, errno, "socket: %s", address->sun_path);
-        unlink(address->sun_path);
-        return 0;
-}
-
-/* Two daemons that start at once take turns here, by a lock on the socket's folder. */
-static int lock_folder(const char *path)
-{
-        char folder[sizeof(((struct sockaddr_un *)0)->sun_path)] = ".";
-        const char *slash = strrchr(path, '/');
-        if (slash != NULL)
-                snprintf(folder, sizeof(folder), "%.*s", slash == path ? 1 : (int)(slash - path), path);
-        int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        struct listen_address address;
+        struct error cause = {0};
+        char why[LISTEN_WHY];
+        int r = 0;
         if (fd >= 0)
-                flock(fd, LOCK_EX);
-        return fd;
-}
-
-static int bind_socket(struct server *server, const char *path, struct error *error)
-{
-        struct sockaddr_un address = {.sun_family = AF_UNIX};
-        if (strlen(path) >= sizeof(address.sun_path))
-                return error_set(error, STREAMER_EINVAL, "socket: longer than %zu bytes (%s)",
-                                 sizeof(address.sun_path) - 1, path);
-        strcpy(address.sun_path, path);
-        cleanup_close int lock = lock_folder(path);
-        if (lock < 0)
-                return error_errno(error, STREAMER_EOS, errno, "socket: its folder (%s)", path);
-        int r = remove_stale(&address, error);
+                r = listener_adopt_consume_fd(&server->listener, fd, &cause);
+        else if (listen_set_path(&address, path, why) < 0)
+                r = error_set(&cause, STREAMER_EINVAL, "%s (%s)", why, path);
+        else
+                r = listener_open(&server->listener, &address, BACKLOG, &cause);
         if (r < 0)
-                return r;
-        cleanup_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        if (fd < 0)
-                return error_errno(error, STREAMER_EOS, errno, "socket");
-        mode_t mask = umask(0117); /* 0660 from the first moment */
-        r = bind(fd, (struct sockaddr *)&address, sizeof(address));
-        int e = errno;
-        umask(mask);
-        struct stat st;
-        if (r < 0 || lstat(path, &st) < 0 || listen(fd, BACKLOG) < 0)
-                return error_errno(error, STREAMER_EOS, r < 0 ? e : errno, "socket: %s", path);
-        server->socket_dev = st.st_dev;
-        server->socket_ino = st.st_ino;
-        server->socket_gid = st.st_gid;
-        server->listener = take_fd(&fd);
-        return 0;
-}
-
-/* The service manager's socket: its file is the manager's, and stays when the daemon ends. */
-static int adopt_socket(struct server *server, int fd, const char *path, struct error *error)
-{
-        struct sockaddr_un address = {0};
-        socklen_t len = sizeof(address);
-        struct stat st;
-        server->listener = fd;
-        server->activated = true;
-        fcntl(fd, F_SETFL, O_NONBLOCK);
-        if (getsockname(fd, (struct sockaddr *)&address, &len) < 0 || address.sun_path[0] != '/')
-                return error_set(error, STREAMER_EINVAL, "socket: the one that was passed has no path");
-        if (stat(address.sun_path, &st) < 0)
-                return error_errno(error, STREAMER_EOS, errno, "socket: %s", address.sun_path);
-        server->socket_gid = st.st_gid;
-        if (strcmp(address.sun_path, path) != 0)
-                log_warn("socket: %s was passed by the service manager, %s is not used", address.sun_path, path);
-        char *real = strdup(address.sun_path);
-        if (real == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
-        free(server->path);
-        server->path = real;
+                return error_set(error, r, "socket: %s", cause.text);
+        if (strcmp(server->listener.path, path) != 0)
+                log_warn("socket: %s was passed by the service manager, %s is not used", server->listener.path, path);
         return 0;
 }
 
@@ -159,7 +88,7 @@ static void on_accept(uv_poll_t *poll, int status, int events)
                         pause_accepting(server, true);
                         return;
                 }
-                int fd = accept4(server->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+                int fd = accept4(server->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
                 if (fd >= 0) {
                         accept_consume_fd(server, fd);
                         continue;
@@ -311,7 +240,7 @@ static const char *desired_source(const struct loads *loads, const char *name)
 
 static int start_handles(struct server *server, struct error *error)
 {
-        if (uv_poll_init(server->loop, &server->accept_poll, server->listener) != 0)
+        if (uv_poll_init(server->loop, &server->accept_poll, server->listener.fd) != 0)
                 return error_set(error, STREAMER_EOS, "socket: cannot be polled");
         server->accept_poll.data = server;
         conn_turn_start(&server->turn, server->loop);
@@ -333,7 +262,7 @@ static int start_handles(struct server *server, struct error *error)
 int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *path, int listener, struct error *error)
 {
         server->loop = loop;
-        server->listener = -1;
+        server->listener.fd = -1;
         server->started_ns = now_ns();
         idle_reset(&server->idle, server->started_ns);
         list_init(&server->conns);
@@ -360,28 +289,19 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         server->loads->desired_source = desired_source;
         server->loads->arrived = events_arrived;
         server->loads->ended = events_load_ended;
-        server->path = strdup(path);
-        if (server->path == NULL) {
-                close_p(&listener);
-                return error_set(error, STREAMER_ENOMEM, "no memory");
-        }
-        int r = listener >= 0 ? adopt_socket(server, listener, path, error) : bind_socket(server, path, error);
+        int r = listen_at(server, listener, path, error);
         return r < 0 ? r : start_handles(server, error);
 }
 
 void server_close(struct server *server)
 {
-        struct stat st;
         /* What is unloaded from now on stays persisted. */
         persist_freeze(&server->persist);
         state_writer_freeze(&server->state_writer);
         scrub_stop(&server->scrub);
         desired_close(&server->desired);
-        if (!server->activated && lstat(server->path, &st) == 0 && st.st_dev == server->socket_dev &&
-            st.st_ino == server->socket_ino)
-                unlink(server->path);
         uv_close((uv_handle_t *)&server->accept_poll, NULL);
-        close(take_fd(&server->listener));
+        listener_close(&server->listener);
         uv_close((uv_handle_t *)&server->second, NULL);
         uv_close((uv_handle_t *)&server->progress, NULL);
         loads_cancel_all(server->loads);
@@ -421,5 +341,5 @@ void server_deinit(struct server *server)
         state_writer_deinit(&server->state_writer);
         desired_deinit(&server->desired);
         changes_deinit(&server->model_changes);
-        free(server->path);
+        listener_deinit(&server->listener);
 }

@@ -10,8 +10,8 @@
 
 #include "daemon/serve/server_state.h"
 
-/* Serves `listener`, a socket that listens already (server->path says where), or where that is -1 binds
- * to path: a socket that another daemon serves is STREAMER_EBUSY, a stale one is replaced. */
+/* Serves `listener`, a socket that listens already, or (-1) makes one at `path`: where another daemon serves it,
+ * STREAMER_EBUSY. */
 int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *path, int listener, struct error *error);
 /* Begins the end; once. */
 void server_close(struct server *server);

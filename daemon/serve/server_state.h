@@ -6,6 +6,7 @@
 #ifndef DAEMON_SERVE_SERVER_STATE_H
 #define DAEMON_SERVE_SERVER_STATE_H
 
+#include "daemon/base/sys/listen.h"
 #include "daemon/load/content/verify.h"
 #include "daemon/load/load.h"
 #include "daemon/publish/publication.h"
@@ -92,12 +93,7 @@ struct server {
         const struct device_absence *absent; /* optional devices that do not work */
         size_t n_absent;
 
-        int listener;
-        bool activated; /* the listener came from the service manager, and its path stays the manager's */
-        char *path;
-        dev_t socket_dev;
-        ino_t socket_ino;
-        gid_t socket_gid;
+        struct listener listener;
         uv_poll_t accept_poll;
         struct conn_turn turn;
         uv_timer_t second, progress; /* housekeeping; progress of watched loads */

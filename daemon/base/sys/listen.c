@@ -5,12 +5,13 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 
 #define UNIX_PREFIX "unix:"
-#define BACKLOG 16
 
 __attribute__((format(printf, 2, 3))) static int wrong(char why[LISTEN_WHY], const char *format, ...)
 {
@@ -48,6 +49,15 @@ static int parse_host(const char *text, struct listen_address *address)
         return inet_pton(AF_INET, host, &address->in.sin_addr) == 1 ? 0 : -1;
 }
 
+int listen_set_path(struct listen_address *address, const char *path, char why[LISTEN_WHY])
+{
+        *address = (struct listen_address){.un.sun_family = AF_UNIX, .size = sizeof(address->un)};
+        if (strlen(path) >= sizeof(address->un.sun_path))
+                return wrong(why, "longer than a socket's path may be (107 bytes)");
+        strcpy(address->un.sun_path, path);
+        return 0;
+}
+
 int listen_parse(const char *text, struct listen_address *address, char why[LISTEN_WHY])
 {
         *address = (struct listen_address){0};
@@ -55,12 +65,7 @@ int listen_parse(const char *text, struct listen_address *address, char why[LIST
                 const char *path = text + strlen(UNIX_PREFIX);
                 if (path[0] != '/')
                         return wrong(why, "'%.80s' is not an absolute path", path);
-                if (strlen(path) >= sizeof(address->un.sun_path))
-                        return wrong(why, "longer than a socket's path may be (107 bytes)");
-                address->un.sun_family = AF_UNIX;
-                strcpy(address->un.sun_path, path);
-                address->size = sizeof(address->un);
-                return 0;
+                return listen_set_path(address, path, why);
         }
         if (parse_host(text, address) < 0)
                 return wrong(why, "'%.80s' is neither ADDRESS:PORT nor unix:/path", text);
@@ -85,6 +90,7 @@ int listen_parse(const char *text, struct listen_address *address, char why[LIST
 
 /* ---- listening ---- */
 
+/* Removes a socket file that no process serves. */
 static int remove_stale(const struct listen_address *address, struct error *error)
 {
         const char *path = address->un.sun_path;
@@ -94,32 +100,91 @@ static int remove_stale(const struct listen_address *address, struct error *erro
         if (!S_ISSOCK(st.st_mode))
                 return error_set(error, STREAMER_EFAILED, "the path exists and is not a socket (%s)", path);
         cleanup_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        if (fd >= 0 && (connect(fd, &address->any, address->size) == 0 || errno == EAGAIN))
-                return error_set(error, STREAMER_EFAILED, "another process serves it (%s)", path);
+        if (fd < 0)
+                return error_errno(error, STREAMER_EOS, errno, "socket");
+        if (connect(fd, &address->any, address->size) == 0 || errno == EAGAIN)
+                return error_set(error, STREAMER_EBUSY, "another process serves it (%s)", path);
+        if (errno != ECONNREFUSED && errno != ENOENT)
+                return error_errno(error, STREAMER_EOS, errno, "%s", path);
         unlink(path);
         return 0;
 }
 
-int listen_open(const struct listen_address *address, int *out, struct error *error)
+/* Two processes that start at once take turns here, by a lock on the socket's folder. */
+static int lock_folder(const char *path)
 {
-        bool is_unix = address->any.sa_family == AF_UNIX;
-        int r = is_unix ? remove_stale(address, error) : 0, one = 1;
+        char folder[sizeof(((struct sockaddr_un *)0)->sun_path)] = ".";
+        const char *slash = strrchr(path, '/');
+        if (slash != NULL)
+                snprintf(folder, sizeof(folder), "%.*s", slash == path ? 1 : (int)(slash - path), path);
+        int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fd >= 0)
+                flock(fd, LOCK_EX);
+        return fd;
+}
+
+int listener_open(struct listener *listener, const struct listen_address *address, int backlog, struct error *error)
+{
+        const char *path = address->any.sa_family == AF_UNIX ? address->un.sun_path : NULL;
+        struct stat st = {.st_ino = 0};
+        cleanup_close int lock = path != NULL ? lock_folder(path) : -1;
+        *listener = (struct listener){.fd = -1};
+        if (path != NULL && lock < 0)
+                return error_errno(error, STREAMER_EOS, errno, "its folder (%s)", path);
+        int r = path != NULL ? remove_stale(address, error) : 0;
         if (r < 0)
                 return r;
         cleanup_close int fd = socket(address->any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (fd < 0)
                 return error_errno(error, STREAMER_EOS, errno, "socket");
-        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int));
         mode_t mask = umask(0117); /* 0660 from the first moment */
         r = bind(fd, &address->any, address->size);
         int e = errno;
         umask(mask);
         if (r < 0)
                 return error_errno(error, STREAMER_EOS, e, "bind");
-        if (listen(fd, BACKLOG) < 0)
+        if (listen(fd, backlog) < 0 || (path != NULL && lstat(path, &st) < 0))
                 return error_errno(error, STREAMER_EOS, errno, "listen");
-        *out = take_fd(&fd);
+        if (path != NULL && (listener->path = strdup(path)) == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
+        listener->dev = st.st_dev;
+        listener->ino = st.st_ino;
+        listener->gid = st.st_gid;
+        listener->fd = take_fd(&fd);
         return 0;
+}
+
+int listener_adopt_consume_fd(struct listener *listener, int fd, struct error *error)
+{
+        struct listen_address a = {.size = sizeof(a.un)};
+        struct stat st;
+        *listener = (struct listener){.fd = fd};
+        fcntl(fd, F_SETFL, O_NONBLOCK);
+        if (getsockname(fd, &a.any, &a.size) < 0 || a.un.sun_path[0] != '/')
+                return error_set(error, STREAMER_EINVAL, "the one that was passed has no path");
+        if (stat(a.un.sun_path, &st) < 0)
+                return error_errno(error, STREAMER_EOS, errno, "%s", a.un.sun_path);
+        listener->gid = st.st_gid;
+        listener->path = strdup(a.un.sun_path);
+        return listener->path != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+}
+
+void listener_close(struct listener *listener)
+{
+        struct stat st;
+        if (listener->ino != 0 && lstat(listener->path, &st) == 0 && st.st_dev == listener->dev &&
+            st.st_ino == listener->ino)
+                unlink(listener->path);
+        listener->ino = 0;
+        close_p(&(int){take_fd(&listener->fd)});
+}
+
+void listener_deinit(struct listener *listener)
+{
+        listener_close(listener);
+        free(listener->path);
+        listener->path = NULL;
 }
 
 void listen_text(int fd, char text[LISTEN_TEXT])

@@ -28,8 +28,24 @@ struct listen_address {
 /* 0, or -1 with a phrase in why. */
 int listen_parse(const char *text, struct listen_address *address, char why[LISTEN_WHY]);
 
-/* A non-blocking listening socket, or STREAMER_E*. A stale Unix socket is replaced; mode 0660. */
-int listen_open(const struct listen_address *address, int *fd, struct error *error);
+/* A Unix socket's, also a relative one. */
+int listen_set_path(struct listen_address *address, const char *path, char why[LISTEN_WHY]);
+
+/* A non-blocking listening socket. */
+struct listener {
+        int fd;     /* -1: it is closed, or another's */
+        char *path; /* of a Unix socket; else NULL */
+        dev_t dev;
+        ino_t ino; /* of its file, which is removed with it; 0: the file is another's, or there is none */
+        gid_t gid;
+};
+
+/* A stale Unix socket is replaced; mode 0660. STREAMER_EBUSY: another process serves it. */
+int listener_open(struct listener *listener, const struct listen_address *address, int backlog, struct error *error);
+/* A Unix socket that listens already. Its file is its maker's, and stays. */
+int listener_adopt_consume_fd(struct listener *listener, int fd, struct error *error);
+void listener_close(struct listener *listener);
+void listener_deinit(struct listener *listener); /* accepts one that could not be opened */
 
 /* What is really listened on: "http://127.0.0.1:9464", or "unix:/path". */
 void listen_text(int fd, char text[LISTEN_TEXT]);

@@ -38,6 +38,7 @@ struct work_pool {
         pthread_t *threads;
         struct list running; /* of work */
         unsigned max_threads, per_lane, alive, queued;
+        bool starting;    /* a thread that is counted is being started, without the lock */
         unsigned idle;    /* threads that run no work */
         unsigned outside; /* running works in lanes that read, without the hanging ones and each local lane's first */
         unsigned first;   /* of those first ones */
@@ -190,23 +191,36 @@ static struct work *pool_take(struct work_pool *pool)
 
 static void *pool_thread(void *arg);
 
-static bool pool_start(struct work_pool *pool)
+static bool needs_thread(const struct work_pool *pool)
 {
-        if (thread_start(&pool->threads[load_relaxed(&pool->n_threads)], NULL, pool_thread, pool) != 0)
-                return false;
-        add_relaxed(&pool->n_threads, 1);
-        pool->alive++;
-        pool->idle++;
-        return true;
+        unsigned n = load_relaxed(&pool->n_threads);
+        return pool->idle == 0 && !pool->starting && !load_relaxed(&pool->stopping) &&
+               n - load_relaxed(&pool->hung) - pool->first < pool->max_threads && n < pool->max_threads * THREADS_CAP;
 }
 
-/* A thread that cannot be started is no failure: others exist. */
+/* Begins and ends with the lock, which is released while a thread is created: it is counted before. The threads that
+ * take work meanwhile leave it to this one to start the next. One that cannot be started is no failure: others exist.
+ */
 static void keep_idle(struct work_pool *pool)
 {
-        if (pool->idle == 0 && !load_relaxed(&pool->stopping) &&
-            load_relaxed(&pool->n_threads) - load_relaxed(&pool->hung) - pool->first < pool->max_threads &&
-            load_relaxed(&pool->n_threads) < pool->max_threads * THREADS_CAP)
-                pool_start(pool);
+        while (needs_thread(pool)) {
+                pthread_t *thread = &pool->threads[load_relaxed(&pool->n_threads)];
+                pool->starting = true;
+                add_relaxed(&pool->n_threads, 1);
+                pool->alive++;
+                pool->idle++;
+                pthread_mutex_unlock(&pool->mutex);
+                bool started = thread_start(thread, NULL, pool_thread, pool) == 0;
+                pthread_mutex_lock(&pool->mutex);
+                pool->starting = false;
+                pthread_cond_broadcast(&pool->ended);
+                if (started)
+                        continue;
+                sub_relaxed(&pool->n_threads, 1);
+                pool->alive--;
+                pool->idle--;
+                break;
+        }
 }
 
 /* It no longer runs, or hangs: others may use what it used of the shares. */
@@ -302,7 +316,8 @@ struct work_pool *work_pool_new(struct wake *wake, const char *name, unsigned ma
         list_init(&pool->turn);
         list_init(&pool->running);
         pthread_mutex_lock(&pool->mutex);
-        bool started = pool_start(pool);
+        keep_idle(pool);
+        bool started = pool->alive > 0;
         pthread_mutex_unlock(&pool->mutex);
         return started ? pool : work_pool_free(pool);
 }
@@ -358,9 +373,10 @@ void work_pool_watch(struct work_pool *pool, uint64_t now, uint64_t hang_ns)
                 work->hung = true;
                 add_relaxed(&pool->hung, 1);
                 discount(pool, work);
-                keep_idle(pool);
         }
         unsigned hung = load_relaxed(&pool->hung);
+        if (hung != before)
+                keep_idle(pool);
         pthread_mutex_unlock(&pool->mutex);
         if (hung == before)
                 return;
@@ -382,6 +398,8 @@ bool work_pool_stop(struct work_pool *pool, uint64_t deadline_ns)
         pthread_cond_broadcast(&pool->more);
         while (pool->alive > 0 && pthread_cond_clockwait(&pool->ended, &pool->mutex, CLOCK_MONOTONIC, &until) == 0)
                 ;
+        while (pool->starting)
+                pthread_cond_wait(&pool->ended, &pool->mutex);
         bool all = pool->alive == 0;
         pthread_mutex_unlock(&pool->mutex);
         for (unsigned i = 0; i < load_relaxed(&pool->n_threads); i++) {

@@ -7,7 +7,7 @@
 static struct role_caller role_caller_of(const struct server *server, const struct caller *caller)
 {
         return (struct role_caller){
-                .caller = caller, .own = caller->uid == 0 || caller->uid == geteuid(), .group = server->socket_gid};
+                .caller = caller, .own = caller->uid == 0 || caller->uid == geteuid(), .group = server->listener.gid};
 }
 
 struct role_grant access_grant(const struct server *server, const struct conn *conn)

@@ -11,6 +11,7 @@
 #include <microhttpd.h>
 #include <string.h>
 
+#define BACKLOG 16
 #define CONNECTIONS 16u
 #define MEMORY ((size_t)16 * 1024) /* of a connection: its request's line and headers */
 #define LIFE_NS (UINT64_C(5) * 1000000000)
@@ -21,21 +22,21 @@ struct metrics_http {
         struct MHD_Daemon *http;
         uv_poll_t poll;
         uv_timer_t timer;
-        struct list visits;
-        char *unix_path; /* to be removed at the end; NULL if none */
+        struct list clients;
+        struct listener listener; /* its socket is the HTTP server's */
 };
 
 /* One connection. */
-struct visit {
+struct client {
         struct list link;
         struct MHD_Connection *connection;
         uint64_t since_ns;
 };
 
-/* ---- answers ---- */
+/* ---- responses ---- */
 
-static enum MHD_Result answer(struct MHD_Connection *connection, unsigned status, char *body, size_t len,
-                              enum MHD_ResponseMemoryMode mode, const char *type)
+static enum MHD_Result respond_with(struct MHD_Connection *connection, unsigned status, char *body, size_t len,
+                                    enum MHD_ResponseMemoryMode mode, const char *type)
 {
         struct MHD_Response *response = MHD_create_response_from_buffer(len, body, mode);
         if (response == NULL) {
@@ -53,11 +54,11 @@ static enum MHD_Result answer(struct MHD_Connection *connection, unsigned status
         return r;
 }
 
-/* A line of text that outlives the answer. */
-static enum MHD_Result say(struct MHD_Connection *connection, unsigned status, const char *text)
+/* A line of text that outlives the response. */
+static enum MHD_Result respond(struct MHD_Connection *connection, unsigned status, const char *text)
 {
-        return answer(connection, status, (char *)(uintptr_t)text, strlen(text), MHD_RESPMEM_PERSISTENT,
-                      "text/plain; charset=utf-8");
+        return respond_with(connection, status, (char *)(uintptr_t)text, strlen(text), MHD_RESPMEM_PERSISTENT,
+                            "text/plain; charset=utf-8");
 }
 
 static enum MHD_Result on_metrics(struct metrics_http *metrics_http, struct MHD_Connection *connection)
@@ -66,10 +67,10 @@ static enum MHD_Result on_metrics(struct metrics_http *metrics_http, struct MHD_
         metrics_write(&text, metrics_http->server);
         if (text.failed) {
                 metric_text_deinit(&text);
-                return say(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "no memory\n");
+                return respond(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "no memory\n");
         }
-        return answer(connection, MHD_HTTP_OK, text.data, text.len, MHD_RESPMEM_MUST_FREE,
-                      "text/plain; version=0.0.4; charset=utf-8");
+        return respond_with(connection, MHD_HTTP_OK, text.data, text.len, MHD_RESPMEM_MUST_FREE,
+                            "text/plain; version=0.0.4; charset=utf-8");
 }
 
 static enum MHD_Result on_ready(struct metrics_http *metrics_http, struct MHD_Connection *connection)
@@ -77,22 +78,22 @@ static enum MHD_Result on_ready(struct metrics_http *metrics_http, struct MHD_Co
         const struct server *server = metrics_http->server;
         const char *model = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "model");
         if (server->turn.shutting_down)
-                return say(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "ending\n");
+                return respond(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "ending\n");
         if (model == NULL && desired_pending(&server->desired, DESIRED_RESTORED))
-                return say(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "restoring\n");
+                return respond(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "restoring\n");
         if (model == NULL && desired_pending(&server->desired, DESIRED_CONFIGURED))
-                return say(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "preloading\n");
+                return respond(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "preloading\n");
         if (model == NULL || resident_ready(server->resident, model) != NULL)
-                return say(connection, MHD_HTTP_OK, "ready\n");
+                return respond(connection, MHD_HTTP_OK, "ready\n");
         const struct generation *g = resident_any(server->resident, model);
         const struct desired_model *desired = desired_find(&server->desired, model);
         if (g == NULL && desired != NULL)
-                return say(connection, MHD_HTTP_SERVICE_UNAVAILABLE,
-                           desired_failed(desired) ? "not ready\n" : "queued\n");
+                return respond(connection, MHD_HTTP_SERVICE_UNAVAILABLE,
+                               desired_failed(desired) ? "not ready\n" : "queued\n");
         if (g == NULL)
-                return say(connection, MHD_HTTP_NOT_FOUND, "no such model\n");
-        return say(connection, MHD_HTTP_SERVICE_UNAVAILABLE,
-                   g->state == GENERATION_LOADING ? "loading\n" : "not ready\n");
+                return respond(connection, MHD_HTTP_NOT_FOUND, "no such model\n");
+        return respond(connection, MHD_HTTP_SERVICE_UNAVAILABLE,
+                       g->state == GENERATION_LOADING ? "loading\n" : "not ready\n");
 }
 
 static enum MHD_Result on_request(void *context, struct MHD_Connection *connection, const char *path,
@@ -112,34 +113,34 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *connecti
                 return MHD_YES;
         }
         if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
-                return say(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "GET and HEAD only\n");
+                return respond(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "GET and HEAD only\n");
         if (strcmp(path, "/metrics") == 0)
                 return on_metrics(context, connection);
         if (strcmp(path, "/healthz") == 0)
-                return say(connection, MHD_HTTP_OK, "ok\n");
+                return respond(connection, MHD_HTTP_OK, "ok\n");
         if (strcmp(path, "/readyz") == 0)
                 return on_ready(context, connection);
-        return say(connection, MHD_HTTP_NOT_FOUND, "/metrics, /healthz, /readyz, /readyz?model=NAME\n");
+        return respond(connection, MHD_HTTP_NOT_FOUND, "/metrics, /healthz, /readyz, /readyz?model=NAME\n");
 }
 
-/* ---- visits ---- */
+/* ---- clients ---- */
 
 static void on_connection(void *context, struct MHD_Connection *connection, void **socket_context,
                           enum MHD_ConnectionNotificationCode code)
 {
         struct metrics_http *metrics_http = context;
-        struct visit *visit = *socket_context;
+        struct client *client = *socket_context;
         if (code == MHD_CONNECTION_NOTIFY_STARTED) {
-                visit = calloc(1, sizeof(*visit));
-                *socket_context = visit;
-                if (visit == NULL)
+                client = calloc(1, sizeof(*client));
+                *socket_context = client;
+                if (client == NULL)
                         return; /* libmicrohttpd's own timeout ends it */
-                visit->connection = connection;
-                visit->since_ns = now_ns();
-                list_append(&metrics_http->visits, &visit->link);
-        } else if (visit != NULL) {
-                list_remove(&visit->link);
-                free(visit);
+                client->connection = connection;
+                client->since_ns = now_ns();
+                list_append(&metrics_http->clients, &client->link);
+        } else if (client != NULL) {
+                list_remove(&client->link);
+                free(client);
         }
 }
 
@@ -153,10 +154,10 @@ static void turn(struct metrics_http *metrics_http)
         uint64_t now = now_ns();
         /* Limits the whole life of a connection: a client that sends a byte now and then is never idle. At each turn,
          * since each byte postpones the timer. */
-        list_each_item (struct visit, visit, &metrics_http->visits, link) {
+        list_each_item (struct client, client, &metrics_http->clients, link) {
                 const union MHD_ConnectionInfo *info =
-                        MHD_get_connection_info(visit->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-                if (now - visit->since_ns > LIFE_NS && info != NULL)
+                        MHD_get_connection_info(client->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+                if (now - client->since_ns > LIFE_NS && info != NULL)
                         shutdown(info->connect_fd, SHUT_RDWR);
         }
         MHD_run(metrics_http->http);
@@ -180,7 +181,7 @@ static void on_readable(uv_poll_t *poll, int status, int events)
 /* ---- life ---- */
 
 /* Discards the messages of libmicrohttpd about its clients. */
-static void say_nothing(void *context, const char *format, va_list args)
+static void discard_message(void *context, const char *format, va_list args)
 {
         (void)context;
         (void)format;
@@ -192,31 +193,29 @@ int metrics_http_new(struct metrics_http **out, struct server *server, const cha
         struct listen_address where;
         struct error cause = {0};
         char why[LISTEN_WHY], text[LISTEN_TEXT];
-        int fd;
         if (listen_parse(address, &where, why) < 0)
                 return error_set(error, STREAMER_EINVAL, "metrics: %s", why);
-        if (listen_open(&where, &fd, &cause) < 0)
-                return error_set(error, cause.code, "metrics: %s (%s)", cause.text, address);
-        listen_text(fd, text);
         struct metrics_http *metrics_http = calloc(1, sizeof(*metrics_http));
-        if (metrics_http == NULL) {
-                close(fd);
+        if (metrics_http == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
-        }
         metrics_http->server = server;
-        list_init(&metrics_http->visits);
-        metrics_http->unix_path = where.any.sa_family == AF_UNIX ? strdup(where.un.sun_path) : NULL;
-        *out = metrics_http;
-        metrics_http->http =
-                MHD_start_daemon(MHD_USE_EPOLL | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request, metrics_http,
-                                 MHD_OPTION_EXTERNAL_LOGGER, say_nothing, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
-                                 MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, MEMORY,
-                                 MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)(LIFE_NS / 1000000000),
-                                 MHD_OPTION_NOTIFY_CONNECTION, on_connection, metrics_http, MHD_OPTION_END);
-        if (metrics_http->http == NULL) {
-                close(fd);
-                return error_set(error, STREAMER_EOS, "metrics: the HTTP server could not be started");
+        if (listener_open(&metrics_http->listener, &where, BACKLOG, &cause) < 0) {
+                free(metrics_http);
+                return error_set(error, cause.code == STREAMER_EBUSY ? STREAMER_EFAILED : cause.code,
+                                 "metrics: %s (%s)", cause.text, address);
         }
+        listen_text(metrics_http->listener.fd, text);
+        list_init(&metrics_http->clients);
+        *out = metrics_http;
+        metrics_http->http = MHD_start_daemon(
+                MHD_USE_EPOLL | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request, metrics_http, MHD_OPTION_EXTERNAL_LOGGER,
+                discard_message, NULL, MHD_OPTION_LISTEN_SOCKET, metrics_http->listener.fd, MHD_OPTION_CONNECTION_LIMIT,
+                CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, MEMORY, MHD_OPTION_CONNECTION_TIMEOUT,
+                (unsigned)(LIFE_NS / 1000000000), MHD_OPTION_NOTIFY_CONNECTION, on_connection, metrics_http,
+                MHD_OPTION_END);
+        if (metrics_http->http == NULL)
+                return error_set(error, STREAMER_EOS, "metrics: the HTTP server could not be started");
+        metrics_http->listener.fd = -1;
         const union MHD_DaemonInfo *info = MHD_get_daemon_info(metrics_http->http, MHD_DAEMON_INFO_EPOLL_FD);
         if (info == NULL || uv_poll_init(server->loop, &metrics_http->poll, info->epoll_fd) != 0)
                 return error_set(error, STREAMER_EOS, "metrics: the HTTP server cannot be polled");
@@ -230,8 +229,8 @@ int metrics_http_new(struct metrics_http **out, struct server *server, const cha
 
 void metrics_http_unlink(struct metrics_http *metrics_http)
 {
-        if (metrics_http != NULL && metrics_http->unix_path != NULL)
-                unlink(metrics_http->unix_path);
+        if (metrics_http != NULL)
+                listener_close(&metrics_http->listener);
 }
 
 struct metrics_http *metrics_http_free(struct metrics_http *metrics_http)
@@ -240,7 +239,7 @@ struct metrics_http *metrics_http_free(struct metrics_http *metrics_http)
                 return NULL;
         if (metrics_http->http != NULL)
                 MHD_stop_daemon(metrics_http->http);
-        free(metrics_http->unix_path);
+        listener_deinit(&metrics_http->listener);
         free(metrics_http);
         return NULL;
 }

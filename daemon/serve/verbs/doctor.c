@@ -124,7 +124,7 @@ static void write_facts(struct writer *w, const struct doctor *doctor)
         writer_kstr(w, "version", STREAMERD_VERSION);
         writer_ku64(w, "pid", (uint64_t)getpid());
         writer_ku64(w, "uid", geteuid());
-        writer_ku64(w, "socket_gid", server->socket_gid);
+        writer_ku64(w, "socket_gid", server->listener.gid);
         writer_ku64(w, "connections", server->limits->connections);
         writer_kbool(w, "across_uids", server->share_across_uids);
         write_machine(w, &doctor->machine);
