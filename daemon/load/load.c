@@ -179,8 +179,8 @@ static void find_lane_run(struct load *load)
 
 static void find_lane_done(struct load *load)
 {
-        if (source_is_local(load->source) && !load->dry_run && load->expect == NULL)
-                load->expect = reader_expect(load->loads->reader, load->lane);
+        if (source_is_local(load->source) && !load->dry_run && load->announced == NULL)
+                load->announced = reader_announce(load->loads->reader, load->lane);
         load_step_start(load, load->lane, open_run, open_done);
 }
 
@@ -281,7 +281,7 @@ static void all_allocated(struct load *load)
         load_each_part (part, load)
                 if (part_lives(part))
                         part_read(part);
-        load->expect = reader_expect_over(load->loads->reader, load->expect);
+        load->announced = reader_announce_end(load->loads->reader, load->announced);
 }
 
 void load_allocate(struct load *load)
@@ -381,7 +381,7 @@ void load_end(struct load *load, enum load_state state, const struct error *erro
         __atomic_store_n(&load->abandoned, true, __ATOMIC_RELAXED);
         load->ended_ns = now_ns();
         load->loads->n_running--;
-        load->expect = reader_expect_over(load->loads->reader, load->expect);
+        load->announced = reader_announce_end(load->loads->reader, load->announced);
         load_unwatch(&load->awaited);
         load_each_target (t, load)
                 target_withdraw(t);

@@ -180,11 +180,11 @@ struct load_part {
         struct sha_step *sha_steps;
         size_t files_checked;
         unsigned char digest[DIGEST_SIZE];
-        bool in_pieces, cut;  /* memory is fragmented; smaller segments were planned */
-        uint64_t max_segment; /* of those; 0: the devices' limit */
-        bool has_publish;     /* a worker's: planning */
-        bool built;           /* the manifest */
-        bool checking;        /* a worker's, while the load is CHECKING */
+        bool fragmented, replanned; /* memory is fragmented; smaller segments were planned */
+        uint64_t max_segment;       /* of those; 0: the devices' limit */
+        bool has_publish;           /* a worker's: planning */
+        bool built;                 /* the manifest */
+        bool checking;              /* a worker's, while the load is CHECKING */
 
         struct work build;
         struct error build_error;
@@ -215,7 +215,7 @@ struct load {
         unsigned priority;          /* its weight where loads share the reader */
         bool has_priority;          /* the request named one */
         uint64_t lane;
-        struct read_expect *expect; /* from opening to reading; NULL: other loads need not make way */
+        struct announced_load *announced; /* from opening to reading; NULL: other loads need not make way */
 
         struct load_target *targets; /* as named; rank r is the r-th */
         size_t n_targets;

@@ -32,75 +32,78 @@ void loads_cancel_all(struct loads *loads)
 /* ---- beginning ---- */
 
 /* A request, resolved. */
-struct order {
+struct resolved_request {
         char *name, *source;
         struct device *devices[LOAD_DEVICES];
         size_t n_devices;
 };
 
-static int order_device(struct order *order, struct resident *resident, const char *name, struct error *error)
+static int resolve_device(struct resolved_request *resolved, struct resident *resident, const char *name,
+                          struct error *error)
 {
         struct device *device = resident_device(resident, name, error);
         if (device == NULL)
                 return error != NULL ? error->code : STREAMER_EINVAL;
-        for (size_t i = 0; i < order->n_devices; i++)
-                if (order->devices[i] == device)
+        for (size_t i = 0; i < resolved->n_devices; i++)
+                if (resolved->devices[i] == device)
                         return error_set(error, STREAMER_EINVAL, "device: %s is named twice", device->name);
-        if (order->n_devices == LOAD_DEVICES)
+        if (resolved->n_devices == LOAD_DEVICES)
                 return error_set(error, STREAMER_EINVAL, "device: more than %d", LOAD_DEVICES);
-        order->devices[order->n_devices++] = device;
+        resolved->devices[resolved->n_devices++] = device;
         return 0;
 }
 
-static int order_init(struct order *order, struct loads *loads, const struct load_request *request, struct error *error)
+static int resolve_request(struct resolved_request *resolved, struct loads *loads, const struct load_request *request,
+                           struct error *error)
 {
         struct ranks_error why;
-        *order = (struct order){0};
+        *resolved = (struct resolved_request){0};
         int r = 0;
         if (request->probe)
-                order->source = strdup(request->source);
+                resolved->source = strdup(request->source);
         else
-                r = source_canonical(request->source, &order->source, error);
+                r = source_canonical(request->source, &resolved->source, error);
         if (r == 0 && request->n_devices == 0)
-                r = order_device(order, loads->resident, NULL, error);
+                r = resolve_device(resolved, loads->resident, NULL, error);
         for (size_t i = 0; r == 0 && i < request->n_devices; i++)
-                r = order_device(order, loads->resident, request->devices[i], error);
+                r = resolve_device(resolved, loads->resident, request->devices[i], error);
         if (r < 0)
                 return r;
         if (request->pattern != NULL && ranks_check_pattern(request->pattern, &why) < 0)
                 return error_set(error, STREAMER_EINVAL, "%s", why.text);
         if (request->name == NULL)
-                r = loads_default_name(loads, order->source, request->named_after, &order->name, error);
+                r = loads_default_name(loads, resolved->source, request->named_after, &resolved->name, error);
         else
-                order->name = strdup(request->name);
+                resolved->name = strdup(request->name);
         if (r < 0)
                 return r;
-        if (order->name == NULL || order->source == NULL)
+        if (resolved->name == NULL || resolved->source == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
-        if (!request->probe && strncmp(order->name, PROBE_SCHEME, strlen(PROBE_SCHEME)) == 0)
+        if (!request->probe && strncmp(resolved->name, PROBE_SCHEME, strlen(PROBE_SCHEME)) == 0)
                 return error_set(error, STREAMER_EINVAL, "name: '%s' begins the names of the daemon's own models",
                                  PROBE_SCHEME);
-        return order->name[0] != '\0' ? 0 : error_set(error, STREAMER_EINVAL, "name: empty");
+        return resolved->name[0] != '\0' ? 0 : error_set(error, STREAMER_EINVAL, "name: empty");
 }
 
-static bool same_devices(const struct load *load, const struct order *order)
+static bool same_devices(const struct load *load, const struct resolved_request *resolved)
 {
-        if (load->n_targets != order->n_devices)
+        if (load->n_targets != resolved->n_devices)
                 return false;
         for (size_t i = 0; i < load->n_targets; i++)
-                if (load->targets[i].device != order->devices[i])
+                if (load->targets[i].device != resolved->devices[i])
                         return false;
         return true;
 }
 
 /* The load in progress that a request would repeat; a failed target would be missing for it. */
-static struct load *find_same(struct loads *loads, const struct order *order, const struct load_request *request)
+static struct load *find_same(struct loads *loads, const struct resolved_request *resolved,
+                              const struct load_request *request)
 {
         list_each_item (struct load, l, &loads->all, link)
                 if (!load_ended(l->state) && !l->dry_run && (l->sha256 || !request->sha256) &&
-                    !load_has(l, TARGETS_FAILED) && strcmp(l->source, order->source) == 0 &&
-                    strcmp(l->name, order->name) == 0 && same_text(l->pattern, request->pattern) &&
-                    same_devices(l, order))
+                    !load_has(l, TARGETS_FAILED) && strcmp(l->source, resolved->source) == 0 &&
+                    strcmp(l->name, resolved->name) == 0 && same_text(l->pattern, request->pattern) &&
+                    same_devices(l, resolved))
                         return l;
         return NULL;
 }
@@ -159,16 +162,16 @@ static int add_target(struct load *load, struct device *device, size_t n_devices
         return g->pattern != NULL ? 0 : STREAMER_ENOMEM;
 }
 
-static int add_targets(struct load *load, const struct order *order)
+static int add_targets(struct load *load, const struct resolved_request *resolved)
 {
-        load->targets = calloc(order->n_devices, sizeof(*load->targets));
-        load->parts = calloc(order->n_devices, sizeof(*load->parts));
-        load->demands = calloc(order->n_devices, sizeof(*load->demands));
+        load->targets = calloc(resolved->n_devices, sizeof(*load->targets));
+        load->parts = calloc(resolved->n_devices, sizeof(*load->parts));
+        load->demands = calloc(resolved->n_devices, sizeof(*load->demands));
         if (load->targets == NULL || load->parts == NULL || load->demands == NULL)
                 return STREAMER_ENOMEM;
         int r = 0;
-        for (size_t i = 0; r == 0 && i < order->n_devices; i++)
-                r = add_target(load, order->devices[i], order->n_devices);
+        for (size_t i = 0; r == 0 && i < resolved->n_devices; i++)
+                r = add_target(load, resolved->devices[i], resolved->n_devices);
         return r;
 }
 
@@ -223,7 +226,8 @@ void load_apply_retention(const struct load *load, struct generation *generation
                 generation->settings.priority = load->priority;
 }
 
-static struct load *load_new(struct loads *loads, const struct load_request *request, const struct order *order)
+static struct load *load_new(struct loads *loads, const struct load_request *request,
+                             const struct resolved_request *resolved)
 {
         struct load *load = calloc(1, sizeof(*load));
         if (load == NULL)
@@ -233,8 +237,8 @@ static struct load *load_new(struct loads *loads, const struct load_request *req
         list_init(&load->watchers);
         list_init(&load->subscribers);
         load->loads = loads;
-        load->name = strdup(order->name);
-        load->source = strdup(order->source);
+        load->name = strdup(resolved->name);
+        load->source = strdup(resolved->source);
         load->pattern = request->pattern != NULL ? strdup(request->pattern) : NULL;
         load->caller = *request->caller;
         load->owner = request->owner != NULL ? *request->owner : request->caller->uid;
@@ -252,7 +256,7 @@ static struct load *load_new(struct loads *loads, const struct load_request *req
         load->priority = request->priority > 0 ? request->priority : PROTO_PRIORITY_DEFAULT;
         load->started_ns = now_ns();
         bool ok = load->name != NULL && load->source != NULL && !load->pattern == !request->pattern;
-        if (!ok || add_targets(load, order) < 0) {
+        if (!ok || add_targets(load, resolved) < 0) {
                 load_each_target (t, load)
                         if (t->generation != NULL) {
                                 generation_discard(t->generation);
@@ -267,10 +271,10 @@ static struct load *load_new(struct loads *loads, const struct load_request *req
         return load;
 }
 
-static int begin(struct loads *loads, const struct load_request *request, const struct order *order, struct load **out,
-                 struct error *error)
+static int begin(struct loads *loads, const struct load_request *request, const struct resolved_request *resolved,
+                 struct load **out, struct error *error)
 {
-        *out = request->dry_run ? NULL : find_same(loads, order, request);
+        *out = request->dry_run ? NULL : find_same(loads, resolved, request);
         if (*out != NULL) {
                 load_set_retention(*out, request);
                 return 0;
@@ -284,7 +288,7 @@ static int begin(struct loads *loads, const struct load_request *request, const 
                                                       request->limits, error);
         if (r < 0)
                 return r;
-        *out = load_new(loads, request, order);
+        *out = load_new(loads, request, resolved);
         if (*out == NULL) {
                 quota_discharge(&charge);
                 return error_set(error, STREAMER_ENOMEM, "no memory");
@@ -298,7 +302,7 @@ static int begin(struct loads *loads, const struct load_request *request, const 
 bool load_begin_again(struct load *load)
 {
         struct loads *loads = load->loads;
-        struct order order = {.name = load->name, .source = load->source, .n_devices = load->n_targets};
+        struct resolved_request resolved = {.name = load->name, .source = load->source, .n_devices = load->n_targets};
         const struct load_request request = {.source = load->source,
                                              .name = load->name,
                                              .pattern = load->pattern,
@@ -318,8 +322,8 @@ bool load_begin_again(struct load *load)
         if (loads->over || load->served || load->restarts == LOAD_RESTARTS)
                 return false;
         for (size_t i = 0; i < load->n_targets; i++)
-                order.devices[i] = load->targets[i].device;
-        struct load *next = load_new(loads, &request, &order);
+                resolved.devices[i] = load->targets[i].device;
+        struct load *next = load_new(loads, &request, &resolved);
         if (next == NULL)
                 return false;
         next->restarts = load->restarts + 1;
@@ -335,14 +339,14 @@ bool load_begin_again(struct load *load)
 
 int loads_begin(struct loads *loads, const struct load_request *request, struct load **out, struct error *error)
 {
-        struct order order;
+        struct resolved_request resolved;
         if (loads->over)
                 return error_set(error, STREAMER_ECANCELED, "the daemon is ending");
-        int r = order_init(&order, loads, request, error);
+        int r = resolve_request(&resolved, loads, request, error);
         if (r == 0)
-                r = begin(loads, request, &order, out, error);
-        free(order.name);
-        free(order.source);
+                r = begin(loads, request, &resolved, out, error);
+        free(resolved.name);
+        free(resolved.source);
         return r;
 }
 

@@ -266,7 +266,7 @@ static void build_done(struct work *work)
                 t->manifest.fd = t->arrival.fd = -1;
         }
         part->built = true;
-        load_log_stage(load, "tabled");
+        load_log_stage(load, "manifest built");
         notify_arrived(part);
         load_maybe_check(load);
 }

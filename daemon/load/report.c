@@ -27,8 +27,8 @@ static void device_names(char out[SHOWN], const struct load *load, unsigned stat
 /* Counted once for all devices. */
 struct figures {
         uint64_t bytes, tensors;
-        uint64_t read_bytes;       /* without bytes from the host cache */
-        uint64_t read_ns, room_ns; /* reader_job_reads() */
+        uint64_t read_bytes;           /* without bytes from the host cache */
+        uint64_t read_ns, capacity_ns; /* reader_job_reads() */
         struct stages stages;
 };
 
@@ -36,7 +36,7 @@ static struct figures figures_of(const struct load *load)
 {
         struct figures sum = {0};
         load_each_part (part, load) {
-                uint64_t took, room;
+                uint64_t took, capacity;
                 if (!part_lives(part))
                         continue;
                 size_t i = 0;
@@ -46,9 +46,9 @@ static struct figures figures_of(const struct load *load)
                 sum.bytes += first->generation->data_bytes;
                 sum.tensors += first->generation->n_tensors;
                 sum.read_bytes += part->resolved.plan.bytes;
-                reader_job_reads(&part->job, &took, &room);
+                reader_job_reads(&part->job, &took, &capacity);
                 sum.read_ns += took;
-                sum.room_ns += room;
+                sum.capacity_ns += capacity;
                 struct stages stages;
                 target_stages(first, &stages);
                 for (size_t k = 0; k < STAGE_COUNT; k++)
@@ -73,7 +73,7 @@ static void report_loaded(const struct load *load, const char *source, uint64_t 
 {
         const struct figures b = figures_of(load);
         double seconds = (double)ns / 1e9;
-        unsigned busy = b.room_ns > 0 ? (unsigned)(100.0 * (double)b.read_ns / (double)b.room_ns) : 0;
+        unsigned busy = b.capacity_ns > 0 ? (unsigned)(100.0 * (double)b.read_ns / (double)b.capacity_ns) : 0;
         const char *kind = metric_source_name(metric_source_of(load->source));
         char reads[40] = "", devices[SHOWN];
         device_names(devices, load, TARGETS_LIVE);
@@ -87,7 +87,7 @@ static void report_loaded(const struct load *load, const char *source, uint64_t 
         for (enum stage stage = 0; stage < STAGE_COUNT; stage++)
                 metric_add_label(METRIC_LOAD_STAGES, stage, b.stages.ns[stage]);
         metric_add(METRIC_READ_TIME, b.read_ns);
-        metric_add(METRIC_READ_CAPACITY, b.room_ns);
+        metric_add(METRIC_READ_CAPACITY, b.capacity_ns);
         log_event(LOG_LEVEL_INFO, LOG_MODEL_READY,
                   LOG_FIELDS(LOG_TEXT("model", load->name), LOG_NUMBER("generation", load->number),
                              LOG_TEXT("device", devices), LOG_NUMBER("bytes", b.bytes), LOG_NUMBER("load_ns", ns),

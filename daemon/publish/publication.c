@@ -32,8 +32,8 @@ static void set_state(struct publication *p, enum publication_state state)
                 [PUBLICATION_FILLING] = TO(ALLOCATING) | TO(CHECKING) | TO(SEALING) | TO(FAILED),
                 [PUBLICATION_ALLOCATING] = TO(FILLING) | TO(FAILED),
                 [PUBLICATION_CHECKING] = TO(SEALING) | TO(FAILED),
-                [PUBLICATION_SEALING] = TO(TABLING) | TO(FAILED),
-                [PUBLICATION_TABLING] = TO(HASHING) | TO(FAILED),
+                [PUBLICATION_SEALING] = TO(INDEXING) | TO(FAILED),
+                [PUBLICATION_INDEXING] = TO(HASHING) | TO(FAILED),
                 [PUBLICATION_HASHING] = TO(PUBLISHED) | TO(FAILED),
         };
 #undef TO
@@ -444,7 +444,7 @@ static void seal_done(struct work *work)
                 fail_step(p, &p->error);
                 return;
         }
-        set_state(p, PUBLICATION_TABLING);
+        set_state(p, PUBLICATION_INDEXING);
         p->in_flight++;
         work_submit(p->publications->pool, WORK_LANE_DEVICE(p->device->number), &p->work, table_run, table_done);
 }

@@ -4,7 +4,7 @@
  *
  *   claimed > admitting > filling <> allocating
  *      |          |          |\
- *      |          |          | > checking > sealing > tabling > hashing > published
+ *      |          |          | > checking > sealing > indexing > hashing > published
  *      |          |          |       |         |         |         |
  *      +----------+----------+-------+---------+---------+---------+--> failed
  *
@@ -14,7 +14,7 @@
  *   allocating  a further segment (the device's thread)
  *   checking    whether the files of the base are still those of the claim (worker)
  *   sealing     nobody can write any more (the device's thread)
- *   tabling     the client's table is validated, and the manifest is made from it (worker)
+ *   indexing     the client's table is validated, and the manifest is made from it (worker)
  *   hashing     every storage and the table (workers)
  *
  * The generation is loading until it is published: its memory is charged and listed, and nobody can attach to it. The
@@ -40,7 +40,7 @@ enum publication_state {
         PUBLICATION_ALLOCATING,
         PUBLICATION_CHECKING,
         PUBLICATION_SEALING,
-        PUBLICATION_TABLING,
+        PUBLICATION_INDEXING,
         PUBLICATION_HASHING,
         PUBLICATION_PUBLISHED, /* this and the following: ended */
         PUBLICATION_FAILED,

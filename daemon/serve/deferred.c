@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Deferred replies: their life, and the tasks that look at them when something changes and when time is over.
+ * Deferred replies: their lifecycle, and the tasks that examine them after a change and at their deadline.
  */
 #include "daemon/serve/deferred.h"
 

@@ -264,7 +264,7 @@ static void start_held_planning(struct watched *w, const char *path)
 {
         load_hold_lane(path);
         load_start(w, path, "m");
-        core_until(w->load->expect != NULL); /* it is queued in its lane */
+        core_until(w->load->announced != NULL); /* it is queued in its lane */
         held_work_submit(&lane_work[1], pool, source_lane(path), &lane_gate);
         gate_pass_more(&lane_gate, 1);
 }

@@ -77,9 +77,9 @@ void read_fixture_bare_begin(struct reader *bare, unsigned concurrency, unsigned
         ck_assert_int_eq(staging_init(&bare->staging, slots * BLOCK, BLOCK, &error), 0);
         pthread_mutex_init(&bare->mutex, NULL);
         list_init(&bare->jobs);
-        list_init(&bare->expected);
+        list_init(&bare->announced);
         for (size_t i = 0; i < READ_ENGINES; i++)
-                bare->engines[i] = (struct engine){.ops = &no_threads, .alive = alive, .places = 1};
+                bare->engines[i] = (struct engine){.ops = &no_threads, .alive = alive, .capacity = 1};
 }
 
 void read_fixture_bare_end(struct reader *bare)
@@ -147,7 +147,7 @@ void read_fixture_end(struct read_fixture *r)
         free(r->image);
 }
 
-/* The expected segments after these blocks: poison everywhere else. */
+/* The announced segments after these blocks: poison everywhere else. */
 bool segments_match(const struct read_fixture *r, const struct plan_block *blocks, size_t n)
 {
         bool same = true;

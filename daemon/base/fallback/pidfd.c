@@ -24,7 +24,7 @@ uint64_t boot_time_ns(void)
 
 /* The kernel gives no descriptor: the process's own files must be readable, to recognise it later. `why`: errno then.
  */
-static int look_at(pid_t pid, uint64_t since, int why, uint64_t *began)
+static int open_polled(pid_t pid, uint64_t since, int why, uint64_t *began)
 {
         struct pid_stat stat;
         bool known = pid_stat_read(&stat, pid);
@@ -52,8 +52,8 @@ int pidfd_of_client(int socket, pid_t pid, uint64_t since, uint64_t *began)
         }
         cleanup_close int fd = (int)syscall(SYS_pidfd_open, pid, 0);
         if (fd < 0 && (errno == ENOSYS || errno == EPERM))
-                return look_at(pid, since, errno, began);
-        /* Read after the descriptor was opened: from then on the number is not reused. */
+                return open_polled(pid, since, errno, began);
+        /* Read after the descriptor is open: from here on the number is not reused. */
         if (fd >= 0 && !(pid_stat_read(&stat, pid) && pid_stat_began_by(&stat, since))) {
                 errno = ESRCH;
                 return -1;

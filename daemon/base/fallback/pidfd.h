@@ -18,7 +18,7 @@ uint64_t boot_time_ns(void);
 
 /* `pid` as SO_PEERCRED reports it, for a connection that existed at `since` (of boot_time_ns). A new
  * descriptor, or -1 with errno: ESRCH where that process has ended, or is in another namespace. *began: 0, or where the
- * process is looked at when it began (pidwatch.h), which distinguishes it from others of its number; such a
+ * process is polled, when it began (pidwatch.h), which distinguishes it from others of its number; such a
  * descriptor has a meaning for this daemon alone. */
 int pidfd_of_client(int socket, pid_t pid, uint64_t since, uint64_t *began);
 

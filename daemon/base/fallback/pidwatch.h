@@ -19,7 +19,7 @@ struct pid_stat {
         uint64_t start; /* ticks since the machine booted; never 0 */
 };
 
-/* False where it cannot be read, which a process that is there may have forbidden (hidepid=). */
+/* False where it cannot be read, which a process may have forbidden (hidepid=). */
 bool pid_stat_read(struct pid_stat *stat, pid_t pid);
 
 /* The process that a thread is of; 0 where that cannot be read. */

@@ -4,7 +4,7 @@
  *
  * Pages. The page size of the destination decides the speed of a load more than anything else:
  *   hugetlb   reserved at mmap time, so that a lack of pages is an error here and not a signal later. A control group's
- *             limit is charged page by page instead: if there is one, what it leaves is looked at first, and reader
+ *             limit is charged page by page instead: if there is one, what it leaves is read first, and reader
  *             threads populate pages before each read (host_prepare), which returns an error. Without a limit the
  *             reads populate them, while they are in the processor's cache: a tenth faster
  *   thp       reader threads collapse each 2 MiB range before they fill it (collapse.h). Kernels before 6.1 make huge

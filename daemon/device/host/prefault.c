@@ -52,7 +52,7 @@ struct prefault {
 
         pthread_mutex_t call_mutex; /* guards `called` */
         pthread_cond_t call;
-        bool called; /* the thread is to look at the flags */
+        bool called; /* the thread is to read the flags */
 
         pthread_mutex_t mutex; /* guards what follows, and changes of `bytes` */
         int fd;                /* -1: none */

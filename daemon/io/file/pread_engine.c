@@ -282,7 +282,7 @@ static void pread_wake(struct reader *reader, bool all)
 static void pread_init(const struct reader *reader, struct engine *engine)
 {
         engine->base = reader->opts.concurrency * READER_THREADS_PER_BLOCK;
-        engine->places = 1;
+        engine->capacity = 1;
 }
 
 const struct engine_ops pread_engine_ops = {

@@ -11,7 +11,7 @@
 #define THREADS_CAP 3u
 /* A new job has precedence for so many times what it may have in flight. */
 #define HEAD_START 2u
-#define EXPECT_NS (UINT64_C(1) * 1000000000)
+#define ANNOUNCED_NS (UINT64_C(1) * 1000000000)
 
 void reader_wake_locked(struct reader *reader, bool all)
 {
@@ -184,19 +184,19 @@ static void job_ended(struct callback *item)
         job->ended(job);
 }
 
-struct read_expect *reader_expect(struct reader *reader, uint64_t storage)
+struct announced_load *reader_announce(struct reader *reader, uint64_t storage)
 {
-        struct read_expect *expect = storage != 0 ? calloc(1, sizeof(*expect)) : NULL;
+        struct announced_load *expect = storage != 0 ? calloc(1, sizeof(*expect)) : NULL;
         if (expect == NULL)
                 return NULL;
-        *expect = (struct read_expect){.storage = storage, .since_ns = now_ns()};
+        *expect = (struct announced_load){.storage = storage, .since_ns = now_ns()};
         reader_lock(reader);
-        list_append(&reader->expected, &expect->link);
+        list_append(&reader->announced, &expect->link);
         reader_unlock(reader);
         return expect;
 }
 
-struct read_expect *reader_expect_over(struct reader *reader, struct read_expect *expect)
+struct announced_load *reader_announce_end(struct reader *reader, struct announced_load *expect)
 {
         if (expect == NULL)
                 return NULL;
@@ -233,7 +233,7 @@ void reader_start(struct reader *reader, struct read_job *job)
         job->run_most = job->run_parts = 1;
         job->split_from = SIZE_MAX;
         job->in_flight = job->copying = job->busy = job->slots = job->stalled = job->held = job->silent = 0;
-        job->quiet = false;
+        job->no_progress = false;
         job->stopped = job->over = job->failed = false;
         job->begun_ns = now_ns();
         job->no_slot_since_ns = 0;
@@ -314,8 +314,8 @@ void reader_watch(struct reader *reader)
                 reader->engines[i].ops->watch(reader, now_ns());
         start_threads(reader, files);
         /* A load that takes longer to read its headers waits for something else than this storage. */
-        list_each_item_safe (struct read_expect, expect, &reader->expected, link) {
-                if (now_ns() - expect->since_ns <= EXPECT_NS)
+        list_each_item_safe (struct announced_load, expect, &reader->announced, link) {
+                if (now_ns() - expect->since_ns <= ANNOUNCED_NS)
                         continue;
                 list_remove(&expect->link);
                 reader_wake_locked(reader, true);
@@ -331,7 +331,7 @@ void reader_watch(struct reader *reader)
 
 bool reader_job_stalled(const struct read_job *job)
 {
-        return load_relaxed(&job->stalled) > 0 || load_relaxed(&job->quiet);
+        return load_relaxed(&job->stalled) > 0 || load_relaxed(&job->no_progress);
 }
 
 void reader_job_reads(const struct read_job *job, uint64_t *took_ns, uint64_t *max_ns)
@@ -364,9 +364,9 @@ static void bind_numa(struct reader *reader)
                 log_warn("ring: the kernel does not let memory be placed (%s): copies may cross NUMA nodes",
                          strerror(errno));
         for (int node = 0; node < NUMA_NODES; node++) {
-                struct reader_place *place = &reader->places[reader->n_places];
+                struct reader_node *place = &reader->nodes[reader->n_nodes];
                 place->node = node;
-                reader->n_places += (numa->nodes >> node & 1) != 0 && numa_processors(node, &place->processors);
+                reader->n_nodes += (numa->nodes >> node & 1) != 0 && numa_processors(node, &place->processors);
         }
 }
 
@@ -381,7 +381,7 @@ int reader_init(struct reader *reader, const struct reader_opts *opts, struct wa
         pthread_cond_init(&reader->work, NULL);
         pthread_cond_init(&reader->ended, NULL);
         list_init(&reader->jobs);
-        list_init(&reader->expected);
+        list_init(&reader->announced);
         for (size_t i = 0; i < READ_ENGINES; i++) {
                 reader->engines[i].ops = opts->engines[i];
                 list_init(&reader->engines[i].threads);

@@ -105,7 +105,7 @@ struct read_job {
         unsigned held;      /* runs, which keep it from ending as its tickets do */
         bool stopped, over;
         int node;          /* of its devices; NUMA_ANYWHERE where they have none, or several */
-        bool quiet;        /* atomic as well: no byte for too long, and no thread that hangs */
+        bool no_progress;  /* atomic as well: no byte for too long, and no thread that hangs */
         void *engine_data; /* freed before ended() */
         uint64_t begun_ns;
         uint64_t over_ns;          /* atomic: when its last ticket was returned; 0: not yet */
@@ -114,8 +114,8 @@ struct read_job {
 };
 
 /* A load that is going to read. */
-struct read_expect {
-        struct list link; /* in the reader's expected, until EXPECT_NS are over */
+struct announced_load {
+        struct list link; /* in the reader's announced, until ANNOUNCED_NS are over */
         uint64_t storage, since_ns;
 };
 
@@ -131,7 +131,7 @@ struct engine {
         const struct engine_ops *ops;
         struct list threads;
         unsigned base, alive, stuck; /* threads: configured, alive, of these hanging */
-        unsigned places;             /* tickets that one thread can hold */
+        unsigned capacity;           /* tickets that one thread can hold */
         unsigned busy;               /* places that are taken by threads that do not hang */
         unsigned jobs;
 };
@@ -142,17 +142,17 @@ struct reader {
         pthread_mutex_t mutex;
         pthread_cond_t work; /* for files' threads; the network's have loops of their own */
         pthread_cond_t ended;
-        struct list jobs, expected;
+        struct list jobs, announced;
         uint64_t virtual_time; /* of their shares */
         struct staging staging;
         unsigned untouched; /* slots, taken from the ring until a thread has touched them */
         struct engine engines[READ_ENGINES];
         /* Nodes, which threads are bound to in turn. */
-        struct reader_place {
+        struct reader_node {
                 int node;
                 cpu_set_t processors;
-        } places[NUMA_NODES];
-        unsigned n_places, next_place; /* none: threads run anywhere */
+        } nodes[NUMA_NODES];
+        unsigned n_nodes, next_node; /* none: threads run anywhere */
         bool stopping;
         unsigned blocks; /* in flight, of all jobs */
 
@@ -168,11 +168,11 @@ bool reader_deinit(struct reader *reader, uint64_t deadline_ns);
 
 /* ---- on the loop ---- */
 
-/* Before a load opens its files: meanwhile, and for at most EXPECT_NS, other loads have fewer reads in flight on this
- * storage, so that the headers and the first blocks do not wait behind them. NULL: no memory, and no effect. */
-struct read_expect *reader_expect(struct reader *reader, uint64_t storage);
+/* Before a load opens its files: meanwhile, and for at most ANNOUNCED_NS, other loads have fewer reads in flight on
+ * this storage, so that the headers and the first blocks do not wait behind them. NULL: no memory, and no effect. */
+struct announced_load *reader_announce(struct reader *reader, uint64_t storage);
 /* Accepts NULL. Returns NULL. */
-struct read_expect *reader_expect_over(struct reader *reader, struct read_expect *expect);
+struct announced_load *reader_announce_end(struct reader *reader, struct announced_load *expect);
 
 void reader_start(struct reader *reader, struct read_job *job);
 /* No new blocks; what is in flight completes, then ended(). May be called at any time before. */

@@ -13,9 +13,9 @@
 
 int reader_set_affinity(struct reader *reader, pthread_attr_t *attr)
 {
-        if (reader->n_places == 0)
+        if (reader->n_nodes == 0)
                 return NUMA_ANYWHERE;
-        const struct reader_place *place = &reader->places[reader->next_place++ % reader->n_places];
+        const struct reader_node *place = &reader->nodes[reader->next_node++ % reader->n_nodes];
         pthread_attr_setaffinity_np(attr, sizeof(place->processors), &place->processors);
         return place->node;
 }

@@ -39,7 +39,7 @@ static unsigned heaviest(const struct reader *reader, const struct read_job *sel
 {
         unsigned weight = self->share.weight;
         list_each_item (const struct read_job, job, &reader->jobs, link)
-                if (has_blocks(job) && job->stalled == 0 && !job->quiet && job->share.weight > weight)
+                if (has_blocks(job) && job->stalled == 0 && !job->no_progress && job->share.weight > weight)
                         weight = job->share.weight;
         return weight;
 }
@@ -53,13 +53,13 @@ static bool has_head_start(const struct read_job *job)
 }
 
 /* Each job's part of it by weight, one block at the least; more as long as places are free. */
-static bool storage_has_room(const struct reader *reader, const struct read_job *self)
+static bool storage_has_capacity(const struct reader *reader, const struct read_job *self)
 {
         unsigned busy = self->busy, weights = self->share.weight, stalled = 0;
         if (self->storage == 0 || self->busy == 0)
                 return true;
-        bool yields = false; /* to a load that is expected, or has a head start */
-        list_each_item (const struct read_expect, expect, &reader->expected, link)
+        bool yields = false; /* to an announced load, or has a head start */
+        list_each_item (const struct announced_load, expect, &reader->announced, link)
                 yields = yields || expect->storage == self->storage;
         list_each_item (const struct read_job, job, &reader->jobs, link) {
                 if (job == self || job->storage != self->storage)
@@ -106,10 +106,10 @@ static bool may_take(const struct reader *reader, struct read_job *job)
         const struct engine *engine = &reader->engines[job->engine];
         unsigned most = heaviest(reader, job);
         unsigned others = engine->busy - job->busy;
-        unsigned usable = (engine->alive - engine->stuck) * engine->places;
+        unsigned usable = (engine->alive - engine->stuck) * engine->capacity;
         if (job->busy >= fair_share_of(&job->share, most, usable > others ? usable - others : 0))
                 return false;
-        return storage_has_room(reader, job) && slot_for(reader, job, next_block(job), most);
+        return storage_has_capacity(reader, job) && slot_for(reader, job, next_block(job), most);
 }
 
 static bool on_other_node(const struct read_job *job, int node)

@@ -13,7 +13,7 @@
 /* After a halving the number grows by ones for so many windows, as TCP does. A store that has served these windows
  * without asking to slow down has scaled, or its load has fallen: if the number continued to grow by ones, a single
  * answer in a load's first second would slow the load to its end. If doubling is too soon it costs one more halving. */
-#define CALM 8u
+#define ADDITIVE_WINDOWS 8u
 #define PROBE_AGAIN 8u /* windows at the best, before more is tried again */
 #define STRAGGLER_TIMES 3u
 #define STRAGGLER_LEAST (SECOND / 2)
@@ -43,7 +43,7 @@ static void set_limit(struct concurrency *c, unsigned limit)
 {
         c->limit = limit < c->most ? limit : c->most;
         c->stable = false;
-        c->held = 0;
+        c->windows_since_probe = 0;
 }
 
 void concurrency_answered(struct concurrency *c, uint64_t after_ns)
@@ -71,17 +71,17 @@ static void window_end(struct concurrency *c, uint64_t now)
 {
         uint64_t rate = rate_of(c->bytes, now - c->window_ns);
         window_begin(c, now);
-        c->calm -= c->calm > 0;
+        c->additive_windows -= c->additive_windows > 0;
         bool gain = rate > c->rate + c->rate / 20;
         if (!c->stable) {
                 c->stable = true;
         } else if (!gain && c->limit > c->best) {
                 set_limit(c, c->best);
-        } else if (gain || ++c->held >= PROBE_AGAIN) {
+        } else if (gain || ++c->windows_since_probe >= PROBE_AGAIN) {
                 c->rate = rate;
                 if (gain)
                         c->best = c->limit;
-                set_limit(c, c->calm > 0 ? c->limit + 1 : c->limit * 2);
+                set_limit(c, c->additive_windows > 0 ? c->limit + 1 : c->limit * 2);
         }
 }
 
@@ -101,7 +101,7 @@ void concurrency_slow_down(struct concurrency *c, uint64_t now)
         set_limit(c, limit);
         c->best = c->limit;
         c->rate = 0;
-        c->calm = CALM;
+        c->additive_windows = ADDITIVE_WINDOWS;
         window_begin(c, now);
 }
 

@@ -32,12 +32,12 @@ struct concurrency {
         uint64_t window_ns, bytes;
         /* The best that was measured: */
         unsigned best;
-        uint64_t rate;      /* bytes a second with it; 0: none yet */
-        unsigned held;      /* windows since a larger number was last tried */
-        uint64_t slowed_ns; /* when it was last halved; 0: never */
-        unsigned calm;      /* windows in which it still grows by one */
-        uint64_t block_ns;  /* time of a block, smoothed; 0: none has landed */
-        uint64_t answer_ns; /* from a request to its first byte, smoothed; 0: none has been answered */
+        uint64_t rate;                /* bytes a second with it; 0: none yet */
+        unsigned windows_since_probe; /* since a larger number was last tried */
+        uint64_t slowed_ns;           /* when it was last halved; 0: never */
+        unsigned additive_windows;    /* windows in which it still grows by one */
+        uint64_t block_ns;            /* time of a block, smoothed; 0: none has landed */
+        uint64_t answer_ns;           /* from a request to its first byte, smoothed; 0: none has been answered */
         /* The throughput, by samples: */
         uint64_t first_ns, first_bytes; /* the first; 0: none yet */
         uint64_t sample_ns, sample_bytes;

@@ -16,7 +16,7 @@
 #include "daemon/io/remote/remote.h"
 
 #define MS UINT64_C(1000000)
-#define PLACES 32u /* ranges of one thread, at least */
+#define CAPACITY_MIN 32u /* ranges of one thread, at least */
 #define COPY_TICK_MS 2u
 #define COPIES 256u    /* slots of one thread that are being copied to devices; with more, many GiB, it waits for one */
 #define REPEATS 4u     /* of one load at a time */
@@ -181,7 +181,7 @@ bool http_take_run(struct http_thread *self, struct read_run *run, struct ticket
         list_each_item (struct http_thread, t, &reader->engines[READ_HTTP].threads, base.link)
                 if (t->n_ranges < fewest->n_ranges)
                         fewest = t;
-        bool taken = fewest == self && self->n_ranges < reader->engines[READ_HTTP].places &&
+        bool taken = fewest == self && self->n_ranges < reader->engines[READ_HTTP].capacity &&
                      reader_run_begin_locked(reader, READ_HTTP, self->base.node, run, ticket);
         self->n_ranges += taken;
         if (fewest != self) {
@@ -284,7 +284,7 @@ static void http_watch(struct reader *reader, uint64_t now)
                 if (job->engine != READ_HTTP || http_job(job) == NULL)
                         continue;
                 uint64_t moved = load_relaxed(&http_job(job)->moved_ns);
-                store_relaxed(&job->quiet, now > moved && now - moved >= reader->opts.stall_ns);
+                store_relaxed(&job->no_progress, now > moved && now - moved >= reader->opts.stall_ns);
         }
 }
 
@@ -325,7 +325,7 @@ static void http_init(const struct reader *reader, struct engine *engine)
         unsigned needed = reader->opts.concurrency * READER_THREADS_PER_BLOCK;
         unsigned even = threads > 0 ? (needed + threads - 1) / threads : 0;
         engine->base = threads;
-        engine->places = even > PLACES ? even : PLACES;
+        engine->capacity = even > CAPACITY_MIN ? even : CAPACITY_MIN;
 }
 
 const struct engine_ops http_engine_ops = {

@@ -33,7 +33,7 @@ int publish_init(struct publish *publish, const struct resolved *resolved, struc
                 publish->logs[i].fd = -1;
         if (publish->leaves == NULL || publish->digests == NULL || publish->remaining == NULL ||
             publish->arrived == NULL || publish->file_left == NULL || publish->logs == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory for the books of %zu tensors", plan->n_tensors);
+                return error_set(error, STREAMER_ENOMEM, "no memory to track %zu tensors", plan->n_tensors);
         for (size_t i = 0; i < plan->n_tensors; i++) {
                 publish->remaining[i] = (uint32_t)leaves_of(plan->tensors[i].bytes);
                 publish->file_left[plan->tensors[i].file] += plan->tensors[i].bytes;

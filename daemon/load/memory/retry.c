@@ -33,13 +33,13 @@ static void replan_run(struct load *load)
 {
         for (size_t i = 0; i < load->n_parts && load->step_error.code == 0; i++) {
                 struct load_part *part = &load->parts[i];
-                if (!part->in_pieces || !part_lives(part))
+                if (!part->fragmented || !part_lives(part))
                         continue;
                 struct plan_layout layout = part->targets[0]->device->layout;
                 uint64_t before = largest_segment(&part->resolved.plan);
                 layout.max_segment = round_up(before / 2, layout.granularity);
                 int r = part_replan(part, &layout, &load->step_error);
-                part->cut = r == 0 && largest_segment(&part->resolved.plan) < before;
+                part->replanned = r == 0 && largest_segment(&part->resolved.plan) < before;
                 part->max_segment = layout.max_segment;
         }
 }
@@ -51,7 +51,7 @@ static void replan_done(struct load *load)
                 return;
         for (size_t i = 0; i < load->n_targets && !load_ended(load->state); i++) {
                 struct load_target *t = &load->targets[i];
-                if (t->state == TARGET_OUT_OF_MEMORY && t->part->in_pieces && !t->part->cut)
+                if (t->state == TARGET_OUT_OF_MEMORY && t->part->fragmented && !t->part->replanned)
                         target_fail(t, &t->step_error);
         }
         if (!load_ended(load->state))
@@ -72,7 +72,7 @@ static void all_released(struct load *load)
                 if (t->state != TARGET_OUT_OF_MEMORY)
                         continue;
                 t->device->ceiling = t->ceiling;
-                t->part->in_pieces |= t->ceiling >= t->device->used; /* it covers all that is charged: fragmented */
+                t->part->fragmented |= t->ceiling >= t->device->used; /* it covers all that is charged: fragmented */
         }
         load_each_target (t, load)
                 if (target_lives(t))
@@ -93,7 +93,7 @@ void load_retry(struct load *load)
         load->retries++;
         load_restart_rounds(load);
         load_each_part (part, load)
-                part->in_pieces = part->cut = false;
+                part->fragmented = part->replanned = false;
         load_each_target (t, load)
                 if (t->state == TARGET_OUT_OF_MEMORY)
                         log_info("%s: %s: refused %" PRIu64 " bytes that fit its budget: retrying", load->name,

@@ -245,9 +245,9 @@ static bool queue(struct conn *conn, const unsigned char *data, size_t len, cons
 
 void conn_writer(struct writer *writer)
 {
-        static const char room[FRAME_HEADER];
+        static const char header[FRAME_HEADER];
         writer_init(writer);
-        if (msgpack_sbuffer_write(&writer->buf, room, sizeof(room)) != 0)
+        if (msgpack_sbuffer_write(&writer->buf, header, sizeof(header)) != 0)
                 writer->failed = true;
 }
 

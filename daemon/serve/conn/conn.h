@@ -116,7 +116,7 @@ void conn_await_caller(struct conn *conn);
 struct conn *conn_new_consume_fd(uv_loop_t *loop, int fd, const struct conn_ops *ops, const struct conn_limits *limits,
                                  struct conn_turn *turn);
 
-/* A writer for a frame of this connection: with room for the frame's header. */
+/* A writer for a frame of this connection: which begins with space for the frame's header. */
 void conn_writer(struct writer *writer);
 
 /* Sends what the writer (of conn_writer) holds as one frame and deinits the writer; descriptors are borrowed (they

@@ -8,8 +8,8 @@
 #include "daemon/base/metric/metric.h"
 #include "daemon/serve/server_state.h"
 
-/* All metrics, in the order of their table: what is counted as it happens (daemon/base/metric.h), and what is looked
- * up when somebody asks. text->failed where memory ran out. */
+/* All metrics, in the order of their table: what is counted as it happens (daemon/base/metric.h), and what is collected
+ * at each request. text->failed where memory ran out. */
 void metrics_write(struct metric_text *text, const struct server *server);
 
 /* ---- HTTP: /metrics, /healthz, /readyz ---- */

@@ -94,7 +94,7 @@ struct status_rows {
         /* The position behind which the page begins, and in the end the next page. */
         enum status_list list;
         unsigned priority; /* of a desired model */
-        uint64_t place;    /* of a desired model, or a load's id */
+        uint64_t sequence; /* of a desired model, or a load's id */
         bool more;
 };
 
@@ -115,7 +115,7 @@ static int status_rows_init(struct status_rows *rows, const char *after, uint64_
                 writer_init(&rows->lists[i].rows);
         if (after == NULL)
                 return 0;
-        bool whole = sscanf(after, "%15[a-z]:%u:%" SCNu64 "%n", name, &rows->priority, &rows->place, &end) == 3 &&
+        bool whole = sscanf(after, "%15[a-z]:%u:%" SCNu64 "%n", name, &rows->priority, &rows->sequence, &end) == 3 &&
                      after[end] == '\0';
         for (unsigned i = 0; whole && i < STATUS_LISTS; i++)
                 if (strcmp(name, names[i]) == 0) {
@@ -178,7 +178,7 @@ static void write_desired(struct writer *w, const struct desired_model *m, uint6
 
 /* ---- rows ---- */
 
-/* A row more, if there is room for it; else there are more of them. */
+/* A row more, if it fits; else there are more of them. */
 static struct writer *begin_row(struct status_rows *rows)
 {
         size_t bytes = 0;
@@ -196,12 +196,12 @@ static void fill_loads(struct status_rows *rows, const struct loads *loads)
 {
         list_each_item (struct load, load, &loads->all, link) {
                 struct writer *w;
-                if (load_ended(load->state) || load->id <= rows->place)
+                if (load_ended(load->state) || load->id <= rows->sequence)
                         continue;
                 if ((w = begin_row(rows)) == NULL)
                         return;
                 write_load(w, load);
-                rows->place = load->id;
+                rows->sequence = load->id;
         }
 }
 
@@ -212,13 +212,13 @@ static void fill_desired(struct status_rows *rows, const struct desired *desired
                 struct writer *w;
                 unsigned priority = m->spec->settings.priority;
                 if (m->origin != origin || priority > rows->priority ||
-                    (priority == rows->priority && m->place <= rows->place))
+                    (priority == rows->priority && m->place <= rows->sequence))
                         continue;
                 if ((w = begin_row(rows)) == NULL)
                         return;
                 write_desired(w, m, now);
                 rows->priority = priority;
-                rows->place = m->place;
+                rows->sequence = m->place;
         }
 }
 
@@ -232,7 +232,7 @@ int reply_status(struct writer *w, const struct server *server, const struct req
         int r = status_rows_init(&rows, req->after, req->limit, error);
         if (r < 0)
                 return r;
-        for (;; rows.list++, rows.priority = UINT_MAX, rows.place = 0) {
+        for (;; rows.list++, rows.priority = UINT_MAX, rows.sequence = 0) {
                 if (rows.list == STATUS_LOADS)
                         fill_loads(&rows, server->loads);
                 else
@@ -271,7 +271,7 @@ int reply_status(struct writer *w, const struct server *server, const struct req
         }
         if (rows.more) {
                 char next[PROTO_CURSOR_MAX + 1];
-                snprintf(next, sizeof(next), "%s:%u:%" PRIu64, names[rows.list], rows.priority, rows.place);
+                snprintf(next, sizeof(next), "%s:%u:%" PRIu64, names[rows.list], rows.priority, rows.sequence);
                 writer_kstr(w, "next", next);
         }
         return 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ps: who holds what. The loop takes a snapshot, a worker adds each process's command name from
+ * ps: the leases, by process. The loop takes a snapshot, a worker adds each process's command name from
  * /proc, the loop answers.
  */
 #include "daemon/serve/verb_task.h"

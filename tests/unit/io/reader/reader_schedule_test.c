@@ -119,15 +119,15 @@ TEST(threads_are_placed_on_the_nodes_in_turn)
         pthread_attr_t attr;
         pthread_attr_init(&attr);
         ck_assert_int_eq(reader_set_affinity(&turns, &attr), NUMA_ANYWHERE);
-        turns.n_places = 2;
-        turns.places[0].node = NEAR;
-        turns.places[1].node = FAR;
-        CPU_SET(5, &turns.places[1].processors);
+        turns.n_nodes = 2;
+        turns.nodes[0].node = NEAR;
+        turns.nodes[1].node = FAR;
+        CPU_SET(5, &turns.nodes[1].processors);
         ck_assert_int_eq(reader_set_affinity(&turns, &attr), NEAR);
         ck_assert_int_eq(reader_set_affinity(&turns, &attr), FAR);
         cpu_set_t set;
         ck_assert_int_eq(pthread_attr_getaffinity_np(&attr, sizeof(set), &set), 0);
-        ck_assert(CPU_EQUAL(&set, &turns.places[1].processors));
+        ck_assert(CPU_EQUAL(&set, &turns.nodes[1].processors));
         ck_assert_int_eq(reader_set_affinity(&turns, &attr), NEAR);
         pthread_attr_destroy(&attr);
 }
@@ -259,32 +259,32 @@ TEST(a_load_from_hung_storage_uses_the_remaining_threads, .from = 1, .to = DEPTH
 TEST(an_expected_load_finds_a_short_queue)
 {
         begin_large();
-        struct read_expect *expect = reader_expect(&turns, STORAGE);
+        struct announced_load *expect = reader_announce(&turns, STORAGE);
         for (unsigned i = 0; i < DEPTH; i++) {
                 ck_assert_ptr_null(take(NUMA_ANYWHERE));
                 return_one_of(&near.job);
         }
         ck_assert_ptr_eq(take(NUMA_ANYWHERE), &near.job);
         ck_assert_ptr_null(take(NUMA_ANYWHERE));
-        ck_assert_ptr_null(reader_expect_over(&turns, expect));
-        ck_assert_ptr_null(reader_expect_over(&turns, NULL));
+        ck_assert_ptr_null(reader_announce_end(&turns, expect));
+        ck_assert_ptr_null(reader_announce_end(&turns, NULL));
         ck_assert_ptr_eq(take(NUMA_ANYWHERE), &near.job);
 }
 
 TEST(a_load_expected_elsewhere_or_later_is_not_awaited)
 {
         begin_large();
-        struct read_expect *elsewhere = reader_expect(&turns, STORAGE + 1);
+        struct announced_load *elsewhere = reader_announce(&turns, STORAGE + 1);
         return_one_of(&near.job);
         ck_assert_ptr_eq(take(NUMA_ANYWHERE), &near.job);
-        struct read_expect *late = reader_expect(&turns, STORAGE);
+        struct announced_load *late = reader_announce(&turns, STORAGE);
         late->since_ns -= UINT64_C(3600) * 1000000000;
         return_one_of(&near.job);
         ck_assert_ptr_null(take(NUMA_ANYWHERE));
         reader_watch(&turns);
         ck_assert_ptr_eq(take(NUMA_ANYWHERE), &near.job);
-        reader_expect_over(&turns, elsewhere);
-        reader_expect_over(&turns, late);
+        reader_announce_end(&turns, elsewhere);
+        reader_announce_end(&turns, late);
 }
 
 /* ---- calls of the loop ---- */
@@ -359,10 +359,10 @@ TEST(a_changed_weight_wakes_the_threads_of_every_engine)
 
 TEST(an_expected_load_that_arrives_ends_the_wait)
 {
-        struct read_expect *expect = reader_expect(&turns, STORAGE);
-        ck_assert(!list_empty(&turns.expected));
-        reader_expect_over(&turns, expect);
-        ck_assert(list_empty(&turns.expected));
+        struct announced_load *expect = reader_announce(&turns, STORAGE);
+        ck_assert(!list_empty(&turns.announced));
+        reader_announce_end(&turns, expect);
+        ck_assert(list_empty(&turns.announced));
 }
 
 TEST(usage_is_read_without_the_lock)
