@@ -56,7 +56,6 @@ static int resolve_device(struct resolved_request *resolved, struct resident *re
 static int resolve_request(struct resolved_request *resolved, struct loads *loads, const struct load_request *request,
                            struct error *error)
 {
-        struct ranks_error why;
         *resolved = (struct resolved_request){0};
         int r = 0;
         if (request->probe)
@@ -69,8 +68,8 @@ static int resolve_request(struct resolved_request *resolved, struct loads *load
                 r = resolve_device(resolved, loads->resident, request->devices[i], error);
         if (r < 0)
                 return r;
-        if (request->pattern != NULL && ranks_check_pattern(request->pattern, &why) < 0)
-                return error_set(error, STREAMER_EINVAL, "%s", why.text);
+        if (request->pattern != NULL && ranks_check_pattern(request->pattern, error) < 0)
+                return error->code;
         if (request->name == NULL)
                 r = loads_default_name(loads, resolved->source, request->named_after, &resolved->name, error);
         else

@@ -44,7 +44,7 @@ static int split_ranks(struct load *load, struct error *error)
         const struct source_set *set = &load->opened.set;
         cleanup_free const char **names = calloc(set->n_objects + 1, sizeof(*names));
         struct ranks ranks;
-        struct ranks_error why;
+        struct error why;
         char shown[REDACTED_SOURCE];
         if (names == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory");
@@ -54,7 +54,7 @@ static int split_ranks(struct load *load, struct error *error)
         }
         redact_source(shown, load->source);
         if (ranks_make(&ranks, names, set->n_objects, load->pattern, load->n_targets, &why) < 0)
-                return error_set(error, STREAMER_EFAILED, "%s (%s)", why.text, shown);
+                return error_set(error, why.code, "%s (%s)", why.text, shown);
         int r = 0;
         for (size_t i = 0; r == 0 && i < load->n_parts; i++)
                 r = resolve_view(&load->parts[i].resolved, set, ranks.files + ranks.first[i],

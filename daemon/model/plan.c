@@ -31,13 +31,7 @@ static bool skipped(const struct plan_file *file, size_t i)
         return file->skip != NULL && (file->skip[i / 8] >> (i % 8) & 1) != 0;
 }
 
-static int fail(struct plan_error *error, const char *text)
-{
-        snprintf(error->text, sizeof(error->text), "%s", text);
-        return -1;
-}
-
-static int list_tensors(struct plan *plan, const struct plan_file *files, size_t n_files, struct plan_error *error)
+static int list_tensors(struct plan *plan, const struct plan_file *files, size_t n_files, struct error *error)
 {
         uint64_t sum = 0;
         size_t n = 0;
@@ -46,15 +40,15 @@ static int list_tensors(struct plan *plan, const struct plan_file *files, size_t
                 uint64_t end = h->n_tensors > 0 ? h->tensors[h->n_tensors - 1].end : 0;
                 /* Files are as large as they say, but a few that claim 2^63 bytes would wrap every sum below. */
                 if (__builtin_add_overflow(sum, end, &sum) || sum > UINT64_MAX / 4)
-                        return fail(error, "the files' sizes overflow");
+                        return error_set(error, STREAMER_EFAILED, "the files' sizes overflow");
                 for (size_t i = 0; i < h->n_tensors; i++)
                         n += !skipped(&files[f], i);
         }
         if (n >= NAMES_NONE)
-                return fail(error, "too many tensors");
+                return error_set(error, STREAMER_EFAILED, "too many tensors");
         struct pages memory = {0};
         if (!pages_reserve(&memory, n * sizeof(*plan->tensors)))
-                return fail(error, "no memory for the plan");
+                return error_set(error, STREAMER_ENOMEM, "no memory for the plan");
         plan->tensors = pages_take(&memory, n * sizeof(*plan->tensors));
         for (uint32_t f = 0; f < n_files; f++) {
                 const struct st_header *header = files[f].header;
@@ -93,7 +87,7 @@ static struct name tensor_name(const void *owner, uint32_t i)
 }
 
 /* One file's names are distinct already. */
-static int check_names(const struct plan *plan, const struct plan_file *files, size_t n_files, struct plan_error *error)
+static int check_names(const struct plan *plan, const struct plan_file *files, size_t n_files, struct error *error)
 {
         if (n_files < 2)
                 return 0;
@@ -101,18 +95,15 @@ static int check_names(const struct plan *plan, const struct plan_file *files, s
         struct nameset set = {0};
         int r = 0;
         if (!nameset_begin(&set, plan->n_tensors))
-                return fail(error, "no memory to compare names");
+                return error_set(error, STREAMER_ENOMEM, "no memory to compare names");
         for (uint32_t i = 0; r == 0 && i < plan->n_tensors; i++) {
                 uint32_t other = nameset_add(&set, tensor_name, &named, i);
                 if (other == NAMES_NONE)
                         continue;
                 char quoted[NAME_QUOTE];
                 name_quote(quoted, tensor_name(&named, i));
-                error->two_files = true;
-                error->files[0] = plan->tensors[other].file;
-                error->files[1] = plan->tensors[i].file;
-                snprintf(error->text, sizeof(error->text), "tensor '%s' is in two files", quoted);
-                r = -1;
+                r = error_set(error, STREAMER_EFAILED, "tensor '%s' is in two files (%s, %s)", quoted,
+                              files[plan->tensors[other].file].path, files[plan->tensors[i].file].path);
         }
         nameset_deinit(&set);
         return r;
@@ -335,7 +326,7 @@ static bool cut(struct plan *plan, const struct plan_layout *layout, uint64_t bl
 /* ---- the plan ---- */
 
 int plan_make(struct plan *plan, const struct plan_file *files, size_t n_files, const struct plan_layout *layout,
-              uint64_t block_size, struct plan_error *error)
+              uint64_t block_size, struct error *error)
 {
         assert(block_size > 0 && block_size % PLAN_LEAF == 0 && block_size <= UINT32_MAX);
         assert(layout->align > 0 && layout->granularity > 0);
@@ -346,7 +337,7 @@ int plan_make(struct plan *plan, const struct plan_file *files, size_t n_files, 
         if (r == 0)
                 place_all(plan, files, layout);
         if (r == 0 && !cut(plan, layout, block_size))
-                r = fail(error, "no memory for the plan's blocks");
+                r = error_set(error, STREAMER_ENOMEM, "no memory for the plan's blocks");
         if (r < 0)
                 plan_deinit(plan);
         return r;

@@ -15,6 +15,7 @@
 #ifndef DAEMON_MODEL_PLAN_H
 #define DAEMON_MODEL_PLAN_H
 
+#include "daemon/base/error.h"
 #include "daemon/model/safetensors.h"
 
 #include <stdbool.h>
@@ -35,6 +36,7 @@ struct plan_layout {
 struct plan_file {
         const struct st_header *header;
         unsigned char *skip; /* bitmap over header->tensors: 1 = not part of the model; NULL: none */
+        const char *path;    /* for errors */
 };
 
 struct plan_tensor {
@@ -72,17 +74,11 @@ struct plan {
         uint64_t copied_bytes; /* of them, through slots */
 };
 
-struct plan_error {
-        char text[400];
-        bool two_files; /* the tensor is in both of these */
-        uint32_t files[2];
-};
-
-/* 0, or -1 with *error (overflow, a tensor name in two files, no memory). block_size is a multiple
+/* 0, STREAMER_EFAILED (overflow, a tensor name in two files), or _ENOMEM. block_size is a multiple
  * of PLAN_LEAF, below 4 GiB. Empty tensors get the running position, rounded up to their alignment;
  * where no tensor has bytes there is no segment. */
 int plan_make(struct plan *plan, const struct plan_file *files, size_t n_files, const struct plan_layout *layout,
-              uint64_t block_size, struct plan_error *error);
+              uint64_t block_size, struct error *error);
 void plan_deinit(struct plan *plan);
 
 /* The pieces of a block, in file order: whole leaves of tensors. */

@@ -7,7 +7,6 @@
 
 #include "daemon/base/json/names.h"
 
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,15 +19,6 @@
 struct match {
         uint32_t rank, part, file;
 };
-
-__attribute__((format(printf, 2, 3))) static int fail(struct ranks_error *error, const char *format, ...)
-{
-        va_list args;
-        va_start(args, format);
-        vsnprintf(error->text, sizeof(error->text), format, args);
-        va_end(args);
-        return -1;
-}
 
 static const char *quoted(char out[NAME_QUOTE], const char *text)
 {
@@ -51,17 +41,20 @@ static unsigned count(const char *pattern, const char *what)
         return n;
 }
 
-int ranks_check_pattern(const char *pattern, struct ranks_error *error)
+int ranks_check_pattern(const char *pattern, struct error *error)
 {
         char q[NAME_QUOTE];
         if (count(pattern, RANK) != 1 || count(pattern, PART) > 1)
-                return fail(error, "pattern '%s': " RANK " must stand in it once, " PART " once at most",
-                            quoted(q, pattern));
+                return error_set(error, STREAMER_EINVAL,
+                                 "pattern '%s': " RANK " must stand in it once, " PART " once at most",
+                                 quoted(q, pattern));
         if (strstr(pattern, "}{") != NULL)
-                return fail(error, "pattern '%s': there must be text between " RANK " and " PART, quoted(q, pattern));
+                return error_set(error, STREAMER_EINVAL, "pattern '%s': there must be text between " RANK " and " PART,
+                                 quoted(q, pattern));
         if (strchr(pattern, '/') != NULL)
-                return fail(error, "pattern '%s': it is matched with names of files, which have no '/'",
-                            quoted(q, pattern));
+                return error_set(error, STREAMER_EINVAL,
+                                 "pattern '%s': it is matched with names of files, which have no '/'",
+                                 quoted(q, pattern));
         return 0;
 }
 
@@ -107,20 +100,20 @@ static int by_rank_and_part(const void *a, const void *b)
 /* ---- what is missing or too much ---- */
 
 /* The first match, and each after the one before it. */
-static int check_step(const struct match *before, const struct match *m, const char *const *names,
-                      struct ranks_error *error)
+static int check_step(const struct match *before, const struct match *m, const char *const *names, struct error *error)
 {
         char a[NAME_QUOTE], b[NAME_QUOTE];
         bool same = before != NULL && before->rank == m->rank;
         if (same && before->part == m->part)
-                return fail(error, "rank %u, part %u is there twice: '%s' and '%s'", m->rank, m->part,
-                            quoted(a, names[before->file]), quoted(b, names[m->file]));
+                return error_set(error, STREAMER_EFAILED, "rank %u, part %u is there twice: '%s' and '%s'", m->rank,
+                                 m->part, quoted(a, names[before->file]), quoted(b, names[m->file]));
         uint32_t rank = before == NULL ? 0 : before->rank + !same, part = same ? before->part + 1 : 0;
         if (m->rank != rank)
-                return fail(error, "rank %u is missing, and '%s' is there", rank, quoted(a, names[m->file]));
+                return error_set(error, STREAMER_EFAILED, "rank %u is missing, and '%s' is there", rank,
+                                 quoted(a, names[m->file]));
         if (m->part != part)
-                return fail(error, "rank %u: part %u is missing, and '%s' is there", rank, part,
-                            quoted(a, names[m->file]));
+                return error_set(error, STREAMER_EFAILED, "rank %u: part %u is missing, and '%s' is there", rank, part,
+                                 quoted(a, names[m->file]));
         return 0;
 }
 
@@ -128,20 +121,21 @@ static int check_step(const struct match *before, const struct match *m, const c
 
 /* Fills `ranks` from at least one match, in order. */
 static int fill(struct ranks *ranks, const struct match *matches, size_t n, const char *const *names, size_t n_devices,
-                struct ranks_error *error)
+                struct error *error)
 {
         for (size_t i = 0; i < n; i++)
                 if (check_step(i > 0 ? &matches[i - 1] : NULL, &matches[i], names, error) < 0)
-                        return -1;
+                        return error->code;
         ranks->n = (size_t)matches[n - 1].rank + 1;
         if (ranks->n != n_devices)
-                return fail(error, "%zu rank%s for %zu device%s: each rank goes to a device of its own", ranks->n,
-                            ranks->n == 1 ? "" : "s", n_devices, n_devices == 1 ? "" : "s");
+                return error_set(error, STREAMER_EFAILED,
+                                 "%zu rank%s for %zu device%s: each rank goes to a device of its own", ranks->n,
+                                 ranks->n == 1 ? "" : "s", n_devices, n_devices == 1 ? "" : "s");
         ranks->files = malloc(n * sizeof(*ranks->files));
         ranks->first = malloc((ranks->n + 1) * sizeof(*ranks->first));
         if (ranks->files == NULL || ranks->first == NULL) {
                 ranks_deinit(ranks);
-                return fail(error, "no memory");
+                return error_set(error, STREAMER_ENOMEM, "no memory");
         }
         for (size_t i = 0; i < n; i++) {
                 ranks->files[i] = matches[i].file;
@@ -153,23 +147,23 @@ static int fill(struct ranks *ranks, const struct match *matches, size_t n, cons
 }
 
 int ranks_make(struct ranks *ranks, const char *const *names, size_t n_names, const char *pattern, size_t n_devices,
-               struct ranks_error *error)
+               struct error *error)
 {
         char q[NAME_QUOTE];
         size_t n = 0;
         *ranks = (struct ranks){0};
         if (ranks_check_pattern(pattern, error) < 0)
-                return -1;
+                return error->code;
         struct match *found = calloc(n_names + 1, sizeof(*found));
         if (found == NULL)
-                return fail(error, "no memory");
+                return error_set(error, STREAMER_ENOMEM, "no memory");
         for (size_t i = 0; i < n_names; i++) {
                 found[n].file = (uint32_t)i;
                 n += matches(pattern, names[i], &found[n]);
         }
         qsort(found, n, sizeof(*found), by_rank_and_part);
         int r = n > 0 ? fill(ranks, found, n, names, n_devices, error)
-                      : fail(error, "no file's name is like '%s'", quoted(q, pattern));
+                      : error_set(error, STREAMER_EFAILED, "no file's name is like '%s'", quoted(q, pattern));
         free(found);
         return r;
 }

@@ -9,6 +9,8 @@
 #ifndef DAEMON_MODEL_RANKS_H
 #define DAEMON_MODEL_RANKS_H
 
+#include "daemon/base/error.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -20,16 +22,12 @@ struct ranks {
         size_t n;
 };
 
-struct ranks_error {
-        char text[600];
-};
+/* 0, or STREAMER_EINVAL: it must contain {rank} once, {part} once at most, with text between. */
+int ranks_check_pattern(const char *pattern, struct error *error);
 
-/* 0, or -1 with *error: it must contain {rank} once, {part} once at most, with text between. */
-int ranks_check_pattern(const char *pattern, struct ranks_error *error);
-
-/* 0, or -1 with *error. n_devices: how many ranks there must be. */
+/* 0, STREAMER_EFAILED, or _ENOMEM. n_devices: how many ranks there must be. */
 int ranks_make(struct ranks *ranks, const char *const *names, size_t n_names, const char *pattern, size_t n_devices,
-               struct ranks_error *error);
+               struct error *error);
 void ranks_deinit(struct ranks *ranks); /* accepts a zeroed one */
 
 #endif

@@ -63,7 +63,7 @@ static void check_names(const struct plan *plan, const struct plan_file *file)
 static void check_plan(const struct st_header *h, const struct plan_layout *layout)
 {
         struct plan plan;
-        struct plan_error error;
+        struct error error;
         struct plan_file file = {.header = h};
         uint64_t bytes = 0;
         if (plan_make(&plan, &file, 1, layout, 2 * PLAN_LEAF, &error) < 0)

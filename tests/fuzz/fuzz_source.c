@@ -64,7 +64,7 @@ static void check_ranks(const struct ranks *ranks, size_t n_names, size_t n_devi
 
 static void fuzz_ranks(const char *pattern, const char *const *names, size_t n)
 {
-        struct ranks_error error = {""};
+        struct error error = {0};
         if (ranks_check_pattern(pattern, &error) < 0) {
                 holds(error.text[0] != '\0');
                 return;

@@ -147,7 +147,7 @@ void read_fixture_end(struct read_fixture *r)
         free(r->image);
 }
 
-/* The announced segments after these blocks: poison everywhere else. */
+/* The expected segments after these blocks: poison everywhere else. */
 bool segments_match(const struct read_fixture *r, const struct plan_block *blocks, size_t n)
 {
         bool same = true;

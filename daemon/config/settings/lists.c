@@ -251,7 +251,7 @@ static int set_devices(void *field, const char *value, char why[SETTING_WHY])
 
 static int check_pattern(void *field, const char *value, char why[SETTING_WHY])
 {
-        struct ranks_error error;
+        struct error error;
         (void)field;
         return ranks_check_pattern(value, &error) < 0 ? setting_wrong(why, "%.150s", error.text) : 0;
 }

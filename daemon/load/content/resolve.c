@@ -160,11 +160,9 @@ static int make_plan(struct resolved *resolved, const struct plan_layout *layout
                      struct error *error)
 {
         const struct source_set *set = &resolved->set;
-        struct plan_error why = {.two_files = false};
-        if (plan_make(&resolved->plan, resolved->files, set->n_objects, layout, block_size, &why) < 0)
-                return why.two_files ? error_set(error, STREAMER_EFAILED, "%s (%s, %s)", why.text,
-                                                 set->objects[why.files[0]].path, set->objects[why.files[1]].path)
-                                     : error_set(error, STREAMER_EFAILED, "%s", why.text);
+        int r = plan_make(&resolved->plan, resolved->files, set->n_objects, layout, block_size, error);
+        if (r < 0)
+                return r;
         resolved->planned = true;
         return 0;
 }
@@ -195,6 +193,7 @@ int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, ui
                 if (r == 0 && set->has_index)
                         r = apply_index(resolved, i, &taken, error);
                 resolved->files[i].header = &resolved->headers[i];
+                resolved->files[i].path = object->path;
         }
         if (r < 0)
                 return r;

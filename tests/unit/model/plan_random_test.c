@@ -81,7 +81,7 @@ static void random_file(struct made_file *f, size_t number)
 
 static void world_begin(struct world *w)
 {
-        struct plan_error error;
+        struct error error;
         w->n_files = 1 + below(FILES);
         w->block_size = MIB * (1 + below(5));
         w->layout = below(2) ? (struct plan_layout){.page = 4096, .align = 1} : (struct plan_layout){.align = 256};
@@ -89,7 +89,7 @@ static void world_begin(struct world *w)
         w->layout.max_segment = below(2) ? 0 : 1 + below(4 * MIB);
         for (size_t i = 0; i < w->n_files; i++) {
                 random_file(&w->made[i], i);
-                w->files[i] = (struct plan_file){&w->made[i].header, w->made[i].skip};
+                w->files[i] = (struct plan_file){&w->made[i].header, w->made[i].skip, NULL};
         }
         holds(plan_make(&w->plan, w->files, w->n_files, &w->layout, w->block_size, &error) == 0);
         holds(w->plan.n_segments <= PLAN_MAX_SEGMENTS);

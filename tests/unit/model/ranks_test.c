@@ -10,7 +10,7 @@
 #include <string.h>
 
 static struct ranks ranks;
-static struct ranks_error why;
+static struct error why;
 
 static int make(const char *const *names, const char *pattern, size_t n_devices)
 {
