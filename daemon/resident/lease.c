@@ -38,7 +38,12 @@ struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_
         struct process *process = calloc(1, sizeof(*process));
         if (process == NULL)
                 return NULL;
-        *process = (struct process){.leases = leases, .pid = pid, .uid = uid, .pidfd = take_fd(&fd), .began = began};
+        *process = (struct process){.magic = PROCESS_MAGIC,
+                                    .leases = leases,
+                                    .pid = pid,
+                                    .uid = uid,
+                                    .pidfd = take_fd(&fd),
+                                    .began = began};
         list_init(&process->held);
         list_append(&leases->processes, &process->link);
         list_append(among(leases, pid), &process->by_pid);
@@ -51,6 +56,7 @@ struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_
 
 void process_reap(struct process *process)
 {
+        require(process->magic == PROCESS_MAGIC);
         if (!list_empty(&process->held))
                 return;
         if (process->leases->process_freed != NULL)
@@ -59,6 +65,7 @@ void process_reap(struct process *process)
         list_remove(&process->link);
         list_remove(&process->by_pid);
         close(process->pidfd);
+        process->magic = 0;
         free(process->client);
         free(process);
 }
@@ -236,6 +243,7 @@ void lease_abandon(struct leases *leases, struct lease *lease)
 void process_exited(struct process *process)
 {
         struct leases *leases = process->leases;
+        require(process->magic == PROCESS_MAGIC);
         process->exited = true;
         /* The last lease_end() frees the process, and with it the head of the list: it is not touched after that. */
         list_each_item_safe (struct lease, lease, &process->held, in_process)

@@ -35,7 +35,10 @@ struct journal_lease;
 #define LEASE_TOKEN 16 /* bytes */
 
 /* A process that holds leases, over any number of connections. */
+#define PROCESS_MAGIC 0x70726f63u
+
 struct process {
+        unsigned magic;     /* PROCESS_MAGIC */
         struct list link;   /* in leases->processes */
         struct list by_pid; /* in leases->by_pid, or without_pid */
         struct leases *leases;

@@ -40,6 +40,7 @@ struct deferred *deferred_new(struct session *session, struct request *request)
                 free(d);
                 return NULL;
         }
+        d->magic = DEFERRED_MAGIC;
         d->session = session;
         d->request = *request;
         request->memory = NULL;
@@ -65,6 +66,8 @@ static void on_deadline_closed(uv_handle_t *deadline)
 void deferred_free(struct deferred *d)
 {
         struct session *session = d->session;
+        require(d->magic == DEFERRED_MAGIC);
+        d->magic = 0;
         list_remove(&d->in_session);
         list_remove(&d->in_server);
         load_unwatch(&d->watch);
@@ -78,6 +81,11 @@ void deferred_free(struct deferred *d)
                 release(session);
 }
 
+void deferred_outlives_client(struct deferred *d)
+{
+        (void)d;
+}
+
 void deferred_orphan(struct deferred *d)
 {
         struct session *session = d->session;
@@ -85,7 +93,7 @@ void deferred_orphan(struct deferred *d)
         d->session = NULL;
         if (d->orphaned != NULL)
                 d->orphaned(d);
-        else if (!d->has_worker)
+        else
                 deferred_free(d);
         release(session);
 }
@@ -95,6 +103,7 @@ void deferred_orphan(struct deferred *d)
 static void on_deadline(uv_timer_t *timer)
 {
         struct deferred *d = timer->data;
+        require(d->magic == DEFERRED_MAGIC);
         struct server *server = d->session->server;
         list_remove(&d->in_server);
         list_append(&server->expired, &d->in_server);

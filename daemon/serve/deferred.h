@@ -16,7 +16,10 @@ struct verb_task;
 
 /* A request that is answered by a change (attach, wait, unload), by the end of a load (a dry run), by either (a load
  * that attaches) or by a task (verb_task.h), which may outlive its session. */
+#define DEFERRED_MAGIC 0x64656672u
+
 struct deferred {
+        unsigned magic;                    /* DEFERRED_MAGIC */
         struct list in_session, in_server; /* in_server: in waiting, expired or reloads */
         struct session *session;           /* NULL: the client has disconnected, or is answered */
         struct request request;
@@ -27,9 +30,10 @@ struct deferred {
         uint64_t rechecked;      /* server->changes when it was rechecked last */
         uint64_t generation;     /* an unload waits for its end, or older ones' */
         struct load_watch watch; /* a dry run, a load that attaches */
-        bool has_worker;         /* which frees it, also after the client has disconnected */
-        struct verb_task *task;  /* which frees it */
-        void (*orphaned)(struct deferred *deferred); /* of the task */
+        /* Of what frees it, also after the client has disconnected: the client is answered or has disconnected.
+         * NULL: nothing frees it. */
+        void (*orphaned)(struct deferred *deferred);
+        struct verb_task *task; /* which frees it */
 };
 
 /* Takes the request's memory over. NULL on ENOMEM: the request was answered with that. */
@@ -44,7 +48,10 @@ void deferred_wait(struct session *session, struct request *request, deferred_tr
 /* From now on a change lets `try` answer. */
 void deferred_await_change(struct deferred *deferred, deferred_try_fn *try);
 
-/* The client has disconnected, or is answered: frees it, unless a task has it. */
+/* An `orphaned` that waits for the end of work, which frees it. */
+void deferred_outlives_client(struct deferred *deferred);
+
+/* The client has disconnected, or is answered: frees it, unless it is another's. */
 void deferred_orphan(struct deferred *deferred);
 
 /* ---- the server's ---- */

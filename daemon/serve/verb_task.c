@@ -64,12 +64,27 @@ static void share_start_put(struct verb_share *share, struct server *server)
 
 /* ---- life ---- */
 
+void *verb_task_new(size_t size, const struct verb_task_ops *ops, struct session *session,
+                    const struct request *request)
+{
+        struct verb_task *task = calloc(1, size);
+        if (task == NULL) {
+                session_fail(session, request->id, STREAMER_ENOMEM, "no memory");
+                return NULL;
+        }
+        task->magic = VERB_TASK_MAGIC;
+        task->ops = ops;
+        return task;
+}
+
 void verb_task_end(struct verb_task *task)
 {
         struct verb_share *share = task->share;
         struct server *server = task->server;
         struct deferred *deferred = task->deferred;
         bool started = task->started;
+        require(task->magic == VERB_TASK_MAGIC);
+        task->magic = 0;
         list_remove(&task->link);
         task->ops->free(task);
         deferred->orphaned = NULL;
@@ -129,6 +144,7 @@ static void run(struct work *work)
 static void done(struct work *work)
 {
         struct verb_task *task = container_of(work, struct verb_task, work);
+        require(task->magic == VERB_TASK_MAGIC);
         task->ops->done(task);
 }
 

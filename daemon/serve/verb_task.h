@@ -34,8 +34,11 @@ struct verb_task_ops {
         void (*free)(struct verb_task *task);
 };
 
-/* The beginning of a verb's object, zeroed. */
+#define VERB_TASK_MAGIC 0x7461736bu
+
+/* The beginning of a verb's object. */
 struct verb_task {
+        unsigned magic; /* VERB_TASK_MAGIC */
         const struct verb_task_ops *ops;
         struct work work;
         struct deferred *deferred; /* the request; its session is NULL once abandoned */
@@ -48,7 +51,10 @@ struct verb_task {
         struct error error;
 };
 
-/* Takes the task over, whose ops are set, and the request's memory. On failure it answers and frees the task. */
+/* The object, of this size and zeroed. NULL on ENOMEM: the request was answered with that. */
+void *verb_task_new(size_t size, const struct verb_task_ops *ops, struct session *session,
+                    const struct request *request);
+/* Takes over the task and the request's memory. On failure it answers and frees the task. */
 void verb_task_begin(struct verb_task *task, struct session *session, struct request *request,
                      enum verb_task_kind kind);
 static inline const struct request *verb_task_request(const struct verb_task *task)

@@ -20,7 +20,7 @@ static void mark_all(struct server *server)
 void events_mark(struct session *session)
 {
         struct server *server = session->server;
-        require(session->magic == SESSION_MAGIC);
+        require(session->magic == SESSION_MAGIC && !session->closed);
         if (session->marked || session->marks != server->marks)
                 return; /* it is in `due` */
         session->marked = true;
@@ -269,6 +269,7 @@ void events_deinit(struct session *session)
         list_each_item_safe (struct op, op, &session->ops, link)
                 op_free(op);
         list_remove(&session->in_events);
+        session->closed = true;
 }
 
 /* ---- marks ---- */

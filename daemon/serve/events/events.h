@@ -43,7 +43,7 @@ void events_mark(struct session *session);
 void events_notify(struct session *session);
 /* The lease may have to be notified: of tensors that arrived, of the end of the load, of a revocation. */
 void events_mark_lease(struct session *session, struct lease *lease);
-/* It closes and has no leases: nothing marks it any more. */
+/* It closes and has no leases. It must not be marked any more, which is asserted. */
 void events_deinit(struct session *session);
 
 /* ---- watched loads (op.c) ---- */

@@ -223,11 +223,9 @@ void verb_doctor(struct session *session, struct request *request)
                 session_fail(session, request->id, STREAMER_ENOENT, "doctor: not one of the roots (%s)", root);
                 return;
         }
-        struct doctor *doctor = calloc(1, sizeof(*doctor) + server->resident->n_devices * sizeof(doctor->devices[0]));
-        if (doctor == NULL) {
-                session_fail(session, request->id, STREAMER_ENOMEM, "no memory");
-                return;
-        }
-        doctor->task.ops = &doctor_ops;
-        verb_task_begin(&doctor->task, session, request, VERB_TASK_DOCTOR);
+        struct doctor *doctor =
+                verb_task_new(sizeof(*doctor) + server->resident->n_devices * sizeof(doctor->devices[0]), &doctor_ops,
+                              session, request);
+        if (doctor != NULL)
+                verb_task_begin(&doctor->task, session, request, VERB_TASK_DOCTOR);
 }

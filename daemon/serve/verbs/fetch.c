@@ -213,14 +213,14 @@ void verb_fetch(struct session *session, struct request *request)
         int r = req->file != NULL ? sidecar_check_name(req->file, &error) : 0;
         if (r == 0)
                 r = access_check_fetch(session->server, session->conn, req->source, req->file, &source, &roots, &error);
-        if (r == 0 && (fetch = calloc(1, sizeof(*fetch))) == NULL)
-                r = error_set(&error, STREAMER_ENOMEM, "no memory");
-        if (r < 0) {
-                free(source);
+        if (r < 0)
                 session_error(session, request->id, &error);
+        else
+                fetch = verb_task_new(sizeof(*fetch), &fetch_ops, session, request);
+        if (fetch == NULL) {
+                free(source);
                 return;
         }
-        fetch->task.ops = &fetch_ops;
         fetch->caller = session->conn->caller;
         fetch->roots = source_roots_ref(roots);
         fetch->source = source;

@@ -132,11 +132,7 @@ void verb_verify(struct session *session, struct request *request)
                 session_fail_state(session, request->id, model, "ready");
                 return;
         }
-        struct verify_task *v = calloc(1, sizeof(*v));
-        if (v == NULL) {
-                session_fail(session, request->id, STREAMER_ENOMEM, "no memory");
-                return;
-        }
-        v->task.ops = &verify_ops;
-        verb_task_begin(&v->task, session, request, VERB_TASK_VERIFY);
+        struct verify_task *v = verb_task_new(sizeof(*v), &verify_ops, session, request);
+        if (v != NULL)
+                verb_task_begin(&v->task, session, request, VERB_TASK_VERIFY);
 }

@@ -152,11 +152,7 @@ static const struct verb_task_ops ps_ops = {.start = ps_start, .run = ps_run, .d
 
 void verb_ps(struct session *session, struct request *request)
 {
-        struct ps *ps = calloc(1, sizeof(*ps));
-        if (ps == NULL) {
-                session_fail(session, request->id, STREAMER_ENOMEM, "no memory");
-                return;
-        }
-        ps->task.ops = &ps_ops;
-        verb_task_begin(&ps->task, session, request, VERB_TASK_PS);
+        struct ps *ps = verb_task_new(sizeof(*ps), &ps_ops, session, request);
+        if (ps != NULL)
+                verb_task_begin(&ps->task, session, request, VERB_TASK_PS);
 }

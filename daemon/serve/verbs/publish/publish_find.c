@@ -464,7 +464,7 @@ void verb_publish_find(struct session *session, struct request *request)
                 find_free(find);
                 return;
         }
-        find->deferred->has_worker = true;
+        find->deferred->orphaned = deferred_outlives_client;
         if (timeout_ms > 0) {
                 find->timed = true;
                 uv_timer_init(session->server->loop, &find->timer);

@@ -110,7 +110,7 @@ void verb_publish_begin(struct session *session, struct request *request)
                 quota_discharge(&charges[1]);
                 return;
         }
-        d->has_worker = true;
+        d->orphaned = deferred_outlives_client;
         if (publication_begin(p, bytes, &settings, charges, begun, d, &error) < 0) {
                 session_error(session, id, &error);
                 deferred_free(d);
@@ -170,7 +170,7 @@ void verb_publish_segment(struct session *session, struct request *request)
         struct deferred *d = p != NULL ? deferred_new(session, request) : NULL;
         if (d == NULL)
                 return;
-        d->has_worker = true;
+        d->orphaned = deferred_outlives_client;
         if (publication_add_segment(p, bytes, segment_added, d, &error) < 0) {
                 session_error(session, id, &error);
                 deferred_free(d);
@@ -211,7 +211,7 @@ void verb_publish_commit(struct session *session, struct request *request)
         struct deferred *d = p != NULL ? deferred_new(session, request) : NULL;
         if (d == NULL)
                 return;
-        d->has_worker = true;
+        d->orphaned = deferred_outlives_client;
         if (publication_commit(p, &table, committed, d, &error) < 0) {
                 session_error(session, id, &error);
                 deferred_free(d);
