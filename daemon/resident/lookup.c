@@ -11,8 +11,9 @@
 const char *generation_state_name(enum generation_state state)
 {
         static const char *const names[] = {
-                [GENERATION_LOADING] = "loading", [GENERATION_READY] = "ready",   [GENERATION_DRAINING] = "draining",
-                [GENERATION_FAILED] = "failed",   [GENERATION_CACHED] = "cached", [GENERATION_UNLOADED] = "unloaded",
+                [GENERATION_LOADING] = "loading",   [GENERATION_READY] = "ready",   [GENERATION_DRAINING] = "draining",
+                [GENERATION_FAILED] = "failed",     [GENERATION_CACHED] = "cached", [GENERATION_REVOKED] = "draining",
+                [GENERATION_UNLOADED] = "unloaded",
         };
         return names[state];
 }
@@ -83,7 +84,7 @@ const char *generation_name(const struct generation *generation)
 uint64_t generation_small_page_bytes(const struct generation *generation)
 {
         uint64_t sum = 0;
-        bool allocated = generation->state == GENERATION_READY || generation->state == GENERATION_DRAINING;
+        bool allocated = generation->state == GENERATION_READY || generation_drains(generation);
         for (unsigned i = 0; allocated && !generation->releasing && i < generation->n_segments; i++)
                 sum += segment_small_bytes(&generation->segments[i]);
         return sum;
@@ -103,7 +104,7 @@ static struct generation *draining_from(const struct resident *resident, const c
 {
         struct generation *found = NULL;
         list_each_item (struct generation, g, &resident->generations, link)
-                if (g->state == GENERATION_DRAINING && (device == NULL || g->device == device) &&
+                if (generation_drains(g) && (device == NULL || g->device == device) &&
                     (strcmp(g->last_name, name) == 0 || generation_has_name(g, name)))
                         found = g;
         return found;

@@ -19,7 +19,8 @@ void generation_set_state(struct generation *generation, enum generation_state s
                 [GENERATION_LOADING] = TO(READY) | TO(DRAINING) | TO(FAILED),
                 [GENERATION_READY] = TO(CACHED) | TO(DRAINING),
                 [GENERATION_CACHED] = TO(DRAINING),
-                [GENERATION_DRAINING] = TO(UNLOADED),
+                [GENERATION_DRAINING] = TO(REVOKED) | TO(UNLOADED),
+                [GENERATION_REVOKED] = TO(UNLOADED),
                 [GENERATION_FAILED] = TO(UNLOADED),
         };
 #undef TO
@@ -188,9 +189,8 @@ static void release_done(struct work *work)
         struct generation *g = container_of(work, struct generation, work);
         g->releasing = false;
         g->n_segments = 0;
-        if (g->quarantined)
+        if (g->state == GENERATION_REVOKED)
                 g->device->quarantined -= g->charged;
-        g->quarantined = false;
         generation_uncharge(g);
         log_event(LOG_LEVEL_INFO, LOG_MODEL_FREED,
                   LOG_FIELDS(LOG_TEXT("model", generation_name(g)), LOG_NUMBER("generation", g->number),
@@ -217,7 +217,7 @@ bool generation_is_freeing(const struct generation *generation, uint64_t now)
 /* Dropped, and used by nothing. */
 static bool is_unused(const struct generation *g)
 {
-        bool dropped = g->state == GENERATION_DRAINING || g->state == GENERATION_FAILED;
+        bool dropped = generation_drains(g) || g->state == GENERATION_FAILED;
         return dropped && g->n_leases == 0 && g->refs == 0 && !g->releasing;
 }
 
@@ -354,8 +354,7 @@ void generation_drop_all(struct generation *generation)
 
 void generation_revoke(struct generation *generation)
 {
-        require(generation->state == GENERATION_DRAINING && !generation->quarantined);
-        generation->quarantined = true;
+        generation_set_state(generation, GENERATION_REVOKED);
         generation->device->quarantined += generation->charged;
         log_warn("%s: generation %" PRIu64 " is revoked from %u lease%s: %" PRIu64 " bytes stay in quarantine until "
                  "no process maps them",

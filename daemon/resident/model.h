@@ -2,7 +2,7 @@
  *
  * Resident models: generations with their names, memory and leases. Owned by the loop thread.
  *
- *   loading > ready > draining > unloaded
+ *   loading > ready > draining > revoked > unloaded
  *      \          \       ^
  *       \          > cached (host_cache.h)
  *        > failed          +-- the last name was removed: by unload, or because a newer generation serves
@@ -49,6 +49,7 @@ enum generation_state {
         GENERATION_DRAINING,
         GENERATION_FAILED,
         GENERATION_CACHED,   /* in host memory, not on its device (host_cache.h) */
+        GENERATION_REVOKED,  /* draining; what clients may have mapped stays in quarantine until its leases end */
         GENERATION_UNLOADED, /* seen in its last change only */
 };
 #define GENERATION_STATES (GENERATION_UNLOADED + 1)
@@ -124,13 +125,17 @@ struct generation {
         uint64_t drained_by_ns;       /* draining: it is unloaded by force then; 0: never */
         uint64_t last_used_ns;        /* load, attach, detach */
         struct host_copy *copy;       /* cached: the copy in host memory; else NULL */
-        bool quarantined;             /* revoked, and still mapped by clients */
         uint64_t dropped_ns;          /* draining or failed since */
         struct work work;             /* the release */
         struct persisted *persisted;  /* its entry in the fd store; its memory is freed only after that */
         bool not_stored, full_logged; /* it could not be stored; the lack of capacity was logged */
         bool unchecked;               /* restored, and its bytes have not been compared since */
 };
+
+static inline bool generation_drains(const struct generation *generation)
+{
+        return generation->state == GENERATION_DRAINING || generation->state == GENERATION_REVOKED;
+}
 
 struct resident {
         struct list generations;

@@ -75,7 +75,7 @@ enum generation_state model_set_state(const struct model_set *set)
                 for (size_t k = 0; k < set->n; k++)
                         if (set->members[k]->state == order[i])
                                 return order[i];
-        return set->members[0]->state;
+        return generation_drains(set->members[0]) ? GENERATION_DRAINING : set->members[0]->state;
 }
 
 bool model_set_member_pinned(const struct generation *g)
@@ -109,7 +109,7 @@ const unsigned char *model_set_digest(const struct model_set *set)
         const unsigned char *digest = NULL;
         for (size_t i = 0; i < set->n; i++) {
                 const struct generation *g = set->members[i];
-                if (g->state != GENERATION_READY && g->state != GENERATION_DRAINING && g->state != GENERATION_CACHED)
+                if (g->state != GENERATION_READY && !generation_drains(g) && g->state != GENERATION_CACHED)
                         continue;
                 if (digest != NULL && memcmp(digest, g->digest, DIGEST_SIZE) != 0)
                         return NULL;

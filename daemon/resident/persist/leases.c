@@ -53,11 +53,11 @@ static void lease_ended(struct persist *persist, struct lease *lease)
 void persisted_write_leases(struct persisted *persisted)
 {
         const struct generation *g = persisted->generation;
-        if (g->state != GENERATION_DRAINING)
+        if (!generation_drains(g))
                 return;
         list_each_item (const struct lease, lease, &g->leases, in_generation)
                 if (lease->row != NULL)
-                        __atomic_store_n(&lease->row->revoked_ns, g->quarantined ? 1 : g->drained_by_ns,
+                        __atomic_store_n(&lease->row->revoked_ns, g->state == GENERATION_REVOKED ? 1 : g->drained_by_ns,
                                          __ATOMIC_RELEASE);
 }
 

@@ -32,7 +32,7 @@ static struct generation *next_expired(const struct resident *resident, uint64_t
         list_each_item (struct generation, g, &resident->generations, link) {
                 bool draining = g->state == GENERATION_DRAINING;
                 uint64_t at = draining ? g->drained_by_ns : expires_at(g);
-                if (at != 0 && now >= at && (!draining || (g->n_leases > 0 && !g->quarantined)))
+                if (at != 0 && now >= at && (!draining || g->n_leases > 0))
                         return g;
         }
         return NULL;

@@ -65,8 +65,7 @@ void scrub_tick(struct scrub *scrub)
                 return;
         list_each_item (struct generation, g, &scrub->resident->generations, link) {
                 /* A generation that drains without a lease may be freed at any time. */
-                if (!g->unchecked ||
-                    (g->state != GENERATION_READY && (g->state != GENERATION_DRAINING || g->n_leases == 0)))
+                if (!g->unchecked || (g->state != GENERATION_READY && (!generation_drains(g) || g->n_leases == 0)))
                         continue;
                 scrub_set_state(scrub, SCRUB_CHECKING);
                 verify_start(&scrub->verify, scrub->pool, scrub->reader, g, verified);

@@ -169,7 +169,7 @@ static bool has_arrivals(const struct lease *lease)
 
 static bool has_revocation(const struct lease *lease)
 {
-        return lease->state == LEASE_HELD && lease->generation->quarantined;
+        return lease->state == LEASE_HELD && lease->generation->state == GENERATION_REVOKED;
 }
 
 void events_mark_lease(struct session *session, struct lease *lease)

@@ -14,7 +14,7 @@ static uint64_t device_value(enum metric metric, const struct resident *resident
         list_each_item (const struct generation, g, &resident->generations, link) {
                 if (g->device != d)
                         continue;
-                draining += g->state == GENERATION_DRAINING ? g->charged : 0;
+                draining += generation_drains(g) ? g->charged : 0;
                 small_pages += generation_small_page_bytes(g);
                 published += g->published != NULL ? g->charged : 0;
         }
@@ -65,8 +65,8 @@ static void write_one(struct metric_text *t, enum metric metric, const struct se
                 break;
         case METRIC_MODELS:
                 list_each_item (const struct generation, g, &resident->generations, link)
-                        n_models[g->state]++;
-                for (enum generation_state s = 0; s < GENERATION_UNLOADED; s++)
+                        n_models[generation_drains(g) ? GENERATION_DRAINING : g->state]++;
+                for (enum generation_state s = 0; s < GENERATION_REVOKED; s++)
                         metric_sample(t, metric, generation_state_name(s), (double)n_models[s]);
                 break;
         case METRIC_LOADS_RUNNING:

@@ -25,7 +25,7 @@ void reply_digest_bytes(struct writer *w, const char *key, const unsigned char *
 
 void reply_digest(struct writer *w, const char *key, const struct generation *g)
 {
-        bool known = g->state == GENERATION_READY || g->state == GENERATION_DRAINING || g->state == GENERATION_CACHED;
+        bool known = g->state == GENERATION_READY || generation_drains(g) || g->state == GENERATION_CACHED;
         reply_digest_bytes(w, key, known ? g->digest : NULL);
 }
 
@@ -43,7 +43,7 @@ void reply_progress(struct writer *w, const struct load_progress *p)
 static void write_on_device(struct writer *w, const struct generation *g)
 {
         bool failed = g->state == GENERATION_FAILED, ranks = g->n_ranks > 0;
-        bool allocated = (g->state == GENERATION_READY || g->state == GENERATION_DRAINING) && g->n_segments > 0;
+        bool allocated = (g->state == GENERATION_READY || generation_drains(g)) && g->n_segments > 0;
         uint64_t small = generation_small_page_bytes(g);
         writer_map(w, 7u + failed + ranks + (small > 0));
         writer_kstr(w, "device", g->device->name);

@@ -62,7 +62,7 @@ static bool open_target(struct session *session, const struct request *request, 
                 session_error(session, request->id, &target->error);
                 return true;
         }
-        bool serves = g != NULL && (g->state == GENERATION_READY || g->state == GENERATION_DRAINING) && !g->quarantined;
+        bool serves = g != NULL && (g->state == GENERATION_READY || g->state == GENERATION_DRAINING);
         if (!serves && (g == NULL || g->state != GENERATION_LOADING || !attach_can_follow(g)))
                 return false;
         attach_reply_lease(session, request->id, g, load->name);

@@ -193,7 +193,7 @@ static uint64_t unload_draining(struct session *session, const struct req_unload
         const struct role_grant grant = access_grant(session->server, session->conn);
         list_each_item (struct generation, g, &session->server->resident->generations, link) {
                 bool mine = grant.role >= ROLE_ADMIN || generation_owner(g) == session->conn->caller.uid;
-                if (g->state != GENERATION_DRAINING || g->n_leases == 0 || g->quarantined || !mine ||
+                if (g->state != GENERATION_DRAINING || g->n_leases == 0 || !mine ||
                     strcmp(g->last_name, req->model) != 0 || !is_on(g, req->device))
                         continue;
                 number = g->number;

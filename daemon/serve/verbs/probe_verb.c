@@ -31,7 +31,7 @@ void probe_end(struct session *session)
         if (load != NULL)
                 load_cancel(load);
         struct generation *g = resident_any(server->resident, probe->name);
-        if (g != NULL && g->state != GENERATION_DRAINING)
+        if (g != NULL && !generation_drains(g))
                 generation_drop_name(g, probe->name);
         free(probe);
 }

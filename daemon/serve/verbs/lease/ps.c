@@ -83,7 +83,7 @@ static void ps_start(struct verb_task *task)
                                                   .uid = lease->process->uid,
                                                   .orphan = lease_is_orphan(lease, now),
                                                   .device = g->device->name,
-                                                  .quarantined = g->quarantined,
+                                                  .quarantined = g->state == GENERATION_REVOKED,
                                                   .client = client != NULL ? strdup(client) : NULL,
                                                   .model = strdup(generation_name(g))};
         }

@@ -33,7 +33,7 @@ static bool same_model(const struct generation *g, const struct req_reclaim *req
                 return g->number == req->generation;
         hex_encode(digest, g->digest, DIGEST_SIZE);
         return g->number == req->generation && strcmp(digest, req->digest) == 0 &&
-               (g->state == GENERATION_READY || g->state == GENERATION_DRAINING);
+               (g->state == GENERATION_READY || generation_drains(g));
 }
 
 static int lost(struct error *error)
@@ -104,14 +104,17 @@ void verb_reclaim(struct session *session, struct request *request)
         if (before != NULL)
                 before->n_leases--;
         /* An event may have got lost with the old connection: the reply says that the lease is revoked. */
-        lease_claim(lease, session, loading ? LEASE_LOADING : g->quarantined ? LEASE_REVOKED : LEASE_HELD);
+        lease_claim(lease, session,
+                    loading                          ? LEASE_LOADING
+                    : g->state == GENERATION_REVOKED ? LEASE_REVOKED
+                                                     : LEASE_HELD);
         list_append(&session->leases, &lease->in_owner);
         session->n_leases++;
         struct writer w;
         session_reply(&w, request->id, 3);
         writer_ku64(&w, "lease", lease->id);
         writer_ku64(&w, "generation", g->number);
-        writer_kstr(&w, "state", g->quarantined ? "revoked" : generation_state_name(g->state));
+        writer_kstr(&w, "state", g->state == GENERATION_REVOKED ? "revoked" : generation_state_name(g->state));
         session_send(session, &w);
         lease->notified_arrivals = 0;
         events_mark_lease(session, lease);

@@ -91,8 +91,7 @@ static const struct generation *loaded_from(const struct resident *resident, con
 {
         list_each_item (const struct generation, g, &resident->generations, link)
                 if (g->has_identity && g->published == NULL &&
-                    (g->state == GENERATION_READY || g->state == GENERATION_CACHED ||
-                     g->state == GENERATION_DRAINING) &&
+                    (g->state == GENERATION_READY || g->state == GENERATION_CACHED || generation_drains(g)) &&
                     memcmp(&g->identity, identity, sizeof(*identity)) == 0)
                         return g;
         return NULL;
