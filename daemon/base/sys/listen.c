@@ -128,7 +128,9 @@ int listener_open(struct listener *listener, const struct listen_address *addres
         const char *path = address->any.sa_family == AF_UNIX ? address->un.sun_path : NULL;
         struct stat st = {.st_ino = 0};
         cleanup_close int lock = path != NULL ? lock_folder(path) : -1;
-        *listener = (struct listener){.fd = -1};
+        *listener = (struct listener){.fd = -1, .path = path != NULL ? strdup(path) : NULL};
+        if (path != NULL && listener->path == NULL)
+                return error_set(error, STREAMER_ENOMEM, "no memory");
         if (path != NULL && lock < 0)
                 return error_errno(error, STREAMER_EOS, errno, "its folder (%s)", path);
         int r = path != NULL ? remove_stale(address, error) : 0;
@@ -146,8 +148,6 @@ int listener_open(struct listener *listener, const struct listen_address *addres
                 return error_errno(error, STREAMER_EOS, e, "bind");
         if (listen(fd, backlog) < 0 || (path != NULL && lstat(path, &st) < 0))
                 return error_errno(error, STREAMER_EOS, errno, "listen");
-        if (path != NULL && (listener->path = strdup(path)) == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
         listener->dev = st.st_dev;
         listener->ino = st.st_ino;
         listener->gid = st.st_gid;

@@ -200,6 +200,7 @@ int metrics_http_new(struct metrics_http **out, struct server *server, const cha
                 return error_set(error, STREAMER_ENOMEM, "no memory");
         metrics_http->server = server;
         if (listener_open(&metrics_http->listener, &where, BACKLOG, &cause) < 0) {
+                listener_deinit(&metrics_http->listener);
                 free(metrics_http);
                 return error_set(error, cause.code == STREAMER_EBUSY ? STREAMER_EFAILED : cause.code,
                                  "metrics: %s (%s)", cause.text, address);
