@@ -187,7 +187,8 @@ int openat_beneath(int root, const char *name)
         if (fd >= 0 || (errno != ENOSYS && errno != EPERM))
                 return fd;
         if (!__atomic_exchange_n(&logged, true, __ATOMIC_RELAXED))
-                log_info("roots: openat2 is refused here, by the kernel or by a filter such as RestrictSUIDSGID=: names "
-                         "are resolved one component after the other");
+                log_info(
+                        "roots: openat2 is refused here, by the kernel or by a filter such as RestrictSUIDSGID=: names "
+                        "are resolved one component after the other");
         return openat_beneath_by_walk(root, name);
 }
