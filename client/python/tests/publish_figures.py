@@ -5,8 +5,9 @@
     publish_figures.py [FOLDER [GIB]]
 
 Writes a random Llama of 2 GiB (transformers) into FOLDER (a temporary one), unless it has one, and starts a
-daemon. In rounds: one process calls from_pretrained() with the files in the page cache, and publishes the module; a second one builds it on the meta
-device and fills it by load_into(). Both compute the same logits. Printed are medians and ranges of
+daemon. In rounds: one process calls from_pretrained() with the files in the page cache, and publishes the module; a
+second one builds it on the meta device and fills it by load_into(). Both compute the same logits. Printed are medians
+and ranges of
 
     the second's time from the construction to the usable module, of the first's from_pretrained()   <= 0.05
     the second's anonymous and dirty memory for weights                                              <= 16 MiB
@@ -36,7 +37,7 @@ MIB = 1 << 20
 def private_bytes() -> dict[str, int]:
     """Of this process: anonymous pages, dirty private pages, and mapped pages, shared ones in proportion."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
-    fields = {name: value for name, value in (line.split(":") for line in lines)}
+    fields = dict(line.split(":", 1) for line in lines)
     return {name: int(fields[name].split()[0]) << 10 for name in ("Anonymous", "Private_Dirty", "Pss")}
 
 
