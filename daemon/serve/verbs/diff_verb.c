@@ -315,14 +315,14 @@ void verb_diff(struct session *session, struct request *request)
                 return;
         int r = access_check_fetch(session->server, session->conn, request->u.diff.source, NULL, &source, &roots,
                                    &error);
-        if (r == 0 && (diff = calloc(1, sizeof(*diff))) == NULL)
-                r = error_set(&error, STREAMER_ENOMEM, "no memory");
-        if (r < 0) {
-                free(source);
+        if (r < 0)
                 session_error(session, request->id, &error);
+        else
+                diff = verb_task_new(sizeof(*diff), &diff_ops, session, request);
+        if (diff == NULL) {
+                free(source);
                 return;
         }
-        diff->task.ops = &diff_ops;
         diff->caller = session->conn->caller;
         diff->roots = source_roots_ref(roots);
         diff->source = source;

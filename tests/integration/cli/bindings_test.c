@@ -104,7 +104,7 @@ TEST(the_rust_program_prints_the_tensors)
         extract("rust", suite_path("print_tensors.rs"));
         succeeds(format_text("rustc -D warnings -o %s %s -L native=%s -l streamer-client", suite_path("in_rust"),
                              suite_path("print_tensors.rs"), build()),
-                 "");
+                 NULL);
         prints_tensors_and_errors("in_rust");
 }
 
@@ -119,6 +119,6 @@ TEST(the_go_program_prints_the_tensors)
                              "CGO_CFLAGS=-I$PWD/include CGO_LDFLAGS=-L$(realpath %s); go build -o %s %s",
                              suite_path("go-cache"), suite_path("go"), build(), suite_path("in_go"),
                              suite_path("print_tensors.go")),
-                 "");
+                 NULL);
         prints_tensors_and_errors("in_go");
 }
