@@ -36,7 +36,7 @@ static struct outlook look_up(const json_t *models, const char *name)
 {
         size_t i;
         const json_t *row;
-        struct outlook seen = {NULL};
+        struct outlook seen = {0};
         json_array_foreach(models, i, row)
         {
                 if (strcmp(json_str(row, "name"), name) != 0)
