@@ -243,31 +243,38 @@ static TCase *group_new(Suite *suite, const char *name, const struct suite_fixtu
 
 static void skip_slow(int row)
 {
-        if (row == 0)
-                SKIP("not in the short set");
+        (void)row;
+        SKIP("not in the short set");
+}
+
+static void add_skipped(TCase *group, const struct suite_test *test)
+{
+        TTest *check = must_alloc(sizeof(*check));
+        *check = test->test;
+        check->fn = skip_slow;
+        _tcase_add_test(group, check, 0, 0, test->from, test->from + 1);
 }
 
 static void add_to(TCase *group, const struct suite_test *test)
 {
-        TTest *check = must_alloc(sizeof(*check));
         int to = test->to > test->from ? test->to : test->from + 1;
-
-        *check = test->test;
-        if (test->slow && suite_short())
-                check->fn = skip_slow;
-        _tcase_add_test(group, check, test->signal, test->exit, test->from,
-                        check->fn == skip_slow ? test->from + 1 : to);
+        _tcase_add_test(group, &test->test, test->signal, test->exit, test->from, to);
 }
 
 static void add_file(Suite *suite, const char *file)
 {
         const struct suite_fixture *last = NULL;
         const char *reason = NULL;
-        TCase *group = NULL;
+        TCase *group = NULL, *omitted = NULL; /* without a fixture */
 
         for (size_t i = 0; i < n_tests; i++) {
                 if (strcmp(tests[i]->test.file, file) != 0)
                         continue;
+                if (tests[i]->slow && suite_short()) {
+                        omitted = omitted ? omitted : group_new(suite, file_name(file), NULL);
+                        add_skipped(omitted, tests[i]);
+                        continue;
+                }
                 const struct suite_fixture *fixture = fixture_of(tests[i]);
                 if (!group || fixture != last) {
                         group = group_new(suite, file_name(file), fixture);

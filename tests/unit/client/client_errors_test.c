@@ -88,7 +88,8 @@ TEST(a_forked_child_can_fail_at_any_time)
         pthread_t thread;
         atomic_bool stop = false;
         streamer_client *c = fake_connect(&fake, greet);
-        ck_assert_int_eq(pthread_create(&thread, NULL, fail_until_stopped, (void *[]){c, &stop}), 0);
+        void *client_and_stop[] = {c, &stop};
+        ck_assert_int_eq(pthread_create(&thread, NULL, fail_until_stopped, client_and_stop), 0);
         for (int i = 0; i < FORKS; i++) {
                 int status;
                 pid_t pid = must(fork());
