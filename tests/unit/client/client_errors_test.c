@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define FORKS 200
+#define FORKS 50
 
 static struct fake_daemon fake, other;
 
