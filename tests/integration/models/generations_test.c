@@ -205,20 +205,6 @@ TEST(two_models_of_equal_headers_and_other_weights_differ_in_their_digest)
         client_unload(client, "b");
 }
 
-TEST(a_private_attach_is_writable_and_invisible_to_others)
-{
-        ABOUT_HOST_MEMORY();
-        streamer_attach_opts opts = {.struct_size = sizeof(opts), .flags = STREAMER_ATTACH_PRIVATE};
-        streamer_lease *lease = NULL;
-        streamer_tensor t = STREAMER_TENSOR_INIT;
-
-        client_ok(client, streamer_attach(client, "witness", &opts, &lease), "attach");
-        client_ok(client, streamer_tensor_find(lease, "head.weight", &t), "find");
-        memset((void *)(uintptr_t)t.data, 0x55, t.bytes);
-        client_equals(client, "witness", fixture_witness);
-        streamer_detach(lease);
-}
-
 TEST(metadata_of_the_checkpoint_is_returned)
 {
         struct model *m = model_mixed(12, 1 << 16);
@@ -273,4 +259,31 @@ TEST(a_list_longer_than_one_reply_is_complete)
         client_unload(client, "many");
         client_unload(client, "zebra");
         model_free(m);
+}
+
+/* Private mappings of hugetlb pages are read-only, and other tests may allow such pages meanwhile. */
+static void begin_with_4k_pages(void)
+{
+        if (daemon_on_gpu()) {
+                begin();
+                return;
+        }
+        fixture_begin((const char *const[]){
+                "--config", suite_file("4k.yaml", "devices: [{device: host, budget: 64MiB, pages: 4k}]\n"), NULL});
+}
+
+FIXTURE(.all = {begin_with_4k_pages, fixture_end}, .each = {connect_client, end_test});
+
+TEST(a_private_attach_is_writable_and_invisible_to_others)
+{
+        ABOUT_HOST_MEMORY();
+        streamer_attach_opts opts = {.struct_size = sizeof(opts), .flags = STREAMER_ATTACH_PRIVATE};
+        streamer_lease *lease = NULL;
+        streamer_tensor t = STREAMER_TENSOR_INIT;
+
+        client_ok(client, streamer_attach(client, "witness", &opts, &lease), "attach");
+        client_ok(client, streamer_tensor_find(lease, "head.weight", &t), "find");
+        memset((void *)(uintptr_t)t.data, 0x55, t.bytes);
+        client_equals(client, "witness", fixture_witness);
+        streamer_detach(lease);
 }
