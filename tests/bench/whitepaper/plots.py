@@ -103,6 +103,9 @@ def scaling(path: Path, panels: dict[str, dict[str, dict[float, Spread]]], note:
             y = [median for median, _, _ in points.values()]
             axes.plot(list(points), y, marker="o", color=COLOURS["streamerd" if kind == "cold" else "tensorizer"], label=kind)
         axes.set_xscale("log")
+        ticks = sorted({x for points in kinds.values() for x in points})
+        axes.set_xticks(ticks, [f"{x:,.2f}".rstrip("0").rstrip(".") for x in ticks], fontsize=8)
+        axes.minorticks_off()
         axes.set_xlabel(what)
         axes.set_ylabel("s per GiB")
         axes.set_ylim(bottom=0)

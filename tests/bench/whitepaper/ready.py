@@ -2,7 +2,8 @@
 """ready.py REQUEST: a vLLM engine in this process, from exec to ready for a request.
 
 Prints one line of JSON: CLOCK_MONOTONIC when vLLM was imported and when the engine was ready, the seconds that its
-loader took for the weights, and the first tokens. The process then keeps the engine until its standard input ends.
+loader took for the weights, and the first tokens. Then, for each line of its standard input, the tokens of another
+request. The process ends with its standard input.
 """
 
 from __future__ import annotations
@@ -53,9 +54,15 @@ engine = vllm.LLM(
     disable_log_stats=True,
 )
 ready = time.clock_gettime(time.CLOCK_MONOTONIC)
-sampling = vllm.SamplingParams(max_tokens=8, temperature=0, detokenize=False)
-[output] = engine.generate([{"prompt_token_ids": [1, 5, 9]}], sampling, use_tqdm=False)
-tokens = list(output.outputs[0].token_ids)
-replies.write(json.dumps({"imported": imported, "ready": ready, "weights": seconds, "tokens": tokens}) + "\n")
-sys.stdin.read()
+
+
+def generate() -> list[int]:
+    sampling = vllm.SamplingParams(max_tokens=8, temperature=0, detokenize=False)
+    [output] = engine.generate([{"prompt_token_ids": [1, 5, 9]}], sampling, use_tqdm=False)
+    return list(output.outputs[0].token_ids)
+
+
+replies.write(json.dumps({"imported": imported, "ready": ready, "weights": seconds, "tokens": generate()}) + "\n")
+for _ in sys.stdin:
+    replies.write(json.dumps(generate()) + "\n")
 os._exit(0)
