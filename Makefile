@@ -90,7 +90,7 @@ check-servers: | $(BUILD)/deps-servers
 # ---- products
 $(BUILD)/libproto.a: $(call obj,$(PROTO))
 $(BUILD)/libdaemon.a: $(call obj,$(DAEMON))
-$(BUILD)/libtest.a: $(call obj,$(wildcard tests/lib/*.c))
+$(BUILD)/libtest.a: $(call obj,$(wildcard tests/lib/*.c tests/model/*.c))
 $(BUILD)/libclient.a: $(call pic,$(CLIENT))
 $(BUILD)/libstreamer-client.a: $(BUILD)/libstreamer-client.o
 $(BUILD)/%.a:
@@ -178,18 +178,25 @@ export TAP FUZZ_SECONDS SOAK_SECONDS CHECKER_STEPS CHECKER_SEED CHECKER_KIND CI
 # Excluded:
 #   use several GPUs         cuda* doctor_gpus gpu_script http_backpressure
 #   test host memory         default_names faults memory metrics_http own_daemon prefaulted_segments slice_cache top
-#   test persisted memory    desired_restore pid_namespace reclaim* restart restored_digests systemd* (GPU memory is not persisted)
+#   test persisted memory    desired_restore pid_namespace published_restart reclaim* restart restored_digests systemd* (GPU
+#                            memory is not persisted)
 #   load no model            cli_verbs default_roles doctor json load_log_line many_connections manual reload roles*
 #                            shell_completion testlib user_limits
 #   repeat http on a device  http_failures http_tunnel https hub s3*
 #   include both kinds       model_checker
 ON_GPU := attach_while_loading changes_during_load cli cli_during_load crash_recovery desired_pending forced_unload \
 	generations http invalid_fields invalid_sources lifecycle old_kernel preload priorities protocol_violations \
-	residency scale sources http_round_trips published
+	residency scale sources http_round_trips published published_base
 # What needs Swift, Ceph, Prometheus, zsh, fish or a container with systemd: make check-servers.
 SERVERS := promtool s3 s3_failures s3_radosgw shell_completion slice_cache systemd systemd_lifecycle
 CHECKS_SERVERS := $(foreach f,$(SERVERS),$(filter tests/integration/%/$f,$(TEST_FILES)))
-CHECKS := $(filter-out $(CHECKS_SERVERS),$(TEST_FILES)) $(patsubst %.c,%,$(wildcard tests/fuzz/fuzz_*.c)) \
+# What tests huge pages with other settings of the machine, as root: these run a second time by make check-servers.
+SETTINGS := library_open memory prefaulted_segments published_pages host_device prefault prefault_auto
+CHECKS_SETTINGS := $(foreach f,$(SETTINGS),$(filter %/$f,$(TEST_FILES)))
+# The longest files start first, so that none of them is left at the end.
+LONGEST := server/faults cuda/gpu_script cli/own_daemon http/http_failures cuda/cuda_host_cache cuda/cuda_contexts http/https
+LONGEST := $(LONGEST:%=tests/integration/%)
+CHECKS := $(LONGEST) $(filter-out $(LONGEST) $(CHECKS_SERVERS),$(TEST_FILES)) $(patsubst %.c,%,$(wildcard tests/fuzz/fuzz_*.c)) \
 	$(foreach f,$(ON_GPU),cuda=$(filter tests/integration/%/$f,$(TEST_FILES)))
 CHOSEN := $(if $(ONLY),$(foreach c,$(CHECKS) $(CHECKS_SERVERS),$(if $(strip $(foreach name,$(ONLY),$(findstring $(name),$c))),$c)),$(CHECKS))
 
@@ -216,25 +223,61 @@ check: tests layers
 	@tests/check.sh $(BUILD)$(ONLY_DIR) $(CHOSEN)
 
 ## check-servers
-##              run the tests that need Swift, Ceph, Prometheus, zsh, fish or systemd in a container; installs them
+##              run the tests that need Swift, Ceph, Prometheus, zsh, fish or systemd in a container, and installs
+##              them; as root also those that change the machine's huge page settings, and restore them
 check-servers: tests
-	@tests/check.sh $(BUILD) $(CHECKS_SERVERS)
+	@STREAMERD_TEST_SETTINGS=1 tests/check.sh $(BUILD) $(CHECKS_SERVERS) $(CHECKS_SETTINGS)
+
+# For tests/mutate.
+list-checks:
+	@printf '%s\n' $(CHECKS)
+
+## mutate       make N one-line faults (40) chosen by SEED and print which of them the tests detect. CHANGED=commit: in lines
+##              that differ from it; UNTIL=unit|check|sanitizers: the last tests that are run (check)
+N ?= 40
+SEED ?= 1
+UNTIL ?= check
+REQUIRE ?= 0
+mutate: tests
+	@tests/mutate --build $(BUILD) -n $(N) --seed $(SEED) --until $(UNTIL) $(if $(CHANGED),--changed $(CHANGED)) \
+		--require $(REQUIRE)
+
+## coverage     run the tests and print which lines and branches they reach, and the reports of failures that none reaches; ONLY as for check
+coverage:
+	@+$(MAKE) --no-print-directory BUILD=$(BUILD)/coverage CFLAGS='-O0 -g --coverage -fprofile-update=atomic' LDFLAGS=--coverage coverage-run
+
+coverage-run: tests
+	@find $(BUILD) -name '*.gcda' -delete
+	@tests/check.sh $(BUILD)$(ONLY_DIR) $(CHOSEN); status=$$?; tests/coverage.py $(BUILD) && exit $$status
+
+## nightly      run soak, fuzzing for 10 minutes a target, the vLLM engines, 40 mutants and the coverage, and print the result of each;
+##              STAGES="soak fuzz" runs these only
+nightly: FUZZ_SECONDS := 600
+nightly: UNTIL := sanitizers
+nightly: REQUIRE := 80
+nightly: all
+	@+STAGES='$(STAGES)' FUZZ_SECONDS=$(FUZZ_SECONDS) tests/nightly.sh $(BUILD) N=$(N) SEED=$(SEED) UNTIL=$(UNTIL) REQUIRE=$(REQUIRE)
 
 ## wheel        build the Python package, with the programs and the libraries that they need, in $(BUILD)/wheel
 wheel: all | $(BUILD)/deps-python
 	@client/python/wheel.sh $(BUILD)
 
 ## check-python check the Python package: types, tests in virtual environments, documented commands
-check-python: wheel
+check-python: wheel $(FAULT)
 	@tests/python.sh $(BUILD)
 
-## soak         run the long tests: 10,000 connections, invalid fields, a failure of every call, kills, random load for
-##              SOAK_SECONDS, the model checker for CHECKER_STEPS, and for CHECKER_SANITIZED_STEPS under sanitizers
-SOAK := $(addprefix $(BUILD)/tests/,soak/soak soak/checker soak/kills integration/server)
+## soak         run the long tests: 10,000 connections, invalid fields, a failure of every call and the allocations
+##              that none has failed, kills, random load for SOAK_SECONDS, the
+##              model checker for CHECKER_STEPS, and for CHECKER_SANITIZED_STEPS under sanitizers
+SOAK := $(addprefix $(BUILD)/tests/,soak/soak soak/checker soak/kills integration/server integration/cli)
+FAULT_ALL := STREAMERD_FAULTS=all STREAMERD_FAULT_SITES=$(abspath $(BUILD))/fault-sites timeout 1800
 soak: all $(SOAK) $(FAULT) $(FAKES) | $(BUILD)/deps-servers
 	@CONNECTIONS=10000 $(BUILD)/tests/integration/server 'many_connections.*'
 	@$(BUILD)/tests/integration/server 'invalid_fields.*'
-	@STREAMERD_FAULTS=all timeout 1800 $(BUILD)/tests/integration/server 'faults.*'
+	@rm -f $(BUILD)/fault-sites
+	@$(FAULT_ALL) $(BUILD)/tests/integration/server 'faults.*'
+	@$(FAULT_ALL) $(BUILD)/tests/integration/cli 'ctl_faults.*'
+	@tests/fault_sites.py $(BUILD)
 	@$(BUILD)/tests/soak/kills
 	@$(BUILD)/tests/soak/soak
 	@$(BUILD)/tests/soak/checker
@@ -284,14 +327,14 @@ check-vllm: vllm-environment
 
 ## bench-vllm   compare vLLM's load time with its own loaders; writes docs/benchmarks
 bench-vllm: vllm-environment
-	@$(VENV_VLLM)/bin/python $(VLLM_TESTS)/bench.py
+	@$(VENV_VLLM)/bin/python tests/bench/vllm/bench.py
 
 ## bench-compare
 ##              compare streamerd with other loaders; writes docs/benchmarks
 bench-compare: wheel | $(BUILD)/deps-servers
-	@tests/compare/environment.sh $(VENV_COMPARE) $(PYTHON)
+	@tests/bench/compare/environment.sh $(VENV_COMPARE) $(PYTHON)
 	@$(call install_package,$(VENV_COMPARE))
-	@$(VENV_COMPARE)/bin/python tests/compare/compare.py
+	@$(VENV_COMPARE)/bin/python tests/bench/compare/compare.py
 
 ## bench-whitepaper
 ##              repeat the experiments of Run:ai's whitepaper with streamerd beside its loaders; writes docs/benchmarks
@@ -307,10 +350,11 @@ layers: $(BUILD)/libdaemon.a
 	@tests/layers.sh
 	@tests/calls.sh $(BUILD)
 
-## lint         check formatting and the library's interface, and compile without warnings with gcc and clang. Not optimised, for speed; CI builds
+## lint         check formatting, the library's interface and that tests expect the error texts, and compile without warnings with gcc and clang. Not optimised, for speed; CI builds
 ##              with CFLAGS='-O2 -g -Werror', because some of gcc's warnings need optimisation
 lint: abi | $(BUILD)/deps-lint
 	@tests/lint.sh
+	@tests/error_texts.py
 	@+$(MAKE) --no-print-directory BUILD=$(BUILD)/lint-gcc CC=gcc CFLAGS='-O0 -Werror' objects
 	@+$(MAKE) --no-print-directory BUILD=$(BUILD)/lint-clang CC=$(CLANG) CFLAGS='-O0 -Werror' objects
 
@@ -368,6 +412,6 @@ help:
 
 -include $(shell find $(BUILD)/obj $(BUILD)/pic -name '*.d' 2>/dev/null)
 always:
-.PHONY: always all tests check check-servers wheel check-python check-vllm vllm-environment bench-vllm bench-compare bench-whitepaper soak soak-sanitized \
+.PHONY: always all tests check check-servers list-checks mutate coverage coverage-run nightly wheel check-python check-vllm vllm-environment bench-vllm bench-compare bench-whitepaper soak soak-sanitized \
 	fuzz fuzz-run bench bench-guard demo layers lint abi abi-update objects install clean help
 .SECONDARY:

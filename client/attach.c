@@ -161,6 +161,8 @@ int lease_map(struct streamer_lease *lease, const struct call *call)
 {
         const msgpack_object *reply = &call->reply.unpacked.data;
         uint64_t generation;
+        if (object_get(reply, "model") && !lease->model)
+                return fail(lease->client, STREAMER_ENOMEM, "attach: no memory");
         if (lease->id == 0 || !object_u64(reply, "generation", &generation))
                 return bad_reply(lease, "lease");
         if (!known_state(reply))

@@ -38,8 +38,11 @@ int map_fd(void **map, int fd, uint64_t size, uint64_t offset, int prot, int fla
         struct stat st;
         uint64_t end;
         *map = NULL;
-        if (fd < 0 || fstat(fd, &st) < 0)
+        if (fd < 0)
                 return fault_set(fault, STREAMER_EPROTO, "%s: the daemon sent no descriptor for it", what);
+        if (fstat(fd, &st) < 0)
+                return fault_set(fault, STREAMER_EOS, "%s: cannot map %" PRIu64 " bytes: %s", what, size,
+                                 strerror(errno));
         if (__builtin_add_overflow(size, offset, &end) || end > (uint64_t)st.st_size)
                 return fault_set(fault, STREAMER_ECORRUPT,
                                  "%s: %" PRIu64 " bytes were announced, %" PRIu64 " are there", what, size,

@@ -255,7 +255,9 @@ static void take_frames(struct streamer_client *c)
                 }
                 rc = message_decode(&message, data, len);
                 if (rc != 0) {
-                        channel_fail(c, rc, "the daemon sent a message that cannot be read");
+                        channel_fail(c, rc,
+                                     rc == STREAMER_ENOMEM ? "no memory for a reply"
+                                                           : "the daemon sent a message that cannot be read");
                         return;
                 }
                 channel_dispatch(c, &message);
@@ -338,20 +340,20 @@ static void sleep_until(struct streamer_client *c, int64_t deadline)
 
 int channel_wait(struct streamer_client *c, bool (*done)(const void *arg), const void *arg, int64_t deadline)
 {
-        bool looked = false;
+        bool has_read = false;
         uint64_t epoch = c->epoch;
         while (!done(arg)) {
                 if (c->epoch != epoch)
                         return fail(c, STREAMER_EUNREACHABLE, "the daemon closed the connection");
                 if (c->dead)
                         return channel_error(c);
-                if (looked && deadline != NEVER && now_ns() >= deadline)
+                if (has_read && deadline != NEVER && now_ns() >= deadline)
                         return STREAMER_ETIMEOUT;
                 if (c->pumping)
                         sleep_until(c, deadline);
                 else
                         pump(c, deadline);
-                looked = true;
+                has_read = true;
         }
         return 0;
 }

@@ -62,7 +62,10 @@ static int start(struct streamer_op *op, const streamer_load_opts *o, const char
         int rc = channel_call(op->client, &request, &call, channel_deadline(op->client));
         if (rc != 0)
                 return rc;
+        bool no_memory = op->id != 0 && !op->model && object_get(&call.reply.unpacked.data, "name");
         call_deinit(&call);
+        if (no_memory)
+                return fail(op->client, STREAMER_ENOMEM, "no memory for an operation");
         return op->model ? 0 : fail(op->client, STREAMER_EPROTO, "load: the daemon's reply has no operation");
 }
 

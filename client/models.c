@@ -102,7 +102,10 @@ static int add_page(streamer_client *c, struct streamer_model_list *list, char *
         const char *next;
         size_t len;
         free(*after);
-        *after = rc == 0 && object_str(reply, "next", &next, &len) ? strndup(next, len) : NULL;
+        bool more = rc == 0 && object_str(reply, "next", &next, &len);
+        *after = more ? strndup(next, len) : NULL;
+        if (more && !*after)
+                rc = fail(c, STREAMER_ENOMEM, "list: no memory");
         call_deinit(&call);
         return rc;
 }

@@ -234,7 +234,9 @@ static int revive(struct streamer_client *c, bool patient, int64_t deadline)
                 pthread_cond_wait(&c->changed, &c->lock);
         if (!c->dead)
                 return 0;
-        if (c->closed || c->dead != STREAMER_EUNREACHABLE || !c->path)
+        /* A message was lost for lack of memory, which may be there for the next. */
+        bool passing = c->dead == STREAMER_EUNREACHABLE || c->dead == STREAMER_ENOMEM;
+        if (c->closed || !passing || !c->path)
                 return channel_error(c);
         c->reviving = true;
         shutdown(c->fd, SHUT_RDWR); /* ends the poll() of a thread that has not noticed */

@@ -144,7 +144,7 @@ static bool find_nearest(const char *path, char nearest[NAME_MAX + 1])
 {
         const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
         cleanup_free char *folder = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
-        size_t best = strlen(name) / 3 + 1, n = 0;
+        size_t best = name_distance_limit(name), n = 0;
         bool found = false;
         DIR *dir = folder && access(path, F_OK) < 0 ? opendir(folder) : NULL;
         if (!dir)

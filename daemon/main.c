@@ -34,6 +34,7 @@
 #define WORKERS_PER_LANE 4
 #define FLUSH_GRACE_NS (UINT64_C(2) * 1000000000) /* for clients to read what is queued */
 #define CUDA_STOP_NS (UINT64_C(3) * 1000000000)   /* for contexts to be destroyed */
+#define THREAD_STOP_NS (UINT64_C(100) * 1000000)  /* for a thread that has nothing to do */
 #define END_NS (UINT64_C(4) * 1000000000)         /* for everything that may hang */
 
 struct daemon {
@@ -254,9 +255,9 @@ static void on_ending(uv_timer_t *timer)
                 server_abort_conns(&d->server);
         if (server_closed(&d->server))
                 server_release(&d->server);
-        bool gone = server_closed(&d->server) && loads_empty(&d->loads) && resident_empty(&d->resident) &&
-                    host_cache_empty(d->resident.cache) && !d->server.state_writer.writing;
-        if (gone || since > END_NS)
+        bool closed = server_closed(&d->server) && loads_empty(&d->loads) && resident_empty(&d->resident) &&
+                      host_cache_empty(d->resident.cache) && !d->server.state_writer.writing;
+        if (closed || since > END_NS)
                 uv_stop(&d->loop);
 }
 
@@ -291,8 +292,17 @@ static void on_signals(uv_poll_t *poll, int status, int events)
         }
 }
 
+/* The thread of a GPU makes CUDA's calls: if it does not stop, one of them hangs. */
+static bool stop_device(const struct device *device, uint64_t deadline, bool *cuda_hangs)
+{
+        uint64_t idle = now_ns() + THREAD_STOP_NS;
+        bool stopped = work_pool_stop(device->thread, deadline > idle ? deadline : idle);
+        *cuda_hangs |= !stopped && device->pages == PAGES_DEVICE;
+        return stopped;
+}
+
 /* Threads first: what they still post is called here, on the loop's thread. False: some hang. */
-static bool stop_threads(struct daemon *d)
+static bool stop_threads(struct daemon *d, bool *cuda_hangs)
 {
         uint64_t deadline = now_ns() + UINT64_C(1000000000);
         bool all = loads_empty(&d->loads) && resident_empty(&d->resident) && host_cache_empty(d->resident.cache);
@@ -301,11 +311,12 @@ static bool stop_threads(struct daemon *d)
         /* The last work for clients that are gone has been posted since the loop ended: each piece frees itself. */
         if (stopped && all)
                 wake_drain(d->wake);
-        stopped = cuda_stop(d->devices.cuda, deadline + CUDA_STOP_NS) && stopped;
+        *cuda_hangs = !cuda_stop(d->devices.cuda, deadline + CUDA_STOP_NS);
+        stopped = stopped && !*cuda_hangs;
         all = stopped && reader_deinit(&d->reader, deadline) && all;
         all = persist_stop(&d->server.persist, deadline) && all;
         for (size_t i = 0; i < d->devices.n; i++)
-                all = work_pool_stop(d->devices.v[i]->thread, deadline) && all;
+                all = stop_device(d->devices.v[i], deadline, cuda_hangs) && all;
         return all;
 }
 
@@ -410,9 +421,12 @@ int main(int argc, char **argv)
         }
         uv_run(&d.loop, UV_RUN_DEFAULT);
         metrics_http_unlink(d.metrics_http);
-        bool stopped = stop_threads(&d);
-        if (!stopped)
-                log_warn("some reads hang in the kernel: ending without them");
+        bool cuda_hangs, stopped = stop_threads(&d, &cuda_hangs);
+        if (cuda_hangs)
+                log_warn("a call of CUDA has not returned: ending without it");
+        else if (!stopped)
+                log_warn("some reads hang in the kernel%s: ending without them",
+                         d.devices.cuda != NULL ? " or in CUDA" : "");
         log_flush();
         if (!stopped)
                 _exit(0);

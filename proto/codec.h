@@ -14,10 +14,8 @@
 
 #include "proto/messages.h"
 
-/* Most messages are far below msgpack's own 8 KiB, which are two fresh pages of a process that attaches. */
-#define MSGPACK_SBUFFER_INIT_SIZE 512
-/* Most messages are below 1 KiB. A buffer of msgpack's default, 8 KiB, leaves a hole in the heap for each reply that
- * is queued behind it. */
+/* Most messages are below 1 KiB. A buffer of msgpack's default, 8 KiB, takes two fresh pages of a process that
+ * attaches, and leaves a hole in the daemon's heap for each reply that is queued behind it. */
 #define MSGPACK_SBUFFER_INIT_SIZE 512
 #include <msgpack.h>
 

@@ -249,3 +249,23 @@ struct manifest_header *manifest_init(void *base, const struct manifest_counts *
         h->n_metadata = counts->n_metadata;
         return h;
 }
+
+uint64_t manifest_add_text(struct manifest_fill *fill, const char *text, size_t len)
+{
+        char *to = (char *)fill->header + fill->header->strings_off + fill->used;
+        uint64_t at = fill->used;
+        memcpy(to, text, len);
+        to[len] = '\0';
+        fill->used += len + 1;
+        return at;
+}
+
+void manifest_add_pair(struct manifest_fill *fill, const char *key, size_t key_len, const char *value, size_t value_len)
+{
+        struct manifest_pair *pairs = (void *)((unsigned char *)fill->header + fill->header->metadata_off);
+        struct manifest_pair *pair = &pairs[fill->n_pairs++];
+        pair->key_len = (uint32_t)key_len;
+        pair->value_len = (uint32_t)value_len;
+        pair->key_off = manifest_add_text(fill, key, key_len);
+        pair->value_off = manifest_add_text(fill, value, value_len);
+}

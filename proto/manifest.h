@@ -161,4 +161,14 @@ uint64_t manifest_size(const struct manifest_counts *counts);
 /* Lays out the sections and fills the header; everything else is the caller's to fill. */
 struct manifest_header *manifest_init(void *base, const struct manifest_counts *counts);
 
+/* Appends texts, each with its NUL, and pairs of metadata to a manifest; zeroed but for the header. */
+struct manifest_fill {
+        struct manifest_header *header;
+        uint64_t used, n_pairs;
+};
+/* Its offset in the strings. */
+uint64_t manifest_add_text(struct manifest_fill *fill, const char *text, size_t len);
+void manifest_add_pair(struct manifest_fill *fill, const char *key, size_t key_len, const char *value,
+                       size_t value_len);
+
 #endif

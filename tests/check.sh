@@ -55,7 +55,7 @@ note_skips() {
         local line
         while IFS= read -r line; do
                 skipped=$((skipped + 1))
-                passed=$((passed > 0 ? passed - 1 : 0))
+                passed=$((passed - 1)) # a skipped test passes
                 [ "${CI:-}" = true ] && ! grep -qxF -- "$line" "$allowed" && fail "$1" "skipped: $line" "$2"
         done < <(sed -n 's/^SKIP: //p' "$2")
 }

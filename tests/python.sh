@@ -5,11 +5,13 @@
 # environments below BUILD.
 #
 #   types      mypy --strict, as each Python version
-#   tests      client/python/tests with torch and the packages that ours replaces; those of engines need the engines
+#   tests      client/python/tests with torch and the packages that ours replaces, and the examples of docs/python.md;
+#              those of engines need the engines
 #   versions   the tests that need only numpy, in every other Python that is installed
 #   user       the commands of docs/python.md, by a user who is not root
 set -eu
 build=$(realpath "$1")
+export STREAMERD_BUILD=$build
 cd "$(dirname "$0")/.."
 wheel=$(ls "$build"/wheel/streamerd-*.whl)
 packages='numpy ml_dtypes torch==2.13.0 safetensors runai-model-streamer transformers accelerate diffusers tqdm mypy pytest'
@@ -26,10 +28,22 @@ environment() { # PATH PYTHON PACKAGES
         "$1/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall "$wheel"
 }
 
+# As root the tests run as nobody, unless he cannot run the environment's Python: /root/.pyenv, say, is closed to him.
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+nobody=()
+if [ "$(id -u)" = 0 ]; then
+        chown nobody "$folder"
+        nobody=(setpriv --reuid nobody --regid nogroup --clear-groups
+                env "HOME=$folder" "TMPDIR=$folder" USER=nobody PYTHONDONTWRITEBYTECODE=1)
+fi
+
 pytest() { # ENVIRONMENT TESTS
-        local python=$1/bin/python
+        local python=$1/bin/python user=()
         shift
-        "$python" -m pytest -q -p no:cacheprovider -o faulthandler_timeout=120 --rootdir client/python/tests "$@"
+        "${nobody[@]}" "$python" -c 'import pytest' 2>/dev/null && user=("${nobody[@]}")
+        echo "as $("${user[@]}" id -un)"
+        "${user[@]}" "$python" -m pytest -q -p no:cacheprovider -o faulthandler_timeout=120 --rootdir client/python/tests "$@"
 }
 
 echo '--- types'

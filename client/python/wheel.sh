@@ -4,7 +4,8 @@
 # wheel.sh BUILD: makes BUILD/wheel/streamerd-*.whl of the package and of what was built in BUILD: the library, the
 # programs, and the libraries that they need. auditwheel copies those in and gives the wheel the tag of the oldest
 # system on which it runs: build it on the oldest distribution to be supported. The licences of the copied libraries are
-# those of the distribution's packages, in dist-info/licenses.
+# those of the distribution's packages, in dist-info/licenses; WHEEL_LICENSES is a folder with those of libraries that are
+# linked statically.
 set -eu
 build=$(realpath "$1")
 cd "$(dirname "$0")"
@@ -47,6 +48,10 @@ if command -v dpkg-query >/dev/null; then
         grep -oh '/usr/share/common-licenses/[A-Za-z0-9.-]*[A-Za-z0-9]' "$tree"/licenses/* | sort -u | while read -r text; do
                 [ ! -e "$text" ] || cp -L "$text" "$tree/licenses"
         done
+fi
+
+if [ -n "${WHEEL_LICENSES:-}" ]; then
+        cp -L "$WHEEL_LICENSES"/* "$tree/licenses"
 fi
 
 python -m build --wheel --no-isolation --outdir "$build/wheel/raw" "$tree" >"$build/wheel/log" 2>&1 ||

@@ -4,6 +4,7 @@
  * on one of them.
  */
 #include "client/streamerctl/ctl.h"
+#include "client/streamerctl/output.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +17,7 @@ static char *full_name(const char *given, size_t len)
         size_t size = sizeof("cuda:") + len;
         char *name = malloc(size);
         if (!name)
-                abort();
+                out_of_memory();
         snprintf(name, size, "%s%.*s", bare ? "cuda:" : "", (int)len, given);
         return name;
 }

@@ -33,8 +33,8 @@ static void print_object(int err, const char *subject, const char *text)
         cleanup_json json_t *o =
                 json_pack("{s:i, s:{s:s, s:s, s:s?}}", "schema", JSON_SCHEMA, "error", "code", streamer_error_name(err),
                           "text", safe, "model", safe_subject[0] ? safe_subject : NULL);
-        if (o)
-                json_dumpf(o, stderr, JSON_COMPACT);
+        if (!o || json_dumpf(o, stderr, JSON_COMPACT) != 0)
+                out_of_memory();
         fputc('\n', stderr);
         free(safe);
         free(safe_subject);

@@ -3,6 +3,7 @@
  * Parses the command line, connects, runs the verb, and checks that its output was written.
  */
 #include "client/streamerctl/ctl.h"
+#include "client/streamerctl/output.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -109,7 +110,7 @@ int main(int argc, char **argv)
         signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error of write() */
         ctl.args = calloc((size_t)argc + 1, sizeof(*ctl.args));
         if (!ctl.args)
-                return 1;
+                out_of_memory();
         int rc = flags_parse(&ctl, argc, argv);
         if (rc == 0)
                 rc = check_output(&ctl, run(&ctl));

@@ -76,7 +76,7 @@ char *escape(const char *s)
 {
         char *out = malloc(4 * strlen(s) + 1), *p = out;
         if (!out)
-                abort();
+                out_of_memory();
         while (*s) {
                 size_t n = printable((const unsigned char *)s);
                 if (n == 0) {
@@ -93,9 +93,20 @@ char *escape(const char *s)
 
 void put_escaped(FILE *f, const char *s)
 {
-        char *safe = escape(s);
-        fputs(safe, f);
-        free(safe);
+        while (*s) {
+                size_t n = printable((const unsigned char *)s);
+                if (n == 0)
+                        fprintf(f, "\\x%02x", (unsigned char)*s);
+                else
+                        fprintf(f, "%.*s", (int)n, s);
+                s += n > 0 ? n : 1;
+        }
+}
+
+void out_of_memory(void)
+{
+        fputs("streamerctl: insufficient memory\n", stderr);
+        exit(streamer_exit_code(STREAMER_ENOMEM));
 }
 
 /* ---- tables ---- */
@@ -111,7 +122,7 @@ void table_add(struct table *t, const char *cell)
                 t->cap = t->cap == 0 ? 64 : 2 * t->cap;
                 t->cells = realloc(t->cells, t->cap * sizeof(*t->cells));
                 if (!t->cells)
-                        abort();
+                        out_of_memory();
         }
         t->cells[t->n_cells++] = escape(cell);
 }
@@ -142,7 +153,7 @@ static void print_cell(const char *text, int to, bool right, bool last, const ch
 {
         char *cell = cut(text, to);
         if (!cell)
-                abort();
+                out_of_memory();
         int pad = to - text_width(cell);
         printf("%*s%s%s%s", right ? pad : 0, "", colour, cell, colour[0] ? term_plain() : "");
         printf("%*s%s", right || last ? 0 : pad, "", last ? "\n" : "  ");
@@ -153,7 +164,7 @@ static int *widths_of(const struct table *t)
 {
         int *widths = calloc(t->n_columns, sizeof(*widths));
         if (!widths)
-                abort();
+                out_of_memory();
         for (size_t i = 0; i < t->n_columns; i++)
                 widths[i] = text_width(t->titles[i] + (t->titles[i][0] == '>'));
         for (size_t i = 0; i < t->n_cells; i++)

@@ -21,7 +21,10 @@ char *human_time(char out[HUMAN_MAX], uint64_t ns);                 /* "1.42 s",
 
 /* A copy in which control characters and bytes that are not UTF-8 are \xNN. malloc'd. */
 char *escape(const char *s);
-void put_escaped(FILE *f, const char *s);
+void put_escaped(FILE *f, const char *s); /* allocates nothing */
+
+/* Ends the program with an error line and the exit code of STREAMER_ENOMEM; the line is text also with --json. */
+_Noreturn void out_of_memory(void);
 
 /* A table: cells are copied, escaped; columns whose title begins with '>' are right-aligned. */
 struct table {

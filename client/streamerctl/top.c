@@ -3,6 +3,7 @@
  * The loop of top: ask, lay out, draw, wait for a key or for the next second. The terminal is given
  * back before anything is said of a failure.
  */
+#include "client/streamerctl/output.h"
 #include "client/streamerctl/top.h"
 
 #include <curses.h>
@@ -184,7 +185,7 @@ int verb_top(struct ctl *ctl)
                 return usage_error(ctl, "top: needs a terminal; --once prints one frame without");
         struct top_frame *frame = calloc(1, sizeof(*frame));
         if (!frame)
-                abort();
+                out_of_memory();
         rc = ctl->once ? print_once(&top, frame) : on_terminal(&top, frame, interval_ms);
         top_deinit(&top);
         free(frame);

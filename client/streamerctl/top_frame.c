@@ -158,7 +158,7 @@ static void put_models(struct top_frame *f, struct top *top, int room)
         size_t n = json_array_size(top->now.models), shown = room > 1 ? (size_t)room - 1 : 0;
         const json_t **rows = calloc(n + 1, sizeof(*rows));
         if (!rows)
-                abort();
+                out_of_memory();
         for (size_t i = 0; i < n; i++)
                 rows[i] = json_array_get(top->now.models, i);
         sorting = top->sort;

@@ -100,3 +100,8 @@ int error_errno(struct error *error, int code, int errno_value, const char *form
         va_end(args);
         return error_set(error, code, "%s: %s", text, strerrordesc_np(errno_value) ?: "unknown error");
 }
+
+int error_no_memory(struct error *error)
+{
+        return error_set(error, STREAMER_ENOMEM, "no memory");
+}

@@ -25,6 +25,8 @@ int error_vset(struct error *error, int code, const char *format, va_list args) 
 /* As error_set, ending with ": strerror(errno_value)". */
 int error_errno(struct error *error, int code, int errno_value, const char *format, ...)
         __attribute__((format(printf, 4, 5)));
+/* For an allocation without a text of its own; returns STREAMER_ENOMEM. */
+int error_no_memory(struct error *error);
 
 /* Makes text one line of printable UTF-8: control characters, line separators and bytes that are no
  * UTF-8 become \xNN; what does not fit is cut at a whole character and ends with "...". */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/base/hash.h"
 
+#include "proto/manifest.h"
+
 #include <endian.h>
 #include <stdio.h>
 #include <string.h>
@@ -76,4 +78,19 @@ void hash_model_tensor(struct hash *hash, const char *name, size_t name_len, con
         for (uint32_t i = 0; i < rank; i++)
                 update_u64(hash, shape[i]);
         hash_update(hash, digest, DIGEST_SIZE);
+}
+
+bool hash_model(const struct manifest_view *manifest, unsigned char digest[DIGEST_SIZE])
+{
+        struct hash *hash = hash_new();
+        if (hash == NULL)
+                return false;
+        for (uint64_t i = 0; i < manifest->header->n_records; i++) {
+                const struct manifest_record *r = manifest_record(manifest, i);
+                hash_model_tensor(hash, manifest->strings + r->name_off, r->name_len, dtype_name(r->dtype),
+                                  manifest->shapes + r->shape_off, r->rank, r->digest);
+        }
+        hash_final(hash, digest);
+        hash_free(hash);
+        return true;
 }

@@ -4,7 +4,7 @@
  *
  *   leaf    1 MiB of a tensor counted from its start, the last one shorter
  *   tensor  over its leaves' digests in order (an empty tensor: over nothing)
- *   model   over all tensors in byte order of names, see hash_model_tensor()
+ *   model   over all tensors in byte order of names, see hash_model_tensor() and hash_model()
  *
  * So a digest depends neither on block size nor on sharding nor on a device's layout. It finds
  * damage and mix-ups, not malice.
@@ -12,8 +12,11 @@
 #ifndef DAEMON_BASE_HASH_H
 #define DAEMON_BASE_HASH_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+struct manifest_view;
 
 #define DIGEST_SIZE 16
 
@@ -35,5 +38,7 @@ void hash_final(const struct hash *hash, unsigned char digest[DIGEST_SIZE]);
  * u64 dimensions, 16 bytes of tensor digest; integers little-endian. */
 void hash_model_tensor(struct hash *hash, const char *name, size_t name_len, const char *dtype, const uint64_t *shape,
                        uint32_t rank, const unsigned char digest[DIGEST_SIZE]);
+/* The digest of a model whose manifest has the digests of all tensors. False: no memory. */
+bool hash_model(const struct manifest_view *manifest, unsigned char digest[DIGEST_SIZE]);
 
 #endif

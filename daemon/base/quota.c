@@ -74,7 +74,7 @@ int quota_charge(struct quotas *users, uid_t uid, struct quota_charge *charge, e
         if (held > max || amount > max - held)
                 return over_limit(user, uid, slot, amount, limits, error);
         if (quota_charge_restored(users, uid, charge, slot, amount) < 0)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         return 0;
 }
 
@@ -85,7 +85,7 @@ int quota_reserve(struct quotas *users, uid_t uid, struct quota_charge *charge, 
         if (user != NULL && user->held[slot] > limits->max[slot])
                 return over_limit(user, uid, slot, 1, limits, error);
         if (quota_charge_restored(users, uid, charge, slot, 0) < 0)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         return 0;
 }
 

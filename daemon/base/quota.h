@@ -37,6 +37,7 @@ enum quota_slot {
         QUOTA_REQUESTS,               /* requests that are unanswered, or have work in flight */
         QUOTA_FETCHED,                /* bytes of files that are fetched */
         QUOTA_OUTPUT,                 /* bytes of replies and events that are not sent */
+        QUOTA_OPS,                    /* watched loads */
         QUOTA_HELD_COUNT
 };
 const char *quota_slot_name(enum quota_slot slot);

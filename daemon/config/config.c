@@ -89,7 +89,7 @@ static int read_file(struct config *config, const char *path, struct error *erro
                 return error_errno(error, STREAMER_EINVAL, errno, "%s", path);
         config->path = strdup(path);
         if (config->path == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         int r = text_read_fd(&text, fd, FILE_MAX, path, error);
         if (r == 0)
                 r = config_parse_yaml(config, path, text.data, text.size, error);
@@ -130,7 +130,7 @@ static int check_whole(struct config *config, struct error *error)
                                  "memory limit: %" PRIu64 " bytes are less than one block of %" PRIu64,
                                  config->io.memory_limit, config->io.block_size);
         if (config->socket == NULL && (config->socket = strdup(CONFIG_DEFAULT_SOCKET)) == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         return access_check_roots(config, error);
 }
 
@@ -168,7 +168,7 @@ int config_load(struct config *config, int argc, char **argv, enum config_action
                 return r;
         if (first.help) {
                 cleanup_free char *text = config_usage();
-                return text != NULL && fputs(text, stdout) >= 0 ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+                return text != NULL && fputs(text, stdout) >= 0 ? 0 : error_no_memory(error);
         }
         if (first.version) {
                 puts("streamerd " STREAMERD_VERSION);

@@ -96,7 +96,7 @@ static void share(struct load_target *target, struct generation *same, bool serv
                 r = load_charge_model(load, same->device, &charge, &error);
                 quota_commit(&charge);
                 if (r == 0 && generation_add_name(same, load->name, load->source, load->owner, &charge) < 0)
-                        r = error_set(&error, STREAMER_ENOMEM, "no memory");
+                        r = error_no_memory(&error);
                 quota_discharge(&charge);
         }
         generation_discard(mine);
@@ -122,7 +122,7 @@ static void join(struct load *load, struct generation *same, struct load *other)
         share(&load->targets[0], same, false);
         if (load_ended(load->state))
                 return;
-        if (load->has_priority)
+        if (load->retention.priority > 0)
                 load_set_priority(other, load->priority);
         load_relax(other, load->wait, load->no_evict);
         load_move_watchers(load, other);
@@ -162,13 +162,7 @@ static void set_numbers(struct load *load)
         }
 }
 
-static void awaited_ended(struct load_watch *watch, struct load *other)
-{
-        (void)other;
-        load_coalesce(container_of(watch, struct load, awaited));
-}
-
-void load_coalesce(struct load *load)
+enum load_coalesced load_coalesce(struct load *load, void (*awaited_ended)(struct load_watch *, struct load *))
 {
         struct generation *same[LOAD_DEVICES];
         struct load *other, *under_way = NULL;
@@ -184,19 +178,16 @@ void load_coalesce(struct load *load)
                         join(load, same[0], under_way);
                 else
                         load_watch(under_way, &load->awaited, awaited_ended);
-                return;
+                return LOAD_COALESCED;
         }
         for (size_t i = 0; counts && i < load->n_targets && !load_ended(load->state); i++)
                 if (same[i] != NULL)
                         share(&load->targets[i], same[i], true);
-        if (counts && !load_ended(load->state) && !load_has(load, TARGETS_OPEN))
+        if (counts && !load_ended(load->state) && !load_has(load, TARGET_OPEN))
                 load_end(load, LOAD_READY, NULL);
         if (load_ended(load->state))
-                return;
+                return LOAD_COALESCED;
         bool cached = load_find_cached(load);
         set_numbers(load);
-        if (cached)
-                load_reserve(load);
-        else
-                load_plan(load);
+        return cached ? LOAD_FROM_CACHE : LOAD_FROM_FILES;
 }

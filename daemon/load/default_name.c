@@ -74,7 +74,7 @@ static int find_name(const struct loads *loads, const char *source, const char *
                         free(text);
         }
         *name = unused;
-        return unused != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+        return unused != NULL ? 0 : error_no_memory(error);
 }
 
 int loads_default_name(const struct loads *loads, const char *source, const char *named_after, char **name,

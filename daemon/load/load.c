@@ -1,165 +1,64 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The states of a load in the order of its life: one function begins each step, one takes its result. See load.h.
+ * The order of a load's life: one function begins each step, one takes its result and begins the next. See load.h. The
+ * other files make the steps and call none of these functions; they return, or call load->proceed().
  *
  * How it fails: a step, or the last target that fails, sets an error, and load_end() decides the outcome at once.
- * Steps that finish later only count `pending` down; the last one frees the load, on a worker, since freeing a large
- * table takes time.
  */
 #include "daemon/load/load_private.h"
 
 #include "daemon/base/log/log.h"
-#include "daemon/io/http/http.h"
 
+#include <inttypes.h>
 #include <string.h>
 
-/* How often devices may refuse memory that was granted (retry.c). */
-#define RETRIES_MAX 12
-
-/* ---- states ---- */
-
-void load_set_state(struct load *load, enum load_state state)
-{
-#define TO(state) (1u << LOAD_##state)
-        static const unsigned ended = TO(READY) | TO(FAILED) | TO(CANCELLED);
-        static const unsigned allowed[LOAD_STATES] = {
-                [LOAD_OPENING] = TO(PLANNING) | TO(QUEUED),
-                [LOAD_PLANNING] = TO(PLANNING) | TO(QUEUED) | TO(ALLOCATING) | TO(ROUND_ENDING),
-                [LOAD_QUEUED] = TO(PLANNING) | TO(ALLOCATING) | TO(ROUND_ENDING),
-                [LOAD_ALLOCATING] = TO(PLANNING) | TO(READING) | TO(ROUND_ENDING),
-                [LOAD_READING] = TO(CHECKING) | TO(ROUND_ENDING),
-                [LOAD_CHECKING] = TO(ROUND_ENDING),
-                [LOAD_ROUND_ENDING] = TO(ROUND_ENDING) | TO(ROUND_DONE),
-                [LOAD_ROUND_DONE] = TO(QUEUED),
-        };
-#undef TO
-        require(!load_ended(load->state) && (allowed[load->state] | ended) & 1u << state);
-        load->state = state;
-}
-
-/* ---- steps in flight ---- */
-
-static void step_run(struct work *work)
-{
-        struct load *load = container_of(work, struct load, step);
-        http_reuse_begin(&load->abandoned);
-        load->step_run(load);
-        http_reuse_end();
-}
-
-static void step_done(struct work *work)
-{
-        struct load *load = container_of(work, struct load, step);
-        if (load_step_done(load))
-                load->step_done(load);
-}
-
-void load_step_start(struct load *load, uint64_t lane, void (*run)(struct load *), void (*done)(struct load *))
-{
-        load->pending++;
-        load->step_error = (struct error){0};
-        load->step_run = run;
-        load->step_done = done;
-        work_submit(load->loads->pool, lane, &load->step, step_run, step_done);
-}
-
-static void target_step_run(struct work *work)
-{
-        struct load_target *target = container_of(work, struct load_target, step);
-        target->load->target_run(target);
-}
-
-static void target_step_done(struct work *work)
-{
-        struct load_target *target = container_of(work, struct load_target, step);
-        struct load *load = target->load;
-        if (!load_step_done(load))
-                return;
-        load->n_steps--;
-        if (load->target_done != NULL)
-                load->target_done(target);
-        if (load->n_steps == 0 && !load_ended(load->state))
-                load->targets_done(load);
-}
-
-void load_start_targets(struct load *load, void (*run)(struct load_target *), void (*done)(struct load_target *),
-                        void (*all_done)(struct load *))
-{
-        load->target_run = run;
-        load->target_done = done;
-        load->targets_done = all_done;
-        load_each_target (t, load) {
-                if (!target_lives(t))
-                        continue;
-                load->pending++;
-                load->n_steps++;
-                work_submit(t->device->thread, WORK_LANE_CPU, &t->step, target_step_run, target_step_done);
-        }
-}
-
-static void teardown_done(struct work *work)
-{
-        load_free(container_of(work, struct load, step));
-}
-
-static void teardown_run(struct work *work)
-{
-        struct load *load = container_of(work, struct load, step);
-        load_each_part (part, load)
-                part_deinit(part);
-        resolve_deinit(&load->opened);
-}
-
-void load_log_stage(const struct load *load, const char *stage)
-{
-        log_debug("%s: %s after %.3f ms", load->name, stage, (double)(now_ns() - load->started_ns) / 1e6);
-}
-
-bool load_step_done(struct load *load)
-{
-        require(load->magic == LOAD_MAGIC && load->pending > 0);
-        load->pending--;
-        if (!load_ended(load->state)) {
-                load_finish_round(load);
-                return true;
-        }
-        if (load->pending > 0)
-                return false;
-        /* The references end before the worker frees the tables: a model that a finished load still holds would not
-         * begin to expire. */
-        load_each_target (t, load)
-                target_put_generation(t);
-        load_put_cached(load);
-        work_submit(load->loads->pool, WORK_LANE_CPU, &load->step, teardown_run, teardown_done);
-        return false;
-}
-
-bool load_step_failed(struct load *load, const struct error *error)
-{
-        if (error->code == 0)
-                return false;
-        if (load->served)
-                load_fail_targets(load, NULL, error);
-        else
-                load_end(load, LOAD_FAILED, error);
-        return true;
-}
+/* How often devices may refuse memory that was granted. */
+#define RETRIES_MAX 4
 
 /* ---- opening ---- */
 
 static void open_run(struct load *load)
 {
         struct error *error = &load->step_error;
-        struct sources sources = *load->loads->sources;
-        if (load->roots != NULL)
-                sources.roots = load->roots;
+        const struct sources sources = sources_with_roots(load->loads->sources, load->roots);
         if (resolve_open(&load->opened, &sources, load->source, &load->caller, load->sha256, error) == 0)
                 load_open_parts(load, error);
 }
 
+static void coalesce(struct load *load);
+static void plan(struct load *load);
+static void allocate(struct load *load);
+
+static void reserve(struct load *load)
+{
+        load_set_state(load, LOAD_QUEUED);
+        load_log_stage(load, "planned");
+        load_reserve(load, allocate);
+}
+
+static void awaited_ended(struct load_watch *watch, struct load *other)
+{
+        (void)other;
+        coalesce(container_of(watch, struct load, awaited));
+}
+
+static void coalesce(struct load *load)
+{
+        switch (load_coalesce(load, awaited_ended)) {
+        case LOAD_COALESCED:
+                break;
+        case LOAD_FROM_CACHE:
+                reserve(load);
+                break;
+        case LOAD_FROM_FILES:
+                plan(load);
+                break;
+        }
+}
+
 static void open_done(struct load *load)
 {
-        if (load_step_failed(load, &load->step_error))
+        if (load_step_failed(load))
                 return;
         load_each_target (t, load) {
                 struct generation *g = t->generation;
@@ -169,7 +68,7 @@ static void open_done(struct load *load)
                 g->files = source_files_ref(t->part->files);
                 g->has_identity = true;
         }
-        load_coalesce(load);
+        coalesce(load);
 }
 
 static void find_lane_run(struct load *load)
@@ -220,10 +119,10 @@ static void estimate(struct load_target *target)
 
 static void plan_done(struct load *load)
 {
-        if (load_step_failed(load, &load->step_error))
+        if (load_step_failed(load))
                 return;
         if (!load->dry_run) {
-                load_reserve(load);
+                reserve(load);
                 return;
         }
         load_each_target (t, load)
@@ -231,14 +130,55 @@ static void plan_done(struct load *load)
         load_end(load, LOAD_READY, NULL);
 }
 
-void load_plan(struct load *load)
+static void plan(struct load *load)
 {
         load_set_state(load, LOAD_PLANNING);
         load_log_stage(load, "opened");
         load_step_start(load, load->lane, plan_run, plan_done);
 }
 
-/* ---- allocating ---- */
+/* ---- reading ---- */
+
+static void maybe_check(struct load *load);
+
+static void all_copied(struct load *load)
+{
+        load_end(load, LOAD_READY, NULL);
+}
+
+static void start_reading(struct load *load)
+{
+        load_set_state(load, LOAD_READING);
+        load_log_stage(load, "allocated");
+        if (load_is_cached(load)) {
+                load_copy_cached(load, all_copied);
+                return;
+        }
+        load->proceed = maybe_check;
+        load_each_part (part, load)
+                if (part_lives(part))
+                        part_read(part);
+        load->announced = reader_announce_end(load->loads->reader, load->announced);
+}
+
+/* ---- allocating ----
+ *
+ * A device that is shared with other software may refuse what was granted. Then the load frees what it has allocated
+ * everywhere and asks again: admission knows the new ceiling, and may evict, queue or refuse. */
+
+static void release_run(struct load_target *target)
+{
+        generation_release_segments(target->generation);
+        target->generation->n_segments = 0;
+}
+
+static void all_released(struct load *load)
+{
+        load_each_target (t, load)
+                if (target_lives(t))
+                        generation_uncharge(t->generation);
+        reserve(load);
+}
 
 static void alloc_run(struct load_target *target)
 {
@@ -250,45 +190,37 @@ static void alloc_run(struct load_target *target)
                         break;
                 g->n_segments++;
         }
-        if (g->n_segments < n && g->device->ops->ceiling != NULL)
-                target->ceiling = g->device->ops->ceiling(g->device);
 }
 
 static void alloc_done(struct load_target *target)
 {
-        bool may_retry = target->device->ops->ceiling != NULL && target->load->retries < RETRIES_MAX;
-        if (target->step_error.code == STREAMER_ENOMEM && may_retry)
-                target_set_state(target, TARGET_OUT_OF_MEMORY);
-        else if (target->step_error.code != 0)
+        struct load *load = target->load;
+        bool refused = target->step_error.code == STREAMER_ENOMEM && target->device->ops->ceiling != NULL;
+        if (refused && load->retries < RETRIES_MAX) {
+                log_info("%s: %s: refused %" PRIu64 " bytes that fit its budget: retrying", load->name,
+                         target->device->name, target->generation->charged);
+                load->refused = true;
+        } else if (target->step_error.code != 0) {
                 target_fail(target, &target->step_error);
+        }
 }
 
 static void all_allocated(struct load *load)
 {
-        if (load->state != LOAD_ALLOCATING)
-                return;
-        load_each_target (t, load)
-                if (t->state == TARGET_OUT_OF_MEMORY) {
-                        load_retry(load);
-                        return;
-                }
-        if (load_is_cached(load)) {
-                load_copy_cached(load);
+        if (!load->refused) {
+                start_reading(load);
                 return;
         }
-        load_set_state(load, LOAD_READING);
-        load_log_stage(load, "allocated");
-        load_each_part (part, load)
-                if (part_lives(part))
-                        part_read(part);
-        load->announced = reader_announce_end(load->loads->reader, load->announced);
+        load->retries++;
+        load_start_targets(load, release_run, NULL, all_released);
 }
 
-void load_allocate(struct load *load)
+static void allocate(struct load *load)
 {
         load_set_state(load, LOAD_ALLOCATING);
         loads_check_prefault(load->loads);
         load_log_stage(load, "admitted");
+        load->refused = false;
         load_each_target (t, load) {
                 if (!target_lives(t))
                         continue;
@@ -305,11 +237,9 @@ static bool is_replaced(struct load *load)
 {
         struct error error;
         struct resolved now = {.planned = false};
-        struct sources sources = *load->loads->sources;
+        const struct sources sources = sources_with_roots(load->loads->sources, load->roots);
         if (!source_is_local(load->source))
                 return false;
-        if (load->roots != NULL)
-                sources.roots = load->roots;
         int r = resolve_open(&now, &sources, load->source, &load->caller, load->sha256, &error);
         bool replaced = r == 0 && now.set.n_objects != load->opened.set.n_objects;
         for (size_t i = 0; r == 0 && !replaced && i < now.set.n_objects; i++) {
@@ -333,8 +263,11 @@ static void check_run(struct load *load)
 /* What was read is of the old file, complete or not. Clients that attached early are notified of the failure. */
 static bool begin_again(struct load *load)
 {
-        if (!load->replaced || !load_begin_again(load))
+        struct load *next = load->replaced ? load_new_again(load) : NULL;
+        if (next == NULL)
                 return false;
+        load_move_watchers(load, next);
+        load_open(next);
         log_info("%s: its files were replaced while they were read: the load begins again (%u of %d): %s", load->name,
                  load->restarts + 1, LOAD_RESTARTS, load->step_error.text);
         load_end(load, LOAD_FAILED, &load->step_error);
@@ -345,7 +278,7 @@ static void check_done(struct load *load)
 {
         if (load->step_error.code != 0 && begin_again(load))
                 return;
-        if (load_step_failed(load, &load->step_error))
+        if (load_step_failed(load))
                 return;
         load_each_target (t, load) {
                 if (!target_lives(t))
@@ -353,10 +286,10 @@ static void check_done(struct load *load)
                 t->generation->verified = load->sha256;
                 memcpy(t->generation->digest, t->part->digest, DIGEST_SIZE);
         }
-        load_serve_round(load);
+        load_end(load, LOAD_READY, NULL);
 }
 
-void load_maybe_check(struct load *load)
+static void maybe_check(struct load *load)
 {
         if (load->state != LOAD_READING)
                 return;
@@ -372,47 +305,17 @@ void load_maybe_check(struct load *load)
         load_step_start(load, load->lane, check_run, check_done);
 }
 
-/* ---- the end ---- */
+/* ---- prefaulting ----
+ *
+ * Devices prefault memory only while no load is in progress, since that takes processor time and memory bandwidth. A
+ * load stops it at once; about a second after the last one it resumes, so that consecutive loads are not disturbed. A
+ * load that waits for memory does not stop it. */
 
-void load_end(struct load *load, enum load_state state, const struct error *error)
+void loads_check_prefault(struct loads *loads)
 {
-        require(load->magic == LOAD_MAGIC && load_ended(state));
-        load_set_state(load, state);
-        __atomic_store_n(&load->abandoned, true, __ATOMIC_RELAXED);
-        load->ended_ns = now_ns();
-        load->loads->n_running--;
-        load->announced = reader_announce_end(load->loads->reader, load->announced);
-        load_unwatch(&load->awaited);
-        load_each_target (t, load)
-                target_withdraw(t);
-        quota_discharge(&load->charge);
-        if (error != NULL)
-                load->error = *error;
-        load_each_target (t, load) {
-                struct generation *g = t->generation;
-                if (g == NULL || !target_is(t, TARGETS_OPEN))
-                        continue;
-                g->load_ns = load->ended_ns - load->started_ns;
-                target_stages(t, &g->stages);
-                if (state == LOAD_READY)
-                        generation_ready(g);
-                else if (load->superseded)
-                        generation_abort(g, &load->error);
-                else
-                        generation_fail(g, &load->error);
-        }
-        load_report(load);
-        load_post_end(load);
-        load_each_part (part, load)
-                if (part->state == PART_READING)
-                        reader_stop(load->loads->reader, &part->job);
-}
-
-void load_cancel(struct load *load)
-{
-        struct error error = {0};
-        if (load_ended(load->state))
-                return;
-        error_set(&error, STREAMER_ECANCELED, "cancelled");
-        load_end(load, LOAD_CANCELLED, &error);
+        bool fill = !loads->over;
+        list_each_item (const struct load, load, &loads->all, link)
+                fill = fill && (load_ended(load->state) || load->state == LOAD_QUEUED);
+        for (size_t i = 0; i < loads->resident->n_devices; i++)
+                prefault_fill(loads->resident->devices[i]->prefault, fill);
 }

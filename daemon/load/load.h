@@ -3,16 +3,16 @@
  * One load: from a source to generations that serve, one on each of its devices.
  *
  *   opening > planning > queued > allocating > reading > checking > ended (ready, failed, cancelled)
- *      |          ^         ^                                 |
- *      |          |         +-- round done < round over <-----+ replicas are left (round.c)
- *      |          +------------ allocating: a device refused (retry.c)
+ *      |          \ from the host cache: queued > allocating > reading (the copies) > ready
+ *      |                    ^            |
+ *      |                    +------------+ a device refused what was granted
  *      \-> ended: resident already, or joined to a load in progress (coalesce.c)
  *
- * All transitions happen on the loop; the steps run elsewhere and report through wake:
+ * All transitions happen on the loop, in load.c; the steps run elsewhere and report through wake:
  *
  *   opening     lane of the file system   open the source's files
  *   planning    the same                  read and parse headers, plan, prepare publishing
- *   queued      -                         until each device grants its memory (reserve.c)
+ *   queued      -                         until all devices together grant their memory (reserve.c)
  *   allocating  the devices' threads      segments
  *   reading     reader threads            blocks; workers build the manifests, and check files with SHA-256
  *   checking    lane of the file system   the source again, and the model digest
@@ -21,9 +21,6 @@
  * devices of one layout are targets of one part, whose blocks are copied to each; the host, where blocks are read in
  * place, is a part of its own; and so is each rank of a model that is split by rank. A replica that fails frees its
  * memory and the others continue; the load fails with the last one. Ranks succeed or fail together.
- *
- * Replicas wait for memory independently: while one is blocked the others serve, and it follows in a later round
- * (round.c).
  *
  * If a file was replaced by another one while it was read, the load is superseded: a new one of the same request takes
  * over its watchers, at most three times. A file that was changed in place fails the load.
@@ -48,13 +45,10 @@ enum load_state {
         LOAD_ALLOCATING,
         LOAD_READING,
         LOAD_CHECKING,
-        LOAD_ROUND_ENDING, /* replicas are left for a later round; work of this one is still in flight */
-        LOAD_ROUND_DONE,   /* nothing is; the next round begins on a later turn of the loop */
-        LOAD_READY,        /* this and the following: ended */
+        LOAD_READY, /* this and the following: ended */
         LOAD_FAILED,
         LOAD_CANCELLED,
 };
-#define LOAD_STATES (LOAD_CANCELLED + 1)
 /* As in the protocol: "resolving", "queued", "loading", "ready", "failed", "cancelled". */
 const char *load_state_name(enum load_state state);
 static inline bool load_ended(enum load_state state)
@@ -73,11 +67,10 @@ struct load_request {
         size_t n_devices;
         const char *pattern; /* of the files' names, rank r to the r-th device; NULL: replicas */
         bool sha256, dry_run;
-        bool wait, no_evict, pin;                 /* queue for memory; evict nothing; never to be evicted */
-        uint64_t keep_alive_ns, drain_timeout_ns; /* 0: the default */
-        unsigned priority;                        /* 0: the default */
-        bool admin;                               /* may change the retention of other users' models */
-        bool probe;                               /* by the daemon itself, of a test model (source/probe.h) */
+        bool wait, no_evict;             /* queue for memory; evict nothing */
+        struct model_settings retention; /* what it asks for; zeroes: the defaults */
+        bool admin;                      /* may change the retention of other users' models */
+        bool probe;                      /* by the daemon itself, of a test model (source/probe.h) */
         const struct caller *caller;
         const uid_t *owner;         /* of the name, if it is new; NULL: the caller */
         struct source_roots *roots; /* NULL: the loads' own */
@@ -119,24 +112,9 @@ struct sha_step {
 
 /* One device. */
 enum target_state {
-        TARGET_OPEN,             /* its memory is not granted */
-        TARGET_GRANTED,          /* its memory is charged */
-        TARGET_OUT_OF_MEMORY,    /* the device refused what was granted: the load asks again */
-        TARGET_DEFERRED,         /* blocked, and left to a later round */
-        TARGET_DEFERRED_GRANTED, /* its memory was charged meanwhile */
-        TARGET_SERVES,           /* resident before the load, or since an earlier round of it */
-        TARGET_FAILED,           /* on its own, before the load ended */
-};
-#define TARGET_STATES (TARGET_FAILED + 1)
-
-/* Sets of states. An open target neither serves nor has failed; it lives (belongs to this round), or is deferred. */
-enum {
-        TARGETS_LIVE = 1u << TARGET_OPEN | 1u << TARGET_GRANTED | 1u << TARGET_OUT_OF_MEMORY,
-        TARGETS_DEFERRED = 1u << TARGET_DEFERRED | 1u << TARGET_DEFERRED_GRANTED,
-        TARGETS_OPEN = TARGETS_LIVE | TARGETS_DEFERRED,
-        TARGETS_SERVING = 1u << TARGET_SERVES,
-        TARGETS_FAILED = 1u << TARGET_FAILED,
-        TARGETS_ALL = (1u << TARGET_STATES) - 1,
+        TARGET_OPEN,   /* it is ready, or fails, with the load */
+        TARGET_SERVES, /* resident before the load */
+        TARGET_FAILED, /* on its own, before the load ended */
 };
 
 struct load_target {
@@ -148,8 +126,6 @@ struct load_target {
         enum target_state state;
         struct error error; /* why it failed */
         struct load_estimate estimate;
-        struct admission_request admission;
-        uint64_t ceiling; /* of the device, when it was out of memory */
         struct read_target copy;
         struct table manifest, arrival; /* until they are the generation's */
         struct work step;               /* on the device's thread */
@@ -157,12 +133,12 @@ struct load_target {
 };
 
 enum part_state {
-        PART_IDLE,    /* not planned, or its round is over */
+        PART_IDLE,    /* not planned; from the host cache, never */
         PART_PLANNED, /* counts in the load's progress from here on */
-        PART_READING, /* blocks may be in flight, also after the round is over */
+        PART_READING, /* blocks may be in flight */
         PART_READ,
+        PART_FAILED,
 };
-#define PART_STATES (PART_READ + 1)
 
 struct load_part {
         struct load *load;
@@ -180,11 +156,9 @@ struct load_part {
         struct sha_step *sha_steps;
         size_t files_checked;
         unsigned char digest[DIGEST_SIZE];
-        bool fragmented, replanned; /* memory is fragmented; smaller segments were planned */
-        uint64_t max_segment;       /* of those; 0: the devices' limit */
-        bool has_publish;           /* a worker's: planning */
-        bool built;                 /* the manifest */
-        bool checking;              /* a worker's, while the load is CHECKING */
+        bool has_publish; /* a worker's: planning */
+        bool built;       /* the manifest */
+        bool checking;    /* a worker's, while the load is CHECKING */
 
         struct work build;
         struct error build_error;
@@ -203,23 +177,21 @@ struct load {
         char *pattern; /* NULL: replicas */
         struct caller caller;
         uid_t owner; /* of the name, if it is new */
-        bool sha256, dry_run, wait, no_evict, pin, admin;
-        bool served;                              /* an earlier round serves on some devices */
-        bool stale;                               /* the parts are those of an earlier round */
-        bool abandoned;                           /* atomic: it has ended; for steps still in flight */
-        uint64_t keep_alive_ns, drain_timeout_ns; /* 0: the default */
-        struct source_roots *roots;               /* a reference; NULL: the loads' own */
+        bool sha256, dry_run, wait, no_evict, admin;
+        bool abandoned;                  /* atomic: it has ended; for steps still in flight */
+        struct model_settings retention; /* what its requests asked for; zeroes: the defaults */
+        struct source_roots *roots;      /* a reference; NULL: the loads' own */
         struct quotas *users;
         struct quota_limits limits;
         struct quota_charge charge; /* until it has ended */
         unsigned priority;          /* its weight where loads share the reader */
-        bool has_priority;          /* the request named one */
         uint64_t lane;
         struct announced_load *announced; /* from opening to reading; NULL: other loads need not make way */
 
         struct load_target *targets; /* as named; rank r is the r-th */
         size_t n_targets;
-        struct admission_part *demands; /* of each target */
+        struct admission_part *demands; /* of each open target */
+        struct admission_request admission;
         struct load_part *parts;
         size_t n_parts;
         uint64_t number; /* of the generations; 0 until it is known */
@@ -231,8 +203,7 @@ struct load {
 
         struct resolved opened;    /* the source, all of it */
         struct load_watch awaited; /* another load of the same files, awaited */
-        struct callback resume;    /* on a later turn of the loop: the next round */
-        struct callback end;       /* the same: calls the watchers */
+        struct callback end;       /* on a later turn of the loop: calls the watchers */
         struct callback released;  /* the same: the last subscriber has been notified */
         struct work step;          /* in flight; `pending` counts it and those of parts and targets */
         struct error step_error;
@@ -241,7 +212,10 @@ struct load {
         void (*target_run)(struct load_target *target); /* of the targets' steps */
         void (*target_done)(struct load_target *target);
         void (*targets_done)(struct load *load);
-        unsigned pending, queued, n_steps /* of targets */, retries, rounds;
+        /* The next step (load.c). While QUEUED: memory is granted. While READING: something of it is done. */
+        void (*proceed)(struct load *load);
+        unsigned pending, n_steps /* of targets */, retries;
+        bool refused;      /* a device refused what was granted */
         bool replaced;     /* the check has found other files in place of those that were read */
         bool superseded;   /* it has been begun again, as another load */
         unsigned restarts; /* of the same request, before this load */
@@ -296,6 +270,9 @@ int loads_default_name(const struct loads *loads, const char *source, const char
 struct load *loads_find(struct loads *loads, const char *name);
 void load_cancel(struct load *load);
 void load_set_priority(struct load *load, unsigned priority);
+
+/* The rule: only the owner of a model, and an admin, decides how long it stays (retention.c). */
+bool retention_allowed(const struct model_settings *asked, uid_t owner, uid_t uid, bool admin);
 
 /* With ended NULL as one of many subscribers: the load stays until each has called load_unwatch(). */
 void load_watch(struct load *load, struct load_watch *watch, void (*ended)(struct load_watch *, struct load *));

@@ -14,14 +14,28 @@
 #define SHOWN REDACTED_SOURCE
 
 /* "cuda:0,cuda:1" */
-static void device_names(char out[SHOWN], const struct load *load, unsigned states)
+static void device_names(char out[SHOWN], const struct load *load, bool only_open)
 {
         size_t used = 0;
         out[0] = '\0';
         for (size_t i = 0; i < load->n_targets && used < SHOWN; i++)
-                if (target_is(&load->targets[i], states))
+                if (!only_open || target_lives(&load->targets[i]))
                         used += (size_t)snprintf(out + used, SHOWN - used, "%s%s", used > 0 ? "," : "",
                                                  load->targets[i].device->name);
+}
+
+void target_stages(const struct load_target *target, struct stages *stages)
+{
+        const struct load *load = target->load;
+        const struct read_job *job = &target->part->job;
+        *stages = (struct stages){{0}};
+        uint64_t over_ns = __atomic_load_n(&job->over_ns, __ATOMIC_ACQUIRE); /* a thread may just end the job */
+        if (load_is_cached(load) || over_ns == 0)
+                return;
+        for (enum stage of = 0; of < STAGE_COUNT; of++)
+                stages->ns[of] = load_relaxed(&job->stages.ns[of]);
+        stages->ns[STAGE_begin] = job->begun_ns - load->started_ns;
+        stages->ns[STAGE_end] = (load_ended(load->state) ? load->ended_ns : now_ns()) - over_ns;
 }
 
 /* Counted once for all devices. */
@@ -60,7 +74,7 @@ static struct figures figures_of(const struct load *load)
 static void report_shared(const struct load *load, const char *source)
 {
         char devices[SHOWN];
-        device_names(devices, load, TARGETS_ALL);
+        device_names(devices, load, false);
         metric_add_label(METRIC_LOADS, RESULT_SHARED, 1);
         log_event(LOG_LEVEL_INFO, LOG_MODEL_READY,
                   LOG_FIELDS(LOG_TEXT("model", load->name), LOG_NUMBER("generation", load->number),
@@ -68,7 +82,6 @@ static void report_shared(const struct load *load, const char *source)
                   "%s: resident already, generation %" PRIu64 " (%s)", load->name, load->number, source);
 }
 
-/* Of one round. */
 static void report_loaded(const struct load *load, const char *source, uint64_t ns)
 {
         const struct figures b = figures_of(load);
@@ -76,11 +89,12 @@ static void report_loaded(const struct load *load, const char *source, uint64_t 
         unsigned busy = b.capacity_ns > 0 ? (unsigned)(100.0 * (double)b.read_ns / (double)b.capacity_ns) : 0;
         const char *kind = metric_source_name(metric_source_of(load->source));
         char reads[40] = "", devices[SHOWN];
-        device_names(devices, load, TARGETS_LIVE);
+        device_names(devices, load, true);
         if (load_is_cached(load))
                 snprintf(reads, sizeof(reads), ", from the host cache");
         else if (b.bytes > 0)
                 snprintf(reads, sizeof(reads), ", reads %u %% busy", busy);
+        metric_add_label(METRIC_LOADS, RESULT_READY, 1);
         metric_add_label(METRIC_READ_BYTES, metric_source_of(load->source), b.read_bytes);
         metric_observe(METRIC_LOAD_SECONDS, ns);
         metric_observe(METRIC_LOAD_BYTES, b.bytes);
@@ -98,20 +112,11 @@ static void report_loaded(const struct load *load, const char *source, uint64_t 
                   seconds > 0 ? (double)b.bytes / (double)GiB / seconds : 0.0, reads, source);
 }
 
-void load_report_round(const struct load *load)
-{
-        char source[SHOWN], deferred[SHOWN];
-        redact_source(source, load->source);
-        report_loaded(load, source, now_ns() - load->started_ns);
-        device_names(deferred, load, TARGETS_DEFERRED);
-        log_info("%s: waits for memory on %s", load->name, deferred);
-}
-
 /* Without the time, so that repeated requests log the same line. */
 static void report_failed(const struct load *load)
 {
         char devices[SHOWN];
-        device_names(devices, load, TARGETS_ALL);
+        device_names(devices, load, false);
         bool cancelled = load->state == LOAD_CANCELLED;
         metric_add_label(METRIC_LOADS, cancelled ? RESULT_CANCELLED : RESULT_FAILED, 1);
         if (!cancelled)
@@ -129,12 +134,10 @@ void load_report(const struct load *load)
         if (load->dry_run || load->superseded)
                 return;
         redact_source(source, load->source);
-        if (load->state == LOAD_READY && !load_has(load, TARGETS_OPEN) && !load->served)
-                report_shared(load, source);
-        else if (load->state != LOAD_READY)
+        if (load->state != LOAD_READY)
                 report_failed(load);
-        else
-                metric_add_label(METRIC_LOADS, RESULT_READY, 1);
-        if (load->state == LOAD_READY && load_has(load, TARGETS_OPEN))
+        else if (load_has(load, TARGET_OPEN))
                 report_loaded(load, source, load->ended_ns - load->started_ns);
+        else
+                report_shared(load, source);
 }

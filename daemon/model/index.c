@@ -199,7 +199,7 @@ int st_index_parse(struct st_index *index, char *text, size_t n, struct st_error
                 struct name name = {0};
                 if (p.in_entry)
                         name = (struct name){p.json.text + p.name.at, p.name.len};
-                rule_report(error, &p.json, 0, "tensor", name);
+                rule_report(error, &p.json, 0, name);
                 st_index_deinit(index);
         }
         json_deinit(&p.json);

@@ -64,7 +64,7 @@ static int list_tensors(struct plan *plan, const struct plan_file *files, size_t
                                 .leaf = plan->n_leaves,
                         };
                         plan->bytes += t->end - t->begin;
-                        plan->n_leaves += (t->end - t->begin + PLAN_LEAF - 1) / PLAN_LEAF;
+                        plan->n_leaves += plan_leaves(t->end - t->begin);
                 }
         }
         return 0;

@@ -21,6 +21,11 @@
 #include <stdbool.h>
 
 #define PLAN_LEAF (UINT64_C(1) << 20)
+/* How many leaves a tensor of so many bytes has. */
+static inline uint64_t plan_leaves(uint64_t bytes)
+{
+        return (bytes + PLAN_LEAF - 1) / PLAN_LEAF;
+}
 #define PLAN_MAX_SEGMENTS 64u
 
 struct plan_layout {

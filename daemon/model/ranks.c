@@ -135,7 +135,7 @@ static int fill(struct ranks *ranks, const struct match *matches, size_t n, cons
         ranks->first = malloc((ranks->n + 1) * sizeof(*ranks->first));
         if (ranks->files == NULL || ranks->first == NULL) {
                 ranks_deinit(ranks);
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         }
         for (size_t i = 0; i < n; i++) {
                 ranks->files[i] = matches[i].file;
@@ -156,7 +156,7 @@ int ranks_make(struct ranks *ranks, const char *const *names, size_t n_names, co
                 return error->code;
         struct match *found = calloc(n_names + 1, sizeof(*found));
         if (found == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         for (size_t i = 0; i < n_names; i++) {
                 found[n].file = (uint32_t)i;
                 n += matches(pattern, names[i], &found[n]);

@@ -59,12 +59,12 @@ int rule_refuse(struct st_error *error, enum st_rule rule, const char *detail)
         return -1;
 }
 
-void rule_report(struct st_error *error, const struct json *j, uint64_t start, const char *what, struct name name)
+void rule_report(struct st_error *error, const struct json *j, uint64_t start, struct name name)
 {
         char quoted[NAME_QUOTE] = "", subject[NAME_QUOTE + 32] = "";
         if (name.s != NULL) {
                 name_quote(quoted, name);
-                snprintf(subject, sizeof(subject), "%s '%s': ", what, quoted);
+                snprintf(subject, sizeof(subject), "tensor '%s': ", quoted);
         }
         error->rule = (enum st_rule)j->fault;
         error->offset = start + j->fault_at;
@@ -341,7 +341,7 @@ int st_parse(struct st_header *header, char *text, size_t n, uint64_t file_size,
                         .n_metadata = p.n_metadata,
                 };
         else
-                rule_report(error, &p.json, ST_PREFIX, "tensor", name);
+                rule_report(error, &p.json, ST_PREFIX, name);
         json_deinit(&p.json);
         pages_deinit(&p.tensors);
         pages_deinit(&p.metadata);

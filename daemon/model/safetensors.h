@@ -71,9 +71,9 @@ struct st_error {
 /* "rule: detail", for a rule that is broken before the text is read. Returns -1. */
 int rule_refuse(struct st_error *error, enum st_rule rule, const char *detail);
 
-/* "rule: WHAT 'name': detail (header offset N)" from the text's first fault; without the middle part
+/* "rule: tensor 'name': detail (header offset N)" from the text's first fault; without the middle part
  * where name.s is NULL. The text begins `start` bytes into its file. */
-void rule_report(struct st_error *error, const struct json *j, uint64_t start, const char *what, struct name name);
+void rule_report(struct st_error *error, const struct json *j, uint64_t start, struct name name);
 
 /* ---- a file's header ---- */
 

@@ -9,6 +9,7 @@
 
 #include "daemon/base/log/log.h"
 #include "daemon/base/metric/metric.h"
+#include "daemon/io/http/http.h"
 #include "daemon/publish/published_manifest.h"
 #include "daemon/publish/storage_hash.h"
 
@@ -26,7 +27,7 @@ struct hasher {
 static void set_state(struct publication *p, enum publication_state state)
 {
 #define TO(state) (1u << PUBLICATION_##state)
-        static const unsigned allowed[PUBLICATION_STATES] = {
+        static const unsigned allowed[] = {
                 [PUBLICATION_CLAIMED] = TO(ADMITTING) | TO(FAILED),
                 [PUBLICATION_ADMITTING] = TO(FILLING) | TO(FAILED),
                 [PUBLICATION_FILLING] = TO(ALLOCATING) | TO(CHECKING) | TO(SEALING) | TO(FAILED),
@@ -37,11 +38,10 @@ static void set_state(struct publication *p, enum publication_state state)
                 [PUBLICATION_HASHING] = TO(PUBLISHED) | TO(FAILED),
         };
 #undef TO
-        require(allowed[p->state] & 1u << state);
-        p->state = state;
+        change_state(p->state, state, allowed);
 }
 
-bool publication_ended(const struct publication *p)
+static bool has_ended(const struct publication *p)
 {
         return p->state >= PUBLICATION_PUBLISHED;
 }
@@ -69,7 +69,12 @@ struct publication *publication_new(struct publications *publications, const str
 {
         struct publication *p = calloc(1, sizeof(*p));
         char *name = strdup(claim->name);
-        if (p == NULL || name == NULL) {
+        struct base_probe base = {.source = NULL};
+        int r = p != NULL && name != NULL ? 0 : STREAMER_ENOMEM;
+        if (r == 0 && claim->published->base.source != NULL)
+                r = base_probe_init(&base, claim->published->base.source, claim->base_caller, claim->base_roots);
+        if (r < 0) {
+                base_probe_deinit(&base);
                 free(p);
                 free(name);
                 published_free(claim->published);
@@ -80,9 +85,9 @@ struct publication *publication_new(struct publications *publications, const str
                                   .name = name,
                                   .device = claim->device,
                                   .published = claim->published,
-                                  .base_roots = source_roots_ref(claim->base_roots),
-                                  .base_caller = *claim->base_caller,
+                                  .base = base,
                                   .caller = *claim->caller,
+                                  .user = claim->user,
                                   .pid = claim->pid,
                                   .manifest = {.fd = -1},
                                   .since_ns = now_ns()};
@@ -98,8 +103,7 @@ static void publication_free(struct publication *p)
         p->publications->n_in_flight--;
         list_remove(&p->in_session);
         table_drop(&p->manifest);
-        base_check_free(p->check);
-        source_roots_free(p->base_roots);
+        base_probe_deinit(&p->base);
         if (p->generation != NULL)
                 generation_put(p->generation);
         else
@@ -112,7 +116,7 @@ static void publication_free(struct publication *p)
 /* It has ended, and nothing of it is under way. */
 static void reap(struct publication *p)
 {
-        if (publication_ended(p) && p->in_flight == 0 && p->done == NULL)
+        if (has_ended(p) && p->in_flight == 0 && p->done == NULL)
                 publication_free(p);
 }
 
@@ -129,7 +133,7 @@ static void answer(struct publication *p, const struct error *error)
 /* May free it. */
 static void end(struct publication *p, enum publication_state state, const struct error *error)
 {
-        struct publications *publications = p->publications;
+        const struct publications *publications = p->publications;
         set_state(p, state);
         list_remove(&p->link);
         list_remove(&p->in_session);
@@ -147,7 +151,7 @@ static void end(struct publication *p, enum publication_state state, const struc
         }
         answer(p, error);
         if (publications->ended != NULL)
-                publications->ended(publications);
+                publications->ended(p);
         p->in_flight--;
         reap(p);
 }
@@ -155,11 +159,10 @@ static void end(struct publication *p, enum publication_state state, const struc
 void publication_abort(struct publication *p, const struct error *error)
 {
         struct error why = *error;
-        require(!publication_ended(p));
+        require(!has_ended(p));
         if (p->state == PUBLICATION_ADMITTING)
                 admission_withdraw(&p->admission);
-        if (p->check != NULL)
-                __atomic_store_n(&p->check->given_up, true, __ATOMIC_RELAXED);
+        __atomic_store_n(&p->stop, true, __ATOMIC_RELAXED);
         end(p, PUBLICATION_FAILED, &why);
 }
 
@@ -187,13 +190,16 @@ void publication_abandon(struct publication *p)
         publication_abort(p, &error);
 }
 
-/* A step is done. False: the publication has ended meanwhile, and may be freed. */
+/* A step is done. False: it failed, or the publication has ended meanwhile; the publication may be freed. */
 static bool step_done(struct publication *p)
 {
         p->in_flight--;
-        if (!publication_ended(p))
+        if (has_ended(p))
+                reap(p);
+        else if (p->error.code != 0)
+                end(p, PUBLICATION_FAILED, &p->error);
+        else
                 return true;
-        reap(p);
         return false;
 }
 
@@ -244,7 +250,7 @@ int publication_begin(struct publication *p, uint64_t bytes, const struct model_
         snprintf(source, sizeof(source), PUBLISHED_SOURCE "%u", (unsigned)p->caller.uid);
         struct generation *g = r == 0 ? generation_new(resident, p->name, source, p->device, p->caller.uid) : NULL;
         if (r == 0 && g == NULL)
-                r = error_set(error, STREAMER_ENOMEM, "no memory");
+                r = error_no_memory(error);
         if (r < 0) {
                 quota_discharge(&charges[0]);
                 quota_discharge(&charges[1]);
@@ -259,12 +265,8 @@ int publication_begin(struct publication *p, uint64_t bytes, const struct model_
         p->generation = g;
         p->bytes = round_up(bytes, p->device->layout.granularity);
         p->part = (struct admission_part){g, p->bytes};
-        p->admission = (struct admission_request){.parts = &p->part,
-                                                  .n_parts = 1,
-                                                  .priority = settings->priority,
-                                                  .evict = true,
-                                                  .owner = p,
-                                                  .answered = admitted};
+        p->admission = (struct admission_request){
+                .parts = &p->part, .n_parts = 1, .priority = settings->priority, .evict = true, .answered = admitted};
         list_init(&p->admission.link);
         begin_request(p, done, context);
         set_state(p, PUBLICATION_ADMITTING);
@@ -277,22 +279,18 @@ int publication_begin(struct publication *p, uint64_t bytes, const struct model_
 static void lend_run(struct work *work)
 {
         struct publication *p = container_of(work, struct publication, work);
-        p->device->ops->lend(p->device, p->segment.size, &p->segment, &p->error);
+        if (p->segment.device == NULL)
+                p->device->ops->lend(p->device, p->segment.size, &p->segment, &p->error);
 }
 
 static void lend_done(struct work *work)
 {
         struct publication *p = container_of(work, struct publication, work);
         struct generation *g = p->generation;
-        if (p->error.code == 0)
+        if (p->error.code == 0 && p->n_sent == g->n_segments)
                 g->segments[g->n_segments++] = p->segment;
         if (!step_done(p))
                 return;
-        if (p->error.code != 0) {
-                struct error why = p->error;
-                end(p, PUBLICATION_FAILED, &why);
-                return;
-        }
         set_state(p, PUBLICATION_FILLING);
         answer(p, NULL);
 }
@@ -307,11 +305,16 @@ int publication_add_segment(struct publication *p, uint64_t bytes, publication_d
                 return r;
         if (bytes == 0 || __builtin_add_overflow(bytes, p->device->layout.granularity - 1, &size))
                 return error_set(error, STREAMER_EINVAL, "%s: bytes: out of range", p->name);
-        if (g->n_segments == GENERATION_SEGMENTS)
+        size = round_up(bytes, p->device->layout.granularity);
+        const struct segment *unsent = p->n_sent < g->n_segments ? &g->segments[p->n_sent] : NULL;
+        if (unsent != NULL && unsent->size != size)
+                return error_set(error, STREAMER_EINVAL,
+                                 "%s: a request for a segment of %" PRIu64 " bytes was refused, and is to be repeated",
+                                 p->name, unsent->size);
+        if (p->n_sent == GENERATION_SEGMENTS)
                 return error_set(error, STREAMER_ELIMIT, "%s: a model has %u segments at most", p->name,
                                  GENERATION_SEGMENTS);
-        size = round_up(bytes, p->device->layout.granularity);
-        for (unsigned i = 0; i < g->n_segments; i++)
+        for (unsigned i = 0; i < p->n_sent; i++)
                 used += g->segments[i].size;
         if (size > p->bytes - used)
                 return error_set(error, STREAMER_ELIMIT,
@@ -320,19 +323,18 @@ int publication_add_segment(struct publication *p, uint64_t bytes, publication_d
                                  p->name, size, p->bytes - used);
         begin_request(p, done, context);
         set_state(p, PUBLICATION_ALLOCATING);
-        p->segment = (struct segment){.size = size};
+        p->segment = unsent != NULL ? *unsent : (struct segment){.size = size};
         p->in_flight++;
         work_submit(p->device->thread, WORK_LANE_CPU, &p->work, lend_run, lend_done);
         return 0;
 }
 
-/* ---- commit ---- */
-
-static void fail_step(struct publication *p, const struct error *error)
+void publication_segment_sent(struct publication *p)
 {
-        struct error why = *error;
-        end(p, PUBLICATION_FAILED, &why);
+        p->n_sent = p->generation->n_segments;
 }
+
+/* ---- commit ---- */
 
 static void publish(struct publication *p)
 {
@@ -367,11 +369,7 @@ static void finish_done(struct work *work)
 {
         struct publication *p = container_of(work, struct publication, work);
         storage_hash_deinit(&p->hash);
-        if (!step_done(p))
-                return;
-        if (p->error.code != 0)
-                fail_step(p, &p->error);
-        else
+        if (step_done(p))
                 publish(p);
 }
 
@@ -385,13 +383,12 @@ static void hash_done(struct work *work)
                 p->in_flight--;
                 return;
         }
-        if (p->error.code == 0 && !publication_ended(p)) {
+        if (p->error.code == 0 && !has_ended(p)) {
                 work_submit(p->publications->pool, WORK_LANE_CPU, &p->work, finish_run, finish_done);
                 return;
         }
         storage_hash_deinit(&p->hash);
-        if (step_done(p))
-                fail_step(p, &p->error);
+        step_done(p);
 }
 
 static void table_run(struct work *work)
@@ -407,15 +404,11 @@ static void table_done(struct work *work)
         struct publications *publications = p->publications;
         p->hashers = p->error.code == 0 ? calloc(publications->hashers, sizeof(*p->hashers)) : NULL;
         if (p->error.code == 0 && p->hashers == NULL)
-                error_set(&p->error, STREAMER_ENOMEM, "no memory");
-        if (p->error.code != 0 || publication_ended(p))
+                error_no_memory(&p->error);
+        if (p->error.code != 0 || has_ended(p))
                 storage_hash_deinit(&p->hash);
         if (!step_done(p))
                 return;
-        if (p->error.code != 0) {
-                fail_step(p, &p->error);
-                return;
-        }
         set_state(p, PUBLICATION_HASHING);
         p->hashing = p->in_flight = publications->hashers;
         for (unsigned i = 0; i < publications->hashers; i++) {
@@ -440,10 +433,6 @@ static void seal_done(struct work *work)
         struct publication *p = container_of(work, struct publication, work);
         if (!step_done(p))
                 return;
-        if (p->error.code != 0) {
-                fail_step(p, &p->error);
-                return;
-        }
         set_state(p, PUBLICATION_INDEXING);
         p->in_flight++;
         work_submit(p->publications->pool, WORK_LANE_DEVICE(p->device->number), &p->work, table_run, table_done);
@@ -456,11 +445,22 @@ static void start_sealing(struct publication *p)
         work_submit(p->device->thread, WORK_LANE_CPU, &p->work, seal_run, seal_done);
 }
 
-static void base_checked(struct base_check *check)
+static void check_run(struct work *work)
 {
-        struct publication *p = check->context;
-        const struct base_probe *probe = &check->probes[BASE_WANTED];
+        struct publication *p = container_of(work, struct publication, work);
+        if (__atomic_load_n(&p->stop, __ATOMIC_RELAXED))
+                return;
+        http_reuse_begin(&p->stop);
+        base_probe_run(&p->base, p->publications->sources);
+        http_reuse_end();
+}
+
+static void check_done(struct work *work)
+{
+        struct publication *p = container_of(work, struct publication, work);
+        const struct base_probe *probe = &p->base;
         const struct published_base *base = &p->published->base;
+        p->work.user = 0;
         if (!step_done(p))
                 return;
         if (probe->error.code != 0)
@@ -469,39 +469,27 @@ static void base_checked(struct base_check *check)
         else if (memcmp(&probe->identity, &base->identity, sizeof(base->identity)) != 0)
                 error_set(&p->error, STREAMER_EFAILED, "%s: its base has changed since (%s)", p->name, base->source);
         if (p->error.code != 0)
-                fail_step(p, &p->error);
+                end(p, PUBLICATION_FAILED, &p->error);
         else
                 start_sealing(p);
-}
-
-static bool base_is_wanted(const struct base_check *check)
-{
-        return !publication_ended(check->context);
 }
 
 int publication_commit(struct publication *p, const struct published_storage *table, publication_done_fn *done,
                        void *context, struct error *error)
 {
         int r = check_state(p, PUBLICATION_FILLING, error);
-        const char *base = p->published->base.source;
-        if (r == 0 && base != NULL) {
-                p->check = base_check_new(p->publications->pool, p->publications->sources);
-                if (p->check == NULL || base_check_add(p->check, BASE_WANTED, base, &p->base_caller, p->base_roots) < 0)
-                        r = error_set(error, STREAMER_ENOMEM, "no memory");
-        }
-        if (r < 0) {
-                p->check = base_check_free(p->check);
+        if (r < 0)
                 return r;
-        }
         p->table = *table;
         begin_request(p, done, context);
-        if (base == NULL) {
+        if (p->base.source == NULL) {
                 start_sealing(p);
                 return 0;
         }
         set_state(p, PUBLICATION_CHECKING);
         p->in_flight++;
-        base_check_start(p->check, base_checked, base_is_wanted, p);
+        p->work.user = p->user;
+        work_submit_source(p->publications->pool, p->base.source, &p->work, check_run, check_done);
         return 0;
 }
 
@@ -509,8 +497,6 @@ void publications_stop(struct publications *publications)
 {
         struct error error;
         error_set(&error, STREAMER_ECANCELED, "the daemon ends");
-        list_each_item_safe (struct publication, p, &publications->all, link) {
-                __atomic_store_n(&p->stop, true, __ATOMIC_RELAXED);
+        list_each_item_safe (struct publication, p, &publications->all, link)
                 publication_abort(p, &error);
-        }
 }

@@ -14,7 +14,7 @@
  *   allocating  a further segment (the device's thread)
  *   checking    whether the files of the base are still those of the claim (worker)
  *   sealing     nobody can write any more (the device's thread)
- *   indexing     the client's table is validated, and the manifest is made from it (worker)
+ *   indexing    the client's table is validated, and the manifest is made from it (worker)
  *   hashing     every storage and the table (workers)
  *
  * The generation is loading until it is published: its memory is charged and listed, and nobody can attach to it. The
@@ -27,7 +27,7 @@
 #define DAEMON_PUBLISH_PUBLICATION_H
 
 #include "daemon/io/reader/reader.h"
-#include "daemon/publish/base_check.h"
+#include "daemon/publish/base_probe.h"
 #include "daemon/publish/storage_hash.h"
 #include "daemon/resident/admission/admission.h"
 #include "daemon/resident/model.h"
@@ -45,7 +45,8 @@ enum publication_state {
         PUBLICATION_PUBLISHED, /* this and the following: ended */
         PUBLICATION_FAILED,
 };
-#define PUBLICATION_STATES (PUBLICATION_FAILED + 1)
+
+struct publication;
 
 /* The publications of a daemon. */
 struct publications {
@@ -57,12 +58,9 @@ struct publications {
         unsigned hashers; /* workers that hash one model */
         uint64_t last_id;
         uint64_t n_in_flight; /* publications that exist, also ended ones */
-        /* A claim has ended: who waits for it looks again. */
-        void (*ended)(struct publications *publications);
-        void *context;
+        /* This claim has ended: who waits for it looks again. */
+        void (*ended)(const struct publication *publication);
 };
-
-struct publication;
 
 /* Called once for each request below, never from within it. Code 0: done. */
 typedef void publication_done_fn(struct publication *publication, const struct error *error, void *context);
@@ -80,8 +78,8 @@ struct publication {
         char *name;
         struct device *device;
         struct published *published; /* the generation's, once that exists */
-        struct source_roots *base_roots;
-        struct caller base_caller; /* as whom the base's files are opened */
+        struct base_probe base;      /* of published->base, before it is sealed */
+        uint64_t user;               /* whose share the probe uses (work.h) */
         struct generation *generation;
         struct admission_part part;
         struct admission_request admission;
@@ -93,13 +91,13 @@ struct publication {
         unsigned in_flight; /* steps */
         struct work work;
         struct segment segment; /* allocating */
+        unsigned n_sent;        /* segments that the client has: all, or all but the last */
         struct error error;
 
-        struct base_check *check;
         struct published_storage table; /* committing: where the client's table is */
         struct table manifest;
         struct storage_hash hash;
-        bool stop; /* atomic: the daemon ends, and workers may */
+        bool stop; /* atomic: it was aborted, and workers end soon */
         struct hasher *hashers;
         unsigned hashing; /* workers that have not ended */
 };
@@ -112,6 +110,7 @@ struct publication_claim {
         struct source_roots *base_roots;
         const struct caller *caller;
         pid_t pid;
+        uint64_t user; /* whose share of the workers the base's probe uses; 0: unlimited */
 };
 
 void publications_init(struct publications *publications);
@@ -120,16 +119,17 @@ struct publication *publications_find(const struct publications *publications, c
                                       const struct device *device);
 /* The claim of a name that nobody has. NULL on ENOMEM. */
 struct publication *publication_new(struct publications *publications, const struct publication_claim *claim);
-bool publication_ended(const struct publication *publication);
 
 /* ---- requests: 0, or an error and done() is not called. One at a time. ---- */
 
 /* Asks for memory. The charges are taken over, also where it fails. */
 int publication_begin(struct publication *publication, uint64_t bytes, const struct model_settings *settings,
                       struct quota_charge charges[2], publication_done_fn *done, void *context, struct error *error);
-/* A segment of at least so many bytes: the generation's last one, when it is done. */
+/* A segment of at least so many bytes: the generation's last one, when it is done. The same one is the result of a
+ * repetition, until publication_segment_sent(). */
 int publication_add_segment(struct publication *publication, uint64_t bytes, publication_done_fn *done, void *context,
                             struct error *error);
+void publication_segment_sent(struct publication *publication);
 /* The publication has ended when it is done. */
 int publication_commit(struct publication *publication, const struct published_storage *table,
                        publication_done_fn *done, void *context, struct error *error);

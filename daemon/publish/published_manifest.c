@@ -43,23 +43,12 @@ static int open_table(struct published_view *view, const void *bytes, const stru
 
 struct build {
         struct manifest_counts counts;
-        struct manifest_header *header;
-        struct manifest_pair *pairs;
-        char *strings;
-        uint64_t n_pairs, used;
+        struct manifest_fill fill;
 };
 
 static size_t storage_name(char name[NAME_SIZE], uint64_t i)
 {
         return (size_t)snprintf(name, NAME_SIZE, PUBLISHED_STORAGE_NAME, (unsigned long long)i);
-}
-
-static uint64_t add_text(struct build *build, const char *text, size_t len)
-{
-        uint64_t at = build->used;
-        memcpy(build->strings + at, text, len + 1);
-        build->used += len + 1;
-        return at;
 }
 
 static void count_pair(void *context, const char *key, const char *value)
@@ -72,21 +61,18 @@ static void count_pair(void *context, const char *key, const char *value)
 static void add_pair(void *context, const char *key, const char *value)
 {
         struct build *build = context;
-        struct manifest_pair *pair = &build->pairs[build->n_pairs++];
-        pair->key_len = (uint32_t)strlen(key);
-        pair->value_len = (uint32_t)strlen(value);
-        pair->key_off = add_text(build, key, pair->key_len);
-        pair->value_off = add_text(build, value, pair->value_len);
+        manifest_add_pair(&build->fill, key, strlen(key), value, strlen(value));
 }
 
 static void add_record(struct build *build, uint64_t i, const char *name, size_t len,
                        const struct published_storage *storage)
 {
-        unsigned char *base = (unsigned char *)build->header;
-        struct manifest_record *records = (void *)(base + build->header->records_off);
-        uint64_t *shapes = (void *)(base + build->header->shapes_off);
+        struct manifest_header *header = build->fill.header;
+        unsigned char *base = (unsigned char *)header;
+        struct manifest_record *records = (void *)(base + header->records_off);
+        uint64_t *shapes = (void *)(base + header->shapes_off);
         shapes[i] = storage->bytes;
-        records[i] = (struct manifest_record){.name_off = add_text(build, name, len),
+        records[i] = (struct manifest_record){.name_off = manifest_add_text(&build->fill, name, len),
                                               .name_len = (uint32_t)len,
                                               .dtype = DTYPE_U8,
                                               .shape_off = i,
@@ -94,7 +80,7 @@ static void add_record(struct build *build, uint64_t i, const char *name, size_t
                                               .segment = storage->segment,
                                               .offset = storage->offset,
                                               .bytes = storage->bytes};
-        build->header->data_bytes += storage->bytes;
+        header->data_bytes += storage->bytes;
 }
 
 /* The names are in byte order: storages have numbers of six digits, and the table's name follows all of them. */
@@ -117,19 +103,17 @@ static int build_manifest(struct table *manifest, const struct generation *g, co
         int r = host_table_new(manifest, "streamerd-manifest", size, error);
         if (r < 0)
                 return r;
-        build.header = manifest_init(manifest->map, &build.counts);
-        build.header->generation = g->number;
-        unsigned char *base = manifest->map;
-        build.pairs = (void *)(base + build.header->metadata_off);
-        build.strings = (char *)(base + build.header->strings_off);
-        struct manifest_segment *segments = (void *)(base + build.header->segments_off);
+        struct manifest_header *header = manifest_init(manifest->map, &build.counts);
+        header->generation = g->number;
+        build.fill.header = header;
+        struct manifest_segment *segments = (void *)((unsigned char *)header + header->segments_off);
         for (unsigned i = 0; i < g->n_segments; i++)
                 segments[i].size = g->segments[i].size;
         for (uint64_t i = 0; i < n; i++)
                 add_record(&build, i, name, storage_name(name, i), published_storage(view, i));
         add_record(&build, n, PUBLISHED_TABLE_NAME, strlen(PUBLISHED_TABLE_NAME), table);
         published_each_pair(g->published, add_pair, &build);
-        require(build.used == build.counts.strings_len);
+        require(build.fill.used == build.counts.strings_len);
         return 0;
 }
 

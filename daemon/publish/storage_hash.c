@@ -6,11 +6,6 @@
 
 #include <string.h>
 
-static uint64_t leaves_of(uint64_t bytes)
-{
-        return (bytes + PLAN_LEAF - 1) / PLAN_LEAF;
-}
-
 int storage_hash_init(struct storage_hash *hash, const struct generation *generation, const struct table *manifest,
                       struct reader *reader, const bool *stop, struct error *error)
 {
@@ -19,7 +14,7 @@ int storage_hash_init(struct storage_hash *hash, const struct generation *genera
         hash->first_leaves = calloc(m.header->n_records + 1, sizeof(*hash->first_leaves));
         for (uint64_t i = 0; hash->first_leaves != NULL && i < m.header->n_records; i++) {
                 hash->first_leaves[i] = hash->n_leaves;
-                hash->n_leaves += leaves_of(manifest_record(&m, i)->bytes);
+                hash->n_leaves += plan_leaves(manifest_record(&m, i)->bytes);
         }
         hash->digests = calloc(hash->n_leaves + 1, sizeof(*hash->digests));
         if (hash->first_leaves == NULL || hash->digests == NULL)
@@ -94,7 +89,7 @@ int storage_hash_run(struct storage_hash *hash, struct error *error)
         }
         readback_deinit(&leaves.readback);
         if (r == 0 && __atomic_load_n(hash->stop, __ATOMIC_RELAXED))
-                r = error_set(error, STREAMER_ECANCELED, "the daemon ends");
+                r = error_set(error, STREAMER_ECANCELED, "the publication was aborted");
         return r;
 }
 
@@ -104,18 +99,13 @@ int storage_hash_finish(struct storage_hash *hash, unsigned char digest[DIGEST_S
 {
         const struct manifest_view m = table_manifest(hash->manifest);
         struct manifest_header *header = hash->manifest->map;
-        struct hash *model = hash_new();
-        if (model == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
         struct manifest_record *records = (void *)((unsigned char *)header + header->records_off);
         for (uint64_t i = 0; i < m.header->n_records; i++) {
                 struct manifest_record *r = &records[i];
-                hash_bytes(hash->digests[hash->first_leaves[i]], leaves_of(r->bytes) * DIGEST_SIZE, r->digest);
-                hash_model_tensor(model, m.strings + r->name_off, r->name_len, dtype_name(r->dtype),
-                                  m.shapes + r->shape_off, r->rank, r->digest);
+                hash_bytes(hash->digests[hash->first_leaves[i]], plan_leaves(r->bytes) * DIGEST_SIZE, r->digest);
         }
-        hash_final(model, digest);
-        hash_free(model);
+        if (!hash_model(&m, digest))
+                return error_no_memory(error);
         memcpy(header->digest, digest, DIGEST_SIZE);
         return 0;
 }

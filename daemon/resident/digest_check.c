@@ -3,9 +3,18 @@
 
 #include <string.h>
 
+struct check {
+        const struct generation *generation;
+        struct manifest_view manifest;
+        unsigned char *const *bases;
+        struct readback readback;
+        struct hash *hash;
+        uint64_t asked; /* manifest records that were requested from the readback */
+};
+
 static bool next_run(void *context, struct readback_run *run)
 {
-        struct digest_check *check = context;
+        struct check *check = context;
         if (check->asked == check->manifest.header->n_records)
                 return false;
         const struct manifest_record *r = manifest_record(&check->manifest, check->asked++);
@@ -16,30 +25,8 @@ static bool next_run(void *context, struct readback_run *run)
         return true;
 }
 
-int digest_check_init(struct digest_check *check, const struct generation *generation, struct reader *reader,
-                      unsigned char *const *bases, struct error *error)
+static int check_tensor(struct check *check, const struct manifest_record *r, struct error *error)
 {
-        *check = (struct digest_check){
-                .generation = generation, .manifest = table_manifest(&generation->manifest), .bases = bases};
-        int r = readback_init(&check->readback, reader, generation->device, error);
-        if (r < 0)
-                return r;
-        check->hash = hash_new();
-        if (check->hash == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory to compare");
-        return readback_begin(&check->readback, next_run, check, error);
-}
-
-void digest_check_deinit(struct digest_check *check)
-{
-        readback_deinit(&check->readback);
-        hash_free(check->hash);
-        check->hash = NULL;
-}
-
-int digest_check_tensor(struct digest_check *check, struct error *error)
-{
-        const struct manifest_record *r = manifest_record(&check->manifest, check->done++);
         unsigned char digest[DIGEST_SIZE];
         hash_reset(check->hash);
         for (uint64_t done = 0, len; done < r->bytes; done += len) {
@@ -55,4 +42,23 @@ int digest_check_tensor(struct digest_check *check, struct error *error)
                 return 0;
         return error_set(error, STREAMER_EFAILED, "tensor '%s': resident bytes differ from those that were loaded",
                          check->manifest.strings + r->name_off);
+}
+
+int digest_check(const struct generation *generation, struct reader *reader, unsigned char *const *bases,
+                 const bool *stop, struct error *error)
+{
+        struct check check = {
+                .generation = generation, .manifest = table_manifest(&generation->manifest), .bases = bases};
+        int r = readback_init(&check.readback, reader, generation->device, error);
+        if (r == 0 && (check.hash = hash_new()) == NULL)
+                r = error_set(error, STREAMER_ENOMEM, "no memory to compare");
+        if (r == 0)
+                r = readback_begin(&check.readback, next_run, &check, error);
+        for (uint64_t i = 0; r == 0 && i < check.manifest.header->n_records; i++)
+                r = __atomic_load_n(stop, __ATOMIC_RELAXED)
+                            ? STREAMER_ECANCELED
+                            : check_tensor(&check, manifest_record(&check.manifest, i), error);
+        readback_deinit(&check.readback);
+        hash_free(check.hash);
+        return r;
 }

@@ -74,7 +74,7 @@ void lease_set_state(struct lease *lease, enum lease_state state)
 {
 #define TO(state) (1u << LEASE_##state)
         static const unsigned claimed = TO(LOADING) | TO(HELD) | TO(REVOKED);
-        static const unsigned allowed[LEASE_STATES] = {
+        static const unsigned allowed[] = {
                 [LEASE_LOADING] = TO(HELD) | TO(ORPHAN),
                 [LEASE_HELD] = TO(REVOKED) | TO(ORPHAN),
                 [LEASE_REVOKED] = TO(ORPHAN),
@@ -82,8 +82,7 @@ void lease_set_state(struct lease *lease, enum lease_state state)
                 [LEASE_UNCLAIMED] = claimed,
         };
 #undef TO
-        require(allowed[lease->state] & 1u << state);
-        lease->state = state;
+        change_state(lease->state, state, allowed);
 }
 
 static bool is_owned(const struct lease *lease)

@@ -63,7 +63,6 @@ enum lease_state {
         LEASE_ORPHAN,
         LEASE_UNCLAIMED,
 };
-#define LEASE_STATES (LEASE_UNCLAIMED + 1)
 
 #define LEASE_MAGIC 0x6c656173u
 

@@ -190,15 +190,16 @@ uint64_t resident_shared_number(struct resident *resident, const struct source_i
 
 #define NEAREST_NAMES 500 /* that are compared, in order of age: the loop has little time */
 
-const char *resident_nearest(const struct resident *resident, const char *name)
+/* Of the models that are resident, the name that differs least from this one, if it is similar; NULL: none is. */
+static const char *find_nearest(const struct resident *resident, const char *name)
 {
         const char *nearest = NULL;
-        size_t best = strlen(name) / 3 + 1, n = 0;
+        size_t best = name_distance_limit(name), n = 0;
         list_each_item (const struct generation, g, &resident->generations, link)
                 list_each_item (const struct model_name, known, &g->names, link) {
                         if (n++ == NEAREST_NAMES)
                                 return nearest;
-                        size_t distance = name_distance(name, known->text);
+                        size_t distance = g->state == GENERATION_FAILED ? SIZE_MAX : name_distance(name, known->text);
                         if (distance < best) {
                                 best = distance;
                                 nearest = known->text;
@@ -209,7 +210,7 @@ const char *resident_nearest(const struct resident *resident, const char *name)
 
 int resident_no_model(const struct resident *resident, const char *name, struct error *error)
 {
-        const char *nearest = resident_nearest(resident, name);
+        const char *nearest = find_nearest(resident, name);
         const struct ended *ended = ended_find(&resident->ended, name, NULL);
         if (ended != NULL)
                 return error_set(error, STREAMER_ENOENT, "%s: no such model (%s%s%s)", name,

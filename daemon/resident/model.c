@@ -15,7 +15,7 @@
 void generation_set_state(struct generation *generation, enum generation_state state)
 {
 #define TO(state) (1u << GENERATION_##state)
-        static const unsigned allowed[GENERATION_STATES] = {
+        static const unsigned allowed[] = {
                 [GENERATION_LOADING] = TO(READY) | TO(DRAINING) | TO(FAILED),
                 [GENERATION_READY] = TO(CACHED) | TO(DRAINING),
                 [GENERATION_CACHED] = TO(DRAINING),
@@ -24,8 +24,7 @@ void generation_set_state(struct generation *generation, enum generation_state s
                 [GENERATION_FAILED] = TO(UNLOADED),
         };
 #undef TO
-        require(allowed[generation->state] & 1u << state);
-        generation->state = state;
+        change_state(generation->state, state, allowed);
 }
 
 struct manifest_view table_manifest(const struct table *table)
@@ -429,6 +428,12 @@ static void forget_failures(struct resident *resident)
         }
 }
 
+/* Often a mistyped path. No load of it was planned. */
+static bool has_no_source(const struct generation *generation, const struct error *error)
+{
+        return error->code == STREAMER_ENOENT && generation->number == 0;
+}
+
 static void fail(struct generation *generation, const struct error *error, bool refused)
 {
         require(generation->state == GENERATION_LOADING);
@@ -449,7 +454,7 @@ static void fail(struct generation *generation, const struct error *error, bool 
         if (generation->charged == 0)               /* it was granted no memory, or returned it */
                 quota_discharge(&generation->quota_charge);
         generation_changed(generation);
-        if (refused) /* a refused load is not listed as failed */
+        if (refused || has_no_source(generation, error)) /* these are not listed as failed */
                 forget(generation);
         else
                 generation_reap(generation);

@@ -52,7 +52,6 @@ enum generation_state {
         GENERATION_REVOKED,  /* draining; what clients may have mapped stays in quarantine until its leases end */
         GENERATION_UNLOADED, /* seen in its last change only */
 };
-#define GENERATION_STATES (GENERATION_UNLOADED + 1)
 const char *generation_state_name(enum generation_state state);
 
 struct model_name {
@@ -181,8 +180,6 @@ struct device *resident_device(struct resident *resident, const char *name, stru
 /* ---- look-ups; NULL if none ---- */
 
 struct generation *resident_ready(struct resident *resident, const char *name);
-/* Of the models that are resident, the name that differs least from this one, if it is similar; NULL: none is. */
-const char *resident_nearest(const struct resident *resident, const char *name);
 /* STREAMER_ENOENT, with what happened to the model of this name, or the nearest name. */
 int resident_no_model(const struct resident *resident, const char *name, struct error *error);
 /* The newest in this state; NULL device: on any. */

@@ -59,7 +59,7 @@ int published_new(struct published **out, const char *const *key, size_t n_key, 
         for (size_t i = 0; r == 0 && i < n_key; i++)
                 r = add_field(p, key[i]);
         if (r < 0)
-                error_set(error, r, "no memory");
+                error_no_memory(error);
         else
                 r = sort_key(p, error);
         if (r < 0)

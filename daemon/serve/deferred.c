@@ -25,7 +25,7 @@ static int charge_request(struct session *session, struct quota_charge *charge, 
                                  "uid %u has %" PRIu64 " unanswered requests (%d x limits.requests_per_client)",
                                  (unsigned)uid, held, REQUESTS_SHARE);
         if (quota_charge_restored(&server->users, uid, charge, QUOTA_REQUESTS, 1) < 0)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         return 0;
 }
 
@@ -34,7 +34,7 @@ struct deferred *deferred_new(struct session *session, struct request *request)
         struct deferred *d = calloc(1, sizeof(*d));
         struct error error = {0};
         if (d == NULL)
-                error_set(&error, STREAMER_ENOMEM, "no memory");
+                error_no_memory(&error);
         if (error.code != 0 || charge_request(session, &d->charge, &error) < 0) {
                 session_error(session, request->id, &error);
                 free(d);
@@ -90,6 +90,9 @@ void deferred_orphan(struct deferred *d)
 {
         struct session *session = d->session;
         list_remove(&d->in_session);
+        list_remove(&d->in_server);
+        if (d->deadline.data != NULL)
+                uv_timer_stop(&d->deadline);
         d->session = NULL;
         if (d->orphaned != NULL)
                 d->orphaned(d);
@@ -110,6 +113,18 @@ static void on_deadline(uv_timer_t *timer)
         loop_task_begin(&server->expire);
 }
 
+void deferred_set_deadline(struct deferred *d, const char *model, const char *why, uint64_t timeout_ms)
+{
+        uv_loop_t *loop = d->session->server->loop;
+        /* libuv's time is in milliseconds of the same clock; it may be this turn's beginning. */
+        uint64_t at = ns_after(now_ns(), timeout_ms * MS) / MS + 1;
+        d->model = model;
+        d->why = why;
+        uv_timer_init(loop, &d->deadline);
+        d->deadline.data = d;
+        uv_timer_start(&d->deadline, on_deadline, at - uv_now(loop), 0);
+}
+
 void deferred_await_change(struct deferred *d, deferred_try_fn *try)
 {
         d->try = try;
@@ -124,15 +139,8 @@ void deferred_wait(struct session *session, struct request *request, deferred_tr
         struct deferred *d = deferred_new(session, request);
         if (d == NULL)
                 return;
-        d->model = model;
-        if (timeout_ms > 0) {
-                uv_loop_t *loop = session->server->loop;
-                /* libuv's time is in milliseconds of the same clock; it may be this turn's beginning. */
-                uint64_t at = ns_after(now_ns(), timeout_ms * MS) / MS + 1;
-                uv_timer_init(loop, &d->deadline);
-                d->deadline.data = d;
-                uv_timer_start(&d->deadline, on_deadline, at - uv_now(loop), 0);
-        }
+        if (timeout_ms > 0)
+                deferred_set_deadline(d, model, "still loading", timeout_ms);
         deferred_await_change(d, try);
 }
 
@@ -164,7 +172,10 @@ bool deferred_answer_expired(struct loop_task *loop_task)
         if (server->turn.shutting_down || list_empty(&server->expired))
                 return false;
         struct deferred *d = container_of(server->expired.next, struct deferred, in_server);
-        session_fail(d->session, d->request.id, STREAMER_ETIMEOUT, "%s: still loading", d->model);
-        deferred_free(d);
+        session_fail(d->session, d->request.id, STREAMER_ETIMEOUT, "%s: %s", d->model, d->why);
+        if (d->orphaned != NULL)
+                deferred_orphan(d);
+        else
+                deferred_free(d);
         return true;
 }

@@ -24,8 +24,9 @@ struct deferred {
         struct session *session;           /* NULL: the client has disconnected, or is answered */
         struct request request;
         struct quota_charge charge;
-        deferred_try_fn *try;    /* when something has changed, if it waits for that */
-        const char *model;       /* what it waits for, in the error of its deadline; the request's */
+        deferred_try_fn *try; /* when something has changed, if it waits for that */
+        const char *model;    /* what it waits for, and why, in the error of its deadline; the request's, constant */
+        const char *why;
         uv_timer_t deadline;     /* `data` NULL: none */
         uint64_t rechecked;      /* server->changes when it was rechecked last */
         uint64_t generation;     /* an unload waits for its end, or older ones' */
@@ -47,6 +48,9 @@ void deferred_wait(struct session *session, struct request *request, deferred_tr
                    uint64_t timeout_ms);
 /* From now on a change lets `try` answer. */
 void deferred_await_change(struct deferred *deferred, deferred_try_fn *try);
+
+/* Answers after timeout_ms with an error about the model; d->why may change until then. */
+void deferred_set_deadline(struct deferred *deferred, const char *model, const char *why, uint64_t timeout_ms);
 
 /* An `orphaned` that waits for the end of work, which frees it. */
 void deferred_outlives_client(struct deferred *deferred);

@@ -42,7 +42,7 @@ int file_memory_request(struct file_memory *m, const struct session *session, ui
                 return 0;
         }
         if (quota_charge_restored(&server->users, session->conn->caller.uid, &m->charge, QUOTA_FETCHED, 0) < 0)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         m->server = server;
         list_append(&server->file_memory, &m->waiting);
         grant_waiting(server);

@@ -51,13 +51,15 @@ static int listen_at(struct server *server, int fd, const char *path, struct err
 
 static void on_accept(uv_poll_t *poll, int status, int events);
 
-static void pause_accepting(struct server *server, bool pause)
+/* `why`: what accepting waits for; NULL: nothing. */
+static void pause_accepting(struct server *server, const char *why)
 {
+        bool pause = why != NULL;
         if (server->full == pause || server->turn.shutting_down)
                 return;
         server->full = pause;
         if (pause)
-                log_warn("connections: %" PRIu64 " are open, the next wait", server->n_conns);
+                log_warn("connections: %" PRIu64 " are open, the next wait: %s", server->n_conns, why);
         if (pause)
                 uv_poll_stop(&server->accept_poll);
         else
@@ -85,7 +87,7 @@ static void on_accept(uv_poll_t *poll, int status, int events)
         (void)events;
         for (int i = 0; status == 0 && i < ACCEPT_TURN; i++) {
                 if (server->n_conns >= server->limits->connections + OWN_CONNECTIONS) {
-                        pause_accepting(server, true);
+                        pause_accepting(server, "the limit (limits.connections)");
                         return;
                 }
                 int fd = accept4(server->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -95,7 +97,7 @@ static void on_accept(uv_poll_t *poll, int status, int events)
                 }
                 /* Out of descriptors: resume when some were closed. */
                 if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
-                        pause_accepting(server, true);
+                        pause_accepting(server, strerror(errno));
                 if (errno != EINTR && errno != ECONNABORTED)
                         return;
         }
@@ -127,7 +129,7 @@ static void on_second(uv_timer_t *timer)
         if (server->n_conns < server->limits->connections)
                 server->refusing = false;
         if (server->n_conns < server->limits->connections + OWN_CONNECTIONS)
-                pause_accepting(server, false);
+                pause_accepting(server, NULL);
         if (server->ending != ENDING_NOT)
                 loop_task_begin(&server->end);
         if (!idle_elapsed(&server->idle, is_busy(server), now_ns()))
@@ -273,6 +275,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         list_init(&server->reloads);
         list_init(&server->shares);
         list_init(&server->started);
+        list_init(&server->paused);
         list_init(&server->file_memory);
         list_init(&server->transfers);
         desired_init(&server->desired, server->loads, server->pool);

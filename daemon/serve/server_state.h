@@ -7,7 +7,6 @@
 #define DAEMON_SERVE_SERVER_STATE_H
 
 #include "daemon/base/sys/listen.h"
-#include "daemon/load/content/verify.h"
 #include "daemon/load/load.h"
 #include "daemon/publish/publication.h"
 #include "daemon/resident/persist/persist.h"
@@ -77,7 +76,6 @@ struct server {
         struct resident *resident;
         struct loads *loads;
         struct publications publications;
-        struct list finds; /* of struct publish_find: requests that wait for another client's claim */
         struct leases leases;
         struct persist persist;           /* what survives this process */
         struct state_writer state_writer; /* and what is written of it */
@@ -113,7 +111,8 @@ struct server {
         uint64_t progress_round, n_ops; /* watched loads, of all sessions */
         struct loop_task notify;        /* sends events */
         struct loop_task shutdown;      /* notifies all of the daemon's end */
-        struct list shares, started;    /* of struct verb_share; of struct verb_task */
+        struct list shares;             /* of struct verb_share */
+        struct list started, paused;    /* of struct verb_task */
         struct list file_memory;        /* of struct file_memory, that waits */
         uint64_t file_bytes;            /* that is in use */
         struct list transfers;          /* of struct transfer */

@@ -4,6 +4,7 @@
  */
 #include "daemon/serve/session.h"
 
+#include "daemon/base/log/log.h"
 #include "daemon/base/metric/metric.h"
 #include "daemon/serve/access/access.h"
 
@@ -52,19 +53,20 @@ int session_check_fds(struct session *session, unsigned n, const char *verb, str
         struct server *server = session->server;
         const struct quota_user *user = session->fds.user;
         uint64_t share = fds_share(session), all = server->limits->fds_in_flight;
-        if (session->conn->fds_sent > 0 && conn_fds_in_flight(session->conn) + n > server->limits->fds_per_client)
+        unsigned in_flight = conn_fds_in_flight(session->conn);
+        if (in_flight > 0 && in_flight + n > server->limits->fds_per_client)
                 return error_set(error, STREAMER_ELIMIT,
                                  "%s: this client does not take its descriptors (limits.fds_per_client)", verb);
         if (server->fds_out + n > all || user->held[QUOTA_FDS] + n > share)
                 recount_fds(server);
+        if (server->fds_out + n > all)
+                return error_set(error, STREAMER_ELIMIT,
+                                 "%s: too many descriptors are on their way to clients (limits.fds_in_flight)", verb);
         if (user->held[QUOTA_FDS] + n > share)
                 return error_set(error, STREAMER_ELIMIT,
                                  "%s: uid %u has %" PRIu64 " of %" PRIu64
                                  " descriptors on their way to its clients (half of limits.fds_in_flight)",
                                  verb, (unsigned)user->uid, user->held[QUOTA_FDS], share);
-        if (server->fds_out + n > all)
-                return error_set(error, STREAMER_ELIMIT,
-                                 "%s: too many descriptors are on their way to clients (limits.fds_in_flight)", verb);
         return 0;
 }
 
@@ -146,8 +148,11 @@ static void on_frame(struct conn *conn, const void *data, size_t len)
                 error.code = r;
                 session_error(session, request.id, &error);
                 /* Its id is unknown, so the client would wait for ever. */
-                if (r == STREAMER_ENOMEM && request.id == 0)
+                if (r == STREAMER_ENOMEM && request.id == 0) {
+                        log_warn("a request of process %d cannot be read, whose connection ends: %s", (int)conn->pid,
+                                 error.text);
                         conn_close(conn, true);
+                }
                 return;
         }
         bool hello = request.verb == VERB_hello;
@@ -208,7 +213,7 @@ static void charge_connection(struct conn *conn)
         if (r == 0 &&
             (quota_charge_restored(users, conn->caller.uid, &session->fds, QUOTA_FDS, 0) < 0 ||
              quota_charge_restored(users, conn->caller.uid, &conn->output, QUOTA_OUTPUT, conn->out_bytes) < 0))
-                r = error_set(&error, STREAMER_ENOMEM, "no memory");
+                r = error_no_memory(&error);
         bool unlimited = access_limits(session->server, conn).unlimited;
         conn->output_share = unlimited ? UINT64_MAX : OUTPUT_SHARE * conn->limits->output;
         if (r == 0)
@@ -224,6 +229,7 @@ void session_new(struct server *server, int fd)
 {
         struct session *session = calloc(1, sizeof(*session));
         if (session == NULL) {
+                log_warn("a connection is not accepted: no memory");
                 close(fd);
                 return;
         }
@@ -238,6 +244,7 @@ void session_new(struct server *server, int fd)
         list_init(&session->transfers);
         session->conn = conn_new_consume_fd(server->loop, fd, &conn_ops, &server->limits->conn, &server->turn);
         if (session->conn == NULL) {
+                log_warn("a connection is not accepted: no memory");
                 free(session);
                 return;
         }

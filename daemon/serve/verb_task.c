@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/serve/verb_task.h"
 
+#include "daemon/io/http/http.h"
 #include "daemon/serve/access/access.h"
 
 /* The tasks of a kind and a user; exists while there are any. */
@@ -8,7 +9,7 @@ struct verb_share {
         struct list link; /* in server->shares */
         uid_t uid;
         enum verb_task_kind kind;
-        unsigned n_started, max;
+        unsigned n_started, n_paused, max;
         bool starting;
         struct list queued; /* of struct verb_task */
 };
@@ -51,12 +52,12 @@ static void share_start_put(struct verb_share *share, struct server *server)
         for (struct verb_task *task; (task = share_next(share, server)) != NULL;) {
                 list_remove(&task->link);
                 list_append(&server->started, &task->link);
-                task->started = true;
+                task->state = VERB_TASK_STARTED;
                 share->n_started++;
                 task->ops->start(task);
         }
         share->starting = false;
-        if (share->n_started > 0 || !list_empty(&share->queued))
+        if (share->n_started + share->n_paused > 0 || !list_empty(&share->queued))
                 return;
         list_remove(&share->link);
         free(share);
@@ -82,7 +83,7 @@ void verb_task_end(struct verb_task *task)
         struct verb_share *share = task->share;
         struct server *server = task->server;
         struct deferred *deferred = task->deferred;
-        bool started = task->started;
+        enum verb_task_state state = task->state;
         require(task->magic == VERB_TASK_MAGIC);
         task->magic = 0;
         list_remove(&task->link);
@@ -90,15 +91,26 @@ void verb_task_end(struct verb_task *task)
         deferred->orphaned = NULL;
         /* This may read the connection's next requests, so the share is left afterwards. */
         deferred_free(deferred);
-        share->n_started -= started;
+        share->n_started -= state == VERB_TASK_STARTED;
+        share->n_paused -= state == VERB_TASK_PAUSED;
         share_start_put(share, server);
+}
+
+void verb_task_finish(struct verb_task *task)
+{
+        struct session *session = task->deferred->session;
+        if (session != NULL && task->error.code != 0)
+                session_error(session, verb_task_request(task)->id, &task->error);
+        else if (session != NULL)
+                task->ops->reply(task, session);
+        verb_task_end(task);
 }
 
 /* Its client has disconnected, or is answered. */
 static void abandon(struct deferred *deferred)
 {
         struct verb_task *task = deferred->task;
-        if (!task->started) {
+        if (task->state != VERB_TASK_STARTED) {
                 verb_task_end(task);
                 return;
         }
@@ -129,8 +141,34 @@ void verb_task_begin(struct verb_task *task, struct session *session, struct req
         task->deferred = deferred;
         deferred->task = task;
         deferred->orphaned = abandon;
+        if (task->timeout_ms > 0)
+                deferred_set_deadline(deferred, task->model, "the workers are busy with other requests of this user",
+                                      task->timeout_ms);
         list_append(&task->share->queued, &task->link);
         share_start_put(task->share, server);
+}
+
+void verb_task_pause(struct verb_task *task)
+{
+        struct verb_share *share = task->share;
+        require(task->state == VERB_TASK_STARTED);
+        task->state = VERB_TASK_PAUSED;
+        list_remove(&task->link);
+        list_append(&task->server->paused, &task->link);
+        share->n_started--;
+        share->n_paused++;
+        share_start_put(share, task->server);
+}
+
+void verb_task_resume(struct verb_task *task)
+{
+        struct verb_share *share = task->share;
+        require(task->state == VERB_TASK_PAUSED);
+        task->state = VERB_TASK_QUEUED;
+        list_remove(&task->link);
+        list_append(&share->queued, &task->link);
+        share->n_paused--;
+        share_start_put(share, task->server);
 }
 
 /* ---- work ---- */
@@ -138,14 +176,21 @@ void verb_task_begin(struct verb_task *task, struct session *session, struct req
 static void run(struct work *work)
 {
         struct verb_task *task = container_of(work, struct verb_task, work);
+        if (__atomic_load_n(&task->given_up, __ATOMIC_RELAXED))
+                return;
+        http_reuse_begin(&task->given_up);
         task->ops->run(task);
+        http_reuse_end();
 }
 
 static void done(struct work *work)
 {
         struct verb_task *task = container_of(work, struct verb_task, work);
         require(task->magic == VERB_TASK_MAGIC);
-        task->ops->done(task);
+        if (task->ops->done != NULL)
+                task->ops->done(task);
+        else
+                verb_task_finish(task);
 }
 
 void verb_task_submit(struct verb_task *task, uint64_t lane)
@@ -158,11 +203,10 @@ void verb_task_submit_source(struct verb_task *task, const char *source)
         work_submit_source(task->server->pool, source, &task->work, run, done);
 }
 
-void verb_task_fail(struct verb_task *task)
+void verb_task_set_deadline(struct verb_task *task)
 {
-        const struct deferred *deferred = task->deferred;
-        if (deferred->session != NULL)
-                session_error(deferred->session, deferred->request.id, &task->error);
+        const struct http_opts *http = http_opts(task->server->loads->sources->http);
+        task->deadline_ns = ns_after(now_ns(), http->patience_ns + http->tries * http->stall_ns);
 }
 
 /* ---- time ---- */

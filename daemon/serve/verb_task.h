@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A request that workers answer (ps, doctor, verify, fetch). Belongs to the loop thread.
+ * A request that workers answer (ps, doctor, verify, fetch, diff, publish_find). Belongs to the loop thread.
  *
  *   queued > started (start; run on a worker, done on the loop, repeated) > ended (the verb has replied)
- *      \         \
- *       \         \-> abandoned: the client has disconnected, or the time is over; ends when its work does
- *        \-> freed with the connection
+ *     | ^       |  \
+ *     | +-------+   \-> abandoned: the client has disconnected, or the time is over; ends when its work does
+ *     | paused (it waits for another client)
+ *     \-> freed with the connection, as a paused one
  *
- * Of each kind a user has VERB_TASKS started, abandoned ones included; the others wait for these. Root and the daemon's
- * own user have twice as many.
+ * Of each kind a user has VERB_TASKS started, abandoned ones included and paused ones not; the others wait for these.
+ * Root and the daemon's own user have twice as many.
  */
 #ifndef DAEMON_SERVE_VERB_TASK_H
 #define DAEMON_SERVE_VERB_TASK_H
@@ -18,7 +19,17 @@
 #define VERB_TASKS 4
 
 /* What may hang separately is a kind of its own. */
-enum verb_task_kind { VERB_TASK_PS, VERB_TASK_DOCTOR, VERB_TASK_VERIFY, VERB_TASK_FETCH_LOCAL, VERB_TASK_FETCH_REMOTE };
+enum verb_task_kind {
+        VERB_TASK_PS,
+        VERB_TASK_DOCTOR,
+        VERB_TASK_VERIFY,
+        VERB_TASK_FETCH_LOCAL,
+        VERB_TASK_FETCH_REMOTE,
+        VERB_TASK_FIND_LOCAL,
+        VERB_TASK_FIND_REMOTE,
+};
+
+enum verb_task_state { VERB_TASK_QUEUED, VERB_TASK_STARTED, VERB_TASK_PAUSED };
 
 struct verb_task;
 struct verb_share;
@@ -26,9 +37,11 @@ struct verb_share;
 struct verb_task_ops {
         /* It is its turn: begins the work, or replies and ends. */
         void (*start)(struct verb_task *task);
-        void (*run)(struct verb_task *task); /* on a worker */
-        /* The work is done: begins more, or replies (if task->deferred has a session) and ends. */
+        void (*run)(struct verb_task *task); /* on a worker, unless it is abandoned */
+        /* The work is done: begins more, or finishes. NULL: finishes. */
         void (*done)(struct verb_task *task);
+        /* It has finished without an error, and the client waits. */
+        void (*reply)(struct verb_task *task, struct session *session);
         /* It is abandoned: ends now if no work is in flight; else work ends soon. NULL: nothing to do. */
         void (*abandon)(struct verb_task *task);
         void (*free)(struct verb_task *task);
@@ -44,10 +57,12 @@ struct verb_task {
         struct deferred *deferred; /* the request; its session is NULL once abandoned */
         struct server *server;
         struct verb_share *share;
-        struct list link; /* in the share's queue, or in server->started */
-        bool started;
+        enum verb_task_state state;
+        struct list link;     /* in the share's queue, in server->started or in server->paused */
         bool given_up;        /* atomic: abandoned */
-        uint64_t deadline_ns; /* abandoned then; 0: none. Set by start() */
+        uint64_t deadline_ns; /* abandoned then; 0: none */
+        uint64_t timeout_ms;  /* of the request, set before it begins: answered then with deferred->why; 0: none */
+        const char *model;    /* likewise, for that answer; the request's */
         struct error error;
 };
 
@@ -65,9 +80,16 @@ static inline const struct request *verb_task_request(const struct verb_task *ta
 /* Calls run() on a worker and then done(). The second finds the lane of the source, which it borrows. */
 void verb_task_submit(struct verb_task *task, uint64_t lane);
 void verb_task_submit_source(struct verb_task *task, const char *source);
+/* Sets its deadline, by the settings of http: it has as long as a server that answers nothing would be tried. */
+void verb_task_set_deadline(struct verb_task *task);
 
-/* Replies with task->error, if the client waits. */
-void verb_task_fail(struct verb_task *task);
+/* Of one that is started and has no work in flight: it waits for another client, and holds no place of its share. */
+void verb_task_pause(struct verb_task *task);
+/* Queues one that is paused: start() is called when it is its turn. */
+void verb_task_resume(struct verb_task *task);
+
+/* Replies with task->error, or else by ops->reply(), if the client waits; and ends it. */
+void verb_task_finish(struct verb_task *task);
 /* Frees it, and starts the next one of the share. */
 void verb_task_end(struct verb_task *task);
 

@@ -23,11 +23,11 @@ int model_dir_offer(struct model_dir *folder, const char *name, const char *show
                                  shown);
         char **names = array_grow(folder->names, folder->n, sizeof(*names));
         if (names == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         folder->names = names;
         names[folder->n] = strdup(name);
         if (names[folder->n] == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         folder->n++;
         return 0;
 }

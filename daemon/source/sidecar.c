@@ -54,11 +54,11 @@ int sidecar_list_add(struct sidecar_list *list, const char *name, uint64_t bytes
                                  SIDECAR_FILES_MAX, shown);
         struct sidecar *v = array_grow(list->v, list->n, sizeof(*v));
         if (v == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         list->v = v;
         v[list->n] = (struct sidecar){strdup(name), bytes};
         if (v[list->n].name == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         list->n++;
         return 0;
 }

@@ -15,7 +15,7 @@ int source_set_reserve(struct source_set *set, size_t n, struct error *error)
 {
         set->objects = calloc(n, sizeof(*set->objects));
         set->n_objects = set->objects != NULL ? n : 0;
-        return set->objects != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+        return set->objects != NULL ? 0 : error_no_memory(error);
 }
 
 int source_set_index(struct source_set *set, struct error *error)
@@ -82,7 +82,7 @@ int source_identity(const struct source_set *set, struct source_identity *out, s
 {
         struct hash *hash = hash_new();
         if (hash == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         for (size_t i = 0; i < set->n_objects; i++)
                 set->objects[i].ops->identify(&set->objects[i], hash);
         if (set->has_index)
@@ -147,7 +147,7 @@ int source_check(const struct source_set *set, struct error *error)
         cleanup_free const struct object **objects = calloc(set->n_objects + 1, sizeof(*objects));
         size_t n = 0;
         if (objects == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         if (set->has_index)
                 objects[n++] = &set->index_object;
         for (size_t i = 0; i < set->n_objects; i++)

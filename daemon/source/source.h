@@ -80,6 +80,13 @@ struct sources {
         struct s3_endpoints *s3;
         struct hf *hf;
 };
+/* The same, but files are opened below `roots`; NULL: its own. */
+static inline struct sources sources_with_roots(const struct sources *sources, struct source_roots *roots)
+{
+        struct sources s = *sources;
+        s.roots = roots != NULL ? roots : s.roots;
+        return s;
+}
 
 /* A kind of source. The functions of the same names describe the contracts. */
 struct source_ops {

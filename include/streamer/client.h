@@ -562,7 +562,7 @@ typedef struct streamer_publish_opts {
         size_t n_key;
         const char *device; /* NULL: the daemon's only device */
         unsigned flags;     /* STREAMER_PUBLISH_* */
-        int timeout_ms;     /* to wait for another process that publishes it; 0: the client's; -1: no limit */
+        int timeout_ms;     /* of the search and the wait for another publisher; 0: the client's; -1: no limit */
 } streamer_publish_opts;
 #define STREAMER_PUBLISH_OPTS_INIT STREAMER_INIT(streamer_publish_opts)
 
@@ -581,8 +581,10 @@ typedef struct streamer_found {
 /* Searches for a published model of this name. It is a hit only if the whole key is equal, the base too (NULL: any),
  * and no file of the base has changed since; if one has, it is stale, and the daemon unloads it. If it is not a hit and
  * `claim` is not NULL, *claim is the right to publish it, which no other process gets meanwhile; else *claim is NULL.
- * If another process has the claim, a call for a claim waits for its commit or abort: STREAMER_ETIMEOUT. The caller
- * owns *claim (streamer_publish_commit or streamer_publish_abort). STREAMER_EPERM if the name is another user's. */
+ * If it is not a hit and another process has the claim, the call waits for that one's commit or abort, unless the flags
+ * say otherwise: STREAMER_ETIMEOUT. The caller owns *claim (streamer_publish_commit or streamer_publish_abort).
+ * STREAMER_EPERM if the name is another user's, and for a base that a caller without the role load names, unless it is
+ * the published model's as its publisher wrote it, or a resident model. */
 STREAMER_API int streamer_publish_find(streamer_client *client, const streamer_publish_opts *opts,
                                        streamer_found *found, streamer_publication **claim);
 
@@ -590,7 +592,7 @@ STREAMER_API int streamer_publish_find(streamer_client *client, const streamer_p
  * memory, aligned to 256 bytes, which tensors lie in. STREAMER_ENOMEM if the device's budget does not suffice. */
 STREAMER_API int streamer_publish_begin(streamer_publication *publication, const uint64_t *bytes, size_t n);
 
-/* *data is the address of storage i: writable memory, of the device, zeroed on the host; NULL if its size is 0. It is
+/* *data is the address of storage i: writable memory of the device, zeroed; NULL if its size is 0. It is
  * allocated by this call, together with its neighbours (about 5 % of the whole): a caller that copies in the order of
  * storages and frees its own as it proceeds needs no second copy of the model. */
 STREAMER_API int streamer_publish_storage(streamer_publication *publication, size_t i, void **data);

@@ -6,10 +6,6 @@
 #include "tests/bench/bench.h"
 
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define ATTACHES 101
 

@@ -8,10 +8,6 @@
 #include "tests/lib/kernel_counters.h"
 
 #include <setjmp.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static uint64_t setting(const char *name, uint64_t otherwise, uint64_t most)
 {
@@ -98,6 +94,7 @@ int main(int argc, char **argv)
                 return attach_child(argv[2], argv[3]);
         if (argc == 4 && strcmp(argv[1], "--delay-proxy") == 0)
                 return delay_proxy((unsigned)atoi(argv[2]), (unsigned)atoi(argv[3]));
+        setenv("STREAMERD_TEST_SETTINGS", "1", 1);
         machine_settings_lock();
         b.rounds = (unsigned)setting("BENCH_ROUNDS", 5, ROUNDS_MAX);
         b.shrink = setting("BENCH_SHRINK", 1, 1024);

@@ -71,6 +71,7 @@ enum better { HIGHER, LOWER };
         X(attach_300,                   "us",         LOWER,  300) \
         X(attach_100k,                  "us",         LOWER,  300) \
         X(publish_vs_copy,              "times",      LOWER,  1.3) \
+        X(publish_duration_vs_copy,     "times",      LOWER,  1.3) \
         X(spare_fill_cpu_s_per_gib,     "CPU-s/GiB",  LOWER,  0)
 // clang-format on
 

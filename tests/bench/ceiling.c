@@ -8,16 +8,8 @@
 #include "daemon/device/host/memfd.h"
 #include "tests/lib/kernel_counters.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #define HUGE_PAGE (UINT64_C(2) << 20)
 

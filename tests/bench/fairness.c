@@ -5,9 +5,6 @@
 #include "tests/bench/bench.h"
 #include "tests/lib/kernel_counters.h"
 
-#include <stdlib.h>
-#include <unistd.h>
-
 #define SMALL_SHARE 16 /* of the large one: over long before it */
 
 static void must_do(const struct bench_daemon *bd, int r, const char *what)

@@ -6,12 +6,7 @@
 #include "tests/lib/kernel_counters.h"
 
 #include <jansson.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <grp.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define HUGE_PAGE (UINT64_C(2) << 20)
 

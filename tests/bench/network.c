@@ -10,13 +10,7 @@
 #include "tests/lib/kernel_counters.h"
 
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define CURLS_MAX (1u << (CURL_STEPS - 1))
 #define LATENCY_MS 200

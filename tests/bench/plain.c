@@ -7,9 +7,6 @@
 #include "tests/lib/nginx.h"
 #include "tests/lib/kernel_counters.h"
 
-#include <stdlib.h>
-#include <unistd.h>
-
 static struct model *large_model(const struct bench *b)
 {
         struct model *m = model_new(1);

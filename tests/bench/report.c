@@ -5,10 +5,6 @@
 #include "tests/bench/bench.h"
 
 #include <jansson.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const struct {
         const char *name, *unit;

@@ -5,9 +5,6 @@
 #include "tests/bench/bench.h"
 #include "tests/lib/kernel_counters.h"
 
-#include <stdlib.h>
-#include <unistd.h>
-
 /* n tensors of U8, `bytes` in all. */
 static struct model *even_model(uint64_t seed, size_t n, uint64_t bytes)
 {

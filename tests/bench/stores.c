@@ -6,11 +6,6 @@
 #include "tests/bench/bench.h"
 #include "tests/lib/s3_store.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 static void row_store(const struct bench *b, enum row row, struct s3_store *store, const char *path,
                       const struct model *m)
 {

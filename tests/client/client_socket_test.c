@@ -7,12 +7,7 @@
 #include "tests/lib/fake_daemon.h"
 #include "tests/lib/suite.h"
 
-#include <errno.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #define TIMEOUT_MS 10000
 
@@ -60,19 +55,7 @@ static char *tmp_name(void)
         return format_text("streamerd-%u", (unsigned)places.uid);
 }
 
-static void greet(struct fake_daemon *f)
-{
-        fake_hello(f);
-}
-
-static void greet_twice(struct fake_daemon *f)
-{
-        fake_hello(f);
-        fake_close(f);
-        fake_hello(f);
-}
-
-static void set_up(void (*script)(struct fake_daemon *f))
+static void set_up(const char *text)
 {
         places = (struct socket_places){
                 .system = in(folder("system"), "streamerd.sock"),
@@ -80,7 +63,7 @@ static void set_up(void (*script)(struct fake_daemon *f))
                 .tmp = folder("tmp"),
                 .uid = geteuid(),
         };
-        fake_start(&fake, script);
+        fake_start(&fake, text);
 }
 
 static void finds_with(const char *socket, unsigned flags, const char *path, int rule, const char *skipped)
@@ -113,7 +96,7 @@ static void fails(int code, const char *text)
 
 TEST(the_callers_socket_is_first)
 {
-        set_up(greet);
+        set_up("hello\n");
         serve_at(places.system);
         char *given = in(folder("given"), "s");
         serve_at(given);
@@ -124,7 +107,7 @@ TEST(the_callers_socket_is_first)
 
 TEST(the_environment_is_next)
 {
-        set_up(greet);
+        set_up("hello\n");
         serve_at(places.system);
         char *environment = in(folder("environment"), "s");
         serve_at(environment);
@@ -134,7 +117,7 @@ TEST(the_environment_is_next)
 
 TEST(a_named_daemon_has_no_substitute)
 {
-        set_up(greet);
+        set_up("hello\n");
         serve_at(places.system);
         places.environment = in(folder("environment"), "s");
         fails(STREAMER_EUNREACHABLE, places.environment);
@@ -144,7 +127,7 @@ TEST(a_named_daemon_has_no_substitute)
 
 TEST(the_systems_daemon_is_before_the_users)
 {
-        set_up(greet);
+        set_up("hello\n");
         serve_at(places.system);
         own_in(places.tmp, tmp_name());
         finds(places.system, STREAMER_SOCKET_SYSTEM, "");
@@ -152,13 +135,13 @@ TEST(the_systems_daemon_is_before_the_users)
 
 TEST(the_users_own_is_found_without_the_systems)
 {
-        set_up(greet);
+        set_up("hello\n");
         finds(own_in(places.tmp, tmp_name()), STREAMER_SOCKET_USER, "");
 }
 
 TEST(the_users_own_alone_may_be_asked_for)
 {
-        set_up(greet);
+        set_up("hello\n");
         serve_at(places.system);
         char *own = own_in(places.tmp, tmp_name());
         finds_with(NULL, STREAMER_CONNECT_OWN, own, STREAMER_SOCKET_USER, "");
@@ -167,7 +150,7 @@ TEST(the_users_own_alone_may_be_asked_for)
 
 TEST(without_any_the_error_names_all)
 {
-        set_up(greet);
+        set_up("hello\n");
         fails(STREAMER_EUNREACHABLE, places.system);
         fails(STREAMER_EUNREACHABLE, in(in(places.tmp, tmp_name()), "streamerd.sock"));
         serve_at(places.system);
@@ -178,7 +161,7 @@ TEST(without_any_the_error_names_all)
 
 TEST(a_socket_on_which_nobody_listens_is_skipped)
 {
-        set_up(greet);
+        set_up("hello\n");
         struct sockaddr_un addr = {.sun_family = AF_UNIX};
         int fd = must(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
         snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", places.system);
@@ -189,7 +172,7 @@ TEST(a_socket_on_which_nobody_listens_is_skipped)
 
 TEST(a_socket_that_refuses_the_user_is_skipped)
 {
-        set_up(greet);
+        set_up("hello\n");
         if (geteuid() == 0) {
                 places.uid = 60101;
                 must(chmod(suite_folder(), 0755));
@@ -206,18 +189,9 @@ TEST(a_socket_that_refuses_the_user_is_skipped)
         must(chmod(parent, 0700));
 }
 
-static void refuse_then_greet(struct fake_daemon *f)
-{
-        fake_accept(f);
-        fake_expect(f, VERB_hello);
-        fake_error(f, STREAMER_EPERM, "no role");
-        fake_close(f);
-        fake_hello(f);
-}
-
 TEST(a_daemon_that_gives_the_user_no_role_is_skipped)
 {
-        set_up(refuse_then_greet);
+        set_up("accept\n> hello\n! denied no role\nclose\nhello\n");
         serve_at(places.system);
         finds(own_in(places.tmp, tmp_name()), STREAMER_SOCKET_USER, "no role");
 }
@@ -226,7 +200,7 @@ TEST(a_daemon_that_gives_the_user_no_role_is_skipped)
 
 TEST(sessions_with_and_without_a_runtime_directory_find_one_daemon)
 {
-        set_up(greet_twice);
+        set_up("hello\nclose\nhello\n");
         char *own = own_in(runtime_of_user(), "streamerd");
         finds_with(NULL, 0, own, STREAMER_SOCKET_USER, "");
         places.runtime_dir = runtime_of_user();
@@ -235,7 +209,7 @@ TEST(sessions_with_and_without_a_runtime_directory_find_one_daemon)
 
 TEST(a_daemon_that_was_started_without_a_runtime_directory_is_found_with_one)
 {
-        set_up(greet);
+        set_up("hello\n");
         char *own = own_in(places.tmp, tmp_name());
         places.runtime_dir = runtime_of_user();
         finds(own, STREAMER_SOCKET_USER, "");
@@ -243,7 +217,7 @@ TEST(a_daemon_that_was_started_without_a_runtime_directory_is_found_with_one)
 
 TEST(another_runtime_directory_is_the_only_one)
 {
-        set_up(greet);
+        set_up("hello\n");
         own_in(places.tmp, tmp_name());
         own_in(runtime_of_user(), "streamerd");
         places.runtime_dir = folder("chosen");
@@ -254,7 +228,7 @@ TEST(another_runtime_directory_is_the_only_one)
 /* Left in the environment by sudo. */
 TEST(the_runtime_directory_of_another_user_is_ignored)
 {
-        set_up(greet);
+        set_up("hello\n");
         if (geteuid() == 0) {
                 places.runtime_dir = folder("others");
                 must(chown(places.runtime_dir, 60102, 0));
@@ -268,7 +242,7 @@ static const mode_t untrusted[] = {0770, 0707, 0777, 01777};
 
 TEST(a_folder_that_others_can_write_to_is_refused, EACH(untrusted))
 {
-        set_up(greet);
+        set_up("hello\n");
         char *own = own_in(places.tmp, tmp_name());
         must(chmod(in(places.tmp, tmp_name()), untrusted[_i]));
         fails(STREAMER_EUNREACHABLE, "not a folder of this user alone");
@@ -278,7 +252,7 @@ TEST(a_folder_that_others_can_write_to_is_refused, EACH(untrusted))
 
 TEST(a_link_to_a_folder_is_refused)
 {
-        set_up(greet);
+        set_up("hello\n");
         own_in(places.tmp, "elsewhere");
         must(symlink(in(places.tmp, "elsewhere"), in(places.tmp, tmp_name())));
         fails(STREAMER_EUNREACHABLE, "not a folder of this user alone");
@@ -289,7 +263,7 @@ TEST(a_link_to_a_folder_is_refused)
 TEST(a_new_daemon_takes_the_first)
 {
         char *paths[USER_SOCKETS];
-        set_up(greet);
+        set_up("hello\n");
         ck_assert_uint_eq(socket_of_user(&places, paths), 1);
         ck_assert_str_eq(paths[0], in(in(places.tmp, tmp_name()), "streamerd.sock"));
         free(paths[0]);
@@ -304,16 +278,10 @@ TEST(a_new_daemon_takes_the_first)
 
 /* ---- time ---- */
 
-static void accept_only(struct fake_daemon *f)
-{
-        fake_accept(f);
-        fake_pause(f);
-}
-
 TEST(a_daemon_that_does_not_answer_is_named)
 {
         streamer_client *c;
-        set_up(accept_only);
+        set_up("accept\npause\n");
         serve_at(places.system);
         ck_assert_int_eq(socket_connect(&places, NULL, 0, 20, &c), STREAMER_ETIMEOUT);
         char *text = format_text("(pid %d, %s)", (int)getpid(), places.system);

@@ -19,23 +19,19 @@ static char *copy_of(const uint8_t *data, size_t size)
 
 static int on_entry(void *context, const struct s3_entry *entry, struct error *error)
 {
-        (void)error;
+        (void)context, (void)error;
         holds(entry->key != NULL && entry->etag != NULL);
-        ++*(size_t *)context;
         return 0;
 }
 
 static void fuzz_page(const uint8_t *data, size_t size)
 {
         char *text = copy_of(data, size);
-        struct s3_page page;
+        char *next;
         struct error error = {0};
-        size_t n = 0;
-        if (s3_page_parse(&page, text, size, on_entry, &n, &error) == 0)
-                holds(page.n == n);
-        else
-                holds(error.code < 0 && page.next == NULL);
-        free(page.next);
+        if (s3_page_parse(&next, text, size, on_entry, NULL, &error) < 0)
+                holds(error.code < 0 && next == NULL);
+        free(next);
         free(text);
 }
 

@@ -10,17 +10,6 @@
 #include "tests/lib/fixture.h"
 #include "tests/lib/suite.h"
 
-#include <poll.h>
-#include <signal.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-static void begin(void)
-{
-        fixture_begin(NULL);
-}
-
 static inline bool wants_json(const char *const *args)
 {
         for (; *args; args++)

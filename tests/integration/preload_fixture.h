@@ -10,14 +10,7 @@
 #include "tests/lib/fixture.h"
 #include "tests/lib/suite.h"
 
-#include <poll.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define WAIT_MS 20000
 /* A small ring: daemons that live for a moment must not be touching it when they end. */

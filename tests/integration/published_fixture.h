@@ -9,9 +9,6 @@
 #include "tests/lib/fixture.h"
 #include "tests/lib/suite.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #define ROWS 300u
 #define COLUMNS 1000u
 #define WEIGHT (ROWS * COLUMNS * 4u)

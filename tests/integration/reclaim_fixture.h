@@ -10,13 +10,7 @@
 #include "tests/lib/suite.h"
 #include "tests/lib/wire.h"
 
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define NOBODY 65534
 

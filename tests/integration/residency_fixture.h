@@ -9,11 +9,6 @@
 #include "tests/lib/fixture.h"
 #include "tests/lib/suite.h"
 
-#include <poll.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
 #define SIZE (UINT64_C(8) << 20)
 
 static uint64_t empty; /* of the device, with the witness alone */
@@ -66,11 +61,6 @@ static struct model *load(const char *name)
 static bool is_resident(const char *name)
 {
         return strcmp(client_state(client, name), "ready") == 0;
-}
-
-static bool is_unloaded(void *name)
-{
-        return client_state(client, name)[0] == '\0';
 }
 
 #endif

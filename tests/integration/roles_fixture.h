@@ -10,11 +10,6 @@
 #include "tests/lib/kernel_counters.h"
 #include "tests/lib/wire.h"
 
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 /* Users that exist on no system. All are in the socket's group, so only the rules distinguish them. */
 enum { VIEWER = 60101, TRAINER = 60102, OTHER = 60103, BOSS = 60104, STRANGER = 60105 };
 #define SOCKET_GROUP 0

@@ -12,12 +12,6 @@
 #include "tests/lib/s3_store.h"
 #include "tests/lib/suite.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 static struct s3_store store;
 static struct model *model;
 

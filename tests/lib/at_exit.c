@@ -5,14 +5,7 @@
 #include "tests/lib/at_exit.h"
 #include "tests/lib/base.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define TASKS_MAX 64
 

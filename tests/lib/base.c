@@ -4,17 +4,8 @@
  */
 #include "tests/lib/base.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
-#include <poll.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
 
 void (*die_hook)(const char *text);
 
@@ -54,6 +45,15 @@ void *must_alloc(size_t size)
 
         if (!p)
                 die("out of memory: %zu bytes", size);
+        return p;
+}
+
+void *must_share(size_t size)
+{
+        void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+        if (p == MAP_FAILED)
+                die_errno("%zu bytes of shared memory", size);
         return p;
 }
 

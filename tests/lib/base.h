@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Base of all helpers: failure, temporary directories, small files, time.
+ * Base of all tests: the common C headers, failure, temporary directories, small files, time.
  *
  * Helpers do not return errors: a failed helper fails the test. die() ends the program with a message, or passes the
  * message to die_hook, which the Check suites set.
@@ -8,11 +8,30 @@
 #ifndef TESTS_LIB_BASE_H
 #define TESTS_LIB_BASE_H
 
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <poll.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 #define PATH_SIZE 4096
 #define DIE_TEXT 6144 /* maximum bytes of a message: Check's own buffer has BUFSIZ */
@@ -32,6 +51,7 @@ _Noreturn void die_errno(const char *format, ...) __attribute__((format(printf, 
 
 uint64_t env_number(const char *name, uint64_t otherwise);                        /* otherwise if unset or 0 */
 void *must_alloc(size_t size);                                                    /* zeroed */
+void *must_share(size_t size);                                                    /* zeroed; shared with children */
 void *must_realloc(void *p, size_t size);                                         /* not zeroed */
 char *format_text(const char *format, ...) __attribute__((format(printf, 1, 2))); /* the caller frees */
 

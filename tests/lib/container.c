@@ -6,17 +6,9 @@
  */
 #include "tests/lib/container.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 
 #define BOOT_MS 60000
 #define RTMIN_POWEROFF (SIGRTMIN + 4) /* systemd(1), signals */

@@ -11,8 +11,6 @@
 
 #include "tests/lib/base.h"
 
-#include <sys/types.h>
-
 struct container {
         pid_t nspawn, init;
         char folder[PATH_SIZE];

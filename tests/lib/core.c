@@ -8,9 +8,6 @@
 #include "daemon/base/util.h"
 #include "tests/lib/kernel_counters.h"
 
-#include <string.h>
-#include <unistd.h>
-
 /* ---- the loop ---- */
 
 uv_loop_t core_loop;
@@ -233,6 +230,7 @@ static void fake_handle(const struct segment *segment, struct handle *handle)
 static uint64_t fake_ceiling(struct device *device)
 {
         __atomic_add_fetch(&fake_of(device)->asked, 1, __ATOMIC_SEQ_CST);
+        gate_pass(&fake_of(device)->answer);
         return __atomic_load_n(&fake_of(device)->ceiling, __ATOMIC_SEQ_CST);
 }
 
@@ -270,7 +268,7 @@ void fake_device_share(struct fake_device *fake, uint64_t ceiling)
 void fake_device_init(struct fake_device *fake, const char *name, uint64_t budget, bool hidden)
 {
         *fake = (struct fake_device){.hidden = hidden, .device = {.ops = &fake_ops, .budget = budget}};
-        struct gate *gates[] = {&fake->alloc, &fake->release, &fake->prepare, &fake->put, &fake->event};
+        struct gate *gates[] = {&fake->alloc, &fake->release, &fake->prepare, &fake->put, &fake->event, &fake->answer};
         for (size_t i = 0; i < ARRAY_SIZE(gates); i++)
                 gate_init(gates[i], true);
         struct device *d = &fake->device;

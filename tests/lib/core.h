@@ -14,7 +14,6 @@
 #include "tests/lib/model.h"
 #include "tests/lib/suite.h"
 
-#include <pthread.h>
 #include <uv.h>
 
 /* ---- the loop, one for each test ---- */
@@ -74,7 +73,7 @@ void threads_await_asleep(const char *name, unsigned n);
  */
 struct fake_device {
         struct device device;
-        struct gate alloc, release, prepare, put, event;
+        struct gate alloc, release, prepare, put, event, answer; /* of ceiling() */
         bool hidden;            /* segments have no base: all bytes pass through put() */
         unsigned fail_alloc;    /* number, from 1, of the alloc() that fails; 0: none */
         unsigned fail_prepare;  /* the same for prepare(); atomic */

@@ -5,20 +5,10 @@
 #include "tests/lib/daemon.h"
 #include "tests/lib/suite.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define FLAGS_MAX 64
 #define LOG_END 4000 /* bytes */

@@ -10,8 +10,6 @@
 
 #include "tests/lib/base.h"
 
-#include <sys/types.h>
-
 struct daemon {
         pid_t pid; /* 0: not running */
         int pidfd;

@@ -7,10 +7,8 @@
 #include "daemon/base/sys/machine.h"
 #include "tests/lib/base.h"
 
-#include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 

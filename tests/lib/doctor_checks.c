@@ -7,9 +7,6 @@
 #include "tests/lib/fake_cuda/state.h"
 #include "tests/lib/suite.h"
 
-#include <string.h>
-#include <unistd.h>
-
 json_t *doctor_said;
 int doctor_code;
 

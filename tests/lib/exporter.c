@@ -9,10 +9,7 @@
 #include "tests/lib/base.h"
 #include "tests/lib/fake_cuda/state.h"
 
-#include <signal.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 
 struct hello {
         struct cuda_ipc_handle handle;

@@ -5,8 +5,6 @@
 #include "daemon/base/util.h"
 #include "tests/lib/core.h"
 
-#include <string.h>
-
 struct fake_copier {
         struct copier copier;
         struct fake_device *fake;

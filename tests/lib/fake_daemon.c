@@ -4,120 +4,167 @@
  */
 #include "tests/lib/fake_daemon.h"
 
+#include "proto/codes.h"
+#include "daemon/base/util.h"
+#include "tests/lib/fake_model.h"
 #include "tests/lib/suite.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
-static void *run(void *arg)
+/* ---- values as text ---- */
+
+static bool take(const char **at, char c)
 {
-        struct fake_daemon *f = arg;
-        f->script(f);
-        return NULL;
+        while (**at == ' ')
+                ++*at;
+        if (**at != c)
+                return false;
+        ++*at;
+        return true;
 }
 
-void fake_start(struct fake_daemon *f, void (*script)(struct fake_daemon *f))
+static void put_fields(struct writer *w, const char **at, char end);
+
+static void put_hex(struct writer *w, const char **at)
 {
-        static int n;
-        struct sockaddr_un addr = {.sun_family = AF_UNIX};
-        *f = (struct fake_daemon){.fd = -1, .script = script};
-        snprintf(f->socket, sizeof(f->socket), "%s/fake%d", suite_folder(), n++);
-        memcpy(addr.sun_path, f->socket, sizeof(addr.sun_path));
-        unlink(f->socket);
-        f->listener = must(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-        must(bind(f->listener, (struct sockaddr *)&addr, sizeof(addr)));
-        must(listen(f->listener, 8));
-        must(sem_init(&f->turn, 0, 0));
-        frame_reader_init(&f->in);
-        msgpack_sbuffer_init(&f->out);
-        if (pthread_create(&f->thread, NULL, run, f) != 0)
-                die("no thread");
+        unsigned char data[256];
+        size_t n = 0;
+        for (unsigned byte; sscanf(*at, "%2x", &byte) == 1 && n < sizeof(data); *at += 2)
+                data[n++] = (unsigned char)byte;
+        writer_bin(w, data, n);
 }
 
-void fake_finish(struct fake_daemon *f)
+static void put_list(struct writer *w, const char **at);
+
+static void put_value(struct writer *w, const char **at)
 {
-        pthread_join(f->thread, NULL);
-        fake_close(f);
-        if (f->listener >= 0)
-                close(f->listener);
-        request_deinit(&f->request);
-        msgpack_sbuffer_destroy(&f->out);
-        sem_destroy(&f->turn);
+        char *end;
+        if (take(at, '['))
+                return put_list(w, at);
+        if (take(at, '{'))
+                return put_fields(w, at, '}');
+        if (take(at, '#'))
+                return put_hex(w, at);
+        if (**at == '\'') {
+                size_t n = strcspn(++*at, "'");
+                writer_strn(w, *at, n);
+                *at += n + 1;
+                return;
+        }
+        size_t n = strcspn(*at, " \n]}");
+        const char *word = *at;
+        *at += n;
+        long long negative = strtoll(word, &end, 10);
+        if (n > 0 && end == *at && word[0] == '-')
+                return writer_i64(w, negative);
+        uint64_t number = strtoull(word, &end, 10);
+        if (n > 0 && end == *at)
+                writer_u64(w, number);
+        else if (n == 4 && memcmp(word, "null", n) == 0)
+                writer_str(w, NULL);
+        else if ((n == 4 && memcmp(word, "true", n) == 0) || (n == 5 && memcmp(word, "false", n) == 0))
+                writer_bool(w, n == 4);
+        else
+                writer_strn(w, word, n);
 }
 
-void fake_resume(struct fake_daemon *f)
+static void put_list(struct writer *w, const char **at)
 {
-        sem_post(&f->turn);
+        struct writer items;
+        size_t n = 0;
+        writer_init(&items);
+        for (; !take(at, ']'); n++)
+                put_value(&items, at);
+        writer_array(w, n);
+        writer_append(w, &items);
+        writer_deinit(&items);
 }
 
-void fake_pause(struct fake_daemon *f)
+/* NAME=VALUE ... up to `end`, without the map's head. How many. */
+static size_t put_pairs(struct writer *w, const char **at, char end)
 {
-        while (sem_wait(&f->turn) < 0)
-                ;
+        size_t n = 0;
+        for (; !take(at, end); n++) {
+                size_t length = strcspn(*at, "= \n");
+                if ((*at)[length] != '=')
+                        die("a field is NAME=VALUE: '%.20s'", *at);
+                writer_strn(w, *at, length);
+                *at += length + 1;
+                put_value(w, at);
+        }
+        return n;
 }
 
-/* ---- connections ---- */
-
-void fake_accept(struct fake_daemon *f)
+static void put_fields(struct writer *w, const char **at, char end)
 {
-        f->fd = must(accept4(f->listener, NULL, NULL, SOCK_CLOEXEC));
+        struct writer pairs;
+        writer_init(&pairs);
+        size_t n = put_pairs(&pairs, at, end);
+        writer_map(w, n);
+        writer_append(w, &pairs);
+        writer_deinit(&pairs);
 }
 
-/* Sends hello without one of the features, or with an additional unknown one. */
-static void reply_hello(struct fake_daemon *f, const char *lacking, const char *more)
+/* ---- messages ---- */
+
+static void add_message(struct fake_daemon *f, struct writer *w)
 {
-        struct writer features;
-        fake_expect(f, VERB_hello);
-        fake_reply(f, 3);
-        writer_ku64(&f->message, "protocol", PROTOCOL_MAX);
-        writer_kstr(&f->message, "version", "0.0.fake");
-        writer_key(&f->message, "features");
-        writer_init(&features);
-        size_t n = writer_features(&features, lacking);
-        if (more)
-                writer_str(&features, more);
-        writer_array(&f->message, n + (more != NULL));
-        writer_append(&f->message, &features);
-        writer_deinit(&features);
-        fake_done(f);
-        fake_send(f, NULL, 0);
+        unsigned char header[FRAME_HEADER];
+        frame_put_header(header, w->buf.size);
+        msgpack_sbuffer_write(&f->out, (const char *)header, sizeof(header));
+        msgpack_sbuffer_write(&f->out, w->buf.data, w->buf.size);
+        writer_deinit(w);
 }
 
-void fake_hello(struct fake_daemon *f)
+/* A client that has closed the connection does not read the rest. */
+static void flush(struct fake_daemon *f)
 {
-        fake_accept(f);
-        reply_hello(f, NULL, NULL);
+        if (f->out.size == 0)
+                return;
+        ssize_t n = frame_send_fds(f->fd, f->out.data, f->out.size, f->fds, f->n_fds);
+        if (n < 0 ? errno != EPIPE && errno != ECONNRESET : (size_t)n != f->out.size)
+                die_errno("the fake daemon's send");
+        f->out.size = f->n_fds = 0;
 }
 
-void fake_hello_older(struct fake_daemon *f, const char *lacking)
+static void reply(struct fake_daemon *f, size_t before, const char **at)
 {
-        fake_accept(f);
-        reply_hello(f, lacking, NULL);
+        struct writer w, pairs;
+        writer_init(&w);
+        writer_init(&pairs);
+        size_t n = put_pairs(&pairs, at, '\n');
+        writer_reply(&w, f->ids[before], n);
+        writer_append(&w, &pairs);
+        writer_deinit(&pairs);
+        add_message(f, &w);
 }
 
-void fake_hello_newer(struct fake_daemon *f, const char *more)
+static void reply_model(struct fake_daemon *f, size_t before)
 {
-        fake_accept(f);
-        reply_hello(f, NULL, more);
+        char *text = fake_model_fields(f->model, &f->fds, &f->n_fds);
+        const char *at = text;
+        reply(f, before, &at);
+        free(text);
 }
 
-void fake_vanish(struct fake_daemon *f)
+static void put_event(struct fake_daemon *f, const char *line)
 {
-        close(f->listener);
-        f->listener = -1;
-        fake_close(f);
+        struct writer w;
+        char *fields = format_text("event=%s\n", line);
+        const char *at = fields;
+        writer_init(&w);
+        put_fields(&w, &at, '\n');
+        add_message(f, &w);
+        free(fields);
 }
 
-void fake_close(struct fake_daemon *f)
+static void put_failure(struct fake_daemon *f, const char *line)
 {
-        if (f->fd >= 0)
-                close(f->fd);
-        f->fd = -1;
-        frame_reader_deinit(&f->in);
+        struct writer w;
+        size_t n = strcspn(line, " ");
+        writer_init(&w);
+        writer_error(&w, f->ids[0], code_from_wire(line, n), line + n + 1);
+        add_message(f, &w);
 }
 
 /* ---- requests ---- */
@@ -134,61 +181,154 @@ static bool more(struct fake_daemon *f)
         return true;
 }
 
-void fake_expect(struct fake_daemon *f, enum verb verb)
+static bool is_absent(const msgpack_object *want)
+{
+        return (want->type == MSGPACK_OBJECT_POSITIVE_INTEGER && want->via.u64 == 0) ||
+               (want->type == MSGPACK_OBJECT_BOOLEAN && !want->via.boolean);
+}
+
+static void check_fields(struct fake_daemon *f, const char *line)
+{
+        struct writer w;
+        struct message want;
+        char *fields = format_text("verb=%s\n", line);
+        const char *at = fields;
+        writer_init(&w);
+        put_fields(&w, &at, '\n');
+        if (message_decode(&want, w.buf.data, w.buf.size) != 0)
+                die("malformed: '%s'", line);
+        const msgpack_object_map *map = &want.unpacked.data.via.map;
+        for (size_t i = 0; i < map->size; i++) {
+                char key[64];
+                snprintf(key, sizeof(key), "%.*s", (int)map->ptr[i].key.via.str.size, map->ptr[i].key.via.str.ptr);
+                const msgpack_object *had = object_get(&f->request.unpacked.data, key);
+                if (had == NULL ? !is_absent(&map->ptr[i].val) : !msgpack_object_equal(*had, map->ptr[i].val)) {
+                        fprintf(stderr, "the request is ");
+                        msgpack_object_print(stderr, f->request.unpacked.data);
+                        die(", and was to be '%s'", line);
+                }
+        }
+        message_deinit(&want);
+        writer_deinit(&w);
+        free(fields);
+}
+
+static void expect(struct fake_daemon *f, const char *line)
 {
         const void *data;
         size_t len;
-        char text[256];
-        request_deinit(&f->request);
         while (frame_reader_next(&f->in, &data, &len) == 0)
                 if (!more(f))
-                        die("the client disconnected before '%s'", verb_desc(verb)->name);
-        if (request_decode(&f->request, data, len, text, sizeof(text)) != 0)
-                die("bad request: %s", text);
-        if (f->request.verb != verb)
-                die("'%s' came where '%s' was expected", verb_desc(f->request.verb)->name, verb_desc(verb)->name);
+                        die("the client disconnected before '%s'", line);
+        message_deinit(&f->request);
+        if (message_decode(&f->request, data, len) != 0)
+                die("malformed request where '%s' was expected", line);
+        memmove(f->ids + 1, f->ids, sizeof(f->ids) - sizeof(f->ids[0]));
+        f->ids[0] = 0;
+        object_u64(&f->request.unpacked.data, "id", &f->ids[0]);
+        check_fields(f, line);
 }
 
-bool fake_ends(struct fake_daemon *f)
+/* ---- connections ---- */
+
+static void accept_connection(struct fake_daemon *f)
 {
-        return !more(f);
+        f->fd = must(accept4(f->listener, NULL, NULL, SOCK_CLOEXEC));
 }
 
-/* ---- messages ---- */
-
-void fake_reply_to(struct fake_daemon *f, uint64_t id, size_t pairs)
+static void close_connection(struct fake_daemon *f)
 {
-        writer_init(&f->message);
-        writer_reply(&f->message, id, pairs);
+        if (f->fd >= 0)
+                close(f->fd);
+        f->fd = -1;
+        frame_reader_deinit(&f->in);
 }
 
-void fake_reply(struct fake_daemon *f, size_t pairs)
+static void greet(struct fake_daemon *f, const char *feature)
 {
-        fake_reply_to(f, f->request.id, pairs);
+        struct writer w, features;
+        bool additional = feature[0] == '+';
+        accept_connection(f);
+        expect(f, "hello");
+        writer_init(&w);
+        writer_reply(&w, f->ids[0], 3);
+        writer_ku64(&w, "protocol", PROTOCOL_MAX);
+        writer_kstr(&w, "version", "0.0.fake");
+        writer_init(&features);
+        size_t n = writer_features(&features, feature[0] == '-' ? feature + 1 : NULL);
+        if (additional)
+                writer_str(&features, feature + 1);
+        writer_karray(&w, "features", n + additional);
+        writer_append(&w, &features);
+        writer_deinit(&features);
+        add_message(f, &w);
 }
 
-void fake_event(struct fake_daemon *f, const char *event, size_t pairs)
+/* ---- the conversation ---- */
+
+static void pause_conversation(struct fake_daemon *f)
 {
-        writer_init(&f->message);
-        writer_map(&f->message, pairs + 1);
-        writer_kstr(&f->message, "event", event);
+        while (sem_wait(&f->turn) < 0)
+                ;
 }
 
-void fake_done(struct fake_daemon *f)
+static void say_line(struct fake_daemon *f, const char *line)
 {
-        unsigned char header[FRAME_HEADER];
-        frame_put_header(header, f->message.buf.size);
-        msgpack_sbuffer_write(&f->out, (const char *)header, sizeof(header));
-        msgpack_sbuffer_write(&f->out, f->message.buf.data, f->message.buf.size);
-        writer_deinit(&f->message);
+        const char *fields = line + 1;
+        size_t before = line[0] == '<' && isdigit((unsigned char)*fields) ? (size_t)(*fields++ - '0') : 0;
+        if (line[0] == '<' && strcmp(fields, " model\n") == 0)
+                return reply_model(f, before);
+        if (line[0] == '<')
+                return reply(f, before, &fields);
+        char *text = format_text("%.*s", (int)strlen(line) - 1, line);
+        if (text[0] == '*')
+                put_event(f, text + 2);
+        else if (text[0] == '!')
+                put_failure(f, text + 2);
+        else if (strncmp(text, "hello", 5) == 0)
+                greet(f, text[5] != '\0' ? text + 6 : text + 5);
+        else if (sscanf(text, "arrive %zu", &before) == 1)
+                fake_model_arrive(f->model, (uint32_t)before);
+        else {
+                flush(f);
+                if (text[0] == '>')
+                        expect(f, text + 2);
+                else if (strcmp(text, "accept") == 0)
+                        accept_connection(f);
+                else if (strcmp(text, "pause") == 0)
+                        pause_conversation(f);
+                else if (strcmp(text, "end") == 0)
+                        ck_assert(!more(f));
+                else if (strcmp(text, "close") == 0 || strcmp(text, "vanish") == 0) {
+                        if (text[0] == 'v')
+                                close(take_fd(&f->listener));
+                        close_connection(f);
+                } else
+                        die("no such step: '%s'", text);
+        }
+        free(text);
 }
 
-void fake_send(struct fake_daemon *f, const int *fds, size_t n_fds)
+void fake_say(struct fake_daemon *f, const char *text)
 {
-        ssize_t n = must(frame_send_fds(f->fd, f->out.data, f->out.size, fds, n_fds));
-        if ((size_t)n != f->out.size)
-                die("the fake daemon's socket is full");
-        f->out.size = 0;
+        while (*text != '\0') {
+                size_t n = strcspn(text, "\n") + 1;
+                char *line = format_text("%.*s", (int)n, text);
+                say_line(f, line);
+                free(line);
+                text += n;
+        }
+        flush(f);
+}
+
+void fake_sayf(struct fake_daemon *f, const char *format, ...)
+{
+        char text[4096];
+        va_list args;
+        va_start(args, format);
+        vsnprintf(text, sizeof(text), format, args);
+        va_end(args);
+        fake_say(f, text);
 }
 
 void fake_raw(struct fake_daemon *f, const void *data, size_t size)
@@ -196,42 +336,78 @@ void fake_raw(struct fake_daemon *f, const void *data, size_t size)
         must(send(f->fd, data, size, MSG_NOSIGNAL));
 }
 
-void fake_ok(struct fake_daemon *f)
+/* ---- lifecycle ---- */
+
+static void *run(void *arg)
 {
-        fake_reply(f, 0);
-        fake_done(f);
-        fake_send(f, NULL, 0);
+        struct fake_daemon *f = arg;
+        if (f->script != NULL)
+                f->script(f);
+        else
+                fake_say(f, f->text);
+        return NULL;
 }
 
-void fake_ok_unless_closed(struct fake_daemon *f)
+static void start(struct fake_daemon *f, const char *text, void (*script)(struct fake_daemon *f))
 {
-        fake_reply(f, 0);
-        fake_done(f);
-        if (frame_send_fds(f->fd, f->out.data, f->out.size, NULL, 0) < 0 && errno != EPIPE)
-                die_errno("send");
-        f->out.size = 0;
+        static int n;
+        struct sockaddr_un addr = {.sun_family = AF_UNIX};
+        *f = (struct fake_daemon){.fd = -1, .text = text, .script = script, .model = f->model};
+        snprintf(f->socket, sizeof(f->socket), "%s/fake%d", suite_folder(), n++);
+        memcpy(addr.sun_path, f->socket, sizeof(addr.sun_path));
+        unlink(f->socket);
+        f->listener = must(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        must(bind(f->listener, (struct sockaddr *)&addr, sizeof(addr)));
+        must(listen(f->listener, 8));
+        must(sem_init(&f->turn, 0, 0));
+        frame_reader_init(&f->in);
+        msgpack_sbuffer_init(&f->out);
+        if (pthread_create(&f->thread, NULL, run, f) != 0)
+                die("no thread");
 }
 
-void fake_error(struct fake_daemon *f, int code, const char *text)
+void fake_start(struct fake_daemon *f, const char *text)
 {
-        writer_init(&f->message);
-        writer_error(&f->message, f->request.id, code, text);
-        fake_done(f);
-        fake_send(f, NULL, 0);
+        start(f, text, NULL);
 }
 
-/* ---- the client ---- */
+void fake_start_script(struct fake_daemon *f, void (*script)(struct fake_daemon *f))
+{
+        start(f, NULL, script);
+}
 
-streamer_client *fake_connect(struct fake_daemon *f, void (*script)(struct fake_daemon *f))
+void fake_finish(struct fake_daemon *f)
+{
+        pthread_join(f->thread, NULL);
+        close_connection(f);
+        if (f->listener >= 0)
+                close(f->listener);
+}
+
+void fake_resume(struct fake_daemon *f)
+{
+        sem_post(&f->turn);
+}
+
+static streamer_client *connect_to(struct fake_daemon *f)
 {
         streamer_client *c;
-
-        fake_start(f, script);
         streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = f->socket};
-        int r = streamer_connect(&opts, &c);
-        if (r < 0)
+        if (streamer_connect(&opts, &c) < 0)
                 die("%s", streamer_last_error(c));
         return c;
+}
+
+streamer_client *fake_connect(struct fake_daemon *f, const char *text)
+{
+        fake_start(f, text);
+        return connect_to(f);
+}
+
+streamer_client *fake_connect_script(struct fake_daemon *f, void (*script)(struct fake_daemon *f))
+{
+        fake_start_script(f, script);
+        return connect_to(f);
 }
 
 void fake_disconnect(struct fake_daemon *f, streamer_client *c)

@@ -1,18 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A daemon that does what a script says: for what the real one never sends, or not at the moment
- * that a test needs. The script runs in a thread of the test:
+ * A daemon that does what a conversation says: for what the real one never sends, or not at the moment
+ * that a test needs. The conversation runs in a thread of the test:
  *
- *   static void script(struct fake_daemon *f)
- *   {
- *           fake_hello(f);
- *           fake_expect(f, VERB_ping);
- *           fake_ok(f);
- *   }
- *   ...
- *   fake_start(&f, script);
- *   ... use f.socket ...
- *   fake_finish(&f);
+ *   client = fake_connect(&fake, "hello\n"
+ *                                "> load watch=true\n"
+ *                                "< op=5 name=m\n"
+ *                                "* op op=5 state=ready\n");
+ *
+ *   hello [-F | +F]     accept a connection, and answer its hello; without feature F, or with one more
+ *   accept              accept a connection
+ *   > VERB [FIELDS]     read a request: it must have this verb and these fields (0 and false: absent as well)
+ *   < [FIELDS]          reply to the last request; <N: to the one N before it
+ *   < model             reply to an attach with f->model
+ *   ! CODE TEXT         fail the last request with a wire code
+ *   * EVENT [FIELDS]    an event
+ *   arrive N            tensor N of f->model has arrived
+ *   pause               until fake_resume()
+ *   end                 the client closes the connection
+ *   close, vanish       close the connection; and the listening socket as well
+ *
+ * FIELDS are NAME=VALUE, a VALUE is 12, -1, true, null, word, 'text', #hex, [VALUE ...] or {FIELDS}. Successive
+ * messages are sent in one piece.
  */
 #ifndef TESTS_LIB_FAKE_DAEMON_H
 #define TESTS_LIB_FAKE_DAEMON_H
@@ -22,57 +31,42 @@
 #include "proto/frame.h"
 #include "tests/lib/base.h"
 
-#include <pthread.h>
-#include <semaphore.h>
+#define FAKE_REQUESTS 8
 
 struct fake_daemon {
         char socket[108];
         int listener, fd;
         pthread_t thread;
-        void (*script)(struct fake_daemon *f);
-        sem_t turn; /* of the script */
+        const char *text;
+        void (*script)(struct fake_daemon *f); /* instead of a text */
+        struct fake_model *model;
+        sem_t turn; /* of the conversation */
         struct frame_reader in;
-        struct request request; /* the last one */
-        struct writer message;
-        msgpack_sbuffer out; /* messages that are done and not yet sent */
+        struct message request;      /* the last one */
+        uint64_t ids[FAKE_REQUESTS]; /* of the last requests; the newest is the first */
+        msgpack_sbuffer out;         /* messages that are not yet sent */
+        const int *fds;              /* that are sent with them */
+        size_t n_fds;
 };
 
-void fake_start(struct fake_daemon *f, void (*script)(struct fake_daemon *f));
-void fake_finish(struct fake_daemon *f); /* waits for the script's end */
-void fake_resume(struct fake_daemon *f); /* from the test: fake_pause() returns */
+void fake_start(struct fake_daemon *f, const char *text);
+/* One that text cannot express. It calls the functions below. */
+void fake_start_script(struct fake_daemon *f, void (*script)(struct fake_daemon *f));
+void fake_finish(struct fake_daemon *f); /* waits for the end of the conversation; f->request can be read then */
+void fake_resume(struct fake_daemon *f); /* ends a pause */
 
-/* ---- in the script ---- */
+/* ---- in a script ---- */
 
-void fake_pause(struct fake_daemon *f);                            /* until fake_resume() */
-void fake_accept(struct fake_daemon *f);                           /* a connection */
-void fake_hello(struct fake_daemon *f);                            /* a connection, and the answer to its hello */
-void fake_hello_older(struct fake_daemon *f, const char *lacking); /* which does not list this feature */
-void fake_hello_newer(struct fake_daemon *f, const char *more);    /* which lists this one, too */
-void fake_close(struct fake_daemon *f);
-void fake_vanish(struct fake_daemon *f); /* closes the listening socket */
-
-/* Reads the next request, which must have this verb. Its fields are in f->request. */
-void fake_expect(struct fake_daemon *f, enum verb verb);
-bool fake_ends(struct fake_daemon *f); /* the client has closed the connection */
-
-/* Messages: open one, write its fields to f->message, finish it; then send all that are finished,
- * in one piece, with descriptors. */
-void fake_reply(struct fake_daemon *f, size_t pairs);
-void fake_reply_to(struct fake_daemon *f, uint64_t id, size_t pairs);
-void fake_event(struct fake_daemon *f, const char *event, size_t pairs);
-void fake_done(struct fake_daemon *f);
-void fake_send(struct fake_daemon *f, const int *fds, size_t n_fds);
+void fake_say(struct fake_daemon *f, const char *text);
+__attribute__((format(printf, 2, 3))) void fake_sayf(struct fake_daemon *f, const char *format, ...);
 void fake_raw(struct fake_daemon *f, const void *data, size_t size); /* bytes as they are */
-
-void fake_ok(struct fake_daemon *f); /* a reply without fields */
-void fake_ok_unless_closed(struct fake_daemon *f);
-void fake_error(struct fake_daemon *f, int code, const char *text);
 
 /* ---- the client ---- */
 
 /* Starts the daemon and connects. */
-streamer_client *fake_connect(struct fake_daemon *f, void (*script)(struct fake_daemon *f));
-/* Closes, and waits for the script's end. */
+streamer_client *fake_connect(struct fake_daemon *f, const char *text);
+streamer_client *fake_connect_script(struct fake_daemon *f, void (*script)(struct fake_daemon *f));
+/* Closes, and waits for the end of the conversation. */
 void fake_disconnect(struct fake_daemon *f, streamer_client *c);
 
 #define CALL_GIVES(c, verb, args, want)                                                                                \

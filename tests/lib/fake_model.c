@@ -4,10 +4,9 @@
  */
 #include "tests/lib/fake_model.h"
 
+#include "daemon/base/util.h"
+
 #include <check.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 enum { FD_MANIFEST, FD_SEGMENT, FD_ARRIVAL };
 
@@ -99,79 +98,28 @@ void fake_model_arrive(struct fake_model *m, uint32_t i)
         __atomic_store_n(&m->arrival->count, m->arrival->count + 1, __ATOMIC_RELEASE);
 }
 
-/* ---- messages ---- */
+/* ---- the reply to an attach ---- */
 
-static void put_fd(struct fake_daemon *f, const char *key, uint64_t fd, uint64_t size)
+char *fake_model_fields(const struct fake_model *m, const int **fds, size_t *n_fds)
 {
-        writer_key(&f->message, key);
-        writer_map(&f->message, 2);
-        writer_ku64(&f->message, "fd", fd);
-        writer_ku64(&f->message, "size", size);
-}
-
-static void put_handle(struct fake_daemon *f, const struct fake_model *m)
-{
-        writer_key(&f->message, "handle");
-        writer_bin(&f->message, m->handle, 64);
-        writer_kstr(&f->message, "uuid", m->uuid);
-}
-
-static void put_segments(struct fake_daemon *f, const struct fake_model *m)
-{
-        writer_key(&f->message, "segments");
-        writer_array(&f->message, m->n_segments);
-        for (uint64_t i = 0; i < m->n_segments; i++) {
-                writer_map(&f->message, m->handle ? 5 : 4);
-                writer_kstr(&f->message, "kind", m->kind);
-                if (m->handle)
-                        put_handle(f, m);
-                else
-                        writer_ku64(&f->message, "fd", FD_SEGMENT);
-                writer_ku64(&f->message, "size", m->segment_size);
-                writer_ku64(&f->message, "offset", 0);
-        }
-}
-
-void fake_model_attach(struct fake_daemon *f, const struct fake_model *m, uint64_t id)
-{
-        fake_reply_to(f, id, 7 + m->loading);
-        writer_ku64(&f->message, "lease", FAKE_LEASE);
-        writer_kstr(&f->message, "model", "m");
-        writer_ku64(&f->message, "generation", FAKE_GENERATION);
-        writer_kstr(&f->message, "digest", m->loading ? "" : FAKE_DIGEST);
-        writer_kstr(&f->message, "state", m->loading ? "loading" : m->state);
-        put_fd(f, "manifest", FD_MANIFEST, m->manifest->size);
+        char *text = must_alloc(4096), handle[2 * 64 + 1] = "";
+        for (size_t i = 0; m->handle && i < 64; i++)
+                snprintf(handle + 2 * i, 3, "%02x", ((const unsigned char *)m->handle)[i]);
+        format_append(text, 4096, " lease=%d model=m generation=%d digest='%s' state=%s", FAKE_LEASE, FAKE_GENERATION,
+                      m->loading ? "" : FAKE_DIGEST, m->loading ? "loading" : m->state);
+        format_append(text, 4096, " manifest={fd=%d size=%llu}", FD_MANIFEST, (unsigned long long)m->manifest->size);
         if (m->loading)
-                put_fd(f, "arrival", FD_ARRIVAL, ARRIVAL_SIZE);
-        put_segments(f, m);
-        fake_done(f);
-        fake_send(f, m->fds, m->loading ? m->n_fds : m->handle ? FD_SEGMENT : FD_SEGMENT + 1);
-}
-
-void fake_model_detach(struct fake_daemon *f)
-{
-        fake_expect(f, VERB_detach);
-        ck_assert_uint_eq(f->request.u.detach.lease, FAKE_LEASE);
-        fake_ok_unless_closed(f);
-}
-
-void fake_model_ready(struct fake_daemon *f)
-{
-        fake_event(f, "lease", 3);
-        writer_ku64(&f->message, "lease", FAKE_LEASE);
-        writer_kstr(&f->message, "state", "ready");
-        writer_kstr(&f->message, "digest", FAKE_DIGEST);
-        fake_done(f);
-        fake_send(f, NULL, 0);
-}
-
-void fake_model_failed(struct fake_daemon *f, const char *code, const char *text)
-{
-        fake_event(f, "lease", 4);
-        writer_ku64(&f->message, "lease", FAKE_LEASE);
-        writer_kstr(&f->message, "state", "failed");
-        writer_kstr(&f->message, "code", code);
-        writer_kstr(&f->message, "text", text);
-        fake_done(f);
-        fake_send(f, NULL, 0);
+                format_append(text, 4096, " arrival={fd=%d size=%zu}", FD_ARRIVAL, ARRIVAL_SIZE);
+        format_append(text, 4096, " segments=[");
+        for (uint64_t i = 0; i < m->n_segments; i++) {
+                format_append(text, 4096, "{kind=%s size=%llu offset=0 ", m->kind, (unsigned long long)m->segment_size);
+                if (m->handle)
+                        format_append(text, 4096, "handle=#%s uuid=%s}", handle, m->uuid);
+                else
+                        format_append(text, 4096, "fd=%d}", FD_SEGMENT);
+        }
+        format_append(text, 4096, "]\n");
+        *fds = m->fds;
+        *n_fds = m->loading ? m->n_fds : m->handle ? FD_SEGMENT : FD_SEGMENT + 1;
+        return text;
 }

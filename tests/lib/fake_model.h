@@ -38,12 +38,12 @@ void fake_model_init(struct fake_model *m);
 void fake_model_enlarge(struct fake_model *m);
 void fake_model_arrive(struct fake_model *m, uint32_t i);
 
-/* The reply to an attach; the reply to the detach that must follow. */
-void fake_model_attach(struct fake_daemon *f, const struct fake_model *m, uint64_t id);
-void fake_model_detach(struct fake_daemon *f);
+/* The fields of the reply to an attach, and the descriptors that go with it. The caller frees the text. */
+char *fake_model_fields(const struct fake_model *m, const int **fds, size_t *n_fds);
 
-/* An event of the lease: state "ready" with the digest, or "failed" with code and text. */
-void fake_model_ready(struct fake_daemon *f);
-void fake_model_failed(struct fake_daemon *f, const char *code, const char *text);
+/* Steps of a conversation. */
+#define FAKE_ATTACH "> attach model=m\n< model\n"
+#define FAKE_DETACH "> detach lease=7\n<\n"
+#define FAKE_READY "* lease lease=7 state=ready digest=" FAKE_DIGEST "\n"
 
 #endif

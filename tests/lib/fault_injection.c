@@ -4,10 +4,6 @@
 #include "tests/lib/daemon.h"
 
 #include <fcntl.h>
-#include <limits.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 static struct fault_page *page;
 static char *path, *library;
@@ -43,7 +39,7 @@ const char *fault_name(enum fault_call call)
 {
         static const char *const names[] = {
 #define CALL(name, result, error) #name,
-                FAULT_CALLS(CALL)
+                FAULT_CALLS(CALL) FAULT_CLIENT_CALLS(CALL) FAULT_VARIADIC_CALLS(CALL)
 #undef CALL
         };
         return names[call];
@@ -60,6 +56,95 @@ bool fault_disarm(void)
 {
         atomic_store(&page->armed, 0);
         return atomic_load(&page->struck) != 0;
+}
+
+/* ---- whether a failure is reported ---- */
+
+static const int errors[] = {
+#define CALL(name, result, error) error,
+        FAULT_CALLS(CALL) FAULT_CLIENT_CALLS(CALL) FAULT_VARIADIC_CALLS(CALL)
+#undef CALL
+};
+
+#define CLOSED "closed without an answer" /* of the metrics' server */
+
+/* Calls whose failure has a text of its own. */
+static const struct {
+        enum fault_call call;
+        const char *text;
+} texts[] = {
+        {FAULT_yaml_parser_load, "not YAML"},
+        {FAULT_yaml_parser_scan, "not YAML"},
+        {FAULT_write, "lines dropped: log output was blocked"},
+        {FAULT_EVP_MD_CTX_new, "SHA-256 could not be set up"},
+        {FAULT_EVP_DigestInit_ex, "SHA-256 could not be set up"},
+        {FAULT_EVP_DigestUpdate, "SHA-256 could not be set up"},
+        {FAULT_connect, "does not accept in time"},
+        {FAULT_send, "the daemon closed the connection"},
+        {FAULT_sendmsg, "the daemon closed the connection"},
+        {FAULT_recvmsg, "the connection to the daemon broke"},
+        {FAULT_recvmsg, "the daemon restarted, and the load is no longer watched"},
+        {FAULT_MHD_create_response_from_buffer, CLOSED},
+        {FAULT_MHD_queue_response, CLOSED},
+        {FAULT_MHD_add_response_header, CLOSED},
+};
+
+static bool names_memory(const char *text)
+{
+        static const char *const names[] = {"no memory", "no-memory", "out of memory", "insufficient memory",
+                                            "cannot allocate memory"};
+        for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+                if (strcasestr(text, names[i]) != NULL)
+                        return true;
+        return false;
+}
+
+/* Libraries tell no reason, so lack of memory is assumed. */
+bool fault_is_named(enum fault_call call, const char *text)
+{
+        for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+                if (texts[i].call == call && strstr(text, texts[i].text) != NULL)
+                        return true;
+        int error = errors[call];
+        if (error == 0 || error == ENOMEM)
+                return names_memory(text);
+        return strcasestr(text, strerror(error)) != NULL;
+}
+
+char *fault_site(const char *program)
+{
+        /* One byte before the return address is within the call. */
+        char *command = format_text("addr2line -i -e '%s' %#jx | sed 's/ (disc.*//' | tr '\\n' ' '", program,
+                                    (uintmax_t)atomic_load(&page->site) - 1);
+        char *site = calloc(1, PATH_SIZE);
+        FILE *lines = popen(command, "r"); /* NOLINT: a command of our own */
+        if (site == NULL || lines == NULL || fgets(site, PATH_SIZE, lines) == NULL || pclose(lines) != 0)
+                die_errno("addr2line");
+        free(command);
+        return site;
+}
+
+/* "path name name ...: reason" */
+bool fault_is_silent(enum fault_call call, const char *site)
+{
+        char *list = file_read("tests/fault-silent.txt", NULL), *next = list;
+        char *name = format_text(" %s ", fault_name(call));
+        bool found = false;
+        for (char *line; !found && (line = strsep(&next, "\n")) != NULL;) {
+                char *reason = strchr(line, ':'), *names = strchr(line, ' ');
+                if (*line == '#' || reason == NULL || names == NULL || names > reason)
+                        continue;
+                *reason = '\0';
+                char *calls = format_text("%s ", names);
+                *names = '\0';
+                char *file = format_text("/%s:", line);
+                found = strstr(site, file) != NULL && strstr(calls, name) != NULL;
+                free(calls);
+                free(file);
+        }
+        free(name);
+        free(list);
+        return found;
 }
 
 uint64_t fault_seen(enum fault_call call)

@@ -21,6 +21,13 @@ void fault_arm(enum fault_call call, uint64_t nth);
 /* Disarms it. True if the armed call has failed. */
 bool fault_disarm(void);
 
+/* Whether a text names the cause of the call's failure. */
+bool fault_is_named(enum fault_call call, const char *text);
+/* "FILE:LINE FILE:LINE ...": where the last call failed, the innermost inlined function first; never freed. */
+char *fault_site(const char *program);
+/* Whether tests/fault-silent.txt lists the call for a file of the site. */
+bool fault_is_silent(enum fault_call call, const char *site);
+
 uint64_t fault_seen(enum fault_call call);
 uint64_t fault_failed(enum fault_call call);
 

@@ -4,15 +4,9 @@
  */
 #include "tests/lib/fixture.h"
 #include "client/channel.h"
+#include "tests/lib/account.h"
 #include "tests/lib/kernel_counters.h"
 #include "tests/lib/suite.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define FLAGS_MAX 48
 #define WAIT_MS 20000
@@ -21,6 +15,7 @@ struct daemon test_daemon;
 struct model *fixture_witness;
 static char root[PATH_SIZE];
 static unsigned stages;
+static char *account; /* of the daemon at its start */
 
 /* ---- the shared daemon ---- */
 
@@ -70,15 +65,31 @@ void fixture_begin(const char *const *flags)
         streamer_client *c = client_open(&test_daemon);
         client_load(c, fixture_write(fixture_witness, "witness.safetensors"), "witness");
         streamer_close(c);
+        fixture_account();
 }
 
-void fixture_still_serves(void)
+void fixture_begin_default(void)
+{
+        fixture_begin(NULL);
+}
+
+void fixture_account(void)
+{
+        account = account_of(&test_daemon);
+}
+
+void fixture_serves(void)
 {
         streamer_client *c = client_open(&test_daemon);
 
         client_equals(c, "witness", fixture_witness);
-        client_wait_leases(c, 0);
         streamer_close(c);
+}
+
+void fixture_still_serves(void)
+{
+        fixture_serves();
+        account_await(&test_daemon, account);
 }
 
 #if defined(__has_feature)
@@ -112,6 +123,21 @@ uint64_t fixture_memory(void)
         return memory;
 }
 
+/* All models but the witness; groups of tests share models. */
+static void unload_others(void)
+{
+        streamer_client *c = client_open(&test_daemon);
+        streamer_model_list *list = NULL;
+        streamer_model m = STREAMER_MODEL_INIT;
+
+        client_ok(c, streamer_list(c, &list), "list");
+        for (size_t i = 0; streamer_model_list_get(list, i, &m) == 0; i++)
+                if (strcmp(m.name, "witness") != 0)
+                        streamer_unload(c, m.name, STREAMER_UNLOAD_DRAIN);
+        streamer_model_list_free(list);
+        streamer_close(c);
+}
+
 /* In a child process, because this one forks tests later, and CUDA does not survive a fork. */
 static void check_at_exit(void)
 {
@@ -120,6 +146,7 @@ static void check_at_exit(void)
 
         if (pid == 0) {
                 die_hook = NULL;
+                unload_others();
                 fixture_still_serves();
                 _exit(0);
         }
@@ -128,12 +155,17 @@ static void check_at_exit(void)
                 die("the daemon does not serve as it did");
 }
 
-void fixture_end(void)
+static void stop_daemon(void)
 {
-        check_at_exit();
         int status = daemon_stop(&test_daemon);
         if (status)
                 daemon_die(&test_daemon, "ended with %d", status);
+}
+
+void fixture_end(void)
+{
+        check_at_exit();
+        stop_daemon();
         fixture_witness = model_free(fixture_witness);
 }
 
@@ -147,6 +179,12 @@ void fixture_disconnect(void)
         streamer_close(client);
         client = NULL;
         fixture_still_serves();
+}
+
+void fixture_stop(void)
+{
+        streamer_close(client);
+        stop_daemon();
 }
 
 /* ---- clients ---- */
@@ -302,6 +340,11 @@ void lease_equals(streamer_lease *lease, const struct model *m)
         }
 }
 
+bool lease_is_revoked(void *lease)
+{
+        return streamer_lease_check(lease) == STREAMER_EREVOKED;
+}
+
 void client_equals(streamer_client *c, const char *name, const struct model *m)
 {
         streamer_lease *lease = client_attach(c, name);
@@ -400,6 +443,11 @@ const char *client_state(streamer_client *c, const char *name)
                         snprintf(state, sizeof(state), "%s", m.state);
         streamer_model_list_free(list);
         return state;
+}
+
+bool client_is_unloaded(void *name)
+{
+        return client_state(client, name)[0] == '\0';
 }
 
 uint64_t client_host_cache(streamer_client *c)

@@ -22,7 +22,9 @@ extern struct model *fixture_witness;
 
 /* Adds the root to `flags`; NULL flags: `--device host=256MiB`. */
 void fixture_begin(const char *const *flags);
-/* Fails if the witness has changed or the daemon does not end with 0. */
+void fixture_begin_default(void); /* fixture_begin(NULL) */
+/* Unloads all models but the witness. Fails if that has changed, the daemon does not use what it used at
+ * fixture_account(), or does not end with 0. */
 void fixture_end(void);
 const char *fixture_root(void);
 /* "host", or its replacement (daemon_on_gpu). */
@@ -31,13 +33,18 @@ const char *fixture_device(void);
 #define ABOUT_HOST_MEMORY()                                                                                            \
         do {                                                                                                           \
                 if (daemon_on_gpu())                                                                                   \
-                        return;                                                                                        \
+                        SKIP("about host memory");                                                                     \
         } while (0)
 /* A path in the root; never freed. */
 char *fixture_path(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Writes a model into the root; returns its path. */
 char *fixture_write(const struct model *m, const char *file);
-/* Checks that the daemon answers, the witness is unchanged and nothing leaked since the last test. */
+/* Checks that the daemon answers and the witness is unchanged. */
+void fixture_serves(void);
+/* What the daemon uses now is what it has to use after each test; fixture_begin() calls it. */
+void fixture_account(void);
+/* As fixture_serves(), and waits until the daemon uses what it used at fixture_account() (account.h). All other clients
+ * must be closed. */
 void fixture_still_serves(void);
 
 /* The daemon's own memory (process_own_memory) without its ring; 0 in a sanitizer build, whose shadow memory hides it.
@@ -49,6 +56,8 @@ uint64_t fixture_memory(void);
 extern streamer_client *client;
 void fixture_connect(void);
 void fixture_disconnect(void);
+/* Closes it and stops the daemon, which must end with 0: for a daemon that the test has started itself. */
+void fixture_stop(void);
 
 /* ---- clients; each fails with the library's own text where something does not go well ---- */
 
@@ -73,6 +82,7 @@ streamer_lease *client_attach_on(streamer_client *c, const char *name, const cha
 
 /* Compares every tensor of the lease (name, dtype, shape, bytes, alignment, digest, contents) and their number. */
 void lease_equals(streamer_lease *lease, const struct model *m);
+bool lease_is_revoked(void *lease); /* for eventually() */
 /* Attaches, compares with lease_equals() and the model's digest, and detaches. */
 void client_equals(streamer_client *c, const char *name, const struct model *m);
 /* Compares the replica on this device with lease_equals(). */
@@ -85,6 +95,7 @@ uint64_t client_leases(streamer_client *c);                     /* in all */
 uint64_t client_used(streamer_client *c);                       /* bytes of the first device */
 double client_metric(streamer_client *c, const char *series);   /* "NAME" or "NAME{label=\"value\"}" */
 const char *client_state(streamer_client *c, const char *name); /* "" if it is not listed; static */
+bool client_is_unloaded(void *name);                            /* of `client`, for eventually() */
 
 /* A member of an object; "" or 0 if it is missing. */
 const char *json_text(const json_t *object, const char *key);

@@ -8,22 +8,12 @@
  */
 #include "tests/lib/fuse_file.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <linux/fuse.h>
-#include <poll.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/uio.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define FILE_NODE 2
 #define REQUEST_MAX (1u << 20)

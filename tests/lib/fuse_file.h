@@ -17,8 +17,6 @@
 
 #include "tests/lib/base.h"
 
-#include <sys/types.h>
-
 struct fuse_file {
         char path[PATH_SIZE]; /* of the file to load */
         char folder[PATH_SIZE], name[256];

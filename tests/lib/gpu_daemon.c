@@ -3,8 +3,6 @@
 
 #include "tests/lib/suite.h"
 
-#include <string.h>
-
 static void set_number(const char *name, unsigned number)
 {
         char text[16];

@@ -4,13 +4,7 @@
 #include "tests/lib/base.h"
 
 #include <arpa/inet.h>
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 int http_exchange_connect(const char *where)
 {

@@ -17,7 +17,7 @@ uint64_t process_read_bytes(pid_t pid);
 bool process_read_no_model(pid_t pid, uint64_t before);
 
 uint64_t file_cached_bytes(const char *path);
-/* Writes the file back and drops its cached pages; pages in use at that moment stay. */
+/* Writes the file back and drops its cached pages; fails if they stay in use. Does nothing on a tmpfs. */
 void file_uncache(const char *path);
 void file_cache(const char *path); /* reads the file through the page cache */
 
@@ -36,6 +36,10 @@ uint64_t process_own_memory(pid_t pid);
 /* Rss of anonymous mappings of exactly this size, for instance the ring. None of these figures includes hugetlb pages.
  */
 uint64_t process_mapping_memory(pid_t pid, uint64_t size);
+/* The largest address space since its start, and the largest Rss, also of shared memory, since the last reset. */
+uint64_t process_peak_size(pid_t pid);
+uint64_t process_peak_memory(pid_t pid);
+void process_peak_memory_reset(pid_t pid);
 uint64_t process_cpu_ns(pid_t pid); /* user and system */
 unsigned process_fds(pid_t pid);
 /* Those whose /proc link contains the text. */
@@ -48,7 +52,9 @@ unsigned process_threads_named(pid_t pid, const char *name, unsigned *asleep);
 /* Waits until it has `n` threads of this name and all of them sleep. */
 void process_threads_await_asleep(pid_t pid, const char *name, unsigned n);
 
-/* Takes a lock on the machine-wide settings below, until this program has exited and the settings are restored. A
+/* Settings of the machine change only if STREAMERD_TEST_SETTINGS is set, as `make check-servers` does.
+ *
+ * Takes a lock on the machine-wide settings below, until this program has exited and the settings are restored. A
  * program that changes them or relies on them calls this first. */
 void machine_settings_lock(void);
 
@@ -68,5 +74,7 @@ void hugepages_unlimit(void);
 
 /* Permits transparent huge pages for shared memory on request, if this may be set. Restored likewise. */
 void shmem_thp_allow(void);
+/* Whether these pages are off, or the kernel has none. */
+bool shmem_thp_is_off(void);
 
 #endif

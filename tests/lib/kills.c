@@ -7,16 +7,6 @@
 
 #include "daemon/resident/persist/state_file.h"
 
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
-
 #define STORE 96
 
 static struct kills *running;
@@ -318,7 +308,7 @@ void kills_run(const char *folder, bool stored, uint64_t seed, unsigned kills, s
                            .pinned = model_mixed(4242, 512 << 10)};
         running = &k;
         outer_hook = die_hook;
-        k.shared = mmap(NULL, sizeof(*k.shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        k.shared = must_share(sizeof(*k.shared));
         set_stage(&k, folder);
         if (outer_hook)
                 die_hook = print_seed;

@@ -7,10 +7,6 @@
 
 #include "proto/messages.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
-
 const char *kills_name(unsigned name)
 {
         static const char *const names[NAMES] = {"n0", "n1", "n2", "second-n0", "second-n1", "second-n2"};

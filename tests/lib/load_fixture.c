@@ -9,8 +9,6 @@
 #include "daemon/io/remote/http_object.h"
 #include "tests/lib/kernel_counters.h"
 
-#include <string.h>
-
 #define SECOND UINT64_C(1000000000)
 
 struct fake_device fake;

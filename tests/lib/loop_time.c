@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/lib/loop_time.h"
 
-#include <stdio.h>
-
 void loop_time_note(struct loop_time *time, const json_t *status)
 {
         uint64_t longest_ns = json_number(json_object_get(status, "loop"), "longest_cpu_ns");

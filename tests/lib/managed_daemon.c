@@ -3,9 +3,6 @@
 
 #include "tests/lib/suite.h"
 
-#include <string.h>
-#include <sys/stat.h>
-
 struct managed_daemon managed;
 
 const char *managed_file(void)

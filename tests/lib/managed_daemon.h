@@ -8,7 +8,7 @@
 #include "tests/lib/service_manager.h"
 #include "tests/lib/fixture.h"
 
-#define MANAGED_BOOK "sd-book"
+#define MANAGED_JOURNAL "sd-journal"
 #define MANAGED_MODELS "sd-m"
 #define MANAGED_PROCESSES "sd-p"
 #define MANAGED_STORE 64

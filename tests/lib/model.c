@@ -9,9 +9,6 @@
 #include "proto/manifest.h"
 #include "tests/lib/base.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <xxhash.h>
 
 #define LEAF (UINT64_C(1) << 20)

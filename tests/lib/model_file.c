@@ -9,11 +9,6 @@
 #include "tests/lib/model.h"
 
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define BUFFER ((size_t)8 << 20)
 #define ALIGN 4096

@@ -6,8 +6,6 @@
 
 #include "tests/lib/suite.h"
 
-#include <string.h>
-
 struct fake_state *gpus;
 const char *const names[GPUS] = {"cuda:0", "cuda:1", "cuda:2", "cuda:3"};
 
@@ -21,14 +19,6 @@ void multi_gpu_begin(void)
                                                            "'cuda:2', budget: 64MiB", "'cuda:3', budget: 8MiB"}};
         gpus = gpu_daemon_start(&four);
         client = client_open(&test_daemon);
-}
-
-void multi_gpu_end(void)
-{
-        streamer_close(client);
-        int status = daemon_stop(&test_daemon);
-        if (status != 0)
-                daemon_die(&test_daemon, "the daemon ended with %d", status);
 }
 
 /* ---- loads ---- */

@@ -13,9 +13,8 @@
 extern struct fake_state *gpus;
 extern const char *const names[GPUS];
 
-/* The fixture of each test. */
+/* Starts the daemon and connects `client`; fixture_stop() ends both. */
 void multi_gpu_begin(void);
-void multi_gpu_end(void);
 
 char *write_model(const struct model *m, const char *name);
 

@@ -8,8 +8,6 @@
 
 #include "tests/lib/base.h"
 
-#include <sys/types.h>
-
 struct nginx {
         pid_t pid;
         char folder[PATH_SIZE];          /* configuration, logs, certificates */

@@ -6,10 +6,6 @@
 #include "tests/lib/suite.h"
 
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 struct paused_load paused;
 

@@ -8,13 +8,8 @@
 #include "tests/lib/base.h"
 
 #include <arpa/inet.h>
-#include <errno.h>
 #include <netinet/in.h>
-#include <stddef.h>
-#include <stdio.h>
 #include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #define PORTS_FROM 20000u
 #define BLOCKS 150u /* of PORTS_MAX: to 29,600 */

@@ -8,8 +8,6 @@
 #include "tests/lib/base.h"
 
 #include <netinet/in.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- lifecycle ---- */
 
@@ -194,6 +192,7 @@ void proxy_release(struct proxy *p)
 {
         pthread_mutex_lock(&p->mutex);
         p->n_held = 0;
+        p->releases++;
         pthread_mutex_unlock(&p->mutex);
         uv_async_send(&p->loop->release);
 }

@@ -31,7 +31,7 @@ enum proxy_fault {
         PROXY_NO_RANGE,    /* Range is not passed on */
         PROXY_REDIRECT,    /* 302 to `text` */
         PROXY_DROP,        /* removes the answer's header `text` */
-        PROXY_HOLD,        /* holds the answer until proxy_release() */
+        PROXY_HOLD,        /* holds the answer until proxy_release(); `status` then replaces it, if given */
         PROXY_WINDOW, /* as TCP slow start: `bytes` after `ms`, doubled each time, over all answers of a connection */
 };
 
@@ -75,6 +75,7 @@ struct proxy {
         } asked[PROXY_ASKED];       /* of requests for blocks, proxy_seen() of them */
         char held[PROXY_HELD][160]; /* the held requests */
         unsigned n_held;
+        unsigned releases;            /* calls of proxy_release() */
         char last_authorization[512]; /* "" if the last request had none */
         struct proxy_loop *loop;
 };
@@ -99,6 +100,7 @@ unsigned proxy_most_asking(struct proxy *p, enum proxy_what what);
  * block), "GET /path?list" (with a query); "x3" follows a line that stands for three. Without those of
  * proxy_asked_again(). Never freed. */
 char *proxy_held(struct proxy *p);
+/* The requests that were received before, also those whose answers the server has not begun. */
 void proxy_release(struct proxy *p);
 /* Resets all connections, also those with an answer in progress; accepts new ones. */
 void proxy_cut(struct proxy *p);

@@ -10,9 +10,6 @@
 
 #include "tests/lib/base.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #define REQUEST_MAX 65536
 
 void bytes_add(struct bytes *b, const char *data, size_t n)

@@ -53,6 +53,7 @@ struct conn {
 
         /* Pace: */
         bool waits;
+        unsigned releases; /* of the proxy, when the request was received */
         bool metered;
         uint64_t credit; /* bytes that may be sent before the next tick */
         uint64_t window;
@@ -81,6 +82,8 @@ const char *find_header(const struct bytes *b, const char *name); /* "\r\nName: 
 void rule_choose(struct conn *c);
 /* True: the rule answers it without the server. */
 bool rule_answers(struct conn *c);
+/* Replaces the answer by the rule's status. */
+void rule_answer_status(struct conn *c);
 void rule_for_request(struct conn *c);
 void rule_for_head(struct conn *c);
 /* Changes the last n bytes read, which belong to the body; may remove or replace some. */

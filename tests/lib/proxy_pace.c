@@ -22,25 +22,47 @@ static void on_waited(uv_timer_t *timer)
         resume(timer->data);
 }
 
+static void released(struct conn *c)
+{
+        if (c->rule.fault == PROXY_HOLD && c->rule.status > 0)
+                rule_answer_status(c);
+        resume(c);
+}
+
+/* Unless it was released while the server had not begun to answer. */
 static void hold(struct conn *c)
 {
         struct proxy *p = c->proxy;
-        c->waits = true;
-        c->next_held = p->loop->held;
-        p->loop->held = c;
         pthread_mutex_lock(&p->mutex);
-        rule_log_held(c);
+        c->waits = c->releases == p->releases;
+        if (c->waits) {
+                c->next_held = p->loop->held;
+                p->loop->held = c;
+                rule_log_held(c);
+        }
         pthread_mutex_unlock(&p->mutex);
+        if (!c->waits)
+                released(c);
 }
 
 void pace_release(struct proxy_loop *own)
 {
+        struct proxy *p = own->proxy;
         struct conn *c = own->held;
+        pthread_mutex_lock(&p->mutex);
+        unsigned releases = p->releases;
+        pthread_mutex_unlock(&p->mutex);
         own->held = NULL;
         for (struct conn *next; c != NULL; c = next) {
                 next = c->next_held;
                 c->next_held = NULL;
-                resume(c);
+                if (c->releases != releases) {
+                        released(c);
+                        continue;
+                }
+                /* Received after the release. */
+                c->next_held = own->held;
+                own->held = c;
         }
 }
 

@@ -7,10 +7,6 @@
 
 #include "tests/lib/base.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- selection ---- */
 
 const char *find_header(const struct bytes *b, const char *name)
@@ -57,9 +53,10 @@ static uint64_t passed_until(const struct proxy_rule *rule, const struct proxy_a
         case PROXY_CORRUPT:
         case PROXY_DRIP:
         case PROXY_LATENCY:
-        case PROXY_HOLD:
         case PROXY_WINDOW:
                 return all;
+        case PROXY_HOLD:
+                return rule->status > 0 ? asked->first : all;
         case PROXY_SHORT:
         case PROXY_STALL:
                 return most < all ? most : all;
@@ -118,6 +115,7 @@ void rule_choose(struct conn *c)
                 p->faults++;
                 break;
         }
+        c->releases = p->releases;
         c->repeats = false;
         if (what == PROXY_BLOCKS)
                 note_asked(c, asked);
@@ -155,13 +153,19 @@ static void answer_status(struct conn *c, int status, const char *header, const 
         free(text);
 }
 
+void rule_answer_status(struct conn *c)
+{
+        c->out.n = c->sent = 0;
+        answer_status(c, c->rule.status, c->rule.header ?: "", c->rule.text ?: "");
+}
+
 bool rule_answers(struct conn *c)
 {
         const struct proxy_rule *r = &c->rule;
         char header[1024];
         switch (r->fault) {
         case PROXY_STATUS:
-                answer_status(c, r->status, r->header ?: "", r->text ?: "");
+                rule_answer_status(c);
                 return true;
         case PROXY_REDIRECT:
                 snprintf(header, sizeof(header), "Location: %s", r->text);

@@ -2,15 +2,13 @@
 #include "tests/lib/run_as.h"
 
 #include <grp.h>
-#include <stdio.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-/* An exit status that no test function returns. */
+#define HARNESS_FAILED 255 /* an exit status that no test function returns */
+
 static void fail_in_child(const char *text)
 {
         dprintf(STDERR_FILENO, "%s\n", text);
-        _exit(255);
+        _exit(HARNESS_FAILED);
 }
 
 int run_as(uid_t uid, gid_t gid, int (*fn)(void))
@@ -27,5 +25,6 @@ int run_as(uid_t uid, gid_t gid, int (*fn)(void))
         }
         must(waitpid(pid, &status, 0));
         ck_assert(WIFEXITED(status));
+        ck_assert_msg(WEXITSTATUS(status) != HARNESS_FAILED, "the process of user %d failed", (int)uid);
         return -WEXITSTATUS(status);
 }

@@ -7,9 +7,8 @@
 
 #include "tests/lib/suite.h"
 
-#include <sys/types.h>
-
-/* The result of fn in a process of this user and group, without other groups or privileges: 0 or a STREAMER_E*. */
+/* The result of fn in a process of this user and group, without other groups or privileges: 0 or a STREAMER_E*.
+ * Fails the test if the process fails otherwise. */
 int run_as(uid_t uid, gid_t gid, int (*fn)(void));
 
 #define ROOT_ONLY()                                                                                                    \

@@ -3,14 +3,7 @@
 
 #include "tests/lib/ports.h"
 
-#include <signal.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 /* ---- the store ---- */
 

@@ -8,9 +8,6 @@
 
 #include "tests/lib/base.h"
 
-#include <stdio.h>
-#include <sys/types.h>
-
 struct s3_store {
         const char *kind; /* "swift", "radosgw" */
         unsigned port;

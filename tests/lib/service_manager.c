@@ -4,19 +4,11 @@
  */
 #include "tests/lib/service_manager.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #define START_MS 20000
 #define MESSAGE_FDS 16

@@ -13,8 +13,6 @@
 
 #include "tests/lib/daemon.h"
 
-#include <pthread.h>
-
 #define MANAGER_FDS 512
 
 struct stored {

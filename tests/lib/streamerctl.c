@@ -7,14 +7,7 @@
 #include "tests/lib/daemon.h"
 
 #include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define ARGS_MAX 32
 

@@ -8,13 +8,6 @@
 
 #include <fcntl.h>
 #include <fnmatch.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 static char folder[PATH_SIZE];
 
@@ -255,6 +248,32 @@ static void add_skipped(TCase *group, const struct suite_test *test)
         _tcase_add_test(group, check, 0, 0, test->from, test->from + 1);
 }
 
+/* The files of unavailable tests, and the reasons; a test's row is its index. */
+static struct {
+        const char *file, *reason;
+} unavailable[FIXTURES_MAX];
+static int n_unavailable;
+
+static void skip_unavailable(int row)
+{
+        skip(unavailable[row].file, unavailable[row].reason);
+}
+
+/* Each counts as a test, as that of a slow one does. */
+static void add_unavailable(TCase *group, const struct suite_test *test, const char *reason)
+{
+        TTest *check = must_alloc(sizeof(*check));
+        int row = n_unavailable - 1;
+        if (row < 0 || unavailable[row].reason != reason) {
+                row = n_unavailable++;
+                unavailable[row].file = file_name(test->test.file);
+                unavailable[row].reason = reason;
+        }
+        *check = test->test;
+        check->fn = skip_unavailable;
+        _tcase_add_test(group, check, 0, 0, row, row + 1);
+}
+
 static void add_to(TCase *group, const struct suite_test *test)
 {
         int to = test->to > test->from ? test->to : test->from + 1;
@@ -277,13 +296,13 @@ static void add_file(Suite *suite, const char *file)
                 }
                 const struct suite_fixture *fixture = fixture_of(tests[i]);
                 if (!group || fixture != last) {
-                        group = group_new(suite, file_name(file), fixture);
                         last = fixture;
                         reason = fixture && fixture->unavailable ? fixture->unavailable() : NULL;
-                        if (reason)
-                                skip(file_name(file), reason);
+                        group = group_new(suite, file_name(file), reason ? NULL : fixture);
                 }
-                if (!reason)
+                if (reason)
+                        add_unavailable(group, tests[i], reason);
+                else
                         add_to(group, tests[i]);
         }
 }

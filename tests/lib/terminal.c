@@ -3,17 +3,10 @@
 
 #include "tests/lib/base.h"
 
-#include <errno.h>
-#include <poll.h>
+#include <fcntl.h>
 #include <pty.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define WAIT_MS 30000
 
@@ -145,6 +138,18 @@ static void take(struct terminal *s, char c)
 }
 
 /* ---- the program ---- */
+
+const char *terminal_unavailable(void)
+{
+        int fd = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+        const char *name = fd >= 0 && grantpt(fd) == 0 && unlockpt(fd) == 0 ? ptsname(fd) : NULL;
+        int slave = name ? open(name, O_RDWR | O_NOCTTY | O_CLOEXEC) : -1;
+        if (fd >= 0)
+                close(fd);
+        if (slave >= 0)
+                close(slave);
+        return slave >= 0 ? NULL : "no pseudo-terminals";
+}
 
 void terminal_start(struct terminal *s, int rows, int columns, const char *const *argv, const char *const *environment)
 {

@@ -27,6 +27,9 @@ struct terminal {
         bool over; /* the last writer has exited */
 };
 
+/* NULL if pseudo-terminals work here, else the reason for a skip. */
+const char *terminal_unavailable(void);
+
 /* Runs it with these additional environment variables (NAME=VALUE, ends with NULL; NULL: none). */
 void terminal_start(struct terminal *s, int rows, int columns, const char *const *argv, const char *const *environment);
 /* Waits until a line contains the text; fails with the whole screen. */

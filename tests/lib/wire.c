@@ -6,13 +6,7 @@
 
 #include "proto/frame.h"
 
-#include <errno.h>
-#include <poll.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #define WAIT_MS 20000
 

@@ -5,13 +5,7 @@
  * CHECKER_SECONDS (1,800).
  */
 #include "tests/lib/base.h"
-#include "tests/lib/checker.h"
-
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include "tests/model/checker.h"
 
 static bool check(enum checker_kind kind, uint64_t seed, uint64_t steps)
 {

@@ -6,11 +6,6 @@
 #include "tests/lib/base.h"
 #include "tests/lib/kills.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
-
 static void run(bool stored, uint64_t seed, unsigned kills)
 {
         struct kills_counts counts = {0};

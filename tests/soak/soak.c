@@ -12,16 +12,6 @@
 #include "tests/lib/kernel_counters.h"
 #include "tests/lib/suite.h"
 
-#include <errno.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #define WORKERS 6
 #define MODELS 8
 #define HELD 4
@@ -323,7 +313,7 @@ BEFORE_ALL()
 
 static void begin(void)
 {
-        counts = mmap(NULL, sizeof(*counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        counts = must_share(sizeof(*counts));
         counts->versions = 1;
         /* Less than all models together, so some loads run out of memory. */
         fixture_begin(
@@ -361,5 +351,5 @@ TEST(a_daemon_releases_everything_after_random_load)
         if (!suite_short())
                 ck_assert_uint_le(process_memory(test_daemon.pid), memory + MEMORY_GROWTH);
         streamer_close(c);
-        fixture_still_serves();
+        fixture_serves();
 }

@@ -11,7 +11,6 @@
 #include "daemon/resident/admission/admission.h"
 #include "daemon/resident/lease.h"
 
-#include <string.h>
 #include <sys/eventfd.h>
 
 #define BUDGET (10 * MiB)
@@ -75,6 +74,14 @@ static void drop_all(void)
         }
 }
 
+static bool is_quiet(void)
+{
+        for (int i = 0; i < 2; i++)
+                if (admission.devices[i].asked != admission.devices[i].answered)
+                        return false;
+        return !admission.posted;
+}
+
 /* Nothing is lost: every byte is unused in the end. */
 static void end(void)
 {
@@ -82,13 +89,14 @@ static void end(void)
                 admission_withdraw(&asks[i].request);
         for (int i = 0; i < 2; i++) {
                 gate_open(&fakes[i].release);
+                gate_open(&fakes[i].answer);
                 __atomic_store_n(&fakes[i].ceiling, UINT64_MAX, __ATOMIC_SEQ_CST);
         }
         while (!resident_empty(&resident)) {
                 drop_all();
                 uv_run(&core_loop, UV_RUN_NOWAIT);
         }
-        core_until(!admission.posted && admission.asking == 0 && !admission.again);
+        core_until(is_quiet());
         for (int i = 0; i < 2; i++) {
                 ck_assert_uint_eq(fakes[i].device.used, 0);
                 fake_device_deinit(&fakes[i]);
@@ -157,7 +165,7 @@ static struct ask *asked(struct ask *ask)
 /* Runs the loop until admission has no work left. */
 static void quiet(void)
 {
-        core_until(!admission.posted && admission.asking == 0 && !admission.again);
+        core_until(is_quiet());
 }
 
 static void granted(struct ask *ask)

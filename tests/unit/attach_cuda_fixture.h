@@ -15,9 +15,6 @@
 #include "tests/lib/suite.h"
 
 #include <dlfcn.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #define MIB ((size_t)1 << 20)
 #define ELSEWHERE 1 /* a daemon_pid that identifies no daemon: init's */

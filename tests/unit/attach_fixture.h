@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fixture of the attach tests: a scripted daemon with the model "m", and a client.
+ * Fixture of the attach tests: a fake daemon with the model "m", and a client.
  */
 #ifndef TESTS_UNIT_ATTACH_FIXTURE_H
 #define TESTS_UNIT_ATTACH_FIXTURE_H
@@ -13,28 +13,27 @@ static struct fake_daemon fake;
 static struct fake_model m;
 static streamer_client *client;
 
+#define SERVE "hello\n" FAKE_ATTACH FAKE_DETACH
+
 static void begin(void)
 {
         fake_model_init(&m);
+        fake.model = &m;
 }
 
-__attribute__((unused)) static void serve(struct fake_daemon *f)
-{
-        fake_hello(f);
-        fake_expect(f, VERB_attach);
-        ck_assert_str_eq(f->request.u.attach.model, "m");
-        fake_model_attach(f, &m, f->request.id);
-        fake_model_detach(f);
-}
-
-static streamer_lease *attach(void (*script)(struct fake_daemon *f), unsigned flags)
+static streamer_lease *attach_to(streamer_client *c, unsigned flags)
 {
         streamer_lease *lease;
         streamer_attach_opts opts = {.struct_size = sizeof(opts), .flags = flags};
-        client = fake_connect(&fake, script);
+        client = c;
         int rc = streamer_attach(client, "m", &opts, &lease);
         ck_assert_msg(rc == 0, "%s", streamer_last_error(client));
         return lease;
+}
+
+static streamer_lease *attach(const char *text, unsigned flags)
+{
+        return attach_to(fake_connect(&fake, text), flags);
 }
 
 static void finish(streamer_lease *lease)

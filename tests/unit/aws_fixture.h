@@ -14,9 +14,6 @@
 #include "daemon/source/aws/credentials.h"
 #include "daemon/source/aws/providers.h"
 
-#include <string.h>
-#include <unistd.h>
-
 static struct aws_credentials *credentials;
 static struct aws_keys keys;
 static struct error error;

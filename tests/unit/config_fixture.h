@@ -11,11 +11,6 @@
 #include "daemon/config/config.h"
 #include "daemon/config/flags.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 static struct config config;
 static struct error error;
 

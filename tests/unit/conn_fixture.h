@@ -12,9 +12,7 @@
 #include "daemon/serve/conn/conn.h"
 #include "tests/lib/kernel_counters.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 

@@ -9,10 +9,6 @@
 #include "daemon/model/safetensors.h"
 #include "tests/lib/base.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 struct text {
         char *s;
         size_t size;

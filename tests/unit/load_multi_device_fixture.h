@@ -11,9 +11,6 @@
 #include "daemon/resident/model_set.h"
 #include "tests/lib/kernel_counters.h"
 
-#include <string.h>
-#include <sys/stat.h>
-
 /* ---- loads of several devices ---- */
 
 static void start_on(struct watched *w, const char *source, const char *const *names, size_t n, const char *pattern)

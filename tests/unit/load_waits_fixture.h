@@ -9,8 +9,6 @@
 
 #include "daemon/base/util.h"
 
-#include <string.h>
-
 #define ONE others[0]
 #define TWO others[1]
 #define ON(...) (const char *const[]){__VA_ARGS__}, sizeof((const char *const[]){__VA_ARGS__}) / sizeof(const char *)
@@ -77,14 +75,21 @@ static void target_is(const struct watched *w, size_t i, const char *state, bool
         ck_assert_int_eq(ns > 0, waits);
 }
 
-/* The model "m" serves on "one" and waits on "two". */
+static void await_blocked(const struct watched *w)
+{
+        core_until(w->load->state == LOAD_QUEUED && w->load->admission.blocked);
+        ck_assert(!w->ended);
+}
+
+/* The model "m" serves on "one", and a load for both waits for "two". */
 static void begin_waiting(struct watched *w)
 {
+        char *path = small_file("small.safetensors", 1);
+        wait_on(w, path, "m", ON("one"));
+        ends(w, LOAD_READY);
         reserve_all_but(1, 0);
-        wait_on(w, small_file("small.safetensors", 1), "m", ON("one", "two"));
-        core_until(is_on("m", "one"));
-        core_until(w->load->state == LOAD_QUEUED);
-        ck_assert(!w->ended);
+        wait_on(w, path, "m", ON("one", "two"));
+        await_blocked(w);
 }
 
 #endif

@@ -9,14 +9,8 @@
 
 #include "daemon/base/log/log.h"
 
-#include <ctype.h>
 #include <fcntl.h>
 #include <jansson.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static void set_output(enum log_format format)
 {

@@ -8,9 +8,6 @@
 #include "proto/manifest.h"
 #include "tests/lib/suite.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { ALPHA, BETA, GAMMA, N };
 
 static unsigned char *base;
@@ -51,11 +48,6 @@ static void begin(void)
         records[GAMMA] = (struct manifest_record){
                 .name_off = 5, .name_len = 5, .dtype = DTYPE_BF16, .shape_off = 3, .rank = 1, .offset = 64};
         metadata[0] = (struct manifest_pair){.key_off = 11, .key_len = 6, .value_off = 18, .value_len = 2};
-}
-
-static void end(void)
-{
-        free(base);
 }
 
 static bool opens(void)

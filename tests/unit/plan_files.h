@@ -9,11 +9,6 @@
 #include "proto/manifest.h"
 #include "tests/lib/suite.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 struct made_file {
         char *text; /* of the header */
         size_t size;

@@ -11,8 +11,6 @@
 #include "daemon/base/util.h"
 #include "daemon/load/content/publish.h"
 
-#include <string.h>
-
 #define BLOCK (2 * MiB)
 
 static const struct plan_layout layout = {.page = 4096, .align = 1, .granularity = 2 * MiB};

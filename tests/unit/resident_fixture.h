@@ -10,8 +10,6 @@
 #include "daemon/base/util.h"
 #include "daemon/resident/model.h"
 
-#include <string.h>
-
 #define BUDGET (64 * MiB)
 
 static struct fake_device fake;

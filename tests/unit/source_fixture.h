@@ -9,12 +9,6 @@
 
 #include "daemon/source/source.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 static struct source_roots *roots;
 static struct source_set set;
 static struct error error;

@@ -7,6 +7,8 @@ standard error.
 
 from __future__ import annotations
 
+import fcntl
+import functools
 import gc
 import itertools
 import json
@@ -14,7 +16,10 @@ import logging
 import mmap
 import os
 import signal
+import stat
 import sys
+import termios
+import threading
 import time
 from typing import Any
 
@@ -50,17 +55,26 @@ def hold_memory(size: int) -> mmap.mmap | None:
 
 held = hold_memory(int(os.environ.get("ENGINE_HOLDS", "0")))
 
+import torch  # noqa: E402
 import vllm  # noqa: E402
 import vllm.model_executor.model_loader as model_loader  # noqa: E402
 from vllm.distributed import cleanup_dist_env_and_memory  # noqa: E402
 
 
 class Loads:
-    """Time that load_weights() of any loader takes, and what this package's loader logs."""
+    """Time that load_weights() of any loader takes, and what this package's loader logs.
+
+    Where `whole` is set: the time of load_model(), which builds the model and post-processes its weights, too, and the
+    memory that the process has more when each page of the weights has been read.
+    """
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self.timed = False
+        self.whole = False
+        self.model_seconds = 0.0
+        self.published_seconds = 0.0
+        self.more: dict[str, int] = {}
         self.loader: Any = None  # None where workers of their own load
         self.lines: list[str] = []
         self._get = model_loader.get_model_loader
@@ -82,7 +96,35 @@ class Loads:
             self.seconds = time.perf_counter() - began
 
         loader.load_weights = load_weights
+        if self.whole:
+            loader.load_model = functools.partial(self._load_model, loader.load_model)
         return loader
+
+    def _load_model(self, load: Any, *arguments: Any, **more: Any) -> Any:
+        from streamerd import _publish
+
+        publish = _publish.publish_items
+
+        def publish_items(*items: Any) -> None:
+            began = time.perf_counter()
+            publish(*items)
+            self.published_seconds = time.perf_counter() - began
+
+        self.published_seconds = 0.0
+        if held is not None:
+            held.close()
+        before = memory()
+        _publish.publish_items = publish_items
+        began = time.perf_counter()
+        try:
+            model = load(*arguments, **more)
+        finally:
+            _publish.publish_items = publish
+        self.model_seconds = time.perf_counter() - began
+        for tensor in model.parameters():
+            tensor.data.view(-1).view(torch.uint8)[:: mmap.PAGESIZE].sum()
+        self.more = {name: size - before[name] for name, size in memory().items()}
+        return model
 
 
 loads = Loads()
@@ -90,11 +132,18 @@ engine: vllm.LLM | None = None
 
 
 def start(
-    model: str, load_format: str, extra: dict[str, Any], tensor_parallel: int = 1, timed: bool = False, **more: Any
+    model: str,
+    load_format: str,
+    extra: dict[str, Any],
+    tensor_parallel: int = 1,
+    timed: bool = False,
+    whole: bool = False,
+    **more: Any,
 ) -> dict[str, Any]:
     global engine
     loads.lines.clear()
     loads.timed = timed
+    loads.whole = whole
     options = {
         "skip_tokenizer_init": True,
         "enforce_eager": True,
@@ -111,7 +160,10 @@ def start(
         **options,
     )
     own = getattr(loads.loader, "_own_seconds", None)
-    return {"seconds": loads.seconds, "own_seconds": own, "log": loads.lines}
+    result = {"seconds": loads.seconds, "own_seconds": own, "log": loads.lines}
+    if whole:
+        result |= {"model": loads.model_seconds, "published": loads.published_seconds, "more": loads.more}
+    return result
 
 
 def tokens(count: int = 8) -> list[int]:
@@ -177,20 +229,27 @@ def scale() -> None:
     model_of_engine().model.norm.weight.data.mul_(-1)
 
 
-def break_attach(broken: bool) -> None:
+def break_attach(broken: bool, unforeseen: bool = False) -> None:
     """Lets the comparison fail that ends an attach."""
     from streamerd import vllm_publish
 
     global scalars_of
+
+    def failing(model: Any) -> dict[str, str]:
+        if unforeseen:
+            raise KeyError("first line\nsecond line")
+        return {**scalars_of(model), "colour": "blue"}
+
     if broken:
         scalars_of = vllm_publish.scalars_of
-        vllm_publish.scalars_of = lambda model: {**scalars_of(model), "colour": "blue"}
+        vllm_publish.scalars_of = failing
     else:
         vllm_publish.scalars_of = scalars_of
 
 
-def die(moment: str) -> None:
-    """The process is killed at this moment of a publication's commit."""
+def die(moment: str, daemon: int = 0) -> None:
+    """The process is killed at this moment of a publication's commit: "before", "after", or "during", once the request
+    is in the socket of the daemon, which is stopped then."""
     from streamerd._publication import Publication
 
     commit = Publication.commit
@@ -198,9 +257,48 @@ def die(moment: str) -> None:
     def dying(publication: Publication) -> None:
         if moment == "after":
             commit(publication)
+        if moment == "during":
+            os.kill(daemon, signal.SIGSTOP)
+            while not is_stopped(daemon):
+                time.sleep(0.001)
+            threading.Thread(target=commit, args=(publication,)).start()
+            while not has_sent():
+                time.sleep(0.001)
         os.kill(os.getpid(), signal.SIGKILL)
 
     Publication.commit = dying  # type: ignore[method-assign]
+
+
+def has_sent() -> bool:
+    """Whether a socket of this process has bytes that the peer has not read."""
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            if stat.S_ISSOCK(os.fstat(int(fd)).st_mode) and any(fcntl.ioctl(int(fd), termios.TIOCOUTQ, bytes(4))):
+                return True
+        except OSError:
+            pass  # closed meanwhile, or a kind of socket that has none
+    return False
+
+
+def is_stopped(pid: int) -> bool:
+    """All threads of a process."""
+    states = []
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/stat") as f:
+            states.append(f.read().rpartition(")")[2].split()[0])
+    return set(states) == {"T"}
+
+
+def packed() -> int:
+    """How many linear layers have weights that only their kernel has."""
+    linear = torch.nn.functional.linear
+    return sum(getattr(m, "cpu_linear", linear) is not linear for m in model_of_engine().modules())
+
+
+def is_marked() -> bool:
+    """Whether the compile cache's key says that the layers are not packed."""
+    assert engine is not None
+    return "streamerd_publish" in engine.llm_engine.vllm_config.additional_config
 
 
 def read_bytes() -> int:
@@ -211,7 +309,9 @@ def read_bytes() -> int:
 
 METHODS = {
     f.__name__: f
-    for f in (start, tokens, stop, become, memory, read_bytes, opened, weights, scale, break_attach, die)
+    for f in (
+        start, tokens, stop, become, memory, read_bytes, opened, weights, scale, break_attach, die, packed, is_marked,
+    )  # fmt: skip
 }
 
 if __name__ == "__main__":

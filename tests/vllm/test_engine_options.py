@@ -33,6 +33,11 @@ def test_every_option_of_a_load_is_passed_on(monkeypatch):
     assert {key: passed[key] for key in config} == config
 
 
+def test_durations_are_those_of_open():
+    options = Options.parse({"keep_alive": "1d", "timeout": "1.5h"}, "streamerd")
+    assert (options.keep_alive, options.timeout) == (86400, 5400)
+
+
 def test_a_checksum_that_is_not_published_is_named(models, daemon):
     options = Options.parse({"socket": daemon.socket, "name": "verified", "verify": "sha256"}, "streamerd")
     with pytest.raises(streamerd.Error, match="(?i)sha256"):

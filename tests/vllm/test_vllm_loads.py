@@ -192,6 +192,23 @@ def test_any_failure_falls_back_until_a_parameter_was_replaced(monkeypatch, erro
     other.load_weights.assert_called_once_with(model, config)
 
 
+@pytest.mark.parametrize("error", [streamerd.FailedError("x"), RuntimeError("x"), OSError("x")])
+def test_any_failure_before_the_weights_falls_back_too(monkeypatch, error):
+    from vllm.config.load import LoadConfig
+
+    from streamerd import vllm_engine
+
+    config = SimpleNamespace(model="m", model_weights="", revision=None, runner="generate")
+    options = {"fallback": True, "device": "cuda:0"}
+    loader = vllm_engine.StreamerdLoader(LoadConfig(load_format="streamerd", model_loader_extra_config=options))
+    other = MagicMock()
+    monkeypatch.setattr(loader, "_fallback_loader", lambda: other)
+    monkeypatch.setattr(loader, "_made_resident", MagicMock(side_effect=error))
+    loader.download_model(config)
+    other.download_model.assert_called_once_with(config)
+    assert loader.get_external_weight_memory(SimpleNamespace(model_config=config)) == 0
+
+
 def test_without_fallback_a_failure_is_raised(monkeypatch):
     import torch
     from vllm.config.load import LoadConfig

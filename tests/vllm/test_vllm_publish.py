@@ -3,21 +3,30 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from processes import Daemon, Engine, EngineError
 from safetensors.torch import load_file, save_file
 from test_vllm_loads import write_random
 
+from harness.model import drop_cache, in_memory
+
+LIBC = ctypes.CDLL(None)
+
 PUBLISHED = "publish: published"
 ATTACHED = "publish: attached to"
 AS_WITHOUT = "publish: loading as without"
+FROM_FILES = "publish: loading from the files"
 
 
 def start(engine: Engine, model: Path, daemon: Daemon, options: dict[str, Any] | None = None, **more: Any) -> str:
@@ -53,23 +62,49 @@ def expected(engine: Engine, models: Path) -> list[int]:
     return as_without(engine, models / "checkpoint")
 
 
+def cached_pages(path: Path) -> int:
+    """Pages of a file in the page cache; the question reads none."""
+    with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, mmap.MAP_PRIVATE) as mapping:
+        first = ctypes.c_char.from_buffer(mapping)
+        pages = (ctypes.c_ubyte * -(-len(mapping) // mmap.PAGESIZE))()
+        failed = LIBC.mincore(ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(len(mapping)), pages)
+        del first
+    assert not failed
+    return sum(page & 1 for page in pages)
+
+
+def files_in_use(pid: int) -> str:
+    """The names of all files that a process has open or mapped."""
+    names = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink()]
+    return "\n".join([*names, Path(f"/proc/{pid}/maps").read_text()])
+
+
 def test_the_second_engine_reads_and_copies_nothing(engine, second, models, daemon, expected):
-    """It has the same tokens, although the weights can no longer be read when it starts, and keeps them."""
-    folder = models / "hidden"
+    """It has the same tokens. The weights were in no page cache when it started, and still are not when it has served;
+    its process has read less from storage than one of its tensors has, and neither opened nor mapped the file. After
+    that neither engine needs the daemon, nor reaches the other by a write."""
+    folder = models / "unread"
     shutil.copytree(models / "checkpoint", folder)
+    weights = folder / "model.safetensors"
     log = start(engine, folder, daemon)
     assert PUBLISHED in log
     assert engine.call("tokens") == expected
-    before = second.call("opened", path=str(folder))
-    assert before == []
+    assert as_without(second, models / "checkpoint") == expected  # what is imported late has been read now
+    drop_cache(weights)
+    if not in_memory(weights):
+        assert cached_pages(weights) == 0
+    before = second.read_bytes()
     log = start(second, folder, daemon)
     assert ATTACHED in log
     assert second.call("tokens") == expected
+    assert second.read_bytes() - before < 1 << 18
+    if not in_memory(weights):
+        assert cached_pages(weights) == 0
     assert [path for path in second.call("opened", path=str(folder)) if path.endswith(".safetensors")] == []
+    assert str(weights) not in files_in_use(second.pid)
     shared, own = second.call("weights")
     assert shared > 6 << 20
     assert own < 1 << 16
-    # Neither needs the daemon any more, nor does a write of one reach the other.
     engine.call("scale")
     assert engine.call("tokens") != expected
     assert second.call("tokens") == expected
@@ -102,10 +137,12 @@ def test_another_configuration_is_another_key(engine, models, daemon, expected):
     assert ATTACHED in log
 
 
-def test_new_weights_under_the_same_path_are_never_served_by_the_old_ones(engine, models, daemon, expected):
+def test_new_weights_under_the_same_path_are_never_served_by_the_old_ones(engine, second, models, daemon, expected):
+    """An engine that has the old ones mapped keeps them."""
     folder = models / "changing"
     shutil.copytree(models / "checkpoint", folder)
     run(engine, folder, daemon)
+    assert ATTACHED in start(second, folder, daemon)
     weights = load_file(folder / "model.safetensors")
     weights["model.norm.weight"] *= -1
     save_file(weights, folder / "new", metadata={"format": "pt"})
@@ -113,20 +150,52 @@ def test_new_weights_under_the_same_path_are_never_served_by_the_old_ones(engine
     tokens, log = run(engine, folder, daemon)
     assert "out of date" in log
     assert PUBLISHED in log
+    assert second.call("tokens") == expected
+    second.call("stop")
     assert tokens == as_without(engine, folder)
     assert tokens != expected
+    tokens_of_second, log = run(second, folder, daemon)
+    assert ATTACHED in log
+    assert tokens_of_second == tokens
 
 
-def test_an_attach_that_fails_leaves_an_engine_that_loads_as_without(engine, models, daemon, expected):
-    """After the model was built: its layers are no longer registered, and no rotary table without memory is left."""
+@pytest.mark.parametrize("unforeseen", [False, True])
+def test_an_attach_that_fails_leaves_an_engine_that_loads_from_its_files(engine, models, daemon, expected, unforeseen):
+    """After the model was built: its layers are no longer registered, and no rotary table without memory is left. One
+    line says why. The layers are not packed, as the compile cache's key says."""
     run(engine, models / "checkpoint", daemon)
-    engine.call("break_attach", broken=True)
+    engine.call("break_attach", broken=True, unforeseen=unforeseen)
     try:
-        tokens, log = run(engine, models / "checkpoint", daemon)
+        log = start(engine, models / "checkpoint", daemon)
     finally:
         engine.call("break_attach", broken=False)
-    assert AS_WITHOUT in log
-    assert tokens == expected
+    try:
+        assert engine.call("tokens") == expected
+        assert (engine.call("is_marked"), engine.call("packed")) == (True, 0)
+    finally:
+        engine.call("stop")
+    [line] = [line for line in log.splitlines() if FROM_FILES in line]
+    assert line.endswith("KeyError: 'first line\\nsecond line'" if unforeseen else "colour is blue, published absent")
+    assert "Traceback" not in log
+
+
+def test_a_daemon_that_restarts_between_engines(engine, second, models, tmp_path, expected):
+    """Without a store for its descriptors it has lost what was published: the next engine publishes again. The first
+    serves meanwhile."""
+    with Daemon(tmp_path / "daemon", models) as daemon:
+        assert PUBLISHED in start(engine, models / "checkpoint", daemon)
+        assert daemon.stop()
+        assert engine.call("tokens") == expected
+        daemon.start()
+        for text in (PUBLISHED, ATTACHED):
+            tokens, log = run(second, models / "checkpoint", daemon)
+            assert tokens == expected
+            assert text in log
+        assert engine.call("tokens") == expected
+        engine.call("stop")
+        tokens, log = run(engine, models / "checkpoint", daemon)  # over a new connection
+        assert tokens == expected
+        assert ATTACHED in log
 
 
 def test_of_two_engines_that_start_at_once_one_publishes(engine, second, models, daemon, expected):
@@ -143,18 +212,23 @@ def test_of_two_engines_that_start_at_once_one_publishes(engine, second, models,
         e.call("stop")
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
 def test_a_publisher_that_is_killed_does_not_stop_the_next(engine, models, logs, tmp_path, moment, expected):
-    """Before its commit nothing remains, after it the model stays."""
+    """Before its commit nothing remains, after it the model stays; if the daemon has the request, either is right."""
     with Daemon(tmp_path / "daemon", models) as daemon:
         with Engine(logs / f"killed-{moment}") as publisher:
-            publisher.call("die", moment=moment)
+            publisher.call("die", moment=moment, daemon=daemon.pid)
             with pytest.raises(EngineError, match="process ended"):
                 start(publisher, models / "checkpoint", daemon)
             assert publisher.process.wait() == -signal.SIGKILL
+        if moment == "during":
+            os.kill(daemon.pid, signal.SIGCONT)
         tokens, log = run(engine, models / "checkpoint", daemon)
-        assert (ATTACHED if moment == "after" else PUBLISHED) in log
+        assert moment == "during" or (ATTACHED if moment == "after" else PUBLISHED) in log
         assert tokens == expected
+        tokens, log = run(engine, models / "checkpoint", daemon)
+        assert tokens == expected
+        assert ATTACHED in log
 
 
 def test_without_a_daemon_the_engine_loads_as_without(engine, models, tmp_path, expected):
@@ -162,7 +236,7 @@ def test_without_a_daemon_the_engine_loads_as_without(engine, models, tmp_path, 
     log = "\n".join(engine.start(models / "checkpoint", "streamerd", options)["log"])
     assert engine.call("tokens") == expected
     engine.call("stop")
-    assert AS_WITHOUT in log
+    assert FROM_FILES in log
 
 
 def test_auto_is_off_on_a_cpu(engine, models, daemon, expected):
@@ -223,6 +297,166 @@ def test_what_is_not_known_to_be_right_is_refused_by_name(reason):
     require({})
     with pytest.raises(vllm_publish.NotPublishable, match=f"not known to be right with {reason}$"):
         require(REASONS[reason])
+
+
+def engine_config(models: Path, **more: Any) -> Any:
+    from vllm.engine.arg_utils import EngineArgs
+
+    import streamerd.vllm
+
+    streamerd.vllm.register()
+    options = {"load_format": "streamerd", "skip_tokenizer_init": True, "dtype": "bfloat16", "max_model_len": 128}
+    return EngineArgs(model=str(models / "checkpoint"), **{**options, **more}).create_engine_config()
+
+
+@pytest.mark.parametrize(
+    ("publish", "more", "marked"),
+    [
+        (True, {}, True),
+        (False, {}, False),
+        ("auto", {}, False),  # on a CPU
+        (True, {"enable_lora": True}, False),
+        (True, {"kv_cache_dtype": "fp8"}, False),
+    ],
+)
+def test_only_what_is_published_has_a_compile_cache_of_its_own(models, monkeypatch, publish, more, marked):
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    plain = engine_config(models, **more)
+    config = engine_config(models, model_loader_extra_config={"publish": publish}, **more)
+    assert ("streamerd_publish" in config.additional_config) == marked
+    assert (config.compute_hash() != plain.compute_hash()) == marked
+
+
+def test_an_engine_that_is_not_marked_is_loaded_as_without(models, monkeypatch):
+    """Its compile cache would have the graph of packed layers."""
+    from streamerd import vllm_publish
+    from streamerd.engine_options import Options
+
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    config = engine_config(models)
+    log = MagicMock()
+    arguments = (Options(publish=True), log, config, config.model_config, "", str(models), lambda: "as usual")
+    assert vllm_publish.load(*arguments) == "as usual"
+    [call] = log.warning.call_args_list
+    assert "was not made by EngineArgs" in str(call.args[1])
+
+
+def test_a_method_that_cannot_skip_its_post_processing_is_refused_by_name():
+    import torch
+
+    from streamerd import vllm_publish
+
+    class Method:
+        supports_pre_processed_weights = False
+
+    class Older:
+        pass
+
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    model[0].quant_method, model[1].quant_method = Older(), Method()
+    with pytest.raises(vllm_publish.NotPublishable, match="Method of 1 does not support pre-processed weights"):
+        vllm_publish.require_declared(model)
+    Method.supports_pre_processed_weights = True
+    vllm_publish.require_declared(model)
+
+
+def on_cuda(patch: pytest.MonkeyPatch, version: str = "13.0", major: int = 9, name: str = "A") -> None:
+    import torch
+
+    from streamerd import vllm_publish
+
+    patch.setattr(vllm_publish, "current_platform", SimpleNamespace(is_cuda=lambda: True))
+    patch.setattr(torch.version, "cuda", version)
+    patch.setattr(torch.cuda, "get_device_capability", lambda: (major, 0))
+    patch.setattr(torch.cuda, "get_device_name", lambda: name)
+
+
+# An input of the key, the field that it is in, and how to change it: in the patch, the engine's or the model's configuration.
+INPUTS: dict[str, tuple[str, Callable[[pytest.MonkeyPatch, Any, Any], object]]] = {
+    "vllm": ("engine", lambda patch, c, m: patch.setattr("vllm.__version__", "other")),
+    "streamerd": ("plugin", lambda patch, c, m: patch.setattr("streamerd.__version__", "other")),
+    "torch": ("torch", lambda patch, c, m: patch.setattr("torch.__version__", "other")),
+    "machine": ("platform", lambda patch, c, m: patch.setattr("platform.machine", lambda: "other")),
+    "instructions": ("platform", lambda patch, c, m: patch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "other")),
+    "CUDA": ("platform", lambda patch, c, m: on_cuda(patch)),
+    "architecture": ("architecture", lambda patch, c, m: setattr(m.hf_config, "architectures", ["Qwen3ForCausalLM"])),
+    "hidden size": ("config", lambda patch, c, m: setattr(m.hf_config, "hidden_size", 128)),
+    "rotary": ("config", lambda patch, c, m: setattr(m.hf_config, "rope_parameters", {"rope_theta": 5.0})),
+    "ties": ("config", lambda patch, c, m: setattr(m.hf_config, "tie_word_embeddings", True)),
+    "quantisation's own": ("config", lambda patch, c, m: setattr(m.hf_config, "quantization_config", {"bits": 4})),
+    "dtype": ("dtype", lambda patch, c, m: setattr(m, "dtype", "float16")),
+    "dtype of the checkpoint": ("", lambda patch, c, m: setattr(m.hf_config, "dtype", "float16")),  # the base has it
+    "path": ("", lambda patch, c, m: setattr(m.hf_config, "_name_or_path", "other")),
+    "quantisation": ("quantization", lambda patch, c, m: setattr(m, "quantization", "fp8")),
+    "KV cache": ("kv_cache_dtype", lambda patch, c, m: setattr(c.cache_config, "cache_dtype", "fp8")),
+    "attention": ("attention", lambda patch, c, m: setattr(c.attention_config, "backend", "other")),
+    "linear": ("linear", lambda patch, c, m: setattr(c.kernel_config, "linear_backend", "other")),
+    "ranks": ("tp_size", lambda patch, c, m: setattr(c.parallel_config, "tensor_parallel_size", 2)),
+    "rank": ("tp_rank", lambda patch, c, m: patch.setattr("vllm.distributed.get_tensor_model_parallel_rank", lambda: 1)),
+    "pipeline": ("pp_size", lambda patch, c, m: setattr(c.parallel_config, "pipeline_parallel_size", 2)),
+    "data parallel": ("dp_size", lambda patch, c, m: setattr(c.parallel_config, "data_parallel_size", 2)),
+    "experts": ("ep", lambda patch, c, m: setattr(c.parallel_config, "enable_expert_parallel", True)),
+    "draft": ("draft", lambda patch, c, m: setattr(m, "runner", "draft")),
+    "LoRA": ("lora", lambda patch, c, m: setattr(c, "lora_config", {})),
+    "length": ("max_model_len", lambda patch, c, m: setattr(m, "max_model_len", 64)),
+    "variable": ("env.VLLM_BATCH_INVARIANT", lambda patch, c, m: patch.setenv("VLLM_BATCH_INVARIANT", "1")),
+    "variable that sets threads": ("", lambda patch, c, m: patch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0")),
+    "variable of a log": ("", lambda patch, c, m: patch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")),
+    "another variable": ("", lambda patch, c, m: patch.setenv("EDITOR", "vi")),
+}  # fmt: skip
+
+
+@pytest.fixture
+def key(monkeypatch) -> Callable[..., dict[str, str]]:
+    """Makes a key of a configuration that a function changes first."""
+    from transformers import LlamaConfig
+
+    from streamerd import vllm_publish
+
+    for variable in [name for name in os.environ if name.startswith("VLLM_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setattr("vllm.distributed.get_tensor_model_parallel_rank", lambda: 0)
+
+    def make(change: Callable[[Any, Any], object] = lambda c, m: None) -> dict[str, str]:
+        parallel = SimpleNamespace(
+            tensor_parallel_size=1, pipeline_parallel_size=1, data_parallel_size=1, enable_expert_parallel=False
+        )
+        config = SimpleNamespace(
+            parallel_config=parallel, cache_config=SimpleNamespace(cache_dtype="auto"), lora_config=None,
+            attention_config=SimpleNamespace(backend=None), kernel_config=SimpleNamespace(linear_backend=None),
+        )  # fmt: skip
+        model_config = SimpleNamespace(
+            hf_config=LlamaConfig(architectures=["LlamaForCausalLM"]), dtype="bfloat16", quantization=None, runner="auto",
+            max_model_len=128,
+        )  # fmt: skip
+        change(config, model_config)
+        return vllm_publish.key_of(config, model_config)
+
+    return make
+
+
+def differing(one: dict[str, str], two: dict[str, str]) -> set[str]:
+    return {field for field in one.keys() | two.keys() if one.get(field) != two.get(field)}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_each_input_of_the_key_changes_its_field_and_no_other(key, monkeypatch, name):
+    field, change = INPUTS[name]
+    before = key()
+    assert differing(before, key()) == set()
+    assert differing(before, key(lambda c, m: change(monkeypatch, c, m))) == ({field} if field else set())
+
+
+def test_each_field_of_the_key_has_an_input_that_is_changed(key):
+    assert key().keys() <= {field for field, _ in INPUTS.values()}
+
+
+@pytest.mark.parametrize("device", [{"version": "12.9"}, {"major": 10}, {"name": "B"}])
+def test_each_property_of_a_gpu_changes_the_platform(key, monkeypatch, device):
+    on_cuda(monkeypatch)
+    before = key()
+    on_cuda(monkeypatch, **device)
+    assert differing(before, key()) == {"platform"}
 
 
 def test_names_are_those_of_the_source():

@@ -33,6 +33,7 @@ from ._library import (
     library,
     sized,
 )
+from ._option_values import flag
 from .errors import DeniedError, Error, TimedOutError, UnreachableError
 
 
@@ -41,6 +42,8 @@ _T = TypeVar("_T")
 
 # A signal that arrives just before the main thread waits for a lock does not end the wait: Python acts on it after this.
 _SIGNAL_SECONDS = 0.25
+
+_LOCK_POLL_SECONDS = 0.01
 
 
 def interruptibly(call: Callable[[], _T], deadline: float | None = None, what: str = "") -> _T:
@@ -53,6 +56,7 @@ def interruptibly(call: Callable[[], _T], deadline: float | None = None, what: s
         return call()
     results: list[_T] = []
     errors: list[BaseException] = []
+    ended: list[bool] = []
     done = _thread.allocate_lock()
     done.acquire()
 
@@ -62,18 +66,23 @@ def interruptibly(call: Callable[[], _T], deadline: float | None = None, what: s
         except BaseException as e:
             errors.append(e)
         done.release()
+        if ended:
+            results.clear()
 
     _thread.start_new_thread(run, ())
     end = math.inf if deadline is None else deadline
-    while not done.acquire(timeout=min(max(0.0, end - time.monotonic()), _SIGNAL_SECONDS)):
-        if time.monotonic() >= end:
-            raise TimedOutError(what)
     try:
+        while not done.acquire(timeout=min(max(0.0, end - time.monotonic()), _SIGNAL_SECONDS)):
+            if time.monotonic() >= end:
+                raise TimedOutError(what)
         if errors:
             raise errors[0]
         return results[0]
     finally:
-        errors.clear()  # an exception's frames refer to this list
+        # The frames of an exception, which may be kept, refer to these lists.
+        ended.append(True)
+        results.clear()
+        errors.clear()
 
 
 class Client:
@@ -150,6 +159,15 @@ os.register_at_fork(after_in_child=_forget)
 # Of a connect that names no socket.
 _RULE_FLAGS = 0
 
+def _await_lock(deadline: float | None) -> None:
+    """Until no thread connects; TimedOutError where one takes until the deadline. The lock itself is taken by `with`,
+    which a KeyboardInterrupt does not divide."""
+    while deadline is not None and _lock.locked():
+        if time.monotonic() >= deadline:
+            raise TimedOutError("another thread of this process connects to the daemon, or starts it")
+        time.sleep(_LOCK_POLL_SECONDS)
+
+
 _ADVICE = "start streamerd, set STREAMERD_SOCKET, or leave autostart on (STREAMERD_AUTOSTART=1)"
 _DENIED = "ask to be added to the socket's group, or set STREAMERD_SOCKET to another daemon"
 
@@ -180,7 +198,9 @@ def connect(socket: str | None = None, autostart: bool | None = None, deadline: 
 
     If none of these serves this user and no socket was named, the user's own daemon is started (see autostart).
     """
+    flag("autostart", autostart)
     named = socket or os.environ.get("STREAMERD_SOCKET") or None
+    _await_lock(deadline)
     with _lock:
         try:
             return _connect(named, 0 if named else _RULE_FLAGS, deadline)
@@ -196,7 +216,7 @@ def connect(socket: str | None = None, autostart: bool | None = None, deadline: 
 
         if not _autostart.is_allowed(autostart):
             raise type(reason)(f"{reason}: {_ADVICE}")
-        return _autostart.start(functools.partial(_connect, None, CONNECT_OWN, deadline))
+        return _autostart.start(functools.partial(_connect, None, CONNECT_OWN, deadline), deadline)
 
 
 _logged: set[str] = set()

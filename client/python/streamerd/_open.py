@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
@@ -29,6 +30,7 @@ from ._library import (
     sized,
 )
 from ._model import SLICE_MS, Model
+from ._option_values import flag, seconds
 from ._progress import ProgressBar
 from ._source import explain_missing, is_local, without_links
 from ._views import Views, views_of
@@ -52,8 +54,13 @@ Source = str | os.PathLike[str]
 # A load that the daemon does not admit yet is tried again after this time.
 RETRY_SECONDS = 0.05
 
+# An open() whose load is not admitted for so long says so, once.
+ADMISSION_LOG_SECONDS = 5.0
+
 # Of one connection at once: fewer than limits.requests_per_client.
 OPENINGS = 32
+
+logger = logging.getLogger("streamerd")
 
 _BUDGET = "to give the daemon more, set STREAMERD_HOST_BUDGET (50%) and end it: streamerctl shutdown"
 
@@ -79,20 +86,6 @@ def device_name(device: Any) -> str | None:
 
 # ---- options ----
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def _seconds(option: str, value: Any) -> float | None:
-    """A duration: seconds, or text as the daemon takes it."""
-    if value is None:
-        return None
-    if isinstance(value, str) and (parts := re.fullmatch(r"([0-9]+)(ms|s|m|h)", value)):
-        return int(parts[1]) * _UNITS[parts[2]]
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf"):
-        return float(value)
-    raise InvalidError(f"{option}: {value!r} is not a duration: seconds, or text such as '30m'")
-
-
 def _text(options: Options, option: str, pattern: str = "(?s:.+)", must: str = "text") -> bytes | None:
     value = options.get(option)
     if value is None:
@@ -110,6 +103,10 @@ def _priority(value: Any) -> int:
     return value
 
 
+def _is_set(options: Options, option: str) -> bool:
+    return flag(option, options.get(option)) or False
+
+
 class Options(TypedDict, total=False):
     """Keywords of open() and aopen()."""
 
@@ -123,7 +120,7 @@ class Options(TypedDict, total=False):
     wait: bool  # wait for memory that is in use, instead of failing
     evict: bool  # False: evict no other model
     priority: int  # 1 to 10000: share of the reader among loads
-    keep_alive: float | str | None  # "30m", or seconds, without a lease: then the daemon unloads the model
+    keep_alive: float | str | None  # "30m", "1.5h", "1d", or seconds, without a lease: then the daemon unloads the model
     layout: str | None  # "rank": the files of ranks, as `pattern` says
     pattern: str | None
     socket: str | None  # the daemon's socket; None: $STREAMERD_SOCKET, the system's daemon, the user's own
@@ -147,16 +144,17 @@ class Request:
         self.source = os.path.expanduser(os.fspath(source))
         self.views: Views[Any] = views_of(framework)
         self._socket = options.get("socket")
-        self._autostart = options.get("autostart")
-        timeout = _seconds("timeout", options.get("timeout"))
+        self._autostart = flag("autostart", options.get("autostart"))
+        timeout = seconds("timeout", options.get("timeout"))
         self._deadline = None if timeout is None else time.monotonic() + timeout
-        self.bar = ProgressBar(self.source, options.get("progress"))
+        progress = options.get("progress")
+        self.bar = ProgressBar(self.source, progress if callable(progress) else flag("progress", progress))
         device_text = device_name(options.get("device"))
         device = None if device_text is None else device_text.encode()
         self._devices = (c_char_p * 1)(device or b"host")
-        flags = LOAD_WAIT * bool(options.get("wait")) | LOAD_PIN * bool(options.get("pin"))
-        flags |= LOAD_NO_EVICT * (not options.get("evict", True))
-        keep_alive = _seconds("keep_alive", options.get("keep_alive"))
+        flags = LOAD_WAIT * _is_set(options, "wait") | LOAD_PIN * _is_set(options, "pin")
+        flags |= LOAD_NO_EVICT * (flag("evict", options.get("evict")) is False)
+        keep_alive = seconds("keep_alive", options.get("keep_alive"))
         self._load = sized(
             LoadOpts,
             name=_text(options, "name"),
@@ -170,14 +168,26 @@ class Request:
             keep_alive_ms=0 if keep_alive is None else max(1, int(keep_alive * 1000)),
         )
         # torch cannot mark memory as read-only, so it gets memory that it may write to.
-        private = self.views.framework == "torch" and not options.get("shared")
+        private = not _is_set(options, "shared") and self.views.framework == "torch"
         self._attach = sized(
             AttachOpts,
-            flags=ATTACH_PRIVATE * private | ATTACH_READY * bool(options.get("ready")),
+            flags=ATTACH_PRIVATE * private | ATTACH_READY * _is_set(options, "ready"),
             device=device,
             digest=_text(options, "digest", "[0-9a-fA-F]{32}", "a digest of 32 hexadecimal digits"),
         )
         self._opts = sized(OpenOpts, load=pointer(self._load), attach=pointer(self._attach))
+        self._refusal: LimitError | None = None  # the latest
+        self._refused_since: float | None = None
+        self._refusal_logged = False
+
+    def _is_not_admitted(self, why: str) -> None:
+        """Called at each attempt: loads that hang delay this one without end."""
+        now = time.monotonic()
+        if self._refused_since is None:
+            self._refused_since = now
+        if not self._refusal_logged and now - self._refused_since >= ADMISSION_LOG_SECONDS:
+            self._refusal_logged = True
+            logger.warning("%s: waits until the daemon admits another load: %s", self.source, why)
 
     def _start_on(self, client: Client) -> Handle | None:
         """None where the daemon does not admit the request yet: as many loads run, or requests wait, as its limits
@@ -194,13 +204,18 @@ class Request:
         def call() -> None:
             client.check(start(client.pointer, os.fsencode(source), byref(self._opts), byref(op.pointer)))
 
+        late = f"the daemon at {client.socket} does not answer in time"
         try:
-            interruptibly(call, self._deadline, f"the daemon at {client.socket} does not answer in time")
+            interruptibly(call, self._deadline, late)
         except (NotFoundError, OutOfMemoryError) as e:
             raise self._explained(e, client) from None
-        except LimitError:
+        except TimedOutError:
+            raise self._refusal or TimedOutError(late) from None
+        except LimitError as e:
+            self._refusal = e
             if self.remaining() == 0:
                 raise
+            self._is_not_admitted(f"{e} (streamerctl status lists them)")
             return None
         return op
 
@@ -211,7 +226,8 @@ class Request:
             return OutOfMemoryError(f"{error}: {_BUDGET}") if client.own else error
         if "://" in self.source or is_local(self.source):
             return error
-        return NotFoundError(explain_missing(self.source, [model["name"] for model in client.call("list")["models"]]))
+        models = client.call("list")["models"]
+        return NotFoundError(explain_missing(self.source, [m["name"] for m in models if m["state"] != "failed"]))
 
     def _start(self) -> tuple[Client, Handle | None]:
         client = self.connect()
@@ -233,6 +249,7 @@ class Request:
         if len(client.openings) >= OPENINGS:
             client.openings = [op for op in client.openings if _is_under_way(op())]
             if len(client.openings) >= OPENINGS and self.remaining() != 0:
+                self._is_not_admitted(f"this process opens {OPENINGS} models at once (streamerctl status lists loads)")
                 return None
         client, op = self._start()
         if op is None:

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, TypeVar
 
 from ._client import connect, interruptibly, log_once
 from ._library import Handle, Tensor
 from ._open import device_name
 from ._views import Views
+from .errors import InvalidError
+
+_GPU = re.compile(r"cuda(:[0-9]+|:GPU-.+)?")
 
 T = TypeVar("T")
 
@@ -35,6 +39,8 @@ def placement(device: Any) -> tuple[Any, Any]:
     name = device_name(device)
     if name is None or name == "host":
         return device, None
+    if not _GPU.fullmatch(name):
+        raise InvalidError(f"device {device!r} is invalid: use 'cpu' or 'cuda:N'")
     client = connect()
     devices = interruptibly(lambda: client.call("status"))["devices"]
     if any(has["device"] != "host" for has in devices):

@@ -9,16 +9,14 @@ from __future__ import annotations
 import ctypes
 import functools
 import json
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from ctypes import POINTER, byref, c_char, c_char_p, c_int, c_int64, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
 from typing import Any, NamedTuple
 
-from ._client import Client
+from ._client import Client, interruptibly
 from ._library import (
     ATTACH_PRIVATE,
     ATTACH_READY,
-    E_TIMEOUT,
     LEASE,
     PUBLICATION,
     AttachOpts,
@@ -27,15 +25,14 @@ from ._library import (
     library,
     sized,
 )
-from .errors import InvalidError, TimedOutError, UnsupportedError
+from ._views import T, Views
+from .errors import InvalidError, UnsupportedError
 
 PARAMETER, BUFFER, ATTRIBUTE = 1, 2, 3
 PERSISTENT, CLONE, HOST, GRAD = 1, 2, 4, 8
 
 _NO_WAIT = 2
-
-# A wait for another publisher is cut into calls of this length, so that Python can act on a signal.
-_SLICE_MS = 500
+_LONGEST_MS = 2**31 - 1
 
 
 class PublishOpts(ctypes.Structure):
@@ -200,7 +197,7 @@ def _described(entry: Entry) -> PublishedTensor:
 
 
 class Published:
-    """The table of a published model, and its memory, which stays mapped as long as something refers to it."""
+    """The table of a published model, and its memory."""
 
     def __init__(self, client: Client, name: str, generation: int, device: str) -> None:
         self._client = client
@@ -214,20 +211,20 @@ class Published:
         self._lease = Handle(LEASE)
         lease = self._lease.pointer
         client.check(self._library.streamer_attach(client.pointer, name.encode(), byref(opts), byref(lease)))
-        self._device = device
         counts = [c_size_t(), c_size_t(), c_size_t()]
         client.check(self._library.streamer_published_count(lease, *map(byref, counts)))
         self._tensors, self._storages, self._attributes = (count.value for count in counts)
 
     def entries(self) -> list[Entry]:
         entries = []
+        get, lease, t = self._library.streamer_published_get, self._lease.pointer, sized(PublishedTensor)
         for i in range(self._tensors):
-            t = sized(PublishedTensor)
-            self._client.check(self._library.streamer_published_get(self._lease.pointer, i, byref(t)))
+            self._client.check(get(lease, i, byref(t)))
+            rank = t.rank
             entries.append(
                 Entry(
-                    t.name.decode(), t.dtype.decode(), t.item, t.kind, t.flags, t.alias, tuple(t.shape[: t.rank]),
-                    tuple(t.strides[: t.rank]), t.storage, t.offset,
+                    t.name.decode(), t.dtype.decode(), t.item, t.kind, t.flags, t.alias, tuple(t.shape[:rank]),
+                    tuple(t.strides[:rank]), t.storage, t.offset,
                 )
             )  # fmt: skip
         return entries
@@ -240,13 +237,14 @@ class Published:
             pairs[(name.value or b"").decode()] = (value.value or b"").decode()
         return pairs
 
-    def storages(self) -> list[Memory]:
-        memories = []
+    def storages(self, views: Views[T]) -> list[T]:
+        """The bytes of each storage, in one dimension. A view keeps the memory mapped."""
+        storages = []
+        get, tensor = self._library.streamer_published_storage, sized(Tensor)
         for i in range(self._storages):
-            tensor = sized(Tensor)
-            self._client.check(self._library.streamer_published_storage(self._lease.pointer, i, byref(tensor)))
-            memories.append(Memory(tensor.data or 0, tensor.bytes, self._device, self._lease))
-        return memories
+            self._client.check(get(self._lease.pointer, i, byref(tensor)))
+            storages.append(views.view(self._client.handle, self._lease, tensor))
+        return storages
 
 
 class Found(NamedTuple):
@@ -286,11 +284,10 @@ def find(
     claim: bool,
     wait: bool = True,
     timeout: float | None = None,
-    clock: Callable[[], float] = time.monotonic,
 ) -> Found:
     """Searches for a published model with this key and base. `claim`: where there is none, take the right to publish.
 
-    While another process publishes it this waits, if `wait`, for at most `timeout` seconds.
+    While another process publishes it this waits, if `wait`. `timeout`: seconds, the check of the base included.
     """
     for field, value in key.items():
         if not isinstance(field, str) or not isinstance(value, str) or "=" in field:
@@ -304,19 +301,16 @@ def find(
         n_key=len(fields),
         device=device.encode(),
         flags=0 if wait else _NO_WAIT,
-        timeout_ms=_SLICE_MS,
+        timeout_ms=-1 if timeout is None else max(1, min(int(timeout * 1000), _LONGEST_MS)),
     )
+    return interruptibly(lambda: _find(client, opts, claim, device))
+
+
+def _find(client: Client, opts: PublishOpts, claim: bool, device: str) -> Found:
     lib = _library()
-    deadline = None if timeout is None else clock() + timeout
-    while True:
-        found, handle = sized(FoundModel), Handle(PUBLICATION)
-        to = byref(handle.pointer) if claim else None
-        code = lib.streamer_publish_find(client.pointer, byref(opts), byref(found), to)
-        if code != E_TIMEOUT:
-            break
-        if deadline is not None and clock() >= deadline:
-            raise TimedOutError(f"{name}: another process has not finished publishing it in the given time")
-    client.check(code)
+    found, handle = sized(FoundModel), Handle(PUBLICATION)
+    to = byref(handle.pointer) if claim else None
+    client.check(lib.streamer_publish_find(client.pointer, byref(opts), byref(found), to))
     differs = []
     if found.differs:
         try:

@@ -12,10 +12,10 @@ Both check everything that they can before they change anything.
 from __future__ import annotations
 
 import ctypes
-import itertools
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ._client import Client, connect
@@ -35,15 +35,19 @@ from ._publication import (
     find,
 )
 from ._source import without_links
+from ._views import TorchViews
 from .errors import InvalidError, NotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
     import torch
 
+    Parts = list[tuple[str, torch.nn.Module]]
+
 _CLASSES = "classes"  # the attribute that has the class of each module
 _CHUNK = 16 << 20
 _DEPTH = 4
 _CONTAINERS = (list, tuple, dict)
+_PLAIN = frozenset((bool, int, float, str, type(None), set, OrderedDict))  # most of a model's many thousands of attributes
 _OWN = ("_parameters", "_buffers", "_modules")
 
 
@@ -66,7 +70,20 @@ class Item:
 
 def items_of(module: torch.nn.Module) -> list[Item]:
     """All tensors of a module; one that has several names is several items."""
-    return [item for name, part in module.named_modules(remove_duplicate=False) for item in _items(name, part)]
+    return _items_of(parts_of(module))
+
+
+def parts_of(module: torch.nn.Module, path: str = "") -> Parts:
+    """As named_modules() with duplicates, whose nested generators take ten times as long."""
+    parts = [(path, module)]
+    for name, child in module._modules.items():
+        if child is not None:
+            parts += parts_of(child, f"{path}.{name}" if path else name)
+    return parts
+
+
+def _items_of(parts: Parts) -> list[Item]:
+    return [item for path, part in parts for item in _items(path, part)]
 
 
 def _items(path: str, module: torch.nn.Module) -> Iterator[Item]:
@@ -83,7 +100,8 @@ def _items(path: str, module: torch.nn.Module) -> Iterator[Item]:
             flags = 0 if name in module._non_persistent_buffers_set else PERSISTENT
             yield Item(prefix + name, buffer, BUFFER, flags | (CLONE if written else 0), module._buffers, name)
     for name, value in list(module.__dict__.items()):
-        # Most attributes are neither, and a model has many thousands.
+        if type(value) in _PLAIN:
+            continue
         if isinstance(value, torch.Tensor) or (type(value) in _CONTAINERS and name not in _OWN):
             yield from _nested(prefix + name, value, module.__dict__, name, _DEPTH)
 
@@ -243,17 +261,20 @@ def publish(
     this key and base already, the module takes those tensors.
 
     Returns when the model exists. The memory is copy-on-write: a later write of this process reaches no other one. If
-    it fails the module is as before. `timeout`: seconds to wait for another process that publishes it.
+    it fails the module is as before. `timeout`: seconds until the base is examined, and another process that publishes
+    the same has finished.
     """
     client = connect(socket, autostart)
-    where = _daemon_device(module, device)
+    parts = parts_of(module)
+    items = _items_of(parts)
+    where = _daemon_device(items, device)
     found = find(client, name, key, base=_base(client, base), device=where, claim=True, timeout=timeout)
     if found.publication is None:
         if found.state != "hit":
             raise InvalidError(found.explain(name))
-        apply(module, Published(client, name, found.generation, where), name)
+        _apply(parts, items, Published(client, name, found.generation, where), name)
         return
-    publish_items(found.publication, items_of(module), {_CLASSES: classes_of(module)})
+    publish_items(found.publication, items, {_CLASSES: _classes_of(parts)})
 
 
 def _base(client: Client, base: str | os.PathLike[str] | None) -> str | None:
@@ -262,17 +283,17 @@ def _base(client: Client, base: str | os.PathLike[str] | None) -> str | None:
     return without_links(os.fspath(base))[0] if client.own else os.fspath(base)
 
 
-def _daemon_device(module: torch.nn.Module, device: Any) -> str:
+def _daemon_device(items: list[Item], device: Any) -> str:
     """The daemon's name of the device: as given, else the GPU that the module is on, else the host."""
     if device is None:
-        tensors = itertools.chain(module.parameters(), module.buffers())
+        tensors = (item.tensor for item in items if item.kind != ATTRIBUTE)
         device = next((str(t.device) for t in tensors if t.is_cuda and t.numel() > 0), "cpu")
     return device_name(device) or "host"
 
 
-def classes_of(module: torch.nn.Module) -> str:
+def _classes_of(parts: Parts) -> str:
     """The class of each module, as JSON."""
-    return json.dumps({name: type(part).__qualname__ for name, part in module.named_modules(remove_duplicate=False)})
+    return json.dumps({name: type(part).__qualname__ for name, part in parts})
 
 
 def publish_items(publication: Publication, items: list[Item], attributes: Mapping[str, str]) -> None:
@@ -365,30 +386,30 @@ def load_published(
     is then as before.
     """
     client = connect(socket, autostart)
-    where = _daemon_device(module, device)
+    parts = parts_of(module)
+    items = _items_of(parts)
+    where = _daemon_device(items, device)
     found = find(client, name, key, base=_base(client, base), device=where, claim=False, timeout=timeout)
     if found.state != "hit":
         kind = NotFoundError if found.state in ("absent", "stale") else InvalidError
         raise kind(found.explain(name))
-    apply(module, Published(client, name, found.generation, where), name)
+    _apply(parts, items, Published(client, name, found.generation, where), name)
 
 
-def apply(module: torch.nn.Module, published: Published, name: str) -> None:
-    """Lets a module use the tensors of a published model."""
-    _require_classes(module, published.attributes().get(_CLASSES, "{}"), name)
+def _apply(parts: Parts, items: list[Item], published: Published, name: str) -> None:
+    """Lets a module use the tensors of a published model. After a refusal the module is as before."""
+    _require_classes(parts, published.attributes().get(_CLASSES, "{}"), name)
     entries = published.entries()
-    for entry in entries:
-        require_dtype(entry)
-    items = {item.name: item for item in items_of(module)}
-    require_names(items, entries, name)
-    install(module, items, entries, [bytes_at(memory) for memory in published.storages()])
-    left = [item.name for item in items_of(module) if item.tensor.is_meta]
-    if left:
-        raise InvalidError(f"{name}: not in the published model, and left without memory: {left}")
+    named = by_name(items)
+    require_names(named, entries, name)
+    install(parts, named, entries, published.storages(TorchViews()))
 
 
-def _require_classes(module: torch.nn.Module, published: str, name: str) -> None:
-    have, want = json.loads(published), json.loads(classes_of(module))
+def _require_classes(parts: Parts, published: str, name: str) -> None:
+    built = _classes_of(parts)
+    if built == published:
+        return
+    have, want = json.loads(published), json.loads(built)
     differs = [
         f"{path or 'the module'}: published as {have.get(path)}, built as {want.get(path)}"
         for path in [*have, *(path for path in want if path not in have)]
@@ -399,10 +420,20 @@ def _require_classes(module: torch.nn.Module, published: str, name: str) -> None
         raise InvalidError(f"{name}: the module's classes differ: {'; '.join(differs[:5])}{more}")
 
 
+def by_name(items: Iterable[Item]) -> dict[str, Item]:
+    """Raises InvalidError where two have one name: keys 1 and "1" of a dict."""
+    named: dict[str, Item] = {}
+    for item in items:
+        if named.setdefault(item.name, item) is not item:
+            raise InvalidError(f"{item.name}: two tensors of the module have this name")
+    return named
+
+
 def require_names(items: dict[str, Item], entries: list[Entry], name: str) -> None:
     published = {entry.name: entry for entry in entries}
     missing = [n for n, item in items.items() if n not in published and (item.kind != ATTRIBUTE or item.tensor.is_meta)]
-    unexpected = [n for n, entry in published.items() if n not in items and entry.kind != ATTRIBUTE]
+    # An attribute that only the publisher's module has is set, unless it lies in a container.
+    unexpected = [n for n, entry in published.items() if n not in items and (entry.kind != ATTRIBUTE or "[" in n)]
     shapes = [
         f"{n}: {list(entry.shape)} published, {list(items[n].tensor.shape)} built"
         for n, entry in published.items()
@@ -414,32 +445,83 @@ def require_names(items: dict[str, Item], entries: list[Entry], name: str) -> No
         )
 
 
-def install(
-    module: torch.nn.Module, items: Mapping[str, Item], entries: list[Entry], storages: list[torch.Tensor]
-) -> None:
-    """Replaces the contents of the items by the tensors of the table. What is one tensor there is one here."""
-    views = [_resident(storages[entry.storage], entry) for entry in entries]
-    before = [item.tensor for item in items.values()]  # kept, so that no id is used twice
-    now: dict[int, tuple[tuple[Any, ...], torch.Tensor]] = {}  # by a tensor's id: its place, and what replaced it
-    tied: dict[tuple[Any, ...], torch.Tensor] = {}  # parameters by their place
-    for entry, view in zip(entries, views, strict=True):
+class _Change:
+    """Contents of the table, and the items that get them. `target`: the tensor that most of them refer to now."""
+
+    __slots__ = ("items", "new", "place", "target")
+
+    def __init__(self, target: torch.Tensor | None, new: torch.Tensor, place: tuple[Any, ...]) -> None:
+        self.target = target
+        self.new = new
+        self.place = place
+        self.items: list[Item] = []
+
+    def require_replaceable(self) -> None:
+        """An element of a tuple cannot be another tensor: it can only get other contents."""
+        for item in self.items:
+            if not isinstance(item.holder, tuple):
+                continue
+            if item.tensor is not self.target or not (_swap(item.tensor, self.new) and _swap(item.tensor, self.new)):
+                raise UnsupportedError(f"{item.name}: a tensor of a tuple that is referred to elsewhere cannot be replaced")
+
+    def apply(self) -> None:
+        now = self.target if self.target is not None and _swap(self.target, self.new) else self.new
+        for item in self.items:
+            if item.tensor is not now:
+                item.holder[item.place] = item.tensor = now
+
+
+def _swap(target: torch.Tensor, new: torch.Tensor) -> bool:
+    """Exchanges the contents of two tensors, so that all references to them follow. False: it is impossible."""
+    import torch
+
+    exchange: Any = torch.utils.swap_tensors
+    try:
+        exchange(target, new)
+    except RuntimeError:  # weak references, or a graph, refer to one
+        return False
+    return True
+
+
+def install(parts: Parts, items: Mapping[str, Item], entries: list[Entry], storages: list[torch.Tensor]) -> None:
+    """Replaces the contents of the items by the tensors of the table. What is one tensor there is one here.
+
+    Whatever is refused is refused before the first change.
+    """
+    attributes: list[tuple[torch.nn.Module, str, torch.Tensor]] = []
+    changes: list[_Change] = []
+    of_target: dict[int, _Change] = {}  # by the id of an item's tensor
+    tied: dict[tuple[Any, ...], _Change] = {}  # parameters, by their place in the table
+    for entry in entries:
+        view = _resident(storages[entry.storage], entry)
         item = items.get(entry.name)
         if item is None:
-            _set_attribute(module, entry.name, view)
+            path, _, leaf = entry.name.rpartition(".")
+            part = next((part for name, part in parts if name == path), None)
+            if part is None:
+                raise InvalidError(f"{entry.name}: published, but the module has no such part")
+            attributes.append((part, leaf, view))
             continue
-        target = item.tensor
         place = (entry.storage, entry.offset, entry.shape, entry.strides, entry.dtype)
-        seen = now.get(id(target))
-        if seen is None:
-            same = tied.get(place) if entry.kind == PARAMETER and 0 not in entry.shape else None
-            new = _replace(item, _like(target, view, entry)) if same is None else _put(item, same)
-            now[id(target)] = place, new
-            tied.setdefault(place, new)
-        elif seen[0] != place:  # one tensor here, several there
-            _put(item, _like(target, view, entry))
-        elif seen[1] is not target:
-            _put(item, seen[1])
-    del before
+        target = item.tensor
+        parameter = entry.kind == PARAMETER and 0 not in entry.shape
+        change = of_target.get(id(target))
+        if change is None or change.place != place:
+            several = change is not None  # one tensor here, several there
+            change = tied.get(place) if parameter else None
+            if change is None:
+                change = _Change(None if several else target, _like(target, view, entry), place)
+                changes.append(change)
+        if parameter:
+            tied.setdefault(place, change)
+        of_target.setdefault(id(target), change)
+        change.items.append(item)
+    for change in changes:
+        change.require_replaceable()
+    for part, leaf, tensor in attributes:
+        part.__dict__[leaf] = tensor
+    for change in changes:
+        change.apply()
 
 
 def _resident(storage: torch.Tensor, entry: Entry) -> torch.Tensor:
@@ -459,31 +541,3 @@ def _like(target: torch.Tensor, view: torch.Tensor, entry: Entry) -> torch.Tenso
     new = torch.Tensor._make_subclass(type(target), view, grad)
     new.__dict__.update(target.__dict__)
     return new
-
-
-def _replace(item: Item, new: torch.Tensor) -> torch.Tensor:
-    """Gives the item's tensor the contents of another, so that other references to it follow. Returns what the item has."""
-    import torch
-
-    swap: Any = torch.utils.swap_tensors
-    try:
-        swap(item.tensor, new)
-    except RuntimeError:  # weak references, or a graph, refer to it
-        return _put(item, new)
-    return item.tensor
-
-
-def _put(item: Item, tensor: torch.Tensor) -> torch.Tensor:
-    if isinstance(item.holder, tuple):
-        raise UnsupportedError(f"{item.name}: a tensor of a tuple that is referred to elsewhere cannot be replaced")
-    item.holder[item.place] = tensor
-    item.tensor = tensor
-    return tensor
-
-
-def _set_attribute(module: torch.nn.Module, name: str, tensor: torch.Tensor) -> None:
-    """An attribute that the publisher's module has and this one lacks."""
-    path, _, leaf = name.rpartition(".")
-    if "[" in name:
-        raise InvalidError(f"{name}: published, but the module has no such container")
-    module.get_submodule(path).__dict__[leaf] = tensor

@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
-from ._model import Model, Slice
-from ._open import Options, Request, Source, finish
+from ._model import Model, Slice, TensorInfo
+from ._open import Options, Request, Source, device_name, finish
 from ._placement import Copies, placement
 from .errors import Error, InvalidError, NotFoundError, TensorNotFoundError, also
 
 R = TypeVar("R")
+
+_NUMPY = ("np", "numpy")
 
 
 def file_name(source: Source) -> str:
@@ -37,14 +40,65 @@ def _own_errors(call: Callable[[], R]) -> R:
         raise also(e, SafetensorError) from None
 
 
+class _NumpySlice(Slice[Any]):
+    """With numpy, safetensors indexes by itself: by integers, slices and an ellipsis, within the shape."""
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, list) and not index:
+            index = slice(0, 0)
+        checked = _own_errors(lambda: _checked(index, self._info))
+        return super().__getitem__((*checked, ...) if ... not in checked else checked)  # an array, of one number too
+
+
+class _TorchSlice(Slice[Any]):
+    """With torch, safetensors indexes as torch does."""
+
+    def __getitem__(self, index: Any) -> Any:
+        tensor = _own_errors(lambda: self._model[self._info.name])
+        return tensor[index]
+
+
+def _checked(index: Any, info: TensorInfo) -> tuple[Any, ...]:
+    """The index as a tuple; InvalidError for what safetensors refuses."""
+    parts = index if isinstance(index, tuple) else (index,)
+    whole = [i for i, part in enumerate(parts) if part is ...]
+    rank = len(info.shape)
+    if len(whole) > 1:
+        raise InvalidError(f"{info.name}: only one ellipsis (...) is allowed in an index")
+    if len(parts) - len(whole) > rank:
+        raise InvalidError(f"{info.name}: more indices than the {rank} dimensions of the tensor")
+    sizes = list(info.shape)
+    if whole:
+        sizes[whole[0] : whole[0] + 1 + rank - len(parts)] = [0]
+    return tuple(_checked_part(part, size, info) for part, size in zip(parts, sizes, strict=False))
+
+
+def _checked_part(part: Any, size: int, info: TensorInfo) -> Any:
+    if part is ...:
+        return part
+    if isinstance(part, slice):
+        if part.step is not None and operator.index(part.step) <= 0:
+            raise InvalidError(f"{info.name}: the step of a slice must be a positive integer, not {part.step}")
+        start, stop = (0 if end is None else operator.index(end) for end in (part.start, part.stop))
+        if (start >= size > 0) or stop > size:
+            raise InvalidError(f"{info.name}: {part} is out of bounds for a dimension of size {size}")
+        return part
+    try:
+        number = operator.index(part)
+    except TypeError:
+        raise InvalidError(f"{info.name}: an index is an integer, a slice or ..., not {part!r}") from None
+    if not -size <= number < size:
+        raise InvalidError(f"{info.name}: index {number} is out of bounds for a dimension of size {size}")
+    return number
+
+
 class safe_open:
     """Opens a file through the daemon; has the calls of safetensors.safe_open. `backend` has no effect."""
 
     def __init__(self, filename: Source, framework: str, device: Any = "cpu", *, backend: str = "mmap") -> None:
         if "://" not in os.fspath(filename) and not os.path.exists(filename):
             raise FileNotFoundError(f"No such file or directory: {os.fspath(filename)}")
-        if isinstance(device, str) and device.startswith("cuda") and framework in ("np", "numpy"):
-            raise InvalidError("numpy has no arrays on a GPU: use framework='pt'")
+        self._slice = _NumpySlice if framework in _NUMPY else _TorchSlice
         self._model: Model[Any] = _own_errors(lambda: _open(filename, framework, device))
 
     def __enter__(self) -> safe_open:
@@ -72,10 +126,13 @@ class safe_open:
         return _own_errors(self._model.state_dict)
 
     def get_slice(self, name: str) -> Slice[Any]:
-        return _own_errors(lambda: self._model.get_slice(name))
+        return self._slice(self._model, _own_errors(lambda: self._model.info(name)))
 
 
 def _open(filename: Source, framework: str, device: Any) -> Model[Any]:
+    device = "cpu" if device is None else device
+    if framework in _NUMPY and device_name(device) != "host":
+        raise InvalidError(f"device {device!r} is invalid: numpy has arrays on the host alone; use framework='pt'")
     device, target = placement(device)
     request = Request(filename, framework, Options(name=file_name(filename), device=device))
     if target is not None:

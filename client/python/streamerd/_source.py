@@ -58,18 +58,46 @@ def without_links(source: str) -> tuple[str, str | None]:
     return (os.path.realpath(snapshot), snapshot) if snapshot else (source, None)
 
 
+# ---- what was meant: the rule of proto/distance.c ----
+
+_LONGEST = 63
+_COMPARED = 500
+
+
+def _stem(name: str) -> bytes:
+    return os.fsencode(name.removesuffix(".safetensors"))
+
+
+def _distance(a: bytes, b: bytes) -> int:
+    """Bytes to change, add, remove or exchange with the next one."""
+    rows = [list(range(len(b) + 1))]
+    for i in range(1, len(a) + 1):
+        row = [i]
+        for j in range(1, len(b) + 1):
+            row.append(min(rows[-1][j] + 1, row[-1] + 1, rows[-1][j - 1] + (a[i - 1] != b[j - 1])))
+            if i > 1 and j > 1 and a[i - 1] == b[j - 2] and a[i - 2] == b[j - 1]:
+                row[-1] = min(row[-1], rows[-2][j - 2] + 1)
+        rows.append(row)
+    return rows[-1][-1]
+
+
 def _near(name: str, names: Iterable[str]) -> str | None:
-    import difflib
+    wanted = _stem(name)
+    best, found = len(wanted) // 3 + 1, None
+    for other in list(names)[:_COMPARED] if len(wanted) <= _LONGEST else ():
+        stem = _stem(other)
+        if len(stem) <= _LONGEST and abs(len(stem) - len(wanted)) < best and (d := _distance(wanted, stem)) < best:
+            best, found = d, other
+    return found
 
-    return next(iter(difflib.get_close_matches(name, list(names), 1)), None)
 
-
-def _files_beside(source: str) -> list[str]:
-    folder = os.path.dirname(source)
+def _near_file(source: str) -> str | None:
+    folder, name = os.path.split(source)
     try:
-        return [os.path.join(folder, name) for name in os.listdir(folder or ".")]
+        found = _near(name, (other for other in os.listdir(folder or ".") if not other.startswith(".")))
     except OSError:
-        return []
+        return None
+    return found and os.path.join(folder, found)
 
 
 def _hub_models() -> list[str]:
@@ -83,7 +111,7 @@ def _hub_models() -> list[str]:
 def explain_missing(source: str, resident: Iterable[str]) -> str:
     """Where a source that is neither a URL nor a path was looked for, and what is named almost so."""
     looked = [f"no file {os.path.abspath(source)}", "no resident model of that name"]
-    near = [_near(source, _files_beside(source)), _near(source, resident)]
+    near = [_near_file(source), _near(source, resident)]
     advice = "a path begins with / or ./"
     if _HUB_ID.fullmatch(source):
         looked.insert(1, f"no such model in the Hugging Face cache {_hub_cache()}")

@@ -90,7 +90,9 @@ class Views(Generic[T]):
         except ImportError:
             raise UnsupportedError(f"{what}: install {self._advice}; raw() gives its bytes") from None
         except (AttributeError, KeyError):
-            raise UnsupportedError(f"{what} ({refused}); raw() gives its bytes") from None
+            torch_has_it = name in _TORCH_DTYPES and self.framework != "torch"
+            why = ": use framework='torch'" if torch_has_it else f" ({refused})"
+            raise UnsupportedError(f"{what}{why}; raw() gives its bytes") from None
 
     def _dtype(self, name: str) -> Any:
         """The framework's type of a safetensors dtype; raises if it has none."""
@@ -164,11 +166,12 @@ class NumpyViews(Views["numpy.ndarray[Any, Any]"]):
         return array
 
     def _dtype(self, name: str) -> Any:
-        import ml_dtypes
-
+        known = _TORCH_DTYPES[name]
         if name == "F4":  # ml_dtypes has no packed pairs
             raise KeyError(name)
-        return getattr(ml_dtypes, _TORCH_DTYPES[name])
+        import ml_dtypes
+
+        return getattr(ml_dtypes, known)
 
 
 _FRAMEWORKS: dict[str, type[TorchViews] | type[NumpyViews]] = {

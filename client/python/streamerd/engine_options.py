@@ -12,17 +12,16 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import streamerd
 
 from . import _autostart
 from ._model import size_text
+from ._option_values import duration
 
 _DIGEST = re.compile(r"[0-9a-fA-F]{32}")
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 # What to change in the loader's configuration, by kind of error.
 ADVICE: dict[type[streamerd.Error], str] = {
@@ -42,10 +41,6 @@ def _key(kind: str, default: Any) -> Any:
     return field(default=default, metadata={"kind": kind})
 
 
-def _is_number(value: object) -> bool:
-    return type(value) in (int, float)
-
-
 # What a value must be: the check, and the words for it.
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "text": (lambda v: type(v) is str, "a string"),
@@ -53,9 +48,8 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "flag or auto": (lambda v: type(v) is bool or v == AUTO, 'true, false or "auto"'),
     "count": (lambda v: type(v) is int and v >= 1, "a positive integer"),
     "priority": (lambda v: type(v) is int and 1 <= v <= 10000, "an integer from 1 to 10000"),
-    "seconds": (lambda v: _is_number(v) and v > 0, "a positive number of seconds"),
     "duration": (
-        lambda v: (_is_number(v) and v > 0) or (type(v) is str and _DURATION.fullmatch(v) is not None),
+        lambda v: (duration(v) or 0) > 0,
         'a positive number of seconds, or a text such as "30m"',
     ),
     "digest": (lambda v: type(v) is str and _DIGEST.fullmatch(v) is not None, "32 hex digits"),
@@ -78,7 +72,7 @@ class Options:
     keep_alive   time without a lease after which the daemon unloads the model, in seconds or as "30m"
     priority     1 to 10000: share of the reader among loads
     verify       "sha256": compare the files with their published checksums
-    timeout      seconds until the model must be loaded; the daemon continues afterwards
+    timeout      time until the model must be loaded, in seconds or as "30m"; the daemon continues afterwards
     pattern      names of a sharded checkpoint's files, with {rank} and {part}
     autostart    start a daemon where none answers; default: unless STREAMERD_AUTOSTART=0
     alias        use the resident tensors as parameters where that is safe; "auto": where they are copy-on-write
@@ -94,10 +88,10 @@ class Options:
     wait: bool = _key("flag", False)
     evict: bool = _key("flag", True)
     pin: bool = _key("flag", False)
-    keep_alive: float | str | None = _key("duration", None)
+    keep_alive: float | None = _key("duration", None)
     priority: int | None = _key("priority", None)
     verify: str | None = _key("verify", None)
-    timeout: float | None = _key("seconds", None)
+    timeout: float | None = _key("duration", None)
     pattern: str | None = _key("text", None)
     autostart: bool | None = _key("flag", None)
     alias: bool | str = _key("flag or auto", AUTO)
@@ -120,7 +114,7 @@ class Options:
                 raise ValueError(f"{where}: unknown key {key!r}{hint} (known: {', '.join(known)})")
         options = cls(**config)
         options._check(where)
-        return options
+        return replace(options, keep_alive=duration(options.keep_alive), timeout=duration(options.timeout))
 
     def _check(self, where: str) -> None:
         for key in fields(self):
@@ -140,7 +134,7 @@ class Options:
             "wait": self.wait,
             "evict": self.evict,
             "pin": self.pin,
-            "keep_alive": seconds_of(self.keep_alive),
+            "keep_alive": self.keep_alive,
             "priority": self.priority,
             "verify": self.verify,
             "timeout": self.timeout,
@@ -163,15 +157,6 @@ class Options:
     def connection(self) -> dict[str, Any]:
         """Keywords that choose the daemon."""
         return {"socket": self.socket, "autostart": self.autostart}
-
-
-def seconds_of(duration: float | str | None) -> float | None:
-    """Seconds of a number, or of a text such as "30m"."""
-    if not isinstance(duration, str):
-        return duration
-    match = _DURATION.fullmatch(duration)
-    assert match is not None
-    return float(match[1]) * _UNITS[match[2]]
 
 
 class LoadLog:

@@ -7,6 +7,9 @@ from it too, so `except FileNotFoundError` and `except TimeoutError` work.
 
 from __future__ import annotations
 
+import copyreg
+from typing import Any
+
 
 class Error(Exception):
     """Base of all exceptions of this package. `code` is the library's number (STREAMER_E*), 0 if it has none."""
@@ -161,14 +164,29 @@ def error_of(code: int, text: str) -> Error:
 _both: dict[tuple[type[Error], type[Exception]], type[Error]] = {}
 
 
+class _Both(type):
+    """Of the types that also() makes. No module has them under a name, so they are pickled by their bases."""
+
+
+def _type_of_both(kind: type[Error], other: type[Exception]) -> type[Error]:
+    key = kind, other
+    if key not in _both:
+        made: Any = _Both(kind.__name__, key, {"__module__": kind.__module__})
+        _both[key] = made
+    return _both[key]
+
+
+def _reduce_both(both: _Both) -> tuple[Any, ...]:
+    return _type_of_both, both.__bases__
+
+
+copyreg.pickle(_Both, _reduce_both)
+
+
 def also(error: Error, other: type[Exception]) -> Error:
     """The error, as one of another type too: what callers of a package that ours replaces catch."""
     if isinstance(error, other):
         return error
-    kind = type(error)
-    key = kind, other
-    if key not in _both:
-        _both[key] = type(kind.__name__, key, {"__module__": kind.__module__})
-    result = _both[key](*error.args)
+    result = _type_of_both(type(error), other)(*error.args)
     result.code = error.code
     return result

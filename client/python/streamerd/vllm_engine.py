@@ -84,17 +84,23 @@ def _with_remote_models(create: Any, formats: tuple[str, ...]) -> Any:
             options = Options.parse(self.model_loader_extra_config, self.load_format)
             try:
                 _fetch_remote(self, options)
-            except streamerd.Error as error:
+            except Exception as error:
                 if not options.fallback or "://" in self.model:
                     raise
                 logger.warning("The engine fetches the configuration of %s itself: %s", self.model, error)
         config = create(self, *args, **kwargs)
-        if self.load_format in formats and options.publish and isinstance(config.additional_config, dict):
-            # The key of vLLM's compile cache does not cover the load format, and shared layers are another graph.
-            config.additional_config = {**config.additional_config, "streamerd_publish": True}
+        if self.load_format in formats and _can_publish(options):
+            from streamerd import vllm_publish
+
+            vllm_publish.mark(options, config)
         return config
 
     return create_engine_config
+
+
+def _can_publish(options: Options) -> bool:
+    """Whether `publish` is configured, and this vLLM has what that uses."""
+    return bool(options.publish) and lacks(PUBLISH) is None
 
 
 def _fetch_remote(arguments: EngineArgs, options: Options) -> None:
@@ -170,7 +176,7 @@ class _Loader(BaseModelLoader):
         try:
             names = [name] if name is not None else self._made_resident(vllm_config.model_config)
             return _bytes_on_gpu(connect(self.options.socket, self.options.autostart), names)
-        except streamerd.Error as error:
+        except Exception as error:
             if not self.options.fallback:
                 raise
             logger.warning("No memory of the daemon is counted: %s", error)
@@ -192,7 +198,12 @@ class _Loader(BaseModelLoader):
         return names
 
     def download_model(self, model_config: ModelConfig) -> None:
-        self._made_resident(model_config)
+        try:
+            self._made_resident(model_config)
+        except Exception as error:
+            if not self._falls_back(model_config):
+                raise
+            self._logged_fallback(error).download_model(self._as_named(model_config))
 
     def _device(self) -> str:
         """Where the weights are to be resident: as configured, else this engine's GPU for aliases, else the host."""
@@ -231,22 +242,29 @@ class _Loader(BaseModelLoader):
         try:
             self._load(model, model_config)
         except Exception as error:
-            if not self.options.fallback or self._source(model_config).startswith("s3://"):
+            if not self._falls_back(model_config):
                 raise
             if _is_changed(model, before):
                 logger.error("No fallback: parameters of the model were replaced already")
                 raise
-            loader = self._fallback_loader()
-            logger.warning("Falling back to load format %s: %s", loader.load_config.load_format, error)
-            loader.load_weights(model, self._as_named(model_config))
+            self._logged_fallback(error).load_weights(model, self._as_named(model_config))
             return
         logger.info(
             "streamerd: %d tensors, %.2f GiB in %.3f seconds, of which the engine's own copies take all but %.1f ms",
             self._tensors, self._bytes / 2**30, time.perf_counter() - began, self._own_seconds * 1e3,
         )  # fmt: skip
 
+    def _falls_back(self, model_config: ModelConfig) -> bool:
+        """Whether the engine's own loader may replace this one: it does not read from stores."""
+        return self.options.fallback and not self._source(model_config).startswith("s3://")
+
     def _fallback_loader(self) -> BaseModelLoader:
         raise NotImplementedError
+
+    def _logged_fallback(self, error: Exception) -> BaseModelLoader:
+        loader = self._fallback_loader()
+        logger.warning("Falling back to load format %s: %s", loader.load_config.load_format, error)
+        return loader
 
     def _as_named(self, model_config: ModelConfig) -> ModelConfig:
         """The configuration with the name on the Hub in place of the directory that stands for it."""

@@ -6,10 +6,11 @@ The next finds it by its key, builds its model on the meta device, takes the pub
 under weights_already_processed(), and compares every scalar attribute and class with the publisher's.
 
 What is not known to be right is refused by name, from the configuration alone, before anything is built. A failure
-after that undoes what building the model registered with the engine, and the model is loaded as usual.
+after that undoes what building the model registered with the engine, and the model is loaded from its files.
 
-On a CPU vLLM packs linear weights inside its kernels and empties the parameters, so that nothing could be shared: with
-`publish` the layers of both engines keep their weights and use torch's linear.
+On a CPU vLLM packs linear weights inside its kernels and empties the parameters, so that nothing could be shared: a
+configuration that is not refused keeps its weights and uses torch's linear, which is another graph. A mark in
+additional_config says so to the compile cache, and to load(): marked engines are unpacked, however they are loaded.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from streamerd._client import Client, connect
 from streamerd._open import device_name
 from streamerd._publication import CLONE, Found, Publication, Published, find
 from streamerd._source import without_links
+from streamerd._views import TorchViews
 from streamerd.engine_options import AUTO, Options
 from streamerd.engine_sources import HUB
 
@@ -57,6 +59,7 @@ KNOWN = (
     "GPTNeoXForCausalLM",
 )
 
+_MARK = "streamerd_publish"  # in additional_config, which the key of the compile cache covers
 _SCALARS = "scalars"
 # Each engine has its own copy of what is this small: scales, which vLLM writes to, and which may be mapped for reading.
 _SMALL = 4096
@@ -65,6 +68,9 @@ _OBJECTS = 2  # how deep the attributes of objects are compared
 # State of a process, not of a model: numbers of process groups, and a mark of transformers' own initialisation.
 _NOT_COMPARED = ("_is_hf_initialized",)
 _NOT_ENTERED = ("vllm.distributed.",)
+
+# Of a model's configuration: its place, and what is a field of the key.
+_NOT_IN_HASH = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype")
 
 # Variables that choose threads, not kernels.
 _NOT_IN_KEY = ("VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_NUM_OF_RESERVED_CPU")
@@ -111,12 +117,38 @@ def require_known(config: VllmConfig, model_config: ModelConfig) -> None:
             raise NotPublishable(f"not known to be right with {reason}")
 
 
+def mark(options: Options, config: VllmConfig) -> None:
+    """Marks an engine whose layers keep their weights: load() then loads it so."""
+    if not is_configured(options) or not isinstance(config.additional_config, dict):
+        return
+    try:
+        require_known(config, config.model_config)
+    except NotPublishable:
+        return  # load() reports it
+    config.additional_config = {**config.additional_config, _MARK: True}
+
+
+def require_marked(config: VllmConfig) -> None:
+    if not isinstance(config.additional_config, dict):
+        raise NotPublishable("additional_config is no dictionary")
+    if _MARK not in config.additional_config:
+        raise NotPublishable("the engine's configuration was not made by EngineArgs.create_engine_config()")
+
+
+def require_declared(model: nn.Module) -> None:
+    """Raises NotPublishable for a method that says that its post-processing cannot be skipped."""
+    for path, module in model.named_modules():
+        method = getattr(module, "quant_method", None)
+        if not getattr(method, "supports_pre_processed_weights", True):
+            raise NotPublishable(f"{type(method).__name__} of {path or 'the model'} does not support pre-processed weights")
+
+
 def _short(text: str) -> str:
     return text if len(text) < 200 else hashlib.sha256(text.encode()).hexdigest()
 
 
 def _hash_of(config: Any) -> str:
-    fields = {k: v for k, v in config.to_dict().items() if k not in ("_name_or_path", "transformers_version")}
+    fields = {k: v for k, v in config.to_dict().items() if k not in _NOT_IN_HASH}
     return hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
@@ -292,19 +324,31 @@ def load(
     source: str,
     load_as_usual: Callable[[], nn.Module],
 ) -> nn.Module:
-    """Loads a model that is configured to be published. Where that is not possible one line of the log says why."""
+    """Loads a model that is configured to be published. Where that is not possible, one line of the log says why."""
     if not is_configured(options):
         return load_as_usual()
     try:
-        sharing = Sharing(options, logger, config, model_config, prefix, source)
-        model = sharing.attach_or_claim()
-    except (NotPublishable, streamerd.Error) as error:
-        logger.warning("publish: loading as without: %s", error)
-    except Exception:
-        logger.warning("publish: loading as without, since attaching failed", exc_info=True)
-    else:
-        return model if model is not None else sharing.load_and_publish(load_as_usual)
-    return load_as_usual()
+        require_known(config, model_config)
+        require_marked(config)
+    except NotPublishable as reason:
+        logger.warning("publish: loading as without: %s", reason)
+        return load_as_usual()
+    with unpacked():
+        try:
+            sharing = Sharing(options, logger, config, model_config, prefix, source)
+            model = sharing.attach_or_claim()
+        except Exception as error:
+            logger.warning("publish: loading from the files: %s", _line(error))
+            logger.debug("publish: attaching failed", exc_info=True)
+        else:
+            return model if model is not None else sharing.load_and_publish(load_as_usual)
+        return load_as_usual()
+
+
+def _line(error: Exception) -> str:
+    """An error as one line; of one that was not foreseen, with its class."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, (NotPublishable, streamerd.Error)) else f"{type(error).__name__}: {text}"
 
 
 def resident_name(options: Options, config: VllmConfig, source: str) -> str | None:
@@ -312,8 +356,10 @@ def resident_name(options: Options, config: VllmConfig, source: str) -> str | No
     if not is_configured(options):
         return None
     try:
+        require_known(config, config.model_config)
+        require_marked(config)
         sharing = Sharing(options, logging.getLogger(__name__), config, config.model_config, "", source)
-        return sharing.name if sharing.search(claim=False).state == "hit" else None
+        return sharing.name if sharing.search(claim=False, wait=False).state == "hit" else None
     except (NotPublishable, streamerd.Error):
         return None  # load() reports it
 
@@ -333,7 +379,6 @@ class Sharing:
         self._device = self._place()
         self._publication: Publication | None = None
         self._client: Client | None = None
-        require_known(config, model_config)
         self._key = key_of(config, model_config)
         self.name = name_of(options, source, int(self._key["tp_rank"]), int(self._key["tp_size"]))
 
@@ -343,11 +388,13 @@ class Sharing:
             return device_name(f"cuda:{torch.cuda.current_device()}") or "cuda:0"
         return "host"
 
-    def search(self, claim: bool) -> Found:
+    def search(self, claim: bool, wait: bool = True) -> Found:
         client = self._client = connect(self._options.socket, self._options.autostart)
         base = without_links(self._source)[0] if client.own else self._source
-        timeout = self._options.timeout
-        return find(client, self.name, self._key, base=base, device=self._device, claim=claim, timeout=timeout)
+        return find(
+            client, self.name, self._key, base=base, device=self._device, claim=claim, wait=wait,
+            timeout=self._options.timeout,
+        )  # fmt: skip
 
     def attach_or_claim(self) -> nn.Module | None:
         """The model, of published memory. None: there is none, and this process has the right to publish it."""
@@ -367,19 +414,21 @@ class Sharing:
         publication, self._publication = self._publication, None
         assert publication is not None
         try:
-            with unpacked():
-                model = load_as_usual()
+            model = load_as_usual()
         except BaseException:
             publication.abort()
             raise
         try:
+            require_declared(model)
             items = _publish.items_of(model)
             for item in items:
                 if item.tensor.nbytes <= _SMALL:
                     item.flags |= CLONE
             _publish.publish_items(publication, items, {_SCALARS: json.dumps(scalars_of(model))})
-        except (streamerd.Error, RuntimeError, OSError) as error:
-            self._logger.warning("publish: %s was not published: %s", self.name, error)
+        except Exception as error:
+            self._logger.warning("publish: %s was not published: %s", self.name, _line(error))
+            self._logger.debug("publish: publishing failed", exc_info=True)
+            publication.abort()
         else:
             self._logger.info("publish: published %s: %d tensors", self.name, len(items))
         return model
@@ -388,19 +437,18 @@ class Sharing:
         assert self._client is not None
         published = Published(self._client, self.name, generation, self._device)
         entries, attributes = published.entries(), published.attributes()
-        storages = [_publish.bytes_at(memory) for memory in published.storages()]
-        for entry in entries:
-            _publish.require_dtype(entry)
+        storages = published.storages(TorchViews())
         target = torch.device(self._config.device_config.device)
         with set_default_torch_dtype(self._model_config.dtype):
             with torch.device("meta"):
                 model: nn.Module = initialize_model(
                     vllm_config=self._config, model_config=self._model_config, prefix=self._prefix
                 )
-            items = {item.name: item for item in _publish.items_of(model)}
+            require_declared(model)
+            items = _publish.by_name(_publish.items_of(model))
             _publish.require_names(items, entries, self.name)
-            _publish.install(model, items, entries, storages)
-            with unpacked(), weights_already_processed():
+            _publish.install(_publish.parts_of(model), items, entries, storages)
+            with weights_already_processed():
                 process_weights_after_loading(model, self._model_config, target)
         model.eval()
         self._require_equal(model, json.loads(attributes[_SCALARS]))

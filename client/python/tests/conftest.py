@@ -30,14 +30,15 @@ def eventually(condition: Callable[[], Any], seconds: float = 20) -> Any:
 
 
 class Daemon:
-    """A daemon whose root is `folder`. `pages`: of 4 KiB, which every machine has and a private mapping can copy."""
+    """A daemon whose root is `folder`. `pages`: of 4 KiB, which every machine has and a private mapping can copy.
+    `more`: further lines of its configuration."""
 
-    def __init__(self, folder: Path, memory: str = "1GiB", pages: str = "4k") -> None:
+    def __init__(self, folder: Path, memory: str = "1GiB", pages: str = "4k", more: str = "") -> None:
         self.socket = str(folder / "s")
         program = find_program("streamerd")
         assert program, "there is no streamerd program on PATH"
         config = folder / "daemon.yaml"
-        config.write_text(f"devices: [{{device: host, budget: {memory}, pages: {pages}}}]\n")
+        config.write_text(f"devices: [{{device: host, budget: {memory}, pages: {pages}}}]\n{more}\n")
         command = [program, "--config", str(config), "--socket", self.socket, "--root", str(folder)]
         self.log = folder / "daemon.log"
         with open(self.log, "wb") as log:

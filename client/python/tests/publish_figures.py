@@ -5,11 +5,12 @@
     publish_figures.py [FOLDER [GIB]]
 
 Writes a random Llama of 2 GiB (transformers) into FOLDER (a temporary one), unless it has one, and starts a
-daemon. In rounds: one process calls from_pretrained() with the files in the page cache, and publishes the module; a
-second one builds it on the meta device and fills it by load_into(). Both compute the same logits. Printed are medians
-and ranges of
+daemon. In rounds: one process calls from_pretrained() with the files in the page cache, which maps them, copies each weight
+to memory of its own, and publishes the module; a second one builds it on the meta device, fills it by load_into(), and
+reads each page of the weights. Both compute the same logits. Printed are medians and ranges of
 
     the second's time from the construction to the usable module, of the first's from_pretrained()   <= 0.05
+    the same until the weights are in its memory: read by the second, copied by the first
     the second's anonymous and dirty memory for weights                                              <= 16 MiB
     the first's peak of memory while it publishes, over before, of bytes and the largest storage     <= 1.05
 """
@@ -98,10 +99,11 @@ def publish(path: str) -> dict[str, Any]:
     begin = time.perf_counter()
     model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).eval()
     took = time.perf_counter() - begin
-    expected = logits(model)
     # Its files are mapped: what a publisher has is memory of its own.
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()
+    copied = time.perf_counter() - begin
+    expected = logits(model)
     storages = sizes(model)
     before = private_bytes()["Pss"]
     with Peak() as peak:
@@ -111,6 +113,7 @@ def publish(path: str) -> dict[str, Any]:
     assert logits(model) == expected
     return {
         "from_pretrained": took,
+        "and copied": copied,
         "publish": published,
         # In the publisher the memory is mapped once: its own copy is freed as the resident one grows.
         "peak": (sum(storages) + peak.bytes - before - max(storages)) / sum(storages),
@@ -135,13 +138,17 @@ def attach(path: str) -> dict[str, Any]:
         model = transformers.AutoModelForCausalLM.from_config(
             transformers.AutoConfig.from_pretrained(path), dtype=torch.bfloat16
         ).eval()
+    built = time.perf_counter() - begin
     streamerd.load_into(model, "figures", key=KEY, base=path)
     took = time.perf_counter() - begin
     weights = model.state_dict().values()
     touched = sum(int(tensor.view(torch.uint8).reshape(-1)[::4096].sum()) for tensor in weights)
+    every = time.perf_counter() - begin
     read = private_bytes()
     return {
+        "construction": built,
         "load_into": took,
+        "and read": every,
         "touched": touched,
         "anonymous_mib": (read["Anonymous"] - before["Anonymous"]) / MIB,
         "dirty_mib": (read["Private_Dirty"] - before["Private_Dirty"]) / MIB,
@@ -190,7 +197,10 @@ def main(folder: Path, gib: float) -> None:
                 row.update(results[-1])
             assert results[0]["logits"] == results[1]["logits"], "the logits differ"
             row["ratio"] = row["load_into"] / row["from_pretrained"]
+            row["ratio in memory"] = row["and read"] / row["and copied"]
+            row["load average"] = os.getloadavg()[0]
             rows.append(row)
+            print({name: value for name, value in row.items() if name not in ("logits", "touched")}, file=sys.stderr)
             daemon.ctl("unload", "figures")
     finally:
         daemon.stop()

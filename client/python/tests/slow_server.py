@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An HTTP server that sends the beginning of a file, and the rest when a test allows it."""
+"""An HTTP server that sends the beginning of a file, and the rest when a test allows it, or each reply late."""
 
 from __future__ import annotations
 
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -11,9 +12,10 @@ from checkpoints import write
 
 
 class SlowServer:
-    """Byte ranges that end at or before `limit` are served at once, all others after release()."""
+    """Byte ranges that end at or before `limit` are served at once, all others after release(); each `latency` late."""
 
     def __init__(self, folder: Path) -> None:
+        self.latency = 0.0
         self._folder = folder
         self._released = threading.Event()
         self._held = threading.Event()
@@ -48,6 +50,7 @@ class SlowServer:
         return f"http://127.0.0.1:{self._server.server_port}/{name}"
 
     def _answer(self, request: BaseHTTPRequestHandler) -> None:
+        time.sleep(self.latency)
         data = self._files.get(request.path)
         if data is None:
             request.send_error(404)

@@ -179,8 +179,13 @@ def test_what_was_looked_for_and_what_was_meant(
     (folder / "hub" / "models--Qwen--Qwen3-8B").mkdir(parents=True)
     write(folder / "model.safetensors", small())
     streamerd.open("~/model.safetensors", name="resident", framework="numpy").close()
+    (folder / "solitary.safetensors").write_bytes(b"no model")
+    with pytest.raises(streamerd.FailedError):
+        streamerd.open("./solitary.safetensors", name="failedmodel", ready=True)
     for source, parts in (
         ("modle.safetensors", [f"no file {folder}/modle.safetensors", "did you mean 'model.safetensors'", "or ./"]),
+        ("failedmodle", ["no resident model of that name (a path begins"]),
+        ("residnet.safetensors", ["did you mean 'resident'"]),
         ("residnet", ["no resident model", "did you mean 'resident'"]),
         ("Qwen/Qwen3", [f"Hugging Face cache {folder}/hub", "did you mean 'Qwen/Qwen3-8B'", "hf://Qwen/Qwen3"]),
     ):
@@ -189,18 +194,63 @@ def test_what_was_looked_for_and_what_was_meant(
         assert all(part in str(caught.value) for part in parts), caught.value
 
 
+def test_names_differ_as_the_daemon_says() -> None:
+    """The rule of proto/distance.c, and its test's cases."""
+    from streamerd._source import _distance, _near, _stem
+
+    for a, b, distance in (
+        ("", "", 0), ("model", "", 5), ("modle", "model", 1), ("modl", "model", 1), ("abc", "xyz", 3),
+        ("abcd", "badc", 2), ("modle.safetensors", "model", 1),
+    ):  # fmt: skip
+        assert _distance(_stem(a), _stem(b)) == _distance(_stem(b), _stem(a)) == distance, (a, b)
+    assert _near("ab", ["abc", "xb"]) is None
+    assert _near("witnes", ["other", "witness"]) == "witness"
+
+
 @pytest.mark.parametrize(
     "options",
     [
-        {"keep_alive": "soon"}, {"keep_alive": -1}, {"keep_alive": float("nan")}, {"timeout": -1}, {"timeout": "1d"},
+        {"keep_alive": "soon"}, {"keep_alive": -1}, {"keep_alive": float("nan")}, {"timeout": -1}, {"timeout": "1y"},
         {"priority": 0}, {"priority": "high"}, {"digest": "abc"}, {"digest": 7}, {"verify": "md5"}, {"layout": "rows"},
-        {"name": ""}, {"pattern": 1},
+        {"name": ""}, {"pattern": 1}, {"pin": "no"}, {"wait": 1}, {"evict": "false"}, {"shared": 0}, {"ready": "yes"},
+        {"autostart": "no"}, {"progress": "no"},
     ],
 )  # fmt: skip
 def test_a_wrong_option_is_named(daemon: Daemon, options: Any) -> None:
     (name,) = options
     with pytest.raises(ValueError, match=f"^{name}: "):
         streamerd.open("m", framework="numpy", **options)
+
+
+def test_flags_of_other_calls_are_checked(daemon: Daemon) -> None:
+    with pytest.raises(ValueError, match="^autostart: 'no'"):
+        streamerd.status(autostart="no")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("1.5h", 5400), ("1d", 86400), ("250ms", 0.25), (90, 90)])
+def test_durations_have_units(folder: Path, daemon: Daemon, text: Any, seconds: float) -> None:
+    write(folder / "m.safetensors", small())
+    with streamerd.open(folder / "m.safetensors", framework="numpy", keep_alive=text, evict=None):
+        assert daemon._client.call("list")["models"][0]["keep_alive_ns"] == seconds * 10**9
+
+
+def test_a_load_that_is_not_admitted_says_so_once(
+    folder: Path,
+    slow_server: SlowServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("streamerd._open.ADMISSION_LOG_SECONDS", 0.0)
+    daemon = Daemon(folder, more="limits: {loads: 1}")
+    monkeypatch.setenv("STREAMERD_SOCKET", daemon.socket)
+    write(folder / "m.safetensors", small())
+    with streamerd.open(slow_server.serve("slow.safetensors", MEBIBYTE, first=1)):
+        slow_server.wait_until_held()
+        with pytest.raises(streamerd.LimitError, match="1 loads are running"):
+            streamerd.open(folder / "m.safetensors", timeout=0.5)
+    daemon.stop()
+    (text,) = [r.getMessage() for r in caplog.records if "waits" in r.getMessage()]
+    assert "m.safetensors: waits until the daemon admits another load: 1 loads are running or waiting" in text
 
 
 def test_durations_may_be_text(folder: Path, daemon: Daemon) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -227,6 +229,99 @@ def test_it_has_a_unit_of_its_own(file: Path, folder: Path, monkeypatch: pytest.
     lines = (folder / "scopes").read_text().splitlines()
     assert all(line.startswith("--user --scope --quiet --collect") for line in lines)
     assert ("--unit=streamerd-" in lines[-1]) == (then != "exit 1")
+
+
+def test_the_users_manager_is_found_without_a_variable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in cron and with a relative path, which is none."""
+    runtime = folder / "run" / str(os.getuid())
+    (runtime / "systemd").mkdir(parents=True)
+    (runtime / "systemd" / "private").touch()
+    (folder / "bin").mkdir()
+    program = folder / "bin" / "systemd-run"
+    program.write_text(f'#!/bin/sh\necho "$XDG_RUNTIME_DIR" >>{folder}/scopes\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(_autostart, "RUN_USER", str(folder / "run"))
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.chdir(runtime)
+    for value in (None, "", "."):
+        if value is None:
+            monkeypatch.delenv("XDG_RUNTIME_DIR")
+        else:
+            monkeypatch.setenv("XDG_RUNTIME_DIR", value)
+        scope = _autostart._scope(dict(os.environ), 20)
+        assert scope[:2] == ["env", f"XDG_RUNTIME_DIR={runtime}"]
+    assert (folder / "scopes").read_text() == f"{runtime}\n" * 3
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "limit"),
+    [
+        ("0::/", {"": "max"}, None),
+        ("0::/", {"": "4096"}, 4096),
+        ("0::/a/b", {"a/b": "max", "a": "8192", "": "9000"}, 8192),
+        ("5:cpu,memory:/a/b\n0::/", {"memory/a/b": "9223372036854771712", "memory/a": "4096"}, 4096),
+        ("5:cpu,cpuacct:/a\n4:memory:/hidden", {"memory": "512"}, 512),
+        ("3:name=x:/a:memory:/b", {}, None),
+    ],
+)
+def test_the_limit_is_that_of_the_cgroup_and_its_ancestors(
+    folder: Path, groups: str, files: dict[str, str], limit: int | None
+) -> None:
+    (folder / "proc" / "self").mkdir(parents=True)
+    (folder / "proc" / "self" / "cgroup").write_text(groups + "\n")
+    for group, text in files.items():
+        path = folder / "sys" / "fs" / "cgroup" / group
+        path.mkdir(parents=True, exist_ok=True)
+        path.joinpath("memory.limit_in_bytes" if group.startswith("memory") else "memory.max").write_text(text + "\n")
+    assert _autostart._cgroup_limit(folder) == limit
+    assert _autostart._cgroup_limit(folder / "nowhere") is None
+
+
+SILENT = """#!/bin/sh
+while :; do read line <{fifo}; done
+"""
+
+
+def test_the_timeout_covers_a_daemon_that_does_not_answer(
+    file: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = folder / "silent"
+    os.mkfifo(folder / "fifo")
+    program.write_text(SILENT.format(fifo=folder / "fifo"))
+    program.chmod(0o755)
+    monkeypatch.setattr(_autostart, "find_program", lambda name: str(program))
+    monkeypatch.setattr(_autostart, "START_SECONDS", 3600.0)
+    with pytest.raises(TimeoutError, match=r"does not answer in the given time \(pid \d+, log .*streamerd.log"):
+        streamerd.open(file, framework="numpy", timeout=0.5)
+
+
+def test_the_timeout_covers_the_wait_for_others(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process, or another thread, that starts the daemon."""
+    user_folder().mkdir(mode=0o700)
+    with open(user_folder() / "lock", "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(TimeoutError, match="another process starts the daemon"):
+            streamerd.open(file, framework="numpy", timeout=0.1)
+    with streamerd._client._lock, pytest.raises(TimeoutError, match="another thread"):
+        streamerd.open(file, framework="numpy", timeout=0.1)
+    assert not daemons()
+
+
+@pytest.mark.parametrize("name", ["lock", "streamerd.log"])
+def test_a_folder_that_cannot_be_used_is_named(file: Path, name: str) -> None:
+    (user_folder() / name).mkdir(mode=0o700, parents=True)
+    user_folder().chmod(0o700)
+    with pytest.raises(streamerd.SystemCallError, match=rf"{name}: Is a directory: set XDG_RUNTIME_DIR"):
+        open_model(file)
+
+
+def test_a_folder_that_may_not_be_made_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, mode: int) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "mkdir", refuse)
+    with pytest.raises(streamerd.DeniedError, match="streamerd: Permission denied: set XDG_RUNTIME_DIR"):
+        open_model(file)
 
 
 def test_a_daemon_that_died_as_a_child_is_not_taken_for_alive(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,14 @@
 from __future__ import annotations
 
 import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from checkpoints import BITS, UNREPRESENTED, every_dtype, small, write
@@ -120,6 +125,55 @@ def test_files_of_the_same_name_do_not_replace_each_other(folder: Path, daemon: 
     assert [len(streamerd.load_file(folder / name / "model.safetensors")) for name in "ab"] == [1, 2]
     models = json.loads(daemon.ctl("list", "--json").stdout)["models"]
     assert [model["name"] for model in models] == [str(folder / name / "model.safetensors") for name in "ab"]
+
+
+def outcome(value: Callable[[], Any]) -> Any:
+    """What a call returns, or the names of the types that it raises."""
+    try:
+        return bits(value())
+    except Exception as e:
+        return "SafetensorError" if "SafetensorError" in map(name_of, type(e).__mro__) else name_of(type(e))
+
+
+def name_of(kind: type) -> str:
+    return kind.__name__
+
+
+# In places where safetensors fails by itself (SystemError, OverflowError), ours gives numpy's result.
+INDICES: list[Any] = [
+    0, -1, 4, -4, -5, True, numpy.int64(1), slice(1, 3), slice(3, 4), slice(1, 1), slice(0, 5), slice(4, None),
+    slice(4, 4),
+    slice(None, None, 3), slice(None, None, -1), slice(0, 4, 0), None, [0, 1], [], [9], ..., (), (0, 1),
+    (-1, -1), (0, 8), (0, 1, 2), (..., 0), (0, ...), (..., slice(0, 2)), (..., ...), (None, 0), (0, None), (0, [1, 2]),
+    (slice(None), slice(None, None, 2)), (slice(2, 2), 0), numpy.array([0, 1]), 1.5, "a",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("framework", ["np", "pt"])
+@pytest.mark.parametrize("index", INDICES, ids=repr)
+def test_a_slice_is_indexed_as_by_safetensors(file: Path, framework: str, index: Any) -> None:
+    """Refused where safetensors refuses it, with its type of error."""
+    results = []
+    for kind in (ours, real):
+        with kind("safe_open")(file, framework) as f:
+            part, scalar = f.get_slice("tensor.F32"), f.get_slice("scalar")
+            results.append((outcome(lambda part=part: part[index]), outcome(lambda scalar=scalar: scalar[index])))
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize(
+    ("framework", "device"),
+    [("pt", "foo"), ("pt", "CPU"), ("pt", "meta"), ("pt", -1), ("pt", 1.5)]
+    + [("np", device) for device in ("foo", 0, "cuda", "cuda:0", "mps", -1)],
+)
+def test_a_device_is_refused_as_by_safetensors(file: Path, framework: str, device: Any) -> None:
+    import safetensors
+
+    for kind in (ours, real):
+        with pytest.raises(safetensors.SafetensorError, match=r"(?i)device .* (is invalid|not supported)"):
+            kind("safe_open")(file, framework, device)
+    with pytest.raises(streamerd.InvalidError):
+        streamerd.safe_open(file, framework, device)
 
 
 # ---- Run:ai Model Streamer ----
@@ -239,6 +293,36 @@ def test_errors_of_the_drop_ins_are_ours_too(folder: Path) -> None:
     write(folder / "m.safetensors", small())
     with streamerd.safe_open(folder / "m.safetensors", "pt") as f, pytest.raises(KeyError, match="no tensor"):
         f.get_tensor("nosuch")
+
+
+class Damaged(torch.utils.data.Dataset[Any]):
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, i: int) -> Any:
+        return streamerd.load_file(self.path)
+
+
+def test_an_error_of_two_types_is_pickled(folder: Path) -> None:
+    """Workers of torch's DataLoader pickle the type, others the error."""
+    import safetensors
+
+    path = folder / "damaged.safetensors"
+    path.write_bytes(b"PK\x03\x04 no safetensors" * 100)
+    with pytest.raises(safetensors.SafetensorError) as caught:
+        streamerd.load_file(path)
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert (type(error), error.args, error.code) == (caught.type, caught.value.args, streamerd.FailedError.code)
+    loaded = pickle.dumps(caught.value)
+    program = "import pickle, sys; e = pickle.load(sys.stdin.buffer); print(e.code, *map(repr, type(e).__bases__))"
+    other = subprocess.run([sys.executable, "-c", program], input=loaded, capture_output=True, check=True)
+    assert b"-1 <class 'streamerd.errors.FailedError'> <class 'safetensors" in other.stdout.replace(b"_rust", b"")
+    workers: Any = torch.utils.data.DataLoader(Damaged(path), num_workers=1, multiprocessing_context="spawn")
+    with pytest.raises(streamerd.FailedError, match="damaged.safetensors"):
+        list(workers)
 
 
 def test_a_gpu_that_the_daemon_lacks_gets_copies(

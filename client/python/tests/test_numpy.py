@@ -54,3 +54,15 @@ def test_a_dtype_of_ml_dtypes_names_it(folder: Path, daemon: Daemon, monkeypatch
         with pytest.raises(NotImplementedError, match=r"numpy cannot represent BF16: install ml_dtypes.*raw\(\)"):
             model["tensor.BF16"]
         assert len(model.raw("tensor.BF16")) == 64
+
+
+def test_a_dtype_that_no_package_has_names_none(
+    folder: Path, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder / "m.safetensors", every_dtype([4, 8]))
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    with streamerd.open(folder / "m.safetensors", framework="numpy") as model:
+        with pytest.raises(streamerd.UnsupportedError, match=r"cannot represent F6_E2M3 \(.*\); raw\(\) gives"):
+            model["tensor.F6_E2M3"]
+        with pytest.raises(streamerd.UnsupportedError, match="represent F4: use framework='torch'; raw"):
+            model["tensor.F4"]

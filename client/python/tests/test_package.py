@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -43,6 +44,21 @@ def test_typing_information_is_installed() -> None:
 def test_every_public_name_exists() -> None:
     assert all(hasattr(streamerd, name) for name in streamerd.__all__)
     assert streamerd.__all__ == sorted(streamerd.__all__)
+
+
+def test_the_bundled_libraries_are_those_of_the_docs() -> None:
+    try:
+        files = metadata.files("streamerd") or []
+    except metadata.PackageNotFoundError:
+        pytest.skip("used from the source tree")
+    matches = [re.match(r"(lib.+?)(-[0-9.]+)?-[0-9a-f]{8}[.0-9]*\.so", f.name) for f in files]
+    bundled = {match[1] for match in matches if match}
+    page = (Path(__file__).parents[3] / "docs" / "python.md").read_text()
+    rows = re.findall(r"^\| (lib[^|]*) \|", page.partition("## The wheel")[2], re.M)
+    documented = [set(row.split()) for row in rows]
+    assert bundled <= set().union(*documented), bundled - set().union(*documented)
+    if "libcurl" not in bundled:  # a minimal build
+        assert len(bundled) <= 16 and bundled <= set().union(*documented[:3])
 
 
 def test_the_wheel_has_the_licence_of_every_library_that_it_bundles() -> None:

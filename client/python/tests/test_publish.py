@@ -8,14 +8,17 @@ import os
 import signal
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from checkpoints import small
 from conftest import Daemon, eventually
 from safetensors.torch import save_file
+from slow_server import SlowServer
 from torch import nn
 
 import streamerd
@@ -306,6 +309,51 @@ class Hidden(nn.Module):
         self.weight = nn.Parameter(torch.ones(2))
 
 
+class Attributes(nn.Module):
+    """A parameter, and tensors in attributes that are set later, so that the classes of two are equal."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        vars(self).update(attributes)
+
+
+def require_unchanged(other: nn.Module, error: type[Exception], text: str) -> None:
+    """load_into() refuses, and no tensor of the module is another one, or has other contents."""
+    before = {item.name: item.tensor for item in items_of(other)}
+    with pytest.raises(error, match=text):
+        streamerd.load_into(other, "m", key=KEY)
+    after = {item.name: item.tensor for item in items_of(other)}
+    assert after.keys() == before.keys()
+    assert all(after[name] is tensor and tensor.is_meta for name, tensor in before.items())
+
+
+def test_a_missing_container_is_refused_before_anything_is_changed(daemon: Daemon) -> None:
+    streamerd.publish(Attributes(tables=[torch.ones(3)]), "m", key=KEY)
+    other = on_meta(Attributes)
+    require_unchanged(other, ValueError, r"not in the module: \['tables\[0\]'\]")
+
+
+@pytest.mark.parametrize("case", ["weak reference", "several there"])
+def test_a_tuple_whose_tensor_cannot_follow_is_refused_before_anything_is_changed(daemon: Daemon, case: str) -> None:
+    first, second = torch.ones(3), torch.full((3,), 2.0)
+    streamerd.publish(Attributes(pair=(first, second)), "m", key=KEY)
+    with torch.device("meta"):
+        first = torch.ones(3)
+        other = Attributes(pair=(first, first if case == "several there" else torch.ones(3)))
+    reference = weakref.ref(first) if case == "weak reference" else None
+    require_unchanged(other, streamerd.UnsupportedError, r"pair\[.\]: a tensor of a tuple")
+    assert reference is None or reference() is first
+
+
+def test_an_element_of_a_tuple_gets_the_published_contents(daemon: Daemon) -> None:
+    streamerd.publish(Attributes(pair=(torch.full((3,), 2.0), torch.ones(3))), "m", key=KEY)
+    with torch.device("meta"):
+        other = Attributes(pair=(torch.ones(3), torch.ones(3)))
+    streamerd.load_into(other, "m", key=KEY)
+    assert other.pair[0].tolist() == [2.0] * 3
+
+
 def test_a_tensor_that_would_stay_without_memory_is_named(daemon: Daemon) -> None:
     streamerd.publish(Hidden(), "m", key=KEY)
     other = on_meta(Hidden)
@@ -391,6 +439,51 @@ def test_a_base_that_changes_makes_the_model_stale_and_mapped_memory_stays(folde
     streamerd.publish(linear(), "m", key=KEY, base=base)
     streamerd.load_into(on_meta(linear), "m", key=KEY, base=base)
     assert torch.equal(other.weight, module.weight)
+
+
+def test_a_base_that_is_examined_for_long_is_waited_for(daemon: Daemon, slow_server: SlowServer) -> None:
+    """A search that were cut into shorter ones would begin again for ever."""
+    base = slow_server.serve("model.safetensors", small(), first=len(small()))
+    slow_server.latency = 0.7
+    module, other = linear(), on_meta(linear)
+    streamerd.publish(module, "m", key=KEY, base=base, timeout=60)
+    streamerd.load_into(other, "m", key=KEY, base=base, timeout=60)
+    assert torch.equal(other.weight, module.weight)
+    with pytest.raises(TimeoutError):
+        streamerd.load_into(on_meta(linear), "m", key=KEY, base=base, timeout=0.1)
+
+
+INTERRUPTED = """
+import os, signal, sys, threading
+import streamerd, torch
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+def interrupt():
+    sys.stdin.read(1)
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=interrupt).start()
+try:
+    streamerd.publish(torch.nn.Linear(8, 4), "m", key={"a": "1"}, base=sys.argv[1])
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    sys.stdin.read(1)
+"""
+
+
+def test_an_interrupt_ends_a_search(daemon: Daemon, slow_server: SlowServer) -> None:
+    """A claim that is granted later is returned, although the process lives on."""
+    url = slow_server.serve("model.safetensors", small())
+    program = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert program.stdin and program.stdout
+    slow_server.wait_until_held()
+    program.stdin.write("x")
+    program.stdin.flush()
+    assert program.stdout.readline() == "interrupted\n"
+    slow_server.release()
+    streamerd.publish(linear(), "m", key={"a": "1"}, timeout=60)
+    program.communicate("x")
+    assert program.returncode == 0
 
 
 # ---- processes ----

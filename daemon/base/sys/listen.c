@@ -130,7 +130,7 @@ int listener_open(struct listener *listener, const struct listen_address *addres
         cleanup_close int lock = path != NULL ? lock_folder(path) : -1;
         *listener = (struct listener){.fd = -1, .path = path != NULL ? strdup(path) : NULL};
         if (path != NULL && listener->path == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         if (path != NULL && lock < 0)
                 return error_errno(error, STREAMER_EOS, errno, "its folder (%s)", path);
         int r = path != NULL ? remove_stale(address, error) : 0;
@@ -167,7 +167,7 @@ int listener_adopt_consume_fd(struct listener *listener, int fd, struct error *e
                 return error_errno(error, STREAMER_EOS, errno, "%s", a.un.sun_path);
         listener->gid = st.st_gid;
         listener->path = strdup(a.un.sun_path);
-        return listener->path != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+        return listener->path != NULL ? 0 : error_no_memory(error);
 }
 
 void listener_close(struct listener *listener)

@@ -167,7 +167,7 @@ int listen_fds_init(struct listen_fds *listen_fds, struct error *error)
         for (size_t i = 0; i < listen_fds->n; i++)
                 listen_fds->fds[i] = (struct listen_fd){SD_LISTEN_FDS_START + (int)i, names[i]};
         free(names);
-        return listen_fds->fds != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+        return listen_fds->fds != NULL ? 0 : error_no_memory(error);
 }
 
 void listen_fds_deinit(struct listen_fds *listen_fds)

@@ -25,7 +25,7 @@ int secret_read_file(const char *path, char **secret, struct error *error)
                 return error_errno(error, STREAMER_EFAILED, errno, "a secret in %s", path);
         char *text = calloc(1, SECRET_MAX + 1);
         if (text == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         ssize_t n = read(fd, text, SECRET_MAX);
         int why = errno;
         /* Other lines may be secrets, too, and secret_free() wipes the first only. */
@@ -51,7 +51,7 @@ static int read_credential(const char *name, char **secret, struct error *error)
         if (name[0] == '\0' || strchr(name, '/') != NULL)
                 return error_set(error, STREAMER_EFAILED, "credential '%s': not a plain name", name);
         cleanup_free char *path = format_new("%s/%s", folder, name);
-        return path != NULL ? secret_read_file(path, secret, error) : error_set(error, STREAMER_ENOMEM, "no memory");
+        return path != NULL ? secret_read_file(path, secret, error) : error_no_memory(error);
 }
 
 static bool begins(const char *setting, const char *prefix)
@@ -71,7 +71,7 @@ int secret_read(const char *setting, char **secret, struct error *error)
         if (begins(setting, CREDENTIAL_PREFIX))
                 return read_credential(setting + strlen(CREDENTIAL_PREFIX), secret, error);
         *secret = strdup(setting);
-        return *secret != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+        return *secret != NULL ? 0 : error_no_memory(error);
 }
 
 /* ---- redaction ---- */

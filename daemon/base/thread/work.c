@@ -335,7 +335,6 @@ static void submit(struct work_pool *pool, uint64_t key, struct work *work, void
         work->item.run = work_done;
         work->run = run;
         work->done = done;
-        work->pool = pool;
         pthread_mutex_lock(&pool->mutex);
         lane_append(pool, key, work);
         pthread_mutex_unlock(&pool->mutex);

@@ -49,7 +49,6 @@ struct work {
         uint64_t user; /* whose share it uses; 0: unlimited. Set before it is submitted */
         struct work *next;
         struct work_lane *lane;
-        struct work_pool *pool;
         struct list running; /* in the pool, under its lock */
         uint64_t since_ns;   /* it runs */
         bool hung;           /* for so long that it is counted out */

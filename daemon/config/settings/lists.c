@@ -6,6 +6,7 @@
 #include "daemon/config/settings/setting.h"
 
 #include "daemon/base/util.h"
+#include "daemon/load/load.h"
 #include "daemon/model/ranks.h"
 #include "daemon/source/source.h"
 #include "proto/hub.h"

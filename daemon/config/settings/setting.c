@@ -27,7 +27,8 @@ __attribute__((format(printf, 2, 3))) int setting_wrong(char why[SETTING_WHY], c
         return -1;
 }
 
-int setting_copy(char **field, const char *text, char why[SETTING_WHY])
+/* Replaces the text in *field. */
+static int copy_text(char **field, const char *text, char why[SETTING_WHY])
 {
         char *copy = strdup(text);
         if (copy == NULL)
@@ -46,7 +47,7 @@ int setting_append(char ***list, size_t *n, size_t max, const char *what, const 
                 return setting_wrong(why, "no memory");
         *list = grown;
         grown[*n] = NULL;
-        int r = setting_copy(&grown[*n], text, why);
+        int r = copy_text(&grown[*n], text, why);
         *n += r == 0;
         return r;
 }
@@ -150,7 +151,7 @@ int setting_set_field(const struct setting *setting, void *base, const char *tex
         if (setting->kind == SETTING_OWN)
                 return setting->set(field, text, why);
         if (setting->kind == SETTING_TEXT)
-                return setting->set != NULL && setting->set(field, text, why) < 0 ? -1 : setting_copy(field, text, why);
+                return setting->set != NULL && setting->set(field, text, why) < 0 ? -1 : copy_text(field, text, why);
         if (text[0] == '\0')
                 return setting_wrong(why, "has no value");
         if (setting->kind == SETTING_WORD ? parse_word(setting, text, &value, why) < 0

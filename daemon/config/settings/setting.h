@@ -86,8 +86,6 @@ void setting_list_clear(const struct setting *setting, struct config *config);
 
 /* A phrase in why. -1. */
 __attribute__((format(printf, 2, 3))) int setting_wrong(char why[SETTING_WHY], const char *format, ...);
-/* Replaces the text in *field. */
-int setting_copy(char **field, const char *text, char why[SETTING_WHY]);
 /* A copy of the text becomes the last of at most `max`, which messages call `what`. */
 int setting_append(char ***list, size_t *n, size_t max, const char *what, const char *text, char why[SETTING_WHY]);
 

@@ -16,7 +16,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -32,16 +31,6 @@ struct symbol {
 static const struct symbol runtime_symbols[] = {CUDA_RUNTIME_CALLS(X)};
 static const struct symbol driver_symbols[] = {CUDA_DRIVER_CALLS(X)};
 #undef X
-
-static void add(char *why, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static void add(char *why, size_t size, const char *format, ...)
-{
-        size_t used = strlen(why);
-        va_list ap;
-        va_start(ap, format);
-        vsnprintf(why + used, size - used, format, ap);
-        va_end(ap);
-}
 
 /* ---- why there is no device ---- */
 
@@ -91,33 +80,35 @@ void cuda_api_explain(const struct cuda_api *api, enum cuda_error error, const c
         /* Without access to the files the driver finds no device, or its error names another cause. */
         unsigned closed = inaccessible_files(dev, name, sizeof(name));
         if (closed > 0) {
-                add(why, size, "no permission on %s/%s", dev, name);
+                format_append(why, size, "no permission on %s/%s", dev, name);
                 if (closed > 1)
-                        add(why, size, " and %u more", closed - 1);
-                add(why, size, " (the daemon's user needs read and write)");
+                        format_append(why, size, " and %u more", closed - 1);
+                format_append(why, size, " (the daemon's user needs read and write)");
                 return;
         }
         switch (error) {
         case CUDA_INSUFFICIENT_DRIVER:
                 if (api->driver_version == 0)
-                        add(why, size,
-                            "no NVIDIA driver: libcuda.so.1 is missing or the kernel module is not loaded "
-                            "(in a container: start it with the NVIDIA runtime)");
+                        format_append(why, size,
+                                      "no NVIDIA driver: libcuda.so.1 is missing or the kernel module is not loaded "
+                                      "(in a container: start it with the NVIDIA runtime)");
                 else
-                        add(why, size, "the NVIDIA driver is too old: it is made for CUDA %d.%d, %s needs %d.%d",
-                            api->driver_version / 1000, api->driver_version % 1000 / 10, api->library,
-                            api->runtime_version / 1000, api->runtime_version % 1000 / 10);
+                        format_append(why, size,
+                                      "the NVIDIA driver is too old: it is made for CUDA %d.%d, %s needs %d.%d",
+                                      api->driver_version / 1000, api->driver_version % 1000 / 10, api->library,
+                                      api->runtime_version / 1000, api->runtime_version % 1000 / 10);
                 return;
         case CUDA_STUB_LIBRARY:
-                add(why, size, "libcuda.so.1 is the toolkit's stub, not the driver's (look at LD_LIBRARY_PATH)");
+                format_append(why, size,
+                              "libcuda.so.1 is the toolkit's stub, not the driver's (look at LD_LIBRARY_PATH)");
                 return;
         case CUDA_NO_DEVICE:
-                add(why, size, "no GPU is visible (CUDA_VISIBLE_DEVICES%s%s; see nvidia-smi -L)",
-                    visible != NULL ? "=" : " is not set", visible != NULL ? visible : "");
+                format_append(why, size, "no GPU is visible (CUDA_VISIBLE_DEVICES%s%s; see nvidia-smi -L)",
+                              visible != NULL ? "=" : " is not set", visible != NULL ? visible : "");
                 return;
         default:
-                add(why, size, "cudaGetDeviceCount: %s (%d): %s%s", api->cudaGetErrorName(error), (int)error,
-                    api->cudaGetErrorString(error), advice(error));
+                format_append(why, size, "cudaGetDeviceCount: %s (%d): %s%s", api->cudaGetErrorName(error), (int)error,
+                              api->cudaGetErrorString(error), advice(error));
         }
 }
 
@@ -133,9 +124,9 @@ static void *open_library(const char *name, char *why, size_t size)
         const char *text = dlerror();
         size_t len = strlen(name);
         if (strncmp(text, name, len) == 0 && text[len] == ':')
-                add(why, size, "%.*s", (int)strcspn(text, "\n"), text);
+                format_append(why, size, "%.*s", (int)strcspn(text, "\n"), text);
         else
-                add(why, size, "%s: %.*s", name, (int)strcspn(text, "\n"), text);
+                format_append(why, size, "%s: %.*s", name, (int)strcspn(text, "\n"), text);
         return NULL;
 }
 
@@ -145,7 +136,7 @@ static int find_symbols(struct cuda_api *api, void *library, const char *name, c
         for (size_t i = 0; i < n; i++) {
                 void *address = dlsym(library, symbols[i].name);
                 if (address == NULL) {
-                        add(why, size, "%s has no %s", name, symbols[i].name);
+                        format_append(why, size, "%s has no %s", name, symbols[i].name);
                         return -1;
                 }
                 memcpy((char *)api + symbols[i].offset, &address, sizeof(address));
@@ -173,7 +164,7 @@ static int open_runtime(struct cuda_api *api, const char *name, char *why, size_
                 return 0;
         char text[512];
         cuda_api_explain(api, error, "/dev", text, sizeof(text));
-        add(why, size, "%s", text);
+        format_append(why, size, "%s", text);
         return -1;
 }
 
@@ -189,8 +180,8 @@ static int open_driver(struct cuda_api *api, char *why, size_t size)
                 return -1;
         enum cu_result result = api->cuInit(0);
         if (result != CU_OK)
-                add(why, size, "cuInit: %s (%d)%s", api->cudaGetErrorName((enum cuda_error)result), (int)result,
-                    advice((enum cuda_error)result));
+                format_append(why, size, "cuInit: %s (%d)%s", api->cudaGetErrorName((enum cuda_error)result),
+                              (int)result, advice((enum cuda_error)result));
         return result == CU_OK ? 0 : -1;
 }
 
@@ -201,7 +192,7 @@ static enum outcome open_both(const char *name, struct cuda_api **out, char *why
 {
         struct cuda_api *api = calloc(1, sizeof(*api));
         if (api == NULL) {
-                add(why, size, "no memory");
+                format_append(why, size, "no memory");
                 return REFUSED;
         }
         if (open_runtime(api, name, why, size) == 0 && open_driver(api, why, size) == 0) {
@@ -244,7 +235,7 @@ int cuda_api_open(const char *library, struct cuda_api **api, char *why, size_t 
                         why[0] = '\0'; /* the newer one was only missing */
                 if (outcome == OPENED)
                         return 0;
-                add(why, size, "%s%s", why[0] ? "; " : "", text);
+                format_append(why, size, "%s%s", why[0] ? "; " : "", text);
                 if (outcome == REFUSED)
                         break;
         }

@@ -106,6 +106,7 @@ struct cuda_batch_attributes {    /* cudaMemcpyAttributes of 12.8 and newer */
         X(cudaMalloc, enum cuda_error, (void **pointer, size_t size)) \
         X(cudaFree, enum cuda_error, (void *pointer)) \
         X(cudaMemcpy, enum cuda_error, (void *to, const void *from, size_t size, enum cuda_copy_kind kind)) \
+        X(cudaMemset, enum cuda_error, (void *pointer, int value, size_t size)) /* may return before it is done */ \
         X(cudaMemcpyAsync, enum cuda_error, \
           (void *to, const void *from, size_t size, enum cuda_copy_kind kind, struct CUstream_st *stream)) \
         X(cudaIpcGetMemHandle, enum cuda_error, (struct cuda_ipc_handle *handle, void *pointer)) \

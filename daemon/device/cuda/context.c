@@ -8,7 +8,8 @@
  * Holders are segments, pinned host memory, and calls. The first holder creates the context and the last one leaves it
  * idle: creating a context and registering the ring again costs 0.5 to 1 s, so an idle context is retained for a time
  * (cuda.context_retention), after which a thread of this file destroys it. A context that is created at start
- * (cuda.context_at_start) has a holder until the daemon ends.
+ * (cuda.context_at_start) has a holder until the daemon ends. The thread is neither the loop, which never calls CUDA,
+ * nor a device's own, for which loads wait.
  *
  * A GPU may hang in any call. So no call is made with the mutex held: the two states in which one thread calls CUDA are
  * states of that GPU alone, and only its own holders wait for them.
@@ -96,19 +97,20 @@ int cuda_make_current(struct cuda_device *d, struct error *error)
 
 static void context_set(struct cuda_device *d, enum context_state to)
 {
-        static const bool allowed[][CONTEXT_STATES] = {
-                [CONTEXT_NONE] = {[CONTEXT_CREATING] = true},
-                [CONTEXT_CREATING] = {[CONTEXT_HELD] = true, [CONTEXT_NONE] = true},
-                [CONTEXT_HELD] = {[CONTEXT_IDLE] = true},
-                [CONTEXT_IDLE] = {[CONTEXT_HELD] = true, [CONTEXT_DESTROYING] = true},
-                [CONTEXT_DESTROYING] = {[CONTEXT_NONE] = true, [CONTEXT_IDLE] = true},
+#define TO(state) (1u << CONTEXT_##state)
+        static const unsigned allowed[] = {
+                [CONTEXT_NONE] = TO(CREATING),
+                [CONTEXT_CREATING] = TO(HELD) | TO(NONE),
+                [CONTEXT_HELD] = TO(IDLE),
+                [CONTEXT_IDLE] = TO(HELD) | TO(DESTROYING),
+                [CONTEXT_DESTROYING] = TO(NONE) | TO(IDLE),
         };
-        require(allowed[d->context][to]);
+#undef TO
         if (d->context == CONTEXT_NONE)
                 d->cuda->contexts++;
         if (to == CONTEXT_NONE)
                 d->cuda->contexts--;
-        d->context = to;
+        change_state(d->context, to, allowed);
         pthread_cond_broadcast(&d->cuda->changed);
 }
 

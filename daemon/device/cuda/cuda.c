@@ -90,7 +90,7 @@ int cuda_new(struct cuda **out, const char *library, const struct cuda_settings 
         cleanup_free struct cuda *cuda = calloc(1, sizeof(*cuda));
         char why[400];
         if (cuda == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         if (cuda_api_open(library, &cuda->api, why, sizeof(why)) < 0)
                 return error_set(error, STREAMER_EUNSUPPORTED, "CUDA is unavailable: %s", why);
         cuda->settings = *settings;
@@ -162,7 +162,7 @@ int cuda_device_new(struct device **out, struct cuda *cuda, int ordinal, const s
         cu_device gpu;
         size_t total = 0;
         if (d == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         struct device *device = &d->device;
         d->cuda = cuda;
         d->ordinal = ordinal;
@@ -183,7 +183,7 @@ int cuda_device_new(struct device **out, struct cuda *cuda, int ordinal, const s
         device->budget = opts->budget > 0 ? opts->budget : total / 100 * opts->budget_percent;
         device->thread = work_pool_new(wake, "device-cuda", 1, 1);
         if (device->thread == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         pthread_mutex_lock(&cuda->mutex);
         d->next = cuda->devices;
         cuda->devices = d;

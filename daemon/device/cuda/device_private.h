@@ -43,7 +43,6 @@ enum context_state {
         CONTEXT_HELD,
         CONTEXT_IDLE,
         CONTEXT_DESTROYING, /* by the thread for idle contexts */
-        CONTEXT_STATES
 };
 
 struct cuda_device {

@@ -212,9 +212,25 @@ int cuda_alloc(struct device *device, uint64_t size, struct segment *segment, st
         return r;
 }
 
+/* Memory that the daemon has freed comes back with its contents, which the publisher may not be allowed to read. */
+static int zero(struct cuda_device *d, const struct segment *segment, struct error *error)
+{
+        const struct cuda_api *api = d->cuda->api;
+        int r = cuda_select(d, error);
+        if (r < 0)
+                return r;
+        enum cuda_error e = api->cudaMemset((void *)(uintptr_t)segment->address, 0, segment->size);
+        if (e != CUDA_OK)
+                return cuda_failed(d, "cudaMemset", e, error);
+        e = api->cudaStreamSynchronize(NULL);
+        return e == CUDA_OK ? 0 : cuda_failed(d, "cudaStreamSynchronize", e, error);
+}
+
 int cuda_lend(struct device *device, uint64_t size, struct segment *segment, struct error *error)
 {
         int r = cuda_alloc(device, size, segment, error);
+        if (r == 0 && (r = zero(cuda_of(device), segment, error)) < 0)
+                cuda_release(segment);
         segment->lent = r == 0;
         segment->writing_fd = -1;
         return r;

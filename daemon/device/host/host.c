@@ -136,6 +136,8 @@ static int shmem_consume_fd(struct host_device *host, int memfd, uint64_t ready,
                             struct error *error)
 {
         cleanup_close int own = memfd;
+        if (memfd < 0)
+                return error_errno(error, STREAMER_ENOMEM, errno, "host: segment of %" PRIu64 " bytes", segment->size);
         uint64_t size = segment->size, needed = size > ready ? size - ready : 0;
         uint64_t available = machine_available_memory();
         if (needed > available)

@@ -245,8 +245,7 @@ static int open_direct(struct object *object, struct error *error)
 int object_init_consume_fd(struct object *object, int fd, const char *path, struct error *error)
 {
         *object = (struct object){.ops = &object_file_ops, .path = strdup(path), .fd = fd, .direct = -1};
-        int r = object->path != NULL ? object_version_read(fd, path, &object->version, error)
-                                     : error_set(error, STREAMER_ENOMEM, "no memory");
+        int r = object->path != NULL ? object_version_read(fd, path, &object->version, error) : error_no_memory(error);
         if (r == 0)
                 r = open_direct(object, error);
         if (r == 0)

@@ -87,7 +87,7 @@ static enum http_sink on_bytes(struct http_transfer *t, const unsigned char *dat
                         cap *= 2;
                 char *body = realloc(a->body, cap);
                 if (body == NULL) {
-                        error_set(&t->error, STREAMER_ENOMEM, "no memory");
+                        error_no_memory(&t->error);
                         return HTTP_BROKEN;
                 }
                 a->body = body;
@@ -185,7 +185,7 @@ int http_fetch(struct http *http, struct http_fetch *fetches, size_t n, struct e
                 return 0;
         struct part *parts = calloc(n_parts, sizeof(*parts));
         if (parts == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         run.loop = work.begun ? &work.loop : &own;
         int r = work.has_loop ? 0 : http_loop_init(run.loop, error);
         if (r < 0) {

@@ -75,7 +75,7 @@ int http_new(struct http **out, const struct http_opts *opts, struct error *erro
         struct http *http = calloc(1, sizeof(*http));
         if (http == NULL || !share_init(http)) {
                 http_free(http);
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         }
         http->opts = *opts;
         *out = http;
@@ -120,7 +120,7 @@ int http_headers_add(struct http_headers *headers, const char *name, const char 
                 return error_set(error, STREAMER_ELIMIT, "more than %d headers", HTTP_HEADERS_MAX);
         char *line = format_new("%s: %s", name, value);
         if (line == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         headers->lines[headers->n++] = line;
         return 0;
 }

@@ -69,7 +69,7 @@ int http_options_add_headers(struct http_transfer *t)
                 t->by = more.by;
                 http_headers_deinit(&more);
         }
-        return ok || e < 0 ? e : error_set(&t->error, STREAMER_ENOMEM, "no memory");
+        return ok || e < 0 ? e : error_no_memory(&t->error);
 }
 
 /* ---- options ---- */

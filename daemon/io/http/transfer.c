@@ -265,13 +265,13 @@ void http_transfer_begin(struct http_loop *loop, struct http_transfer *t)
         t->error = (struct error){0};
         t->start_ns = 0;
         int r = t->url != NULL ? http_url_allowed(http_opts(t->http), &t->request, t->url, &t->error)
-                               : error_set(&t->error, STREAMER_ENOMEM, "no memory");
+                               : error_no_memory(&t->error);
         if (r == 0)
                 r = http_options_add_headers(t);
         if (r == 1)
                 t->start_ns = now_ns() + CREDENTIALS_PAUSE;
         if (r == 0 && !add_to_multi(loop, t))
-                r = error_set(&t->error, STREAMER_ENOMEM, "no memory");
+                r = error_no_memory(&t->error);
         if (r < 0)
                 http_transfer_set_verdict(t, HTTP_FAILED);
 }

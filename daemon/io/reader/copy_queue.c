@@ -45,7 +45,7 @@ static int gather(struct copy_queue *copy_queue, const struct ticket *ticket, co
                         size_t max = *n > 0 ? 2 * *n : SPANS;
                         struct device_span *spans = reallocarray(copy_queue->spans, max, sizeof(*spans));
                         if (spans == NULL)
-                                return error_set(error, STREAMER_ENOMEM, "no memory");
+                                return error_no_memory(error);
                         copy_queue->spans = spans;
                         copy_queue->spans_max = max;
                 }

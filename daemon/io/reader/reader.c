@@ -186,25 +186,25 @@ static void job_ended(struct callback *item)
 
 struct announced_load *reader_announce(struct reader *reader, uint64_t storage)
 {
-        struct announced_load *expect = storage != 0 ? calloc(1, sizeof(*expect)) : NULL;
-        if (expect == NULL)
+        struct announced_load *announced = storage != 0 ? calloc(1, sizeof(*announced)) : NULL;
+        if (announced == NULL)
                 return NULL;
-        *expect = (struct announced_load){.storage = storage, .since_ns = now_ns()};
+        *announced = (struct announced_load){.storage = storage, .since_ns = now_ns()};
         reader_lock(reader);
-        list_append(&reader->announced, &expect->link);
+        list_append(&reader->announced, &announced->link);
         reader_unlock(reader);
-        return expect;
+        return announced;
 }
 
-struct announced_load *reader_announce_end(struct reader *reader, struct announced_load *expect)
+struct announced_load *reader_announce_end(struct reader *reader, struct announced_load *announced)
 {
-        if (expect == NULL)
+        if (announced == NULL)
                 return NULL;
         reader_lock(reader);
-        list_remove(&expect->link);
+        list_remove(&announced->link);
         reader_wake_locked(reader, true);
         reader_unlock(reader);
-        free(expect);
+        free(announced);
         return NULL;
 }
 
@@ -314,10 +314,10 @@ void reader_watch(struct reader *reader)
                 reader->engines[i].ops->watch(reader, now_ns());
         start_threads(reader, files);
         /* A load that takes longer to read its headers waits for something else than this storage. */
-        list_each_item_safe (struct announced_load, expect, &reader->announced, link) {
-                if (now_ns() - expect->since_ns <= ANNOUNCED_NS)
+        list_each_item_safe (struct announced_load, announced, &reader->announced, link) {
+                if (now_ns() - announced->since_ns <= ANNOUNCED_NS)
                         continue;
-                list_remove(&expect->link);
+                list_remove(&announced->link);
                 reader_wake_locked(reader, true);
         }
         if (files->stuck != before)
@@ -364,9 +364,9 @@ static void bind_numa(struct reader *reader)
                 log_warn("ring: the kernel does not let memory be placed (%s): copies may cross NUMA nodes",
                          strerror(errno));
         for (int node = 0; node < NUMA_NODES; node++) {
-                struct reader_node *place = &reader->nodes[reader->n_nodes];
-                place->node = node;
-                reader->n_nodes += (numa->nodes >> node & 1) != 0 && numa_processors(node, &place->processors);
+                struct reader_node *next = &reader->nodes[reader->n_nodes];
+                next->node = node;
+                reader->n_nodes += (numa->nodes >> node & 1) != 0 && numa_processors(node, &next->processors);
         }
 }
 

@@ -172,7 +172,7 @@ bool reader_deinit(struct reader *reader, uint64_t deadline_ns);
  * this storage, so that the headers and the first blocks do not wait behind them. NULL: no memory, and no effect. */
 struct announced_load *reader_announce(struct reader *reader, uint64_t storage);
 /* Accepts NULL. Returns NULL. */
-struct announced_load *reader_announce_end(struct reader *reader, struct announced_load *expect);
+struct announced_load *reader_announce_end(struct reader *reader, struct announced_load *announced);
 
 void reader_start(struct reader *reader, struct read_job *job);
 /* No new blocks; what is in flight completes, then ended(). May be called at any time before. */

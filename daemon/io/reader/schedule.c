@@ -59,8 +59,8 @@ static bool storage_has_capacity(const struct reader *reader, const struct read_
         if (self->storage == 0 || self->busy == 0)
                 return true;
         bool yields = false; /* to an announced load, or has a head start */
-        list_each_item (const struct announced_load, expect, &reader->announced, link)
-                yields = yields || expect->storage == self->storage;
+        list_each_item (const struct announced_load, announced, &reader->announced, link)
+                yields = yields || announced->storage == self->storage;
         list_each_item (const struct read_job, job, &reader->jobs, link) {
                 if (job == self || job->storage != self->storage)
                         continue;

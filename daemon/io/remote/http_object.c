@@ -152,7 +152,7 @@ static int http_check_versions(const struct object *const *objects, size_t n, st
         cleanup_free unsigned char *bytes = calloc(n, 1);
         size_t n_fetches = 0;
         if (fetches == NULL || bytes == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         for (size_t i = 0; i < n; i++) {
                 const struct remote *remote = remote_of(objects[i]);
                 /* The answers to its ranges were checked already. */
@@ -183,7 +183,7 @@ static int http_read_ranges(const struct object_range *ranges, size_t n, struct 
         cleanup_free struct http_fetch *fetches = calloc(n, sizeof(*fetches));
         size_t n_fetches = 0;
         if (fetches == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         for (size_t i = 0; i < n; i++) {
                 const struct object_range *range = &ranges[i];
                 const struct remote *remote = remote_of(range->object);
@@ -281,7 +281,7 @@ int object_http_prepare(struct http *http, const struct object_url *url, struct 
         struct remote *remote = calloc(1, sizeof(*remote));
         *object = (struct object){.ops = &object_http_ops, .path = strdup(url->shown), .remote = remote};
         if (remote == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         pthread_mutex_init(&remote->mutex, NULL);
         remote->http = http;
         remote->access = http_access_ref(url->access);
@@ -290,7 +290,7 @@ int object_http_prepare(struct http *http, const struct object_url *url, struct 
         remote->atomic = url->atomic;
         remote->text = url->text;
         if (object->path == NULL || remote->url == NULL || (url->etag != NULL && remote->etag == NULL))
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         uint64_t first = url->header > 0 && url->header < HEADER_AHEAD ? url->header : FIRST_BYTES;
         *fetch = (struct http_fetch){.max_body = url->text ? TEXT_BYTES : first,
                                      .empty_ok = true,
@@ -350,7 +350,7 @@ static int read_headers(struct object *objects, size_t n, struct error *error)
         cleanup_free struct object_range *ranges = calloc(n, sizeof(*ranges));
         size_t longer = 0;
         if (ranges == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         for (size_t i = 0; i < n; i++) {
                 struct remote *remote = objects[i].remote;
                 uint64_t missing = missing_header(&objects[i]);
@@ -358,7 +358,7 @@ static int read_headers(struct object *objects, size_t n, struct error *error)
                         continue;
                 unsigned char *first = realloc(remote->first, remote->n_first + missing);
                 if (first == NULL)
-                        return error_set(error, STREAMER_ENOMEM, "no memory");
+                        return error_no_memory(error);
                 remote->first = first;
                 ranges[longer++] =
                         (struct object_range){&objects[i], remote->n_first, missing, first + remote->n_first};
@@ -376,7 +376,7 @@ int object_http_open(struct http *http, const struct object_url *urls, size_t n,
         int r = 0;
         memset(objects, 0, n * sizeof(*objects));
         if (fetches == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         for (size_t i = 0; r == 0 && i < n; i++)
                 r = object_http_prepare(http, &urls[i], &objects[i], &fetches[i], error);
         if (r == 0)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Private to daemon/io/remote: remote objects (http_object.c), the network threads (http_engine.c) and the
- * ranges that they have in flight (range.c).
+ * Private to daemon/io/remote: remote objects (http_object.c), the network threads (http_engine.c), the ranges that
+ * they have in flight (range.c), and the jobs that these belong to (http_job.c).
  */
 #ifndef DAEMON_IO_REMOTE_REMOTE_H
 #define DAEMON_IO_REMOTE_REMOTE_H
@@ -54,6 +54,8 @@ static inline void http_thread_recheck(struct http_thread *self)
         __atomic_store_n(&self->recheck, true, __ATOMIC_SEQ_CST);
 }
 
+/* ---- jobs ---- */
+
 /* What the engine keeps for a job, under the reader's lock. */
 struct http_job {
         struct concurrency concurrency;
@@ -67,6 +69,8 @@ static inline struct http_job *http_job(const struct read_job *job)
         return job->engine_data;
 }
 
+/* The engine's operation: wakes all threads; the one with the fewest ranges takes what there is. */
+void http_wake(struct reader *reader, bool all);
 /* The block is whole and hashed at `data`: lands it, or starts its copies; consumes the ticket. */
 void http_block_done(struct http_thread *self, struct ticket *ticket, const unsigned char *data, uint64_t took_ns);
 /* For the thread with the fewest ranges: a run, and its first block. */

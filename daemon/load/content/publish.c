@@ -6,11 +6,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-static uint64_t leaves_of(uint64_t bytes)
-{
-        return (bytes + PLAN_LEAF - 1) / PLAN_LEAF;
-}
-
 int publish_init(struct publish *publish, const struct resolved *resolved, struct read_target *const *targets,
                  size_t n_targets, bool by_file, struct error *error)
 {
@@ -35,7 +30,7 @@ int publish_init(struct publish *publish, const struct resolved *resolved, struc
             publish->arrived == NULL || publish->file_left == NULL || publish->logs == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory to track %zu tensors", plan->n_tensors);
         for (size_t i = 0; i < plan->n_tensors; i++) {
-                publish->remaining[i] = (uint32_t)leaves_of(plan->tensors[i].bytes);
+                publish->remaining[i] = (uint32_t)plan_leaves(plan->tensors[i].bytes);
                 publish->file_left[plan->tensors[i].file] += plan->tensors[i].bytes;
         }
         return 0;
@@ -91,7 +86,7 @@ static void publish_pending(struct publish *publish)
 static void tensor_whole(struct publish *publish, uint32_t tensor)
 {
         const struct plan_tensor *t = &publish->plan->tensors[tensor];
-        hash_bytes(publish->leaves + t->leaf, leaves_of(t->bytes) * DIGEST_SIZE, publish->digests[tensor]);
+        hash_bytes(publish->leaves + t->leaf, plan_leaves(t->bytes) * DIGEST_SIZE, publish->digests[tensor]);
 }
 
 void publish_begin(struct publish *publish)
@@ -196,36 +191,17 @@ static void count(const struct publish *publish, struct manifest_counts *counts)
                 counts->strings_len += (uint64_t)meta->metadata[i].key_len + meta->metadata[i].value_len + 2;
 }
 
-/* Strings are appended one after another, each with its NUL. */
-struct strings {
-        char *base;
-        uint64_t used;
-};
-
-static uint64_t strings_add(struct strings *strings, const char *s, size_t len)
-{
-        uint64_t at = strings->used;
-        memcpy(strings->base + at, s, len);
-        strings->base[at + len] = '\0';
-        strings->used += len + 1;
-        return at;
-}
-
-static void fill_metadata(const struct publish *publish, struct strings *strings)
+static void fill_metadata(const struct publish *publish, struct manifest_fill *fill)
 {
         const struct st_header *meta = metadata_of(publish->resolved);
-        struct manifest_header *manifest = publish->manifest.map;
-        struct manifest_pair *pairs = (void *)((unsigned char *)manifest + manifest->metadata_off);
         for (size_t i = 0; meta != NULL && i < meta->n_metadata; i++) {
                 const struct st_pair *p = &meta->metadata[i];
-                pairs[i].key_len = p->key_len;
-                pairs[i].value_len = p->value_len;
-                pairs[i].key_off = strings_add(strings, meta->text + p->key, p->key_len);
-                pairs[i].value_off = strings_add(strings, meta->text + p->value, p->value_len);
+                manifest_add_pair(fill, meta->text + p->key, p->key_len, meta->text + p->value, p->value_len);
         }
 }
 
-static void fill_records(struct publish *publish, const uint32_t *order, uint32_t *record_of, struct strings *strings)
+static void fill_records(struct publish *publish, const uint32_t *order, uint32_t *record_of,
+                         struct manifest_fill *fill)
 {
         const struct manifest_header *manifest = publish->manifest.map;
         unsigned char *base = publish->manifest.map;
@@ -237,7 +213,7 @@ static void fill_records(struct publish *publish, const uint32_t *order, uint32_
                 const struct st_header *header;
                 const struct st_tensor *t = header_tensor(publish, order[i], &header);
                 records[i] = (struct manifest_record){
-                        .name_off = strings_add(strings, st_name(header, t), t->name_len),
+                        .name_off = manifest_add_text(fill, st_name(header, t), t->name_len),
                         .name_len = t->name_len,
                         .dtype = t->dtype,
                         .shape_off = n_shapes,
@@ -300,10 +276,10 @@ int publish_build(struct publish *publish, uint64_t generation, const uint64_t *
         struct manifest_segment *segments = (void *)((unsigned char *)header + header->segments_off);
         for (size_t i = 0; i < publish->plan->n_segments; i++)
                 segments[i].size = segment_sizes[i];
-        struct strings strings = {.base = (char *)header + header->strings_off};
-        fill_records(publish, order, record_of, &strings);
-        fill_metadata(publish, &strings);
-        require(strings.used == counts.strings_len);
+        struct manifest_fill fill = {.header = header};
+        fill_records(publish, order, record_of, &fill);
+        fill_metadata(publish, &fill);
+        require(fill.used == counts.strings_len);
         pthread_mutex_lock(&publish->mutex);
         publish->record_of = record_of;
         record_of = NULL;
@@ -315,16 +291,8 @@ int publish_build(struct publish *publish, uint64_t generation, const uint64_t *
 int publish_finish(struct publish *publish, unsigned char digest[DIGEST_SIZE], struct error *error)
 {
         const struct manifest_view m = table_manifest(&publish->manifest);
-        struct hash *hash = hash_new();
-        if (hash == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
-        for (uint64_t i = 0; i < m.header->n_records; i++) {
-                const struct manifest_record *r = manifest_record(&m, i);
-                hash_model_tensor(hash, m.strings + r->name_off, r->name_len, dtype_name(r->dtype),
-                                  m.shapes + r->shape_off, r->rank, r->digest);
-        }
-        hash_final(hash, digest);
-        hash_free(hash);
+        if (!hash_model(&m, digest))
+                return error_no_memory(error);
         memcpy(((struct manifest_header *)publish->manifest.map)->digest, digest, DIGEST_SIZE);
         return 0;
 }

@@ -36,7 +36,7 @@ int resolve_view(struct resolved *resolved, const struct source_set *set, const 
         resolved->set.objects = calloc(n + 1, sizeof(*resolved->set.objects));
         resolved->set.n_objects = 0;
         if (resolved->set.objects == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         for (size_t i = 0; i < n; i++)
                 resolved->set.objects[i] = set->objects[numbers != NULL ? numbers[i] : i];
         resolved->set.n_objects = n;
@@ -118,7 +118,7 @@ static int apply_index(struct resolved *resolved, size_t i, size_t *taken, struc
         const struct st_index *index = &resolved->set.index;
         unsigned char *skip = calloc(1, header->n_tensors / 8 + 1);
         if (skip == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         resolved->files[i].skip = skip;
         for (size_t t = 0; t < header->n_tensors; t++) {
                 const struct st_tensor *tensor = &header->tensors[t];
@@ -156,17 +156,6 @@ static int missing_tensor(const struct resolved *resolved, struct error *error)
 
 /* ---- all of it ---- */
 
-static int make_plan(struct resolved *resolved, const struct plan_layout *layout, uint64_t block_size,
-                     struct error *error)
-{
-        const struct source_set *set = &resolved->set;
-        int r = plan_make(&resolved->plan, resolved->files, set->n_objects, layout, block_size, error);
-        if (r < 0)
-                return r;
-        resolved->planned = true;
-        return 0;
-}
-
 int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, uint64_t block_size,
                  resolve_header_fn header, void *context, struct error *error)
 {
@@ -176,7 +165,7 @@ int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, ui
         resolved->headers = calloc(n, sizeof(*resolved->headers));
         resolved->files = calloc(n, sizeof(*resolved->files));
         if (resolved->texts == NULL || resolved->headers == NULL || resolved->files == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         int r = 0;
         for (size_t i = 0; r == 0 && i < n; i++) {
                 size_t left = n - i;
@@ -199,15 +188,9 @@ int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, ui
                 return r;
         if (set->has_index && taken != set->index.n_entries)
                 return missing_tensor(resolved, error);
-        return make_plan(resolved, layout, block_size, error);
-}
-
-int resolve_replan(struct resolved *resolved, const struct plan_layout *layout, uint64_t block_size,
-                   struct error *error)
-{
-        plan_deinit(&resolved->plan);
-        resolved->planned = false;
-        return make_plan(resolved, layout, block_size, error);
+        r = plan_make(&resolved->plan, resolved->files, n, layout, block_size, error);
+        resolved->planned = r == 0;
+        return r;
 }
 
 void resolve_deinit(struct resolved *resolved)

@@ -42,10 +42,6 @@ typedef int (*resolve_header_fn)(void *context, size_t file, const void *data, s
 int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, uint64_t block_size,
                  resolve_header_fn header, void *context, struct error *error);
 
-/* Another plan of what was planned before. */
-int resolve_replan(struct resolved *resolved, const struct plan_layout *layout, uint64_t block_size,
-                   struct error *error);
-
 void resolve_deinit(struct resolved *resolved); /* accepts a zeroed one */
 
 #endif

@@ -55,6 +55,12 @@ struct walk {
         uint64_t at;           /* offset in the file that was hashed up to */
 };
 
+/* Any failure of the library means that it has no memory. */
+static int update(EVP_MD_CTX *md, const void *data, size_t len, struct error *error)
+{
+        return EVP_DigestUpdate(md, data, len) == 1 ? 0 : error_no_memory(error);
+}
+
 /* Bytes of the file that no tensor of the model covers. */
 static int hash_gap(struct walk *walk, uint64_t to, struct error *error)
 {
@@ -62,9 +68,10 @@ static int hash_gap(struct walk *walk, uint64_t to, struct error *error)
                 uint64_t head = walk->at % 4096;
                 uint64_t n = to - walk->at < PIECE - head ? to - walk->at : PIECE - head;
                 int r = object_read_range(walk->object, walk->at, n, walk->buffer + head, error);
+                if (r == 0)
+                        r = update(walk->md, walk->buffer + head, n, error);
                 if (r < 0)
                         return r;
-                EVP_DigestUpdate(walk->md, walk->buffer + head, n);
                 walk->at += n;
         }
         return 0;
@@ -96,9 +103,10 @@ static int hash_file(struct walk *walk, uint64_t data_start, struct error *error
                 for (uint64_t done = 0, len; r == 0 && done < t->bytes; done += len) {
                         const unsigned char *data;
                         r = readback_take(&walk->readback, &data, &len, error);
+                        if (r == 0)
+                                r = update(walk->md, data, len, error);
                         if (r < 0)
                                 return r;
-                        EVP_DigestUpdate(walk->md, data, len);
                 }
                 walk->at += t->bytes;
         }
@@ -118,11 +126,11 @@ int sha_check_file(struct sha *sha, struct reader *reader, const struct resolved
         int r = readback_init(&walk.readback, reader, device, error);
         /* The header's digest is where each target begins. */
         if (r == 0 && (walk.buffer == NULL || walk.md == NULL || EVP_MD_CTX_copy_ex(walk.md, sha->contexts[file]) != 1))
-                r = error_set(error, STREAMER_ENOMEM, "no memory");
+                r = error_no_memory(error);
         if (r == 0)
                 r = hash_file(&walk, resolved->headers[file].data_start, error);
-        if (r == 0)
-                EVP_DigestFinal_ex(walk.md, digest, NULL);
+        if (r == 0 && EVP_DigestFinal_ex(walk.md, digest, NULL) != 1)
+                r = error_no_memory(error);
         readback_deinit(&walk.readback);
         EVP_MD_CTX_free(walk.md);
         free(walk.buffer);

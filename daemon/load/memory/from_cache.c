@@ -7,11 +7,9 @@
  *   opening > queued > allocating > reading (the copies) > ready
  *
  * One copy serves all replicas of a load. Either all targets are copied or all are read: ranks are of one load, and
- * reading files for one replica costs as much as for all. Replicas that wait for memory have rounds here, too
- * (round.c).
+ * reading files for one replica costs as much as for all.
  *
- * How it fails: like any load, each replica on its own. If a device has no free segments of the copy's sizes, the load
- * continues from its files, and logs that.
+ * How it fails: like any load, each replica on its own.
  */
 #include "daemon/load/load_private.h"
 
@@ -44,16 +42,6 @@ bool load_find_cached(struct load *load)
                         load->targets[i].generation->n_tensors = cached[i]->n_tensors;
                 }
         return true;
-}
-
-void load_put_cached(struct load *load)
-{
-        load_each_target (t, load) {
-                struct host_copy *cached = t->cached;
-                t->cached = NULL;
-                if (cached != NULL)
-                        host_copy_unuse(cached);
-        }
 }
 
 /* Stops early if the load has ended. */
@@ -97,19 +85,11 @@ static void copy_done(struct load_target *target)
         memcpy(g->digest, target->cached->digest, DIGEST_SIZE);
 }
 
-static void all_copied(struct load *load)
+void load_copy_cached(struct load *load, void (*copied)(struct load *))
 {
-        if (load->state == LOAD_READING)
-                load_serve_round(load);
-}
-
-void load_copy_cached(struct load *load)
-{
-        load_set_state(load, LOAD_READING);
-        load_log_stage(load, "allocated");
         load_each_target (t, load)
                 if (target_lives(t))
                         log_info("%s: restored to %s from the host cache, without reading files", load->name,
                                  t->device->name);
-        load_start_targets(load, copy_run, copy_done, all_copied);
+        load_start_targets(load, copy_run, copy_done, copied);
 }

@@ -1,20 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From planning to allocating: a load requests memory on each of its devices and is "queued" until it is granted.
- * Ranks request together, all or none. Replicas request each on its own, and where the load may wait none waits for
- * another (round.c).
+ * From planning to allocating: a load requests memory on all its devices at once and is "queued" until it is granted,
+ * everywhere or nowhere. So a load that waits holds nothing, and two that wait for each other's devices cannot
+ * deadlock.
  *
- * How it fails: a refusal fails the target (all of them, for ranks). A load that ends meanwhile withdraws its
- * requests; granted memory is freed with its generations.
+ * How it fails: a refusal fails the target whose device refuses, and the replicas that are left ask again; it fails all
+ * ranks. A load that ends meanwhile withdraws its request; granted memory is freed with its generations.
  */
 #include "daemon/load/load_private.h"
 
 #include "daemon/resident/hostcache/host_cache.h"
-
-static bool asks_together(const struct load *load)
-{
-        return load->pattern != NULL;
-}
 
 size_t target_segments(const struct load_target *target, const uint64_t **sizes)
 {
@@ -33,64 +28,55 @@ uint64_t target_needs(const struct load_target *target)
         return sum;
 }
 
-static void refuse(struct load_target *target, const struct error *error)
+/* `target`: NULL: all. */
+static void refuse(struct load *load, struct load_target *target, const struct error *error)
 {
-        struct load *load = target->load;
-        if (!asks_together(load)) {
+        if (load->pattern != NULL)
+                load_end(load, LOAD_FAILED, error);
+        else if (target != NULL)
                 target_fail(target, error);
-                return;
-        }
-        load_end(load, LOAD_FAILED, error);
+        else
+                load_fail_targets(load, NULL, error);
 }
+
+static void ask(struct load *load);
 
 static void on_answer(struct admission_request *request, const struct error *error)
 {
-        struct load_target *target = container_of(request, struct load_target, admission);
-        struct load *load = target->load;
-        load->queued--;
+        struct load *load = container_of(request, struct load, admission);
+        struct load_target *refused = NULL;
         if (!load_step_done(load))
                 return;
-        enum target_state granted = target_is(target, TARGETS_DEFERRED) ? TARGET_DEFERRED_GRANTED : TARGET_GRANTED;
-        if (error->code != 0)
-                refuse(target, error);
-        else
-                load_each_target (t, load)
-                        if (t == target || (asks_together(load) && target_lives(t)))
-                                target_set_state(t, granted);
-        load_try_round(load);
+        if (error->code == 0) {
+                load->proceed(load);
+                return;
+        }
+        load_each_target (t, load)
+                if (t->device == request->refused)
+                        refused = t;
+        refuse(load, refused, error);
+        if (!load_ended(load->state))
+                ask(load);
 }
 
-static void on_blocked(struct admission_request *request)
+static void ask(struct load *load)
 {
-        load_try_round(container_of(request, struct load_target, admission)->load);
-}
-
-static void ask(struct load_target *target, const struct admission_part *parts, size_t n)
-{
-        struct load *load = target->load;
-        target->admission =
-                (struct admission_request){.parts = parts,
+        size_t n = 0;
+        load_each_target (t, load)
+                if (target_lives(t))
+                        load->demands[n++] = (struct admission_part){t->generation, target_needs(t)};
+        load->admission =
+                (struct admission_request){.parts = load->demands,
                                            .n_parts = n,
                                            .priority = load->priority,
                                            .evict = !load->no_evict && !source_is_test(load->source),
                                            .wait = load->wait,
                                            .shares = load->users != NULL && load->limits.max[QUOTA_LOADS] != UINT64_MAX,
                                            .uid = load->caller.uid,
-                                           .owner = load,
-                                           .waits = on_blocked,
                                            .answered = on_answer};
-        list_init(&target->admission.link);
-        load->queued++;
+        list_init(&load->admission.link);
         load->pending++;
-        admission_submit(load->loads->resident->admission, &target->admission);
-}
-
-/* A load that waits does not reference generations that serve: other loads may evict them. */
-static void put_served(struct load *load)
-{
-        for (size_t i = 0; load->wait && i < load->n_targets; i++)
-                if (load->targets[i].state == TARGET_SERVES)
-                        target_put_generation(&load->targets[i]);
+        admission_submit(load->loads->resident->admission, &load->admission);
 }
 
 /* Charges the caller; nothing without quotas. STREAMER_ELIMIT, STREAMER_ENOMEM. */
@@ -125,17 +111,13 @@ int load_charge_model(const struct load *load, const struct device *device, stru
         return charge_caller(load, charge, QUOTA_MODELS, 1, error);
 }
 
-void load_reserve(struct load *load)
+void load_reserve(struct load *load, void (*granted)(struct load *))
 {
-        struct load_target *first = NULL;
-        size_t n = 0;
-        load_set_state(load, LOAD_QUEUED);
-        load_log_stage(load, "planned");
-        put_served(load);
-        load_each_part (part, load) {
-                bool planned = part_lives(part) && !load_is_cached(load);
-                part_set_state(part, planned ? PART_PLANNED : PART_IDLE);
-        }
+        load->proceed = granted;
+        load_put_served(load);
+        load_each_part (part, load)
+                if (part->state == PART_IDLE && part_lives(part) && !load_is_cached(load))
+                        part_set_state(part, PART_PLANNED);
         for (size_t i = 0; i < load->n_targets && !load_ended(load->state); i++) {
                 struct load_target *t = &load->targets[i];
                 const struct plan *plan = &t->part->resolved.plan;
@@ -152,38 +134,14 @@ void load_reserve(struct load *load)
                 if (r == 0)
                         r = charge_caller(load, &g->quota_charge, QUOTA_BYTES, target_needs(t), &error);
                 if (r < 0) {
-                        refuse(t, &error);
+                        refuse(load, t, &error);
                         continue;
                 }
                 if (!load_is_cached(load)) {
                         g->data_bytes = plan->bytes;
                         g->n_tensors = plan->n_tensors;
                 }
-                load->demands[i] = (struct admission_part){g, target_needs(t)};
-                first = first != NULL ? first : t;
-                target_set_state(t, TARGET_OPEN);
-                n++;
-                if (!asks_together(load))
-                        ask(t, &load->demands[i], 1);
         }
-        if (asks_together(load) && !load_ended(load->state))
-                ask(first, load->demands, n);
-}
-
-void load_relax(struct load *load, bool wait, bool no_evict)
-{
-        load->wait = load->wait || wait;
-        load->no_evict = load->no_evict && no_evict;
-        if (load->state >= LOAD_QUEUED) /* before, load_reserve() does it */
-                put_served(load);
-        load_each_target (t, load)
-                admission_relax(&t->admission, !load->no_evict && !source_is_test(load->source), load->wait);
-}
-
-void target_withdraw(struct load_target *target)
-{
-        if (target->load->queued == 0 || !admission_withdraw(&target->admission))
-                return;
-        target->load->queued--;
-        target->load->pending--;
+        if (!load_ended(load->state))
+                ask(load);
 }

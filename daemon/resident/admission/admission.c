@@ -54,43 +54,21 @@ static void answer(struct admission_request *request)
         list_append(&request->admission->answered, &request->link);
 }
 
-static struct admission_request *next_unnotified(const struct admission *admission)
-{
-        list_each_item (struct admission_request, request, &admission->queue, link)
-                if (request->blocked && !request->notified && request->waits != NULL)
-                        return request;
-        return NULL;
-}
-
-/* Waiting helps only where the empty device could hold it. */
-static bool could_ever_fit(const struct admission_query *query)
+/* More than the empty device could hold: waiting does not help. */
+static const struct demand *impossible_demand(const struct admission_query *query)
 {
         for (size_t i = 0; i < query->n_demands; i++)
                 if (query->demands[i].bytes > query->demands[i].device->budget)
-                        return false;
-        return true;
+                        return &query->demands[i];
+        return NULL;
 }
 
-/* A request before it in the queue has the same owner; `end`: of the queue. */
-static bool counts_already(const struct admission_request *request, const struct list *end)
-{
-        for (const struct list *pos = request->link.prev; request->owner != NULL && pos != end; pos = pos->prev) {
-                const struct admission_request *before = container_of(pos, struct admission_request, link);
-                if (before->blocked && before->owner == request->owner)
-                        return true;
-        }
-        return false;
-}
-
-/* Owners with blocked requests, without this one; of all users, or of its own. */
+/* Blocked requests of all users, or of one's own. */
 static uint64_t count_blocked(const struct admission *admission, const struct admission_request *but, bool of_user)
 {
         uint64_t n = 0;
-        list_each_item (const struct admission_request, request, &admission->queue, link) {
-                bool own = request == but || (but->owner != NULL && request->owner == but->owner);
-                bool counts = !of_user || (request->shares && request->uid == but->uid);
-                n += request->blocked && counts && !own && !counts_already(request, &admission->queue);
-        }
+        list_each_item (const struct admission_request, request, &admission->queue, link)
+                n += request->blocked && request != but && (!of_user || (request->shares && request->uid == but->uid));
         return n;
 }
 
@@ -98,11 +76,13 @@ static void block(struct admission_request *request, const struct admission_quer
                   const struct admission_outlook *outlook)
 {
         const struct admission *admission = request->admission;
-        const struct demand *d = outlook->missing;
+        const struct demand *impossible = impossible_demand(query);
+        const struct demand *d = impossible != NULL ? impossible : outlook->missing;
         uint64_t half = (admission->max_blocked + 1) / 2;
+        request->refused = outlook->lost != NULL ? outlook->lost : d->device;
         if (outlook->lost != NULL)
                 device_lost_error(outlook->lost, &request->error);
-        else if (!request->wait || !could_ever_fit(query))
+        else if (!request->wait || impossible != NULL)
                 resident_full_error(query->resident, d->device, d->bytes, ledger->unused[d->device->number],
                                     &request->error);
         else if (!request->blocked && count_blocked(admission, request, false) >= admission->max_blocked)
@@ -114,6 +94,8 @@ static void block(struct admission_request *request, const struct admission_quer
                           (unsigned)request->uid, half);
         else
                 request->blocked = true;
+        if (request->error.code == STREAMER_ELIMIT)
+                request->refused = NULL;
         if (request->error.code != 0)
                 answer(request);
 }
@@ -133,6 +115,29 @@ static void ask_run(struct work *work)
 {
         struct admission_device *d = container_of(work, struct admission_device, ask);
         d->ceiling = d->device->ops->ceiling(d->device);
+}
+
+static void ask_done(struct work *work);
+
+/* Not while it is being asked: a device that hangs has one question in its queue. */
+static void ask_if_needed(struct admission_device *d)
+{
+        struct admission *admission = d->admission;
+        if (d->device->ops->ceiling == NULL || d->asked != d->answered || d->asked == admission->n_rechecks ||
+            !asks_for_device(admission, d->device))
+                return;
+        d->asked = admission->n_rechecks;
+        work_submit(d->device->thread, WORK_LANE_CPU, &d->ask, ask_run, ask_done);
+}
+
+static bool awaits_answer(const struct admission_request *request)
+{
+        for (size_t i = 0; i < request->n_parts; i++) {
+                const struct device *device = request->parts[i].generation->device;
+                if (device->ops->ceiling != NULL && request->admission->devices[device->number].answered < request->due)
+                        return true;
+        }
+        return false;
 }
 
 /* ---- a pass ---- */
@@ -167,8 +172,13 @@ static void serve(struct admission_request *request, struct ledger *ledger)
                                         .evict = request->evict};
         for (size_t i = 0; i < request->n_parts; i++)
                 add_demand(&query, request->parts[i].generation->device, request->parts[i].bytes);
+        if (awaits_answer(request)) {
+                for (size_t i = 0; !request->blocked && i < query.n_demands; i++)
+                        ledger_reserve(ledger, &query.demands[i]);
+                return;
+        }
+        request->due = 0;
         ledger_assess(&query, ledger, &outlook);
-        request->notified = request->notified && outlook.outcome == ADMISSION_BLOCKED;
         if (outlook.outcome == ADMISSION_BLOCKED) {
                 block(request, &query, ledger, &outlook);
         } else if (outlook.outcome == ADMISSION_FITS) {
@@ -201,45 +211,29 @@ static void pass(struct admission *admission)
                 list_remove(&request->link);
                 request->answered(request, &request->error);
         }
-        for (struct admission_request *request; (request = next_unnotified(admission)) != NULL;) {
-                request->notified = true;
-                request->waits(request);
-        }
 }
 
 static void ask_done(struct work *work)
 {
         struct admission_device *d = container_of(work, struct admission_device, ask);
-        struct admission *admission = d->admission;
         d->device->ceiling = d->ceiling;
-        if (--admission->asking > 0)
-                return;
-        pass(admission);
-        if (admission->again)
-                admission_recheck(admission);
-        admission->again = false;
+        d->answered = d->asked;
+        pass(d->admission);
+        ask_if_needed(d);
 }
 
-/* Changes while devices are being asked count after their answers. */
 static void on_recheck(struct callback *item)
 {
         struct admission *admission = container_of(item, struct admission, item);
         admission->posted = false;
+        admission->n_rechecks++;
         host_cache_drop_partial_ranks(admission->resident->cache);
-        if (admission->asking > 0) {
-                admission->again = true;
-                return;
-        }
-        for (size_t i = 0; i < admission->resident->n_devices; i++) {
-                struct device *device = admission->resident->devices[i];
-                if (device->ops->ceiling == NULL || !asks_for_device(admission, device))
-                        continue;
-                admission->devices[i] = (struct admission_device){.device = device, .admission = admission};
-                admission->asking++;
-                work_submit(device->thread, WORK_LANE_CPU, &admission->devices[i].ask, ask_run, ask_done);
-        }
-        if (admission->asking == 0)
-                pass(admission);
+        list_each_item (struct admission_request, request, &admission->queue, link)
+                if (request->due == 0)
+                        request->due = admission->n_rechecks;
+        for (size_t i = 0; i < admission->resident->n_devices; i++)
+                ask_if_needed(&admission->devices[i]);
+        pass(admission);
 }
 
 /* ---- life ---- */
@@ -255,6 +249,9 @@ void admission_init(struct admission *admission, struct resident *resident, stru
         require(resident->n_devices <= ADMISSION_DEVICES);
         list_init(&admission->queue);
         list_init(&admission->answered);
+        for (size_t i = 0; i < resident->n_devices; i++)
+                admission->devices[i] =
+                        (struct admission_device){.device = resident->devices[i], .admission = admission};
         admission->item.run = on_recheck;
         resident->admission = admission;
         resident->capacity_changed = on_capacity_changed;
@@ -276,9 +273,10 @@ static void enqueue(struct admission *admission, struct admission_request *reque
 void admission_submit(struct admission *admission, struct admission_request *request)
 {
         request->admission = admission;
-        request->blocked = request->notified = request->decided = false;
+        request->blocked = request->decided = false;
         request->error = (struct error){0};
         request->since_ns = now_ns();
+        request->due = admission->n_rechecks + 1;
         enqueue(admission, request);
 }
 

@@ -19,7 +19,8 @@
  * granted alone, so no two requests can wait for each other.
  *
  * Where a device is shared with other software (device_ops.ceiling), its thread is asked first what that leaves.
- * The number of blocked requests is limited.
+ * Requests for other devices do not wait for that answer; a request for several waits for all of them, and reserves its
+ * bytes meanwhile. The number of blocked requests is limited.
  */
 #ifndef DAEMON_RESIDENT_ADMISSION_ADMISSION_H
 #define DAEMON_RESIDENT_ADMISSION_ADMISSION_H
@@ -32,15 +33,14 @@ struct admission_request {
         const struct admission_part *parts; /* borrowed until the answer */
         size_t n_parts;
         uint64_t priority, since_ns;
+        uint64_t due;     /* the recheck after which its devices have to answer; 0: it was examined since */
         bool evict, wait; /* it may evict; it may be queued while blocked */
-        bool blocked, notified;
-        bool decided;       /* by a pass; answered() is due */
-        bool shares;        /* of a user with limits, who may have half of the blocked requests at most */
-        uid_t uid;          /* that user */
-        const void *owner;  /* requests of one owner count as one blocked request; NULL: counts alone */
-        struct error error; /* why it was refused */
-        /* After the pass that first finds it blocked; may be NULL. */
-        void (*waits)(struct admission_request *request);
+        bool blocked;
+        bool decided;                 /* by a pass; answered() is due */
+        bool shares;                  /* of a user with limits, who may have half of the blocked requests at most */
+        uid_t uid;                    /* that user */
+        struct error error;           /* why it was refused */
+        const struct device *refused; /* the device that cannot grant it; NULL: the limit of the queue */
         /* Once, never from within a call by the owner. Code 0: every part is charged. */
         void (*answered)(struct admission_request *request, const struct error *error);
 };
@@ -50,7 +50,8 @@ struct admission_device {
         struct work ask;
         struct device *device;
         struct admission *admission;
-        uint64_t ceiling; /* the answer */
+        uint64_t ceiling;         /* the answer */
+        uint64_t asked, answered; /* after which recheck, the last time; they differ while it is being asked */
 };
 
 struct admission {
@@ -61,8 +62,8 @@ struct admission {
         struct wake *wake;
         struct callback item;
         struct admission_device devices[ADMISSION_DEVICES]; /* by number */
-        unsigned asking;                                    /* devices whose ceiling is being asked for */
-        bool posted, again;
+        uint64_t n_rechecks;
+        bool posted;
 };
 
 void admission_init(struct admission *admission, struct resident *resident, struct wake *wake, uint64_t max_blocked);

@@ -20,8 +20,9 @@ void ledger_reserve(struct ledger *ledger, const struct demand *demand)
 {
         unsigned d = demand->device->number;
         uint64_t freeing = demand->bytes < ledger->freeing[d] ? demand->bytes : ledger->freeing[d];
+        uint64_t unused = demand->bytes - freeing;
         ledger->freeing[d] -= freeing;
-        ledger->unused[d] -= demand->bytes - freeing;
+        ledger->unused[d] -= unused < ledger->unused[d] ? unused : ledger->unused[d];
 }
 
 /* ---- victims ---- */

@@ -49,7 +49,7 @@ struct admission_query {
 };
 
 void ledger_make(struct ledger *ledger, const struct resident *resident);
-/* Reserves bytes: those being freed first. */
+/* Reserves bytes, as many as there are: those being freed first. */
 void ledger_reserve(struct ledger *ledger, const struct demand *demand);
 /* Fills in the outlook and changes nothing else. Victims are chosen only where they suffice, with the unused bytes, on
  * every device. */

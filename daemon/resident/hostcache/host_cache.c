@@ -205,15 +205,8 @@ static int allocate(struct host_copy *copy)
 
 static int copy_out(struct host_copy *copy)
 {
-        struct digest_check compare;
-        int r = digest_check_init(&compare, copy->from, NULL, copy->bases, &copy->error);
-        for (uint64_t i = 0; r == 0 && i < compare.manifest.header->n_records; i++) {
-                r = digest_check_tensor(&compare, &copy->error);
-                if (r == 0 && __atomic_load_n(&copy->unwanted, __ATOMIC_RELAXED))
-                        r = error_set(&copy->error, STREAMER_ECANCELED, "superseded");
-        }
-        digest_check_deinit(&compare);
-        return r;
+        int r = digest_check(copy->from, NULL, copy->bases, &copy->unwanted, &copy->error);
+        return r == STREAMER_ECANCELED ? error_set(&copy->error, r, "superseded") : r;
 }
 
 static void fill_run(struct work *work)

@@ -65,7 +65,7 @@ static struct journal *journal_map(int *fd, struct error *error)
 
 struct journal *journal_new(struct error *error)
 {
-        cleanup_close int fd = memfd_create("streamerd-book", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        cleanup_close int fd = memfd_create("streamerd-journal", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         if (fd < 0 || ftruncate(fd, sizeof(struct journal_file)) < 0 || fcntl(fd, F_ADD_SEALS, SEALS) < 0) {
                 error_errno(error, STREAMER_ENOMEM, errno, "the journal of leases");
                 return NULL;

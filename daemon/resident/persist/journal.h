@@ -7,6 +7,10 @@
  * Rows have a fixed size, one for each name and each lease. A row is filled first and then marked by one store, so it
  * is complete or absent. A name switches in one step: the newer model's row is marked before the older one's is
  * cleared, and a reader takes the newer of two.
+ *
+ * The state file (state_file.h) is another form for another end: it survives a reboot, which neither memory nor leases
+ * do, so it has names and sources alone and may be a moment old. The journal is exact to the last attach. As a snapshot
+ * it would copy up to 16 MiB of rows for each attach; so it is changed in place, one row at a time.
  */
 #ifndef DAEMON_RESIDENT_PERSIST_JOURNAL_H
 #define DAEMON_RESIDENT_PERSIST_JOURNAL_H

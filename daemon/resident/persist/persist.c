@@ -18,11 +18,6 @@
 /* The journal, one model of most segments, and some dozens of processes. */
 #define MAX_SMALL 128
 
-bool persist_is_on(const struct persist *persist)
-{
-        return persist->journal != NULL && !persist->frozen;
-}
-
 static void persist_segment_name(char name[PERSIST_NAME_MAX], uint64_t id, unsigned segment)
 {
         snprintf(name, PERSIST_NAME_MAX, PERSIST_PREFIX "m%" PRIu64 ".%u", id, segment);
@@ -31,11 +26,6 @@ static void persist_segment_name(char name[PERSIST_NAME_MAX], uint64_t id, unsig
 static void persist_record_name(char name[PERSIST_NAME_MAX], uint64_t id)
 {
         snprintf(name, PERSIST_NAME_MAX, PERSIST_PREFIX "m%" PRIu64 ".r", id);
-}
-
-void persist_process_name(char name[PERSIST_NAME_MAX], uint64_t id)
-{
-        snprintf(name, PERSIST_NAME_MAX, PERSIST_PREFIX "p%" PRIu64, id);
 }
 
 /* ---- names ---- */
@@ -63,13 +53,6 @@ static bool awaited(const struct persisted *persisted, const char *text)
         const struct generation *mine = persisted->generation;
         const struct generation *g = resident_on(mine->resident, text, GENERATION_READY, mine->device);
         return g != NULL && g != mine && g->persisted != NULL && g->persisted->state == PERSIST_STORING;
-}
-
-void persist_full(struct persist *persist, const char *what)
-{
-        if (!persist->full_logged)
-                log_warn("fd store: full: further %s do not survive a restart", what);
-        persist->full_logged = true;
 }
 
 static bool write_name(struct persisted *persisted, const struct model_name *name)
@@ -181,6 +164,15 @@ static void persisted_end(struct persisted *persisted)
                 generation_reap(generation);
 }
 
+/* The barrier after a model's messages, of which the first error is `r`. */
+static void end_messages(struct persisted *persisted, int r)
+{
+        if (r == 0)
+                r = fdstore_sync(SYNC_NS);
+        if (r < 0)
+                error_errno(&persisted->error, STREAMER_EOS, -r, "the service manager does not answer");
+}
+
 static void remove_run(struct work *work)
 {
         struct persisted *persisted = container_of(work, struct persisted, work);
@@ -191,10 +183,7 @@ static void remove_run(struct work *work)
                 persist_segment_name(name, persisted->id, i);
                 r = fdstore_remove(name);
         }
-        if (r == 0)
-                r = fdstore_sync(SYNC_NS);
-        if (r < 0)
-                error_errno(&persisted->error, STREAMER_EOS, -r, "the service manager does not answer");
+        end_messages(persisted, r);
 }
 
 static void remove_done(struct work *work)
@@ -246,10 +235,7 @@ static void store_run(struct work *work)
         persist_record_name(name, persisted->id);
         if (r == 0)
                 r = fdstore_add(name, fd);
-        if (r == 0)
-                r = fdstore_sync(SYNC_NS);
-        if (r < 0)
-                error_errno(&persisted->error, STREAMER_EOS, -r, "the service manager does not answer");
+        end_messages(persisted, r);
 }
 
 static void store_done(struct work *work)
@@ -367,7 +353,7 @@ int persist_init(struct persist *persist, struct resident *resident, struct leas
                          "process that has some attached one: raise FileDescriptorStoreMax=",
                          max, GENERATION_SEGMENTS);
         persist->thread = work_pool_new(wake, "store", 1, 1);
-        return persist->thread != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+        return persist->thread != NULL ? 0 : error_no_memory(error);
 }
 
 void persist_freeze(struct persist *persist)

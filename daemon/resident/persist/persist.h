@@ -22,10 +22,13 @@
 #ifndef DAEMON_RESIDENT_PERSIST_PERSIST_H
 #define DAEMON_RESIDENT_PERSIST_PERSIST_H
 
+#include "daemon/base/log/log.h"
 #include "daemon/base/sys/systemd.h"
 #include "daemon/resident/lease.h"
 #include "daemon/resident/persist/commit_record.h"
 #include "daemon/resident/persist/journal.h"
+
+#include <inttypes.h>
 
 enum persisted_state { PERSIST_STORING, PERSIST_STORED, PERSIST_REMOVING };
 
@@ -95,8 +98,18 @@ struct lease *persist_lease_restore(struct persist *persist, struct process *pro
 
 /* ---- between persist.c, leases.c and recover.c ---- */
 
-bool persist_is_on(const struct persist *persist);            /* there is a store, and it may be changed */
-void persist_full(struct persist *persist, const char *what); /* logs it, once */
+/* There is a store, and it may be changed. */
+static inline bool persist_is_on(const struct persist *persist)
+{
+        return persist->journal != NULL && !persist->frozen;
+}
+/* Logs it, once. */
+static inline void persist_full(struct persist *persist, const char *what)
+{
+        if (!persist->full_logged)
+                log_warn("fd store: full: further %s do not survive a restart", what);
+        persist->full_logged = true;
+}
 /* When its leases are revoked, into their rows. */
 void persisted_write_leases(struct persisted *persisted);
 void persist_leases_init(struct persist *persist);
@@ -110,8 +123,11 @@ void persisted_remove(struct persisted *persisted);
 /* Names in the store, of up to FDSTORE_NAME_MAX bytes while ids have eight digits: of the journal, of a model's
  * segments (sd-m7.0) and commit record (sd-m7.r), and of a process (sd-p7). */
 #define PERSIST_PREFIX "sd-"
-#define PERSIST_JOURNAL PERSIST_PREFIX "book"
+#define PERSIST_JOURNAL PERSIST_PREFIX "journal"
 #define PERSIST_NAME_MAX 32
-void persist_process_name(char name[PERSIST_NAME_MAX], uint64_t id);
+static inline void persist_process_name(char name[PERSIST_NAME_MAX], uint64_t id)
+{
+        snprintf(name, PERSIST_NAME_MAX, PERSIST_PREFIX "p%" PRIu64, id);
+}
 
 #endif

@@ -243,7 +243,7 @@ static int charge(struct persist *persist, struct generation *g, uint64_t bytes,
         if (r == 0 && users != NULL &&
             (quota_charge_restored(users, g->caller.uid, &g->quota_charge, QUOTA_BYTES, bytes) < 0 ||
              quota_charge_restored(users, g->caller.uid, &g->model_charge, QUOTA_MODELS, 1) < 0))
-                r = error_set(error, STREAMER_ENOMEM, "no memory");
+                r = error_no_memory(error);
         return r;
 }
 
@@ -264,7 +264,7 @@ static int restore(struct persist *persist, struct inherited_set *set, struct mo
         struct generation *g =
                 generation_new(persist->resident, record->name, record->source, device, record->caller.uid);
         if (g == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         model_record_move(record, g);
         g->unchecked = true;
         g->manifest = *table;
@@ -276,7 +276,7 @@ static int restore(struct persist *persist, struct inherited_set *set, struct mo
                 r = adopt_segments(g, set, record, error);
         struct persisted *persisted = r == 0 ? persisted_new(persist, g, set->id, g->n_segments + 1) : NULL;
         if (r == 0 && persisted == NULL)
-                r = error_set(error, STREAMER_ENOMEM, "no memory");
+                r = error_no_memory(error);
         if (r < 0) { /* undone at once and without an event: no client has seen it */
                 generation_release_segments(g);
                 g->n_segments = 0;

@@ -319,7 +319,7 @@ static void save_done(struct work *work)
         bool failed = writer->error.code != 0;
         writer->writing = false;
         if (failed && writer->failure.code == 0)
-                log_error("%s: what is resident will not be remembered", writer->error.text);
+                log_error("%s: what is resident is not persisted", writer->error.text);
         writer->failure = writer->error;
         writer->due |= failed; /* the disk may be full for now */
         msgpack_sbuffer_destroy(&writer->written);

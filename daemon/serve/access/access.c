@@ -20,6 +20,23 @@ struct role_grant access_grant(const struct server *server, const struct conn *c
 
 /* ---- what it may do ---- */
 
+/* "NAME: VERB: <before>uid OWNER<after>, and uid ... has the role ..." */
+struct refusal {
+        const char *name, *verb, *before, *after, *advice;
+        uid_t owner;
+};
+
+static int refuse(const struct conn *conn, const struct role_grant *grant, const struct refusal *r, struct error *error)
+{
+        return error_set(error, STREAMER_EPERM, "%s: %s: %suid %u%s, and uid %u has the role %s (%s)%s", r->name,
+                         r->verb, r->before != NULL ? r->before : "", (unsigned)r->owner,
+                         r->after != NULL ? r->after : "", (unsigned)conn->caller.uid, role_name(grant->role),
+                         grant->text, r->advice != NULL ? r->advice : "");
+}
+
+#define REFUSE(...) refuse(conn, grant, &(struct refusal){__VA_ARGS__}, error)
+#define OTHER_NAME "; choose another name (--name)"
+
 /* Clients attach by name: another user's source under it would give them a model that they did not ask for. */
 static int check_name(const struct server *server, const struct conn *conn, const struct role_grant *grant,
                       const char *canonical, const char *name, struct error *error)
@@ -28,39 +45,28 @@ static int check_name(const struct server *server, const struct conn *conn, cons
                 const struct model_name *known = generation_find_name(g, name);
                 if (known != NULL && g->state != GENERATION_FAILED && known->owner != conn->caller.uid &&
                     strcmp(model_name_source(known), canonical) != 0)
-                        return error_set(error, STREAMER_EPERM,
-                                         "%s: load: uid %u loaded another source under this name, and uid %u has the "
-                                         "role %s (%s); choose another name (--name)",
-                                         name, (unsigned)known->owner, (unsigned)conn->caller.uid,
-                                         role_name(grant->role), grant->text);
+                        return REFUSE(name, "load", .owner = known->owner,
+                                      .after = " loaded another source under this name", .advice = OTHER_NAME);
         }
         const struct desired_model *desired = desired_find(&server->desired, name);
         if (desired != NULL && desired->spec->owner != conn->caller.uid &&
             strcmp(desired->spec->source, canonical) != 0)
-                return error_set(error, STREAMER_EPERM,
-                                 "%s: load: another source is to be loaded under this name for uid %u, and uid %u has "
-                                 "the role %s (%s); choose another name (--name)",
-                                 name, (unsigned)desired->spec->owner, (unsigned)conn->caller.uid,
-                                 role_name(grant->role), grant->text);
+                return REFUSE(name, "load", .owner = desired->spec->owner,
+                              .before = "another source is to be loaded under this name for ", .advice = OTHER_NAME);
         return 0;
 }
 
-/* Only the owner of a model decides how long it stays. */
-static int check_keeping(const struct server *server, const struct conn *conn, const struct role_grant *grant,
-                         const struct load_request *request, const char *name, struct error *error)
+static int check_retention(const struct server *server, const struct conn *conn, const struct role_grant *grant,
+                           const struct load_request *request, struct error *error)
 {
-        const struct generation *g = resident_named(server->resident, name);
-        bool asks =
-                request->pin || request->priority > 0 || request->keep_alive_ns > 0 || request->drain_timeout_ns > 0;
-        if (!asks || g == NULL || g->state == GENERATION_FAILED)
+        const struct generation *g = resident_named(server->resident, request->name);
+        if (g == NULL || g->state == GENERATION_FAILED)
                 return 0;
-        uid_t owner = generation_find_name(g, name)->owner;
-        if (owner == conn->caller.uid)
+        uid_t owner = generation_find_name(g, request->name)->owner;
+        if (retention_allowed(&request->retention, owner, conn->caller.uid, request->admin))
                 return 0;
-        return error_set(error, STREAMER_EPERM,
-                         "%s: load: uid %u loaded it: pin, keep-alive, drain-timeout and priority are for that user or "
-                         "an admin, and uid %u has the role %s (%s)",
-                         name, (unsigned)owner, (unsigned)conn->caller.uid, role_name(grant->role), grant->text);
+        return REFUSE(request->name, "load", .owner = owner,
+                      .after = " loaded it: pin, keep-alive, drain-timeout and priority are for that user or an admin");
 }
 
 int access_check_load(const struct server *server, const struct conn *conn, struct load_request *request,
@@ -78,12 +84,12 @@ int access_check_load(const struct server *server, const struct conn *conn, stru
         if (r < 0 || grant.role >= ROLE_ADMIN)
                 return r;
         r = check_name(server, conn, &grant, canonical, request->name, error);
-        return r < 0 ? r : check_keeping(server, conn, &grant, request, request->name, error);
+        return r < 0 ? r : check_retention(server, conn, &grant, request, error);
 }
 
 int access_check_publish(const struct server *server, const struct conn *conn, const char *name, struct error *error)
 {
-        const struct role_grant grant = access_grant(server, conn);
+        const struct role_grant granted = access_grant(server, conn), *grant = &granted;
         const struct generation *g = resident_named(server->resident, name);
         const struct desired_model *desired = desired_find(&server->desired, name);
         uid_t owner = conn->caller.uid;
@@ -91,11 +97,9 @@ int access_check_publish(const struct server *server, const struct conn *conn, c
                 owner = generation_find_name(g, name)->owner;
         else if (desired != NULL)
                 owner = desired->spec->owner;
-        if (owner == conn->caller.uid || grant.role >= ROLE_ADMIN)
+        if (owner == conn->caller.uid || grant->role >= ROLE_ADMIN)
                 return 0;
-        return error_set(error, STREAMER_EPERM,
-                         "%s: publish: the name belongs to uid %u, and uid %u has the role %s (%s)", name,
-                         (unsigned)owner, (unsigned)conn->caller.uid, role_name(grant.role), grant.text);
+        return REFUSE(name, "publish", .owner = owner, .before = "the name belongs to ");
 }
 
 int access_check_published(const struct server *server, const struct conn *conn, const struct generation *g,
@@ -120,10 +124,10 @@ int access_check_fetch(const struct server *server, const struct conn *conn, con
         if (r == 0)
                 r = role_check_source(&grant, checked, error);
         if (r == 0 && (uri = source_sidecar_uri(checked, file != NULL ? file : "")) == NULL)
-                r = error_set(error, STREAMER_ENOMEM, "no memory");
+                r = error_no_memory(error);
         if (r == 0)
                 r = role_check_source(&grant, uri, error);
-        *roots = grant.rule != NULL ? grant.rule->opened : NULL;
+        *roots = source_roots_ref(grant.rule != NULL ? grant.rule->opened : NULL);
         *canonical = checked;
         return r;
 }
@@ -196,31 +200,25 @@ int access_check(const struct server *server, const struct conn *conn, const str
                  struct error *error)
 {
         const char *model = changed_model(request);
-        const struct role_grant grant = access_grant(server, conn);
-        int r = role_check(&grant, conn->caller.uid, request->verb, error);
+        const struct role_grant granted = access_grant(server, conn), *grant = &granted;
+        const char *verb = verb_desc(request->verb)->name;
+        int r = role_check(grant, conn->caller.uid, request->verb, error);
         if (r == 0 && server->ending != ENDING_NOT && begins_use(request->verb))
-                r = error_set(error, STREAMER_ECANCELED, "%s: the daemon is ending (shutdown)",
-                              verb_desc(request->verb)->name);
+                r = error_set(error, STREAMER_ECANCELED, "%s: the daemon is ending (shutdown)", verb);
         if (r < 0 || model == NULL)
                 return r;
         /* The user who requested a load may cancel it, also if the name has another owner. */
         const struct load *load = request->verb == VERB_cancel ? loads_find(server->loads, model) : NULL;
-        if (grant.role >= ROLE_ADMIN || (load != NULL && load->caller.uid == conn->caller.uid))
+        if (grant->role >= ROLE_ADMIN || (load != NULL && load->caller.uid == conn->caller.uid))
                 return 0;
         list_each_item (const struct generation, g, &server->resident->generations, link) {
                 uid_t owner;
                 if (is_anothers(server, g, request->verb, model, conn->caller.uid, &owner))
-                        return error_set(error, STREAMER_EPERM,
-                                         "%s: %s: uid %u loaded it, and uid %u has the role %s (%s)", model,
-                                         verb_desc(request->verb)->name, (unsigned)owner, (unsigned)conn->caller.uid,
-                                         role_name(grant.role), grant.text);
+                        return REFUSE(model, verb, .owner = owner, .after = " loaded it");
         }
         const struct desired_model *desired = desired_find(&server->desired, model);
         if (desired != NULL && desired->spec->owner != conn->caller.uid)
-                return error_set(error, STREAMER_EPERM,
-                                 "%s: %s: it is to be loaded for uid %u, and uid %u has the role %s (%s)", model,
-                                 verb_desc(request->verb)->name, (unsigned)desired->spec->owner,
-                                 (unsigned)conn->caller.uid, role_name(grant.role), grant.text);
+                return REFUSE(model, verb, .owner = desired->spec->owner, .before = "it is to be loaded for ");
         return 0;
 }
 

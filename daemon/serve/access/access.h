@@ -25,7 +25,8 @@ int access_check_publish(const struct server *server, const struct conn *conn, c
 int access_check_published(const struct server *server, const struct conn *conn, const struct generation *generation,
                            struct error *error);
 /* Whether the caller may read this file beside the weights of the source, or (NULL) list such files: a file is refused
- * where a load would be. *canonical is malloc'd (or NULL) also on failure, *roots borrowed (NULL: the daemon's own). */
+ * where a load would be. The caller frees *canonical and *roots (a reference; NULL: the daemon's own), also on failure.
+ */
 int access_check_fetch(const struct server *server, const struct conn *conn, const char *source, const char *file,
                        char **canonical, struct source_roots **roots, struct error *error);
 /* As access_check_load, for a model that its user had pinned in an earlier run (desired->allow): today's rules decide

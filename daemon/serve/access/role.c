@@ -79,7 +79,7 @@ int roles_open(struct roles *roles, struct error *error)
                 rule_text(text, sizeof(text), roles, i);
                 int r = source_roots_new(&rule->opened, (const char *const *)rule->roots.v, rule->roots.n, error);
                 if (r == 0 && source_roots_set_rule(rule->opened, text) < 0)
-                        r = error_set(error, STREAMER_ENOMEM, "no memory");
+                        r = error_no_memory(error);
                 if (r < 0)
                         return r;
         }

@@ -37,15 +37,14 @@ static void on_poll(uv_poll_t *poll, int status, int events);
 static void conn_set_state(struct conn *conn, enum conn_state state)
 {
 #define TO(state) (1u << CONN_##state)
-        static const unsigned allowed[CONN_STATES] = {
+        static const unsigned allowed[] = {
                 [CONN_OPEN] = TO(PEER_CLOSED) | TO(SHUTTING_DOWN) | TO(DRAINING) | TO(ENDED),
                 [CONN_PEER_CLOSED] = TO(ENDED),
                 [CONN_SHUTTING_DOWN] = TO(PEER_CLOSED) | TO(DRAINING) | TO(ENDED),
                 [CONN_DRAINING] = TO(ENDED),
         };
 #undef TO
-        require(allowed[conn->state] & 1u << state);
-        conn->state = state;
+        change_state(conn->state, state, allowed);
 }
 
 static bool is_closing(const struct conn *conn)
@@ -124,6 +123,13 @@ void conn_close(struct conn *conn, bool flush)
                 conn_set_state(conn, CONN_DRAINING);
 }
 
+/* The client sees the connection end without a reason, so the log has it. */
+static void conn_fail(struct conn *conn, const char *why)
+{
+        log_warn("the connection of process %d ends: %s", (int)conn->pid, why);
+        conn_end(conn);
+}
+
 /* ---- polling ---- */
 
 static void update_poll(struct conn *conn)
@@ -136,8 +142,9 @@ static void update_poll(struct conn *conn)
         if (conn->state == CONN_ENDED || events == conn->events)
                 return;
         conn->events = events;
-        if (uv_poll_start(&conn->poll, events, on_poll) != 0)
-                conn_end(conn);
+        int r = uv_poll_start(&conn->poll, events, on_poll);
+        if (r != 0)
+                conn_fail(conn, strerror(-r));
 }
 
 /* ---- output ---- */
@@ -184,6 +191,13 @@ static void stop_sending(struct conn *conn)
                 conn_set_state(conn, CONN_PEER_CLOSED);
 }
 
+static void count_sent(struct conn *conn, size_t bytes, size_t n_fds)
+{
+        conn->sent += bytes;
+        if (n_fds > 0)
+                conn->newer_fds = (struct conn_fds){conn->newer_fds.n + (unsigned)n_fds, conn->sent};
+}
+
 static void flush(struct conn *conn)
 {
         while (!list_empty(&conn->out)) {
@@ -199,7 +213,7 @@ static void flush(struct conn *conn)
                 }
                 if (n < 0)
                         break;
-                conn->fds_sent += (unsigned)f->n_fds;
+                count_sent(conn, (size_t)n, f->n_fds);
                 for (size_t i = 0; i < f->n_fds; i++)
                         close(f->fds[i]);
                 f->n_fds = 0;
@@ -265,7 +279,7 @@ static bool send_frame(struct conn *conn, const struct writer *writer, const int
         ssize_t n = frame_send_fds(conn->fd, data, len, fds, n_fds);
         if (n < 0)
                 return !fatal_send_error(errno) && queue(conn, data, len, fds, n_fds);
-        conn->fds_sent += (unsigned)n_fds;
+        count_sent(conn, (size_t)n, n_fds);
         return (size_t)n == len || queue(conn, data + n, len - (size_t)n, NULL, 0);
 }
 
@@ -301,10 +315,20 @@ bool conn_writable(const struct conn *conn)
 
 unsigned conn_fds_in_flight(struct conn *conn)
 {
-        int unread = 1;
-        if (conn->fds_sent > 0 && ioctl(conn->fd, SIOCOUTQ, &unread) == 0 && unread == 0)
-                conn->fds_sent = 0;
-        return conn->fds_sent;
+        struct conn_fds *older = &conn->older_fds, *newer = &conn->newer_fds;
+        int unread;
+        if (older->n + newer->n == 0 || ioctl(conn->fd, SIOCOUTQ, &unread) < 0)
+                return older->n + newer->n;
+        /* The kernel counts the memory of what is unread, which is no less than its bytes. A busy client reads without
+         * ever having read everything. */
+        uint64_t read = (uint64_t)unread < conn->sent ? conn->sent - (uint64_t)unread : 0;
+        if (older->end <= read) {
+                *older = *newer;
+                *newer = (struct conn_fds){0};
+        }
+        if (older->end <= read)
+                *older = (struct conn_fds){0};
+        return older->n + newer->n;
 }
 
 /* ---- input ---- */
@@ -384,10 +408,12 @@ static void on_readable(struct conn *conn)
                 conn_process(conn, until);
         for (size_t got = 0; got < READ_TURN && conn_reads(conn) && !conn->more && (got == 0 || now_ns() < until);) {
                 size_t size;
-                ssize_t n = 0;
                 void *space = frame_reader_space(&conn->in, &size);
-                if (space != NULL)
-                        n = conn->caller_unknown ? receive_first(conn, space, size) : recv(conn->fd, space, size, 0);
+                if (space == NULL) {
+                        conn_fail(conn, "no memory for a request");
+                        return;
+                }
+                ssize_t n = conn->caller_unknown ? receive_first(conn, space, size) : recv(conn->fd, space, size, 0);
                 if (n < 0 && errno == EINTR)
                         continue;
                 if (n < 0 && errno == EAGAIN)

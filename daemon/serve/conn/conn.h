@@ -51,7 +51,6 @@ enum conn_state {
         CONN_DRAINING,
         CONN_ENDED,
 };
-#define CONN_STATES (CONN_ENDED + 1)
 
 struct conn;
 
@@ -86,12 +85,18 @@ struct conn {
         uint64_t out_bytes;
         struct quota_charge output; /* of these, to the client's user; set by the owner, as the next */
         uint64_t output_share;      /* of the user: beyond it a connection has one frame unsent */
-        unsigned fds_sent;          /* descriptors the client may not have received yet */
-        bool paused, held;          /* not read: unsent replies are at their limit; conn_hold() */
-        bool more;                  /* complete frames may be left in `in` */
-        bool caller_unknown;        /* the first bytes will identify the client */
-        pid_t pid;                  /* 0: in another PID namespace */
-        uint64_t since_boot_ns;     /* when it was accepted */
+        uint64_t sent;              /* bytes, ever */
+        /* Descriptors that the client may not have received yet: older and newer ones, and the value of `sent` after
+         * the last of them. */
+        struct conn_fds {
+                unsigned n;
+                uint64_t end;
+        } older_fds, newer_fds;
+        bool paused, held;      /* not read: unsent replies are at their limit; conn_hold() */
+        bool more;              /* complete frames may be left in `in` */
+        bool caller_unknown;    /* the first bytes will identify the client */
+        pid_t pid;              /* 0: in another PID namespace */
+        uint64_t since_boot_ns; /* when it was accepted */
         struct caller caller;
 };
 
@@ -145,7 +150,8 @@ void conn_close(struct conn *conn, bool flush);
 /* About once a second: ends a client that began a frame and waits. */
 void conn_tick(struct conn *conn, uint64_t now);
 
-/* Descriptors in flight, after asking the kernel whether the client has read everything. */
+/* Descriptors that the client may not have received yet. Asks the kernel how much the client has not read; the result
+ * may include some that the client has just received. */
 unsigned conn_fds_in_flight(struct conn *conn);
 
 #endif

@@ -16,15 +16,14 @@
 void desired_set_state(struct desired_model *m, enum desired_state state)
 {
 #define TO(state) (1u << DESIRED_##state)
-        static const unsigned allowed[DESIRED_STATES] = {
+        static const unsigned allowed[] = {
                 [DESIRED_WAITING] = TO(RESOLVING) | TO(LOADING) | TO(READY) | TO(GIVEN_UP),
                 [DESIRED_RESOLVING] = TO(WAITING) | TO(LOADING) | TO(GIVEN_UP) | TO(REMOVED),
                 [DESIRED_LOADING] = TO(WAITING) | TO(READY) | TO(GIVEN_UP),
                 [DESIRED_GIVEN_UP] = TO(WAITING) | TO(READY) | TO(GIVEN_UP),
         };
 #undef TO
-        require(allowed[m->state] & 1u << state);
-        m->state = state;
+        change_state(m->state, state, allowed);
         m->retry_at_ns = 0;
 }
 
@@ -81,11 +80,11 @@ void desired_insert(struct desired_model *m)
         while (next->prev != models && precedes(m, container_of(next->prev, struct desired_model, link)))
                 next = next->prev;
         list_append(next, &m->link);
-        m->place = ++m->desired->last_place;
+        m->sequence = ++m->desired->last_sequence;
 }
 
 /* READY; else cancelled. Frees a restored model. */
-static void settle_put(struct desired_model *m, bool ready)
+static void settle_consume(struct desired_model *m, bool ready)
 {
         struct desired *d = m->desired;
         desired_set_state(m, ready ? DESIRED_READY : DESIRED_GIVEN_UP);
@@ -178,14 +177,14 @@ static void load_done(struct load_watch *watch, struct load *load)
                         error = &target->error;
         }
         if (load->state == LOAD_CANCELLED || desired_is_complete(m))
-                settle_put(m, load->state != LOAD_CANCELLED && m->served);
+                settle_consume(m, load->state != LOAD_CANCELLED && m->served);
         else if (error != NULL)
                 attempt_failed(m, error);
         else
                 desired_set_state(m, DESIRED_WAITING); /* for devices that became desired meanwhile */
 }
 
-static void start_load_put(struct desired_model *m, const char *source)
+static void start_load_consume(struct desired_model *m, const char *source)
 {
         struct desired *d = m->desired;
         const struct model_record *s = m->spec;
@@ -197,7 +196,7 @@ static void start_load_put(struct desired_model *m, const char *source)
         int r = 0;
         desired_set_state(m, DESIRED_LOADING);
         if (desired_is_complete(m)) {
-                settle_put(m, m->served);
+                settle_consume(m, m->served);
                 return;
         }
         struct load_request request = {.source = source,
@@ -208,11 +207,8 @@ static void start_load_put(struct desired_model *m, const char *source)
                                        .sha256 = s->verified,
                                        .wait = restored,
                                        .no_evict = !restored,
-                                       .pin = s->settings.pinned,
+                                       .retention = s->settings,
                                        .admin = true, /* granted when it was first requested */
-                                       .keep_alive_ns = s->settings.keep_alive_ns,
-                                       .drain_timeout_ns = s->settings.drain_timeout_ns,
-                                       .priority = s->settings.priority,
                                        .caller = &s->caller,
                                        .owner = &s->owner};
         if (restored && d->allow != NULL)
@@ -250,15 +246,15 @@ static void resolve_done(struct work *work)
         else if (m->desired->closing)
                 desired_set_state(m, DESIRED_WAITING);
         else
-                start_load_put(m, m->path);
+                start_load_consume(m, m->path);
 }
 
-static void attempt_put(struct desired_model *m)
+static void attempt_consume(struct desired_model *m)
 {
         m->attempts++;
         m->error = (struct error){0};
         if (m->origin == DESIRED_RESTORED || !hub_is_id(m->spec->source)) {
-                start_load_put(m, m->spec->source);
+                start_load_consume(m, m->spec->source);
                 return;
         }
         free(m->path);
@@ -280,9 +276,9 @@ void desired_tick(struct desired *d, uint64_t now)
                         continue;
                 if (m->origin == DESIRED_RESTORED && restored < RESTORED_PER_TICK) {
                         restored++;
-                        attempt_put(m);
+                        attempt_consume(m);
                 } else if (m->origin == DESIRED_CONFIGURED && configured < d->opts.at_once) {
-                        attempt_put(m);
+                        attempt_consume(m);
                         configured += is_in_progress(m);
                 }
         }
@@ -344,7 +340,7 @@ void desired_title(char out[REDACTED_SOURCE], const struct desired_model *m)
 /* ---- requests of clients ---- */
 
 /* Ranks are useful only together. */
-static bool forget_on_put(struct desired_model *m, const struct device *device)
+static bool forget_on_consume(struct desired_model *m, const struct device *device)
 {
         bool *pin = find_pin(m, device);
         if (pin == NULL)
@@ -358,7 +354,7 @@ static bool forget_on_put(struct desired_model *m, const struct device *device)
         if (left)
                 desired_notify(m->desired);
         else if (m->origin == DESIRED_RESTORED || !is_in_progress(m))
-                settle_put(m, m->served);
+                settle_consume(m, m->served);
         return true;
 }
 
@@ -373,9 +369,9 @@ bool desired_forget(struct desired *d, const char *name, const char *device_name
                 if (!is_pending(m, name))
                         continue;
                 if (device != NULL) {
-                        found |= forget_on_put(m, device);
+                        found |= forget_on_consume(m, device);
                 } else if (m->origin == DESIRED_RESTORED || !is_in_progress(m)) { /* else `cancel` ends its load */
-                        settle_put(m, false);
+                        settle_consume(m, false);
                         found = true;
                 }
         }
@@ -390,7 +386,7 @@ bool desired_pin(struct desired *d, const char *name, bool pin)
                         continue;
                 m->spec->settings.pinned = pin;
                 if (m->origin == DESIRED_RESTORED && !pin)
-                        settle_put(m, false);
+                        settle_consume(m, false);
                 found = true;
         }
         return found;

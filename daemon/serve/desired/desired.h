@@ -30,27 +30,7 @@
 #include "daemon/base/text/secret.h"
 #include "daemon/load/load.h"
 #include "daemon/resident/persist/state_file.h"
-
-/* An entry of the configuration's `preload`. */
-struct preload_entry {
-        char *source;   /* as a load's, or org/name[@rev] in the cache of the daemon's own environment */
-        char *name;     /* NULL: from the source */
-        char **devices; /* none: the only device */
-        size_t n_devices;
-        char *pattern; /* NULL: replicas */
-        bool rank, sha256, pin;
-        unsigned priority;      /* 0: the default */
-        uint64_t keep_alive_ns; /* 0: the default */
-};
-
-struct preload_list {
-        struct preload_entry *v;
-        size_t n;
-};
-
-void preload_entry_deinit(struct preload_entry *entry); /* accepts a zeroed one */
-void preload_list_deinit(struct preload_list *list);    /* accepts a zeroed one */
-bool preload_entry_equal(const struct preload_entry *a, const struct preload_entry *b);
+#include "daemon/serve/desired/preload.h"
 
 enum desired_state {
         DESIRED_WAITING, /* for its next attempt; with an error, the last one failed */
@@ -60,14 +40,13 @@ enum desired_state {
         DESIRED_GIVEN_UP,
         DESIRED_REMOVED,
 };
-#define DESIRED_STATES (DESIRED_REMOVED + 1)
 
 enum desired_origin { DESIRED_RESTORED, DESIRED_CONFIGURED };
 
 /* Read-only for other modules. */
 struct desired_model {
-        struct list link; /* in desired->models, by origin, priority and place */
-        uint64_t place;   /* ascending */
+        struct list link;  /* in desired->models, by origin, priority and sequence */
+        uint64_t sequence; /* ascending */
         struct desired *desired;
         enum desired_origin origin;
         enum desired_state state;
@@ -99,7 +78,7 @@ struct desired {
         struct desired_opts opts;
         struct list models;
         size_t n; /* at the last tick */
-        uint64_t last_place;
+        uint64_t last_sequence;
         struct state_file restored; /* models of earlier runs; those not in the list are not pinned */
         bool closing;
         /* Sets the roots and the limits of a restored model's request, or fails: its user may not load it any more.

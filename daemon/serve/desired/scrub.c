@@ -2,20 +2,20 @@
 #include "daemon/serve/desired/scrub.h"
 
 #include "daemon/base/log/log.h"
+#include "daemon/load/content/verify.h"
 
 #include <inttypes.h>
 
 static void scrub_set_state(struct scrub *scrub, enum scrub_state state)
 {
 #define TO(state) (1u << SCRUB_##state)
-        static const unsigned allowed[SCRUB_STATES] = {
+        static const unsigned allowed[] = {
                 [SCRUB_DUE] = TO(CHECKING) | TO(DONE) | TO(STOPPED),
                 [SCRUB_CHECKING] = TO(DUE) | TO(STOPPED),
                 [SCRUB_DONE] = TO(STOPPED),
         };
 #undef TO
-        require(allowed[scrub->state] & 1u << state);
-        scrub->state = state;
+        change_state(scrub->state, state, allowed);
 }
 
 /* Puts a failed model in the place of each name. */
@@ -39,19 +39,25 @@ static void take_down(struct scrub *scrub, struct generation *g, const struct er
         }
 }
 
-/* The verify drops its reference after this, so the next one begins at a later tick. */
-static void verified(struct verify *verify)
+static void check_run(struct work *work)
 {
-        struct scrub *scrub = container_of(verify, struct scrub, verify);
-        struct generation *g = verify->generation;
+        struct scrub *scrub = container_of(work, struct scrub, work);
+        verify_generation(scrub->checked, scrub->reader, &scrub->stop, &scrub->error);
+}
+
+static void check_done(struct work *work)
+{
+        struct scrub *scrub = container_of(work, struct scrub, work);
+        struct generation *g = scrub->checked;
         g->unchecked = false;
-        if (scrub->state == SCRUB_STOPPED)
-                return;
-        scrub_set_state(scrub, SCRUB_DUE);
-        if (verify->error.code != 0)
-                take_down(scrub, g, &verify->error);
-        else
-                log_info("%s: generation %" PRIu64 " was restored and is whole", generation_name(g), g->number);
+        if (scrub->state != SCRUB_STOPPED) {
+                scrub_set_state(scrub, SCRUB_DUE);
+                if (scrub->error.code != 0)
+                        take_down(scrub, g, &scrub->error);
+                else
+                        log_info("%s: generation %" PRIu64 " was restored and is whole", generation_name(g), g->number);
+        }
+        generation_put(g);
 }
 
 void scrub_init(struct scrub *scrub, struct resident *resident, struct reader *reader, struct work_pool *pool)
@@ -68,7 +74,10 @@ void scrub_tick(struct scrub *scrub)
                 if (!g->unchecked || (g->state != GENERATION_READY && (!generation_drains(g) || g->n_leases == 0)))
                         continue;
                 scrub_set_state(scrub, SCRUB_CHECKING);
-                verify_start(&scrub->verify, scrub->pool, scrub->reader, g, verified);
+                generation_get(g);
+                scrub->checked = g;
+                scrub->error = (struct error){0};
+                work_submit(scrub->pool, WORK_LANE_DEVICE(g->device->number), &scrub->work, check_run, check_done);
                 return;
         }
         scrub_set_state(scrub, SCRUB_DONE);
@@ -76,7 +85,6 @@ void scrub_tick(struct scrub *scrub)
 
 void scrub_stop(struct scrub *scrub)
 {
-        if (scrub->state == SCRUB_CHECKING)
-                verify_stop(&scrub->verify);
+        __atomic_store_n(&scrub->stop, true, __ATOMIC_RELAXED);
         scrub_set_state(scrub, SCRUB_STOPPED);
 }

@@ -10,17 +10,18 @@
 #ifndef DAEMON_SERVE_DESIRED_SCRUB_H
 #define DAEMON_SERVE_DESIRED_SCRUB_H
 
-#include "daemon/load/content/verify.h"
 #include "daemon/serve/desired/desired.h"
 
 enum scrub_state { SCRUB_DUE, SCRUB_CHECKING, SCRUB_DONE, SCRUB_STOPPED };
-#define SCRUB_STATES (SCRUB_STOPPED + 1)
 
 struct scrub {
         struct resident *resident;
         struct reader *reader;
         struct work_pool *pool;
-        struct verify verify;
+        struct work work;
+        struct generation *checked; /* a reference, until the check is done */
+        struct error error;         /* of its check */
+        bool stop;                  /* atomic */
         enum scrub_state state;
         struct desired *desired; /* to which damaged models are added that were pinned; NULL: none */
 };

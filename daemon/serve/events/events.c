@@ -152,7 +152,7 @@ static void send_arrivals(struct session *session, struct lease *lease)
         writer_ku64(&w, "lease", lease->id);
         writer_ku64(&w, "arrived", count);
         writer_kstr(&w, "state", !ended ? "loading" : failed ? "failed" : "ready");
-        reply_digest(&w, "digest", g);
+        reply_digest(&w, g);
         if (failed) {
                 writer_kstr(&w, "code", code_wire(g->error.code));
                 writer_kstr(&w, "text", g->error.text);

@@ -48,8 +48,9 @@ void events_deinit(struct session *session);
 
 /* ---- watched loads (op.c) ---- */
 
-/* Of one connection at once. */
+/* Of one connection at once, and of how many connections a user may have those. */
 #define OPS_MAX 256
+#define OPS_SHARE 16
 #define OP_MAGIC 0x6f706f70u
 
 /* A load that this client watches. */
@@ -58,14 +59,15 @@ struct op {
         struct list link; /* in session->ops */
         struct session *session;
         struct load_watch watch;
+        struct quota_charge charge;
         uint64_t id;
         uint64_t request;        /* of a load that attaches, which is answered later; else 0 */
         uint64_t progress_round; /* in which it was notified of the progress last */
         char *model;
 };
 
-/* STREAMER_ELIMIT: the client watches OPS_MAX loads. */
-int op_check(const struct session *session, struct error *error);
+/* STREAMER_ELIMIT: the client watches OPS_MAX loads, or its user OPS_SHARE times as many. */
+int op_check(struct session *session, struct error *error);
 /* NULL on ENOMEM: the connection ends, since the client would wait for ever. */
 struct op *op_new(struct session *session, struct load *load, uint64_t id);
 void op_free(struct op *op);

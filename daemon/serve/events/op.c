@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/serve/events/events.h"
 
+#include "daemon/base/log/log.h"
+#include "daemon/serve/access/access.h"
 #include "daemon/serve/reply/reply.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 void event_writer(struct writer *w, const char *event, size_t n_fields)
@@ -55,19 +58,29 @@ static void write_op(struct writer *w, struct op *op)
         }
 }
 
-int op_check(const struct session *session, struct error *error)
+int op_check(struct session *session, struct error *error)
 {
-        if (session->n_ops < OPS_MAX)
-                return 0;
-        return error_set(error, STREAMER_ELIMIT, "load: this connection watches %d loads, the most that it may",
-                         OPS_MAX);
+        uid_t uid = session->conn->caller.uid;
+        const struct quota_user *user = quotas_find(&session->server->users, uid);
+        uint64_t held = user != NULL ? user->held[QUOTA_OPS] : 0;
+        if (session->n_ops >= OPS_MAX)
+                return error_set(error, STREAMER_ELIMIT, "load: this connection watches %d loads, the most that it may",
+                                 OPS_MAX);
+        if (held >= OPS_SHARE * OPS_MAX && !access_limits(session->server, session->conn).unlimited)
+                return error_set(error, STREAMER_ELIMIT,
+                                 "load: uid %u watches %" PRIu64 " loads, the most that a user may", (unsigned)uid,
+                                 held);
+        return 0;
 }
 
 struct op *op_new(struct session *session, struct load *load, uint64_t id)
 {
         struct op *op = calloc(1, sizeof(*op));
         char *model = strdup(load->name);
-        if (op == NULL || model == NULL) {
+        if (op == NULL || model == NULL ||
+            quota_charge_restored(&session->server->users, session->conn->caller.uid, &op->charge, QUOTA_OPS, 1) < 0) {
+                log_warn("%s: process %d cannot watch the load, and its connection ends: no memory", load->name,
+                         (int)session->conn->pid);
                 free(op);
                 free(model);
                 conn_close(session->conn, false);
@@ -92,6 +105,7 @@ void op_free(struct op *op)
         op->session->n_ops--;
         op->session->server->n_ops--;
         load_unwatch(&op->watch);
+        quota_discharge(&op->charge);
         op->magic = 0;
         free(op->model);
         free(op);

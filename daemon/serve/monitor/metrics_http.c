@@ -197,7 +197,7 @@ int metrics_http_new(struct metrics_http **out, struct server *server, const cha
                 return error_set(error, STREAMER_EINVAL, "metrics: %s", why);
         struct metrics_http *metrics_http = calloc(1, sizeof(*metrics_http));
         if (metrics_http == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         metrics_http->server = server;
         if (listener_open(&metrics_http->listener, &where, BACKLOG, &cause) < 0) {
                 listener_deinit(&metrics_http->listener);

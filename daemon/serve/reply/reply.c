@@ -23,10 +23,10 @@ void reply_digest_bytes(struct writer *w, const char *key, const unsigned char *
                 writer_str(w, "");
 }
 
-void reply_digest(struct writer *w, const char *key, const struct generation *g)
+void reply_digest(struct writer *w, const struct generation *g)
 {
         bool known = g->state == GENERATION_READY || generation_drains(g) || g->state == GENERATION_CACHED;
-        reply_digest_bytes(w, key, known ? g->digest : NULL);
+        reply_digest_bytes(w, "digest", known ? g->digest : NULL);
 }
 
 void reply_progress(struct writer *w, const struct load_progress *p)
@@ -53,7 +53,7 @@ static void write_on_device(struct writer *w, const struct generation *g)
         if (small > 0)
                 writer_ku64(w, "small_page_bytes", small);
         writer_kstr(w, "state", generation_state_name(g->state));
-        reply_digest(w, "digest", g);
+        reply_digest(w, g);
         writer_ku64(w, "leases", g->n_leases);
         writer_kbool(w, "pinned", model_set_member_pinned(g));
         if (ranks)

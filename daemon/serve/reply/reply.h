@@ -20,7 +20,7 @@ void reply_desired(struct writer *writer, const struct desired_model *desired);
 /* A key and its value. A digest is empty where none is known yet; a URL loses its query, which may be
  * a signature. */
 void reply_source(struct writer *writer, const char *source);
-void reply_digest(struct writer *writer, const char *key, const struct generation *generation);
+void reply_digest(struct writer *writer, const struct generation *generation);
 void reply_digest_bytes(struct writer *writer, const char *key, const unsigned char *digest); /* NULL: unknown */
 /* A key and its value: the staging ring. */
 void reply_ring(struct writer *writer, struct reader *reader);

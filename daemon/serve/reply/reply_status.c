@@ -80,7 +80,7 @@ static void write_loop(struct writer *w, const struct loop_cpu *loop_cpu)
 
 /* ---- rows: a page of loads, then configured models, then restored ones ----
  *
- * The last row of a page says where the next one begins: a load's id, or a desired model's priority and place. So
+ * The last row of a page says where the next one begins: a load's id, or a desired model's priority and sequence. So
  * rows that are added or removed between two pages shift nothing. */
 
 enum status_list { STATUS_LOADS, STATUS_PRELOAD, STATUS_RESTORING, STATUS_LISTS };
@@ -212,13 +212,13 @@ static void fill_desired(struct status_rows *rows, const struct desired *desired
                 struct writer *w;
                 unsigned priority = m->spec->settings.priority;
                 if (m->origin != origin || priority > rows->priority ||
-                    (priority == rows->priority && m->place <= rows->sequence))
+                    (priority == rows->priority && m->sequence <= rows->sequence))
                         continue;
                 if ((w = begin_row(rows)) == NULL)
                         return;
                 write_desired(w, m, now);
                 rows->priority = priority;
-                rows->sequence = m->place;
+                rows->sequence = m->sequence;
         }
 }
 

@@ -5,7 +5,6 @@
  * A worker opens the source and reads its headers, and compares them with the model's manifest and with the files that
  * it was loaded from. Tensors are not read: one of the same dtype and shape, in a file that has changed, may differ.
  */
-#include "daemon/io/http/http.h"
 #include "daemon/load/content/resolve.h"
 #include "daemon/serve/access/access.h"
 #include "daemon/serve/reply/reply.h"
@@ -175,7 +174,7 @@ static int compare(struct diff *diff, const struct resolved *resolved, struct er
         cleanup_free unsigned char *found = calloc(n + 1, 1);
         if (after == NULL || unchanged == NULL || found == NULL) {
                 source_files_free(after);
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         }
         compare_files(diff, after, unchanged);
         source_files_free(after);
@@ -201,18 +200,12 @@ static void diff_run(struct verb_task *task)
 {
         struct diff *diff = diff_of(task);
         const struct loads *loads = task->server->loads;
-        struct sources sources = *loads->sources;
+        const struct sources sources = sources_with_roots(loads->sources, diff->roots);
         struct resolved resolved;
         struct error *error = &task->error;
-        if (__atomic_load_n(&task->given_up, __ATOMIC_RELAXED))
-                return;
-        if (diff->roots != NULL)
-                sources.roots = diff->roots;
-        http_reuse_begin(&task->given_up);
         if (resolve_open(&resolved, &sources, diff->source, &diff->caller, false, error) == 0 &&
             resolve_plan(&resolved, &diff->generation->device->layout, loads->block_size, NULL, NULL, error) == 0)
                 compare(diff, &resolved, error);
-        http_reuse_end();
         resolve_deinit(&resolved);
 }
 
@@ -245,9 +238,10 @@ static void write_tensor(struct writer *w, const struct tensor_row *row)
                 writer_kstr(w, "after", row->after);
 }
 
-static void reply_diff(struct session *session, const struct diff *diff)
+static void diff_reply(struct verb_task *task, struct session *session)
 {
-        const struct request *request = verb_task_request(&diff->task);
+        const struct diff *diff = diff_of(task);
+        const struct request *request = verb_task_request(task);
         struct writer w;
         session_reply(&w, request->id, 9u + (diff->before != NULL));
         writer_kstr(&w, "name", request->u.diff.model);
@@ -270,24 +264,14 @@ static void reply_diff(struct session *session, const struct diff *diff)
         session_send(session, &w);
 }
 
-static void diff_done(struct verb_task *task)
-{
-        if (task->error.code != 0)
-                verb_task_fail(task);
-        else if (task->deferred->session != NULL)
-                reply_diff(task->deferred->session, diff_of(task));
-        verb_task_end(task);
-}
-
 static void diff_start(struct verb_task *task)
 {
-        const struct http_opts *http = http_opts(task->server->loads->sources->http);
-        task->deadline_ns = ns_after(now_ns(), http->patience_ns + http->tries * http->stall_ns);
+        verb_task_set_deadline(task);
         verb_task_submit_source(task, diff_of(task)->source);
 }
 
 static const struct verb_task_ops diff_ops = {
-        .start = diff_start, .run = diff_run, .done = diff_done, .free = diff_free};
+        .start = diff_start, .run = diff_run, .reply = diff_reply, .free = diff_free};
 
 /* ---- the verb ---- */
 
@@ -306,29 +290,21 @@ static struct generation *find_model(struct session *session, const struct reque
 
 void verb_diff(struct session *session, struct request *request)
 {
-        struct source_roots *roots = NULL;
-        struct diff *diff = NULL;
-        char *source = NULL;
         struct error error = {0};
         struct generation *g = find_model(session, request);
-        if (g == NULL)
+        struct diff *diff = g != NULL ? verb_task_new(sizeof(*diff), &diff_ops, session, request) : NULL;
+        if (diff == NULL)
                 return;
-        int r = access_check_fetch(session->server, session->conn, request->u.diff.source, NULL, &source, &roots,
-                                   &error);
-        if (r < 0)
+        if (access_check_fetch(session->server, session->conn, request->u.diff.source, NULL, &diff->source,
+                               &diff->roots, &error) < 0) {
                 session_error(session, request->id, &error);
-        else
-                diff = verb_task_new(sizeof(*diff), &diff_ops, session, request);
-        if (diff == NULL) {
-                free(source);
+                diff_free(&diff->task);
                 return;
         }
         diff->caller = session->conn->caller;
-        diff->roots = source_roots_ref(roots);
-        diff->source = source;
         diff->generation = g;
         diff->before = source_files_ref(g->files);
         generation_get(g);
         verb_task_begin(&diff->task, session, request,
-                        source_is_local(source) ? VERB_TASK_FETCH_LOCAL : VERB_TASK_FETCH_REMOTE);
+                        source_is_local(diff->source) ? VERB_TASK_FETCH_LOCAL : VERB_TASK_FETCH_REMOTE);
 }

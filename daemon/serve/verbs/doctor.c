@@ -152,21 +152,15 @@ static void write_root(struct writer *w, const struct doctor *doctor)
         writer_kbool(w, "cachestat", doctor->root.cachestat);
 }
 
-static void doctor_done(struct verb_task *task)
+static void doctor_reply(struct verb_task *task, struct session *session)
 {
-        struct session *session = task->deferred->session;
-        if (task->error.code != 0) {
-                verb_task_fail(task);
-        } else if (session != NULL) {
-                struct writer w;
-                conn_writer(&w);
-                if (verb_task_request(task)->u.doctor.root != NULL)
-                        write_root(&w, doctor_of(task));
-                else
-                        write_facts(&w, doctor_of(task));
-                session_send(session, &w);
-        }
-        verb_task_end(task);
+        struct writer w;
+        conn_writer(&w);
+        if (verb_task_request(task)->u.doctor.root != NULL)
+                write_root(&w, doctor_of(task));
+        else
+                write_facts(&w, doctor_of(task));
+        session_send(session, &w);
 }
 
 /* ---- facts ---- */
@@ -202,7 +196,7 @@ static void doctor_free(struct verb_task *task)
 }
 
 static const struct verb_task_ops doctor_ops = {
-        .start = doctor_start, .run = doctor_run, .done = doctor_done, .free = doctor_free};
+        .start = doctor_start, .run = doctor_run, .reply = doctor_reply, .free = doctor_free};
 
 /* ---- the verb ---- */
 

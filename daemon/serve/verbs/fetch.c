@@ -9,7 +9,6 @@
  * follows from the settings of http: as long as a server that answers nothing would be tried.
  */
 #include "daemon/base/log/log.h"
-#include "daemon/io/http/http.h"
 #include "daemon/serve/access/access.h"
 #include "daemon/serve/file_transfer.h"
 #include "daemon/serve/verb_task.h"
@@ -72,33 +71,27 @@ static void reply_files(struct session *session, uint64_t id, const struct sidec
         session_send(session, &w);
 }
 
-static void reply_and_end(struct fetch *fetch)
+static void fetch_reply(struct verb_task *task, struct session *session)
 {
-        struct verb_task *task = &fetch->task;
-        struct session *session = task->deferred->session;
+        struct fetch *fetch = fetch_of(task);
         uint64_t id = verb_task_request(task)->id;
-        if (task->error.code != 0) {
-                verb_task_fail(task);
-        } else if (session != NULL && file_of(fetch) == NULL) {
+        if (file_of(fetch) == NULL) {
                 reply_files(session, id, &fetch->list);
-        } else if (session != NULL) {
-                char *data = fetch->data;
-                fetch->data = NULL;
-                transfer_send_consume(session, id, file_of(fetch), data, fetch->object.version.size, &fetch->memory,
-                                      task->deadline_ns);
+                return;
         }
-        verb_task_end(task);
+        char *data = fetch->data;
+        fetch->data = NULL;
+        transfer_send_consume(session, id, file_of(fetch), data, fetch->object.version.size, &fetch->memory,
+                              task->deadline_ns);
 }
 
 /* ---- opening and reading, on a worker ---- */
 
 static int open_source(struct fetch *fetch)
 {
-        struct sources sources = *fetch->task.server->loads->sources;
+        const struct sources sources = sources_with_roots(fetch->task.server->loads->sources, fetch->roots);
         const char *file = file_of(fetch);
         struct error *error = &fetch->task.error;
-        if (fetch->roots != NULL)
-                sources.roots = fetch->roots;
         return file == NULL ? source_list_sidecars(&sources, fetch->source, &fetch->list, error)
                             : source_open_sidecar(&sources, fetch->source, file, &fetch->object, error);
 }
@@ -135,17 +128,12 @@ static void read_file(struct fetch *fetch)
 static void fetch_run(struct verb_task *task)
 {
         struct fetch *fetch = fetch_of(task);
-        bool local = source_is_local(fetch->source);
-        if (__atomic_load_n(&task->given_up, __ATOMIC_RELAXED))
-                return;
-        http_reuse_begin(&task->given_up);
         if (fetch->opened)
                 read_file(fetch);
-        else if (local)
+        else if (source_is_local(fetch->source))
                 open_as_caller(fetch);
         else
                 open_source(fetch);
-        http_reuse_end();
 }
 
 /* ---- states, on the loop ---- */
@@ -178,7 +166,7 @@ static void fetch_done(struct verb_task *task)
         if (was_opened)
                 log_debug("fetch: %s, %" PRIu64 " bytes%s", fetch->object.path, size,
                           task->error.code != 0 ? ": failed" : "");
-        reply_and_end(fetch);
+        verb_task_finish(task);
 }
 
 static void fetch_abandon(struct verb_task *task)
@@ -189,41 +177,40 @@ static void fetch_abandon(struct verb_task *task)
 
 static void fetch_start(struct verb_task *task)
 {
-        const struct http_opts *http = http_opts(task->server->loads->sources->http);
-        task->deadline_ns = ns_after(now_ns(), http->patience_ns + http->tries * http->stall_ns);
+        verb_task_set_deadline(task);
         begin_step(fetch_of(task));
 }
 
-static const struct verb_task_ops fetch_ops = {
-        .start = fetch_start, .run = fetch_run, .done = fetch_done, .abandon = fetch_abandon, .free = fetch_free};
+static const struct verb_task_ops fetch_ops = {.start = fetch_start,
+                                               .run = fetch_run,
+                                               .done = fetch_done,
+                                               .reply = fetch_reply,
+                                               .abandon = fetch_abandon,
+                                               .free = fetch_free};
 
 /* ---- the verb ---- */
 
 void verb_fetch(struct session *session, struct request *request)
 {
         const struct req_fetch *req = &request->u.fetch;
-        struct source_roots *roots = NULL;
-        struct fetch *fetch = NULL;
-        char *source = NULL;
         struct error error = {0};
         if (req->more != 0) {
                 transfer_send_next(session, request->id, req->more);
                 return;
         }
+        struct fetch *fetch = verb_task_new(sizeof(*fetch), &fetch_ops, session, request);
+        if (fetch == NULL)
+                return;
         int r = req->file != NULL ? sidecar_check_name(req->file, &error) : 0;
         if (r == 0)
-                r = access_check_fetch(session->server, session->conn, req->source, req->file, &source, &roots, &error);
-        if (r < 0)
+                r = access_check_fetch(session->server, session->conn, req->source, req->file, &fetch->source,
+                                       &fetch->roots, &error);
+        if (r < 0) {
                 session_error(session, request->id, &error);
-        else
-                fetch = verb_task_new(sizeof(*fetch), &fetch_ops, session, request);
-        if (fetch == NULL) {
-                free(source);
+                fetch_free(&fetch->task);
                 return;
         }
         fetch->caller = session->conn->caller;
-        fetch->roots = source_roots_ref(roots);
-        fetch->source = source;
         verb_task_begin(&fetch->task, session, request,
-                        source_is_local(source) ? VERB_TASK_FETCH_LOCAL : VERB_TASK_FETCH_REMOTE);
+                        source_is_local(fetch->source) ? VERB_TASK_FETCH_LOCAL : VERB_TASK_FETCH_REMOTE);
 }

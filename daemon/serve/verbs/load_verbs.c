@@ -113,12 +113,12 @@ static int parse_load(const struct req_load *req, struct load_request *out, stru
                 out->sha256 = true;
         else if (req->verify != NULL && strcmp(req->verify, "none") != 0)
                 return error_set(error, STREAMER_EINVAL, "load: verify: '%s' is neither none nor sha256", req->verify);
-        out->priority = (unsigned)req->priority;
         out->wait = req->wait;
         out->no_evict = req->no_evict;
-        out->pin = req->pin;
-        out->keep_alive_ns = req->keep_alive_ms * MS;
-        out->drain_timeout_ns = req->drain_timeout_ms * MS;
+        out->retention = (struct model_settings){.keep_alive_ns = req->keep_alive_ms * MS,
+                                                 .drain_timeout_ns = req->drain_timeout_ms * MS,
+                                                 .priority = (uint32_t)req->priority,
+                                                 .pinned = req->pin};
         out->devices = req->devices.v;
         out->n_devices = req->devices.n;
         bool ranks = req->layout != NULL && strcmp(req->layout, "rank") == 0;

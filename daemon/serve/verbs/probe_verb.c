@@ -47,7 +47,7 @@ static void probe_ended(struct load_watch *watch, struct load *load)
                 writer_kstr(&w, "name", probe->name);
                 writer_kstr(&w, "device", g->device->name);
                 writer_ku64(&w, "generation", g->number);
-                reply_digest(&w, "digest", g);
+                reply_digest(&w, g);
                 writer_ku64(&w, "seed", probe->seed);
                 writer_ku64(&w, "load_ns", g->load_ns);
                 session_send(d->session, &w);
@@ -66,7 +66,7 @@ static int probe_begin(struct session *session, const char *device, struct load 
                 return error_set(error, STREAMER_EBUSY, "probe: this connection has one already");
         struct probe *probe = calloc(1, sizeof(*probe));
         if (probe == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         /* New bytes each time: bytes that an earlier probe left in memory must not match. */
         if (getrandom(&probe->seed, sizeof(probe->seed), GRND_NONBLOCK) != (ssize_t)sizeof(probe->seed))
                 probe->seed = now_ns();

@@ -25,8 +25,12 @@ void attach_reply_lease(struct session *session, uint64_t id, struct generation 
 struct process *attach_process(struct session *session, struct error *error);
 /* A lease of this generation, which the session owns: counted and charged. */
 int attach_lease_new(struct session *session, struct generation *generation, struct lease **out, struct error *error);
+/* Unloads a published model. */
+void publish_drop_stale(struct generation *generation);
 /* About once a second: unloads published models where another version of their base serves. */
 void publish_tick(struct server *server);
+/* publications->ended: requests that wait for this claim look again. */
+void publish_claim_ended(const struct publication *publication);
 /* The connection is closed: its publications that are not being committed are aborted. */
 void publish_abandon(struct session *session);
 /* The connection is closed. */

@@ -2,13 +2,14 @@
  *
  * verify: recomputes the digests of a resident model, on one device after another.
  */
+#include "daemon/load/content/verify.h"
 #include "daemon/serve/reply/reply.h"
 #include "daemon/serve/verb_task.h"
 #include "daemon/serve/verbs/verbs_private.h"
 
 struct verify_task {
         struct verb_task task;
-        struct verify verify;                 /* of one device */
+        struct generation *checked;           /* on one device; a reference while work is in flight */
         uint64_t generation;                  /* its number */
         uint64_t n_devices, n_tensors, bytes; /* so far */
 };
@@ -46,7 +47,8 @@ static struct generation *next_of(const struct verify_task *v, const struct gene
 
 static void begin(struct verify_task *v, struct generation *generation)
 {
-        verify_init(&v->verify, v->task.server->reader, generation);
+        generation_get(generation);
+        v->checked = generation;
         verb_task_submit(&v->task, WORK_LANE_DEVICE(generation->device->number));
 }
 
@@ -65,15 +67,20 @@ static void verify_start_task(struct verb_task *task)
 
 static void verify_run_task(struct verb_task *task)
 {
-        verify_check(&verify_of(task)->verify);
+        const struct verify_task *v = verify_of(task);
+        struct error error = {0};
+        if (verify_generation(v->checked, task->server->reader, &task->given_up, &error) < 0)
+                error_set(&task->error, error.code, "%s: %s: %s", model_of(v), v->checked->device->name, error.text);
 }
 
-static void reply(const struct verify_task *v, struct session *session, struct generation *last)
+static void verify_reply(struct verb_task *task, struct session *session)
 {
+        const struct verify_task *v = verify_of(task);
+        struct generation *last = v->checked;
         struct model_set group;
         struct writer w;
-        model_set_find(&group, v->task.server->resident, model_of(v), last);
-        session_reply(&w, verb_task_request(&v->task)->id, 6);
+        model_set_find(&group, task->server->resident, model_of(v), last);
+        session_reply(&w, verb_task_request(task)->id, 6);
         writer_kstr(&w, "name", model_of(v));
         writer_ku64(&w, "generation", last->number);
         reply_digest_bytes(&w, "digest", model_set_digest(&group));
@@ -86,32 +93,17 @@ static void reply(const struct verify_task *v, struct session *session, struct g
 static void verify_done_task(struct verb_task *task)
 {
         struct verify_task *v = verify_of(task);
-        struct verify *verify = &v->verify;
-        struct session *session = task->deferred->session;
-        struct generation *g = verify->generation;
-        bool more = false;
+        struct generation *g = v->checked, *next = NULL;
         v->n_devices++;
-        v->n_tensors += verify->tensors;
-        v->bytes += verify->bytes;
-        if (session != NULL && verify->error.code != 0) {
-                session_fail(session, verb_task_request(task)->id, verify->error.code, "%s: %s: %s", model_of(v),
-                             g->device->name, verify->error.text);
-        } else if (session != NULL) {
-                struct generation *next = next_of(v, g);
-                more = next != NULL;
-                if (more)
-                        begin(v, next);
-                else
-                        reply(v, session, g);
-        }
-        if (!more)
-                verb_task_end(task);
+        v->n_tensors += g->n_tensors;
+        v->bytes += g->data_bytes;
+        if (task->error.code == 0 && task->deferred->session != NULL)
+                next = next_of(v, g);
+        if (next != NULL)
+                begin(v, next);
+        else
+                verb_task_finish(task);
         generation_put(g);
-}
-
-static void verify_abandon_task(struct verb_task *task)
-{
-        verify_stop(&verify_of(task)->verify);
 }
 
 static void verify_free_task(struct verb_task *task)
@@ -122,7 +114,7 @@ static void verify_free_task(struct verb_task *task)
 static const struct verb_task_ops verify_ops = {.start = verify_start_task,
                                                 .run = verify_run_task,
                                                 .done = verify_done_task,
-                                                .abandon = verify_abandon_task,
+                                                .reply = verify_reply,
                                                 .free = verify_free_task};
 
 void verb_verify(struct session *session, struct request *request)

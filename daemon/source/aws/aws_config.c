@@ -93,7 +93,7 @@ static int parse_entry(struct parser *p, char *line, bool indented, struct error
         struct aws_ini *ini = p->ini;
         struct aws_ini_entry *entries = array_grow(ini->entries, ini->n, sizeof(*entries));
         if (entries == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         ini->entries = entries;
         ini->entries[ini->n++] = (struct aws_ini_entry){p->section, key, value, parent};
         return 0;
@@ -186,7 +186,7 @@ static int read_file(struct aws_ini *ini, const char *variable, const char *belo
         const char *below = named == NULL ? below_home : tilde ? named + 2 : named;
         cleanup_free char *path = format_new("%s%s%s", tilde ? home : "", tilde ? "/" : "", below);
         if (path == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         int r = aws_ini_read(ini, path, error);
         if (r != STREAMER_EPERM || named != NULL)
                 return r;
@@ -198,7 +198,7 @@ int aws_config_init(struct aws_config *config, const char *profile, struct error
 {
         const char *name = profile ?: aws_env("AWS_PROFILE");
         *config = (struct aws_config){.named = name != NULL, .profile = strdup(name ?: "default")};
-        int r = config->profile != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+        int r = config->profile != NULL ? 0 : error_no_memory(error);
         if (r == 0)
                 r = read_file(&config->config, "AWS_CONFIG_FILE", ".aws/config", error);
         if (r == 0)

@@ -10,6 +10,9 @@
  * Keys are renewed after half of their life, or RENEW_BEFORE seconds before its end, whichever is later. A store's
  * clock may be ahead of ours: if it says that keys have expired they are renewed at once, and not used until others
  * arrive, or the same again, or the fetch has failed for PATIENCE.
+ *
+ * Each fetch runs in a thread of its own. Its callers are network threads, which must not block, and workers. As a
+ * task for the workers it could be queued behind tasks that all wait for its keys.
  */
 #include "daemon/source/aws/credentials.h"
 
@@ -222,7 +225,7 @@ int aws_credentials_new(struct aws_credentials **credentials, const struct aws_c
                 return error_set(error, STREAMER_EINVAL, "an access key without its secret key, or the reverse");
         struct aws_credentials *c = calloc(1, sizeof(*c));
         if (c == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         int r = aws_clients_init(&c->clients, opts->http, error);
         if (r < 0) {
                 free(c);

@@ -35,7 +35,7 @@ int aws_keys_init(struct aws_keys *keys, const char *access, const char *secret,
         if (keys->access != NULL && keys->secret != NULL && keys->origin != NULL && (!session || keys->token != NULL))
                 return 0;
         aws_keys_deinit(keys);
-        return error_set(error, STREAMER_ENOMEM, "no memory");
+        return error_no_memory(error);
 }
 
 int aws_keys_copy(struct aws_keys *to, const struct aws_keys *from, struct error *error)

@@ -89,7 +89,7 @@ int aws_fetch(struct http *http, struct http_fetch *fetch, struct error *error)
         fetch->any_status = fetch->secret = true;
         int r = http_fetch(http, fetch, 1, error);
         if (r == 0 && fetch->answer.body == NULL && (fetch->answer.body = strdup("")) == NULL)
-                r = error_set(error, STREAMER_ENOMEM, "no memory");
+                r = error_no_memory(error);
         return r;
 }
 
@@ -125,7 +125,7 @@ int aws_container_uri(char **uri, struct error *error)
                                  "ECS and EKS, not for %s",
                                  url.host);
         *uri = format_new("%s%s", relative != NULL ? CONTAINER_ENDPOINT : "", relative ?: full);
-        return *uri != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+        return *uri != NULL ? 0 : error_no_memory(error);
 }
 
 int aws_container(struct aws_clients *clients, struct aws_keys *keys, struct error *error)
@@ -171,7 +171,7 @@ static int instance_fetch(struct aws_clients *clients, struct http_fetch *fetch,
                 len--;
         cleanup_free char *url = format_new("%.*s%s", (int)len, endpoint, path);
         if (url == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         fetch->request.method = method;
         fetch->request.url = url;
         fetch->request.shown = "instance metadata";

@@ -73,7 +73,7 @@ static int post(struct aws_clients *clients, struct aws_keys *keys, struct sts_r
                                               .service = "sts",
                                               .type = FORM,
                                               .body = form};
-        int r = url != NULL && form != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+        int r = url != NULL && form != NULL ? 0 : error_no_memory(error);
         if (r == 0)
                 r = http_headers_add(&headers, "Content-Type", FORM, error);
         if (r == 0 && request->signer != NULL)

@@ -63,7 +63,7 @@ static int hf_canonical(const char *source, char **out, struct error *error)
         if (strlen(revision) > NAME_MAX_LEN || strstr(revision, "..") != NULL || !codec_utf8(source, strlen(source)))
                 return error_set(error, STREAMER_EINVAL, "%s: not a revision", source);
         *out = format_new(SCHEME "%.*s@%s", (int)len, name, revision);
-        return *out != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+        return *out != NULL ? 0 : error_no_memory(error);
 }
 
 static char *hf_default_name(const char *canonical, unsigned n)
@@ -128,7 +128,7 @@ static int read_info(struct opening *o)
                                                   : format_new("%s/api/models/%s/revision/%s?blobs=true",
                                                                o->hf->endpoint, o->repository, revision);
         if (url == NULL)
-                return error_set(o->error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(o->error);
         o->fetch = (struct http_fetch){.request = {.url = url, .shown = o->canonical, .access = o->dir.access},
                                        .max_body = INFO_MAX};
         int r = http_fetch(o->dir.http, &o->fetch, 1, o->error);
@@ -180,7 +180,7 @@ static int opening_init(struct opening *o, const struct sources *sources, const 
                               .repository = strndup(name, strcspn(name, "@")),
                               .error = error};
         if (o->repository == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         return access_new(o->hf, &o->dir.access, error);
 }
 
@@ -263,13 +263,13 @@ int hf_new(struct hf **out, const char *endpoint, const char *token, struct erro
         struct http_url url;
         struct hf *hf = calloc(1, sizeof(*hf));
         if (hf == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         hf->endpoint = strdup(filled(endpoint) ?: ENDPOINT);
         hf->stored = filled(token) == NULL;
         hf->token = hf->stored ? stored_token() : strdup(token);
         if (hf->endpoint == NULL || (!hf->stored && hf->token == NULL)) {
                 hf_free(hf);
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         }
         for (size_t len = strlen(hf->endpoint); len > 0 && hf->endpoint[len - 1] == '/';)
                 hf->endpoint[--len] = '\0';

@@ -119,7 +119,7 @@ int hf_info_parse(struct hf_info *info, char *text, size_t size, const char *sho
         bool ok = parse_info(&json, info, &commit);
         int r = 0;
         if (json.fault == FAULT_MEMORY)
-                r = error_set(error, STREAMER_ENOMEM, "no memory");
+                r = error_no_memory(error);
         else if (json.fault == FAULT_TOO_MANY_FILES)
                 r = error_set(error, STREAMER_EFAILED, "%s (%s)", json.detail, shown);
         else if (!ok)

@@ -64,11 +64,11 @@ static int local_canonical(const char *source, char **out, struct error *error)
                 return error_set(error, STREAMER_EINVAL, "'%s': not an absolute path", source);
         cleanup_free char *path = strdup(rest);
         if (path == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         if (is_uri && !percent_decode(path, '+'))
                 return error_set(error, STREAMER_EINVAL, "%s: a bad %%-escape", source);
         if (strlen(path) >= PATH_MAX)
-                return error_set(error, STREAMER_EINVAL, "%s: longer than a path can be", source);
+                return error_set(error, STREAMER_EINVAL, "%.200s...: longer than a path can be", source);
         if (!codec_utf8(path, strlen(path)))
                 return error_set(error, STREAMER_EINVAL, "%s: not UTF-8", source);
         if (collapse(path) < 0)
@@ -313,7 +313,7 @@ static int list_entry(const struct listing *listing, const struct root_path *dir
         bool is_directory = S_ISDIR(st.st_mode);
         cleanup_free char *name = format_new("%s%s%s", prefix, entry, is_directory ? "/" : "");
         if (name == NULL)
-                return error_set(listing->error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(listing->error);
         int r = root_path_init_child(&path, directory, entry, listing->error);
         if (r < 0)
                 return r;

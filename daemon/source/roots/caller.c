@@ -31,7 +31,7 @@ int caller_assume(const struct caller *caller, struct assumed *assumed, struct e
         if (geteuid() != 0 || caller->uid == 0)
                 return 0;
         if (save_groups(assumed) < 0)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         if (syscall(SYS_setgroups, caller->n_groups, caller->groups) < 0)
                 return error_errno(error, STREAMER_EPERM, errno, "groups of uid %u", (unsigned)caller->uid);
         if (!thread_ids_assume(caller->uid, caller->gid, &assumed->ids))

@@ -50,7 +50,7 @@ static int root_init(struct root *root, const char *path, struct error *error)
 int source_roots_new(struct source_roots **out, const char *const *paths, size_t n, struct error *error)
 {
         struct source_roots *roots = calloc(1, sizeof(*roots) + n * sizeof(roots->roots[0]));
-        int r = roots != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+        int r = roots != NULL ? 0 : error_no_memory(error);
         if (r < 0)
                 return r;
         roots->refs = 1;
@@ -113,7 +113,7 @@ static int root_path_check(struct root_path *path, struct error *error)
         if (path->below != NULL && path->shown != NULL)
                 return 0;
         root_path_deinit(path);
-        return error_set(error, STREAMER_ENOMEM, "no memory");
+        return error_no_memory(error);
 }
 
 int root_path_init(struct root_path *path, const struct source_roots *roots, const char *canonical, struct error *error)

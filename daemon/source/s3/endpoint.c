@@ -39,7 +39,7 @@ static int set_url(struct s3_endpoint *endpoint, const char *text, struct error 
         /* A host without a scheme: https. */
         cleanup_free char *url = format_new("%s%s", strstr(text, "://") == NULL ? "https://" : "", text);
         if (url == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         for (size_t len = strlen(url); len > 0 && url[len - 1] == '/';)
                 url[--len] = '\0';
         const char *host = strncmp(url, "https://", 8) == 0 ? url + 8 : strncmp(url, "http://", 7) == 0 ? url + 7 : "";
@@ -80,7 +80,7 @@ static int complete(struct s3_endpoint *endpoint, const struct s3_endpoint_opts 
         endpoint->ca = ca != NULL ? strdup(ca) : NULL;
         r = set_url(endpoint, url ?: aws_config_endpoint(&config, "s3"), error);
         if ((region != NULL && endpoint->region == NULL) || (ca != NULL && endpoint->ca == NULL))
-                r = error_set(error, STREAMER_ENOMEM, "no memory");
+                r = error_no_memory(error);
         aws_config_deinit(&config);
         return r;
 }
@@ -95,7 +95,7 @@ static int endpoint_init(struct s3_endpoint *endpoint, const struct s3_endpoint_
                 return r;
         r = complete(endpoint, own, defaults, profile, &endpoint->fault);
         if (r == STREAMER_ENOMEM)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         if (r < 0)
                 log_warn("stores: %s", endpoint->fault.text);
         bool has_keys = filled(own->access_key) != NULL || filled(own->profile) != NULL;
@@ -115,10 +115,10 @@ int s3_endpoints_new(struct s3_endpoints **out, const struct s3_endpoint_opts *d
 {
         struct s3_endpoints *endpoints = calloc(1, sizeof(*endpoints));
         if (endpoints == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         pthread_mutex_init(&endpoints->mutex, NULL);
         endpoints->all = calloc(n + 1, sizeof(*endpoints->all));
-        int r = endpoints->all != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+        int r = endpoints->all != NULL ? 0 : error_no_memory(error);
         for (; r == 0 && endpoints->n <= n; endpoints->n++)
                 r = endpoint_init(&endpoints->all[endpoints->n], endpoints->n == 0 ? defaults : &opts[endpoints->n - 1],
                                   defaults, http, error);
@@ -236,5 +236,5 @@ int s3_endpoint_base(const struct s3_endpoint *endpoint, const char *bucket, con
                                  "bucket '%s' cannot be part of a host's name, as virtual hosts need it", bucket);
         *base = virtual_host ? format_new("%.*s%s.%s", (int)scheme, url, bucket, url + scheme)
                              : format_new("%s/%s", url, bucket);
-        return *base != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+        return *base != NULL ? 0 : error_no_memory(error);
 }

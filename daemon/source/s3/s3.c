@@ -63,12 +63,12 @@ static int s3_canonical(const char *source, char **out, struct error *error)
             strspn(bucket, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._") < len)
                 return error_set(error, STREAMER_EINVAL, "%s: not the name of a bucket", shown);
         if (strlen(key) > KEY_MAX)
-                return error_set(error, STREAMER_EINVAL, "%s: longer than a key can be", source);
+                return error_set(error, STREAMER_EINVAL, "%.200s...: longer than a key can be", source);
         if (!codec_utf8(source, strlen(source)))
                 return error_set(error, STREAMER_EINVAL, "%s: not UTF-8", source);
         bool complete = is_prefix(source) || source_ends_with(key, strlen(key), SOURCE_SUFFIX);
         *out = format_new("%s%s", source, complete ? "" : "/");
-        return *out != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+        return *out != NULL ? 0 : error_no_memory(error);
 }
 
 static char *s3_default_name(const char *canonical, unsigned n)
@@ -110,11 +110,6 @@ struct opening {
         struct object *object;
 };
 
-static int no_memory(struct opening *o)
-{
-        return error_set(o->error, STREAMER_ENOMEM, "no memory");
-}
-
 /* ---- listing ---- */
 
 /* If-Match requires quotes, which some stores omit in their lists. */
@@ -122,12 +117,12 @@ static int add_etag(struct opening *o, const char *name, const char *etag)
 {
         struct etag *etags = array_grow(o->etags, o->n_etags, sizeof(*etags));
         if (etags == NULL)
-                return no_memory(o);
+                return error_no_memory(o->error);
         o->etags = etags;
         struct etag *added = &o->etags[o->n_etags++];
         const char *quote = etag[0] != '\0' && strchr(etag, '"') == NULL ? "\"" : "";
         *added = (struct etag){strdup(name), format_new("%s%s%s", quote, etag, quote)};
-        return added->name != NULL && added->etag != NULL ? 0 : no_memory(o);
+        return added->name != NULL && added->etag != NULL ? 0 : error_no_memory(o->error);
 }
 
 /* A store that does not know the delimiter also lists the keys of folders below. */
@@ -146,20 +141,20 @@ static int on_weight(void *context, const struct s3_entry *entry, struct error *
         return r;
 }
 
-/* Fetches the page with the token page->next and, in the same round, the other fetches. */
-static int fetch_page(struct opening *o, struct s3_page *page, struct http_fetch *fetches, size_t n)
+/* Fetches the page with the token *next and, in the same round, the other fetches. */
+static int fetch_page(struct opening *o, char **next, struct http_fetch *fetches, size_t n)
 {
         struct aws_param params[] = {{"list-type", "2"},
                                      {"encoding-type", "url"},
                                      {"prefix", o->key},
                                      {"delimiter", o->flat ? "/" : NULL},
-                                     {"continuation-token", page->next}};
+                                     {"continuation-token", *next}};
         cleanup_free char *query = aws_query(params, ARRAY_SIZE(params));
         cleanup_free char *url = query != NULL ? format_new("%s/?%s", o->base, query) : NULL;
-        free(page->next);
-        *page = (struct s3_page){.next = NULL};
+        free(*next);
+        *next = NULL;
         if (url == NULL)
-                return no_memory(o);
+                return error_no_memory(o->error);
         fetches[0] = (struct http_fetch){.request = {.url = url, .shown = o->canonical, .access = o->dir.access},
                                          .max_body = PAGE_BYTES};
         int r = http_fetch(o->dir.http, fetches, n, o->error);
@@ -167,7 +162,7 @@ static int fetch_page(struct opening *o, struct s3_page *page, struct http_fetch
         if (r == 0 && answer->body == NULL)
                 r = error_set(o->error, STREAMER_EFAILED, "an empty answer to a list (%s)", o->canonical);
         if (r == 0)
-                r = s3_page_parse(page, answer->body, answer->body_len, o->on_entry, o, o->error);
+                r = s3_page_parse(next, answer->body, answer->body_len, o->on_entry, o, o->error);
         http_fetch_deinit(&fetches[0]);
         return r;
 }
@@ -175,13 +170,13 @@ static int fetch_page(struct opening *o, struct s3_page *page, struct http_fetch
 /* All pages; fetches[0] is for them, and the others are fetched together with the first page. */
 static int list_pages(struct opening *o, struct http_fetch *fetches, size_t n)
 {
-        struct s3_page page = {.next = NULL};
-        int r = fetch_page(o, &page, fetches, n);
-        for (unsigned pages = 1; r == 0 && page.next != NULL; pages++)
-                r = pages < o->pages_max ? fetch_page(o, &page, fetches, 1)
+        char *next = NULL;
+        int r = fetch_page(o, &next, fetches, n);
+        for (unsigned pages = 1; r == 0 && next != NULL; pages++)
+                r = pages < o->pages_max ? fetch_page(o, &next, fetches, 1)
                                          : error_set(o->error, STREAMER_EFAILED, "more than %u pages of keys (%s)",
                                                      o->pages_max, o->canonical);
-        free(page.next);
+        free(next);
         return r;
 }
 
@@ -270,7 +265,7 @@ static int find_sums(struct opening *o)
         cleanup_free char *list_uri = folder != NULL ? format_new("%s" SUMS_NAME, folder) : NULL;
         if (fetches == NULL || list_uri == NULL) {
                 free(fetches);
-                return no_memory(o);
+                return error_no_memory(o->error);
         }
         int r = http_headers_add(&headers, "x-amz-checksum-mode", "ENABLED", o->error);
         for (size_t i = 0; r == 0 && i <= n; i++) {
@@ -283,7 +278,7 @@ static int find_sums(struct opening *o)
                         request->headers = &headers;
                 }
                 if (request->url == NULL)
-                        r = no_memory(o);
+                        r = error_no_memory(o->error);
         }
         list->max_body = SUMS_MAX;
         list->fine = listed ? NULL : absent;
@@ -326,7 +321,8 @@ static int attempt(const struct opening *task, const struct s3_endpoint *endpoin
 {
         struct opening o = *task;
         struct http_access *access = o.dir.access = s3_auth_new(endpoint, region);
-        int r = access != NULL ? s3_endpoint_base(endpoint, o.bucket, region, &o.base, o.error) : no_memory(&o);
+        int r = access != NULL ? s3_endpoint_base(endpoint, o.bucket, region, &o.base, o.error)
+                               : error_no_memory(o.error);
         if (r == 0)
                 r = o.run(&o);
         region[0] = '\0';
@@ -354,7 +350,7 @@ static int run(const struct sources *sources, const char *source, struct opening
         if (task->canonical == NULL)
                 task->canonical = directory;
         if (task->canonical == NULL || name == NULL)
-                return no_memory(task);
+                return error_no_memory(task->error);
         bool listed = is_prefix(task->canonical) && task->set != NULL;
         task->key = key_of(task->canonical);
         task->dir = (struct remote_dir){.http = sources->http,

@@ -45,14 +45,15 @@ static int authorize(struct http_access *access, const struct http_request *requ
                                               .checksum = request->headers != NULL &&
                                                           http_headers_find(request->headers, "x-amz-checksum-mode") !=
                                                                   NULL};
-        r = aws_sign(more, &what, &keys, error);
-        more->by = keys.number;
         pthread_mutex_lock(&a->mutex);
         if (a->origin == NULL || strcmp(a->origin, keys.origin) != 0) {
                 free(a->origin);
                 a->origin = strdup(keys.origin);
         }
+        bool has_origin = a->origin != NULL;
         pthread_mutex_unlock(&a->mutex);
+        r = has_origin ? aws_sign(more, &what, &keys, error) : error_no_memory(error);
+        more->by = keys.number;
         aws_keys_deinit(&keys);
         return r;
 }

@@ -44,7 +44,7 @@ void s3_fault_parse(struct s3_fault *fault, const char *text, size_t size)
 /* ---- lists ---- */
 
 struct parser {
-        struct s3_page *page;
+        char **next;
         struct error *error;
         struct s3_entry entry; /* being read */
         bool in_entry, has_size, truncated, encoded;
@@ -61,7 +61,6 @@ static int entry_field(struct parser *p, const struct xml *xml)
 {
         if (xml->depth == 1 && xml_is(xml, "Contents")) {
                 p->in_entry = false;
-                p->page->n++;
                 if (p->entry.key == NULL || !p->has_size)
                         return bad_list("a key or its size is missing", p->error);
                 return p->fn(p->context, &p->entry, p->error);
@@ -91,10 +90,10 @@ static int list_field(struct parser *p, const struct xml *xml)
                 return 0;
         if (xml_is(xml, "IsTruncated"))
                 p->truncated = strcmp(xml->text, "true") == 0;
-        if (!xml_is(xml, "NextContinuationToken") || p->page->next != NULL)
+        if (!xml_is(xml, "NextContinuationToken") || *p->next != NULL)
                 return 0;
-        p->page->next = strdup(xml->text);
-        return p->page->next != NULL ? 0 : error_set(p->error, STREAMER_ENOMEM, "no memory");
+        *p->next = strdup(xml->text);
+        return *p->next != NULL ? 0 : error_no_memory(p->error);
 }
 
 static int list_element(void *context, enum xml_event event, const struct xml *xml)
@@ -112,23 +111,22 @@ static int list_element(void *context, enum xml_event event, const struct xml *x
         return 0;
 }
 
-int s3_page_parse(struct s3_page *page, const char *text, size_t size, s3_entry_fn fn, void *context,
-                  struct error *error)
+int s3_page_parse(char **next, const char *text, size_t size, s3_entry_fn fn, void *context, struct error *error)
 {
         static const char encoding[] = "<EncodingType>url<";
-        struct parser p = {.page = page, .error = error, .fn = fn, .context = context};
+        struct parser p = {.next = next, .error = error, .fn = fn, .context = context};
         const char *why;
-        *page = (struct s3_page){.next = NULL};
+        *next = NULL;
         /* The element may follow the keys. A store that does not know the encoding omits it. */
         p.encoded = memmem(text, size, encoding, sizeof(encoding) - 1) != NULL;
         int r = xml_parse(text, size, list_element, &p, &why);
         if (why != NULL)
                 r = bad_list(why, error);
-        if (r == 0 && p.truncated && page->next == NULL)
+        if (r == 0 && p.truncated && *next == NULL)
                 r = bad_list("it is truncated and names no next page", error);
         if (r < 0 || !p.truncated) {
-                free(page->next);
-                page->next = NULL;
+                free(*next);
+                *next = NULL;
         }
         return r;
 }

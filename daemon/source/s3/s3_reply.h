@@ -31,14 +31,9 @@ struct s3_entry {
 /* Called for each key; an error ends the parsing. */
 typedef int (*s3_entry_fn)(void *context, const struct s3_entry *entry, struct error *error);
 
-struct s3_page {
-        char *next; /* the token of the next page; NULL: this is the last. malloc'd */
-        size_t n;   /* keys in it */
-};
-
-/* A page, in encoding-type=url where it says so. */
-int s3_page_parse(struct s3_page *page, const char *text, size_t size, s3_entry_fn fn, void *context,
-                  struct error *error);
+/* A page, in encoding-type=url where it says so. *next: the token of the next page, malloc'd; NULL: this is the last,
+ * or an error. */
+int s3_page_parse(char **next, const char *text, size_t size, s3_entry_fn fn, void *context, struct error *error);
 
 /* ---- checksums ---- */
 

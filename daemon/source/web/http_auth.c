@@ -36,7 +36,7 @@ int http_auth_new(struct http_access **access, const struct http_access_ops *ops
         struct http_auth *auth = calloc(1, sizeof(*auth));
         if (auth == NULL) {
                 secret_free(value);
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         }
         *auth = (struct http_auth){.access = {.ops = ops, .refs = 1},
                                    .user = user,
@@ -47,7 +47,7 @@ int http_auth_new(struct http_access **access, const struct http_access_ops *ops
         secret_free(value);
         if ((setting != NULL && auth->setting == NULL) || (!auth->empty && auth->authorization == NULL)) {
                 http_auth_free(&auth->access);
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         }
         *access = &auth->access;
         return 0;

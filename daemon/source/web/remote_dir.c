@@ -22,7 +22,7 @@ int remote_dir_url_init(const struct remote_dir *dir, const char *name, struct o
                                    .etag = dir->etag != NULL ? dir->etag(dir, name) : NULL,
                                    .access = dir->access,
                                    .atomic = dir->atomic};
-        return located ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+        return located ? 0 : error_no_memory(error);
 }
 
 void remote_dir_url_deinit(struct object_url *url)
@@ -47,7 +47,7 @@ static int open_objects(const struct remote_dir *dir, const char *const *names, 
                         struct object *objects, struct error *error)
 {
         struct object_url *urls = calloc(n, sizeof(*urls));
-        int r = urls != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+        int r = urls != NULL ? 0 : error_no_memory(error);
         for (size_t i = 0; r == 0 && i < n; i++)
                 r = remote_dir_url_init(dir, names[i], &urls[i], error);
         for (size_t i = 0; index != NULL && r == 0 && i < n; i++)
@@ -83,7 +83,7 @@ int remote_dir_open_indexed(const struct remote_dir *dir, struct source_set *set
                 return r;
         const char **names = calloc(set->index.n_files, sizeof(*names));
         if (names == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         for (size_t i = 0; i < set->index.n_files; i++)
                 names[i] = st_index_file(&set->index, i);
         r = remote_dir_open_files(dir, names, set->index.n_files, set, error);

@@ -32,7 +32,7 @@ static int web_canonical(const char *source, char **out, struct error *error)
         cleanup_free char *shown = redact_source_new(source);
         cleanup_free char *encoded = http_url_encode(source, "%:/?#[]@!$&'()*+,;=");
         if (shown == NULL || encoded == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         encoded[strcspn(encoded, "#")] = '\0';
         if (!codec_utf8(source, strlen(source)) || http_url_parse(&url, encoded) < 0)
                 return error_set(error, STREAMER_EINVAL,
@@ -50,7 +50,7 @@ static int web_canonical(const char *source, char **out, struct error *error)
                 snprintf(port, sizeof(port), ":%u", url.port);
         *out = format_new("%s://%s%s%s%s%s", url.tls ? "https" : "http", v6 ? "[" : "", url.host, v6 ? "]" : "", port,
                           url.path);
-        return *out != NULL ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+        return *out != NULL ? 0 : error_no_memory(error);
 }
 
 /* In place; control characters stay as they are written. */
@@ -113,7 +113,7 @@ int web_auth(const struct web_host *hosts, size_t n, const char *text, struct ht
                 return http_auth_new(access, &ops, host->user, value ?: "", NULL, error);
         cleanup_free char *setting = format_new("%s:%s", strchr(file, '/') != NULL ? "file" : "credential", file);
         if (setting == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         return http_auth_new(access, &ops, host->user, NULL, setting, error);
 }
 

@@ -48,25 +48,26 @@ def open_library(path):
 
 
 def check(code, client):
+    """`client`: the one of the call, whose library has the reason; None for a connect."""
     if code != 0:
         raise package.failure(code, client)
 
 
 class Client:
     def __init__(self, library, socket, timeout_ms=20000):
-        self.lib, self.handle = open_library(library), c_void_p()
+        self.lib, self.pointer = open_library(library), c_void_p()
         opts = package.sized(package.ConnectOpts, socket=os.fsencode(socket), timeout_ms=timeout_ms)
-        check(self.lib.streamer_connect(byref(opts), byref(self.handle)), None)
+        check(self.lib.streamer_connect(byref(opts), byref(self.pointer)), None)
 
     def close(self):
-        self.lib.streamer_close(self.handle)
+        self.lib.streamer_close(self.pointer)
 
     def fd(self):
-        return self.lib.streamer_fd(self.handle)
+        return self.lib.streamer_fd(self.pointer)
 
     def begin_load(self, path, name):
         opts, op = package.sized(package.LoadOpts, source=os.fsencode(path), name=name.encode()), c_void_p()
-        check(self.lib.streamer_load(self.handle, byref(opts), byref(op)), self.handle)
+        check(self.lib.streamer_load(self.pointer, byref(opts), byref(op)), self)
         return Operation(self, op)
 
     def load(self, path, name, timeout_ms):
@@ -82,15 +83,15 @@ class Client:
         """Loads and attaches: lease() returns as soon as the model can be attached to."""
         load = package.sized(package.LoadOpts, name=name.encode())
         opts, op = package.sized(package.OpenOpts, load=ctypes.pointer(load)), c_void_p()
-        check(self.lib.streamer_open_start(self.handle, os.fsencode(path), byref(opts), byref(op)), self.handle)
+        check(self.lib.streamer_open_start(self.pointer, os.fsencode(path), byref(opts), byref(op)), self)
         return Operation(self, op)
 
     def unload(self, name):
-        check(self.lib.streamer_unload(self.handle, name.encode(), 0), self.handle)
+        check(self.lib.streamer_unload(self.pointer, name.encode(), 0), self)
 
     def attach(self, model):
         opts, lease = package.sized(package.AttachOpts, flags=package.ATTACH_READY), c_void_p()
-        check(self.lib.streamer_attach(self.handle, model.encode(), byref(opts), byref(lease)), self.handle)
+        check(self.lib.streamer_attach(self.pointer, model.encode(), byref(opts), byref(lease)), self)
         return Lease(self, lease)
 
 
@@ -103,12 +104,12 @@ class Operation:
         code = self.lib.streamer_op_wait(self.handle, timeout_ms, None)
         if code == package.E_TIMEOUT:
             return False
-        check(code, self.client.handle)
+        check(code, self.client)
         return True
 
     def lease(self, timeout_ms):
         lease = c_void_p()
-        check(self.lib.streamer_op_lease(self.handle, timeout_ms, byref(lease)), self.client.handle)
+        check(self.lib.streamer_op_lease(self.handle, timeout_ms, byref(lease)), self.client)
         return Lease(self.client, lease)
 
     def free(self):
@@ -123,7 +124,7 @@ class Lease:
         self.lib.streamer_detach(self.handle)
 
     def _check(self, code):
-        check(code, self.client.handle)
+        check(code, self.client)
 
     def count(self):
         n = c_size_t()

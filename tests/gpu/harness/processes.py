@@ -115,7 +115,7 @@ class Process:
         try:
             self.process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
-            pass
+            self.process = None
 
     def read_bytes(self) -> int:
         """Bytes that the process has had read from storage."""
@@ -175,6 +175,8 @@ class Worker(Process):
     unanswered = False  # the next answer would be an earlier request's
 
     def send(self, op: str, /, **arguments: Any) -> None:
+        if self.unanswered:
+            raise NoAnswer(f"{op}: not asked: an earlier request is not answered")
         self.unanswered = True
         self.write_line(json.dumps({"op": op, **arguments}))
 

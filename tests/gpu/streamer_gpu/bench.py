@@ -26,6 +26,7 @@ TIME_FOR_A_STEP = 5  # with less left, a step is not begun
 
 
 IMPORT_SECONDS = 60
+ENTER_SECONDS = 60  # for a context: the first process may wait for the driver to start
 PROGRAMS = ("streamerd", "streamerctl", "gpu-rates")
 
 
@@ -37,8 +38,15 @@ class Ended(BaseException):
     """The run is ended by a signal."""
 
 
+class _Limit:
+    """The time limit of the running step."""
+
+    armed = False  # an alarm that comes when the step is over raises nothing
+
+
 def _on_alarm(_signal, _frame):
-    raise TimeLimit
+    if _Limit.armed:
+        raise TimeLimit
 
 
 class Bench:
@@ -56,12 +64,13 @@ class Bench:
         self.environment.pop("STREAMERD_SOCKET", None)
         self.environment.setdefault("CUDA_LOG_FILE", "stderr")  # drivers of 12.9 and newer explain errors there
         self.processes = []  # of the running step
-        self.deadline = time.monotonic() + options.time
+        self.deadline = self.step_deadline = time.monotonic() + options.time
         self.models, self.consumers, self.observer, self.whole_run = {}, 0, None, ExitStack()
         self.roots = [folder]
         self.in_memory = {}  # label: the tmpfs of a model for which the disk is too small
         self.ending = False  # by a signal: processes are killed, not stopped
         self.importing = None
+        self.expected_tokens = None  # of the language model, once it is written
 
     # ---- programs
 
@@ -83,6 +92,10 @@ class Bench:
 
     def left(self):
         return self.deadline - time.monotonic()
+
+    def step_left(self):
+        """Seconds until the running step's limit."""
+        return self.step_deadline - time.monotonic()
 
     def fake(self):
         return self.report.hardware.get("fake", False)
@@ -187,7 +200,7 @@ class Bench:
         consumer = Consumer(self, self.consumers, namespaces)
         self._add(stack, consumer, consumer.kill)
         if enter:
-            consumer.ask("enter", ordinal=self.ordinal)
+            consumer.ask("enter", ENTER_SECONDS, ordinal=self.ordinal)
         return consumer
 
     def daemon(self, stack, **options):
@@ -211,7 +224,7 @@ class Bench:
     def observe(self):
         """The observer has a context from here to the end of the run. It describes the GPU, too."""
         self.observer = self.consumer(self.whole_run)
-        return self.observer.ask("describe", ordinal=self.ordinal)
+        return self.observer.ask("describe", ENTER_SECONDS, ordinal=self.ordinal)
 
     def free(self):
         return self.observer.ask("memory")["free"]
@@ -237,22 +250,31 @@ class Step:
         self.name, self.plan, self.seconds, self.rows = name, plan, seconds, rows
         self.function, self.needs, self.imports = function, needs, imports
 
+    def _run_limited(self, bench, stack, limit):
+        """TimeLimit is raised from here, or not at all."""
+        bench.step_deadline = time.monotonic() + limit
+        signal.signal(signal.SIGALRM, _on_alarm)
+        try:
+            _Limit.armed = True
+            signal.setitimer(signal.ITIMER_REAL, limit)
+            if bench.observer and bench.observer.unanswered:
+                bench.observe()
+            self.function(bench, stack)
+        finally:
+            _Limit.armed = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
     def _attempt(self, bench):
         """Outcome, its text, and where in this script. The time in which the step's processes end is not counted."""
         stack = ExitStack()
         limit = min(self.seconds, bench.left())
         bench.processes = []
-        signal.signal(signal.SIGALRM, _on_alarm)
         try:
-            signal.setitimer(signal.ITIMER_REAL, limit)
-            if bench.observer and bench.observer.unanswered:
-                bench.observe()
-            self.function(bench, stack)
+            self._run_limited(bench, stack, limit)
             return "ok", "", None
         except Skip as e:
             return "skipped", str(e), None
         except (TimeLimit, NoAnswer) as e:
-            signal.setitimer(signal.ITIMER_REAL, 0)
             for process in bench.logs():
                 process.log_threads()
             text = f"not done in {limit:.0f} s" if isinstance(e, TimeLimit) else str(e)
@@ -265,7 +287,6 @@ class Step:
             bench.report.why_not(self.rows, "the run was ended by a signal")
             raise
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
             stack.close()
 
     def run(self, bench):

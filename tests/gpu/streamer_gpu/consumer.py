@@ -23,6 +23,10 @@ from . import calls, cuda, frameworks, language_model, wire
 CHUNK = 64 << 20
 _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+PAGE = 4096
+SAMPLE, SAMPLE_EVERY = 64 << 10, 8 << 20
+FILL_CHUNK, FILL_LEAST, FILL_MARGIN = 4 << 30, 64 << 20, 256 << 20
+FILL = 0xA5
 EXPORTED = bytes(range(256))
 NAMESPACES = {"pid": 0x20000000, "net": 0x40000000}  # CLONE_NEWPID, CLONE_NEWNET
 MOUNTS = 0x00020000  # CLONE_NEWNS
@@ -38,6 +42,23 @@ def map_memory(size):
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     ctypes.memset(address, 1, size)
     return memory, address
+
+
+def parts_of(size, limit):
+    """[(begin, bytes)] to compare of a tensor: all of it (limit 0), or `limit` bytes from its begin and from its end,
+    and 64 KiB in the middle of each 8 MiB."""
+    if limit == 0 or size <= 2 * limit:
+        return [(0, size)]
+    middles = range(SAMPLE_EVERY // 2, size, SAMPLE_EVERY)
+    return [(size - limit, limit), (0, limit), *((at, min(SAMPLE, size - at)) for at in middles)]
+
+
+def differing_bytes(a, b, size):
+    """Of the memory at two addresses, in pages of 4 KiB that differ."""
+    if _memcmp(a, b, size) == 0:
+        return 0
+    pages = ((at, min(PAGE, size - at)) for at in range(0, size, PAGE))
+    return sum(n for at, n in pages if _memcmp(a + at, b + at, n) != 0)
 
 
 class Consumer:
@@ -72,6 +93,26 @@ class Consumer:
     def op_memory(self):
         free, total = self.runtime.memory()
         return {"free": free, "total": total}
+
+    def op_fill(self, ordinal, limit):
+        """Allocates what the GPU has free, or `limit` bytes, and fills it; it is allocated until this process ends."""
+        runtime, filled, chunk = self.use_runtime(ordinal), 0, FILL_CHUNK
+        while chunk >= FILL_LEAST:
+            free = min(runtime.memory()[0] - FILL_MARGIN, (limit or 1 << 60) - filled)
+            if free < FILL_LEAST:
+                break
+            pointer, size = c_void_p(), min(chunk, free)
+            try:
+                runtime.cudaMalloc(byref(pointer), c_size_t(size))
+            except cuda.CudaError as e:
+                if e.code != cuda.OUT_OF_MEMORY:
+                    raise
+                chunk //= 2
+                continue
+            self.driver.fill(pointer.value, FILL, size)
+            filled += size
+        self.driver.cuCtxSynchronize()
+        return {"filled": filled, "free": runtime.memory()[0]}
 
     def op_host_memory(self):
         return {"bytes": host_memory(os.getpid())}
@@ -209,18 +250,17 @@ class Consumer:
 
     def op_compare_while_loading(self, socket, path, name, limit):
         """Loads and attaches at once, and compares each tensor when it is announced: its end, which is copied last,
-        and its begin. `early`: how many were compared before the load had ended."""
+        its begin, and parts between. `early`: how many were compared before the load had ended."""
         self.client, spans = self.connect(socket), {n: (at, size) for n, at, size in model.tensors_of(path)}
         fd, differing, early, announced = os.open(path, os.O_RDONLY), [], 0, set()
+        self._buffers()  # before the load, which may be over in a third of a second
         op = self.client.begin_open(path, name)
         self.lease = op.lease(30000)
         while (tensor := self.lease.next(30000)) is not None:
             self.on_host = tensor.device_kind != b"cuda"
             tensor_name = tensor.name.decode()
             at, size = spans[tensor_name]
-            n = min(size, limit)
-            parts = [(size - n, n)] if size <= 2 * n else [(size - n, n), (0, n)]
-            if tensor.bytes != size or not all([self.same(fd, at + b, tensor.data + b, n) for b, n in parts]):
+            if tensor.bytes != size or self.differing(fd, at, tensor.data, parts_of(size, limit)):
                 differing.append(tensor_name)
             announced.add(tensor_name)
             early += not op.wait(0)
@@ -317,37 +357,41 @@ class Consumer:
         return self.compare(path, every, limit, lambda name: self.lease.find(name).data)
 
     def compare(self, path, every, limit, pointer_of):
-        """Each nth tensor, `limit` bytes from its begin and from its end (0: the whole of it),
-        copied back through this process's context and compared with the file."""
+        """Each nth tensor, the parts that `limit` determines, copied back through this process's context and
+        compared with the file."""
         spans = model.tensors_of(path)[::every]
         fd = os.open(path, os.O_RDONLY)
-        compared, differing = 0, []
+        compared, wrong, differing = 0, 0, []
         for name, at, size in spans:
-            parts = [(0, size)]
-            if limit and size > 2 * limit:
-                parts = [(0, limit), (size - limit, limit)]
-            pointer = pointer_of(name)
-            same = all([self.same(fd, at + begin, pointer + begin, n) for begin, n in parts])
+            parts = parts_of(size, limit)
+            n = self.differing(fd, at, pointer_of(name), parts)
             compared += sum(n for _, n in parts)
-            if not same:
+            wrong += n
+            if n > 0:
                 differing.append(name)
         os.close(fd)
-        return {"tensors": len(spans), "bytes": compared, "differing": len(differing), "names": differing[:5]}
+        facts = {"tensors": len(spans), "bytes": compared, "differing_bytes": wrong}
+        return {**facts, "differing": len(differing), "names": differing[:5]}
 
-    def same(self, fd, offset, pointer, size):
+    def differing(self, fd, offset, pointer, parts):
+        return sum([self._differing_part(fd, offset + begin, pointer + begin, n) for begin, n in parts])
+
+    def _buffers(self):
         if "compare" not in self.buffers:
             self.buffers["compare"] = [map_memory(CHUNK) for _ in range(2)]
-        (expected, expected_at), (_, actual_at) = self.buffers["compare"]
-        view = memoryview(expected)
+        return self.buffers["compare"]
+
+    def _differing_part(self, fd, offset, pointer, size):
+        (expected, expected_at), (_, actual_at) = self._buffers()
+        view, wrong = memoryview(expected), 0
         for at in range(0, size, CHUNK):
             n = min(CHUNK, size - at)
             if os.preadv(fd, [view[:n]], offset + at) != n:
                 raise OSError("the model's file is shorter than its header says")
-            ctypes.memset(actual_at, 0xA5, n)
+            ctypes.memset(actual_at, FILL, n)
             self.read(actual_at, pointer + at, n)
-            if _memcmp(expected_at, actual_at, n) != 0:
-                return False
-        return True
+            wrong += differing_bytes(expected_at, actual_at, n)
+        return wrong
 
     # ---- without the library
 
@@ -427,10 +471,21 @@ class Consumer:
         language_model.write(folder, device, tiny)
         return {}
 
-    def op_open_language_model(self, folder, device, socket=None, name=None):
-        """From the folder by safetensors, or from the daemon's memory where a socket is given."""
-        self.model = language_model.LanguageModel(folder, device, self.paths["library"], socket, name)
-        return self.model.facts
+    def op_build_language_model(self, folder, device, positions=True):
+        self.model = language_model.LanguageModel(folder, device, self.paths["library"], positions)
+        return {}
+
+    def op_read_language_model(self):
+        return self.model.read()
+
+    def op_open_language_model(self, socket, name):
+        return self.model.open(socket, name)
+
+    def op_publish_language_model(self, socket, name):
+        return self.model.publish(socket, name)
+
+    def op_take_language_model(self, socket, name):
+        return self.model.take(socket, name)
 
     def op_tokens(self, count):
         return self.model.tokens(count)

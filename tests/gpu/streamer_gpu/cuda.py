@@ -6,7 +6,7 @@ in child processes: a context that hangs or crashes takes its own process along,
 
 import ctypes
 import mmap
-from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from ctypes import byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 
 LAZY_PEER_ACCESS = 1
 POSIX_FD = 1
@@ -16,7 +16,7 @@ HOST_TO_DEVICE = 1
 HOST_REGISTER_PORTABLE, HOST_REGISTER_READ_ONLY = 1, 8
 
 
-INVALID_VALUE, NOT_SUPPORTED = 1, 801
+INVALID_VALUE, OUT_OF_MEMORY, NOT_SUPPORTED = 1, 2, 801
 STREAM_NON_BLOCKING = 1
 
 
@@ -107,6 +107,9 @@ class Driver(_Library):
 
     def write(self, pointer, source, size):
         self.cuMemcpyHtoD_v2(c_uint64(pointer), c_void_p(source), c_size_t(size))
+
+    def fill(self, pointer, byte, size):
+        self.cuMemsetD8_v2(c_uint64(pointer), c_ubyte(byte), c_size_t(size))
 
     def ipc_open(self, raw):
         pointer, handle = c_uint64(), IpcHandle.from_buffer_copy(raw)

@@ -12,11 +12,12 @@ from harness import model
 from harness.processes import Failure, Skip
 
 from . import machine
-from .bench import GIB, MIB, median
+from .bench import GIB, IMPORT_SECONDS, MIB, median
 from .frameworks import LOADERS
 
 OURS = "streamerd"
 LABEL = "8gib"
+LOADER_SECONDS = 40  # for one load; a loader that hangs is left out
 
 
 def wheels(bench):
@@ -51,10 +52,14 @@ class _Ours:
         self.consumer.ask("attach", 60, **asked)
         seconds += time.monotonic() - begin
         self.daemon.require_pinned_ring()
+        timed = self.daemon.timed(seconds, LABEL)
         same = self.consumer.ask("compare", 60, path=path, every=8, limit=MIB)["differing"] == 0
         self.consumer.ask("detach")
         self.bench.unload(self.daemon, LABEL)
-        return {"seconds": seconds, "same": same}
+        return {"same": same, **timed}
+
+    def log(self):
+        return self.daemon.log_end()
 
 
 class _Theirs:
@@ -62,7 +67,10 @@ class _Theirs:
         self.consumer, self.name = consumer, name
 
     def load(self, path):
-        return self.consumer.ask("loader_load", 120, path=path)
+        return self.consumer.ask("loader_load", LOADER_SECONDS, path=path)
+
+    def log(self):
+        return None
 
 
 def _start(bench, stack, device, prefix):
@@ -71,10 +79,10 @@ def _start(bench, stack, device, prefix):
     consumers = {name: bench.consumer(stack, enter=False) for name in LOADERS}
     for name, consumer in consumers.items():
         consumer.send("loader_import", name=name, site=folder, device=device)
-    loaders = {}
+    loaders, end = {}, time.monotonic() + IMPORT_SECONDS
     for name, consumer in consumers.items():
         try:
-            version = consumer.receive("loader_import", 60)["version"]
+            version = consumer.receive("loader_import", max(0.1, end - time.monotonic()))["version"]
             bench.report.observe(f"loader {name}", f"version {version}")
             loaders[name] = _Theirs(consumer, name)
         except (Failure, Skip) as e:
@@ -83,36 +91,47 @@ def _start(bench, stack, device, prefix):
 
 
 def _rounds(bench, loaders, path, prefix, rounds, prepare):
-    """{name: GiB/s}, medians; a loader that fails once is left out from then on. `prepare`: before each load."""
+    """Rows of medians, after each round; a loader that fails once is left out from then on. `prepare`: before each
+    load."""
     size = sum(n for _, _, n in model.tensors_of(path))
-    rates = {name: [] for name in loaders}
+    figures = {name: [] for name in loaders}
     for _ in range(rounds):
-        for name in [name for name in rates if name in loaders]:
+        for name in [name for name in figures if name in loaders]:
             prepare(path)
             try:
                 result = loaders[name].load(path)
                 if not result["same"]:
                     raise Failure(f"{name}: the tensors differ from the file")
-                rates[name].append(size / result["seconds"] / GIB)
+                figures[name].append({"rate": size / result["seconds"] / GIB, **result})
             except (Failure, Skip) as e:
                 bench.report.why_not([f"{prefix}_{name}"], str(e))
                 if name == OURS:
                     raise
                 del loaders[name]
                 continue
-            bench.report.row(f"{prefix}_{name}", median(rates[name]), rounds=list(rates[name]))
-    return {name: median(figures) for name, figures in rates.items() if figures and name in loaders}
+            rounds_of = figures[name]
+            bench.report.row(f"{prefix}_{name}", _rate(rounds_of), rounds=list(rounds_of), log=loaders[name].log())
+        _record_best(bench, {name: _rate(figures[name]) for name in loaders}, prefix)
+    if len(loaders) == 1:
+        raise Skip("no other loader works here")
+
+
+def _record_best(bench, rates, prefix):
+    others = {name: rate for name, rate in rates.items() if name != OURS}
+    if not others:
+        return
+    best = max(others, key=others.get)
+    bench.report.row(f"{prefix}_vs_best", rates[OURS] / others[best], others[best], note=f"the best is {best}")
+
+
+def _rate(figures):
+    return median([f["rate"] for f in figures])
 
 
 def _compare(bench, stack, path, prefix, prepare=lambda path: None):
     device = "cpu" if bench.fake() else f"cuda:{bench.ordinal}"
     loaders = {OURS: _Ours(bench, stack, device), **_start(bench, stack, device, prefix)}
-    rates = _rounds(bench, loaders, path, prefix, 3, prepare)
-    others = {name: rate for name, rate in rates.items() if name != OURS}
-    if not others:
-        raise Skip("no other loader works here")
-    best = max(others, key=others.get)
-    bench.report.row(f"{prefix}_vs_best", rates[OURS] / others[best], others[best], note=f"the best is {best}")
+    _rounds(bench, loaders, path, prefix, 3, prepare)
 
 
 def warm_loaders_step(bench, stack):

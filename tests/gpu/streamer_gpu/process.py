@@ -68,6 +68,14 @@ class Daemon(daemon.Daemon):
                 warnings.append(text)
         return ended
 
+    def timed(self, seconds, name):
+        """The seconds that a client saw of a load, and what the daemon says of it; the model is loaded."""
+        shown = self.model(name)
+        return {"seconds": seconds, **{key: shown.get(key) for key in ("load_ns", "stages")}}
+
+    def log_end(self):
+        return self.last_lines(20)
+
     def require_pinned_ring(self):
         """Copies from memory that is not pinned have another rate, which is not the product's."""
         pinned = self.ring()["pinned"] if self.on_gpu else "yes"

@@ -44,7 +44,8 @@ def contexts_step(bench, stack):
     before, report = bench.free(), bench.report
     daemon = bench.daemon(stack, settings={"cuda.context_retention": "0s"})
     idle = bench.free()
-    report.row("context_first_load", bench.load(daemon, "tiny") * 1e3)
+    seconds = bench.load(daemon, "tiny")
+    report.row("context_first_load", seconds * 1e3, rounds=[daemon.timed(seconds, "tiny")], log=daemon.log_end())
     segments = sum(d["bytes"] for d in daemon.ctl("show", "tiny")["models"][0]["devices"])
     segments += -segments % (2 * MIB)
     loaded = bench.free()
@@ -64,15 +65,16 @@ def context_again_step(bench, stack):
     created it when it started."""
 
     def load_and_unload(daemon):
-        seconds = bench.load(daemon, "tiny")
+        timed = daemon.timed(bench.load(daemon, "tiny"), "tiny")
         bench.unload(daemon, "tiny")
-        return seconds * 1e3
+        return timed
 
     def measure(row, rounds, settings):
         daemon = bench.daemon(stack, settings=settings)
         if rounds > 1:
             load_and_unload(daemon)
-        bench.report.row(row, median([load_and_unload(daemon) for _ in range(rounds)]))
+        figures = [load_and_unload(daemon) for _ in range(rounds)]
+        bench.report.row(row, _median(figures, "seconds") * 1e3, rounds=figures, log=daemon.log_end())
         daemon.stop()
 
     cases = [
@@ -114,13 +116,9 @@ class Rates:
         """{"rate": GiB/s as a client sees it, "seconds", "load_ns", "stages"}; the last two are the daemon's."""
         seconds = self.bench.load(self.daemon, self.label, 120)
         self.daemon.require_pinned_ring()
-        shown = self.daemon.model(self.label)
+        timed = self.daemon.timed(seconds, self.label)
         self.bench.unload(self.daemon, self.label)
-        own = {key: shown.get(key) for key in ("load_ns", "stages")}
-        return {"rate": self.bytes / seconds / GIB, "seconds": seconds, **own}
-
-    def log(self):
-        return self.daemon.last_lines(20)
+        return {"rate": self.bytes / seconds / GIB, **timed}
 
     def reads(self, **case):
         block = MIB if self.bench.small else 8 * MIB
@@ -153,7 +151,7 @@ class Rates:
             note = "whether the page cache was empty cannot be asked here"
         if disk is not None:
             self.bench.report.row("disk_ceiling", disk)
-        self.bench.report.row(f"cold_{self.label}", rate, disk, figures, note, self.log())
+        self.bench.report.row(f"cold_{self.label}", rate, disk, figures, note, self.daemon.log_end())
 
     def cache(self):
         """Reads the file into the page cache. False if the kernel does not say whether it is cached."""
@@ -175,7 +173,7 @@ class Rates:
         report, figures = self.bench.report, [self.warm_round() for _ in range(rounds)]
         rate, combined = _median(figures, "rate"), _median(figures, "combined")
         copies, reads = _median(figures, "copies"), _median(figures, "reads")
-        report.row(row, rate, combined, figures, note, self.log())
+        report.row(row, rate, combined, figures, note, self.daemon.log_end())
         if None in (copies, reads, combined):
             return report.why_not([f"{row}_vs_"], self.why)
         for name, value in (("combined", combined), ("h2d", copies), ("page_cache", reads)):
@@ -223,8 +221,8 @@ def cold_step(label, rounds):
 
 def host_cache_step(bench, stack):
     """A model is evicted to the host cache, because another one does not fit beside it, and restored from there; the
-    restored one is compared. A model that was read has times of stages; a restored one has none. The time of the eviction includes the pinning of
-    the cache's memory."""
+    restored one is compared. A model that was read has times of stages; a restored one has none. The time of the
+    eviction includes the pinning of the cache's memory."""
     planner = bench.daemon(stack)
     sizes = {label: planner.ctl("load", "--dry-run", bench.file(label))["needed"] for label in ("8gib", "tiny")}
     planner.stop()
@@ -236,22 +234,24 @@ def host_cache_step(bench, stack):
     bench.load(r.daemon, "8gib", 60)
     r.daemon.require_pinned_ring()
     seconds = bench.load(r.daemon, "tiny", 60)
-    state = r.daemon.model("8gib")["state"]
+    timed, state = r.daemon.timed(seconds, "tiny"), r.daemon.model("8gib")["state"]
     if state != "cached":
         raise Failure(f"the evicted model is not in the host cache, but {state}: {r.daemon.tail()}")
-    bench.report.row("host_cache_evict", r.bytes / seconds / GIB, rounds=[seconds])
+    bench.report.row("host_cache_evict", r.bytes / seconds / GIB, rounds=[timed], log=r.daemon.log_end())
     bench.unload(r.daemon, "tiny")
     seconds = bench.load(r.daemon, "8gib", 60)
-    if r.daemon.model("8gib").get("stages"):
+    timed = r.daemon.timed(seconds, "8gib")
+    if timed["stages"]:
         raise Failure(f"the model was read again, not restored: {r.daemon.tail()}")
-    bench.report.row("host_cache_restore", r.bytes / seconds / GIB, r.copies(), [seconds], log=r.log())
+    log = r.daemon.log_end()
+    bench.report.row("host_cache_restore", r.bytes / seconds / GIB, r.copies(), [timed], log=log)
     compare_restored(bench, stack, r.daemon)
 
 
 def compare_restored(bench, stack, daemon):
     consumer = bench.consumer(stack)
     consumer.ask("attach", socket=daemon.socket, name="8gib")
-    result = consumer.ask("compare", 60, path=bench.file("8gib"), every=1, limit=4 * MIB)
+    result = consumer.ask("compare", 60, path=bench.file("8gib"), every=1, limit=0)
     bench.report.row("tensors_differ_restored", result["differing"])
 
 
@@ -265,17 +265,23 @@ def unload_step(bench, stack):
     r.cache()
     watcher = bench.consumer(stack, enter=False)
     asked = {"socket": r.daemon.socket, "path": r.path, "name": "8gib"}
-    alone = watcher.ask("watch_load", 60, **asked)
-    bench.unload(r.daemon, "8gib")
+
+    def watch(**unload):
+        watched = watcher.ask("watch_load", 60, **unload, **asked)
+        watched.update(r.daemon.timed(watched["seconds"], "8gib"))
+        bench.unload(r.daemon, "8gib")
+        return watched
+
+    alone = watch()
     for _ in range(3):  # the load may be over before the unload begins
         bench.load(r.daemon, "4gib", 60)
-        beside = watcher.ask("watch_load", 60, unload="4gib", **asked)
-        bench.unload(r.daemon, "8gib")
+        beside = watch(unload="4gib")
         if beside["overlapped"]:
             break
     r.daemon.require_pinned_ring()
     note = None if beside["overlapped"] else "the load had ended when the unload began"
-    bench.report.row("unload_stall", beside["stall_ms"], alone["stall_ms"], [alone, beside], note, r.log())
+    log = r.daemon.log_end()
+    bench.report.row("unload_stall", beside["stall_ms"], alone["stall_ms"], [alone, beside], note, log)
     bench.report.row("unload_while_loading", beside["unload_ms"], note=note)
 
 
@@ -286,16 +292,17 @@ def _load_rate(bench, stack, label, rounds, settings):
     r = Rates(bench, stack, label, settings=settings)
     r.cache()
     figures = [r.load() for _ in range(rounds)]
+    log = r.daemon.log_end()
     r.daemon.stop()
-    return _median(figures, "rate"), figures
+    return _median(figures, "rate"), figures, log
 
 
 def copy_modes_step(bench, stack):
     """Each way to issue copies, and to wait for them, that the daemon has a setting for."""
 
     def measure(row, settings):
-        rate, figures = _load_rate(bench, stack, "8gib", 3, settings)
-        bench.report.row(row, rate, rounds=figures)
+        rate, figures, log = _load_rate(bench, stack, "8gib", 3, settings)
+        bench.report.row(row, rate, rounds=figures, log=log)
 
     cases = [
         ("copies_default", {}),
@@ -324,8 +331,8 @@ def block_sizes_step(bench, stack):
         settings = {"io.block_size": f"{block}MiB", "io.concurrency": concurrency, "io.memory_limit": 0}
         if bench.small:  # the ring must fit the fake GPU's host
             settings = {"io.block_size": "1MiB", "io.concurrency": min(concurrency, 8)}
-        rates[block, concurrency], figures = _load_rate(bench, stack, "8gib", 2, settings)
-        bench.report.row(row, rates[block, concurrency], rounds=figures)
+        rates[block, concurrency], figures, log = _load_rate(bench, stack, "8gib", 2, settings)
+        bench.report.row(row, rates[block, concurrency], rounds=figures, log=log)
 
     try:
         cases = [(f"blocks_{b}mib_by_{c}", b, c) for b in BLOCKS for c in CONCURRENCIES]

@@ -44,6 +44,12 @@ def _rows():
         yield f"llama_tokens_differ_{kind}", "tokens", LOWER, 0
         yield f"llama_tokens_differ_killed_{kind}", "tokens", LOWER, 0
         yield f"llama_load_into_{kind}", "ms", LOWER, None
+    yield "publish_tokens_differ", "tokens", LOWER, 0
+    yield "publish_tokens_differ_killed", "tokens", LOWER, 0
+    yield "publish_time", "ms", LOWER, None
+    yield "publish_load_into", "ms", LOWER, None
+    yield "publish_memory_publisher", "MiB", LOWER, None
+    yield "publish_memory_second", "MiB", LOWER, 64
     for size in SIZES:
         yield f"attach_ipc_{size}", "ms", LOWER, None
         yield f"attach_vmm_{size}", "ms", LOWER, None
@@ -51,6 +57,8 @@ def _rows():
         yield f"attach_ipc_16gib_by_{segment}", "ms", LOWER, None
         yield f"attach_ipc_16gib_by_{segment}_vs_bare", "of bare", LOWER, 1.1
         yield f"attach_vmm_16gib_by_{segment}", "ms", LOWER, 10
+    for name in ("vmm", "ipc", "descriptors", "consumer"):
+        yield f"bytes_reused_{name}", "bytes", LOWER, 0
     yield "host_memory_beyond_ring", "MiB", LOWER, 64
     yield "host_cache_evict", "GiB/s", HIGHER, None
     yield "host_cache_restore", "GiB/s", HIGHER, None
@@ -113,6 +121,10 @@ class Report:
                 row[key] = of
         self.write()
 
+    def value(self, name):
+        """Of a row that was recorded; None otherwise."""
+        return self.rows.get(name, {}).get("value")
+
     def _is_gvisors(self, row):
         return row["unit"] == "GiB/s" and self.hardware.get("sandbox") == "gVisor"
 
@@ -171,14 +183,21 @@ class Report:
     # ---- what is printed
 
     def table(self):
-        """At most TABLE_LINES lines: a row, or a group of rows, each."""
-        lines = [f"{'row':36} {'value':>10} {'ceiling':>10} {'target':>8}  {'unit':10} reached"]
+        """At most TABLE_LINES lines: a row, or a group of rows, each. Rows with a target are first where not all fit."""
+        lines = []  # (line, rows in it, whether they have a target)
         for group, rows in itertools.groupby(self.rows.values(), _group):
+            rows = list(rows)
             if group is None:
-                lines += [self._line(row) for row in rows]
+                lines += [(self._line(row), 1, row["target"] is not None) for row in rows]
             else:
-                lines.append(_group_line(group, list(rows)))
-        return lines[:TABLE_LINES]
+                lines.append((_group_line(group, rows), len(rows), False))
+        header = f"{'row':36} {'value':>10} {'ceiling':>10} {'target':>8}  {'unit':10} reached"
+        most = TABLE_LINES - 1
+        if len(lines) <= most:
+            return [header, *(line for line, _, _ in lines)]
+        lines.sort(key=lambda line: not line[2])
+        left = sum(rows for _, rows, _ in lines[most - 1 :])
+        return [header, *(line for line, _, _ in lines[: most - 1]), f"({left} rows only in the JSON)"]
 
     def _line(self, row):
         target = "-" if row["target"] is None else f"{row['better']} {row['target']:g}"
@@ -201,7 +220,7 @@ class Report:
             yield f"the daemon warned: {text}"
         for row in self.rows.values():
             stages = [r["stages"] for r in row.get("rounds") or [] if isinstance(r, dict) and r.get("stages")]
-            if stages and row["name"].startswith(("warm_", "cold_")):
+            if stages and row["name"].startswith(("warm_", "cold_", "loader_")):
                 yield f"{row['name']}, ms by stage in the last round: {_stages(stages[-1])}"
         for it in self.observations:
             yield f"{it['name']}: {it['text']}"

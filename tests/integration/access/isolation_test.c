@@ -2,7 +2,8 @@
  *
  * A user who does its worst with every verb (never reads, never closes, repeats, has servers that never answer) beside
  * one who loads, attaches, fetches, verifies and lists: the second one is served while the first one's requests still
- * hang, and the daemon's memory stays bounded. Needs root.
+ * hang, no later than twice the time that it takes alone and a second, and the daemon's memory stays bounded. Needs
+ * root.
  */
 #include "tests/lib/endpoint.h"
 #include "tests/lib/fixture.h"
@@ -16,16 +17,9 @@
 #include <fcntl.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>
-#include <poll.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 /* Users that no system gives out, in the socket's group. */
 enum { GREEDY = 60401, OTHER = 60402 };
@@ -33,13 +27,16 @@ enum { GREEDY = 60401, OTHER = 60402 };
 #define PORTS 16
 #define UNANSWERED 60 /* requests of one connection; the daemon reads no more than 64 */
 #define LOADS 32
+#define SLACK_NS UINT64_C(1000000000) /* finds hangs; it measures no performance */
 #define LARGE ((size_t)64 << 20)
 #define MARGIN ((uint64_t)96 << 20) /* of memory: a user's share of fetched bytes, and half as much */
 
 static char *source;
 static struct model *source_model;
+static char *source_data; /* the file's bytes, which a server has, too */
+static size_t source_size;
 static unsigned ports[PORTS]; /* of servers that accept and never answer */
-static struct endpoint slow;
+static struct endpoint slow, prompt;
 
 static unsigned listen_silently(void)
 {
@@ -67,6 +64,13 @@ static void answer_slowly(struct endpoint *e, const struct endpoint_request *req
         free(data);
 }
 
+static void answer_promptly(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        (void)e;
+        reply->headers = format_text("ETag: \"1\"\r\n");
+        endpoint_range(request, reply, source_data, source_size);
+}
+
 static void begin(void)
 {
         if (getuid() != 0)
@@ -85,13 +89,15 @@ static void begin(void)
         fixture_begin((const char *const[]){"--config", config, NULL});
         source_model = model_mixed(2, 1 << 20);
         source = fixture_write(source_model, "source.safetensors");
+        source_data = file_read(source, &source_size);
+        prompt.answer = answer_promptly;
+        endpoint_start(&prompt);
         int fd = must(open(fixture_path("large.json"), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
         must(ftruncate(fd, (off_t)LARGE));
         close(fd);
         file_write(fixture_path("small.json"), "{}", 2);
         char *medium = calloc(1, 2 << 20);
         file_write(fixture_path("medium.json"), medium, 2 << 20);
-        free(medium);
 }
 
 static void end(void)
@@ -149,6 +155,18 @@ static void fetches_that_hang(void)
 {
         struct wire *w = connect_one();
         fetch_from_silent_servers(w);
+        await_taken(w);
+}
+
+static void finds_that_hang(void)
+{
+        struct wire *w = connect_one();
+        for (size_t i = 0; i < UNANSWERED; i++) {
+                char *name = format_text("found-%zu", i);
+                wire_request(w, &(struct request){.verb = VERB_publish_find,
+                                                  .id = 2 + i,
+                                                  .u.publish_find = {.model = name, .base = silent(i)}});
+        }
         await_taken(w);
 }
 
@@ -216,6 +234,37 @@ static void probes(void)
         }
 }
 
+static void diffs(void)
+{
+        for (int k = 0; k < 8; k++) {
+                struct wire *w = connect_one();
+                for (uint64_t i = 0; i < UNANSWERED; i++)
+                        wire_request(w, &(struct request){.verb = VERB_diff,
+                                                          .id = 2 + i,
+                                                          .u.diff = {.model = "witness",
+                                                                     .source = i % 2 == 0 ? source : silent(i)}});
+                await_taken(w);
+        }
+}
+
+/* Each load that fails is an event for all of them. */
+static void subscribers_that_do_not_read(void)
+{
+        for (int k = 0; k < 200; k++) {
+                struct wire *w = connect_one();
+                wire_request(w, &(struct request){.verb = VERB_subscribe, .id = 2});
+                await_taken(w);
+        }
+        struct wire *w = connect_one();
+        for (uint64_t i = 0; i < 1000; i++) {
+                char *name = format_text("fails-%d", (int)(i % 16));
+                wire_request(w, &(struct request){.verb = VERB_load,
+                                                  .id = 2 + i,
+                                                  .u.load = {.source = fixture_path("small.json"), .name = name}});
+                wire_read(w);
+        }
+}
+
 /* As many requests as the daemon reads. */
 static void replies_that_are_not_read(void)
 {
@@ -255,12 +304,15 @@ static void everything(void)
 {
         loads_that_hang();
         fetches_that_hang();
+        finds_that_hang();
         fetches_that_stop_midway();
         fetches_that_are_not_read();
         fetches_of_closed_connections();
         attaches_that_are_not_read();
         workers_that_are_not_read();
         probes();
+        diffs();
+        subscribers_that_do_not_read();
         replies_that_are_not_read();
 }
 
@@ -270,6 +322,7 @@ static const struct {
         size_t n_hung;
 } attacks[] = {
         {fetches_that_hang, 1},
+        {finds_that_hang, 1},
         {fetches_that_stop_midway, 1},
         {fetches_of_closed_connections, 0},
         {fetches_that_are_not_read, 0},
@@ -277,6 +330,8 @@ static const struct {
         {attaches_that_are_not_read, 0},
         {probes, 0},
         {workers_that_are_not_read, 0},
+        {diffs, 0},
+        {subscribers_that_do_not_read, 0},
         {replies_that_are_not_read, 0},
         {everything, 0},
 };
@@ -324,20 +379,37 @@ static void fetches(streamer_client *c, const char *file, uint64_t bytes)
         free(data);
 }
 
+enum { LOADING, ATTACHING, FETCHING, DIFFING, N_TIMED };
+static const char *const timed_names[N_TIMED] = {"load", "attach", "fetch", "diff"};
+
+static uint64_t *took; /* of the user's process: shared */
+
 static int is_served(void)
 {
         streamer_client *c = client_open(&test_daemon);
+        uint64_t times[N_TIMED + 1], *at = times;
         client_equals(c, "witness", fixture_witness);
+        *at++ = clock_ns();
         client_load(c, source, "other");
+        *at++ = clock_ns();
         client_equals(c, "other", source_model);
+        *at++ = clock_ns();
         fetches(c, "small.json", 2);
         fetches(c, "medium.json", 2 << 20);
+        *at++ = clock_ns();
+        json_decref(client_call(c, "diff", format_text("{\"model\":\"other\",\"source\":\"%s\"}", source)));
+        *at = clock_ns();
+        for (int i = 0; i < N_TIMED; i++)
+                took[i] = times[i + 1] - times[i];
         json_decref(client_call(c, "verify", "{\"model\":\"other\"}"));
         json_decref(client_call(c, "ps", NULL));
         json_decref(client_call(c, "doctor", NULL));
         json_decref(client_call(c, "status", NULL));
         json_decref(client_call(c, "probe", NULL));
         client_unload(c, "other");
+        client_load(c, format_text("%s/remote.safetensors", prompt.url), "remote");
+        client_equals(c, "remote", source_model);
+        client_unload(c, "remote");
         streamer_close(c);
         return 0;
 }
@@ -364,7 +436,10 @@ TEST(another_user_is_served_meanwhile, EACH(attacks))
 {
         ROOT_ONLY();
         row = _i;
+        uint64_t alone[N_TIMED], least[N_TIMED];
+        took = must_share(sizeof(alone));
         ck_assert_int_eq(run_as(OTHER, SOCKET_GROUP, is_served), 0);
+        memcpy(alone, took, sizeof(alone));
         uint64_t before = fixture_memory();
         unsigned fds = process_fds(test_daemon.pid) + 4;
         must(pipe2(to_child, O_CLOEXEC));
@@ -374,12 +449,18 @@ TEST(another_user_is_served_meanwhile, EACH(attacks))
                 _exit(run_as(GREEDY, SOCKET_GROUP, be_greedy) == 0 ? 0 : 1);
         ck_assert_int_eq(report(), 'a');
         uint64_t most = fixture_memory();
-        for (int i = 0; i < 2; i++)
+        for (int i = 0; i < 2; i++) {
                 ck_assert_int_eq(run_as(OTHER, SOCKET_GROUP, is_served), 0);
+                for (int k = 0; k < N_TIMED; k++)
+                        least[k] = i == 0 || took[k] < least[k] ? took[k] : least[k];
+        }
         uint64_t after = fixture_memory();
         most = after > most ? after : most;
         must(write(to_child[1], "y", 1));
         ck_assert_int_eq(report(), 'y');
+        for (int k = 0; k < N_TIMED; k++)
+                ck_assert_msg(least[k] <= 2 * alone[k] + SLACK_NS, "%s took %llu ms, alone %llu ms", timed_names[k],
+                              (unsigned long long)(least[k] / 1000000), (unsigned long long)(alone[k] / 1000000));
         ck_assert_msg(most <= 2 * before + MARGIN, "memory grew from %llu to %llu MiB",
                       (unsigned long long)before >> 20, (unsigned long long)most >> 20);
         must(kill(pid, SIGKILL));
@@ -388,5 +469,47 @@ TEST(another_user_is_served_meanwhile, EACH(attacks))
         ck_assert(eventually(ends_load, c, 20000));
         streamer_close(c);
         ck_assert_msg(eventually(few_fds, &fds, 20000), "%u descriptors, %u before", process_fds(test_daemon.pid), fds);
+        fixture_still_serves();
+}
+
+/* ---- watched loads ---- */
+
+#define WATCHES 4096 /* docs/access.md */
+#define WATCHES_OF_CONNECTION 256
+
+static bool watch_is_accepted(struct wire *w, uint64_t id)
+{
+        uint64_t answered;
+        bool ok = false;
+        wire_request(w, &(struct request){.verb = VERB_load,
+                                          .id = id,
+                                          .u.load = {.source = silent(0), .name = "hung-0", .watch = true}});
+        do
+                if (!wire_read(w))
+                        die("the connection has ended");
+        while (!object_u64(&w->reply.unpacked.data, "id", &answered));
+        return object_bool(&w->reply.unpacked.data, "ok", &ok) && ok;
+}
+
+static int watch_much(void)
+{
+        uint64_t accepted = 0;
+        for (uint64_t k = 0; k <= WATCHES / WATCHES_OF_CONNECTION; k++) {
+                struct wire *w = connect_one();
+                for (uint64_t i = 0; i < WATCHES_OF_CONNECTION; i++)
+                        accepted += watch_is_accepted(w, 2 + i);
+        }
+        return accepted == WATCHES ? 0 : STREAMER_EFAILED;
+}
+
+TEST(a_user_watches_a_limited_number_of_loads)
+{
+        ROOT_ONLY();
+        for (int i = 0; i < 2; i++) { /* the second time none is left */
+                ck_assert_int_eq(run_as(GREEDY, SOCKET_GROUP, watch_much), 0);
+                streamer_client *c = client_open(&test_daemon);
+                ck_assert(eventually(ends_load, c, 20000));
+                streamer_close(c);
+        }
         fixture_still_serves();
 }

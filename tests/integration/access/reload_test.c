@@ -137,6 +137,14 @@ static int do_ping(void)
         return client_call_code(client_open(&d), "ping", NULL);
 }
 
+static int do_connect(void)
+{
+        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = d.socket};
+        streamer_client *c;
+
+        return streamer_connect(&opts, &c);
+}
+
 static int do_reload(void)
 {
         return client_call_code(client_open(&d), "reload", NULL);
@@ -150,7 +158,7 @@ TEST(reloaded_access_rules_apply_to_new_and_open_connections)
         ck_assert_int_eq(run_as(USER, 0, do_reload), STREAMER_EPERM);
         configure("access: {roles: []}");
         ck_assert_int_eq(reload_code("applied"), 0);
-        ck_assert_int_ne(run_as(USER, 0, do_ping), 0);
+        ck_assert_int_eq(run_as(USER, 0, do_connect), STREAMER_EPERM);
         configure("access: {roles: [{role: admin, users: 60201}]}");
         ck_assert_int_eq(reload_code("applied"), 0);
         ck_assert_int_eq(run_as(USER, 0, do_reload), 0);

@@ -12,15 +12,8 @@
 #include "proto/frame.h"
 
 #include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 /* Users that no system gives out, in the socket's group. */
 enum { GREEDY = 60201, OTHER = 60202 };
@@ -31,18 +24,21 @@ enum { GREEDY = 60201, OTHER = 60202 };
 
 static char *source, *large; /* large: more than the greedy one may load */
 
+static void begin_with(const char *limits)
+{
+        char *text = format_text("devices:\n  - host=64MiB\naccess:\n  roles:\n%s", limits);
+        char *config = suite_file("users.yaml", text);
+        must(chmod(suite_folder(), 0755));
+        fixture_begin((const char *const[]){"--config", config, NULL});
+}
+
 static void begin(void)
 {
         if (getuid() != 0)
                 return;
-        char *text = format_text("devices:\n  - host=64MiB\naccess:\n  roles:\n"
-                                 "    - {role: load, users: %d, connections: %d, leases: %d, loads: 2, bytes: 4MiB}\n"
-                                 "    - {role: load, users: %d}\n",
-                                 GREEDY, CONNECTIONS, LEASES, OTHER);
-
-        char *config = suite_file("users.yaml", text);
-        must(chmod(suite_folder(), 0755));
-        fixture_begin((const char *const[]){"--config", config, NULL});
+        begin_with(format_text("    - {role: load, users: %d, connections: %d, leases: %d, loads: 2, bytes: 4MiB}\n"
+                               "    - {role: load, users: %d}\n",
+                               GREEDY, CONNECTIONS, LEASES, OTHER));
         source = fixture_write(model_mixed(2, 1 << 20), "source.safetensors");
         large = fixture_write(model_mixed(3, 8 << 20), "large.safetensors");
 }
@@ -190,4 +186,171 @@ TEST(a_user_at_all_limits_does_not_affect_others, EACH(ways))
         close(fd);
         fixture_still_serves(); /* and all leases have ended */
         ck_assert(process_wait_fds(test_daemon.pid, before + 1));
+}
+
+/* ---- unanswered requests, descriptors on their way, and watched loads ---- */
+
+#define UNANSWERED 64
+#define WATCHERS 16  /* connections */
+#define WATCHED 256  /* by each */
+#define ATTACHES 126 /* of two descriptors each, for which there must be place for three */
+
+/* Of the descriptors a user may have as many as one reply. */
+static void begin_small(void)
+{
+        if (getuid() != 0)
+                return;
+        begin_with(format_text("    - {role: load, users: %d}\nlimits: {requests_per_client: 1, fds_in_flight: 506}\n",
+                               GREEDY));
+        large = fixture_write(model_mixed(3, 8 << 20), "large.safetensors");
+}
+
+static void end_small(void)
+{
+        if (getuid() == 0)
+                fixture_end();
+}
+
+static void read_limit(struct wire *w, const char *text)
+{
+        const char *told = "";
+        size_t len = 0;
+        if (!wire_read_code(w, "limit") || !object_str(&w->reply.unpacked.data, "text", &told, &len))
+                die("the reply is not a limit");
+        if (len != strlen(text) || memcmp(told, text, len) != 0)
+                die("\"%.*s\"", (int)len, told);
+}
+
+/* One on each connection: as many as may wait, and one that is refused. */
+static int wait_on_all_connections(void)
+{
+        static struct wire wires[UNANSWERED + 1];
+        struct pollfd fds[UNANSWERED + 1];
+        const struct request wait = {.verb = VERB_wait, .id = 2, .u.wait = {.model = "pending"}};
+        size_t i = 0;
+
+        for (size_t k = 0; k <= UNANSWERED; k++) {
+                wire_open(&wires[k], &test_daemon);
+                wire_hello(&wires[k]);
+                if (!wire_request(&wires[k], &wait))
+                        die("a request was not sent");
+                fds[k] = (struct pollfd){.fd = wires[k].fd, .events = POLLIN};
+        }
+        if (must(poll(fds, UNANSWERED + 1, 20000)) != 1)
+                die("not one reply");
+        while (fds[i].revents == 0)
+                i++;
+        read_limit(&wires[i],
+                   format_text("uid %d has 64 unanswered requests (64 x limits.requests_per_client)", GREEDY));
+        return 0;
+}
+
+static double limits_met;
+
+static bool has_met_a_limit(void *c)
+{
+        return client_metric(c, "streamerd_request_errors_total{code=\"limit\"}") > limits_met;
+}
+
+/* It receives none of them before all requests have been read. */
+static int leave_descriptors_on_their_way(void)
+{
+        struct wire w;
+        const struct request attach = {.verb = VERB_attach, .id = 2, .u.attach = {.model = "witness"}};
+        streamer_client *c = client_open(&test_daemon);
+
+        limits_met = client_metric(c, "streamerd_request_errors_total{code=\"limit\"}");
+        wire_open(&w, &test_daemon);
+        wire_hello(&w);
+        for (int i = 0; i < ATTACHES + 1; i++)
+                if (!wire_request(&w, &attach))
+                        die("a request was not sent");
+        if (!eventually(has_met_a_limit, c, 20000))
+                die("no limit");
+        for (int i = 0; i < ATTACHES; i++)
+                if (!wire_read(&w) || object_get(&w.reply.unpacked.data, "lease") == NULL)
+                        die("no lease");
+        read_limit(&w, format_text("attach: uid %d has 252 of 253 descriptors on their way to its clients (half of "
+                                   "limits.fds_in_flight)",
+                                   GREEDY));
+        return 0;
+}
+
+/* The next reply is a success. */
+static void read_ok(struct wire *w)
+{
+        bool done = false;
+        do {
+                if (!wire_read(w))
+                        die("the connection was closed");
+        } while (object_get(&w->reply.unpacked.data, "event") != NULL);
+        if (!object_bool(&w->reply.unpacked.data, "ok", &done) || !done)
+                die("a request was refused");
+}
+
+/* All of the same load, which waits for memory. */
+static int watch_loads(void)
+{
+        static struct wire wires[WATCHERS + 1];
+        const struct request load = {
+                .verb = VERB_load, .id = 2, .u.load = {.source = large, .name = "m", .wait = true, .watch = true}};
+        const struct request cancel = {.verb = VERB_cancel, .id = 3, .u.cancel = {.model = "m"}};
+        struct wire *last = &wires[WATCHERS];
+
+        for (struct wire *w = wires; w <= last; w++) {
+                wire_open(w, &test_daemon);
+                wire_hello(w);
+                for (int i = 0; i < WATCHED && w < last; i++) {
+                        wire_request(w, &load);
+                        read_ok(w);
+                }
+        }
+        wire_request(last, &load);
+        read_limit(last, format_text("load: uid %d watches 4096 loads, the most that a user may", GREEDY));
+        wire_request(last, &cancel);
+        read_ok(last);
+        return 0;
+}
+
+/* A model that is not complete before this publication is aborted. */
+static streamer_publication *begin_publication(streamer_client *c, uint64_t bytes)
+{
+        streamer_publication *claim;
+        streamer_found found = STREAMER_FOUND_INIT;
+        streamer_publish_opts opts = STREAMER_PUBLISH_OPTS_INIT;
+        opts.name = "pending";
+        client_ok(c, streamer_publish_find(c, &opts, &found, &claim), "find");
+        client_ok(c, streamer_publish_begin(claim, &bytes, 1), "begin");
+        return claim;
+}
+
+FIXTURE(.all = {begin_small, end_small});
+
+TEST(a_users_unanswered_requests_are_limited)
+{
+        ROOT_ONLY();
+        streamer_client *c = client_open(&test_daemon);
+        streamer_publication *claim = begin_publication(c, 1);
+        ck_assert_int_eq(run_as(GREEDY, SOCKET_GROUP, wait_on_all_connections), 0);
+        streamer_publish_abort(claim);
+        streamer_close(c);
+        fixture_still_serves();
+}
+
+TEST(a_users_descriptors_on_their_way_are_limited)
+{
+        ROOT_ONLY();
+        ck_assert_int_eq(run_as(GREEDY, SOCKET_GROUP, leave_descriptors_on_their_way), 0);
+        fixture_still_serves();
+}
+
+TEST(a_users_watched_loads_are_limited)
+{
+        ROOT_ONLY();
+        streamer_client *c = client_open(&test_daemon);
+        streamer_publication *claim = begin_publication(c, UINT64_C(56) << 20);
+        ck_assert_int_eq(run_as(GREEDY, SOCKET_GROUP, watch_loads), 0);
+        streamer_publish_abort(claim);
+        streamer_close(c);
+        fixture_still_serves();
 }

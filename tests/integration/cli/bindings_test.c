@@ -6,10 +6,6 @@
 #include "tests/lib/model.h"
 #include "tests/lib/suite.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 static struct daemon d;
 
 static void start(void)
@@ -95,10 +91,9 @@ static void prints_tensors_and_errors(const char *program)
 
 FIXTURE(.all = {start, stop}, .timeout = 300);
 
-TEST(the_rust_program_prints_the_tensors)
+/* Not in the short set: the library of a sanitizer build needs its run time in the program. */
+TEST(the_rust_program_prints_the_tensors, .slow = true)
 {
-        if (suite_short()) /* the library of a sanitizer build needs its run time in the program */
-                return;
         if (!works("rustc --version"))
                 SKIP("rustc is not installed");
         extract("rust", suite_path("print_tensors.rs"));
@@ -108,10 +103,8 @@ TEST(the_rust_program_prints_the_tensors)
         prints_tensors_and_errors("in_rust");
 }
 
-TEST(the_go_program_prints_the_tensors)
+TEST(the_go_program_prints_the_tensors, .slow = true)
 {
-        if (suite_short())
-                return;
         if (!works("go version"))
                 SKIP("go is not installed");
         extract("go", suite_path("print_tensors.go"));

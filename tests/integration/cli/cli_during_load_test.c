@@ -3,6 +3,7 @@
  * streamerctl during a load: --timeout, Ctrl-C, cancel and events.
  */
 #include "tests/integration/cli_fixture.h"
+#include "tests/lib/terminal.h"
 
 /* ---- a held load ---- */
 
@@ -88,6 +89,79 @@ TEST(progress_is_one_object_per_line_and_then_the_result)
         fuse_file_stop(&hang);
 }
 
+static void until_line(const struct ctl_running *running)
+{
+        char c;
+
+        do
+                ck_assert_int_eq(must(read(running->err, &c, 1)), 1);
+        while (c != '\n');
+}
+
+static void prints_one_line(const struct ctl *r, const char *begins)
+{
+        ck_assert_msg(r->code == 0, "%s", r->err);
+        ck_assert_msg(strncmp(r->out, begins, strlen(begins)) == 0, "%s", r->out);
+        ck_assert_ptr_eq(strchr(r->out, '\n'), r->out + r->out_size - 1);
+}
+
+/* The silent commands wait for longer than the others, which have printed a line each. */
+TEST(load_prints_progress_on_standard_error_only)
+{
+        enum { QUIET, NONE, NONE_JSON, LINES, OBJECTS, MODES };
+        static const char *const flags[MODES][2] = {
+                {"--quiet"}, {"--no-progress"}, {"--no-progress", "--json"}, {NULL}, {"--json"}};
+        struct ctl_running running[MODES];
+        struct ctl r[MODES];
+        const char *why = begin_held();
+
+        if (why)
+                SKIP(why);
+        for (int i = 0; i < MODES; i++)
+                ctl_start(&running[i], test_daemon.socket,
+                          (const char *const[]){"load", hang.path, "--name", "slow", flags[i][0], flags[i][1], NULL});
+        fuse_file_wait_held(&hang);
+        for (int i = LINES; i < MODES; i++)
+                for (int lines = 0; lines < 2; lines++)
+                        until_line(&running[i]);
+        fuse_file_release(&hang);
+        for (int i = 0; i < MODES; i++)
+                ctl_finish(&running[i], &r[i]);
+        for (int i = QUIET; i <= NONE_JSON; i++)
+                ck_assert_str_eq(r[i].err, "");
+        prints_one_line(&r[QUIET], "slow\n");
+        prints_one_line(&r[NONE], "slow");
+        prints_one_line(&r[NONE_JSON], "{");
+        prints_one_line(&r[LINES], "slow");
+        prints_one_line(&r[OBJECTS], "{");
+        ck_assert_ptr_null(strstr(r[OBJECTS].out, "\"progress\""));
+        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
+        fuse_file_stop(&hang);
+}
+
+/* A bar, redrawn on a terminal, and removed at the end. */
+TEST(load_draws_a_bar_on_a_terminal_and_not_on_standard_output)
+{
+        const char *why = begin_held();
+        struct terminal s;
+        char *out = suite_path("bar"),
+             *command = format_text("exec '%s' load '%s' --name slow >'%s'", build_path("streamerctl"), hang.path, out);
+
+        if (why)
+                SKIP(why);
+        terminal_start(&s, 24, 100, (const char *const[]){"/bin/sh", "-c", command, NULL},
+                       (const char *const[]){format_text("STREAMERD_SOCKET=%s", test_daemon.socket), NULL});
+        terminal_until(&s, "slow [");
+        fuse_file_release(&hang);
+        ck_assert_int_eq(terminal_finish(&s), 0);
+        ck_assert(!terminal_has(&s, "slow"));
+        char *text = file_read(out, NULL);
+        ck_assert_msg(strncmp(text, "slow", 4) == 0 && strchr(text, '[') == NULL, "%s", text);
+        ck_assert_ptr_eq(strchr(text, '\n'), text + strlen(text) - 1);
+        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
+        fuse_file_stop(&hang);
+}
+
 TEST(ctrl_c_does_not_cancel_the_load_and_cancel_does)
 {
         struct ctl_running running;
@@ -110,7 +184,7 @@ TEST(ctrl_c_does_not_cancel_the_load_and_cancel_does)
         fuse_file_stop(&hang);
 }
 
-FIXTURE(.all = {begin, fixture_end});
+FIXTURE(.all = {fixture_begin_default, fixture_end});
 
 TEST(events_are_one_object_per_line)
 {

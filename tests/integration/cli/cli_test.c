@@ -41,7 +41,7 @@ static void check_model_object(json_t *o, const char *name, const struct model *
         ck_assert_int_eq(priority, 100);
 }
 
-FIXTURE(.all = {begin, fixture_end});
+FIXTURE(.all = {fixture_begin_default, fixture_end});
 
 TEST(list_names_every_model_with_its_figures)
 {
@@ -168,24 +168,6 @@ TEST(verify_rebuilds_the_digest_from_memory)
         ck_assert_ptr_nonnull(strstr(RUN(0, "verify", "witness").out, digest));
 }
 
-TEST(load_prints_progress_on_standard_error_only)
-{
-        struct model *m = model_mixed(3, 1 << 18);
-        const char *path = fixture_write(m, "progress.safetensors");
-
-        struct ctl loud = RUN(0, "load", path, "--name", "p");
-        ck_assert_ptr_nonnull(strstr(loud.out, "p"));
-        ck_assert_ptr_eq(strchr(loud.out, '\n'), loud.out + loud.out_size - 1);
-        RUN(0, "unload", "p");
-        struct ctl quiet = RUN(0, "-q", "load", path, "--name", "p");
-        ck_assert_str_eq(quiet.err, "");
-        RUN(0, "unload", "p");
-        struct ctl json = RUN(0, "--no-progress", "--json", "load", path, "--name", "p");
-        ck_assert_ptr_nonnull(json_loads(json.out, 0, NULL));
-        ck_assert_str_eq(json.err, "");
-        RUN(0, "unload", "p");
-}
-
 TEST(load_detach_returns_the_name_and_wait_the_outcome)
 {
         struct model *m = model_mixed(4, 1 << 18);
@@ -220,7 +202,7 @@ TEST(names_may_hold_slashes_spaces_and_any_utf8)
 
 /* ---- exit codes ---- */
 
-FIXTURE(.all = {begin, fixture_end});
+FIXTURE(.all = {fixture_begin_default, fixture_end});
 
 TEST(exit_0_for_ping_version_and_help)
 {

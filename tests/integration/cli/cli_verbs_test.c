@@ -4,10 +4,6 @@
  */
 #include "tests/integration/cli_fixture.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/stat.h>
-
 static const char *write_model(const char *file, uint64_t seed)
 {
         return fixture_write(model_mixed(seed, 1 << 16), file);
@@ -20,7 +16,7 @@ static bool has(const struct ctl *r, const char *text)
 
 /* ---- several models ---- */
 
-FIXTURE(.all = {begin, fixture_end});
+FIXTURE(.all = {fixture_begin_default, fixture_end});
 
 TEST(several_models_are_loaded_shown_pinned_verified_and_unloaded)
 {
@@ -59,7 +55,7 @@ TEST(a_failed_verb_sets_the_exit_code_and_the_others_run)
         ctl(&r, test_daemon.socket, "load", fixture_path("none.safetensors"), write_model("a.safetensors", 1), NULL);
         ck_assert_int_eq(r.code, 3);
         ck_assert(has(&r, "a  generation"));
-        RUN(0, "rm", "a", "none");
+        RUN(0, "rm", "a");
         RUN(2, "load", "a", "b", "--name", "c");
 }
 
@@ -95,7 +91,7 @@ static bool is_unloaded(void *model)
         return r.code == 3;
 }
 
-FIXTURE(.all = {begin, fixture_end});
+FIXTURE(.all = {fixture_begin_default, fixture_end});
 
 TEST(keep_alive_unloads_a_model_without_leases)
 {
@@ -113,7 +109,7 @@ TEST(keep_alive_unloads_a_model_without_leases)
 
 /* ---- names ---- */
 
-FIXTURE(.all = {begin, fixture_end});
+FIXTURE(.all = {fixture_begin_default, fixture_end});
 
 TEST(aliases_and_names_only)
 {
@@ -227,7 +223,7 @@ TEST(config_prints_each_value_with_its_origin)
 
 /* ---- leases ---- */
 
-FIXTURE(.all = {begin, fixture_end});
+FIXTURE(.all = {fixture_begin_default, fixture_end});
 
 TEST(ps_takes_models_and_the_ids_that_it_prints)
 {
@@ -245,7 +241,6 @@ TEST(ps_takes_models_and_the_ids_that_it_prints)
         streamer_detach(second);
         client_wait_leases(c, 0);
         streamer_close(c);
-        free(ids);
 }
 
 TEST(run_holds_a_lease_and_exits_as_the_command)
@@ -269,7 +264,6 @@ TEST(run_holds_a_lease_and_exits_as_the_command)
         streamer_client *c = client_open(&test_daemon);
         client_wait_leases(c, 0);
         streamer_close(c);
-        free(script);
 }
 
 /* SIGTERM to streamerctl alone reaches the command. */
@@ -286,5 +280,4 @@ TEST(run_passes_signals_on)
         kill(running.pid, SIGTERM);
         ctl_finish(&running, &r);
         ck_assert_int_eq(r.code, 9);
-        free(script);
 }

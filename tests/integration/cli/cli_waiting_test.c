@@ -6,7 +6,6 @@
 #include "tests/integration/cli_fixture.h"
 
 #include <sched.h>
-#include <sys/stat.h>
 
 #define PATIENCE_MS 60000
 
@@ -31,7 +30,7 @@ static void start(struct ctl_running *running, const char *const *args)
 
 /* ---- wait ---- */
 
-FIXTURE(.each = {begin, fixture_end}, .timeout = 120);
+FIXTURE(.each = {fixture_begin_default, fixture_end}, .timeout = 120);
 
 TEST(wait_any_returns_the_first_that_is_ready)
 {

@@ -5,8 +5,6 @@
  */
 #include "tests/integration/cli_fixture.h"
 
-#include <sys/stat.h>
-
 /* FOLDER/BASE.safetensors below the root. */
 static char *file_in(const char *folder, const char *base, uint64_t seed)
 {
@@ -30,7 +28,7 @@ static uint64_t generation_of(const char *name)
         return (uint64_t)generation;
 }
 
-FIXTURE(.all = {begin, fixture_end});
+FIXTURE(.all = {fixture_begin_default, fixture_end});
 
 TEST(load_prints_the_name_that_it_has_chosen)
 {

@@ -4,8 +4,6 @@
  */
 #include "tests/integration/cli_fixture.h"
 
-#include <sys/stat.h>
-
 static char *header_file(const char *name, const char *header, size_t data)
 {
         char *path = fixture_path("%s", name);
@@ -34,7 +32,7 @@ static void says(const struct ctl *r, const char *text)
         ck_assert_msg(strstr(r->out, text) != NULL, "no '%s' in: %s", text, r->out);
 }
 
-FIXTURE(.all = {begin, fixture_end});
+FIXTURE(.all = {fixture_begin_default, fixture_end});
 
 TEST(an_unchanged_source_changes_nothing)
 {

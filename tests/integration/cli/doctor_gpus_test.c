@@ -10,9 +10,6 @@
 
 #include <fcntl.h>
 #include <sched.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static struct fake_state *gpus;
 

@@ -16,7 +16,7 @@ static char *write_model(const char *file, uint64_t seed)
         return fixture_write(model_mixed(seed, 1 << 20), file);
 }
 
-FIXTURE(.each = {begin, fixture_end}, .timeout = 120);
+FIXTURE(.each = {fixture_begin_default, fixture_end}, .timeout = 120);
 
 TEST(an_unload_names_the_caller)
 {

@@ -10,14 +10,8 @@
 
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define FILE_MAX ((size_t)64 << 20)
 #define PAGE ((size_t)512 << 10)
@@ -128,7 +122,6 @@ TEST(a_file_of_any_size, EACH(sizes))
         char *bytes = bytes_of(sizes[_i]);
         file_write(fixture_path("sized.json"), bytes, sizes[_i]);
         assert_fetches(fixture_root(), "sized.json", bytes, sizes[_i]);
-        free(bytes);
 }
 
 TEST(fetches_files_beside_a_file_and_below_a_directory)
@@ -353,7 +346,6 @@ TEST(a_file_beside_that_of_a_web_server, EACH(web_sizes))
         assert_fetches(format_text("%s/%zu/model.safetensors.index.json?sig=x", web.url, n), "config a.json", bytes, n);
         if (n > 0)
                 assert_fetches(format_text("%s/stream/%zu/m.safetensors", web.url, n), "config a.json", bytes, n);
-        free(bytes);
 }
 
 TEST(a_file_missing_on_the_web_server)
@@ -365,7 +357,6 @@ TEST(a_file_missing_on_the_web_server)
         assert_refuses("http://192.0.2.1/m.safetensors", "config.json", STREAMER_EPERM, "allow_plain");
         client_ok(client, streamer_fetch_list(client, source, &json), "list");
         ck_assert_str_eq(json, "{\"files\":[]}");
-        free(json);
 }
 
 TEST(a_server_that_does_not_answer)

@@ -5,10 +5,6 @@
  */
 #include "tests/integration/cli_fixture.h"
 
-#include <ctype.h>
-#include <stdio.h>
-#include <stdlib.h>
-
 #define ROWS_MAX 100
 
 struct row {
@@ -149,7 +145,7 @@ static const char *write_model(const char *file, uint64_t seed)
         return fixture_write(model_mixed(seed, 1 << 16), file);
 }
 
-FIXTURE(.all = {begin, fixture_end});
+FIXTURE(.all = {fixture_begin_default, fixture_end});
 
 TEST(loads_are_as_documented)
 {
@@ -203,7 +199,6 @@ TEST(the_daemon_is_as_documented)
         struct ctl r;
         ctl(&r, test_daemon.socket, "doctor", "--json", NULL);
         check("doctor", json_loads(r.out, JSON_REJECT_DUPLICATES, NULL));
-        ctl_free(&r);
 }
 
 TEST(errors_are_as_documented)

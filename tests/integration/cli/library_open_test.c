@@ -9,11 +9,7 @@
 #include "tests/lib/wire.h"
 
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 static void begin(void)
 {
@@ -81,10 +77,9 @@ TEST(a_reply_whose_descriptors_are_lost_fails_alone, .to = 2)
         lease_equals(lease, m);
         streamer_detach(lease);
         client_unload(client, "lost");
-        model_free(m);
 }
 
-FIXTURE();
+FIXTURE(.first = machine_settings_lock);
 
 TEST(hugetlb_pages_are_mapped_for_reading_alone)
 {
@@ -103,7 +98,7 @@ TEST(hugetlb_pages_are_mapped_for_reading_alone)
         lease_equals(lease, m);
         json_decref(list);
         streamer_detach(lease);
-        fixture_disconnect();
+        streamer_close(client);
         fixture_end();
         model_free(m);
         if (!huge)
@@ -201,7 +196,7 @@ static streamer_op *open_held(unsigned flags)
         return op;
 }
 
-FIXTURE(.each = {paused_load_begin, paused_load_end});
+FIXTURE(.each = {paused_load_begin, paused_load_end}, .unavailable = fuse_file_unavailable);
 
 TEST(open_returns_a_lease_before_the_model_is_ready)
 {

@@ -7,10 +7,6 @@
 #include "tests/lib/fixture.h"
 #include "tests/lib/suite.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #define LIBDIR "/usr/lib/somewhere"
 
 static void install(void)

@@ -8,8 +8,6 @@
 #include "tests/lib/suite.h"
 
 #include <jansson.h>
-#include <stdlib.h>
-#include <string.h>
 
 static json_t *find_line(const char *text, const char *id, const char *model)
 {
@@ -64,5 +62,4 @@ TEST(each_load_logs_one_line_with_its_figures)
         ck_assert_str_eq(level, "warn");
         json_decref(o);
         ck_assert_ptr_null(strstr(said, "hidden"));
-        free(said);
 }

@@ -4,9 +4,6 @@
  */
 #include "tests/integration/cli_fixture.h"
 
-#include <stdlib.h>
-#include <sys/stat.h>
-
 #define SAYS(r, text) ck_assert_msg(strstr((r).err, (text)) != NULL, "%s", (r).err)
 
 static const struct {
@@ -18,7 +15,7 @@ static const struct {
              {"zzz", NULL},
              {"remove", "unload"}};
 
-FIXTURE(.all = {begin, fixture_end});
+FIXTURE(.all = {fixture_begin_default, fixture_end});
 
 TEST(an_unknown_verb_has_the_one_that_was_meant, EACH(words))
 {
@@ -40,6 +37,31 @@ TEST(a_mistyped_model_has_the_nearest_name)
         SAYS(r, "the nearest is 'witness'");
         r = RUN(3, "show", "nothing-like-it");
         SAYS(r, "nothing-like-it: no such model\n");
+}
+
+TEST(a_failed_model_is_not_the_nearest)
+{
+        char *path = fixture_path("solitary.safetensors");
+        file_write(path, "no model", 8);
+        RUN(1, "load", path);
+        struct ctl r = RUN(3, "show", "solitari");
+        SAYS(r, "solitari: no such model\n");
+        RUN(0, "unload", "solitary");
+        r = RUN(3, "show", "witnes.safetensors");
+        SAYS(r, "the nearest is 'witness'");
+}
+
+TEST(a_source_that_is_not_found_is_no_failed_model)
+{
+        RUN(3, "load", fixture_path("nothing-there.safetensors"), "--name", "mistyped");
+        struct ctl r = RUN(0, "list");
+        ck_assert_ptr_null(strstr(r.out, "mistyped"));
+        r = RUN(3, "wait", "mistyped");
+        SAYS(r, "mistyped: no such model (failed: ");
+        SAYS(r, "nothing-there.safetensors");
+        RUN(3, "unload", "mistyped");
+        r = RUN(0, "explain", "mistyped");
+        ck_assert_ptr_nonnull(strstr(r.out, "nothing-there.safetensors"));
 }
 
 TEST(a_file_of_another_kind_is_no_safetensors_file)
@@ -138,7 +160,7 @@ TEST(version_without_a_daemon_is_the_programs)
         ck_assert_str_eq(r.out, "{\"schema\":1,\"streamerctl\":\"" STREAMERD_VERSION "\"}\n");
 }
 
-FIXTURE(.all = {begin, fixture_end});
+FIXTURE(.all = {fixture_begin_default, fixture_end});
 
 TEST(a_reader_that_closes_the_pipe_ends_it_silently)
 {

@@ -7,12 +7,6 @@
 #include "tests/lib/fixture.h"
 #include "tests/lib/suite.h"
 
-#include <poll.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #define END_MS 15000
 
 static struct daemon d;

@@ -8,11 +8,6 @@
 #include "tests/lib/fixture.h"
 #include "tests/lib/suite.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #define N_MODELS 12
 #define LONG_NAME "organisation/a-model-with-a-rather-long-name-that-ends-in-8b"
 
@@ -27,7 +22,8 @@ static void begin(void)
                 free(name);
         }
         client_load(c, file, LONG_NAME);
-        client_load_result(c, fixture_path("absent"), "zz-failed", (char[1024]){0});
+        file_write(fixture_path("bad.safetensors"), "no model", 8);
+        client_load_result(c, fixture_path("bad.safetensors"), "zz-failed", (char[1024]){0});
         streamer_close(c);
 }
 
@@ -45,7 +41,7 @@ static void start(struct terminal *s, int rows, int columns, const char *socket,
 
 /* ---- top ---- */
 
-FIXTURE(.all = {begin, fixture_end});
+FIXTURE(.all = {begin, fixture_end}, .unavailable = terminal_unavailable);
 
 TEST(top_shows_devices_models_and_leases)
 {
@@ -67,6 +63,15 @@ TEST(top_shows_devices_models_and_leases)
         ck_assert_int_eq(terminal_finish(&s), 0);
         streamer_detach(lease);
         streamer_close(c);
+}
+
+TEST(a_terminal_that_curses_does_not_know_is_named)
+{
+        struct terminal s;
+        start(&s, 24, 120, test_daemon.socket, (const char *const[]){"TERM=teletype-1874", NULL},
+              (const char *const[]){"top", NULL});
+        terminal_until(&s, "top: the terminal 'teletype-1874' is not known ($TERM)");
+        ck_assert_int_eq(terminal_finish(&s), 2);
 }
 
 TEST(top_follows_changes)
@@ -148,7 +153,6 @@ TEST(a_wrong_interval_is_refused, EACH(intervals))
         ctl(&r, test_daemon.socket, "top", "--once", "--interval", intervals[_i], NULL);
         ck_assert_int_eq(r.code, 2);
         ck_assert_ptr_nonnull(strstr(r.err, "is not within 0.1 to 3600 seconds"));
-        ctl_free(&r);
 }
 
 TEST(top_once_prints_without_a_terminal)
@@ -159,7 +163,6 @@ TEST(top_once_prints_without_a_terminal)
         ck_assert_ptr_nonnull(strstr(r.out, "\nwitness "));
         ck_assert_ptr_nonnull(strstr(r.out, "\nzz-failed "));
         ck_assert_ptr_null(strchr(r.out, '\033'));
-        ctl_free(&r);
 }
 
 /* ---- tables ---- */
@@ -201,7 +204,6 @@ TEST(a_pipe_gets_the_whole_table)
         ctl(&r, test_daemon.socket, "list", NULL);
         ck_assert_ptr_nonnull(strstr(r.out, LONG_NAME));
         ck_assert_ptr_null(strchr(r.out, '\033'));
-        ctl_free(&r);
 }
 
 static char *raw_list(const char *environment)
@@ -229,7 +231,13 @@ TEST(colours_can_be_disabled)
 
 /* ---- a load and its end ---- */
 
-FIXTURE(.each = {paused_load_begin, paused_load_end});
+static const char *held_load_unavailable(void)
+{
+        const char *why = fuse_file_unavailable();
+        return why ? why : terminal_unavailable();
+}
+
+FIXTURE(.each = {paused_load_begin, paused_load_end}, .unavailable = held_load_unavailable);
 
 TEST(top_shows_a_held_load)
 {
@@ -244,7 +252,7 @@ TEST(top_shows_a_held_load)
         streamer_op_free(op);
 }
 
-FIXTURE();
+FIXTURE(.unavailable = terminal_unavailable);
 
 TEST(top_reports_a_lost_daemon)
 {

@@ -8,7 +8,7 @@ static char *a, *b, *c;
 
 static void load_all(void)
 {
-        begin();
+        fixture_begin(NULL);
         a = fixture_write(model_mixed(1, 1 << 18), "a.safetensors");
         b = fixture_write(model_mixed(2, 1 << 18), "b.safetensors");
         c = fixture_write(model_mixed(3, 1 << 18), "c.safetensors");

@@ -5,30 +5,44 @@
 #include "tests/lib/gpu_daemon.h"
 #include "tests/lib/suite.h"
 
-#include <string.h>
-
 static struct fake_state *gpus;
 static struct model *model;
 static char *path;
 
-/* Two GPUs of 64 MiB, with these settings of `cuda`. */
-static void begin(const char *settings)
+/* Two GPUs of 64 MiB, and the host. */
+static void begin_daemon(const struct gpu_daemon *two)
 {
-        const struct gpu_daemon two = {
-                .n = 2, .mib = 64, .cuda = settings, .devices = {"'cuda:0', budget: 32MiB", "'cuda:1', budget: 32MiB"}};
-        gpus = gpu_daemon_start(&two);
+        gpus = gpu_daemon_start(two);
         client = client_open(&test_daemon);
         model = model_mixed(21, 4 << 20);
         path = suite_path("m.safetensors");
         model_write(model, path);
 }
 
+/* With these settings of `cuda`. */
+static void begin(const char *settings)
+{
+        begin_daemon(&(struct gpu_daemon){
+                .n = 2,
+                .mib = 64,
+                .cuda = settings,
+                .devices = {"'cuda:0', budget: 32MiB", "'cuda:1', budget: 32MiB", "host, budget: 32MiB"}});
+}
+
+static void begin_vmm(void)
+{
+        begin_daemon(&(struct gpu_daemon){.n = 2,
+                                          .mib = 64,
+                                          .devices = {"'cuda:0', budget: 32MiB, handles: cuda-vmm-fd",
+                                                      "'cuda:1', budget: 32MiB, handles: cuda-vmm-fd",
+                                                      "host, budget: 32MiB"}});
+}
+
 static void end(const char *name)
 {
         client_equals(client, name, model);
         model_free(model);
-        streamer_close(client);
-        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
+        fixture_stop();
         ck_assert_uint_eq(gpus->pinned, 0); /* also if a context was idle */
 }
 
@@ -157,16 +171,65 @@ static bool is_hung(void *arg)
         return gpus->hung == 1;
 }
 
-/* The daemon must end within its ten seconds (daemon_stop). */
-TEST(a_gpu_that_hangs_blocks_neither_another_nor_the_daemons_end)
+/* Of a file of its own, so that it joins no other load. */
+static void begin_load(const char *name, const char *device)
+{
+        char *file = suite_path("%s.safetensors", name);
+        model_write(model, file);
+        streamer_load_opts opts = {.source = file, .name = name, .devices = &device, .n_devices = 1};
+        client_load_begin_with(client, opts);
+}
+
+/* The first GPU hangs. The daemon must end within its ten seconds (daemon_stop), and say why without it. */
+static void end_without_the_first(void)
+{
+        ck_assert(eventually(is_hung, NULL, 20000));
+        begin_load("y", "cuda:0");
+        load("n", "cuda:1");
+        load("h", "host");
+        ck_assert_uint_eq(gpus->hung, 1);
+        model_free(model);
+        fixture_stop();
+        ck_assert(log_wait_for(test_daemon.log, "a call of CUDA has not returned: ending without it"));
+}
+
+static const char *const hanging_calls[] = {"cudaDeviceReset", "cudaSetDevice", "cudaFree", "cudaMemGetInfo"};
+
+TEST(a_gpu_that_hangs_blocks_neither_another_nor_the_daemons_end, EACH(hanging_calls))
 {
         begin("context_retention: 0s");
+        bool at_the_end = strcmp(hanging_calls[_i], "cudaDeviceReset") == 0;
+        if (at_the_end)
+                load("m", "cuda:0");
+        fake_hang(gpus, hanging_calls[_i], 0);
+        if (at_the_end)
+                client_unload(client, "m");
+        else
+                begin_load("x", "cuda:0");
+        end_without_the_first();
+}
+
+TEST(memory_that_is_not_allocated_delays_neither_another_gpu_nor_the_daemons_end)
+{
+        begin_vmm();
+        fake_hang(gpus, "cuMemCreate", 0);
+        begin_load("x", "cuda:0");
+        end_without_the_first();
+}
+
+static const char *const releases[] = {"cuMemUnmap", "cuMemRelease"};
+
+/* Unloading returns when the memory is freed. */
+TEST(memory_that_is_not_freed_delays_neither_another_gpu_nor_the_daemons_end, EACH(releases))
+{
+        begin_vmm();
         load("m", "cuda:0");
-        fake_hang(gpus, "cudaDeviceReset", 0);
-        unload("m");
-        ck_assert(eventually(is_hung, NULL, 20000));
-        load("n", "cuda:1");
-        model_free(model);
-        streamer_close(client);
-        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
+        fake_hang(gpus, releases[_i], 0);
+        pid_t pid = must(fork());
+        if (pid == 0) {
+                streamer_unload(client_open(&test_daemon), "m", 0);
+                _exit(0);
+        }
+        end_without_the_first();
+        must(waitpid(pid, NULL, 0));
 }

@@ -9,9 +9,6 @@
 #include "tests/lib/kernel_counters.h"
 #include "tests/lib/suite.h"
 
-#include <string.h>
-#include <sys/stat.h>
-
 #define BLOCK (2u << 20) /* as configured below */
 #define BATCH 256u       /* copies in one call */
 #define SMALL 2000u      /* tensors of 100 bytes, each with its own address on the GPU */
@@ -36,12 +33,6 @@ static void start_with(const char *more, const char *settings, const char *drive
 static void start(const char *settings, const char *driver_version)
 {
         start_with("io: {block_size: 2MiB}\n", settings, driver_version);
-}
-
-static void end(void)
-{
-        streamer_close(client);
-        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
 }
 
 static void load(const char *source, const char *name, const char *const *on, size_t n, const char *verify)
@@ -76,6 +67,8 @@ static struct model *small_model(void)
         return m;
 }
 
+FIXTURE(.each = {NULL, fixture_stop});
+
 TEST(adjacent_tensors_take_one_copy_per_block)
 {
         struct model *m = ordinary_model();
@@ -85,8 +78,6 @@ TEST(adjacent_tensors_take_one_copy_per_block)
         ck_assert_uint_eq(m->bytes % BLOCK, 0);
         ck_assert_uint_eq(gpus->copies, m->bytes / BLOCK);
         ck_assert_uint_eq(gpus->batches, 0);
-        model_free(m);
-        end();
 }
 
 TEST(small_tensors_are_copied_in_batches)
@@ -98,8 +89,6 @@ TEST(small_tensors_are_copied_in_batches)
         ck_assert_uint_eq(gpus->batches, (SMALL + BATCH - 1) / BATCH);
         ck_assert_uint_eq(gpus->batched, SMALL);
         ck_assert_uint_eq(gpus->copies, 0);
-        model_free(m);
-        end();
 }
 
 TEST(the_batch_call_makes_single_copies_if_configured)
@@ -110,8 +99,6 @@ TEST(the_batch_call_makes_single_copies_if_configured)
         ck_assert_uint_eq(gpus->copies, 0);
         ck_assert_uint_eq(gpus->batches, m->bytes / BLOCK);
         ck_assert_uint_eq(gpus->batched, m->bytes / BLOCK);
-        model_free(m);
-        end();
 }
 
 /* The fake runtime refuses to wait for an event that does not block. */
@@ -123,8 +110,6 @@ TEST(copies_are_polled_if_configured)
         load_and_compare(m, 2);
         json_decref(client_call(client, "verify", "{\"model\":\"m\"}"));
         ck_assert_uint_eq(gpus->pageable, 0);
-        model_free(m);
-        end();
 }
 
 TEST(a_failed_polled_copy_fails_only_its_verify)
@@ -136,8 +121,6 @@ TEST(a_failed_polled_copy_fails_only_its_verify)
         ck_assert_int_eq(streamer_call(client, "verify", "{\"model\":\"m\"}", NULL), STREAMER_EFAILED);
         ck_assert(fake_disarm(gpus));
         json_decref(client_call(client, "verify", "{\"model\":\"m\"}"));
-        model_free(m);
-        end();
 }
 
 TEST(a_driver_without_batches_gets_them_one_by_one)
@@ -148,8 +131,6 @@ TEST(a_driver_without_batches_gets_them_one_by_one)
         ck_assert_uint_eq(gpus->pageable, 0);
         ck_assert_uint_eq(gpus->batches, 0);
         ck_assert_uint_eq(gpus->copies, SMALL);
-        model_free(m);
-        end();
 }
 
 /* Under WSL registered memory has other addresses on the GPU, and a batch passes the given addresses on. */
@@ -161,8 +142,6 @@ TEST(a_gpu_that_knows_other_addresses_gets_no_batches)
         load_and_compare(m, 1);
         ck_assert_uint_eq(gpus->batches, 0);
         ck_assert_uint_eq(gpus->copies, SMALL);
-        model_free(m);
-        end();
 }
 
 TEST(a_rejected_batch_is_copied_singly_and_not_retried, .to = 2)
@@ -175,8 +154,6 @@ TEST(a_rejected_batch_is_copied_singly_and_not_retried, .to = 2)
         ck_assert_uint_eq(gpus->batches, 1);
         ck_assert_uint_eq(gpus->copies, SMALL - BATCH);
         ck_assert(log_wait_for(test_daemon.log, "tensors are copied one by one"));
-        model_free(m);
-        end();
 }
 
 TEST(a_block_for_two_gpus_is_copied_once_to_each)
@@ -188,8 +165,6 @@ TEST(a_block_for_two_gpus_is_copied_once_to_each)
         ck_assert_uint_eq(gpus->copies, 2 * m->bytes / BLOCK);
         ck_assert_uint_eq(gpus->copied[0], m->bytes);
         ck_assert_uint_eq(gpus->copied[1], m->bytes);
-        model_free(m);
-        end();
 }
 
 static bool two_copies_in_flight(void *arg)
@@ -216,8 +191,6 @@ TEST(reads_and_copies_overlap_with_one_block_in_flight)
         gpus->hold = 0;
         client_ok(client, client_load_end(op), "load");
         ck_assert_uint_eq(gpus->copied[0], m->bytes);
-        model_free(m);
-        end();
 }
 
 /* Pieces of 1 MiB, through two of the four slots, which are recycled. */
@@ -232,8 +205,6 @@ TEST(verify_reads_back_through_the_ring)
                 json_decref(client_call(client, "verify", "{\"model\":\"m\"}"));
         ck_assert_uint_ge(gpus->copies - loaded, 3 * 12);
         ck_assert_uint_eq(gpus->pageable, 0);
-        model_free(m);
-        end();
 }
 
 TEST(a_failed_read_back_fails_the_verify, .to = 2)
@@ -245,8 +216,6 @@ TEST(a_failed_read_back_fails_the_verify, .to = 2)
         ck_assert_int_eq(streamer_call(client, "verify", "{\"model\":\"m\"}", NULL), STREAMER_EFAILED);
         ck_assert(fake_disarm(gpus));
         json_decref(client_call(client, "verify", "{\"model\":\"m\"}"));
-        model_free(m);
-        end();
 }
 
 /* A file with a published digest beside it. */
@@ -261,8 +230,6 @@ TEST(sha256_reads_back_through_the_ring)
         load(folder, "m", devices, 2, "sha256");
         ck_assert_uint_ge(gpus->copies, 2 * 12); /* back, in pieces of 1 MiB */
         ck_assert_uint_eq(gpus->pageable, 0);
-        model_free(m);
-        end();
 }
 
 #define AT_ONCE 4 /* workers that one device may have */
@@ -295,8 +262,6 @@ TEST(a_stalled_gpu_does_not_delay_a_verify_on_another)
                 ck_assert_int_eq(result.code, 0);
                 ctl_free(&result);
         }
-        model_free(m);
-        end();
 }
 
 static bool one_has_begun(void *before)
@@ -320,9 +285,6 @@ TEST(unloading_a_device_during_verify_does_not_stop_the_others)
         gpus->held[0] = 0;
         ctl_finish(&running, &result);
         ck_assert_msg(result.code == 0 && strstr(result.out, "\"devices\":2") != NULL, "%s%s", result.out, result.err);
-        ctl_free(&result);
-        model_free(m);
-        end();
 }
 
 static bool ring_is_now(void *pinned)
@@ -349,8 +311,6 @@ TEST(a_ring_is_pinned_while_a_gpu_holds_something)
         client_unload(client, "m");
         client_wait_used(client, 0);
         ring_is("no");
-        model_free(m);
-        end();
 }
 
 TEST(a_ring_that_cannot_be_pinned_is_tried_once_and_copied_from)
@@ -366,6 +326,4 @@ TEST(a_ring_that_cannot_be_pinned_is_tried_once_and_copied_from)
         ring_is("refused");
         doctor_ask();
         doctor_found("warn", "memlock", "could not be pinned");
-        model_free(m);
-        end();
 }

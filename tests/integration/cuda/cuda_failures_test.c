@@ -9,10 +9,6 @@
 #include "tests/lib/fixture.h"
 #include "tests/lib/suite.h"
 
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #define MEMORY_MIB "6" /* a model takes 4 */
 #define PLACES_MAX 200 /* of one call in one life */
 #define MEMORY_ERROR 2
@@ -160,8 +156,7 @@ static void stop(const char *kind)
 {
         for (;;) {
                 pid_t pid = test_daemon.pid;
-                streamer_close(client);
-                ck_assert_int_eq(daemon_stop(&test_daemon), 0);
+                fixture_stop();
                 if (!daemon_gave_up(&test_daemon)) {
                         assert_nothing_leaked(pid);
                         return;

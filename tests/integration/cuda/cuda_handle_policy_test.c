@@ -7,15 +7,8 @@
 #include "tests/lib/run_as.h"
 #include "tests/lib/wire.h"
 
-#include <errno.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/mount.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define ANNE 60111
 #define BERT 60112
@@ -44,12 +37,6 @@ static void start_with(const char *settings, const char *more)
 static void start(const char *settings)
 {
         start_with(settings, NULL);
-}
-
-static void end(void)
-{
-        streamer_close(client);
-        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
 }
 
 static void load_as(const char *name, const char *device)
@@ -133,6 +120,8 @@ static void end_process(pid_t pid)
 
 /* ---- users ---- */
 
+FIXTURE(.each = {NULL, fixture_stop});
+
 TEST(writable_memory_is_not_shared_between_users)
 {
         ROOT_ONLY();
@@ -142,7 +131,6 @@ TEST(writable_memory_is_not_shared_between_users)
         ck_assert_int_eq(attach_as(BERT), STREAMER_EPERM);
         ck_assert_int_eq(attach_as(getuid()), STREAMER_EPERM); /* the daemon's own, too */
         ck_assert_int_eq(attach_as(ANNE), 0);
-        end();
 }
 
 TEST(a_model_being_restored_has_no_owner_yet)
@@ -155,7 +143,6 @@ TEST(a_model_being_restored_has_no_owner_yet)
         load_on("cuda:0");
         ck_assert_int_eq(attach_as(BERT), 0);
         ck_assert_int_eq(attach_as(ANNE), STREAMER_EPERM);
-        end();
 }
 
 TEST(a_refused_attach_exposes_no_handle)
@@ -166,7 +153,6 @@ TEST(a_refused_attach_exposes_no_handle)
         load_as("n", "cuda:1");
         ck_assert_int_eq(run_as(ANNE, SOCKET_GROUP, attaches_one_too_many), 0);
         ck_assert_int_eq(attach_as(BERT), 0);
-        end();
 }
 
 TEST(the_settings_may_let_users_share)
@@ -176,7 +162,6 @@ TEST(the_settings_may_let_users_share)
         load_on("cuda:0");
         ck_assert_int_eq(attach_as(ANNE), 0);
         ck_assert_int_eq(attach_as(BERT), 0);
-        end();
 }
 
 TEST(read_only_memory_is_shared_with_every_user)
@@ -186,7 +171,6 @@ TEST(read_only_memory_is_shared_with_every_user)
         load_on("cuda:1");
         ck_assert_int_eq(attach_as(ANNE), 0);
         ck_assert_int_eq(attach_as(BERT), 0);
-        end();
 }
 
 /* ---- detaching ---- */
@@ -227,7 +211,6 @@ TEST(an_attach_in_a_pid_namespace_below_names_the_kind_that_works)
                 _exit(run_below());
         int status;
         ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-        end();
         if (WEXITSTATUS(status) == 2)
                 SKIP("PID namespaces cannot be made here");
         ck_assert_int_eq(status, 0);
@@ -241,7 +224,6 @@ TEST(a_detach_of_ipc_memory_is_trusted_by_default)
         ck_assert_uint_eq(client_leases(client), 0);
         client_unload(client, "m");
         end_process(pid);
-        end();
 }
 
 TEST(an_untrusted_detach_ends_with_its_process)
@@ -256,7 +238,6 @@ TEST(an_untrusted_detach_ends_with_its_process)
         end_process(pid);
         client_wait_leases(client, 0);
         client_wait_used(client, 0);
-        end();
 }
 
 TEST(a_detach_of_vmm_memory_needs_no_trust)
@@ -266,5 +247,4 @@ TEST(a_detach_of_vmm_memory_needs_no_trust)
         pid_t pid = attach_and_detach();
         ck_assert_uint_eq(client_leases(client), 0);
         end_process(pid);
-        end();
 }

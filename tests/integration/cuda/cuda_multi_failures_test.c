@@ -8,9 +8,6 @@
 #include "tests/lib/gpu_daemon.h"
 #include "tests/lib/suite.h"
 
-#include <string.h>
-#include <sys/stat.h>
-
 #define GPUS 2
 #define MEMORY_MIB 8  /* a model takes 6, in three segments */
 #define PLACES_MAX 60 /* of one call in one load; events are queried repeatedly */
@@ -38,12 +35,6 @@ static void begin(void)
         setenv("FAKECUDA_REPORT", report, 1);
         gpus = gpu_daemon_start(&both);
         client = client_open(&test_daemon);
-}
-
-static void stop(void)
-{
-        streamer_close(client);
-        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
 }
 
 /* The daemon's line of the report: the resources that it leaked. */
@@ -162,12 +153,12 @@ static unsigned fail_everywhere(const char *layout, uint32_t error)
 static void end(void)
 {
         pid_t pid = test_daemon.pid;
-        stop();
+        fixture_stop();
         while (daemon_gave_up(&test_daemon)) {
                 begin();
                 live(write_source(NULL), NULL, "nothing", 1, MEMORY_ERROR);
                 pid = test_daemon.pid;
-                stop();
+                fixture_stop();
         }
         assert_nothing_leaked(pid);
 }

@@ -8,9 +8,6 @@
 #include "tests/lib/suite.h"
 #include "tests/lib/fixture.h"
 
-#include <string.h>
-#include <sys/stat.h>
-
 #define MIB (UINT64_C(1) << 20)
 #define RANK (20 * MIB)
 
@@ -41,12 +38,6 @@ static void begin_damaged(void)
         setenv("FAKECUDA_DAMAGE", "1", 1);
         begin();
         unsetenv("FAKECUDA_DAMAGE");
-}
-
-static void end(void)
-{
-        streamer_close(client);
-        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
 }
 
 /* ---- models ---- */
@@ -115,11 +106,6 @@ static void is(const char *name, const char *what)
         ck_assert_str_eq(client_state(client, name), what);
 }
 
-static bool is_unloaded(void *name)
-{
-        return client_state(client, name)[0] == '\0';
-}
-
 /* "a" was evicted by "c". */
 static void evict_first(void)
 {
@@ -130,7 +116,7 @@ static void evict_first(void)
 
 /* ---- cached ---- */
 
-FIXTURE(.each = {begin, end});
+FIXTURE(.each = {begin, fixture_stop});
 
 TEST(evicted_ranks_are_restored_byte_for_byte)
 {
@@ -200,7 +186,6 @@ TEST(a_changed_file_of_one_rank_invalidates_all_cached_ranks)
         client_ok(client, streamer_attach(client, "a", &opts, &lease), "a");
         lease_equals(lease, other);
         streamer_detach(lease);
-        model_free(other);
 }
 
 static void load_first_rank(const char *name)
@@ -209,7 +194,7 @@ static void load_first_rank(const char *name)
         client_ok(client, load_on(name, both, 1, NULL), name);
 }
 
-FIXTURE(.each = {begin_small, end});
+FIXTURE(.each = {begin_small, fixture_stop});
 
 /* It was pinned when it lost its name. */
 TEST(a_draining_rank_does_not_keep_others_in_the_cache)
@@ -230,7 +215,7 @@ TEST(a_draining_rank_does_not_keep_others_in_the_cache)
         streamer_detach(lease);
 }
 
-FIXTURE(.each = {begin, end});
+FIXTURE(.each = {begin, fixture_stop});
 
 /* Loop test: by an unload, and by another model of that name. */
 TEST(dropping_one_rank_from_the_cache_drops_all, .to = 2)
@@ -239,7 +224,8 @@ TEST(dropping_one_rank_from_the_cache_drops_all, .to = 2)
         is("a", "cached");
         if (_i == 0) {
                 json_decref(client_call(client, "unload", "{\"model\":\"a\",\"device\":\"cuda:1\"}"));
-                ck_assert(eventually(is_unloaded, "a", 20000)); /* its memory first, and the other rank by itself */
+                ck_assert(eventually(client_is_unloaded, "a",
+                                     20000)); /* its memory first, and the other rank by itself */
                 client_wait_host_cache(client, 0);
                 return;
         }
@@ -251,7 +237,7 @@ TEST(dropping_one_rank_from_the_cache_drops_all, .to = 2)
 
 /* ---- not cached ---- */
 
-FIXTURE(.each = {begin_small, end});
+FIXTURE(.each = {begin_small, fixture_stop});
 
 TEST(ranks_that_do_not_fit_together_are_not_cached)
 {
@@ -260,7 +246,7 @@ TEST(ranks_that_do_not_fit_together_are_not_cached)
         client_wait_host_cache(client, 0);
 }
 
-FIXTURE(.each = {begin_damaged, end});
+FIXTURE(.each = {begin_damaged, fixture_stop});
 
 TEST(a_wrong_byte_in_one_rank_caches_none)
 {
@@ -270,7 +256,7 @@ TEST(a_wrong_byte_in_one_rank_caches_none)
         ck_assert(log_wait_for(test_daemon.log, "resident bytes differ from those that were loaded"));
 }
 
-FIXTURE(.each = {begin, end});
+FIXTURE(.each = {begin, fixture_stop});
 
 /* The first of them, or the second. */
 TEST(one_rank_without_host_memory_caches_none, .from = 1, .to = 3)

@@ -7,11 +7,9 @@
 #include "tests/lib/kernel_counters.h"
 #include "tests/lib/suite.h"
 
-#include <string.h>
-
 /* ---- replicas ---- */
 
-FIXTURE(.each = {multi_gpu_begin, multi_gpu_end});
+FIXTURE(.each = {multi_gpu_begin, fixture_stop});
 
 TEST(replicas_are_read_once_and_copied_to_each_device)
 {
@@ -59,10 +57,6 @@ TEST(replicas_are_one_model_with_several_devices)
         ck_assert_uint_eq(json_array_size(json_object_get(list, "models")), 1);
         ck_assert_str_eq(json_text(json_array_get(json_object_get(ps, "leases"), 0), "device"), "cuda:1");
         streamer_detach(lease);
-        json_decref(list);
-        json_decref(ps);
-        json_decref(model);
-        model_free(m);
 }
 
 /* The model's, then each device's. */
@@ -105,7 +99,6 @@ TEST(a_pin_of_any_replica_is_the_models)
         assert_pinned(false, false, false);
         run_ctl(0, "pin", "m", NULL, NULL);
         assert_pinned(true, true, true);
-        model_free(m);
 }
 
 /* unpin would not find it. */
@@ -125,8 +118,6 @@ TEST(pins_do_not_protect_failed_or_draining_generations)
         assert_pinned(false, false, false);
         ck_assert_int_eq(client_call_code(client, "unpin", "{\"model\":\"m\"}"), STREAMER_ENOENT);
         streamer_detach(lease);
-        model_free(small);
-        model_free(m);
 }
 
 TEST(attach_must_name_one_of_several_devices)
@@ -138,12 +129,19 @@ TEST(attach_must_name_one_of_several_devices)
         ck_assert_int_eq(attach_code(NULL), 0);
         ck_assert_int_eq(load_on(path, names, 2, NULL), 0);
         ck_assert_int_eq(attach_code(NULL), STREAMER_EINVAL);
-        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "cuda:0, cuda:1"));
+        ck_assert_str_eq(streamer_last_error(client), "m: is on several devices, one must be named: cuda:0, cuda:1");
         ck_assert_int_eq(attach_code("cuda:1"), 0);
         ck_assert_int_eq(attach_code("cuda:2"), STREAMER_ENOENT);
         ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "cuda:0, cuda:1"));
         ck_assert_int_eq(attach_code("cuda:9"), STREAMER_ENOENT);
-        model_free(m);
+}
+
+TEST(a_load_must_name_one_of_several_devices)
+{
+        struct model *m = model_mixed(3, 1 << 20);
+
+        client_load_fails(client, write_model(m, "m.safetensors"), "m", STREAMER_EINVAL,
+                          "device: the daemon has 4 devices, name one: cuda:0, cuda:1, cuda:2, cuda:3");
 }
 
 TEST(a_replica_that_is_added_later_is_of_the_same_generation)
@@ -161,9 +159,6 @@ TEST(a_replica_that_is_added_later_is_of_the_same_generation)
         ck_assert_uint_eq(gpus->copied[0], copied); /* it was resident */
         for (size_t i = 0; i < 3; i++)
                 client_equals_on(client, "m", names[i], m);
-        json_decref(before);
-        json_decref(after);
-        model_free(m);
 }
 
 TEST(a_new_version_replaces_the_old_one_on_each_device)
@@ -179,9 +174,6 @@ TEST(a_new_version_replaces_the_old_one_on_each_device)
         client_equals_on(client, "m", "cuda:1", new);
         json_t *model = list_entry();
         ck_assert_uint_eq(json_array_size(json_object_get(model, "devices")), 2);
-        json_decref(model);
-        model_free(old);
-        model_free(new);
 }
 
 /* As a replica it would have the older number, and yield to the model that it replaces. */
@@ -196,8 +188,6 @@ TEST(an_older_version_takes_the_place_of_a_newer_one)
         ck_assert_int_eq(load_on(path, names + 1, 1, NULL), 0);
         client_equals_on(client, "m", "cuda:0", old);
         client_equals_on(client, "m", "cuda:1", old);
-        model_free(old);
-        model_free(new);
 }
 
 TEST(one_device_is_unloaded_or_all_are)
@@ -219,7 +209,6 @@ TEST(one_device_is_unloaded_or_all_are)
         client_unload(client, "m");
         for (size_t i = 0; i < 3; i++)
                 ck_assert_uint_eq(used_on(names[i]), 0);
-        model_free(m);
 }
 
 TEST(a_pending_copy_on_one_device_hides_the_tensor_on_all)
@@ -243,7 +232,6 @@ TEST(a_pending_copy_on_one_device_hides_the_tensor_on_all)
                 streamer_detach(lease[i]);
         }
         streamer_op_free(op);
-        model_free(m);
 }
 
 /* ---- one of several fails ---- */
@@ -280,7 +268,6 @@ TEST(a_lost_device_fails_alone)
         json_decref(model);
         client_unload(client, "m");
         ck_assert_int_eq(client_call_code(client, "show", "{\"model\":\"m\"}"), STREAMER_ENOENT);
-        model_free(m);
 }
 
 /* While its copies are on their way, a part of them done. */
@@ -306,14 +293,12 @@ TEST(a_device_lost_during_a_copy_fails_alone)
         ck_assert_int_eq(streamer_tensor_next(lease, WAIT_MS, &t), STREAMER_EFAILED);
         streamer_detach(lease);
         streamer_op_free(op);
-        model_free(m);
 }
 
 TEST(an_insufficient_budget_fails_only_its_device)
 {
         struct model *m = model_mixed(11, 20 << 20);
         one_fails(m, "cuda:3", "does not fit");
-        model_free(m);
 }
 
 /* Independent of earlier failures on that device. */
@@ -337,10 +322,6 @@ TEST(a_failed_device_is_retried_for_the_same_generation, .to = 3)
         ck_assert_uint_eq(json_array_size(json_object_get(after, "devices")), 2);
         for (size_t i = 0; i < 2; i++)
                 client_equals_on(client, "m", names[i], m);
-        json_decref(before);
-        json_decref(after);
-        model_free(other);
-        model_free(m);
 }
 
 TEST(a_load_that_fits_no_device_fails_with_all_reasons)
@@ -358,7 +339,6 @@ TEST(a_load_that_fits_no_device_fails_with_all_reasons)
         ctl_free(&r);
         wait_until_freed("cuda:0");
         wait_until_freed("cuda:3");
-        model_free(m);
 }
 
 TEST(cancelling_frees_the_memory_of_all_devices)
@@ -375,7 +355,6 @@ TEST(cancelling_frees_the_memory_of_all_devices)
         for (size_t i = 0; i < 3; i++)
                 wait_until_freed(names[i]);
         streamer_op_free(op);
-        model_free(m);
 }
 
 /* ---- by the command line ---- */
@@ -399,8 +378,6 @@ TEST(streamerctl_names_the_device_that_failed_and_exits_1)
         ck_assert_int_eq(r.code, 0);
         ck_assert_uint_eq(r.out_size, m->tensors[0].bytes);
         ck_assert(model_check(m, 0, r.out));
-        ctl_free(&r);
-        model_free(m);
 }
 
 TEST(a_dry_run_estimates_each_device)
@@ -415,9 +392,6 @@ TEST(a_dry_run_estimates_each_device)
         ck_assert(json_is_true(json_object_get(json_array_get(devices, 0), "fits")));
         ck_assert(json_is_false(json_object_get(json_array_get(devices, 1), "fits")));
         ck_assert_uint_eq(used_on("cuda:0"), 0);
-        json_decref(plan);
-        free(args);
-        model_free(m);
 }
 
 TEST(wrong_devices_are_refused)

@@ -6,10 +6,6 @@
 #include "tests/lib/gpu_daemon.h"
 #include "tests/lib/suite.h"
 
-#include <signal.h>
-#include <string.h>
-#include <sys/wait.h>
-
 static struct fake_state *gpus;
 
 /* Two GPUs of 64 MiB, the second with descriptors; budgets that are larger than one of them. */
@@ -22,12 +18,6 @@ static void begin(void)
                 .devices = {"'cuda:0', budget: 256MiB", "'cuda:1', budget: 256MiB, handles: cuda-vmm-fd"}};
         gpus = gpu_daemon_start(&two);
         client = client_open(&test_daemon);
-}
-
-static void end(void)
-{
-        streamer_close(client);
-        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
 }
 
 static char *write_model(const struct model *m, const char *name)
@@ -55,7 +45,7 @@ static int loaded(const char *path, const char *name, const char *device)
 
 static const char *const devices[] = {"cuda:0", "cuda:1"};
 
-FIXTURE(.each = {begin, end});
+FIXTURE(.each = {begin, fixture_stop});
 
 TEST(a_model_on_the_gpu_equals_its_file, .to = 2)
 {
@@ -68,7 +58,6 @@ TEST(a_model_on_the_gpu_equals_its_file, .to = 2)
         ck_assert_uint_eq(gpus->pageable, 0);
         ck_assert_uint_ge(gpus->copied[_i], m->bytes);
         client_unload(client, "m");
-        model_free(m);
 }
 
 TEST(a_gpu_without_models_has_no_context)
@@ -82,7 +71,6 @@ TEST(a_gpu_without_models_has_no_context)
         client_unload(client, "m");
         ck_assert_int_eq(loaded(suite_path("m.safetensors"), "m", "cuda:0"), 0);
         client_equals(client, "m", m);
-        model_free(m);
 }
 
 TEST(no_tensor_is_visible_before_its_copy_completes, .to = 2)
@@ -103,7 +91,6 @@ TEST(no_tensor_is_visible_before_its_copy_completes, .to = 2)
         lease_equals(lease, m);
         streamer_detach(lease);
         streamer_op_free(op);
-        model_free(m);
 }
 
 TEST(a_full_gpu_refuses_with_figures, .to = 2)
@@ -114,8 +101,6 @@ TEST(a_full_gpu_refuses_with_figures, .to = 2)
         ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "others use the device too"));
         ck_assert_int_eq(loaded(write_model(fits, "f.safetensors"), "f", devices[_i]), 0);
         client_equals(client, "f", fits);
-        model_free(m);
-        model_free(fits);
 }
 
 TEST(a_lost_context_takes_its_device_out_and_nothing_else)
@@ -133,7 +118,6 @@ TEST(a_lost_context_takes_its_device_out_and_nothing_else)
         ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "out of service"));
         client_equals(client, "before", m);
         ck_assert_int_eq(loaded(path, "after", "cuda:1"), 0);
-        model_free(m);
 }
 
 TEST(a_context_that_failed_is_created_for_the_next_load)
@@ -146,7 +130,6 @@ TEST(a_context_that_failed_is_created_for_the_next_load)
         gpus->broken[0] = 0;
         ck_assert_int_eq(loaded(path, "m", "cuda:0"), 0);
         client_equals(client, "m", m);
-        model_free(m);
 }
 
 TEST(a_process_that_attaches_twice_opens_a_segment_once)
@@ -161,7 +144,6 @@ TEST(a_process_that_attaches_twice_opens_a_segment_once)
         streamer_detach(second);
         client_equals(client, "m", m); /* opened again, after the last detach closed it */
         ck_assert_uint_eq(gpus->opens, 2);
-        model_free(m);
 }
 
 TEST(memory_stays_until_a_killed_consumer_has_exited, .to = 2)
@@ -187,7 +169,6 @@ TEST(memory_stays_until_a_killed_consumer_has_exited, .to = 2)
         must(kill(pid, SIGKILL));
         must(waitpid(pid, NULL, 0));
         client_wait_leases(client, 0);
-        model_free(m);
 }
 
 /* ---- names and budgets ---- */
@@ -232,8 +213,7 @@ TEST(a_gpu_is_named_by_number_uuid_or_all_and_has_its_budget, EACH(names))
                 ck_assert_uint_le(budget, names[_i].budget[gpu] << 20);
                 ck_assert_uint_ge(budget + 100, names[_i].budget[gpu] << 20); /* a percent is whole bytes */
         }
-        json_decref(status);
-        end();
+        fixture_stop();
 }
 
 TEST(a_gpu_that_is_optional_may_be_absent)
@@ -249,8 +229,7 @@ TEST(a_gpu_that_is_optional_may_be_absent)
         ck_assert_str_eq(json_string_value(json_object_get(json_array_get(absent, 0), "device")), "cuda:7");
         ck_assert_ptr_nonnull(strstr(json_string_value(json_object_get(json_array_get(absent, 0), "why")),
                                      "no such GPU (1 visible)"));
-        json_decref(status);
-        end();
+        fixture_stop();
 }
 
 /* A GPU that alone is optional does not make a daemon. */
@@ -272,8 +251,7 @@ TEST(without_cuda_the_daemon_has_what_works)
         json_t *status = client_call(client, "status", NULL);
         ck_assert_uint_eq(json_array_size(json_object_get(status, "devices")), 1);
         ck_assert_uint_eq(json_array_size(json_object_get(status, "absent")), 1);
-        json_decref(status);
-        end();
+        fixture_stop();
 }
 
 TEST(a_gpu_by_two_names_is_configured_twice)

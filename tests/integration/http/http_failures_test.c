@@ -5,10 +5,6 @@
  */
 #include "tests/integration/http_fixture.h"
 
-#include <signal.h>
-#include <stdlib.h>
-#include <unistd.h>
-
 /* ---- transient faults ---- */
 
 static const struct {
@@ -130,12 +126,26 @@ TEST(a_straggler_at_the_end_gets_a_hedge)
         ck_assert_uint_le(proxy_asked_again(&proxy, last_byte()), 2);
 }
 
-/* Both are slow and the first completes first: the bytes of the hedge are discarded. */
+static bool no_slot_is_used(void *unused)
+{
+        (void)unused;
+        return client_metric(client, "streamerd_ring_used_slots") == 0;
+}
+
+/* The first request is slow, but no hedge completes: their bytes are discarded. */
 TEST(a_losing_hedge_leaks_nothing)
 {
-        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_DRIP, .nth = 1, .bytes = 8000, .byte = last_byte()});
-        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_STALL, .nth = 2, .bytes = 1, .byte = last_byte()});
         serves(through("/m.safetensors"));
+        unsigned fds = process_fds(test_daemon.pid);
+        unsigned again = proxy_asked_again(&proxy, last_byte());
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_DRIP, .nth = 1, .bytes = 3000, .byte = last_byte()});
+        proxy_rule(&proxy,
+                   &(struct proxy_rule){.fault = PROXY_STALL, .nth = 1, .count = 2, .bytes = 1, .byte = last_byte()});
+        serves(through("/m.safetensors"));
+        ck_assert_uint_ge(proxy_faults(&proxy), 2);
+        ck_assert_uint_gt(proxy_asked_again(&proxy, last_byte()), again);
+        ck_assert(process_wait_fds(test_daemon.pid, fds));
+        ck_assert(eventually(no_slot_is_used, NULL, 20000));
 }
 
 /* A daemon with a request for each block, four at a time. It waits for a minute before it gives a request up. */
@@ -219,21 +229,28 @@ static unsigned ranges_in_flight(const struct daemon *d)
         return n;
 }
 
+static bool four_are_refused(void *arg)
+{
+        return proxy_faults(arg) == 4;
+}
+
 static bool so_many_are_asked(void *arg)
 {
         unsigned n = ranges_in_flight(arg);
         return n > 0 && proxy_faults(&proxy) >= 4 + n && proxy_most_asking(&proxy, PROXY_BLOCKS) == n;
 }
 
-/* The first four requests are refused, and all later ones are held: two of them are in flight, or one, if the first
- * refusals come half a second before the last. */
+/* The first four requests are refused together, and all later ones are held: two of them are in flight, or one, if the
+ * first refusals come half a second before the last. */
 TEST(a_slow_down_reply_reduces_concurrency, EACH(slowing))
 {
         struct daemon d;
         streamer_client *c = begin_with_four_ranges(&d, format_text("slowed-%d", slowing[_i]));
-        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_STATUS, .nth = 1, .count = 4, .status = slowing[_i]});
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_HOLD, .nth = 1, .count = 4, .status = slowing[_i]});
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_HOLD, .nth = 5, .count = 100});
         streamer_op *op = client_load_begin(c, through("/m.safetensors"), "m");
+        ck_assert(eventually(four_are_refused, &proxy, 20000));
+        proxy_release(&proxy);
         ck_assert(eventually(so_many_are_asked, &d, 20000));
         ck_assert_uint_le(ranges_in_flight(&d), 2);
         proxy_clear(&proxy);

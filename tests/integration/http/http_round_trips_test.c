@@ -12,12 +12,6 @@
 #include "tests/lib/fixture.h"
 #include "tests/lib/suite.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #define COMMIT "0123456789abcdef0123456789abcdef01234567"
 #define SHARD(n) "model-0000" #n "-of-00002.safetensors"
 #define INDEX "model.safetensors.index.json"

@@ -5,9 +5,6 @@
  */
 #include "tests/integration/http_fixture.h"
 
-#include <stdlib.h>
-#include <unistd.h>
-
 /* ---- good servers ---- */
 
 FIXTURE(.all = {begin, end}, .each = {before, after}, .unavailable = nginx_unavailable);

@@ -9,13 +9,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <poll.h>
-#include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define REFUSES "403 Said So"
 
@@ -125,8 +119,7 @@ static void before(void)
 
 static void after(void)
 {
-        fixture_still_serves();
-        streamer_close(client);
+        fixture_disconnect();
         fixture_end();
 }
 

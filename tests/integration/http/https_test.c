@@ -12,10 +12,6 @@
 #include "tests/lib/kernel_counters.h"
 #include "tests/lib/suite.h"
 
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-
 #define BLOCKS 12 /* of 1 MiB, as the configuration has it */
 #define SOON UINT64_C(20000000000)
 #define STRUCK 8
@@ -79,8 +75,7 @@ static void before(void)
 
 static void after(void)
 {
-        fixture_still_serves();
-        streamer_close(client);
+        fixture_disconnect();
         nginx_stop(&front);
         proxy_stop(&proxy);
 }
@@ -114,7 +109,6 @@ TEST(a_reply_of_any_length_ends, EACH(lengths))
         model_write(m, suite_path("www/one.safetensors"));
         serves(at(whole, "/one.safetensors"), m);
         serves(at(cut, "/one.safetensors"), m);
-        model_free(m);
 }
 
 TEST(records_of_4_kib)

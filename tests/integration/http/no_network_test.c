@@ -7,8 +7,6 @@
 #include "tests/lib/suite.h"
 
 #include <sched.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const struct {
         const char *source, *host;

@@ -10,9 +10,6 @@
 
 #include <openssl/evp.h>
 #include <openssl/sha.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static struct endpoint store;
 static struct model *model;
@@ -21,6 +18,7 @@ static size_t size;
 static char digest[65];       /* of these, for SHA256SUMS */
 static char checksums[2][48]; /* of these, and of others */
 static char text[1024];
+static _Atomic unsigned checksums_requested; /* replies to HEAD that may have one */
 
 /* The checksum in the reply to HEAD, by the key's folder. "%s" is the checksum, "%w" that of other bytes. */
 static const struct {
@@ -59,6 +57,7 @@ static void answer_head(const struct endpoint_request *request, struct endpoint_
         const char *mode = endpoint_header(request, "x-amz-checksum-mode");
         const char *authorization = endpoint_header(request, "Authorization");
 
+        checksums_requested += mode != NULL;
         if (mode && (!authorization || !strstr(authorization, ";x-amz-checksum-mode;"))) {
                 reply->status = 403; /* what is of x-amz-* has to be signed */
                 return;
@@ -120,17 +119,7 @@ static void begin(void)
         fixture_begin((const char *const[]){"--device", "host=64MiB", "--block-size", "1MiB", NULL});
 }
 
-static void before(void)
-{
-        client = client_open(&test_daemon);
-}
-
-static void after(void)
-{
-        fixture_disconnect();
-}
-
-FIXTURE(.all = {begin, fixture_end}, .each = {before, after});
+FIXTURE(.all = {begin, fixture_end}, .each = {fixture_connect, fixture_disconnect});
 
 TEST(a_load_is_verified_against_the_stores_checksum, EACH(cases))
 {
@@ -150,7 +139,13 @@ TEST(a_load_is_verified_against_the_stores_checksum, EACH(cases))
 
 TEST(without_verify_no_checksum_is_requested)
 {
+        ck_assert_int_eq(client_load_sha256(client, "s3://models/wrong/model.safetensors", "sha", text),
+                         STREAMER_EFAILED);
+        client_unload(client, "sha");
+        unsigned before = checksums_requested;
+        ck_assert_uint_gt(before, 0);
         client_load(client, "s3://models/wrong/model.safetensors", "m");
+        ck_assert_uint_eq(checksums_requested, before);
         client_equals(client, "m", model);
         client_unload(client, "m");
 }

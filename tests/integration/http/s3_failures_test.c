@@ -9,9 +9,6 @@
 #include "tests/lib/suite.h"
 
 #include <openssl/sha.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define SECOND UINT64_C(1000000000)
 #define SLOW_DOWN                                                                                                      \
@@ -73,8 +70,7 @@ static void before(void)
 
 static void after(void)
 {
-        fixture_still_serves();
-        streamer_close(client);
+        fixture_disconnect();
         fixture_end();
         proxy_stop(&proxy);
 }

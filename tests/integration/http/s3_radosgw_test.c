@@ -8,11 +8,6 @@
 #include "tests/lib/s3_store.h"
 #include "tests/lib/suite.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-
 static struct s3_store store;
 static struct model *model;
 static struct endpoint proxy, container;
@@ -92,7 +87,7 @@ static void write_profiles(void)
 
 static void begin(void)
 {
-        shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        shared = must_share(sizeof(*shared));
         s3_store_start(&store, "radosgw", suite_path("radosgw"));
         s3_store_do(&store, "bucket\tmodels");
         s3_store_do(&store, "bucket\tpublic");

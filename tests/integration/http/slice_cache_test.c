@@ -9,10 +9,6 @@
 #include "tests/lib/s3_store.h"
 #include "tests/lib/suite.h"
 
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-
 #define DAEMONS 3
 
 static struct nginx origin, cache;
@@ -171,7 +167,6 @@ TEST(a_file_added_to_a_prefix_is_found_despite_a_warm_cache)
 {
         put_model(30, "grows/old/model.safetensors");
         client_load_fails(client, "s3://models/grows/", "m", STREAMER_ENOENT, "no safetensors files");
-        client_unload(client, "m");
         load_equals("s3://models/grows/", put_model(31, "grows/model.safetensors"));
 }
 

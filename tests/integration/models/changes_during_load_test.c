@@ -4,9 +4,7 @@
  */
 #include "tests/lib/paused_load.h"
 #include "tests/lib/suite.h"
-
-#include <string.h>
-#include <unistd.h>
+#include "tests/lib/wire.h"
 
 /* ---- files that change ---- */
 
@@ -150,6 +148,36 @@ TEST(cancel_ends_a_hung_load_and_frees_memory_after_its_read)
         ck_assert_uint_gt(client_used(paused.client), paused.empty);
         fuse_file_release(&paused.hang);
         client_wait_used(paused.client, paused.empty);
+        streamer_op_free(op);
+}
+
+/* Each of the requests joins the load. */
+TEST(a_connection_watches_a_limited_number_of_loads)
+{
+        enum { WATCHED = 256 };
+        static const char limit[] = "load: this connection watches 256 loads, the most that it may";
+        struct wire w;
+        struct request load = {.verb = VERB_load, .u.load = {.source = paused.hang.path, .name = "m", .watch = true}};
+        const char *told = "";
+        size_t len = 0;
+        bool done = false;
+        streamer_op *op = paused_load_start("m");
+        wire_open(&w, &paused.d);
+        wire_hello(&w);
+        for (load.id = 2; load.id < 2 + WATCHED; load.id++) {
+                ck_assert(wire_request(&w, &load));
+                do
+                        ck_assert(wire_read(&w));
+                while (object_get(&w.reply.unpacked.data, "event") != NULL);
+                ck_assert(object_bool(&w.reply.unpacked.data, "ok", &done) && done);
+        }
+        ck_assert(wire_request(&w, &load));
+        ck_assert(wire_read_code(&w, "limit"));
+        ck_assert(object_str(&w.reply.unpacked.data, "text", &told, &len));
+        ck_assert_msg(len == strlen(limit) && memcmp(told, limit, len) == 0, "%.*s", (int)len, told);
+        wire_close(&w);
+        fuse_file_release(&paused.hang);
+        ck_assert_int_eq(streamer_op_wait(op, 20000, NULL), 0);
         streamer_op_free(op);
 }
 

@@ -30,13 +30,8 @@ static void lease_model(void)
 static void end_lease(void)
 {
         streamer_detach(lease);
-        ck_assert(eventually(is_unloaded, "a", 20000));
+        ck_assert(eventually(client_is_unloaded, "a", 20000));
         streamer_close(holder);
-}
-
-static bool is_revoked(void *of)
-{
-        return streamer_lease_check(of) == STREAMER_EREVOKED;
 }
 
 FIXTURE(.all = {begin, fixture_end}, .each = {connect_client, end_test});
@@ -82,7 +77,7 @@ TEST(force_revokes_a_draining_model)
         lease_model();
         client_ok(client, streamer_unload(client, "a", STREAMER_UNLOAD_DRAIN), "unload");
         client_ok(client, streamer_unload(client, "a", STREAMER_UNLOAD_FORCE), "unload");
-        ck_assert(eventually(is_revoked, lease, 10000));
+        ck_assert(eventually(lease_is_revoked, lease, 10000));
         ck_assert_int_eq(streamer_unload(client, "a", STREAMER_UNLOAD_FORCE), STREAMER_ENOENT);
         lease_equals(lease, a);
         end_lease();
@@ -95,7 +90,7 @@ TEST(force_revokes_replaced_generations_too)
         model_of("b", &path);
         client_load(client, path, "a");
         client_ok(client, streamer_unload(client, "a", STREAMER_UNLOAD_FORCE), "unload");
-        ck_assert(eventually(is_revoked, lease, 10000));
+        ck_assert(eventually(lease_is_revoked, lease, 10000));
         end_lease();
 }
 
@@ -104,7 +99,7 @@ TEST(a_model_is_revoked_after_its_drain_timeout)
         lease_model();
         ck_assert_int_eq(client_call_code(client, "unload", "{\"model\":\"a\",\"drain\":true,\"drain_timeout_ms\":1}"),
                          0);
-        ck_assert(eventually(is_revoked, lease, 10000));
+        ck_assert(eventually(lease_is_revoked, lease, 10000));
         ck_assert_uint_ge(quarantined(), SIZE);
         lease_equals(lease, a);
         end_lease();
@@ -125,7 +120,7 @@ TEST(a_replaced_generation_is_revoked_after_its_drain_timeout)
         struct model *new = model_of("b", &path);
         load_draining(path, "a");
         client_equals(client, "a", new);
-        ck_assert(eventually(is_revoked, lease, 10000));
+        ck_assert(eventually(lease_is_revoked, lease, 10000));
         lease_equals(lease, a);
         streamer_attach_opts wanted = {.struct_size = sizeof(wanted), .generation = streamer_generation(lease)};
         ck_assert_int_eq(streamer_attach(client, "a", &wanted, &again), STREAMER_ENOENT);
@@ -140,7 +135,7 @@ TEST(a_replaced_model_is_revoked_after_its_drain_timeout)
         lease_model();
         load("b");
         load_draining(fixture_path("b.safetensors"), "a");
-        ck_assert(eventually(is_revoked, lease, 10000));
+        ck_assert(eventually(lease_is_revoked, lease, 10000));
         streamer_detach(lease);
         streamer_close(holder);
 }
@@ -158,7 +153,7 @@ TEST(a_drain_timeout_ends_with_its_name)
         streamer_lease *later = client_attach(holder, "c");
         ck_assert_int_eq(client_call_code(client, "unload", "{\"model\":\"c\",\"drain\":true,\"drain_timeout_ms\":1}"),
                          0);
-        ck_assert(eventually(is_revoked, later, 10000));
+        ck_assert(eventually(lease_is_revoked, later, 10000));
         ck_assert_int_eq(streamer_lease_check(lease), 0);
         streamer_detach(later);
         streamer_detach(lease);

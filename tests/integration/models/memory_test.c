@@ -9,16 +9,7 @@
 #include "tests/lib/kernel_counters.h"
 #include "tests/lib/suite.h"
 
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
 #define MIB (UINT64_C(1) << 20)
-
-static void begin(void)
-{
-        fixture_begin(NULL);
-}
 
 /* ---- kinds of pages ---- */
 
@@ -62,11 +53,10 @@ TEST(segments_of_4_kib_pages)
 
 TEST(segments_of_transparent_huge_pages)
 {
-        char *allowed = file_read("/sys/kernel/mm/transparent_hugepage/shmem_enabled", NULL);
         struct collapse_kernel kernel;
 
         collapse_probe(&kernel, &collapse_calls);
-        if (!kernel.supported && (strstr(allowed, "[never]") || strstr(allowed, "[deny]")))
+        if (!kernel.supported && shmem_thp_is_off())
                 SKIP("transparent huge pages are off for shared memory (shmem_enabled)");
         load_on("thp");
 }
@@ -108,20 +98,24 @@ static const char *ring_pages(void)
         return json_text(json_object_get(client_call(client, "status", NULL), "ring"), "page_kind");
 }
 
-static void begin_limited(uint64_t limit, bool shown)
+static void begin_limited(void)
 {
-        if (!have_hugetlb)
-                SKIP("vm.nr_overcommit_hugepages cannot be set");
-        if (!hugepages_limit(limit, shown ? NULL : suite_path("groups-%d", (int)getpid())))
-                SKIP(NO_LIMIT_HERE);
         fixture_begin((const char *const[]){"--device", "host=256MiB", "--memory-limit", "1MiB", "--block-size", "1MiB",
                                             NULL});
         client = client_open(&test_daemon);
 }
 
+#define BEGIN_LIMITED(limit, shown)                                                                                    \
+        do {                                                                                                           \
+                if (!have_hugetlb)                                                                                     \
+                        SKIP("vm.nr_overcommit_hugepages cannot be set");                                              \
+                if (!hugepages_limit((limit), (shown) ? NULL : suite_path("groups-%d", (int)getpid())))                \
+                        SKIP(NO_LIMIT_HERE);                                                                           \
+                begin_limited();                                                                                       \
+        } while (0)
+
 static void end_limited(void)
 {
-        fixture_still_serves();
         streamer_close(client);
         fixture_end();
         hugepages_unlimit();
@@ -130,7 +124,7 @@ static void end_limited(void)
 TEST(a_small_limit_of_huge_pages_falls_back_to_smaller_pages, EACH(limits))
 {
         struct model *m = model_mixed(6, limits[_i].model);
-        begin_limited(limits[_i].limit, limits[_i].shown);
+        BEGIN_LIMITED(limits[_i].limit, limits[_i].shown);
         client_load(client, fixture_write(m, "m.safetensors"), "m");
         client_equals(client, "m", m);
         const char *got = page_kind_of("m");
@@ -144,7 +138,7 @@ TEST(a_small_limit_of_huge_pages_falls_back_to_smaller_pages, EACH(limits))
 /* Several models share the limit, also before they have touched their pages. */
 TEST(the_limit_of_huge_pages_is_for_all_models)
 {
-        begin_limited(24 * MIB, true);
+        BEGIN_LIMITED(24 * MIB, true);
         for (int i = 0; i < 3; i++) {
                 struct model *m = model_mixed((unsigned)i, 10 * MIB);
                 char *file = format_text("%d.safetensors", i), *name = format_text("m%d", i);
@@ -166,7 +160,7 @@ static const char *page_kind_of_device(void)
 
 TEST(doctor_reports_the_limit_of_huge_pages)
 {
-        begin_limited(0, true);
+        BEGIN_LIMITED(0, true);
         doctor_ask();
         doctor_found(strcmp(page_kind_of_device(), "4k") == 0 ? "warn" : "ok", "pages", "cgroup limit 0 B");
         end_limited();
@@ -175,7 +169,7 @@ TEST(doctor_reports_the_limit_of_huge_pages)
 TEST(an_unreported_memory_limit_fails_the_load_and_not_the_daemon)
 {
         struct model *m = model_mixed(8, 32 * MIB);
-        begin_limited(16 * MIB, false);
+        BEGIN_LIMITED(16 * MIB, false);
         client_load_fails(client, fixture_write(m, "m.safetensors"), "m", STREAMER_ENOMEM,
                           "a limit of the control group is reached");
         end_limited();
@@ -233,7 +227,8 @@ static void load_cold(const char *path, uint64_t *read, uint64_t *cached)
         client_unload(client, "cold");
 }
 
-FIXTURE(.all = {begin, fixture_end}, .each = {fixture_connect, fixture_disconnect}, .first = machine_settings_lock);
+FIXTURE(.all = {fixture_begin_default, fixture_end}, .each = {fixture_connect, fixture_disconnect},
+        .first = machine_settings_lock);
 
 /* The kernel charges the daemon for its own program pages if they were dropped; then the test measures once more. */
 TEST(a_cold_load_reads_each_byte_once_and_caches_none, .to = 2)
@@ -338,7 +333,6 @@ TEST(loads_leak_no_memory_descriptor_or_thread, .slow = true)
                         fds = process_fds(test_daemon.pid);
         }
         ck_assert_uint_le(least_growth, MIB / 2);
-        client_unload(client, "missing");
         ck_assert(process_wait_fds(test_daemon.pid, fds)); /* workers close files after the reply */
         ck_assert_uint_le(process_threads(test_daemon.pid), THREADS_MOST);
 }

@@ -4,20 +4,18 @@
  * random seed. `make soak` runs more steps.
  */
 #include "tests/lib/base.h"
-#include "tests/lib/checker.h"
+#include "tests/model/checker.h"
 #include "tests/lib/suite.h"
 
-#include <sys/stat.h>
-
+/* The kinds of step that each run takes about ten times or more: a rarer one (a drain, an expiry, a publisher killed)
+ * may be missing, because the order of concurrent steps decides which models are there. */
 static void check_host_counts(const struct checker_counts *counts)
 {
         ck_assert_uint_gt(counts->evicted, 0);
-        ck_assert_uint_gt(counts->drains, 0);
         ck_assert_uint_gt(counts->drain_timeouts, 0);
         ck_assert_uint_gt(counts->replaced, 0);
         ck_assert_uint_gt(counts->revoked, 0);
         ck_assert_uint_gt(counts->pins, 0);
-        ck_assert_uint_gt(counts->expired, 0);
         ck_assert_uint_gt(counts->no_evict, 0);
         ck_assert_uint_gt(counts->joins, 0);
         ck_assert_uint_gt(counts->waits, 0);
@@ -26,6 +24,8 @@ static void check_host_counts(const struct checker_counts *counts)
         ck_assert_uint_gt(counts->breaks, 0);
         ck_assert_uint_gt(counts->left_disconnected, 0);
         ck_assert_uint_gt(counts->events, 0);
+        ck_assert_uint_gt(counts->published, 0);
+        ck_assert_uint_gt(counts->publish_aborts, 0);
 }
 
 static void check_gpu_counts(const struct checker_counts *counts)
@@ -46,6 +46,7 @@ static void check(enum checker_kind kind, uint64_t seed, struct checker_counts *
         must(mkdir(folder, 0700));
         *counts = (struct checker_counts){0};
         checker_run(kind, folder, seed, suite_short() ? 700 : 1600, counts);
+        checker_print(counts);
 }
 
 FIXTURE(.timeout = 120);
@@ -58,7 +59,7 @@ TEST(the_daemon_matches_the_model, .to = CHECKER_KINDS)
         ck_assert_uint_ge(5 * counts.attaches, counts.steps);
         ck_assert_uint_ge(20 * counts.kills, counts.steps);
         if (suite_short())
-                return;
+                SKIP("the short set has too few steps to count each kind");
         check_host_counts(&counts);
         if (_i == CHECKER_GPUS)
                 check_gpu_counts(&counts);

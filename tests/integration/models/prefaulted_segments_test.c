@@ -8,14 +8,8 @@
 #include "tests/lib/kernel_counters.h"
 #include "tests/lib/suite.h"
 
-#include <dirent.h>
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mount.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define MIB (UINT64_C(1) << 20)
 #define SPARE (16 * MIB)
@@ -30,19 +24,6 @@
 static bool granted; /* whether the machine has huge pages */
 
 /* ---- fixture ---- */
-
-static void begin(void)
-{
-        char *config =
-                suite_file("config.yaml", "devices: [{device: host, budget: 40MiB, pages: 4k, prefaulted: 16MiB}]\n"
-                                          "io: {memory_limit: 16MiB}\n");
-        if (!suite_short()) { /* sanitizers wrap the calls themselves */
-                faults_begin(suite_folder());
-                faults_show();
-        }
-        fixture_begin((const char *const[]){"--config", config, NULL});
-        faults_hide();
-}
 
 static uint64_t of_device(streamer_client *c, const char *key)
 {
@@ -61,6 +42,23 @@ static void await_prefaulted(uint64_t bytes)
 {
         ck_assert_msg(eventually(is_ready, &bytes, 20000), "%ju bytes are ready, not %ju",
                       (uintmax_t)of_device(client, "prefaulted"), (uintmax_t)bytes);
+}
+
+static void begin(void)
+{
+        char *config =
+                suite_file("config.yaml", "devices: [{device: host, budget: 40MiB, pages: 4k, prefaulted: 16MiB}]\n"
+                                          "io: {memory_limit: 16MiB}\n");
+        if (!suite_short()) { /* sanitizers wrap the calls themselves */
+                faults_begin(suite_folder());
+                faults_show();
+        }
+        fixture_begin((const char *const[]){"--config", config, NULL});
+        faults_hide();
+        client = client_open(&test_daemon);
+        await_prefaulted(SPARE);
+        streamer_close(client);
+        fixture_account();
 }
 
 static void end_test(void)
@@ -209,7 +207,6 @@ TEST(status_reports_the_prefaulted_memory)
         json_t *metrics = client_call(client, "metrics", NULL);
         ck_assert_ptr_nonnull(
                 strstr(json_text(metrics, "text"), "streamerd_device_prefaulted_bytes{device=\"host\"} 16777216\n"));
-        json_decref(metrics);
 }
 
 /* ---- failures ---- */
@@ -222,11 +219,9 @@ static bool has_failed(void *call)
 }
 
 /* The call is one of the prefaulting, since no load runs. It is retried. */
-TEST(a_failed_call_reduces_prefaulted_memory_temporarily, EACH(calls))
+TEST(a_failed_call_reduces_prefaulted_memory_temporarily, EACH(calls), .slow = true)
 {
         enum fault_call call = calls[_i];
-        if (suite_short())
-                return;
         await_prefaulted(SPARE);
         struct model *m = load("a", MODEL);
         fault_arm(call, call == FAULT_fallocate ? 3 : 0);

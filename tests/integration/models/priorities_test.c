@@ -7,9 +7,6 @@
 #include "tests/lib/fixture.h"
 #include "tests/lib/suite.h"
 
-#include <stdio.h>
-#include <string.h>
-
 static struct fuse_file hang;
 static const char *no_hang;
 static struct model *held;

@@ -56,7 +56,7 @@ TEST(the_least_recently_used_is_evicted)
         streamer_detach(client_attach(client, "a"));
         struct model *d = load("d");
         ck_assert(is_resident("a") && is_resident("c") && is_resident("d"));
-        ck_assert(is_unloaded("b"));
+        ck_assert(client_is_unloaded("b"));
         client_equals(client, "d", d);
 }
 
@@ -70,7 +70,7 @@ TEST(leased_and_pinned_models_stay_and_the_error_names_the_holders)
         client_ok(client, streamer_pin(client, "b", 1), "pin");
         struct model *d = load("d");
         ck_assert(is_resident("a") && is_resident("b"));
-        ck_assert(is_unloaded("c"));
+        ck_assert(client_is_unloaded("c"));
         streamer_lease *second = client_attach(client, "d");
         model_of("e", &path);
         client_load_fails(client, path, "e", STREAMER_ENOMEM,
@@ -159,7 +159,7 @@ TEST(a_waiting_load_is_listed_and_gets_freed_memory)
         ck_assert_int_eq(streamer_op_wait(op, 0, NULL), STREAMER_ETIMEOUT);
         streamer_detach(leases[1]);
         client_ok(client, streamer_op_wait(op, -1, NULL), "wait");
-        ck_assert(is_unloaded("b"));
+        ck_assert(client_is_unloaded("b"));
         streamer_op_free(op);
         streamer_detach(leases[0]);
         streamer_detach(leases[2]);
@@ -195,10 +195,10 @@ TEST(an_unused_model_expires_after_its_keep_alive)
         op = load_with("b", 0, 1);
         streamer_op_wait(op, -1, NULL);
         streamer_op_free(op);
-        ck_assert(eventually(is_unloaded, "b", 20000));
+        ck_assert(eventually(client_is_unloaded, "b", 20000));
         ck_assert(is_resident("a")); /* leased */
         streamer_detach(lease);
-        ck_assert(eventually(is_unloaded, "a", 20000));
+        ck_assert(eventually(client_is_unloaded, "a", 20000));
 }
 
 TEST(a_pinned_model_does_not_expire)
@@ -209,8 +209,8 @@ TEST(a_pinned_model_does_not_expire)
         op = load_with("b", 0, 1);
         streamer_op_wait(op, -1, NULL);
         streamer_op_free(op);
-        ck_assert(eventually(is_unloaded, "b", 20000));
+        ck_assert(eventually(client_is_unloaded, "b", 20000));
         ck_assert(is_resident("a"));
         client_ok(client, streamer_pin(client, "a", 0), "unpin");
-        ck_assert(eventually(is_unloaded, "a", 20000));
+        ck_assert(eventually(client_is_unloaded, "a", 20000));
 }

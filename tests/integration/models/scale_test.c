@@ -6,17 +6,8 @@
 #include "tests/lib/suite.h"
 
 #include <fcntl.h>
-#include <signal.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define MIB (UINT64_C(1) << 20)
-
-static void begin(void)
-{
-        fixture_begin(NULL);
-}
 
 static size_t tensors(void)
 {
@@ -35,7 +26,7 @@ static void assert_memory(void)
                 ck_assert_uint_le(fixture_memory(), 64 * MIB);
 }
 
-FIXTURE(.all = {begin, fixture_end}, .timeout = 100);
+FIXTURE(.all = {fixture_begin_default, fixture_end}, .timeout = 100);
 
 TEST(a_model_of_100_000_tensors)
 {

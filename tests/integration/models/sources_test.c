@@ -7,16 +7,6 @@
 #include "tests/lib/suite.h"
 
 #include <openssl/sha.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-static void begin(void)
-{
-        fixture_begin(NULL);
-}
 
 static void load_equals(const char *source, const char *name, const struct model *m)
 {
@@ -27,7 +17,7 @@ static void load_equals(const char *source, const char *name, const struct model
 
 /* ---- files ---- */
 
-FIXTURE(.all = {begin, fixture_end}, .each = {fixture_connect, fixture_disconnect});
+FIXTURE(.all = {fixture_begin_default, fixture_end}, .each = {fixture_connect, fixture_disconnect});
 
 TEST(a_file_has_its_name_without_the_ending)
 {
@@ -115,7 +105,7 @@ TEST(names_of_tensors_are_any_utf8)
 
 /* ---- folders ---- */
 
-FIXTURE(.all = {begin, fixture_end}, .each = {fixture_connect, fixture_disconnect});
+FIXTURE(.all = {fixture_begin_default, fixture_end}, .each = {fixture_connect, fixture_disconnect});
 
 TEST(a_folder_with_an_index)
 {
@@ -226,7 +216,7 @@ static void make_hub(const char *folder, const struct model *m, const char *blob
         setenv("HF_HUB_CACHE", fixture_path("%s", folder), 1);
 }
 
-FIXTURE(.all = {begin, fixture_end}, .each = {fixture_connect, fixture_disconnect});
+FIXTURE(.all = {fixture_begin_default, fixture_end}, .each = {fixture_connect, fixture_disconnect});
 
 TEST(a_model_of_the_hf_cache_by_its_name)
 {

@@ -4,12 +4,11 @@
  */
 #include "tests/integration/published_fixture.h"
 
+#include "tests/lib/endpoint.h"
 #include "tests/lib/kernel_counters.h"
+#include "tests/lib/wire.h"
 
 #include <fcntl.h>
-#include <stdio.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static struct daemon d;
 static streamer_publish_opts opts;
@@ -24,7 +23,11 @@ static void write_base(const char *path, uint64_t seed)
 
 static void start(void)
 {
-        daemon_start_simple(&d, suite_path("d"), suite_folder(), "64MiB");
+        const char *device =
+                daemon_on_gpu() ? "{device: \"cuda:0\", budget: 64MiB, handles: cuda-vmm-fd}" : "host=64MiB";
+        char *text = format_text("devices:\n  - %s\nroots: [%s]\n", device, suite_folder());
+        daemon_init(&d, suite_path("d"));
+        daemon_start(&d, (const char *const[]){"--config", suite_file("published.yaml", text), NULL});
 }
 
 static void stop(void)
@@ -203,11 +206,6 @@ TEST(a_model_without_a_base_does_not_match_one)
         json_decref(find(client, &opts, "mismatch", NULL));
 }
 
-static bool is_unloaded(void *name)
-{
-        return client_state(client, name)[0] == '\0';
-}
-
 /* Nobody has to search for it. */
 TEST(a_new_generation_of_the_base_makes_it_stale)
 {
@@ -216,10 +214,38 @@ TEST(a_new_generation_of_the_base_makes_it_stale)
         write_base(base, 2);
         client_load(client, base, "base");
         streamer_detach(old);
-        ck_assert(eventually(is_unloaded, (void *)(uintptr_t) "tiny", 10000) ||
+        ck_assert(eventually(client_is_unloaded, (void *)(uintptr_t) "tiny", 10000) ||
                   strcmp(client_state(client, "tiny"), "draining") == 0);
         check_model(client, lease, 1);
         streamer_detach(lease);
+}
+
+/* Waits until the daemon has looked for bases that were replaced: one that was, "witness", is unloaded. */
+static void await_search(void)
+{
+        char *other = suite_path("witness-%d.safetensors", (int)getpid());
+        streamer_publish_opts witness = options("witness");
+        witness.base = other;
+        write_base(other, 3);
+        streamer_detach(publish_model(client, &witness, 3));
+        write_base(other, 4);
+        client_load(client, other, "witness's base");
+        ck_assert(eventually(client_is_unloaded, (void *)(uintptr_t) "witness", 10000));
+}
+
+/* It was loaded before the files were replaced that the published model was made from. */
+TEST(an_older_generation_of_the_base_may_stay_resident)
+{
+        client_load(client, base, "base");
+        streamer_lease *old = client_attach(client, "base");
+        write_base(base, 2);
+        streamer_detach(publish_model(client, &opts, 1));
+        await_search();
+        json_decref(find(client, &opts, "hit", NULL));
+        client_load(client, base, "base");
+        await_search();
+        json_decref(find(client, &opts, "hit", NULL));
+        streamer_detach(old);
 }
 
 /* What is resident was made from files that have changed since. */
@@ -230,6 +256,54 @@ TEST(a_resident_base_whose_files_have_changed_is_refused)
         write_base(base, 2);
         opts.base = "base";
         fails(client, STREAMER_EFAILED, "have changed", streamer_publish_find(client, &opts, &found, NULL));
+}
+
+static void answer_nothing(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        (void)e;
+        (void)request;
+        reply->hang = true;
+}
+
+static bool has_taken_connection(void *e)
+{
+        return ((struct endpoint *)e)->requests > 0;
+}
+
+/* The daemon has ended its requests. */
+static bool has_few_fds(void *before)
+{
+        return process_fds(d.pid) <= *(unsigned *)before;
+}
+
+/* Its time includes the examination. _i 1: the connection ends first. */
+TEST(a_search_that_ends_while_its_base_is_examined_claims_nothing, .to = 2)
+{
+        static struct endpoint silent = {.answer = answer_nothing};
+        streamer_publication *claim = NULL;
+        streamer_found found = STREAMER_FOUND_INIT;
+        struct wire wire;
+        endpoint_start(&silent);
+        char *url = format_text("%s/m.safetensors", silent.url);
+        unsigned before = process_fds(d.pid);
+        if (_i == 0) {
+                opts.base = url;
+                opts.timeout_ms = 50;
+                ck_assert_int_eq(streamer_publish_find(client, &opts, &found, &claim), STREAMER_ETIMEOUT);
+        } else {
+                wire_open(&wire, &d);
+                wire_hello(&wire);
+                ck_assert(wire_request(
+                        &wire, &(struct request){.verb = VERB_publish_find,
+                                                 .id = 2,
+                                                 .u.publish_find = {.model = "tiny", .base = url, .claim = true}}));
+                ck_assert(eventually(has_taken_connection, &silent, 20000));
+                wire_close(&wire);
+        }
+        opts = options("tiny");
+        opts.flags = STREAMER_PUBLISH_NO_WAIT;
+        streamer_publish_abort(claim_of(client, &opts, "absent"));
+        ck_assert_msg(eventually(has_few_fds, &before, 20000), "%u descriptors, %u before", process_fds(d.pid), before);
 }
 
 struct wrong_base {

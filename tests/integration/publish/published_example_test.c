@@ -4,8 +4,6 @@
  */
 #include "tests/integration/published_fixture.h"
 
-#include <stdio.h>
-
 static struct daemon d;
 
 static void start(void)
@@ -32,14 +30,13 @@ static char *output_of(const char *command)
 
 FIXTURE(.all = {start, stop});
 
-TEST(the_program_publishes_and_then_attaches)
+/* Not in the short set: the library of a sanitizer build needs its run time in the program. */
+TEST(the_program_publishes_and_then_attaches, .slow = true)
 {
         static const char weights[] = "weight: 1024 x 256, element 1 of row 0 is 1\n"
                                       "weight.T: 256 x 1024, element 1 of row 0 is 256\n";
         static const char *const states[] = {"absent", "hit"};
         const char *build = getenv("STREAMERD_BUILD") ?: "build";
-        if (suite_short()) /* the library of a sanitizer build needs its run time in the program */
-                return;
         char *compile = format_text("awk '/^```c$/ {on = 1; next} /^```$/ {on = 0} on' docs/publish.md >%s && "
                                     "cc -Wall -Werror -Iinclude -o %s %s %s/libstreamer-client.so.0 2>&1",
                                     suite_path("example.c"), suite_path("example"), suite_path("example.c"), build);

@@ -7,10 +7,6 @@
 
 #include "tests/lib/managed_daemon.h"
 
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 static streamer_publish_opts opts;
 
 static void setup(void)
@@ -45,6 +41,31 @@ TEST(a_published_model_survives, .to = 2)
         }
         client_unload(managed.client, "tiny");
         manager_wait(&managed.m, MANAGED_MODELS, 0);
+}
+
+static bool is_unloaded(void *name)
+{
+        return client_state(managed.client, name)[0] == '\0';
+}
+
+/* "witness" is unloaded because its base was replaced: the daemon has looked for such models. */
+TEST(an_older_generation_of_the_base_may_survive_beside_it, .to = 2)
+{
+        char *other = suite_path("root/other.safetensors");
+        streamer_publish_opts witness = options("witness");
+        witness.base = other;
+        model_write(model_mixed(3, 1 << 16), other);
+        managed_load("m");
+        model_write(model_mixed(9, 1 << 20), managed_file());
+        streamer_detach(publish_model(managed.client, &opts, 1));
+        streamer_detach(publish_model(managed.client, &witness, 1));
+        manager_wait(&managed.m, MANAGED_MODELS, 6);
+        managed_restart_and_reconnect(_i);
+        model_write(model_mixed(4, 1 << 16), other);
+        client_load(managed.client, other, "other");
+        ck_assert(eventually(is_unloaded, (void *)(uintptr_t) "witness", 10000));
+        ck_assert_str_eq(client_state(managed.client, "m"), "ready");
+        json_decref(find(managed.client, &opts, "hit", NULL));
 }
 
 TEST(key_and_base_survive, .to = 2)
@@ -110,7 +131,6 @@ TEST(a_pinned_model_stays_pinned, .to = 2)
         managed_restart_and_reconnect(_i);
         json_t *shown = client_call(managed.client, "show", "{\"model\":\"tiny\"}");
         ck_assert(json_is_true(json_object_get(json_array_get(json_object_get(shown, "models"), 0), "pinned")));
-        json_decref(shown);
 }
 
 /* ---- publishers that die ---- */
@@ -195,6 +215,7 @@ TEST(nothing_remains_of_a_publisher_that_dies_before_the_commit, .to = 2)
                 publisher_go(&p);
                 publisher_await(&p);
         }
+        opts.flags = STREAMER_PUBLISH_NO_WAIT;
         json_decref(find(managed.client, &opts, "claimed", NULL));
         publisher_kill(&p);
         ck_assert(eventually(is_claimable, managed.client, 10000));
@@ -202,6 +223,7 @@ TEST(nothing_remains_of_a_publisher_that_dies_before_the_commit, .to = 2)
         client_wait_used(managed.client, 0);
         ck_assert_str_eq(client_state(managed.client, "tiny"), "");
         manager_wait(&managed.m, MANAGED_MODELS, 0);
+        opts.flags = 0;
         streamer_detach(publish_model(managed.client, &opts, 2));
 }
 

@@ -4,14 +4,9 @@
  */
 #include "tests/integration/published_fixture.h"
 
+#include "proto/frame.h"
 #include "tests/lib/streamerctl.h"
 #include "tests/lib/wire.h"
-
-#include <pthread.h>
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 static struct daemon d;
 static streamer_publish_opts opts;
@@ -23,6 +18,8 @@ static void start_device(const char *settings)
         char *text = format_text("devices:\n  - {%s%s}\nroots: [%s]\n%s", device,
                                  daemon_on_gpu() && settings == NULL ? ", handles: cuda-vmm-fd" : "", suite_folder(),
                                  settings != NULL ? settings : "");
+        if (daemon_on_gpu())
+                setenv("FAKECUDA_DIRTY", "1", 1);
         daemon_init(&d, suite_path("d"));
         daemon_start(&d, (const char *const[]){"--config", suite_file("published.yaml", text), NULL});
         free(text);
@@ -36,6 +33,11 @@ static void start(void)
 static void start_default(void)
 {
         start_device("log: {level: info}\n");
+}
+
+static void start_few_fds(void)
+{
+        start_device("limits: {fds_per_client: 129}\n");
 }
 
 static void start_ipc(void)
@@ -87,6 +89,19 @@ TEST(a_published_model_is_found_and_read)
         streamer_close(reader);
 }
 
+TEST(what_a_published_model_does_not_have_is_not_found)
+{
+        streamer_published_tensor t = STREAMER_PUBLISHED_TENSOR_INIT;
+        streamer_tensor storage = STREAMER_TENSOR_INIT;
+        streamer_lease *lease = publish_model(client, &opts, 1);
+        fails(client, STREAMER_ENOENT, "published_get: no such tensor: 4", streamer_published_get(lease, 4, &t));
+        fails(client, STREAMER_ENOENT, "published_find: no such tensor: 'bias'",
+              streamer_published_find(lease, "bias", &t));
+        fails(client, STREAMER_ENOENT, "published_storage: no such storage: 3",
+              streamer_published_storage(lease, 3, &storage));
+        streamer_detach(lease);
+}
+
 TEST(show_prints_publisher_base_and_key)
 {
         streamer_detach(publish_model(client, &opts, 1));
@@ -97,7 +112,6 @@ TEST(show_prints_publisher_base_and_key)
         ck_assert_str_eq(json_text(json_object_get(published, "key"), "arch"), "Llama");
         ck_assert_uint_eq(json_number(model, "tensors"), 4); /* three storages and the table */
         ck_assert_str_eq(json_text(model, "state"), "ready");
-        json_decref(model);
 }
 
 TEST(streamerctl_prints_them)
@@ -112,8 +126,6 @@ TEST(streamerctl_prints_them)
         ctl_free(&result);
         ctl(&result, d.socket, "unload", "tiny", NULL);
         ck_assert_int_eq(result.code, 0);
-        ctl_free(&result);
-        free(expected);
 }
 
 TEST(publications_are_counted)
@@ -128,7 +140,6 @@ TEST(publications_are_counted)
         streamer_detach(publish_model(client, &opts, 1));
         ck_assert(client_metric(client, "streamerd_publications_total{result=\"ready\"}") == ready + 1);
         ck_assert(client_metric(client, "streamerd_publications_total{result=\"cancelled\"}") == cancelled + 1);
-        free(bytes);
 }
 
 TEST(subscribers_are_notified)
@@ -210,6 +221,18 @@ TEST(a_model_without_storages_is_published)
         streamer_detach(lease);
 }
 
+/* What was there before was another user's, perhaps. */
+TEST(the_memory_is_zeroed)
+{
+        const uint64_t bytes = WEIGHT;
+        streamer_publication *p = claim_of(client, &opts, "absent");
+        ok(client, streamer_publish_begin(p, &bytes, 1));
+        const unsigned char *data = storage_of(client, p, 0);
+        for (size_t i = 0; i < bytes; i++)
+                ck_assert_int_eq(data[i], 0);
+        streamer_publish_abort(p);
+}
+
 /* 40 storages of 1 MB and one that is larger than a segment would be. */
 TEST(many_storages_take_several_segments)
 {
@@ -287,7 +310,6 @@ TEST(each_field_that_differs_is_reported, EACH(other_keys))
         ck_assert_str_eq(json_text(first, "field"), row->field);
         ck_assert(same(json_object_get(first, "have"), row->have));
         ck_assert(same(json_object_get(first, "want"), row->want));
-        json_decref(differs);
 }
 
 TEST(the_order_of_fields_does_not_matter)
@@ -450,6 +472,8 @@ TEST(memory_is_charged_from_the_beginning)
         fill_storages(client, p, 1);
         ck_assert_uint_eq(client_used(client), CHARGED);
         ck_assert_str_eq(client_state(client, "tiny"), "loading");
+        fails(client, STREAMER_EFAILED, "its tensors are not known (loading)",
+              streamer_call(client, "show", "{\"model\":\"tiny\",\"tensors\":true}", NULL));
         ck_assert_uint_eq(client_leases(client), 1);
         streamer_publish_abort(p);
         client_wait_used(client, 0);
@@ -526,6 +550,7 @@ TEST(cancel_ends_a_publication)
 struct waiter {
         streamer_client *client;
         streamer_found found;
+        bool searches; /* and claims nothing */
         streamer_publication *claim;
         int result;
 };
@@ -534,7 +559,7 @@ static void *wait_for_claim(void *arg)
 {
         struct waiter *w = arg;
         w->found = (streamer_found)STREAMER_FOUND_INIT;
-        w->result = streamer_publish_find(w->client, &opts, &w->found, &w->claim);
+        w->result = streamer_publish_find(w->client, &opts, &w->found, w->searches ? NULL : &w->claim);
         return NULL;
 }
 
@@ -544,10 +569,11 @@ static void await_request(streamer_client *c)
         json_decref(client_call(c, "ping", NULL));
 }
 
-/* _i 0: the claim is committed, 1: it is aborted. */
-TEST(another_client_waits_for_the_claim, .to = 2)
+/* _i & 1: the claim is aborted, else it is committed; _i & 2: the other client claims nothing. */
+TEST(another_client_waits_for_the_claim, .to = 4)
 {
-        struct waiter w = {.client = client_open(&d)};
+        struct waiter w = {.client = client_open(&d), .searches = (_i & 2) != 0};
+        bool commits = (_i & 1) == 0;
         pthread_t thread;
         streamer_lease *lease = NULL;
         streamer_publication *p = claim_of(client, &opts, "absent");
@@ -556,17 +582,41 @@ TEST(another_client_waits_for_the_claim, .to = 2)
         await_request(w.client);
         fill_storages(client, p, 1);
         describe_tensors(client, p);
-        if (_i == 0)
+        if (commits)
                 ok(client, streamer_publish_commit(p, &lease));
         else
                 streamer_publish_abort(p);
         must(-pthread_join(thread, NULL));
         ck_assert_int_eq(w.result, 0);
-        ck_assert_str_eq(w.found.state, _i == 0 ? "hit" : "absent");
-        ck_assert((w.claim == NULL) == (_i == 0));
+        ck_assert_str_eq(w.found.state, commits ? "hit" : "absent");
+        ck_assert((w.claim == NULL) == (commits || w.searches));
         streamer_publish_abort(w.claim);
         streamer_detach(lease);
         streamer_close(w.client);
+}
+
+/* More than a user's requests that workers answer at once: they hold none of these places while they wait. */
+TEST(many_clients_wait_for_the_claim)
+{
+        enum { WAITERS = 20 };
+        static struct waiter waiters[WAITERS];
+        pthread_t threads[WAITERS];
+        streamer_publication *p = claim_of(client, &opts, "absent");
+        opts.timeout_ms = -1;
+        for (int i = 0; i < WAITERS; i++) {
+                waiters[i] = (struct waiter){.client = client_open(&d), .searches = i % 2 == 0};
+                must(-pthread_create(&threads[i], NULL, wait_for_claim, &waiters[i]));
+                await_request(waiters[i].client);
+        }
+        streamer_publish_opts other = options("other");
+        streamer_detach(publish_model(client, &other, 2));
+        streamer_detach(commit_model(client, p, 1));
+        for (int i = 0; i < WAITERS; i++) {
+                must(-pthread_join(threads[i], NULL));
+                ck_assert_int_eq(waiters[i].result, 0);
+                ck_assert_str_eq(waiters[i].found.state, "hit");
+                streamer_close(waiters[i].client);
+        }
 }
 
 TEST(the_wait_for_a_claim_has_an_end)
@@ -577,6 +627,7 @@ TEST(the_wait_for_a_claim_has_an_end)
         opts.timeout_ms = 50;
         ck_assert_int_eq(streamer_publish_find(other, &opts, &found, &claim), STREAMER_ETIMEOUT);
         ck_assert_ptr_null(claim);
+        ck_assert_int_eq(streamer_publish_find(other, &opts, &found, NULL), STREAMER_ETIMEOUT);
         opts.flags = STREAMER_PUBLISH_NO_WAIT;
         opts.timeout_ms = 0;
         ok(other, streamer_publish_find(other, &opts, &found, &claim));
@@ -593,7 +644,7 @@ TEST(the_wait_for_a_claim_has_an_end)
 
 FIXTURE(.outer = {start, stop}, .each = {setup, teardown});
 
-/* Nothing of them is left when the daemon ends. */
+/* Nothing of them is left when the daemon ends; its log says why. */
 TEST(the_daemon_ends_with_claims_and_waiting_clients)
 {
         struct waiter w = {.client = client_open(&d)};
@@ -604,6 +655,7 @@ TEST(the_daemon_ends_with_claims_and_waiting_clients)
         await_request(w.client);
         fill_storages(client, p, 1);
         ck_assert_int_eq(daemon_stop(&d), 0);
+        ck_assert(log_wait_for(d.log, " was not published: the daemon ends"));
         must(-pthread_join(thread, NULL));
         ck_assert_int_ne(w.result, 0);
         streamer_publish_abort(p);
@@ -629,7 +681,7 @@ TEST(calls_in_the_wrong_order_are_refused)
         fails(client, STREAMER_EINVAL, "has not begun", streamer_publish_commit(p, &lease));
         ok(client, streamer_publish_begin(p, bytes, 1));
         fails(client, STREAMER_EINVAL, "has begun", streamer_publish_begin(p, bytes, 1));
-        fails(client, STREAMER_EINVAL, "no storage 1", streamer_publish_storage(p, 1, &data));
+        fails(client, STREAMER_EINVAL, "publish_storage: there is no storage 1", streamer_publish_storage(p, 1, &data));
         fails(client, STREAMER_EINVAL, "was not requested", streamer_publish_commit(p, &lease));
         storage_of(client, p, 0);
         ok(client, streamer_publish_commit(p, &lease));
@@ -661,7 +713,8 @@ static const struct wrong_tensor wrong_tensors[] = {
         {TENSOR(.name = "t", .dtype = "f", .item = 4, .rank = 65, .shape = three, .strides = rows), STREAMER_EINVAL,
          "out of range"},
         {TENSOR(.name = "t", .dtype = "f", .item = 4, .rank = 2), STREAMER_EINVAL, "shape"},
-        {TENSOR(.name = "t", .dtype = "f", .item = 4, .storage = 1), STREAMER_EINVAL, "no storage 1"},
+        {TENSOR(.name = "t", .dtype = "f", .item = 4, .storage = 1), STREAMER_EINVAL,
+         "publish_tensor: 't': there is no storage 1"},
         {TENSOR(.name = "t", .dtype = "f", .item = 4, .offset = 40), STREAMER_EINVAL, "does not lie"},
         {TENSOR(.name = "t", .dtype = "f", .item = 4, .rank = 2, .shape = three, .strides = rows, .offset = 8),
          STREAMER_EINVAL, "does not lie"},
@@ -716,6 +769,24 @@ TEST(two_tensors_of_one_name_are_refused)
         streamer_publish_abort(p);
 }
 
+/* The table may take what the storage leaves of the 2 MiB segment. */
+TEST(a_table_that_is_larger_than_its_place_is_refused)
+{
+        enum { SIZE = 3 << 20 };
+        static const uint64_t bytes[] = {40};
+        char *value = must_alloc(SIZE + 1);
+        streamer_lease *lease;
+        streamer_publication *p = claim_of(client, &opts, "absent");
+        memset(value, 'x', SIZE);
+        value[SIZE] = '\0';
+        ok(client, streamer_publish_begin(p, bytes, 1));
+        storage_of(client, p, 0);
+        ok(client, streamer_publish_attribute(p, "large", value));
+        fails(client, STREAMER_ELIMIT, "publish_commit: the table takes ", streamer_publish_commit(p, &lease));
+        fails(client, STREAMER_ELIMIT, " bytes, and 2096896 are left for it", streamer_publish_commit(p, &lease));
+        streamer_publish_abort(p);
+}
+
 /* ---- raw requests ---- */
 
 static struct wire wire;
@@ -736,6 +807,21 @@ static const msgpack_object *wire_call(struct request request, const char *code)
         else
                 ck_assert(object_str_eq(reply, "code", code));
         return reply;
+}
+
+/* The text of the last reply, an error, contains this. */
+static void wire_told(const char *text)
+{
+        const char *told = "";
+        size_t len = 0;
+        ck_assert(object_str(&wire.reply.unpacked.data, "text", &told, &len));
+        ck_assert_msg(memmem(told, len, text, strlen(text)) != NULL, "%.*s", (int)len, told);
+}
+
+static void wire_fails(struct request request, const char *code, const char *text)
+{
+        wire_call(request, code);
+        wire_told(text);
 }
 
 static uint64_t wire_claim(void)
@@ -781,6 +867,28 @@ static void wire_end(const struct request *detach)
 
 FIXTURE(.all = {start, stop}, .each = {setup, teardown});
 
+/* The daemon's own clock, which a client without one relies on. */
+TEST(the_daemon_ends_the_wait_for_a_claim, .to = 2)
+{
+        struct request wait = {.verb = VERB_publish_find,
+                               .u.publish_find = {.model = "raw", .wait = true, .timeout_ms = 20, .claim = _i == 0}};
+        struct wire other;
+        wire_open(&wire, &d);
+        wire_hello(&wire);
+        uint64_t claim = wire_claim();
+        wire_open(&other, &d);
+        wire_hello(&other);
+        wait.id = 2;
+        ck_assert(wire_request(&other, &wait));
+        ck_assert(wire_read_code(&other, "timeout"));
+        wire_call(of_claim(VERB_publish_abort, claim, 0), NULL);
+        ck_assert(wire_request(&other, &wait));
+        ck_assert(wire_read(&other));
+        ck_assert(object_str_eq(&other.reply.unpacked.data, "state", "absent"));
+        wire_close(&other);
+        wire_close(&wire);
+}
+
 TEST(a_claim_is_valid_on_its_connection_only)
 {
         static const enum verb verbs[] = {VERB_publish_begin, VERB_publish_segment, VERB_publish_commit,
@@ -792,7 +900,7 @@ TEST(a_claim_is_valid_on_its_connection_only)
         wire_open(&wire, &d);
         wire_hello(&wire);
         for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++)
-                wire_call(of_claim(verbs[i], claim, 1), "not-found");
+                wire_fails(of_claim(verbs[i], claim, 1), "not-found", ": not held by this connection");
         wire_claim();
         wire_close(&wire);
 }
@@ -803,12 +911,13 @@ TEST(segments_beyond_what_was_reserved_are_refused)
         wire_hello(&wire);
         struct request detach;
         uint64_t claim = wire_claim();
-        wire_call(of_claim(VERB_publish_segment, claim, 1), "invalid"); /* it has not begun */
+        wire_fails(of_claim(VERB_publish_segment, claim, 1), "invalid", "raw: the publication has not begun");
         wire_begin(claim, 3 << 20, &detach);
-        wire_call(of_claim(VERB_publish_begin, claim, 1), "invalid");
+        wire_fails(of_claim(VERB_publish_begin, claim, 1), "invalid", "raw: the publication has begun already");
         wire_call(of_claim(VERB_publish_segment, claim, 0), "invalid");
         wire_call(of_claim(VERB_publish_segment, claim, UINT64_MAX), "invalid");
-        wire_call(of_claim(VERB_publish_segment, claim, 5 << 20), "limit");
+        wire_fails(of_claim(VERB_publish_segment, claim, 5 << 20), "limit",
+                   "raw: 6291456 bytes are needed, and 4194304 are left of those that it began with");
         wire_call(of_claim(VERB_publish_segment, claim, 1), NULL);
         wire_call(of_claim(VERB_publish_segment, claim, 2 << 20), NULL);
         wire_call(of_claim(VERB_publish_segment, claim, 1), "limit");
@@ -816,10 +925,23 @@ TEST(segments_beyond_what_was_reserved_are_refused)
         wire_end(&detach);
 }
 
+#define REFUSED "the table is refused: "
+#define OUTSIDE REFUSED "it is not aligned, or outside its segment"
+
 static const struct published_place_row {
         uint64_t segment, offset, bytes;
-} places[] = {{0, 0, 0},          {0, 0, 4096},         {1, 0, 4096},    {UINT64_MAX, 0, 1},      {0, 8, 4096},
-              {0, 2 << 20, 4096}, {0, 256, UINT64_MAX}, {0, 0, 2 << 20}, {0, 2 << 20, UINT64_MAX}};
+        const char *text;
+} places[] = {
+        {0, 0, 0, REFUSED "it is too small"},
+        {0, 0, 4096, REFUSED "wrong magic"},
+        {1, 0, 4096, OUTSIDE},
+        {UINT64_MAX, 0, 1, OUTSIDE},
+        {0, 8, 4096, OUTSIDE},
+        {0, 2 << 20, 4096, OUTSIDE},
+        {0, 256, UINT64_MAX, OUTSIDE},
+        {0, 0, 2 << 20, REFUSED "wrong magic"},
+        {0, 2 << 20, UINT64_MAX, OUTSIDE},
+};
 
 /* Memory of zeroes is no table, wherever it is said to be. */
 TEST(a_commit_without_a_table_is_refused, EACH(places))
@@ -833,7 +955,7 @@ TEST(a_commit_without_a_table_is_refused, EACH(places))
         struct request commit = of_claim(VERB_publish_commit, claim, places[_i].bytes);
         commit.u.publish_commit.segment = places[_i].segment;
         commit.u.publish_commit.offset = places[_i].offset;
-        wire_call(commit, "invalid");
+        wire_fails(commit, "invalid", places[_i].text);
         wire_call(of_claim(VERB_publish_commit, claim, 1), "not-found");
         ck_assert_str_eq(client_state(client, "raw"), "");
         wire_end(&detach);
@@ -851,6 +973,82 @@ TEST(a_commit_before_any_memory_is_refused)
         wire_end(&detach);
 }
 
+TEST(a_model_has_a_limited_number_of_segments)
+{
+        enum { SEGMENTS = 64 };
+        struct request detach;
+        wire_open(&wire, &d);
+        wire_hello(&wire);
+        uint64_t claim = wire_claim();
+        wire_begin(claim, (SEGMENTS + 1) * (UINT64_C(2) << 20), &detach);
+        for (int i = 0; i < SEGMENTS; i++)
+                wire_call(of_claim(VERB_publish_segment, claim, 1), NULL);
+        wire_fails(of_claim(VERB_publish_segment, claim, 1), "limit", "raw: a model has 64 segments at most");
+        wire_end(&detach);
+}
+
+/* In one piece: the daemon reads both before it has done the first, unless its turn ends between them. */
+static void send_twice(const struct request *request)
+{
+        msgpack_sbuffer all, body;
+        msgpack_sbuffer_init(&all);
+        for (size_t i = 0; i < 2; i++) {
+                unsigned char header[FRAME_HEADER];
+                msgpack_sbuffer_init(&body);
+                ck_assert_int_eq(request_encode(request, &body), 0);
+                frame_put_header(header, body.size);
+                msgpack_sbuffer_write(&all, (const char *)header, sizeof(header));
+                msgpack_sbuffer_write(&all, body.data, body.size);
+                msgpack_sbuffer_destroy(&body);
+        }
+        ck_assert(wire_send(&wire, all.data, all.size));
+        msgpack_sbuffer_destroy(&all);
+}
+
+TEST(a_publication_has_one_request_at_a_time)
+{
+        enum { TRIES = 30 };
+        struct request detach;
+        bool busy = false;
+        wire_open(&wire, &d);
+        wire_hello(&wire);
+        uint64_t claim = wire_claim();
+        struct request segment = of_claim(VERB_publish_segment, claim, 1);
+        segment.id = 2;
+        wire_begin(claim, 2 * TRIES * (UINT64_C(2) << 20), &detach);
+        for (int i = 0; i < TRIES && !busy; i++) {
+                send_twice(&segment);
+                for (int k = 0; k < 2; k++) {
+                        ck_assert(wire_read(&wire));
+                        if (object_get(&wire.reply.unpacked.data, "segment") != NULL)
+                                continue;
+                        ck_assert(object_str_eq(&wire.reply.unpacked.data, "code", "in-use"));
+                        wire_told("raw: another request of this publication is under way");
+                        busy = true;
+                }
+        }
+        ck_assert(busy);
+        wire_end(&detach);
+}
+
+TEST(a_publisher_that_exits_ends_its_publication)
+{
+        int status;
+        pid_t child = must(fork());
+        if (child == 0) {
+                struct request detach;
+                wire_open(&wire, &d);
+                wire_hello(&wire);
+                wire_begin(wire_claim(), 1, &detach);
+                _exit(0);
+        }
+        must(waitpid(child, &status, 0));
+        ck_assert_int_eq(status, 0);
+        ck_assert(log_wait_for(d.log,
+                               " was not published: the connection of its publisher was closed before the commit"));
+        ck_assert_str_eq(client_state(client, "raw"), "");
+}
+
 TEST(a_connection_has_a_limited_number_of_claims)
 {
         struct request find_request = {.verb = VERB_publish_find, .u.publish_find = {.claim = true}};
@@ -863,6 +1061,69 @@ TEST(a_connection_has_a_limited_number_of_claims)
                 wire_call(find_request, NULL);
         }
         snprintf(name, sizeof(name), "one more");
-        wire_call(find_request, "limit");
+        wire_fails(find_request, "limit", "publish_find: this connection has 64 claims");
         wire_close(&wire);
+}
+
+FIXTURE(.all = {start_few_fds, stop}, .each = {setup, teardown});
+
+static void read_reply(const char *code, struct request *detach)
+{
+        ck_assert(wire_read(&wire));
+        const msgpack_object *reply = &wire.reply.unpacked.data;
+        ck_assert(code != NULL ? object_str_eq(reply, "code", code) : !object_get(reply, "code"));
+        if (detach != NULL)
+                ck_assert(object_u64(reply, "lease", &detach->u.detach.lease));
+}
+
+static bool is_readable(void *arg)
+{
+        struct pollfd p = {.fd = *(int *)arg, .events = POLLIN};
+        return must(poll(&p, 1, 0)) == 1;
+}
+
+static bool a_limit_was_met(void *metric)
+{
+        return client_metric(client, metric) > 0;
+}
+
+/* The client has not received what it was sent before: 2 descriptors of a segment and of each attach. */
+TEST(a_segment_that_was_not_sent_is_sent_when_the_request_is_repeated)
+{
+        ABOUT_HOST_MEMORY();
+        enum { ATTACHES = 63 };
+        struct request detach[ATTACHES + 1], attach = {.verb = VERB_attach, .u.attach = {.model = "loaded"}};
+        uint64_t number;
+        char *path = suite_path("loaded.safetensors");
+        model_write(model_mixed(3, 1 << 16), path);
+        client_load(client, path, "loaded");
+        wire_open(&wire, &d);
+        wire_hello(&wire);
+        uint64_t claim = wire_claim();
+        wire_begin(claim, 6 << 20, &detach[ATTACHES]);
+        ck_assert(wire_request(&wire, &(struct request){.verb = VERB_publish_segment,
+                                                        .u.publish_segment = {.claim = claim, .bytes = 2 << 20}}));
+        ck_assert(eventually(is_readable, &wire.fd, 20000));
+        for (int i = 0; i < ATTACHES; i++)
+                ck_assert(wire_request(&wire, &attach));
+        struct request second = of_claim(VERB_publish_segment, claim, 4 << 20);
+        ck_assert(wire_request(&wire, &second));
+        ck_assert(eventually(a_limit_was_met, (void *)(uintptr_t) "streamerd_request_errors_total{code=\"limit\"}",
+                             20000));
+        read_reply(NULL, NULL);
+        for (int i = 0; i < ATTACHES; i++) {
+                detach[i] = (struct request){.verb = VERB_detach};
+                read_reply(NULL, &detach[i]);
+        }
+        read_reply("limit", NULL);
+        wire_fails(of_claim(VERB_publish_segment, claim, 2 << 20), "invalid",
+                   "raw: a request for a segment of 4194304 bytes was refused, and is to be repeated");
+        ck_assert(object_u64(wire_call(second, NULL), "number", &number));
+        ck_assert_uint_eq(number, 1);
+        wire_call(of_claim(VERB_publish_segment, claim, 1), "limit"); /* beyond what was reserved */
+        ck_assert_uint_eq(client_used(client), 8 << 20);
+        for (int i = 0; i < ATTACHES; i++)
+                wire_call(detach[i], NULL);
+        ok(client, streamer_unload(client, "loaded", 0));
+        wire_end(&detach[ATTACHES]);
 }

@@ -7,9 +7,6 @@
 
 #include "tests/lib/run_as.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
 enum { TRAINER = 60102, OTHER = 60103, VIEWER = 60104 };
 
 static struct daemon d;
@@ -100,6 +97,17 @@ static int find_it(void)
         return 0;
 }
 
+static int find_its_base(void)
+{
+        streamer_client *c = client_open(&d);
+        streamer_found found = STREAMER_FOUND_INIT;
+        int r = streamer_publish_find(c, &opts, &found, NULL);
+        if (r == 0 && expected != NULL && strcmp(found.state, expected) != 0)
+                die("found \"%s\", not \"%s\"", found.state, expected);
+        streamer_free(found.differs);
+        return outcome(c, r);
+}
+
 static int unload_it(void)
 {
         streamer_client *c = client_open(&d);
@@ -150,6 +158,50 @@ TEST(every_user_attaches_where_configured)
 
 FIXTURE(.all = {start, stop}, .each = {setup, NULL});
 
+static char *write_base(const char *name)
+{
+        char *path = suite_path("%s", name);
+        model_write(model_mixed(5, 1 << 16), path);
+        must(chmod(path, 0644));
+        return path;
+}
+
+/* The role attach has nothing opened: it names the base as its publisher did, or a resident model. */
+TEST(another_base_is_opened_for_the_role_load_only)
+{
+        ROOT_ONLY();
+        char *base = write_base("base.safetensors");
+        opts.base = base;
+        ck_assert_int_eq(as(TRAINER, publish_it, NULL), 0);
+        ck_assert_int_eq(as(VIEWER, find_its_base, "hit"), 0);
+        opts.base = write_base("other.safetensors");
+        ck_assert_int_eq(as(VIEWER, find_its_base,
+                            "publish_find: base: comparing it with the published model's requires role 'load', unless "
+                            "the two are written alike; uid 60104 has role 'attach'"),
+                         STREAMER_EPERM);
+        ck_assert_int_eq(as(OTHER, find_its_base, "mismatch"), 0);
+        opts.base = "http://127.0.0.1:1/m.safetensors";
+        ck_assert_int_eq(as(VIEWER, find_its_base, "requires role 'load'"), STREAMER_EPERM);
+        ck_assert_int_eq(as(OTHER, find_its_base, "connect to server"), STREAMER_EFAILED);
+        opts.name = "none";
+        ck_assert_int_eq(as(VIEWER, find_its_base, "absent"), 0);
+        forget();
+}
+
+/* Its files are those that the published model was made from. */
+TEST(the_role_attach_names_a_resident_base)
+{
+        ROOT_ONLY();
+        streamer_client *c = client_open(&d);
+        opts.base = write_base("base.safetensors");
+        client_load(c, opts.base, "base");
+        ck_assert_int_eq(as(TRAINER, publish_it, NULL), 0);
+        opts.base = "base";
+        ck_assert_int_eq(as(VIEWER, find_its_base, "hit"), 0);
+        streamer_close(c);
+        forget();
+}
+
 TEST(publishing_requires_the_role_load)
 {
         ROOT_ONLY();
@@ -163,7 +215,8 @@ TEST(the_name_of_another_user_is_refused)
         ck_assert_int_eq(as(TRAINER, publish_it, NULL), 0);
         opts.key = other_key;
         opts.n_key = 1;
-        ck_assert_int_eq(as(OTHER, publish_it, "the name belongs to uid 60102"), STREAMER_EPERM);
+        ck_assert_int_eq(as(OTHER, publish_it, "the name belongs to uid 60102, and uid 60103 has the role load"),
+                         STREAMER_EPERM);
         ck_assert_int_eq(as(OTHER, unload_it, "uid 60102"), STREAMER_EPERM);
         ck_assert_int_eq(as(TRAINER, unload_it, NULL), 0);
 }

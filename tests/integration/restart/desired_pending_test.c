@@ -12,12 +12,7 @@
 #include "daemon/resident/persist/state_file.h"
 
 #include <arpa/inet.h>
-#include <inttypes.h>
-#include <signal.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define WAIT_MS 20000
 #define NOBODY 60203
@@ -135,7 +130,6 @@ TEST(a_preload_not_yet_begun_is_listed_as_queued)
         release_first();
         m = entry("second");
         ck_assert_int_gt(json_integer_value(json_object_get(m, "generation")), 0);
-        json_decref(m);
 }
 
 /* A page ends between two models, resident or not. */
@@ -181,7 +175,6 @@ TEST(a_preload_list_of_maximum_length_has_each_name_once)
         ck_assert_uint_eq(json_array_size(models), 50);
         ck_assert_str_eq(json_text(json_array_get(models, 0), "name"), "n0501");
         ck_assert_str_eq(json_text(reply, "next"), "n0550");
-        json_decref(reply);
 }
 
 /* ---- status ---- */
@@ -245,7 +238,6 @@ TEST(a_status_longer_than_a_frame_is_complete)
         json_decref(reply);
         char *last = name_of(LOADS - 1);
         ck_assert_int_eq(CTL(last, "status"), 0);
-        free(last);
 }
 
 static json_t *status_page(const char *args, size_t n_loads, size_t n_preload, bool first)
@@ -277,7 +269,6 @@ TEST(a_long_status_is_read_page_by_page)
         ck_assert_int_eq(client_call_code(client, "status", "{\"after\":\"loads:0:1x\"}"), STREAMER_EINVAL);
         page = status_page("{\"after\":\"restoring:0:0\"}", 0, 0, false);
         ck_assert_ptr_null(json_object_get(page, "next"));
-        json_decref(page);
 }
 
 TEST(preloads_are_listed_page_by_page)
@@ -343,7 +334,6 @@ TEST(all_waiting_attaches_are_answered)
                 }
                 wire_close(&many[i]);
         }
-        free(many);
 }
 
 static uint64_t lease_id(const json_t *leases, size_t i)
@@ -370,7 +360,6 @@ TEST(leases_are_listed_page_by_page)
                 args = format_text("{\"limit\":7,\"after\":%" PRIu64 "}", lease_id(rows, 6));
                 json_decref(page);
         }
-        json_decref(reply);
 }
 
 TEST(attach_waits_for_it_too)
@@ -382,7 +371,6 @@ TEST(attach_waits_for_it_too)
         ctl_finish(&reads, &result);
         ck_assert_int_eq(result.code, 0);
         ck_assert_uint_eq(result.out_size, model->tensors[0].bytes);
-        ctl_free(&result);
 }
 
 /* By unload or cancel; clients that wait for it are notified. */
@@ -414,7 +402,6 @@ TEST(waiters_are_notified_when_a_preload_is_removed)
         ck_assert_int_eq(CTL(NULL, "reload"), 0);
         ctl_finish(&waits, &result);
         ck_assert_int_eq(result.code, 3);
-        ctl_free(&result);
 }
 
 TEST(pin_and_priority_apply_to_a_pending_load)
@@ -425,7 +412,6 @@ TEST(pin_and_priority_apply_to_a_pending_load)
         json_t *m = entry("second");
         ck_assert(json_is_false(json_object_get(m, "pinned")));
         ck_assert_int_eq(json_integer_value(json_object_get(m, "priority")), 700);
-        json_decref(m);
 }
 
 static int change_it(void)
@@ -510,7 +496,6 @@ TEST(a_pinned_model_that_fails_is_visible_and_survives_restarts)
         client_equals(client, "lost", model);
         json_t *m = entry("lost");
         ck_assert_ptr_null(json_object_get(m, "tries"));
-        json_decref(m);
 }
 
 /* An unload is refused while an attempt is in progress. */

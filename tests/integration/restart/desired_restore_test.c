@@ -7,13 +7,7 @@
 
 #include "daemon/resident/persist/state_file.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define NOBODY 65534
 
@@ -158,7 +152,6 @@ TEST(the_highest_priority_is_first)
                 ck_assert_msg(found >= at, "%s is too early:\n%s", order[i], log);
                 at = found;
         }
-        free(log);
 }
 
 /* That is no failure and is not counted as one. */
@@ -316,7 +309,7 @@ TEST(an_unwritable_state_file_is_reported_and_loads_continue)
         rmdir(suite_path("state"));
         file_write(suite_path("state"), "", 0);
         daemon_start(&d, own_flags());
-        ck_assert(log_has("will not be remembered"));
+        ck_assert(log_has("is not persisted"));
         streamer_client *c = client_open(&d);
         client_load(c, suite_path("root/m.safetensors"), "m");
         client_equals(c, "m", model);

@@ -7,12 +7,7 @@
 #include "tests/lib/fixture.h"
 #include "tests/lib/suite.h"
 
-#include <poll.h>
-#include <stdlib.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #define END_MS 15000
 #define NO_END_MS 2500 /* the daemon looks once a second */

@@ -102,11 +102,6 @@ TEST(an_unchanged_alias_is_charged_as_before, .to = 2)
 
 /* ---- forced unloads ---- */
 
-static bool is_revoked(void *lease)
-{
-        return streamer_lease_check(lease) == STREAMER_EREVOKED;
-}
-
 static uint64_t quarantined(void)
 {
         json_t *status = client_call(managed.client, "status", NULL);
@@ -160,7 +155,7 @@ TEST(a_drain_timeout_continues_over_a_restart)
                                           "{\"model\":\"m\",\"drain\":true,\"drain_timeout_ms\":1000}"),
                          0);
         managed_restart(1);
-        ck_assert(eventually(is_revoked, lease, 20000));
+        ck_assert(eventually(lease_is_revoked, lease, 20000));
         detach_lease(lease);
 }
 

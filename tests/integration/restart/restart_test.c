@@ -11,10 +11,6 @@
 #include "daemon/resident/persist/journal.h"
 
 #include <fcntl.h>
-#include <stdio.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* ---- models: _i 0, over a restart; 1, over a crash ---- */
 
@@ -37,11 +33,11 @@ TEST(a_model_survives_with_its_bytes_digest_and_number, .to = 2)
 TEST(a_restart_reads_nothing_from_storage, .to = 2)
 {
         managed_load("m");
+        file_uncache(managed_file());
         managed_restart_and_reconnect(_i);
-        unlink(managed_file());
-        uint64_t before = process_read_bytes(managed.m.d.pid);
         client_equals(managed.client, "m", managed.model);
-        ck_assert(process_read_no_model(managed.m.d.pid, before));
+        ck_assert(process_read_no_model(managed.m.d.pid, 0)); /* since its start */
+        ck_assert_uint_eq(file_cached_bytes(managed_file()), 0);
 }
 
 TEST(restored_bytes_are_charged_and_released, .to = 2)
@@ -114,7 +110,7 @@ static void lose_record(void)
 
 static void lose_journal(void)
 {
-        manager_drop(&managed.m, manager_find(&managed.m, MANAGED_BOOK, 0));
+        manager_drop(&managed.m, manager_find(&managed.m, MANAGED_JOURNAL, 0));
 }
 
 static void segment_twice(void)
@@ -188,32 +184,32 @@ static void record_zero(void)
 
 static void journal_foreign(void)
 {
-        replace(manager_find(&managed.m, MANAGED_BOOK, 0), 4096, F_SEAL_GROW | F_SEAL_SHRINK);
+        replace(manager_find(&managed.m, MANAGED_JOURNAL, 0), 4096, F_SEAL_GROW | F_SEAL_SHRINK);
 }
 
 static void journal_twice(void)
 {
-        int fd = must(fcntl(manager_find(&managed.m, MANAGED_BOOK, 0)->fd, F_DUPFD_CLOEXEC, 0));
+        int fd = must(fcntl(manager_find(&managed.m, MANAGED_JOURNAL, 0)->fd, F_DUPFD_CLOEXEC, 0));
 
-        manager_add_consume_fd(&managed.m, MANAGED_BOOK, fd);
+        manager_add_consume_fd(&managed.m, MANAGED_JOURNAL, fd);
 }
 
 static const struct damage {
         void (*fn)(void);
         const char *log;
 } damages[] = {
-        {lose_segment, "0 of 1 segments"},
+        {lose_segment, "0 of 1 segments are there"},
         {lose_record, "it has no commit record"},
         {lose_journal, "no name and no lease"},
         {segment_twice, "two descriptors have one name"},
         {record_twice, "two descriptors have one name"},
-        {segment_too_many, "2 of 1 segments"},
+        {segment_too_many, "2 of 1 segments are there"},
         {record_of_another, "no name and no lease"},
         {segment_truncated, "not a sealed segment"},
         {segment_unsealed, "not a sealed segment"},
-        {record_unsealed, "it is not sealed"},
-        {record_empty, "it is too short"},
-        {record_zero, "wrong magic"},
+        {record_unsealed, "its record is damaged: it is not sealed"},
+        {record_empty, "its record is damaged: it is too short"},
+        {record_zero, "its record is damaged: wrong magic"},
         {journal_foreign, "not one of this version"},
         {journal_twice, "the journal of leases: there are 2"},
 };
@@ -231,11 +227,32 @@ TEST(a_set_that_is_not_whole_is_dropped, EACH(damages))
                       file_read(managed.m.d.log, NULL));
         manager_wait(&managed.m, MANAGED_MODELS, 0);
         client_wait_used(managed.client, 0);
-        ck_assert_uint_eq(process_fds_named(managed.m.d.pid, "streamerd-book"), 1);
+        ck_assert_uint_eq(process_fds_named(managed.m.d.pid, "streamerd-journal"), 1);
         client_load(managed.client, managed_file(), "m");
         manager_wait(&managed.m, MANAGED_MODELS, 2);
         managed_restart_and_reconnect(1);
         client_equals(managed.client, "m", managed.model);
+}
+
+TEST(models_whose_records_are_each_others_are_dropped)
+{
+        struct model *other = model_mixed(73, 1 << 20);
+        managed_load("m");
+        model_write(other, suite_path("root/other.safetensors"));
+        client_load(managed.client, suite_path("root/other.safetensors"), "other");
+        manager_wait(&managed.m, MANAGED_MODELS, 4);
+        manager_kill(&managed.m);
+        struct stored *first = managed_record(), *second = manager_find(&managed.m, MANAGED_MODELS "2.r", 0);
+        int fd = first->fd;
+        first->fd = second->fd;
+        second->fd = fd;
+        manager_start(&managed.m);
+        managed_reconnect();
+        ck_assert_str_eq(client_state(managed.client, "m"), "");
+        ck_assert_str_eq(client_state(managed.client, "other"), "");
+        ck_assert(managed_log_has("the record is another's"));
+        manager_wait(&managed.m, MANAGED_MODELS, 0);
+        client_wait_used(managed.client, 0);
 }
 
 TEST(foreign_entries_of_the_fd_store_are_dropped)
@@ -334,7 +351,7 @@ TEST(a_lost_name_is_not_restored, .to = 2)
 static struct journal *open_journal(void)
 {
         struct error error;
-        int fd = must(dup(manager_find(&managed.m, MANAGED_BOOK, 0)->fd));
+        int fd = must(dup(manager_find(&managed.m, MANAGED_JOURNAL, 0)->fd));
         struct journal *book = journal_open_consume_fd(fd, &error);
 
         ck_assert_ptr_nonnull(book);

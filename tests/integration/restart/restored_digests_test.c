@@ -6,10 +6,6 @@
 #include "tests/lib/suite.h"
 
 #include <fcntl.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static struct manager m;
 static struct model *model;
@@ -121,6 +117,5 @@ TEST(a_pinned_model_with_a_wrong_byte_is_reloaded)
         client_equals(c, "m", model);
         json_t *list = client_call(c, "list", NULL);
         ck_assert(json_is_true(json_object_get(json_array_get(json_object_get(list, "models"), 0), "pinned")));
-        json_decref(list);
         streamer_close(c);
 }

@@ -161,5 +161,4 @@ TEST(stop_does_not_wait_for_clients_and_persists_nothing)
         free(SHELL(0, "systemctl start streamerd"));
         char *out = SHELL(0, "streamerctl -o json list");
         ck_assert_msg(strstr(out, "tiny") == NULL, "%s", out);
-        free(out);
 }

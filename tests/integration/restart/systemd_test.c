@@ -9,8 +9,6 @@
 #include "tests/lib/nginx.h"
 #include "tests/lib/ports.h"
 
-#include <sys/stat.h>
-
 /* ---- the files ---- */
 
 FIXTURE(.all = {begin, end}, .timeout = 120);
@@ -38,7 +36,6 @@ TEST(no_privilege_is_requested)
         ck_assert_ptr_nonnull(strstr(out, "LimitNICE=0\n"));
         ck_assert_ptr_nonnull(strstr(out, "AmbientCapabilities=\n"));
         ck_assert_ptr_nonnull(strstr(out, "CapabilityBoundingSet=\n"));
-        free(out);
 }
 
 TEST(start_is_done_when_the_socket_serves)
@@ -51,7 +48,6 @@ TEST(start_is_done_when_the_socket_serves)
         free(out);
         out = SHELL(0, "stat -c %%U /proc/$(systemctl show streamerd.service -p MainPID --value)");
         ck_assert_str_eq(out, "streamerd\n");
-        free(out);
 }
 
 static bool reports_resident(void *arg)
@@ -96,7 +92,6 @@ TEST(a_wrong_setting_is_reported_once)
         ck_assert(has_property("NRestarts", "0"));
         char *out = SHELL(0, "journalctl -b -u streamerd --no-pager -o cat | tail -20");
         ck_assert_msg(strstr(out, "nonsense") != NULL, "%s", out);
-        free(out);
 }
 
 TEST(a_corrected_setting_is_applied)
@@ -147,7 +142,6 @@ TEST(reload_applies_settings_and_drops_no_model)
         ck_assert(eventually(serves, "second", 20000));
         ck_assert(has_property("MainPID", before));
         ck_assert(has_property("ActiveState", "active"));
-        free(before);
 }
 
 TEST(a_refused_reload_fails_with_the_reason)
@@ -250,7 +244,6 @@ TEST(metrics_are_served_from_inside_the_sandbox)
         settings(listen);
         free(SHELL(0, "systemctl restart streamerd"));
         SAYS("ok", "curl -sf http://127.0.0.1:%u/healthz", port);
-        free(listen);
 }
 
 /* LoadCredential= passes it, a setting names it, the web server requires it. */
@@ -280,6 +273,4 @@ TEST(a_credential_of_the_service_opens_a_store)
                    port));
         free(SHELL(1, "journalctl -b -u streamerd --no-pager | grep s3cret"));
         nginx_stop(&nginx);
-        free(servers);
-        free(host);
 }

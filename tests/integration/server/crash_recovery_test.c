@@ -5,9 +5,6 @@
 #include "tests/lib/kills.h"
 #include "tests/lib/suite.h"
 
-#include <stdlib.h>
-#include <sys/stat.h>
-
 #define KILLS 10
 
 static void kill_often(bool stored)

@@ -4,6 +4,13 @@
  * ... of each kind, during a client's scenarios. A failure may fail one request, whose error names it; it never
  * affects the daemon, another model or the next request.
  *
+ * Each failure must be reported: the error of a request, or a line of the log, has errno's text or the call's own
+ * (tests/lib/fault_injection.c). tests/fault-silent.txt lists the calls that need no report, by file, with a reason. An
+ * allocation is a call like others: only the daemon's own are made to fail, not those within its libraries. A daemon
+ * that does not start must log an error. The last test prints how many failures were reported where.
+ *
+ * A call fails once for each n, up to the first n that a scenario does not reach.
+ *
  * `nm -u` lists the calls. Each must be injected here or listed in tests/fault-exempt.txt with a reason.
  */
 #include "tests/integration/faults_scenarios.h"
@@ -13,18 +20,13 @@
 #include "tests/lib/service_manager.h"
 #include "tests/lib/nginx.h"
 
-#include <poll.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define NTH_MAX 100000
 /* Short: the first few of each call, then ever wider steps; long (STREAMERD_FAULTS=all, or a call's name): each. */
 #define NTH_EACH 4
+/* A message that repeats within 5 s is counted, and logged with its count after that. */
+#define LOG_MS 10000
 
 static struct nginx nginx;
 static struct endpoint store; /* of S3: it has nothing, and is asked all the same */
@@ -86,7 +88,7 @@ static uint64_t next_nth(uint64_t nth)
         return nth * 2;
 }
 
-static void (*const lives[])(void) = {live, live_asked, live_by_store, live_remembered};
+static void (*const lives[])(void) = {live, live_asked, live_by_store, live_remembered, live_verbs, live_published};
 #define LIVES (sizeof(lives) / sizeof(lives[0]))
 /* The calls of each scenario without failures. */
 static bool calls_of[LIVES][FAULT_COUNT];
@@ -110,7 +112,24 @@ static bool has_ended(void)
         return must(poll(&ended, 1, 0)) > 0;
 }
 
-/* Without failures all scenarios pass, and earlier models are resident. */
+/* Only the first of several failures to write the state is logged. */
+static bool is_persisted(void *arg)
+{
+        json_t *reply = client_call(arg, "doctor", NULL);
+        bool failed = json_object_get(json_object_get(reply, "state"), "error") != NULL;
+        json_decref(reply);
+        return !failed;
+}
+
+/* The failure may have prevented it, or ended the connection while the load was running. */
+static bool is_unloaded(void *arg)
+{
+        streamer_call(arg, "cancel", "{\"model\":\"victim\"}", NULL);
+        return streamer_unload(arg, "victim", STREAMER_UNLOAD_FORCE) == STREAMER_ENOENT;
+}
+
+/* Without failures all scenarios pass, earlier models are resident, and the daemon uses what it used before: memory of
+ * models, leases, descriptors, threads. */
 static void works(enum fault_call which, uint64_t nth)
 {
         if (has_ended()) {
@@ -119,7 +138,75 @@ static void works(enum fault_call which, uint64_t nth)
                 ck_abort_msg("the daemon ended: %s %lu\n%s", fault_name(which), (unsigned long)nth,
                              len > 1500 ? log + len - 1500 : log);
         }
+        streamer_client *c = client_open(&test_daemon);
+        ck_assert(eventually(is_unloaded, c, 20000));
+        streamer_unload(c, "published", STREAMER_UNLOAD_FORCE);
+        ck_assert(eventually(is_persisted, c, 20000));
+        streamer_close(c);
         fixture_still_serves();
+}
+
+/* ---- a failure is reported ---- */
+
+/* Of a whole run; shared by the processes of the tests. */
+struct counts {
+        _Atomic unsigned in_reply, in_log, silent;
+};
+
+static struct counts *counts;
+
+struct evidence {
+        enum fault_call call;
+        const char *log;
+        size_t from;
+};
+
+/* The log has an error, or standard error one of the settings. */
+static void check_explained(const struct daemon *d, size_t from, enum fault_call which, uint64_t nth)
+{
+        char *log = file_read(d->log, NULL);
+        ck_assert_msg(strstr(log + from, " error: ") != NULL || strncmp(log + from, "streamerd: ", 11) == 0,
+                      "%s %ju: the daemon has not started, and does not say why", fault_name(which), (uintmax_t)nth);
+        free(log);
+        counts->in_log++;
+}
+
+/* The line of a failed load is no evidence: its client has the same text, and the count of a repeated one may belong to
+ * an earlier failure. */
+static bool is_logged(void *arg)
+{
+        const struct evidence *evidence = arg;
+        char *log = file_read(evidence->log, NULL), *next = log + evidence->from;
+        bool found = false;
+        for (char *line; !found && (line = strsep(&next, "\n")) != NULL;)
+                found = strstr(line, ": failed: ") == NULL && fault_is_named(evidence->call, line);
+        free(log);
+        return found;
+}
+
+static size_t log_size(const struct daemon *d)
+{
+        struct stat st;
+        return stat(d->log, &st) == 0 ? (size_t)st.st_size : 0;
+}
+
+/* `from`: the size of the log before the call was made to fail. */
+static void check_reported(const struct daemon *d, size_t from, enum fault_call which, uint64_t nth)
+{
+        struct evidence evidence = {which, d->log, from};
+        const char *site;
+        if (fault_is_named(which, reported)) {
+                counts->in_reply++;
+        } else if (is_logged(&evidence)) {
+                counts->in_log++;
+        } else if (fault_is_silent(which, site = fault_site(build_path("streamerd")))) {
+                counts->silent++;
+        } else {
+                ck_assert_msg(eventually(is_logged, &evidence, LOG_MS),
+                              "%s %ju failed silently at %s: the requests reported '%s'", fault_name(which),
+                              (uintmax_t)nth, site, reported);
+                counts->in_log++;
+        }
 }
 
 static void note_calls(void)
@@ -136,8 +223,6 @@ static void note_calls(void)
 
 static void begin(void)
 {
-        if (suite_short())
-                return;
         metrics = format_text("unix:%s", suite_path("metrics"));
         state = suite_path("state");
         must(mkdir(state, 0700));
@@ -148,6 +233,8 @@ static void begin(void)
         free(settings);
         setenv("FAKECUDA_DEVICES", "0", 1);
         begin_store();
+        reported = must_share(REPORTED_SIZE);
+        counts = must_share(sizeof(*counts));
         faults_begin(suite_folder());
         faults_show();
         fixture_begin((const char *const[]){"--config", config, "--state", state, NULL});
@@ -161,27 +248,31 @@ static void begin(void)
                 url = format_text("http://127.0.0.1:%u/victim/model.safetensors.index.json", nginx.http);
         }
         note_calls();
+        fixture_account();
 }
 
 static void one_by_one(enum fault_call which, void (*life)(void))
 {
         for (uint64_t nth = 0; nth < NTH_MAX; nth = next_nth(nth)) {
+                size_t from = log_size(&test_daemon);
+                reported[0] = '\0';
                 fault_arm(which, nth);
                 live_and_die(life);
                 bool struck = fault_disarm();
                 works(which, nth);
                 if (!struck)
                         return;
+                check_reported(&test_daemon, from, which, nth);
         }
 }
 
 static void end(void)
 {
-        if (suite_short())
-                return;
         if (!has_ended()) { /* then a test has said so */
                 loop_time_print_fixture("faults");
-                fixture_end();
+                int status = daemon_stop(&test_daemon);
+                if (status)
+                        daemon_die(&test_daemon, "ended with %d", status);
         }
         if (url != NULL)
                 nginx_stop(&nginx);
@@ -190,9 +281,9 @@ static void end(void)
 FIXTURE(.all = {begin, end}, .timeout = every_one() ? 7200 : 300);
 
 /* In the first life in which it fails; in all of them in the long form. */
-TEST(a_failed_call_fails_at_most_one_request, .to = FAULT_COUNT)
+TEST(a_failed_call_fails_at_most_one_request, .to = FAULT_COUNT, .slow = true)
 {
-        if (suite_short() || !is_meant((enum fault_call)_i))
+        if (!is_meant((enum fault_call)_i))
                 return;
         for (size_t l = 0; l < LIVES; l++) {
                 if (!calls_of[l][_i])
@@ -215,15 +306,17 @@ static void leave_socket(const char *path)
         close(fd);
 }
 
-TEST(a_failed_call_at_startup_is_reported_or_replaced, .to = FAULT_COUNT)
+TEST(a_failed_call_at_startup_is_reported_or_replaced, .to = FAULT_COUNT, .slow = true)
 {
         struct daemon d;
-        if (suite_short() || !is_meant((enum fault_call)_i))
+        if (!is_meant((enum fault_call)_i))
                 return;
         daemon_init(&d, suite_path("start"));
+        reported[0] = '\0';
         setenv("INVOCATION_ID", "of a service", 1);
         for (uint64_t nth = 0; nth < (every_one() ? NTH_MAX : NTH_EACH); nth++) {
                 leave_socket(d.socket);
+                size_t from = log_size(&d);
                 fault_arm((enum fault_call)_i, nth);
                 faults_show();
                 int status = daemon_try(&d, (const char *const[]){"--config", suite_path("config.yaml"), "--root",
@@ -237,6 +330,10 @@ TEST(a_failed_call_at_startup_is_reported_or_replaced, .to = FAULT_COUNT)
                               status);
                 if (!struck)
                         break;
+                if (status == 0)
+                        check_reported(&d, from, (enum fault_call)_i, nth);
+                else
+                        check_explained(&d, from, (enum fault_call)_i, nth);
         }
 }
 
@@ -269,10 +366,10 @@ static void persist_and_restart(struct manager *m, enum fault_call which, uint64
         manager_stop(m);
 }
 
-TEST(a_failed_call_to_the_manager_loses_no_model, EACH(of_manager))
+TEST(a_failed_call_to_the_manager_loses_no_model, EACH(of_manager), .slow = true)
 {
         struct manager m;
-        if (suite_short() || !is_meant(of_manager[_i]))
+        if (!is_meant(of_manager[_i]))
                 return;
         faults_show();
         manager_init(&m, suite_path("manager"), MANAGER_FDS,
@@ -319,7 +416,7 @@ static bool is_fortified(void)
 }
 
 /* glibc's names for changed standard functions (__isoc23_strtol) are mapped to those of the source. */
-TEST(every_call_is_injected_or_exempt)
+TEST(every_call_is_injected_or_exempt, .slow = true)
 {
         char *command = format_text("nm -D -u '%s' | awk '{ sub(/@.*/, \"\", $2); print $2 }' | "
                                     "sed 's/^__isoc[0-9]*_//' | sort -u",
@@ -329,8 +426,6 @@ TEST(every_call_is_injected_or_exempt)
         if (only() != NULL)
                 ck_assert_msg(injected_as(only()) >= 0, "%s cannot be made to fail", only());
         char never[4096] = "";
-        if (suite_short())
-                return;
         if (is_fortified())
                 SKIP("the compiler replaces calls (_FORTIFY_SOURCE)");
         FILE *nm = popen(command, "r"); /* NOLINT: a command of our own */
@@ -353,10 +448,10 @@ TEST(every_call_is_injected_or_exempt)
         ck_assert_uint_gt(injected, 40);
         printf("calls of the daemon: %zu; %zu can be made to fail, %zu of them have; %zu exempt\n", injected + exempt,
                injected, struck, exempt);
+        printf("failures: %u; %u named in a reply, %u in the log, %u silent by design\n",
+               counts->in_reply + counts->in_log + counts->silent, counts->in_reply, counts->in_log, counts->silent);
         if (only() != NULL)
                 printf("%s: failed %ju times\n", only(), (uintmax_t)fault_failed((enum fault_call)injected_as(only())));
         else
                 ck_assert_msg(never[0] == '\0', "never made to fail:%s", never);
-        free(list);
-        free(command);
 }

@@ -10,12 +10,6 @@
 #include "proto/frame.h"
 
 #include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 static uint64_t witness_used; /* of the device, with the witness alone */
 

@@ -9,12 +9,7 @@
 #include "tests/lib/wire.h"
 
 #include <fcntl.h>
-#include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 static void begin(void)
 {
@@ -103,7 +98,6 @@ TEST(connections_in_great_number)
                 wire_close(&many[i]);
         client_wait_leases(c, 0);
         ck_assert(process_wait_fds(test_daemon.pid, before + 1));
-        free(many);
         streamer_close(c);
 }
 
@@ -193,7 +187,6 @@ TEST(a_reply_follows_earlier_events)
                 read_states(&many[i]);
         for (size_t i = 1; i < n; i += 2)
                 wire_close(&many[i]);
-        free(many);
         streamer_close(c);
 }
 
@@ -281,8 +274,6 @@ TEST(each_watcher_receives_its_loads_last_event)
                 ask(&many[i], "ping", NULL); /* no event follows the end */
                 wire_close(&many[i]);
         }
-        free(ops);
-        free(many);
         streamer_close(c);
 }
 

@@ -8,14 +8,9 @@
 #include "tests/lib/fixture.h"
 #include "tests/lib/suite.h"
 
-#include <errno.h>
-#include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "daemon/base/metric/metric.h"
+
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static char metrics_address[PATH_SIZE];
 
@@ -63,6 +58,32 @@ static void answers(const char *path, int status, const char *body)
 
 FIXTURE(.all = {begin, fixture_end});
 
+/* Each has its type and a sample, also one by source or code that has not occurred. */
+static const struct {
+        const char *name;
+        bool labelled;
+} exported[] = {
+#define M(id, kind, name, label, help) {name, LABEL_##label != LABEL_NONE},
+        METRICS(M)
+#undef M
+};
+
+TEST(every_metric_is_exported, EACH(exported))
+{
+        static const char *const suffixes[] = {"", "_count"};
+        struct http_exchange v = get("/metrics");
+        char *type = format_text("\n# TYPE %s ", exported[_i].name);
+        bool sampled = false;
+        ck_assert_msg(strstr(v.body, type) != NULL, "no%s", type);
+        for (size_t i = 0; i < 2; i++) {
+                char *sample =
+                        format_text("\n%s%s%c", exported[_i].name, suffixes[i], exported[_i].labelled ? '{' : ' ');
+                sampled |= strstr(v.body, sample) != NULL;
+                free(sample);
+        }
+        ck_assert_msg(sampled, "%s has no sample", exported[_i].name);
+}
+
 TEST(a_device_metric_has_its_bytes)
 {
         double budget = value_of("streamerd_device_budget_bytes{device=\"host\"}");
@@ -73,12 +94,25 @@ TEST(a_device_metric_has_its_bytes)
         ck_assert_double_eq(value_of("streamerd_device_quarantined_bytes{device=\"host\"}"), 0);
 }
 
+TEST(the_daemon_reports_its_version_and_start)
+{
+        streamer_client *c = client_open(&test_daemon);
+        json_t *version = client_call(c, "version", NULL);
+        double began = value_of("streamerd_start_time_seconds"), now = (double)time(NULL);
+        ck_assert_double_eq(
+                value_of(format_text("streamerd_build_info{version=\"%s\"}", json_text(version, "version"))), 1);
+        ck_assert_double_le(began, now + 1);
+        ck_assert_double_ge(began, now - 600); /* the tests of a file take less */
+        streamer_close(c);
+}
+
 TEST(a_load_changes_the_load_metrics)
 {
         double loads = value_of("streamerd_loads_total{result=\"ready\"}");
         double bytes = value_of("streamerd_read_bytes_total{source=\"file\"}");
         double seconds = value_of("streamerd_load_seconds_count");
         double models = value_of("streamerd_models{state=\"ready\"}");
+        double hashing = value_of("streamerd_load_stage_seconds_total{stage=\"hash\"}");
         struct model *m = model_mixed(7, 1 << 18);
         streamer_client *c = client_open(&test_daemon);
         client_load(c, fixture_write(m, "counted.safetensors"), "counted");
@@ -87,6 +121,7 @@ TEST(a_load_changes_the_load_metrics)
         ck_assert_double_eq(value_of("streamerd_load_seconds_count"), seconds + 1);
         ck_assert_double_eq(value_of("streamerd_load_bytes_bucket{le=\"+Inf\"}"), seconds + 1);
         ck_assert_double_gt(value_of("streamerd_read_capacity_seconds_total"), 0);
+        ck_assert_double_gt(value_of("streamerd_load_stage_seconds_total{stage=\"hash\"}"), hashing);
         ck_assert_double_eq(value_of("streamerd_models{state=\"ready\"}"), models + 1);
         client_unload(c, "counted");
         ck_assert_double_eq(value_of("streamerd_models{state=\"ready\"}"), models);
@@ -102,7 +137,6 @@ TEST(failures_are_counted_by_code)
         ck_assert_double_eq(value_of("streamerd_load_errors_total{code=\"not-found\"}"), failed + 1);
         ck_assert_int_eq(client_call_code(c, "show", "{\"model\":\"nobody\"}"), STREAMER_ENOENT);
         ck_assert_double_eq(value_of("streamerd_request_errors_total{code=\"not-found\"}"), refused + 1);
-        client_unload(c, "absent");
         streamer_close(c);
 }
 
@@ -161,8 +195,6 @@ TEST(streamerctl_prints_the_same)
         ctl(&r, test_daemon.socket, "metrics", NULL);
         ck_assert_int_eq(r.code, 0);
         ck_assert_str_eq(without_values(r.out), without_values(v.body));
-        ctl_free(&r);
-        http_exchange_free(&v);
 }
 
 /* ---- health and readiness ---- */
@@ -213,7 +245,6 @@ TEST(other_paths_and_methods_are_refused)
         http_exchange_request(&v, metrics_address, "HEAD", "/metrics");
         ck_assert_int_eq(v.status, 200);
         ck_assert_str_eq(v.body, "");
-        http_exchange_free(&v);
 }
 
 TEST(a_connection_is_one_request)
@@ -224,7 +255,6 @@ TEST(a_connection_is_one_request)
         must(send(fd, two, strlen(two), MSG_NOSIGNAL));
         http_exchange_read_consume_fd(&v, fd);
         ck_assert_str_eq(v.body, "ok\n");
-        http_exchange_free(&v);
 }
 
 TEST(a_request_without_end_is_refused)
@@ -269,7 +299,7 @@ TEST(slow_clients_are_disconnected, .slow = true)
 
 /* ---- while a load is held ---- */
 
-FIXTURE(.each = {paused_load_begin, paused_load_end});
+FIXTURE(.each = {paused_load_begin, paused_load_end}, .unavailable = fuse_file_unavailable);
 
 TEST(metrics_are_served_during_a_held_load)
 {
@@ -280,7 +310,6 @@ TEST(metrics_are_served_during_a_held_load)
         ck_assert_double_eq(value_in(r.out, "streamerd_loads_running"), 1);
         ck_assert_double_eq(value_in(r.out, "streamerd_models{state=\"loading\"}"), 1);
         ck_assert_double_ge(value_in(r.out, "streamerd_blocks_in_flight"), 1);
-        ctl_free(&r);
         streamer_op_free(op);
 }
 
@@ -329,7 +358,6 @@ TEST(a_stale_socket_is_replaced_and_removed_at_exit)
         http_exchange_free(&v);
         ck_assert_int_eq(daemon_stop(&d), 0);
         ck_assert_int_eq(stat(path, &st), -1);
-        free(address);
 }
 
 /* It ends without taking itself apart. */

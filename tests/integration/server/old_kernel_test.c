@@ -10,13 +10,6 @@
 #include "tests/lib/client_process.h"
 #include "tests/lib/suite.h"
 
-#include <errno.h>
-#include <signal.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #define NOBODY 65534
 
 static void refuse_newer_calls(void)
@@ -30,11 +23,6 @@ static void begin(void)
 {
         daemon_before = refuse_newer_calls;
         fixture_begin(NULL);
-}
-
-static void open_client(void)
-{
-        client = client_open(&test_daemon);
 }
 
 static void close_client(void)
@@ -62,7 +50,7 @@ static pid_t holder(const struct daemon *d, const char *name)
 
 /* ---- processes ---- */
 
-FIXTURE(.all = {begin, fixture_end}, .each = {open_client, close_client});
+FIXTURE(.all = {begin, fixture_end}, .each = {fixture_connect, close_client});
 
 TEST(models_are_loaded_and_read)
 {
@@ -71,7 +59,7 @@ TEST(models_are_loaded_and_read)
         client_equals(client, "m", m);
         client_unload(client, "m");
         model_free(m);
-        fixture_still_serves();
+        fixture_serves();
 }
 
 TEST(the_leases_of_a_killed_process_are_revoked)
@@ -81,7 +69,7 @@ TEST(the_leases_of_a_killed_process_are_revoked)
         must(kill(pid, SIGKILL));
         client_wait_leases(client, 0); /* it has not been reaped */
         must(waitpid(pid, NULL, 0));
-        fixture_still_serves();
+        fixture_serves();
 }
 
 TEST(a_disconnected_process_keeps_its_leases_until_it_exits)
@@ -105,7 +93,6 @@ TEST(a_disconnected_process_keeps_its_leases_until_it_exits)
         client_process_kill(&process);
         client_wait_leases(client, 0);
         client_unload(client, "p");
-        model_free(m);
 }
 
 static char *path;
@@ -146,7 +133,7 @@ TEST(files_are_opened_as_the_caller)
         client_load(client, file_of(NOBODY + 1, "anothers.safetensors"), "another"); /* root still may */
         client_unload(client, "another");
         client_unload(client, "mine");
-        fixture_still_serves();
+        fixture_serves();
 }
 
 TEST(doctor_reports_the_old_kernel)

@@ -9,10 +9,6 @@
 
 #include <fcntl.h>
 #include <sched.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define STRANGER 60201
 #define SOCKET_GROUP 0

@@ -31,6 +31,7 @@ enum cu_result cuCtxCreate_v2(struct CUctx_st **context, unsigned flags, cu_devi
 enum cu_result cuCtxDestroy_v2(struct CUctx_st *context);
 enum cu_result cuMemcpyDtoH_v2(void *to, cu_pointer from, size_t size);
 enum cu_result cuMemcpyHtoD_v2(cu_pointer to, const void *from, size_t size);
+enum cu_result cuMemsetD8_v2(cu_pointer to, unsigned char byte, size_t size);
 enum cu_result cuDriverGetVersion(int *version);
 
 #define X(name, result, arguments) result name arguments;
@@ -301,6 +302,17 @@ enum cu_result cuMemcpyDtoH_v2(void *to, cu_pointer from, size_t size)
         memcpy(to, (const void *)(uintptr_t)from, size);
         if (fake_settings()->damage && size > 0)
                 ((unsigned char *)to)[size - 1] ^= 1;
+        return CU_OK;
+}
+
+enum cu_result cuMemsetD8_v2(cu_pointer to, unsigned char byte, size_t size)
+{
+        ENTER(cuMemsetD8_v2);
+        if (!fake_current())
+                return RESULT(E_CONTEXT);
+        if (fake_gpu_of((const void *)(uintptr_t)to, size, NULL, NULL) < 0)
+                return RESULT(E_VALUE);
+        memset((void *)(uintptr_t)to, byte, size);
         return CU_OK;
 }
 

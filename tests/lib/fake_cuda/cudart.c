@@ -197,6 +197,17 @@ enum cuda_error cudaMemcpy(void *to, const void *from, size_t size, enum cuda_co
         return CUDA_OK;
 }
 
+enum cuda_error cudaMemset(void *pointer, int value, size_t size)
+{
+        int gpu = runtime_gpu();
+        ENTER(cudaMemset, gpu);
+        if (fake_gpu_of(pointer, size, NULL, NULL) < 0)
+                return runtime_result(E_VALUE);
+        streams_await_release(gpu);
+        memset(pointer, value, size);
+        return CUDA_OK;
+}
+
 enum cuda_error cudaIpcGetMemHandle(struct cuda_ipc_handle *handle, void *pointer)
 {
         ENTER(cudaIpcGetMemHandle, runtime_gpu());

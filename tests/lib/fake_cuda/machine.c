@@ -20,6 +20,12 @@ struct rule {
         bool sticky;
 };
 
+struct delay {
+        char call[48];
+        unsigned ms;
+        int gpu;
+};
+
 pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -29,7 +35,8 @@ static struct fake_state *state, own_state;
 static struct fake_resources resources;
 static int visible[FAKE_GPUS], n_visible;
 static struct rule rules[RULES];
-static unsigned n_rules;
+static struct delay delays[RULES];
+static unsigned n_rules, n_delays;
 static int broken[FAKE_GPUS];
 static struct CUctx_st primary[FAKE_GPUS];
 static FAKE_THREAD struct CUctx_st *current;
@@ -88,6 +95,18 @@ static void read_rules(const char *name, bool sticky)
         }
 }
 
+static void read_delays(void)
+{
+        char text[2048], *rest = text;
+        snprintf(text, sizeof(text), "%s", getenv("FAKECUDA_DELAY") ? getenv("FAKECUDA_DELAY") : "");
+        for (char *one; (one = strsep(&rest, ",")) && n_delays < RULES;) {
+                struct delay *d = &delays[n_delays];
+                *d = (struct delay){.gpu = -1};
+                if (sscanf(one, "%47[^:]:%u:%d", d->call, &d->ms, &d->gpu) >= 2)
+                        n_delays++;
+        }
+}
+
 static void begin(void)
 {
         const char *name = getenv("FAKECUDA_NAME"), *file = getenv("FAKECUDA_STATE");
@@ -107,6 +126,7 @@ static void begin(void)
                 .read_only = (int)number("FAKECUDA_READ_ONLY", 0),
                 .register_read_only = (int)number("FAKECUDA_REGISTER_READ_ONLY", 0),
                 .damage = number("FAKECUDA_DAMAGE", 0) != 0,
+                .dirty = number("FAKECUDA_DIRTY", 0) != 0,
                 .host_pointers = number("FAKECUDA_HOST_POINTERS", 1) != 0,
         };
         snprintf(settings.name, sizeof(settings.name), "%s", name ? name : "Fake GPU");
@@ -118,6 +138,7 @@ static void begin(void)
         read_visible();
         read_rules("FAKECUDA_FAIL", false);
         read_rules("FAKECUDA_STICKY", true);
+        read_delays();
 }
 
 const struct fake_settings *fake_settings(void)
@@ -174,7 +195,7 @@ static int failure(const char *call, int gpu)
 
 static bool hangs(const char *call, int gpu)
 {
-        return gpu >= 0 && (state->hang_gpus >> gpu & 1) != 0 && strcmp(call, state->hang_call) == 0;
+        return (state->hang_gpus & fake_hang_bit(gpu)) != 0 && strcmp(call, state->hang_call) == 0;
 }
 
 static void hang(const char *call, int gpu)
@@ -187,6 +208,17 @@ static void hang(const char *call, int gpu)
         state->hung--;
 }
 
+static void delay(const char *call, int gpu)
+{
+        for (unsigned i = 0; i < n_delays; i++) {
+                const struct delay *d = &delays[i];
+                struct timespec left = {.tv_sec = d->ms / 1000, .tv_nsec = (long)(d->ms % 1000) * 1000000};
+                if (strcmp(d->call, call) == 0 && (d->gpu < 0 || d->gpu == gpu))
+                        while (nanosleep(&left, &left) != 0)
+                                ;
+        }
+}
+
 int fake_enter(const char *call, int gpu)
 {
         pthread_once(&once, begin);
@@ -195,6 +227,7 @@ int fake_enter(const char *call, int gpu)
                         state->after_fork++;
                 return E_UNINITIALISED;
         }
+        delay(call, gpu);
         hang(call, gpu);
         pthread_mutex_lock(&fake_lock);
         int error = failure(call, gpu);

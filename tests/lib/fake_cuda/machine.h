@@ -44,7 +44,7 @@ struct fake_settings {
         uint64_t event_ns;
         int read_only;          /* error */
         int register_read_only; /* error */
-        bool integrated, vmm, damage, host_pointers;
+        bool integrated, vmm, damage, dirty, host_pointers;
         char name[128];
 };
 

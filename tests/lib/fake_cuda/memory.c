@@ -33,12 +33,22 @@ static uint64_t used[FAKE_GPUS], cookies;
 
 /* ---- memfds ---- */
 
+static bool make_dirty(int fd, size_t size)
+{
+        void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (map == MAP_FAILED)
+                return false;
+        memset(map, 0xa5, size);
+        munmap(map, size);
+        return true;
+}
+
 int fake_memfd(int gpu, uint64_t cookie, size_t size)
 {
         char name[64];
         snprintf(name, sizeof(name), "gpu-%d-%llu", gpu, (unsigned long long)cookie);
         int fd = memfd_create(name, MFD_CLOEXEC);
-        if (fd >= 0 && ftruncate(fd, (off_t)size) < 0) {
+        if (fd >= 0 && (ftruncate(fd, (off_t)size) < 0 || (fake_settings()->dirty && !make_dirty(fd, size)))) {
                 close(fd);
                 return -1;
         }

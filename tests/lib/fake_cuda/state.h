@@ -17,11 +17,14 @@
  *   FAKECUDA_HOST_POINTERS=0   registered host memory has other addresses on the GPU, as under WSL
  *   FAKECUDA_FAIL=call:n:error[:gpu],...     the nth call returns error; n = 0: each call
  *   FAKECUDA_STICKY=call:n:error[:gpu],...   from the nth call on, each call on its GPU does
+ *   FAKECUDA_DELAY=call:ms[:gpu],...         each call takes so long
  *   FAKECUDA_DAMAGE=1          copies from a GPU to the host have a wrong last byte
+ *   FAKECUDA_DIRTY=1           memory has other contents than zeroes when it is allocated
  *   FAKECUDA_REPORT=file       at the end of a process a line with the resources it has not freed
  *   FAKECUDA_STATE=file        struct fake_state, shared by all processes that name it
  *
- * A gpu is a number on the machine, independent of CUDA_VISIBLE_DEVICES.
+ * A gpu is a number on the machine, independent of CUDA_VISIBLE_DEVICES. A call that belongs to none (cuInit) has gpu
+ * -1.
  */
 #ifndef TESTS_LIB_FAKE_CUDA_STATE_H
 #define TESTS_LIB_FAKE_CUDA_STATE_H
@@ -82,12 +85,18 @@ static inline void fake_arm(struct fake_state *state, const char *call, uint32_t
         state->fail_nth = nth;
 }
 
-/* This call hangs on this GPU from now on, until fake_unhang(). */
+/* The bit of a GPU, or of none (-1), in hang_gpus. */
+static inline uint32_t fake_hang_bit(int gpu)
+{
+        return 1u << (gpu < 0 ? 31 : gpu);
+}
+
+/* This call hangs on this GPU from now on, until fake_unhang(); -1: a call that belongs to none. */
 static inline void fake_hang(struct fake_state *state, const char *call, int gpu)
 {
         state->hang_gpus = 0;
         snprintf(state->hang_call, sizeof(state->hang_call), "%s", call);
-        state->hang_gpus = 1u << gpu;
+        state->hang_gpus = fake_hang_bit(gpu);
 }
 
 static inline void fake_unhang(struct fake_state *state)

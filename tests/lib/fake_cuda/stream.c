@@ -328,10 +328,13 @@ enum cuda_error cudaStreamCreateWithFlags(struct CUstream_st **stream, unsigned 
         return CUDA_OK;
 }
 
+/* NULL: the default stream, whose calls here are complete when they return. */
 enum cuda_error cudaStreamSynchronize(struct CUstream_st *stream)
 {
-        if (!stream)
-                return runtime_result(E_HANDLE);
+        if (!stream) {
+                ENTER(cudaStreamSynchronize, runtime_gpu());
+                return CUDA_OK;
+        }
         require_live("cudaStreamSynchronize", stream->destroyed);
         ENTER(cudaStreamSynchronize, stream->gpu);
         pthread_mutex_lock(&fake_lock);

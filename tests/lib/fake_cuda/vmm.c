@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
-#define ENTER(name)                                                                                                    \
-        int error = fake_enter(#name, -1);                                                                             \
+#define ENTER(name, gpu)                                                                                               \
+        int error = fake_enter(#name, gpu);                                                                            \
         if (error)                                                                                                     \
         return (enum cu_result)error
 
@@ -103,12 +103,37 @@ int fake_vmm_gpu_of(const void *pointer, size_t size, void **base, size_t *whole
         return -1;
 }
 
+/* ---- the GPU of a call; -1: none ---- */
+
+static int current_gpu(void)
+{
+        return fake_current() ? fake_current()->gpu : -1;
+}
+
+static int gpu_of_allocation(cu_allocation id)
+{
+        pthread_mutex_lock(&fake_lock);
+        const struct memory *m = memory_of(id);
+        int gpu = m ? m->gpu : -1;
+        pthread_mutex_unlock(&fake_lock);
+        return gpu;
+}
+
+static int gpu_of_range(cu_pointer pointer, size_t size)
+{
+        pthread_mutex_lock(&fake_lock);
+        const struct range *r = range_at(pointer, size);
+        int gpu = r && r->memory ? r->memory->gpu : -1;
+        pthread_mutex_unlock(&fake_lock);
+        return gpu;
+}
+
 /* ---- allocations ---- */
 
 enum cu_result cuMemGetAllocationGranularity(size_t *granularity, const struct cu_allocation_prop *prop,
                                              enum cu_granularity option)
 {
-        ENTER(cuMemGetAllocationGranularity);
+        ENTER(cuMemGetAllocationGranularity, fake_gpu(prop->location.id));
         (void)option;
         if (prop->location.type != CU_LOCATION_DEVICE || fake_gpu(prop->location.id) < 0)
                 return (enum cu_result)E_DEVICE;
@@ -119,7 +144,7 @@ enum cu_result cuMemGetAllocationGranularity(size_t *granularity, const struct c
 enum cu_result cuMemCreate(cu_allocation *allocation, size_t size, const struct cu_allocation_prop *prop,
                            unsigned long long flags)
 {
-        ENTER(cuMemCreate);
+        ENTER(cuMemCreate, fake_gpu(prop->location.id));
         const struct fake_settings *s = fake_settings();
         int gpu = fake_gpu(prop->location.id);
         if (gpu < 0)
@@ -145,7 +170,7 @@ enum cu_result cuMemCreate(cu_allocation *allocation, size_t size, const struct 
 
 enum cu_result cuMemRelease(cu_allocation allocation)
 {
-        ENTER(cuMemRelease);
+        ENTER(cuMemRelease, gpu_of_allocation(allocation));
         pthread_mutex_lock(&fake_lock);
         struct memory *m = memory_of(allocation);
         if (m) {
@@ -160,7 +185,7 @@ enum cu_result cuMemRelease(cu_allocation allocation)
 enum cu_result cuMemExportToShareableHandle(void *handle, cu_allocation allocation, enum cu_handle_type type,
                                             unsigned long long flags)
 {
-        ENTER(cuMemExportToShareableHandle);
+        ENTER(cuMemExportToShareableHandle, gpu_of_allocation(allocation));
         pthread_mutex_lock(&fake_lock);
         struct memory *m = memory_of(allocation);
         int fd = m ? fcntl(m->fd, F_DUPFD_CLOEXEC, 3) : -1;
@@ -173,7 +198,7 @@ enum cu_result cuMemExportToShareableHandle(void *handle, cu_allocation allocati
 
 enum cu_result cuMemImportFromShareableHandle(cu_allocation *allocation, void *handle, enum cu_handle_type type)
 {
-        ENTER(cuMemImportFromShareableHandle);
+        ENTER(cuMemImportFromShareableHandle, fake_memfd_gpu((int)(uintptr_t)handle));
         struct stat st;
         int from = (int)(uintptr_t)handle, gpu = fake_memfd_gpu(from);
         if (type != CU_HANDLE_POSIX_FD || gpu < 0 || fstat(from, &st) < 0)
@@ -196,7 +221,7 @@ enum cu_result cuMemImportFromShareableHandle(cu_allocation *allocation, void *h
 enum cu_result cuMemAddressReserve(cu_pointer *pointer, size_t size, size_t alignment, cu_pointer hint,
                                    unsigned long long flags)
 {
-        ENTER(cuMemAddressReserve);
+        ENTER(cuMemAddressReserve, current_gpu());
         (void)alignment;
         (void)hint;
         if (size == 0 || size % FAKE_GRANULARITY != 0 || flags != 0)
@@ -218,7 +243,7 @@ enum cu_result cuMemAddressReserve(cu_pointer *pointer, size_t size, size_t alig
 
 enum cu_result cuMemAddressFree(cu_pointer pointer, size_t size)
 {
-        ENTER(cuMemAddressFree);
+        ENTER(cuMemAddressFree, current_gpu());
         pthread_mutex_lock(&fake_lock);
         struct range *r = range_at(pointer, size), **at = &ranges;
         bool freed = r && !r->memory;
@@ -237,7 +262,7 @@ enum cu_result cuMemAddressFree(cu_pointer pointer, size_t size)
 enum cu_result cuMemMap(cu_pointer pointer, size_t size, size_t offset, cu_allocation allocation,
                         unsigned long long flags)
 {
-        ENTER(cuMemMap);
+        ENTER(cuMemMap, gpu_of_allocation(allocation));
         pthread_mutex_lock(&fake_lock);
         struct memory *m = memory_of(allocation);
         struct range *r = range_at(pointer, size);
@@ -254,7 +279,7 @@ enum cu_result cuMemMap(cu_pointer pointer, size_t size, size_t offset, cu_alloc
 
 enum cu_result cuMemUnmap(cu_pointer pointer, size_t size)
 {
-        ENTER(cuMemUnmap);
+        ENTER(cuMemUnmap, gpu_of_range(pointer, size));
         pthread_mutex_lock(&fake_lock);
         struct range *r = range_at(pointer, size);
         struct memory *m = r ? r->memory : NULL;
@@ -271,7 +296,7 @@ enum cu_result cuMemUnmap(cu_pointer pointer, size_t size)
 
 enum cu_result cuMemSetAccess(cu_pointer pointer, size_t size, const struct cu_access_desc *access, size_t n)
 {
-        ENTER(cuMemSetAccess);
+        ENTER(cuMemSetAccess, gpu_of_range(pointer, size));
         if (fake_current() && !fake_current()->alive)
                 return (enum cu_result)E_DESTROYED;
         if (n == 1 && access->flags == CU_ACCESS_READ && fake_settings()->read_only != E_OK)

@@ -58,24 +58,40 @@
         CALL(sd_pid_notify_with_fds, -ENOBUFS, 0) CALL(sd_bus_open_system, -EIO, 0) \
         CALL(MHD_start_daemon, 0, ENOMEM) CALL(MHD_create_response_from_buffer, 0, ENOMEM) \
         CALL(MHD_queue_response, 0, 0) CALL(MHD_add_response_header, 0, 0) CALL(MHD_get_connection_info, 0, 0)
+/* More calls of streamerctl and the client library. The daemon calls some of these, too; for it they are exempt. */
+#define FAULT_CLIENT_CALLS(CALL) \
+        CALL(recvmsg, -1, ECONNRESET) CALL(send, -1, ENOBUFS) CALL(poll, -1, EINTR) CALL(realpath, 0, ENOMEM) \
+        CALL(mkdirat, -1, ENOSPC) CALL(fread, 0, EIO) CALL(fwrite, 0, ENOSPC) \
+        CALL(fflush, -1, ENOSPC) CALL(fork, -1, EAGAIN)
+/* These have functions of their own in the shim. */
+#define FAULT_VARIADIC_CALLS(CALL) CALL(asprintf, -1, ENOMEM)
 // clang-format on
 
 enum fault_call {
 #define CALL(name, result, error) FAULT_##name,
         FAULT_CALLS(CALL)
 #undef CALL
-                FAULT_COUNT
+                FAULT_COUNT,
+        FAULT_CLIENT_BEFORE = FAULT_COUNT - 1,
+#define CALL(name, result, error) FAULT_##name,
+        FAULT_CLIENT_CALLS(CALL) FAULT_VARIADIC_CALLS(CALL)
+#undef CALL
+                FAULT_COUNT_ALL
 };
 
-#define FAULT_PAGE "STREAMERD_FAULT_PAGE" /* the file that the test and the daemon map */
+#define FAULT_PAGE "STREAMERD_FAULT_PAGE" /* the file that the test and the program map */
+#define FAULT_OBJECT                                                                                                   \
+        "STREAMERD_FAULT_OBJECT" /* part of the name of the library whose calls count; unset: the program's */
+#define FAULT_SITES "STREAMERD_FAULT_SITES" /* the file that lists where calls failed, for tests/fault_sites.py */
 
-/* Shared by the test and the daemon. */
+/* Shared by the test and the program. */
 struct fault_page {
         _Atomic uint32_t armed;  /* call + 1; 0: none */
         _Atomic uint64_t until;  /* calls that still succeed before it */
         _Atomic uint32_t struck; /* the armed call has failed */
-        _Atomic uint64_t seen[FAULT_COUNT];
-        _Atomic uint64_t failed[FAULT_COUNT];
+        _Atomic uint64_t site;   /* where: the address to which it returned, relative to the object */
+        _Atomic uint64_t seen[FAULT_COUNT_ALL];
+        _Atomic uint64_t failed[FAULT_COUNT_ALL];
 };
 
 #endif

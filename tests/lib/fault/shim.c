@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Wraps the calls of calls.h in a daemon that was started with it (LD_PRELOAD), and makes the armed call fail. Only
- * calls from the daemon's own code count, not those from libraries. It does nothing without a page in the environment.
+ * Wraps the calls of calls.h in a program that was started with it (LD_PRELOAD), and makes the armed call fail. Only
+ * calls from the program's own code count, or from the library that FAULT_OBJECT names. It does nothing without a page
+ * in the environment. With FAULT_SITES each failed call is recorded as "PROGRAM CALL ADDRESS", where the address is the
+ * one to which the call returns, relative to where the object was loaded.
  */
 #define _GNU_SOURCE
 #include "tests/lib/fault/calls.h"
@@ -13,8 +15,14 @@
 #include <elf.h>
 #include <errno.h>
 #include <link.h>
+#include <stdarg.h>
 
 extern char *getenv(const char *name);
+extern char *strstr(const char *text, const char *part);
+extern char *program_invocation_short_name;
+extern int dprintf(int fd, const char *format, ...);
+extern int vasprintf(char **out, const char *format, va_list args);
+extern int close(int fd);
 extern void *__libc_malloc(size_t size);
 extern void *__libc_calloc(size_t n, size_t size);
 extern void *__libc_realloc(void *p, size_t size);
@@ -22,12 +30,57 @@ extern void *__libc_realloc(void *p, size_t size);
 #define EXPORT __attribute__((visibility("default")))
 
 static struct fault_page *page;
-static uintptr_t begin, end; /* address range address range of the program's own code */
+static uintptr_t begin, end, base; /* address range of the object's code, and where the object was loaded */
+static const char *object, *sites, *object_path;
+
+static const char *const names[] = {
+#define CALL(name, result, error) #name,
+        FAULT_CALLS(CALL) FAULT_CLIENT_CALLS(CALL) FAULT_VARIADIC_CALLS(CALL)
+#undef CALL
+};
+
+extern long fault_open(long, long, long, long, long, long, long) __asm__("open");
+extern long fault_mmap(long, long, long, long, long, long, long) __asm__("mmap");
+
+static void record_site(enum fault_call call, uintptr_t at)
+{
+        if (sites == NULL)
+                return;
+        long fd = fault_open((long)sites, 02002101 /* O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC */, 0644, 0, 0, 0, 0);
+        if ((int)fd < 0)
+                return;
+        dprintf((int)fd, "%s %s %lx\n", program_invocation_short_name, names[call], (unsigned long)(at - base));
+        close((int)fd);
+}
+
+static int find_object(struct dl_phdr_info *info, size_t size, void *arg)
+{
+        (void)size;
+        (void)arg;
+        /* The first entry is the program. */
+        if (object != NULL && strstr(info->dlpi_name, object) == NULL)
+                return 0;
+        for (int i = 0; i < info->dlpi_phnum; i++) {
+                const ElfW(Phdr) *p = &info->dlpi_phdr[i];
+                if (p->p_type != PT_LOAD || !(p->p_flags & PF_X))
+                        continue;
+                base = info->dlpi_addr;
+                object_path = info->dlpi_name;
+                begin = base + p->p_vaddr;
+                end = begin + p->p_memsz;
+        }
+        return 1;
+}
 
 static bool strikes(enum fault_call call, const void *caller)
 {
         uintptr_t at = (uintptr_t)caller;
-        if (page == NULL || at < begin || at >= end)
+        if (page == NULL)
+                return false;
+        /* A library may be loaded later than this one. */
+        if (end == 0 && atomic_load(&page->armed) == (uint32_t)call + 1)
+                dl_iterate_phdr(find_object, NULL);
+        if (at < begin || at >= end)
                 return false;
         atomic_fetch_add(&page->seen[call], 1);
         if (atomic_load(&page->armed) != (uint32_t)call + 1)
@@ -37,7 +90,9 @@ static bool strikes(enum fault_call call, const void *caller)
                 return false;
         atomic_store(&page->armed, 0);
         atomic_fetch_add(&page->failed[call], 1);
+        atomic_store(&page->site, at - base);
         atomic_store(&page->struck, 1);
+        record_site(call, at);
         return true;
 }
 
@@ -74,12 +129,29 @@ static call_fn next_of(const char *name);
                 return next(a, b, c, d, e, f, g);                                                                      \
         }
 FAULT_CALLS(CALL)
+FAULT_CLIENT_CALLS(CALL)
 #undef CALL
 
+EXPORT int fault_asprintf(char **out, const char *format, ...) __asm__("asprintf");
+int fault_asprintf(char **out, const char *format, ...)
+{
+        if (strikes(FAULT_asprintf, __builtin_return_address(0))) {
+                errno = ENOMEM;
+                return -1;
+        }
+        va_list args;
+        va_start(args, format);
+        int n = vasprintf(out, format, args);
+        va_end(args);
+        return n;
+}
+
+extern void *dlopen(const char *path, int flags);
 extern void *dlsym(void *handle, const char *name);
 extern int strcmp(const char *a, const char *b);
 
 #define NEXT ((void *)-1L)
+#define LOADED 5 /* RTLD_LAZY | RTLD_NOLOAD */
 
 /* dlsym() may allocate, so the allocation functions are found by other names. */
 static call_fn next_of(const char *name)
@@ -90,25 +162,12 @@ static call_fn next_of(const char *name)
                 return (call_fn)(uintptr_t)__libc_calloc;
         if (strcmp(name, "realloc") == 0)
                 return (call_fn)(uintptr_t)__libc_realloc;
-        return (call_fn)(uintptr_t)dlsym(NEXT, name);
+        void *next = dlsym(NEXT, name);
+        /* A library that was loaded for itself alone has its own libraries. */
+        if (next == NULL && dl_iterate_phdr(find_object, NULL) != 0)
+                next = dlsym(dlopen(object_path, LOADED), name);
+        return (call_fn)(uintptr_t)next;
 }
-
-static int note_program(struct dl_phdr_info *info, size_t size, void *arg)
-{
-        (void)size;
-        (void)arg;
-        for (int i = 0; i < info->dlpi_phnum; i++) {
-                const ElfW(Phdr) *p = &info->dlpi_phdr[i];
-                if (p->p_type != PT_LOAD || !(p->p_flags & PF_X))
-                        continue;
-                begin = info->dlpi_addr + p->p_vaddr;
-                end = begin + p->p_memsz;
-        }
-        return 1; /* the first entry is the program */
-}
-
-extern long fault_open(long, long, long, long, long, long, long) __asm__("open");
-extern long fault_mmap(long, long, long, long, long, long, long) __asm__("mmap");
 
 __attribute__((constructor)) static void set_up(void)
 {
@@ -119,6 +178,8 @@ __attribute__((constructor)) static void set_up(void)
         if ((int)fd < 0)
                 return;
         long at = fault_mmap(0, sizeof(struct fault_page), 3, 1 /* MAP_SHARED */, fd, 0, 0);
-        dl_iterate_phdr(note_program, NULL);
+        object = getenv(FAULT_OBJECT);
+        sites = getenv(FAULT_SITES);
+        dl_iterate_phdr(find_object, NULL);
         page = at != -1 ? (struct fault_page *)at : NULL;
 }

@@ -7,13 +7,7 @@
 #include "daemon/base/error.h"
 #include "daemon/base/text/text.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* ---- error_set, error_errno ---- */
 
@@ -29,6 +23,14 @@ TEST(a_failure_is_stored_with_its_code)
 {
         ck_assert_int_eq(error_set(NULL, STREAMER_EBUSY, "text"), STREAMER_EBUSY);
         ck_assert_int_eq(error_errno(NULL, STREAMER_EPERM, EACCES, "text"), STREAMER_EPERM);
+}
+
+TEST(a_failed_allocation_has_a_code_and_a_text)
+{
+        struct error error = {0};
+        ck_assert_int_eq(error_no_memory(&error), STREAMER_ENOMEM);
+        ck_assert_int_eq(error.code, STREAMER_ENOMEM);
+        ck_assert_str_eq(error.text, "no memory");
 }
 
 TEST(a_text_may_be_formatted_from_the_one_it_replaces)
@@ -54,7 +56,6 @@ TEST(a_long_text_is_cut_with_dots)
         error_set(&error, STREAMER_EFAILED, "%s", path);
         ck_assert_uint_eq(strlen(error.text), sizeof(error.text) - 1);
         ck_assert_str_eq(error.text + sizeof(error.text) - 4, "...");
-        free(path);
 }
 
 /* ---- error_escape ---- */
@@ -131,7 +132,6 @@ TEST(a_file_is_read_whole_and_terminated, .to = 5)
         text_deinit(&text);
         ck_assert_ptr_null(text.data);
         text_deinit(&text);
-        free(data);
 }
 
 TEST(a_file_over_its_limit_is_not_read)

@@ -7,8 +7,6 @@
 #include "daemon/base/util.h"
 #include "tests/lib/suite.h"
 
-#include <string.h>
-
 static struct quotas users;
 static struct error error;
 static const struct quota_limits limits = {

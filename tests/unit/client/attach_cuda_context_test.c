@@ -5,8 +5,6 @@
  */
 #include "tests/unit/attach_cuda_fixture.h"
 
-#include <sys/wait.h>
-
 static struct CUctx_st *take_primary(const struct application *app, int device)
 {
         struct CUctx_st *c;

@@ -8,9 +8,6 @@
 #include "tests/lib/fake_model.h"
 #include "tests/unit/attach_cuda_fixture.h"
 
-#include <errno.h>
-#include <pthread.h>
-
 /* ---- cuda-ipc ---- */
 
 TEST(a_segment_of_the_daemon_is_read_in_place)
@@ -284,31 +281,14 @@ static struct fake_daemon daemon_;
 static struct fake_model model;
 static streamer_client *client;
 
-static void serve(struct fake_daemon *f)
-{
-        fake_hello(f);
-        fake_expect(f, VERB_attach);
-        fake_model_attach(f, &model, f->request.id);
-        fake_model_detach(f);
-        ck_assert(fake_ends(f));
-}
-
-static void serve_and_expect_detach(struct fake_daemon *f)
-{
-        fake_hello(f);
-        fake_expect(f, VERB_attach);
-        fake_model_attach(f, &model, f->request.id);
-        fake_expect(f, VERB_detach);
-        ck_assert(fake_ends(f));
-}
-
-static int attach(streamer_lease **lease, void (*script)(struct fake_daemon *f))
+static int attach(streamer_lease **lease, const char *text)
 {
         fake_model_init(&model);
         model.kind = "cuda-ipc";
         model.handle = exporter.handle.bytes;
         model.uuid = exporter.uuid;
-        client = fake_connect(&daemon_, script);
+        daemon_.model = &model;
+        client = fake_connect(&daemon_, text);
         return streamer_attach(client, "m", NULL, lease);
 }
 
@@ -319,7 +299,7 @@ TEST(an_attach_returns_device_pointers_and_their_device)
         void *capsule;
         export_memory(0, false);
         setenv("CUDA_VISIBLE_DEVICES", "1,0", 1);
-        int rc = attach(&lease, serve);
+        int rc = attach(&lease, "hello\n" FAKE_ATTACH FAKE_DETACH "end\n");
         ck_assert_msg(rc == 0, "%s", streamer_last_error(client));
         ck_assert_int_eq(streamer_tensor_find(lease, "b", &t), 0);
         ck_assert_str_eq(t.device_kind, "cuda");
@@ -347,8 +327,25 @@ TEST(a_failed_open_reports_the_reason_and_releases_the_lease)
         streamer_lease *lease;
         export_memory(0, false);
         setenv("FAKECUDA_FAIL", "cuIpcOpenMemHandle_v2:1:201", 1);
-        ck_assert_int_eq(attach(&lease, serve_and_expect_detach), STREAMER_EUNSUPPORTED);
+        ck_assert_int_eq(attach(&lease, "hello\n" FAKE_ATTACH "> detach\nend\n"), STREAMER_EUNSUPPORTED);
         ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "the process that exported"));
+        streamer_close(client);
+        fake_finish(&daemon_);
+        exporter_stop(&exporter);
+}
+
+TEST(memory_of_a_daemon_that_has_exited_is_lost)
+{
+        streamer_lease *lease;
+        size_t n;
+        export_memory(0, false);
+        int rc = attach(&lease, "hello\n" FAKE_ATTACH "close\nhello\n> reclaim\n! lost not held\n> ping\n<\nend\n");
+        ck_assert_msg(rc == 0, "%s", streamer_last_error(client));
+        ck_assert_int_eq(streamer_lease_check(lease), STREAMER_ELOST);
+        ck_assert_str_eq(streamer_last_error(client), "the daemon does not hold this lease any more");
+        ck_assert_int_eq(streamer_tensor_count(lease, &n), STREAMER_ELOST);
+        ck_assert_str_eq(streamer_last_error(client), "the memory was the daemon's, which has exited");
+        streamer_detach(lease);
         streamer_close(client);
         fake_finish(&daemon_);
         exporter_stop(&exporter);

@@ -4,8 +4,6 @@
  */
 #include "tests/unit/attach_fixture.h"
 
-#include <string.h>
-
 #define INVALID(call, text)                                                                                            \
         do {                                                                                                           \
                 ck_assert_int_eq((call), STREAMER_EINVAL);                                                             \
@@ -81,7 +79,7 @@ TEST(a_missing_argument_is_named)
         streamer_load_opts load = STREAMER_LOAD_OPTS_INIT;
         streamer_open_opts open = STREAMER_OPEN_OPTS_INIT;
         streamer_op *op;
-        streamer_lease *other, *lease = attach(serve, 0);
+        streamer_lease *other, *lease = attach(SERVE, 0);
         INVALID_OF(client, streamer_attach(client, NULL, NULL, &other), "attach: 'model' is NULL");
         INVALID_OF(client, streamer_attach(client, "", NULL, &other), "attach: 'model' is empty");
         INVALID_OF(client, streamer_attach(client, "m", NULL, NULL), "attach: 'lease' is NULL");
@@ -114,7 +112,7 @@ TEST(a_shorter_struct_of_the_caller_is_not_overrun)
                 char later[16];
         } newer;
         streamer_tensor older;
-        streamer_lease *lease = attach(serve, 0);
+        streamer_lease *lease = attach(SERVE, 0);
         memset(&older, 0x5a, sizeof(older));
         older.struct_size = offsetof(streamer_tensor, dtype);
         ck_assert_int_eq(streamer_tensor_get(lease, 0, &older), 0);
@@ -137,7 +135,7 @@ TEST(options_that_the_library_does_not_know_are_refused)
                 streamer_attach_opts opts;
                 uint64_t later;
         } newer = {.opts = {.struct_size = sizeof(newer)}};
-        streamer_lease *other, *lease = attach(serve, 0);
+        streamer_lease *other, *lease = attach(SERVE, 0);
         newer.later = 1;
         ck_assert_int_eq(streamer_attach(client, "m", &newer.opts, &other), STREAMER_EINVAL);
         ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "it is older than its caller"));

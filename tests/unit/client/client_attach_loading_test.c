@@ -5,30 +5,8 @@
 #include "tests/unit/attach_fixture.h"
 
 #include <fcntl.h>
-#include <string.h>
-#include <unistd.h>
 
 /* ---- while it loads ---- */
-
-static void serve_and_see_it_closed(struct fake_daemon *f)
-{
-        fake_hello(f);
-        fake_expect(f, VERB_attach);
-        fake_model_attach(f, &m, f->request.id);
-        ck_assert(fake_ends(f));
-}
-
-static void serve_loading(struct fake_daemon *f)
-{
-        fake_hello(f);
-        fake_expect(f, VERB_attach);
-        fake_model_attach(f, &m, f->request.id);
-        fake_pause(f);
-        fake_model_arrive(&m, 0);
-        fake_model_arrive(&m, 2);
-        fake_model_ready(f);
-        fake_model_detach(f);
-}
 
 FIXTURE(.each = {begin, NULL});
 
@@ -37,7 +15,7 @@ TEST(tensors_are_returned_as_they_arrive)
         streamer_tensor t = STREAMER_TENSOR_INIT;
         m.loading = true;
         fake_model_arrive(&m, 1);
-        streamer_lease *lease = attach(serve_loading, 0);
+        streamer_lease *lease = attach("hello\n" FAKE_ATTACH "pause\narrive 0\narrive 2\n" FAKE_READY FAKE_DETACH, 0);
         ck_assert_str_eq(streamer_digest(lease), "");
         ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), STREAMER_EBUSY);
         ck_assert_int_eq(streamer_tensor_find(lease, "b", &t), 0);
@@ -55,15 +33,6 @@ TEST(tensors_are_returned_as_they_arrive)
         finish(lease);
 }
 
-static void serve_failing(struct fake_daemon *f)
-{
-        fake_hello(f);
-        fake_expect(f, VERB_attach);
-        fake_model_attach(f, &m, f->request.id);
-        fake_model_failed(f, "failed", "the file changed");
-        fake_model_detach(f);
-}
-
 TEST(a_failure_after_the_last_tensor_is_reported)
 {
         streamer_tensor t = STREAMER_TENSOR_INIT;
@@ -71,7 +40,9 @@ TEST(a_failure_after_the_last_tensor_is_reported)
         fake_model_arrive(&m, 0);
         fake_model_arrive(&m, 1);
         fake_model_arrive(&m, 2);
-        streamer_lease *lease = attach(serve_failing, 0);
+        streamer_lease *lease = attach("hello\n" FAKE_ATTACH
+                                       "* lease lease=7 state=failed code=failed text='the file changed'\n" FAKE_DETACH,
+                                       0);
         int rc;
         while ((rc = streamer_tensor_next(lease, -1, &t)) == 0)
                 ;
@@ -86,35 +57,25 @@ TEST(a_daemon_lost_during_a_load_is_reported_after_the_arrived_tensors)
         streamer_tensor t = STREAMER_TENSOR_INIT;
         m.loading = true;
         fake_model_arrive(&m, 1);
-        streamer_lease *lease = attach(serve_and_see_it_closed, 0);
+        streamer_lease *lease = attach("hello\n" FAKE_ATTACH "end\n", 0);
         fake_disconnect(&fake, client);
         ck_assert_int_eq(streamer_tensor_next(lease, -1, &t), 0);
         ck_assert_int_eq(streamer_tensor_next(lease, -1, &t), STREAMER_EUNREACHABLE);
+        ck_assert_str_eq(streamer_last_error(client), "the connection was closed");
         streamer_detach(lease);
 }
 
 /* The next daemon's first lease has the number of the one before. */
-static void serve_disconnect_and_serve_again(struct fake_daemon *f)
-{
-        fake_hello(f);
-        fake_expect(f, VERB_attach);
-        fake_model_attach(f, &m, f->request.id);
-        fake_close(f);
-        fake_hello(f);
-        fake_expect(f, VERB_reclaim);
-        fake_error(f, STREAMER_ELOST, "not held");
-        fake_expect(f, VERB_attach);
-        fake_model_attach(f, &m, f->request.id);
-        fake_model_ready(f);
-        fake_model_detach(f);
-}
-
 TEST(events_of_an_earlier_daemons_lease_are_ignored)
 {
         streamer_tensor t = STREAMER_TENSOR_INIT;
         m.loading = true;
-        streamer_lease *lost = attach(serve_disconnect_and_serve_again, 0), *lease;
+        streamer_lease *lost = attach("hello\n" FAKE_ATTACH
+                                      "close\nhello\n> reclaim\n! lost not held\n" FAKE_ATTACH FAKE_READY FAKE_DETACH,
+                                      0),
+                       *lease;
         ck_assert_int_eq(streamer_tensor_next(lost, -1, &t), STREAMER_ELOST);
+        ck_assert_str_eq(streamer_last_error(client), "the daemon exited, and the load ended");
         for (uint32_t i = 0; i < 3; i++)
                 fake_model_arrive(&m, i);
         ck_assert_int_eq(streamer_attach(client, "m", NULL, &lease), 0);
@@ -132,7 +93,7 @@ TEST(an_inconsistent_arrival_log_is_corrupt)
         streamer_tensor t = STREAMER_TENSOR_INIT;
         m.loading = true;
         fake_model_arrive(&m, 3);
-        streamer_lease *lease = attach(serve, 0);
+        streamer_lease *lease = attach(SERVE, 0);
         ck_assert_int_eq(streamer_tensor_next(lease, 0, &t), STREAMER_ECORRUPT);
         ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), STREAMER_ECORRUPT);
         __atomic_store_n(&m.arrival->count, 4, __ATOMIC_RELEASE);
@@ -146,7 +107,7 @@ TEST(an_inconsistent_arrival_log_is_corrupt)
 static void attach_fails(int code, const char *text)
 {
         streamer_lease *lease;
-        client = fake_connect(&fake, serve);
+        client = fake_connect(&fake, SERVE);
         ck_assert_int_eq(streamer_attach(client, "m", NULL, &lease), code);
         ck_assert_str_eq(streamer_last_error(client), text);
         fake_finish(&fake);
@@ -194,39 +155,94 @@ TEST(a_corrupt_record_is_an_error_and_never_a_pointer)
 {
         streamer_tensor t = STREAMER_TENSOR_INIT;
         m.records[1].offset = UINT64_MAX;
-        streamer_lease *lease = attach(serve, 0);
+        streamer_lease *lease = attach(SERVE, 0);
         ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), 0);
         ck_assert_int_eq(streamer_tensor_get(lease, 1, &t), STREAMER_ECORRUPT);
         ck_assert_str_eq(streamer_last_error(client), "tensor 1: a record lies outside its segment");
         finish(lease);
 }
 
+TEST(a_corrupt_pair_of_metadata_is_an_error)
+{
+        const char *key, *value;
+        struct manifest_pair *pair = (void *)((unsigned char *)m.manifest + m.manifest->metadata_off);
+        pair->value_off = m.manifest->strings_len;
+        streamer_lease *lease = attach(SERVE, 0);
+        ck_assert_int_eq(streamer_metadata_get(lease, 0, &key, &value), STREAMER_ECORRUPT);
+        ck_assert_str_eq(streamer_last_error(client), "metadata 0: a text is out of bounds");
+        finish(lease);
+}
+
+/* ---- an invalid table of a published model ---- */
+
+#define TABLE_MAX (UINT64_C(256) << 20)
+
+/* The second tensor has the table's name. */
+static void name_table(void)
+{
+        memcpy((unsigned char *)m.manifest + m.manifest->strings_off, "streamerd.table", 16);
+        m.records[1].name_off = 0;
+        m.records[1].name_len = 15;
+}
+
+static void move_table(void)
+{
+        m.records[1].offset = FAKE_SEGMENT;
+}
+
+static void enlarge_table(void)
+{
+        unsigned char *base = (unsigned char *)m.manifest;
+        const uint64_t bytes = TABLE_MAX + 1;
+        m.segment_size = 2 * TABLE_MAX;
+        must(ftruncate(m.fds[1], (off_t)m.segment_size));
+        ((struct manifest_segment *)(void *)(base + m.manifest->segments_off))->size = m.segment_size;
+        memcpy(base + m.manifest->shapes_off + sizeof(bytes), &bytes, sizeof(bytes));
+        m.records[1].bytes = bytes;
+}
+
+static const struct {
+        void (*damage)(void); /* NULL: the table is no table */
+        const char *text;
+} tables[] = {
+        {NULL, "the table of the published model: it is too small"},
+        {move_table, "the table of the published model: a record lies outside its segment"},
+        {enlarge_table, "the table of the published model is out of bounds"},
+};
+
+TEST(a_corrupt_table_of_a_published_model_is_an_error, EACH(tables))
+{
+        size_t n;
+        name_table();
+        if (tables[_i].damage != NULL)
+                tables[_i].damage();
+        streamer_lease *lease = attach(SERVE, 0);
+        ck_assert_int_eq(streamer_published_count(lease, &n, NULL, NULL), STREAMER_ECORRUPT);
+        ck_assert_str_eq(streamer_last_error(client), tables[_i].text);
+        finish(lease);
+}
+
+/* ---- the connection ---- */
+
 TEST(missing_descriptors_end_the_connection)
 {
         streamer_lease *lease;
         m.loading = true;
         m.n_fds = 2;
-        client = fake_connect(&fake, serve_and_see_it_closed);
+        client = fake_connect(&fake, "hello\n" FAKE_ATTACH "end\n");
         ck_assert_int_eq(streamer_attach(client, "m", NULL, &lease), STREAMER_EPROTO);
+        ck_assert_str_eq(streamer_last_error(client), "the daemon named descriptors that did not come");
         fake_disconnect(&fake, client);
-}
-
-static void serve_impatient(struct fake_daemon *f)
-{
-        static const uint64_t told[] = {40000, 20000, 0};
-        fake_hello(f);
-        for (int i = 0; i < 3; i++) {
-                fake_expect(f, VERB_attach);
-                ck_assert_uint_eq(f->request.u.attach.timeout_ms, told[i]);
-                fake_error(f, STREAMER_ETIMEOUT, "m: still loading");
-        }
 }
 
 TEST(attach_sends_its_timeout)
 {
         streamer_lease *lease;
         streamer_attach_opts opts = {.struct_size = sizeof(opts), .timeout_ms = 40000};
-        fake_start(&fake, serve_impatient);
+        fake_start(&fake, "hello\n"
+                          "> attach timeout_ms=40000\n! timeout m: still loading\n"
+                          "> attach timeout_ms=20000\n! timeout m: still loading\n"
+                          "> attach timeout_ms=0\n! timeout m: still loading\n");
         streamer_connect_opts options = {.struct_size = sizeof(options), .socket = fake.socket, .timeout_ms = 20000};
         ck_assert_int_eq(streamer_connect(&options, &client), 0);
         ck_assert_int_eq(streamer_attach(client, "m", &opts, &lease), STREAMER_ETIMEOUT);
@@ -235,20 +251,6 @@ TEST(attach_sends_its_timeout)
         opts.timeout_ms = -1;
         ck_assert_int_eq(streamer_attach(client, "m", &opts, &lease), STREAMER_ETIMEOUT);
         fake_disconnect(&fake, client);
-}
-
-static void serve_late(struct fake_daemon *f)
-{
-        fake_hello(f);
-        fake_expect(f, VERB_attach);
-        uint64_t late = f->request.id;
-        fake_expect(f, VERB_ping);
-        uint64_t ping = f->request.id;
-        fake_model_attach(f, &m, late);
-        fake_model_detach(f);
-        fake_reply_to(f, ping, 0);
-        fake_done(f);
-        fake_send(f, NULL, 0);
 }
 
 static int lowest_free(void)
@@ -262,7 +264,7 @@ TEST(a_late_attach_is_released)
 {
         streamer_lease *lease;
         streamer_attach_opts opts = {.struct_size = sizeof(opts), .timeout_ms = 1};
-        client = fake_connect(&fake, serve_late);
+        client = fake_connect(&fake, "hello\n> attach\n> ping\n<1 model\n" FAKE_DETACH "<1\n");
         ck_assert_int_eq(streamer_attach(client, "m", &opts, &lease), STREAMER_ETIMEOUT);
         int before = lowest_free();
         ck_assert_int_eq(streamer_call(client, "ping", NULL, NULL), 0);

@@ -5,21 +5,10 @@
 #include "tests/lib/fake_daemon.h"
 #include "tests/lib/suite.h"
 
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #define FORKS 50
+#define GREET "hello\nend\n"
 
 static struct fake_daemon fake, other;
-
-static void greet(struct fake_daemon *f)
-{
-        fake_hello(f);
-        ck_assert(fake_ends(f));
-}
 
 static const char *copied(const streamer_client *c)
 {
@@ -38,7 +27,7 @@ static void *fail_once(void *c)
 TEST(a_clients_last_failure_can_be_read_in_any_thread)
 {
         pthread_t thread;
-        streamer_client *c = fake_connect(&fake, greet);
+        streamer_client *c = fake_connect(&fake, GREET);
         ck_assert_str_eq(copied(c), "");
         ck_assert_int_eq(pthread_create(&thread, NULL, fail_once, c), 0);
         pthread_join(thread, NULL);
@@ -49,7 +38,7 @@ TEST(a_clients_last_failure_can_be_read_in_any_thread)
 
 TEST(clients_have_texts_of_their_own)
 {
-        streamer_client *a = fake_connect(&fake, greet), *b = fake_connect(&other, greet);
+        streamer_client *a = fake_connect(&fake, GREET), *b = fake_connect(&other, GREET);
         fail_once(a);
         ck_assert_int_eq(streamer_wait(b, "", 0), STREAMER_EINVAL);
         ck_assert_str_eq(copied(a), "call: 'verb' is empty");
@@ -61,7 +50,7 @@ TEST(clients_have_texts_of_their_own)
 TEST(a_text_that_does_not_fit_is_cut)
 {
         char text[7] = "xxxxxx", untouched = 'x';
-        streamer_client *c = fake_connect(&fake, greet);
+        streamer_client *c = fake_connect(&fake, GREET);
         fail_once(c);
         streamer_error_copy(c, text, sizeof(text) - 1);
         ck_assert_mem_eq(text, "call:\0", sizeof(text) - 1);
@@ -87,7 +76,7 @@ TEST(a_forked_child_can_fail_at_any_time)
 {
         pthread_t thread;
         atomic_bool stop = false;
-        streamer_client *c = fake_connect(&fake, greet);
+        streamer_client *c = fake_connect(&fake, GREET);
         void *client_and_stop[] = {c, &stop};
         ck_assert_int_eq(pthread_create(&thread, NULL, fail_until_stopped, client_and_stop), 0);
         for (int i = 0; i < FORKS; i++) {
@@ -130,7 +119,7 @@ TEST(a_connect_that_succeeds_stores_no_text)
         streamer_client *c;
         char text[128] = "x";
         streamer_connect_opts opts = STREAMER_CONNECT_OPTS_INIT;
-        fake_start(&fake, greet);
+        fake_start(&fake, GREET);
         opts.socket = fake.socket;
         opts.error = text;
         opts.error_size = sizeof(text);

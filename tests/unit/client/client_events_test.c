@@ -6,11 +6,8 @@
 #include "tests/unit/attach_fixture.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/epoll.h>
-#include <unistd.h>
 
-#define OP 5
 #define LONG_MS 20000
 
 static bool readable(streamer_client *c, int timeout_ms)
@@ -26,37 +23,17 @@ static void nothing_is_pending(streamer_client *c)
         ck_assert(!readable(c, 0));
 }
 
-/* ---- events ---- */
-
-static void put_change(struct fake_daemon *f, uint64_t generation)
-{
-        fake_event(f, "model", 1);
-        writer_ku64(&f->message, "generation", generation);
-        fake_done(f);
-}
-
-static void send_two_changes_and_a_reply(struct fake_daemon *f)
-{
-        fake_hello(f);
-        fake_expect(f, VERB_subscribe);
-        fake_ok(f);
-        fake_expect(f, VERB_ping);
-        put_change(f, 1);
-        put_change(f, 2);
-        fake_reply(f, 0);
-        fake_done(f);
-        fake_send(f, NULL, 0);
-        ck_assert(fake_ends(f));
-}
-
 FIXTURE(.each = {begin, NULL});
+
+/* ---- events ---- */
 
 /* The call empties the socket: an epoll loop must see both events all the same. */
 TEST(an_epoll_loop_sees_two_events_that_a_call_has_read)
 {
         char *text;
         struct epoll_event event = {.events = EPOLLIN};
-        client = fake_connect(&fake, send_two_changes_and_a_reply);
+        client = fake_connect(&fake, "hello\n> subscribe\n<\n"
+                                     "> ping\n* model generation=1\n* model generation=2\n<\nend\n");
         int loop = must(epoll_create1(EPOLL_CLOEXEC));
         ck_assert_int_eq(streamer_subscribe(client, NULL), 0);
         must(epoll_ctl(loop, EPOLL_CTL_ADD, streamer_fd(client), &event));
@@ -75,43 +52,16 @@ TEST(an_epoll_loop_sees_two_events_that_a_call_has_read)
 
 /* ---- operations ---- */
 
-static void accept_load(struct fake_daemon *f)
-{
-        fake_hello(f);
-        fake_expect(f, VERB_load);
-        fake_reply(f, 2);
-        writer_ku64(&f->message, "op", OP);
-        writer_kstr(&f->message, "name", "m");
-        fake_done(f);
-}
+#define END_A_LOAD                                                                                                     \
+        "hello\n> load\n< op=5 name=m\n* op op=5 state=loading\npause\n"                                               \
+        "* op op=5 state=ready\n> ping\n<\nend\n"
 
-static void put_state(struct fake_daemon *f, const char *state)
-{
-        fake_event(f, "op", 2);
-        writer_ku64(&f->message, "op", OP);
-        writer_kstr(&f->message, "state", state);
-        fake_done(f);
-}
-
-static void end_a_load(struct fake_daemon *f)
-{
-        accept_load(f);
-        put_state(f, "loading");
-        fake_send(f, NULL, 0);
-        fake_pause(f);
-        put_state(f, "ready");
-        fake_send(f, NULL, 0);
-        fake_expect(f, VERB_ping);
-        fake_ok(f);
-        ck_assert(fake_ends(f));
-}
-
-static streamer_op *load(void (*script)(struct fake_daemon *f))
+static streamer_op *load(const char *text)
 {
         streamer_op *op;
         streamer_load_opts opts = STREAMER_LOAD_OPTS_INIT;
         opts.source = "/m";
-        client = fake_connect(&fake, script);
+        client = fake_connect(&fake, text);
         ck_assert_int_eq(streamer_load(client, &opts, &op), 0);
         return op;
 }
@@ -124,7 +74,7 @@ static void process_until(streamer_client *c, int want)
 
 TEST(the_end_of_a_load_is_pending_until_it_was_reported, .to = 2)
 {
-        streamer_op *op = load(end_a_load);
+        streamer_op *op = load(END_A_LOAD);
         ck_assert_int_eq(streamer_op_wait(op, 0, NULL), STREAMER_ETIMEOUT);
         fake_resume(&fake);
         if (_i == 0) { /* by streamer_process() */
@@ -144,7 +94,7 @@ TEST(the_end_of_a_load_is_pending_until_it_was_reported, .to = 2)
 
 TEST(a_freed_operation_is_not_pending)
 {
-        streamer_op *op = load(end_a_load);
+        streamer_op *op = load(END_A_LOAD);
         fake_resume(&fake);
         CALL_GIVES(client, "ping", NULL, "{}");
         ck_assert(readable(client, 0));
@@ -155,36 +105,14 @@ TEST(a_freed_operation_is_not_pending)
 
 /* ---- leases ---- */
 
-static void arrive(struct fake_daemon *f)
-{
-        fake_event(f, "lease", 2);
-        writer_ku64(&f->message, "lease", FAKE_LEASE);
-        writer_kstr(&f->message, "state", "loading");
-        fake_done(f);
-        fake_send(f, NULL, 0);
-}
-
-static void load_slowly(struct fake_daemon *f)
-{
-        fake_hello(f);
-        fake_expect(f, VERB_attach);
-        m.loading = true;
-        fake_model_attach(f, &m, f->request.id);
-        fake_pause(f);
-        fake_model_arrive(&m, 0);
-        fake_model_arrive(&m, 1);
-        arrive(f);
-        fake_pause(f);
-        fake_model_arrive(&m, 2);
-        arrive(f);
-        fake_model_ready(f);
-        fake_model_detach(f);
-}
-
 TEST(tensors_that_arrived_are_pending_until_they_were_returned)
 {
         streamer_tensor t = STREAMER_TENSOR_INIT;
-        streamer_lease *lease = attach(load_slowly, 0);
+        m.loading = true;
+        streamer_lease *lease = attach("hello\n" FAKE_ATTACH "pause\n"
+                                       "arrive 0\narrive 1\n* lease lease=7 state=loading\npause\n"
+                                       "arrive 2\n* lease lease=7 state=loading\n" FAKE_READY FAKE_DETACH,
+                                       0);
         ck_assert_int_eq(streamer_tensor_next(lease, 0, &t), STREAMER_ETIMEOUT);
         nothing_is_pending(client);
         fake_resume(&fake);
@@ -202,27 +130,13 @@ TEST(tensors_that_arrived_are_pending_until_they_were_returned)
         finish(lease);
 }
 
-static void send_a_state_of_tomorrow(struct fake_daemon *f)
-{
-        fake_hello(f);
-        fake_expect(f, VERB_attach);
-        m.loading = true;
-        fake_model_attach(f, &m, f->request.id);
-        fake_event(f, "lease", 3);
-        writer_ku64(&f->message, "lease", FAKE_LEASE);
-        writer_kstr(&f->message, "state", "compacting");
-        writer_kstr(&f->message, "digest", FAKE_DIGEST);
-        fake_done(f);
-        fake_send(f, NULL, 0);
-        fake_expect(f, VERB_ping);
-        fake_ok(f);
-        fake_model_detach(f);
-}
-
 TEST(an_unknown_state_is_not_ready)
 {
         streamer_tensor t = STREAMER_TENSOR_INIT;
-        streamer_lease *lease = attach(send_a_state_of_tomorrow, 0);
+        m.loading = true;
+        streamer_lease *lease = attach("hello\n" FAKE_ATTACH "* lease lease=7 state=compacting digest=" FAKE_DIGEST
+                                       "\n> ping\n<\n" FAKE_DETACH,
+                                       0);
         CALL_GIVES(client, "ping", NULL, "{}");
         ck_assert_str_eq(streamer_digest(lease), "");
         ck_assert_int_eq(streamer_tensor_next(lease, 0, &t), STREAMER_ETIMEOUT);
@@ -231,20 +145,9 @@ TEST(an_unknown_state_is_not_ready)
 
 /* ---- the connection ---- */
 
-static void restart(struct fake_daemon *f)
-{
-        fake_hello(f);
-        fake_close(f);
-        fake_hello(f);
-        fake_expect(f, VERB_ping);
-        fake_ok(f);
-        fake_pause(f);
-        fake_close(f);
-}
-
 TEST(the_descriptor_is_the_same_after_a_reconnection)
 {
-        client = fake_connect(&fake, restart);
+        client = fake_connect(&fake, "hello\nclose\nhello\n> ping\n<\npause\nclose\n");
         int fd = streamer_fd(client);
         struct epoll_event event = {.events = EPOLLIN};
         int loop = must(epoll_create1(EPOLL_CLOEXEC));

@@ -6,22 +6,18 @@
 #include "tests/lib/fake_daemon.h"
 #include "tests/lib/suite.h"
 
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#define OP 5
+#define LOAD "hello\n> load watch=true\n< op=5 name=m\n"
+#define LOAD_AT_ONCE LOAD "* op op=5 state=ready bytes=100 total=100\n"
 
 static struct fake_daemon fake;
 static streamer_client *client;
 static streamer_progress p = {.struct_size = sizeof(p)};
 
-static streamer_op *load(void (*script)(struct fake_daemon *f), unsigned flags)
+static streamer_op *load(const char *text, unsigned flags)
 {
         streamer_op *op;
         streamer_load_opts opts = {.struct_size = sizeof(opts), .source = "/m.safetensors", .flags = flags};
-        client = fake_connect(&fake, script);
+        client = fake_connect(&fake, text);
         int rc = streamer_load(client, &opts, &op);
         ck_assert_msg(rc == 0, "%s", streamer_last_error(client));
         return op;
@@ -33,51 +29,11 @@ static void finish(streamer_op *op)
         fake_disconnect(&fake, client);
 }
 
-/* ---- the daemon ---- */
-
-static void accept_load(struct fake_daemon *f)
-{
-        fake_hello(f);
-        fake_expect(f, VERB_load);
-        fake_reply(f, 2);
-        writer_ku64(&f->message, "op", OP);
-        writer_kstr(&f->message, "name", "m");
-        fake_done(f);
-}
-
-static void put_event(struct fake_daemon *f, uint64_t op, const char *state, uint64_t bytes)
-{
-        fake_event(f, "op", 4);
-        writer_ku64(&f->message, "op", op);
-        writer_kstr(&f->message, "state", state);
-        writer_ku64(&f->message, "bytes", bytes);
-        writer_ku64(&f->message, "total", 100);
-        fake_done(f);
-}
-
-static void put_failure(struct fake_daemon *f, const char *state, const char *code)
-{
-        fake_event(f, "op", 4);
-        writer_ku64(&f->message, "op", OP);
-        writer_kstr(&f->message, "state", state);
-        writer_kstr(&f->message, "code", code);
-        writer_kstr(&f->message, "text", "what: why (where)");
-        fake_done(f);
-}
-
 /* ---- loads ---- */
-
-static void load_at_once(struct fake_daemon *f)
-{
-        accept_load(f);
-        ck_assert(f->request.u.load.watch);
-        put_event(f, OP, "ready", 100);
-        fake_send(f, NULL, 0);
-}
 
 TEST(a_close_right_after_the_reply_is_noticed)
 {
-        streamer_op *op = load(load_at_once, 0);
+        streamer_op *op = load(LOAD_AT_ONCE, 0);
         ck_assert_int_eq(streamer_op_wait(op, -1, &p), 0);
         ck_assert_str_eq(p.state, "ready");
         ck_assert_str_eq(p.name, "m");
@@ -86,23 +42,16 @@ TEST(a_close_right_after_the_reply_is_noticed)
         finish(op);
 }
 
-static void load_step_by_step(struct fake_daemon *f)
-{
-        accept_load(f);
-        put_event(f, OP, "loading", 10);
-        put_event(f, OP + 1, "failed", 99); /* another's */
-        fake_send(f, NULL, 0);
-        fake_pause(f);
-        put_event(f, OP, "loading", 50);
-        put_event(f, OP, "ready", 100);
-        put_event(f, OP, "loading", 60); /* no event follows the end */
-        fake_send(f, NULL, 0);
-        ck_assert(fake_ends(f));
-}
-
 TEST(a_load_is_watched_until_it_is_ready)
 {
-        streamer_op *op = load(load_step_by_step, 0);
+        streamer_op *op = load(LOAD "* op op=5 state=loading bytes=10 total=100\n"
+                                    "* op op=6 state=failed bytes=99 total=100\n" /* another's */
+                                    "pause\n"
+                                    "* op op=5 state=loading bytes=50 total=100\n"
+                                    "* op op=5 state=ready bytes=100 total=100\n"
+                                    "* op op=5 state=loading bytes=60 total=100\n" /* no event follows the end */
+                                    "end\n",
+                               0);
         do {
                 ck_assert_int_eq(streamer_op_wait(op, 10, &p), STREAMER_ETIMEOUT);
         } while (p.bytes == 0);
@@ -115,63 +64,38 @@ TEST(a_load_is_watched_until_it_is_ready)
         finish(op);
 }
 
-static const char *end_state, *end_code;
-
-static void load_and_fail(struct fake_daemon *f)
-{
-        accept_load(f);
-        put_failure(f, end_state, end_code);
-        fake_send(f, NULL, 0);
-}
-
 TEST(a_failure_has_code_and_text)
 {
-        end_state = "failed";
-        end_code = "no-memory";
-        streamer_op *op = load(load_and_fail, 0);
+        streamer_device_failure failure = {.struct_size = sizeof(failure)};
+        streamer_op *op = load(LOAD "* op op=5 state=failed code=no-memory text='what: why (where)'\n", 0);
         ck_assert_int_eq(streamer_op_wait(op, -1, &p), STREAMER_ENOMEM);
         ck_assert_str_eq(streamer_last_error(client), "what: why (where)");
         ck_assert_str_eq(p.state, "failed");
+        ck_assert_int_eq(streamer_op_failure_get(op, 0, &failure), STREAMER_ENOENT);
+        ck_assert_str_eq(streamer_last_error(client), "the load has no failure 0");
         finish(op);
 }
 
 TEST(a_cancelled_load_has_failed_too)
 {
-        end_state = end_code = "cancelled";
-        streamer_op *op = load(load_and_fail, 0);
+        streamer_op *op = load(LOAD "* op op=5 state=cancelled code=cancelled text='what: why (where)'\n", 0);
         ck_assert_int_eq(streamer_op_wait(op, -1, &p), STREAMER_ECANCELED);
         ck_assert_str_eq(p.state, "cancelled");
         finish(op);
 }
 
-static void load_and_disconnect(struct fake_daemon *f)
-{
-        accept_load(f);
-        fake_send(f, NULL, 0);
-        fake_close(f);
-}
-
 TEST(a_lost_daemon_is_reported)
 {
-        streamer_op *op = load(load_and_disconnect, 0);
+        streamer_op *op = load(LOAD "close\n", 0);
         ck_assert_int_eq(streamer_op_wait(op, -1, &p), STREAMER_ELOST);
         ck_assert_str_eq(p.state, "resolving");
         finish(op);
 }
 
 /* The next daemon's first load has the number of the one before. */
-static void load_disconnect_and_load_another(struct fake_daemon *f)
-{
-        load_and_disconnect(f);
-        accept_load(f);
-        put_event(f, OP, "ready", 100);
-        fake_send(f, NULL, 0);
-        ck_assert(fake_ends(f));
-}
-
 TEST(the_end_of_an_earlier_daemons_load_is_ignored)
 {
-        streamer_op *first = load(load_disconnect_and_load_another, 0), *second;
+        streamer_op *first = load(LOAD "close\n" LOAD_AT_ONCE "end\n", 0), *second;
         streamer_load_opts opts = {.struct_size = sizeof(opts), .source = "/n.safetensors"};
         ck_assert_int_eq(streamer_op_wait(first, -1, NULL), STREAMER_ELOST);
         ck_assert_int_eq(streamer_load(client, &opts, &second), 0);
@@ -185,22 +109,15 @@ TEST(the_end_of_an_earlier_daemons_load_is_ignored)
 
 TEST(an_operation_outlives_its_client)
 {
-        streamer_op *op = load(load_and_disconnect, 0);
+        streamer_op *op = load(LOAD "close\n", 0);
         fake_disconnect(&fake, client);
         ck_assert_int_eq(streamer_op_wait(op, -1, &p), STREAMER_EUNREACHABLE);
         streamer_op_free(op);
 }
 
-static void load_detached(struct fake_daemon *f)
-{
-        accept_load(f);
-        ck_assert(!f->request.u.load.watch);
-        fake_send(f, NULL, 0);
-}
-
 TEST(a_detached_load_only_returns_the_name)
 {
-        streamer_op *op = load(load_detached, STREAMER_LOAD_DETACH);
+        streamer_op *op = load("hello\n> load watch=false\n< op=5 name=m\n", STREAMER_LOAD_DETACH);
         ck_assert_str_eq(streamer_op_model(op), "m");
         ck_assert_int_eq(streamer_op_wait(op, -1, &p), STREAMER_EINVAL);
         finish(op);
@@ -209,7 +126,7 @@ TEST(a_detached_load_only_returns_the_name)
 TEST(progress_of_an_older_caller_is_filled_as_far_as_it_reaches)
 {
         streamer_progress old = {.struct_size = offsetof(streamer_progress, tensors), .tensors = 77};
-        streamer_op *op = load(load_at_once, 0);
+        streamer_op *op = load(LOAD_AT_ONCE, 0);
         ck_assert_int_eq(streamer_op_wait(op, -1, &old), 0);
         ck_assert_uint_eq(old.bytes, 100);
         ck_assert_uint_eq(old.tensors, 77);
@@ -220,31 +137,28 @@ TEST(progress_of_an_older_caller_is_filled_as_far_as_it_reaches)
 
 /* ---- sources ---- */
 
-static char sent[PATH_SIZE];
-
-/* Answers loads for ever and records their source. */
-static void note_source(struct fake_daemon *f)
-{
-        accept_load(f);
-        strcpy(sent, f->request.u.load.source);
-        fake_send(f, NULL, 0);
-}
+static char sent[PATH_SIZE], refusal[256];
 
 /* 0, or the code with which the library refused. */
 static int resolve(const char *source)
 {
         streamer_op *op;
         streamer_load_opts opts = {.struct_size = sizeof(opts), .source = source, .flags = STREAMER_LOAD_DETACH};
-        client = fake_connect(&fake, note_source);
+        client = fake_connect(&fake, "hello\n> load\n< op=5 name=m\n");
         int rc = streamer_load(client, &opts, &op);
         if (rc == 0) {
                 streamer_op_free(op);
         } else { /* nothing was sent: let the script have its load */
+                snprintf(refusal, sizeof(refusal), "%s", streamer_last_error(client));
                 opts.source = "/";
                 ck_assert_int_eq(streamer_load(client, &opts, &op), 0);
                 streamer_op_free(op);
         }
         fake_finish(&fake);
+        const char *source_sent;
+        size_t length;
+        ck_assert(object_str(&fake.request.unpacked.data, "source", &source_sent, &length));
+        snprintf(sent, sizeof(sent), "%.*s", (int)length, source_sent);
         streamer_close(client);
         return rc;
 }
@@ -290,7 +204,6 @@ TEST(a_link_keeps_its_name_unless_dot_dot_follows)
         must(symlink(suite_path("deep/target"), suite_path("link")));
         sent_is(suite_path("link"), suite_path("link"));
         sent_is(suite_path("link/../x"), format_text("%s/deep/x", real));
-        free(real);
 }
 
 static void write_text(const char *path, const char *text)
@@ -341,6 +254,7 @@ TEST(a_missing_or_ambiguous_hub_id_is_refused)
         ck_assert_int_eq(resolve("org/name@gone"), STREAMER_ENOENT);
         ck_assert_int_eq(resolve("org/name@evil"), STREAMER_ENOENT);
         ck_assert_int_eq(resolve("org/name@../x"), STREAMER_EINVAL);
+        ck_assert_str_eq(refusal, "org/name@../x: the id's revision or the cache's path is not valid");
         ck_assert_int_eq(resolve("org/name@"), STREAMER_EINVAL);
 }
 

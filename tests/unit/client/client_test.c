@@ -7,12 +7,6 @@
 #include "tests/lib/fake_daemon.h"
 #include "tests/lib/suite.h"
 
-#include <poll.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 static struct fake_daemon fake;
 
 static int open_with(int timeout_ms, streamer_client **c)
@@ -50,60 +44,30 @@ TEST(a_path_that_is_too_long_is_refused)
         ck_assert_int_eq(streamer_connect(&opts, &c), STREAMER_EINVAL);
 }
 
-static void refuse_hello(struct fake_daemon *f)
-{
-        fake_accept(f);
-        fake_expect(f, VERB_hello);
-        fake_error(f, STREAMER_ELIMIT, "connections: 8 are open");
-        ck_assert(fake_ends(f));
-}
-
 TEST(a_refused_hello_is_the_outcome_of_connect)
 {
         streamer_client *c;
-        fake_start(&fake, refuse_hello);
+        fake_start(&fake, "accept\n> hello\n! limit connections: 8 are open\nend\n");
         ck_assert_int_eq(open_with(10000, &c), STREAMER_ELIMIT);
         ck_assert_str_eq(streamer_last_error(NULL), "cannot connect: connections: 8 are open");
         fake_finish(&fake);
 }
 
-static void speak_another_protocol(struct fake_daemon *f)
-{
-        fake_accept(f);
-        fake_expect(f, VERB_hello);
-        fake_reply(f, 1);
-        writer_ku64(&f->message, "protocol", PROTOCOL_MAX + 1);
-        fake_done(f);
-        fake_send(f, NULL, 0);
-}
-
 TEST(another_protocol_is_refused)
 {
         streamer_client *c;
-        fake_start(&fake, speak_another_protocol);
+        fake_start(&fake, format_text("accept\n> hello\n< protocol=%d\n", PROTOCOL_MAX + 1));
         ck_assert_int_eq(open_with(10000, &c), STREAMER_EPROTO);
         fake_finish(&fake);
-}
-
-static void stay_silent(struct fake_daemon *f)
-{
-        fake_accept(f);
-        fake_pause(f);
 }
 
 TEST(a_silent_daemon_times_out)
 {
         streamer_client *c;
-        fake_start(&fake, stay_silent);
+        fake_start(&fake, "accept\npause\n");
         ck_assert_int_eq(open_with(20, &c), STREAMER_ETIMEOUT);
         fake_resume(&fake);
         fake_finish(&fake);
-}
-
-static void greet(struct fake_daemon *f)
-{
-        fake_hello(f);
-        ck_assert(fake_ends(f));
 }
 
 TEST(options_of_older_and_newer_callers_are_read_as_far_as_they_are_known)
@@ -113,7 +77,7 @@ TEST(options_of_older_and_newer_callers_are_read_as_far_as_they_are_known)
                 streamer_connect_opts opts;
                 uint64_t later;
         } newer = {.opts = {.struct_size = sizeof(newer)}};
-        fake_start(&fake, greet);
+        fake_start(&fake, "hello\nend\n");
         newer.opts.socket = fake.socket;
         newer.later = 1;
         ck_assert_int_eq(streamer_connect(&newer.opts, &c), STREAMER_EINVAL);
@@ -126,25 +90,10 @@ TEST(options_of_older_and_newer_callers_are_read_as_far_as_they_are_known)
 
 /* ---- time and threads ---- */
 
-static void answer_late(struct fake_daemon *f)
-{
-        fake_hello(f);
-        fake_expect(f, VERB_status);
-        uint64_t late = f->request.id;
-        fake_expect(f, VERB_version);
-        fake_reply_to(f, late, 1);
-        writer_kstr(&f->message, "version", "late");
-        fake_done(f);
-        fake_reply(f, 1);
-        writer_kstr(&f->message, "version", "right");
-        fake_done(f);
-        fake_send(f, NULL, 0);
-}
-
 TEST(a_late_reply_is_dropped)
 {
         streamer_client *c;
-        fake_start(&fake, answer_late);
+        fake_start(&fake, "hello\n> status\n> version\n<1 version=late\n< version=right\n");
         ck_assert_int_eq(open_with(20000, &c), 0);
         c->timeout_ms = 20; /* for the call that has no reply */
         char *text = format_text("no reply in time: the daemon is stopped or overloaded (pid %d, %s)", (int)getpid(),
@@ -157,20 +106,17 @@ TEST(a_late_reply_is_dropped)
 
 static void answer_in_reverse(struct fake_daemon *f)
 {
-        uint64_t ids[8];
-        char name[8][PROTO_NAME_MAX + 1];
-        fake_hello(f);
+        char *names[8];
+        fake_say(f, "hello\n");
         for (size_t i = 0; i < 8; i++) {
-                fake_expect(f, VERB_verify);
-                ids[i] = f->request.id;
-                strcpy(name[i], f->request.u.verify.model);
+                const char *name;
+                size_t length;
+                fake_say(f, "> verify\n");
+                object_str(&f->request.unpacked.data, "model", &name, &length);
+                names[i] = format_text("%.*s", (int)length, name);
         }
-        for (size_t i = 8; i-- > 0;) {
-                fake_reply_to(f, ids[i], 1);
-                writer_kstr(&f->message, "model", name[i]);
-                fake_done(f);
-                fake_send(f, NULL, 0);
-        }
+        for (size_t i = 8; i-- > 0;)
+                fake_sayf(f, "<%zu model=%s\n", 7 - i, names[i]);
 }
 
 struct caller {
@@ -191,7 +137,7 @@ TEST(threads_get_each_its_own_reply)
 {
         pthread_t threads[8];
         struct caller callers[8];
-        streamer_client *c = fake_connect(&fake, answer_in_reverse);
+        streamer_client *c = fake_connect_script(&fake, answer_in_reverse);
         for (int i = 0; i < 8; i++) {
                 callers[i] = (struct caller){c, i};
                 ck_assert_int_eq(pthread_create(&threads[i], NULL, call_verify, &callers[i]), 0);
@@ -210,29 +156,22 @@ static void *read_error(void *c)
 TEST(the_text_of_an_error_belongs_to_the_thread_that_failed)
 {
         pthread_t thread;
-        streamer_client *c = fake_connect(&fake, greet);
+        streamer_client *c = fake_connect(&fake, "hello\nend\n");
         CALL_FAILS(c, "lod", NULL, STREAMER_EUNSUPPORTED, "lod: the daemon (0.0.fake) does not support it");
         ck_assert_int_eq(pthread_create(&thread, NULL, read_error, c), 0);
         pthread_join(thread, NULL);
         fake_disconnect(&fake, c);
 }
 
-static void answer_pings(struct fake_daemon *f)
-{
-        fake_hello(f);
-        fake_expect(f, VERB_ping);
-        fake_ok(f);
-        ck_assert(fake_ends(f));
-}
-
 TEST(in_a_forked_child_calls_fail_and_the_parent_continues)
 {
         int status;
-        streamer_client *c = fake_connect(&fake, answer_pings);
+        streamer_client *c = fake_connect(&fake, "hello\n> ping\n<\nend\n");
         pid_t pid = must(fork());
         if (pid == 0) {
                 bool good = streamer_call(c, "ping", NULL, NULL) == STREAMER_EFORK &&
-                            streamer_fd(c) == STREAMER_EFORK && streamer_last_error(c)[0] != 0;
+                            streamer_fd(c) == STREAMER_EFORK &&
+                            strcmp(streamer_last_error(c), "the client belongs to the parent process") == 0;
                 streamer_close(c);
                 _exit(good ? 0 : 1);
         }
@@ -244,16 +183,9 @@ TEST(in_a_forked_child_calls_fail_and_the_parent_continues)
 
 /* ---- lost or misbehaving daemon ---- */
 
-static void disconnect_client(struct fake_daemon *f)
-{
-        fake_hello(f);
-        fake_expect(f, VERB_ping);
-        fake_vanish(f);
-}
-
 TEST(a_lost_daemon_fails_calls_and_makes_the_descriptor_readable_once)
 {
-        streamer_client *c = fake_connect(&fake, disconnect_client);
+        streamer_client *c = fake_connect(&fake, "hello\n> ping\nvanish\n");
         CALL_FAILS(c, "ping", NULL, STREAMER_EUNREACHABLE, "the daemon closed the connection");
         CALL_FAILS(c, "ping", NULL, STREAMER_EUNREACHABLE,
                    "the daemon closed the connection, and cannot be reached again");
@@ -270,8 +202,7 @@ static size_t nonsense_size;
 
 static void talk_nonsense(struct fake_daemon *f)
 {
-        fake_hello(f);
-        fake_expect(f, VERB_ping);
+        fake_say(f, "hello\n> ping\n");
         fake_raw(f, nonsense, nonsense_size);
 }
 
@@ -279,7 +210,7 @@ static void talk_nonsense(struct fake_daemon *f)
         do {                                                                                                           \
                 nonsense = (bytes);                                                                                    \
                 nonsense_size = sizeof(bytes) - 1;                                                                     \
-                streamer_client *c = fake_connect(&fake, talk_nonsense);                                               \
+                streamer_client *c = fake_connect_script(&fake, talk_nonsense);                                        \
                 CALL_FAILS(c, "ping", NULL, code_, text);                                                              \
                 fake_disconnect(&fake, c);                                                                             \
         } while (0)
@@ -295,17 +226,15 @@ TEST(nonsense_ends_the_connection)
 
 static void send_stray_descriptors(struct fake_daemon *f)
 {
-        fake_hello(f);
-        fake_expect(f, VERB_ping);
-        fake_reply(f, 0);
-        fake_done(f);
-        fake_send(f, &f->listener, 1);
-        ck_assert(fake_ends(f));
+        fake_say(f, "hello\n> ping\n");
+        f->fds = &f->listener;
+        f->n_fds = 1;
+        fake_say(f, "<\nend\n");
 }
 
 TEST(descriptors_that_no_reply_asks_for_end_the_connection)
 {
-        streamer_client *c = fake_connect(&fake, send_stray_descriptors);
+        streamer_client *c = fake_connect_script(&fake, send_stray_descriptors);
         CALL_GIVES(c, "ping", NULL, "{}");
         CALL_FAILS(c, "ping", NULL, STREAMER_EPROTO, "the daemon sent descriptors that belong to no reply");
         fake_disconnect(&fake, c);

@@ -8,8 +8,6 @@
 #include "daemon/base/util.h"
 #include "tests/lib/suite.h"
 
-#include <string.h>
-
 static struct config config;
 static struct error error;
 

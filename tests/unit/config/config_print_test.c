@@ -105,7 +105,6 @@ TEST(completion_offers_the_permitted_values, EACH(completions))
 {
         char *said = offers(completions[_i].words);
         ck_assert_str_eq(said, completions[_i].offers);
-        free(said);
 }
 
 /* Every offered value is accepted. */

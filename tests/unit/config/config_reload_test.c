@@ -6,8 +6,6 @@
 
 #include "tests/lib/suite.h"
 
-#include <string.h>
-
 #define HOSTS(rest) "http: {hosts: [{host: a, " rest "}]}"
 #define SOURCES(rest) "s3: {sources: [{source: 's3://a'" rest "}]}"
 

@@ -10,8 +10,6 @@
 #include "daemon/source/s3/endpoint.h"
 #include "tests/lib/suite.h"
 
-#include <string.h>
-
 static struct config config;
 static struct sources sources;
 static struct error error;

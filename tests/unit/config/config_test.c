@@ -8,10 +8,6 @@
 #include "daemon/config/config.h"
 #include "daemon/config/settings/setting.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- units ---- */
 
 static const struct {
@@ -142,7 +138,6 @@ TEST(prefault_is_a_size_or_auto, EACH(spares))
         char *yaml = format_text("devices: [{device: host, prefaulted: %s}]", spares[_i].spare);
         assert_parses(yaml);
         ck_assert_uint_eq(config.devices[0].prefault, spares[_i].bytes);
-        free(yaml);
 }
 
 static const struct {
@@ -168,7 +163,6 @@ TEST(a_device_is_a_word_or_a_mapping, EACH(devices))
         ck_assert_uint_eq(config.devices[0].budget_percent, devices[_i].percent);
         ck_assert_int_eq(config.devices[0].pages, HOST_PAGES_AUTO);
         ck_assert_uint_eq(config.devices[0].prefault, PREFAULT_AUTO);
-        free(yaml);
 }
 
 TEST(sources_of_other_stores)
@@ -340,7 +334,6 @@ TEST(a_key_of_any_length_is_unknown)
         char *yaml = must_alloc(5010);
         memset(yaml, 'k', 5000);
         ck_assert_int_eq(parse(strcat(yaml, ": 1")), STREAMER_EINVAL);
-        free(yaml);
 }
 
 TEST(depth_is_bounded_by_the_grammar)
@@ -348,7 +341,6 @@ TEST(depth_is_bounded_by_the_grammar)
         char *yaml = must_alloc(100001);
         memset(yaml, '[', 100000);
         ck_assert_int_eq(parse(yaml), STREAMER_EINVAL);
-        free(yaml);
 }
 
 TEST(a_list_is_bounded)
@@ -359,7 +351,6 @@ TEST(a_list_is_bounded)
                 strcat(yaml, "/a,");
         ck_assert_int_eq(parse(strcat(yaml, "]")), STREAMER_EINVAL);
         ck_assert_ptr_nonnull(strstr(error.text, "more than 64 entries"));
-        free(yaml);
 }
 
 TEST(the_documented_file_shows_the_defaults)
@@ -375,7 +366,6 @@ TEST(the_documented_file_shows_the_defaults)
         ck_assert_str_eq(documented.socket, CONFIG_DEFAULT_SOCKET);
         ck_assert_uint_eq(documented.devices[0].budget_percent, 90);
         config_deinit(&documented);
-        free(yaml);
 }
 
 TEST(the_documented_file_has_every_key)
@@ -389,5 +379,4 @@ TEST(the_documented_file_has_every_key)
                 ck_assert_msg(strstr(yaml, line) != NULL, "%s is not documented", settings[i].key);
                 free(line);
         }
-        free(yaml);
 }

@@ -7,14 +7,7 @@
 #include "daemon/io/file/file_object.h"
 #include "daemon/io/object.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static struct object object;
 static struct error error;
@@ -71,7 +64,6 @@ TEST(the_direct_twin_reads_at_its_alignment)
                 SKIP("no O_DIRECT on the file system of the temporary folder");
         ck_assert_int_eq(posix_memalign(&buffer, object.direct_align, object.direct_align), 0);
         ck_assert_int_eq(pread(object.direct, buffer, object.direct_align, object.direct_align), object.direct_align);
-        free(buffer);
 }
 
 TEST(an_object_outlives_its_name)

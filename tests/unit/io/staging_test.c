@@ -6,9 +6,6 @@
 #include "daemon/io/staging.h"
 #include "tests/lib/suite.h"
 
-#include <string.h>
-#include <sys/mman.h>
-
 #define BLOCK (2 * MiB)
 #define SLOT (BLOCK + 2 * STAGING_EDGE)
 
@@ -114,7 +111,6 @@ TEST(touched_slots_are_resident)
         must(mincore(ring.base, pages * 4096, in_core));
         for (size_t i = 0; i < pages; i++)
                 ck_assert_uint_eq(in_core[i] & 1, 1);
-        free(in_core);
 }
 
 TEST(a_ring_that_does_not_fit_is_an_error)

@@ -217,6 +217,26 @@ TEST(streams_and_events_of_a_destroyed_context_abort, .signal = SIGABRT, .to = 7
         use_stale(&p, _i);
 }
 
+/* A process that lets the next call go on that hangs. */
+static pid_t wake(struct fake_state *state)
+{
+        pid_t waker = must(fork());
+        if (waker == 0) {
+                while (state->hung == 0)
+                        usleep(1000);
+                fake_unhang(state);
+                _exit(0);
+        }
+        return waker;
+}
+
+static void assert_has_hung(struct fake_state *state, pid_t waker)
+{
+        ck_assert_int_eq(waitpid(waker, NULL, 0), waker);
+        ck_assert_uint_eq(state->hung, 0);
+        ck_assert_uint_eq(state->hang_gpus, 0);
+}
+
 TEST(a_call_hangs_on_request_on_one_gpu)
 {
         struct fake_state *state = share_state();
@@ -225,17 +245,57 @@ TEST(a_call_hangs_on_request_on_one_gpu)
         fake_hang(state, "cudaFree", 1);
         ck_assert_int_eq(api->cudaFree(NULL), CUDA_OK);
         ck_assert_int_eq(api->cudaSetDevice(1), CUDA_OK);
-        pid_t waker = fork();
-        if (waker == 0) {
-                while (state->hung == 0)
-                        usleep(1000);
-                fake_unhang(state);
-                _exit(0);
-        }
+        pid_t waker = wake(state);
         ck_assert_int_eq(api->cudaFree(NULL), CUDA_OK);
-        ck_assert_int_eq(waitpid(waker, NULL, 0), waker);
-        ck_assert_uint_eq(state->hung, 0);
-        ck_assert_uint_eq(state->hang_gpus, 0);
+        assert_has_hung(state, waker);
+}
+
+static cu_allocation allocate_on(int gpu)
+{
+        const struct cu_allocation_prop prop = {.type = CU_ALLOCATION_PINNED,
+                                                .handle_types = CU_HANDLE_POSIX_FD,
+                                                .location = {CU_LOCATION_DEVICE, gpu}};
+        cu_allocation allocation;
+        ck_assert_int_eq(api->cuMemCreate(&allocation, 2 * MIB, &prop, 0), CU_OK);
+        return allocation;
+}
+
+TEST(calls_of_virtual_memory_hang_on_the_gpu_of_their_memory)
+{
+        struct fake_state *state = share_state();
+        setenv("FAKECUDA_DEVICES", "2", 1);
+        start();
+        fake_hang(state, "cuMemCreate", 1);
+        cu_allocation first = allocate_on(0);
+        pid_t waker = wake(state);
+        cu_allocation second = allocate_on(1);
+        assert_has_hung(state, waker);
+        fake_hang(state, "cuMemRelease", 1);
+        ck_assert_int_eq(api->cuMemRelease(first), CU_OK);
+        waker = wake(state);
+        ck_assert_int_eq(api->cuMemRelease(second), CU_OK);
+        assert_has_hung(state, waker);
+}
+
+TEST(a_call_of_no_gpu_hangs_on_request)
+{
+        struct fake_state *state = share_state();
+        int device;
+        start();
+        fake_hang(state, "cudaGetDevice", -1);
+        ck_assert_int_eq(api->cudaFree(NULL), CUDA_OK);
+        pid_t waker = wake(state);
+        ck_assert_int_eq(api->cudaGetDevice(&device), CUDA_OK);
+        assert_has_hung(state, waker);
+}
+
+TEST(calls_take_as_long_as_the_environment_says)
+{
+        setenv("FAKECUDA_DELAY", "cudaFree:30,cudaMalloc:1020:0", 1);
+        start();
+        uint64_t began = clock_ns();
+        ck_assert_int_eq(api->cudaFree(device_memory(MIB)), CUDA_OK);
+        ck_assert_uint_ge(clock_ns() - began, UINT64_C(1050000000));
 }
 
 TEST(memory_is_registered_once)

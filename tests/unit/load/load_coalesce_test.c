@@ -36,7 +36,7 @@ TEST(a_load_of_a_serving_model_sets_its_priority)
                                                                  .name = "m",
                                                                  .devices = (const char *const[]){"one"},
                                                                  .n_devices = 1,
-                                                                 .priority = 9,
+                                                                 .retention = {.priority = 9},
                                                                  .caller = &core_caller}),
                          0);
         ends(&w, LOAD_READY);
@@ -220,7 +220,6 @@ TEST(a_ranks_files_alone_are_a_model_of_their_own)
         ends(&w, LOAD_READY);
         ck_assert_uint_ne(w.generation->number, number);
         serves_on("three", 50);
-        free(path);
 }
 
 TEST(an_incomplete_set_of_ranks_fails_the_load)

@@ -117,7 +117,6 @@ TEST(a_failed_device_frees_its_memory_and_the_other_continues, .to = 3)
         serves(on("one", GENERATION_READY), m);
         core_until(others[1].device.used == 0);
         ck_assert_uint_eq(others[1].allocs, others[1].freed);
-        model_free(m);
 }
 
 /* Loop test: which of its events fails. */
@@ -133,7 +132,6 @@ TEST(a_copy_whose_event_fails_fails_its_device, .from = 1, .to = 5)
         model_add_many(m, "t", 4, BLOCK);
         serves(on("one", GENERATION_READY), m);
         core_until(others[1].device.used == 0);
-        model_free(m);
 }
 
 /* A client has attached to the failing one: its arrival log must not list missing tensors. */

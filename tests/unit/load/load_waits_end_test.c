@@ -4,8 +4,6 @@
  */
 #include "tests/unit/load_waits_fixture.h"
 
-#include <sys/stat.h>
-
 /* ---- failing ---- */
 
 CORE_FIXTURE(load_fixture_begin_multi, end);
@@ -33,7 +31,7 @@ TEST(cancelling_ends_the_wait_and_leaves_the_serving_model)
         ck_assert_uint_eq(TWO.allocs, 0);
 }
 
-TEST(a_waiting_replica_continues_when_the_others_failed, .to = 2)
+TEST(a_replica_continues_when_another_fails_after_the_wait, .to = 2)
 {
         struct watched w;
         if (_i == 0)
@@ -42,13 +40,24 @@ TEST(a_waiting_replica_continues_when_the_others_failed, .to = 2)
                 ONE.fail_put = 1;
         reserve_all_but(1, 0);
         wait_on(&w, small_file("small.safetensors", 1), "m", ON("one", "two"));
-        core_until(on("m", "one", GENERATION_FAILED) != NULL);
-        core_until(w.load->state == LOAD_QUEUED);
-        ck_assert(!w.ended);
-        target_is(&w, 0, "failed", false);
+        await_blocked(&w);
         release_reserved(1);
         ends(&w, LOAD_READY);
+        target_is(&w, 0, "failed", false);
         serves_small(on("m", "two", GENERATION_READY), 1);
+}
+
+TEST(a_device_that_is_lost_during_the_wait_fails_alone)
+{
+        struct watched w;
+        reserve_all_but(1, 0);
+        wait_on(&w, small_file("small.safetensors", 1), "m", ON("one", "two"));
+        await_blocked(&w);
+        __atomic_store_n(&TWO.lost, true, __ATOMIC_SEQ_CST);
+        admission_recheck(resident.admission);
+        ends(&w, LOAD_READY);
+        target_is(&w, 1, "failed", false);
+        serves_small(on("m", "one", GENERATION_READY), 1);
 }
 
 TEST(a_waiting_target_may_fail_without_the_others)
@@ -63,13 +72,13 @@ TEST(a_waiting_target_may_fail_without_the_others)
         ck_assert_uint_eq(w.progress.bytes, SMALL_BYTES);
 }
 
-TEST(a_changed_source_fails_the_waiting_target)
+TEST(a_source_that_changes_during_the_wait_fails_the_load)
 {
         struct watched w;
         begin_waiting(&w);
         small_file("small.safetensors", 2);
         release_reserved(1);
-        ends(&w, LOAD_READY);
+        ends(&w, LOAD_FAILED);
         serves_small(on("m", "one", GENERATION_READY), 1);
         ck_assert_ptr_nonnull(strstr(on("m", "two", GENERATION_FAILED)->error.text, "changed"));
 }
@@ -103,7 +112,7 @@ TEST(ranks_wait_for_all_their_devices_without_holding_any)
                                                         .wait = true,
                                                         .caller = &core_caller});
         ck_assert_int_eq(r, 0);
-        core_until(w.load->targets[0].admission.blocked);
+        core_until(w.load->admission.blocked);
         core_settle();
         ck_assert_uint_eq(ONE.device.used, 0);
         target_is(&w, 0, "queued", true);

@@ -1,89 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Replicas that wait for memory independently: the order of reads, which replicas are ready, and that two loads never
- * deadlock.
+ * Loads that wait for memory: replicas wait together and hold nothing meanwhile, two loads never deadlock, and requests
+ * that join a waiting load change its terms.
  */
 #include "tests/unit/load_waits_fixture.h"
 
 #include <openssl/sha.h>
 
-/* ---- an admitted and a waiting replica ---- */
+/* ---- replicas ---- */
 
 CORE_FIXTURE(load_fixture_begin_multi, end);
 
-TEST(an_admitted_target_serves_while_the_other_waits)
-{
-        struct watched w;
-        begin_waiting(&w);
-        serves_small(on("m", "one", GENERATION_READY), 1);
-        target_is(&w, 0, "ready", false);
-        target_is(&w, 1, "queued", true);
-        ck_assert_uint_eq(TWO.allocs, 0);
-        ck_assert_ptr_nonnull(on("m", "two", GENERATION_LOADING));
-        release_reserved(1);
-        ends(&w, LOAD_READY);
-        serves_small(on("m", "two", GENERATION_READY), 1);
-        ck_assert_uint_eq(on("m", "one", GENERATION_READY)->number, on("m", "two", GENERATION_READY)->number);
-        ck_assert_uint_eq(w.progress.bytes, SMALL_BYTES);
-}
-
-TEST(memory_freed_during_a_round_is_used_afterwards)
-{
-        struct watched w;
-        reserve_all_but(1, 0);
-        fake_device_copies(&ONE);
-        gate_init(&ONE.event, false);
-        wait_on(&w, small_file("small.safetensors", 1), "m", ON("one", "two"));
-        core_until(w.load->state == LOAD_READING);
-        gate_await(&ONE.event, 1);
-        target_is(&w, 0, "loading", false);
-        target_is(&w, 1, "queued", true);
-        release_reserved(1);
-        core_until(TWO.device.used > 0);
-        ck_assert_uint_eq(TWO.allocs, 0);
-        gate_open(&ONE.event);
-        ends(&w, LOAD_READY);
-        serves_small(on("m", "one", GENERATION_READY), 1);
-        serves_small(on("m", "two", GENERATION_READY), 1);
-}
-
-TEST(three_waiting_targets_are_admitted_in_turn)
+TEST(replicas_wait_together_and_are_read_once)
 {
         struct watched w;
         reserve_all_but(1, 0);
         reserve_all_but(2, 0);
         wait_on(&w, small_file("small.safetensors", 1), "m", ON("one", "two", "three"));
-        core_until(is_on("m", "one"));
+        await_blocked(&w);
         release_reserved(2);
-        core_until(is_on("m", "three"));
-        ck_assert(!w.ended);
-        ck_assert(!is_on("m", "two"));
+        core_until(!resident.admission->posted);
+        for (size_t i = 0; i < 3; i++)
+                target_is(&w, i, "queued", true);
+        ck_assert_uint_eq(ONE.device.used, 0);
         release_reserved(1);
         ends(&w, LOAD_READY);
+        ck_assert_uint_eq(w.progress.bytes, SMALL_BYTES);
+        serves_small(on("m", "one", GENERATION_READY), 1);
         serves_small(on("m", "two", GENERATION_READY), 1);
         serves_small(on("m", "three", GENERATION_READY), 1);
-}
-
-TEST(a_device_read_in_place_does_not_wait_for_the_others)
-{
-        struct watched w;
-        reserve_all_but(0, 0);
-        wait_on(&w, small_file("small.safetensors", 1), "m", ON("one", "fake"));
-        core_until(is_on("m", "fake"));
-        ck_assert(!w.ended);
-        release_reserved(0);
-        ends(&w, LOAD_READY);
-        serves_small(on("m", "one", GENERATION_READY), 1);
-        serves_small(on("m", "fake", GENERATION_READY), 1);
-}
-
-TEST(replicas_admitted_together_are_read_once)
-{
-        struct watched w;
-        wait_on(&w, small_file("small.safetensors", 1), "m", ON("one", "two"));
-        ends(&w, LOAD_READY);
-        ck_assert_uint_eq(w.load->rounds, 1);
-        ck_assert(is_on("m", "one") && is_on("m", "two"));
+        ck_assert_uint_eq(on("m", "one", GENERATION_READY)->number, on("m", "two", GENERATION_READY)->number);
 }
 
 TEST(blocked_loads_hold_no_memory)
@@ -92,7 +38,7 @@ TEST(blocked_loads_hold_no_memory)
         reserve_all_but(0, 0);
         reserve_all_but(1, 0);
         wait_on(&w, small_file("small.safetensors", 1), "m", ON("one", "two"));
-        core_until(w.load->targets[0].admission.blocked && w.load->targets[1].admission.blocked);
+        await_blocked(&w);
         target_is(&w, 0, "queued", true);
         target_is(&w, 1, "queued", true);
         ck_assert_uint_eq(ONE.device.used, BUDGET);
@@ -115,12 +61,12 @@ static void publish(const char *path)
         free(data);
 }
 
-TEST(published_digests_are_compared_in_each_pass, .to = 2)
+TEST(a_verified_replica_continues_when_another_fails)
 {
         struct watched w;
         char *path = small_file("small.safetensors", 1);
         publish(path);
-        reserve_all_but(1, 0);
+        ONE.fail_put = 1;
         int r = load_request(&w, &(struct load_request){.source = path,
                                                         .name = "m",
                                                         .devices = (const char *const[]){"one", "two"},
@@ -129,79 +75,47 @@ TEST(published_digests_are_compared_in_each_pass, .to = 2)
                                                         .wait = true,
                                                         .caller = &core_caller});
         ck_assert_int_eq(r, 0);
-        core_until(is_on("m", "one"));
-        core_until(w.load->state == LOAD_QUEUED);
-        TWO.fail_put = _i == 0 ? 0 : 1;
-        release_reserved(1);
         ends(&w, LOAD_READY);
-        ck_assert(on("m", "one", GENERATION_READY)->verified);
-        ck_assert(_i == 1 || on("m", "two", GENERATION_READY)->verified);
-        ck_assert_int_eq(is_on("m", "two"), _i == 0);
-}
-
-/* The other may wait for ever. */
-TEST(a_failed_target_frees_its_memory_while_another_waits, .to = 2)
-{
-        struct watched w;
-        char *path = small_file("small.safetensors", 1);
-        publish(path);
-        reserve_all_but(1, 0);
-        ONE.fail_put = 1;
-        int r = load_request(&w, &(struct load_request){.source = path,
-                                                        .name = "m",
-                                                        .devices = (const char *const[]){"one", "two"},
-                                                        .n_devices = 2,
-                                                        .sha256 = _i == 1,
-                                                        .wait = true,
-                                                        .caller = &core_caller});
-        ck_assert_int_eq(r, 0);
-        core_until(on("m", "one", GENERATION_FAILED) != NULL);
+        ck_assert(on("m", "two", GENERATION_READY)->verified);
+        ck_assert(!is_on("m", "one"));
         core_until(ONE.device.used == 0);
-        ck_assert(!w.ended);
-        release_reserved(1);
-        ends(&w, LOAD_READY);
-        ck_assert(is_on("m", "two") && !is_on("m", "one"));
 }
 
-/* With fragmented memory the load is planned again, from headers that the test has made invalid. */
-TEST(a_failed_replan_leaves_the_serving_replica)
+/* It releases what it has allocated on all devices, and asks again. */
+TEST(a_device_that_refuses_granted_memory_is_asked_again)
 {
         struct watched w;
-        begin_waiting(&w);
         fake_device_share(&TWO, BUDGET);
         TWO.fail_alloc = 1;
-        gate_init(&TWO.alloc, false);
-        release_reserved(1);
-        core_until(w.load->state == LOAD_ALLOCATING);
-        struct st_header *header = &w.load->parts[0].resolved.headers[0];
-        header->tensors[header->n_tensors - 1].end = UINT64_MAX;
-        gate_open(&TWO.alloc);
+        gate_init(&ONE.release, false);
+        wait_on(&w, small_file("small.safetensors", 1), "m", ON("one", "two"));
+        core_until(w.load->retries == 1);
+        gate_await(&ONE.release, 1);
+        TWO.fail_alloc = 0;
+        gate_open(&ONE.release);
         ends(&w, LOAD_READY);
+        ck_assert_uint_eq(w.load->retries, 1);
+        ck_assert_uint_eq(ONE.freed, ONE.allocs / 2);
         serves_small(on("m", "one", GENERATION_READY), 1);
-        struct generation *two = on("m", "two", GENERATION_FAILED);
-        ck_assert_ptr_nonnull(two);
-        ck_assert_ptr_nonnull(strstr(two->error.text, "overflow"));
-        core_until(TWO.device.used == 0);
+        serves_small(on("m", "two", GENERATION_READY), 1);
 }
 
 /* ---- two loads ---- */
 
-/* Each load serves on one device and waits for the other's: ready replicas are not held. */
 TEST(two_loads_do_not_wait_for_each_others_devices)
 {
         struct watched a, b;
         char *first = blocks_file("first.safetensors", 20), *second = blocks_file("second.safetensors", 24);
         reserve_all_but(1, 0);
         wait_on(&a, first, "a", ON("one", "two"));
-        core_until(is_on("a", "one"));
+        await_blocked(&a);
         wait_on(&b, second, "b", ON("two", "one"));
-        core_until(is_on("b", "one")); /* a was evicted from it */
-        ck_assert(!is_on("a", "one"));
-        ck_assert(!a.ended && !b.ended);
+        await_blocked(&b);
+        ck_assert_uint_eq(ONE.device.used, 0);
         release_reserved(1);
         ends(&a, LOAD_READY);
         ends(&b, LOAD_READY);
-        ck_assert(is_on("b", "two"));
+        ck_assert(is_on("b", "one") && is_on("b", "two"));
 }
 
 /* A replica that was resident before the load is not held for it either. */
@@ -213,7 +127,7 @@ TEST(a_waiting_load_does_not_hold_its_serving_replicas)
         ends(&a, LOAD_READY);
         reserve_all_but(1, 0);
         wait_on(&a, first, "a", ON("one", "two"));
-        core_until(a.load->targets[1].admission.blocked);
+        core_until(a.load->admission.blocked);
         wait_on(&b, second, "b", ON("one"));
         ends(&b, LOAD_READY);
         release_reserved(1);
@@ -233,7 +147,7 @@ TEST(a_load_that_waits_for_many_devices_counts_once)
                 wait_on(&w[i], small_file(name, i), names[i], ON("one", "two"));
                 free(name);
                 if (i < 4)
-                        core_until(w[i].load->targets[0].admission.blocked && w[i].load->targets[1].admission.blocked);
+                        await_blocked(&w[i]);
         }
         ends(&w[4], LOAD_FAILED);
         ck_assert_int_eq(w[4].error.code, STREAMER_ELIMIT);
@@ -247,14 +161,13 @@ TEST(a_repeated_load_changes_the_settings_of_serving_replicas)
 {
         struct watched w, again;
         begin_waiting(&w);
-        int r = load_request(&again, &(struct load_request){.source = w.load->source,
-                                                            .name = "m",
-                                                            .devices = (const char *const[]){"one", "two"},
-                                                            .n_devices = 2,
-                                                            .pin = true,
-                                                            .keep_alive_ns = 7,
-                                                            .priority = 9,
-                                                            .caller = &core_caller});
+        int r = load_request(&again,
+                             &(struct load_request){.source = w.load->source,
+                                                    .name = "m",
+                                                    .devices = (const char *const[]){"one", "two"},
+                                                    .n_devices = 2,
+                                                    .retention = {.keep_alive_ns = 7, .priority = 9, .pinned = true},
+                                                    .caller = &core_caller});
         ck_assert_int_eq(r, 0);
         ck_assert_ptr_eq(again.load, w.load);
         ck_assert(on("m", "one", GENERATION_READY)->settings.pinned);
@@ -305,7 +218,7 @@ TEST(a_joining_request_that_waits_makes_the_load_wait, .to = 2)
         ask_for(&b, (struct load_request){.source = path, .name = joining_names[_i], .wait = true, ON_FIELDS("one")});
         core_until(b.watch.load == a.load);
         evict_for_other_user(0);
-        core_until(a.ended || a.load->targets[0].admission.blocked);
+        core_until(a.ended || a.load->admission.blocked);
         ck_assert_msg(!a.ended && !b.ended, "%s", a.error.text);
         release_reserved(0);
         ends(&a, LOAD_READY);
@@ -321,7 +234,7 @@ TEST(a_joining_request_that_may_evict_evicts_for_the_load, .to = 2)
         gate_open(&ONE.release);
         ask_for(&a,
                 (struct load_request){.source = path, .name = "m", .wait = true, .no_evict = true, ON_FIELDS("one")});
-        core_until(a.load->targets[0].admission.blocked);
+        core_until(a.load->admission.blocked);
         ask_for(&b, (struct load_request){.source = path, .name = joining_names[_i], ON_FIELDS("one")});
         ends(&a, LOAD_READY);
         ends(&b, LOAD_READY);
@@ -336,11 +249,11 @@ TEST(a_joining_request_that_may_not_evict_waits)
         gate_open(&ONE.release);
         struct load_request what = {.source = path, .name = "m", .wait = true, .no_evict = true, ON_FIELDS("one")};
         ask_for(&a, what);
-        core_until(a.load->targets[0].admission.blocked);
+        core_until(a.load->admission.blocked);
         ask_for(&b, what);
         ck_assert_ptr_eq(a.load, b.load);
         core_until(!resident.admission->posted);
-        ck_assert(is_on("old", "one") && a.load->targets[0].admission.blocked);
+        ck_assert(is_on("old", "one") && a.load->admission.blocked);
         load_cancel(a.load);
         ends(&b, LOAD_CANCELLED);
 }
@@ -359,7 +272,7 @@ TEST(a_waiting_load_protects_no_model)
         ask_for(&b, what);
         ck_assert_ptr_eq(a.load, b.load);
         evict_for_other_user(1);
-        core_until(a.load->targets[1].admission.blocked);
+        core_until(a.load->admission.blocked);
         wait_on(&c, second, "c", ON("one"));
         ends(&c, LOAD_READY);
         release_reserved(1);
@@ -384,7 +297,7 @@ TEST(a_load_that_has_lost_a_device_is_not_joined)
         gate_open(&ONE.put);
         ends(&a, LOAD_READY);
         ck_assert(!is_on("m", "two"));
-        core_until(b.load->targets[1].admission.blocked);
+        core_until(b.load->admission.blocked);
         release_reserved(1);
         ends(&b, LOAD_READY);
         ck_assert(is_on("m", "one") && is_on("m", "two"));

@@ -5,10 +5,6 @@
 #include "daemon/model/ranks.h"
 #include "tests/lib/suite.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 static struct ranks ranks;
 static struct error why;
 
@@ -114,8 +110,8 @@ TEST(a_duplicate_part_is_named)
 
 TEST(the_number_of_ranks_must_equal_that_of_devices)
 {
-        refused(MAKE("r{rank}", 1, "r0", "r1"), "2 ranks for 1 device:");
-        refused(MAKE("r{rank}", 2, "r0"), "1 rank for 2 devices:");
+        refused(MAKE("r{rank}", 1, "r0", "r1"), "2 ranks for 1 device: each rank goes to a device of its own");
+        refused(MAKE("r{rank}", 2, "r0"), "1 rank for 2 devices: each rank goes to a device of its own");
 }
 
 TEST(a_pattern_that_matches_no_file_is_refused)
@@ -158,5 +154,4 @@ TEST(errors_are_one_line_of_text)
         char *pattern = format_text("r{rank}%s", name + 2);
         refused(MAKE(pattern, 2, name), "rank 0 is missing");
         ck_assert_ptr_null(strchr(why.text, '\n'));
-        free(pattern);
 }

@@ -10,7 +10,6 @@
 #include "tests/lib/suite.h"
 #include "tests/unit/header_text.h"
 
-#include <inttypes.h>
 #include <jansson.h>
 
 static uint64_t seed, state;

@@ -138,7 +138,6 @@ TEST(many_tensors_in_any_order)
                 check_tensor(i, name, 2 * i, 2 * i + 2);
         }
         done();
-        free(pattern);
 }
 
 TEST(names_are_unescaped)
@@ -196,5 +195,4 @@ TEST(a_header_at_its_limits_is_accepted)
         accept(repeated("{'__metadata__':{", 9999, "'#':'#',", "'':''}}"), 0);
         ck_assert_uint_eq(header.n_metadata, 10000);
         done();
-        free(end);
 }

@@ -6,8 +6,6 @@
 #include "proto/codes.h"
 #include "tests/lib/suite.h"
 
-#include <string.h>
-
 /* ---- well-formed bytes ---- */
 
 #define CHECK(bytes) check_bytes((bytes), sizeof(bytes) - 1)

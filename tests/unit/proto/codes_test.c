@@ -5,9 +5,6 @@
 #include "proto/codes.h"
 #include "tests/lib/suite.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static const struct row {
         const char *wire, *name;
         int code, exit;
@@ -83,5 +80,4 @@ TEST(the_page_of_errors_lists_every_row_and_no_other)
         for (const char *p = page; (p = strstr(p, "\n| `")); p++)
                 n++;
         ck_assert_uint_eq(n, N_ROWS);
-        free(page);
 }

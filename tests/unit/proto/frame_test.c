@@ -5,13 +5,9 @@
 #include "proto/frame.h"
 #include "tests/lib/suite.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 static struct frame_reader r;
 static int pair[2];

@@ -15,7 +15,7 @@
                 ck_assert(opens());                                                                                    \
         } while (0)
 
-FIXTURE(.each = {begin, end});
+FIXTURE(.each = {begin, NULL});
 
 TEST(a_table_shorter_than_a_header_is_refused)
 {

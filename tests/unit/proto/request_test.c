@@ -7,9 +7,6 @@
 #include "proto/codes.h"
 #include "tests/lib/suite.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static struct request request;
 static char text[256];
 
@@ -320,5 +317,4 @@ TEST(the_page_of_the_protocol_lists_every_field)
                 for (size_t i = 0; i < d->n_fields; i++)
                         page = after_row(page, field_row(d, i));
         }
-        free(text_of_page);
 }

@@ -9,7 +9,6 @@
 #include "daemon/resident/lease.h"
 #include "tests/lib/kernel_counters.h"
 
-#include <string.h>
 #include <sys/eventfd.h>
 
 static struct fake_device fake;
@@ -300,7 +299,6 @@ TEST(a_process_is_found_among_very_many)
                 ck_assert_ptr_eq(leases_process_consume_fd(&leases, 1 + i, 1000, -1, 0), known[i]);
         for (int i = 0; i < MANY; i++)
                 process_reap(known[i]);
-        free(known);
 }
 
 TEST(a_lease_is_found_by_its_token_among_very_many)
@@ -316,7 +314,6 @@ TEST(a_lease_is_found_by_its_token_among_very_many)
         for (int i = 0; i < MANY; i++)
                 lease_end(&leases, given[i]);
         ck_assert_ptr_null(leases_by_token(&leases, token));
-        free(given);
 }
 
 CORE_FIXTURE(begin, end);

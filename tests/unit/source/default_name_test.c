@@ -6,10 +6,6 @@
 
 #include "daemon/base/util.h"
 
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 /* The small model of this seed in a folder of its own. */
 static char *file_in(const char *folder, uint64_t seed)
 {

@@ -118,6 +118,19 @@ TEST(a_bad_index_fails_the_source, EACH(bad_indexes))
         assert_refuses("root", STREAMER_EFAILED, bad_indexes[_i].what);
 }
 
+TEST(an_index_of_too_many_files_fails_the_source)
+{
+        char *text = NULL;
+        size_t size;
+        FILE *f = open_memstream(&text, &size);
+        for (unsigned i = 0; i <= SOURCE_FILES_MAX; i++)
+                fprintf(f, "%s\"t%u\":\"%u.safetensors\"", i > 0 ? "," : "{\"weight_map\":{", i, i);
+        fputs("}}", f);
+        fclose(f);
+        make_file(INDEX, text);
+        assert_refuses("root", STREAMER_EFAILED, "the index names more than 4096 files (");
+}
+
 TEST(a_dangling_index_is_an_error)
 {
         make_link("gone", INDEX);

@@ -8,12 +8,6 @@
 #include "tests/lib/suite.h"
 
 #include <endian.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* ---- the model ---- */
 
@@ -62,6 +56,14 @@ TEST(the_probes_bytes_are_a_function_of_the_seed)
         probe_fill(cut, sizeof(cut), 42, 0);
         ck_assert_int_eq(memcmp(cut, file + header_end, sizeof(cut)), 0);
         source_set_deinit(&set);
+}
+
+TEST(the_probe_has_no_file_beside_it)
+{
+        struct error error = {0};
+        struct object object = {0};
+        ck_assert_int_eq(source_open_sidecar(NULL, "probe:1", "config.json", &object, &error), STREAMER_ENOENT);
+        ck_assert_str_eq(error.text, "probe:1 has no file config.json");
 }
 
 TEST(two_probes_are_two_sources)
@@ -131,9 +133,21 @@ TEST(entries_that_are_no_files_are_skipped)
         must(mkfifo(fifo, 0644));
         file_write(empty, "", 0);
         assert_finds("");
-        free(link);
-        free(fifo);
-        free(empty);
+}
+
+/* The entry of the root that a search visits last. */
+static char *last_entry(void)
+{
+        char *last = NULL;
+        DIR *dir = opendir(root);
+        ck_assert_ptr_nonnull(dir);
+        for (struct dirent *e; (e = readdir(dir)) != NULL;)
+                if (e->d_name[0] != '.') {
+                        free(last);
+                        last = format_text("%s", e->d_name);
+                }
+        closedir(dir);
+        return last;
 }
 
 TEST(the_search_of_a_large_folder_is_bounded)
@@ -143,7 +157,9 @@ TEST(the_search_of_a_large_folder_is_bounded)
                 must(mkdir(folder, 0755));
                 free(folder);
         }
-        assert_finds("");
+        char *last = last_entry(), *path = format_text("%s/model.safetensors", last);
+        put(path);
+        assert_finds(""); /* without a bound it would be found */
 }
 
 TEST(a_path_that_is_no_root_is_refused)

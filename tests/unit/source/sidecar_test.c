@@ -31,6 +31,7 @@ TEST(a_name_has_a_length_that_is_bounded)
         memset(name, 'a', sizeof(name));
         name[SIDECAR_NAME_MAX + 1] = '\0';
         ck_assert_int_eq(sidecar_check_name(name, &error), STREAMER_EINVAL);
+        ck_assert_str_eq(error.text, "the file's name is longer than 512 bytes");
         name[SIDECAR_NAME_MAX] = '\0';
         ck_assert_int_eq(sidecar_check_name(name, &error), 0);
 }
@@ -99,7 +100,6 @@ TEST(rules_apply_to_the_uri_of_a_file, EACH(uris))
 {
         char *uri = source_sidecar_uri(uris[_i].source, uris[_i].name);
         ck_assert_str_eq(uri, uris[_i].uri);
-        free(uri);
 }
 
 /* ---- local files ---- */

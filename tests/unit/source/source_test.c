@@ -5,12 +5,8 @@
 #include "tests/lib/deny_syscalls.h"
 #include "tests/unit/source_fixture.h"
 
-#include <errno.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 
 #define NOBODY 65534
 
@@ -46,6 +42,12 @@ TEST_BOTH(a_path_under_no_root_is_refused_whether_it_exists_or_not)
         error.text[strlen(error.text) - strlen(at("outside/no-such-file)"))] = '\0';
         ck_assert_str_eq(error.text, there);
         free(there);
+}
+
+TEST_BOTH(a_path_outside_the_roots_of_a_rule_is_not_permitted)
+{
+        ck_assert_int_eq(source_roots_set_rule(roots, "rule 2"), 0);
+        assert_refuses("outside/secret.safetensors", STREAMER_EPERM, "outside the roots of rule 2 (");
 }
 
 TEST_BOTH(a_root_is_a_prefix_of_whole_components)

@@ -6,9 +6,6 @@
 
 #include "daemon/source/source.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- canonical form ---- */
 
 static const struct {
@@ -33,7 +30,6 @@ TEST(a_source_has_one_canonical_form, EACH(canonicals))
         struct error error;
         ck_assert_int_eq(source_canonical(canonicals[_i].source, &out, &error), 0);
         ck_assert_str_eq(out, canonicals[_i].canonical);
-        free(out);
 }
 
 static const struct {
@@ -56,6 +52,7 @@ static const struct {
         {"file:///a%ff", STREAMER_EINVAL, "UTF-8"},
         {"gs://bucket/key", STREAMER_EUNSUPPORTED, "no source of this kind"},
         {"rsync://host/x", STREAMER_EUNSUPPORTED, "no source of this kind"},
+        {"hf://org/x@../../y", STREAMER_EINVAL, "hf://org/x@../../y: not a revision"},
 };
 
 TEST(a_text_that_is_no_local_path_is_refused, EACH(refused_texts))
@@ -67,6 +64,17 @@ TEST(a_text_that_is_no_local_path_is_refused, EACH(refused_texts))
         ck_assert_ptr_null(out);
 }
 
+TEST(a_key_has_a_length_that_is_bounded)
+{
+        char *out = NULL, key[1024 + 2] = "";
+        struct error error;
+        memset(key, 'k', 1024 + 1);
+        ck_assert_int_eq(source_canonical(format_text("s3://b/%s", key), &out, &error), STREAMER_EINVAL);
+        ck_assert_str_eq(error.text, format_text("s3://b/%.193s...: longer than a key can be", key));
+        key[1024] = '\0';
+        ck_assert_int_eq(source_canonical(format_text("s3://b/%s", key), &out, &error), 0);
+}
+
 TEST(a_path_of_any_length_is_handled)
 {
         char *out = NULL, *path = must_alloc(100000);
@@ -75,7 +83,6 @@ TEST(a_path_of_any_length_is_handled)
         for (size_t i = 1; i < 99999; i += 2)
                 path[i] = 'x';
         ck_assert_int_eq(source_canonical(path, &out, &error), STREAMER_EINVAL);
-        free(path);
 }
 
 /* n: the candidate's number. */
@@ -121,7 +128,6 @@ TEST(a_model_is_named_after_its_source, EACH(names))
 {
         char *name = source_default_name(names[_i].canonical, names[_i].n);
         ck_assert_str_eq(name, names[_i].name);
-        free(name);
 }
 
 TEST(paths_of_one_mount_share_a_lane)

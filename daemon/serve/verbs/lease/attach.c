@@ -27,7 +27,7 @@ struct process *attach_process(struct session *session, struct error *error)
         struct process *process =
                 leases_process_consume_fd(&session->server->leases, conn->pid, conn->caller.uid, fd, began);
         if (process == NULL)
-                error_set(error, STREAMER_ENOMEM, "no memory");
+                error_no_memory(error);
         return process;
 }
 
@@ -80,7 +80,7 @@ static void write_segments(struct writer *w, const struct generation *g, size_t 
                 writer_ku64(w, "offset", 0);
                 writer_kstr(w, "uuid", g->device->uuid);
                 writer_ku64(w, "generation", g->number);
-                reply_digest(w, "digest", g);
+                reply_digest(w, g);
         }
 }
 
@@ -96,7 +96,7 @@ static void send_attach(struct session *session, uint64_t id, const struct lease
         writer_hex(&w, lease->token, sizeof(lease->token));
         writer_kstr(&w, "model", model);
         writer_ku64(&w, "generation", g->number);
-        reply_digest(&w, "digest", g);
+        reply_digest(&w, g);
         writer_kstr(&w, "state", generation_state_name(g->state));
         writer_kstr(&w, "device", g->device->name);
         writer_kstr(&w, "device_kind", g->device->ops->kind);
@@ -133,7 +133,7 @@ int attach_lease_new(struct session *session, struct generation *g, struct lease
         if (lease == NULL) {
                 quota_discharge(&charge);
                 process_reap(process);
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         }
         lease->charge = charge;
         g->was_shared = (g->device->caps & DEVICE_SHARED_WRITABLE) != 0;

@@ -65,9 +65,8 @@ static void ps_start(struct verb_task *task)
                                 page_add(&page, lease);
         ps->rows = calloc(page.n + 1, sizeof(*ps->rows));
         if (ps->rows == NULL) {
-                error_set(&task->error, STREAMER_ENOMEM, "no memory");
-                verb_task_fail(task);
-                verb_task_end(task);
+                error_no_memory(&task->error);
+                verb_task_finish(task);
                 return;
         }
         ps->more = page.more;
@@ -119,22 +118,18 @@ static void write_row(struct writer *w, const struct ps_row *row, uint64_t now)
         writer_kstr(w, "client", row->client != NULL ? row->client : "");
 }
 
-static void ps_done(struct verb_task *task)
+static void ps_reply(struct verb_task *task, struct session *session)
 {
         const struct ps *ps = container_of(task, struct ps, task);
-        struct session *session = task->deferred->session;
-        if (session != NULL) {
-                struct writer w;
-                session_reply(&w, verb_task_request(task)->id, ps->more ? 2 : 1);
-                writer_karray(&w, "leases", ps->n);
-                uint64_t now = now_ns();
-                for (size_t i = 0; i < ps->n; i++)
-                        write_row(&w, &ps->rows[i], now);
-                if (ps->more)
-                        writer_ku64(&w, "next", ps->rows[ps->n - 1].id);
-                session_send(session, &w);
-        }
-        verb_task_end(task);
+        uint64_t now = now_ns();
+        struct writer w;
+        session_reply(&w, verb_task_request(task)->id, ps->more ? 2 : 1);
+        writer_karray(&w, "leases", ps->n);
+        for (size_t i = 0; i < ps->n; i++)
+                write_row(&w, &ps->rows[i], now);
+        if (ps->more)
+                writer_ku64(&w, "next", ps->rows[ps->n - 1].id);
+        session_send(session, &w);
 }
 
 static void ps_free(struct verb_task *task)
@@ -148,7 +143,7 @@ static void ps_free(struct verb_task *task)
         free(ps);
 }
 
-static const struct verb_task_ops ps_ops = {.start = ps_start, .run = ps_run, .done = ps_done, .free = ps_free};
+static const struct verb_task_ops ps_ops = {.start = ps_start, .run = ps_run, .reply = ps_reply, .free = ps_free};
 
 void verb_ps(struct session *session, struct request *request)
 {

@@ -64,7 +64,7 @@ static int restore(struct session *session, const unsigned char token[LEASE_TOKE
         *lease = persist_lease_restore(&server->persist, process, g, row);
         if (*lease == NULL) {
                 process_reap(process);
-                return error_set(error, STREAMER_ENOMEM, "no memory");
+                return error_no_memory(error);
         }
         return 0;
 }

@@ -2,9 +2,9 @@
  *
  * publish_find: searches for a published model, and claims its name where there is none.
  *
- *   base checked (worker) > answered: hit, absent, mismatch, stale, claimed
+ *   base examined (workers) > replied: hit, absent, mismatch, stale, claimed
  *          ^         \
- *          +-- waits: another client has the claim
+ *          +-- paused: another client has the claim
  *
  * A model is stale where the files of its base are not those that it was made from. It is unloaded then, whoever asks:
  * the daemon has seen the files itself. The base that the client names may be the same by its source, by its files or
@@ -12,9 +12,9 @@
  */
 #include "daemon/serve/access/access.h"
 #include "daemon/serve/reply/reply.h"
-#include "daemon/serve/verbs/publish/publish_private.h"
+#include "daemon/serve/verb_task.h"
+#include "daemon/serve/verbs/verbs_private.h"
 
-#include "daemon/base/log/log.h"
 #include "daemon/base/text/secret.h"
 
 #include <inttypes.h>
@@ -23,49 +23,47 @@
 /* Claims that one connection may have. */
 #define CLAIMS_MAX 64
 
+/* The bases that are examined: the one that the client names, and that of what is published under the name. */
+enum { BASE_NAMED, BASE_RECORDED, BASE_PROBES };
+
 struct publish_find {
-        struct list waiting; /* in server->finds */
-        struct deferred *deferred;
-        struct server *server;
+        struct verb_task task;
         struct device *device;
         struct published *want;
         struct caller base_caller;
         struct source_roots *base_roots; /* a reference; NULL: the daemon's own */
         struct source_identity loaded;   /* base_model: of its files, when they were loaded */
-        struct base_check *check;
+        bool by_text; /* the client may not have its base opened: it is the recorded one if it has the same text */
+        struct base_probe probes[BASE_PROBES];
+        size_t at;        /* the probe that is under way */
         uint64_t checked; /* the generation whose base is checked; 0: none */
-        uv_timer_t timer;
-        bool timed, expired;
 };
+
+static struct publish_find *find_of(struct verb_task *task)
+{
+        return container_of(task, struct publish_find, task);
+}
 
 static const struct req_publish_find *request_of(const struct publish_find *find)
 {
-        return &find->deferred->request.u.publish_find;
+        return &verb_task_request(&find->task)->u.publish_find;
 }
 
-static void on_timer_closed(uv_handle_t *timer)
+static void find_free(struct verb_task *task)
 {
-        free(container_of(timer, struct publish_find, timer));
-}
-
-static void find_free(struct publish_find *find)
-{
-        list_remove(&find->waiting);
-        if (find->deferred != NULL)
-                deferred_free(find->deferred);
+        struct publish_find *find = find_of(task);
+        for (size_t i = 0; i < BASE_PROBES; i++)
+                base_probe_deinit(&find->probes[i]);
         published_free(find->want);
-        base_check_free(find->check);
         source_roots_free(find->base_roots);
-        if (find->timed)
-                uv_close((uv_handle_t *)&find->timer, on_timer_closed);
-        else
-                free(find);
+        free(find);
 }
 
-static void find_fail(struct publish_find *find, const struct error *error)
+/* The published model of this name that serves on the device; NULL: none. */
+static struct generation *find_published(struct resident *resident, const char *model, const struct device *device)
 {
-        session_error(find->deferred->session, find->deferred->request.id, error);
-        find_free(find);
+        struct generation *g = resident_on(resident, model, GENERATION_READY, device);
+        return g != NULL && g->published != NULL ? g : NULL;
 }
 
 /* ---- the outcome ---- */
@@ -98,10 +96,13 @@ static const struct generation *loaded_from(const struct resident *resident, con
 }
 
 /* Of the same content, whatever its path. */
-static bool same_base(const struct published_base *have, const struct published_base *want)
+static bool same_base(const struct publish_find *find, const struct published_base *have)
 {
+        const struct published_base *want = &find->want->base;
         if (have->source == NULL)
                 return false;
+        if (find->by_text)
+                return strcmp(have->source, want->source) == 0;
         if (memcmp(&have->identity, &want->identity, sizeof(have->identity)) == 0)
                 return true;
         return have->has_digest && want->has_digest && memcmp(have->digest, want->digest, DIGEST_SIZE) == 0;
@@ -111,7 +112,7 @@ static void compare(const struct publish_find *find, const struct generation *g,
 {
         const struct published_base *have = &g->published->base, *want = &find->want->base;
         char shown[2][REDACTED_SOURCE];
-        if (want->source != NULL && !same_base(have, want)) {
+        if (want->source != NULL && !same_base(find, have)) {
                 if (have->source != NULL)
                         redact_source(shown[0], have->source);
                 redact_source(shown[1], want->source);
@@ -123,7 +124,7 @@ static void compare(const struct publish_find *find, const struct generation *g,
 /* 1: the base of this model has changed since; 0: it has not; else its files cannot be examined. */
 static int is_stale(const struct publish_find *find, const struct generation *g, struct error *error)
 {
-        const struct base_probe *probe = &find->check->probes[BASE_RECORDED];
+        const struct base_probe *probe = &find->probes[BASE_RECORDED];
         if (g->published->base.source == NULL)
                 return 0;
         if (probe->error.code == STREAMER_ENOENT)
@@ -134,12 +135,13 @@ static int is_stale(const struct publish_find *find, const struct generation *g,
         return memcmp(&probe->identity, &g->published->base.identity, sizeof(probe->identity)) != 0;
 }
 
-static struct publication *claim(struct publish_find *find, struct error *error)
+static struct publication *claim(struct publish_find *find)
 {
-        struct session *session = find->deferred->session;
+        struct error *error = &find->task.error;
+        struct session *session = find->task.deferred->session;
         size_t n = 0;
-        list_each_item (const struct publication, p, &session->publications, in_session)
-                n += p != NULL;
+        list_each (pos, &session->publications)
+                n++;
         if (n >= CLAIMS_MAX) {
                 error_set(error, STREAMER_ELIMIT, "publish_find: this connection has %zu claims", n);
                 return NULL;
@@ -150,11 +152,12 @@ static struct publication *claim(struct publish_find *find, struct error *error)
                                               .base_caller = &find->base_caller,
                                               .base_roots = find->base_roots,
                                               .caller = &session->conn->caller,
-                                              .pid = session->conn->pid};
+                                              .pid = session->conn->pid,
+                                              .user = find->task.work.user};
         find->want = NULL;
         struct publication *p = publication_new(&session->server->publications, &new);
         if (p == NULL)
-                error_set(error, STREAMER_ENOMEM, "no memory");
+                error_no_memory(error);
         else
                 list_append(&session->publications, &p->in_session);
         return p;
@@ -163,21 +166,20 @@ static struct publication *claim(struct publish_find *find, struct error *error)
 static void reply(struct publish_find *find, const char *state, const struct generation *hit,
                   const struct publication *other, const struct difference *difference, bool claims)
 {
-        struct session *session = find->deferred->session;
-        struct error error = {0};
-        const struct publication *p = claims ? claim(find, &error) : NULL;
+        struct session *session = find->task.deferred->session;
+        const struct publication *p = claims ? claim(find) : NULL;
         struct writer w;
-        if (error.code != 0) {
-                find_fail(find, &error);
+        if (claims && p == NULL) {
+                verb_task_finish(&find->task);
                 return;
         }
         bool differs = difference != NULL && difference->n > 0;
-        session_reply(&w, find->deferred->request.id,
+        session_reply(&w, verb_task_request(&find->task)->id,
                       1u + (hit != NULL ? 2 : 0) + (other != NULL) + differs + (p != NULL ? 2 : 0));
         writer_kstr(&w, "state", state);
         if (hit != NULL) {
                 writer_ku64(&w, "generation", hit->number);
-                reply_digest(&w, "digest", hit);
+                reply_digest(&w, hit);
         }
         if (other != NULL)
                 writer_ku64(&w, "pid", other->pid > 0 ? (uint64_t)other->pid : 0);
@@ -190,46 +192,53 @@ static void reply(struct publish_find *find, const char *state, const struct gen
                 writer_ku64(&w, "granularity", p->device->layout.granularity);
         }
         session_send(session, &w);
-        find_free(find);
+        verb_task_end(&find->task);
 }
 
-static void find_start(struct publish_find *find);
-
-static void find_wait(struct publish_find *find)
+/* The base that the client names is another text, and it may not have it opened to compare the files. */
+static int check_text(const struct publish_find *find, const struct generation *g, struct error *error)
 {
-        if (find->expired)
-                session_fail(find->deferred->session, find->deferred->request.id, STREAMER_ETIMEOUT,
-                             "%s: another process is publishing it", request_of(find)->model);
-        if (find->expired)
-                find_free(find);
-        else
-                list_append(&find->server->finds, &find->waiting);
+        const struct conn *conn = find->task.deferred->session->conn;
+        const struct role_grant grant = access_grant(find->task.server, conn);
+        if (!find->by_text || same_base(find, &g->published->base))
+                return 0;
+        return error_set(error, STREAMER_EPERM,
+                         "publish_find: base: comparing it with the published model's requires role '%s', unless the "
+                         "two are written alike; uid %u has role '%s' (%s)",
+                         role_name(ROLE_LOAD), (unsigned)conn->caller.uid, role_name(grant.role), grant.text);
+}
+
+static void find_pause(struct publish_find *find)
+{
+        find->task.deferred->why = "another process is publishing it";
+        verb_task_pause(&find->task);
 }
 
 /* Its result on this turn of the loop, in which nothing else happens. */
 static void find_decide(struct publish_find *find)
 {
-        struct server *server = find->server;
+        struct server *server = find->task.server;
         const struct req_publish_find *req = request_of(find);
-        struct generation *g = resident_on(server->resident, req->model, GENERATION_READY, find->device);
         const struct publication *other = publications_find(&server->publications, req->model, find->device);
+        struct generation *g = resident_on(server->resident, req->model, GENERATION_READY, find->device);
+        struct error *error = &find->task.error;
         struct difference difference = {.n = 0};
-        struct error error = {0};
         const char *state = "absent";
-        if (g != NULL && g->published == NULL && req->claim) {
-                error_set(&error, STREAMER_EBUSY, "%s: a model that was loaded has this name (%s)", req->model,
-                          g->source);
-                find_fail(find, &error);
-                return;
-        }
+        int r = 0;
+        if (g != NULL && g->published == NULL && req->claim)
+                r = error_set(error, STREAMER_EBUSY, "%s: a model that was loaded has this name (%s)", req->model,
+                              g->source);
         if (g != NULL && g->published == NULL)
                 g = NULL;
-        int stale = g != NULL ? is_stale(find, g, &error) : 0;
-        if (stale < 0) {
-                find_fail(find, &error);
+        if (g != NULL)
+                r = is_stale(find, g, error);
+        if (g != NULL && r == 0)
+                r = check_text(find, g, error);
+        if (r < 0) {
+                verb_task_finish(&find->task);
                 return;
         }
-        if (stale > 0) {
+        if (r > 0) {
                 state = "stale";
                 publish_drop_stale(g);
                 g = NULL;
@@ -242,8 +251,8 @@ static void find_decide(struct publish_find *find)
         bool hit = g != NULL && difference.n == 0;
         if (hit && !(req->claim && req->replace))
                 reply(find, state, g, NULL, NULL, false);
-        else if (other != NULL && req->claim && req->wait)
-                find_wait(find);
+        else if (other != NULL && req->wait)
+                find_pause(find);
         else if (other != NULL)
                 reply(find, "claimed", NULL, other, &difference, false);
         else
@@ -253,139 +262,115 @@ static void find_decide(struct publish_find *find)
 
 /* ---- the base ---- */
 
-static void find_checked(struct base_check *check)
+/* False: none is left to examine. */
+static bool probe_next(struct publish_find *find)
 {
-        struct publish_find *find = check->context;
-        if (find->deferred->session == NULL) {
-                find_free(find);
+        while (find->at < BASE_PROBES && find->probes[find->at].source == NULL)
+                find->at++;
+        if (find->at == BASE_PROBES)
+                return false;
+        verb_task_set_deadline(&find->task);
+        verb_task_submit_source(&find->task, find->probes[find->at].source);
+        return true;
+}
+
+static void find_start(struct verb_task *task)
+{
+        struct publish_find *find = find_of(task);
+        const struct generation *g = find_published(task->server->resident, request_of(find)->model, find->device);
+        const char *named = find->by_text ? NULL : find->want->base.source;
+        int r = 0;
+        for (size_t i = 0; i < BASE_PROBES; i++)
+                base_probe_deinit(&find->probes[i]);
+        find->at = 0;
+        find->checked = g != NULL ? g->number : 0;
+        task->deferred->why = "the files of its base are still being examined";
+        if (named != NULL)
+                r = base_probe_init(&find->probes[BASE_NAMED], named, &find->base_caller, find->base_roots);
+        if (r == 0 && g != NULL && g->published->base.source != NULL)
+                r = base_probe_init(&find->probes[BASE_RECORDED], g->published->base.source, &g->caller, NULL);
+        if (r < 0) {
+                error_no_memory(&task->error);
+                verb_task_finish(task);
+        } else if (!probe_next(find)) {
+                verb_task_submit(task, WORK_LANE_CPU); /* a start in the midst of another request replies to none */
+        }
+}
+
+static void find_run(struct verb_task *task)
+{
+        struct publish_find *find = find_of(task);
+        if (find->at < BASE_PROBES)
+                base_probe_run(&find->probes[find->at], task->server->loads->sources);
+}
+
+/* The base that the client names, as it is now. */
+static int take_named(struct publish_find *find)
+{
+        struct error *error = &find->task.error;
+        const struct base_probe *probe = &find->probes[BASE_NAMED];
+        struct published_base *base = &find->want->base;
+        if (probe->source == NULL)
+                return 0;
+        if (probe->error.code != 0) {
+                *error = probe->error;
+                return error->code;
+        }
+        if (request_of(find)->base_model != NULL &&
+            memcmp(&probe->identity, &find->loaded, sizeof(probe->identity)) != 0)
+                return error_set(error, STREAMER_EFAILED, "base: %s: its files have changed since it was loaded",
+                                 request_of(find)->base_model);
+        const struct generation *loaded = loaded_from(find->task.server->resident, &probe->identity);
+        base->identity = probe->identity;
+        base->has_digest = loaded != NULL;
+        if (loaded != NULL)
+                memcpy(base->digest, loaded->digest, DIGEST_SIZE);
+        return 0;
+}
+
+static void find_done(struct verb_task *task)
+{
+        struct publish_find *find = find_of(task);
+        if (task->deferred->session == NULL) {
+                verb_task_end(task);
                 return;
         }
-        const struct generation *g =
-                resident_on(find->server->resident, request_of(find)->model, GENERATION_READY, find->device);
-        if (g != NULL && g->published != NULL && g->number != find->checked) {
-                find_start(find); /* it was published while another one was checked */
+        find->at += find->at < BASE_PROBES;
+        if (probe_next(find))
                 return;
+        const struct generation *g = find_published(task->server->resident, request_of(find)->model, find->device);
+        if (g != NULL && g->number != find->checked)
+                find_start(task); /* it was published while another one was checked */
+        else if (take_named(find) < 0)
+                verb_task_finish(task);
+        else
+                find_decide(find);
+}
+
+static const struct verb_task_ops find_ops = {
+        .start = find_start, .run = find_run, .done = find_done, .free = find_free};
+
+/* Paused searches for its name and device are queued again. */
+void publish_claim_ended(const struct publication *p)
+{
+        struct server *server = container_of(p->publications, struct server, publications);
+        struct list waiting;
+        list_init(&waiting);
+        list_each_item_safe (struct verb_task, task, &server->paused, link) {
+                const struct publish_find *find = find_of(task);
+                if (task->ops != &find_ops || find->device != p->device ||
+                    strcmp(request_of(find)->model, p->name) != 0)
+                        continue;
+                list_remove(&task->link);
+                list_append(&waiting, &task->link);
         }
-        const struct base_probe *probe = &check->probes[BASE_WANTED];
-        if (probe->source != NULL && probe->error.code != 0) {
-                find_fail(find, &probe->error);
-                return;
-        }
-        if (probe->source != NULL && request_of(find)->base_model != NULL &&
-            memcmp(&probe->identity, &find->loaded, sizeof(probe->identity)) != 0) {
-                struct error error;
-                error_set(&error, STREAMER_EFAILED, "base: %s: its files have changed since it was loaded",
-                          request_of(find)->base_model);
-                find_fail(find, &error);
-                return;
-        }
-        if (probe->source != NULL) {
-                struct published_base *base = &find->want->base;
-                const struct generation *loaded = loaded_from(find->server->resident, &probe->identity);
-                base->identity = probe->identity;
-                base->has_digest = loaded != NULL;
-                if (loaded != NULL)
-                        memcpy(base->digest, loaded->digest, DIGEST_SIZE);
-        }
-        find_decide(find);
-}
-
-static bool is_wanted(const struct base_check *check)
-{
-        const struct publish_find *find = check->context;
-        return find->deferred->session != NULL;
-}
-
-/* Examines the files of the base that the client names, and of the base of what is published under the name. */
-static void find_start(struct publish_find *find)
-{
-        struct server *server = find->server;
-        const struct generation *g =
-                resident_on(server->resident, request_of(find)->model, GENERATION_READY, find->device);
-        const char *wanted = find->want->base.source;
-        struct error error;
-        base_check_free(find->check);
-        find->check = base_check_new(server->pool, server->loads->sources);
-        find->checked = g != NULL && g->published != NULL ? g->number : 0;
-        int r = find->check != NULL ? 0 : STREAMER_ENOMEM;
-        if (r == 0 && wanted != NULL)
-                r = base_check_add(find->check, BASE_WANTED, wanted, &find->base_caller, find->base_roots);
-        if (r == 0 && find->checked != 0 && g->published->base.source != NULL)
-                r = base_check_add(find->check, BASE_RECORDED, g->published->base.source, &g->caller, NULL);
-        if (r == 0) {
-                base_check_start(find->check, find_checked, is_wanted, find);
-                return;
-        }
-        error_set(&error, STREAMER_ENOMEM, "no memory");
-        find_fail(find, &error);
-}
-
-/* ---- waiting ---- */
-
-void publish_claim_ended(struct publications *publications)
-{
-        struct server *server = container_of(publications, struct server, publications);
-        while (!list_empty(&server->finds)) {
-                struct publish_find *find = container_of(server->finds.next, struct publish_find, waiting);
-                list_remove(&find->waiting);
-                if (find->deferred->session == NULL)
-                        find_free(find);
-                else
-                        find_start(find);
-        }
-}
-
-static void on_timeout(uv_timer_t *timer)
-{
-        struct publish_find *find = container_of(timer, struct publish_find, timer);
-        find->expired = true;
-        if (list_empty(&find->waiting))
-                return; /* its base is being checked */
-        list_remove(&find->waiting);
-        find_wait(find);
-}
-
-void publish_abandon_finds(struct server *server)
-{
-        list_each_item_safe (struct publish_find, find, &server->finds, waiting)
-                if (find->deferred->session == NULL)
-                        find_free(find);
-}
-
-/* ---- models whose base has changed ---- */
-
-void publish_drop_stale(struct generation *g)
-{
-        char shown[REDACTED_SOURCE];
-        redact_source(shown, g->published->base.source);
-        log_info("%s: generation %" PRIu64 " is unloaded: its base has changed (%s)", generation_name(g), g->number,
-                 shown);
-        end_reason_set(&g->end, END_UNLOADED, "its base has changed (%s)", shown);
-        generation_drop_all(g);
-}
-
-/* Another version of the base was loaded from the same source. */
-static bool is_replaced(const struct resident *resident, const struct published_base *base)
-{
-        list_each_item (const struct generation, g, &resident->generations, link)
-                if (g->state == GENERATION_READY && g->has_identity && base->source != NULL &&
-                    strcmp(g->source, base->source) == 0 &&
-                    memcmp(&g->identity, &base->identity, sizeof(base->identity)) != 0)
-                        return true;
-        return false;
-}
-
-void publish_tick(struct server *server)
-{
-        list_each_item_safe (struct generation, g, &server->resident->generations, link)
-                if (g->state == GENERATION_READY && g->published != NULL &&
-                    is_replaced(server->resident, &g->published->base))
-                        publish_drop_stale(g);
+        while (!list_empty(&waiting))
+                verb_task_resume(container_of(waiting.next, struct verb_task, link));
 }
 
 /* ---- the verb ---- */
 
-/* The base: a source that the caller may load, or that of a model that is resident. */
+/* The base: a source, which is opened only for callers who may load it, or that of a model that is resident. */
 static int set_base(struct publish_find *find, const struct session *session, const struct req_publish_find *req,
                     struct error *error)
 {
@@ -401,6 +386,7 @@ static int set_base(struct publish_find *find, const struct session *session, co
                         r = role_check_source(&grant, canonical, error);
                 if (r < 0)
                         return r;
+                find->by_text = grant.role < ROLE_LOAD;
                 find->base_roots = source_roots_ref(grant.rule != NULL ? grant.rule->opened : NULL);
                 base.source = canonical;
         } else if (req->base_model != NULL) {
@@ -412,7 +398,7 @@ static int set_base(struct publish_find *find, const struct session *session, co
                 find->loaded = g->identity;
                 base.source = g->source;
         }
-        return published_set_base(find->want, &base) == 0 ? 0 : error_set(error, STREAMER_ENOMEM, "no memory");
+        return published_set_base(find->want, &base) == 0 ? 0 : error_no_memory(error);
 }
 
 static int check_request(const struct session *session, const struct req_publish_find *req, struct device **device,
@@ -437,37 +423,36 @@ static int check_request(const struct session *session, const struct req_publish
         return r == 0 ? access_check_publish(server, session->conn, req->model, error) : r;
 }
 
+static enum verb_task_kind kind_of(const struct publish_find *find, struct resident *resident, const char *model)
+{
+        const struct generation *g = find_published(resident, model, find->device);
+        const char *named = find->want->base.source, *recorded = g != NULL ? g->published->base.source : NULL;
+        bool remote = (named != NULL && !source_is_local(named)) || (recorded != NULL && !source_is_local(recorded));
+        return remote ? VERB_TASK_FIND_REMOTE : VERB_TASK_FIND_LOCAL;
+}
+
 void verb_publish_find(struct session *session, struct request *request)
 {
         const struct req_publish_find *req = &request->u.publish_find;
         struct error error = {0};
         struct device *device;
-        struct publish_find *find = NULL;
-        int r = check_request(session, req, &device, &error);
-        if (r == 0 && (find = calloc(1, sizeof(*find))) == NULL)
-                r = error_set(&error, STREAMER_ENOMEM, "no memory");
-        if (r < 0) {
+        if (check_request(session, req, &device, &error) < 0) {
                 session_error(session, request->id, &error);
                 return;
         }
-        list_init(&find->waiting);
-        find->server = session->server;
+        struct publish_find *find = verb_task_new(sizeof(*find), &find_ops, session, request);
+        if (find == NULL)
+                return;
         find->device = device;
-        r = published_new(&find->want, req->key.v, req->key.n, &error);
+        int r = published_new(&find->want, req->key.v, req->key.n, &error);
         if (r == 0)
                 r = set_base(find, session, req, &error);
-        if (r < 0)
+        if (r < 0) {
                 session_error(session, request->id, &error);
-        uint64_t timeout_ms = req->timeout_ms;
-        if (r < 0 || (find->deferred = deferred_new(session, request)) == NULL) {
-                find_free(find);
+                find_free(&find->task);
                 return;
         }
-        find->deferred->orphaned = deferred_outlives_client;
-        if (timeout_ms > 0) {
-                find->timed = true;
-                uv_timer_init(session->server->loop, &find->timer);
-                uv_timer_start(&find->timer, on_timeout, timeout_ms, 0);
-        }
-        find_start(find);
+        find->task.timeout_ms = req->timeout_ms;
+        find->task.model = req->model;
+        verb_task_begin(&find->task, session, request, kind_of(find, session->server->resident, req->model));
 }

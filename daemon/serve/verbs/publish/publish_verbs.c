@@ -5,7 +5,7 @@
  */
 #include "daemon/serve/access/access.h"
 #include "daemon/serve/reply/reply.h"
-#include "daemon/serve/verbs/publish/publish_private.h"
+#include "daemon/serve/verbs/verbs_private.h"
 
 #include <inttypes.h>
 
@@ -17,6 +17,15 @@ static struct publication *publication_of(struct session *session, uint64_t id, 
                         return p;
         session_fail(session, id, STREAMER_ENOENT, "claim %" PRIu64 ": not held by this connection", claim);
         return NULL;
+}
+
+/* The request is answered by a step of the publication. NULL: it was answered with an error. */
+static struct deferred *defer(struct session *session, struct request *request)
+{
+        struct deferred *d = deferred_new(session, request);
+        if (d != NULL)
+                d->orphaned = deferred_outlives_client;
+        return d;
 }
 
 /* Answers an error, or the end of the client; false: neither. */
@@ -66,8 +75,7 @@ static void begun(struct publication *p, const struct error *error, void *contex
                 return;
         struct session *session = d->session;
         if (attach_lease_new(session, p->generation, &lease, &why) < 0) {
-                session_error(session, d->request.id, &why);
-                deferred_free(d);
+                answer_failure(d, &why);
                 publication_abort(p, &why);
                 return;
         }
@@ -94,27 +102,23 @@ void verb_publish_begin(struct session *session, struct request *request)
                                                 .priority = PROTO_PRIORITY_DEFAULT};
         struct quota_charge charges[2];
         struct error error = {0};
-        uint64_t bytes = req->bytes, id = request->id;
         if (p == NULL)
                 return;
         int r = access_check_publish(session->server, session->conn, p->name, &error);
         if (r == 0)
-                r = charge(session, p, bytes, charges, &error);
+                r = charge(session, p, req->bytes, charges, &error);
         if (r < 0) {
-                session_error(session, id, &error);
+                session_error(session, request->id, &error);
                 return;
         }
-        struct deferred *d = deferred_new(session, request);
+        struct deferred *d = defer(session, request);
         if (d == NULL) {
                 quota_discharge(&charges[0]);
                 quota_discharge(&charges[1]);
                 return;
         }
-        d->orphaned = deferred_outlives_client;
-        if (publication_begin(p, bytes, &settings, charges, begun, d, &error) < 0) {
-                session_error(session, id, &error);
-                deferred_free(d);
-        }
+        if (publication_begin(p, req->bytes, &settings, charges, begun, d, &error) < 0)
+                answer_failure(d, &error);
 }
 
 /* ---- segments ---- */
@@ -134,10 +138,10 @@ static void segment_added(struct publication *p, const struct error *error, void
         g->device->ops->handle(segment, &handle);
         bool reading = segment->lent && segment->writing_fd >= 0; /* then it has a descriptor for each */
         if (session_check_fds(session, 2, "publish_segment", &why) < 0) {
-                session_error(session, d->request.id, &why);
-                deferred_free(d);
+                answer_failure(d, &why); /* the client may repeat it */
                 return;
         }
+        publication_segment_sent(p);
         session_reply(&w, d->request.id, 2u + reading);
         writer_ku64(&w, "number", g->n_segments - 1);
         writer_kmap(&w, "segment", 5);
@@ -166,15 +170,9 @@ void verb_publish_segment(struct session *session, struct request *request)
         const struct req_publish_segment *req = &request->u.publish_segment;
         struct publication *p = publication_of(session, request->id, req->claim);
         struct error error = {0};
-        uint64_t bytes = req->bytes, id = request->id;
-        struct deferred *d = p != NULL ? deferred_new(session, request) : NULL;
-        if (d == NULL)
-                return;
-        d->orphaned = deferred_outlives_client;
-        if (publication_add_segment(p, bytes, segment_added, d, &error) < 0) {
-                session_error(session, id, &error);
-                deferred_free(d);
-        }
+        struct deferred *d = p != NULL ? defer(session, request) : NULL;
+        if (d != NULL && publication_add_segment(p, req->bytes, segment_added, d, &error) < 0)
+                answer_failure(d, &error);
 }
 
 /* ---- commit ---- */
@@ -188,7 +186,7 @@ static void committed(struct publication *p, const struct error *error, void *co
         const struct generation *g = p->generation;
         session_reply(&w, d->request.id, 5);
         writer_ku64(&w, "generation", g->number);
-        reply_digest(&w, "digest", g);
+        reply_digest(&w, g);
         writer_kstr(&w, "state", generation_state_name(g->state));
         writer_ku64(&w, "bytes", g->data_bytes);
         writer_kmap(&w, "manifest", 2);
@@ -207,15 +205,9 @@ void verb_publish_commit(struct session *session, struct request *request)
                                                 .offset = req->offset,
                                                 .bytes = req->bytes};
         struct error error = {0};
-        uint64_t id = request->id;
-        struct deferred *d = p != NULL ? deferred_new(session, request) : NULL;
-        if (d == NULL)
-                return;
-        d->orphaned = deferred_outlives_client;
-        if (publication_commit(p, &table, committed, d, &error) < 0) {
-                session_error(session, id, &error);
-                deferred_free(d);
-        }
+        struct deferred *d = p != NULL ? defer(session, request) : NULL;
+        if (d != NULL && publication_commit(p, &table, committed, d, &error) < 0)
+                answer_failure(d, &error);
 }
 
 /* ---- abort ---- */
@@ -234,7 +226,6 @@ void verb_publish_abort(struct session *session, struct request *request)
 void verbs_init_publishing(struct server *server)
 {
         struct publications *publications = &server->publications;
-        list_init(&server->finds);
         publications_init(publications);
         publications->resident = server->resident;
         publications->sources = server->loads->sources;
@@ -247,5 +238,4 @@ void publish_abandon(struct session *session)
 {
         while (!list_empty(&session->publications))
                 publication_abandon(container_of(session->publications.next, struct publication, in_session));
-        publish_abandon_finds(session->server);
 }

@@ -9,18 +9,9 @@
 #include "tests/lib/deny_syscalls.h"
 #include "tests/lib/suite.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/fsuid.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define NOBODY 65534
 #define SEED 20261122

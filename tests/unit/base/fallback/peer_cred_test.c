@@ -8,11 +8,7 @@
 #include "tests/lib/fake_daemon.h"
 #include "tests/lib/suite.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define SOMEBODY 4321
 #define GROUP 1234
@@ -115,21 +111,21 @@ static void accept_and_check(struct fake_daemon *f)
 {
         char first;
         struct ucred cred;
-        fake_accept(f);
+        fake_say(f, "accept\n");
         must((int)recv(f->fd, &first, 1, MSG_PEEK)); /* it has been sent before the first read */
         peer_cred_enable(f->fd);
         ck_assert_int_eq(peer_cred_receive(f->fd, &first, 1, &cred), 1);
         ck_assert_int_eq(cred.pid, getpid());
         ck_assert_uint_eq(cred.uid, geteuid());
         ck_assert_uint_eq(cred.gid, getegid());
-        fake_close(f);
+        fake_say(f, "close\n");
 }
 
 TEST(the_library_names_itself_with_its_first_bytes)
 {
-        struct fake_daemon f;
+        struct fake_daemon f = {0};
         streamer_client *client;
-        fake_start(&f, accept_and_check);
+        fake_start_script(&f, accept_and_check);
         streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = f.socket};
         ck_assert_int_lt(streamer_connect(&opts, &client), 0);
         fake_finish(&f);

@@ -8,19 +8,9 @@
 #include "tests/lib/deny_syscalls.h"
 #include "tests/lib/suite.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <poll.h>
-#include <pthread.h>
-#include <semaphore.h>
-#include <signal.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define SECOND UINT64_C(1000000000)
 #define STRANGER 4711

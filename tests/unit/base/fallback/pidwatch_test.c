@@ -7,15 +7,8 @@
 #include "tests/lib/base.h"
 #include "tests/lib/suite.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdlib.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define FDS 1024
 #define END_MS 20000

@@ -4,8 +4,6 @@
  */
 #include "tests/unit/log_fixture.h"
 
-#include <errno.h>
-
 #define SD_JOURNAL_SUPPRESS_LOCATION
 #include <systemd/sd-journal.h>
 
@@ -145,7 +143,6 @@ TEST(a_json_line_is_one_object_with_its_fields)
         ck_assert_int_eq(generation, (json_int_t)1 << 53);
         ck_assert_str_eq(id, "f556871bc85f4a2cb3e2fc44114610b9");
         ck_assert_ptr_eq(strchr(text, '\n'), text + strlen(text) - 1);
-        json_decref(o);
 }
 
 /* Texts of quotes, backslashes, escapes and wide characters, of every length up to far too long. */
@@ -173,5 +170,4 @@ TEST(a_line_is_whole_and_bounded_whatever_its_texts)
                         ck_assert_uint_le(log_line(line, LOG_FORMAT_JOURNAL, &r), LOG_LINE_MAX);
                 }
         }
-        free(unit_text);
 }

@@ -6,11 +6,7 @@
 
 #include "daemon/base/util.h"
 
-#include <inttypes.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 
 #define THREADS 4
 #define LINES 500
@@ -115,7 +111,6 @@ TEST(a_line_right_before_exit_is_written)
         ck_assert_int_eq(status, 0);
         ck_assert_ptr_nonnull(strstr(text, "<6>line 0\n"));
         ck_assert_ptr_nonnull(strstr(text, "<6>line 499\n"));
-        free(text);
 }
 
 static void break_invariant(void)
@@ -130,7 +125,6 @@ TEST(a_broken_invariant_is_logged_after_the_lines_before_it)
         ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
         ck_assert_ptr_nonnull(last);
         ck_assert_ptr_nonnull(strstr(last, "broken invariant: LINES == 0\n"));
-        free(text);
 }
 
 /* ---- nonblocking output ---- */
@@ -217,7 +211,6 @@ TEST(a_blocked_pipe_queues_a_bounded_number_of_lines_and_counts_the_rest)
         ck_assert_uint_gt(strlen(text), LOG_BATCH_MAX); /* the one that filled while the other was stuck */
         ck_assert_uint_le(strlen(text), 2 * LOG_BATCH_MAX + PIPE_BYTES + LOG_LINE_MAX);
         check_account(text, said, lost);
-        free(text);
 }
 
 TEST(exit_does_not_wait_for_ever_for_a_blocked_pipe)
@@ -250,7 +243,6 @@ TEST(lines_refused_by_a_full_disk_are_counted_and_reported_later)
         ck_assert_uint_eq(log_lost(), 3);
         char *text = file_read(suite_path("file-%d", (int)getpid()), NULL);
         ck_assert_str_eq(text, "<4>log: 3 lines dropped: log output was blocked\n<6>four\n");
-        free(text);
 }
 
 TEST(another_process_may_make_the_open_file_nonblocking)

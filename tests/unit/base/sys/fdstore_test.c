@@ -6,13 +6,6 @@
 #include "daemon/base/sys/systemd.h"
 #include "tests/lib/suite.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 static void begin(void)
 {
         setenv("NOTIFY_SOCKET", suite_path("nobody"), 1);

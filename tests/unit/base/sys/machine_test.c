@@ -7,12 +7,7 @@
 #include "tests/lib/deny_syscalls.h"
 #include "tests/lib/suite.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static char *tree;
 

@@ -6,12 +6,6 @@
 #include "daemon/base/sys/sysfile.h"
 #include "tests/lib/suite.h"
 
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #define BOTH UINT64_C(3)
 
 static char *tree;
@@ -153,7 +147,6 @@ TEST(threads_run_on_the_nodes_processors_that_we_may_use)
         put("sys/devices/system/node/node1/cpulist", "1023\n"); /* none of ours */
         ck_assert(!numa_processors(1, &set));
         ck_assert(!numa_processors(NUMA_ANYWHERE, &set));
-        free(list);
 }
 
 FIXTURE();

@@ -7,8 +7,6 @@
 #include "daemon/source/source.h"
 #include "tests/lib/suite.h"
 
-#include <string.h>
-
 static const struct {
         const char *source, *shown;
 } sources[] = {
@@ -36,7 +34,6 @@ TEST(a_source_without_its_secrets, EACH(sources))
         ck_assert_str_eq(shown, sources[_i].shown);
         char *whole = redact_source_new(sources[_i].source);
         ck_assert_str_eq(whole, sources[_i].shown);
-        free(whole);
 }
 
 TEST(a_long_source_is_cut)
@@ -48,7 +45,6 @@ TEST(a_long_source_is_cut)
         ck_assert(strncmp(shown, "https://host/aaa", 16) == 0);
         char *whole = redact_source_new(text);
         ck_assert_uint_eq(strlen(whole), strlen("https://host/") + 4000);
-        free(whole);
 }
 
 static const char *const refused[] = {

@@ -6,9 +6,6 @@
 #include "proto/distance.h"
 #include "tests/lib/suite.h"
 
-#include <stdint.h>
-#include <string.h>
-
 static const struct {
         uint64_t bytes;
         const char *text;
@@ -28,13 +25,29 @@ TEST(a_size_has_its_largest_unit, EACH(sizes))
 static const struct {
         const char *a, *b;
         size_t distance;
-} distances[] = {{"", "", 0},          {"model", "model", 0},  {"model", "", 5}, {"modle", "model", 2},
-                 {"modl", "model", 1}, {"mmodel", "model", 1}, {"abc", "xyz", 3}};
+} distances[] = {{"", "", 0},
+                 {"model", "model", 0},
+                 {"model", "", 5},
+                 {"modle", "model", 1},
+                 {"modl", "model", 1},
+                 {"mmodel", "model", 1},
+                 {"abc", "xyz", 3},
+                 {"abcd", "badc", 2},
+                 {"modle.safetensors", "model", 1},
+                 {"a.safetensors", "b.safetensors", 1},
+                 {".safetensors", "x", 12}};
 
 TEST(the_distance_counts_changes, EACH(distances))
 {
         ck_assert_uint_eq(name_distance(distances[_i].a, distances[_i].b), distances[_i].distance);
         ck_assert_uint_eq(name_distance(distances[_i].b, distances[_i].a), distances[_i].distance);
+}
+
+TEST(a_short_name_must_agree_in_more)
+{
+        ck_assert_uint_eq(name_distance_limit("ab.safetensors"), 1);
+        ck_assert_uint_eq(name_distance_limit("model"), 2);
+        ck_assert_uint_eq(name_distance_limit("witness"), 3);
 }
 
 TEST(long_names_are_not_compared)

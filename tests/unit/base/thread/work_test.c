@@ -7,8 +7,6 @@
 
 #include "daemon/base/util.h"
 
-#include <string.h>
-
 #define SECOND UINT64_C(1000000000)
 #define THREADS "t-work"
 #define LOCAL(n) (WORK_LANE_SOURCES + 1000 + (uint64_t)(n))

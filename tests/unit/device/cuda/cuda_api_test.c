@@ -6,11 +6,6 @@
 #include "tests/lib/fake_cuda/state.h"
 #include "tests/lib/suite.h"
 
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 static struct cuda_api *api;
 static char why[1024];
 
@@ -144,9 +139,6 @@ TEST(a_runtime_is_looked_for_in_more_folders)
         char *want = format_text("%s/libcudart.so.13", path);
         ck_assert_str_eq(opened_in(invalid_runtimes(), more), want);
         ck_assert_str_eq(opened_in(path, more), "libcudart.so.13");
-        free(want);
-        free(path);
-        free(more);
 }
 
 TEST(without_a_library_the_error_lists_all_names)

@@ -9,9 +9,6 @@
 #include "daemon/base/util.h"
 #include "daemon/device/cuda/cuda.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #define SECOND UINT64_C(1000000000)
 #define GPUS 2
 #define SEGMENT (2 * MiB)

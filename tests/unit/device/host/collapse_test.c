@@ -10,12 +10,6 @@
 #include "daemon/device/host/memfd.h"
 #include "tests/lib/kernel_counters.h"
 
-#include <errno.h>
-#include <stdatomic.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-
 #define RANGES 64
 #define SIZE (RANGES * COLLAPSE_RANGE)
 #define SMALL_NS 1000

@@ -12,17 +12,11 @@
 #include "daemon/device/host/collapse.h"
 #include "tests/lib/kernel_counters.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <linux/memfd.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 
 #define SEGMENT (4 * MiB)
-#define SHMEM_ENABLED "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
-
 /* Kinds of pages as loop tests count them. */
 static const enum host_pages kinds[] = {HOST_PAGES_4K, HOST_PAGES_THP, HOST_PAGES_HUGETLB};
 static const enum page_kind expected[] = {PAGES_4K, PAGES_THP, PAGES_HUGETLB};
@@ -209,7 +203,6 @@ TEST(reopening_a_descriptor_gives_no_more_rights, EACH(kinds))
         ck_assert_int_lt(open(name, O_RDWR | O_TRUNC | O_CLOEXEC), 0);
         ck_assert_int_eq(segment.base[0], 0);
         close(fd);
-        free(name);
 }
 
 TEST(the_daemons_own_map_stays_writable, EACH(kinds))
@@ -290,10 +283,7 @@ static const struct collapse_calls refusing = {.collapse = refuse, .clock = no_t
 TEST(auto_takes_4k_pages_without_huge_pages)
 {
         struct error error = {0};
-        char *text = file_read(SHMEM_ENABLED, NULL);
-        bool off = strstr(text, "[never]") != NULL || strstr(text, "[deny]") != NULL;
-        free(text);
-        if (!off)
+        if (!shmem_thp_is_off())
                 SKIP("transparent huge pages for shared memory are on");
         ck_assert_int_eq(
                 host_device_new(&device, &(struct host_opts){.budget = GiB, .collapse = &refusing}, core_wake, &error),
@@ -306,10 +296,7 @@ TEST(auto_takes_4k_pages_without_huge_pages)
 TEST(thp_by_name_fails_without_transparent_huge_pages)
 {
         struct error error = {0};
-        char *text = file_read(SHMEM_ENABLED, NULL);
-        bool off = strstr(text, "[never]") != NULL || strstr(text, "[deny]") != NULL;
-        free(text);
-        if (!off)
+        if (!shmem_thp_is_off())
                 SKIP("transparent huge pages for shared memory are on");
         ck_assert_int_eq(
                 host_device_new(&device,

@@ -10,10 +10,6 @@
 #include "daemon/device/host/prefault.h"
 #include "tests/lib/kernel_counters.h"
 
-#include <errno.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-
 #define THREAD "host-prefault"
 #define POOL "sys/kernel/mm/hugepages/hugepages-2048kB"
 #define HUGE_PAGE (2 * MiB)

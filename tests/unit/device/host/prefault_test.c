@@ -7,13 +7,8 @@
 #include "daemon/base/util.h"
 #include "tests/lib/kernel_counters.h"
 
-#include <errno.h>
 #include <linux/memfd.h>
-#include <signal.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 
 #define SPARE (8 * MiB)
 #define BUDGET (20 * MiB)

@@ -14,9 +14,6 @@
 
 #include <curl/curl.h>
 #include <netdb.h>
-#include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define SECOND UINT64_C(1000000000)
 
@@ -215,8 +212,69 @@ TEST(an_encoded_range_is_refused)
         /* An empty header: none of the first bytes are used. */
         ck_assert_msg(object_http_open(http, &url, 1, &object, &error) == 0, "%s", error.text);
         ck_assert_int_eq(object_read_range(&object, 1000, sizeof(bytes), bytes, &error), STREAMER_EFAILED);
-        ck_assert_msg(strstr(error.text, "encoded: gzip (the-object)") != NULL, "%s", error.text);
+        ck_assert_msg(strstr(error.text, "the server sends it encoded: gzip (the-object)") != NULL, "%s", error.text);
         object_deinit(&object);
+}
+
+/* ---- size ---- */
+
+static void answer_unknown_size(struct endpoint *e, const struct endpoint_request *request,
+                                struct endpoint_reply *reply)
+{
+        (void)e;
+        unsigned long last;
+        const char *range = endpoint_header(request, "Range");
+        if (range == NULL || sscanf(range, "bytes=0-%lu", &last) != 1)
+                die("no range is asked for");
+        reply->status = 206;
+        reply->headers = format_text("Content-Range: bytes 0-%lu/*\r\n", last);
+        reply->size = last + 1;
+        reply->body = must_alloc(last + 1);
+}
+
+TEST(an_object_of_unknown_size_is_refused)
+{
+        struct object object;
+        struct error error;
+        endpoint = (struct endpoint){.answer = answer_unknown_size};
+        endpoint_start(&endpoint);
+        const struct object_url url = {.url = endpoint.url, .shown = "the-object"};
+        ck_assert_int_eq(object_http_open(http, &url, 1, &object, &error), STREAMER_EFAILED);
+        ck_assert_str_eq(error.text, "the server does not tell its size (the-object)");
+        ck_assert_ptr_null(object.ops);
+}
+
+/* ---- credentials ---- */
+
+static int not_yet(struct http_access *access, const struct http_request *request, struct http_headers *more,
+                   struct error *why)
+{
+        (void)access, (void)request, (void)more, (void)why;
+        return 1;
+}
+
+TEST(a_request_waits_for_its_credentials_until_the_stall_limit)
+{
+        const struct http_access_ops ops = {.authorize = not_yet};
+        struct http_access access = {.ops = &ops, .refs = 1};
+        const struct http_opts opts = {.connect_timeout_ns = 60 * SECOND,
+                                       .stall_ns = SECOND * 3 / 10,
+                                       .backoff_ns = SECOND / 1000,
+                                       .retry_after_ns = SECOND,
+                                       .tries = 1,
+                                       .threads = 1};
+        struct http_fetch fetch = {.request = {.shown = "the-object", .access = &access}, .max_body = 10};
+        struct http *impatient;
+        struct error error;
+        ck_assert_int_eq(http_new(&impatient, &opts, &error), 0);
+        endpoint = (struct endpoint){.answer = answer_anything};
+        endpoint_start(&endpoint);
+        fetch.request.url = endpoint.url;
+        ck_assert_int_eq(http_fetch(impatient, &fetch, 1, &error), STREAMER_EFAILED);
+        ck_assert_msg(strstr(error.text, "no byte for 0.3 s, no credentials yet (the-object)") != NULL, "%s",
+                      error.text);
+        ck_assert_uint_eq(endpoint.requests, 0);
+        http_free(impatient);
 }
 
 /* ---- replaced credentials ---- */

@@ -9,8 +9,6 @@
 
 #include "daemon/base/util.h"
 
-#include <stdlib.h>
-
 #define SLOTS 2
 
 static struct reader bare;
@@ -32,8 +30,6 @@ static void begin(void)
 static void end(void)
 {
         read_fixture_bare_end(&bare);
-        free(range);
-        free(thread);
 }
 
 static void assert_no_leak(void)
@@ -94,13 +90,7 @@ static void begin_late(void)
         concurrency_add_bytes(&own.concurrency, own.received, now);
 }
 
-static void end_late(void)
-{
-        read_fixture_bare_end(&bare);
-        free(thread);
-}
-
-CORE_FIXTURE(begin_late, end_late);
+CORE_FIXTURE(begin_late, end);
 
 TEST(a_block_is_not_late_while_the_server_is_busy)
 {

@@ -9,9 +9,7 @@
 #include "tests/lib/fuse_file.h"
 #include "tests/lib/kernel_counters.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <string.h>
 
 /* ---- bytes ---- */
 
@@ -155,7 +153,6 @@ TEST(the_header_is_read_at_any_offset)
                 ck_assert_int_eq(object_read_range(&r.resolved.set.objects[0], at, len, buffer + at, &error), 0);
                 ck_assert_mem_eq(buffer + at, r.image + at, len);
         }
-        free(buffer);
         read_fixture_end(&r);
 }
 

@@ -201,9 +201,6 @@ TEST(no_tensor_is_visible_before_it_is_complete_in_any_order, .to = suite_short(
         ck_assert_uint_eq(race.file_end[0], 1);
         ck_assert_uint_eq(publish_count(&publish), plan->n_tensors);
         ck_assert_uint_eq(publish.bytes, plan->bytes);
-        free(race.order);
-        free(race.blocks);
-        free(race.file_end);
 }
 
 /* ---- by file ---- */

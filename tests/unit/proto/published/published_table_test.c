@@ -6,9 +6,6 @@
 #include "proto/published/table.h"
 #include "tests/lib/suite.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static const uint64_t segments[] = {8192, 256, 1 << 20};
 #define TABLE_SEGMENT 2
 
@@ -56,8 +53,6 @@ static void refused(const char *why)
 
 static void teardown(void)
 {
-        free(bytes);
-        bytes = NULL;
         published_writer_deinit(&writer);
 }
 

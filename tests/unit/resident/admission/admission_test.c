@@ -9,8 +9,6 @@
 #include "daemon/resident/model.h"
 #include "daemon/resident/persist/state_file.h"
 
-#include <time.h>
-
 /* ---- requests that fit ---- */
 
 CORE_FIXTURE(begin, end);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loads that wait for memory: their order, their number, their notification, and loads on several devices.
+ * Loads that wait for memory: their order, their number, and loads on several devices.
  */
 #include "tests/unit/admission_fixture.h"
 
@@ -87,48 +87,6 @@ TEST(one_user_has_at_most_half_of_the_queue)
         waits(patient(load_of("m5", 0, 6 * MiB), 0));
 }
 
-TEST(requests_of_one_load_count_once_in_the_queue)
-{
-        resident_model("a", 0, 5 * MiB)->settings.pinned = true;
-        struct ask *a = load_of("m1", 0, 6 * MiB), *b = load_of("m2", 0, 6 * MiB);
-        a->request.owner = b->request.owner = &admission;
-        waits(patient(a, 0));
-        struct ask *c = patient(load_of("m3", 0, 6 * MiB), 0);
-        waits(patient(b, 0));
-        waits(c);
-        refused(patient(load_of("m4", 0, 6 * MiB), 0), STREAMER_ELIMIT, "2 loads wait for memory");
-        admission_withdraw(&a->request);
-        waits(b);
-        refused(patient(load_of("m5", 0, 6 * MiB), 0), STREAMER_ELIMIT, "2 loads wait for memory");
-}
-
-static unsigned blocked_callbacks;
-
-static void on_blocked(struct admission_request *request)
-{
-        ck_assert(request->blocked);
-        blocked_callbacks++;
-}
-
-TEST(a_blocked_load_is_notified_once)
-{
-        struct generation *a = resident_model("a", 0, 8 * MiB);
-        struct lease *lease = lease_of(a);
-        struct ask *ask = load_of("m", 0, 8 * MiB);
-        ask->request.waits = on_blocked;
-        waits(patient(ask, 0));
-        ck_assert_uint_eq(blocked_callbacks, 1);
-        admission_recheck(&admission);
-        waits(ask);
-        ck_assert_uint_eq(blocked_callbacks, 1);
-        gate_init(&fakes[0].release, false);
-        lease_end(&leases, lease); /* a is evicted, and its memory on its way */
-        core_until(!ask->request.blocked);
-        gate_open(&fakes[0].release);
-        granted(ask);
-        ck_assert_uint_eq(blocked_callbacks, 1);
-}
-
 TEST(a_raised_priority_moves_a_request_to_the_front)
 {
         struct generation *a = resident_model("a", 0, BUDGET);
@@ -193,12 +151,22 @@ TEST(all_devices_or_none)
         a->settings.pinned = true;
         struct ask *both = asked(and_of(load_of("m", 0, 4 * MiB), 1, 4 * MiB));
         refused(both, STREAMER_ENOMEM, "(second: a 8.0 MiB (ready, pinned))");
+        ck_assert_ptr_eq(both->request.refused, devices[1]);
         ck_assert_uint_eq(devices[0]->used, 0);
         a->settings.pinned = false;
         struct ask *again = asked(and_of(load_of("n", 0, 4 * MiB), 1, 4 * MiB));
         granted(again);
         ck_assert_uint_eq(again->parts[1].generation->charged, 4 * MiB);
         ck_assert(!is_ready("a"));
+}
+
+/* Not the other one, which may become free. */
+TEST(the_device_that_a_load_never_fits_refuses_it)
+{
+        resident_model("a", 0, 8 * MiB)->settings.pinned = true;
+        struct ask *both = patient(and_of(load_of("m", 0, 4 * MiB), 1, BUDGET + 1), 0);
+        refused(both, STREAMER_ENOMEM, "10485761 bytes needed");
+        ck_assert_ptr_eq(both->request.refused, devices[1]);
 }
 
 TEST(a_full_device_prevents_eviction_on_the_other)
@@ -232,4 +200,57 @@ TEST(two_requests_for_both_devices_do_not_deadlock)
 TEST(parts_on_one_device_are_added_up)
 {
         refused(asked(and_of(load_of("m", 0, 6 * MiB), 0, 6 * MiB)), STREAMER_ENOMEM, "12.0 MiB needed");
+}
+
+/* ---- a device that does not answer ---- */
+
+/* The first device's thread is being asked. */
+static void await_question(void)
+{
+        core_until(admission.devices[0].asked != admission.devices[0].answered);
+        gate_await(&fakes[0].answer, 1);
+}
+
+TEST(a_shared_device_that_does_not_answer_delays_no_load_on_another)
+{
+        gate_init(&fakes[0].answer, false);
+        fake_device_share(&fakes[0], BUDGET);
+        struct ask *first = asked(load_of("first", 0, MiB));
+        await_question();
+        granted(asked(load_of("second", 1, MiB)));
+        fake_device_share(&fakes[1], BUDGET);
+        struct ask *behind = asked(load_of("behind", 0, MiB));
+        granted(asked(load_of("third", 1, MiB)));
+        ck_assert_uint_eq(first->answers + behind->answers, 0);
+        ck_assert_uint_eq(fakes[0].asked, 1);
+        gate_open(&fakes[0].answer);
+        granted(first);
+        granted(behind);
+        ck_assert_uint_eq(fakes[0].asked, 2); /* for the one that was submitted while it was being asked */
+}
+
+TEST(a_load_is_not_overtaken_while_one_of_its_devices_is_asked)
+{
+        gate_init(&fakes[0].answer, false);
+        fake_device_share(&fakes[0], BUDGET);
+        struct ask *both = asked(and_of(load_of("both", 0, 6 * MiB), 1, 6 * MiB));
+        await_question();
+        struct ask *late = patient(load_of("late", 1, 6 * MiB), 0);
+        granted(asked(load_of("small", 1, 4 * MiB)));
+        core_until(late->request.blocked);
+        gate_open(&fakes[0].answer);
+        granted(both);
+        ck_assert_uint_eq(late->answers, 0);
+}
+
+TEST(a_blocked_load_reserves_nothing_while_its_device_is_asked)
+{
+        resident_model("a", 0, 8 * MiB)->settings.pinned = true;
+        fake_device_share(&fakes[0], BUDGET);
+        struct ask *both = patient(and_of(load_of("both", 0, 6 * MiB), 1, 6 * MiB), 0);
+        core_until(both->request.blocked);
+        gate_init(&fakes[0].answer, false);
+        admission_tick(&admission);
+        await_question();
+        granted(asked(load_of("m", 1, 6 * MiB)));
 }

@@ -8,11 +8,6 @@
 #include "daemon/resident/persist/journal.h"
 
 #include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static struct journal *journal;
 static struct error error;

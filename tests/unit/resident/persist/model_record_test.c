@@ -7,7 +7,7 @@
 #include "daemon/resident/persist/commit_record.h"
 #include "tests/unit/resident_fixture.h"
 
-#include <sys/mman.h>
+#include <sys/resource.h>
 
 #define SEGMENT (4 * MiB)
 #define SMALL (2 * MiB)
@@ -127,4 +127,63 @@ TEST(a_record_of_another_store_is_refused)
         message_deinit(&map);
         writer_deinit(&w);
         ready(g);
+}
+
+/* ---- the file ---- */
+
+static struct error error;
+static struct table manifest;
+
+/* These details, behind a manifest of zeros. */
+static msgpack_sbuffer details_of(const char *bytes, size_t size)
+{
+        msgpack_sbuffer details;
+        msgpack_sbuffer_init(&details);
+        ck_assert_int_eq(msgpack_sbuffer_write(&details, bytes, size), 0);
+        ck_assert_int_eq(host_table_new(&manifest, "m", 4096, &error), 0);
+        return details;
+}
+
+/* A sealed record of them. */
+static int record_fd(const char *bytes, size_t size)
+{
+        int fd = -1;
+        msgpack_sbuffer details = details_of(bytes, size);
+        ck_assert_int_eq(commit_record_write(&details, &manifest, &fd, &error), 0);
+        msgpack_sbuffer_destroy(&details);
+        table_drop(&manifest);
+        return fd;
+}
+
+static void refused(int fd, const char *text)
+{
+        struct model_record record;
+        struct table table;
+        ck_assert_int_eq(commit_record_read_consume_fd(&record, fd, &table, &error), STREAMER_ECORRUPT);
+        ck_assert_str_eq(error.text, text);
+        ck_assert_ptr_null(record.name);
+}
+
+TEST(a_damaged_commit_record_is_refused_with_the_reason)
+{
+        refused(must(memfd_create("record", MFD_CLOEXEC | MFD_ALLOW_SEALING)),
+                "its record is damaged: it is not sealed");
+        refused(record_fd("\xc1", 1), "its record is damaged: it cannot be read");
+        refused(record_fd("\x80", 1), "its record is damaged: 'name' is not valid");
+}
+
+TEST(a_commit_record_that_cannot_be_written_is_an_error)
+{
+        struct rlimit limit, none;
+        int fd;
+        msgpack_sbuffer details = details_of("\x80", 1);
+        must(getrlimit(RLIMIT_NOFILE, &limit));
+        none = (struct rlimit){.rlim_cur = 0, .rlim_max = limit.rlim_max};
+        must(setrlimit(RLIMIT_NOFILE, &none));
+        int r = commit_record_write(&details, &manifest, &fd, &error);
+        must(setrlimit(RLIMIT_NOFILE, &limit));
+        ck_assert_int_eq(r, STREAMER_ENOMEM);
+        ck_assert_str_eq(error.text, "the record of a model: Too many open files");
+        msgpack_sbuffer_destroy(&details);
+        table_drop(&manifest);
 }

@@ -6,9 +6,6 @@
 #include "daemon/resident/unload/evict.h"
 #include "tests/lib/suite.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #define SEED 20240607
 #define N_MAX 10
 

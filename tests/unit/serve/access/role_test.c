@@ -7,9 +7,6 @@
 #include "daemon/base/util.h"
 #include "tests/lib/suite.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #define SOCKET_GROUP 900
 
 static struct error error;
@@ -146,7 +143,6 @@ TEST(the_page_shows_the_role_of_every_verb)
         for (int v = 0; v < VERB_COUNT; v++)
                 ck_assert_msg(documented(page, verb_desc((enum verb)v)->name) == role_needed((enum verb)v),
                               "%s: docs/access.md shows another role", verb_desc((enum verb)v)->name);
-        free(page);
 }
 
 /* ---- sources ---- */

@@ -105,7 +105,6 @@ TEST(the_largest_frame_is_accepted)
                 uv_run(&core_loop, UV_RUN_NOWAIT);
         }
         core_until(frames == 1);
-        free(data);
 }
 
 static void take_long(void)

@@ -9,9 +9,7 @@
 #include "daemon/base/util.h"
 #include "tests/lib/core.h"
 
-#include <poll.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #define US UINT64_C(1000)
 #define MS UINT64_C(1000000)

@@ -8,9 +8,6 @@
 #include "daemon/resident/persist/state_file.h"
 #include "daemon/serve/desired/desired.h"
 
-#include <string.h>
-#include <sys/stat.h>
-
 #define FAR (UINT64_MAX / 2) /* a time at which everything is due */
 #define SECOND UINT64_C(1000000000)
 

@@ -8,10 +8,6 @@
 #include "daemon/source/aws/aws_config.h"
 #include "daemon/source/aws/keys.h"
 
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 static struct aws_ini ini;
 static struct error error;
 
@@ -245,6 +241,16 @@ TEST(the_error_of_bad_keys_does_not_quote_them, EACH(bad_json))
         ck_assert_ptr_null(strstr(error.text, "thesecret"));
 }
 
+TEST(a_secret_that_cannot_be_signed_with_is_refused)
+{
+        struct aws_keys keys;
+        char *secret = must_alloc(AWS_SECRET_MAX + 1);
+        memset(secret, 's', AWS_SECRET_MAX);
+        ck_assert_int_eq(parse_json(&keys, format_text("{\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"%s\"}", secret)),
+                         STREAMER_EFAILED);
+        ck_assert_str_eq(error.text, "an empty or overlong secret key (TEST)");
+}
+
 TEST(keys_from_xml)
 {
         struct aws_keys keys;
@@ -258,6 +264,7 @@ TEST(keys_from_xml)
         aws_keys_deinit(&keys);
         char cut[] = "<R><SecretAccessKey>thesecret</SecretAccessKey>";
         ck_assert_int_eq(aws_keys_parse_xml(&keys, cut, strlen(cut), "TEST", &error), STREAMER_EFAILED);
+        ck_assert_msg(strncmp(error.text, "the answer is not valid XML: ", 29) == 0, "%s", error.text);
         ck_assert_ptr_null(strstr(error.text, "thesecret"));
 }
 

@@ -96,15 +96,17 @@ TEST(settings_precede_the_chain_and_may_name_files)
 static const struct {
         const char *secret, *why;
 } bad_settings[] = {
-        {"file:/nonexistent/key", "/nonexistent/key"},
+        {"file:/nonexistent/key", "a secret in /nonexistent/key: No such file"},
+        {"credential:line", "no secret in its first line ("},
         {"credential:../key", "not a plain name"},
         {"credential:", "not a plain name"},
         {"credential:absent", "absent"},
 };
 
-TEST(a_setting_that_names_a_missing_file, EACH(bad_settings))
+TEST(a_setting_that_names_no_secret, EACH(bad_settings))
 {
         setenv("CREDENTIALS_DIRECTORY", suite_folder(), 1);
+        suite_file("line", "\nthesecret\n");
         open_with(&(struct aws_credentials_opts){.access = "A", .secret = bad_settings[_i].secret});
         assert_fails(STREAMER_EFAILED, bad_settings[_i].why);
 }
@@ -113,5 +115,6 @@ TEST(an_incomplete_key_pair_is_an_error)
 {
         const struct aws_credentials_opts opts = {.access = "A"};
         ck_assert_int_eq(aws_credentials_new(&credentials, &opts, &error), STREAMER_EINVAL);
+        ck_assert_str_eq(error.text, "an access key without its secret key, or the reverse");
         credentials = NULL;
 }

@@ -49,25 +49,31 @@ TEST(a_container_that_refuses_ends_the_chain)
         assert_fails(STREAMER_EPERM, "the container endpoint answers 401");
 }
 
+#define NO_PATH "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI does not begin with '/'"
+#define NO_URL "AWS_CONTAINER_CREDENTIALS_FULL_URI is not an http(s) URL"
+#define PLAIN                                                                                                          \
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI: plain http is for loopback and the addresses of ECS and EKS, not for "
+
 static const struct {
         const char *full, *relative, *uri; /* NULL: refused */
+        const char *why;
 } uris[] = {
-        {NULL, "/v2/credentials/x", "http://169.254.170.2/v2/credentials/x"},
-        {NULL, "v2", NULL},
-        {NULL, "@evil/", NULL},
-        {"http://127.0.0.1/x", NULL, "http://127.0.0.1/x"},
-        {"http://127.9.9.9:80/x", NULL, "http://127.9.9.9:80/x"},
-        {"http://localhost:8080/x", NULL, "http://localhost:8080/x"},
-        {"http://[::1]/x", NULL, "http://[::1]/x"},
-        {"http://169.254.170.23/v1/credentials", NULL, "http://169.254.170.23/v1/credentials"},
-        {"http://[fd00:ec2::23]/x", NULL, "http://[fd00:ec2::23]/x"},
-        {"https://example.com/x", NULL, "https://example.com/x"},
-        {"http://example.com/x", NULL, NULL},
-        {"http://127.0.0.1.example.com/x", NULL, NULL},
-        {"http://127.0.0.1@example.com/x", NULL, NULL},
-        {"http://169.254.169.254/x", NULL, NULL},
-        {"ftp://127.0.0.1/x", NULL, NULL},
-        {"thesecret", NULL, NULL},
+        {NULL, "/v2/credentials/x", "http://169.254.170.2/v2/credentials/x", NULL},
+        {NULL, "v2", NULL, NO_PATH},
+        {NULL, "@evil/", NULL, NO_PATH},
+        {"http://127.0.0.1/x", NULL, "http://127.0.0.1/x", NULL},
+        {"http://127.9.9.9:80/x", NULL, "http://127.9.9.9:80/x", NULL},
+        {"http://localhost:8080/x", NULL, "http://localhost:8080/x", NULL},
+        {"http://[::1]/x", NULL, "http://[::1]/x", NULL},
+        {"http://169.254.170.23/v1/credentials", NULL, "http://169.254.170.23/v1/credentials", NULL},
+        {"http://[fd00:ec2::23]/x", NULL, "http://[fd00:ec2::23]/x", NULL},
+        {"https://example.com/x", NULL, "https://example.com/x", NULL},
+        {"http://example.com/x", NULL, NULL, PLAIN "example.com"},
+        {"http://127.0.0.1.example.com/x", NULL, NULL, PLAIN "127.0.0.1.example.com"},
+        {"http://127.0.0.1@example.com/x", NULL, NULL, NO_URL},
+        {"http://169.254.169.254/x", NULL, NULL, PLAIN "169.254.169.254"},
+        {"ftp://127.0.0.1/x", NULL, NULL, NO_URL},
+        {"thesecret", NULL, NULL, NO_URL},
 };
 
 TEST(a_container_endpoint_must_be_a_permitted_host, EACH(uris))
@@ -78,10 +84,18 @@ TEST(a_container_endpoint_must_be_a_permitted_host, EACH(uris))
         if (uris[_i].relative != NULL)
                 setenv("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", uris[_i].relative, 1);
         ck_assert_int_eq(aws_container_uri(&uri, &error), uris[_i].uri != NULL ? 0 : STREAMER_EFAILED);
-        if (uris[_i].uri != NULL)
-                ck_assert_str_eq(uri, uris[_i].uri);
-        else
-                ck_assert_ptr_null(uri);
+        ck_assert_pstr_eq(uri, uris[_i].uri);
+        if (uris[_i].why != NULL)
+                ck_assert_str_eq(error.text, uris[_i].why);
+}
+
+TEST(a_token_that_no_header_may_hold_is_not_sent)
+{
+        set_container();
+        unsetenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
+        setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN", "bearer thesecret\r\nX: y", 1);
+        assert_fails(STREAMER_EINVAL, "a header that cannot be sent: Authorization");
+        ck_assert_uint_eq(service.requests, 0);
 }
 
 /* ---- STS ---- */
@@ -151,13 +165,15 @@ TEST(a_web_identity_that_sts_refuses)
 TEST(a_web_identity_without_a_role_or_token)
 {
         setenv("AWS_WEB_IDENTITY_TOKEN_FILE", "/nonexistent/token", 1);
-        assert_fails(STREAMER_EFAILED, "AWS_ROLE_ARN");
+        assert_fails(STREAMER_EFAILED, "a web identity token file without a role (AWS_ROLE_ARN, role_arn)");
         credentials = aws_credentials_free(credentials);
         setenv("AWS_ROLE_ARN", "arn:aws:iam::1:role/r", 1);
         assert_fails(STREAMER_EFAILED, "/nonexistent/token");
 }
 
 /* ---- instance metadata ---- */
+
+static const char *role = "node-role"; /* the instance's; changed by tests */
 
 static void answer_instance(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
 {
@@ -172,7 +188,7 @@ static void answer_instance(struct endpoint *e, const struct endpoint_request *r
         } else if (token == NULL || strcmp(token, "session") != 0) {
                 reply->status = 401;
         } else if (strcmp(request->path, "/latest/meta-data/iam/security-credentials/") == 0) {
-                reply->body = format_text("node-role");
+                reply->body = format_text("%s", role);
         } else if (strcmp(request->path, "/latest/meta-data/iam/security-credentials/node-role") == 0) {
                 answer_json(reply);
         } else {
@@ -194,6 +210,17 @@ TEST(an_instances_role_by_a_session)
         assert_keys("AK1", "thesecret", "T1", "instance role node-role");
         ck_assert_str_eq(requests_seen, "PUT /latest/api/token\nGET /latest/meta-data/iam/security-credentials/\n"
                                         "GET /latest/meta-data/iam/security-credentials/node-role\n");
+}
+
+static const char *const bad_roles[] = {"", "\nnode-role", "../node-role", "node-role?x", "node role"};
+
+/* It becomes part of a URL. */
+TEST(a_role_whose_name_is_not_valid_is_not_asked_for, EACH(bad_roles))
+{
+        set_instance();
+        role = bad_roles[_i];
+        assert_fails(STREAMER_EFAILED, "the instance's role has no valid name");
+        ck_assert_ptr_null(strstr(requests_seen, "node"));
 }
 
 TEST(instance_metadata_that_are_disabled_are_not_asked)

@@ -101,7 +101,7 @@ static const struct {
         {"[default]\nrole_arn=r\nsource_profile=base\ncredential_source=Environment\n",
          "source_profile and credential_source", STREAMER_EFAILED},
         {"[default]\nrole_arn=r\naws_access_key_id=A\naws_secret_access_key=thesecret\n",
-         "profile 'default' has role_arn without source_profile, ", STREAMER_EFAILED},
+         "has role_arn without source_profile, credential_source or web_identity_token_file", STREAMER_EFAILED},
         {"[default]\nrole_arn=r\ncredential_source=thesecret\n", "credential_source is none of", STREAMER_EFAILED},
         {"[default]\nrole_arn=r\ncredential_source=Environment\n", "credential_source Environment has no credentials",
          STREAMER_EPERM},

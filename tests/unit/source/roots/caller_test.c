@@ -6,11 +6,8 @@
 
 #include "tests/lib/run_as.h"
 
-#include <errno.h>
 #include <grp.h>
-#include <string.h>
 #include <sys/fsuid.h>
-#include <unistd.h>
 
 static const gid_t own[] = {60301, 60302, 60303};
 static const struct caller caller = {.uid = 60304, .gid = 60305, .groups = {60306, 60307}, .n_groups = 2};

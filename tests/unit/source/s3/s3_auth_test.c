@@ -7,9 +7,6 @@
 #include "daemon/base/log/log.h"
 #include "daemon/source/s3/endpoint.h"
 
-#include <string.h>
-#include <unistd.h>
-
 static struct aws_credentials *credentials;
 static struct s3_endpoint site;
 static struct http_access *access_;

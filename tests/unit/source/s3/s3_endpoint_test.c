@@ -9,8 +9,6 @@
 #include "daemon/base/util.h"
 #include "daemon/source/s3/endpoint.h"
 
-#include <string.h>
-
 static struct s3_endpoints *endpoints;
 static struct error error;
 
@@ -62,7 +60,6 @@ TEST(the_host_of_a_bucket, EACH(hosts))
         ck_assert_int_eq(r, hosts[_i].base != NULL ? 0 : STREAMER_EINVAL);
         if (hosts[_i].base != NULL)
                 ck_assert_str_eq(base, hosts[_i].base);
-        free(base);
 }
 
 /* ---- endpoint ---- */

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A load as an object: its targets and parts, made from a resolved request.
+ */
+#include "daemon/load/load_private.h"
+
+#include <string.h>
+
+void load_free(struct load *load)
+{
+        list_remove(&load->link);
+        load->magic = 0;
+        free(load->targets);
+        free(load->demands);
+        free(load->parts);
+        source_roots_free(load->roots);
+        free(load->name);
+        free(load->source);
+        free(load->pattern);
+        free(load);
+}
+
+/* Devices of one layout are copied the same blocks from slots; a device that is read in place has a part of its own. */
+static struct load_part *part_for(struct load *load, const struct device *device)
+{
+        for (size_t i = 0; load->pattern == NULL && i < load->n_parts; i++) {
+                const struct plan_layout *layout = &load->parts[i].targets[0]->device->layout;
+                if (layout->page == 0 && memcmp(layout, &device->layout, sizeof(*layout)) == 0)
+                        return &load->parts[i];
+        }
+        struct load_part *part = &load->parts[load->n_parts++];
+        part->load = load;
+        return part;
+}
+
+static int add_target(struct load *load, struct device *device, size_t n_devices)
+{
+        struct load_target *t = &load->targets[load->n_targets++];
+        t->load = load;
+        t->device = device;
+        t->manifest.fd = t->arrival.fd = -1;
+        t->part = part_for(load, device);
+        t->part->targets[t->part->n_targets] = t;
+        t->part->copies[t->part->n_targets++] = &t->copy;
+        if (load->dry_run)
+                return 0;
+        struct generation *g = generation_new(load->loads->resident, load->name, load->source, device, load->owner);
+        t->generation = g;
+        if (g == NULL)
+                return STREAMER_ENOMEM;
+        g->settings.priority = load->priority;
+        g->settings.keep_alive_ns = load->loads->keep_alive_ns;
+        g->settings.drain_timeout_ns = load->loads->drain_timeout_ns;
+        g->caller = load->caller;
+        if (load->pattern == NULL)
+                return 0;
+        g->rank = (unsigned)load->n_targets - 1;
+        g->n_ranks = (unsigned)n_devices;
+        g->pattern = strdup(load->pattern);
+        return g->pattern != NULL ? 0 : STREAMER_ENOMEM;
+}
+
+static int add_targets(struct load *load, const struct resolved_request *resolved)
+{
+        load->targets = calloc(resolved->n_devices, sizeof(*load->targets));
+        load->parts = calloc(resolved->n_devices, sizeof(*load->parts));
+        load->demands = calloc(resolved->n_devices, sizeof(*load->demands));
+        if (load->targets == NULL || load->parts == NULL || load->demands == NULL)
+                return STREAMER_ENOMEM;
+        int r = 0;
+        for (size_t i = 0; r == 0 && i < resolved->n_devices; i++)
+                r = add_target(load, resolved->devices[i], resolved->n_devices);
+        return r;
+}
+
+struct load *load_new(struct loads *loads, const struct load_request *request, const struct resolved_request *resolved)
+{
+        struct load *load = calloc(1, sizeof(*load));
+        if (load == NULL)
+                return NULL;
+        load->magic = LOAD_MAGIC;
+        list_init(&load->link);
+        list_init(&load->watchers);
+        list_init(&load->subscribers);
+        load->loads = loads;
+        load->name = strdup(resolved->name);
+        load->source = strdup(resolved->source);
+        load->pattern = request->pattern != NULL ? strdup(request->pattern) : NULL;
+        load->caller = *request->caller;
+        load->owner = request->owner != NULL ? *request->owner : request->caller->uid;
+        load->sha256 = request->sha256;
+        load->dry_run = request->dry_run;
+        load->wait = request->wait;
+        load->no_evict = request->no_evict;
+        load->admin = request->admin;
+        load->roots = source_roots_ref(request->roots);
+        load->users = request->users;
+        if (request->users != NULL)
+                load->limits = *request->limits;
+        if (request->users != NULL && !request->limits->unlimited)
+                load->step.user = work_user(request->caller->uid);
+        load->priority = request->retention.priority > 0 ? request->retention.priority : PROTO_PRIORITY_DEFAULT;
+        load->started_ns = now_ns();
+        bool ok = load->name != NULL && load->source != NULL && !load->pattern == !request->pattern;
+        if (!ok || add_targets(load, resolved) < 0) {
+                load_each_target (t, load)
+                        if (t->generation != NULL) {
+                                generation_discard(t->generation);
+                                target_put_generation(t);
+                        }
+                load_free(load);
+                return NULL;
+        }
+        load_set_retention(load, request);
+        load->id = ++loads->last_id;
+        list_append(&loads->all, &load->link);
+        loads->n_running++;
+        return load;
+}
+
+struct load *load_new_again(struct load *load)
+{
+        struct loads *loads = load->loads;
+        struct resolved_request resolved = {.name = load->name, .source = load->source, .n_devices = load->n_targets};
+        const struct load_request request = {.source = load->source,
+                                             .name = load->name,
+                                             .pattern = load->pattern,
+                                             .sha256 = load->sha256,
+                                             .wait = load->wait,
+                                             .no_evict = load->no_evict,
+                                             .retention = load->retention,
+                                             .admin = load->admin,
+                                             .caller = &load->caller,
+                                             .owner = &load->owner,
+                                             .roots = load->roots,
+                                             .users = load->users,
+                                             .limits = &load->limits};
+        if (loads->over || load->restarts == LOAD_RESTARTS)
+                return NULL;
+        for (size_t i = 0; i < load->n_targets; i++)
+                resolved.devices[i] = load->targets[i].device;
+        struct load *next = load_new(loads, &request, &resolved);
+        if (next == NULL)
+                return NULL;
+        next->restarts = load->restarts + 1;
+        next->started_ns = load->started_ns;
+        next->charge = load->charge;
+        load->charge = (struct quota_charge){.user = NULL};
+        load->superseded = true;
+        return next;
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Command lines that streamerctl refuses: the exit code and the text of each.
+ */
+#include "tests/lib/fixture.h"
+#include "tests/lib/streamerctl.h"
+#include "tests/lib/suite.h"
+
+#define NOT_UTF8 "\xff"
+#define EIGHT "0,1,2,3,4,5,6,7,"
+
+static const struct {
+        const char *args[6];
+        int code;
+        const char *text;
+} refused[] = {
+        {{0}, 2, "a verb is missing (see 'streamerctl help')"},
+        {{"load"}, 2, "load: an argument is missing: SOURCE... (see 'streamerctl help load')"},
+        {{"status", "x"}, 2, "status: one argument too many: 'x' (see 'streamerctl help status')"},
+        {{"load", "x", "--name"}, 2, "--name needs a value: NAME (see 'streamerctl help load')"},
+        {{"cat", "m", "t", "-o", "json"}, 2, "\"text\":\"cat: writes bytes, not JSON\""},
+        {{"load", "x", "--keep-alive", "1y"}, 2, "'1y' is not a duration: 1ms to 8784h, with ms, s, m or h"},
+        {{"set-priority", "witness", "0"}, 2, "'0' is not a priority: 1 to 10000"},
+        {{"unload", "witness", "--device", "0,1"}, 2, "unload: one device at most"},
+        {{"load", "x", "--device", EIGHT EIGHT EIGHT EIGHT EIGHT EIGHT EIGHT EIGHT "8"},
+         2,
+         "too many devices: at most"},
+        {{"load", "x", "--device", "0,,1"}, 2, "--device: a name is missing in '0,,1'"},
+        {{"load", "x", "--dry-run", "--name", NOT_UTF8}, 2, "load: an argument is not valid UTF-8"},
+        {{"pin", NOT_UTF8}, 2, "pin: the model's name is not valid UTF-8"},
+        {{"diff", NOT_UTF8, "x"}, 2, "diff: an argument is not valid UTF-8"},
+        {{"fetch", "x", NOT_UTF8}, 2, "fetch: a file's name is not valid UTF-8"},
+        {{"fetch", NOT_UTF8, "x"}, 2, "fetch: field 'source' is not valid UTF-8"},
+        {{"ps", "4711"}, 3, "4711: no such lease"},
+        {{"run", "witness", "--", "/nowhere/program"},
+         127,
+         "/nowhere/program: cannot be run: No such file or directory"},
+};
+
+FIXTURE(.all = {fixture_begin_default, fixture_end});
+
+TEST(a_command_line_is_refused_with_its_reason, EACH(refused))
+{
+        struct ctl r;
+        ctl_v(&r, test_daemon.socket, refused[_i].args);
+        ck_assert_msg(r.code == refused[_i].code, "exit %d: %s", r.code, r.err);
+        ck_assert_msg(strstr(r.err, refused[_i].text) != NULL, "%s", r.err);
+        ck_assert_str_eq(r.out, "");
+}

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Settings whose effect appears only at a value other than the default. Each test has a daemon of its own.
+ */
+#include "tests/lib/fixture.h"
+#include "tests/lib/suite.h"
+#include "tests/lib/wire.h"
+
+#include "proto/frame.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+static struct model *model;
+static char *source;
+
+static void start(const char *settings)
+{
+        char *root = suite_path("root"), *config = suite_file("settings.yaml", settings);
+        mkdir(root, 0755); /* each test has a process of its own, and the folder of all */
+        model = model_mixed(1, 1 << 20);
+        source = format_text("%s/m.safetensors", root);
+        model_write(model, source);
+        daemon_init(&test_daemon, suite_path("daemon"));
+        daemon_start(&test_daemon,
+                     (const char *const[]){"--device", "host=64MiB", "--root", root, "--config", config, NULL});
+        client = client_open(&test_daemon);
+}
+
+FIXTURE(.each = {NULL, fixture_stop});
+
+/* ---- residency ---- */
+
+TEST(a_model_without_a_lease_is_unloaded_after_keep_alive)
+{
+        start("residency:\n  keep_alive: 1ms\n");
+        client_load(client, source, "m");
+        ck_assert(eventually(client_is_unloaded, "m", 20000));
+}
+
+TEST(a_draining_model_is_revoked_after_drain_timeout)
+{
+        start("residency:\n  drain_timeout: 1ms\n");
+        client_load(client, source, "m");
+        streamer_lease *lease = client_attach(client, "m");
+        client_ok(client, streamer_unload(client, "m", STREAMER_UNLOAD_DRAIN), "unload");
+        ck_assert(eventually(lease_is_revoked, lease, 20000));
+        lease_equals(lease, model);
+        streamer_detach(lease);
+}
+
+/* ---- what a client may hold ---- */
+
+static void attach_fails(streamer_client *c, const char *text)
+{
+        streamer_lease *lease;
+        ck_assert_int_eq(streamer_attach(c, "m", NULL, &lease), STREAMER_ELIMIT);
+        ck_assert_msg(strstr(streamer_last_error(c), text) != NULL, "%s", streamer_last_error(c));
+}
+
+TEST(a_client_has_at_most_leases_per_client)
+{
+        start("limits:\n  leases_per_client: 2\n");
+        client_load(client, source, "m");
+        streamer_lease *first = client_attach(client, "m"), *second = client_attach(client, "m");
+        attach_fails(client, "attach: this connection holds 2 leases (limits.leases_per_client)");
+        streamer_client *other = client_open(&test_daemon);
+        streamer_detach(client_attach(other, "m"));
+        streamer_close(other);
+        streamer_detach(first);
+        first = client_attach(client, "m");
+        attach_fails(client, "holds 2 leases");
+        streamer_detach(first);
+        streamer_detach(second);
+}
+
+/* Whether the reply accepts the request; an error must have this text. */
+static bool is_accepted(struct wire *w, const char *text)
+{
+        const char *have = "";
+        size_t len = 0;
+        bool ok = false;
+        ck_assert(wire_read(w));
+        ck_assert(object_bool(&w->reply.unpacked.data, "ok", &ok));
+        object_str(&w->reply.unpacked.data, "text", &have, &len);
+        ck_assert_msg(ok || memmem(have, len, text, strlen(text)) != NULL, "%.*s", (int)len, have);
+        return ok;
+}
+
+#define FDS 128 /* the least that can be set */
+
+static bool all_are_answered(void *requests)
+{
+        return client_metric(client, "streamerd_attaches_total") +
+                       client_metric(client, "streamerd_request_errors_total{code=\"limit\"}") ==
+               *(const unsigned *)requests;
+}
+
+TEST(a_client_leaves_at_most_fds_per_client_untaken)
+{
+        start(format_text("limits:\n  fds_per_client: %d\n", FDS));
+        client_load(client, source, "m");
+        unsigned accepted = 0, n = 2 * FDS;
+        struct wire w;
+        wire_open(&w, &test_daemon);
+        wire_hello(&w);
+        for (unsigned i = 0; i < n; i++)
+                ck_assert(wire_verb(&w, "attach", 2 + i, "model", "m"));
+        ck_assert(eventually(all_are_answered, &n, 20000)); /* before one is read */
+        for (unsigned i = 0; i < n; i++)
+                accepted +=
+                        is_accepted(&w, "attach: this client does not take its descriptors (limits.fds_per_client)");
+        ck_assert_uint_gt(accepted, 0);
+        ck_assert_uint_le(accepted, FDS); /* each has one descriptor at least */
+        ck_assert(wire_verb(&w, "attach", 1000, "model", "m"));
+        ck_assert(is_accepted(&w, "none"));
+        wire_close(&w);
+}
+
+/* The client reads no reply before the last: two descriptors of each, and an attach needs room for three. */
+TEST(descriptors_on_their_way_to_clients_are_limited)
+{
+        start(format_text("limits:\n  fds_in_flight: %d\n", FDS));
+        client_load(client, source, "m");
+        unsigned n = FDS / 2;
+        struct wire w;
+        wire_open(&w, &test_daemon);
+        wire_hello(&w);
+        for (unsigned i = 0; i < n; i++)
+                ck_assert(wire_verb(&w, "attach", 2 + i, "model", "m"));
+        ck_assert(eventually(all_are_answered, &n, 20000));
+        for (unsigned i = 0; i < n; i++)
+                ck_assert_int_eq(is_accepted(&w, "attach: too many descriptors are on their way to clients "
+                                                 "(limits.fds_in_flight)"),
+                                 i < n - 1);
+        wire_close(&w);
+}
+
+/* Sends requests until the daemon has read none for three turns of its loop. */
+static void send_until_paused(struct wire *w)
+{
+        static const unsigned char body[] = "\x82\xa4verb\xa4list\xa2id\x02"; /* {verb: "list", id: 2} */
+        unsigned char frame[FRAME_HEADER + sizeof(body) - 1];
+        frame_put_header(frame, sizeof(body) - 1);
+        memcpy(frame + FRAME_HEADER, body, sizeof(body) - 1);
+        must(fcntl(w->fd, F_SETFL, O_NONBLOCK));
+        for (unsigned turns = 0; turns < 3; turns++) {
+                while (send(w->fd, frame, sizeof(frame), MSG_NOSIGNAL) == (ssize_t)sizeof(frame))
+                        turns = 0;
+                ck_assert_int_eq(errno, EAGAIN);
+                ck_assert_int_eq(client_call_code(client, "ping", NULL), 0);
+        }
+}
+
+TEST(at_most_output_per_client_waits_for_a_client_that_does_not_read)
+{
+        start("limits:\n  output_per_client: 1MiB\n"); /* 4MiB by default */
+        for (unsigned i = 0; i < 64; i++)              /* a reply of 20 KiB */
+                client_load(client, source, format_text("a-name-of-the-same-model-%u", i));
+        struct wire w;
+        wire_open(&w, &test_daemon);
+        wire_hello(&w);
+        uint64_t before = fixture_memory();
+        send_until_paused(&w);
+        ck_assert_uint_lt(fixture_memory(), before + (2 << 20));
+        wire_close(&w);
+}
+
+/* ---- the network ---- */
+
+/* Its queue of connections is full, so that the kernel answers no further one. */
+static int listen_and_answer_nobody(unsigned *port)
+{
+        struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        socklen_t size = sizeof(address);
+        int fd = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        must(bind(fd, (const struct sockaddr *)&address, size));
+        must(listen(fd, 0));
+        must(getsockname(fd, (struct sockaddr *)&address, &size));
+        for (unsigned i = 0; i < 4; i++) {
+                int client_fd = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+                if (connect(client_fd, (const struct sockaddr *)&address, size) < 0)
+                        ck_assert_int_eq(errno, EINPROGRESS);
+        }
+        *port = ntohs(address.sin_port);
+        return fd;
+}
+
+TEST(a_server_that_does_not_answer_a_connect_is_given_up_after_connect_timeout)
+{
+        start("http:\n  connect_timeout: 100ms\n  tries: 2\n  backoff: 1ms\n  patience: 0s\n");
+        unsigned port;
+        int fd = listen_and_answer_nobody(&port);
+        client_load_fails(client, format_text("http://127.0.0.1:%u/m.safetensors", port), "m", STREAMER_EFAILED,
+                          "given up after 2 tries: Timeout was reached");
+        client_load(client, source, "m");
+        client_equals(client, "m", model);
+        close(fd);
+}
+
+/* ---- times of stages ---- */
+
+/* With one block in flight two threads read, one of them ahead. */
+TEST(the_stages_of_a_load_take_no_longer_than_its_threads)
+{
+        static const char *const threads[] = {"storage_ns", "read_ns", "memory_ns", "hash_ns", "copy_ns"};
+        uint64_t sum = 0;
+        start("io:\n  concurrency: 1\n  block_size: 1MiB\n");
+        model_write(model_mixed(2, 32 << 20), source); /* 32 blocks */
+        client_load(client, source, "m");
+        json_t *show = client_call(client, "show", "{\"model\":\"m\"}");
+        json_t *shown = json_array_get(json_object_get(show, "models"), 0), *stages = json_object_get(shown, "stages");
+        uint64_t took = json_number(shown, "load_ns");
+        for (size_t i = 0; i < sizeof(threads) / sizeof(threads[0]); i++)
+                sum += json_number(stages, threads[i]);
+        ck_assert_uint_gt(json_number(stages, "hash_ns"), 0);
+        ck_assert_uint_gt(sum, 0);
+        ck_assert_uint_le(sum, 2 * took);
+        ck_assert_uint_le(json_number(stages, "begin_ns") + json_number(stages, "end_ns"), took);
+}

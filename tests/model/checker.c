@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A run of the model checker: start, steps, end, and the check for leaks.
+ */
+#include "tests/lib/base.h"
+#include "tests/model/checker_model.h"
+
+/* The entries of a folder of the daemon in /proc. */
+static unsigned count_entries(const struct checker *c, const char *folder)
+{
+        char *path = format_text("/proc/%d/%s", (int)c->daemon.pid, folder);
+        DIR *dir = opendir(path);
+        unsigned n = 0;
+        if (dir == NULL)
+                die_errno("%s", path);
+        while (readdir(dir) != NULL)
+                n++;
+        closedir(dir);
+        free(path);
+        return n;
+}
+
+static void start(struct checker *c, enum checker_kind kind, const char *folder)
+{
+        start_daemon(c, kind, folder);
+        for (unsigned i = 0; i < SOURCES; i++)
+                write_source(c, i);
+        streamer_connect_opts opts = {
+                .struct_size = sizeof(opts), .socket = c->daemon.socket, .timeout_ms = CHECKER_WAIT_MS};
+        if (streamer_connect(&opts, &c->client) < 0)
+                die("connect: %s", streamer_last_error(NULL));
+        subscriber_start(c, &opts);
+        for (unsigned i = 0; i < CLIENTS; i++)
+                client_process_start(&c->processes[i], c->daemon.socket);
+}
+
+static void release_everything(struct checker *c)
+{
+        for (unsigned p = 0; p < CLIENTS; p++)
+                kill_client(c, p);
+        for (unsigned i = 0; i < NAMES; i++) {
+                streamer_unload(c->client, name_of(i), STREAMER_UNLOAD_DRAIN);
+                for (unsigned d = 0; d < c->n_devices; d++)
+                        move_name(c, i, d, NULL, 0);
+        }
+        compare(c, false); /* also checks the bytes of each device and of the cache */
+        for (unsigned d = 0; d < c->n_devices; d++)
+                if (device_bytes(c, d, "used") > 0)
+                        checker_fail(c, "%" PRIu64 " bytes of %s are leaked", device_bytes(c, d, "used"),
+                                     c->devices[d].name);
+}
+
+static void finish(struct checker *c, unsigned fds)
+{
+        release_everything(c);
+        if (count_entries(c, "fd") > fds)
+                checker_fail(c, "%u descriptors, %u at the start", count_entries(c, "fd"), fds);
+        json_t *status = call_json(c, "status", NULL);
+        loop_time_note(&c->counts->loop_time, status);
+        json_decref(status);
+        streamer_close(c->client);
+        streamer_close(c->subscriber);
+        json_decref(c->events);
+        stop_daemon(c);
+}
+
+static void take_steps(struct checker *c, uint64_t from, uint64_t to)
+{
+        for (uint64_t i = from; i < to; i++)
+                step(c);
+}
+
+void checker_run(enum checker_kind kind, const char *folder, uint64_t seed, uint64_t n_steps,
+                 struct checker_counts *counts)
+{
+        struct checker *c = must_alloc(sizeof(*c));
+        c->seed = c->random_state = seed;
+        c->counts = counts;
+        c->first_step = counts->steps;
+        start(c, kind, folder);
+        json_decref(call_json(c, "list", NULL));
+        unsigned fds = count_entries(c, "fd"), threads;
+        take_steps(c, 0, n_steps / 2);
+        threads = count_entries(c, "task"); /* thread pools have grown to their size under load */
+        take_steps(c, n_steps / 2, n_steps / 10 * 9);
+        lose_device(c); /* near the end, because a lost device accepts no loads */
+        take_steps(c, n_steps / 10 * 9, n_steps);
+        if (count_entries(c, "task") > threads + 20) /* a pool's cap */
+                checker_fail(c, "%u threads, %u after half of the steps", count_entries(c, "task"), threads);
+        finish(c, fds);
+        free(c);
+}
+
+void checker_print(const struct checker_counts *counts)
+{
+        printf("checker:");
+#define X(name) printf(" " #name " %" PRIu64, counts->name);
+        CHECKER_COUNTS(X)
+#undef X
+        printf("\n");
+        loop_time_print(&counts->loop_time, "checker");
+}

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Loads with a concurrent step: an attach to a loading model, or exits of clients that free memory for a waiting load.
+ */
+#include "tests/lib/base.h"
+#include "tests/model/checker_model.h"
+
+static unsigned first_device(const struct trial *t)
+{
+        unsigned d = 0;
+        while (!t->on[d])
+                d++;
+        return d;
+}
+
+/* ---- attach while loading ---- */
+
+static bool apply_lease(struct checker *c, struct gen **place, struct gen *g, const struct client_answer *answer)
+{
+        if (answer->result != 0 || *place != NULL || g == NULL || g->cached || answer->generation != g->number)
+                return false;
+        if (answer->seed != g->seed)
+                checker_fail(c, "attached to generation %" PRIu64 " while it loads: seed %" PRIu64 ", not %" PRIu64,
+                             g->number, answer->seed, g->seed);
+        *place = g;
+        g->leases++;
+        c->counts->attaches++;
+        return true;
+}
+
+/* The attach returns the generation that served before or the one that is loading. It may fail with ENOENT if none
+ * served and the daemon handled it before the load. */
+static void attach_while_loading(struct checker *c, const struct trial *t, unsigned p, unsigned slot)
+{
+        unsigned device = first_device(t);
+        const struct attach_target target = {.model = name_of(t->name), .device = c->devices[device].name};
+        struct client_answer answer;
+        struct outcome outcome;
+        streamer_op *op = NULL;
+        struct gen *before = name_serves(c, t->name, device) ? c->names[t->name][device] : NULL,
+                   **place = &c->leased[p][slot];
+        int r = trial_begin(c, t, 0, &op);
+        client_process_attach_loading(&c->processes[p], slot, &target, &answer);
+        trail_add(c, "client %u, slot %u: attached to %s on %s while it loads: %s, generation %" PRIu64, p, slot,
+                  target.model, target.device, streamer_strerror(answer.result), answer.generation);
+        trial_end(c, t, r, op, &outcome);
+        check_answer(c, &answer);
+        apply_lease(c, place, before, &answer);
+        trial_follow(c, t, &outcome);
+        if (outcome.got[device])
+                c->counts->joins += apply_lease(c, place, c->names[t->name][device], &answer) && outcome.fresh[device];
+        trial_check(c, t, &outcome);
+        if (answer.result == 0 && *place == NULL)
+                checker_fail(c, "attach %s while it loads: generation %" PRIu64, name_of(t->name), answer.generation);
+        if (answer.result != 0 && (before != NULL || (outcome.got[device] && answer.result != STREAMER_ENOENT)))
+                checker_fail(c, "attach %s while it loads: %s (%s)", name_of(t->name), streamer_strerror(answer.result),
+                             answer.text);
+        c->counts->refused_attaches += answer.result != 0;
+}
+
+void step_attach_loading(struct checker *c)
+{
+        unsigned p = (unsigned)random_below(c, CLIENTS), slot = (unsigned)random_below(c, CLIENT_SLOTS);
+        struct trial t;
+        detach_slot(c, p, slot);
+        trial_init(c, &t, true);
+        t.options.keep_alive_ms = 0; /* it might expire before the attach */
+        attach_while_loading(c, &t, p, slot);
+        trial_deinit(&t);
+}
+
+/* ---- loads that wait for memory ---- */
+
+/* The targets of a load in `status`. */
+struct load_query {
+        struct checker *c;
+        const struct trial *t;
+        bool both; /* the same load without STREAMER_LOAD_WAIT was requested first */
+        bool listed, waits, settled;
+        bool ready[DEVICES];
+};
+
+static void read_target(struct load_query *q, const json_t *target)
+{
+        const char *state = json_text(target, "state");
+        bool waits = json_number(target, "waiting_ns") > 0, ready = strcmp(state, "ready") == 0;
+        q->waits = q->waits || waits;
+        q->settled = q->settled && (waits || ready || strcmp(state, "failed") == 0);
+        for (unsigned d = 0; d < q->c->n_devices; d++)
+                if (strcmp(json_text(target, "device"), q->c->devices[d].name) == 0)
+                        q->ready[d] = ready;
+}
+
+static void read_load(struct load_query *q)
+{
+        json_t *status = call_json(q->c, "status", NULL), *load, *target;
+        size_t i, k;
+        *q = (struct load_query){.c = q->c, .t = q->t, .both = q->both, .settled = true};
+        json_array_foreach(json_object_get(status, "loads"), i, load)
+        {
+                if (strcmp(json_text(load, "name"), name_of(q->t->name)) != 0)
+                        continue;
+                q->listed = true;
+                json_array_foreach(json_object_get(load, "targets"), k, target) read_target(q, target);
+        }
+        json_decref(status);
+}
+
+/* Each target waits for memory or has ended, or the load has ended. */
+static bool is_settled(void *arg)
+{
+        struct load_query *q = arg;
+        read_load(q);
+        return !q->listed || q->settled;
+}
+
+static bool load_waits(struct checker *c, const struct trial *t)
+{
+        struct load_query q = {.c = c, .t = t};
+        if (!eventually(is_settled, &q, CHECKER_WAIT_MS))
+                checker_fail(c, "load %s: neither waits nor ends", name_of(t->name));
+        return q.waits;
+}
+
+static bool leases_agree(void *arg)
+{
+        struct checker *c = arg;
+        json_t *ps = call_json(c, "ps", NULL);
+        uint64_t have = json_array_size(json_object_get(ps, "leases")), want = 0;
+        for (unsigned i = 0; i < GENERATIONS; i++)
+                want += c->gens[i].leases;
+        json_decref(ps);
+        return have == want;
+}
+
+/* Kills one client after the other until the load no longer waits. */
+static void free_memory_for(struct checker *c, const struct trial *t)
+{
+        for (unsigned p = 0; load_waits(c, t) && p < CLIENTS; p++) {
+                c->counts->waits += p == 0;
+                kill_client(c, p);
+                if (!eventually(leases_agree, c, CHECKER_WAIT_MS))
+                        checker_fail(c, "the leases of a killed client have not ended");
+                client_process_start(&c->processes[p], c->daemon.socket);
+                c->counts->kills++;
+        }
+}
+
+static bool will_fit(struct checker *c, const struct trial *t, unsigned device)
+{
+        if (t->ranks > 0)
+                return load_fits(c, t);
+        return resident_copy(c, t, device) != NULL ||
+               protected_bytes(c, t->name, device) + t->needed[device] <= c->devices[device].budget;
+}
+
+/* Replicas wait together, except for devices where the model is resident already: those are ready. If the same load
+ * without STREAMER_LOAD_WAIT has ended, it may have made the model resident on further devices. */
+static bool resident_targets_are_ready(void *arg)
+{
+        struct load_query *q = arg;
+        read_load(q);
+        for (unsigned d = 0; d < q->c->n_devices; d++) {
+                bool resident = q->t->ranks == 0 && resident_copy(q->c, q->t, d) != NULL;
+                if (q->t->on[d] && q->ready[d] != resident && !(q->both && q->ready[d]))
+                        return false;
+        }
+        return q->listed;
+}
+
+/* Cancels a load that does not fit on one of its devices. */
+static void cancel_waiting(struct checker *c, const struct trial *t, bool both, bool got[DEVICES])
+{
+        struct load_query q = {.c = c, .t = t, .both = both};
+        if (t->n_devices > 1 && !eventually(resident_targets_are_ready, &q, CHECKER_WAIT_MS))
+                checker_fail(c, "load %s: waits, and is not ready on exactly those devices where it was resident",
+                             name_of(t->name));
+        memcpy(got, q.ready, sizeof(q.ready));
+        trail_add(c, "cancel %s", name_of(t->name));
+        call_error(c, "cancel", json_pack("{s:s}", "model", name_of(t->name)));
+}
+
+/* Ends the same load without STREAMER_LOAD_WAIT, which was requested first. If the waiting load joined it, it fails for
+ * lack of memory or has the same outcome. If it had ended before, its model is resident for the waiting load. */
+static void end_without_wait(struct checker *c, const struct trial *t, int r, streamer_op *op,
+                             const struct outcome *outcome)
+{
+        struct outcome no_wait;
+        trial_wait(c, t, r, op, &no_wait);
+        r = no_wait.result;
+        trail_add(c, "load %s without wait: %s, generation %" PRIu64, name_of(t->name), streamer_strerror(r),
+                  no_wait.generation);
+        if (r != outcome->result && r != 0 && r != STREAMER_ENOMEM && r != STREAMER_EFAILED)
+                checker_fail(c, "load %s without wait: %s (%s)", name_of(t->name), streamer_strerror(r),
+                             streamer_last_error(c->client));
+        if (r != STREAMER_ECANCELED && no_wait.generation != 0)
+                trial_apply(c, t, &no_wait);
+}
+
+static void wait_for_memory(struct checker *c, const struct trial *t)
+{
+        streamer_op *no_wait = NULL;
+        bool both = random_below(c, 2) == 0;
+        int first = both ? trial_begin(c, t, 0, &no_wait) : 0;
+        bool blocked = false, lost = on_lost_device(c, t), served[DEVICES] = {false};
+        struct outcome outcome;
+        streamer_op *op = NULL;
+        int r = trial_begin(c, t, STREAMER_LOAD_WAIT, &op);
+        if (r == 0)
+                free_memory_for(c, t);
+        /* A load to a lost device fails; with ranks, it fails on all devices. */
+        for (unsigned d = 0; d < c->n_devices; d++)
+                blocked = blocked || (t->on[d] && !c->devices[d].lost && !(t->ranks > 0 && lost) && !will_fit(c, t, d));
+        if (blocked)
+                cancel_waiting(c, t, both, served);
+        trial_end(c, t, r, op, &outcome);
+        if (both)
+                end_without_wait(c, t, first, no_wait, &outcome); /* before the waiting load is applied */
+        if (outcome.result != (blocked ? STREAMER_ECANCELED : 0) && !lost)
+                checker_fail(c, "load %s with wait: %s (%s)", name_of(t->name), streamer_strerror(outcome.result),
+                             streamer_last_error(c->client));
+        if (outcome.result == STREAMER_ECANCELED)
+                memcpy(outcome.got, served, sizeof(served));
+        trial_follow(c, t, &outcome);
+        compare(c, true);
+}
+
+/* The ranks of the set that has the name expire as soon as one of them loses it, possibly before the load is admitted
+ * on every device. */
+static bool may_expire_early(const struct checker *c, const struct trial *t)
+{
+        for (unsigned d = 0; d < c->n_devices; d++) {
+                const struct gen *g = c->names[t->name][d];
+                if (g != NULL && g->ranks > 1 && g->keep_alive_ms == BRIEF_MS)
+                        return true;
+        }
+        return false;
+}
+
+void step_wait(struct checker *c)
+{
+        struct trial t;
+        trial_init(c, &t, true);
+        t.options.keep_alive_ms = 0;
+        t.no_evict = false;
+        if (!may_expire_early(c, &t))
+                wait_for_memory(c, &t);
+        trial_deinit(&t);
+}

@@ -1,0 +1,495 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The checker's model of the daemon, and its comparison with the daemon's list and status.
+ */
+#include "tests/model/checker_model.h"
+#include "tests/lib/base.h"
+
+void trail_add(struct checker *c, const char *format, ...)
+{
+        char text[160];
+        FORMAT_ARGS(text, format);
+        snprintf(c->trail[c->n_trail++ % TRAIL], sizeof(c->trail[0]), "%" PRIu64 ": %s",
+                 c->counts->steps - c->first_step, text);
+}
+
+/* Prints the last actions, the model and the daemon's state. */
+static void print_state(const struct checker *c)
+{
+        static const char *const verbs[] = {"list", "ps", "status"};
+        for (unsigned i = c->n_trail < TRAIL ? 0 : c->n_trail - TRAIL; i < c->n_trail; i++)
+                printf("step %s\n", c->trail[i % TRAIL]);
+        for (unsigned i = 0; i < GENERATIONS; i++) {
+                const struct gen *g = &c->gens[i];
+                if (g->number != 0)
+                        printf("generation %" PRIu64 " on %s: %u leases%s%s%s\n", g->number, c->devices[g->device].name,
+                               g->leases, g->pinned ? ", pinned" : "", g->revoked ? ", revoked" : "",
+                               g->cached ? ", cached" : "");
+        }
+        for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
+                char *reply = NULL;
+                if (streamer_call(c->client, verbs[i], NULL, &reply) == 0)
+                        printf("%s: %s\n", verbs[i], reply);
+                free(reply);
+        }
+        fflush(stdout);
+}
+
+void checker_fail(const struct checker *c, const char *format, ...)
+{
+        char text[900];
+        FORMAT_ARGS(text, format);
+        print_state(c);
+        daemon_die(&c->daemon, "seed %" PRIu64 ", step %" PRIu64 ": %s", c->seed, c->counts->steps - c->first_step,
+                   text);
+}
+
+uint64_t random_below(struct checker *c, uint64_t n)
+{
+        return draw_below(&c->random_state, n);
+}
+
+const char *name_of(unsigned n)
+{
+        static const char *const names[NAMES] = {"ada", "bea", "cay", "dot", "eve", "fay", "gus", "hal"};
+        return names[n];
+}
+
+/* ---- requests to the daemon ---- */
+
+json_t *call_json(struct checker *c, const char *verb, const char *args)
+{
+        char *reply = NULL;
+        int r = streamer_call(c->client, verb, args, &reply);
+        if (r < 0)
+                checker_fail(c, "%s %s: %s (%s)", verb, args != NULL ? args : "", streamer_strerror(r),
+                             streamer_last_error(c->client));
+        json_t *json = json_loads(reply, 0, NULL);
+        free(reply);
+        return json;
+}
+
+int call_error(struct checker *c, const char *verb, json_t *args)
+{
+        char *text = json_dumps(args, 0), *reply = NULL;
+        int r = streamer_call(c->client, verb, text, &reply);
+        free(reply);
+        free(text);
+        json_decref(args);
+        return r;
+}
+
+static const json_t *device_in(const struct checker *c, const json_t *status, unsigned device)
+{
+        const json_t *d;
+        size_t i;
+        json_array_foreach(json_object_get(status, "devices"), i, d)
+        {
+                if (strcmp(json_text(d, "device"), c->devices[device].name) == 0)
+                        return d;
+        }
+        checker_fail(c, "%s: is not in the status", c->devices[device].name);
+}
+
+uint64_t device_bytes(struct checker *c, unsigned device, const char *which)
+{
+        json_t *status = call_json(c, "status", NULL);
+        uint64_t bytes = json_number(device_in(c, status, device), which);
+        json_decref(status);
+        return bytes;
+}
+
+/* ---- the model ---- */
+
+struct gen *find_gen(struct checker *c, uint64_t n, unsigned device)
+{
+        for (unsigned i = 0; i < GENERATIONS; i++)
+                if (c->gens[i].number == n && c->gens[i].device == device)
+                        return &c->gens[i];
+        return NULL;
+}
+
+struct gen *find_free_gen(struct checker *c)
+{
+        for (unsigned i = 0; i < GENERATIONS; i++)
+                if (c->gens[i].number == 0)
+                        return &c->gens[i];
+        checker_fail(c, "the model has no entry for another generation");
+}
+
+bool is_named(const struct checker *c, const struct gen *g)
+{
+        for (unsigned i = 0; i < NAMES; i++)
+                if (c->names[i][g->device] == g)
+                        return true;
+        return false;
+}
+
+bool name_serves(const struct checker *c, unsigned name, unsigned device)
+{
+        const struct gen *g = c->names[name][device];
+        return g != NULL && !g->cached;
+}
+
+void clear_if_unused(struct checker *c, struct gen *g)
+{
+        if (g != NULL && g->leases == 0 && !is_named(c, g))
+                *g = (struct gen){0};
+}
+
+void mark_revoked(struct checker *c, struct gen *g)
+{
+        g->revoked = true;
+        c->counts->revoked++;
+}
+
+void move_name(struct checker *c, unsigned name, unsigned device, struct gen *g, unsigned drain_ms)
+{
+        struct gen *before = c->names[name][device];
+        c->names[name][device] = g;
+        if (before == NULL || before == g)
+                return;
+        before->last_name = name;
+        if (drain_ms == BRIEF_MS && before->leases > 0 && !is_named(c, before)) {
+                mark_revoked(c, before);
+                c->counts->drain_timeouts++;
+        }
+        clear_if_unused(c, before);
+}
+
+static void remove_names(struct checker *c, struct gen *g)
+{
+        for (unsigned i = 0; i < NAMES; i++)
+                if (c->names[i][g->device] == g)
+                        c->names[i][g->device] = NULL;
+        clear_if_unused(c, g);
+}
+
+bool in_one_set(const struct checker *c, const struct gen *g, const struct gen *other)
+{
+        return g == other || (g->ranks > 0 && g->number == other->number && is_named(c, g) && is_named(c, other));
+}
+
+bool is_leased(const struct checker *c, const struct gen *g)
+{
+        for (unsigned i = 0; i < GENERATIONS; i++)
+                if (c->gens[i].leases > 0 && in_one_set(c, g, &c->gens[i]))
+                        return true;
+        return false;
+}
+
+bool is_pinned(const struct checker *c, const struct gen *g)
+{
+        for (unsigned i = 0; i < GENERATIONS; i++)
+                if (c->gens[i].pinned && in_one_set(c, g, &c->gens[i]))
+                        return true;
+        return false;
+}
+
+bool is_expired(const struct checker *c, const struct gen *g)
+{
+        return g->number != 0 && g->keep_alive_ms == BRIEF_MS && !g->cached && !is_leased(c, g) && !is_pinned(c, g);
+}
+
+static bool may_be_evicted(const struct checker *c, const struct gen *g)
+{
+        return !is_leased(c, g) && !is_pinned(c, g);
+}
+
+/* ---- comparison ---- */
+
+struct comparison {
+        struct checker *c;
+        bool may_evict;
+        bool named[NAMES][DEVICES];
+        bool cached[GENERATIONS]; /* evicted to the cache since the last comparison */
+        unsigned draining;
+};
+
+static bool mismatch(struct checker *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static bool mismatch(struct checker *c, const char *format, ...)
+{
+        FORMAT_ARGS(c->text, format);
+        return false;
+}
+
+static bool name_agrees(struct comparison *now, const char *name, const struct gen *g)
+{
+        struct checker *c = now->c;
+        for (unsigned i = 0; i < NAMES; i++)
+                if (strcmp(name_of(i), name) == 0) {
+                        now->named[i][g->device] = true;
+                        return c->names[i][g->device] == g ||
+                               mismatch(c, "%s: refers to generation %" PRIu64, name, g->number);
+                }
+        return mismatch(c, "%s: was never loaded", name);
+}
+
+static bool settings_agree(struct checker *c, const json_t *row, const struct gen *g)
+{
+        const char *name = json_text(row, "name");
+        if (json_number(row, "priority") != g->priority)
+                return mismatch(c, "%s: should have priority %u", name, g->priority);
+        return json_number(row, "keep_alive_ns") == g->keep_alive_ms * UINT64_C(1000000) ||
+               mismatch(c, "%s: should have a keep-alive of %u ms", name, g->keep_alive_ms);
+}
+
+/* Either it was cached before, or the daemon was free to evict it now. */
+static bool cached_agrees(struct comparison *now, struct gen *g)
+{
+        struct checker *c = now->c;
+        if (!g->cached && (!now->may_evict || !may_be_evicted(c, g)))
+                return mismatch(c, "generation %" PRIu64 " of %s is in the host cache, and should be ready", g->number,
+                                c->devices[g->device].name);
+        now->cached[g - c->gens] = !g->cached;
+        return true;
+}
+
+static bool state_agrees(struct comparison *now, const char *name, const json_t *entry, struct gen *g)
+{
+        struct checker *c = now->c;
+        const char *state = json_text(entry, "state");
+        if (strcmp(state, "cached") == 0)
+                return cached_agrees(now, g) && name_agrees(now, name, g);
+        if (g->cached)
+                return mismatch(c, "%s: is %s, and should be in the host cache", name, state);
+        g->charged = json_number(entry, "bytes");
+        if (strcmp(state, "draining") == 0) {
+                now->draining++;
+                return !is_named(c, g) || mismatch(c, "%s: is draining, and should be ready", name);
+        }
+        if (strcmp(state, "ready") != 0)
+                return mismatch(c, "%s: is %s", name, state);
+        if (is_expired(c, g))
+                return mismatch(c, "%s: should have expired", name);
+        return name_agrees(now, name, g);
+}
+
+/* `first_match`: the entry is the first with the row's own state, whose settings the row shows. Cleared then. */
+static bool entry_agrees(struct comparison *now, const json_t *row, const json_t *entry, bool *first_match)
+{
+        struct checker *c = now->c;
+        const char *state = json_text(entry, "state"), *name = json_text(row, "name");
+        unsigned device = 0;
+        if (strcmp(state, "failed") == 0)
+                return true;
+        while (device < c->n_devices && strcmp(c->devices[device].name, json_text(entry, "device")) != 0)
+                device++;
+        struct gen *g = find_gen(c, json_number(row, "generation"), device);
+        if (g == NULL)
+                return mismatch(c, "%s: generation %" PRIu64 " (%s) should be freed on %s", name,
+                                json_number(row, "generation"), state, json_text(entry, "device"));
+        if (json_number(entry, "leases") != g->leases)
+                return mismatch(c, "%s: %" PRIu64 " leases, not %u", name, json_number(entry, "leases"), g->leases);
+        if (!state_agrees(now, name, entry, g))
+                return false;
+        bool pinned = is_named(c, g) && is_pinned(c, g);
+        if (json_is_true(json_object_get(entry, "pinned")) != pinned)
+                return mismatch(c, "%s: should %sbe pinned on %s", name, pinned ? "" : "not ",
+                                json_text(entry, "device"));
+        bool first = *first_match && strcmp(state, json_text(row, "state")) == 0;
+        *first_match = *first_match && !first;
+        return !first || settings_agree(c, row, g);
+}
+
+static bool row_agrees(struct comparison *now, const json_t *row)
+{
+        const json_t *entry;
+        size_t i;
+        bool same = true, first_match = true, pinned = false;
+        json_array_foreach(json_object_get(row, "devices"), i, entry)
+        {
+                same = same && entry_agrees(now, row, entry, &first_match);
+                pinned = pinned || json_is_true(json_object_get(entry, "pinned"));
+        }
+        if (same && json_is_true(json_object_get(row, "pinned")) != pinned)
+                return mismatch(now->c, "%s: should %sbe pinned, as its devices say", json_text(row, "name"),
+                                pinned ? "" : "not ");
+        return same;
+}
+
+/* A name that is not listed must have expired or been evicted. */
+static bool unlisted_agrees(const struct comparison *now)
+{
+        struct checker *c = now->c;
+        for (unsigned i = 0; i < NAMES; i++)
+                for (unsigned d = 0; d < c->n_devices; d++) {
+                        const struct gen *g = c->names[i][d];
+                        if (g == NULL || now->named[i][d] || is_expired(c, g) || g->restored ||
+                            (now->may_evict && may_be_evicted(c, g)))
+                                continue;
+                        return mismatch(c, "%s: should %s %s", name_of(i),
+                                        g->cached ? "be in the host cache, from" : "be ready on", c->devices[d].name);
+                }
+        return true;
+}
+
+/* A draining generation counts as listed. */
+static bool is_listed(const struct comparison *now, const struct gen *g)
+{
+        for (unsigned i = 0; i < NAMES; i++)
+                if (now->c->names[i][g->device] == g)
+                        return now->named[i][g->device];
+        return true;
+}
+
+static bool has_all_ranks(const struct checker *c, const struct gen *g)
+{
+        unsigned n = 0;
+        for (unsigned i = 0; i < GENERATIONS; i++)
+                n += in_one_set(c, g, &c->gens[i]);
+        return g->ranks == 0 || n == g->ranks;
+}
+
+/* The named ranks of a set are cached, dropped from the cache and evicted together. */
+static bool ranks_agree(const struct comparison *now)
+{
+        struct checker *c = now->c;
+        for (unsigned i = 0; i < GENERATIONS; i++)
+                if (now->cached[i] && !has_all_ranks(c, &c->gens[i]))
+                        return mismatch(c, "generation %" PRIu64 ": is in the host cache without all ranks",
+                                        c->gens[i].number);
+        for (unsigned i = 0; i < GENERATIONS; i++)
+                for (unsigned k = 0; k < i; k++) {
+                        const struct gen *g = &c->gens[i], *other = &c->gens[k];
+                        if (g->number == 0 || g->ranks == 0 || !in_one_set(c, g, other))
+                                continue;
+                        if (is_listed(now, g) != is_listed(now, other) || now->cached[i] != now->cached[k])
+                                return mismatch(c, "generation %" PRIu64 ": rank %u was evicted, and rank %u was not",
+                                                g->number, is_listed(now, g) && !now->cached[i] ? other->rank : g->rank,
+                                                is_listed(now, g) && !now->cached[i] ? g->rank : other->rank);
+                }
+        return true;
+}
+
+/* A device uses the sum of its models' bytes. Revoked bytes are in quarantine until their last lease ends. The sum
+ * never exceeds the budget, so that difference fails at once. */
+static bool device_agrees(const struct comparison *now, unsigned device, const json_t *reply)
+{
+        struct checker *c = now->c;
+        uint64_t revoked = 0, used = 0, reported = json_number(reply, "used");
+        for (unsigned i = 0; i < GENERATIONS; i++) {
+                const struct gen *g = &c->gens[i];
+                if (g->number == 0 || g->device != device || g->cached || now->cached[i] || !is_listed(now, g))
+                        continue;
+                used += g->charged;
+                revoked += g->revoked ? g->charged : 0;
+        }
+        if (reported > c->devices[device].budget)
+                checker_fail(c, "%s: %" PRIu64 " bytes are more than its budget", c->devices[device].name, reported);
+        if (json_number(reply, "quarantined") != revoked)
+                return mismatch(c, "%s: %" PRIu64 " bytes in quarantine, not %" PRIu64, c->devices[device].name,
+                                json_number(reply, "quarantined"), revoked);
+        return reported == used ||
+               mismatch(c, "%s: %" PRIu64 " bytes are used, not %" PRIu64, c->devices[device].name, reported, used);
+}
+
+/* An earlier entry of the same contents is in the cache. */
+static bool shares_cached_copy(const struct comparison *now, const bool *in_cache, unsigned i)
+{
+        const struct gen *g = now->c->gens;
+        for (unsigned k = 0; k < i; k++)
+                if (in_cache[k] && g[k].seed == g[i].seed)
+                        return true;
+        return false;
+}
+
+/* The cache has one copy of the same contents for all devices, or one for each. It never exceeds its budget. */
+static bool cache_agrees(const struct comparison *now, const json_t *reply)
+{
+        struct checker *c = now->c;
+        bool in_cache[GENERATIONS];
+        uint64_t most = 0, least = 0, used = json_number(reply, "used");
+        for (unsigned i = 0; i < GENERATIONS; i++) {
+                const struct gen *g = &c->gens[i];
+                in_cache[i] = g->number != 0 && (g->cached || now->cached[i]) && is_listed(now, g);
+                most += in_cache[i] ? g->charged : 0;
+                least += in_cache[i] && !shares_cached_copy(now, in_cache, i) ? g->charged : 0;
+        }
+        if (used > c->cache_budget)
+                checker_fail(c, "the host cache has %" PRIu64 " bytes, more than its budget", used);
+        return (least <= used && used <= most) ||
+               mismatch(c, "the host cache has %" PRIu64 " bytes, not %" PRIu64, used, most);
+}
+
+static bool bytes_agree(const struct comparison *now)
+{
+        struct checker *c = now->c;
+        json_t *status = call_json(c, "status", NULL);
+        bool same = true;
+        for (unsigned d = 0; d < c->n_devices; d++)
+                same = same && device_agrees(now, d, device_in(c, status, d));
+        same = same && (c->cache_budget == 0 || cache_agrees(now, json_object_get(status, "host_cache")));
+        json_decref(status);
+        return same;
+}
+
+static bool agrees(void *arg)
+{
+        struct comparison *now = arg;
+        struct checker *c = now->c;
+        json_t *list = call_json(c, "list", NULL), *row;
+        unsigned expected = 0;
+        size_t i;
+        bool same = true;
+        *now = (struct comparison){.c = c, .may_evict = now->may_evict};
+        json_array_foreach(json_object_get(list, "models"), i, row) same = same && row_agrees(now, row);
+        json_decref(list);
+        for (i = 0; i < GENERATIONS; i++)
+                expected += c->gens[i].number != 0 && !is_named(c, &c->gens[i]);
+        if (same && now->draining != expected)
+                same = mismatch(c, "%u generations are draining, not %u", now->draining, expected);
+        return same && unlisted_agrees(now) && ranks_agree(now) && bytes_agree(now);
+}
+
+/* Copies the daemon's choice of victims to the model. The state of all generations is read first, because removing one
+ * changes the others of its set. */
+static void apply_evictions(struct comparison *now)
+{
+        struct checker *c = now->c;
+        bool unlisted[GENERATIONS], expired[GENERATIONS];
+        for (unsigned i = 0; i < GENERATIONS; i++) {
+                const struct gen *g = &c->gens[i];
+                unlisted[i] = g->number != 0 && is_named(c, g) && !is_listed(now, g);
+                expired[i] = is_expired(c, g);
+        }
+        for (unsigned i = 0; i < GENERATIONS; i++) {
+                struct gen *g = &c->gens[i];
+                if (g->number == 0)
+                        continue;
+                g->restored = false;
+                c->counts->ranks_evicted += g->ranks > 0 && (now->cached[i] || (unlisted[i] && !expired[i]));
+                if (now->cached[i]) {
+                        g->cached = true;
+                        c->counts->evicted++;
+                        c->counts->cached++;
+                } else if (unlisted[i]) {
+                        c->counts->expired += expired[i];
+                        c->counts->dropped_from_cache += g->cached;
+                        c->counts->evicted += !g->cached && !expired[i];
+                        remove_names(c, g);
+                }
+        }
+}
+
+/* Drops cached ranks whose set is incomplete. */
+static void drop_incomplete_sets(struct checker *c)
+{
+        for (unsigned i = 0; i < GENERATIONS; i++) {
+                struct gen *g = &c->gens[i];
+                if (g->number == 0 || !g->cached || has_all_ranks(c, g))
+                        continue;
+                c->counts->dropped_from_cache++;
+                remove_names(c, g);
+        }
+}
+
+/* It waits because the daemon frees memory and notices exits of processes later than it replies. */
+void compare(struct checker *c, bool may_evict)
+{
+        struct comparison now = {.c = c, .may_evict = may_evict};
+        drop_incomplete_sets(c);
+        if (!eventually(agrees, &now, CHECKER_WAIT_MS))
+                checker_fail(c, "%s", c->text);
+        apply_evictions(&now);
+}

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The checker's model of the daemon. It tracks each generation on each device until its memory there is freed;
+ * replicas share a number. On each device a name refers to one generation or none; each slot of each client process
+ * leases one or none.
+ *
+ *   named, ready --(last name removed)--> draining --(last lease ended)--> freed
+ *     |                                     \-- by force, or after its drain timeout: revoked; lease holders are
+ * notified
+ *     \--(evicted from a GPU)--> cached --(restored, unloaded, or dropped from the cache)--> freed
+ *
+ * The model has no clock. A keep-alive of one millisecond expires at once when the generation has no lease and no pin,
+ * and a drain timeout of one millisecond passes at once; the daemon may take until the next comparison agrees. LONG_MS
+ * never passes.
+ *
+ * Some sources have one file per rank. Their ranks are loaded to one device each, all or none: rank r to the r-th
+ * device named. Such a load creates a set with a number of its own. A load of these files to these devices in
+ * this order finds the set resident while each rank has a name; otherwise all are loaded anew. Names refer to each rank
+ * separately: a load to one of the devices, or an unload from one, removes that rank's name only. But the named ranks
+ * of a set are evicted, cached, dropped from the cache and expire together, so a rank that is leased or pinned, or
+ * serves the name that is being loaded, protects the others; a draining rank does not count. The cache has all ranks of
+ * a set or none: the first that loses its name there removes the others.
+ *
+ * The model does not determine, and takes from the daemon's list: which candidates are evicted (though none if lower
+ * priorities suffice), whether the host cache accepts them and what it drops, and whether a cancelled load ends
+ * first.
+ */
+#ifndef TESTS_LIB_CHECKER_MODEL_H
+#define TESTS_LIB_CHECKER_MODEL_H
+
+#include "tests/model/checker.h"
+#include "tests/lib/fake_cuda/state.h"
+#include "tests/lib/client_process.h"
+#include "tests/lib/fixture.h"
+
+#define SOURCES 14u
+#define PLAIN_SOURCES 10u /* the first of the sources; the others have one file per rank */
+#define NAMES 8u
+#define CLIENTS 6u
+#define DEVICES 3u
+#define GENERATIONS (DEVICES * (NAMES + 1) + CLIENTS * CLIENT_SLOTS)
+#define TRAIL 16u
+#define CHECKER_WAIT_MS 30000
+/* Keep-alive and drain times: one that passes at once, and one that does not pass during a run. */
+#define BRIEF_MS 1u
+#define LONG_MS 86400000u
+
+struct gen {
+        uint64_t number; /* 0: unused entry */
+        uint64_t seed, charged;
+        unsigned device, source, version, leases, priority, keep_alive_ms, drain_ms;
+        unsigned rank, ranks; /* 0: a plain source */
+        unsigned last_name;   /* the last name that was removed from it */
+        bool pinned, revoked, cached;
+        bool restored; /* cached, and just loaded from the cache: the cache may have dropped it */
+};
+
+struct checker_device {
+        const char *name;
+        uint64_t budget;
+        int gpu;   /* -1: none */
+        bool lost; /* out of service */
+};
+
+struct checker {
+        struct daemon daemon;
+        struct fake_state *gpus;
+        struct checker_device devices[DEVICES];
+        unsigned n_devices;
+        uint64_t cache_budget; /* 0: no cache */
+        char *report;          /* path of the fake GPUs' leak report; NULL: no fake GPUs */
+        streamer_client *client, *subscriber;
+        unsigned subscribed_name;     /* NAMES or more: all names */
+        bool subscriber_disconnected; /* and not yet notified of lost events */
+        json_t *events;               /* that the subscriber received last */
+        char root[PATH_SIZE], text[1024];
+        uint64_t seed, random_state, last_number, last_seed, first_step;
+        struct checker_counts *counts;
+        char trail[TRAIL][200]; /* the last actions: a ring */
+        unsigned n_trail;
+
+        unsigned versions[SOURCES];       /* how often each source was written */
+        uint64_t seeds[SOURCES][DEVICES]; /* of each rank's file */
+        struct gen gens[GENERATIONS];
+        struct gen *names[NAMES][DEVICES];
+        struct client_process processes[CLIENTS];
+        struct gen *leased[CLIENTS][CLIENT_SLOTS];
+};
+
+_Noreturn void checker_fail(const struct checker *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Logs one action for the error report. */
+void trail_add(struct checker *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+uint64_t random_below(struct checker *c, uint64_t n);
+const char *name_of(unsigned n);
+
+/* ---- the daemon (checker_daemons.c) ---- */
+
+void start_daemon(struct checker *c, enum checker_kind kind, const char *folder);
+/* Checks that it exits with 0 and leaks no GPU memory. */
+void stop_daemon(struct checker *c);
+/* Makes one of its GPUs fail permanently. */
+void lose_device(struct checker *c);
+
+/* ---- requests to the daemon ---- */
+
+json_t *call_json(struct checker *c, const char *verb, const char *args);
+/* Returns 0 or the library's error; consumes `args`. */
+int call_error(struct checker *c, const char *verb, json_t *args);
+uint64_t device_bytes(struct checker *c, unsigned device, const char *which); /* "used", "quarantined" */
+
+/* ---- the model ---- */
+
+struct gen *find_gen(struct checker *c, uint64_t number, unsigned device);
+struct gen *find_free_gen(struct checker *c);
+bool is_named(const struct checker *c, const struct gen *g);
+/* The name refers to a generation on the device that is not cached. */
+bool name_serves(const struct checker *c, unsigned name, unsigned device);
+/* These two also hold if another rank of its set is leased or pinned. */
+bool is_leased(const struct checker *c, const struct gen *g);
+bool is_pinned(const struct checker *c, const struct gen *g);
+/* The two are the same, or named ranks of one set. */
+bool in_one_set(const struct checker *c, const struct gen *g, const struct gen *other);
+/* Its keep-alive time has passed. */
+bool is_expired(const struct checker *c, const struct gen *g);
+/* Clears the entry if no name and no lease refers to it; accepts NULL. */
+void clear_if_unused(struct checker *c, struct gen *g);
+/* Moves the name to `g`; NULL removes the name. The previous generation drains for at most `drain_ms`, or with 0 until
+ * its last lease ends. */
+void move_name(struct checker *c, unsigned name, unsigned device, struct gen *g, unsigned drain_ms);
+void mark_revoked(struct checker *c, struct gen *g);
+
+/* Waits until the daemon agrees with the model, or fails. With `may_evict` the daemon may have evicted any generation
+ * that is neither leased nor pinned; the model then removes it or marks it cached, and counts it. */
+void compare(struct checker *c, bool may_evict);
+
+/* ---- steps (checker_steps.c) ---- */
+
+void check_answer(struct checker *c, const struct client_answer *answer);
+/* The client compares every byte of its leases and reports the revoked ones, which must be those of the model. */
+void recheck_client(struct checker *c, unsigned process);
+/* Detaches the lease of the slot. */
+void detach_slot(struct checker *c, unsigned process, unsigned slot);
+/* Kills the process and removes its leases from the model. */
+void kill_client(struct checker *c, unsigned process);
+void step(struct checker *c);
+
+/* ---- connections (checker_reconnect.c) ---- */
+
+void step_break(struct checker *c);
+
+/* ---- loads (checker_loads.c) ---- */
+
+struct load_options {
+        unsigned priority, keep_alive_ms, drain_ms; /* 0: none */
+        bool pin;
+};
+
+/* One load, and the state before it, by device. */
+struct trial {
+        unsigned name, source;
+        unsigned ranks; /* 0: a plain source */
+        bool on[DEVICES];
+        const char *devices[DEVICES];
+        unsigned order[DEVICES]; /* the same as numbers */
+        unsigned n_devices;
+        char *path;
+        struct load_options options;
+        bool no_evict;
+        uint64_t used[DEVICES], needed[DEVICES];
+        uint64_t protected_bytes[DEVICES]; /* bytes that no eviction could free when the load began */
+        struct gen gens[GENERATIONS];
+        bool evictable[GENERATIONS]; /* for this load */
+        json_t *before;              /* the daemon's list; NULL with one device */
+};
+
+struct outcome {
+        int result;
+        uint64_t generation;
+        bool got[DEVICES];
+        bool fresh[DEVICES]; /* loaded by this request: not resident before; set by trial_apply() */
+        bool any_fresh;
+};
+
+/* Draws a random load; `several`: of one or more devices. */
+void trial_init(struct checker *c, struct trial *t, bool several);
+void trial_deinit(struct trial *t);
+int trial_begin(struct checker *c, const struct trial *t, unsigned flags, streamer_op **op);
+/* `r`: the result of trial_begin(). */
+void trial_end(struct checker *c, const struct trial *t, int r, streamer_op *op, struct outcome *outcome);
+/* The same for a load that another load may change concurrently: it does not check which devices have the model.
+ * Returns the state that the daemon reports, or NULL. */
+const char *trial_wait(struct checker *c, const struct trial *t, int r, streamer_op *op, struct outcome *outcome);
+/* Applies the outcome to the model. */
+void trial_apply(struct checker *c, const struct trial *t, struct outcome *outcome);
+/* Applies it, and compares the events with it. */
+void trial_follow(struct checker *c, const struct trial *t, struct outcome *outcome);
+/* Compares the two; nothing was refused or evicted unnecessarily. */
+void trial_check(struct checker *c, const struct trial *t, const struct outcome *outcome);
+/* Its victims may have been evicted: something new was loaded, or was allocated on a device that was then lost. */
+bool trial_may_evict(const struct trial *t, const struct outcome *outcome);
+
+/* The resident generation that the load reuses on the device, or NULL. */
+struct gen *resident_copy(struct checker *c, const struct trial *t, unsigned device);
+/* Ranks are loaded on all devices or on none. */
+bool load_fits(struct checker *c, const struct trial *t);
+bool on_lost_device(const struct checker *c, const struct trial *t);
+/* Bytes that no eviction can free: leased and pinned generations, and the one that serves the name (NAMES: none). */
+uint64_t protected_bytes(const struct checker *c, unsigned name, unsigned device);
+
+void step_load(struct checker *c);
+void step_cancel(struct checker *c);
+
+/* ---- sources (checker_sources.c) ---- */
+
+/* As many files as it has ranks, or one. */
+void write_source(struct checker *c, unsigned source);
+unsigned source_ranks(unsigned source);
+/* The whole of it, or the file of one rank. The caller frees. */
+char *source_path(const struct checker *c, unsigned source);
+char *rank_path(const struct checker *c, unsigned source, unsigned rank);
+void step_rewrite(struct checker *c);
+
+/* ---- publications (checker_publish.c) ---- */
+
+void step_publish(struct checker *c);
+
+/* ---- events (checker_events.c) ---- */
+
+void subscriber_start(struct checker *c, const streamer_connect_opts *opts);
+void subscriber_disconnect(struct checker *c);
+/* Reads all events that are pending. */
+void subscriber_read_events(struct checker *c);
+/* Checks that the subscriber was notified of the generations that became ready since the trial began. */
+void subscriber_check_events(struct checker *c, const struct trial *t, const struct outcome *outcome);
+void step_subscribe(struct checker *c);
+
+/* ---- loads with a concurrent step (checker_concurrent.c) ---- */
+
+void step_attach_loading(struct checker *c);
+void step_wait(struct checker *c);
+
+#endif

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Connections that break while their process lives: the process keeps its leases and reclaims them with its next call.
+ */
+#include "tests/lib/base.h"
+#include "tests/model/checker_model.h"
+
+/* The leases of one client in `ps`. */
+struct lease_query {
+        struct checker *c;
+        unsigned process;
+        bool orphans; /* expected: all leases are orphans, or none */
+};
+
+static unsigned count_leases(const struct checker *c, unsigned p)
+{
+        unsigned n = 0;
+        for (unsigned slot = 0; slot < CLIENT_SLOTS; slot++)
+                n += c->leased[p][slot] != NULL;
+        return n;
+}
+
+static bool leases_listed(void *arg)
+{
+        const struct lease_query *h = arg;
+        struct checker *c = h->c;
+        json_t *ps = call_json(c, "ps", NULL), *row;
+        unsigned n = 0, alike = 0;
+        size_t i;
+        json_array_foreach(json_object_get(ps, "leases"), i, row)
+        {
+                bool own = json_number(row, "pid") == (uint64_t)c->processes[h->process].pid;
+                n += own;
+                alike += own && json_is_true(json_object_get(row, "orphan")) == h->orphans;
+        }
+        json_decref(ps);
+        return n == count_leases(c, h->process) && alike == n;
+}
+
+static void check_orphans(struct checker *c, unsigned p)
+{
+        struct lease_query h = {c, p, true};
+        if (!eventually(leases_listed, &h, CHECKER_WAIT_MS))
+                checker_fail(c, "client %u: its connection is closed, and its %u leases are no orphans", p,
+                             count_leases(c, p));
+}
+
+/* The client has reclaimed all its leases when its call ends. */
+static void check_reclaimed(struct checker *c, unsigned p)
+{
+        struct lease_query h = {c, p, false};
+        if (!leases_listed(&h))
+                checker_fail(c, "client %u: has reconnected, and has not its %u leases", p, count_leases(c, p));
+}
+
+/* Breaks a client's connection. Two times of three the client reconnects at once, possibly before the daemon noticed;
+ * otherwise it stays disconnected until its next step. */
+void step_break(struct checker *c)
+{
+        unsigned p = (unsigned)random_below(c, CLIENTS);
+        bool unnoticed = random_below(c, 3) == 0;
+        struct client_answer answer;
+        client_process_break(&c->processes[p], unnoticed, &answer);
+        trail_add(c, "client %u: its connection breaks%s", p, unnoticed ? ", unnoticed by the daemon" : "");
+        check_answer(c, &answer);
+        c->counts->breaks++;
+        if (!unnoticed && random_below(c, 2) == 0)
+                check_orphans(c, p);
+        if (random_below(c, 4) == 0)
+                subscriber_disconnect(c);
+        compare(c, false);
+        if (random_below(c, 3) == 0) {
+                c->counts->left_disconnected++;
+                return;
+        }
+        recheck_client(c, p);
+        if (count_leases(c, p) > 0)
+                check_reclaimed(c, p);
+        compare(c, false);
+}

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""sharing.py: the figures of `publish` in docs/performance.md.
+
+Two processes have run an engine each, so that no code is loaded any more. In rounds the first loads a random Llama of 2 GiB
+from the page cache and publishes it, and the second attaches to it. Both have the same kernels, and give the same tokens.
+Printed are medians and ranges of
+
+    the time of load_model() (building, weights, post-processing) of the second, of the first's without publishing  <= 0.03
+    the second's anonymous and its dirty memory when it has read each page of the weights, over before              <= 16 MiB
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from processes import BUILD, Daemon, Engine
+
+from harness import llama, model
+
+FOLDER = BUILD / "bench-vllm"
+SMALL, LARGE = FOLDER / "small/checkpoint", FOLDER / "large/checkpoint"
+ROUNDS = 3
+MIB = 1 << 20
+
+
+def load(engine: Engine, path: Path, daemon: Daemon) -> dict[str, Any]:
+    extra = {"socket": daemon.socket, "publish": True}
+    result: dict[str, Any] = engine.start(path, "streamerd", extra, whole=True)
+    result["tokens"] = engine.call("tokens")
+    engine.call("stop")
+    return result
+
+
+def measure(first: Engine, second: Engine, path: Path, daemon: Daemon) -> dict[str, float]:
+    for file in path.glob("*.safetensors"):
+        model.ensure_cached(file)
+    published, attached = load(first, path, daemon), load(second, path, daemon)
+    assert "publish: published" in "\n".join(published["log"]), published["log"]
+    assert "publish: attached to" in "\n".join(attached["log"]), attached["log"]
+    assert published["tokens"] == attached["tokens"]
+    for resident in daemon.ctl("list")["models"]:
+        daemon.ctl("unload", resident["name"], "--force")  # an engine that has ended may still have it mapped
+    loaded = published["model"] - published["published"]
+    return {
+        "first, s": loaded,
+        "publishing, s": published["published"],
+        "second, s": attached["model"],
+        "second, of first": attached["model"] / loaded,
+        "anonymous, MiB": attached["more"]["Anonymous"] / MIB,
+        "dirty, MiB": attached["more"]["Private_Dirty"] / MIB,
+        "load average": os.getloadavg()[0],
+    }
+
+
+def main() -> None:
+    for path, size in ((SMALL, llama.SMALL), (LARGE, llama.LARGE)):
+        if not path.exists():
+            llama.write_checkpoint(path, size)
+    rows = []
+    with Daemon(FOLDER / "daemon", FOLDER) as daemon, Engine(FOLDER / "log") as first, Engine(FOLDER / "log") as second:
+        measure(first, second, SMALL, daemon)
+        for number in range(1, ROUNDS + 1):
+            rows.append(measure(first, second, LARGE, daemon))
+            print(f"{number}: {rows[-1]}", file=sys.stderr, flush=True)
+    for name in rows[0]:
+        values = [row[name] for row in rows]
+        print(f"{name:18} {median(values):9.3f}   ({min(values):.3f} to {max(values):.3f})")
+
+
+if __name__ == "__main__":
+    main()
