@@ -471,14 +471,3 @@ void shmem_thp_allow(void)
                 close(fd);
         free(text);
 }
-
-/* ---- sanitizers ---- */
-
-const char *__tsan_default_suppressions(void);
-
-/* libuv closes descriptors by a system call that TSan does not see. When the number is used again, for a folder of
- * these functions, TSan takes the two files for one. */
-const char *__tsan_default_suppressions(void)
-{
-        return "race:process_fds_named\nrace:add_fds\n";
-}

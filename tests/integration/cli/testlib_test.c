@@ -9,6 +9,8 @@
 #include "tests/lib/suite.h"
 
 #include <fcntl.h>
+#include <sched.h>
+#include <uv.h>
 
 TEST(a_file_holds_the_contents_that_follow_from_its_seed)
 {
@@ -250,4 +252,32 @@ TEST(the_longest_reason_for_a_failure_is_shown_whole)
                 see_failure();
         must(waitpid(pid, &status, 0));
         ck_assert_int_eq(status, 0);
+}
+
+static void *open_and_close(void *closed)
+{
+        uv_loop_t loop;
+        uv_tcp_t socket;
+
+        uv_loop_init(&loop);
+        uv_tcp_init_ex(&loop, &socket, AF_INET);
+        uv_close((uv_handle_t *)&socket, NULL);
+        uv_run(&loop, UV_RUN_DEFAULT);
+        uv_loop_close(&loop);
+        atomic_store_explicit((atomic_bool *)closed, true, memory_order_relaxed);
+        return NULL;
+}
+
+/* Relaxed: nothing but the descriptor's number connects the threads. */
+TEST(tsan_sees_that_libuv_closes_a_descriptor)
+{
+        atomic_bool closed = false;
+        pthread_t thread;
+        ck_assert_int_eq(pthread_create(&thread, NULL, open_and_close, &closed), 0);
+        while (!atomic_load_explicit(&closed, memory_order_relaxed))
+                sched_yield();
+        DIR *used_again = opendir(suite_path("."));
+        ck_assert_ptr_nonnull(used_again);
+        closedir(used_again);
+        pthread_join(thread, NULL);
 }
