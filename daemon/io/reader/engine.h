@@ -47,9 +47,8 @@ struct ticket {
 
 /* Blocks that one request asks for, and that no other thread takes. */
 struct read_run {
-        struct list link; /* in its job's runs */
         struct read_job *job;
-        size_t next, end; /* blocks that are still to be taken; the end may move down, never up */
+        size_t next, end; /* blocks that are still to be taken */
 };
 
 static inline bool read_target_dead(const struct read_target *target)

@@ -75,7 +75,6 @@ static void job_failed(struct read_job *job, const struct error *error)
 void reader_run_end(struct reader *reader, struct read_run *run, const struct error *error)
 {
         reader_lock(reader);
-        list_remove(&run->link);
         if (error != NULL)
                 job_failed(run->job, error);
         require(run->next == run->end || run->job->stopped);
@@ -228,10 +227,8 @@ static int node_of(const struct read_job *job)
 
 void reader_start(struct reader *reader, struct read_job *job)
 {
-        list_init(&job->runs);
-        job->next = 0;
+        job->next = job->reserved = 0;
         job->run_most = job->run_parts = 1;
-        job->split_from = SIZE_MAX;
         job->in_flight = job->copying = job->busy = job->slots = job->stalled = job->held = job->silent = 0;
         job->no_progress = false;
         job->stopped = job->over = job->failed = false;

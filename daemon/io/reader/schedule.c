@@ -8,30 +8,10 @@
 
 /* ---- whose turn it is ---- */
 
-static struct read_run *longest_run(const struct read_job *job)
-{
-        struct read_run *longest = NULL;
-        list_each_item (struct read_run, run, &job->runs, link)
-                if (longest == NULL || run->end - run->next > longest->end - longest->next)
-                        longest = run;
-        return longest;
-}
-
-/* The next block: the first that no thread has reserved, else the first of the second half of the longest run. Of a run
- * with one block left, that block. n_blocks: none. */
-static size_t next_block(const struct read_job *job)
-{
-        size_t none = job->plan->n_blocks;
-        if (job->stopped || job->next < none)
-                return job->stopped ? none : job->next;
-        const struct read_run *longest = longest_run(job);
-        bool worth = longest != NULL && longest->end - longest->next >= job->split_from;
-        return worth ? longest->end - (longest->end - longest->next + 1) / 2 : none;
-}
-
+/* Blocks that no thread has reserved. */
 static bool has_blocks(const struct read_job *job)
 {
-        return next_block(job) < job->plan->n_blocks;
+        return !job->stopped && job->next < job->plan->n_blocks;
 }
 
 /* The largest weight of the jobs that compete with `self`. A job whose storage hangs does not. */
@@ -109,7 +89,7 @@ static bool may_take(const struct reader *reader, struct read_job *job)
         unsigned usable = (engine->alive - engine->stuck) * engine->capacity;
         if (job->busy >= fair_share_of(&job->share, most, usable > others ? usable - others : 0))
                 return false;
-        return storage_has_capacity(reader, job) && slot_for(reader, job, next_block(job), most);
+        return storage_has_capacity(reader, job) && slot_for(reader, job, job->next, most);
 }
 
 static bool on_other_node(const struct read_job *job, int node)
@@ -210,10 +190,7 @@ bool reader_try_take_ticket(struct reader *reader, enum read_engine kind, int no
 /* Blocks that are not read yet: free, reserved, in flight. */
 static size_t unfinished(const struct read_job *job)
 {
-        size_t n = job->plan->n_blocks - job->next + job->in_flight;
-        list_each_item (const struct read_run, run, &job->runs, link)
-                n += run->end - run->next;
-        return n;
+        return job->plan->n_blocks - job->next + job->reserved + job->in_flight;
 }
 
 /* An even part of what is unfinished for each that may ever be in flight: they end together, and who comes
@@ -239,16 +216,10 @@ bool reader_run_begin_locked(struct reader *reader, enum read_engine engine, int
         struct read_job *job = reader->stopping ? NULL : choose(reader, engine, node);
         if (job == NULL)
                 return false;
-        size_t first = next_block(job);
-        *run = (struct read_run){.job = job, .next = first + 1};
-        if (first == job->next) {
-                run->end = job->next = run_end(job);
-        } else {
-                struct read_run *from = longest_run(job);
-                run->end = from->end;
-                from->end = first;
-        }
-        list_append(&job->runs, &run->link);
+        size_t first = job->next;
+        job->next = run_end(job);
+        *run = (struct read_run){.job = job, .next = first + 1, .end = job->next};
+        job->reserved += run->end - run->next;
         job->held++;
         take_block(reader, job, first, ticket);
         return true;
@@ -264,6 +235,7 @@ bool reader_run_next_locked(struct reader *reader, struct read_run *run, struct 
         struct read_job *job = run->job;
         if (reader->stopping || reader_run_over_locked(run) || !slot_for(reader, job, run->next, heaviest(reader, job)))
                 return false;
+        job->reserved--;
         take_block(reader, job, run->next++, ticket);
         return true;
 }
@@ -272,6 +244,5 @@ void reader_run_move_locked(struct read_run *run, struct read_run *to)
 {
         *to = (struct read_run){.job = run->job, .next = run->next, .end = run->end};
         run->end = run->next;
-        list_append(&run->job->runs, &to->link);
         run->job->held++;
 }

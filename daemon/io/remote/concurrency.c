@@ -20,9 +20,6 @@
 #define SILENCE_UNKNOWN (2 * SECOND) /* before the first answer */
 #define ANSWER_LEAST (SECOND / 1000)
 #define ANSWER_OUTLIER 4u /* a late answer counts as so many times the usual one at most */
-/* Cutting a request short costs a connection and another request, and so throughput of a store that is short of
- * processors: splitting what would have arrived soon slowed loads from Swift by a third. */
-#define WORTH_A_REQUEST SECOND
 
 void concurrency_init(struct concurrency *c, unsigned most, uint64_t now)
 {
@@ -105,33 +102,24 @@ void concurrency_slow_down(struct concurrency *c, uint64_t now)
         window_begin(c, now);
 }
 
-bool concurrency_add_bytes(struct concurrency *c, uint64_t bytes, uint64_t now)
+void concurrency_add_bytes(struct concurrency *c, uint64_t bytes, uint64_t now)
 {
         if (c->first_ns == 0 && bytes > 0) {
                 c->first_ns = c->sample_ns = now;
                 c->first_bytes = c->sample_bytes = bytes;
         }
         if (c->first_ns == 0 || now < c->sample_ns + SAMPLE)
-                return false;
+                return;
         uint64_t flow = rate_of(bytes - c->sample_bytes, now - c->sample_ns);
         c->flow = c->average > 0 ? c->flow / 2 + flow / 2 : flow;
         c->average = rate_of(bytes - c->first_bytes, now - c->first_ns);
         c->sample_ns = now;
         c->sample_bytes = bytes;
-        return true;
 }
 
 bool concurrency_is_saturated(const struct concurrency *c)
 {
         return c->flow >= c->average / 3 * 2;
-}
-
-size_t concurrency_split(const struct concurrency *c)
-{
-        if (c->block_ns == 0 || concurrency_is_saturated(c))
-                return SIZE_MAX;
-        size_t blocks = (size_t)(WORTH_A_REQUEST / c->block_ns) + 1;
-        return blocks > 2 ? blocks : 2;
 }
 
 uint64_t concurrency_straggler(const struct concurrency *c)

@@ -47,12 +47,10 @@ struct concurrency {
 void concurrency_init(struct concurrency *c, unsigned most, uint64_t now);
 /* The server has begun to answer a request, so long after it was sent. */
 void concurrency_answered(struct concurrency *c, uint64_t after_ns);
-/* `bytes`: received in all. True: a sample has ended. */
-bool concurrency_add_bytes(struct concurrency *c, uint64_t bytes, uint64_t now);
+/* `bytes`: received in all. */
+void concurrency_add_bytes(struct concurrency *c, uint64_t bytes, uint64_t now);
 /* The throughput holds: the server is busy, or the link is saturated. */
 bool concurrency_is_saturated(const struct concurrency *c);
-/* So many blocks are worth the cost of another request. SIZE_MAX: none, or unknown yet. */
-size_t concurrency_split(const struct concurrency *c);
 void concurrency_add_block(struct concurrency *c, uint64_t bytes, uint64_t took_ns, uint64_t now);
 void concurrency_slow_down(struct concurrency *c, uint64_t now);
 /* A block that takes longer is a straggler. 0: unknown yet. */

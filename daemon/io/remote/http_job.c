@@ -22,18 +22,9 @@ void http_wake(struct reader *reader, bool all)
 
 /* ---- requests ---- */
 
-/* With the lock held. */
-static void apply_concurrency(struct read_job *job)
+static void sample(struct http_job *own, uint64_t now)
 {
-        const struct concurrency *concurrency = &http_job(job)->concurrency;
-        job->limit = concurrency->limit;
-        job->split_from = concurrency_split(concurrency);
-}
-
-static bool sample(struct read_job *job, uint64_t now)
-{
-        struct http_job *own = http_job(job);
-        return concurrency_add_bytes(&own->concurrency, load_relaxed(&own->received), now);
+        concurrency_add_bytes(&own->concurrency, load_relaxed(&own->received), now);
 }
 
 /* The limit applies to new runs. Once the server has asked to slow down it applies to retries of earlier ones, too. */
@@ -62,14 +53,11 @@ void http_count_request(struct reader *reader, struct read_job *job, bool under_
         reader_unlock(reader);
 }
 
-bool http_block_late_locked(struct http_thread *self, struct read_job *job, uint64_t since_ns, uint64_t now)
+bool http_block_late_locked(struct read_job *job, uint64_t since_ns, uint64_t now)
 {
-        const struct http_job *own = http_job(job);
+        struct http_job *own = http_job(job);
         uint64_t after = concurrency_straggler(&own->concurrency);
-        if (sample(job, now)) {
-                apply_concurrency(job);
-                http_thread_recheck(self); /* there may be runs to split by now */
-        }
+        sample(own, now);
         bool late = after > 0 && now - since_ns > after;
         return late && job->next == job->plan->n_blocks && !concurrency_is_saturated(&own->concurrency) &&
                may_request(own);
@@ -113,7 +101,7 @@ void http_answered(struct http_thread *self, struct read_job *job, uint64_t afte
 {
         reader_lock(self->base.reader);
         concurrency_answered(&http_job(job)->concurrency, after_ns);
-        apply_concurrency(job);
+        job->limit = http_job(job)->concurrency.limit;
         reader_unlock(self->base.reader);
         http_thread_recheck(self); /* more may be in flight by now */
 }
@@ -122,8 +110,7 @@ void http_slow_down(struct reader *reader, struct read_job *job)
 {
         reader_lock(reader);
         concurrency_slow_down(&http_job(job)->concurrency, now_ns());
-        apply_concurrency(job);
-        unsigned limit = job->limit;
+        unsigned limit = job->limit = http_job(job)->concurrency.limit;
         reader_unlock(reader);
         log_debug("the server asks to slow down: %u ranges in flight", limit);
 }
@@ -153,12 +140,13 @@ bool http_take_run(struct http_thread *self, struct read_run *run, struct ticket
 void http_block_done(struct http_thread *self, struct ticket *ticket, const unsigned char *data, uint64_t took_ns)
 {
         struct read_job *job = ticket->job; /* held by this thread's range */
+        struct http_job *own = http_job(job);
         int r = 0;
         stages_add(&job->stages, STAGE_storage, took_ns);
         reader_lock(self->base.reader);
-        concurrency_add_block(&http_job(job)->concurrency, ticket->block->len, took_ns, now_ns());
-        sample(job, now_ns());
-        apply_concurrency(job);
+        concurrency_add_block(&own->concurrency, ticket->block->len, took_ns, now_ns());
+        sample(own, now_ns());
+        job->limit = own->concurrency.limit;
         reader_unlock(self->base.reader);
         if (ticket->slot != NULL) {
                 uint64_t since = now_ns();

@@ -380,7 +380,7 @@ static void hedge_if_late(struct range *range, uint64_t now)
         if (!range->first.busy || !range->has_block || range->hedge.busy || now - range->begun_ns < HTTP_TICK_MS * MS)
                 return;
         reader_lock(reader);
-        bool late = http_block_late_locked(range->thread, range->run.job, range->begun_ns, now);
+        bool late = http_block_late_locked(range->run.job, range->begun_ns, now);
         bool last = reader_run_over_locked(&range->run);
         reader_unlock(reader);
         if (late && !last)

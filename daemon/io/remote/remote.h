@@ -88,7 +88,7 @@ static inline void http_job_moved(struct http_job *job, uint64_t now, size_t n)
 }
 /* With the lock held: the block that was requested at `since_ns` is late, no block is left to take, and the server has
  * capacity for more requests. */
-bool http_block_late_locked(struct http_thread *self, struct read_job *job, uint64_t since_ns, uint64_t now);
+bool http_block_late_locked(struct read_job *job, uint64_t since_ns, uint64_t now);
 /* A request receives no byte for too long. */
 bool http_is_silent(struct http_thread *self, struct read_job *job, uint64_t silent_ns);
 /* Counts a ticket as silent, or not any more: others may take its place. */

@@ -72,7 +72,7 @@ static bool late_after(uint64_t bytes)
 {
         now += SECOND / 10;
         http_job_moved(&own, now, bytes);
-        return http_block_late_locked(thread, &job, SECOND, now);
+        return http_block_late_locked(&job, SECOND, now);
 }
 
 /* A load whose blocks took a tenth of a second each, ten at once; all are reserved, and one has been in flight since
@@ -113,22 +113,6 @@ TEST(no_block_is_late_while_unstarted_blocks_remain)
         job.next = plan.n_blocks - 1;
         for (int i = 0; i < 50; i++)
                 ck_assert(!late_after(i < 4 ? 10 * MiB : 0));
-}
-
-/* An idle thread checks again, because there may be runs to split by now. */
-TEST(a_thread_checks_again_with_each_sample)
-{
-        late_after(10 * MiB);
-        ck_assert(thread->recheck);
-        thread->recheck = false;
-        http_block_late_locked(thread, &job, SECOND, now);
-        ck_assert(!thread->recheck);
-        late_after(10 * MiB);
-        ck_assert(thread->recheck);
-        ck_assert_uint_eq(job.split_from, SIZE_MAX);
-        late_after(0);
-        late_after(0);
-        ck_assert_uint_eq(job.split_from, 11);
 }
 
 /* ---- silent requests ---- */

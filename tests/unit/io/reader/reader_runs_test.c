@@ -137,44 +137,6 @@ TEST(a_run_ends_at_a_gap_between_blocks)
         ck_assert_uint_gt(runs[2].end, 6);
 }
 
-TEST(an_idle_thread_takes_half_of_the_longest_run)
-{
-        struct read_run runs[PARTS], thief;
-        struct ticket tickets[PARTS], ticket;
-        for (size_t i = 0; i < PARTS; i++)
-                ck_assert(take(&runs[i], &tickets[i]));
-        finish(&runs[0], &tickets[0]);
-        ck_assert(!take(&thief, &ticket)); /* not worth it */
-        job.split_from = 5;
-        ck_assert(take(&thief, &ticket));
-        ck_assert_uint_eq(number(&ticket), 9); /* of 6 to 11 the first is in flight */
-        ck_assert_uint_eq(runs[1].end, 9);
-        ck_assert_uint_eq(thief.end, 12);
-        job.split_from = 6;
-        finish(&thief, &ticket);
-        ck_assert(!take(&thief, &ticket));
-        finish(&runs[1], &tickets[1]);
-        finish(&runs[2], &tickets[2]);
-        ck_assert(!ended);
-        finish(&runs[3], &tickets[3]);
-        core_until(ended);
-}
-
-TEST(the_last_block_of_a_run_may_be_split_off)
-{
-        struct read_run runs[PARTS], thief;
-        struct ticket tickets[PARTS], ticket;
-        job.run_parts = BLOCKS / 2;
-        for (size_t i = 0; i < PARTS; i++)
-                ck_assert(take(&runs[i], &tickets[i]));
-        job.next = BLOCKS; /* as if the rest was complete */
-        finish(&runs[0], &tickets[0]);
-        job.split_from = 1;
-        ck_assert(take(&thief, &ticket));
-        ck_assert(reader_run_over_locked(&runs[1]));
-        ck_assert_uint_eq(number(&ticket), number(&tickets[1]) + 1);
-}
-
 TEST(the_rest_of_a_run_moves_to_another_thread)
 {
         struct read_run run, other;

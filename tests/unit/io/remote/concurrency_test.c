@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The number of ranges in flight for a load, when one is split or hedged, and backing off from a busy server. The
+ * The number of ranges in flight for a load, when one is hedged, and backing off from a busy server. The
  * test sets the time.
  */
 #include "tests/lib/suite.h"
@@ -176,32 +176,10 @@ TEST(a_sample_is_long_enough_to_judge)
         struct concurrency pace;
         flows(&pace);
         for (unsigned i = 1; i < 100; i++)
-                ck_assert(!concurrency_add_bytes(&pace, total_bytes, clock_ + i * SECOND / 1000));
+                concurrency_add_bytes(&pace, total_bytes, clock_ + i * SECOND / 1000);
         ck_assert(concurrency_is_saturated(&pace));
-        ck_assert(concurrency_add_bytes(&pace, total_bytes, clock_ + SECOND / 10));
+        concurrency_add_bytes(&pace, total_bytes, clock_ + SECOND / 10);
         ck_assert(!concurrency_is_saturated(&pace));
-}
-
-TEST(a_run_with_a_second_left_is_split)
-{
-        struct concurrency pace;
-        flows(&pace);
-        receive_bytes(&pace, 0);
-        ck_assert_uint_eq(concurrency_split(&pace), SIZE_MAX);
-        concurrency_add_block(&pace, MiB, SECOND / 10, SECOND);
-        ck_assert_uint_eq(concurrency_split(&pace), 11);
-        flows(&pace);
-        receive_bytes(&pace, 0);
-        concurrency_add_block(&pace, MiB, 10 * SECOND, SECOND);
-        ck_assert_uint_eq(concurrency_split(&pace), 2);
-}
-
-TEST(no_range_is_split_while_bytes_flow)
-{
-        struct concurrency pace;
-        flows(&pace);
-        concurrency_add_block(&pace, MiB, SECOND / 10, SECOND);
-        ck_assert_uint_eq(concurrency_split(&pace), SIZE_MAX);
 }
 
 TEST(a_slow_down_halves_concurrency_once_for_all_requests_in_flight)
