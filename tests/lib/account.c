@@ -58,6 +58,9 @@ static bool is_of_pool(const char *comm)
         return false;
 }
 
+/* Where the machine has set huge pages aside, the daemon prepares memory while nothing is loaded. */
+static const char prefaulted[] = "fd /memfd:streamerd-segment (deleted)";
+
 /* ---- kinds ---- */
 
 /* "socket:[123]" is "socket:[]". */
@@ -132,6 +135,8 @@ static void add_reply(struct lines *lines, streamer_client *c)
                 char *name = format_text("bytes of %s", json_text(device, "device"));
                 add(lines, name, json_number(device, "used"));
                 free(name);
+                if (json_number(device, "prefaulted") > 0)
+                        add(lines, prefaulted, -UINT64_C(1));
         }
         add(lines, "bytes of the host cache", json_number(json_object_get(reply, "host_cache"), "used"));
         json_decref(reply);
@@ -155,6 +160,8 @@ static char *account_with(const struct daemon *d, streamer_client *c)
         add_threads(lines, d->pid);
         qsort(lines->lines, lines->n, sizeof(lines->lines[0]), by_name);
         for (size_t i = 0; i < lines->n; i++) {
+                if (lines->lines[i].n == 0)
+                        continue;
                 char *more =
                         format_text("%s%s: %llu\n", text, lines->lines[i].name, (unsigned long long)lines->lines[i].n);
                 free(text);
