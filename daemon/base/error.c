@@ -31,12 +31,12 @@ static bool printable(const char *s, size_t n)
         return true;
 }
 
-/* One character of the result; returns the number of bytes read from s. */
-static size_t escape_one(char out[8], const char *s)
+/* One character of the result; returns how many of the `left` bytes it took. */
+static size_t escape_one(char out[8], const char *s, size_t left)
 {
         unsigned char lead = (unsigned char)*s;
         size_t n = lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
-        if (strnlen(s, n) == n && codec_utf8(s, n) && printable(s, n)) {
+        if (n <= left && codec_utf8(s, n) && printable(s, n)) {
                 memcpy(out, s, n);
                 out[n] = '\0';
                 return n;
@@ -47,23 +47,28 @@ static size_t escape_one(char out[8], const char *s)
 
 void error_escape(char *out, size_t size, const char *text)
 {
+        error_escape_n(out, size, text, strlen(text));
+}
+
+void error_escape_n(char *out, size_t size, const char *text, size_t len)
+{
         static const char dots[] = "...";
-        size_t len = 0, cut = 0; /* truncated: the longest whole part that leaves space for the dots */
+        size_t end = 0, cut = 0; /* truncated: the longest whole part that leaves space for the dots */
         require(size >= sizeof(dots));
-        while (*text != '\0') {
+        for (size_t at = 0; at < len;) {
                 char one[8];
-                text += escape_one(one, text);
+                at += escape_one(one, text + at, len - at);
                 size_t n = strlen(one);
-                if (len + n >= size) {
+                if (end + n >= size) {
                         memcpy(out + cut, dots, sizeof(dots));
                         return;
                 }
-                memcpy(out + len, one, n);
-                len += n;
-                if (len + sizeof(dots) <= size)
-                        cut = len;
+                memcpy(out + end, one, n);
+                end += n;
+                if (end + sizeof(dots) <= size)
+                        cut = end;
         }
-        out[len] = '\0';
+        out[end] = '\0';
 }
 
 /* ---- setting ---- */

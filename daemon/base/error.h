@@ -31,5 +31,6 @@ int error_no_memory(struct error *error);
 /* Makes text one line of printable UTF-8: control characters, line separators and bytes that are no
  * UTF-8 become \xNN; what does not fit is cut at a whole character and ends with "...". */
 void error_escape(char *out, size_t size, const char *text);
+void error_escape_n(char *out, size_t size, const char *text, size_t len); /* which may hold NULs */
 
 #endif

@@ -4,17 +4,16 @@
  * repeated names also serves st_index_find(). Neighbouring entries mostly name the same file, so a file is looked up
  * only where the name changes.
  */
+#include "daemon/base/util.h"
 #include "daemon/model/safetensors.h"
 
-#include <string.h>
-
 #define ENTRIES_MAX ((size_t)2 << 20)
-#define FILES_MAX 65536u
+#define FILES_MAX ((size_t)65536)
 
 struct parser {
         struct json json;
-        struct pages entries; /* struct st_index_entry */
-        struct pages files;   /* struct json_string: distinct, in order of appearance */
+        struct st_index_entry *entries;
+        struct json_string *files; /* distinct, in order of appearance */
         size_t n_entries, n_files;
         struct nameset file_set;
         struct json_string name; /* being read */
@@ -26,8 +25,7 @@ struct parser {
 static struct name file_at(const void *owner, uint32_t i)
 {
         const struct parser *p = owner;
-        const struct json_string *file = (const struct json_string *)p->files.p + i;
-        return (struct name){p->json.text + file->at, file->len};
+        return (struct name){p->json.text + p->files[i].at, p->files[i].len};
 }
 
 /* A file beside the index, not a way to another folder. */
@@ -49,17 +47,18 @@ static bool add_file(struct parser *p, struct json_string file, uint32_t *number
         *number = nameset_find(&p->file_set, file_at, p, (struct name){j->text + file.at, file.len});
         if (*number != NAMES_NONE)
                 return true;
-        if (p->n_files == FILES_MAX)
-                return json_fail(j, ST_TOO_MANY, file.at - 1, "more than %u files", FILES_MAX);
+        struct json_string *files = json_grow(j, p->files, p->n_files, sizeof(*files), FILES_MAX, file.at - 1, "files");
+        if (files == NULL)
+                return false;
+        p->files = files;
         /* At powers of two the set doubles, and the present files are inserted again. */
         bool grow = (p->n_files & (p->n_files - 1)) == 0;
-        if (!pages_reserve(&p->files, (p->n_files + 1) * sizeof(file)) ||
-            (grow && !nameset_begin(&p->file_set, 2 * p->n_files + 8)))
+        if (grow && !nameset_begin(&p->file_set, 2 * p->n_files + 8))
                 return json_fail(j, ST_NO_MEMORY, file.at - 1, "no memory for %zu files", p->n_files + 1);
         for (uint32_t i = 0; grow && i < p->n_files; i++)
                 nameset_add(&p->file_set, file_at, p, i);
         *number = (uint32_t)p->n_files++;
-        ((struct json_string *)p->files.p)[*number] = file;
+        files[*number] = file;
         nameset_add(&p->file_set, file_at, p, *number);
         return true;
 }
@@ -67,7 +66,7 @@ static bool add_file(struct parser *p, struct json_string file, uint32_t *number
 static bool file_number(struct parser *p, struct json_string file, uint32_t *number)
 {
         if (p->n_entries > 0) {
-                *number = ((const struct st_index_entry *)p->entries.p)[p->n_entries - 1].file;
+                *number = p->entries[p->n_entries - 1].file;
                 struct name last = file_at(p, *number);
                 if (last.len == file.len && memcmp(last.s, p->json.text + file.at, file.len) == 0)
                         return true;
@@ -91,13 +90,12 @@ static bool parse_entry(struct parser *p)
                 return json_fail(j, ST_BAD_ENTRY, j->at, "the file name is not a string");
         if (!json_take_string(j, &file) || !file_number(p, file, &number))
                 return false;
-        size_t n = p->n_entries;
-        if (n == ENTRIES_MAX)
-                return json_fail(j, ST_TOO_MANY, p->name.at - 1, "more than %zu tensors", ENTRIES_MAX);
-        if (!pages_reserve(&p->entries, (n + 1) * sizeof(struct st_index_entry)))
-                return json_fail(j, ST_NO_MEMORY, p->name.at - 1, "no memory for %zu tensors", n + 1);
-        ((struct st_index_entry *)p->entries.p)[n] = (struct st_index_entry){p->name.at, p->name.len, number};
-        p->n_entries++;
+        struct st_index_entry *entries =
+                json_grow(j, p->entries, p->n_entries, sizeof(*entries), ENTRIES_MAX, p->name.at - 1, "tensors");
+        if (entries == NULL)
+                return false;
+        p->entries = entries;
+        entries[p->n_entries++] = (struct st_index_entry){p->name.at, p->name.len, number};
         p->in_entry = false;
         return true;
 }
@@ -161,23 +159,19 @@ static bool collect_names(struct parser *p, struct st_index *index)
 static bool order_files(struct parser *p, struct st_index *index)
 {
         size_t n = p->n_files;
-        struct pages order = {0}, rank = {0};
-        if (!pages_reserve(&order, n * sizeof(uint32_t)) || !pages_reserve(&rank, n * sizeof(uint32_t))) {
-                pages_deinit(&order);
-                pages_deinit(&rank);
+        uint32_t *files = calloc(n + 1, sizeof(*files));
+        cleanup_free uint32_t *ranks = calloc(n + 1, sizeof(*ranks));
+        index->files = files;
+        if (files == NULL || ranks == NULL)
                 return json_fail(&p->json, ST_NO_MEMORY, p->json.at, "no memory for %zu files", n);
-        }
-        uint32_t *files = order.p, *ranks = rank.p;
         names_sort(files, n, file_at, p);
         for (uint32_t i = 0; i < n; i++) {
                 ranks[files[i]] = i;
-                files[i] = ((const struct json_string *)p->files.p)[files[i]].at;
+                files[i] = p->files[files[i]].at;
         }
         for (size_t i = 0; i < index->n_entries; i++)
                 index->entries[i].file = ranks[index->entries[i].file];
-        index->files = pages_take(&order, n * sizeof(uint32_t));
         index->n_files = n;
-        pages_deinit(&rank);
         return true;
 }
 
@@ -189,12 +183,10 @@ int st_index_parse(struct st_index *index, char *text, size_t n, struct st_error
         struct parser p = {0};
         json_init(&p.json, text, n);
         bool ok = parse_object(&p);
-        if (ok) {
-                index->text = text;
-                index->n_entries = p.n_entries;
-                index->entries = pages_take(&p.entries, p.n_entries * sizeof(struct st_index_entry));
-                ok = collect_names(&p, index) && order_files(&p, index);
-        }
+        index->text = text;
+        index->n_entries = p.n_entries;
+        index->entries = p.entries;
+        ok = ok && collect_names(&p, index) && order_files(&p, index);
         if (!ok) {
                 struct name name = {0};
                 if (p.in_entry)
@@ -203,16 +195,15 @@ int st_index_parse(struct st_index *index, char *text, size_t n, struct st_error
                 st_index_deinit(index);
         }
         json_deinit(&p.json);
-        pages_deinit(&p.entries);
-        pages_deinit(&p.files);
+        free(p.files);
         nameset_deinit(&p.file_set);
         return ok ? 0 : -1;
 }
 
 void st_index_deinit(struct st_index *index)
 {
-        pages_drop(index->entries, index->n_entries * sizeof(struct st_index_entry));
-        pages_drop(index->files, index->n_files * sizeof(uint32_t));
+        free(index->entries);
+        free(index->files);
         nameset_deinit(&index->names);
         *index = (struct st_index){0};
 }

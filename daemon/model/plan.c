@@ -12,13 +12,9 @@
  * place also ends with its extent. The pieces of a block, one for each leaf, follow from the table of tensors and are
  * not stored.
  */
-#include "daemon/base/json/pages.h"
+#include "daemon/base/util.h"
 #include "daemon/model/plan.h"
 #include "proto/manifest.h"
-
-#include <assert.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 /* Going from a copied extent back to one in place costs up to a page of padding. From this size on
  * that is cheaper than the copy, and at most half a percent of the segment. */
@@ -46,10 +42,9 @@ static int list_tensors(struct plan *plan, const struct plan_file *files, size_t
         }
         if (n >= NAMES_NONE)
                 return error_set(error, STREAMER_EFAILED, "too many tensors");
-        struct pages memory = {0};
-        if (!pages_reserve(&memory, n * sizeof(*plan->tensors)))
+        plan->tensors = calloc(n + 1, sizeof(*plan->tensors));
+        if (plan->tensors == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory for the plan");
-        plan->tensors = pages_take(&memory, n * sizeof(*plan->tensors));
         for (uint32_t f = 0; f < n_files; f++) {
                 const struct st_header *header = files[f].header;
                 for (uint32_t i = 0; i < header->n_tensors; i++) {
@@ -141,11 +136,6 @@ static uint64_t alignment(const struct placer *p, const struct plan_tensor *t)
 {
         uint64_t element = dtype_align(p->files[t->file].header->tensors[t->index].dtype);
         return element > p->layout->align ? element : p->layout->align;
-}
-
-static uint64_t round_up(uint64_t n, uint64_t to)
-{
-        return (n + to - 1) / to * to;
 }
 
 static bool aligned_in_file(const struct placer *p, const struct plan_tensor *t)
@@ -259,20 +249,20 @@ struct cutter {
         struct plan *plan;
         const struct plan_layout *layout;
         uint64_t block_size;
-        struct pages blocks;
         struct plan_block open; /* len 0: none */
         uint32_t extent;        /* of the open block's last tensor */
 };
 
 static bool flush(struct cutter *c)
 {
-        size_t n = c->plan->n_blocks;
+        struct plan *plan = c->plan;
         if (c->open.len == 0)
                 return true;
-        if (!pages_reserve(&c->blocks, (n + 1) * sizeof(c->open)))
+        struct plan_block *blocks = array_grow(plan->blocks, plan->n_blocks, sizeof(*blocks));
+        if (blocks == NULL)
                 return false;
-        ((struct plan_block *)c->blocks.p)[n] = c->open;
-        c->plan->n_blocks++;
+        plan->blocks = blocks;
+        blocks[plan->n_blocks++] = c->open;
         c->open.len = 0;
         return true;
 }
@@ -314,13 +304,7 @@ static bool cut(struct plan *plan, const struct plan_layout *layout, uint64_t bl
         for (uint32_t i = 0; ok && i < plan->n_tensors; i++)
                 if (plan->tensors[i].bytes > 0)
                         ok = cut_tensor(&c, i);
-        ok = ok && flush(&c);
-        if (ok)
-                plan->blocks = pages_take(&c.blocks, plan->n_blocks * sizeof(*plan->blocks));
-        else
-                plan->n_blocks = 0;
-        pages_deinit(&c.blocks);
-        return ok;
+        return ok && flush(&c);
 }
 
 /* ---- the plan ---- */
@@ -328,8 +312,8 @@ static bool cut(struct plan *plan, const struct plan_layout *layout, uint64_t bl
 int plan_make(struct plan *plan, const struct plan_file *files, size_t n_files, const struct plan_layout *layout,
               uint64_t block_size, struct error *error)
 {
-        assert(block_size > 0 && block_size % PLAN_LEAF == 0 && block_size <= UINT32_MAX);
-        assert(layout->align > 0 && layout->granularity > 0);
+        require(block_size > 0 && block_size % PLAN_LEAF == 0 && block_size <= UINT32_MAX);
+        require(layout->align > 0 && layout->granularity > 0);
         *plan = (struct plan){0};
         int r = list_tensors(plan, files, n_files, error);
         if (r == 0)
@@ -345,8 +329,8 @@ int plan_make(struct plan *plan, const struct plan_file *files, size_t n_files, 
 
 void plan_deinit(struct plan *plan)
 {
-        pages_drop(plan->tensors, plan->n_tensors * sizeof(*plan->tensors));
-        pages_drop(plan->blocks, plan->n_blocks * sizeof(*plan->blocks));
+        free(plan->tensors);
+        free(plan->blocks);
         *plan = (struct plan){0};
 }
 

@@ -5,12 +5,7 @@
  */
 #include "daemon/model/ranks.h"
 
-#include "daemon/base/json/names.h"
-
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "daemon/base/util.h"
 
 #define RANK "{rank}"
 #define PART "{part}"
@@ -20,18 +15,7 @@ struct match {
         uint32_t rank, part, file;
 };
 
-static const char *quoted(char out[NAME_QUOTE], const char *text)
-{
-        name_quote(out, (struct name){text, strlen(text)});
-        return out;
-}
-
 /* ---- the pattern ---- */
-
-static bool starts(const char *s, const char *with)
-{
-        return strncmp(s, with, strlen(with)) == 0;
-}
 
 static unsigned count(const char *pattern, const char *what)
 {
@@ -43,18 +27,15 @@ static unsigned count(const char *pattern, const char *what)
 
 int ranks_check_pattern(const char *pattern, struct error *error)
 {
-        char q[NAME_QUOTE];
         if (count(pattern, RANK) != 1 || count(pattern, PART) > 1)
                 return error_set(error, STREAMER_EINVAL,
-                                 "pattern '%s': " RANK " must stand in it once, " PART " once at most",
-                                 quoted(q, pattern));
+                                 "pattern '%.140s': " RANK " must stand in it once, " PART " once at most", pattern);
         if (strstr(pattern, "}{") != NULL)
-                return error_set(error, STREAMER_EINVAL, "pattern '%s': there must be text between " RANK " and " PART,
-                                 quoted(q, pattern));
+                return error_set(error, STREAMER_EINVAL,
+                                 "pattern '%.140s': there must be text between " RANK " and " PART, pattern);
         if (strchr(pattern, '/') != NULL)
                 return error_set(error, STREAMER_EINVAL,
-                                 "pattern '%s': it is matched with names of files, which have no '/'",
-                                 quoted(q, pattern));
+                                 "pattern '%.140s': it is matched with names of files, which have no '/'", pattern);
         return 0;
 }
 
@@ -74,11 +55,11 @@ static bool matches(const char *pattern, const char *name, struct match *match)
 {
         match->part = 0;
         while (*pattern != '\0') {
-                if (starts(pattern, RANK)) {
+                if (strncmp(pattern, RANK, strlen(RANK)) == 0) {
                         if (!take_number(&name, &match->rank))
                                 return false;
                         pattern += strlen(RANK);
-                } else if (starts(pattern, PART)) {
+                } else if (strncmp(pattern, PART, strlen(PART)) == 0) {
                         if (!take_number(&name, &match->part))
                                 return false;
                         pattern += strlen(PART);
@@ -92,9 +73,7 @@ static bool matches(const char *pattern, const char *name, struct match *match)
 static int by_rank_and_part(const void *a, const void *b)
 {
         const struct match *x = a, *y = b;
-        if (x->rank != y->rank)
-                return x->rank < y->rank ? -1 : 1;
-        return (x->part > y->part) - (x->part < y->part);
+        return x->rank != y->rank ? ORDER(x->rank, y->rank) : ORDER(x->part, y->part);
 }
 
 /* ---- what is missing or too much ---- */
@@ -102,18 +81,17 @@ static int by_rank_and_part(const void *a, const void *b)
 /* The first match, and each after the one before it. */
 static int check_step(const struct match *before, const struct match *m, const char *const *names, struct error *error)
 {
-        char a[NAME_QUOTE], b[NAME_QUOTE];
         bool same = before != NULL && before->rank == m->rank;
         if (same && before->part == m->part)
-                return error_set(error, STREAMER_EFAILED, "rank %u, part %u is there twice: '%s' and '%s'", m->rank,
-                                 m->part, quoted(a, names[before->file]), quoted(b, names[m->file]));
+                return error_set(error, STREAMER_EFAILED, "rank %u, part %u is there twice: '%.140s' and '%.140s'",
+                                 m->rank, m->part, names[before->file], names[m->file]);
         uint32_t rank = before == NULL ? 0 : before->rank + !same, part = same ? before->part + 1 : 0;
         if (m->rank != rank)
-                return error_set(error, STREAMER_EFAILED, "rank %u is missing, and '%s' is there", rank,
-                                 quoted(a, names[m->file]));
+                return error_set(error, STREAMER_EFAILED, "rank %u is missing, and '%.140s' is there", rank,
+                                 names[m->file]);
         if (m->part != part)
-                return error_set(error, STREAMER_EFAILED, "rank %u: part %u is missing, and '%s' is there", rank, part,
-                                 quoted(a, names[m->file]));
+                return error_set(error, STREAMER_EFAILED, "rank %u: part %u is missing, and '%.140s' is there", rank,
+                                 part, names[m->file]);
         return 0;
 }
 
@@ -149,7 +127,6 @@ static int fill(struct ranks *ranks, const struct match *matches, size_t n, cons
 int ranks_make(struct ranks *ranks, const char *const *names, size_t n_names, const char *pattern, size_t n_devices,
                struct error *error)
 {
-        char q[NAME_QUOTE];
         size_t n = 0;
         *ranks = (struct ranks){0};
         if (ranks_check_pattern(pattern, error) < 0)
@@ -163,7 +140,7 @@ int ranks_make(struct ranks *ranks, const char *const *names, size_t n_names, co
         }
         qsort(found, n, sizeof(*found), by_rank_and_part);
         int r = n > 0 ? fill(ranks, found, n, names, n_devices, error)
-                      : error_set(error, STREAMER_EFAILED, "no file's name is like '%s'", quoted(q, pattern));
+                      : error_set(error, STREAMER_EFAILED, "no file's name is like '%.140s'", pattern);
         free(found);
         return r;
 }

@@ -7,14 +7,12 @@
  * The first broken rule ends the parse. Text positions are kept in 32 bits: a header is at most
  * 100 MB.
  */
+#include "daemon/base/util.h"
 #include "daemon/model/safetensors.h"
 #include "proto/manifest.h"
 
 #include <endian.h>
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* A file cannot hold more: an entry takes 50 bytes at least. */
 #define TENSORS_MAX ((size_t)2 << 20)
@@ -24,7 +22,8 @@ _Static_assert(sizeof(struct st_tensor) == 32, "memory for a tensor is promised"
 
 struct parser {
         struct json json;
-        struct pages tensors, metadata;
+        struct st_tensor *tensors;
+        struct st_pair *metadata;
         size_t n_tensors, n_metadata;
         struct json_string entry; /* the tensor that a fault is about */
         bool in_entry;            /* there is one */
@@ -181,13 +180,12 @@ static bool parse_entry(struct parser *p, struct json_string name)
         }
         if (!json_keys_end(j, keys) || !check_fields(j, j->at - 1, &e))
                 return false;
-        size_t n = p->n_tensors;
-        if (n == TENSORS_MAX)
-                return json_fail(j, ST_TOO_MANY, name.at - 1, "more than %zu tensors", TENSORS_MAX);
-        if (!pages_reserve(&p->tensors, (n + 1) * sizeof(e.tensor)))
-                return json_fail(j, ST_NO_MEMORY, name.at - 1, "no memory for %zu tensors", n + 1);
-        ((struct st_tensor *)p->tensors.p)[n] = e.tensor;
-        p->n_tensors++;
+        struct st_tensor *tensors =
+                json_grow(j, p->tensors, p->n_tensors, sizeof(*tensors), TENSORS_MAX, name.at - 1, "tensors");
+        if (tensors == NULL)
+                return false;
+        p->tensors = tensors;
+        tensors[p->n_tensors++] = e.tensor;
         return true;
 }
 
@@ -197,7 +195,6 @@ static bool parse_pair(struct parser *p)
 {
         struct json *j = &p->json;
         struct json_string key, value;
-        size_t n = p->n_metadata;
         if (!json_key(j, &key))
                 return false;
         if (memchr(j->text + key.at, 0, key.len) != NULL)
@@ -206,12 +203,12 @@ static bool parse_pair(struct parser *p)
                 return json_fail(j, ST_BAD_METADATA, j->at, "a value of the metadata is not a string");
         if (!json_take_string(j, &value))
                 return false;
-        if (n == METADATA_MAX)
-                return json_fail(j, ST_TOO_MANY, key.at - 1, "more than %zu keys of metadata", METADATA_MAX);
-        if (!pages_reserve(&p->metadata, (n + 1) * sizeof(struct st_pair)))
-                return json_fail(j, ST_NO_MEMORY, key.at - 1, "no memory for %zu keys of metadata", n + 1);
-        ((struct st_pair *)p->metadata.p)[n] = (struct st_pair){key.at, key.len, value.at, value.len};
-        p->n_metadata++;
+        struct st_pair *pairs =
+                json_grow(j, p->metadata, p->n_metadata, sizeof(*pairs), METADATA_MAX, key.at - 1, "keys of metadata");
+        if (pairs == NULL)
+                return false;
+        p->metadata = pairs;
+        pairs[p->n_metadata++] = (struct st_pair){key.at, key.len, value.at, value.len};
         return true;
 }
 
@@ -228,7 +225,7 @@ static bool parse_metadata(struct parser *p, struct json_string name)
         for (size_t n = 0; json_more(j, '}', n); n++)
                 if (!parse_pair(p))
                         return false;
-        return j->fault == ST_OK && json_distinct(j, p->metadata.p, sizeof(struct st_pair), p->n_metadata);
+        return j->fault == ST_OK && json_distinct(j, p->metadata, sizeof(struct st_pair), p->n_metadata);
 }
 
 /* ---- the header ---- */
@@ -249,7 +246,7 @@ static bool parse_object(struct parser *p)
                         return false;
                 p->in_entry = false;
         }
-        return json_end(j) && json_distinct(j, p->tensors.p, sizeof(struct st_tensor), p->n_tensors);
+        return json_end(j) && json_distinct(j, p->tensors, sizeof(struct st_tensor), p->n_tensors);
 }
 
 /* ---- the table ---- */
@@ -258,11 +255,7 @@ static bool parse_object(struct parser *p)
 static int compare_tensors(const void *a, const void *b)
 {
         const struct st_tensor *x = a, *y = b;
-        if (x->begin != y->begin)
-                return x->begin < y->begin ? -1 : 1;
-        if (x->end != y->end)
-                return x->end < y->end ? -1 : 1;
-        return x->name < y->name ? -1 : x->name > y->name;
+        return ORDER(x->begin, y->begin) ?: ORDER(x->end, y->end) ?: ORDER(x->name, y->name);
 }
 
 static void sort_tensors(struct st_tensor *tensors, size_t n)
@@ -276,7 +269,7 @@ static void sort_tensors(struct st_tensor *tensors, size_t n)
 
 static bool check_cover(struct parser *p, uint64_t data_bytes)
 {
-        const struct st_tensor *t = p->tensors.p;
+        const struct st_tensor *t = p->tensors;
         uint64_t end = 0;
         for (size_t i = 0; i < p->n_tensors; end = t[i++].end) {
                 if (t[i].begin == end)
@@ -324,34 +317,33 @@ int st_parse(struct st_header *header, char *text, size_t n, uint64_t file_size,
         json_init(&p.json, text, n);
         bool ok = parse_object(&p);
         if (ok) {
-                sort_tensors(p.tensors.p, p.n_tensors);
+                sort_tensors(p.tensors, p.n_tensors);
                 ok = check_cover(&p, file_size - ST_PREFIX - n);
         }
-        struct name name = {0};
-        if (!ok && p.in_entry)
-                name = (struct name){p.json.text + p.entry.at, p.entry.len};
-        if (ok)
-                *header = (struct st_header){
-                        .text = text,
-                        .size = n,
-                        .data_start = ST_PREFIX + n,
-                        .tensors = pages_take(&p.tensors, p.n_tensors * sizeof(struct st_tensor)),
-                        .n_tensors = p.n_tensors,
-                        .metadata = pages_take(&p.metadata, p.n_metadata * sizeof(struct st_pair)),
-                        .n_metadata = p.n_metadata,
-                };
-        else
+        *header = (struct st_header){
+                .text = text,
+                .size = n,
+                .data_start = ST_PREFIX + n,
+                .tensors = p.tensors,
+                .n_tensors = p.n_tensors,
+                .metadata = p.metadata,
+                .n_metadata = p.n_metadata,
+        };
+        if (!ok) {
+                struct name name = {0};
+                if (p.in_entry)
+                        name = (struct name){p.json.text + p.entry.at, p.entry.len};
                 rule_report(error, &p.json, ST_PREFIX, name);
+                st_header_deinit(header);
+        }
         json_deinit(&p.json);
-        pages_deinit(&p.tensors);
-        pages_deinit(&p.metadata);
         return ok ? 0 : -1;
 }
 
 void st_header_deinit(struct st_header *header)
 {
-        pages_drop(header->tensors, header->n_tensors * sizeof(struct st_tensor));
-        pages_drop(header->metadata, header->n_metadata * sizeof(struct st_pair));
+        free(header->tensors);
+        free(header->metadata);
         *header = (struct st_header){0};
 }
 

@@ -5,11 +5,9 @@
  * Unescaping never makes a string longer, so the text serves as its own output.
  */
 #include "daemon/base/json/json.h"
-#include "proto/codec.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
+#include "daemon/base/util.h"
+#include "proto/codec.h"
 
 void json_init(struct json *j, char *text, size_t size)
 {
@@ -18,7 +16,7 @@ void json_init(struct json *j, char *text, size_t size)
 
 void json_deinit(struct json *j)
 {
-        pages_deinit(&j->keys);
+        free(j->keys);
         nameset_deinit(&j->set);
 }
 
@@ -314,9 +312,15 @@ bool json_keys_add(struct json *j, size_t begin, struct json_string key)
 {
         if (j->n_keys - begin == JSON_FIELDS)
                 return json_fail(j, JSON_TOO_MANY, key.at - 1, "more than %d keys in an object", JSON_FIELDS);
-        if (!pages_reserve(&j->keys, (j->n_keys + 1) * sizeof(key)))
-                return json_fail(j, JSON_NO_MEMORY, key.at - 1, "no memory for the keys of an object");
-        ((struct json_string *)j->keys.p)[j->n_keys++] = key;
+        if (j->n_keys == j->max_keys) {
+                size_t max = 2 * j->max_keys + 64;
+                struct json_string *keys = reallocarray(j->keys, max, sizeof(*keys));
+                if (keys == NULL)
+                        return json_fail(j, JSON_NO_MEMORY, key.at - 1, "no memory for the keys of an object");
+                j->keys = keys;
+                j->max_keys = max;
+        }
+        j->keys[j->n_keys++] = key;
         return true;
 }
 
@@ -326,7 +330,7 @@ bool json_keys_end(struct json *j, size_t begin)
         j->n_keys = begin;
         if (j->fault != JSON_OK || n == 0)
                 return j->fault == JSON_OK;
-        return json_distinct(j, (const struct json_string *)j->keys.p + begin, sizeof(struct json_string), n);
+        return json_distinct(j, j->keys + begin, sizeof(*j->keys), n);
 }
 
 bool json_distinct(struct json *j, const void *strings, size_t stride, size_t n)
@@ -341,6 +345,16 @@ bool json_distinct(struct json *j, const void *strings, size_t stride, size_t n)
         char quoted[NAME_QUOTE];
         name_quote(quoted, name);
         return json_fail(j, JSON_DUPLICATE_KEY, (size_t)(name.s - j->text) - 1, "the key '%s' is given twice", quoted);
+}
+
+void *json_grow(struct json *j, void *list, size_t n, size_t element, size_t max, size_t at, const char *what)
+{
+        void *grown = n < max ? array_grow(list, n, element) : NULL;
+        if (n == max)
+                json_fail(j, JSON_TOO_MANY, at, "more than %zu %s", max, what);
+        else if (grown == NULL)
+                json_fail(j, JSON_NO_MEMORY, at, "no memory for %zu %s", n + 1, what);
+        return grown;
 }
 
 /* ---- values that are ignored ---- */

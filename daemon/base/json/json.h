@@ -42,8 +42,8 @@ struct json {
         size_t at; /* the next byte */
         unsigned depth;
 
-        struct pages keys; /* struct json_string: of the objects that are open, the innermost last */
-        size_t n_keys;
+        struct json_string *keys; /* of the objects that are open, the innermost last */
+        size_t n_keys, max_keys;
         struct nameset set;
 
         int fault;       /* the first: enum json_fault, or the caller's; JSON_OK while there is none */
@@ -85,6 +85,10 @@ bool json_keys_add(struct json *j, size_t begin, struct json_string key);
 bool json_keys_end(struct json *j, size_t begin);
 /* That n strings, each at the start of an item of `stride` bytes, are distinct. */
 bool json_distinct(struct json *j, const void *strings, size_t stride, size_t n);
+
+/* A caller's list of n items, with space for one more of `max` at most, as array_grow(). NULL: a fault, which calls the
+ * items `what`; `at`: the item's place. */
+void *json_grow(struct json *j, void *list, size_t n, size_t element, size_t max, size_t at, const char *what);
 
 static inline bool json_is(const struct json *j, struct json_string string, const char *word, size_t len)
 {

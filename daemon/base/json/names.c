@@ -6,34 +6,21 @@
  */
 #include "daemon/base/json/names.h"
 
-#include <stdio.h>
+#include "daemon/base/error.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
-/* ---- messages ---- */
-
-void name_quote(char quoted[NAME_QUOTE], struct name name)
-{
-        const size_t capacity = NAME_QUOTE - sizeof("\\xNN...");
-        size_t i = 0, at = 0;
-        for (; i < name.len && at < capacity; i++) {
-                unsigned char c = (unsigned char)name.s[i];
-                if (c < 0x20 || c == 0x7f)
-                        at += (size_t)sprintf(quoted + at, "\\x%02x", c);
-                else
-                        quoted[at++] = (char)c;
-        }
-        if (i < name.len) /* never half a character */
-                for (; i > 0 && at > 0 && ((unsigned char)name.s[i] & 0xc0) == 0x80; i--)
-                        at--;
-        strcpy(quoted + at, i < name.len ? "..." : "");
-}
-
-struct slot {
+struct nameset_slot {
         uint32_t hash;
         uint32_t number; /* of the name, plus one; 0: free */
 };
+
+void name_quote(char quoted[NAME_QUOTE], struct name name)
+{
+        error_escape_n(quoted, NAME_QUOTE, name.s, name.len);
+}
 
 struct name names_in_text_at(const void *owner, uint32_t i)
 {
@@ -78,26 +65,33 @@ bool nameset_begin(struct nameset *set, size_t n)
         size_t capacity = 16;
         while (capacity / 4 * 3 < n)
                 capacity *= 2;
-        if (!pages_reserve(&set->slots, capacity * sizeof(struct slot)))
-                return false;
-        memset(set->slots.p, 0, capacity * sizeof(struct slot));
+        if (capacity > set->capacity) {
+                free(set->slots);
+                set->slots = calloc(capacity, sizeof(*set->slots));
+                set->capacity = set->slots != NULL ? capacity : 0;
+                if (set->slots == NULL)
+                        return false;
+        } else {
+                memset(set->slots, 0, capacity * sizeof(*set->slots));
+        }
         set->mask = capacity - 1;
         /* Early at boot there may be no random bytes yet: the addresses are secret, too. */
         if (set->key[0] == 0 && getrandom(set->key, sizeof(set->key), GRND_NONBLOCK) < 0)
-                set->key[0] = (uintptr_t)set ^ (uintptr_t)set->slots.p << 16;
+                set->key[0] = (uintptr_t)set ^ (uintptr_t)set->slots << 16;
         return true;
 }
 
 void nameset_deinit(struct nameset *set)
 {
-        pages_deinit(&set->slots);
+        free(set->slots);
         *set = (struct nameset){0};
 }
 
 /* The slot that holds the name, or the free one where it belongs. */
-static struct slot *probe(const struct nameset *set, name_at at, const void *owner, struct name name, uint32_t hash)
+static struct nameset_slot *probe(const struct nameset *set, name_at at, const void *owner, struct name name,
+                                  uint32_t hash)
 {
-        struct slot *slots = set->slots.p;
+        struct nameset_slot *slots = set->slots;
         for (size_t i = hash & set->mask;; i = (i + 1) & set->mask) {
                 if (slots[i].number == 0)
                         return &slots[i];
@@ -113,18 +107,18 @@ uint32_t nameset_add(struct nameset *set, name_at at, const void *owner, uint32_
 {
         struct name name = at(owner, i);
         uint32_t hash = hash_name(set->key, name);
-        struct slot *slot = probe(set, at, owner, name, hash);
+        struct nameset_slot *slot = probe(set, at, owner, name, hash);
         if (slot->number != 0)
                 return slot->number - 1;
-        *slot = (struct slot){hash, i + 1};
+        *slot = (struct nameset_slot){hash, i + 1};
         return NAMES_NONE;
 }
 
 uint32_t nameset_find(const struct nameset *set, name_at at, const void *owner, struct name name)
 {
-        if (set->slots.p == NULL)
+        if (set->slots == NULL)
                 return NAMES_NONE;
-        const struct slot *slot = probe(set, at, owner, name, hash_name(set->key, name));
+        const struct nameset_slot *slot = probe(set, at, owner, name, hash_name(set->key, name));
         return slot->number == 0 ? NAMES_NONE : slot->number - 1;
 }
 

@@ -8,8 +8,8 @@
 #ifndef DAEMON_BASE_JSON_NAMES_H
 #define DAEMON_BASE_JSON_NAMES_H
 
-#include "daemon/base/json/pages.h"
-
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct name {
@@ -18,7 +18,7 @@ struct name {
 };
 #define NAME_QUOTE 140 /* bytes for a quoted name */
 
-/* The start of a name for messages: control bytes as \xNN, "..." where it is cut. */
+/* The start of a name for messages: as error_escape() writes it. */
 void name_quote(char quoted[NAME_QUOTE], struct name name);
 
 typedef struct name (*name_at)(const void *owner, uint32_t i);
@@ -36,8 +36,8 @@ struct name names_in_text_at(const void *owner, uint32_t i); /* a name_at */
 #define NAMES_NONE UINT32_MAX
 
 struct nameset {
-        struct pages slots;
-        size_t mask;
+        struct nameset_slot *slots;
+        size_t capacity, mask; /* mask + 1 slots are used */
         uint64_t key[2];
 };
 

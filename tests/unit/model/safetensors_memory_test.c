@@ -7,6 +7,8 @@
 #include "tests/lib/suite.h"
 #include "tests/unit/header_text.h"
 
+#include <malloc.h>
+
 #define MIB ((size_t)1 << 20)
 #define EMPTY "{'dtype':'U8','shape':[0],'data_offsets':[0,0]}"
 
@@ -33,6 +35,13 @@ static size_t memory_now(void)
 static size_t memory_peak(void)
 {
         return status_bytes("VmHWM:");
+}
+
+/* As the daemon's main(): freed tables go back to the system at once. */
+BEFORE_ALL()
+{
+        mallopt(M_MMAP_THRESHOLD, 128 * 1024);
+        mallopt(M_TRIM_THRESHOLD, 128 * 1024);
 }
 
 TEST(a_tensor_takes_128_bytes_at_most, .slow = true)
