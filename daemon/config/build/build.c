@@ -56,10 +56,7 @@ static int add_cuda(struct devices *d, const struct config *config, const struct
                                  .budget_percent = c->budget_percent,
                                  .handles = c->handles,
                                  .max_segment = config->cuda.segment_size};
-        const struct cuda_settings settings = {.context_retention_ns = config->cuda.context_retention_ns,
-                                               .poll_copies = config->cuda.poll_copies,
-                                               .batch_single_copies = config->cuda.batch_single_copies};
-        int r = d->cuda == NULL ? cuda_new(&d->cuda, filled(config->cuda.library), &settings, error) : 0;
+        int r = d->cuda != NULL ? 0 : cuda_new(&d->cuda, filled(config->cuda.library), &config->cuda.settings, error);
         int n = r < 0 ? r : cuda_find(d->cuda, c->name, ordinals, (int)(DEVICES_MAX - d->n), error);
         for (int i = 0; i < n; i++) {
                 struct device *device;

@@ -63,14 +63,12 @@ struct config {
                 uint64_t drain_timeout_ns; /* 0: what was replaced stays as long as it is leased */
         } residency;
         struct {
-                char *library;                 /* of the CUDA runtime; NULL: libcudart.so.13, .12 */
-                bool across_uids;              /* false: cuda-ipc handles of a model go to one user's processes */
-                bool trust_detach;             /* true: a detach proves that the client has unmapped */
-                uint64_t segment_size;         /* 4 GiB: where a new segment is begun; a multiple of 2 MiB */
-                uint64_t context_retention_ns; /* 60 s: of a context without a model */
-                bool context_at_start;         /* false: the first load creates it */
-                bool poll_copies;              /* false: threads wait for copies by blocking events */
-                bool batch_single_copies;      /* false: only several copies go through the batch call */
+                char *library;         /* of the CUDA runtime; NULL: libcudart.so.13, .12 */
+                bool across_uids;      /* false: cuda-ipc handles of a model go to one user's processes */
+                bool trust_detach;     /* true: a detach proves that the client has unmapped */
+                uint64_t segment_size; /* 4 GiB: where a new segment is begun; a multiple of 2 MiB */
+                bool context_at_start; /* false: the first load creates it */
+                struct cuda_settings settings;
         } cuda;
         struct {
                 bool across_uids; /* false: the publisher's user and root attach to what it has published */
