@@ -408,7 +408,7 @@ int main(int argc, char **argv)
                 config_deinit(&d.config);
                 return 0;
         }
-        log_init(d.config.log.level);
+        log_set_level(d.config.log.level);
         log_set_output(&(struct log_output){.format = d.config.log.format, .to_stderr = d.config.log.to_stderr});
         log_start();
         for (char *line = strtok(notes, "\n"); line != NULL; line = strtok(NULL, "\n"))

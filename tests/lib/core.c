@@ -16,7 +16,7 @@ const struct caller core_caller;
 
 void core_begin(void)
 {
-        log_init(LOG_LEVEL_ERROR);
+        log_set_level(LOG_LEVEL_ERROR);
         must(uv_loop_init(&core_loop));
         core_wake = wake_new(&core_loop);
         ck_assert_ptr_nonnull(core_wake);

@@ -28,7 +28,7 @@ static char requests_seen[4096]; /* methods and paths */
 
 static inline void begin(void)
 {
-        log_init(LOG_LEVEL_ERROR);
+        log_set_level(LOG_LEVEL_ERROR);
         setenv("AWS_CONFIG_FILE", suite_path("config-%d", (int)getpid()), 1);
         setenv("AWS_SHARED_CREDENTIALS_FILE", suite_path("credentials-%d", (int)getpid()), 1);
 }

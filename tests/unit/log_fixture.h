@@ -14,7 +14,7 @@
 
 static void set_output(enum log_format format)
 {
-        log_init(LOG_LEVEL_DEBUG);
+        log_set_level(LOG_LEVEL_DEBUG);
         log_set_output(&(struct log_output){.format = format});
 }
 

@@ -104,12 +104,6 @@ void log_set_level(enum log_level level)
         store_relaxed(&threshold, (int)level);
 }
 
-void log_init(enum log_level level)
-{
-        log_set_level(level);
-        log_set_output(&(struct log_output){.format = LOG_FORMAT_AUTO});
-}
-
 /* ---- writing ---- */
 
 /* Another process that shares the open file may have made it non-blocking. */

@@ -25,9 +25,8 @@ struct log_output {
         const char *journal; /* the file whose absence means that there is no journal; NULL: the system's socket */
 };
 
-/* Sets the level, and the output as AUTO does. May be called again. */
-void log_init(enum log_level level);
-void log_set_level(enum log_level level);             /* from any thread; the output stays */
+/* Both may be called again; at first the level is INFO and the format PLAIN. */
+void log_set_level(enum log_level level);             /* from any thread */
 void log_set_output(const struct log_output *output); /* not between log_start() and log_stop() */
 
 /* A thread writes from here on, up to log_stop(). */

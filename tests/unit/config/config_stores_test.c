@@ -16,7 +16,7 @@ static struct error error;
 
 static void begin(void)
 {
-        log_init(LOG_LEVEL_ERROR);
+        log_set_level(LOG_LEVEL_ERROR);
 }
 
 static void end(void)

@@ -8,7 +8,7 @@
 
 static void log_each_level(void)
 {
-        log_init(LOG_LEVEL_WARN);
+        log_set_level(LOG_LEVEL_WARN);
         log_error("one %d", 1);
         log_warn("two");
         log_info("three");
@@ -42,7 +42,7 @@ TEST(lines_below_the_level_are_not_written)
 
 static void log_two_lines(void)
 {
-        log_init(LOG_LEVEL_INFO);
+        log_set_level(LOG_LEVEL_INFO);
         log_info("a name\nerror: forged");
 }
 

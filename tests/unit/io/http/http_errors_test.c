@@ -138,7 +138,7 @@ TEST(a_request_without_an_answer_names_the_cause, EACH(rows))
         struct error error = {0};
         char url[64], expected[128];
 
-        log_init(LOG_LEVEL_ERROR);
+        log_set_level(LOG_LEVEL_ERROR);
         answer = rows[_i].answer;
         unsigned port = start_server();
         snprintf(url, sizeof(url), "%s:%u/", rows[_i].origin, port);

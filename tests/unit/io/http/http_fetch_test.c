@@ -64,7 +64,7 @@ static void before(void)
                                        .tries = 4,
                                        .threads = 1};
         struct error error;
-        log_init(LOG_LEVEL_ERROR);
+        log_set_level(LOG_LEVEL_ERROR);
         ck_assert_int_eq(http_new(&http, &opts, &error), 0);
 }
 

@@ -307,7 +307,7 @@ static void (*failure)(void);
 /* The log's destination depends on the type of standard error. */
 static void log_failure(void)
 {
-        log_init(LOG_LEVEL_WARN);
+        log_set_level(LOG_LEVEL_WARN);
         log_set_output(&(struct log_output){.format = LOG_FORMAT_PLAIN});
         failure();
 }

@@ -35,7 +35,7 @@ static void begin(void)
                                        .retry_after_ns = SECOND,
                                        .tries = 2,
                                        .threads = 1};
-        log_init(LOG_LEVEL_ERROR);
+        log_set_level(LOG_LEVEL_ERROR);
         unsetenv("HOME");
         unsetenv("XDG_CACHE_HOME");
         hub.answer = answer;

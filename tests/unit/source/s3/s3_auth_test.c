@@ -20,7 +20,7 @@ static void write_key(const char *id)
 static void begin(void)
 {
         char *id = format_text("file:%s", suite_path("id-%d", (int)getpid()));
-        log_init(LOG_LEVEL_ERROR);
+        log_set_level(LOG_LEVEL_ERROR);
         write_key("K1");
         ck_assert_int_eq(aws_credentials_new(&credentials,
                                              &(struct aws_credentials_opts){.access = id, .secret = "thesecret"},

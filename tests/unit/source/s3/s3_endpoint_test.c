@@ -14,7 +14,7 @@ static struct error error;
 
 static void begin(void)
 {
-        log_init(LOG_LEVEL_ERROR);
+        log_set_level(LOG_LEVEL_ERROR);
         setenv("AWS_CONFIG_FILE", suite_path("config"), 1);
         file_write(suite_path("config"), "", 0);
 }

@@ -31,7 +31,7 @@ static void begin(void)
                                        .retry_after_ns = SECOND,
                                        .tries = 2,
                                        .threads = 1};
-        log_init(LOG_LEVEL_ERROR);
+        log_set_level(LOG_LEVEL_ERROR);
         store.answer = answer;
         endpoint_start(&store);
         const struct s3_endpoint_opts rest = {.endpoint = store.url, .is_unsigned = true};
