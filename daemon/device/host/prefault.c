@@ -9,9 +9,8 @@
  * The device's thread takes or drops the file in either state; filling then begins a new file. The load engine repeats
  * prefault_fill(), so filling is tried again after it found no memory.
  *
- * Waiting. The loop takes only `call_mutex`, which is held for a few instructions. The device's thread waits for at
- * most one page: hence the filling thread has a nice value and not SCHED_IDLE, with which a busy machine might never
- * let it finish the page.
+ * Waiting. The loop only posts a semaphore. The device's thread waits for at most one page: hence the filling thread
+ * has a nice value and not SCHED_IDLE, with which a busy machine might never let it finish the page.
  *
  * Failure: a page that cannot be allocated ends the filling, and the pages before it stay. At least as much memory
  * as it takes stays available on the machine and in the daemon's control group; huge pages that were set aside may be
@@ -32,6 +31,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -50,9 +50,7 @@ struct prefault {
         uint64_t recent[PREFAULT_RECENT]; /* sizes of segments */
         unsigned n_recent;
 
-        pthread_mutex_t call_mutex; /* guards `called` */
-        pthread_cond_t call;
-        bool called; /* the thread is to read the flags */
+        sem_t call; /* the thread is to read the flags */
 
         pthread_mutex_t mutex; /* guards what follows, and changes of `bytes` */
         int fd;                /* -1: none */
@@ -192,11 +190,10 @@ static void *prefault_thread(void *arg)
         thread_begin("host-prefault");
         setpriority(PRIO_PROCESS, 0, NICE_MOST); /* of this thread alone, on Linux */
         while (!load_relaxed(&prefault->ending)) {
-                pthread_mutex_lock(&prefault->call_mutex);
-                while (!prefault->called)
-                        pthread_cond_wait(&prefault->call, &prefault->call_mutex);
-                prefault->called = false;
-                pthread_mutex_unlock(&prefault->call_mutex);
+                while (sem_wait(&prefault->call) < 0) /* EINTR */
+                        ;
+                while (sem_trywait(&prefault->call) == 0) /* one look answers all */
+                        ;
                 bool more = true;
                 while (more && may_fill(prefault)) {
                         pthread_mutex_lock(&prefault->mutex);
@@ -209,21 +206,12 @@ static void *prefault_thread(void *arg)
         return NULL;
 }
 
-static void call(struct prefault *prefault)
-{
-        pthread_mutex_lock(&prefault->call_mutex);
-        prefault->called = true;
-        pthread_cond_signal(&prefault->call);
-        pthread_mutex_unlock(&prefault->call_mutex);
-}
-
 /* ---- lifecycle ---- */
 
 /* The thread has ended, or was never started. */
 static void prefault_destroy(struct prefault *prefault)
 {
-        pthread_cond_destroy(&prefault->call);
-        pthread_mutex_destroy(&prefault->call_mutex);
+        sem_destroy(&prefault->call);
         pthread_mutex_destroy(&prefault->mutex);
         free(prefault);
 }
@@ -237,8 +225,7 @@ struct prefault *prefault_new(const struct prefault_opts *opts)
         prefault->opts.most = round_down(opts->most, PIECE);
         prefault->fd = -1;
         pthread_mutex_init(&prefault->mutex, NULL);
-        pthread_mutex_init(&prefault->call_mutex, NULL);
-        pthread_cond_init(&prefault->call, NULL);
+        sem_init(&prefault->call, 0, 0);
         if (thread_start(&prefault->thread, NULL, prefault_thread, prefault) == 0)
                 return prefault;
         prefault_destroy(prefault);
@@ -250,7 +237,7 @@ struct prefault *prefault_free(struct prefault *prefault)
         if (prefault == NULL)
                 return NULL;
         store_relaxed(&prefault->ending, true);
-        call(prefault);
+        sem_post(&prefault->call);
         pthread_join(prefault->thread, NULL);
         close_p(&(int){memory_detach(prefault)});
         prefault_destroy(prefault);
@@ -265,7 +252,7 @@ void prefault_fill(struct prefault *prefault, bool fill)
                 return;
         store_relaxed(&prefault->fill, fill);
         if (fill)
-                call(prefault);
+                sem_post(&prefault->call);
 }
 
 uint64_t prefault_bytes(const struct prefault *prefault)
