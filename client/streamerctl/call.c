@@ -9,21 +9,39 @@
 #include <stdlib.h>
 #include <time.h>
 
+int ask(streamer_client *client, const char *verb, json_t *args, json_t **reply)
+{
+        char *text = NULL, *packed = json_dumps(args, JSON_COMPACT);
+        if (!args)
+                return STREAMER_EINVAL;
+        if (!packed)
+                out_of_memory();
+        int rc = streamer_call(client, verb, packed, &text);
+        if (rc == 0 && !(*reply = json_loads(text, JSON_ALLOW_NUL, NULL)))
+                out_of_memory();
+        json_decref(args);
+        free(packed);
+        free(text);
+        return rc;
+}
+
 int ctl_call(struct ctl *ctl, const char *verb, json_t *args, const char *subject, json_t **reply)
 {
-        char *text = NULL;
-        char *packed = args ? json_dumps(args, JSON_COMPACT) : NULL;
-        bool unpackable = args && !packed;
-        json_decref(args);
-        if (unpackable)
-                return usage_error(ctl, "%s: an argument is not valid UTF-8", verb);
-        int rc = streamer_call(ctl->client, verb, packed, &text);
-        free(packed);
-        if (rc != 0)
-                return ctl_fail(ctl, rc, subject);
-        *reply = json_loads(text, JSON_ALLOW_NUL, NULL);
-        free(text);
-        return *reply ? 0 : ctl_error(ctl, STREAMER_EPROTO, subject, "the daemon's reply is not valid");
+        if (!args)
+                return usage_error(ctl, "%s: an argument is not valid UTF-8", ctl->verb->name);
+        int rc = ask(ctl->client, verb, args, reply);
+        return rc == 0 ? 0 : ctl_fail(ctl, rc, subject);
+}
+
+int ctl_query(struct ctl *ctl, const char *verb, json_t *args, const char *subject, json_t **reply)
+{
+        int rc = ctl_call(ctl, verb, args, subject, reply);
+        if (rc == 0 && ctl->format == FORMAT_JSON) {
+                ctl_print_json(*reply);
+                json_decref(*reply);
+                *reply = NULL;
+        }
+        return rc;
 }
 
 int ctl_each(struct ctl *ctl, int (*act)(struct ctl *ctl, const char *model))
@@ -48,6 +66,16 @@ void ctl_print_name(const char *name)
 {
         put_escaped(stdout, name);
         putchar('\n');
+}
+
+void ctl_print_names(const json_t *rows)
+{
+        size_t i;
+        const json_t *row;
+        json_array_foreach(rows, i, row)
+        {
+                ctl_print_name(json_str(row, "name"));
+        }
 }
 
 /* ---- members ---- */

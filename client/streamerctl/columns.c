@@ -61,14 +61,3 @@ void columns_print(const json_t *rows, const struct column *columns, size_t n, b
         }
         table_print_deinit(&t);
 }
-
-int columns_call(struct ctl *ctl, const char *verb, json_t *args, const char *subject, json_t **reply)
-{
-        int rc = ctl_call(ctl, verb, args, subject, reply);
-        if (rc == 0 && ctl->format == FORMAT_JSON) {
-                ctl_print_json(*reply);
-                json_decref(*reply);
-                *reply = NULL;
-        }
-        return rc;
-}

@@ -32,9 +32,4 @@ void add_time(struct table *t, const json_t *row, const char *key);
 void add_time_or_nothing(struct table *t, const json_t *row, const char *key); /* nothing where it is 0 */
 void add_yes_no(struct table *t, const json_t *row, const char *key);
 
-/* ---- replies ---- */
-
-/* Calls, and prints the reply if the format is JSON: then *reply stays NULL. */
-int columns_call(struct ctl *ctl, const char *verb, json_t *args, const char *subject, json_t **reply);
-
 #endif

@@ -75,52 +75,24 @@ static void offer(const struct line *line, const char *word, const char *what)
         printf("%s\t%s\n", word, what);
 }
 
-static json_t *ask(const struct line *line, const char *verb, const char *args)
-{
-        streamer_client *client;
-        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = line->socket, .timeout_ms = DAEMON_MS};
-        char *text = NULL;
-        json_t *reply = NULL;
-        if (streamer_connect(&opts, &client) != 0)
-                return NULL;
-        if (streamer_call(client, verb, args, &text) == 0)
-                reply = json_loads(text, JSON_ALLOW_NUL, NULL);
-        free(text);
-        streamer_close(client);
-        return reply;
-}
-
-/* The rows of `list` in a reply, by one of their members. */
-static void offer_rows(const struct line *line, const json_t *reply, const char *list, const char *key,
+/* The rows of `list` in the daemon's reply, by one of their members. */
+static void offer_rows(const struct line *line, const char *verb, json_t *args, const char *list, const char *key,
                        const char *what_key)
 {
         size_t i;
         const json_t *row;
+        streamer_client *client = NULL;
+        cleanup_json json_t *reply = NULL;
+        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = line->socket, .timeout_ms = DAEMON_MS};
+        if (streamer_connect(&opts, &client) == 0)
+                ask(client, verb, args, &reply);
+        else
+                json_decref(args);
+        streamer_close(client);
         json_array_foreach(json_object_get(reply, list), i, row)
         {
                 offer(line, json_str(row, key), json_str(row, what_key));
         }
-}
-
-static void offer_models(const struct line *line)
-{
-        cleanup_json json_t *reply = ask(line, "list", NULL);
-        offer_rows(line, reply, "models", "name", "state");
-}
-
-static void offer_tensors(const struct line *line)
-{
-        cleanup_json json_t *args = json_pack("{s:s, s:b}", "model", line->first, "tensors", 1);
-        char *packed = args ? json_dumps(args, JSON_COMPACT) : NULL;
-        cleanup_json json_t *reply = packed ? ask(line, "show", packed) : NULL;
-        offer_rows(line, reply, "tensor_list", "name", "dtype");
-        free(packed);
-}
-
-static void offer_devices(const struct line *line)
-{
-        cleanup_json json_t *reply = ask(line, "status", NULL);
-        offer_rows(line, reply, "devices", "device", "page_kind");
 }
 
 static void offer_verbs(const struct line *line)
@@ -140,11 +112,12 @@ static void offer_flags(const struct line *line, const struct flag *flags)
 static void offer_kind(const struct line *line, const char *kind, size_t len)
 {
         if (strncmp(kind, "MODEL", len) == 0)
-                offer_models(line);
+                offer_rows(line, "list", json_object(), "models", "name", "state");
         else if (strncmp(kind, "TENSOR", len) == 0 && line->first)
-                offer_tensors(line);
+                offer_rows(line, "show", json_pack("{s:s, s:b}", "model", line->first, "tensors", 1), "tensor_list",
+                           "name", "dtype");
         else if (strncmp(kind, "DEVICE", len) == 0)
-                offer_devices(line);
+                offer_rows(line, "status", json_object(), "devices", "device", "page_kind");
         else if (strncmp(kind, "VERB", len) == 0)
                 offer_verbs(line);
         else if (strncmp(kind, "SOURCE", len) == 0 || strncmp(kind, "PATH", len) == 0 ||

@@ -54,13 +54,9 @@ static void print_holdings(const json_t *holds, const json_t *limits)
 int verb_whoami(struct ctl *ctl)
 {
         cleanup_json json_t *reply = NULL;
-        int rc = ctl_call(ctl, "whoami", NULL, NULL, &reply);
-        if (rc != 0)
+        int rc = ctl_query(ctl, "whoami", json_object(), NULL, &reply);
+        if (!reply)
                 return rc;
-        if (ctl->format == FORMAT_JSON) {
-                ctl_print_json(reply);
-                return 0;
-        }
         printf("%-12s%" PRIu64 "\n%-12s%" PRIu64 "\n%-12s%s (", "uid", json_u64(reply, "uid"), "gid",
                json_u64(reply, "gid"), "role", json_str(reply, "role"));
         put_escaped(stdout, json_str(reply, "rule"));
@@ -86,8 +82,8 @@ static const struct column setting_columns[] = {
 int verb_config(struct ctl *ctl)
 {
         cleanup_json json_t *reply = NULL;
-        int rc = columns_call(ctl, "config", NULL, NULL, &reply);
-        if (rc == 0 && reply)
+        int rc = ctl_query(ctl, "config", json_object(), NULL, &reply);
+        if (reply)
                 columns_print(json_object_get(reply, "settings"), COLUMNS(setting_columns), ctl->format == FORMAT_WIDE,
                               NULL);
         return rc;
@@ -98,15 +94,11 @@ int verb_config(struct ctl *ctl)
 int verb_reload(struct ctl *ctl)
 {
         cleanup_json json_t *reply = NULL;
-        int rc = ctl_call(ctl, "reload", NULL, NULL, &reply);
-        if (rc != 0)
-                return rc;
+        int rc = ctl_query(ctl, "reload", json_object(), NULL, &reply);
         const char *restart = json_str(reply, "restart");
-        if (ctl->format == FORMAT_JSON)
-                ctl_print_json(reply);
-        else if (restart[0])
+        if (restart[0])
                 printf("applied; these need a restart: %s\n", restart);
-        else
+        else if (reply)
                 puts("applied");
-        return 0;
+        return rc;
 }

@@ -39,7 +39,7 @@ struct ctl {
         const char *layout, *pattern;
         const char *name, *verify, *priority;
         uint64_t keep_alive_ms, drain_timeout_ms;
-        const char *devices[DEVICES_MAX];
+        char *devices[DEVICES_MAX + 1]; /* by the daemon's names; the first is NULL where none is given */
         size_t n_devices;
         const char *interval; /* seconds, of top */
         bool once;
@@ -136,16 +136,8 @@ void help_print(const struct verb *verb); /* NULL: the overview */
 
 /* ---- devices.c ---- */
 
-/* What --device named, by the daemon's names. */
-struct devices {
-        char *names[DEVICES_MAX + 1]; /* the first is NULL where there is none */
-        size_t n;
-};
-
-/* 0, or EXIT_USAGE after a line on standard error; deinit in either case. */
-int devices_init(const struct ctl *ctl, struct devices *devices);
-void devices_deinit(struct devices *devices);
-#define cleanup_devices __attribute__((cleanup(devices_deinit)))
+/* A value of --device. 0, or EXIT_USAGE after an error. */
+int devices_add(struct ctl *ctl, const char *given);
 
 /* For verbs about one model, and one device at most. */
 int model_args(const struct ctl *ctl, const char *model, json_t **args);         /* {"model", "device"} */
@@ -173,15 +165,20 @@ int ctl_connect(struct ctl *ctl, int connect_ms, int reply_ms);
 
 /* ---- call.c ---- */
 
-/* Calls the daemon. Takes over args (may be NULL). 0 with *reply, or the exit code of a failure, which has been
- * printed. */
+/* Calls the daemon. Takes over args, an object; NULL: one with text that is not UTF-8. 0 with *reply, or the library's
+ * code. */
+int ask(streamer_client *client, const char *verb, json_t *args, json_t **reply);
+/* The same; a failure has been printed, and its exit code is the result. */
 int ctl_call(struct ctl *ctl, const char *verb, json_t *args, const char *subject, json_t **reply);
+/* The same; prints the reply if the format is JSON: then *reply stays NULL. */
+int ctl_query(struct ctl *ctl, const char *verb, json_t *args, const char *subject, json_t **reply);
 /* Calls `act` with each of the verb's arguments; the exit code of the first failure. */
 int ctl_each(struct ctl *ctl, int (*act)(struct ctl *ctl, const char *model));
 /* One line: `json`, an object, with "schema" before its members. */
 void ctl_print_json(const json_t *json);
 /* A name on a line of its own (-q). */
 void ctl_print_name(const char *name);
+void ctl_print_names(const json_t *rows);
 
 uint64_t clock_now_ns(void); /* CLOCK_MONOTONIC */
 /* Milliseconds until the deadline, at most `most` (-1: no limit); 0: it has passed. */

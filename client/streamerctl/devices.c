@@ -22,64 +22,43 @@ static char *full_name(const char *given, size_t len)
         return name;
 }
 
-static int add_list(const struct ctl *ctl, const char *given, struct devices *devices)
+int devices_add(struct ctl *ctl, const char *given)
 {
         for (const char *at = given;;) {
                 size_t len = strcspn(at, ",");
                 if (len == 0)
                         return usage_error(ctl, "--device: a name is missing in '%.100s'", given);
-                if (devices->n == DEVICES_MAX)
+                if (ctl->n_devices == DEVICES_MAX)
                         return usage_error(ctl, "too many devices: at most %d", DEVICES_MAX);
-                devices->names[devices->n++] = full_name(at, len);
+                ctl->devices[ctl->n_devices++] = full_name(at, len);
                 if (at[len] == 0)
                         return 0;
                 at += len + 1;
         }
 }
 
-int devices_init(const struct ctl *ctl, struct devices *devices)
+static int check_one(const struct ctl *ctl)
 {
-        int rc = 0;
-        *devices = (struct devices){.n = 0};
-        for (size_t i = 0; rc == 0 && i < ctl->n_devices; i++)
-                rc = add_list(ctl, ctl->devices[i], devices);
-        return rc;
-}
-
-static int devices_init_one(const struct ctl *ctl, struct devices *devices)
-{
-        int rc = devices_init(ctl, devices);
-        if (rc == 0 && devices->n > 1)
-                rc = usage_error(ctl, "%s: one device at most", ctl->verb->name);
-        return rc;
-}
-
-void devices_deinit(struct devices *devices)
-{
-        for (size_t i = 0; i < devices->n; i++)
-                free(devices->names[i]);
-        devices->n = 0;
+        return ctl->n_devices > 1 ? usage_error(ctl, "%s: one device at most", ctl->verb->name) : 0;
 }
 
 int model_args(const struct ctl *ctl, const char *model, json_t **args)
 {
-        cleanup_devices struct devices devices = {.n = 0};
-        int rc = devices_init_one(ctl, &devices);
+        int rc = check_one(ctl);
         if (rc != 0)
                 return rc;
-        *args = json_pack("{s:s, s:s*}", "model", model, "device", devices.names[0]);
+        *args = json_pack("{s:s, s:s*}", "model", model, "device", ctl->devices[0]);
         return *args ? 0 : usage_error(ctl, "%s: the model's name is not valid UTF-8", ctl->verb->name);
 }
 
 int model_attach(const struct ctl *ctl, int timeout_ms, streamer_lease **lease)
 {
-        cleanup_devices struct devices devices = {.n = 0};
-        int rc = devices_init_one(ctl, &devices);
+        int rc = check_one(ctl);
         if (rc != 0)
                 return rc;
         streamer_attach_opts opts = {.struct_size = sizeof(opts),
                                      .flags = STREAMER_ATTACH_READY,
-                                     .device = devices.names[0],
+                                     .device = ctl->devices[0],
                                      .timeout_ms = timeout_ms};
         rc = streamer_attach(ctl->client, ctl->args[0], &opts, lease);
         return rc == 0 ? 0 : ctl_fail(ctl, rc, ctl->args[0]);

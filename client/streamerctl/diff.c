@@ -68,10 +68,8 @@ int verb_diff(struct ctl *ctl)
 {
         cleanup_json json_t *reply = NULL;
         json_t *args = json_pack("{s:s, s:s}", "model", ctl->args[0], "source", ctl->args[1]);
-        if (!args)
-                return usage_error(ctl, "diff: an argument is not valid UTF-8");
-        int rc = columns_call(ctl, "diff", args, ctl->args[0], &reply);
-        if (rc == 0 && reply)
+        int rc = ctl_query(ctl, "diff", args, ctl->args[0], &reply);
+        if (reply)
                 print_diff(reply);
         return rc;
 }

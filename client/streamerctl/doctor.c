@@ -35,24 +35,11 @@ void doctor_add(struct doctor *d, enum finding finding, const char *check, const
 
 /* ---- asking ---- */
 
-/* 0 with the reply, or the library's code; a failure of one question does not end the others. */
-static int question(struct doctor *d, const char *verb, json_t *args, json_t **reply)
-{
-        char *packed = args ? json_dumps(args, JSON_COMPACT) : NULL, *text = NULL;
-        json_decref(args);
-        int rc = streamer_call(d->ctl->client, verb, packed, &text);
-        free(packed);
-        if (rc != 0)
-                return rc;
-        *reply = json_loads(text, JSON_ALLOW_NUL, NULL);
-        free(text);
-        return *reply ? 0 : STREAMER_EPROTO;
-}
-
+/* A failure of one question does not end the others. */
 static void check_root(struct doctor *d, const char *root)
 {
         cleanup_json json_t *reply = NULL;
-        int rc = question(d, "doctor", json_pack("{s:s}", "root", root), &reply);
+        int rc = ask(d->ctl->client, "doctor", json_pack("{s:s}", "root", root), &reply);
         if (rc == STREAMER_ETIMEOUT)
                 doctor_add(d, FINDING_FAIL, "root", "check its file system; other roots are not affected",
                            "%s: no reply within %d s", root, ROOT_MS / 1000);
@@ -142,7 +129,7 @@ static int examine(struct doctor *d)
                 self_check_cuda(d);
                 return streamer_exit_code(rc);
         }
-        rc = question(d, "doctor", NULL, &d->facts);
+        rc = ask(d->ctl->client, "doctor", json_object(), &d->facts);
         if (rc == 0) {
                 daemon_check(d);
                 self_check_cuda(d);

@@ -105,20 +105,14 @@ static int attach_and_compare(struct outcome *o, struct ctl *ctl, const json_t *
 /* On a connection of its own, which is ctl->client meanwhile. */
 static void probe(struct outcome *o, struct ctl *ctl, const char *device)
 {
-        char *text = NULL;
+        cleanup_json json_t *reply = NULL;
         streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = ctl->socket, .timeout_ms = PROBE_MS};
         int rc = streamer_connect(&opts, &ctl->client);
         if (rc != 0) {
                 failed(o, rc, "connecting", streamer_last_error(NULL));
                 return;
         }
-        json_t *args = json_pack("{s:s}", "device", device);
-        char *packed = json_dumps(args, JSON_COMPACT);
-        json_decref(args);
-        rc = streamer_call(ctl->client, "probe", packed, &text);
-        free(packed);
-        cleanup_json json_t *reply = rc == 0 ? json_loads(text, 0, NULL) : NULL;
-        free(text);
+        rc = ask(ctl->client, "probe", json_pack("{s:s}", "device", device), &reply);
         if (rc != 0)
                 failed(o, rc, "loading", streamer_last_error(ctl->client));
         else

@@ -126,18 +126,13 @@ static void add_size_if_known(struct table *t, const json_t *row, const char *ke
 static void print_files(const struct ctl *ctl, json_t *files)
 {
         static const struct column columns[] = {{"FILE", "name", add_text}, {">SIZE", "bytes", add_size_if_known}};
-        size_t i;
-        const json_t *file;
         if (ctl->format == FORMAT_JSON) {
                 cleanup_json json_t *json = json_pack("{s:O}", "files", files);
                 ctl_print_json(json);
         } else if (!ctl->quiet) {
                 columns_print(files, COLUMNS(columns), false, NULL);
         } else {
-                json_array_foreach(files, i, file)
-                {
-                        ctl_print_name(json_str(file, "name"));
-                }
+                ctl_print_names(files);
         }
 }
 

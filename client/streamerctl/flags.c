@@ -166,14 +166,6 @@ int parse_duration(const struct ctl *ctl, const char *value, uint64_t *ms)
         return usage_error(ctl, "'%.100s' is not a duration: 1ms to 8784h, with ms, s, m or h", value);
 }
 
-static int add_device(struct ctl *ctl, const char *value)
-{
-        if (ctl->n_devices == DEVICES_MAX)
-                return usage_error(ctl, "too many devices: at most %d", DEVICES_MAX);
-        ctl->devices[ctl->n_devices++] = value;
-        return 0;
-}
-
 static int set_flag(struct ctl *ctl, const struct flag *f, const char *value)
 {
         void *to = (char *)ctl + f->offset;
@@ -194,7 +186,7 @@ static int set_flag(struct ctl *ctl, const struct flag *f, const char *value)
         case FLAG_DURATION:
                 return parse_duration(ctl, value, to);
         case FLAG_DEVICE:
-                return add_device(ctl, value);
+                return devices_add(ctl, value);
         }
         return 0;
 }

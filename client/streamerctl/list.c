@@ -92,16 +92,6 @@ static const struct column list_wide_columns[] = {
 
 _Static_assert(sizeof(list_wide_columns) / sizeof(list_wide_columns[0]) <= COLUMNS_MAX, "a table has more columns");
 
-static void print_names(const json_t *rows)
-{
-        size_t i;
-        const json_t *row;
-        json_array_foreach(rows, i, row)
-        {
-                ctl_print_name(json_str(row, "name"));
-        }
-}
-
 /* Tier and priority only if one of the models has another than the usual one. */
 static void print_list(const json_t *models)
 {
@@ -125,12 +115,12 @@ static void print_list(const json_t *models)
 static int list(struct ctl *ctl)
 {
         cleanup_json json_t *reply = NULL;
-        int rc = columns_call(ctl, "list", NULL, NULL, &reply);
-        if (rc != 0 || !reply)
+        int rc = ctl_query(ctl, "list", json_object(), NULL, &reply);
+        if (!reply)
                 return rc;
         const json_t *models = json_object_get(reply, "models");
         if (ctl->quiet)
-                print_names(models);
+                ctl_print_names(models);
         else if (ctl->format == FORMAT_WIDE)
                 columns_print(models, COLUMNS(list_wide_columns), true, NULL);
         else
@@ -279,7 +269,7 @@ static void print_shown(const struct ctl *ctl, const json_t *reply)
         size_t i, n = sizeof(tensor_columns) / sizeof(tensor_columns[0]);
         const json_t *m, *tensors = json_object_get(reply, "tensor_list");
         if (ctl->quiet) {
-                print_names(ctl->tensors ? tensors : json_object_get(reply, "models"));
+                ctl_print_names(ctl->tensors ? tensors : json_object_get(reply, "models"));
                 return;
         }
         json_array_foreach(json_object_get(reply, "models"), i, m)
@@ -302,8 +292,8 @@ static int show(struct ctl *ctl, const char *model)
         json_object_set_new(args, "tensors", json_boolean(ctl->tensors));
         if (model != ctl->args[0] && ctl->format != FORMAT_JSON && !ctl->quiet)
                 putchar('\n');
-        rc = columns_call(ctl, "show", args, model, &reply);
-        if (rc == 0 && reply)
+        rc = ctl_query(ctl, "show", args, model, &reply);
+        if (reply)
                 print_shown(ctl, reply);
         return rc;
 }
@@ -339,8 +329,8 @@ static void print_explained(const char *model, const json_t *reply)
 static int explain(struct ctl *ctl, const char *model)
 {
         cleanup_json json_t *reply = NULL;
-        int rc = columns_call(ctl, "show", json_pack("{s:s, s:b}", "model", model, "ended", 1), model, &reply);
-        if (rc == 0 && reply)
+        int rc = ctl_query(ctl, "show", json_pack("{s:s, s:b}", "model", model, "ended", 1), model, &reply);
+        if (reply)
                 print_explained(model, reply);
         return rc;
 }

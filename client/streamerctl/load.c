@@ -136,15 +136,14 @@ static unsigned load_flags(const struct ctl *ctl)
                (ctl->no_evict ? STREAMER_LOAD_NO_EVICT : 0) | (ctl->pin ? STREAMER_LOAD_PIN : 0);
 }
 
-static int start(const struct ctl *ctl, const struct devices *devices, uint64_t priority, const char *source,
-                 streamer_op **op)
+static int start(const struct ctl *ctl, uint64_t priority, const char *source, streamer_op **op)
 {
         streamer_load_opts opts = {
                 .struct_size = sizeof(opts),
                 .source = source,
                 .name = ctl->name,
-                .devices = (const char *const *)devices->names,
-                .n_devices = devices->n,
+                .devices = (const char *const *)ctl->devices,
+                .n_devices = ctl->n_devices,
                 .layout = ctl->layout,
                 .pattern = ctl->pattern,
                 .verify = ctl->verify,
@@ -157,7 +156,7 @@ static int start(const struct ctl *ctl, const struct devices *devices, uint64_t 
         return rc != 0 ? ctl_fail(ctl, rc, ctl->name ? ctl->name : source) : 0;
 }
 
-static int load(const struct ctl *ctl, const struct devices *devices, uint64_t priority)
+static int load(const struct ctl *ctl, uint64_t priority)
 {
         int rc = 0;
         struct sigaction action = {.sa_handler = on_interrupt};
@@ -168,7 +167,7 @@ static int load(const struct ctl *ctl, const struct devices *devices, uint64_t p
         if (!ctl->detach)
                 sigaction(SIGINT, &action, NULL);
         for (size_t i = 0; i < ctl->n_args; i++) {
-                int r = start(ctl, devices, priority, ctl->args[i], &ops[i]);
+                int r = start(ctl, priority, ctl->args[i], &ops[i]);
                 rc = rc != 0 ? rc : r;
         }
         for (size_t i = 0; i < ctl->n_args; i++) {
@@ -246,49 +245,29 @@ static void print_plan(const json_t *plan)
         }
 }
 
-static int dry_run(struct ctl *ctl, const struct devices *devices, const char *source)
+static int dry_run(struct ctl *ctl, const char *source)
 {
         cleanup_json json_t *reply = NULL;
         json_t *list = json_array();
-        for (size_t i = 0; i < devices->n; i++)
-                json_array_append_new(list, json_string(devices->names[i]));
+        for (size_t i = 0; i < ctl->n_devices; i++)
+                json_array_append_new(list, json_string(ctl->devices[i]));
         json_t *args = json_pack("{s:s, s:b, s:o, s:s*, s:s*, s:s*, s:s*, s:b}", "source", source, "dry_run", 1,
                                  "devices", list, "name", ctl->name, "verify", ctl->verify, "layout", ctl->layout,
                                  "pattern", ctl->pattern, "no_evict", ctl->no_evict);
-        if (!args)
-                return usage_error(ctl, "load: an argument is not valid UTF-8");
-        int rc = ctl_call(ctl, "load", args, ctl->name ? ctl->name : source, &reply);
-        if (rc != 0)
-                return rc;
-        if (ctl->format == FORMAT_JSON)
-                ctl_print_json(reply);
-        else if (ctl->quiet)
+        int rc = ctl_query(ctl, "load", args, ctl->name ? ctl->name : source, &reply);
+        if (reply && ctl->quiet)
                 ctl_print_name(json_str(reply, "name"));
-        else
+        else if (reply)
                 print_plan(reply);
-        return 0;
-}
-
-static int dry_run_all(struct ctl *ctl, const struct devices *devices)
-{
-        int rc = 0;
-        for (size_t i = 0; i < ctl->n_args; i++) {
-                int r = dry_run(ctl, devices, ctl->args[i]);
-                rc = rc != 0 ? rc : r;
-        }
         return rc;
 }
 
 int verb_load(struct ctl *ctl)
 {
-        cleanup_devices struct devices devices = {.n = 0};
         uint64_t priority = 0;
         if (ctl->name && ctl->n_args > 1)
                 return usage_error(ctl, "--name: names one model; there are %zu sources", ctl->n_args);
         if (ctl->priority && !parse_priority(ctl->priority, &priority))
                 return usage_error(ctl, "'%.100s' is not a priority: 1 to 10000", ctl->priority);
-        int rc = devices_init(ctl, &devices);
-        if (rc != 0)
-                return rc;
-        return ctl->dry_run ? dry_run_all(ctl, &devices) : load(ctl, &devices, priority);
+        return ctl->dry_run ? ctl_each(ctl, dry_run) : load(ctl, priority);
 }

@@ -16,26 +16,21 @@
 int verb_ping(struct ctl *ctl)
 {
         cleanup_json json_t *reply = NULL;
-        int rc = ctl_call(ctl, "ping", NULL, NULL, &reply);
-        if (rc != 0)
-                return rc;
-        if (ctl->format == FORMAT_JSON)
-                ctl_print_json(reply);
-        else
+        int rc = ctl_query(ctl, "ping", json_object(), NULL, &reply);
+        if (reply)
                 puts("ok");
-        return 0;
+        return rc;
 }
 
 /* Of both programs, or of this one and then the error. */
 int verb_version(struct ctl *ctl)
 {
         cleanup_json json_t *reply = NULL;
-        char *text = NULL;
         int rc = ctl_connect(ctl, 0, ctl->timeout_ms > 0 ? ctl->timeout_ms : 0);
         if (rc == 0)
-                rc = streamer_call(ctl->client, "version", NULL, &text);
-        reply = rc == 0 ? json_loads(text, 0, NULL) : json_object();
-        free(text);
+                rc = ask(ctl->client, "version", json_object(), &reply);
+        if (!reply)
+                reply = json_object();
         json_object_set_new(reply, "streamerctl", json_string(STREAMERD_VERSION));
         if (ctl->format == FORMAT_JSON)
                 ctl_print_json(reply);
@@ -114,6 +109,8 @@ int main(int argc, char **argv)
         int rc = flags_parse(&ctl, argc, argv);
         if (rc == 0)
                 rc = check_output(&ctl, run(&ctl));
+        for (size_t i = 0; i < ctl.n_devices; i++)
+                free(ctl.devices[i]);
         free(ctl.args);
         return rc;
 }

@@ -53,13 +53,18 @@ void print_done(const struct ctl *ctl, const char *model, const json_t *reply, c
 
 /* ---- verbs ---- */
 
-int verb_cancel(struct ctl *ctl)
+static int act(struct ctl *ctl, const char *verb, const char *model, const char *done)
 {
         cleanup_json json_t *reply = NULL;
-        int rc = call_model(ctl, "cancel", ctl->args[0], json_object(), &reply);
+        int rc = call_model(ctl, verb, model, json_object(), &reply);
         if (rc == 0)
-                print_done(ctl, ctl->args[0], reply, "cancelled");
+                print_done(ctl, model, reply, "%s", done);
         return rc;
+}
+
+int verb_cancel(struct ctl *ctl)
+{
+        return act(ctl, "cancel", ctl->args[0], "cancelled");
 }
 
 int verb_set_priority(struct ctl *ctl)
@@ -94,20 +99,12 @@ int verb_keep_alive(struct ctl *ctl)
 
 static int pin(struct ctl *ctl, const char *model)
 {
-        cleanup_json json_t *reply = NULL;
-        int rc = call_model(ctl, "pin", model, json_object(), &reply);
-        if (rc == 0)
-                print_done(ctl, model, reply, "pinned");
-        return rc;
+        return act(ctl, "pin", model, "pinned");
 }
 
 static int unpin(struct ctl *ctl, const char *model)
 {
-        cleanup_json json_t *reply = NULL;
-        int rc = call_model(ctl, "unpin", model, json_object(), &reply);
-        if (rc == 0)
-                print_done(ctl, model, reply, "unpinned");
-        return rc;
+        return act(ctl, "unpin", model, "unpinned");
 }
 
 int verb_pin(struct ctl *ctl)
@@ -175,7 +172,7 @@ static int unload_matching(struct ctl *ctl)
         const json_t *model;
         const char *last = "";
         cleanup_json json_t *reply = NULL;
-        if ((rc = ctl_call(ctl, "list", NULL, NULL, &reply)) != 0)
+        if ((rc = ctl_call(ctl, "list", json_object(), NULL, &reply)) != 0)
                 return rc;
         json_array_foreach(json_object_get(reply, "models"), i, model)
         {

@@ -118,8 +118,8 @@ int verb_status(struct ctl *ctl)
 {
         char up[HUMAN_MAX], ring_size[HUMAN_MAX];
         cleanup_json json_t *reply = NULL;
-        int rc = columns_call(ctl, "status", NULL, NULL, &reply);
-        if (rc != 0 || !reply)
+        int rc = ctl_query(ctl, "status", json_object(), NULL, &reply);
+        if (!reply)
                 return rc;
         const json_t *ring = json_object_get(reply, "ring");
         printf("streamerd %s, protocol %" PRIu64 ", up %s\n", json_str(reply, "version"), json_u64(reply, "protocol"),
@@ -144,9 +144,8 @@ int verb_status(struct ctl *ctl)
 int verb_metrics(struct ctl *ctl)
 {
         cleanup_json json_t *reply = NULL;
-        int rc = columns_call(ctl, "metrics", NULL, NULL, &reply);
-        if (rc == 0 && reply)
-                fputs(json_str(reply, "text"), stdout);
+        int rc = ctl_query(ctl, "metrics", json_object(), NULL, &reply);
+        fputs(json_str(reply, "text"), stdout);
         return rc;
 }
 
@@ -211,7 +210,7 @@ static void print_leases(const struct ctl *ctl, const json_t *leases)
 int verb_ps(struct ctl *ctl)
 {
         cleanup_json json_t *reply = NULL, *leases = json_array();
-        int rc = ctl_call(ctl, "ps", NULL, NULL, &reply);
+        int rc = ctl_call(ctl, "ps", json_object(), NULL, &reply);
         if (rc != 0)
                 return rc;
         if (ctl->n_args == 0)

@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <term.h>
-#include <time.h>
 #include <unistd.h>
 
 #define ONCE_WIDTH 100
@@ -38,22 +37,15 @@ static void top_deinit(struct top *top)
 static int ask_list(struct ctl *ctl, const char *verb, const char *key, json_t **list)
 {
         cleanup_json json_t *reply = NULL;
-        char *text;
-        int rc = streamer_call(ctl->client, verb, NULL, &text);
-        if (rc != 0)
-                return rc;
-        reply = json_loads(text, JSON_ALLOW_NUL, NULL);
-        free(text);
-        *list = key ? json_object_get(reply, key) : reply;
-        json_incref(*list);
-        return *list ? 0 : STREAMER_EPROTO;
+        int rc = ask(ctl->client, verb, json_object(), &reply);
+        *list = json_incref(key ? json_object_get(reply, key) : reply);
+        return rc == 0 && !*list ? STREAMER_EPROTO : rc;
 }
 
 /* Asks the daemon: 0, or STREAMER_E*. */
 static int top_take(struct top *top)
 {
         struct top_sample s = {0};
-        struct timespec now;
         int rc = ask_list(top->ctl, "status", NULL, &s.status);
         if (rc == 0)
                 rc = ask_list(top->ctl, "list", "models", &s.models);
@@ -63,8 +55,7 @@ static int top_take(struct top *top)
                 sample_deinit(&s);
                 return rc;
         }
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        s.at_ns = (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+        s.at_ns = clock_now_ns();
         sample_deinit(&top->before);
         top->before = top->now;
         top->now = s;
@@ -113,15 +104,12 @@ static int watch(struct top *top, struct top_frame *frame, int interval_ms)
                 if (rc != 0)
                         break;
                 /* Keys are obeyed at once; a second goes by all the same. */
-                struct timespec began, now;
-                clock_gettime(CLOCK_MONOTONIC, &began);
+                uint64_t began = clock_now_ns();
                 for (int left = interval_ms; more && left > 0;) {
                         draw(top, frame);
                         timeout(left);
                         more = obey(top, getch());
-                        clock_gettime(CLOCK_MONOTONIC, &now);
-                        left = interval_ms -
-                               (int)((now.tv_sec - began.tv_sec) * 1000 + (now.tv_nsec - began.tv_nsec) / 1000000);
+                        left = interval_ms - (int)((clock_now_ns() - began) / 1000000);
                 }
         }
         return rc;

@@ -110,7 +110,7 @@ static int wait_events(struct ctl *ctl, int (*examine)(struct ctl *ctl, const js
         int rc = streamer_subscribe(ctl->client, NULL);
         while (rc == 0) {
                 cleanup_json json_t *reply = NULL;
-                if ((rc = ctl_call(ctl, "list", NULL, NULL, &reply)) != 0 ||
+                if ((rc = ctl_call(ctl, "list", json_object(), NULL, &reply)) != 0 ||
                     (rc = examine(ctl, json_object_get(reply, "models"))) != STREAMER_ETIMEOUT)
                         return rc;
                 rc = streamer_event_next(ctl->client, ctl_left_ms(ctl, -1), &event);
