@@ -129,10 +129,17 @@ void channel_fail(struct streamer_client *c, int code, const char *text)
         pthread_cond_broadcast(&c->changed);
 }
 
+pid_t channel_daemon(const struct streamer_client *c)
+{
+        struct ucred peer;
+        socklen_t len = sizeof(peer);
+        return getsockopt(c->fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 ? peer.pid : 0;
+}
+
 int channel_timed_out(const struct streamer_client *c)
 {
         return fail(c, STREAMER_ETIMEOUT, "no reply in time: the daemon is stopped or overloaded (pid %d%s%s)",
-                    (int)c->daemon, c->path ? ", " : "", c->path ? c->path : "");
+                    (int)channel_daemon(c), c->path ? ", " : "", c->path ? c->path : "");
 }
 
 int channel_error(const struct streamer_client *c)

@@ -61,7 +61,6 @@ struct streamer_client {
         struct call *calls;
         struct streamer_op *ops;
         struct streamer_lease *leases;
-        pid_t daemon;         /* that listens on the socket; 0: in another pid namespace */
         int rule;             /* STREAMER_SOCKET_* */
         char *skipped;        /* why the system's daemon was not used; NULL: it was, or it does not exist */
         struct message hello; /* the daemon's reply: its version and its features */
@@ -151,6 +150,9 @@ void channel_fail(struct streamer_client *c, int code, const char *text);
 int channel_error(const struct streamer_client *c);
 
 int64_t channel_deadline(const struct streamer_client *c); /* of one reply, from now */
+
+/* The process that listens on the socket; 0: unknown, or in another PID namespace. */
+pid_t channel_daemon(const struct streamer_client *c);
 
 /* No reply has arrived in time. */
 int channel_timed_out(const struct streamer_client *c);

@@ -125,7 +125,7 @@ static int refused(const streamer_client *c, const char *path, int rc)
         if (rc == STREAMER_ETIMEOUT)
                 return fault_set(NULL, rc,
                                  "cannot connect: no reply in time: the daemon is stopped or overloaded (pid %d, %s)",
-                                 (int)c->daemon, path);
+                                 (int)channel_daemon(c), path);
         if (rc != STREAMER_EPROTO)
                 return fault_set(NULL, rc, "cannot connect: %s", text);
         return fault_set(NULL, rc, "cannot connect: %s; this library (" STREAMERD_VERSION ") speaks protocol %u", text,
@@ -153,13 +153,6 @@ static int hello(streamer_client *c, const char *path, int64_t deadline)
                          protocol, PROTOCOL_MAX, protocol < PROTOCOL_MIN ? "daemon" : "library");
 }
 
-static pid_t listener_of(int fd)
-{
-        struct ucred peer;
-        socklen_t len = sizeof(peer);
-        return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 ? peer.pid : 0;
-}
-
 int channel_dial(const char *path, int64_t deadline, struct fault *fault, struct streamer_client **out)
 {
         int fd = -1;
@@ -169,7 +162,6 @@ int channel_dial(const char *path, int64_t deadline, struct fault *fault, struct
         streamer_client *c = channel_new_consume_fd(fd, fault);
         if (!c)
                 return fault_set(NULL, STREAMER_ENOMEM, "no memory for a client");
-        c->daemon = listener_of(fd);
         rc = hello(c, path, deadline); /* before it has a path: a connection that is refused is not made again */
         if (rc == 0 && !(c->path = strdup(path)))
                 rc = fault_set(NULL, STREAMER_ENOMEM, "no memory for a client");

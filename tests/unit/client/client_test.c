@@ -104,6 +104,35 @@ TEST(a_late_reply_is_dropped)
         fake_disconnect(&fake, c);
 }
 
+/* The kernel names the process that called listen() last. */
+static pid_t listen_elsewhere(void)
+{
+        int status;
+        pid_t pid = must(fork());
+        if (pid == 0) {
+                if (listen(fake.listener, 8) == 0)
+                        raise(SIGSTOP);
+                _exit(1);
+        }
+        ck_assert_int_eq(must(waitpid(pid, &status, WUNTRACED)), pid);
+        ck_assert(WIFSTOPPED(status));
+        return pid;
+}
+
+TEST(a_late_reply_names_the_daemon_of_the_new_connection)
+{
+        streamer_client *c = fake_connect(&fake, "hello\n> ping\nclose\nhello\n> ping\n<\n> status\nend\n");
+        CALL_FAILS(c, "ping", NULL, STREAMER_EUNREACHABLE, "the daemon closed the connection");
+        pid_t pid = listen_elsewhere();
+        CALL_GIVES(c, "ping", NULL, "{}");
+        c->timeout_ms = 20;
+        CALL_FAILS(c, "status", NULL, STREAMER_ETIMEOUT,
+                   format_text("no reply in time: the daemon is stopped or overloaded (pid %d, %s)", (int)pid,
+                               fake.socket));
+        kill(pid, SIGKILL);
+        fake_disconnect(&fake, c);
+}
+
 static void answer_in_reverse(struct fake_daemon *f)
 {
         char *names[8];
