@@ -4,8 +4,9 @@
  * features, and the daemon checks them. Long lists are requested page by page and returned whole, unless the
  * caller sets a limit.
  */
+#include "client/call.h"
+
 #include "client/args.h"
-#include "client/channel.h"
 #include "client/features.h"
 #include "client/json.h"
 #include "client/source.h"
@@ -13,12 +14,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-
-static void json_decref_p(json_t **json)
-{
-        json_decref(*json);
-}
-#define cleanup_json __attribute__((cleanup(json_decref_p)))
 
 /* Lists that are paged: where the items are, and the field that takes the reply's "next". */
 #define PAGED_LISTS 3
@@ -232,10 +227,12 @@ static int resolve_source(streamer_client *c, json_t *args)
         return rc;
 }
 
-static int call_verb(streamer_client *c, const char *verb, json_t *args, json_t **reply)
+int call_json(streamer_client *c, const char *verb, json_t *args, json_t **reply)
 {
         const struct paged *p = find_paged(verb);
-        int rc = has_source(verb) ? resolve_source(c, args) : 0;
+        int rc = check_features(c, verb, args);
+        if (rc == 0 && has_source(verb))
+                rc = resolve_source(c, args);
         if (rc != 0)
                 return rc;
         return p && !json_object_get(args, "limit") ? call_paged(c, p, args, reply) : call_once(c, verb, args, reply);
@@ -258,9 +255,7 @@ int streamer_call(streamer_client *client, const char *verb, const char *args_js
         if (rc == 0)
                 rc = check_verb(client, verb, args);
         if (rc == 0)
-                rc = check_features(client, verb, args);
-        if (rc == 0)
-                rc = call_verb(client, verb, args, &reply);
+                rc = call_json(client, verb, args, &reply);
         return rc == 0 && reply_json ? dump(client, reply, reply_json) : rc;
 }
 

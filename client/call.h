@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Any verb with JSON in and out.
+ */
+#ifndef CLIENT_CALL_H
+#define CLIENT_CALL_H
+
+#include "client/channel.h"
+
+#include <jansson.h>
+
+/* Checks that the daemon supports the request, sends it, and puts the pages of a list together. May change `args`, an
+ * object. 0 with *reply, which is the caller's. */
+int call_json(streamer_client *c, const char *verb, json_t *args, json_t **reply);
+
+static inline void json_decref_p(json_t **json)
+{
+        json_decref(*json);
+}
+#define cleanup_json __attribute__((cleanup(json_decref_p)))
+
+#endif
