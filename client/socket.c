@@ -46,25 +46,18 @@ static bool is_folder_of(const char *path, uid_t uid)
         return lstat(path, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == uid;
 }
 
-size_t socket_of_user(const struct socket_places *places, char *paths[USER_SOCKETS])
+size_t socket_of_user(const struct socket_places *places, char paths[USER_SOCKETS][PATH_MAX])
 {
         size_t n = 0;
-        char *usual = NULL;
+        char usual[PATH_MAX / 2];
         const char *given = places->runtime_dir;
-        bool ok = asprintf(&usual, "%s/%u", places->run_user, (unsigned)places->uid) >= 0;
-        if (!ok)
-                return 0;
+        snprintf(usual, sizeof(usual), "%s/%u", places->run_user, (unsigned)places->uid);
         bool chosen = is_set(given) && given[0] == '/' && strcmp(given, usual) != 0 && is_folder_of(given, places->uid);
         if (chosen || is_folder_of(usual, places->uid))
-                ok = asprintf(&paths[n++], "%s/streamerd/streamerd.sock", chosen ? given : usual) >= 0;
-        if (ok && !chosen)
-                ok = asprintf(&paths[n++], "%s/streamerd-%u/streamerd.sock", places->tmp, (unsigned)places->uid) >= 0;
-        free(usual);
-        if (ok)
-                return n;
-        while (n-- > 1)
-                free(paths[n - 1]); /* the last one failed */
-        return 0;
+                snprintf(paths[n++], PATH_MAX, "%s/streamerd/streamerd.sock", chosen ? given : usual);
+        if (!chosen)
+                snprintf(paths[n++], PATH_MAX, "%s/streamerd-%u/streamerd.sock", places->tmp, (unsigned)places->uid);
+        return n;
 }
 
 /* An error, with its text, where there may be no trusted socket. */
@@ -85,12 +78,9 @@ static int check_folder(const char *socket, uid_t uid)
 
 /* ---- connecting ---- */
 
-/* Takes over `path`. */
-static int dial_consume_path(char *path, int rule, int64_t deadline, struct streamer_client **client)
+static int dial(const char *path, int rule, int64_t deadline, struct streamer_client **client)
 {
-        int rc = path ? channel_dial(path, deadline, NULL, client)
-                      : fault_set(NULL, STREAMER_ENOMEM, "no memory for a client");
-        free(path);
+        int rc = channel_dial(path, deadline, NULL, client);
         if (rc == 0)
                 (*client)->rule = rule;
         return rc;
@@ -105,20 +95,13 @@ static bool is_absent(int rc)
 /* The first that serves; else the first one's failure other than that none serves there. */
 static int dial_user(const struct socket_places *places, int64_t deadline, struct streamer_client **client)
 {
-        char *paths[USER_SOCKETS];
+        char paths[USER_SOCKETS][PATH_MAX];
         size_t n = socket_of_user(places, paths);
-        int rc = n > 0 ? STREAMER_EUNREACHABLE : fault_set(NULL, STREAMER_ENOMEM, "no memory for a client");
-        for (size_t i = 0; i < n; i++) {
-                char *path = paths[i];
-                if (rc != STREAMER_EUNREACHABLE) {
-                        free(path);
-                        continue;
-                }
-                rc = check_folder(path, places->uid);
+        int rc = STREAMER_EUNREACHABLE;
+        for (size_t i = 0; rc == STREAMER_EUNREACHABLE && i < n; i++) {
+                rc = check_folder(paths[i], places->uid);
                 if (rc == 0)
-                        rc = dial_consume_path(path, STREAMER_SOCKET_USER, deadline, client);
-                else
-                        free(path);
+                        rc = dial(paths[i], STREAMER_SOCKET_USER, deadline, client);
         }
         return rc;
 }
@@ -133,7 +116,7 @@ static const char *last_text(void)
 /* The system's, else the user's. Where neither serves, the error is the system's, and names the user's, too. */
 static int dial_found(const struct socket_places *places, int64_t deadline, struct streamer_client **client)
 {
-        int rc = dial_consume_path(strdup(places->system), STREAMER_SOCKET_SYSTEM, deadline, client);
+        int rc = dial(places->system, STREAMER_SOCKET_SYSTEM, deadline, client);
         if (!is_absent(rc))
                 return rc;
         bool exists = access(places->system, F_OK) == 0 || rc == STREAMER_EPERM;
@@ -157,9 +140,9 @@ int socket_connect(const struct socket_places *places, const char *socket, unsig
 {
         int64_t deadline = deadline_in_ms(timeout_ms);
         if (socket)
-                return dial_consume_path(strdup(socket), STREAMER_SOCKET_GIVEN, deadline, client);
+                return dial(socket, STREAMER_SOCKET_GIVEN, deadline, client);
         if (is_set(places->environment))
-                return dial_consume_path(strdup(places->environment), STREAMER_SOCKET_ENVIRONMENT, deadline, client);
+                return dial(places->environment, STREAMER_SOCKET_ENVIRONMENT, deadline, client);
         if (flags & STREAMER_CONNECT_OWN)
                 return dial_user(places, deadline, client);
         return dial_found(places, deadline, client);
@@ -169,18 +152,14 @@ int socket_connect(const struct socket_places *places, const char *socket, unsig
 
 int streamer_user_socket(char **path)
 {
-        char *paths[USER_SOCKETS];
+        char paths[USER_SOCKETS][PATH_MAX];
         struct socket_places places = socket_places_here();
         int rc = args_pointer(NULL, "user_socket", "path", path);
         if (rc != 0)
                 return rc;
-        size_t n = socket_of_user(&places, paths);
-        if (n == 0)
-                return fault_set(NULL, STREAMER_ENOMEM, "user_socket: no memory");
-        while (n-- > 1)
-                free(paths[n]);
-        *path = paths[0];
-        return 0;
+        socket_of_user(&places, paths);
+        *path = strdup(paths[0]);
+        return *path ? 0 : fault_set(NULL, STREAMER_ENOMEM, "user_socket: no memory");
 }
 
 int streamer_socket(const streamer_client *client, streamer_socket_info *info)

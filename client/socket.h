@@ -7,6 +7,7 @@
 
 #include "client/channel.h"
 
+#include <limits.h>
 #include <sys/types.h>
 
 #define USER_SOCKETS 2
@@ -23,9 +24,8 @@ struct socket_places {
 
 struct socket_places socket_places_here(void);
 
-/* The sockets of the user's own daemon in their order, malloc'd; a new daemon takes the first. Their number; 0: no
- * memory. */
-size_t socket_of_user(const struct socket_places *places, char *paths[USER_SOCKETS]);
+/* The sockets of the user's own daemon in their order; a new daemon takes the first. Their number, at least 1. */
+size_t socket_of_user(const struct socket_places *places, char paths[USER_SOCKETS][PATH_MAX]);
 
 /* Connects by the rule, and says hello; sets the client's path, rule and skipped. `socket` NULL: by the rule. Texts are
  * kept under NULL. */

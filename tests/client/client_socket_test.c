@@ -262,16 +262,13 @@ TEST(a_link_to_a_folder_is_refused)
 
 TEST(a_new_daemon_takes_the_first)
 {
-        char *paths[USER_SOCKETS];
+        char paths[USER_SOCKETS][PATH_MAX];
         set_up("hello\n");
         ck_assert_uint_eq(socket_of_user(&places, paths), 1);
         ck_assert_str_eq(paths[0], in(in(places.tmp, tmp_name()), "streamerd.sock"));
-        free(paths[0]);
         char *runtime = runtime_of_user();
         ck_assert_uint_eq(socket_of_user(&places, paths), 2);
         ck_assert_str_eq(paths[0], in(runtime, "streamerd/streamerd.sock"));
-        free(paths[0]);
-        free(paths[1]);
         serve_at(places.system);
         finds(places.system, STREAMER_SOCKET_SYSTEM, "");
 }
