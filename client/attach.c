@@ -11,12 +11,11 @@
 #include "client/util.h"
 
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 static const struct handle_kind *const kinds[] = {&handle_kind_memfd, &handle_kind_cuda_ipc, &handle_kind_cuda_vmm_fd};
 
-const struct handle_kind *handle_kind_find(const char *name, size_t len)
+static const struct handle_kind *find_kind(const char *name, size_t len)
 {
         for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
                 if (strlen(kinds[i]->name) == len && memcmp(kinds[i]->name, name, len) == 0)
@@ -31,19 +30,22 @@ static int bad_reply(const struct streamer_lease *lease, const char *what)
         return fail(lease->client, STREAMER_EPROTO, "attach: the daemon's reply has no valid %s", what);
 }
 
-/* A field {fd, size}: the descriptor itself and the size. */
-static bool get_fd(const struct call *call, const msgpack_object *holder, int *fd, uint64_t *size)
+bool call_fd(const struct call *call, const msgpack_object *holder, int *fd)
 {
         uint64_t i;
         *fd = -1;
-        if (!holder || !object_u64(holder, "size", size))
-                return false;
-        if (!object_u64(holder, "fd", &i))
-                return true; /* the kind may not need one */
+        if (!holder || !object_u64(holder, "fd", &i))
+                return true;
         if (i >= call->n_fds)
                 return false;
         *fd = call->fds[i];
         return true;
+}
+
+/* A field {fd, size}. */
+static bool get_fd(const struct call *call, const msgpack_object *holder, int *fd, uint64_t *size)
+{
+        return holder && object_u64(holder, "size", size) && call_fd(call, holder, fd);
 }
 
 int lease_map_manifest(struct streamer_lease *lease, const struct call *call)
@@ -85,25 +87,22 @@ static int map_arrival(struct streamer_lease *lease, const struct call *call, co
         return lease->arrived ? 0 : fail(lease->client, STREAMER_ENOMEM, "attach: no memory");
 }
 
-pid_t attach_daemon_pid(const struct streamer_client *c)
+int lease_map_segment(struct streamer_lease *lease, const struct call *call, const msgpack_object *o, bool lent,
+                      uint64_t least)
 {
-        struct ucred cred;
-        socklen_t len = sizeof(cred);
-        return getsockopt(c->fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0 ? cred.pid : -1;
-}
-
-static int map_segment(struct streamer_lease *lease, const struct call *call, const msgpack_object *o)
-{
-        const char *name;
+        const char *name, *verb = lent ? "publish_segment" : "attach";
         size_t len;
         struct mapping *mapping = &lease->segments[lease->n_segments];
-        struct handle handle = {.fd = -1, .daemon_pid = attach_daemon_pid(lease->client)};
-        if (!object_str(o, "kind", &name, &len) || !get_fd(call, o, &handle.fd, &handle.size))
-                return bad_reply(lease, "segment");
-        const struct handle_kind *kind = handle_kind_find(name, len);
+        struct handle handle = {.fd = -1, .daemon_pid = channel_daemon(lease->client)};
+        if (!o || !object_str(o, "kind", &name, &len) || !get_fd(call, o, &handle.fd, &handle.size) ||
+            (lent && handle.size < least))
+                return fail(lease->client, STREAMER_EPROTO, "%s: the daemon's reply has no valid segment", verb);
+        const struct handle_kind *kind = find_kind(name, len);
         if (!kind)
-                return fail(lease->client, STREAMER_EUNSUPPORTED,
-                            "attach: this library cannot map handles of kind '%.*s'", len < 40 ? (int)len : 40, name);
+                return fail(lease->client, STREAMER_EUNSUPPORTED, "%s: this library cannot %s of kind '%.*s'", verb,
+                            lent ? "publish in memory" : "map handles", len < 40 ? (int)len : 40, name);
+        if (handle.size < least)
+                return fail(lease->client, STREAMER_ECORRUPT, "attach: a segment is smaller than the manifest says");
         object_u64(o, "offset", &handle.offset);
         object_str(o, "uuid", &handle.uuid, &handle.uuid_len);
         const msgpack_object *bytes = object_get(o, "handle");
@@ -111,13 +110,10 @@ static int map_segment(struct streamer_lease *lease, const struct call *call, co
                 handle.bytes = bytes->via.bin.ptr;
                 handle.n_bytes = bytes->via.bin.size;
         }
-        int rc = kind->map(mapping, &handle, lease->writable, lease->client->fault);
+        enum map_mode mode = lent ? MODE_LENT : lease->writable ? MODE_COPY : MODE_READ;
+        int rc = kind->map(mapping, &handle, mode, lease->client->fault);
         if (rc != 0)
                 return rc;
-        if (mapping->size < manifest_segment(&lease->manifest, lease->n_segments)->size) {
-                kind->unmap(mapping);
-                return fail(lease->client, STREAMER_ECORRUPT, "attach: a segment is smaller than the manifest says");
-        }
         lease->device_kind = kind->device_kind;
         lease->device_index = mapping->device_index;
         lease_add_segment(lease);
@@ -143,7 +139,8 @@ static int map_segments(struct streamer_lease *lease, const struct call *call, c
         if (lease->writable && any_of_hugetlb(call))
                 lease->writable = false;
         for (uint32_t i = 0; i < segments->via.array.size; i++) {
-                int rc = map_segment(lease, call, &segments->via.array.ptr[i]);
+                int rc = lease_map_segment(lease, call, &segments->via.array.ptr[i], false,
+                                           manifest_segment(&lease->manifest, i)->size);
                 if (rc != 0)
                         return rc;
         }
@@ -190,10 +187,10 @@ void lease_accept(struct call *call, const msgpack_object *reply)
                 return;
         const char *text;
         size_t len;
-        if (object_str(reply, "token", &text, &len) && len == sizeof(lease->token) - 1)
-                memcpy(lease->token, text, len);
+        if (object_str(reply, "token", &text, &len) && len == sizeof(lease->key.token) - 1)
+                memcpy(lease->key.token, text, len);
         lease->model = object_str(reply, "model", &text, &len) ? strndup(text, len) : NULL;
-        object_u64(reply, "generation", &lease->generation);
+        object_u64(reply, "generation", &lease->key.generation);
         lease_link(lease, id);
         lease_update(lease, reply);
 }

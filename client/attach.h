@@ -20,7 +20,7 @@ struct handle {
         uint64_t offset;  /* of the segment in what the handle names */
         const char *uuid; /* of the device; NULL if the daemon did not say */
         size_t uuid_len;
-        pid_t daemon_pid; /* of who listens on the socket; 0: in another PID namespace, -1: unknown */
+        pid_t daemon_pid; /* channel_daemon() */
 };
 
 struct fault;
@@ -35,19 +35,21 @@ struct mapping {
         bool writable;    /* by this process */
 };
 
+/* MODE_COPY: of the caller's own, for writing. MODE_LENT: of memory that this process publishes, for writing by it and
+ * the daemon. */
+enum map_mode { MODE_READ, MODE_COPY, MODE_LENT };
+
 struct handle_kind {
         const char *name;        /* on the wire */
         const char *device_kind; /* "host", "cuda" */
         int dl_device_type;      /* DLPack's number of the device */
         bool outlives_daemon;    /* a map keeps the memory by itself */
-        /* 0 or STREAMER_E* with the text kept in `fault`. `writable` asks for a private copy. */
-        int (*map)(struct mapping *mapping, const struct handle *handle, bool writable, struct fault *fault);
+        /* 0 or STREAMER_E* with the text kept in `fault`. */
+        int (*map)(struct mapping *mapping, const struct handle *handle, enum map_mode mode, struct fault *fault);
         void (*unmap)(struct mapping *mapping);
         /* Its daemon was lost: it stays mapped, and no later map() finds it. NULL: none would. */
         void (*forget)(struct mapping *mapping);
-        /* As map(), of memory that this process publishes: for writing, by it and the daemon. NULL: it cannot. */
-        int (*lend)(struct mapping *mapping, const struct handle *handle, struct fault *fault);
-        /* Ends that: what this process writes from now on reaches no other, and the address stays. `reading`: a
+        /* Of what is lent: what this process writes from now on reaches no other, and the address stays. `reading`: a
          * descriptor for reading alone, or -1. */
         int (*make_private)(struct mapping *mapping, int reading, struct fault *fault);
         /* Copies from host memory to what is lent. NULL: `data` is host memory. */
@@ -60,9 +62,6 @@ struct handle_kind {
 extern const struct handle_kind handle_kind_memfd;
 extern const struct handle_kind handle_kind_cuda_ipc;
 extern const struct handle_kind handle_kind_cuda_vmm_fd;
-
-/* NULL: this library knows none of this name. */
-const struct handle_kind *handle_kind_find(const char *name, size_t len);
 
 /* Maps `size` bytes of a descriptor, which must be that large; *map is NULL for 0 bytes. */
 int map_fd(void **map, int fd, uint64_t size, uint64_t offset, int prot, int flags, const char *what,

@@ -46,9 +46,9 @@ static int no_memory(struct fault *fault)
         return fault_set(fault, STREAMER_ENOMEM, "attach: no memory");
 }
 
-static int check_request(const struct handle *handle, bool writable, struct fault *fault)
+static int check_request(const struct handle *handle, enum map_mode mode, struct fault *fault)
 {
-        if (writable)
+        if (mode == MODE_COPY)
                 return fault_set(fault, STREAMER_EUNSUPPORTED,
                                  "attach: a private copy of GPU memory is the application's to make");
         if (!handle->uuid)
@@ -140,13 +140,9 @@ static bool is_alive(const struct open_segment *s)
         return alive;
 }
 
-static void unlink_segment(struct open_segment *s)
+static void unlink_segment(const struct open_segment *s)
 {
-        struct open_segment **at = &table;
-        while (*at && *at != s)
-                at = &(*at)->next;
-        if (*at)
-                *at = s->next;
+        list_remove(table, s);
 }
 
 static struct open_segment *find(const struct handle *handle)
@@ -208,9 +204,11 @@ static int ipc_new(struct open_segment **out, const struct handle *handle, struc
         return 0;
 }
 
-static int ipc_map(struct mapping *mapping, const struct handle *handle, bool writable, struct fault *fault)
+/* Every client can write to it, of a publication before its commit and after it: the daemon refuses that unless it is
+ * configured. */
+static int ipc_map(struct mapping *mapping, const struct handle *handle, enum map_mode mode, struct fault *fault)
 {
-        int rc = check_request(handle, writable, fault);
+        int rc = check_request(handle, mode, fault);
         if (rc != 0)
                 return rc;
         if (handle->n_bytes != CUDA_HANDLE_SIZE)
@@ -250,12 +248,6 @@ static void ipc_unmap(struct mapping *mapping)
                 free(s);
 }
 
-/* Every client can write to it, before the commit and after it: the daemon refuses that unless it is configured. */
-static int ipc_lend(struct mapping *mapping, const struct handle *handle, struct fault *fault)
-{
-        return ipc_map(mapping, handle, false, fault);
-}
-
 static int ipc_make_private(struct mapping *mapping, int reading, struct fault *fault)
 {
         struct open_segment *s = mapping->map;
@@ -287,7 +279,6 @@ const struct handle_kind handle_kind_cuda_ipc = {
         .dl_device_type = DL_CUDA,
         .map = ipc_map,
         .unmap = ipc_unmap,
-        .lend = ipc_lend,
         .make_private = ipc_make_private,
         .write = write_to,
         .forget = ipc_forget,
@@ -328,22 +319,26 @@ static void vmm_undo(struct open_segment *s, enum vmm_step reached)
                 driver->cuMemRelease(s->allocation);
 }
 
-/* Some drivers cannot map imported memory for reading alone. */
-static enum cu_result set_access(struct open_segment *s)
+/* Some drivers cannot map imported memory for reading alone. What is published is written to by its publisher, which is
+ * the only process that can map it until the commit. */
+static enum cu_result set_access(struct open_segment *s, enum map_mode mode)
 {
         const struct cuda_driver *driver = s->context.driver;
         struct cu_access_desc access = {.location = {CU_LOCATION_DEVICE, s->context.ordinal}, .flags = CU_ACCESS_READ};
-        enum cu_result result = driver->cuMemSetAccess(s->base, s->size, &access, 1);
+        enum cu_result result = CU_NOT_SUPPORTED;
+        if (mode != MODE_LENT)
+                result = driver->cuMemSetAccess(s->base, s->size, &access, 1);
         if (result != CU_NOT_SUPPORTED && result != CU_INVALID_VALUE)
                 return result;
         access.flags = CU_ACCESS_READ_WRITE;
-        s->writable = driver->cuMemSetAccess(s->base, s->size, &access, 1) == CU_OK;
-        return s->writable ? CU_OK : result;
+        result = driver->cuMemSetAccess(s->base, s->size, &access, 1);
+        s->writable = result == CU_OK;
+        return result;
 }
 
 /* Returns 0 or CUDA's error with the call that made it; *reached is what has to be undone. */
-static enum cu_result vmm_map_steps(struct open_segment *s, const struct handle *handle, enum vmm_step *reached,
-                                    const char **call)
+static enum cu_result vmm_map_steps(struct open_segment *s, const struct handle *handle, enum map_mode mode,
+                                    enum vmm_step *reached, const char **call)
 {
         const struct cuda_driver *driver = s->context.driver;
         *call = "cuMemGetAllocationGranularity";
@@ -367,11 +362,11 @@ static enum cu_result vmm_map_steps(struct open_segment *s, const struct handle 
                 return result;
         *reached = VMM_MAPPED;
         *call = "cuMemSetAccess";
-        return set_access(s);
+        return set_access(s, mode);
 }
 
 /* Lock held. */
-static int vmm_new(struct open_segment *s, const struct handle *handle, struct fault *fault)
+static int vmm_new(struct open_segment *s, const struct handle *handle, enum map_mode mode, struct fault *fault)
 {
         const struct cuda_driver *driver;
         const char *call;
@@ -381,7 +376,7 @@ static int vmm_new(struct open_segment *s, const struct handle *handle, struct f
                 rc = cuda_context_init(&s->context, driver, handle, fault);
         if (rc != 0)
                 return rc;
-        enum cu_result result = vmm_map_steps(s, handle, &reached, &call);
+        enum cu_result result = vmm_map_steps(s, handle, mode, &reached, &call);
         if (result != CU_OK) {
                 rc = cuda_fault(&s->context, handle, call, result, fault);
                 vmm_undo(s, reached);
@@ -392,9 +387,9 @@ static int vmm_new(struct open_segment *s, const struct handle *handle, struct f
         return rc;
 }
 
-static int vmm_map(struct mapping *mapping, const struct handle *handle, bool writable, struct fault *fault)
+static int vmm_map(struct mapping *mapping, const struct handle *handle, enum map_mode mode, struct fault *fault)
 {
-        int rc = check_request(handle, writable, fault);
+        int rc = check_request(handle, mode, fault);
         if (rc != 0)
                 return rc;
         if (handle->fd < 0)
@@ -404,39 +399,13 @@ static int vmm_map(struct mapping *mapping, const struct handle *handle, bool wr
                 return no_memory(fault);
         s->pid = getpid();
         cuda_lock();
-        rc = vmm_new(s, handle, fault);
+        rc = vmm_new(s, handle, mode, fault);
         cuda_unlock();
         if (rc != 0)
                 return rc;
         hand_over(mapping, &handle_kind_cuda_vmm_fd, s, handle);
         s = NULL;
         return 0;
-}
-
-static void vmm_unmap(struct mapping *mapping);
-
-/* What is published is written to by its publisher, which is the only process that can map it until the commit. */
-static int vmm_lend(struct mapping *mapping, const struct handle *handle, struct fault *fault)
-{
-        int rc = vmm_map(mapping, handle, false, fault);
-        if (rc != 0)
-                return rc;
-        struct open_segment *s = mapping->map;
-        const struct cu_access_desc access = {.location = {CU_LOCATION_DEVICE, s->context.ordinal},
-                                              .flags = CU_ACCESS_READ_WRITE};
-        enum cu_result e = CU_INVALID_CONTEXT;
-        cuda_lock();
-        if (cuda_enter(&s->context)) {
-                e = s->context.driver->cuMemSetAccess(s->base, s->size, &access, 1);
-                cuda_leave(&s->context);
-        }
-        if (e != CU_OK)
-                rc = cuda_fault(&s->context, handle, "cuMemSetAccess", e, fault);
-        cuda_unlock();
-        s->writable = mapping->writable = rc == 0;
-        if (rc != 0)
-                vmm_unmap(mapping);
-        return rc;
 }
 
 /* The access of memory that is mapped can only be widened, so it is mapped anew, at the same address. */
@@ -462,7 +431,7 @@ static int vmm_make_private(struct mapping *mapping, int reading, struct fault *
                 s->writable = false;
                 if (e == CU_OK) {
                         call = "cuMemSetAccess";
-                        e = set_access(s);
+                        e = set_access(s, MODE_READ);
                 }
                 cuda_leave(&s->context);
         }
@@ -490,7 +459,6 @@ const struct handle_kind handle_kind_cuda_vmm_fd = {
         .outlives_daemon = true,
         .map = vmm_map,
         .unmap = vmm_unmap,
-        .lend = vmm_lend,
         .make_private = vmm_make_private,
         .write = write_to,
         .read = read_back,

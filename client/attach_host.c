@@ -64,17 +64,17 @@ bool fd_is_hugetlb(int fd)
         return fstatfs(fd, &fs) == 0 && fs.f_type == HUGETLBFS_MAGIC;
 }
 
-static int memfd_map(struct mapping *mapping, const struct handle *handle, bool writable, struct fault *fault)
+static int memfd_map(struct mapping *mapping, const struct handle *handle, enum map_mode mode, struct fault *fault)
 {
-        int prot = PROT_READ | (writable ? PROT_WRITE : 0);
-        int rc = map_fd(&mapping->map, handle->fd, handle->size, handle->offset, prot,
-                        writable ? MAP_PRIVATE | MAP_NORESERVE : MAP_SHARED, "segment", fault);
+        int rc = map_fd(&mapping->map, handle->fd, handle->size, handle->offset,
+                        PROT_READ | (mode != MODE_READ ? PROT_WRITE : 0),
+                        mode == MODE_COPY ? MAP_PRIVATE | MAP_NORESERVE : MAP_SHARED, "segment", fault);
         if (rc != 0)
                 return rc;
         mapping->kind = &handle_kind_memfd;
         mapping->data = mapping->map;
         mapping->size = handle->size;
-        mapping->writable = writable;
+        mapping->writable = mode != MODE_READ;
         mapping->map_size = (size_t)handle->size;
         return 0;
 }
@@ -84,20 +84,6 @@ static void memfd_unmap(struct mapping *mapping)
         if (mapping->map)
                 munmap(mapping->map, mapping->map_size);
         *mapping = (struct mapping){0};
-}
-
-static int memfd_lend(struct mapping *mapping, const struct handle *handle, struct fault *fault)
-{
-        int rc = map_fd(&mapping->map, handle->fd, handle->size, handle->offset, PROT_READ | PROT_WRITE, MAP_SHARED,
-                        "segment", fault);
-        if (rc != 0)
-                return rc;
-        mapping->kind = &handle_kind_memfd;
-        mapping->data = mapping->map;
-        mapping->size = handle->size;
-        mapping->writable = true;
-        mapping->map_size = (size_t)handle->size;
-        return 0;
 }
 
 /* In one step: no other thread finds the address unmapped. */
@@ -120,6 +106,5 @@ const struct handle_kind handle_kind_memfd = {
         .outlives_daemon = true,
         .map = memfd_map,
         .unmap = memfd_unmap,
-        .lend = memfd_lend,
         .make_private = memfd_make_private,
 };

@@ -381,11 +381,7 @@ static bool call_done(const void *arg)
 
 void channel_end(struct streamer_client *c, const struct call *call)
 {
-        struct call **at = &c->calls;
-        while (*at && *at != call)
-                at = &(*at)->next;
-        if (*at)
-                *at = call->next;
+        list_remove(c->calls, call);
 }
 
 static int outcome(struct streamer_client *c, struct call *call)
@@ -482,4 +478,13 @@ int channel_call(struct streamer_client *c, struct request *request, struct call
                 rc = await(c, call, deadline);
         pthread_mutex_unlock(&c->lock);
         return rc == 0 ? outcome(c, call) : rc;
+}
+
+int channel_request(struct streamer_client *c, struct request *request, int64_t deadline)
+{
+        struct call call = {0};
+        int rc = channel_call(c, request, &call, deadline);
+        if (rc == 0)
+                call_deinit(&call);
+        return rc;
 }

@@ -7,7 +7,7 @@
  * through the condition variable. When a call times out, its late reply is dropped, the descriptors in it are
  * closed and the lease in it is detached.
  *
- *   alive > lost (the daemon closed it) > alive: the next call reconnects (revive.c)
+ *   alive > lost (the daemon closed it) > alive: the next call reconnects (reconnect.c)
  *       \> closed, or an invalid message was received: final
  */
 #ifndef CLIENT_CHANNEL_H
@@ -47,7 +47,7 @@ struct streamer_client {
         int fd;
         bool introduced; /* the credentials were sent with the first bytes */
         bool pumping;    /* a thread reads the socket */
-        bool reviving;   /* a thread reconnects (revive.c) */
+        bool reviving;   /* a thread reconnects (reconnect.c) */
         bool closed;     /* by the application: final */
         int dead;        /* 0, or why the connection ended */
         uint64_t epoch;  /* counts connections: a request on another one is not answered */
@@ -69,18 +69,23 @@ struct streamer_client {
         struct event *events, **events_end;
         size_t n_events;
         uint64_t events_lost;
-        bool making;         /* it is to take another one's place (revive.c), whose leases it has claimed */
+        bool making;         /* it is to take another one's place (reconnect.c), whose leases it has claimed */
         struct event *early; /* of these, until it has */
         struct detaching *detaching;
         struct readiness readiness;
+};
+
+/* By which the daemon finds a lease again. */
+struct lease_key {
+        char token[33], digest[33]; /* digest: "" until the model is ready */
+        uint64_t generation;
 };
 
 /* A lease that was detached, until the daemon has confirmed it. */
 struct detaching {
         struct detaching *next;
         uint64_t request; /* the id of the last one that was sent */
-        char token[33], digest[33];
-        uint64_t generation;
+        struct lease_key key;
 };
 
 #define CALL_LOST_FDS "too many files are open: the descriptors of the daemon's reply were lost"
@@ -124,6 +129,9 @@ int channel_ensure(struct streamer_client *c, bool patient, int64_t deadline);
  * call_deinit(); every failure, the daemon's too, is a code whose text is kept. */
 int channel_call(struct streamer_client *c, struct request *request, struct call *call, int64_t deadline);
 
+/* The same where the reply is no more than success. */
+int channel_request(struct streamer_client *c, struct request *request, int64_t deadline);
+
 /* Lock held: sends, and links the call, so that its reply finds it; then _end(), done or not. */
 int channel_begin(struct streamer_client *c, struct request *request, struct call *call, int64_t deadline);
 void channel_end(struct streamer_client *c, const struct call *call);
@@ -156,6 +164,9 @@ pid_t channel_daemon(const struct streamer_client *c);
 
 /* No reply has arrived in time. */
 int channel_timed_out(const struct streamer_client *c);
+
+/* Lock held: returns the lease or the claim in a reply that is of no use. */
+void channel_give_back(struct streamer_client *c, const msgpack_object *reply);
 
 /* Lock held: hands one decoded message (consumed) to whom it belongs (dispatch.c). */
 void channel_dispatch(struct streamer_client *c, struct message *message);

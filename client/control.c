@@ -12,15 +12,6 @@ static int check(const streamer_client *c, const char *call, const char *model)
         return rc == 0 ? args_text(c, call, "model", model) : rc;
 }
 
-static int send_request(streamer_client *c, struct request *request, int64_t deadline)
-{
-        struct call call = {0};
-        int rc = channel_call(c, request, &call, deadline);
-        if (rc == 0)
-                call_deinit(&call);
-        return rc;
-}
-
 int streamer_unload(streamer_client *client, const char *model, unsigned flags)
 {
         int rc = check(client, "unload", model);
@@ -32,7 +23,7 @@ int streamer_unload(streamer_client *client, const char *model, unsigned flags)
                                   .u.unload = {.model = model,
                                                .drain = (flags & STREAMER_UNLOAD_DRAIN) != 0,
                                                .force = (flags & STREAMER_UNLOAD_FORCE) != 0}};
-        return send_request(client, &request, channel_deadline(client));
+        return channel_request(client, &request, channel_deadline(client));
 }
 
 int streamer_pin(streamer_client *client, const char *model, int pinned)
@@ -40,7 +31,7 @@ int streamer_pin(streamer_client *client, const char *model, int pinned)
         struct request pin = {.verb = VERB_pin, .u.pin = {.model = model}};
         struct request unpin = {.verb = VERB_unpin, .u.unpin = {.model = model}};
         int rc = check(client, "pin", model);
-        return rc == 0 ? send_request(client, pinned ? &pin : &unpin, channel_deadline(client)) : rc;
+        return rc == 0 ? channel_request(client, pinned ? &pin : &unpin, channel_deadline(client)) : rc;
 }
 
 int streamer_keep_alive(streamer_client *client, const char *model, uint64_t keep_alive_ms)
@@ -48,14 +39,14 @@ int streamer_keep_alive(streamer_client *client, const char *model, uint64_t kee
         struct request request = {.verb = VERB_keep_alive,
                                   .u.keep_alive = {.model = model, .keep_alive_ms = keep_alive_ms}};
         int rc = check(client, "keep_alive", model);
-        return rc == 0 ? send_request(client, &request, channel_deadline(client)) : rc;
+        return rc == 0 ? channel_request(client, &request, channel_deadline(client)) : rc;
 }
 
 int streamer_cancel(streamer_client *client, const char *model)
 {
         struct request request = {.verb = VERB_cancel, .u.cancel = {.model = model}};
         int rc = check(client, "cancel", model);
-        return rc == 0 ? send_request(client, &request, channel_deadline(client)) : rc;
+        return rc == 0 ? channel_request(client, &request, channel_deadline(client)) : rc;
 }
 
 /* The daemon ends the wait; the reply then has the time that every reply has. A timeout of 0 is an absent one. */
@@ -72,5 +63,5 @@ int streamer_wait(streamer_client *client, const char *model, int timeout_ms)
                 deadline = NEVER;
         else
                 deadline += (int64_t)timeout_ms * 1000000;
-        return send_request(client, &request, deadline);
+        return channel_request(client, &request, deadline);
 }

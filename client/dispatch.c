@@ -73,7 +73,7 @@ static bool end_detaching(struct streamer_client *c, uint64_t id)
         return found != NULL;
 }
 
-static void give_back(struct streamer_client *c, const msgpack_object *reply)
+void channel_give_back(struct streamer_client *c, const msgpack_object *reply)
 {
         struct request detach = {.verb = VERB_detach}, abort = {.verb = VERB_publish_abort};
         if (object_u64(reply, "claim", &abort.u.publish_abort.claim))
@@ -103,7 +103,7 @@ static void take_refusal(struct streamer_client *c, const msgpack_object *reply)
 static void lose_reply(struct streamer_client *c, struct call *call, struct message *message)
 {
         claim_fds(c, NULL, c->n_fds);
-        give_back(c, &message->unpacked.data);
+        channel_give_back(c, &message->unpacked.data);
         if (!call) {
                 message_deinit(message);
                 return;
@@ -137,7 +137,7 @@ static void take_reply(struct streamer_client *c, struct message *message, uint6
         claim_fds(c, call, (size_t)n);
         if (!call) {
                 if (!end_detaching(c, id))
-                        give_back(c, reply);
+                        channel_give_back(c, reply);
                 message_deinit(message);
                 return;
         }

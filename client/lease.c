@@ -32,11 +32,7 @@ static void unlink_lease(struct streamer_lease *lease)
 {
         readiness_drop(lease->client, &lease->arrival_note);
         readiness_drop(lease->client, &lease->change_note);
-        struct streamer_lease **at = &lease->client->leases;
-        while (*at && *at != lease)
-                at = &(*at)->next;
-        if (*at)
-                *at = lease->next;
+        list_remove(lease->client->leases, lease);
         lease->linked = false;
 }
 
@@ -53,8 +49,8 @@ void lease_update(struct streamer_lease *lease, const msgpack_object *o)
 {
         const char *digest;
         size_t len;
-        if (object_str(o, "digest", &digest, &len) && len == sizeof(lease->digest) - 1)
-                memcpy(lease->digest, digest, len);
+        if (object_str(o, "digest", &digest, &len) && len == sizeof(lease->key.digest) - 1)
+                memcpy(lease->key.digest, digest, len);
         if (object_str_eq(o, "state", "revoked")) {
                 lease->revoked = true;
                 update_code(lease, o);
@@ -140,18 +136,10 @@ int streamer_lease_check(streamer_lease *lease)
         if (rc != 0)
                 return rc;
         struct streamer_client *c = lease->client;
-        for (int attempt = 0; rc == 0 && attempt < 2; attempt++) {
-                struct call call = {0};
-                struct request request = {.verb = VERB_ping};
-                int answer = channel_call(c, &request, &call, channel_deadline(c));
-                if (answer == 0)
-                        call_deinit(&call);
-                /* The daemon may go while it is asked: then the second ping finds it again. */
-                if (answer != STREAMER_EUNREACHABLE || attempt > 0)
-                        rc = answer;
-                if (answer == 0)
-                        break;
-        }
+        struct request request = {.verb = VERB_ping};
+        rc = channel_request(c, &request, channel_deadline(c));
+        if (rc == STREAMER_EUNREACHABLE) /* the daemon may go while it is asked: then the second ping finds it again */
+                rc = channel_request(c, &request, channel_deadline(c));
         if (rc != 0)
                 return rc;
         pthread_mutex_lock(&c->lock);
@@ -207,9 +195,7 @@ static void send_detach(struct streamer_lease *lease)
         if (!d)
                 return;
         d->request = request.id;
-        d->generation = lease->generation;
-        memcpy(d->token, lease->token, sizeof(d->token));
-        memcpy(d->digest, lease->digest, sizeof(d->digest));
+        d->key = lease->key;
         d->next = c->detaching;
         c->detaching = d;
 }
@@ -250,7 +236,7 @@ const char *streamer_lease_model(const streamer_lease *lease)
 
 uint64_t streamer_generation(const streamer_lease *lease)
 {
-        return args_lease(lease, "generation") == 0 ? lease->generation : 0;
+        return args_lease(lease, "generation") == 0 ? lease->key.generation : 0;
 }
 
 int streamer_lease_writable(const streamer_lease *lease)
@@ -275,7 +261,7 @@ const char *streamer_digest(streamer_lease *lease)
         struct streamer_client *c = lease->client;
         pthread_mutex_lock(&c->lock);
         channel_wait(c, settled, lease, 0); /* the event may not have been read yet */
-        const char *digest = lease->state == LEASE_READY ? lease->digest : "";
+        const char *digest = lease->state == LEASE_READY ? lease->key.digest : "";
         pthread_mutex_unlock(&c->lock);
         return digest;
 }

@@ -24,9 +24,8 @@ struct streamer_lease {
 
         /* set by attach, then constant */
         uint64_t id;
-        char token[33]; /* by which the daemon finds it again */
-        uint64_t generation;
-        char *model; /* its name */
+        struct lease_key key; /* its digest changes under the client's lock */
+        char *model;          /* its name */
         const char *device_kind;
         int device_index;
         struct mapping segments[MANIFEST_MAX_SEGMENTS];
@@ -45,7 +44,6 @@ struct streamer_lease {
         bool revoked;
         int code; /* why it failed, or was taken */
         char *text;
-        char digest[33];
         struct published *published; /* the table of a published model, once it was read (publish/published.c) */
         unsigned char *arrived;      /* bitmap over records, as far as the log has been read */
         uint64_t n_arrived;
@@ -92,8 +90,11 @@ void lease_accept(struct call *call, const msgpack_object *reply);
 int lease_map(struct streamer_lease *lease, const struct call *call);
 int lease_map_manifest(struct streamer_lease *lease, const struct call *call);
 
-/* The process that listens on the socket; 0: in another PID namespace, -1: unknown. */
-pid_t attach_daemon_pid(const struct streamer_client *c);
+/* Maps the next segment, of at least this size, as `o` of the reply describes it. `lent`: of a publication. */
+int lease_map_segment(struct streamer_lease *lease, const struct call *call, const msgpack_object *o, bool lent,
+                      uint64_t least);
+/* The call's descriptor that the field "fd" of `holder` names; -1: none. False: it names one that did not come. */
+bool call_fd(const struct call *call, const msgpack_object *holder, int *fd);
 
 /* A copy of the caller's options, checked. */
 int attach_options(const streamer_client *c, const char *call, const char *name, streamer_attach_opts *to,

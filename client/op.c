@@ -155,11 +155,7 @@ static void unlink_op(struct streamer_op *op)
 {
         struct streamer_client *c = op->client;
         pthread_mutex_lock(&c->lock);
-        struct streamer_op **at = &c->ops;
-        while (*at && *at != op)
-                at = &(*at)->next;
-        if (*at)
-                *at = op->next;
+        list_remove(c->ops, op);
         readiness_drop(c, &op->end_note);
         pthread_mutex_unlock(&c->lock);
 }

@@ -243,8 +243,8 @@ static int check_ready(const struct opening *o, const struct streamer_lease *lea
 {
         if (o->ready && lease->state == LEASE_FAILED)
                 return fail(lease->client, lease->code, "%s", lease->text ? lease->text : code_text(lease->code));
-        if (o->digest[0] && strcasecmp(o->digest, lease->digest) != 0)
-                return fail(lease->client, STREAMER_EDIGEST, "the model's digest is %s", lease->digest);
+        if (o->digest[0] && strcasecmp(o->digest, lease->key.digest) != 0)
+                return fail(lease->client, STREAMER_EDIGEST, "the model's digest is %s", lease->key.digest);
         return 0;
 }
 

@@ -54,10 +54,10 @@ static int dial(const struct streamer_client *c, bool patient, int64_t deadline,
 
 /* ---- leases ---- */
 
-/* What a lease needs to be found again; the lease itself may be detached meanwhile. */
+/* The lease itself may be detached meanwhile. */
 struct claim {
-        char token[33], digest[33];
-        uint64_t generation, id;
+        struct lease_key key;
+        uint64_t id;
         int code;     /* of the attempt */
         bool revoked; /* taken by force; what is mapped stays */
 };
@@ -78,29 +78,20 @@ static int collect(const struct streamer_client *c, struct claims *claims)
         *claims = (struct claims){calloc(n + 1, sizeof(*claims->v)), 0};
         if (!claims->v)
                 return STREAMER_ENOMEM;
-        for (const struct streamer_lease *l = c->leases; l; l = l->next) {
-                struct claim *claim = &claims->v[claims->n++];
-                claim->generation = l->generation;
-                memcpy(claim->token, l->token, sizeof(claim->token));
-                memcpy(claim->digest, l->digest, sizeof(claim->digest));
-                if (l->lost)
-                        claim->code = STREAMER_ELOST;
-        }
-        for (const struct detaching *d = c->detaching; d; d = d->next) {
-                struct claim *claim = &claims->v[claims->n++];
-                claim->generation = d->generation;
-                memcpy(claim->token, d->token, sizeof(claim->token));
-                memcpy(claim->digest, d->digest, sizeof(claim->digest));
-        }
+        for (const struct streamer_lease *l = c->leases; l; l = l->next)
+                claims->v[claims->n++] = (struct claim){.key = l->key, .code = l->lost ? STREAMER_ELOST : 0};
+        for (const struct detaching *d = c->detaching; d; d = d->next)
+                claims->v[claims->n++].key = d->key;
         return 0;
 }
 
 static int reclaim(struct streamer_client *fresh, struct claim *claim)
 {
         struct call call = {0};
-        struct request request = {
-                .verb = VERB_reclaim,
-                .u.reclaim = {.token = claim->token, .generation = claim->generation, .digest = claim->digest}};
+        struct request request = {.verb = VERB_reclaim,
+                                  .u.reclaim = {.token = claim->key.token,
+                                                .generation = claim->key.generation,
+                                                .digest = claim->key.digest}};
         int rc = channel_call(fresh, &request, &call, channel_deadline(fresh));
         if (rc != 0)
                 return rc;
@@ -124,10 +115,10 @@ static int reclaim_all(struct streamer_client *fresh, struct claims *claims)
         return 0;
 }
 
-static const struct claim *find_claim(const struct claims *claims, const char *token)
+static const struct claim *find_claim(const struct claims *claims, const struct lease_key *key)
 {
         for (size_t i = 0; i < claims->n; i++)
-                if (memcmp(claims->v[i].token, token, sizeof(claims->v[i].token)) == 0)
+                if (memcmp(claims->v[i].key.token, key->token, sizeof(key->token)) == 0)
                         return &claims->v[i];
         return NULL;
 }
@@ -138,7 +129,7 @@ static void detach_again(struct streamer_client *c, const struct claims *claims)
         struct detaching **at = &c->detaching;
         while (*at) {
                 struct detaching *d = *at;
-                const struct claim *claim = find_claim(claims, d->token);
+                const struct claim *claim = find_claim(claims, &d->key);
                 if (claim && claim->code == 0) {
                         struct request request = {.verb = VERB_detach, .u.detach = {.lease = claim->id}};
                         channel_post(c, &request);
@@ -155,7 +146,7 @@ static void detach_again(struct streamer_client *c, const struct claims *claims)
 static void settle(struct streamer_client *c, const struct claims *claims, const struct streamer_client *fresh)
 {
         for (struct streamer_lease *l = c->leases; l; l = l->next) {
-                const struct claim *claim = find_claim(claims, l->token);
+                const struct claim *claim = find_claim(claims, &l->key);
                 if (!claim)
                         continue;
                 if (claim->code != 0) {
@@ -175,13 +166,9 @@ static void settle(struct streamer_client *c, const struct claims *claims, const
 
 static int subscribe(struct streamer_client *fresh, const char *subject)
 {
-        struct call call = {0};
         struct request request = {.verb = VERB_subscribe, .u.subscribe = {.model = subject}};
         fresh->subscribed = true;
-        int rc = channel_call(fresh, &request, &call, channel_deadline(fresh));
-        if (rc == 0)
-                call_deinit(&call);
-        return rc;
+        return channel_request(fresh, &request, channel_deadline(fresh));
 }
 
 /* Lock held: no thread reads the old socket. False: no descriptor. */

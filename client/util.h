@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Small things of the library: time, cleanup locals.
+ * Small things of the library: time, lists, cleanup locals.
  */
 #ifndef CLIENT_UTIL_H
 #define CLIENT_UTIL_H
@@ -35,6 +35,16 @@ static inline int ms_until(int64_t deadline)
         int64_t ms = left <= 0 ? 0 : (left + 999999) / 1000000;
         return ms > INT32_MAX ? INT32_MAX : (int)ms;
 }
+
+/* Removes an item of a list that is linked by `next`; forgives one that is not in it. */
+#define list_remove(head, item)                                                                                        \
+        do {                                                                                                           \
+                __typeof__(&(head)) at_ = &(head);                                                                     \
+                while (*at_ && *at_ != (item))                                                                         \
+                        at_ = &(*at_)->next;                                                                           \
+                if (*at_)                                                                                              \
+                        *at_ = (item)->next;                                                                           \
+        } while (0)
 
 static inline void free_p(void *p)
 {

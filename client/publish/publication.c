@@ -132,55 +132,17 @@ int streamer_publish_begin(streamer_publication *publication, const uint64_t *by
 
 /* ---- memory ---- */
 
-static int bad_reply(const streamer_publication *p)
-{
-        return fail(p->client, STREAMER_EPROTO, "publish_segment: the daemon's reply has no valid segment");
-}
-
-/* Descriptor `fd` of the reply; -1: none. */
-static bool get_fd(const struct call *call, const msgpack_object *holder, int *fd)
-{
-        uint64_t i;
-        *fd = -1;
-        if (!holder || !object_u64(holder, "fd", &i))
-                return true;
-        if (i >= call->n_fds)
-                return false;
-        *fd = call->fds[i];
-        return true;
-}
-
 static int map_segment(streamer_publication *p, struct lent_segment *s, struct call *call)
 {
-        const msgpack_object *reply = &call->reply.unpacked.data, *o = object_get(reply, "segment");
-        struct streamer_lease *lease = p->lease;
-        struct mapping *mapping = &lease->segments[lease->n_segments];
-        struct handle handle = {.fd = -1, .daemon_pid = attach_daemon_pid(p->client)};
-        const char *name;
-        size_t len;
+        const msgpack_object *reply = &call->reply.unpacked.data;
         uint64_t number;
         int reading;
-        if (!o || !object_str(o, "kind", &name, &len) || !object_u64(o, "size", &handle.size) ||
-            !object_u64(reply, "number", &number) || number != lease->n_segments || handle.size < s->bytes ||
-            !get_fd(call, o, &handle.fd) || !get_fd(call, object_get(reply, "reading"), &reading))
-                return bad_reply(p);
-        const struct handle_kind *kind = handle_kind_find(name, len);
-        if (!kind || !kind->lend)
-                return fail(p->client, STREAMER_EUNSUPPORTED,
-                            "publish_segment: this library cannot publish in memory of kind '%.*s'",
-                            len < 40 ? (int)len : 40, name);
-        object_str(o, "uuid", &handle.uuid, &handle.uuid_len);
-        const msgpack_object *bytes = object_get(o, "handle");
-        if (bytes && bytes->type == MSGPACK_OBJECT_BIN) {
-                handle.bytes = bytes->via.bin.ptr;
-                handle.n_bytes = bytes->via.bin.size;
-        }
-        int rc = kind->lend(mapping, &handle, p->client->fault);
+        if (!object_u64(reply, "number", &number) || number != p->lease->n_segments ||
+            !call_fd(call, object_get(reply, "reading"), &reading))
+                return fail(p->client, STREAMER_EPROTO, "publish_segment: the daemon's reply has no valid segment");
+        int rc = lease_map_segment(p->lease, call, object_get(reply, "segment"), true, s->bytes);
         if (rc != 0)
                 return rc;
-        lease->device_kind = kind->device_kind;
-        lease->device_index = mapping->device_index;
-        lease_add_segment(lease);
         s->number = (uint32_t)number;
         s->mapped = true;
         s->reading = reading;

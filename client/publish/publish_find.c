@@ -59,16 +59,6 @@ static int take_claim(streamer_client *c, const msgpack_object *reply, streamer_
         return 0;
 }
 
-static void abort_claim(streamer_client *c, const msgpack_object *reply)
-{
-        struct request request = {.verb = VERB_publish_abort};
-        if (!object_u64(reply, "claim", &request.u.publish_abort.claim))
-                return;
-        pthread_mutex_lock(&c->lock);
-        channel_post(c, &request);
-        pthread_mutex_unlock(&c->lock);
-}
-
 static int check_options(const streamer_client *c, streamer_publish_opts *to, const streamer_publish_opts *from)
 {
         int rc = args_copy(c, "publish_find", "opts", to, sizeof(*to), from);
@@ -125,7 +115,9 @@ int streamer_publish_find(streamer_client *client, const streamer_publish_opts *
                 rc = take_claim(client, reply, &made);
         if (rc != 0) {
                 free(result.differs);
-                abort_claim(client, reply);
+                pthread_mutex_lock(&client->lock);
+                channel_give_back(client, reply);
+                pthread_mutex_unlock(&client->lock);
                 call_deinit(&call);
                 return rc;
         }
