@@ -15,6 +15,7 @@
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <linux/memfd.h>
+#include <sys/resource.h>
 
 #define SEGMENT (4 * MiB)
 /* Kinds of pages as loop tests count them. */
@@ -316,6 +317,23 @@ TEST(memory_beyond_the_machines_is_an_error)
         ck_assert_ptr_nonnull(strstr(error.text, "available on this machine"));
         ck_assert_int_eq(refused.fd, -1);
         ck_assert_ptr_null(refused.base);
+}
+
+/* The memory is sealed by then, and cannot be sealed again. */
+TEST(a_seal_that_found_no_address_space_may_be_repeated)
+{
+        struct error error = {0};
+        struct rlimit limit;
+        BEGIN(HOST_PAGES_4K);
+        device->ops->release(&segment);
+        ck_assert_int_eq(device->ops->lend(device, SEGMENT, &segment, &error), 0);
+        must(getrlimit(RLIMIT_AS, &limit));
+        must(setrlimit(RLIMIT_AS, &(struct rlimit){MiB, limit.rlim_max}));
+        int r = device->ops->seal(&segment, &error);
+        must(setrlimit(RLIMIT_AS, &limit));
+        ck_assert_int_eq(r, STREAMER_ENOMEM);
+        ck_assert_int_eq(device->ops->seal(&segment, &error), 0);
+        ck_assert_ptr_nonnull(segment.base);
 }
 
 /* ---- tables ---- */
