@@ -81,8 +81,6 @@ static bool parse_entry(struct parser *p)
         struct json *j = &p->json;
         struct json_string file;
         uint32_t number;
-        if (!json_key(j, &p->name))
-                return false;
         p->in_entry = true;
         if (memchr(j->text + p->name.at, 0, p->name.len) != NULL)
                 return json_fail(j, ST_NUL_IN_NAME, p->name.at - 1, "a tensor's name holds a NUL");
@@ -106,7 +104,7 @@ static bool parse_map(struct parser *p)
         p->has_map = true;
         if (!json_open(j, '{'))
                 return json_fail(j, ST_BAD_ENTRY, j->at, "the weight_map is not an object");
-        for (size_t n = 0; json_more(j, '}', n); n++)
+        for (size_t n = 0; json_member(j, &n, &p->name);)
                 if (!parse_entry(p))
                         return false;
         return j->fault == ST_OK;
@@ -120,9 +118,8 @@ static bool parse_object(struct parser *p)
         if (!json_open(j, '{'))
                 return json_fail(j, ST_NOT_JSON, j->at, "the index does not begin with '{'");
         size_t keys = j->n_keys;
-        for (size_t n = 0; json_more(j, '}', n); n++)
-                if (!json_key(j, &key) || !json_keys_add(j, keys, key) ||
-                    !(JSON_IS(j, key, "weight_map") ? parse_map(p) : json_skip(j)))
+        for (size_t n = 0; json_member(j, &n, &key);)
+                if (!json_keys_add(j, keys, key) || !(JSON_IS(j, key, "weight_map") ? parse_map(p) : json_skip(j)))
                         return false;
         size_t end = j->at - 1;
         if (!json_keys_end(j, keys) || !json_end(j))

@@ -169,15 +169,12 @@ static bool parse_entry(struct parser *p, struct json_string name)
                 return json_fail(j, ST_BAD_ENTRY, j->at, "the entry is not an object");
         size_t keys = j->n_keys;
         struct json_string key;
-        for (size_t n = 0; json_more(j, '}', n); n++) {
-                if (!json_key(j, &key) || !json_keys_add(j, keys, key))
-                        break;
+        for (size_t n = 0; json_member(j, &n, &key) && json_keys_add(j, keys, key);)
                 if (!(JSON_IS(j, key, "dtype")          ? parse_dtype(j, &e)
                       : JSON_IS(j, key, "shape")        ? parse_shape(j, &e)
                       : JSON_IS(j, key, "data_offsets") ? parse_offsets(j, &e)
                                                         : json_skip(j)))
                         break;
-        }
         if (!json_keys_end(j, keys) || !check_fields(j, j->at - 1, &e))
                 return false;
         struct st_tensor *tensors =
@@ -191,12 +188,10 @@ static bool parse_entry(struct parser *p, struct json_string name)
 
 /* ---- __metadata__ ---- */
 
-static bool parse_pair(struct parser *p)
+static bool parse_pair(struct parser *p, struct json_string key)
 {
         struct json *j = &p->json;
-        struct json_string key, value;
-        if (!json_key(j, &key))
-                return false;
+        struct json_string value;
         if (memchr(j->text + key.at, 0, key.len) != NULL)
                 return json_fail(j, ST_NUL_IN_NAME, key.at - 1, "a key of the metadata holds a NUL");
         if (json_peek(j) != '"')
@@ -222,8 +217,9 @@ static bool parse_metadata(struct parser *p, struct json_string name)
                 return json_skip(j);
         if (!json_open(j, '{'))
                 return json_fail(j, ST_BAD_METADATA, j->at, "the metadata is not an object");
-        for (size_t n = 0; json_more(j, '}', n); n++)
-                if (!parse_pair(p))
+        struct json_string key;
+        for (size_t n = 0; json_member(j, &n, &key);)
+                if (!parse_pair(p, key))
                         return false;
         return j->fault == ST_OK && json_distinct(j, p->metadata, sizeof(struct st_pair), p->n_metadata);
 }
@@ -235,10 +231,8 @@ static bool parse_object(struct parser *p)
         struct json *j = &p->json;
         if (!json_open(j, '{'))
                 return json_fail(j, ST_NOT_JSON, j->at, "the header does not begin with '{'");
-        for (size_t n = 0; json_more(j, '}', n); n++) {
-                struct json_string key;
-                if (!json_key(j, &key))
-                        return false;
+        struct json_string key;
+        for (size_t n = 0; json_member(j, &n, &key);) {
                 bool metadata = JSON_IS(j, key, "__metadata__");
                 p->entry = key;
                 p->in_entry = !metadata; /* and stays so where it fails */
