@@ -44,14 +44,9 @@ void add_yes_no(struct table *t, const json_t *row, const char *key)
 
 void columns_print(const json_t *rows, const struct column *columns, size_t n, bool whole, below_fn *below)
 {
-        const char *titles[COLUMNS_MAX];
-        struct table t;
+        struct table t = {.n_columns = n, .columns = columns, .whole = whole};
         size_t i;
         const json_t *row;
-        for (size_t c = 0; c < n; c++)
-                titles[c] = columns[c].title;
-        table_init(&t, titles, n);
-        t.whole = whole;
         json_array_foreach(rows, i, row)
         {
                 for (size_t c = 0; c < n; c++)

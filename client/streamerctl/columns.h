@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tables of JSON rows: a column picks a member of each row and adds its text as a cell.
+ * Tables of JSON rows.
  */
 #ifndef STREAMERCTL_COLUMNS_H
 #define STREAMERCTL_COLUMNS_H
@@ -10,12 +10,6 @@
 
 #define COLUMNS_MAX 15
 #define COLUMNS(columns) (columns), sizeof(columns) / sizeof((columns)[0])
-
-struct column {
-        const char *title; /* as table_init() takes it */
-        const char *key;
-        void (*add)(struct table *table, const json_t *row, const char *key);
-};
 
 /* Rows of their own below a row; NULL: none. */
 typedef void below_fn(struct table *table, const json_t *row);

@@ -27,22 +27,9 @@ struct line {
 
 /* ---- what has been typed ---- */
 
-static const struct flag *find_flag(const struct flag *flags, const char *word)
-{
-        for (const struct flag *f = flags; f && f->name; f++)
-                if (strcmp(word, f->name) == 0 || (f->alias && strcmp(word, f->alias) == 0))
-                        return f;
-        return NULL;
-}
-
-static const struct flag *flag_of(const struct line *line, const char *word)
-{
-        const struct flag *f = find_flag(global_flags, word);
-        return f || !line->verb ? f : find_flag(line->verb->flags, word);
-}
-
 static void read_word(struct line *line, const char *word)
 {
+        const char *value = NULL;
         if (line->pending) {
                 if (strcmp(line->pending->name, "--socket") == 0)
                         line->socket = word;
@@ -50,10 +37,10 @@ static void read_word(struct line *line, const char *word)
         } else if (!line->flags_over && strcmp(word, "--") == 0) {
                 line->flags_over = true;
         } else if (!line->flags_over && word[0] == '-') {
-                const struct flag *f = flag_of(line, word);
-                line->pending = f && f->value ? f : NULL;
-                if (strncmp(word, "--socket=", 9) == 0)
-                        line->socket = word + 9;
+                const struct flag *f = flag_find(line->verb, word, &value);
+                line->pending = f && f->value && !value ? f : NULL;
+                if (value && strcmp(f->name, "--socket") == 0)
+                        line->socket = value;
         } else if (!line->verb) {
                 line->verb = verb_by_name(word);
         } else {

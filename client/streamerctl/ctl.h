@@ -118,6 +118,9 @@ int verb_help(struct ctl *ctl);
 /* 0, or EXIT_USAGE after an error. */
 int flags_parse(struct ctl *ctl, int argc, char **argv);
 const struct verb *verb_by_name(const char *name); /* or by its alias; NULL */
+/* A global flag, or one of the verb (NULL: none yet); *value: what is part of the word, or NULL. NULL: there is none.
+ */
+const struct flag *flag_find(const struct verb *verb, const char *word, const char **value);
 /* "250ms", "30s", "5m", "2h": 0, or EXIT_USAGE after an error. */
 int parse_duration(const struct ctl *ctl, const char *value, uint64_t *ms);
 

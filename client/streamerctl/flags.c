@@ -212,12 +212,16 @@ static const struct flag *find_in(const struct flag *flags, const char *word, co
         return NULL;
 }
 
+const struct flag *flag_find(const struct verb *verb, const char *word, const char **value)
+{
+        const struct flag *f = find_in(global_flags, word, value);
+        return f || !verb ? f : find_in(verb->flags, word, value);
+}
+
 static int parse_flag(struct ctl *ctl, char **argv, int argc, int *i)
 {
         const char *value = NULL, *word = argv[*i];
-        const struct flag *f = find_in(global_flags, word, &value);
-        if (!f && ctl->verb)
-                f = find_in(ctl->verb->flags, word, &value);
+        const struct flag *f = flag_find(ctl->verb, word, &value);
         if (!f)
                 return unknown_flag(ctl, word);
         if (!f->value && value)

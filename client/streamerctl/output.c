@@ -111,11 +111,6 @@ void out_of_memory(void)
 
 /* ---- tables ---- */
 
-void table_init(struct table *t, const char *const *titles, size_t n_columns)
-{
-        *t = (struct table){.n_columns = n_columns, .titles = titles};
-}
-
 void table_add(struct table *t, const char *cell)
 {
         if (t->n_cells == t->cap) {
@@ -166,7 +161,7 @@ static int *widths_of(const struct table *t)
         if (!widths)
                 out_of_memory();
         for (size_t i = 0; i < t->n_columns; i++)
-                widths[i] = text_width(t->titles[i] + (t->titles[i][0] == '>'));
+                widths[i] = text_width(t->columns[i].title + (t->columns[i].title[0] == '>'));
         for (size_t i = 0; i < t->n_cells; i++)
                 if (text_width(t->cells[i]) > widths[i % t->n_columns])
                         widths[i % t->n_columns] = text_width(t->cells[i]);
@@ -181,7 +176,7 @@ static void fit(const struct table *t, int *widths, int room)
                 size_t widest = t->n_columns;
                 for (size_t i = 0; i < t->n_columns; i++) {
                         sum += widths[i];
-                        if (t->titles[i][0] != '>' && (widest == t->n_columns || widths[i] > widths[widest]))
+                        if (t->columns[i].title[0] != '>' && (widest == t->n_columns || widths[i] > widths[widest]))
                                 widest = i;
                 }
                 if (sum <= room || widest == t->n_columns || widths[widest] <= COLUMN_MIN)
@@ -196,13 +191,13 @@ void table_print_deinit(struct table *t)
         if (room > 0)
                 fit(t, widths, room);
         for (size_t i = 0; i < t->n_columns; i++) {
-                bool right = t->titles[i][0] == '>';
-                print_cell(t->titles[i] + right, widths[i], right, i + 1 == t->n_columns, term_title());
+                bool right = t->columns[i].title[0] == '>';
+                print_cell(t->columns[i].title + right, widths[i], right, i + 1 == t->n_columns, term_title());
         }
         for (size_t i = 0; i < t->n_cells; i++) {
                 size_t column = i % t->n_columns;
-                bool is_state = strcmp(t->titles[column], "STATE") == 0;
-                print_cell(t->cells[i], widths[column], t->titles[column][0] == '>', column + 1 == t->n_columns,
+                bool is_state = strcmp(t->columns[column].title, "STATE") == 0;
+                print_cell(t->cells[i], widths[column], t->columns[column].title[0] == '>', column + 1 == t->n_columns,
                            is_state ? term_state(t->cells[i]) : "");
                 free(t->cells[i]);
         }

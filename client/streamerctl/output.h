@@ -7,6 +7,7 @@
 
 #include "streamer/client.h"
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -29,12 +30,17 @@ _Noreturn void out_of_memory(void);
 /* A table: cells are copied, escaped; columns whose title begins with '>' are right-aligned. */
 struct table {
         size_t n_columns;
-        const char *const *titles;
+        const struct column *columns;
         char **cells;
         size_t n_cells, cap;
         bool whole; /* also where the terminal is narrower */
 };
-void table_init(struct table *t, const char *const *titles, size_t n_columns);
+/* A column picks a member of each row of JSON and adds its text as a cell. */
+struct column {
+        const char *title;
+        const char *key;
+        void (*add)(struct table *table, const json_t *row, const char *key);
+};
 void table_add(struct table *t, const char *cell);
 void table_addf(struct table *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void table_print_deinit(struct table *t); /* nothing but the titles if there are no rows */
