@@ -52,10 +52,10 @@ struct handle_kind {
         /* Of what is lent: what this process writes from now on reaches no other, and the address stays. `reading`: a
          * descriptor for reading alone, or -1. */
         int (*make_private)(struct mapping *mapping, int reading, struct fault *fault);
-        /* Copies from host memory to what is lent. NULL: `data` is host memory. */
+        /* Copies from host memory to what is lent. */
         int (*write)(const struct mapping *mapping, uint64_t offset, const void *from, size_t size,
                      struct fault *fault);
-        /* Copies to host memory; the range is inside the mapping. NULL: `data` is host memory. */
+        /* Copies to host memory; the range is inside the mapping. */
         int (*read)(const struct mapping *mapping, uint64_t offset, void *to, size_t size, struct fault *fault);
 };
 

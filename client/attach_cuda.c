@@ -305,17 +305,14 @@ static enum cu_result whole_granules(struct open_segment *s, const struct handle
         return CU_OK;
 }
 
-/* How far vmm_map_steps() came; the way back is the same in reverse. */
-enum vmm_step { VMM_NOTHING, VMM_IMPORTED, VMM_RESERVED, VMM_MAPPED };
-
-static void vmm_undo(struct open_segment *s, enum vmm_step reached)
+static void vmm_undo(struct open_segment *s, bool mapped)
 {
         const struct cuda_driver *driver = s->context.driver;
-        if (reached >= VMM_MAPPED)
+        if (mapped)
                 driver->cuMemUnmap(s->base, s->size);
-        if (reached >= VMM_RESERVED)
+        if (s->base != 0)
                 driver->cuMemAddressFree(s->base, s->size);
-        if (reached >= VMM_IMPORTED)
+        if (s->allocation != 0)
                 driver->cuMemRelease(s->allocation);
 }
 
@@ -336,9 +333,9 @@ static enum cu_result set_access(struct open_segment *s, enum map_mode mode)
         return result;
 }
 
-/* Returns 0 or CUDA's error with the call that made it; *reached is what has to be undone. */
+/* Returns 0 or CUDA's error with the call that made it: then vmm_undo() is due. */
 static enum cu_result vmm_map_steps(struct open_segment *s, const struct handle *handle, enum map_mode mode,
-                                    enum vmm_step *reached, const char **call)
+                                    bool *mapped, const char **call)
 {
         const struct cuda_driver *driver = s->context.driver;
         *call = "cuMemGetAllocationGranularity";
@@ -350,17 +347,15 @@ static enum cu_result vmm_map_steps(struct open_segment *s, const struct handle 
                                                         CU_HANDLE_POSIX_FD);
         if (result != CU_OK)
                 return result;
-        *reached = VMM_IMPORTED;
         *call = "cuMemAddressReserve";
         result = driver->cuMemAddressReserve(&s->base, s->size, 0, 0, 0);
         if (result != CU_OK)
                 return result;
-        *reached = VMM_RESERVED;
         *call = "cuMemMap";
         result = driver->cuMemMap(s->base, s->size, 0, s->allocation, 0);
         if (result != CU_OK)
                 return result;
-        *reached = VMM_MAPPED;
+        *mapped = true;
         *call = "cuMemSetAccess";
         return set_access(s, mode);
 }
@@ -370,16 +365,16 @@ static int vmm_new(struct open_segment *s, const struct handle *handle, enum map
 {
         const struct cuda_driver *driver;
         const char *call;
-        enum vmm_step reached = VMM_NOTHING;
+        bool mapped = false;
         int rc = cuda_driver_get(&driver, handle, fault);
         if (rc == 0)
                 rc = cuda_context_init(&s->context, driver, handle, fault);
         if (rc != 0)
                 return rc;
-        enum cu_result result = vmm_map_steps(s, handle, mode, &reached, &call);
+        enum cu_result result = vmm_map_steps(s, handle, mode, &mapped, &call);
         if (result != CU_OK) {
                 rc = cuda_fault(&s->context, handle, call, result, fault);
-                vmm_undo(s, reached);
+                vmm_undo(s, mapped);
         }
         cuda_leave(&s->context);
         if (rc != 0)
@@ -447,7 +442,7 @@ static void vmm_unmap(struct mapping *mapping)
         *mapping = (struct mapping){0};
         if (s->pid != getpid())
                 return;
-        vmm_undo(s, VMM_MAPPED); /* mappings belong to the process, whatever became of the context */
+        vmm_undo(s, true); /* mappings belong to the process, whatever became of the context */
         cuda_context_deinit(&s->context);
         free(s);
 }

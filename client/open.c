@@ -19,10 +19,14 @@ struct open_args {
         streamer_attach_opts attach;
 };
 
-static int take_options(const streamer_client *c, const char *call, struct open_args *to,
-                        const streamer_open_opts *from)
+static int check_args(const streamer_client *c, const char *call, const char *source_or_name, struct open_args *to,
+                      const streamer_open_opts *from)
 {
-        int rc = args_options(c, call, "opts", &to->open, sizeof(to->open), from);
+        int rc = args_client(c, call);
+        if (rc == 0)
+                rc = args_text(c, call, "source_or_name", source_or_name);
+        if (rc == 0)
+                rc = args_options(c, call, "opts", &to->open, sizeof(to->open), from);
         if (rc == 0)
                 rc = load_options(c, call, "opts->load", &to->load, to->open.load);
         if (rc == 0)
@@ -171,11 +175,7 @@ int streamer_open_start(streamer_client *client, const char *source_or_name, con
                         streamer_op **op)
 {
         struct open_args args = {0};
-        int rc = args_client(client, "open_start");
-        if (rc == 0)
-                rc = args_text(client, "open_start", "source_or_name", source_or_name);
-        if (rc == 0)
-                rc = take_options(client, "open_start", &args, opts);
+        int rc = check_args(client, "open_start", source_or_name, &args, opts);
         if (rc == 0)
                 rc = args_pointer(client, "open_start", "op", op);
         return rc == 0 ? begin(client, "open_start", source_or_name, &args, op) : rc;
@@ -281,11 +281,7 @@ int streamer_open(streamer_client *client, const char *source_or_name, const str
 {
         struct open_args args = {0};
         streamer_op *op;
-        int rc = args_client(client, "open");
-        if (rc == 0)
-                rc = args_text(client, "open", "source_or_name", source_or_name);
-        if (rc == 0)
-                rc = take_options(client, "open", &args, opts);
+        int rc = check_args(client, "open", source_or_name, &args, opts);
         if (rc == 0)
                 rc = args_pointer(client, "open", "lease", lease);
         if (rc != 0)

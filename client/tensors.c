@@ -154,10 +154,7 @@ int streamer_tensor_read(const streamer_lease *lease, const streamer_tensor *ten
         if (len == 0)
                 return 0;
         const struct mapping *m = &lease->segments[t.segment];
-        if (m->kind->read != NULL)
-                return m->kind->read(m, t.offset + offset, to, len, lease->client->fault);
-        memcpy(to, (const char *)m->data + t.offset + offset, len);
-        return 0;
+        return m->kind->read(m, t.offset + offset, to, len, lease->client->fault);
 }
 
 int tensor_copy(const struct streamer_lease *lease, const char *call, streamer_tensor *to, const streamer_tensor *from)

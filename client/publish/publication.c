@@ -328,10 +328,7 @@ static int write_table(streamer_publication *p, struct placed_storage *at)
         if (rc != 0)
                 return rc;
         const struct mapping *mapping = &p->lease->segments[p->segments[at->segment].number];
-        if (mapping->kind->write)
-                return mapping->kind->write(mapping, at->offset, bytes, size, p->client->fault);
-        memcpy(address_of(p, at), bytes, size);
-        return 0;
+        return mapping->kind->write(mapping, at->offset, bytes, size, p->client->fault);
 }
 
 static int make_private(streamer_publication *p)

@@ -44,15 +44,6 @@ static int find_table(const struct streamer_lease *lease, const struct manifest_
         return 0;
 }
 
-static int copy_table(const struct streamer_lease *lease, const struct manifest_record *record, void *to)
-{
-        const struct mapping *mapping = &lease->segments[record->segment];
-        if (mapping->kind->read)
-                return mapping->kind->read(mapping, record->offset, to, record->bytes, lease->client->fault);
-        memcpy(to, (const unsigned char *)mapping->data + record->offset, record->bytes);
-        return 0;
-}
-
 static int open_table(const struct streamer_lease *lease, struct published *p, const struct manifest_record *record)
 {
         uint64_t sizes[MANIFEST_MAX_SEGMENTS];
@@ -80,7 +71,8 @@ static int read_table(const struct streamer_lease *lease, struct published **out
         cleanup_free struct published *p = malloc(sizeof(*p) + 2 * size);
         if (!p)
                 return fail(lease->client, STREAMER_ENOMEM, "no memory to read the table of the published model");
-        rc = copy_table(lease, record, p->table);
+        const struct mapping *mapping = &lease->segments[record->segment];
+        rc = mapping->kind->read(mapping, record->offset, p->table, record->bytes, lease->client->fault);
         if (rc == 0)
                 rc = open_table(lease, p, record);
         if (rc != 0)
