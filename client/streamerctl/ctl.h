@@ -37,7 +37,8 @@ struct ctl {
         uint64_t deadline_ns; /* of load and wait, CLOCK_MONOTONIC; 0: none */
 
         const char *layout, *pattern;
-        const char *name, *verify, *priority;
+        const char *name, *verify;
+        uint64_t priority; /* 0: not given */
         uint64_t keep_alive_ms, drain_timeout_ms;
         char *devices[DEVICES_MAX + 1]; /* by the daemon's names; the first is NULL where none is given */
         size_t n_devices;
@@ -52,16 +53,16 @@ struct ctl {
         streamer_client *client;
 };
 
-enum flag_type { FLAG_BOOL, FLAG_STR, FLAG_DEVICE, FLAG_FORMAT, FLAG_JSON, FLAG_SECONDS, FLAG_DURATION };
+enum flag_type { FLAG_BOOL, FLAG_STR, FLAG_DEVICE, FLAG_FORMAT, FLAG_JSON, FLAG_SECONDS, FLAG_DURATION, FLAG_PRIORITY };
 
 struct flag {
-        const char *name; /* with its dashes */
-        const char *alias;
+        const char *name;  /* with its dashes */
         const char *value; /* NULL: takes none */
         const char *help;
         enum flag_type type;
         size_t offset; /* in struct ctl */
-        bool hidden;   /* a synonym: parsed, and neither helped nor completed */
+        const char *alias;
+        bool hidden; /* a synonym: parsed, and neither helped nor completed */
 };
 
 struct verb {
@@ -123,10 +124,10 @@ const struct verb *verb_by_name(const char *name); /* or by its alias; NULL */
 const struct flag *flag_find(const struct verb *verb, const char *word, const char **value);
 /* "250ms", "30s", "5m", "2h": 0, or EXIT_USAGE after an error. */
 int parse_duration(const struct ctl *ctl, const char *value, uint64_t *ms);
+int parse_priority(const struct ctl *ctl, const char *value, uint64_t *priority); /* likewise, 1 to 10000 */
 
 /* ---- model_verbs.c ---- */
 
-bool parse_priority(const char *text, uint64_t *priority); /* 1 to 10000 */
 /* Calls a verb with args, an object or NULL on failure to build one, and the model; takes over args. */
 int call_model(struct ctl *ctl, const char *verb, const char *model, json_t *args, json_t **reply);
 /* The reply with --json, the name alone with -q, else "NAME  what became of it". */

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define PRIORITY_MAX 10000
+
 const struct verb *verb_by_name(const char *name)
 {
         for (const struct verb *v = verbs; v->name; v++)
@@ -166,6 +168,15 @@ int parse_duration(const struct ctl *ctl, const char *value, uint64_t *ms)
         return usage_error(ctl, "'%.100s' is not a duration: 1ms to 8784h, with ms, s, m or h", value);
 }
 
+int parse_priority(const struct ctl *ctl, const char *value, uint64_t *priority)
+{
+        size_t len = strlen(value);
+        *priority = len <= 5 && strspn(value, "0123456789") == len ? strtoull(value, NULL, 10) : 0;
+        return *priority >= 1 && *priority <= PRIORITY_MAX
+                       ? 0
+                       : usage_error(ctl, "'%.100s' is not a priority: 1 to 10000", value);
+}
+
 static int set_flag(struct ctl *ctl, const struct flag *f, const char *value)
 {
         void *to = (char *)ctl + f->offset;
@@ -185,6 +196,8 @@ static int set_flag(struct ctl *ctl, const struct flag *f, const char *value)
                 return set_seconds(ctl, value);
         case FLAG_DURATION:
                 return parse_duration(ctl, value, to);
+        case FLAG_PRIORITY:
+                return parse_priority(ctl, value, to);
         case FLAG_DEVICE:
                 return devices_add(ctl, value);
         }

@@ -136,7 +136,7 @@ static unsigned load_flags(const struct ctl *ctl)
                (ctl->no_evict ? STREAMER_LOAD_NO_EVICT : 0) | (ctl->pin ? STREAMER_LOAD_PIN : 0);
 }
 
-static int start(const struct ctl *ctl, uint64_t priority, const char *source, streamer_op **op)
+static int start(const struct ctl *ctl, const char *source, streamer_op **op)
 {
         streamer_load_opts opts = {
                 .struct_size = sizeof(opts),
@@ -150,13 +150,13 @@ static int start(const struct ctl *ctl, uint64_t priority, const char *source, s
                 .flags = load_flags(ctl),
                 .keep_alive_ms = ctl->keep_alive_ms,
                 .drain_timeout_ms = ctl->drain_timeout_ms,
-                .priority = (unsigned)priority,
+                .priority = (unsigned)ctl->priority,
         };
         int rc = streamer_load(ctl->client, &opts, op);
         return rc != 0 ? ctl_fail(ctl, rc, ctl->name ? ctl->name : source) : 0;
 }
 
-static int load(const struct ctl *ctl, uint64_t priority)
+static int load(struct ctl *ctl)
 {
         int rc = 0;
         struct sigaction action = {.sa_handler = on_interrupt};
@@ -167,7 +167,7 @@ static int load(const struct ctl *ctl, uint64_t priority)
         if (!ctl->detach)
                 sigaction(SIGINT, &action, NULL);
         for (size_t i = 0; i < ctl->n_args; i++) {
-                int r = start(ctl, priority, ctl->args[i], &ops[i]);
+                int r = start(ctl, ctl->args[i], &ops[i]);
                 rc = rc != 0 ? rc : r;
         }
         for (size_t i = 0; i < ctl->n_args; i++) {
@@ -264,10 +264,7 @@ static int dry_run(struct ctl *ctl, const char *source)
 
 int verb_load(struct ctl *ctl)
 {
-        uint64_t priority = 0;
         if (ctl->name && ctl->n_args > 1)
                 return usage_error(ctl, "--name: names one model; there are %zu sources", ctl->n_args);
-        if (ctl->priority && !parse_priority(ctl->priority, &priority))
-                return usage_error(ctl, "'%.100s' is not a priority: 1 to 10000", ctl->priority);
-        return ctl->dry_run ? ctl_each(ctl, dry_run) : load(ctl, priority);
+        return ctl->dry_run ? ctl_each(ctl, dry_run) : load(ctl);
 }

@@ -12,17 +12,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PRIORITY_MAX 10000
-
-bool parse_priority(const char *text, uint64_t *priority)
-{
-        size_t len = strlen(text);
-        if (len == 0 || len > 5 || strspn(text, "0123456789") != len)
-                return false;
-        *priority = strtoull(text, NULL, 10);
-        return *priority >= 1 && *priority <= PRIORITY_MAX;
-}
-
 /* ---- one call ---- */
 
 int call_model(struct ctl *ctl, const char *verb, const char *model, json_t *args, json_t **reply)
@@ -71,10 +60,11 @@ int verb_set_priority(struct ctl *ctl)
 {
         uint64_t priority;
         cleanup_json json_t *reply = NULL;
-        if (!parse_priority(ctl->args[1], &priority))
-                return usage_error(ctl, "'%.100s' is not a priority: 1 to 10000", ctl->args[1]);
-        int rc = call_model(ctl, "set_priority", ctl->args[0], json_pack("{s:I}", "priority", (json_int_t)priority),
-                            &reply);
+        int rc = parse_priority(ctl, ctl->args[1], &priority);
+        if (rc != 0)
+                return rc;
+        rc = call_model(ctl, "set_priority", ctl->args[0], json_pack("{s:I}", "priority", (json_int_t)priority),
+                        &reply);
         if (rc == 0)
                 print_done(ctl, ctl->args[0], reply, "priority %" PRIu64, json_u64(reply, "priority"));
         return rc;

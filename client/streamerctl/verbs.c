@@ -6,95 +6,88 @@
  */
 #include "client/streamerctl/ctl.h"
 
-#define AT(field) offsetof(struct ctl, field)
+#define AT(field) .offset = offsetof(struct ctl, field)
 #define MANY 4096
 
 const struct flag global_flags[] = {
-        {"--socket", NULL, "PATH", "the daemon's socket ($STREAMERD_SOCKET; else the system's, else your own)",
-         FLAG_STR, AT(socket), false},
-        {"-o", NULL, "FORMAT", "table, wide or json", FLAG_FORMAT, 0, false},
-        {"--json", NULL, NULL, "the same as -o json", FLAG_JSON, 0, false},
-        {"--timeout", NULL, "SECONDS", "for one reply (10); for load and wait: until the model is ready", FLAG_SECONDS,
-         0, false},
-        {"--no-progress", NULL, NULL, "print no progress", FLAG_BOOL, AT(no_progress), false},
-        {"--quiet", "-q", NULL, "print names only, and no progress", FLAG_BOOL, AT(quiet), false},
-        {"--help", "-h", NULL, "print this help, or the verb's", FLAG_BOOL, AT(help), false},
-        {"--version", NULL, NULL, "print streamerctl's version", FLAG_BOOL, AT(version), false},
+        {"--socket", "PATH", "the daemon's socket ($STREAMERD_SOCKET; else the system's, else your own)", FLAG_STR,
+         AT(socket)},
+        {"-o", "FORMAT", "table, wide or json", FLAG_FORMAT, AT(format)},
+        {"--json", NULL, "the same as -o json", FLAG_JSON, AT(format)},
+        {"--timeout", "SECONDS", "for one reply (10); for load and wait: until the model is ready", FLAG_SECONDS,
+         AT(timeout_ms)},
+        {"--no-progress", NULL, "print no progress", FLAG_BOOL, AT(no_progress)},
+        {"--quiet", NULL, "print names only, and no progress", FLAG_BOOL, AT(quiet), .alias = "-q"},
+        {"--help", NULL, "print this help, or the verb's", FLAG_BOOL, AT(help), .alias = "-h"},
+        {"--version", NULL, "print streamerctl's version", FLAG_BOOL, AT(version)},
         {0},
 };
 
 static const struct flag load_flags[] = {
-        {"--name", NULL, "NAME", "the model's name (default: from the source, and unique)", FLAG_STR, AT(name), false},
-        {"--device", NULL, "DEVICE", "host, cuda:N or N; several (0,1, or repeated) for replicas", FLAG_DEVICE, 0,
-         false},
-        {"--layout", NULL, "LAYOUT", "replica, or rank: rank r on the r-th device", FLAG_STR, AT(layout), false},
-        {"--pattern", NULL, "PATTERN", "names of the ranks' files, with {rank} and {part}", FLAG_STR, AT(pattern),
-         false},
-        {"--detach", NULL, NULL, "do not wait: print the model's name", FLAG_BOOL, AT(detach), false},
-        {"--queue", NULL, NULL, "if memory is insufficient, wait for it instead of failing", FLAG_BOOL, AT(queue),
-         false},
-        {"--wait", NULL, NULL, "the same as --queue", FLAG_BOOL, AT(queue), true},
-        {"--no-evict", NULL, NULL, "evict no other model", FLAG_BOOL, AT(no_evict), false},
-        {"--pin", NULL, NULL, "never evict or expire the model", FLAG_BOOL, AT(pin), false},
-        {"--keep-alive", NULL, "DURATION", "unload it after so long without a lease (30s, 5m, 2h)", FLAG_DURATION,
-         AT(keep_alive_ms), false},
-        {"--verify", NULL, "DIGESTS", "none, or sha256: compare the files with published digests", FLAG_STR, AT(verify),
-         false},
-        {"--priority", NULL, "N", "1 to 10000: share of the reader among concurrent loads (100)", FLAG_STR,
-         AT(priority), false},
-        {"--drain-timeout", NULL, "DURATION", "unload the generation that it replaces by force after so long",
-         FLAG_DURATION, AT(drain_timeout_ms), false},
-        {"--dry-run", NULL, NULL, "print what would be loaded, whether it fits, and what would be evicted", FLAG_BOOL,
-         AT(dry_run), false},
+        {"--name", "NAME", "the model's name (default: from the source, and unique)", FLAG_STR, AT(name)},
+        {"--device", "DEVICE", "host, cuda:N or N; several (0,1, or repeated) for replicas", FLAG_DEVICE, AT(devices)},
+        {"--layout", "LAYOUT", "replica, or rank: rank r on the r-th device", FLAG_STR, AT(layout)},
+        {"--pattern", "PATTERN", "names of the ranks' files, with {rank} and {part}", FLAG_STR, AT(pattern)},
+        {"--detach", NULL, "do not wait: print the model's name", FLAG_BOOL, AT(detach)},
+        {"--queue", NULL, "if memory is insufficient, wait for it instead of failing", FLAG_BOOL, AT(queue)},
+        {"--wait", NULL, "the same as --queue", FLAG_BOOL, AT(queue), .hidden = true},
+        {"--no-evict", NULL, "evict no other model", FLAG_BOOL, AT(no_evict)},
+        {"--pin", NULL, "never evict or expire the model", FLAG_BOOL, AT(pin)},
+        {"--keep-alive", "DURATION", "unload it after so long without a lease (30s, 5m, 2h)", FLAG_DURATION,
+         AT(keep_alive_ms)},
+        {"--verify", "DIGESTS", "none, or sha256: compare the files with published digests", FLAG_STR, AT(verify)},
+        {"--priority", "N", "1 to 10000: share of the reader among concurrent loads (100)", FLAG_PRIORITY,
+         AT(priority)},
+        {"--drain-timeout", "DURATION", "unload the generation that it replaces by force after so long", FLAG_DURATION,
+         AT(drain_timeout_ms)},
+        {"--dry-run", NULL, "print what would be loaded, whether it fits, and what would be evicted", FLAG_BOOL,
+         AT(dry_run)},
         {0},
 };
 static const struct flag cat_flags[] = {
-        {"--device", NULL, "DEVICE", "read this device's copy", FLAG_DEVICE, 0, false},
+        {"--device", "DEVICE", "read this device's copy", FLAG_DEVICE, AT(devices)},
         {0},
 };
 static const struct flag run_flags[] = {
-        {"--device", NULL, "DEVICE", "lease this device's copy", FLAG_DEVICE, 0, false},
+        {"--device", "DEVICE", "lease this device's copy", FLAG_DEVICE, AT(devices)},
         {0},
 };
 static const struct flag fetch_flags[] = {
-        {"--output", NULL, "PATH", "the directory to write them into (the current one)", FLAG_STR, AT(output), false},
-        {"--list", NULL, NULL, "only list the files that the source has", FLAG_BOOL, AT(list), false},
+        {"--output", "PATH", "the directory to write them into (the current one)", FLAG_STR, AT(output)},
+        {"--list", NULL, "only list the files that the source has", FLAG_BOOL, AT(list)},
         {0},
 };
 static const struct flag show_flags[] = {
-        {"--device", NULL, "DEVICE", "list this device's tensors", FLAG_DEVICE, 0, false},
-        {"--tensors", NULL, NULL, "list every tensor", FLAG_BOOL, AT(tensors), false},
+        {"--device", "DEVICE", "list this device's tensors", FLAG_DEVICE, AT(devices)},
+        {"--tensors", NULL, "list every tensor", FLAG_BOOL, AT(tensors)},
         {0},
 };
 static const struct flag top_flags[] = {
-        {"--once", NULL, NULL, "print one frame and exit", FLAG_BOOL, AT(once), false},
-        {"--interval", NULL, "SECONDS", "between two frames (1)", FLAG_STR, AT(interval), false},
+        {"--once", NULL, "print one frame and exit", FLAG_BOOL, AT(once)},
+        {"--interval", "SECONDS", "between two frames (1)", FLAG_STR, AT(interval)},
         {0},
 };
 static const struct flag shutdown_flags[] = {
-        {"--drain", NULL, NULL, "begin no load and no lease; end with the last lease", FLAG_BOOL, AT(drain), false},
+        {"--drain", NULL, "begin no load and no lease; end with the last lease", FLAG_BOOL, AT(drain)},
         {0},
 };
 static const struct flag list_flags[] = {
-        {"--watch", NULL, NULL, "print the list again when a model changes", FLAG_BOOL, AT(watch), false},
+        {"--watch", NULL, "print the list again when a model changes", FLAG_BOOL, AT(watch)},
         {0},
 };
 static const struct flag wait_flags[] = {
-        {"--any", NULL, NULL, "until one of the models is in the state", FLAG_BOOL, AT(any), false},
-        {"--for", NULL, "STATE", "ready (the default), or unloaded: no memory is left", FLAG_STR, AT(until), false},
+        {"--any", NULL, "until one of the models is in the state", FLAG_BOOL, AT(any)},
+        {"--for", "STATE", "ready (the default), or unloaded: no memory is left", FLAG_STR, AT(until)},
         {0},
 };
 static const struct flag unload_flags[] = {
-        {"--all", NULL, NULL, "unload all models", FLAG_BOOL, AT(all), false},
-        {"--idle", NULL, "DURATION", "only models that have had no lease for so long", FLAG_DURATION, AT(idle_ms),
-         false},
-        {"--dry-run", NULL, NULL, "print what would be unloaded", FLAG_BOOL, AT(dry_run), false},
-        {"--device", NULL, "DEVICE", "unload this device's copy only", FLAG_DEVICE, 0, false},
-        {"--drain", NULL, NULL, "refuse new leases; free the memory with the last lease", FLAG_BOOL, AT(drain), false},
-        {"--drain-timeout", NULL, "DURATION", "with --drain: as --force after so long", FLAG_DURATION,
-         AT(drain_timeout_ms), false},
-        {"--force", NULL, NULL, "revoke the leases; mapped memory stays valid until it is detached", FLAG_BOOL,
-         AT(force), false},
+        {"--all", NULL, "unload all models", FLAG_BOOL, AT(all)},
+        {"--idle", "DURATION", "only models that have had no lease for so long", FLAG_DURATION, AT(idle_ms)},
+        {"--dry-run", NULL, "print what would be unloaded", FLAG_BOOL, AT(dry_run)},
+        {"--device", "DEVICE", "unload this device's copy only", FLAG_DEVICE, AT(devices)},
+        {"--drain", NULL, "refuse new leases; free the memory with the last lease", FLAG_BOOL, AT(drain)},
+        {"--drain-timeout", "DURATION", "with --drain: as --force after so long", FLAG_DURATION, AT(drain_timeout_ms)},
+        {"--force", NULL, "revoke the leases; mapped memory stays valid until it is detached", FLAG_BOOL, AT(force)},
         {0},
 };
 
