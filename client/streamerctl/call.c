@@ -94,6 +94,11 @@ uint64_t json_u64(const json_t *o, const char *key)
         return json_is_integer(v) ? (uint64_t)json_integer_value(v) : 0;
 }
 
+bool json_bool(const json_t *o, const char *key)
+{
+        return json_is_true(json_object_get(o, key));
+}
+
 /* ---- time ---- */
 
 uint64_t clock_now_ns(void)

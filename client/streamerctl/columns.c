@@ -37,7 +37,7 @@ void add_time_or_nothing(struct table *t, const json_t *row, const char *key)
 
 void add_yes_no(struct table *t, const json_t *row, const char *key)
 {
-        table_add(t, json_is_true(json_object_get(row, key)) ? "yes" : "no");
+        table_add(t, json_bool(row, key) ? "yes" : "no");
 }
 
 /* ---- tables ---- */

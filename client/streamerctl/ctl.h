@@ -195,6 +195,7 @@ static inline void json_decref_p(json_t **json)
 #define cleanup_json __attribute__((cleanup(json_decref_p)))
 
 const char *json_str(const json_t *o, const char *key); /* "" if missing */
+bool json_bool(const json_t *o, const char *key);       /* false if missing */
 uint64_t json_u64(const json_t *o, const char *key);    /* 0 if missing; reads strings of digits too */
 
 #endif

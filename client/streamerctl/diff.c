@@ -60,7 +60,7 @@ static void print_diff(const json_t *reply)
         {
                 print_tensor(row);
         }
-        if (json_is_true(json_object_get(reply, "truncated")))
+        if (json_bool(reply, "truncated"))
                 puts("  ...");
 }
 

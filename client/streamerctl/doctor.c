@@ -56,9 +56,7 @@ static void check_root(struct doctor *d, const char *root)
         else
                 doctor_add(d, FINDING_OK, "root", NULL, "%s: O_DIRECT at multiples of %llu bytes%s", root,
                            (unsigned long long)json_u64(reply, "direct_align"),
-                           json_is_true(json_object_get(reply, "cachestat"))
-                                   ? ", cachestat"
-                                   : "; no cachestat, the page cache is probed");
+                           json_bool(reply, "cachestat") ? ", cachestat" : "; no cachestat, the page cache is probed");
 }
 
 /* To the same daemon. */

@@ -28,16 +28,22 @@ struct doctor {
 void doctor_add(struct doctor *doctor, enum finding finding, const char *check, const char *advice, const char *format,
                 ...) __attribute__((format(printf, 5, 6)));
 
-static inline bool doctor_has_cuda(const struct doctor *doctor)
+/* The daemon's first device with this member; NULL: none. */
+static inline const json_t *doctor_device(const struct doctor *doctor, const char *key, const char *value)
 {
         size_t i;
         const json_t *d;
         json_array_foreach(json_object_get(doctor->facts, "devices"), i, d)
         {
-                if (strcmp(json_str(d, "kind"), "cuda") == 0)
-                        return true;
+                if (strcmp(json_str(d, key), value) == 0)
+                        return d;
         }
-        return false;
+        return NULL;
+}
+
+static inline bool doctor_has_cuda(const struct doctor *doctor)
+{
+        return doctor_device(doctor, "kind", "cuda") != NULL;
 }
 
 /* ---- doctor_self.c ---- */

@@ -16,11 +16,6 @@ static const json_t *machine_of(const struct doctor *d)
         return json_object_get(d->facts, "machine");
 }
 
-static bool is_true(const json_t *o, const char *key)
-{
-        return json_is_true(json_object_get(o, key));
-}
-
 static bool has(const json_t *o, const char *key)
 {
         return json_object_get(o, key) != NULL;
@@ -42,14 +37,7 @@ static void check_version(struct doctor *d)
 
 static const char *ipc_device(const struct doctor *d)
 {
-        size_t i;
-        const json_t *device;
-        json_array_foreach(json_object_get(d->facts, "devices"), i, device)
-        {
-                if (strcmp(json_str(device, "handles"), "cuda-ipc") == 0)
-                        return json_str(device, "device");
-        }
-        return NULL;
+        return json_string_value(json_object_get(doctor_device(d, "handles", "cuda-ipc"), "device"));
 }
 
 static void check_pid_namespace(struct doctor *d)
@@ -67,7 +55,7 @@ static void check_pid_namespace(struct doctor *d)
                            "%s uses cuda-ipc, which does not cross PID namespaces (%" PRIu64 "; the daemon's: %" PRIu64
                            ")",
                            ipc, ours, theirs);
-        else if (!is_true(machine_of(d), "peerpidfd"))
+        else if (!json_bool(machine_of(d), "peerpidfd"))
                 doctor_add(d, FINDING_FAIL, "namespace", "use Linux 6.5 or newer, or share the PID namespace",
                            "another PID namespace (%" PRIu64 ") than the daemon's (%" PRIu64
                            "); this kernel cannot identify processes there",
@@ -123,8 +111,8 @@ static void check_kernel(struct doctor *d)
 {
         const json_t *m = machine_of(d);
         const char *kernel = json_str(m, "kernel");
-        bool in_others = is_true(m, "peerpidfd");
-        if (!in_others && !is_true(m, "pidfd"))
+        bool in_others = json_bool(m, "peerpidfd");
+        if (!in_others && !json_bool(m, "pidfd"))
                 doctor_add(
                         d, FINDING_WARN, "kernel", "allow pidfd_open in the container's system call filter",
                         "Linux %s: no pidfd_open and no SO_PEERPIDFD: the daemon polls clients' processes a few times "
@@ -137,14 +125,14 @@ static void check_kernel(struct doctor *d)
                            "Linux %s: clients in other PID namespaces cannot attach", kernel);
         else
                 doctor_add(d, FINDING_OK, "kernel", NULL, "Linux %s: %sSO_PEERPIDFD%s", kernel,
-                           is_true(m, "pidfd") ? "pidfd, " : "", is_true(m, "cachestat") ? ", cachestat" : "");
+                           json_bool(m, "pidfd") ? "pidfd, " : "", json_bool(m, "cachestat") ? ", cachestat" : "");
 }
 
 /* Only a daemon that tells of it is asked. */
 static void check_names(struct doctor *d)
 {
         const json_t *m = machine_of(d);
-        if (has(m, "openat2") && !is_true(m, "openat2"))
+        if (has(m, "openat2") && !json_bool(m, "openat2"))
                 doctor_add(
                         d, FINDING_WARN, "kernel",
                         "allow openat2 in the container's system call filter; gVisor has it since the autumn of 2026",
@@ -193,24 +181,12 @@ static void check_memlock(struct doctor *d)
                            "limit of locked memory %s, but the ring that is pinned for GPUs has %s", limit, ring);
 }
 
-static uint64_t host_budget(const struct doctor *d)
-{
-        size_t i;
-        const json_t *device;
-        uint64_t sum = 0;
-        json_array_foreach(json_object_get(d->facts, "devices"), i, device)
-        {
-                if (strcmp(json_str(device, "kind"), "host") == 0)
-                        sum += json_u64(device, "budget");
-        }
-        return sum;
-}
-
 static void check_memory(struct doctor *d)
 {
         const json_t *m = machine_of(d);
         char limit[HUMAN_MAX], wanted[HUMAN_MAX];
-        uint64_t bytes = host_budget(d) + json_u64(json_object_get(d->facts, "ring"), "bytes");
+        uint64_t bytes = json_u64(doctor_device(d, "kind", "host"), "budget") +
+                         json_u64(json_object_get(d->facts, "ring"), "bytes");
         human_size(limit, json_u64(m, "cgroup_memory"));
         human_size(wanted, bytes);
         if (!has(m, "cgroup_memory"))
@@ -265,17 +241,10 @@ static void page_advice(const struct doctor *d, uint64_t wanted, char *text, siz
 static void check_pages(struct doctor *d)
 {
         char settings[192], advice[160];
-        const json_t *ring = json_object_get(d->facts, "ring");
-        const char *kind = json_str(ring, "page_kind"), *host = kind;
-        size_t i;
-        const json_t *device;
-        json_array_foreach(json_object_get(d->facts, "devices"), i, device)
-        {
-                if (strcmp(json_str(device, "kind"), "host") == 0)
-                        host = json_str(device, "page_kind");
-        }
+        const json_t *ring = json_object_get(d->facts, "ring"), *device = doctor_device(d, "kind", "host");
+        const char *kind = json_str(ring, "page_kind"), *host = device ? json_str(device, "page_kind") : kind;
         page_settings(d, settings, sizeof(settings));
-        page_advice(d, host_budget(d) + json_u64(ring, "bytes"), advice, sizeof(advice));
+        page_advice(d, json_u64(device, "budget") + json_u64(ring, "bytes"), advice, sizeof(advice));
         bool good = strcmp(host, "4k") != 0 && strcmp(kind, "4k") != 0;
         doctor_add(d, good ? FINDING_OK : FINDING_WARN, "pages", good ? NULL : advice, "segments %s, ring %s%s%s (%s)",
                    host, kind, json_str(ring, "numa")[0] ? " on " : "", json_str(ring, "numa"), settings);
@@ -286,7 +255,7 @@ static void check_pages(struct doctor *d)
 static void check_runtime(struct doctor *d)
 {
         const json_t *cuda = json_object_get(d->facts, "cuda");
-        if (is_true(cuda, "on"))
+        if (json_bool(cuda, "on"))
                 doctor_add(d, FINDING_OK, "cuda", NULL, "driver for CUDA %s, runtime %s (%s), %" PRIu64 " visible%s",
                            json_str(cuda, "driver"), json_str(cuda, "runtime"), json_str(cuda, "library"),
                            json_u64(cuda, "gpus"), doctor_has_cuda(d) ? "" : "; none is configured");
@@ -304,12 +273,12 @@ static void check_device(struct doctor *d, const json_t *device)
         snprintf(about, sizeof(about), "%s: %s%s%s (%s, %s), %s%s", json_str(device, "device"), json_str(device, "gpu"),
                  mig[0] ? ", MIG instance " : "", mig, json_str(device, "uuid"), json_str(device, "pci"), handles,
                  node);
-        if (!is_true(device, "in_service"))
+        if (!json_bool(device, "in_service"))
                 doctor_add(d, FINDING_FAIL, "device", "see dmesg (Xid) and nvidia-smi, then restart the daemon",
                            "%s: out of service, its context failed", about);
-        else if (is_true(device, "integrated") && strcmp(handles, "cuda-ipc") == 0)
+        else if (json_bool(device, "integrated") && strcmp(handles, "cuda-ipc") == 0)
                 doctor_add(d, FINDING_WARN, "device",
-                           is_true(device, "vmm") ? "set handles: cuda-vmm-fd" : "use the host device",
+                           json_bool(device, "vmm") ? "set handles: cuda-vmm-fd" : "use the host device",
                            "%s: integrated GPUs (Tegra) have no cuda-ipc", about);
         else if (mig[0])
                 doctor_add(d, FINDING_OK, "device", NULL, "%s; shared within this instance only", about);

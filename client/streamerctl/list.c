@@ -33,7 +33,7 @@ static void add_devices(struct table *t, const json_t *model, const char *key)
 /* "pinned", or how long the model stays without a lease; nothing where it stays until it is evicted. */
 static void add_expiry(struct table *t, const json_t *model, const char *key)
 {
-        if (json_is_true(json_object_get(model, "pinned")))
+        if (json_bool(model, "pinned"))
                 table_add(t, "pinned");
         else
                 add_time_or_nothing(t, model, key);
@@ -175,7 +175,7 @@ static void show_replica(const json_t *m, const json_t *d)
                 printf(", rank %" PRIu64 " %s", json_u64(d, "rank"), json_str(d, "digest"));
         if (json_str(d, "state")[0] && strcmp(json_str(d, "state"), json_str(m, "state")) != 0)
                 printf(", %s", json_str(d, "state"));
-        if (json_array_size(json_object_get(m, "devices")) > 1 && json_is_true(json_object_get(d, "pinned")))
+        if (json_array_size(json_object_get(m, "devices")) > 1 && json_bool(d, "pinned"))
                 fputs(", pinned", stdout);
         if (json_str(d, "error")[0] && !json_str(m, "error")[0]) {
                 fputs(": ", stdout);
@@ -237,7 +237,7 @@ static void show_model(const json_t *m, bool wide)
                 show_line("tier", "host: a load restores it");
         printf("generation  %" PRIu64 "\ntensors     %" PRIu64 "\nsize        %s\nleases      %" PRIu64 "%s\n",
                json_u64(m, "generation"), json_u64(m, "tensors"), human_size(text, json_u64(m, "bytes")),
-               json_u64(m, "leases"), json_is_true(json_object_get(m, "pinned")) ? ", pinned" : "");
+               json_u64(m, "leases"), json_bool(m, "pinned") ? ", pinned" : "");
         json_array_foreach(json_object_get(m, "devices"), i, d)
         {
                 printf("device      %s, %s", json_str(d, "device"), human_size(text, json_u64(d, "bytes")));

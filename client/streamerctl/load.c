@@ -222,7 +222,7 @@ static void print_plan_of(const json_t *plan)
         print_count("  reading  ", plan, "blocks");
         print_count(" into ", plan, "segments");
         printf(", %s copied\n", human_size(copied, json_u64(plan, "copied_bytes")));
-        if (json_is_true(json_object_get(plan, "resident")))
+        if (json_bool(plan, "resident"))
                 puts("  already resident");
         else
                 print_admission(plan);

@@ -23,7 +23,7 @@ static const struct column device_columns[] = {
 
 static void add_load_state(struct table *t, const json_t *load, const char *key)
 {
-        table_addf(t, "%s%s", json_str(load, key), json_is_true(json_object_get(load, "stalled")) ? ", stalled" : "");
+        table_addf(t, "%s%s", json_str(load, key), json_bool(load, "stalled") ? ", stalled" : "");
 }
 
 static void add_arrived(struct table *t, const json_t *load, const char *key)

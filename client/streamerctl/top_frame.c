@@ -107,7 +107,7 @@ static void put_load(struct top_frame *f, const struct top *top, const json_t *l
                 human_time(left, (uint64_t)((double)(total - bytes) * (double)elapsed / (double)bytes));
         put(f, false, "%s [%s] %3d %% %13s  %9s  %s%s", column(name, json_str(l, "name"), 24), bar(b, bytes, total),
             total > 0 ? (int)((double)bytes / (double)total * 100) : 0, rate, left, json_str(l, "state"),
-            json_is_true(json_object_get(l, "stalled")) ? ", stalled" : "");
+            json_bool(l, "stalled") ? ", stalled" : "");
 }
 
 static void put_loads(struct top_frame *f, const struct top *top)
@@ -189,7 +189,7 @@ static void put_leases(struct top_frame *f, const json_t *leases)
                 put(f, false, "%-8" PRIu64 " %s %s %11s %9s%s", json_u64(l, "pid"),
                     column(comm, json_str(l, "comm"), 16), column(model, json_str(l, "model"), 28),
                     human_size(size, json_u64(l, "bytes")), human_time(age, json_u64(l, "age_ns")),
-                    json_is_true(json_object_get(l, "orphan")) ? "  orphan" : "");
+                    json_bool(l, "orphan") ? "  orphan" : "");
         }
 }
 
