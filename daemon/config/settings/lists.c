@@ -17,13 +17,12 @@
 
 /* ---- roots ---- */
 
-static int check_root(void *field, const char *text, char why[SETTING_WHY])
+static int check_root(const char *text, char why[SETTING_WHY])
 {
-        (void)field;
         return text[0] == '/' ? 0 : setting_wrong(why, "'%.80s' is not an absolute path", text);
 }
 
-static const struct setting root_fields[] = {{NULL, SETTING_TEXT, .size = sizeof(char *), .set = check_root}};
+static const struct setting root_fields[] = {{NULL, SETTING_TEXT, .size = sizeof(char *), .check = check_root}};
 
 const struct setting_list list_roots = {ENTRIES(root_fields), sizeof(char *), SETTING_LIST_MAX,
                                         offsetof(struct config, n_roots), .takes = "a root is a path"};
@@ -31,10 +30,9 @@ const struct setting_list list_roots = {ENTRIES(root_fields), sizeof(char *), SE
 /* ---- devices ---- */
 
 /* "host", or a GPU, whose name may end in the mark of an optional device. */
-static int check_device_name(void *field, const char *name, char why[SETTING_WHY])
+static int check_device_name(const char *name, char why[SETTING_WHY])
 {
         size_t len = strlen(name);
-        (void)field;
         len -= len > 5 && name[len - 1] == '?';
         bool cuda = strncmp(name, "cuda:", 5) == 0;
         bool by_uuid = strncmp(name, "cuda:GPU-", 9) == 0 || strncmp(name, "cuda:MIG-", 9) == 0;
@@ -83,7 +81,7 @@ static const char *const handle_words[] = {
 
 #define F(name) SETTING_FIELD(struct config_device, name)
 static const struct setting device_fields[] = {
-        {"device", SETTING_TEXT, F(name), .set = check_device_name},
+        {"device", SETTING_TEXT, F(name), .check = check_device_name},
         {"budget", SETTING_OWN, offsetof(struct config_device, budget), sizeof(uint64_t) + sizeof(unsigned), "90%",
          .set = set_budget},
         {"pages", SETTING_WORD, F(pages), .words = page_words},
@@ -135,22 +133,21 @@ const struct setting_list list_devices = {
 
 #define HOSTS "hosts: a name or address, with a port or without"
 
-static int check_host_text(void *field, const char *text, char why[SETTING_WHY])
+static int check_host_text(const char *text, char why[SETTING_WHY])
 {
-        (void)field;
         bool valid = text[0] != '\0' && strlen(text) < 256 && text[strcspn(text, "/@?# \t")] == '\0';
         return valid ? 0 : setting_wrong(why, "takes " HOSTS);
 }
 
 static const struct setting plain_host_fields[] = {
-        {NULL, SETTING_TEXT, .size = sizeof(char *), .set = check_host_text}};
+        {NULL, SETTING_TEXT, .size = sizeof(char *), .check = check_host_text}};
 
 const struct setting_list list_plain_hosts = {ENTRIES(plain_host_fields), sizeof(char *), SETTING_LIST_MAX,
                                               offsetof(struct config, http.n_allow_plain), .takes = "takes " HOSTS};
 
 #define F(name) #name, SETTING_TEXT, SETTING_FIELD(struct web_host, name)
 static const struct setting host_fields[] = {
-        {F(host), .set = check_host_text}, {F(token)}, {F(token_file)}, {F(user)}, {F(password)}, {F(password_file)}};
+        {F(host), .check = check_host_text}, {F(token)}, {F(token_file)}, {F(user)}, {F(password)}, {F(password_file)}};
 #undef F
 
 static int check_host(struct config *config, void *entry, unsigned given, char why[SETTING_WHY])
@@ -225,11 +222,10 @@ const struct setting_list list_s3_sources = {ENTRIES(s3_fields), sizeof(struct s
 
 /* ---- preload ---- */
 
-static int check_source(void *field, const char *value, char why[SETTING_WHY])
+static int check_source(const char *value, char why[SETTING_WHY])
 {
         cleanup_free char *canonical = NULL;
         struct error error = {0};
-        (void)field;
         if (strlen(value) > PROTO_TEXT_MAX)
                 return setting_wrong(why, "longer than %d bytes", PROTO_TEXT_MAX);
         if (!hub_is_id(value) && source_canonical(value, &canonical, &error) < 0)
@@ -237,10 +233,9 @@ static int check_source(void *field, const char *value, char why[SETTING_WHY])
         return 0;
 }
 
-static int check_name(void *field, const char *value, char why[SETTING_WHY])
+static int check_name(const char *value, char why[SETTING_WHY])
 {
         bool valid = value[0] != '\0' && strlen(value) <= PROTO_NAME_MAX;
-        (void)field;
         return valid ? 0 : setting_wrong(why, "a name has 1 to %d bytes", PROTO_NAME_MAX);
 }
 
@@ -250,10 +245,9 @@ static int set_devices(void *field, const char *value, char why[SETTING_WHY])
         return value == NULL ? 0 : setting_append(&e->devices, &e->n_devices, LOAD_DEVICES, "devices", value, why);
 }
 
-static int check_pattern(void *field, const char *value, char why[SETTING_WHY])
+static int check_pattern(const char *value, char why[SETTING_WHY])
 {
         struct error error;
-        (void)field;
         return ranks_check_pattern(value, &error) < 0 ? setting_wrong(why, "%.150s", error.text) : 0;
 }
 
@@ -262,11 +256,11 @@ static const char *const verify_words[] = {"none", "sha256", NULL};
 
 #define F(name) SETTING_FIELD(struct preload_entry, name)
 static const struct setting preload_fields[] = {
-        {"source", SETTING_TEXT, F(source), .set = check_source},
-        {"name", SETTING_TEXT, F(name), .set = check_name},
+        {"source", SETTING_TEXT, F(source), .check = check_source},
+        {"name", SETTING_TEXT, F(name), .check = check_name},
         {"devices", SETTING_OWN, F(devices), .set = set_devices, .several = true},
         {"layout", SETTING_WORD, F(rank), .words = layout_words},
-        {"pattern", SETTING_TEXT, F(pattern), .set = check_pattern},
+        {"pattern", SETTING_TEXT, F(pattern), .check = check_pattern},
         {"verify", SETTING_WORD, F(sha256), .words = verify_words},
         {"pin", SETTING_WORD, F(pin), .words = setting_bool_words},
         {"priority", SETTING_NUMBER, F(priority), NULL, 1, PROTO_PRIORITY_MAX},

@@ -151,7 +151,7 @@ int setting_set_field(const struct setting *setting, void *base, const char *tex
         if (setting->kind == SETTING_OWN)
                 return setting->set(field, text, why);
         if (setting->kind == SETTING_TEXT)
-                return setting->set != NULL && setting->set(field, text, why) < 0 ? -1 : copy_text(field, text, why);
+                return setting->check != NULL && setting->check(text, why) < 0 ? -1 : copy_text(field, text, why);
         if (text[0] == '\0')
                 return setting_wrong(why, "has no value");
         if (setting->kind == SETTING_WORD ? parse_word(setting, text, &value, why) < 0

@@ -13,7 +13,7 @@
 #define SETTING_WHY 200
 
 enum setting_kind {
-        SETTING_TEXT,     /* a char *, which set() checks */
+        SETTING_TEXT,     /* a char *, which check() may refuse */
         SETTING_WORD,     /* one of `words`: a bool or an enum */
         SETTING_NUMBER,   /* an unsigned integer of any width, as the next two */
         SETTING_SIZE,     /* bytes */
@@ -30,7 +30,9 @@ struct setting {
         const char *initial;         /* the default; NULL: none, or zero */
         uint64_t min, max, multiple; /* of a number; multiple 0: of any */
         const char *const *words;    /* by value, up to a NULL */
-        int (*set)(void *field, const char *text, char why[SETTING_WHY]); /* 0, or -1 with a phrase in why */
+        int (*check)(const char *text,
+                     char why[SETTING_WHY]); /* of TEXT: 0, or -1 with a phrase in why; NULL: any text */
+        int (*set)(void *field, const char *text, char why[SETTING_WHY]); /* of OWN, likewise */
         bool several; /* OWN: takes a list, too: then set() is called with NULL first */
         bool secret;  /* not shown, unless it is the name of a location */
         const struct setting_list *list;

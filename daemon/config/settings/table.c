@@ -16,25 +16,23 @@
 #define TiB (GiB << 10)
 #define RUNAI "RUNAI_STREAMER_"
 
-static int check_folder(void *field, const char *text, char why[SETTING_WHY])
+static int check_folder(const char *text, char why[SETTING_WHY])
 {
-        (void)field;
         return text[0] == '/' || text[0] == '\0' ? 0 : setting_wrong(why, "'%.80s' is not an absolute path", text);
 }
 
-static int check_socket(void *field, const char *text, char why[SETTING_WHY])
+static int check_socket(const char *text, char why[SETTING_WHY])
 {
         if (text[0] == '\0')
                 return setting_wrong(why, "has no value");
         if (text[0] == '/' && strlen(text) >= sizeof(((struct sockaddr_un *)0)->sun_path))
                 return setting_wrong(why, "longer than a socket's path may be (107 bytes)");
-        return check_folder(field, text, why);
+        return check_folder(text, why);
 }
 
-static int check_listen(void *field, const char *text, char why[SETTING_WHY])
+static int check_listen(const char *text, char why[SETTING_WHY])
 {
         struct listen_address address;
-        (void)field;
         return text[0] == '\0' ? 0 : listen_parse(text, &address, why);
 }
 
@@ -55,9 +53,9 @@ const struct setting settings[] = {
                  "cuda:0, cuda:GPU-<uuid>, cuda:all; cuda:all?: if they work"},
         {"roots", LIST(roots, list_roots), .flag = "root", .argument = "DIR",
          .help = "a directory that models may be loaded from; repeatable"},
-        {"socket", SETTING_TEXT, F(socket), CONFIG_DEFAULT_SOCKET, .set = check_socket, .flag = "socket", .argument = "PATH",
+        {"socket", SETTING_TEXT, F(socket), CONFIG_DEFAULT_SOCKET, .check = check_socket, .flag = "socket", .argument = "PATH",
          .help = "the socket to listen on", ENV("STREAMERD_SOCKET", "")},
-        {"state", SETTING_TEXT, F(state), .set = check_folder, .flag = "state", .argument = "DIR",
+        {"state", SETTING_TEXT, F(state), .check = check_folder, .flag = "state", .argument = "DIR",
          .help = "the directory of the state file ($STATE_DIRECTORY; none)",
          ENV("STATE_DIRECTORY", "; systemd sets it (StateDirectory=)")},
         {"exit_idle", SETTING_DURATION, F(exit_idle_ns), "0s", 0, DAYS366, .flag = "exit-idle", .argument = "D",
@@ -138,7 +136,7 @@ const struct setting settings[] = {
          .help = "auto, plain, prefix, journal or json"},
         {NULL, BOOL(log.to_stderr), ENV(RUNAI "LOG_TO_STDERR",
          "1: log to standard error even if the journal is available; 0: the default")},
-        {"metrics.listen", SETTING_TEXT, F(metrics.listen), .set = check_listen, .flag = "metrics-listen", .argument = "A",
+        {"metrics.listen", SETTING_TEXT, F(metrics.listen), .check = check_listen, .flag = "metrics-listen", .argument = "A",
          .help = "serve metrics over HTTP at 127.0.0.1:PORT or unix:/path (off)"},
         {NULL, SETTING_ACTION, .flag = "check-config", .help = "check the configuration and exit"},
         {NULL, SETTING_ACTION, .flag = "version", .help = "print the version and exit"},
