@@ -38,10 +38,8 @@ struct work_pool {
         pthread_t *threads;
         struct list running; /* of work */
         unsigned max_threads, per_lane, alive, queued;
-        bool starting;    /* a thread that is counted is being started, without the lock */
-        unsigned idle;    /* threads that run no work */
-        unsigned outside; /* running works in lanes that read, without the hanging ones and each local lane's first */
-        unsigned first;   /* of those first ones */
+        bool starting; /* a thread that is counted is being started, without the lock */
+        unsigned idle; /* threads that run no work */
 };
 
 static bool lane_unused(const struct work_lane *lane)
@@ -102,34 +100,46 @@ static unsigned share_of(unsigned n, unsigned parts)
         return n > parts ? n / parts : 1;
 }
 
-static bool remote_has_capacity(const struct work_pool *pool)
+/* Running works in lanes that read, and those of them that do not hang: in remote lanes; the first of a local lane,
+ * which has a thread beyond max_threads; all but these. */
+struct readers {
+        unsigned all, all_remote, remote, first, others;
+};
+
+static struct readers count_readers(const struct work_pool *pool)
 {
-        unsigned remote = 0, hung = 0;
-        list_each_item (const struct work, work, &pool->running, running) {
-                remote += is_remote(work->lane);
-                hung += is_remote(work->lane) && work->hung;
-        }
-        return remote - hung < share_of(pool->max_threads, 2) && remote < pool->max_threads * (THREADS_CAP - 1);
+        struct readers n = {0};
+        list_each_item (const struct work, work, &pool->running, running)
+                if (reads(work->lane)) {
+                        n.all++;
+                        n.all_remote += is_remote(work->lane);
+                        n.remote += is_remote(work->lane) && !work->hung;
+                        n.first += work->first && !work->hung;
+                        n.others += !work->first && !work->hung;
+                }
+        return n;
 }
 
 /* Would the next work of this lane be its only one, and have a thread beyond max_threads? */
 static bool lane_adds_thread(const struct work_pool *pool, const struct work_lane *lane)
 {
         return is_local(lane) && lane->running == 0 &&
-               pool->first + load_relaxed(&pool->hung) < pool->max_threads * (THREADS_CAP - 1);
+               count_readers(pool).first + load_relaxed(&pool->hung) < pool->max_threads * (THREADS_CAP - 1);
 }
 
 static bool lane_has_capacity(const struct work_pool *pool, const struct work_lane *lane)
 {
         unsigned n = pool->max_threads, reserved = n / 4;
-        unsigned reading = pool->outside + pool->first + load_relaxed(&pool->hung);
         if (lane->running >= pool->per_lane)
                 return false;
         if (!reads(lane))
                 return true;
-        if (reading >= n * THREADS_CAP - reserved || (is_remote(lane) && !remote_has_capacity(pool)))
+        struct readers readers = count_readers(pool);
+        if (readers.all >= n * THREADS_CAP - reserved)
                 return false;
-        return lane_adds_thread(pool, lane) || pool->outside < n - reserved;
+        if (is_remote(lane) && (readers.remote >= share_of(n, 2) || readers.all_remote >= n * (THREADS_CAP - 1)))
+                return false;
+        return lane_adds_thread(pool, lane) || readers.others < n - reserved;
 }
 
 static bool user_has_capacity(const struct work_pool *pool, const struct work_lane *lane, uint64_t user)
@@ -171,14 +181,11 @@ static struct work *pool_take(struct work_pool *pool)
                 struct work *work = lane_has_capacity(pool, lane) ? lane_take(pool, lane) : NULL;
                 if (work == NULL)
                         continue;
-                bool first = lane_adds_thread(pool, lane);
+                work->first = lane_adds_thread(pool, lane);
                 work->since_ns = now_ns();
                 work->hung = false;
-                work->counted = reads(lane) && !first;
                 list_append(&pool->running, &work->running);
                 lane->running++;
-                pool->outside += work->counted;
-                pool->first += first;
                 list_remove(&lane->link);
                 list_append(&pool->turn, &lane->link);
                 pool->queued--;
@@ -195,7 +202,8 @@ static bool needs_thread(const struct work_pool *pool)
 {
         unsigned n = load_relaxed(&pool->n_threads);
         return pool->idle == 0 && !pool->starting && !load_relaxed(&pool->stopping) &&
-               n - load_relaxed(&pool->hung) - pool->first < pool->max_threads && n < pool->max_threads * THREADS_CAP;
+               n - load_relaxed(&pool->hung) - count_readers(pool).first < pool->max_threads &&
+               n < pool->max_threads * THREADS_CAP;
 }
 
 /* Begins and ends with the lock, which is released while a thread is created: it is counted before. The threads that
@@ -223,24 +231,12 @@ static void keep_idle(struct work_pool *pool)
         }
 }
 
-/* It no longer runs, or hangs: others may use what it used of the shares. */
-static void discount(struct work_pool *pool, struct work *work)
-{
-        if (work->counted)
-                pool->outside--;
-        else if (reads(work->lane))
-                pool->first--;
-        work->counted = false;
-}
-
 static void end_run(struct work_pool *pool, struct work *work)
 {
         pool->idle++;
         list_remove(&work->running);
         if (work->hung)
                 sub_relaxed(&pool->hung, 1);
-        else
-                discount(pool, work);
         work->lane->running--;
         if (lane_unused(work->lane))
                 list_remove(&work->lane->link);
@@ -371,7 +367,6 @@ void work_pool_watch(struct work_pool *pool, uint64_t now, uint64_t hang_ns)
                         continue;
                 work->hung = true;
                 add_relaxed(&pool->hung, 1);
-                discount(pool, work);
         }
         unsigned hung = load_relaxed(&pool->hung);
         if (hung != before)

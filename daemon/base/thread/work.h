@@ -52,7 +52,7 @@ struct work {
         struct list running; /* in the pool, under its lock */
         uint64_t since_ns;   /* it runs */
         bool hung;           /* for so long that it is counted out */
-        bool counted;        /* in pool->outside */
+        bool first;          /* it had a thread beyond max_threads, as the only work of its lane */
 };
 
 static inline uint64_t work_user(uid_t uid)
