@@ -108,6 +108,14 @@ struct call {
 
 #define fail(client, code, ...) fault_set((client)->fault, (code), __VA_ARGS__)
 
+/* The word of this list that the field "state" has, so that it may outlive the message; NULL: none. */
+static inline const char *object_state(const msgpack_object *o, const char *const *words)
+{
+        while (*words && !object_str_eq(o, "state", *words))
+                words++;
+        return *words;
+}
+
 /* 0, or STREAMER_EFORK in a child of the process that connected. */
 int channel_check(const struct streamer_client *c);
 bool channel_forked(const struct streamer_client *c);

@@ -12,16 +12,7 @@
 
 #include <stdio.h>
 
-static const char *const states[] = {"resolving", "queued", "loading", "ready", "failed", "cancelled"};
-
-/* The constant that equals the event's state, so that it may outlive the event. */
-static const char *state_of(const msgpack_object *event)
-{
-        for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++)
-                if (object_str_eq(event, "state", states[i]))
-                        return states[i];
-        return NULL;
-}
+static const char *const states[] = {"resolving", "queued", "loading", "ready", "failed", "cancelled", NULL};
 
 static char *copy_str(const msgpack_object *o, const char *key)
 {
@@ -90,7 +81,7 @@ static void end(struct streamer_op *op, const msgpack_object *event, const char 
 static void update(struct streamer_op *op, const msgpack_object *event)
 {
         streamer_progress *p = &op->progress;
-        const char *state = state_of(event);
+        const char *state = object_state(event, states);
         if (op->ended || !state)
                 return;
         object_u64(event, "bytes", &p->bytes);

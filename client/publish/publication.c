@@ -300,16 +300,11 @@ static int make_table(streamer_publication *p, void **bytes, uint64_t *size, str
 /* As the daemon will. */
 static int check_table(const streamer_publication *p, const void *bytes, uint64_t size, const struct placed_storage *at)
 {
-        uint64_t sizes[MANIFEST_MAX_SEGMENTS];
         struct published_view view;
         char text[400];
-        for (size_t i = 0; i < p->lease->n_segments; i++)
-                sizes[i] = p->lease->segments[i].size;
-        const struct published_place where = {
-                sizes,
-                p->lease->n_segments,
-                {.offset = at->offset, .bytes = size, .segment = p->segments[at->segment].number}};
-        int r = published_open(&view, bytes, size, &where, text, sizeof(text));
+        const struct published_storage place = {
+                .offset = at->offset, .bytes = size, .segment = p->segments[at->segment].number};
+        int r = lease_open_published(p->lease, &view, bytes, place, text, sizeof(text));
         if (r == -2)
                 return fail(p->client, STREAMER_ENOMEM, "publish_commit: no memory");
         return r == 0 ? 0 : fail(p->client, STREAMER_EINVAL, "publish_commit: %s", text);

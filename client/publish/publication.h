@@ -39,4 +39,8 @@ struct streamer_publication {
         bool is_private;
 };
 
+/* Opens a table of a published model that is, or will be, at this place of the lease's segments: published_open(). */
+int lease_open_published(const struct streamer_lease *lease, struct published_view *view, const void *table,
+                         struct published_storage place, char *text, size_t size);
+
 #endif

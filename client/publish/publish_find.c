@@ -12,22 +12,14 @@
 
 #define FLAGS (STREAMER_PUBLISH_REPLACE | STREAMER_PUBLISH_NO_WAIT)
 
-static const char *state_of(const msgpack_object *reply)
-{
-        static const char *const states[] = {"hit", "absent", "mismatch", "stale", "claimed"};
-        for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++)
-                if (object_str_eq(reply, "state", states[i]))
-                        return states[i];
-        return NULL;
-}
-
 static int take_reply(const streamer_client *c, const msgpack_object *reply, streamer_found *found)
 {
+        static const char *const states[] = {"hit", "absent", "mismatch", "stale", "claimed", NULL};
         const msgpack_object *differs = object_get(reply, "differs");
         const char *digest;
         size_t len;
         uint64_t pid = 0;
-        found->state = state_of(reply);
+        found->state = object_state(reply, states);
         if (!found->state)
                 return fail(c, STREAMER_EPROTO, "publish_find: the daemon's reply has no valid state");
         object_u64(reply, "generation", &found->generation);

@@ -4,9 +4,8 @@
  * checked as a whole; then it does not change.
  */
 #include "client/args.h"
-#include "client/lease.h"
+#include "client/publish/publication.h"
 #include "client/util.h"
-#include "proto/published/table.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -44,17 +43,22 @@ static int find_table(const struct streamer_lease *lease, const struct manifest_
         return 0;
 }
 
-static int open_table(const struct streamer_lease *lease, struct published *p, const struct manifest_record *record)
+int lease_open_published(const struct streamer_lease *lease, struct published_view *view, const void *table,
+                         struct published_storage place, char *text, size_t size)
 {
         uint64_t sizes[MANIFEST_MAX_SEGMENTS];
-        char text[400];
         for (size_t i = 0; i < lease->n_segments; i++)
                 sizes[i] = lease->segments[i].size;
-        const struct published_place place = {
-                sizes,
-                lease->n_segments,
-                {.offset = record->offset, .bytes = record->bytes, .segment = record->segment}};
-        int r = published_open(&p->view, p->table, record->bytes, &place, text, sizeof(text));
+        const struct published_place where = {sizes, lease->n_segments, place};
+        return published_open(view, table, place.bytes, &where, text, size);
+}
+
+static int open_table(const struct streamer_lease *lease, struct published *p, const struct manifest_record *record)
+{
+        char text[400];
+        const struct published_storage place = {
+                .offset = record->offset, .bytes = record->bytes, .segment = record->segment};
+        int r = lease_open_published(lease, &p->view, p->table, place, text, sizeof(text));
         if (r == -2)
                 return fail(lease->client, STREAMER_ENOMEM, "no memory to read the table of the published model");
         return r == 0 ? 0 : fail(lease->client, STREAMER_ECORRUPT, "the table of the published model: %s", text);
