@@ -204,15 +204,14 @@ void http_loop_run(struct http_loop *loop, unsigned timeout_ms)
         uint64_t since = now_ns();
         loop->woken = false;
         serve(loop, 0);
-        bool advanced = false;
         while (advance_one(loop, since))
-                advanced = true;
+                ;
         /* A transfer that ended here may be the last one its caller waits for; a thread that was woken has other
          * work. Neither may sleep. */
         if (loop->woken)
                 return;
         uint64_t now = now_ns(), wait_ms = timeout_ms;
-        if (advanced || loop->timer_ns <= now)
+        if (loop->timer_ns <= now)
                 wait_ms = 0;
         else if (loop->timer_ns != NEVER && (loop->timer_ns - now + MS - 1) / MS < wait_ms)
                 wait_ms = (loop->timer_ns - now + MS - 1) / MS;

@@ -71,7 +71,7 @@ struct http_loop {
         void *multi; /* CURLM */
         int event, epoll;
         uint64_t timer_ns; /* when libcurl wants to be asked again; UINT64_MAX: not by time */
-        bool woken;        /* in this turn, by http_loop_wake() */
+        bool woken;        /* in this turn, by http_loop_wake() or the end of a transfer */
         struct list transfers;
 };
 
