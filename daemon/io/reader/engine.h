@@ -60,19 +60,19 @@ static inline void reader_lock(struct reader *reader)
 {
         pthread_mutex_lock(&reader->mutex);
 }
-void reader_unlock(struct reader *reader);
+static inline void reader_unlock(struct reader *reader)
+{
+        pthread_mutex_unlock(&reader->mutex);
+}
 
 /* ---- with the lock held ---- */
 
-/* What reader_usage() reads without the lock. reader_unlock() does it, too; needed before a wait. */
-void reader_publish_usage_locked(struct reader *reader);
 void reader_wake_locked(struct reader *reader, bool all);
 /* Places of the job's engine; n may be negative. */
 void reader_add_busy(struct reader *reader, struct read_job *job, int n);
 
 /* ---- without the lock, unless the name says it ---- */
 
-/* Before anything touches the ring, which is when memory gets its node; and before a thread is started. */
 /* The first thing of each thread: touches slots of the ring until all are touched, so that the daemon serves before its
  * whole ring is in memory. */
 void reader_prefault_ring(struct reader *reader);

@@ -25,25 +25,6 @@ void reader_add_busy(struct reader *reader, struct read_job *job, int n)
         reader->engines[job->engine].busy += (unsigned)n;
 }
 
-/* ---- the lock ---- */
-
-void reader_publish_usage_locked(struct reader *reader)
-{
-        for (size_t i = 0; i < READ_ENGINES; i++) {
-                store_relaxed(&reader->seen.threads[i], reader->engines[i].alive);
-                store_relaxed(&reader->seen.stuck[i], reader->engines[i].stuck);
-        }
-        store_relaxed(&reader->seen.free_slots, reader->staging.n_free);
-        store_relaxed(&reader->seen.untouched, reader->untouched);
-        store_relaxed(&reader->seen.blocks, reader->blocks);
-}
-
-void reader_unlock(struct reader *reader)
-{
-        reader_publish_usage_locked(reader);
-        pthread_mutex_unlock(&reader->mutex);
-}
-
 /* ---- the end of blocks, targets and jobs ---- */
 
 /* The last ticket to complete ends the job, on the loop. */
@@ -58,7 +39,6 @@ static void job_try_end(struct reader *reader, struct read_job *job)
         list_remove(&job->link);
         if (engine->ops->end != NULL)
                 engine->ops->end(reader, job);
-        reader_publish_usage_locked(reader); /* the notified thread reads it at once */
         wake_post(reader->wake, &job->item);
         engine->jobs--;
         reader_wake_locked(reader, true); /* the others' shares have grown */
@@ -340,18 +320,19 @@ void reader_job_reads(const struct read_job *job, uint64_t *took_ns, uint64_t *m
         *took_ns = took < *max_ns ? took : *max_ns;
 }
 
-void reader_usage(const struct reader *reader, struct reader_usage *usage)
+void reader_usage(struct reader *reader, struct reader_usage *usage)
 {
-        unsigned taken = reader->staging.n_slots - load_relaxed(&reader->seen.free_slots);
-        unsigned untouched = load_relaxed(&reader->seen.untouched);
+        reader_lock(reader);
         *usage = (struct reader_usage){.slots = reader->staging.n_slots,
-                                       .used_slots = taken > untouched ? taken - untouched : 0,
-                                       .blocks = load_relaxed(&reader->seen.blocks),
+                                       .used_slots =
+                                               reader->staging.n_slots - reader->staging.n_free - reader->untouched,
+                                       .blocks = reader->blocks,
                                        .ring_bytes = reader->staging.bytes};
         for (size_t i = 0; i < READ_ENGINES; i++) {
-                usage->threads += load_relaxed(&reader->seen.threads[i]);
-                usage->stuck_threads += load_relaxed(&reader->seen.stuck[i]);
+                usage->threads += reader->engines[i].alive;
+                usage->stuck_threads += reader->engines[i].stuck;
         }
+        reader_unlock(reader);
 }
 
 static void bind_numa(struct reader *reader)
@@ -409,8 +390,6 @@ bool reader_deinit(struct reader *reader, uint64_t deadline_ns)
         reader_lock(reader);
         reader->stopping = true;
         reader_wake_locked(reader, true);
-        reader_unlock(reader);
-        reader_lock(reader);
         while (alive_threads(reader) > 0 &&
                pthread_cond_clockwait(&reader->ended, &reader->mutex, CLOCK_MONOTONIC, &until) == 0)
                 ;

@@ -158,10 +158,6 @@ struct reader {
         unsigned n_nodes, next_node; /* none: threads run anywhere */
         bool stopping;
         unsigned blocks; /* in flight, of all jobs */
-
-        struct {
-                unsigned free_slots, untouched, blocks, threads[READ_ENGINES], stuck[READ_ENGINES];
-        } seen; /* atomic: for readers without the lock */
 };
 
 int reader_init(struct reader *reader, const struct reader_opts *opts, struct wake *wake, struct error *error);
@@ -200,6 +196,6 @@ struct reader_usage {
         unsigned blocks; /* in flight */
         uint64_t ring_bytes;
 };
-void reader_usage(const struct reader *reader, struct reader_usage *usage);
+void reader_usage(struct reader *reader, struct reader_usage *usage);
 
 #endif

@@ -157,10 +157,8 @@ bool reader_take_ticket(struct reader *reader, enum read_engine kind, int node, 
         bool taken = false;
         /* More threads than the base are left from a time when some hung. */
         while (!reader->stopping && engine->alive - engine->stuck <= engine->base &&
-               !(taken = try_take(reader, kind, node, NULL, ticket))) {
-                reader_publish_usage_locked(reader);
+               !(taken = try_take(reader, kind, node, NULL, ticket)))
                 pthread_cond_wait(&reader->work, &reader->mutex);
-        }
         if (!taken)
                 reader_end_thread_locked(reader, kind);
         reader_unlock(reader);

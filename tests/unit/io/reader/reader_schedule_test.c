@@ -365,14 +365,12 @@ TEST(an_expected_load_that_arrives_ends_the_wait)
         ck_assert(list_empty(&turns.announced));
 }
 
-TEST(usage_is_read_without_the_lock)
+TEST(usage_counts_blocks_slots_and_threads)
 {
         struct reader_usage usage;
         reader_start(&turns, &near.job);
         take(NEAR);
-        pthread_mutex_lock(&turns.mutex);
         reader_usage(&turns, &usage);
-        pthread_mutex_unlock(&turns.mutex);
         ck_assert_uint_eq(usage.blocks, 1);
         ck_assert_uint_eq(usage.used_slots, 1);
         ck_assert_uint_eq(usage.slots, SLOTS);
