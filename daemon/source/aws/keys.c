@@ -132,11 +132,9 @@ struct xml_response {
 };
 
 /* The texts live as long as the parser, so the keys are copied when the root element closes. */
-static int xml_element(void *context, enum xml_event event, const struct xml *xml)
+static int xml_element(void *context, const struct xml *xml)
 {
         struct xml_response *x = context;
-        if (event == XML_OPEN)
-                return 0;
         const char **field = response_field(&x->response, xml->name, "SessionToken");
         if (field != NULL)
                 *field = xml->text;

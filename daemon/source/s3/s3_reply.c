@@ -17,7 +17,7 @@
 /* ---- errors ---- */
 
 /* The first of several elements with one name counts. */
-static int fault_element(void *context, enum xml_event event, const struct xml *xml)
+static int fault_element(void *context, const struct xml *xml)
 {
         struct s3_fault *fault = context;
         const struct {
@@ -28,7 +28,7 @@ static int fault_element(void *context, enum xml_event event, const struct xml *
                       {"Message", fault->message, sizeof(fault->message)},
                       {"RequestId", fault->request_id, sizeof(fault->request_id)},
                       {"Region", fault->region, sizeof(fault->region)}};
-        for (size_t i = 0; event == XML_CLOSE && i < ARRAY_SIZE(fields); i++)
+        for (size_t i = 0; i < ARRAY_SIZE(fields); i++)
                 if (xml_is(xml, fields[i].name) && fields[i].to[0] == '\0')
                         error_escape(fields[i].to, fields[i].size, xml->text);
         return 0;
@@ -46,8 +46,8 @@ void s3_fault_parse(struct s3_fault *fault, const char *text, size_t size)
 struct parser {
         char **next;
         struct error *error;
-        struct s3_entry entry; /* being read */
-        bool in_entry, has_size, truncated, encoded;
+        struct s3_entry entry; /* being read: of the elements since the last one in the list itself */
+        bool has_size, truncated, encoded;
         s3_entry_fn fn;
         void *context;
 };
@@ -59,14 +59,6 @@ static int bad_list(const char *why, struct error *error)
 
 static int entry_field(struct parser *p, const struct xml *xml)
 {
-        if (xml->depth == 1 && xml_is(xml, "Contents")) {
-                p->in_entry = false;
-                if (p->entry.key == NULL || !p->has_size)
-                        return bad_list("a key or its size is missing", p->error);
-                return p->fn(p->context, &p->entry, p->error);
-        }
-        if (xml->depth != 2)
-                return 0;
         if (xml_is(xml, "Size")) {
                 char *end;
                 errno = 0;
@@ -86,8 +78,13 @@ static int entry_field(struct parser *p, const struct xml *xml)
 
 static int list_field(struct parser *p, const struct xml *xml)
 {
-        if (xml->depth != 1)
-                return 0;
+        const struct s3_entry entry = p->entry;
+        bool complete = entry.key != NULL && p->has_size;
+        p->entry = (struct s3_entry){.etag = ""};
+        p->has_size = false;
+        if (xml_is(xml, "Contents"))
+                return complete ? p->fn(p->context, &entry, p->error)
+                                : bad_list("a key or its size is missing", p->error);
         if (xml_is(xml, "IsTruncated"))
                 p->truncated = strcmp(xml->text, "true") == 0;
         if (!xml_is(xml, "NextContinuationToken") || *p->next != NULL)
@@ -96,25 +93,18 @@ static int list_field(struct parser *p, const struct xml *xml)
         return *p->next != NULL ? 0 : error_no_memory(p->error);
 }
 
-static int list_element(void *context, enum xml_event event, const struct xml *xml)
+static int list_element(void *context, const struct xml *xml)
 {
         struct parser *p = context;
-        if (event == XML_CLOSE)
-                return p->in_entry ? entry_field(p, xml) : list_field(p, xml);
-        if (xml->depth == 1 && !xml_is(xml, "ListBucketResult"))
+        if (xml->depth == 0 && !xml_is(xml, "ListBucketResult"))
                 return bad_list("it is something else", p->error);
-        if (xml->depth == 2 && xml_is(xml, "Contents")) {
-                p->in_entry = true;
-                p->has_size = false;
-                p->entry = (struct s3_entry){.etag = ""};
-        }
-        return 0;
+        return xml->depth == 2 ? entry_field(p, xml) : xml->depth == 1 ? list_field(p, xml) : 0;
 }
 
 int s3_page_parse(char **next, const char *text, size_t size, s3_entry_fn fn, void *context, struct error *error)
 {
         static const char encoding[] = "<EncodingType>url<";
-        struct parser p = {.next = next, .error = error, .fn = fn, .context = context};
+        struct parser p = {.next = next, .error = error, .entry.etag = "", .fn = fn, .context = context};
         const char *why;
         *next = NULL;
         /* The element may follow the keys. A store that does not know the encoding omits it. */

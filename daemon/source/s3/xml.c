@@ -33,38 +33,28 @@ static void stop(struct parse *p, int result, const char *why)
         XML_StopParser(p->parser, XML_FALSE);
 }
 
-/* After a stop in a start tag, Expat may still report the end tag of the same element. */
-static void emit(struct parse *p, enum xml_event event, const char *name)
-{
-        const char *colon = strchr(name, ':');
-        p->xml.name = colon != NULL ? colon + 1 : name;
-        int r = p->result == 0 ? p->fn(p->context, event, &p->xml) : 0;
-        if (r < 0)
-                stop(p, r, NULL);
-}
-
 static void on_open(void *context, const char *name, const char **attributes)
 {
         struct parse *p = context;
-        (void)attributes;
+        (void)name, (void)attributes;
         p->end = p->begin;
-        p->xml.text = NULL;
-        if (p->xml.depth == XML_DEPTH) {
+        if (p->xml.depth++ == XML_DEPTH)
                 stop(p, -1, "too many levels");
-                return;
-        }
-        p->xml.depth++;
-        emit(p, XML_OPEN, name);
 }
 
+/* After a stop in a start tag, Expat may still report the end tag of the same element. */
 static void on_close(void *context, const char *name)
 {
         struct parse *p = context;
+        const char *colon = strchr(name, ':');
         *p->end = '\0';
+        p->xml.name = colon != NULL ? colon + 1 : name;
         p->xml.text = p->begin;
         p->begin = ++p->end;
         p->xml.depth--;
-        emit(p, XML_CLOSE, name);
+        int r = p->result == 0 ? p->fn(p->context, &p->xml) : 0;
+        if (r < 0)
+                stop(p, r, NULL);
 }
 
 static void on_text(void *context, const char *text, int len)

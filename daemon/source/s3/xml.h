@@ -11,16 +11,15 @@
 
 #define XML_DEPTH 16
 
-enum xml_event { XML_OPEN, XML_CLOSE };
-
+/* An element that ends. */
 struct xml {
-        const char *name; /* of the element that was opened or closed, without its prefix */
-        char *text;       /* at XML_CLOSE: between the previous tag and the end tag */
-        unsigned depth;   /* open elements: with this one at XML_OPEN, without it at XML_CLOSE */
+        const char *name; /* without its prefix */
+        char *text;       /* between the previous tag and the end tag */
+        unsigned depth;   /* elements around it */
 };
 
 /* Negative: ends the parsing. The text may be changed; it lives until xml_parse() returns. */
-typedef int (*xml_fn)(void *context, enum xml_event event, const struct xml *xml);
+typedef int (*xml_fn)(void *context, const struct xml *xml);
 
 /* 0; the negative result of fn(); or -1 with *why: the text is not valid. *why is NULL otherwise. */
 int xml_parse(const char *text, size_t size, xml_fn fn, void *context, const char **why);

@@ -8,44 +8,43 @@
 #include "daemon/source/s3/s3_reply.h"
 #include "daemon/source/s3/xml.h"
 
-/* "<name" and ">name:text" for each event, and at the end "." or "!why". */
-static char *events_text;
+/* "depth name:text " for each element, and at the end "." or "!why". */
+static char *seen;
 
-static int on_event(void *context, enum xml_event event, const struct xml *xml)
+static int on_element(void *context, const struct xml *xml)
 {
         (void)context;
-        events_text = event == XML_OPEN ? format_text("%s<%s", events_text, xml->name)
-                                        : format_text("%s>%s:%s", events_text, xml->name, xml->text);
+        seen = format_text("%s%u %s:%s ", seen, xml->depth, xml->name, xml->text);
         return 0;
 }
 
-static char *events(const char *text, size_t size)
+static char *elements(const char *text, size_t size)
 {
         const char *why;
-        events_text = format_text("%s", "");
-        int r = xml_parse(text, size, on_event, NULL, &why);
+        seen = format_text("%s", "");
+        int r = xml_parse(text, size, on_element, NULL, &why);
         ck_assert_int_eq(r, why != NULL ? -1 : 0);
-        return why == NULL ? format_text("%s.", events_text) : format_text("%s!%s", events_text, why);
+        return format_text("%s%s%s", seen, why == NULL ? "." : "!", why ?: "");
 }
 
 static const struct {
-        const char *text, *events;
+        const char *text, *elements;
 } valid[] = {
-        {"<a/>", "<a>a:."},
-        {"<?xml version=\"1.0\"?>\n<a>x</a>\n", "<a>a:x."},
-        {"<a xmlns=\"http://s3/\"><b>1</b><b>2</b></a>", "<a<b>b:1<b>b:2>a:."},
-        {"<a x='>'>1</a>", "<a>a:1."},
-        {"<a ><b /></a >", "<a<b>b:>a:."},
-        {"<n:a xmlns:n='u'>1</n:a>", "<a>a:1."},
-        {"<a>&lt;&gt;&amp;&quot;&apos;</a>", "<a>a:<>&\"'."},
-        {"<a>&#65;&#x42;&#xe9;&#x4e2d;&#x1f600;</a>", "<a>a:AB\xc3\xa9\xe4\xb8\xad\xf0\x9f\x98\x80."},
-        {"<a>1<!-- <b> -->2<?pi?>3<![CDATA[<&>]]>4</a>", "<a>a:123<&>4."},
-        {"<a><b>1</b>tail</a>", "<a<b>b:1>a:tail."},
+        {"<a/>", "0 a: ."},
+        {"<?xml version=\"1.0\"?>\n<a>x</a>\n", "0 a:x ."},
+        {"<a xmlns=\"http://s3/\"><b>1</b><b>2</b></a>", "1 b:1 1 b:2 0 a: ."},
+        {"<a x='>'>1</a>", "0 a:1 ."},
+        {"<a ><b /></a >", "1 b: 0 a: ."},
+        {"<n:a xmlns:n='u'>1</n:a>", "0 a:1 ."},
+        {"<a>&lt;&gt;&amp;&quot;&apos;</a>", "0 a:<>&\"' ."},
+        {"<a>&#65;&#x42;&#xe9;&#x4e2d;&#x1f600;</a>", "0 a:AB\xc3\xa9\xe4\xb8\xad\xf0\x9f\x98\x80 ."},
+        {"<a>1<!-- <b> -->2<?pi?>3<![CDATA[<&>]]>4</a>", "0 a:123<&>4 ."},
+        {"<a><b>1</b>tail</a>", "1 b:1 0 a:tail ."},
 };
 
 TEST(valid_xml_is_read, EACH(valid))
 {
-        ck_assert_str_eq(events(valid[_i].text, strlen(valid[_i].text)), valid[_i].events);
+        ck_assert_str_eq(elements(valid[_i].text, strlen(valid[_i].text)), valid[_i].elements);
 }
 
 static const char *const invalid[] = {
@@ -77,34 +76,34 @@ static const char *const invalid[] = {
 
 TEST(invalid_xml_is_refused, EACH(invalid))
 {
-        const char *got = events(invalid[_i], strlen(invalid[_i]));
+        const char *got = elements(invalid[_i], strlen(invalid[_i]));
         ck_assert_ptr_nonnull(strchr(got, '!'));
         ck_assert_str_ne(strchr(got, '!'), "!");
 }
 
 TEST(a_document_type_is_refused_with_the_reason)
 {
-        ck_assert_str_eq(events("<!DOCTYPE a><a/>", 16), "!a document type");
+        ck_assert_str_eq(elements("<!DOCTYPE a><a/>", 16), "!a document type");
 }
 
-static int stop_at_b(void *context, enum xml_event event, const struct xml *xml)
+static int stop_at_b(void *context, const struct xml *xml)
 {
-        on_event(context, event, xml);
+        on_element(context, xml);
         return xml_is(xml, "b") ? -7 : 0;
 }
 
 TEST(a_failure_of_the_caller_ends_it)
 {
         const char text[] = "<a><b/><c/></a>", *why;
-        events_text = format_text("%s", "");
+        seen = format_text("%s", "");
         ck_assert_int_eq(xml_parse(text, strlen(text), stop_at_b, NULL, &why), -7);
         ck_assert_ptr_null(why);
-        ck_assert_str_eq(events_text, "<a<b");
+        ck_assert_str_eq(seen, "1 b: ");
 }
 
 TEST(a_nul_is_refused)
 {
-        ck_assert_ptr_nonnull(strchr(events("<a>\0</a>", 8), '!'));
+        ck_assert_ptr_nonnull(strchr(elements("<a>\0</a>", 8), '!'));
 }
 
 TEST(depth_is_bounded)
@@ -112,9 +111,9 @@ TEST(depth_is_bounded)
         char text[512] = "";
         for (int i = 0; i < XML_DEPTH; i++)
                 strcat(text, "<a>");
-        ck_assert_ptr_null(strstr(events(text, strlen(text)), "levels"));
+        ck_assert_ptr_null(strstr(elements(text, strlen(text)), "levels"));
         strcat(text, "<a>");
-        ck_assert_ptr_nonnull(strstr(events(text, strlen(text)), "!too many levels"));
+        ck_assert_ptr_nonnull(strstr(elements(text, strlen(text)), "!too many levels"));
 }
 
 /* ---- errors ---- */
