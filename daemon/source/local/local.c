@@ -255,14 +255,14 @@ static int local_open(const struct sources *sources, const char *canonical, bool
                       struct error *error)
 {
         struct root_path path;
-        mode_t mode = 0;
+        struct stat st;
         cleanup_close int path_fd = -1;
         int r = root_path_init(&path, sources->roots, canonical, error);
         if (r == 0)
-                r = root_path_find(&path, &path_fd, &mode, error);
+                r = root_path_find(&path, &path_fd, &st, error);
         if (r == 0)
-                r = S_ISDIR(mode) ? open_folder(set, &path, path_fd, want_sha256, error)
-                                  : open_file(set, &path, want_sha256, error);
+                r = S_ISDIR(st.st_mode) ? open_folder(set, &path, path_fd, want_sha256, error)
+                                        : open_file(set, &path, want_sha256, error);
         root_path_deinit(&path);
         return r;
 }
@@ -274,13 +274,13 @@ static int directory_init(struct root_path *directory, const struct sources *sou
                           struct error *error)
 {
         struct root_path source;
-        mode_t mode = 0;
+        struct stat st;
         cleanup_close int path_fd = -1;
         *directory = (struct root_path){0};
         int r = root_path_init(&source, sources->roots, canonical, error);
         if (r == 0)
-                r = root_path_find(&source, &path_fd, &mode, error);
-        if (r == 0 && S_ISDIR(mode)) {
+                r = root_path_find(&source, &path_fd, &st, error);
+        if (r == 0 && S_ISDIR(st.st_mode)) {
                 *directory = source;
                 return 0;
         }
@@ -306,7 +306,6 @@ static int list_entry(const struct listing *listing, const struct root_path *dir
         struct stat st;
         struct root_path path;
         struct error ignored;
-        mode_t mode;
         cleanup_close int path_fd = -1;
         if (entry[0] == '.' || fstatat(dir_fd, entry, &st, AT_SYMLINK_NOFOLLOW) < 0)
                 return 0;
@@ -319,7 +318,7 @@ static int list_entry(const struct listing *listing, const struct root_path *dir
                 return r;
         if (is_directory)
                 r = depth < DEPTH_MAX ? list_directory(listing, &path, name, depth + 1) : 0;
-        else if (root_path_find(&path, &path_fd, &mode, &ignored) == 0 && S_ISREG(mode) && fstat(path_fd, &st) == 0)
+        else if (root_path_find(&path, &path_fd, &st, &ignored) == 0 && S_ISREG(st.st_mode))
                 r = sidecar_list_add(listing->list, name, (uint64_t)st.st_size, listing->shown, listing->error);
         root_path_deinit(&path);
         return r;
@@ -328,10 +327,10 @@ static int list_entry(const struct listing *listing, const struct root_path *dir
 static int list_directory(const struct listing *listing, const struct root_path *path, const char *prefix,
                           unsigned depth)
 {
-        mode_t mode;
+        struct stat st;
         DIR *dir;
         cleanup_close int path_fd = -1;
-        int r = root_path_find(path, &path_fd, &mode, listing->error);
+        int r = root_path_find(path, &path_fd, &st, listing->error);
         if (r == 0)
                 r = root_path_open_folder(path, path_fd, &dir, listing->error);
         /* Below the source's own directory, one that may not be read has no files to offer. */

@@ -9,11 +9,8 @@
 #include "daemon/base/util.h"
 #include "daemon/io/file/file_object.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #define DEPTH_MAX 4
 #define ENTRIES_MAX 512 /* examined, in all */
@@ -25,7 +22,7 @@ struct walk {
         int fd; /* what was found; -1: nothing */
 };
 
-static int search_folder(struct walk *walk, int folder_consumed, unsigned depth);
+static void search_folder(struct walk *walk, DIR *folder_consumed, unsigned depth);
 
 /* True: the search ends. Links are not followed: where they lead is not this root. */
 static bool search_entry(struct walk *walk, int folder, const char *name, unsigned depth)
@@ -41,10 +38,11 @@ static bool search_entry(struct walk *walk, int folder, const char *name, unsign
         if (fd < 0)
                 return false;
         snprintf(walk->path + len, walk->size - len, "%s%s", len > 0 ? "/" : "", name);
+        DIR *below = is_folder && depth < DEPTH_MAX ? fdopendir(fd) : NULL;
         if (!is_folder)
                 walk->fd = fd;
-        else if (depth < DEPTH_MAX)
-                search_folder(walk, fd, depth + 1);
+        else if (below != NULL)
+                search_folder(walk, below, depth + 1);
         else
                 close(fd);
         if (walk->fd < 0)
@@ -52,33 +50,31 @@ static bool search_entry(struct walk *walk, int folder, const char *name, unsign
         return walk->fd >= 0;
 }
 
-static int search_folder(struct walk *walk, int folder_consumed, unsigned depth)
+static void search_folder(struct walk *walk, DIR *folder_consumed, unsigned depth)
 {
-        DIR *folder = fdopendir(folder_consumed);
-        if (folder == NULL) {
-                close(folder_consumed);
-                return -1;
-        }
-        for (struct dirent *e; walk->entries < ENTRIES_MAX && (e = readdir(folder)) != NULL; walk->entries++)
-                if (search_entry(walk, dirfd(folder), e->d_name, depth))
+        for (struct dirent *e; walk->entries < ENTRIES_MAX && (e = readdir(folder_consumed)) != NULL; walk->entries++)
+                if (search_entry(walk, dirfd(folder_consumed), e->d_name, depth))
                         break;
-        closedir(folder);
-        return 0;
+        closedir(folder_consumed);
 }
 
 int root_facts_read(const struct source_roots *roots, const char *path, struct root_facts *facts, struct error *error)
 {
         struct root_path root;
+        struct stat st;
+        DIR *folder;
         struct object object;
         struct walk walk = {.path = facts->file, .size = sizeof(facts->file), .fd = -1};
         uint64_t range[2] = {0, 4096}, stat[5];
+        cleanup_close int path_fd = -1;
         *facts = (struct root_facts){.direct_align = 0};
         int r = root_path_init(&root, roots, path, error);
-        if (r < 0)
-                return r;
-        int folder = openat(root.root, root.below, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (folder < 0 || search_folder(&walk, folder, 0) < 0)
-                r = error_errno(error, STREAMER_EFAILED, errno, "root %s", path);
+        if (r == 0)
+                r = root_path_find(&root, &path_fd, &st, error);
+        if (r == 0)
+                r = root_path_open_folder(&root, path_fd, &folder, error);
+        if (r == 0)
+                search_folder(&walk, folder, 0);
         root_path_deinit(&root);
         if (r < 0 || walk.fd < 0)
                 return r;

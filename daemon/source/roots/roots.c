@@ -108,12 +108,19 @@ static const struct root *roots_find(const struct source_roots *roots, const cha
 
 /* ---- paths ---- */
 
-static int root_path_check(struct root_path *path, struct error *error)
+static int root_path_set(struct root_path *path, const struct root *root, char *shown, const char *rule,
+                         struct error *error)
 {
-        if (path->below != NULL && path->shown != NULL)
-                return 0;
-        root_path_deinit(path);
-        return error_no_memory(error);
+        *path = (struct root_path){root, shown, rule};
+        return shown != NULL ? 0 : error_no_memory(error);
+}
+
+/* Relative to the root; "." for the root itself. */
+static const char *below_root(const struct root_path *path)
+{
+        const char *below = path->shown + path->root->len;
+        below += strspn(below, "/");
+        return *below != '\0' ? below : ".";
 }
 
 int root_path_init(struct root_path *path, const struct source_roots *roots, const char *canonical, struct error *error)
@@ -131,39 +138,24 @@ int root_path_init(struct root_path *path, const struct source_roots *roots, con
                 error->outside = true;
                 return r;
         }
-        const char *rest = canonical + root->len + strspn(canonical + root->len, "/");
-        *path = (struct root_path){root->fd, strdup(*rest != '\0' ? rest : "."), strdup(canonical), roots->rule};
-        return root_path_check(path, error);
-}
-
-static char *join(const char *folder, const char *name)
-{
-        const char *slash = folder[strlen(folder) - 1] == '/' ? "" : "/";
-        return format_new("%s%s%s", folder, slash, name);
+        return root_path_set(path, root, strdup(canonical), roots->rule, error);
 }
 
 int root_path_init_child(struct root_path *path, const struct root_path *folder, const char *name, struct error *error)
 {
-        char *below = strcmp(folder->below, ".") == 0 ? strdup(name) : join(folder->below, name);
-        *path = (struct root_path){folder->root, below, join(folder->shown, name), folder->rule};
-        return root_path_check(path, error);
-}
-
-static char *parent(const char *path, const char *top)
-{
-        const char *slash = strrchr(path, '/');
-        return slash == NULL || slash == path ? strdup(top) : strndup(path, (size_t)(slash - path));
+        const char *slash = folder->shown[strlen(folder->shown) - 1] == '/' ? "" : "/";
+        return root_path_set(path, folder->root, format_new("%s%s%s", folder->shown, slash, name), folder->rule, error);
 }
 
 int root_path_init_parent(struct root_path *path, const struct root_path *child, struct error *error)
 {
-        *path = (struct root_path){child->root, parent(child->below, "."), parent(child->shown, "/"), child->rule};
-        return root_path_check(path, error);
+        const char *slash = strrchr(child->shown, '/');
+        size_t len = slash > child->shown ? (size_t)(slash - child->shown) : 1;
+        return root_path_set(path, child->root, strndup(child->shown, len), child->rule, error);
 }
 
 void root_path_deinit(struct root_path *path)
 {
-        free(path->below);
         free(path->shown);
         *path = (struct root_path){0};
 }
@@ -212,15 +204,13 @@ static int open_failed(int errno_value, const struct root_path *path, struct err
         return error_set(error, code, "%s (%s)", what, path->shown);
 }
 
-int root_path_find(const struct root_path *path, int *path_fd, mode_t *mode, struct error *error)
+int root_path_find(const struct root_path *path, int *path_fd, struct stat *st, struct error *error)
 {
-        struct stat st;
-        cleanup_close int fd = openat_beneath(path->root, path->below);
+        cleanup_close int fd = openat_beneath(path->root->fd, below_root(path));
         for (int tries = 0; fd < 0 && (errno == EAGAIN || errno == EINTR) && tries < RESOLVE_TRIES; tries++)
-                fd = openat_beneath(path->root, path->below);
-        if (fd < 0 || fstat(fd, &st) < 0)
+                fd = openat_beneath(path->root->fd, below_root(path));
+        if (fd < 0 || fstat(fd, st) < 0)
                 return open_failed(errno, path, error);
-        *mode = st.st_mode;
         *path_fd = take_fd(&fd);
         return 0;
 }
@@ -228,12 +218,12 @@ int root_path_find(const struct root_path *path, int *path_fd, mode_t *mode, str
 int root_path_open_file(const struct root_path *path, int *fd, struct error *error)
 {
         cleanup_close int path_fd = -1;
-        mode_t mode;
-        int r = root_path_find(path, &path_fd, &mode, error);
+        struct stat st;
+        int r = root_path_find(path, &path_fd, &st, error);
         if (r < 0)
                 return r;
-        if (!S_ISREG(mode))
-                return error_set(error, STREAMER_EFAILED, "%s, not a regular file (%s)", object_kind(mode),
+        if (!S_ISREG(st.st_mode))
+                return error_set(error, STREAMER_EFAILED, "%s, not a regular file (%s)", object_kind(st.st_mode),
                                  path->shown);
         char name[64];
         snprintf(name, sizeof(name), "/proc/self/fd/%d", path_fd);

@@ -8,16 +8,16 @@
 #include "daemon/source/source.h"
 
 #include <dirent.h>
+#include <sys/stat.h>
 
 /* In the order of the configuration. NULL after the last. */
 const char *source_root(const struct source_roots *roots, size_t i);
 
-/* A path below a root. */
+/* A path below a root, or the root itself. Borrows the roots. */
 struct root_path {
-        int root;         /* borrowed descriptor */
-        char *below;      /* relative to root; "." for the root itself */
-        char *shown;      /* the whole path, for messages */
-        const char *rule; /* that the root belongs to; NULL: the daemon's; borrowed */
+        const struct root *root;
+        char *shown;      /* the whole path, as in messages */
+        const char *rule; /* that the root belongs to; NULL: the daemon's */
 };
 
 /* STREAMER_EFAILED, or for a rule's roots STREAMER_EPERM, where no root holds the path, which is decided by its text
@@ -28,8 +28,8 @@ int root_path_init_child(struct root_path *path, const struct root_path *folder,
 int root_path_init_parent(struct root_path *path, const struct root_path *child, struct error *error);
 void root_path_deinit(struct root_path *path); /* accepts a zeroed one */
 
-/* Resolves the path below its root, as a descriptor (O_PATH) and the file's mode. */
-int root_path_find(const struct root_path *path, int *path_fd, mode_t *mode, struct error *error);
+/* Resolves the path below its root, as a descriptor (O_PATH) and what fstat() says of it. */
+int root_path_find(const struct root_path *path, int *path_fd, struct stat *st, struct error *error);
 /* Opens a regular file for reading. */
 int root_path_open_file(const struct root_path *path, int *fd, struct error *error);
 /* Opens the folder that root_path_find() has resolved, for listing; closed with closedir(). */
