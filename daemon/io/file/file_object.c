@@ -60,26 +60,24 @@ const char *object_kind(mode_t mode)
         return "of an unknown kind";
 }
 
-bool object_version_equal(const struct object_version *a, const struct object_version *b)
+static int check_version(const struct object *object, struct error *error)
 {
-        return a->dev == b->dev && a->ino == b->ino && a->size == b->size && a->mtime_ns == b->mtime_ns &&
-               a->ctime_ns == b->ctime_ns;
-}
-
-int object_version_check(int fd, const char *path, const struct object_version *opened, struct error *error)
-{
+        const struct object_version *opened = &object->version;
         struct object_version now;
-        int r = object_version_read(fd, path, &now, error);
-        if (r < 0 || object_version_equal(&now, opened))
+        int r = object_version_read(object->fd, object->path, &now, error);
+        if (r < 0)
                 return r;
         if (now.size != opened->size)
                 return error_set(error, STREAMER_EFAILED,
                                  "changed while it was read: its size was %" PRIu64 " and is %" PRIu64 " (%s)",
-                                 opened->size, now.size, path);
+                                 opened->size, now.size, object->path);
         const char *field = now.mtime_ns != opened->mtime_ns   ? "mtime (it was written to)"
                             : now.ctime_ns != opened->ctime_ns ? "ctime (renamed, linked, or its mode changed)"
-                                                               : "inode";
-        return error_set(error, STREAMER_EFAILED, "changed while it was read: another %s (%s)", field, path);
+                            : now.ino != opened->ino || now.dev != opened->dev ? "inode"
+                                                                               : NULL;
+        return field == NULL ? 0
+                             : error_set(error, STREAMER_EFAILED, "changed while it was read: another %s (%s)", field,
+                                         object->path);
 }
 
 /* ---- reading ---- */
@@ -175,7 +173,7 @@ static int file_check_versions(const struct object *const *objects, size_t n, st
 {
         int r = 0;
         for (size_t i = 0; r == 0 && i < n; i++)
-                r = object_version_check(objects[i]->fd, objects[i]->path, &objects[i]->version, error);
+                r = check_version(objects[i], error);
         return r;
 }
 

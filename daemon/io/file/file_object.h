@@ -20,8 +20,6 @@ extern const struct engine_ops pread_engine_ops;
  * STATX_DIOALIGN (512..4096; 4096 if the kernel does not know it). On failure fd is closed. `path` is copied. */
 int object_init_consume_fd(struct object *object, int fd, const char *path, struct error *error);
 
-int object_version_check(int fd, const char *path, const struct object_version *opened, struct error *error);
-bool object_version_equal(const struct object_version *a, const struct object_version *b);
 const char *object_kind(mode_t mode); /* "a FIFO" */
 
 /* ---- reading ---- */

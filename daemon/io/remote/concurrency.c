@@ -45,11 +45,10 @@ static void set_limit(struct concurrency *c, unsigned limit)
 
 void concurrency_answered(struct concurrency *c, uint64_t after_ns)
 {
-        if (!c->answered && after_ns >= DISTANT && c->slowed_ns == 0) {
+        if (c->answer_ns == 0 && after_ns >= DISTANT && c->slowed_ns == 0) {
                 set_limit(c, c->most);
                 c->best = c->most;
         }
-        c->answered = true;
         if (after_ns < ANSWER_LEAST)
                 after_ns = ANSWER_LEAST;
         if (c->answer_ns > 0) {

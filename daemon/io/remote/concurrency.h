@@ -25,7 +25,6 @@
 
 struct concurrency {
         unsigned limit, most;
-        bool answered;
         bool stable; /* the limit has been the same for a window */
         /* The window, which ends when as many blocks as the limit have landed, WINDOW_LEAST at least: */
         unsigned landed;

@@ -136,14 +136,10 @@ TEST(an_untouched_file_is_unchanged)
         ck_assert_int_eq(check_version(), 0);
 }
 
-TEST(a_file_that_grew_has_changed)
+TEST(a_file_of_another_size_has_changed)
 {
         must(truncate(path, 8193));
         assert_changed("its size was 8192 and is 8193");
-}
-
-TEST(a_truncated_file_has_changed)
-{
         must(truncate(path, 0));
         assert_changed("its size was 8192 and is 0");
 }
@@ -160,18 +156,15 @@ TEST(a_file_written_in_place_has_changed)
 TEST(a_file_with_reset_times_has_changed)
 {
         must(utimensat(AT_FDCWD, path, (struct timespec[]){{.tv_sec = 1000000}, {.tv_sec = 1000000}}, 0));
-        struct object_version older = object.version;
-        older.ctime_ns--;
-        ck_assert_int_eq(object_version_check(object.fd, path, &older, &error), STREAMER_EFAILED);
-        ck_assert_ptr_nonnull(strstr(error.text, "another ctime"));
+        object.version.ctime_ns--;
+        assert_changed("another ctime");
 }
 
-TEST(each_field_of_a_version_counts)
+TEST(another_file_in_its_place_has_changed)
 {
-        const struct object_version v = {1, 2, 3, 4, 5};
-        struct object_version w[5] = {v, v, v, v, v};
-        w[0].dev++, w[1].ino++, w[2].size++, w[3].mtime_ns++, w[4].ctime_ns++;
-        ck_assert(object_version_equal(&v, &v));
-        for (size_t i = 0; i < 5; i++)
-                ck_assert(!object_version_equal(&v, &w[i]));
+        object.version.ino++;
+        assert_changed("another inode");
+        object.version.ino--;
+        object.version.dev++;
+        assert_changed("another inode");
 }
