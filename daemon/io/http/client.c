@@ -119,7 +119,7 @@ static void on_done(struct http_transfer *t, enum http_outcome outcome)
         p->run->under_way--;
         if (http_status_slow_down(t->answer.status))
                 http_halve_concurrency(&p->run->limit, &p->run->slowed_ns, now_ns());
-        if (outcome == HTTP_RETRY && http_retry(t, &p->retry, fetch->tries)) {
+        if (outcome == HTTP_RETRY && http_retry(t, &p->retry)) {
                 p->waiting = true;
                 return;
         }
@@ -146,7 +146,7 @@ static void start(struct part *p)
         t->buffer_size = BUFFER;
         t->bytes = on_bytes;
         t->done = on_done;
-        http_loop_add(p->run->loop, t);
+        http_loop_add(p->run->loop, t, NULL);
 }
 
 /* ---- all fetches of a call ---- */

@@ -124,7 +124,6 @@ struct http_fetch {
         struct http_request request;
         uint64_t max_body; /* STREAMER_EFAILED if there is more; with a Range: its length */
         unsigned char *to; /* destination of the body, max_body bytes; NULL: answer.body */
-        unsigned tries;    /* 0: as the settings say */
         bool empty_ok;     /* 416 for an object of no bytes is a success */
         bool any_status;   /* any answer that is not retried is a success */
         bool secret;       /* no copy of its body is left behind */

@@ -144,10 +144,9 @@ static bool advance_one(struct http_loop *loop, uint64_t now)
                         t->moved_ns = since;
                         return true;
                 }
-                bool over = t->judged || t->enough;
-                if (!over && !stalled(t, now))
+                if (!t->judged && !stalled(t, now))
                         continue;
-                if (!over) {
+                if (!t->judged) {
                         error_set(&t->error, STREAMER_EFAILED, "no byte for %.1f s%s (%s)",
                                   (double)http_opts(t->http)->stall_ns / 1e9, t->in_multi ? "" : ", no credentials yet",
                                   t->request.shown);

@@ -216,14 +216,16 @@ static size_t pass_on(struct http_transfer *t, const unsigned char *data, size_t
                 http_transfer_set_verdict(t, HTTP_FAILED);
                 return 0;
         case HTTP_ENOUGH:
-                t->enough = true;
+                http_transfer_set_verdict(t, HTTP_OK);
                 return 0;
         default:
                 t->received += wanted;
         }
         /* Without ranges the rest of the whole is of no use. */
-        t->enough = t->skip == 0 && t->request.len > 0 && !t->answer.ranged && t->received == t->expect;
-        return t->enough ? 0 : n;
+        if (t->skip > 0 || t->request.len == 0 || t->answer.ranged || t->received < t->expect)
+                return n;
+        http_transfer_set_verdict(t, HTTP_OK);
+        return 0;
 }
 
 static size_t on_bytes(char *data, size_t size, size_t n, void *context)
@@ -260,7 +262,7 @@ void http_transfer_begin(struct http_loop *loop, struct http_transfer *t)
         t->answer.total = t->expect = UINT64_MAX;
         t->reason[0] = '\0';
         t->received = t->skip = 0;
-        t->accepted = t->redirected = t->paused = t->enough = t->judged = t->stalled = t->unreached = false;
+        t->accepted = t->redirected = t->paused = t->judged = t->stalled = t->unreached = false;
         t->moved_ns = now_ns();
         t->error = (struct error){0};
         t->start_ns = 0;
@@ -276,11 +278,11 @@ void http_transfer_begin(struct http_loop *loop, struct http_transfer *t)
                 http_transfer_set_verdict(t, HTTP_FAILED);
 }
 
-void http_loop_add(struct http_loop *loop, struct http_transfer *t)
+void http_loop_add(struct http_loop *loop, struct http_transfer *t, const char *redirect_url)
 {
         t->hops = 0;
         free(t->url);
-        t->url = strdup(t->redirect_url ?: t->request.url);
+        t->url = strdup(redirect_url ?: t->request.url);
         list_append(&loop->transfers, &t->link);
         http_transfer_begin(loop, t);
 }
@@ -393,8 +395,6 @@ static enum http_outcome outcome_of(struct http_transfer *t, CURLcode code)
 {
         if (t->judged)
                 return t->verdict;
-        if (t->enough)
-                return HTTP_OK;
         if (!t->accepted && t->answer.status >= 300)
                 return status_outcome(t);
         if (code != CURLE_OK)
@@ -465,19 +465,18 @@ static enum metric_cause cause_of(const struct http_transfer *t)
         return t->answer.status >= 300 ? CAUSE_STATUS : CAUSE_BROKEN;
 }
 
-bool http_retry(struct http_transfer *t, struct http_retry *retry, unsigned tries)
+bool http_retry(struct http_transfer *t, struct http_retry *retry)
 {
         const struct http_opts *opts = http_opts(t->http);
-        unsigned most = tries > 0 ? tries : opts->tries;
         uint64_t draw = 0;
         if (retry->made++ == 0)
                 retry->since_ns = now_ns();
         bool temporary = http_status_slow_down(t->answer.status) || (t->unreached && retry->known);
-        bool patient = tries == 0 && temporary && now_ns() - retry->since_ns < opts->patience_ns;
-        if (retry->made < most || patient) {
+        bool patient = temporary && now_ns() - retry->since_ns < opts->patience_ns;
+        if (retry->made < opts->tries || patient) {
                 if (getrandom(&draw, sizeof(draw), GRND_NONBLOCK) < 0)
                         draw = now_ns();
-                unsigned made = retry->made < most ? retry->made : most;
+                unsigned made = retry->made < opts->tries ? retry->made : opts->tries;
                 bool broken = made <= BROKEN_TRIES && t->received > 0 && cause_of(t) == CAUSE_BROKEN;
                 const char *asked = http_headers_find(&t->answer.headers, "Retry-After");
                 uint64_t pause = broken ? http_pause_broken(opts, made, draw) : http_pause(opts, made, asked, draw);

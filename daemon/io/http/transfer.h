@@ -24,9 +24,8 @@ struct http_transfer {
         /* The caller's, before it is added. */
         struct http *http;
         struct http_request request;
-        const char *redirect_url; /* stored target of the URL's redirects, requested instead; NULL */
-        bool fresh;               /* over a connection of its own */
-        unsigned buffer_size;     /* of libcurl's, for each transfer */
+        bool fresh;           /* over a connection of its own */
+        unsigned buffer_size; /* of libcurl's, for each transfer */
         /* The headers of a success are complete. Not HTTP_OK: `error` is set, and it ends so. May be NULL. */
         enum http_outcome (*accept)(struct http_transfer *t);
         /* Bytes of the body, in order; of a range the requested ones. HTTP_BROKEN: `error` is set. */
@@ -49,7 +48,7 @@ struct http_transfer {
         char *url;   /* of the present hop */
         char reason[256];
         uint64_t start_ns, skip, expect;
-        bool in_multi, accepted, redirected, paused, enough, judged, stalled, unreached;
+        bool in_multi, accepted, redirected, paused, judged, stalled, unreached;
         enum http_outcome verdict;
 };
 
@@ -63,7 +62,7 @@ struct http_retry {
         bool known;        /* the server has answered before: it exists, though it may be down for a while */
 };
 /* After a try that ended HTTP_RETRY: true, and when; or false, `error` being the end of it. */
-bool http_retry(struct http_transfer *t, struct http_retry *retry, unsigned tries);
+bool http_retry(struct http_transfer *t, struct http_retry *retry);
 
 /* ---- loops ---- */
 
@@ -78,7 +77,8 @@ struct http_loop {
 int http_loop_init(struct http_loop *loop, struct error *error);
 void http_loop_deinit(struct http_loop *loop); /* none may be in it; accepts a zeroed one */
 
-void http_loop_add(struct http_loop *loop, struct http_transfer *t);
+/* `redirect_url`: a stored target of the URL's redirects, requested instead; NULL: none. */
+void http_loop_add(struct http_loop *loop, struct http_transfer *t, const char *redirect_url);
 void http_loop_remove(struct http_loop *loop, struct http_transfer *t); /* no done() */
 void http_transfer_resume(struct http_transfer *t);
 /* From the request to the first byte of the answer; from accept() on. */

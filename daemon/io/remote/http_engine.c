@@ -8,7 +8,7 @@
  *
  *   asleep > woken: takes runs, ends the runs of stopped jobs > serves transfers in flight > asleep ...
  *               \
- *                \ nothing for IDLE_MS: closes connections, frees handles; the daemon ends: the thread ends
+ *                \ nothing for IDLE_MS: closes connections; the daemon ends: the thread ends
  */
 #include "daemon/base/thread/threads.h"
 #include "daemon/io/remote/remote.h"
@@ -17,7 +17,7 @@
 #define CAPACITY_MIN 32u /* ranges of one thread, at least */
 #define COPY_TICK_MS 2u
 #define COPIES 256u    /* slots of one thread that are being copied to devices; with more, many GiB, it waits for one */
-#define IDLE_MS 15000u /* then connections are closed, and handles freed */
+#define IDLE_MS 15000u /* then connections are closed */
 
 /* ---- a thread ---- */
 
@@ -51,10 +51,8 @@ static void turn(struct http_thread *self, bool *idle)
         uint64_t before = now_ns();
         http_loop_run(&self->loop, wait_ms);
         bool rested = !busy && now_ns() - before >= (IDLE_MS - HTTP_TICK_MS) * MS;
-        if (rested && !*idle) {
-                ranges_free_unused(self);
+        if (rested && !*idle)
                 http_loop_close_idle(&self->loop);
-        }
         *idle = rested || (*idle && !busy);
 }
 
@@ -71,7 +69,6 @@ static void *http_main(void *arg)
                 copy_queue_wait(&self->copy_queue);
                 copy_queue_reap(&self->copy_queue);
         }
-        ranges_free_unused(self);
         copy_queue_deinit(&self->copy_queue);
         reader_lock(reader);
         reader_end_thread_locked(reader, READ_HTTP);
@@ -95,7 +92,6 @@ static bool http_start(struct reader *reader)
         if (self == NULL)
                 return false;
         list_init(&self->ranges);
-        list_init(&self->unused);
         if (copy_queue_init(&self->copy_queue, reader, slots < COPIES ? slots : COPIES) == 0 &&
             http_loop_init(&self->loop, &error) == 0 &&
             reader_thread_start(reader, READ_HTTP, &self->base, http_main) == 0)

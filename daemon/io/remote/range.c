@@ -43,32 +43,23 @@ static uint64_t block_end(const struct plan_block *block)
 /* NULL: no memory. */
 static struct range *range_new(struct http_thread *self)
 {
-        struct range *range;
-        if (!list_empty(&self->unused)) {
-                range = container_of(self->unused.next, struct range, link);
-                list_remove(&range->link);
-        } else {
-                struct hash *hash = hash_new();
-                range = hash != NULL ? calloc(1, sizeof(*range)) : NULL;
-                if (range == NULL) {
-                        hash_free(hash);
-                        return NULL;
-                }
-                list_init(&range->link);
-                range->fill.hash = hash;
-                range->thread = self;
-                range->first.range = range->hedge.range = range;
+        struct hash *hash = hash_new();
+        struct range *range = hash != NULL ? calloc(1, sizeof(*range)) : NULL;
+        if (range == NULL) {
+                hash_free(hash);
+                return NULL;
         }
-        range->retry = (struct http_retry){.known = true};
-        range->waiting = range->counted = range->has_block = false;
-        range->silent = range->repeated = range->repeating = false;
+        *range = (struct range){
+                .thread = self, .fill.hash = hash, .first.range = range, .hedge.range = range, .retry.known = true};
         return range;
 }
 
-static void drop_redirect(struct attempt *a)
+static void range_free(struct range *range)
 {
-        free(a->redirect_url);
-        a->redirect_url = NULL;
+        http_transfer_deinit(&range->first.transfer);
+        http_transfer_deinit(&range->hedge.transfer);
+        hash_free(range->fill.hash);
+        free(range);
 }
 
 static void set_counted(struct range *range, bool counted)
@@ -97,7 +88,6 @@ static void attempt_cancel(struct attempt *a)
         if (a->busy)
                 http_loop_remove(&a->range->thread->loop, &a->transfer);
         a->busy = false;
-        drop_redirect(a);
         if (a == &a->range->first) {
                 set_counted(a->range, false);
                 end_repeat(a->range);
@@ -121,7 +111,7 @@ static void range_end(struct range *range, const struct error *error)
         hedge_free_slot(range);
         reader_run_end(self->base.reader, &range->run, error);
         list_remove(&range->link);
-        list_append(&self->unused, &range->link);
+        range_free(range);
         reader_lock(self->base.reader);
         self->n_ranges--;
         reader_unlock(self->base.reader);
@@ -255,12 +245,9 @@ static void on_first_done(struct http_transfer *t, enum http_outcome outcome)
         if (http_status_slow_down(t->answer.status))
                 http_slow_down(range->thread->base.reader, range->run.job);
         /* The stored target of a redirect may have expired: the next try starts from the object's own URL. */
-        bool redirected = a->redirect_url != NULL;
-        if (redirected) {
+        if (a->redirected)
                 remote_set_redirect_url(object_of(range), NULL);
-                drop_redirect(a);
-        }
-        if ((redirected || outcome == HTTP_RETRY) && http_retry(t, &range->retry, 0))
+        if ((a->redirected || outcome == HTTP_RETRY) && http_retry(t, &range->retry))
                 range->waiting = true;
         else
                 range_fail(range, &t->error);
@@ -301,10 +288,8 @@ static void attempt_start(struct attempt *a, uint64_t from, uint64_t to)
         const struct object *object = object_of(range);
         struct http_transfer *t = &a->transfer;
         bool first = a == &range->first;
-        drop_redirect(a);
-        a->redirect_url = remote_redirect_url(object);
+        cleanup_free char *redirect_url = remote_redirect_url(object);
         t->http = remote_of(object)->http;
-        t->redirect_url = a->redirect_url;
         t->fresh = !first;
         t->buffer_size = BUFFER;
         t->accept = on_accept;
@@ -312,7 +297,8 @@ static void attempt_start(struct attempt *a, uint64_t from, uint64_t to)
         t->done = first ? on_first_done : hedge_done;
         remote_request(object, from, to - from, &t->request);
         a->busy = true;
-        http_loop_add(&range->thread->loop, t);
+        a->redirected = redirect_url != NULL;
+        http_loop_add(&range->thread->loop, t, redirect_url);
 }
 
 /* Requests the rest of the run; ends the run if it is complete. */
@@ -347,7 +333,7 @@ bool range_take(struct http_thread *self)
                 return false;
         }
         if (!http_take_run(self, &range->run, &range->ticket)) {
-                list_append(&self->unused, &range->link);
+                range_free(range);
                 return false;
         }
         list_append(&self->ranges, &range->link);
@@ -454,15 +440,4 @@ unsigned ranges_tick(struct http_thread *self)
                         hedge_if_late(range, now);
         }
         return (unsigned)((next + MS - 1) / MS);
-}
-
-void ranges_free_unused(struct http_thread *self)
-{
-        list_each_item_safe (struct range, range, &self->unused, link) {
-                list_remove(&range->link);
-                http_transfer_deinit(&range->first.transfer);
-                http_transfer_deinit(&range->hedge.transfer);
-                hash_free(range->fill.hash);
-                free(range);
-        }
 }

@@ -44,8 +44,7 @@ struct http_thread {
         struct http_loop loop;
         struct copy_queue copy_queue;
         struct list ranges; /* in flight */
-        struct list unused; /* ranges that keep their handles */
-        unsigned n_ranges;  /* in flight; under the reader's lock */
+        unsigned n_ranges;  /* of them; under the reader's lock */
         bool recheck;       /* atomic: there may be tickets to take or to give up */
 };
 
@@ -104,8 +103,8 @@ void http_answered(struct http_thread *self, struct read_job *job, uint64_t afte
 struct attempt {
         struct http_transfer transfer;
         struct range *range;
-        char *redirect_url; /* requested instead of the object's URL; NULL */
         bool busy;
+        bool redirected; /* the stored target of a redirect was requested instead of the object's URL */
 };
 
 struct range {
@@ -138,7 +137,6 @@ void ranges_resume(struct http_thread *self);
 unsigned ranges_tick(struct http_thread *self);
 /* Those whose jobs were stopped; all if the reader ends. */
 void ranges_end_stopped(struct http_thread *self);
-void ranges_free_unused(struct http_thread *self);
 
 /* Callbacks of the first request and of the hedge. */
 enum http_sink range_bytes(struct http_transfer *t, const unsigned char *data, size_t n);

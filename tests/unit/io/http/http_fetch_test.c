@@ -114,7 +114,7 @@ static uint64_t longest_pause(int status, uint64_t received, bool stalled, unsig
                 struct http_transfer t = {
                         .http = patient, .answer = {.status = status}, .received = received, .stalled = stalled};
                 struct http_retry retry = {.made = made};
-                ck_assert(http_retry(&t, &retry, 0));
+                ck_assert(http_retry(&t, &retry));
                 uint64_t now = now_ns(), pause = retry.at_ns > now ? retry.at_ns - now : 0;
                 longest = pause > longest ? pause : longest;
         }

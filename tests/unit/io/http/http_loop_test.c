@@ -91,7 +91,7 @@ TEST(the_end_of_a_transfer_ends_the_wait)
         must(listen(listener, 1));
         ck_assert_int_eq(http_new(&t.http, &opts, &error), 0);
         t.request = (struct http_request){.url = format_text("http://127.0.0.1:%u/", ntohs(at.sin_port)), .shown = "x"};
-        http_loop_add(&loop, &t);
+        http_loop_add(&loop, &t, NULL);
         int fd = take_request(listener);
         must((int)write(fd, answer, sizeof(answer) - 1));
         uint64_t began = clock_ns();
