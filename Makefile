@@ -182,19 +182,19 @@ export TAP FUZZ_SECONDS SOAK_SECONDS CHECKER_STEPS CHECKER_SEED CHECKER_KIND CI
 #                            memory is not persisted)
 #   load no model            cli_verbs default_roles doctor json load_log_line many_connections manual reload roles*
 #                            shell_completion testlib user_limits
-#   repeat http on a device  http_failures http_tunnel https hub s3*
+#   repeat http on a device  http_failures http_tunnel https hub network_faults s3*
 #   include both kinds       model_checker
 ON_GPU := attach_while_loading changes_during_load cli cli_during_load crash_recovery desired_pending forced_unload \
 	generations http invalid_fields invalid_sources lifecycle old_kernel preload priorities protocol_violations \
 	residency scale sources http_round_trips published published_base
 # What needs Swift, Ceph, Prometheus, zsh, fish or a container with systemd: make check-servers.
-SERVERS := promtool s3 s3_failures s3_radosgw shell_completion slice_cache systemd systemd_lifecycle
+SERVERS := promtool s3 s3_radosgw shell_completion slice_cache systemd systemd_lifecycle
 CHECKS_SERVERS := $(foreach f,$(SERVERS),$(filter tests/integration/%/$f,$(TEST_FILES)))
 # What tests huge pages with other settings of the machine, as root: these run a second time by make check-servers.
 SETTINGS := library_open memory prefaulted_segments published_pages host_device prefault prefault_auto
 CHECKS_SETTINGS := $(foreach f,$(SETTINGS),$(filter %/$f,$(TEST_FILES)))
 # The longest files start first, so that none of them is left at the end.
-LONGEST := server/faults cuda/gpu_script cli/own_daemon http/http_failures cuda/cuda_host_cache cuda/cuda_contexts http/https
+LONGEST := server/faults cuda/gpu_script cli/own_daemon http/network_faults http/http_failures cuda/cuda_host_cache cuda/cuda_contexts http/https
 LONGEST := $(LONGEST:%=tests/integration/%)
 CHECKS := $(LONGEST) $(filter-out $(LONGEST) $(CHECKS_SERVERS),$(TEST_FILES)) $(patsubst %.c,%,$(wildcard tests/fuzz/fuzz_*.c)) \
 	$(foreach f,$(ON_GPU),cuda=$(filter tests/integration/%/$f,$(TEST_FILES)))

@@ -78,11 +78,7 @@ static void start_tls(void)
         nginx_start(&tls, suite_path("nginx"), suite_folder()); /* makes its certificates */
         nginx_stop(&tls);
         nginx_start_with(&tls, suite_path("nginx"),
-                         format_text("server { listen 127.0.0.1:%u ssl; ssl_certificate %s/cert.pem; "
-                                     "ssl_certificate_key %s/key.pem; location / { proxy_pass http://127.0.0.1:%u; "
-                                     "proxy_set_header Host $http_host; proxy_http_version 1.1; } }\n",
-                                     tls.https, tls.folder, tls.folder, store.port),
-                         tls.https);
+                         nginx_tls_server(&tls, tls.https, store.port, "proxy_set_header Host $http_host;"), tls.https);
 }
 
 static void begin(void)

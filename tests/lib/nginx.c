@@ -119,6 +119,14 @@ void nginx_start(struct nginx *n, const char *folder, const char *root)
         nginx_start_with(n, folder, servers, n->http);
 }
 
+char *nginx_tls_server(const struct nginx *n, unsigned port, unsigned upstream, const char *more)
+{
+        return format_text("server { listen 127.0.0.1:%u ssl; ssl_certificate %s/cert.pem; "
+                           "ssl_certificate_key %s/key.pem; %s location / { proxy_pass http://127.0.0.1:%u; "
+                           "proxy_buffering off; proxy_http_version 1.1; } }\n",
+                           port, n->folder, n->folder, more, upstream);
+}
+
 void nginx_stop(struct nginx *n)
 {
         if (n->pid <= 0)

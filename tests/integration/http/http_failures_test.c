@@ -1,46 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Web servers behind a faulty proxy: transient faults cost no byte, permanent ones are named, and a load can be
- * cancelled at any time. After each test the daemon still serves.
+ * Web servers behind a faulty proxy: how requests are divided, retried and hedged, and a load can be cancelled at any
+ * time. After each test the daemon still serves. network_faults_test has the faults themselves.
  */
 #include "tests/integration/http_fixture.h"
 
-/* ---- transient faults ---- */
-
-static const struct {
-        const char *name;
-        struct proxy_rule rule;
-} passing[] = {
-        {"reset before a byte", {.fault = PROXY_RESET, .nth = 3, .bytes = 0}},
-        {"reset in the middle", {.fault = PROXY_RESET, .nth = 3, .bytes = 500000}},
-        {"reset of two tries", {.fault = PROXY_RESET, .nth = 3, .count = 2, .bytes = 100}},
-        {"a short body", {.fault = PROXY_SHORT, .nth = 2, .bytes = 4096}},
-        {"a stall", {.fault = PROXY_STALL, .nth = 4, .bytes = 70000}},
-        {"500", {.fault = PROXY_STATUS, .nth = 2, .status = 500, .text = "oh"}},
-        {"503", {.fault = PROXY_STATUS, .nth = 2, .status = 503, .text = "slow down"}},
-        {"503 for a while", {.fault = PROXY_STATUS, .nth = 2, .count = 3, .status = 503}},
-        {"429 with a pause", {.fault = PROXY_STATUS, .nth = 2, .status = 429, .header = "Retry-After: 1"}},
-        {"another range", {.fault = PROXY_WRONG_RANGE, .nth = 3}},
-        {"no Content-Range", {.fault = PROXY_DROP, .nth = 3, .text = "\r\nContent-Range"}},
-        {"the whole instead", {.fault = PROXY_NO_RANGE, .nth = 3}},
-        {"each fifth is reset", {.fault = PROXY_RESET, .every = 5, .bytes = 3000}},
-        {"the opening is reset", {.fault = PROXY_RESET, .what = PROXY_OPENINGS, .nth = 1, .bytes = 100}},
-        {"the opening has 503", {.fault = PROXY_STATUS, .what = PROXY_OPENINGS, .nth = 1, .status = 503}},
-        {"the check is reset", {.fault = PROXY_RESET, .what = PROXY_CHECKS, .nth = 1}},
-        {"a slow drip", {.fault = PROXY_DRIP, .nth = 5, .bytes = 30000}},
-        {"latency", {.fault = PROXY_LATENCY, .what = PROXY_ALL, .ms = 30}},
-        {"a window that opens slowly", {.fault = PROXY_WINDOW, .what = PROXY_ALL, .bytes = 14600, .ms = 5}},
-        {"no ETag", {.fault = PROXY_DROP, .what = PROXY_ALL, .text = "\r\nETag"}},
-};
-
 FIXTURE(.all = {begin, end}, .each = {before, after}, .unavailable = nginx_unavailable);
-
-TEST(a_transient_error_loses_no_byte, EACH(passing))
-{
-        proxy_rule(&proxy, &passing[_i].rule);
-        serves(through("/m.safetensors"));
-        ck_assert_msg(proxy_faults(&proxy) > 0, "%s: no fault was injected", passing[_i].name);
-}
 
 /* ---- runs ---- */
 
@@ -274,50 +239,7 @@ TEST(a_descriptor_limit_reduces_concurrently_open_shards)
         ck_assert_uint_le(proxy_most_asking(&proxy, PROXY_OPENINGS), BLOCKS / 2);
 }
 
-/* ---- permanent faults ---- */
-
-static const struct {
-        struct proxy_rule rule;
-        const char *text, *cause; /* of its retries; NULL: it is not retried */
-} lasting[] = {
-        {{.fault = PROXY_RESET, .bytes = 10}, "given up after 4 tries", "broken"},
-        {{.fault = PROXY_STATUS, .status = 500, .text = "I am broken"},
-         "given up after 4 tries: the server answers 500",
-         "status"},
-        {{.fault = PROXY_STATUS, .status = 503}, "given up after 4 tries: the server answers 503", "slow-down"},
-        {{.fault = PROXY_STALL, .bytes = 10}, "given up after 4 tries: no byte for", "stalled"},
-        {{.fault = PROXY_WRONG_RANGE}, "wrong Content-Range", NULL},
-        {{.fault = PROXY_SHORT, .bytes = 100}, "given up after 4 tries", NULL},
-        {{.fault = PROXY_STATUS, .nth = 2, .status = 403, .text = "expired"},
-         "the server answers 403 Said So: expired",
-         NULL},
-        {{.fault = PROXY_REPLACED, .nth = 3}, "was replaced while it was read: another ETag", NULL},
-        {{.fault = PROXY_REPLACED, .what = PROXY_CHECKS}, "was replaced while it was read: another ETag", NULL},
-        {{.fault = PROXY_STATUS, .nth = 3, .status = 412}, "was replaced while it was read", NULL},
-};
-
-#define LONG_MS 60000 /* four times the time of a stall, and more */
-
-static double retries(const char *cause)
-{
-        return client_metric(client, format_text("streamerd_retries_total{cause=\"%s\"}", cause));
-}
-
-TEST(a_permanent_error_fails_the_load_with_its_name, EACH(lasting))
-{
-        const char *cause = lasting[_i].cause;
-        double before = cause != NULL ? retries(cause) : 0;
-        proxy_rule(&proxy, &lasting[_i].rule);
-        streamer_op *op = client_load_begin(client, through("/m.safetensors"), "bad");
-        ck_assert_int_lt(streamer_op_wait(op, LONG_MS, NULL), 0);
-        char *text = format_text("%s", streamer_last_error(client));
-        streamer_op_free(op);
-        ck_assert_msg(strstr(text, lasting[_i].text) != NULL, "%s", text);
-        ck_assert_msg(strstr(text, "/m.safetensors") != NULL, "%s", text);
-        if (cause != NULL)
-                ck_assert_double_ge(retries(cause), before + 3);
-        client_unload(client, "bad");
-}
+/* ---- changes and other users ---- */
 
 TEST(a_replaced_object_is_noticed)
 {
@@ -338,8 +260,6 @@ TEST(a_replaced_object_is_noticed)
         streamer_op_free(op);
         client_unload(client, "bad");
 }
-
-/* ---- other users ---- */
 
 /* A minute, for which this daemon would wait: longer than any timeout of the test. */
 TEST(a_dead_server_does_not_delay_other_loads)

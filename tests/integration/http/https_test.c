@@ -49,17 +49,10 @@ static void end(void)
         nginx_stop(&web);
 }
 
-static char *server(unsigned port, const char *more)
-{
-        return format_text("server { listen 127.0.0.1:%u ssl; ssl_certificate %s/cert.pem; "
-                           "ssl_certificate_key %s/key.pem; %s location / { proxy_pass http://127.0.0.1:%u; "
-                           "proxy_buffering off; proxy_http_version 1.1; } }\n",
-                           port, web.folder, web.folder, more, proxy.port);
-}
-
 static void start_front(void)
 {
-        const char *servers = format_text("%s%s", server(whole, ""), server(cut, "ssl_buffer_size 4k;"));
+        const char *servers = format_text("%s%s", nginx_tls_server(&web, whole, proxy.port, ""),
+                                          nginx_tls_server(&web, cut, proxy.port, "ssl_buffer_size 4k;"));
         front = (struct nginx){.pid = 0};
         nginx_start_with(&front, suite_path("front"), servers, whole);
 }
@@ -240,29 +233,7 @@ TEST(a_redirect_from_https_to_https_is_followed)
         serves(at(whole, "/elsewhere.safetensors"), model);
 }
 
-/* ---- transient faults ---- */
-
-static const struct {
-        const char *name;
-        struct proxy_rule rule;
-} passing[] = {
-        {"reset before a byte", {.fault = PROXY_RESET, .nth = 3, .bytes = 0}},
-        {"reset in the middle", {.fault = PROXY_RESET, .nth = 3, .bytes = 500000}},
-        {"reset in a record", {.fault = PROXY_RESET, .nth = 2, .bytes = 100}},
-        {"a short body", {.fault = PROXY_SHORT, .nth = 2, .bytes = 4096}},
-        {"503", {.fault = PROXY_STATUS, .nth = 2, .status = 503, .text = "slow down"}},
-        {"another range", {.fault = PROXY_WRONG_RANGE, .nth = 3}},
-        {"a slow drip", {.fault = PROXY_DRIP, .nth = 2, .bytes = 30000}},
-        {"latency", {.fault = PROXY_LATENCY, .what = PROXY_ALL, .ms = 30}},
-        {"a window that opens slowly", {.fault = PROXY_WINDOW, .what = PROXY_ALL, .bytes = 14600, .ms = 5}},
-};
-
-TEST(a_transient_error_loses_no_byte, EACH(passing))
-{
-        proxy_rule(&proxy, &passing[_i].rule);
-        serves(at(whole, "/m.safetensors"), model);
-        ck_assert_msg(proxy_faults(&proxy) > 0, "%s: no fault was injected", passing[_i].name);
-}
+/* ---- transient faults: network_faults_test has more ---- */
 
 /* Every other request of a range is reset; without an end to the faults a range could be reset every time. */
 TEST(a_load_completes_though_every_other_request_is_reset)
