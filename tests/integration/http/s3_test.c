@@ -126,28 +126,24 @@ TEST(a_region_is_learnt_from_the_store)
         load_equals("s3://models/region/model.safetensors", "model", model);
 }
 
-TEST(a_wrong_secret_fails_with_an_explanation)
-{
-        assert_fails("s3://models/not-mine/x.safetensors", STREAMER_EPERM, "403 SignatureDoesNotMatch");
-        assert_error_has("s3://models/not-mine/x.safetensors, request tx");
-        assert_error_has("credentials from settings");
-}
+static const struct {
+        const char *source;
+        int code;
+        const char *texts[3];
+} refused[] = {
+        {"s3://models/not-mine/x.safetensors",
+         STREAMER_EPERM,
+         {"403 SignatureDoesNotMatch", "s3://models/not-mine/x.safetensors, request tx", "credentials from settings"}},
+        {"s3://models/nobody/", STREAMER_EPERM, {"the store answers 403"}},
+        {"s3://no-such-bucket/x/", STREAMER_ENOENT, {"404 NoSuchBucket", "credentials from environment"}},
+        {"s3://models/none.safetensors", STREAMER_ENOENT, {"404 NoSuchKey"}},
+        {"s3://models/none/", STREAMER_ENOENT, {"no safetensors files with this prefix"}},
+};
 
-TEST(an_unknown_access_key_fails_with_an_explanation)
+TEST(a_refusal_has_an_explanation, EACH(refused))
 {
-        assert_fails("s3://models/nobody/", STREAMER_EPERM, "the store answers 403");
-}
-
-TEST(a_missing_bucket)
-{
-        assert_fails("s3://no-such-bucket/x/", STREAMER_ENOENT, "404 NoSuchBucket");
-        assert_error_has("credentials from environment");
-}
-
-TEST(a_missing_key_and_a_missing_prefix)
-{
-        assert_fails("s3://models/none.safetensors", STREAMER_ENOENT, "404 NoSuchKey");
-        assert_fails("s3://models/none/", STREAMER_ENOENT, "no safetensors files with this prefix");
+        for (int i = 0; i < 3 && refused[_i].texts[i] != NULL; i++)
+                assert_fails(refused[_i].source, refused[_i].code, refused[_i].texts[i]);
 }
 
 static const char *const bad_sources[] = {"s3://", "s3:///key", "s3://a b/key", "s3://models@evil/key"};
