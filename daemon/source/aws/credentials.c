@@ -198,6 +198,13 @@ int aws_credentials_get(struct aws_credentials *c, struct aws_keys *keys, struct
         return r;
 }
 
+void aws_credentials_origin(struct aws_credentials *c, char *origin, size_t size)
+{
+        pthread_mutex_lock(&c->mutex);
+        snprintf(origin, size, "%s", c->keys.origin ?: "");
+        pthread_mutex_unlock(&c->mutex);
+}
+
 /* Requests in flight with older keys are refused after the first. */
 bool aws_credentials_refused(struct aws_credentials *c, uint64_t number)
 {

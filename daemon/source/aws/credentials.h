@@ -37,6 +37,9 @@ struct aws_credentials *aws_credentials_free(struct aws_credentials *credentials
  * errors. */
 int aws_credentials_get(struct aws_credentials *credentials, struct aws_keys *keys, struct error *error);
 
+/* Where the current keys are from; "": there are none yet. */
+void aws_credentials_origin(struct aws_credentials *credentials, char *origin, size_t size);
+
 /* The store says that the keys of this number have expired. True if there are others, or may be soon. */
 bool aws_credentials_refused(struct aws_credentials *credentials, uint64_t number);
 

@@ -23,7 +23,6 @@ struct s3_auth {
         const struct s3_endpoint *endpoint;
         pthread_mutex_t mutex;
         char region[S3_REGION], moved[S3_REGION];
-        char *origin; /* of the keys of the last request */
 };
 
 /* ---- authorize ---- */
@@ -45,14 +44,7 @@ static int authorize(struct http_access *access, const struct http_request *requ
                                               .checksum = request->headers != NULL &&
                                                           http_headers_find(request->headers, "x-amz-checksum-mode") !=
                                                                   NULL};
-        pthread_mutex_lock(&a->mutex);
-        if (a->origin == NULL || strcmp(a->origin, keys.origin) != 0) {
-                free(a->origin);
-                a->origin = strdup(keys.origin);
-        }
-        bool has_origin = a->origin != NULL;
-        pthread_mutex_unlock(&a->mutex);
-        r = has_origin ? aws_sign(more, &what, &keys, error) : error_no_memory(error);
+        r = aws_sign(more, &what, &keys, error);
         more->by = keys.number;
         aws_keys_deinit(&keys);
         return r;
@@ -103,7 +95,7 @@ static int refused(struct http_access *access, const struct http_request *reques
 {
         struct s3_auth *a = container_of(access, struct s3_auth, http);
         struct s3_fault fault;
-        char where[2 * S3_REGION + 40] = "";
+        char where[2 * S3_REGION + 40] = "", origin[512] = "";
         int status = answer->status, code = STREAMER_EFAILED;
         if (status == 0)
                 return 0;
@@ -116,15 +108,14 @@ static int refused(struct http_access *access, const struct http_request *reques
                 code = STREAMER_ENOENT;
         else if (status == 401 || status == 403)
                 code = STREAMER_EPERM;
-        pthread_mutex_lock(&a->mutex);
+        if (a->endpoint->credentials != NULL)
+                aws_credentials_origin(a->endpoint->credentials, origin, sizeof(origin));
         const char *keys = a->endpoint->credentials == NULL ? "unsigned"
-                           : a->origin == NULL              ? "no credentials"
+                           : origin[0] == '\0'              ? "no credentials"
                                                             : "credentials from ";
-        error_set(error, code, "%sthe store answers %d %s%s%s (%s%s%s, %s%s)", where, status, fault.code,
-                  fault.message[0] != '\0' ? ": " : "", fault.message, request->shown,
-                  fault.request_id[0] != '\0' ? ", request " : "", fault.request_id, keys, a->origin ?: "");
-        pthread_mutex_unlock(&a->mutex);
-        return code;
+        return error_set(error, code, "%sthe store answers %d %s%s%s (%s%s%s, %s%s)", where, status, fault.code,
+                         fault.message[0] != '\0' ? ": " : "", fault.message, request->shown,
+                         fault.request_id[0] != '\0' ? ", request " : "", fault.request_id, keys, origin);
 }
 
 /* ---- lifecycle ---- */
@@ -133,7 +124,6 @@ static void access_free(struct http_access *access)
 {
         struct s3_auth *a = container_of(access, struct s3_auth, http);
         pthread_mutex_destroy(&a->mutex);
-        free(a->origin);
         free(a);
 }
 
