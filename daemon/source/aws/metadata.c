@@ -93,6 +93,22 @@ int aws_fetch(struct http *http, struct http_fetch *fetch, struct error *error)
         return r;
 }
 
+/* With one header more, unless its value is NULL. These endpoints may be asked without TLS. */
+static int fetch_with_header(struct http *http, const struct http_request *request, const char *name, const char *value,
+                             struct http_answer *answer, struct error *error)
+{
+        struct http_headers headers = {.n = 0};
+        struct http_fetch fetch = {.request = *request};
+        fetch.request.headers = &headers;
+        fetch.request.plain_ok = strncmp(request->url, "http://", 7) == 0;
+        int r = value != NULL ? http_headers_add(&headers, name, value, error) : 0;
+        if (r == 0)
+                r = aws_fetch(http, &fetch, error);
+        http_headers_deinit(&headers);
+        *answer = fetch.answer;
+        return r;
+}
+
 /* ---- container ---- */
 
 /* "localhost" is trusted by name: this machine determines what it resolves to. */
@@ -132,35 +148,32 @@ int aws_container(struct aws_clients *clients, struct aws_keys *keys, struct err
 {
         static const char origin[] = "container endpoint";
         const char *file = aws_env("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
-        const char *given = aws_env("AWS_CONTAINER_AUTHORIZATION_TOKEN");
-        struct http_headers headers = {.n = 0};
+        struct http_answer answer = {.status = 0};
         char *token = NULL;
         cleanup_free char *uri = NULL;
         int r = aws_container_uri(&uri, error);
         if (r < 0 || uri == NULL)
                 return r;
-        bool plain = strncmp(uri, "http://", 7) == 0;
-        struct http_fetch fetch = {.request = {.url = uri, .shown = origin, .headers = &headers, .plain_ok = plain}};
         if (file != NULL)
                 r = secret_read_file(file, &token, error);
-        if (r == 0 && (token ?: given) != NULL)
-                r = http_headers_add(&headers, "Authorization", token ?: given, error);
         if (r == 0)
-                r = aws_fetch(clients->container, &fetch, error);
+                r = fetch_with_header(clients->container, &(struct http_request){.url = uri, .shown = origin},
+                                      "Authorization", token ?: aws_env("AWS_CONTAINER_AUTHORIZATION_TOKEN"), &answer,
+                                      error);
         if (r == 0)
-                r = fetch.answer.status == 200
-                            ? aws_keys_parse_json(keys, fetch.answer.body, fetch.answer.body_len, origin, error)
-                            : error_set(error, STREAMER_EPERM, "the %s answers %d", origin, fetch.answer.status);
-        http_fetch_deinit(&fetch);
-        http_headers_deinit(&headers);
+                r = answer.status == 200 ? aws_keys_parse_json(keys, answer.body, answer.body_len, origin, error)
+                                         : error_set(error, STREAMER_EPERM, "the %s answers %d", origin, answer.status);
+        http_answer_deinit(&answer);
         secret_free(token);
         return r < 0 ? r : 1;
 }
 
 /* ---- instance ---- */
 
-static int instance_fetch(struct aws_clients *clients, struct http_fetch *fetch, const char *method, const char *path,
-                          struct error *error)
+#define SESSION_HEADER "X-aws-ec2-metadata-token"
+
+static int instance_fetch(struct aws_clients *clients, const char *method, const char *path, const char *name,
+                          const char *value, struct http_answer *answer, struct error *error)
 {
         const char *named = aws_env("AWS_EC2_METADATA_SERVICE_ENDPOINT");
         const char *mode = aws_env("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE");
@@ -170,85 +183,62 @@ static int instance_fetch(struct aws_clients *clients, struct http_fetch *fetch,
         while (len > 0 && endpoint[len - 1] == '/')
                 len--;
         cleanup_free char *url = format_new("%.*s%s", (int)len, endpoint, path);
-        if (url == NULL)
-                return error_no_memory(error);
-        fetch->request.method = method;
-        fetch->request.url = url;
-        fetch->request.shown = "instance metadata";
-        fetch->request.plain_ok = strncmp(url, "http://", 7) == 0;
-        int r = aws_fetch(clients->instance, fetch, error);
-        fetch->request.url = NULL;
-        return r;
+        const struct http_request request = {.method = method, .url = url, .shown = "instance metadata"};
+        return url != NULL ? fetch_with_header(clients->instance, &request, name, value, answer, error)
+                           : error_no_memory(error);
 }
 
-/* The session of IMDSv2. The first version is not used: it discloses keys to any client that can make this machine send
- * a request. */
-static int instance_session(struct aws_clients *clients, struct http_headers *session, struct error *why,
-                            struct error *error)
+/* 1, or 0 with *why: this instance has none. */
+static int instance_role(struct aws_clients *clients, const char *session, char role[128], struct error *why,
+                         struct error *error)
 {
-        struct http_headers ttl = {.n = 0};
-        struct http_fetch fetch = {.request = {.headers = &ttl}};
-        int r = http_headers_add(&ttl, "X-aws-ec2-metadata-token-ttl-seconds", "21600", error);
-        if (r == 0 && instance_fetch(clients, &fetch, "PUT", "/latest/api/token", why) == 0) {
-                if (fetch.answer.status != 200)
-                        error_set(why, STREAMER_EFAILED,
-                                  "instance metadata answers %d to a request for a token (IMDSv2)",
-                                  fetch.answer.status);
-                else
-                        r = http_headers_add(session, "X-aws-ec2-metadata-token", fetch.answer.body, error) ?: 1;
-        }
-        http_fetch_deinit(&fetch);
-        http_headers_deinit(&ttl);
-        return r;
-}
-
-static int instance_role(struct aws_clients *clients, const struct http_headers *session, char role[128],
-                         struct error *why, struct error *error)
-{
-        struct http_fetch fetch = {.request = {.headers = session}};
-        int r = instance_fetch(clients, &fetch, NULL, ROLES_PATH, error);
-        if (r == 0 && fetch.answer.status != 200) {
-                error_set(why, STREAMER_EFAILED, "this instance has no role (its metadata answer %d)",
-                          fetch.answer.status);
+        struct http_answer answer = {.status = 0};
+        int r = instance_fetch(clients, NULL, ROLES_PATH, SESSION_HEADER, session, &answer, error);
+        if (r == 0 && answer.status != 200) {
+                error_set(why, STREAMER_EFAILED, "this instance has no role (its metadata answer %d)", answer.status);
         } else if (r == 0) {
-                size_t len = strcspn(fetch.answer.body, "\r\n");
-                bool valid = len > 0 && len < 128 && strcspn(fetch.answer.body, "/?# ") >= len;
+                size_t len = strcspn(answer.body, "\r\n");
+                bool valid = len > 0 && len < 128 && strcspn(answer.body, "/?# ") >= len;
                 r = valid ? 1 : error_set(error, STREAMER_EFAILED, "the instance's role has no valid name");
-                snprintf(role, 128, "%.*s", (int)(valid ? len : 0), fetch.answer.body);
+                snprintf(role, 128, "%.*s", (int)(valid ? len : 0), answer.body);
         }
-        http_fetch_deinit(&fetch);
+        http_answer_deinit(&answer);
         return r;
 }
 
-static int instance_keys(struct aws_clients *clients, const struct http_headers *session, const char *role,
-                         struct aws_keys *keys, struct error *error)
+static int instance_keys(struct aws_clients *clients, const char *session, const char *role, struct aws_keys *keys,
+                         struct error *error)
 {
-        struct http_fetch fetch = {.request = {.headers = session}};
+        struct http_answer answer = {.status = 0};
         char path[256], origin[200];
         snprintf(path, sizeof(path), ROLES_PATH "%s", role);
         snprintf(origin, sizeof(origin), "instance role %s", role);
-        int r = instance_fetch(clients, &fetch, NULL, path, error);
+        int r = instance_fetch(clients, NULL, path, SESSION_HEADER, session, &answer, error);
         if (r == 0)
-                r = fetch.answer.status == 200
-                            ? aws_keys_parse_json(keys, fetch.answer.body, fetch.answer.body_len, origin, error)
-                            : error_set(error, STREAMER_EPERM, "instance metadata answer %d for role %s",
-                                        fetch.answer.status, role);
-        http_fetch_deinit(&fetch);
+                r = answer.status == 200 ? aws_keys_parse_json(keys, answer.body, answer.body_len, origin, error)
+                                         : error_set(error, STREAMER_EPERM, "instance metadata answer %d for role %s",
+                                                     answer.status, role);
+        http_answer_deinit(&answer);
         return r < 0 ? r : 1;
 }
 
+/* In a session of IMDSv2. The first version is not used: it discloses keys to any client that can make this machine
+ * send a request. */
 int aws_instance(struct aws_clients *clients, struct aws_keys *keys, struct error *why, struct error *error)
 {
         const char *disabled = aws_env("AWS_EC2_METADATA_DISABLED");
-        struct http_headers session = {.n = 0};
+        struct http_answer session = {.status = 0};
         char role[128];
         if (disabled != NULL && strcasecmp(disabled, "true") == 0)
                 return 0;
-        int r = instance_session(clients, &session, why, error);
+        int r = instance_fetch(clients, "PUT", "/latest/api/token", SESSION_HEADER "-ttl-seconds", "21600", &session,
+                               why);
+        if (r == 0 && session.status != 200)
+                r = error_set(why, STREAMER_EFAILED, "instance metadata answers %d to a request for a token (IMDSv2)",
+                              session.status);
+        r = r == 0 ? instance_role(clients, session.body, role, why, error) : 0;
         if (r == 1)
-                r = instance_role(clients, &session, role, why, error);
-        if (r == 1)
-                r = instance_keys(clients, &session, role, keys, error);
-        http_headers_deinit(&session);
+                r = instance_keys(clients, session.body, role, keys, error);
+        http_answer_deinit(&session);
         return r;
 }
