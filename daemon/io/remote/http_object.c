@@ -311,15 +311,11 @@ int object_http_finish(struct object *object, const struct http_fetch *fetch, st
 {
         struct remote *remote = remote_of(object);
         const struct http_answer *answer = &fetch->answer;
-        const char *range = http_headers_find(&answer->headers, "Content-Range");
-        uint64_t total = answer->total;
+        uint64_t total = answer->status == 416 ? 0 : answer->total; /* an empty object has no range */
         if (answer->status >= 400 && answer->status != 416) {
                 object_deinit(object);
                 return 0;
         }
-        /* An empty object has no range. */
-        if (answer->status == 416 && range != NULL)
-                http_unsatisfied_range(range, &total);
         if (total == UINT64_MAX)
                 return error_set(error, STREAMER_EFAILED, "the server does not tell its size (%s)", object->path);
         object->version.size = total;

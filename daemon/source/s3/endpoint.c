@@ -22,11 +22,11 @@ struct bucket_region {
 };
 
 struct s3_endpoints {
-        struct s3_endpoint *all; /* the first is for sources that the others do not cover */
-        size_t n;
         pthread_mutex_t mutex;
         struct bucket_region regions[REGIONS_MAX];
         size_t n_regions; /* ever stored: the oldest is replaced */
+        size_t n;
+        struct s3_endpoint all[]; /* the first is for sources that the others do not cover */
 };
 
 /* ---- configuration ---- */
@@ -113,12 +113,11 @@ static int endpoint_init(struct s3_endpoint *endpoint, const struct s3_endpoint_
 int s3_endpoints_new(struct s3_endpoints **out, const struct s3_endpoint_opts *defaults,
                      const struct s3_endpoint_opts *opts, size_t n, const struct http_opts *http, struct error *error)
 {
-        struct s3_endpoints *endpoints = calloc(1, sizeof(*endpoints));
+        struct s3_endpoints *endpoints = calloc(1, sizeof(*endpoints) + (n + 1) * sizeof(endpoints->all[0]));
+        int r = 0;
         if (endpoints == NULL)
                 return error_no_memory(error);
         pthread_mutex_init(&endpoints->mutex, NULL);
-        endpoints->all = calloc(n + 1, sizeof(*endpoints->all));
-        int r = endpoints->all != NULL ? 0 : error_no_memory(error);
         for (; r == 0 && endpoints->n <= n; endpoints->n++)
                 r = endpoint_init(&endpoints->all[endpoints->n], endpoints->n == 0 ? defaults : &opts[endpoints->n - 1],
                                   defaults, http, error);
@@ -138,7 +137,6 @@ struct s3_endpoints *s3_endpoints_free(struct s3_endpoints *endpoints)
                 free(endpoints->all[i].region);
                 free(endpoints->all[i].ca);
         }
-        free(endpoints->all);
         pthread_mutex_destroy(&endpoints->mutex);
         free(endpoints);
         return NULL;
