@@ -81,6 +81,21 @@ static inline const char *through(const char *path)
         return proxy_url(&proxy, path);
 }
 
+/* A daemon of the test's own. */
+static inline streamer_client *start_own(struct daemon *d, const char *name, const char *config)
+{
+        daemon_init(d, suite_path("%s-%d", name, (int)getpid()));
+        daemon_start(d, (const char *const[]){"--device", "host=128MiB", "--root", fixture_root(), "--log-level",
+                                              "debug", "--config", config, NULL});
+        return client_open(d);
+}
+
+static inline void stop_own(struct daemon *d, streamer_client *c)
+{
+        streamer_close(c);
+        ck_assert_int_eq(daemon_stop(d), 0);
+}
+
 static inline void serves(const char *source)
 {
         client_load(client, source, "m");

@@ -26,17 +26,12 @@ TEST(one_request_reads_adjacent_blocks)
 static uint64_t another_loads(const char *settings)
 {
         struct daemon d;
-        const char *config = suite_file("another.yaml", settings);
-        daemon_init(&d, suite_path("another-%d", (int)getpid()));
-        daemon_start(&d, (const char *const[]){"--device", "host=64MiB", "--root", fixture_root(), "--config", config,
-                                               NULL});
-        streamer_client *c = client_open(&d);
+        streamer_client *c = start_own(&d, "another", suite_file("another.yaml", settings));
         uint64_t began = clock_ns();
         client_load(c, through("/m.safetensors"), "m");
         uint64_t took = clock_ns() - began;
         client_equals(c, "m", model);
-        streamer_close(c);
-        ck_assert_int_eq(daemon_stop(&d), 0);
+        stop_own(&d, c);
         return took;
 }
 
@@ -114,66 +109,54 @@ TEST(a_losing_hedge_leaks_nothing)
 }
 
 /* A daemon with a request for each block, four at a time. It waits for a minute before it gives a request up. */
-static streamer_client *begin_with_single_blocks(struct daemon *d, const char *name)
+static streamer_client *start_with_single_blocks(struct daemon *d)
 {
-        const char *config = suite_file("single.yaml", "io: {block_size: 1MiB, concurrency: 4}\n"
-                                                       "http: {stall: 60s, threads: 2, request_max: 1MiB}\n");
-        daemon_init(d, suite_path("%s", name));
-        daemon_start(d, (const char *const[]){"--device", "host=64MiB", "--root", fixture_root(), "--log-level",
-                                              "debug", "--config", config, NULL});
-        return client_open(d);
-}
-
-static void end_with_single_blocks(struct daemon *d, streamer_client *c)
-{
-        client_equals(c, "m", model);
-        streamer_close(c);
-        ck_assert_int_eq(daemon_stop(d), 0);
+        return start_own(d, "single",
+                         suite_file("single.yaml", "io: {block_size: 1MiB, concurrency: 4}\n"
+                                                   "http: {stall: 60s, threads: 2, request_max: 1MiB}\n"));
 }
 
 /* These are as many as may be in flight. They are never answered; each is repeated once. */
 TEST(requests_that_are_not_answered_are_repeated)
 {
         struct daemon d;
-        streamer_client *c = begin_with_single_blocks(&d, "silent");
+        streamer_client *c = start_with_single_blocks(&d);
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_HOLD, .nth = 3, .count = 4});
         client_load(c, through("/m.safetensors"), "m");
         ck_assert_uint_eq(proxy_faults(&proxy), 4);
         ck_assert_uint_le(proxy_seen(&proxy, PROXY_BLOCKS), 2 * (BLOCKS + 1));
         proxy_release(&proxy);
-        end_with_single_blocks(&d, c);
+        client_equals(c, "m", model);
+        stop_own(&d, c);
 }
 
 /* The first requests are answered at once, the others after a second and a half. */
 TEST(a_server_that_becomes_slow_gets_twice_the_requests_at_most)
 {
         struct daemon d;
-        streamer_client *c = begin_with_single_blocks(&d, "slow");
+        streamer_client *c = start_with_single_blocks(&d);
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_LATENCY, .nth = 3, .count = 100, .ms = 1500});
         client_load(c, through("/m.safetensors"), "m");
         ck_assert_uint_le(proxy_seen(&proxy, PROXY_BLOCKS), 2 * (BLOCKS + 1));
-        end_with_single_blocks(&d, c);
+        client_equals(c, "m", model);
+        stop_own(&d, c);
 }
 
 /* A daemon with at most four ranges in flight. With more, the number before the first slow-down reply depends on the
  * time that the server takes to answer. */
-static streamer_client *begin_with_four_ranges(struct daemon *d, const char *name)
+static streamer_client *start_with_four_ranges(struct daemon *d)
 {
-        daemon_init(d, suite_path("%s", name));
-        daemon_start(d, (const char *const[]){"--device", "host=64MiB", "--root", fixture_root(), "--log-level",
-                                              "debug", "--config", write_config(4, "60s"), NULL});
-        return client_open(d);
+        return start_own(d, "four", write_config(4, "60s"));
 }
 
 TEST(slow_down_halves_concurrency_and_leaks_no_secret)
 {
         struct daemon d;
-        streamer_client *c = begin_with_four_ranges(&d, "halved");
+        streamer_client *c = start_with_four_ranges(&d);
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_STATUS, .nth = 1, .count = 3, .status = 503});
         client_load(c, format_text("http://localhost:%u/m.safetensors", proxy.port), "m");
         client_equals(c, "m", model);
-        streamer_close(c);
-        ck_assert_int_eq(daemon_stop(&d), 0);
+        stop_own(&d, c);
         size_t size;
         const char *log = file_read(d.log, &size);
         ck_assert_msg(strstr(log, "asks to slow down: 2 ranges in flight") != NULL, "%s", log);
@@ -210,7 +193,7 @@ static bool so_many_are_asked(void *arg)
 TEST(a_slow_down_reply_reduces_concurrency, EACH(slowing))
 {
         struct daemon d;
-        streamer_client *c = begin_with_four_ranges(&d, format_text("slowed-%d", slowing[_i]));
+        streamer_client *c = start_with_four_ranges(&d);
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_HOLD, .nth = 1, .count = 4, .status = slowing[_i]});
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_HOLD, .nth = 5, .count = 100});
         streamer_op *op = client_load_begin(c, through("/m.safetensors"), "m");
@@ -223,8 +206,7 @@ TEST(a_slow_down_reply_reduces_concurrency, EACH(slowing))
         client_ok(c, streamer_op_wait(op, 20000, NULL), "load");
         client_equals(c, "m", model);
         streamer_op_free(op);
-        streamer_close(c);
-        ck_assert_int_eq(daemon_stop(&d), 0);
+        stop_own(&d, c);
 }
 
 TEST(a_descriptor_limit_reduces_concurrently_open_shards)
@@ -266,11 +248,8 @@ TEST(a_dead_server_does_not_delay_other_loads)
 {
         struct daemon d;
         const char *config = suite_file("dead.yaml", "io: {block_size: 1MiB}\nhttp: {stall: 60s, threads: 2}\n");
-        daemon_init(&d, suite_path("dead"));
-        daemon_start(&d, (const char *const[]){"--device", "host=64MiB", "--root", fixture_root(), "--config", config,
-                                               NULL});
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_HOLD, .what = PROXY_ALL});
-        streamer_client *c = client_open(&d), *other = client_open(&d);
+        streamer_client *c = start_own(&d, "dead", config), *other = client_open(&d);
         streamer_op *op = client_load_begin(c, through("/m.safetensors"), "dead");
         client_load(other, url(web.http, "/m.safetensors"), "fine");
         client_equals(other, "fine", model);
@@ -282,8 +261,7 @@ TEST(a_dead_server_does_not_delay_other_loads)
         /* Its unanswered request is aborted too, so the daemon does not wait for it. */
         client_unload(c, "dead");
         streamer_close(other);
-        streamer_close(c);
-        ck_assert_int_eq(daemon_stop(&d), 0);
+        stop_own(&d, c);
 }
 
 /* A block takes three minutes, for which the cancel does not wait. */
@@ -335,11 +313,8 @@ TEST(loads_leak_no_descriptor)
 TEST(sigterm_in_mid_transfer_ends_the_daemon)
 {
         struct daemon d;
-        daemon_init(&d, suite_path("own"));
-        daemon_start(&d, (const char *const[]){"--device", "host=64MiB", "--root", fixture_root(), "--config",
-                                               write_config(CONCURRENCY, "60s"), NULL});
+        streamer_client *c = start_own(&d, "own", write_config(CONCURRENCY, "60s"));
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_DRIP, .bytes = 1000});
-        streamer_client *c = client_open(&d);
         streamer_op *op = client_load_begin(c, through("/m.safetensors"), "slow");
         ck_assert(eventually(has_begun, &proxy, 20000));
         uint64_t began = clock_ns();

@@ -9,11 +9,6 @@
 
 FIXTURE(.all = {begin, end}, .each = {before, after}, .unavailable = nginx_unavailable);
 
-TEST(a_file_over_http)
-{
-        serves(url(web.http, "/m.safetensors"));
-}
-
 TEST(a_file_over_https_by_a_private_ca)
 {
         serves(secure("/m.safetensors"));
@@ -133,12 +128,9 @@ TEST(the_setting_bounds_the_requests_in_flight)
                                                      "http: {threads: 1, request_max: 1MiB}\n");
         struct model *large = model_mixed(79, 64 << 20);
         model_write(large, suite_path("www/large.safetensors"));
-        daemon_init(&d, suite_path("many"));
-        daemon_start(&d, (const char *const[]){"--device", "host=128MiB", "--root", fixture_root(), "--config", config,
-                                               NULL});
+        streamer_client *c = start_own(&d, "many", config);
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_LATENCY, .nth = 1, .ms = 300});
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_HOLD});
-        streamer_client *c = client_open(&d);
         streamer_op *op = client_load_begin(c, through("/large.safetensors"), "m");
         ck_assert_msg(eventually(forty_are_held, &proxy, 20000), "%s", proxy_held(&proxy));
         proxy_clear(&proxy);
@@ -147,8 +139,7 @@ TEST(the_setting_bounds_the_requests_in_flight)
         client_equals(c, "m", large);
         ck_assert_uint_le(proxy_most_asking(&proxy, PROXY_BLOCKS), 40);
         streamer_op_free(op);
-        streamer_close(c);
-        ck_assert_int_eq(daemon_stop(&d), 0);
+        stop_own(&d, c);
 }
 
 /* It would fail if it needed a block. */
@@ -241,12 +232,6 @@ static void redirect(const char *to)
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_REDIRECT, .what = PROXY_ALL, .text = to});
 }
 
-TEST(a_redirect_is_followed)
-{
-        redirect(url(web.http, "/m.safetensors"));
-        serves(through("/elsewhere.safetensors"));
-}
-
 TEST(blocks_are_requested_from_the_target_of_a_redirect)
 {
         redirect(url(web.http, "/m.safetensors"));
@@ -269,15 +254,8 @@ TEST(no_redirect_to_plain_http_on_another_host_is_followed)
 
 TEST(credentials_are_sent_to_their_host_only)
 {
-        const char *at = format_text("http://localhost:%u/m.safetensors", proxy.port);
-        serves(at);
+        serves(format_text("http://localhost:%u/m.safetensors", proxy.port));
         ck_assert_str_eq(proxy.last_authorization, "Bearer the-token-of-localhost");
-        serves(through("/m.safetensors"));
-        ck_assert_str_eq(proxy.last_authorization, "");
-}
-
-TEST(user_and_password_are_sent_to_their_host_only)
-{
         serves(format_text("http://basic.localhost:%u/m.safetensors", proxy.port));
         ck_assert_str_eq(proxy.last_authorization, "Basic bWU6dGhlLXBhc3N3b3Jk");
         serves(through("/m.safetensors"));
