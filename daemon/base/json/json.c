@@ -410,3 +410,14 @@ bool json_skip(struct json *j)
                 return skip_number(j);
         }
 }
+
+bool json_take_text(struct json *j, const char **text)
+{
+        struct json_string string;
+        if (json_peek(j) != '"')
+                return json_skip(j);
+        if (!json_take_string(j, &string))
+                return false;
+        *text = j->text + string.at;
+        return true;
+}

@@ -103,7 +103,7 @@ static int keys_init_response(struct aws_keys *keys, const struct response *resp
 int aws_keys_parse_json(struct aws_keys *keys, char *text, size_t size, const char *origin, struct error *error)
 {
         struct json j;
-        struct json_string key, value;
+        struct json_string key;
         struct response response = {.access = NULL};
         text[size] = '\0';
         json_init(&j, text, size);
@@ -111,10 +111,10 @@ int aws_keys_parse_json(struct aws_keys *keys, char *text, size_t size, const ch
                 json_unexpected(&j, "'{'");
         for (size_t n = 0; json_member(&j, &n, &key);) {
                 const char **field = response_field(&response, j.text + key.at, "Token");
-                if (field == NULL || json_peek(&j) != '"')
+                if (field == NULL)
                         json_skip(&j);
-                else if (json_take_string(&j, &value))
-                        *field = j.text + value.at;
+                else
+                        json_take_text(&j, field);
         }
         bool valid = json_end(&j);
         json_deinit(&j);

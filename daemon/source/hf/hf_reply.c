@@ -14,24 +14,13 @@
 /* Faults besides those of enum json_fault. */
 enum { FAULT_MEMORY = JSON_FAULTS, FAULT_TOO_MANY_FILES };
 
-static bool take_text(struct json *j, const char **out)
-{
-        struct json_string value;
-        if (json_peek(j) != '"')
-                return json_skip(j);
-        if (!json_take_string(j, &value))
-                return false;
-        *out = j->text + value.at;
-        return true;
-}
-
 static bool parse_lfs(struct json *j, struct hf_file *file)
 {
         struct json_string key;
         if (!json_open(j, '{'))
                 return json_skip(j);
         for (size_t n = 0; json_member(j, &n, &key);)
-                if (!(JSON_IS(j, key, "sha256") ? take_text(j, &file->sha256) : json_skip(j)))
+                if (!(JSON_IS(j, key, "sha256") ? json_take_text(j, &file->sha256) : json_skip(j)))
                         return false;
         return j->fault == JSON_OK;
 }
@@ -44,7 +33,7 @@ static bool parse_file(struct json *j, struct hf_file *file)
                 return json_unexpected(j, "'{'");
         for (size_t n = 0; json_member(j, &n, &key);) {
                 bool digit = json_peek(j) >= '0' && json_peek(j) <= '9';
-                bool ok = JSON_IS(j, key, "rfilename")       ? take_text(j, &file->name)
+                bool ok = JSON_IS(j, key, "rfilename")       ? json_take_text(j, &file->name)
                           : JSON_IS(j, key, "lfs")           ? parse_lfs(j, file)
                           : JSON_IS(j, key, "size") && digit ? json_whole(j, JSON_SYNTAX, &file->size)
                                                              : json_skip(j);
@@ -81,7 +70,7 @@ static bool parse_info(struct json *j, struct hf_info *info, const char **commit
         if (!json_open(j, '{'))
                 return json_unexpected(j, "'{'");
         for (size_t n = 0; json_member(j, &n, &key);) {
-                bool ok = JSON_IS(j, key, "sha")        ? take_text(j, commit)
+                bool ok = JSON_IS(j, key, "sha")        ? json_take_text(j, commit)
                           : JSON_IS(j, key, "siblings") ? parse_files(j, info)
                                                         : json_skip(j);
                 if (!ok)
