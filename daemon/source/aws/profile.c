@@ -16,32 +16,33 @@
 
 /* ---- static keys ---- */
 
-int aws_environment(struct aws_keys *keys, struct error *error)
+/* Both keys, or neither. `names`: of the two settings. */
+static int keys_of_pair(struct aws_keys *keys, const char *access, const char *secret, const char *token,
+                        const char *origin, const char *names, struct error *error)
 {
-        const char *access = aws_env("AWS_ACCESS_KEY_ID"), *secret = aws_env("AWS_SECRET_ACCESS_KEY");
         if (access == NULL && secret == NULL)
                 return 0;
         if (access == NULL || secret == NULL)
-                return error_set(error, STREAMER_EPERM,
-                                 "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY: one is set without the other");
-        int r = aws_keys_init(keys, access, secret, aws_env("AWS_SESSION_TOKEN"), "environment", error);
+                return error_set(error, STREAMER_EPERM, "%s: of %s one is set without the other", origin, names);
+        int r = aws_keys_init(keys, access, secret, token, origin, error);
         return r < 0 ? r : 1;
+}
+
+int aws_environment(struct aws_keys *keys, struct error *error)
+{
+        return keys_of_pair(keys, aws_env("AWS_ACCESS_KEY_ID"), aws_env("AWS_SECRET_ACCESS_KEY"),
+                            aws_env("AWS_SESSION_TOKEN"), "environment", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+                            error);
 }
 
 static int static_keys(struct aws_keys *keys, const struct aws_config *config, struct error *error)
 {
-        const char *access = aws_config_get(config, "aws_access_key_id");
-        const char *secret = aws_config_get(config, "aws_secret_access_key");
         char origin[160];
-        if (access == NULL && secret == NULL)
-                return 0;
-        if (access == NULL || secret == NULL)
-                return error_set(error, STREAMER_EPERM,
-                                 "profile '%s': of aws_access_key_id and aws_secret_access_key one is missing",
-                                 config->profile);
         snprintf(origin, sizeof(origin), "profile '%.120s'", config->profile);
-        int r = aws_keys_init(keys, access, secret, aws_config_get(config, "aws_session_token"), origin, error);
-        return r < 0 ? r : 1;
+        return keys_of_pair(keys, aws_config_get(config, "aws_access_key_id"),
+                            aws_config_get(config, "aws_secret_access_key"),
+                            aws_config_get(config, "aws_session_token"), origin,
+                            "aws_access_key_id and aws_secret_access_key", error);
 }
 
 /* Settings that need a program or a person. */
