@@ -121,18 +121,19 @@ bool concurrency_is_saturated(const struct concurrency *c)
         return c->flow >= c->average / 3 * 2;
 }
 
+/* When something that takes `usual_ns` is late. */
+static uint64_t late_after(uint64_t usual_ns)
+{
+        uint64_t after = usual_ns * STRAGGLER_TIMES;
+        return after > STRAGGLER_LEAST ? after : STRAGGLER_LEAST;
+}
+
 uint64_t concurrency_straggler(const struct concurrency *c)
 {
-        uint64_t after = c->block_ns * STRAGGLER_TIMES;
-        if (c->block_ns == 0)
-                return 0;
-        return after > STRAGGLER_LEAST ? after : STRAGGLER_LEAST;
+        return c->block_ns > 0 ? late_after(c->block_ns) : 0;
 }
 
 uint64_t concurrency_silence(const struct concurrency *c)
 {
-        uint64_t after = c->answer_ns * STRAGGLER_TIMES;
-        if (c->answer_ns == 0)
-                return SILENCE_UNKNOWN;
-        return after > STRAGGLER_LEAST ? after : STRAGGLER_LEAST;
+        return c->answer_ns > 0 ? late_after(c->answer_ns) : SILENCE_UNKNOWN;
 }

@@ -39,13 +39,10 @@ static void turn(struct http_thread *self, bool *idle)
         }
         copy_queue_reap(&self->copy_queue);
         unsigned wait_ms = ranges_tick(self);
-        bool busy = !list_empty(&self->ranges) || self->copy_queue.n > 0;
-        if (!busy && load_relaxed(&self->recheck))
-                busy = true; /* there was no memory for a range */
-        else if (!busy && !*idle)
-                wait_ms = IDLE_MS;
-        else if (!busy)
-                wait_ms = 4 * IDLE_MS;
+        /* A recheck that is left: there was no memory for a range. */
+        bool busy = !list_empty(&self->ranges) || self->copy_queue.n > 0 || load_relaxed(&self->recheck);
+        if (!busy)
+                wait_ms = *idle ? 4 * IDLE_MS : IDLE_MS;
         else if (self->copy_queue.n > 0)
                 wait_ms = COPY_TICK_MS;
         uint64_t before = now_ns();
