@@ -8,46 +8,31 @@
 
 FIXTURE(.each = {make_stage, strike_stage});
 
-TEST(shards_are_in_byte_order_of_their_names)
+static const struct {
+        const char *files[8], *model[3];
+} folders[] = {
+        {{"b.safetensors", "a-10.safetensors", "a-2.safetensors", "README.md", ".hidden.safetensors", ".safetensors"},
+         {"a-10.safetensors", "a-2.safetensors", "b.safetensors"}},
+        {{"a.safetensors", "model.safetensors", "consolidated.safetensors"}, {"model.safetensors"}},
+        {{"adapter_model.safetensors"}, {"adapter_model.safetensors"}},
+        {{"adapter_model.safetensors", "consolidated.00.safetensors", "consolidated.01.safetensors"},
+         {"consolidated.00.safetensors", "consolidated.01.safetensors"}},
+        {{"adapter_model.safetensors", "consolidated.00.safetensors", "weights.safetensors"}, {"weights.safetensors"}},
+};
+
+TEST(the_files_of_a_folder_that_are_a_model, EACH(folders))
 {
-        make_file("root/b.safetensors", "x");
-        make_file("root/a-10.safetensors", "x");
-        make_file("root/a-2.safetensors", "x");
-        make_file("root/README.md", "x");
-        make_file("root/.hidden.safetensors", "x");
-        make_file("root/.safetensors", "x");
+        size_t n = 0;
         make_folder("root/original");
         make_file("root/original/z.safetensors", "x");
-        assert_opens("root", 3);
-        assert_object(0, "root/a-10.safetensors");
-        assert_object(1, "root/a-2.safetensors");
-        assert_object(2, "root/b.safetensors");
+        for (size_t i = 0; i < 8 && folders[_i].files[i] != NULL; i++)
+                make_file(format_text("root/%s", folders[_i].files[i]), "x");
+        while (n < 3 && folders[_i].model[n] != NULL)
+                n++;
+        assert_opens("root", n);
+        for (size_t i = 0; i < n; i++)
+                assert_object(i, format_text("root/%s", folders[_i].model[i]));
         ck_assert(!set.has_index);
-}
-
-TEST(model_safetensors_precedes_other_files)
-{
-        make_file("root/a.safetensors", "x");
-        make_file("root/model.safetensors", "x");
-        make_file("root/consolidated.safetensors", "x");
-        assert_opens("root", 1);
-        assert_object(0, "root/model.safetensors");
-}
-
-TEST(consolidated_weights_and_adapters_count_only_alone)
-{
-        make_file("root/adapter_model.safetensors", "x");
-        assert_opens("root", 1);
-        assert_object(0, "root/adapter_model.safetensors");
-        source_set_deinit(&set);
-        make_file("root/consolidated.00.safetensors", "x");
-        make_file("root/consolidated.01.safetensors", "x");
-        assert_opens("root", 2);
-        assert_object(0, "root/consolidated.00.safetensors");
-        source_set_deinit(&set);
-        make_file("root/weights.safetensors", "x");
-        assert_opens("root", 1);
-        assert_object(0, "root/weights.safetensors");
 }
 
 TEST(a_folder_without_safetensors_is_not_found)
