@@ -121,7 +121,6 @@ void reader_return_ticket(struct reader *reader, struct ticket *ticket, const st
                 job->slots--;
         }
         job->in_flight--;
-        reader->blocks--;
         if (ticket->copied)
                 job->copying--;
         else
@@ -326,12 +325,13 @@ void reader_usage(struct reader *reader, struct reader_usage *usage)
         *usage = (struct reader_usage){.slots = reader->staging.n_slots,
                                        .used_slots =
                                                reader->staging.n_slots - reader->staging.n_free - reader->untouched,
-                                       .blocks = reader->blocks,
                                        .ring_bytes = reader->staging.bytes};
         for (size_t i = 0; i < READ_ENGINES; i++) {
                 usage->threads += reader->engines[i].alive;
                 usage->stuck_threads += reader->engines[i].stuck;
         }
+        list_each_item (const struct read_job, job, &reader->jobs, link)
+                usage->blocks += job->in_flight;
         reader_unlock(reader);
 }
 

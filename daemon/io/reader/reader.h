@@ -157,7 +157,6 @@ struct reader {
         } nodes[NUMA_NODES];
         unsigned n_nodes, next_node; /* none: threads run anywhere */
         bool stopping;
-        unsigned blocks; /* in flight, of all jobs */
 };
 
 int reader_init(struct reader *reader, const struct reader_opts *opts, struct wake *wake, struct error *error);

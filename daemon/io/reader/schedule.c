@@ -131,7 +131,6 @@ static void take_block(struct reader *reader, struct read_job *job, size_t block
                 }
         job->slots += ticket->slot != NULL;
         job->in_flight++;
-        reader->blocks++;
         reader_add_busy(reader, job, 1);
         fair_share_take(&job->share, &reader->virtual_time, ticket->block->len);
         list_remove(&job->link);
