@@ -41,10 +41,9 @@ static int set_digest(struct object *object, const char *hex, const char *publis
         return 0;
 }
 
-int sums_set_digest(struct object *object, const char *hex, const char *publisher, bool *valid, struct error *error)
+int sums_set_digest(struct object *object, const char *hex, const char *publisher, struct error *error)
 {
-        *valid = strlen(hex) == HEX_LEN && is_digest(hex);
-        return *valid ? set_digest(object, hex, publisher, error) : 0;
+        return strlen(hex) == HEX_LEN && is_digest(hex) ? set_digest(object, hex, publisher, error) : 0;
 }
 
 /* ---- SHA256SUMS ---- */
@@ -135,8 +134,7 @@ static int blob_digest(struct object *object, struct error *error)
                 return 0;
         target[len] = '\0';
         const char *slash = strrchr(target, '/');
-        bool valid; /* other names are no digests */
-        return sums_set_digest(object, slash != NULL ? slash + 1 : target, "the blob's name", &valid, error);
+        return sums_set_digest(object, slash != NULL ? slash + 1 : target, "the blob's name", error);
 }
 
 int sums_find(const struct root_path *folder, struct object *objects, size_t n, struct error *error)

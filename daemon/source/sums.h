@@ -14,8 +14,8 @@ int sums_find(const struct root_path *folder, struct object *objects, size_t n, 
 int sums_apply(struct text *text, const char *shown, struct object *objects, size_t n, struct error *error);
 /* STREAMER_EFAILED: an object has none. */
 int sums_require(const struct object *objects, size_t n, const char *where, struct error *error);
-/* A hexadecimal digest; those of two publishers must agree. *valid false: the text is no digest. */
-int sums_set_digest(struct object *object, const char *hex, const char *publisher, bool *valid, struct error *error);
+/* A hexadecimal digest; those of two publishers must agree. Another text is ignored. */
+int sums_set_digest(struct object *object, const char *hex, const char *publisher, struct error *error);
 
 #define SUMS_NAME "SHA256SUMS"
 #define SUMS_MAX (16 * MiB)

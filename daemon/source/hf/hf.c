@@ -155,14 +155,13 @@ static bool hf_locate(const struct remote_dir *dir, const char *name, char **url
 static int check_file(const struct opening *o, struct object *object, bool want_sha256)
 {
         const struct hf_file *file = hf_info_find(&o->info, strrchr(object->path, '/') + 1);
-        bool valid = false;
         int r = 0;
         if (file != NULL && file->size != UINT64_MAX && file->size != object->version.size)
                 return error_set(o->error, STREAMER_EFAILED, "%" PRIu64 " bytes, where the Hub lists %" PRIu64 " (%s)",
                                  object->version.size, file->size, object->path);
         if (want_sha256 && file != NULL)
-                r = sums_set_digest(object, file->sha256, "the Hub", &valid, o->error);
-        if (want_sha256 && r == 0 && !valid)
+                r = sums_set_digest(object, file->sha256, "the Hub", o->error);
+        if (want_sha256 && r == 0 && !object->has_sha256)
                 r = error_set(o->error, STREAMER_EFAILED, "no published SHA-256: the Hub keeps none of it (%s)",
                               object->path);
         return r;

@@ -240,11 +240,10 @@ static int set_checksum(struct object *object, const struct http_fetch *fetch, s
         const char *value = http_headers_find(&fetch->answer.headers, "x-amz-checksum-sha256");
         const char *type = http_headers_find(&fetch->answer.headers, "x-amz-checksum-type");
         char hex[65];
-        bool valid;
         bool whole = type == NULL || strcasecmp(type, "FULL_OBJECT") == 0;
         if (value == NULL || !whole || !s3_checksum_decode(value, hex))
                 return 0;
-        int r = sums_set_digest(object, hex, "the store's checksum", &valid, error);
+        int r = sums_set_digest(object, hex, "the store's checksum", error);
         if (r == 0)
                 log_debug("SHA-256 as the store keeps it (%s)", object->path);
         return r;
