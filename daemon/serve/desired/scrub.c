@@ -6,18 +6,6 @@
 
 #include <inttypes.h>
 
-static void scrub_set_state(struct scrub *scrub, enum scrub_state state)
-{
-#define TO(state) (1u << SCRUB_##state)
-        static const unsigned allowed[] = {
-                [SCRUB_DUE] = TO(CHECKING) | TO(DONE) | TO(STOPPED),
-                [SCRUB_CHECKING] = TO(DUE) | TO(STOPPED),
-                [SCRUB_DONE] = TO(STOPPED),
-        };
-#undef TO
-        change_state(scrub->state, state, allowed);
-}
-
 /* Puts a failed model in the place of each name. */
 static void take_down(struct scrub *scrub, struct generation *g, const struct error *error)
 {
@@ -50,13 +38,11 @@ static void check_done(struct work *work)
         struct scrub *scrub = container_of(work, struct scrub, work);
         struct generation *g = scrub->checked;
         g->unchecked = false;
-        if (scrub->state != SCRUB_STOPPED) {
-                scrub_set_state(scrub, SCRUB_DUE);
-                if (scrub->error.code != 0)
-                        take_down(scrub, g, &scrub->error);
-                else
-                        log_info("%s: generation %" PRIu64 " was restored and is whole", generation_name(g), g->number);
-        }
+        scrub->checked = NULL;
+        if (!scrub->stop && scrub->error.code != 0)
+                take_down(scrub, g, &scrub->error);
+        else if (!scrub->stop)
+                log_info("%s: generation %" PRIu64 " was restored and is whole", generation_name(g), g->number);
         generation_put(g);
 }
 
@@ -67,24 +53,21 @@ void scrub_init(struct scrub *scrub, struct resident *resident, struct reader *r
 
 void scrub_tick(struct scrub *scrub)
 {
-        if (scrub->state != SCRUB_DUE)
+        if (scrub->checked != NULL || scrub->stop)
                 return;
         list_each_item (struct generation, g, &scrub->resident->generations, link) {
                 /* A generation that drains without a lease may be freed at any time. */
                 if (!g->unchecked || (g->state != GENERATION_READY && (!generation_drains(g) || g->n_leases == 0)))
                         continue;
-                scrub_set_state(scrub, SCRUB_CHECKING);
                 generation_get(g);
                 scrub->checked = g;
                 scrub->error = (struct error){0};
                 work_submit(scrub->pool, WORK_LANE_DEVICE(g->device->number), &scrub->work, check_run, check_done);
                 return;
         }
-        scrub_set_state(scrub, SCRUB_DONE);
 }
 
 void scrub_stop(struct scrub *scrub)
 {
         __atomic_store_n(&scrub->stop, true, __ATOMIC_RELAXED);
-        scrub_set_state(scrub, SCRUB_STOPPED);
 }

@@ -4,26 +4,22 @@
  * serve. A damaged one stops serving: its names become failed models with the reason, and its memory is freed with its
  * last lease. One that was pinned is loaded again.
  *
- *   due > checking one model > due ... > done: none is left
- *     \-------\-----------------------------\-> stopped
+ * A tick starts the check of a model when none is under way. The end of the daemon stops the check that is.
  */
 #ifndef DAEMON_SERVE_DESIRED_SCRUB_H
 #define DAEMON_SERVE_DESIRED_SCRUB_H
 
 #include "daemon/serve/desired/desired.h"
 
-enum scrub_state { SCRUB_DUE, SCRUB_CHECKING, SCRUB_DONE, SCRUB_STOPPED };
-
 struct scrub {
         struct resident *resident;
         struct reader *reader;
         struct work_pool *pool;
         struct work work;
-        struct generation *checked; /* a reference, until the check is done */
+        struct generation *checked; /* a reference, until the check is done; NULL: none is under way */
         struct error error;         /* of its check */
-        bool stop;                  /* atomic */
-        enum scrub_state state;
-        struct desired *desired; /* to which damaged models are added that were pinned; NULL: none */
+        bool stop;                  /* atomic: the daemon ends */
+        struct desired *desired;    /* to which damaged models are added that were pinned; NULL: none */
 };
 
 void scrub_init(struct scrub *scrub, struct resident *resident, struct reader *reader, struct work_pool *pool);
