@@ -34,7 +34,7 @@ int file_memory_request(struct file_memory *m, const struct session *session, ui
                         void (*granted)(struct file_memory *), struct error *error)
 {
         struct server *server = session->server;
-        bool unlimited = access_limits(server, session->conn).unlimited;
+        bool unlimited = access_grant(server, session->conn).own;
         *m = (struct file_memory){.bytes = bytes, .granted = granted, .unlimited = unlimited};
         list_init(&m->waiting);
         if (bytes <= TRANSFER_PAGE) {

@@ -43,7 +43,7 @@ static void recount_fds(struct server *server)
 static uint64_t fds_share(const struct session *session)
 {
         uint64_t all = session->server->limits->fds_in_flight;
-        if (access_limits(session->server, session->conn).unlimited)
+        if (access_grant(session->server, session->conn).own)
                 return all;
         return all / 2 > FRAME_FDS_MAX ? all / 2 : FRAME_FDS_MAX;
 }
@@ -214,8 +214,8 @@ static void charge_connection(struct conn *conn)
             (quota_charge_restored(users, conn->caller.uid, &session->fds, QUOTA_FDS, 0) < 0 ||
              quota_charge_restored(users, conn->caller.uid, &conn->output, QUOTA_OUTPUT, conn->out_bytes) < 0))
                 r = error_no_memory(&error);
-        bool unlimited = access_limits(session->server, conn).unlimited;
-        conn->output_share = unlimited ? UINT64_MAX : OUTPUT_SHARE * conn->limits->output;
+        bool own = access_grant(session->server, conn).own;
+        conn->output_share = own ? UINT64_MAX : OUTPUT_SHARE * conn->limits->output;
         if (r == 0)
                 return;
         session_error(session, 0, &error);

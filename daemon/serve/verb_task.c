@@ -27,7 +27,7 @@ static struct verb_share *share_get(struct server *server, const struct conn *co
                 return NULL;
         share->uid = uid;
         share->kind = kind;
-        share->max = access_limits(server, conn).unlimited ? 2 * VERB_TASKS : VERB_TASKS;
+        share->max = access_grant(server, conn).own ? 2 * VERB_TASKS : VERB_TASKS;
         list_init(&share->queued);
         list_append(&server->shares, &share->link);
         return share;
@@ -124,7 +124,7 @@ void verb_task_begin(struct verb_task *task, struct session *session, struct req
         struct server *server = session->server;
         list_init(&task->link);
         task->server = server;
-        if (!access_limits(server, session->conn).unlimited)
+        if (!access_grant(server, session->conn).own)
                 task->work.user = work_user(session->conn->caller.uid);
         struct deferred *deferred = deferred_new(session, request);
         if (deferred == NULL) {

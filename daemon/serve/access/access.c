@@ -4,18 +4,15 @@
 #include <string.h>
 #include <unistd.h>
 
-static struct role_caller role_caller_of(const struct server *server, const struct caller *caller)
+static struct role_grant grant_of(const struct server *server, const struct caller *caller)
 {
-        return (struct role_caller){
-                .caller = caller, .own = caller->uid == 0 || caller->uid == geteuid(), .group = server->listener.gid};
+        bool own = caller->uid == 0 || caller->uid == geteuid();
+        return role_find(server->roles, caller, own, server->listener.gid);
 }
 
 struct role_grant access_grant(const struct server *server, const struct conn *conn)
 {
-        const struct role_caller who = role_caller_of(server, &conn->caller);
-        struct role_grant grant;
-        role_find(server->roles, &who, &grant);
-        return grant;
+        return grant_of(server, &conn->caller);
 }
 
 /* ---- what it may do ---- */
@@ -74,7 +71,7 @@ int access_check_load(const struct server *server, const struct conn *conn, stru
 {
         cleanup_free char *canonical = NULL;
         const struct role_grant grant = access_grant(server, conn);
-        request->roots = grant.rule != NULL ? grant.rule->opened : NULL;
+        request->roots = grant.roots;
         request->admin = grant.role >= ROLE_ADMIN;
         if (grant.role >= ROLE_ADMIN && grant.rule == NULL)
                 return 0;
@@ -127,7 +124,7 @@ int access_check_fetch(const struct server *server, const struct conn *conn, con
                 r = error_no_memory(error);
         if (r == 0)
                 r = role_check_source(&grant, uri, error);
-        *roots = source_roots_ref(grant.rule != NULL ? grant.rule->opened : NULL);
+        *roots = source_roots_ref(grant.roots);
         *canonical = checked;
         return r;
 }
@@ -137,14 +134,12 @@ int access_check_restored(struct desired *desired, struct load_request *request,
 {
         struct server *server = container_of(desired, struct server, desired);
         cleanup_free char *canonical = NULL;
-        const struct role_caller who = role_caller_of(server, request->caller);
-        struct role_grant grant;
-        role_find(server->roles, &who, &grant);
-        *limits = (struct quota_limits){.unlimited = who.own};
+        const struct role_grant grant = grant_of(server, request->caller);
+        *limits = (struct quota_limits){.unlimited = grant.own};
         for (size_t i = 0; i < QUOTA_SLOT_COUNT; i++)
                 limits->max[i] = UINT64_MAX;
         snprintf(limits->rule, sizeof(limits->rule), "%s", grant.text);
-        request->roots = grant.rule != NULL ? grant.rule->opened : NULL;
+        request->roots = grant.roots;
         request->users = &server->users;
         request->limits = limits;
         /* Without rules only the socket's permissions restrict loads, and no client connects here. */
@@ -228,15 +223,14 @@ struct quota_limits access_limits(const struct server *server, const struct conn
 {
         struct quota_limits limits;
         const struct role_grant grant = access_grant(server, conn);
-        bool own = role_caller_of(server, &conn->caller).own;
-        limits.unlimited = own;
+        limits.unlimited = grant.own;
         snprintf(limits.rule, sizeof(limits.rule), "%s", grant.text);
         for (size_t i = 0; i < QUOTA_SLOT_COUNT; i++) {
                 uint64_t usual = server->limits->per_uid[i], max = grant.rule != NULL ? grant.rule->max[i] : 0;
                 limits.usual[i] = max == 0;
                 if (max == 0)
                         max = usual;
-                limits.max[i] = own || max == 0 ? UINT64_MAX : max;
+                limits.max[i] = grant.own || max == 0 ? UINT64_MAX : max;
         }
         return limits;
 }

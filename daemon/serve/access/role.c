@@ -121,33 +121,34 @@ static bool in_groups(const struct role_ids *ids, const struct caller *caller)
         return false;
 }
 
-void role_find(const struct roles *roles, const struct role_caller *who, struct role_grant *grant)
+struct role_grant role_find(const struct roles *roles, const struct caller *caller, bool own, gid_t group)
 {
-        *grant = (struct role_grant){.role = ROLE_NONE};
-        if (who->own) {
-                grant->role = ROLE_ADMIN;
-                snprintf(grant->text, sizeof(grant->text), "root and the daemon's own user may do all");
-                return;
+        struct role_grant grant = {.role = ROLE_NONE, .own = own};
+        if (own) {
+                grant.role = ROLE_ADMIN;
+                snprintf(grant.text, sizeof(grant.text), "root and the daemon's own user may do all");
+                return grant;
         }
         if (!roles->given) {
-                uint32_t group = who->group;
                 const struct role_ids members = {.v = &group, .n = 1};
-                if (in_groups(&members, who->caller))
-                        grant->role = ROLE_LOAD;
-                snprintf(grant->text, sizeof(grant->text), "the default: the socket's group %u may load",
+                if (in_groups(&members, caller))
+                        grant.role = ROLE_LOAD;
+                snprintf(grant.text, sizeof(grant.text), "the default: the socket's group %u may load",
                          (unsigned)group);
-                return;
+                return grant;
         }
         for (size_t i = 0; i < roles->n; i++) {
                 const struct role_rule *rule = &roles->rules[i];
-                if (!has_id(&rule->users, who->caller->uid) && !in_groups(&rule->groups, who->caller))
+                if (!has_id(&rule->users, caller->uid) && !in_groups(&rule->groups, caller))
                         continue;
-                grant->role = rule->role;
-                grant->rule = rule;
-                rule_text(grant->text, sizeof(grant->text), roles, i);
-                return;
+                grant.role = rule->role;
+                grant.rule = rule;
+                grant.roots = rule->opened;
+                rule_text(grant.text, sizeof(grant.text), roles, i);
+                return grant;
         }
-        snprintf(grant->text, sizeof(grant->text), "access.roles, %.100s", roles->file != NULL ? roles->file : "");
+        snprintf(grant.text, sizeof(grant.text), "access.roles, %.100s", roles->file != NULL ? roles->file : "");
+        return grant;
 }
 
 /* ---- the requirements of verbs and sources ---- */

@@ -52,20 +52,17 @@ void roles_deinit(struct roles *roles); /* accepts a zeroed one */
 
 /* ---- the role of a caller ---- */
 
-struct role_caller {
-        const struct caller *caller;
-        bool own;    /* root, or the daemon's own user */
-        gid_t group; /* the socket's, for the default */
-};
-
 /* What a caller may: by rule i, or by none (`rule` NULL). */
 struct role_grant {
         enum role role;
+        bool own; /* root, or the daemon's own user: no limit or share applies */
         const struct role_rule *rule;
-        char text[160]; /* "access.roles[1], /etc/streamerd/streamerd.yaml:12" */
+        struct source_roots *roots; /* of the rule, borrowed; NULL: the daemon's own */
+        char text[160];             /* "access.roles[1], /etc/streamerd/streamerd.yaml:12" */
 };
 
-void role_find(const struct roles *roles, const struct role_caller *who, struct role_grant *grant);
+/* `own`: the caller is root, or the daemon's own user; `group`: the socket's, for the default. */
+struct role_grant role_find(const struct roles *roles, const struct caller *caller, bool own, gid_t group);
 
 /* ---- the requirements of verbs and sources ---- */
 

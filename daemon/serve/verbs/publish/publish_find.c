@@ -387,7 +387,7 @@ static int set_base(struct publish_find *find, const struct session *session, co
                 if (r < 0)
                         return r;
                 find->by_text = grant.role < ROLE_LOAD;
-                find->base_roots = source_roots_ref(grant.rule != NULL ? grant.rule->opened : NULL);
+                find->base_roots = source_roots_ref(grant.roots);
                 base.source = canonical;
         } else if (req->base_model != NULL) {
                 const struct generation *g = resident_ready(session->server->resident, req->base_model);
