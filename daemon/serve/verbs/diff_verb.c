@@ -21,16 +21,10 @@
 enum difference { ADDED, REMOVED, CHANGED };
 static const char *const changes[] = {[ADDED] = "added", [REMOVED] = "removed", [CHANGED] = "changed"};
 
-struct file_row {
-        enum difference change;
-        char *name;
-        uint64_t bytes, mtime_ns, old_bytes, old_mtime_ns;
-};
-
-struct tensor_row {
-        enum difference change;
-        char *name;
-        char before[LAYOUT_TEXT], after[LAYOUT_TEXT];
+/* Of the reply. */
+struct rows {
+        struct writer maps;
+        size_t n;
 };
 
 struct diff {
@@ -41,9 +35,8 @@ struct diff {
         struct generation *generation; /* a reference */
         struct source_files *before;   /* a reference; NULL: not known */
         uint64_t files_same, tensors[CHANGED + 1], may_differ, same;
-        struct file_row files[ROWS_MAX];
-        struct tensor_row rows[ROWS_MAX];
-        size_t n_files, n_rows, names;
+        struct rows files, changes;
+        size_t names; /* of both, in bytes */
         bool truncated;
 };
 
@@ -55,10 +48,8 @@ static struct diff *diff_of(struct verb_task *task)
 static void diff_free(struct verb_task *task)
 {
         struct diff *diff = diff_of(task);
-        for (size_t i = 0; i < diff->n_files; i++)
-                free(diff->files[i].name);
-        for (size_t i = 0; i < diff->n_rows; i++)
-                free(diff->rows[i].name);
+        writer_deinit(&diff->files.maps);
+        writer_deinit(&diff->changes.maps);
         if (diff->generation != NULL)
                 generation_put(diff->generation);
         source_files_free(diff->before);
@@ -69,51 +60,61 @@ static void diff_free(struct verb_task *task)
 
 /* ---- rows, on a worker ---- */
 
-/* A copy of the name for a row; NULL: the reply is full. */
-static char *row_name(struct diff *diff, size_t n_rows, const char *name)
+/* Begins a row with this name; NULL: the reply is full. */
+static struct writer *begin_row(struct diff *diff, struct rows *rows, const char *key, const char *name,
+                                enum difference change, unsigned n_fields)
 {
-        char *copy = n_rows < ROWS_MAX && diff->names + strlen(name) <= NAMES_MAX ? strdup(name) : NULL;
-        diff->names += copy != NULL ? strlen(name) : 0;
-        diff->truncated = diff->truncated || copy == NULL;
-        return copy;
+        size_t len = strlen(name);
+        if (rows->n == ROWS_MAX || diff->names + len > NAMES_MAX) {
+                diff->truncated = true;
+                return NULL;
+        }
+        diff->names += len;
+        rows->n++;
+        writer_map(&rows->maps, 2 + n_fields);
+        writer_kstr(&rows->maps, key, name);
+        writer_kstr(&rows->maps, "change", changes[change]);
+        return &rows->maps;
 }
 
-static void add_file(struct diff *diff, enum difference change, const struct source_file *before,
-                     const struct source_file *after)
+/* NULL `before`: it was added; NULL `after`: it was removed. */
+static void add_file(struct diff *diff, const struct source_file *before, const struct source_file *after)
 {
+        enum difference change = before == NULL ? ADDED : after == NULL ? REMOVED : CHANGED;
         char safe[4 * PROTO_NAME_MAX]; /* the name of a file may be anything */
         error_escape(safe, sizeof(safe), after != NULL ? after->name : before->name);
-        char *name = row_name(diff, diff->n_files, safe);
-        if (name == NULL)
-                return;
-        diff->files[diff->n_files++] = (struct file_row){.change = change,
-                                                         .name = name,
-                                                         .bytes = after != NULL ? after->bytes : 0,
-                                                         .mtime_ns = after != NULL ? after->mtime_ns : 0,
-                                                         .old_bytes = before != NULL ? before->bytes : 0,
-                                                         .old_mtime_ns = before != NULL ? before->mtime_ns : 0};
+        struct writer *w = begin_row(diff, &diff->files, "file", safe, change, change == CHANGED ? 4 : 2);
+        if (w != NULL && before != NULL) {
+                writer_ku64(w, "old_bytes", before->bytes);
+                writer_ku64(w, "old_mtime_ns", before->mtime_ns);
+        }
+        if (w != NULL && after != NULL) {
+                writer_ku64(w, "bytes", after->bytes);
+                writer_ku64(w, "mtime_ns", after->mtime_ns);
+        }
 }
 
-/* The row of a tensor, whose texts the caller sets; NULL: the reply is full. */
-static struct tensor_row *add_tensor(struct diff *diff, enum difference change, const char *name)
+/* Likewise. */
+static void add_tensor(struct diff *diff, const char *name, const char *before, const char *after)
 {
+        enum difference change = before == NULL ? ADDED : after == NULL ? REMOVED : CHANGED;
         diff->tensors[change]++;
-        char *copy = row_name(diff, diff->n_rows, name);
-        if (copy == NULL)
-                return NULL;
-        struct tensor_row *row = &diff->rows[diff->n_rows++];
-        *row = (struct tensor_row){.change = change, .name = copy};
-        return row;
+        struct writer *w = begin_row(diff, &diff->changes, "tensor", name, change, change == CHANGED ? 2 : 1);
+        if (w != NULL && before != NULL)
+                writer_kstr(w, "before", before);
+        if (w != NULL && after != NULL)
+                writer_kstr(w, "after", after);
 }
 
 /* "BF16 [4096, 32]" */
-static void layout_text(char text[LAYOUT_TEXT], unsigned dtype, const uint64_t *dims, unsigned rank)
+static const char *layout_text(char text[LAYOUT_TEXT], unsigned dtype, const uint64_t *dims, unsigned rank)
 {
         size_t used = (size_t)snprintf(text, LAYOUT_TEXT, "%s [", dtype_name(dtype));
         for (unsigned i = 0; i < rank && used < LAYOUT_TEXT; i++)
                 used += (size_t)snprintf(text + used, LAYOUT_TEXT - used, "%s%" PRIu64, i > 0 ? ", " : "", dims[i]);
         if (used < LAYOUT_TEXT)
                 snprintf(text + used, LAYOUT_TEXT - used, "]");
+        return text;
 }
 
 /* ---- comparing, on a worker ---- */
@@ -127,11 +128,11 @@ static void compare_files(struct diff *diff, const struct source_files *after, b
                 unchanged[i] = old != NULL && memcmp(old->identity, after->v[i].identity, DIGEST_SIZE) == 0;
                 diff->files_same += unchanged[i];
                 if (!unchanged[i])
-                        add_file(diff, old != NULL ? CHANGED : ADDED, old, &after->v[i]);
+                        add_file(diff, old, &after->v[i]);
         }
         for (size_t i = 0; before != NULL && i < before->n; i++)
                 if (source_files_find(after, before->v[i].name) == NULL)
-                        add_file(diff, REMOVED, &before->v[i], NULL);
+                        add_file(diff, &before->v[i], NULL);
 }
 
 /* `found`: which records the source has, a byte each. */
@@ -140,13 +141,11 @@ static void compare_tensor(struct diff *diff, const struct manifest_view *manife
 {
         uint64_t dims[ST_RANK_MAX];
         const char *why, *name = st_name(header, tensor);
-        struct tensor_row *row;
+        char before[LAYOUT_TEXT], after[LAYOUT_TEXT];
         int64_t at = manifest_find(manifest, name, tensor->name_len, &why);
         st_shape(header, tensor, dims);
         if (at < 0) {
-                row = add_tensor(diff, ADDED, name);
-                if (row != NULL)
-                        layout_text(row->after, tensor->dtype, dims, tensor->rank);
+                add_tensor(diff, name, NULL, layout_text(after, tensor->dtype, dims, tensor->rank));
                 return;
         }
         const struct manifest_record *record = manifest_record(manifest, (uint64_t)at);
@@ -158,11 +157,8 @@ static void compare_tensor(struct diff *diff, const struct manifest_view *manife
                 diff->may_differ += !unchanged;
                 return;
         }
-        row = add_tensor(diff, CHANGED, name);
-        if (row == NULL)
-                return;
-        layout_text(row->before, record->dtype, old_dims, record->rank);
-        layout_text(row->after, tensor->dtype, dims, tensor->rank);
+        add_tensor(diff, name, layout_text(before, record->dtype, old_dims, record->rank),
+                   layout_text(after, tensor->dtype, dims, tensor->rank));
 }
 
 static int compare(struct diff *diff, const struct resolved *resolved, struct error *error)
@@ -187,13 +183,14 @@ static int compare(struct diff *diff, const struct resolved *resolved, struct er
         }
         for (uint64_t i = 0; i < n; i++) {
                 const struct manifest_record *record = manifest_record(&manifest, i);
-                if (found[i])
-                        continue;
-                struct tensor_row *row = add_tensor(diff, REMOVED, manifest.strings + record->name_off);
-                if (row != NULL)
-                        layout_text(row->before, record->dtype, manifest.shapes + record->shape_off, record->rank);
+                char before[LAYOUT_TEXT];
+                if (!found[i])
+                        add_tensor(
+                                diff, manifest.strings + record->name_off,
+                                layout_text(before, record->dtype, manifest.shapes + record->shape_off, record->rank),
+                                NULL);
         }
-        return 0;
+        return diff->files.maps.failed || diff->changes.maps.failed ? error_no_memory(error) : 0;
 }
 
 static void diff_run(struct verb_task *task)
@@ -211,33 +208,6 @@ static void diff_run(struct verb_task *task)
 
 /* ---- the reply ---- */
 
-static void write_file(struct writer *w, const struct file_row *row)
-{
-        bool before = row->change != ADDED, after = row->change != REMOVED;
-        writer_map(w, 2u + 2 * before + 2 * after);
-        writer_kstr(w, "file", row->name);
-        writer_kstr(w, "change", changes[row->change]);
-        if (before)
-                writer_ku64(w, "old_bytes", row->old_bytes);
-        if (before)
-                writer_ku64(w, "old_mtime_ns", row->old_mtime_ns);
-        if (after)
-                writer_ku64(w, "bytes", row->bytes);
-        if (after)
-                writer_ku64(w, "mtime_ns", row->mtime_ns);
-}
-
-static void write_tensor(struct writer *w, const struct tensor_row *row)
-{
-        writer_map(w, 2u + (row->change != ADDED) + (row->change != REMOVED));
-        writer_kstr(w, "tensor", row->name);
-        writer_kstr(w, "change", changes[row->change]);
-        if (row->change != ADDED)
-                writer_kstr(w, "before", row->before);
-        if (row->change != REMOVED)
-                writer_kstr(w, "after", row->after);
-}
-
 static void diff_reply(struct verb_task *task, struct session *session)
 {
         const struct diff *diff = diff_of(task);
@@ -249,17 +219,15 @@ static void diff_reply(struct verb_task *task, struct session *session)
         reply_source(&w, diff->source);
         if (diff->before != NULL)
                 writer_ku64(&w, "files_same", diff->files_same);
-        writer_karray(&w, "files", diff->n_files);
-        for (size_t i = 0; i < diff->n_files; i++)
-                write_file(&w, &diff->files[i]);
+        writer_karray(&w, "files", diff->files.n);
+        writer_append(&w, &diff->files.maps);
         writer_kmap(&w, "tensors", 3);
         for (enum difference change = ADDED; change <= CHANGED; change++)
                 writer_ku64(&w, changes[change], diff->tensors[change]);
         writer_ku64(&w, "may_differ", diff->may_differ);
         writer_ku64(&w, "same", diff->same);
-        writer_karray(&w, "changes", diff->n_rows);
-        for (size_t i = 0; i < diff->n_rows; i++)
-                write_tensor(&w, &diff->rows[i]);
+        writer_karray(&w, "changes", diff->changes.n);
+        writer_append(&w, &diff->changes.maps);
         writer_kbool(&w, "truncated", diff->truncated);
         session_send(session, &w);
 }
@@ -295,6 +263,8 @@ void verb_diff(struct session *session, struct request *request)
         struct diff *diff = g != NULL ? verb_task_new(sizeof(*diff), &diff_ops, session, request) : NULL;
         if (diff == NULL)
                 return;
+        writer_init(&diff->files.maps);
+        writer_init(&diff->changes.maps);
         if (access_check_fetch(session->server, session->conn, request->u.diff.source, NULL, &diff->source,
                                &diff->roots, &error) < 0) {
                 session_error(session, request->id, &error);
