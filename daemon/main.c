@@ -214,7 +214,6 @@ static int make_server(struct daemon *d, struct error *error)
         int r = listen_fds_take_listener(&d->listen_fds, &listener, error);
         if (r == 0)
                 r = server_init_consume_fd(s, &d->loop, c->socket, listener, error);
-        verbs_init_publishing(s);
         if (r == 0)
                 r = persist_init(&s->persist, &d->resident, &s->leases, d->wake, fdstore_max(), error);
         return r;

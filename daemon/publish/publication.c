@@ -150,8 +150,7 @@ static void end(struct publication *p, enum publication_state state, const struc
                 generation_abort(p->generation, error);
         }
         answer(p, error);
-        if (publications->ended != NULL)
-                publications->ended(p);
+        publications->ended(p);
         p->in_flight--;
         reap(p);
 }

@@ -58,7 +58,7 @@ struct publications {
         unsigned hashers; /* workers that hash one model */
         uint64_t last_id;
         uint64_t n_in_flight; /* publications that exist, also ended ones */
-        /* This claim has ended: who waits for it looks again. */
+        /* A claim has ended. */
         void (*ended)(const struct publication *publication);
 };
 
@@ -113,6 +113,7 @@ struct publication_claim {
         uint64_t user; /* whose share of the workers the base's probe uses; 0: unlimited */
 };
 
+/* After its owner has set the daemon's parts and `ended`. */
 void publications_init(struct publications *publications);
 /* NULL if nobody publishes under this name on this device. */
 struct publication *publications_find(const struct publications *publications, const char *name,

@@ -29,14 +29,12 @@ static int charge_request(struct session *session, struct quota_charge *charge, 
         return 0;
 }
 
-struct deferred *deferred_new(struct session *session, struct request *request)
+struct deferred *deferred_new(struct session *session, struct request *request, struct error *error)
 {
         struct deferred *d = calloc(1, sizeof(*d));
-        struct error error = {0};
-        if (d == NULL)
-                error_no_memory(&error);
-        if (error.code != 0 || charge_request(session, &d->charge, &error) < 0) {
-                session_error(session, request->id, &error);
+        if (d == NULL || charge_request(session, &d->charge, error) < 0) {
+                if (d == NULL)
+                        error_no_memory(error);
                 free(d);
                 return NULL;
         }
@@ -131,17 +129,19 @@ void deferred_await_change(struct deferred *d, deferred_try_fn *try)
         list_append(&d->session->server->waiting, &d->in_server);
 }
 
-void deferred_wait(struct session *session, struct request *request, deferred_try_fn *try, const char *model,
-                   uint64_t timeout_ms)
+int deferred_wait(struct session *session, struct request *request, deferred_try_fn *try, const char *model,
+                  uint64_t timeout_ms, struct error *error)
 {
-        if (try(session, request, NULL))
-                return;
-        struct deferred *d = deferred_new(session, request);
+        int r = try(session, request, NULL, error);
+        if (r != DEFERRED_WAITS)
+                return r;
+        struct deferred *d = deferred_new(session, request, error);
         if (d == NULL)
-                return;
+                return error->code;
         if (timeout_ms > 0)
                 deferred_set_deadline(d, model, "still loading", timeout_ms);
         deferred_await_change(d, try);
+        return 0;
 }
 
 void deferred_recheck(struct server *server)
@@ -156,13 +156,18 @@ bool deferred_answer(struct loop_task *loop_task)
 {
         struct server *server = container_of(loop_task, struct server, answer);
         struct deferred *d = container_of(server->waiting.next, struct deferred, in_server);
+        struct error error = {0};
         if (server->turn.shutting_down || list_empty(&server->waiting) || d->rechecked == server->changes)
                 return false;
         d->rechecked = server->changes;
         list_remove(&d->in_server);
         list_append(&server->waiting, &d->in_server);
-        if (d->try(d->session, &d->request, d))
-                deferred_free(d);
+        int r = d->try(d->session, &d->request, d, &error);
+        if (r == DEFERRED_WAITS) /* it may have been freed */
+                return true;
+        if (r < 0)
+                session_error(d->session, d->request.id, &error);
+        deferred_free(d);
         return true;
 }
 

@@ -9,8 +9,11 @@
 
 struct deferred;
 
-/* Answers now, or returns false: the request waits for a change. `deferred` is NULL in deferred_wait(). */
-typedef bool deferred_try_fn(struct session *session, const struct request *request, const struct deferred *deferred);
+/* Answers (0) or fails, which answers with the error; or the request waits for a change. `deferred` is NULL in
+ * deferred_wait(). */
+typedef int deferred_try_fn(struct session *session, const struct request *request, const struct deferred *deferred,
+                            struct error *error);
+#define DEFERRED_WAITS 1
 
 struct verb_task;
 
@@ -37,15 +40,15 @@ struct deferred {
         struct verb_task *task; /* which frees it */
 };
 
-/* Takes the request's memory over. NULL on ENOMEM: the request was answered with that. */
-struct deferred *deferred_new(struct session *session, struct request *request);
+/* Takes the request's memory over. NULL with *error: STREAMER_ELIMIT, STREAMER_ENOMEM. */
+struct deferred *deferred_new(struct session *session, struct request *request, struct error *error);
 /* It was answered, or cannot be. Its memory is freed at once, or when the handle of its deadline has closed. */
 void deferred_free(struct deferred *deferred);
 
 /* Answers now, or when a change lets `try`, or after timeout_ms (0: none) with an error about the model. Takes the
  * request's memory over if it waits. */
-void deferred_wait(struct session *session, struct request *request, deferred_try_fn *try, const char *model,
-                   uint64_t timeout_ms);
+int deferred_wait(struct session *session, struct request *request, deferred_try_fn *try, const char *model,
+                  uint64_t timeout_ms, struct error *error);
 /* From now on a change lets `try` answer. */
 void deferred_await_change(struct deferred *deferred, deferred_try_fn *try);
 

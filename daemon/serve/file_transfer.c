@@ -117,15 +117,15 @@ void transfer_send_consume(struct session *session, uint64_t id, const char *fil
         send_page(session, id, t);
 }
 
-void transfer_send_next(struct session *session, uint64_t id, uint64_t more)
+int transfer_send_next(struct session *session, uint64_t id, uint64_t more, struct error *error)
 {
         list_each_item (struct transfer, t, &session->transfers, in_session)
                 if (t->id == more) {
                         send_page(session, id, t);
-                        return;
+                        return 0;
                 }
-        session_fail(session, id, STREAMER_ENOENT,
-                     "fetch: this connection has no transfer %" PRIu64 ": its time is over", more);
+        return error_set(error, STREAMER_ENOENT, "fetch: this connection has no transfer %" PRIu64 ": its time is over",
+                         more);
 }
 
 void transfers_free(struct session *session)

@@ -37,8 +37,8 @@ void file_memory_release(struct file_memory *memory);
 /* Replies with the file, or its first page. Takes `data` (malloc'd) and the memory over. `until_ns`: its end. */
 void transfer_send_consume(struct session *session, uint64_t id, const char *file, char *data, uint64_t size,
                            struct file_memory *memory, uint64_t until_ns);
-/* Replies with the next page of the transfer `more`, or with an error. */
-void transfer_send_next(struct session *session, uint64_t id, uint64_t more);
+/* Replies with the next page of the transfer `more`. STREAMER_ENOENT. */
+int transfer_send_next(struct session *session, uint64_t id, uint64_t more, struct error *error);
 /* The session ends. */
 void transfers_free(struct session *session);
 /* About once a second: frees those whose time is over. */

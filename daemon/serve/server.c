@@ -231,6 +231,11 @@ static void on_desired_changed(struct desired *desired)
         server->state_writer.due = true;
 }
 
+static void on_publication_ended(const struct publication *publication)
+{
+        deferred_recheck(container_of(publication->publications, struct server, publications));
+}
+
 static const char *desired_source(const struct loads *loads, const char *name)
 {
         const struct server *server = loads->context;
@@ -275,13 +280,18 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         list_init(&server->reloads);
         list_init(&server->shares);
         list_init(&server->started);
-        list_init(&server->paused);
         list_init(&server->file_memory);
         list_init(&server->transfers);
         desired_init(&server->desired, server->loads, server->pool);
         server->desired.changed = on_desired_changed;
         server->desired.allow = access_check_restored;
         quotas_init(&server->users);
+        server->publications = (struct publications){.resident = server->resident,
+                                                     .sources = server->loads->sources,
+                                                     .reader = server->reader,
+                                                     .pool = server->pool,
+                                                     .ended = on_publication_ended};
+        publications_init(&server->publications);
         leases_init(&server->leases);
         server->leases.watch = watch_process;
         server->leases.unwatch = unwatch_process;

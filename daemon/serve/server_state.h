@@ -112,7 +112,7 @@ struct server {
         struct loop_task notify;        /* sends events */
         struct loop_task shutdown;      /* notifies all of the daemon's end */
         struct list shares;             /* of struct verb_share */
-        struct list started, paused;    /* of struct verb_task */
+        struct list started;            /* of struct verb_task */
         struct list file_memory;        /* of struct file_memory, that waits */
         uint64_t file_bytes;            /* that is in use */
         struct list transfers;          /* of struct transfer */

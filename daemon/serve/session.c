@@ -109,21 +109,6 @@ void session_ok(struct session *session, uint64_t id)
         session_send(session, &w);
 }
 
-void session_no_model(struct session *session, uint64_t id, const char *model)
-{
-        struct error error;
-        resident_no_model(session->server->resident, model, &error);
-        session_error(session, id, &error);
-}
-
-void session_fail_state(struct session *session, uint64_t id, const char *model, const char *what)
-{
-        if (resident_any(session->server->resident, model) == NULL)
-                session_no_model(session, id, model);
-        else
-                session_fail(session, id, STREAMER_EFAILED, "%s: is not %s", model, what);
-}
-
 void session_reply_state(struct session *session, uint64_t id, const char *model, const char *state,
                          uint64_t generation)
 {
@@ -135,7 +120,28 @@ void session_reply_state(struct session *session, uint64_t id, const char *model
         session_send(session, &w);
 }
 
+int session_state_error(const struct session *session, const char *model, const char *what, struct error *error)
+{
+        struct resident *resident = session->server->resident;
+        if (resident_any(resident, model) == NULL)
+                return resident_no_model(resident, model, error);
+        return error_set(error, STREAMER_EFAILED, "%s: is not %s", model, what);
+}
+
 /* ---- dispatch ---- */
+
+static int serve(struct session *session, struct request *request, struct error *error)
+{
+        const struct conn *conn = session->conn;
+        if (request->verb == VERB_hello && session->greeted)
+                return error_set(error, STREAMER_EPROTO, "hello: repeated");
+        if (request->verb != VERB_hello && conn_output_full(conn))
+                return error_set(error, STREAMER_ELIMIT,
+                                 "uid %u does not read %" PRIu64 " bytes of replies (%d x limits.output_per_client)",
+                                 (unsigned)conn->caller.uid, conn->output.user->held[QUOTA_OUTPUT], OUTPUT_SHARE);
+        int r = access_check(session->server, conn, request, error);
+        return r < 0 ? r : session->server->session_ops->verbs[request->verb](session, request, error);
+}
 
 static void on_frame(struct conn *conn, const void *data, size_t len)
 {
@@ -155,22 +161,12 @@ static void on_frame(struct conn *conn, const void *data, size_t len)
                 }
                 return;
         }
-        bool hello = request.verb == VERB_hello;
-        if (hello == session->greeted) {
-                error_set(&error, STREAMER_EPROTO, hello ? "hello: repeated" : "%s: the first request must be hello",
-                          verb_desc(request.verb)->name);
+        if (request.verb != VERB_hello && !session->greeted) {
+                session_fail(session, request.id, STREAMER_EPROTO, "%s: the first request must be hello",
+                             verb_desc(request.verb)->name);
+                conn_close(conn, true);
+        } else if (serve(session, &request, &error) < 0) {
                 session_error(session, request.id, &error);
-                if (!hello)
-                        conn_close(conn, true);
-        } else if (!hello && conn_output_full(conn)) {
-                error_set(&error, STREAMER_ELIMIT,
-                          "uid %u does not read %" PRIu64 " bytes of replies (%d x limits.output_per_client)",
-                          (unsigned)conn->caller.uid, conn->output.user->held[QUOTA_OUTPUT], OUTPUT_SHARE);
-                session_error(session, request.id, &error);
-        } else if (access_check(session->server, conn, &request, &error) < 0) {
-                session_error(session, request.id, &error);
-        } else {
-                session->server->session_ops->verbs[request.verb](session, &request);
         }
         request_deinit(&request);
 }

@@ -17,8 +17,9 @@
 
 struct session;
 
-/* Answers a request, or defers the reply: deferred_new() takes the request's memory over. */
-typedef void session_verb(struct session *session, struct request *request);
+/* Answers a request, or defers the reply: deferred_new() takes the request's memory over. Or fails: the session replies
+ * with the error. */
+typedef int session_verb(struct session *session, struct request *request, struct error *error);
 
 struct session_ops {
         session_verb *const *verbs; /* by enum verb */
@@ -75,11 +76,10 @@ void session_error(struct session *session, uint64_t id, const struct error *err
 void session_fail(struct session *session, uint64_t id, int code, const char *format, ...)
         __attribute__((format(printf, 4, 5)));
 void session_ok(struct session *session, uint64_t id);
-void session_no_model(struct session *session, uint64_t id, const char *model);
-/* "is not ready", "is not loading"; or there is no such model at all. */
-void session_fail_state(struct session *session, uint64_t id, const char *model, const char *what);
 void session_reply_state(struct session *session, uint64_t id, const char *model, const char *state,
                          uint64_t generation);
+/* STREAMER_EFAILED: "is not ready", "is not loading"; STREAMER_ENOENT where there is no such model at all. */
+int session_state_error(const struct session *session, const char *model, const char *what, struct error *error);
 
 /* Takes the connection in; closes it on ENOMEM. */
 void session_new(struct server *server, int fd);

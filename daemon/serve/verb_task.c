@@ -65,17 +65,27 @@ static void share_start_put(struct verb_share *share, struct server *server)
 
 /* ---- life ---- */
 
-void *verb_task_new(size_t size, const struct verb_task_ops *ops, struct session *session,
-                    const struct request *request)
+void *verb_task_new(size_t size, const struct verb_task_ops *ops, struct error *error)
 {
         struct verb_task *task = calloc(1, size);
         if (task == NULL) {
-                session_fail(session, request->id, STREAMER_ENOMEM, "no memory");
+                error_no_memory(error);
                 return NULL;
         }
         task->magic = VERB_TASK_MAGIC;
         task->ops = ops;
+        list_init(&task->link);
         return task;
+}
+
+void verb_task_free(struct verb_task *task)
+{
+        require(task->magic == VERB_TASK_MAGIC);
+        task->magic = 0;
+        if (task->ops->deinit != NULL)
+                task->ops->deinit(task);
+        list_remove(&task->link);
+        free(task);
 }
 
 void verb_task_end(struct verb_task *task)
@@ -84,10 +94,7 @@ void verb_task_end(struct verb_task *task)
         struct server *server = task->server;
         struct deferred *deferred = task->deferred;
         enum verb_task_state state = task->state;
-        require(task->magic == VERB_TASK_MAGIC);
-        task->magic = 0;
-        list_remove(&task->link);
-        task->ops->free(task);
+        verb_task_free(task);
         deferred->orphaned = NULL;
         /* This may read the connection's next requests, so the share is left afterwards. */
         deferred_free(deferred);
@@ -115,28 +122,27 @@ static void abandon(struct deferred *deferred)
                 return;
         }
         __atomic_store_n(&task->given_up, true, __ATOMIC_RELAXED);
-        if (task->ops->abandon != NULL)
-                task->ops->abandon(task);
+        if (!task->working)
+                verb_task_end(task);
 }
 
-void verb_task_begin(struct verb_task *task, struct session *session, struct request *request, enum verb_task_kind kind)
+int verb_task_begin(struct verb_task *task, struct session *session, struct request *request, enum verb_task_kind kind,
+                    struct error *error)
 {
         struct server *server = session->server;
-        list_init(&task->link);
         task->server = server;
         if (!access_grant(server, session->conn).own)
                 task->work.user = work_user(session->conn->caller.uid);
-        struct deferred *deferred = deferred_new(session, request);
+        struct deferred *deferred = deferred_new(session, request, error);
         if (deferred == NULL) {
-                task->ops->free(task);
-                return;
+                verb_task_free(task);
+                return error->code;
         }
         task->share = share_get(server, session->conn, kind);
         if (task->share == NULL) {
-                session_fail(session, deferred->request.id, STREAMER_ENOMEM, "no memory");
-                task->ops->free(task);
+                verb_task_free(task);
                 deferred_free(deferred);
-                return;
+                return error_no_memory(error);
         }
         task->deferred = deferred;
         deferred->task = task;
@@ -146,15 +152,16 @@ void verb_task_begin(struct verb_task *task, struct session *session, struct req
                                       task->timeout_ms);
         list_append(&task->share->queued, &task->link);
         share_start_put(task->share, server);
+        return 0;
 }
 
-void verb_task_pause(struct verb_task *task)
+void verb_task_pause(struct verb_task *task, deferred_try_fn *try)
 {
         struct verb_share *share = task->share;
-        require(task->state == VERB_TASK_STARTED);
+        require(task->state == VERB_TASK_STARTED && !task->working);
         task->state = VERB_TASK_PAUSED;
         list_remove(&task->link);
-        list_append(&task->server->paused, &task->link);
+        deferred_await_change(task->deferred, try);
         share->n_started--;
         share->n_paused++;
         share_start_put(share, task->server);
@@ -165,7 +172,7 @@ void verb_task_resume(struct verb_task *task)
         struct verb_share *share = task->share;
         require(task->state == VERB_TASK_PAUSED);
         task->state = VERB_TASK_QUEUED;
-        list_remove(&task->link);
+        list_remove(&task->deferred->in_server);
         list_append(&share->queued, &task->link);
         share->n_paused--;
         share_start_put(share, task->server);
@@ -187,6 +194,7 @@ static void done(struct work *work)
 {
         struct verb_task *task = container_of(work, struct verb_task, work);
         require(task->magic == VERB_TASK_MAGIC);
+        task->working = false;
         if (task->ops->done != NULL)
                 task->ops->done(task);
         else
@@ -195,11 +203,13 @@ static void done(struct work *work)
 
 void verb_task_submit(struct verb_task *task, uint64_t lane)
 {
+        task->working = true;
         work_submit(task->server->pool, lane, &task->work, run, done);
 }
 
 void verb_task_submit_source(struct verb_task *task, const char *source)
 {
+        task->working = true;
         work_submit_source(task->server->pool, source, &task->work, run, done);
 }
 

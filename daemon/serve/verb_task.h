@@ -5,7 +5,7 @@
  *   queued > started (start; run on a worker, done on the loop, repeated) > ended (the verb has replied)
  *     | ^       |  \
  *     | +-------+   \-> abandoned: the client has disconnected, or the time is over; ends when its work does
- *     | paused (it waits for another client)
+ *     | paused (it waits for a change)
  *     \-> freed with the connection, as a paused one
  *
  * Of each kind a user has VERB_TASKS started, abandoned ones included and paused ones not; the others wait for these.
@@ -42,9 +42,7 @@ struct verb_task_ops {
         void (*done)(struct verb_task *task);
         /* It has finished without an error, and the client waits. */
         void (*reply)(struct verb_task *task, struct session *session);
-        /* It is abandoned: ends now if no work is in flight; else work ends soon. NULL: nothing to do. */
-        void (*abandon)(struct verb_task *task);
-        void (*free)(struct verb_task *task);
+        void (*deinit)(struct verb_task *task); /* NULL: nothing is owned */
 };
 
 #define VERB_TASK_MAGIC 0x7461736bu
@@ -58,7 +56,8 @@ struct verb_task {
         struct server *server;
         struct verb_share *share;
         enum verb_task_state state;
-        struct list link;     /* in the share's queue, in server->started or in server->paused */
+        struct list link;     /* in the share's queue, or in server->started */
+        bool working;         /* its work was submitted, and is not done */
         bool given_up;        /* atomic: abandoned */
         uint64_t deadline_ns; /* abandoned then; 0: none */
         uint64_t timeout_ms;  /* of the request, set before it begins: answered then with deferred->why; 0: none */
@@ -66,12 +65,13 @@ struct verb_task {
         struct error error;
 };
 
-/* The object, of this size and zeroed. NULL on ENOMEM: the request was answered with that. */
-void *verb_task_new(size_t size, const struct verb_task_ops *ops, struct session *session,
-                    const struct request *request);
-/* Takes over the task and the request's memory. On failure it answers and frees the task. */
-void verb_task_begin(struct verb_task *task, struct session *session, struct request *request,
-                     enum verb_task_kind kind);
+/* The object, of this size and zeroed. NULL on ENOMEM. */
+void *verb_task_new(size_t size, const struct verb_task_ops *ops, struct error *error);
+/* Of one that has not begun. */
+void verb_task_free(struct verb_task *task);
+/* Takes over the task, also on failure, and the request's memory. */
+int verb_task_begin(struct verb_task *task, struct session *session, struct request *request, enum verb_task_kind kind,
+                    struct error *error);
 static inline const struct request *verb_task_request(const struct verb_task *task)
 {
         return &task->deferred->request;
@@ -83,9 +83,10 @@ void verb_task_submit_source(struct verb_task *task, const char *source);
 /* Sets its deadline, by the settings of http: it has as long as a server that answers nothing would be tried. */
 void verb_task_set_deadline(struct verb_task *task);
 
-/* Of one that is started and has no work in flight: it waits for another client, and holds no place of its share. */
-void verb_task_pause(struct verb_task *task);
-/* Queues one that is paused: start() is called when it is its turn. */
+/* Of one that is started and has no work in flight: it holds no place of its share until a change after which `try`
+ * calls verb_task_resume(). */
+void verb_task_pause(struct verb_task *task, deferred_try_fn *try);
+/* Queues one that is paused: start() is called when it is its turn. May free it. */
 void verb_task_resume(struct verb_task *task);
 
 /* Replies with task->error, or else by ops->reply(), if the client waits; and ends it. */

@@ -180,23 +180,6 @@ void reply_model(struct writer *w, const struct model_set *group, const struct d
                 write_tries(w, desired, now);
 }
 
-void reply_ended(struct writer *w, const struct resident *resident, const char *name)
-{
-        uint64_t now = now_ns();
-        size_t n = 0;
-        for (const struct ended *e = NULL; (e = ended_find(&resident->ended, name, e)) != NULL;)
-                n++;
-        writer_karray(w, "ended", n);
-        for (const struct ended *e = NULL; (e = ended_find(&resident->ended, name, e)) != NULL;) {
-                writer_map(w, 5);
-                writer_ku64(w, "generation", e->generation);
-                writer_kstr(w, "device", e->device);
-                writer_kstr(w, "state", end_name(e->reason.end));
-                writer_kstr(w, "text", e->reason.text);
-                writer_ku64(w, "age_ns", now - e->at_ns);
-        }
-}
-
 /* ---- show ----
  *
  * With tensors it is a page, by number: `next` says where the following one begins, and is missing from the last. */
@@ -248,18 +231,66 @@ static int write_tensors(struct writer *w, const struct server *server, const st
         return 0;
 }
 
-int reply_show(struct writer *w, const struct server *server, const struct model_set *group, const struct generation *g,
-               const struct request *request, struct error *error)
+/* What has become of the models of this name, and one that is resident. */
+static int write_ended(struct writer *w, const struct server *server, const struct model_set *group,
+                       const struct request *request, struct error *error)
 {
-        if (request->u.show.tensors) {
+        const char *model = request->u.show.model;
+        const struct resident *resident = server->resident;
+        uint64_t now = now_ns();
+        size_t n = 0;
+        for (const struct ended *e = NULL; (e = ended_find(&resident->ended, model, e)) != NULL;)
+                n++;
+        if (group->n == 0 && n == 0)
+                return resident_no_model(resident, model, error);
+        writer_reply(w, request->id, 2);
+        writer_karray(w, "models", group->n > 0);
+        if (group->n > 0)
+                reply_model(w, group, desired_find(&server->desired, model));
+        writer_karray(w, "ended", n);
+        for (const struct ended *e = NULL; (e = ended_find(&resident->ended, model, e)) != NULL;) {
+                writer_map(w, 5);
+                writer_ku64(w, "generation", e->generation);
+                writer_kstr(w, "device", e->device);
+                writer_kstr(w, "state", end_name(e->reason.end));
+                writer_kstr(w, "text", e->reason.text);
+                writer_ku64(w, "age_ns", now - e->at_ns);
+        }
+        return 0;
+}
+
+int reply_show(struct writer *w, const struct server *server, const struct request *request, struct error *error)
+{
+        const struct req_show *req = &request->u.show;
+        const struct desired_model *desired = desired_find(&server->desired, req->model);
+        struct generation *g = resident_any(server->resident, req->model);
+        struct model_set group = {.n = 0};
+        if (g != NULL)
+                model_set_find(&group, server->resident, req->model, g);
+        if (req->ended)
+                return write_ended(w, server, &group, request, error);
+        if (g == NULL && (req->device != NULL || req->tensors || desired == NULL))
+                return resident_no_model(server->resident, req->model, error);
+        if (req->device != NULL) {
+                const struct device *device = resident_device(server->resident, req->device, NULL);
+                g = device != NULL ? model_set_on(&group, device) : NULL;
+                if (g == NULL)
+                        return error_set(error, STREAMER_ENOENT, "%s: not on device %s", req->model, req->device);
+        } else if (g != NULL) {
+                g = group.members[0];
+        }
+        if (req->tensors) {
                 if (g->manifest.fd < 0 || g->releasing)
                         return error_set(error, STREAMER_EFAILED, "its tensors are not known (%s)",
                                          generation_state_name(g->state));
-                return write_tensors(w, server, group, g, request, error);
+                return write_tensors(w, server, &group, g, request, error);
         }
         writer_reply(w, request->id, 1);
         writer_karray(w, "models", 1);
-        reply_model(w, group, desired_find(&server->desired, group->name));
+        if (g != NULL)
+                reply_model(w, &group, desired);
+        else
+                reply_desired(w, desired);
         return 0;
 }
 

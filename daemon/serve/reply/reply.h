@@ -11,9 +11,6 @@
 /* A model under one of its names; `desired`: of this name, or NULL. */
 void reply_model(struct writer *writer, const struct model_set *group, const struct desired_model *desired);
 
-/* A key and its value: the ends of the models of this name, the latest first. */
-void reply_ended(struct writer *writer, const struct resident *resident, const char *name);
-
 /* A desired model of which nothing is resident. */
 void reply_desired(struct writer *writer, const struct desired_model *desired);
 
@@ -29,13 +26,10 @@ void reply_progress(struct writer *writer, const struct load_progress *progress)
 
 /* ---- whole replies ---- */
 
-void reply_list(struct writer *writer, const struct server *server, const struct request *request);
-/* STREAMER_EUNSUPPORTED where one record exceeds a frame. */
-int reply_show(struct writer *writer, const struct server *server, const struct model_set *group,
-               const struct generation *generation, const struct request *request, struct error *error);
-/* STREAMER_EINVAL, and nothing is written. */
-int reply_status(struct writer *writer, const struct server *server, const struct request *request,
-                 struct error *error);
+/* Or *error, and nothing is written. */
+typedef int reply_fn(struct writer *writer, const struct server *server, const struct request *request,
+                     struct error *error);
+reply_fn reply_list, reply_show, reply_status;
 void reply_estimate(struct writer *writer, const struct load *load, uint64_t id);
 
 #endif

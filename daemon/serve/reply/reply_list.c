@@ -171,20 +171,20 @@ static void write_page(struct writer *w, const struct page *page, uint64_t id)
                 writer_kstr(w, "next", page->entries[end - 1].name);
 }
 
-void reply_list(struct writer *w, const struct server *server, const struct request *request)
+int reply_list(struct writer *w, const struct server *server, const struct request *request, struct error *error)
 {
         const struct req_list *req = &request->u.list;
         struct page page = {.server = server,
                             .after = req->after,
                             .most = req->limit > 0 && req->limit < LIST_PAGE ? (size_t)req->limit : LIST_PAGE};
         each_name(&page, add_name);
-        if (each_name(&page, add_entry)) {
+        int r = each_name(&page, add_entry) ? 0 : error_no_memory(error);
+        if (r == 0) {
                 if (page.n > 0)
                         qsort(page.entries, page.n, sizeof(*page.entries), by_name);
                 merge_desired(&page);
                 write_page(w, &page, request->id);
-        } else {
-                writer_error(w, request->id, STREAMER_ENOMEM, "no memory");
         }
         free(page.entries);
+        return r;
 }

@@ -45,7 +45,7 @@ static struct diff *diff_of(struct verb_task *task)
         return container_of(task, struct diff, task);
 }
 
-static void diff_free(struct verb_task *task)
+static void diff_deinit(struct verb_task *task)
 {
         struct diff *diff = diff_of(task);
         writer_deinit(&diff->files.maps);
@@ -55,7 +55,6 @@ static void diff_free(struct verb_task *task)
         source_files_free(diff->before);
         source_roots_free(diff->roots);
         free(diff->source);
-        free(diff);
 }
 
 /* ---- rows, on a worker ---- */
@@ -239,42 +238,32 @@ static void diff_start(struct verb_task *task)
 }
 
 static const struct verb_task_ops diff_ops = {
-        .start = diff_start, .run = diff_run, .reply = diff_reply, .free = diff_free};
+        .start = diff_start, .run = diff_run, .reply = diff_reply, .deinit = diff_deinit};
 
 /* ---- the verb ---- */
 
-/* The generation, or NULL after an error was sent. */
-static struct generation *find_model(struct session *session, const struct request *request)
+int verb_diff(struct session *session, struct request *request, struct error *error)
 {
         const char *model = request->u.diff.model;
         struct generation *g = resident_ready(session->server->resident, model);
         if (g == NULL)
-                session_fail_state(session, request->id, model, "ready");
-        else if (g->n_ranks > 0)
-                session_fail(session, request->id, STREAMER_EUNSUPPORTED, "%s: models of ranks are not compared",
-                             model);
-        return g != NULL && g->n_ranks > 0 ? NULL : g;
-}
-
-void verb_diff(struct session *session, struct request *request)
-{
-        struct error error = {0};
-        struct generation *g = find_model(session, request);
-        struct diff *diff = g != NULL ? verb_task_new(sizeof(*diff), &diff_ops, session, request) : NULL;
+                return session_state_error(session, model, "ready", error);
+        if (g->n_ranks > 0)
+                return error_set(error, STREAMER_EUNSUPPORTED, "%s: models of ranks are not compared", model);
+        struct diff *diff = verb_task_new(sizeof(*diff), &diff_ops, error);
         if (diff == NULL)
-                return;
+                return error->code;
         writer_init(&diff->files.maps);
         writer_init(&diff->changes.maps);
         if (access_check_fetch(session->server, session->conn, request->u.diff.source, NULL, &diff->source,
-                               &diff->roots, &error) < 0) {
-                session_error(session, request->id, &error);
-                diff_free(&diff->task);
-                return;
+                               &diff->roots, error) < 0) {
+                verb_task_free(&diff->task);
+                return error->code;
         }
         diff->caller = session->conn->caller;
         diff->generation = g;
         diff->before = source_files_ref(g->files);
         generation_get(g);
-        verb_task_begin(&diff->task, session, request,
-                        source_is_local(diff->source) ? VERB_TASK_FETCH_LOCAL : VERB_TASK_FETCH_REMOTE);
+        return verb_task_begin(&diff->task, session, request,
+                               source_is_local(diff->source) ? VERB_TASK_FETCH_LOCAL : VERB_TASK_FETCH_REMOTE, error);
 }

@@ -190,13 +190,7 @@ static void doctor_run(struct verb_task *task)
                 resident->devices[i]->ops->describe(resident->devices[i], &doctor->devices[i]);
 }
 
-static void doctor_free(struct verb_task *task)
-{
-        free(doctor_of(task));
-}
-
-static const struct verb_task_ops doctor_ops = {
-        .start = doctor_start, .run = doctor_run, .reply = doctor_reply, .free = doctor_free};
+static const struct verb_task_ops doctor_ops = {.start = doctor_start, .run = doctor_run, .reply = doctor_reply};
 
 /* ---- the verb ---- */
 
@@ -209,17 +203,13 @@ static bool is_root(const struct source_roots *roots, const char *path)
         return false;
 }
 
-void verb_doctor(struct session *session, struct request *request)
+int verb_doctor(struct session *session, struct request *request, struct error *error)
 {
         const char *root = request->u.doctor.root;
         struct server *server = session->server;
-        if (root != NULL && !is_root(server->loads->sources->roots, root)) {
-                session_fail(session, request->id, STREAMER_ENOENT, "doctor: not one of the roots (%s)", root);
-                return;
-        }
-        struct doctor *doctor =
-                verb_task_new(sizeof(*doctor) + server->resident->n_devices * sizeof(doctor->devices[0]), &doctor_ops,
-                              session, request);
-        if (doctor != NULL)
-                verb_task_begin(&doctor->task, session, request, VERB_TASK_DOCTOR);
+        if (root != NULL && !is_root(server->loads->sources->roots, root))
+                return error_set(error, STREAMER_ENOENT, "doctor: not one of the roots (%s)", root);
+        size_t devices = server->resident->n_devices * sizeof(struct device_facts);
+        struct doctor *doctor = verb_task_new(sizeof(*doctor) + devices, &doctor_ops, error);
+        return doctor != NULL ? verb_task_begin(&doctor->task, session, request, VERB_TASK_DOCTOR, error) : error->code;
 }

@@ -24,7 +24,7 @@ struct fetch {
         struct caller caller;
         struct source_roots *roots; /* a reference; NULL: the daemon's own */
         char *source;               /* canonical */
-        bool opened, in_worker;
+        bool opened;
         struct sidecar_list list;
         struct object object;
         struct file_memory memory;
@@ -41,7 +41,7 @@ static const char *file_of(const struct fetch *fetch)
         return verb_task_request(&fetch->task)->u.fetch.file;
 }
 
-static void fetch_free(struct verb_task *task)
+static void fetch_deinit(struct verb_task *task)
 {
         struct fetch *fetch = fetch_of(task);
         file_memory_release(&fetch->memory);
@@ -50,7 +50,6 @@ static void fetch_free(struct verb_task *task)
         object_deinit(&fetch->object);
         free(fetch->source);
         free(fetch->data);
-        free(fetch);
 }
 
 /* ---- replies ---- */
@@ -138,15 +137,10 @@ static void fetch_run(struct verb_task *task)
 
 /* ---- states, on the loop ---- */
 
-static void begin_step(struct fetch *fetch)
-{
-        fetch->in_worker = true;
-        verb_task_submit_source(&fetch->task, fetch->source);
-}
-
 static void on_memory(struct file_memory *memory)
 {
-        begin_step(container_of(memory, struct fetch, memory));
+        struct fetch *fetch = container_of(memory, struct fetch, memory);
+        verb_task_submit_source(&fetch->task, fetch->source);
 }
 
 static void fetch_done(struct verb_task *task)
@@ -155,7 +149,6 @@ static void fetch_done(struct verb_task *task)
         uint64_t size = fetch->object.version.size;
         bool was_opened = fetch->opened;
         fetch->opened = true;
-        fetch->in_worker = false;
         if (task->error.code == 0 && size > TRANSFER_FILE_MAX)
                 error_set(&task->error, STREAMER_ELIMIT, "%" PRIu64 " bytes: files of up to %u MiB are fetched (%s)",
                           size, (unsigned)(TRANSFER_FILE_MAX / MiB), fetch->object.path);
@@ -169,48 +162,34 @@ static void fetch_done(struct verb_task *task)
         verb_task_finish(task);
 }
 
-static void fetch_abandon(struct verb_task *task)
-{
-        if (!fetch_of(task)->in_worker) /* it waits for memory */
-                verb_task_end(task);
-}
-
 static void fetch_start(struct verb_task *task)
 {
         verb_task_set_deadline(task);
-        begin_step(fetch_of(task));
+        verb_task_submit_source(task, fetch_of(task)->source);
 }
 
-static const struct verb_task_ops fetch_ops = {.start = fetch_start,
-                                               .run = fetch_run,
-                                               .done = fetch_done,
-                                               .reply = fetch_reply,
-                                               .abandon = fetch_abandon,
-                                               .free = fetch_free};
+static const struct verb_task_ops fetch_ops = {
+        .start = fetch_start, .run = fetch_run, .done = fetch_done, .reply = fetch_reply, .deinit = fetch_deinit};
 
 /* ---- the verb ---- */
 
-void verb_fetch(struct session *session, struct request *request)
+int verb_fetch(struct session *session, struct request *request, struct error *error)
 {
         const struct req_fetch *req = &request->u.fetch;
-        struct error error = {0};
-        if (req->more != 0) {
-                transfer_send_next(session, request->id, req->more);
-                return;
-        }
-        struct fetch *fetch = verb_task_new(sizeof(*fetch), &fetch_ops, session, request);
+        if (req->more != 0)
+                return transfer_send_next(session, request->id, req->more, error);
+        struct fetch *fetch = verb_task_new(sizeof(*fetch), &fetch_ops, error);
         if (fetch == NULL)
-                return;
-        int r = req->file != NULL ? sidecar_check_name(req->file, &error) : 0;
+                return error->code;
+        int r = req->file != NULL ? sidecar_check_name(req->file, error) : 0;
         if (r == 0)
                 r = access_check_fetch(session->server, session->conn, req->source, req->file, &fetch->source,
-                                       &fetch->roots, &error);
+                                       &fetch->roots, error);
         if (r < 0) {
-                session_error(session, request->id, &error);
-                fetch_free(&fetch->task);
-                return;
+                verb_task_free(&fetch->task);
+                return r;
         }
         fetch->caller = session->conn->caller;
-        verb_task_begin(&fetch->task, session, request,
-                        source_is_local(fetch->source) ? VERB_TASK_FETCH_LOCAL : VERB_TASK_FETCH_REMOTE);
+        return verb_task_begin(&fetch->task, session, request,
+                               source_is_local(fetch->source) ? VERB_TASK_FETCH_LOCAL : VERB_TASK_FETCH_REMOTE, error);
 }

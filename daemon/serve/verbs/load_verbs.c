@@ -48,8 +48,9 @@ static int check_open(struct resident *resident, const struct req_load *req, str
 }
 
 /* Attaches to the generation that the load produces, whatever else serves the name: the load references it until its
- * watchers have been called, and it may have been unloaded meanwhile. Answers now, or returns false. */
-static bool open_target(struct session *session, const struct request *request, const struct load *load)
+ * watchers have been called, and it may have been unloaded meanwhile. */
+static int open_target(struct session *session, const struct request *request, const struct load *load,
+                       struct error *error)
 {
         const char *name = request->u.load.device;
         const struct device *device = resident_device(load->loads->resident, name, NULL);
@@ -59,48 +60,52 @@ static bool open_target(struct session *session, const struct request *request, 
                         target = &load->targets[i];
         struct generation *g = target->generation;
         if (target->state == TARGET_FAILED) {
-                session_error(session, request->id, &target->error);
-                return true;
+                *error = target->error;
+                return error->code;
         }
         bool serves = g != NULL && (g->state == GENERATION_READY || g->state == GENERATION_DRAINING);
         if (!serves && (g == NULL || g->state != GENERATION_LOADING || !attach_can_follow(g)))
-                return false;
-        attach_reply_lease(session, request->id, g, load->name);
-        return true;
+                return DEFERRED_WAITS;
+        return attach_reply_lease(session, request->id, g, load->name, error);
 }
 
-static bool try_open(struct session *session, const struct request *request, const struct deferred *deferred)
+static int try_open(struct session *session, const struct request *request, const struct deferred *deferred,
+                    struct error *error)
 {
-        return open_target(session, request, deferred->watch.load);
+        return open_target(session, request, deferred->watch.load, error);
 }
 
 static void open_ended(struct load_watch *watch, struct load *load)
 {
         struct deferred *d = container_of(watch, struct deferred, watch);
-        if (load->state != LOAD_READY)
-                session_error(d->session, d->request.id, &load->error);
-        else if (!open_target(d->session, &d->request, load))
-                session_fail_state(d->session, d->request.id, load->name, "ready");
+        struct error error = load->error;
+        int r = load->state == LOAD_READY ? open_target(d->session, &d->request, load, &error) : error.code;
+        if (r == DEFERRED_WAITS)
+                r = session_state_error(d->session, load->name, "ready", &error);
+        if (r < 0)
+                session_error(d->session, d->request.id, &error);
         deferred_free(d);
 }
 
 /* The first event reports that the load was accepted; the reply brings the lease. A load that
  * this request joined may have all that an attach needs, and no change to come that would wake a deferred request. */
-static void open_load(struct session *session, struct request *request, struct load *load)
+static int open_load(struct session *session, struct request *request, struct load *load, struct error *error)
 {
         struct op *op = op_new(session, load, ++session->server->last_op);
         if (op == NULL)
-                return;
+                return 0; /* the connection ends */
         op->request = request->id;
         events_notify(session);
         op_send(op);
-        if (open_target(session, request, load))
-                return;
-        struct deferred *d = deferred_new(session, request);
+        int r = open_target(session, request, load, error);
+        if (r != DEFERRED_WAITS)
+                return r;
+        struct deferred *d = deferred_new(session, request, error);
         if (d == NULL)
-                return;
+                return error->code;
         load_watch(load, &d->watch, open_ended);
         deferred_await_change(d, try_open);
+        return 0;
 }
 
 static int parse_load(const struct req_load *req, struct load_request *out, struct error *error)
@@ -131,73 +136,74 @@ static int parse_load(const struct req_load *req, struct load_request *out, stru
         return 0;
 }
 
-void verb_load(struct session *session, struct request *request)
+int verb_load(struct session *session, struct request *request, struct error *error)
 {
         struct load_request load_request;
         struct quota_limits limits;
-        struct error error = {0};
         struct load *load;
         cleanup_free char *name = NULL;
-        int r = parse_load(&request->u.load, &load_request, &error);
+        int r = parse_load(&request->u.load, &load_request, error);
         /* Rules about names apply to a default name, too. */
         if (r == 0 && load_request.name == NULL) {
                 r = loads_default_name(session->server->loads, load_request.source, load_request.named_after, &name,
-                                       &error);
+                                       error);
                 load_request.name = name;
         }
         if (r == 0 && request->u.load.attach)
-                r = check_open(session->server->resident, &request->u.load, &error);
+                r = check_open(session->server->resident, &request->u.load, error);
         if (r == 0 && request->u.load.watch)
-                r = op_check(session, &error);
+                r = op_check(session, error);
         if (r == 0)
-                r = access_check_load(session->server, session->conn, &load_request, &error);
-        if (r == 0) {
-                limits = access_limits(session->server, session->conn);
-                load_request.limits = &limits;
-                load_request.users = &session->server->users;
-                load_request.caller = &session->conn->caller;
-                r = loads_begin(session->server->loads, &load_request, &load, &error);
+                r = access_check_load(session->server, session->conn, &load_request, error);
+        if (r < 0)
+                return r;
+        limits = access_limits(session->server, session->conn);
+        load_request.limits = &limits;
+        load_request.users = &session->server->users;
+        load_request.caller = &session->conn->caller;
+        r = loads_begin(session->server->loads, &load_request, &load, error);
+        if (r < 0)
+                return r;
+        if (request->u.load.attach)
+                return open_load(session, request, load, error);
+        if (load_request.dry_run) {
+                struct deferred *d = deferred_new(session, request, error);
+                if (d == NULL)
+                        return error->code;
+                load_watch(load, &d->watch, dry_run_ended);
+                return 0;
         }
-        if (r < 0) {
-                session_error(session, request->id, &error);
-        } else if (request->u.load.attach) {
-                open_load(session, request, load);
-        } else if (load_request.dry_run) {
-                struct deferred *d = deferred_new(session, request);
-                if (d != NULL)
-                        load_watch(load, &d->watch, dry_run_ended);
-        } else {
-                uint64_t op = ++session->server->last_op;
-                struct writer w;
-                session_reply(&w, request->id, 2);
-                writer_ku64(&w, "op", op);
-                writer_kstr(&w, "name", load->name);
-                session_send(session, &w);
-                if (request->u.load.watch)
-                        op_new(session, load, op);
-        }
+        uint64_t op = ++session->server->last_op;
+        struct writer w;
+        session_reply(&w, request->id, 2);
+        writer_ku64(&w, "op", op);
+        writer_kstr(&w, "name", load->name);
+        session_send(session, &w);
+        if (request->u.load.watch)
+                op_new(session, load, op);
+        return 0;
 }
 
-void verb_cancel(struct session *session, struct request *request)
+int verb_cancel(struct session *session, struct request *request, struct error *error)
 {
         const char *model = request->u.cancel.model;
         struct load *load = loads_find(session->server->loads, model);
-        if (load != NULL) {
+        if (load != NULL)
                 load_cancel(load);
-        } else if (!publications_cancel(&session->server->publications, model) &&
-                   !desired_forget(&session->server->desired, model, NULL)) {
-                session_fail_state(session, request->id, model, "loading");
-                return;
-        }
+        else if (!publications_cancel(&session->server->publications, model) &&
+                 !desired_forget(&session->server->desired, model, NULL))
+                return session_state_error(session, model, "loading", error);
         struct writer w;
         session_reply(&w, request->id, 1);
         writer_kstr(&w, "name", model);
         session_send(session, &w);
+        return 0;
 }
 
 /* ---- wait: answered when the model is ready, or when no load of it is under way or will begin ---- */
 
-static bool try_wait(struct session *session, const struct request *request, const struct deferred *deferred)
+static int try_wait(struct session *session, const struct request *request, const struct deferred *deferred,
+                    struct error *error)
 {
         (void)deferred;
         struct resident *resident = session->server->resident;
@@ -205,56 +211,45 @@ static bool try_wait(struct session *session, const struct request *request, con
         struct generation *g = resident_ready(resident, model);
         const struct generation *loading = resident_on(resident, model, GENERATION_LOADING, NULL);
         if (g != NULL && loading != NULL && loading->number == g->number)
-                return false; /* on further devices */
+                return DEFERRED_WAITS; /* on further devices */
         if (g != NULL) {
                 session_reply_state(session, request->id, model, "ready", g->number);
-                return true;
+                return 0;
         }
         const struct desired_model *desired = desired_find(&session->server->desired, model);
         if (loading != NULL || (desired != NULL && !desired_failed(desired)))
-                return false;
+                return DEFERRED_WAITS;
         g = resident_on(resident, model, GENERATION_FAILED, NULL);
-        const struct error *error = g != NULL ? &g->error : desired != NULL ? &desired->error : NULL;
-        if (error == NULL)
-                session_no_model(session, request->id, model);
-        else
-                session_fail(session, request->id,
-                             error->code == STREAMER_ECANCELED ? STREAMER_ECANCELED : STREAMER_EFAILED, "%s: %s", model,
-                             error->text);
-        return true;
+        const struct error *why = g != NULL ? &g->error : desired != NULL ? &desired->error : NULL;
+        if (why == NULL)
+                return resident_no_model(resident, model, error);
+        return error_set(error, why->code == STREAMER_ECANCELED ? STREAMER_ECANCELED : STREAMER_EFAILED, "%s: %s",
+                         model, why->text);
 }
 
-void verb_wait(struct session *session, struct request *request)
+int verb_wait(struct session *session, struct request *request, struct error *error)
 {
-        deferred_wait(session, request, try_wait, request->u.wait.model, request->u.wait.timeout_ms);
+        return deferred_wait(session, request, try_wait, request->u.wait.model, request->u.wait.timeout_ms, error);
 }
 
 /* ---- settings of what the name reaches: resident, loading or desired ---- */
 
-/* Begins the reply, which the new value completes; false: there is no such model. */
-static bool reply_setting(struct session *session, uint64_t id, const char *model, bool found, struct writer *w)
+/* Begins the reply, which the new value completes. */
+static void begin_setting(struct writer *w, uint64_t id, const char *model)
 {
-        if (!found) {
-                session_no_model(session, id, model);
-                return false;
-        }
         session_reply(w, id, 2);
         writer_kstr(w, "name", model);
-        return true;
 }
 
-void verb_set_priority(struct session *session, struct request *request)
+int verb_set_priority(struct session *session, struct request *request, struct error *error)
 {
         const char *model = request->u.set_priority.model;
         unsigned priority = (unsigned)request->u.set_priority.priority;
         struct server *server = session->server;
         struct load *load = loads_find(server->loads, model);
         struct writer w;
-        if (priority == 0) {
-                session_fail(session, request->id, STREAMER_EINVAL, "set_priority: it is within 1 to %d",
-                             PROTO_PRIORITY_MAX);
-                return;
-        }
+        if (priority == 0)
+                return error_set(error, STREAMER_EINVAL, "set_priority: it is within 1 to %d", PROTO_PRIORITY_MAX);
         bool found = false;
         list_each_item (struct generation, g, &server->resident->generations, link)
                 if (generation_matches_name(g, model)) {
@@ -265,13 +260,15 @@ void verb_set_priority(struct session *session, struct request *request)
         if (load != NULL)
                 load_set_priority(load, priority);
         found |= desired_set_priority(&server->desired, model, priority);
-        if (!reply_setting(session, request->id, model, found, &w))
-                return;
+        if (!found)
+                return resident_no_model(server->resident, model, error);
+        begin_setting(&w, request->id, model);
         writer_ku64(&w, "priority", priority);
         session_send(session, &w);
+        return 0;
 }
 
-void verb_pin(struct session *session, struct request *request)
+int verb_pin(struct session *session, struct request *request, struct error *error)
 {
         const char *model = request->u.pin.model; /* unpin has the same field at the same place */
         struct server *server = session->server;
@@ -284,19 +281,21 @@ void verb_pin(struct session *session, struct request *request)
                         found = true;
                 }
         found |= desired_pin(&server->desired, model, pin);
-        if (!reply_setting(session, request->id, model, found, &w))
-                return;
+        if (!found)
+                return resident_no_model(server->resident, model, error);
+        begin_setting(&w, request->id, model);
         writer_kbool(&w, "pinned", pin);
         session_send(session, &w);
+        return 0;
 }
 
-void verb_unpin(struct session *session, struct request *request)
+int verb_unpin(struct session *session, struct request *request, struct error *error)
 {
-        verb_pin(session, request);
+        return verb_pin(session, request, error);
 }
 
 /* The time without a lease begins anew. */
-void verb_keep_alive(struct session *session, struct request *request)
+int verb_keep_alive(struct session *session, struct request *request, struct error *error)
 {
         const char *model = request->u.keep_alive.model;
         const struct server *server = session->server;
@@ -311,8 +310,10 @@ void verb_keep_alive(struct session *session, struct request *request)
                         generation_changed(g);
                         found = true;
                 }
-        if (!reply_setting(session, request->id, model, found, &w))
-                return;
+        if (!found)
+                return resident_no_model(server->resident, model, error);
+        begin_setting(&w, request->id, model);
         writer_ku64(&w, "keep_alive_ns", ns);
         session_send(session, &w);
+        return 0;
 }

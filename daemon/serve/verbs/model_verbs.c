@@ -13,87 +13,31 @@
 
 /* ---- looking ---- */
 
-/* What has become of the models of this name, and one that is resident. */
-static void show_ended(struct session *session, const struct request *request)
-{
-        const char *model = request->u.show.model;
-        struct resident *resident = session->server->resident;
-        struct generation *g = resident_any(resident, model);
-        if (g == NULL && ended_find(&resident->ended, model, NULL) == NULL) {
-                session_no_model(session, request->id, model);
-                return;
-        }
-        struct model_set group;
-        struct writer w;
-        session_reply(&w, request->id, 2);
-        writer_karray(&w, "models", g != NULL);
-        if (g != NULL) {
-                model_set_find(&group, resident, model, g);
-                reply_model(&w, &group, desired_find(&session->server->desired, model));
-        }
-        reply_ended(&w, resident, model);
-        session_send(session, &w);
-}
-
-void verb_list(struct session *session, struct request *request)
+static int answer(struct session *session, const struct request *request, reply_fn *reply, struct error *error)
 {
         struct writer w;
         conn_writer(&w);
-        reply_list(&w, session->server, request);
-        session_send(session, &w);
-}
-
-void verb_show(struct session *session, struct request *request)
-{
-        const struct req_show *req = &request->u.show;
-        struct resident *resident = session->server->resident;
-        struct generation *g = resident_any(resident, req->model);
-        const struct desired_model *desired = desired_find(&session->server->desired, req->model);
-        struct writer w;
-        if (req->ended) {
-                show_ended(session, request);
-                return;
-        }
-        if (g == NULL && req->device == NULL && !req->tensors && desired != NULL) {
-                session_reply(&w, request->id, 1);
-                writer_karray(&w, "models", 1);
-                reply_desired(&w, desired);
+        int r = reply(&w, session->server, request, error);
+        if (r == 0)
                 session_send(session, &w);
-                return;
-        }
-        if (g == NULL) {
-                session_no_model(session, request->id, req->model);
-                return;
-        }
-        struct model_set group;
-        struct error error = {0};
-        model_set_find(&group, resident, req->model, g);
-        const struct device *device = req->device != NULL ? resident_device(resident, req->device, NULL) : NULL;
-        g = req->device == NULL || device != NULL ? model_set_on(&group, device) : NULL;
-        if (g == NULL) {
-                session_fail(session, request->id, STREAMER_ENOENT, "%s: not on device %s", req->model, req->device);
-                return;
-        }
-        conn_writer(&w);
-        if (reply_show(&w, session->server, &group, g, request, &error) < 0) {
+        else
                 writer_deinit(&w);
-                session_error(session, request->id, &error);
-                return;
-        }
-        session_send(session, &w);
+        return r;
 }
 
-void verb_status(struct session *session, struct request *request)
+int verb_list(struct session *session, struct request *request, struct error *error)
 {
-        struct writer w;
-        struct error error = {0};
-        conn_writer(&w);
-        if (reply_status(&w, session->server, request, &error) == 0) {
-                session_send(session, &w);
-                return;
-        }
-        writer_deinit(&w);
-        session_error(session, request->id, &error);
+        return answer(session, request, reply_list, error);
+}
+
+int verb_show(struct session *session, struct request *request, struct error *error)
+{
+        return answer(session, request, reply_show, error);
+}
+
+int verb_status(struct session *session, struct request *request, struct error *error)
+{
+        return answer(session, request, reply_status, error);
 }
 
 /* ---- unload ---- */
@@ -176,13 +120,15 @@ static bool is_unloaded(const struct resident *resident, const struct req_unload
         return true;
 }
 
-static bool try_unloaded(struct session *session, const struct request *request, const struct deferred *deferred)
+static int try_unloaded(struct session *session, const struct request *request, const struct deferred *deferred,
+                        struct error *error)
 {
         const struct req_unload *req = &request->u.unload;
+        (void)error;
         if (!is_unloaded(session->server->resident, req, deferred->generation))
-                return false;
+                return DEFERRED_WAITS;
         session_reply_state(session, request->id, req->model, "unloaded", deferred->generation);
-        return true;
+        return 0;
 }
 
 /* Applies --force or a drain timeout to generations that lost the name earlier and are still leased, if they belong to
@@ -216,7 +162,8 @@ static void set_unloaded_by(struct generation *g, const struct conn *conn)
 }
 
 /* Replies once the memory is free, so that the next load finds the capacity; at once where leases hold it. */
-static void unload_all(struct session *session, struct request *request, const struct model_set *group)
+static int unload_all(struct session *session, struct request *request, const struct model_set *group,
+                      struct error *error)
 {
         const struct req_unload *req = &request->u.unload;
         uint64_t number = 0, timeout_ns = req->drain_timeout_ms * MS;
@@ -237,31 +184,30 @@ static void unload_all(struct session *session, struct request *request, const s
         }
         if (held || req->drain || is_unloaded(session->server->resident, req, number)) {
                 session_reply_state(session, request->id, req->model, held ? "draining" : "unloaded", number);
-                return;
+                return 0;
         }
-        struct deferred *d = deferred_new(session, request);
+        struct deferred *d = deferred_new(session, request, error);
         if (d == NULL)
-                return;
+                return error->code;
         d->generation = number;
         deferred_await_change(d, try_unloaded);
+        return 0;
 }
 
-void verb_unload(struct session *session, struct request *request)
+int verb_unload(struct session *session, struct request *request, struct error *error)
 {
         const struct req_unload *req = &request->u.unload;
         struct model_set group;
-        struct error error = {0};
-        int r = unload_check(session->server->resident, req, &group, &error);
+        int r = unload_check(session->server->resident, req, &group, error);
         bool accepted = r == 0 || r == STREAMER_ENOENT;
         bool revokes = accepted && (req->force || req->drain_timeout_ms > 0);
         uint64_t draining = revokes ? unload_draining(session, req) : 0;
         bool desired = accepted && desired_forget(&session->server->desired, req->model, req->device);
         if (r == 0)
-                unload_all(session, request, &group);
-        else if (desired)
-                session_reply_state(session, request->id, req->model, "unloaded", 0);
-        else if (draining > 0)
-                session_reply_state(session, request->id, req->model, "draining", draining);
-        else
-                session_error(session, request->id, &error);
+                return unload_all(session, request, &group, error);
+        if (!desired && draining == 0)
+                return r;
+        session_reply_state(session, request->id, req->model, desired ? "unloaded" : "draining",
+                            desired ? 0 : draining);
+        return 0;
 }

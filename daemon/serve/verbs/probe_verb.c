@@ -88,17 +88,17 @@ static int probe_begin(struct session *session, const char *device, struct load 
         return r;
 }
 
-void verb_probe(struct session *session, struct request *request)
+int verb_probe(struct session *session, struct request *request, struct error *error)
 {
-        struct error error = {0};
         struct load *load;
-        if (probe_begin(session, request->u.probe.device, &load, &error) < 0) {
-                session_error(session, request->id, &error);
-                return;
-        }
-        struct deferred *d = deferred_new(session, request);
-        if (d != NULL)
-                load_watch(load, &d->watch, probe_ended);
-        else
+        int r = probe_begin(session, request->u.probe.device, &load, error);
+        if (r < 0)
+                return r;
+        struct deferred *d = deferred_new(session, request, error);
+        if (d == NULL) {
                 probe_end(session);
+                return error->code;
+        }
+        load_watch(load, &d->watch, probe_ended);
+        return 0;
 }

@@ -5,14 +5,15 @@
  */
 #include "daemon/serve/verbs/verbs_private.h"
 
-void verb_reload(struct session *session, struct request *request)
+int verb_reload(struct session *session, struct request *request, struct error *error)
 {
         struct server *server = session->server;
-        struct deferred *d = deferred_new(session, request);
+        struct deferred *d = deferred_new(session, request, error);
         if (d == NULL)
-                return;
+                return error->code;
         list_append(&server->reloads, &d->in_server);
         server->reload(server);
+        return 0;
 }
 
 void verbs_reloaded(struct server *server, const struct error *error, const char *restart)
@@ -35,9 +36,10 @@ void verbs_reloaded(struct server *server, const struct error *error, const char
         }
 }
 
-void verb_config(struct session *session, struct request *request)
+int verb_config(struct session *session, struct request *request, struct error *error)
 {
         struct writer w, rows;
+        (void)error;
         writer_init(&rows);
         size_t n = session->server->describe_config(session->server, &rows);
         session_reply(&w, request->id, 1);
@@ -45,4 +47,5 @@ void verb_config(struct session *session, struct request *request)
         writer_append(&w, &rows);
         writer_deinit(&rows);
         session_send(session, &w);
+        return 0;
 }

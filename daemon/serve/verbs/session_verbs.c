@@ -15,10 +15,11 @@
 
 /* ---- hello, ping, version ---- */
 
-void verb_hello(struct session *session, struct request *request)
+int verb_hello(struct session *session, struct request *request, struct error *error)
 {
         const struct req_hello *req = &request->u.hello;
         struct server *server = session->server;
+        (void)error;
         if (req->min > PROTOCOL_MAX || req->max < PROTOCOL_MIN || req->min > req->max) {
                 session_fail(session, request->id, STREAMER_EPROTO,
                              "hello: this daemon (" STREAMERD_VERSION ") speaks protocol %u to %u, the client %" PRIu64
@@ -26,7 +27,7 @@ void verb_hello(struct session *session, struct request *request)
                              PROTOCOL_MIN, PROTOCOL_MAX, req->min, req->max,
                              req->min > PROTOCOL_MAX ? "daemon" : "client");
                 conn_close(session->conn, true);
-                return;
+                return 0;
         }
         session->greeted = true;
         session->client = req->client != NULL ? strdup(req->client) : NULL;
@@ -48,36 +49,40 @@ void verb_hello(struct session *session, struct request *request)
         writer_append(&w, &features);
         writer_deinit(&features);
         session_send(session, &w);
+        return 0;
 }
 
-void verb_ping(struct session *session, struct request *request)
+int verb_ping(struct session *session, struct request *request, struct error *error)
 {
+        (void)error;
         session_ok(session, request->id);
+        return 0;
 }
 
-void verb_version(struct session *session, struct request *request)
+int verb_version(struct session *session, struct request *request, struct error *error)
 {
         struct writer w;
+        (void)error;
         session_reply(&w, request->id, 2);
         writer_kstr(&w, "version", STREAMERD_VERSION);
         writer_ku64(&w, "protocol", PROTOCOL_MAX);
         session_send(session, &w);
+        return 0;
 }
 
 /* ---- subscribe ---- */
 
 /* A second request replaces the first: another model, or all. */
-void verb_subscribe(struct session *session, struct request *request)
+int verb_subscribe(struct session *session, struct request *request, struct error *error)
 {
         const char *model = request->u.subscribe.model;
         char *subject = model != NULL ? strdup(model) : NULL;
-        if (model != NULL && subject == NULL) {
-                session_fail(session, request->id, STREAMER_ENOMEM, "no memory");
-                return;
-        }
+        if (model != NULL && subject == NULL)
+                return error_no_memory(error);
         events_notify(session); /* of what it subscribed to before */
         changes_subscribe(&session->server->model_changes, &session->subscriber, subject);
         session_ok(session, request->id);
+        return 0;
 }
 
 /* ---- whoami ---- */
@@ -89,7 +94,7 @@ static void write_list(struct writer *w, const char *key, const struct role_list
                 writer_str(w, list->v[i]);
 }
 
-void verb_whoami(struct session *session, struct request *request)
+int verb_whoami(struct session *session, struct request *request, struct error *error)
 {
         const struct conn *conn = session->conn;
         const struct server *server = session->server;
@@ -97,6 +102,7 @@ void verb_whoami(struct session *session, struct request *request)
         const struct role_grant grant = access_grant(server, conn);
         const struct quota_limits limits = access_limits(server, conn);
         size_t n_limits = 0;
+        (void)error;
         for (size_t i = 0; i < QUOTA_SLOT_COUNT; i++)
                 n_limits += limits.max[i] != UINT64_MAX;
         bool roots = grant.rule != NULL && grant.rule->roots.given;
@@ -119,23 +125,25 @@ void verb_whoami(struct session *session, struct request *request)
         for (size_t i = 0; i < QUOTA_SLOT_COUNT; i++)
                 writer_ku64(&w, quota_slot_name((enum quota_slot)i), user != NULL ? user->held[i] : 0);
         session_send(session, &w);
+        return 0;
 }
 
 /* ---- metrics ---- */
 
-void verb_metrics(struct session *session, struct request *request)
+int verb_metrics(struct session *session, struct request *request, struct error *error)
 {
         struct metric_text text = {0};
+        struct writer w;
         metrics_write(&text, session->server);
         if (text.failed) {
-                session_fail(session, request->id, STREAMER_ENOMEM, "no memory");
+                error_no_memory(error);
         } else {
-                struct writer w;
                 session_reply(&w, request->id, 1);
                 writer_kstr(&w, "text", text.data);
                 session_send(session, &w);
         }
         metric_text_deinit(&text);
+        return error->code;
 }
 
 /* ---- the session's operations ---- */

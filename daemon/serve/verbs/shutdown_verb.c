@@ -5,11 +5,12 @@
  */
 #include "daemon/serve/verbs/verbs_private.h"
 
-void verb_shutdown(struct session *session, struct request *request)
+int verb_shutdown(struct session *session, struct request *request, struct error *error)
 {
         struct server *server = session->server;
         bool drain = request->u.shutdown.drain;
         struct writer w;
+        (void)error;
         server->ending = drain ? ENDING_DRAINED : ENDING_NOW;
         server->ended_by = session->conn->caller.uid;
         session_reply(&w, request->id, 2);
@@ -17,4 +18,5 @@ void verb_shutdown(struct session *session, struct request *request)
         writer_ku64(&w, "leases", server->leases.n);
         session_send(session, &w);
         loop_task_begin(&server->end);
+        return 0;
 }

@@ -9,8 +9,6 @@
 
 extern const struct session_ops verbs_session_ops;
 
-/* Before connections are accepted. */
-void verbs_init_publishing(struct server *server);
 /* Answers the requests for a reload: it failed, or was applied except for the keys in `restart`. */
 void verbs_reloaded(struct server *server, const struct error *error, const char *restart);
 

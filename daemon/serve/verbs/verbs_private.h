@@ -12,14 +12,14 @@
 VERBS(V)
 #undef V
 
-/* Selects the generation to attach to: 0 with *out; ATTACH_WAIT: to be repeated after a change; or an error. */
-#define ATTACH_WAIT 1
+/* Selects the generation to attach to: 0 with *out; DEFERRED_WAITS: to be repeated after a change; or an error. */
 int attach_select(struct resident *resident, const struct req_attach *req, struct generation **out,
                   struct error *error);
 /* Clients can attach to it while it loads. */
 bool attach_can_follow(const struct generation *generation);
-/* Replies with a lease of this generation, or with an error. */
-void attach_reply_lease(struct session *session, uint64_t id, struct generation *generation, const char *model);
+/* Replies with a lease of this generation. */
+int attach_reply_lease(struct session *session, uint64_t id, struct generation *generation, const char *model,
+                       struct error *error);
 /* The client's process, watched; it is freed with its last lease (process_reap() where it gets none). NULL with
  * *error. */
 struct process *attach_process(struct session *session, struct error *error);
@@ -29,8 +29,6 @@ int attach_lease_new(struct session *session, struct generation *generation, str
 void publish_drop_stale(struct generation *generation);
 /* About once a second: unloads published models where another version of their base serves. */
 void publish_tick(struct server *server);
-/* publications->ended: requests that wait for this claim look again. */
-void publish_claim_ended(const struct publication *publication);
 /* The connection is closed: its publications that are not being committed are aborted. */
 void publish_abandon(struct session *session);
 /* The connection is closed. */

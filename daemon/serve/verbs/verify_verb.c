@@ -61,8 +61,8 @@ static void verify_start_task(struct verb_task *task)
                 begin(v, next_of(v, NULL));
                 return;
         }
-        session_fail_state(task->deferred->session, verb_task_request(task)->id, model_of(v), "ready");
-        verb_task_end(task);
+        session_state_error(task->deferred->session, model_of(v), "ready", &task->error);
+        verb_task_finish(task);
 }
 
 static void verify_run_task(struct verb_task *task)
@@ -106,25 +106,14 @@ static void verify_done_task(struct verb_task *task)
         generation_put(g);
 }
 
-static void verify_free_task(struct verb_task *task)
-{
-        free(verify_of(task));
-}
+static const struct verb_task_ops verify_ops = {
+        .start = verify_start_task, .run = verify_run_task, .done = verify_done_task, .reply = verify_reply};
 
-static const struct verb_task_ops verify_ops = {.start = verify_start_task,
-                                                .run = verify_run_task,
-                                                .done = verify_done_task,
-                                                .reply = verify_reply,
-                                                .free = verify_free_task};
-
-void verb_verify(struct session *session, struct request *request)
+int verb_verify(struct session *session, struct request *request, struct error *error)
 {
         const char *model = request->u.verify.model;
-        if (resident_ready(session->server->resident, model) == NULL) {
-                session_fail_state(session, request->id, model, "ready");
-                return;
-        }
-        struct verify_task *v = verb_task_new(sizeof(*v), &verify_ops, session, request);
-        if (v != NULL)
-                verb_task_begin(&v->task, session, request, VERB_TASK_VERIFY);
+        if (resident_ready(session->server->resident, model) == NULL)
+                return session_state_error(session, model, "ready", error);
+        struct verify_task *v = verb_task_new(sizeof(*v), &verify_ops, error);
+        return v != NULL ? verb_task_begin(&v->task, session, request, VERB_TASK_VERIFY, error) : error->code;
 }

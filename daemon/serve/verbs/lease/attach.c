@@ -146,7 +146,7 @@ int attach_lease_new(struct session *session, struct generation *g, struct lease
         return 0;
 }
 
-static int lease_begin(struct session *session, struct generation *g, uint64_t id, const char *model,
+int attach_reply_lease(struct session *session, uint64_t id, struct generation *g, const char *model,
                        struct error *error)
 {
         struct lease *lease;
@@ -171,37 +171,29 @@ static bool is_desired(const struct server *server, const struct req_attach *req
         return desired != NULL && !desired_failed(desired);
 }
 
-static bool try_attach(struct session *session, const struct request *request, const struct deferred *deferred)
+static int try_attach(struct session *session, const struct request *request, const struct deferred *deferred,
+                      struct error *error)
 {
         (void)deferred;
         const struct req_attach *req = &request->u.attach;
-        struct error error = {0};
         struct generation *g = NULL;
-        int r = attach_select(session->server->resident, req, &g, &error);
-        if (r == ATTACH_WAIT || (r < 0 && is_desired(session->server, req)))
-                return false;
-        if (r < 0)
-                session_error(session, request->id, &error);
-        else
-                attach_reply_lease(session, request->id, g, req->model != NULL ? req->model : generation_name(g));
-        return true;
+        int r = attach_select(session->server->resident, req, &g, error);
+        if (r < 0 && is_desired(session->server, req))
+                return DEFERRED_WAITS;
+        if (r != 0)
+                return r;
+        return attach_reply_lease(session, request->id, g, req->model != NULL ? req->model : generation_name(g), error);
 }
 
-void verb_attach(struct session *session, struct request *request)
+int verb_attach(struct session *session, struct request *request, struct error *error)
 {
-        deferred_wait(session, request, try_attach, request->u.attach.model, request->u.attach.timeout_ms);
-}
-
-void attach_reply_lease(struct session *session, uint64_t id, struct generation *generation, const char *model)
-{
-        struct error error = {0};
-        if (lease_begin(session, generation, id, model, &error) < 0)
-                session_error(session, id, &error);
+        return deferred_wait(session, request, try_attach, request->u.attach.model, request->u.attach.timeout_ms,
+                             error);
 }
 
 /* ---- afterwards ---- */
 
-void verb_detach(struct session *session, struct request *request)
+int verb_detach(struct session *session, struct request *request, struct error *error)
 {
         list_each_item (struct lease, lease, &session->leases, in_owner) {
                 if (lease->id != request->u.detach.lease)
@@ -212,10 +204,10 @@ void verb_detach(struct session *session, struct request *request)
                 else
                         lease_abandon(&session->server->leases, lease);
                 session_ok(session, request->id);
-                return;
+                return 0;
         }
-        session_fail(session, request->id, STREAMER_ENOENT, "lease %" PRIu64 ": not held by this connection",
-                     request->u.detach.lease);
+        return error_set(error, STREAMER_ENOENT, "lease %" PRIu64 ": not held by this connection",
+                         request->u.detach.lease);
 }
 
 void attach_abandon_leases(struct session *session)

@@ -88,7 +88,7 @@ static int choose_digest(struct resident *resident, const struct req_attach *req
         if (*out != NULL && digest_is(*out, req->digest))
                 return 0;
         if (asked_for(resident, req, GENERATION_LOADING, device) != NULL)
-                return ATTACH_WAIT;
+                return DEFERRED_WAITS;
         if (*out == NULL)
                 return not_there(resident, req, device, error);
         return error_set(error, STREAMER_EDIGEST, "%s: its digest is not %s", req->model, req->digest);
@@ -146,5 +146,5 @@ int attach_select(struct resident *resident, const struct req_attach *req, struc
                 return not_there(resident, req, device, error);
         *out = found;
         bool can_attach = found->state == GENERATION_READY || (attach_can_follow(found) && !req->ready);
-        return can_attach ? 0 : ATTACH_WAIT;
+        return can_attach ? 0 : DEFERRED_WAITS;
 }

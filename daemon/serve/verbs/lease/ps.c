@@ -132,7 +132,7 @@ static void ps_reply(struct verb_task *task, struct session *session)
         session_send(session, &w);
 }
 
-static void ps_free(struct verb_task *task)
+static void ps_deinit(struct verb_task *task)
 {
         struct ps *ps = container_of(task, struct ps, task);
         for (size_t i = 0; i < ps->n; i++) {
@@ -140,14 +140,12 @@ static void ps_free(struct verb_task *task)
                 free(ps->rows[i].client);
         }
         free(ps->rows);
-        free(ps);
 }
 
-static const struct verb_task_ops ps_ops = {.start = ps_start, .run = ps_run, .reply = ps_reply, .free = ps_free};
+static const struct verb_task_ops ps_ops = {.start = ps_start, .run = ps_run, .reply = ps_reply, .deinit = ps_deinit};
 
-void verb_ps(struct session *session, struct request *request)
+int verb_ps(struct session *session, struct request *request, struct error *error)
 {
-        struct ps *ps = verb_task_new(sizeof(*ps), &ps_ops, session, request);
-        if (ps != NULL)
-                verb_task_begin(&ps->task, session, request, VERB_TASK_PS);
+        struct ps *ps = verb_task_new(sizeof(*ps), &ps_ops, error);
+        return ps != NULL ? verb_task_begin(&ps->task, session, request, VERB_TASK_PS, error) : error->code;
 }

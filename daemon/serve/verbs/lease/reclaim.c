@@ -90,14 +90,12 @@ static int reclaim(struct session *session, const struct req_reclaim *req, struc
         return same_model((*lease)->generation, req) ? 0 : lost(error);
 }
 
-void verb_reclaim(struct session *session, struct request *request)
+int verb_reclaim(struct session *session, struct request *request, struct error *error)
 {
-        struct error error = {0};
         struct lease *lease = NULL;
-        if (reclaim(session, &request->u.reclaim, &lease, &error) < 0) {
-                session_error(session, request->id, &error);
-                return;
-        }
+        int r = reclaim(session, &request->u.reclaim, &lease, error);
+        if (r < 0)
+                return r;
         const struct generation *g = lease->generation;
         struct session *before = lease->owner; /* if the old connection has not been seen to close yet */
         bool loading = was_loading(&request->u.reclaim);
@@ -118,4 +116,5 @@ void verb_reclaim(struct session *session, struct request *request)
         session_send(session, &w);
         lease->notified_arrivals = 0;
         events_mark_lease(session, lease);
+        return 0;
 }

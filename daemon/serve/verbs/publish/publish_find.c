@@ -49,14 +49,13 @@ static const struct req_publish_find *request_of(const struct publish_find *find
         return &verb_task_request(&find->task)->u.publish_find;
 }
 
-static void find_free(struct verb_task *task)
+static void find_deinit(struct verb_task *task)
 {
         struct publish_find *find = find_of(task);
         for (size_t i = 0; i < BASE_PROBES; i++)
                 base_probe_deinit(&find->probes[i]);
         published_free(find->want);
         source_roots_free(find->base_roots);
-        free(find);
 }
 
 /* The published model of this name that serves on the device; NULL: none. */
@@ -208,10 +207,21 @@ static int check_text(const struct publish_find *find, const struct generation *
                          role_name(ROLE_LOAD), (unsigned)conn->caller.uid, role_name(grant.role), grant.text);
 }
 
+/* Searches again when no other client has the claim. */
+static int find_retry(struct session *session, const struct request *request, const struct deferred *deferred,
+                      struct error *error)
+{
+        struct publish_find *find = find_of(deferred->task);
+        (void)error;
+        if (publications_find(&session->server->publications, request->u.publish_find.model, find->device) == NULL)
+                verb_task_resume(&find->task);
+        return DEFERRED_WAITS;
+}
+
 static void find_pause(struct publish_find *find)
 {
         find->task.deferred->why = "another process is publishing it";
-        verb_task_pause(&find->task);
+        verb_task_pause(&find->task, find_retry);
 }
 
 /* Its result on this turn of the loop, in which nothing else happens. */
@@ -348,25 +358,7 @@ static void find_done(struct verb_task *task)
 }
 
 static const struct verb_task_ops find_ops = {
-        .start = find_start, .run = find_run, .done = find_done, .free = find_free};
-
-/* Paused searches for its name and device are queued again. */
-void publish_claim_ended(const struct publication *p)
-{
-        struct server *server = container_of(p->publications, struct server, publications);
-        struct list waiting;
-        list_init(&waiting);
-        list_each_item_safe (struct verb_task, task, &server->paused, link) {
-                const struct publish_find *find = find_of(task);
-                if (task->ops != &find_ops || find->device != p->device ||
-                    strcmp(request_of(find)->model, p->name) != 0)
-                        continue;
-                list_remove(&task->link);
-                list_append(&waiting, &task->link);
-        }
-        while (!list_empty(&waiting))
-                verb_task_resume(container_of(waiting.next, struct verb_task, link));
-}
+        .start = find_start, .run = find_run, .done = find_done, .deinit = find_deinit};
 
 /* ---- the verb ---- */
 
@@ -431,28 +423,26 @@ static enum verb_task_kind kind_of(const struct publish_find *find, struct resid
         return remote ? VERB_TASK_FIND_REMOTE : VERB_TASK_FIND_LOCAL;
 }
 
-void verb_publish_find(struct session *session, struct request *request)
+int verb_publish_find(struct session *session, struct request *request, struct error *error)
 {
         const struct req_publish_find *req = &request->u.publish_find;
-        struct error error = {0};
         struct device *device;
-        if (check_request(session, req, &device, &error) < 0) {
-                session_error(session, request->id, &error);
-                return;
-        }
-        struct publish_find *find = verb_task_new(sizeof(*find), &find_ops, session, request);
+        int r = check_request(session, req, &device, error);
+        if (r < 0)
+                return r;
+        struct publish_find *find = verb_task_new(sizeof(*find), &find_ops, error);
         if (find == NULL)
-                return;
+                return error->code;
         find->device = device;
-        int r = published_new(&find->want, req->key.v, req->key.n, &error);
+        r = published_new(&find->want, req->key.v, req->key.n, error);
         if (r == 0)
-                r = set_base(find, session, req, &error);
+                r = set_base(find, session, req, error);
         if (r < 0) {
-                session_error(session, request->id, &error);
-                find_free(&find->task);
-                return;
+                verb_task_free(&find->task);
+                return r;
         }
         find->task.timeout_ms = req->timeout_ms;
         find->task.model = req->model;
-        verb_task_begin(&find->task, session, request, kind_of(find, session->server->resident, req->model));
+        return verb_task_begin(&find->task, session, request, kind_of(find, session->server->resident, req->model),
+                               error);
 }

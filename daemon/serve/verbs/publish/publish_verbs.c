@@ -9,20 +9,20 @@
 
 #include <inttypes.h>
 
-/* NULL: the request was answered with an error. */
-static struct publication *publication_of(struct session *session, uint64_t id, uint64_t claim)
+/* NULL with *error. */
+static struct publication *publication_of(struct session *session, uint64_t claim, struct error *error)
 {
         list_each_item (struct publication, p, &session->publications, in_session)
                 if (p->id == claim)
                         return p;
-        session_fail(session, id, STREAMER_ENOENT, "claim %" PRIu64 ": not held by this connection", claim);
+        error_set(error, STREAMER_ENOENT, "claim %" PRIu64 ": not held by this connection", claim);
         return NULL;
 }
 
-/* The request is answered by a step of the publication. NULL: it was answered with an error. */
-static struct deferred *defer(struct session *session, struct request *request)
+/* The request is answered by a step of the publication. NULL with *error. */
+static struct deferred *defer(struct session *session, struct request *request, struct error *error)
 {
-        struct deferred *d = deferred_new(session, request);
+        struct deferred *d = deferred_new(session, request, error);
         if (d != NULL)
                 d->orphaned = deferred_outlives_client;
         return d;
@@ -37,6 +37,14 @@ static bool answer_failure(struct deferred *d, const struct error *error)
                 session_error(d->session, d->request.id, error);
         deferred_free(d);
         return true;
+}
+
+/* The step has begun, or (r < 0) has not: the request is answered now. */
+static int begin_step(struct deferred *d, int r)
+{
+        if (r < 0)
+                deferred_free(d);
+        return r;
 }
 
 /* ---- begin ---- */
@@ -92,33 +100,25 @@ static void begun(struct publication *p, const struct error *error, void *contex
         deferred_free(d);
 }
 
-void verb_publish_begin(struct session *session, struct request *request)
+int verb_publish_begin(struct session *session, struct request *request, struct error *error)
 {
         const struct req_publish_begin *req = &request->u.publish_begin;
         const struct loads *loads = session->server->loads;
-        struct publication *p = publication_of(session, request->id, req->claim);
+        struct publication *p = publication_of(session, req->claim, error);
         const struct model_settings settings = {.keep_alive_ns = loads->keep_alive_ns,
                                                 .drain_timeout_ns = loads->drain_timeout_ns,
                                                 .priority = PROTO_PRIORITY_DEFAULT};
         struct quota_charge charges[2];
-        struct error error = {0};
-        if (p == NULL)
-                return;
-        int r = access_check_publish(session->server, session->conn, p->name, &error);
-        if (r == 0)
-                r = charge(session, p, req->bytes, charges, &error);
-        if (r < 0) {
-                session_error(session, request->id, &error);
-                return;
-        }
-        struct deferred *d = defer(session, request);
+        if (p == NULL || access_check_publish(session->server, session->conn, p->name, error) < 0 ||
+            charge(session, p, req->bytes, charges, error) < 0)
+                return error->code;
+        struct deferred *d = defer(session, request, error);
         if (d == NULL) {
                 quota_discharge(&charges[0]);
                 quota_discharge(&charges[1]);
-                return;
+                return error->code;
         }
-        if (publication_begin(p, req->bytes, &settings, charges, begun, d, &error) < 0)
-                answer_failure(d, &error);
+        return begin_step(d, publication_begin(p, req->bytes, &settings, charges, begun, d, error));
 }
 
 /* ---- segments ---- */
@@ -165,14 +165,12 @@ static void segment_added(struct publication *p, const struct error *error, void
         deferred_free(d);
 }
 
-void verb_publish_segment(struct session *session, struct request *request)
+int verb_publish_segment(struct session *session, struct request *request, struct error *error)
 {
         const struct req_publish_segment *req = &request->u.publish_segment;
-        struct publication *p = publication_of(session, request->id, req->claim);
-        struct error error = {0};
-        struct deferred *d = p != NULL ? defer(session, request) : NULL;
-        if (d != NULL && publication_add_segment(p, req->bytes, segment_added, d, &error) < 0)
-                answer_failure(d, &error);
+        struct publication *p = publication_of(session, req->claim, error);
+        struct deferred *d = p != NULL ? defer(session, request, error) : NULL;
+        return d != NULL ? begin_step(d, publication_add_segment(p, req->bytes, segment_added, d, error)) : error->code;
 }
 
 /* ---- commit ---- */
@@ -196,42 +194,29 @@ static void committed(struct publication *p, const struct error *error, void *co
         deferred_free(d);
 }
 
-void verb_publish_commit(struct session *session, struct request *request)
+int verb_publish_commit(struct session *session, struct request *request, struct error *error)
 {
         const struct req_publish_commit *req = &request->u.publish_commit;
-        struct publication *p = publication_of(session, request->id, req->claim);
+        struct publication *p = publication_of(session, req->claim, error);
         const struct published_storage table = {.segment =
                                                         req->segment > UINT32_MAX ? UINT32_MAX : (uint32_t)req->segment,
                                                 .offset = req->offset,
                                                 .bytes = req->bytes};
-        struct error error = {0};
-        struct deferred *d = p != NULL ? defer(session, request) : NULL;
-        if (d != NULL && publication_commit(p, &table, committed, d, &error) < 0)
-                answer_failure(d, &error);
+        struct deferred *d = p != NULL ? defer(session, request, error) : NULL;
+        return d != NULL ? begin_step(d, publication_commit(p, &table, committed, d, error)) : error->code;
 }
 
 /* ---- abort ---- */
 
-void verb_publish_abort(struct session *session, struct request *request)
+int verb_publish_abort(struct session *session, struct request *request, struct error *error)
 {
-        struct publication *p = publication_of(session, request->id, request->u.publish_abort.claim);
-        struct error error;
+        struct publication *p = publication_of(session, request->u.publish_abort.claim, error);
         if (p == NULL)
-                return;
-        error_set(&error, STREAMER_ECANCELED, "%s: the publication was aborted", p->name);
-        publication_abort(p, &error);
+                return error->code;
+        error_set(error, STREAMER_ECANCELED, "%s: the publication was aborted", p->name);
+        publication_abort(p, error);
         session_ok(session, request->id);
-}
-
-void verbs_init_publishing(struct server *server)
-{
-        struct publications *publications = &server->publications;
-        publications_init(publications);
-        publications->resident = server->resident;
-        publications->sources = server->loads->sources;
-        publications->reader = server->reader;
-        publications->pool = server->pool;
-        publications->ended = publish_claim_ended;
+        return 0;
 }
 
 void publish_abandon(struct session *session)
