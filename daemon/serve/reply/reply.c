@@ -29,6 +29,23 @@ void reply_digest(struct writer *w, const struct generation *g)
         reply_digest_bytes(w, "digest", known ? g->digest : NULL);
 }
 
+int reply_segment(struct writer *w, const struct generation *g, unsigned segment, size_t fd)
+{
+        struct handle handle;
+        g->device->ops->handle(&g->segments[segment], &handle);
+        writer_kstr(w, "kind", handle.kind);
+        if (handle.fd >= 0) {
+                writer_ku64(w, "fd", fd);
+        } else {
+                writer_key(w, "handle");
+                writer_bin(w, handle.bytes, handle.n_bytes);
+        }
+        writer_ku64(w, "size", g->segments[segment].size);
+        writer_ku64(w, "offset", 0);
+        writer_kstr(w, "uuid", g->device->uuid);
+        return handle.fd;
+}
+
 void reply_progress(struct writer *w, const struct load_progress *p)
 {
         writer_ku64(w, "generation", p->generation);

@@ -19,6 +19,9 @@ void reply_desired(struct writer *writer, const struct desired_model *desired);
 void reply_source(struct writer *writer, const char *source);
 void reply_digest(struct writer *writer, const struct generation *generation);
 void reply_digest_bytes(struct writer *writer, const char *key, const unsigned char *digest); /* NULL: unknown */
+/* Five keys: how a client maps a segment. `fd`: the number of its descriptor in the reply. Returns the descriptor, or
+ * -1 where the reply has the handle's bytes. */
+int reply_segment(struct writer *writer, const struct generation *generation, unsigned segment, size_t fd);
 /* A key and its value: the staging ring. */
 void reply_ring(struct writer *writer, struct reader *reader);
 /* Seven keys: the progress of a load, for its watchers and for `status`. */

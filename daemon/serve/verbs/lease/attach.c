@@ -65,20 +65,10 @@ static void write_segments(struct writer *w, const struct generation *g, size_t 
 {
         writer_karray(w, "segments", g->n_segments);
         for (unsigned i = 0; i < g->n_segments; i++) {
-                struct handle handle;
-                g->device->ops->handle(&g->segments[i], &handle);
                 writer_map(w, 7);
-                writer_kstr(w, "kind", handle.kind);
-                if (handle.fd >= 0) {
-                        writer_ku64(w, "fd", first_fd + i);
-                        fds[(*n_fds)++] = handle.fd;
-                } else {
-                        writer_key(w, "handle");
-                        writer_bin(w, handle.bytes, handle.n_bytes);
-                }
-                writer_ku64(w, "size", g->segments[i].size);
-                writer_ku64(w, "offset", 0);
-                writer_kstr(w, "uuid", g->device->uuid);
+                int fd = reply_segment(w, g, i, first_fd + i);
+                if (fd >= 0)
+                        fds[(*n_fds)++] = fd;
                 writer_ku64(w, "generation", g->number);
                 reply_digest(w, g);
         }

@@ -127,15 +127,14 @@ static void segment_added(struct publication *p, const struct error *error, void
 {
         struct deferred *d = context;
         struct error why = {0};
-        int fds[2], n_fds = 0;
-        struct handle handle;
+        int fds[2];
+        size_t n_fds = 0;
         struct writer w;
         if (answer_failure(d, error))
                 return;
         struct session *session = d->session;
         const struct generation *g = p->generation;
         const struct segment *segment = &g->segments[g->n_segments - 1];
-        g->device->ops->handle(segment, &handle);
         bool reading = segment->lent && segment->writing_fd >= 0; /* then it has a descriptor for each */
         if (session_check_fds(session, 2, "publish_segment", &why) < 0) {
                 answer_failure(d, &why); /* the client may repeat it */
@@ -145,23 +144,15 @@ static void segment_added(struct publication *p, const struct error *error, void
         session_reply(&w, d->request.id, 2u + reading);
         writer_ku64(&w, "number", g->n_segments - 1);
         writer_kmap(&w, "segment", 5);
-        writer_kstr(&w, "kind", handle.kind);
-        if (handle.fd >= 0) {
-                writer_ku64(&w, "fd", 0);
-                fds[n_fds++] = reading ? segment->writing_fd : handle.fd;
-        } else {
-                writer_key(&w, "handle");
-                writer_bin(&w, handle.bytes, handle.n_bytes);
-        }
-        writer_ku64(&w, "size", segment->size);
-        writer_ku64(&w, "offset", 0);
-        writer_kstr(&w, "uuid", g->device->uuid);
+        int fd = reply_segment(&w, g, g->n_segments - 1, 0);
         if (reading) {
                 writer_kmap(&w, "reading", 1);
                 writer_ku64(&w, "fd", 1);
-                fds[n_fds++] = handle.fd;
+                fds[n_fds++] = segment->writing_fd;
         }
-        session_send_fds(session, &w, fds, (size_t)n_fds);
+        if (fd >= 0)
+                fds[n_fds++] = fd;
+        session_send_fds(session, &w, fds, n_fds);
         deferred_free(d);
 }
 
