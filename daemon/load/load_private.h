@@ -130,8 +130,7 @@ uint64_t target_needs(const struct load_target *target);
 
 /* While QUEUED; granted() when the memory of all targets that are left is charged. */
 void load_reserve(struct load *load, void (*granted)(struct load *));
-/* Charges a model, or a further name, on this device; where it replaces one of the caller's, only from quota_commit()
- * on. */
+/* Charges the caller (resident_charge_model); without quotas nobody. */
 int load_charge_model(const struct load *load, const struct device *device, struct quota_charge *charge,
                       struct error *error);
 

@@ -235,9 +235,10 @@ static void admitted(struct admission_request *request, const struct error *erro
 }
 
 int publication_begin(struct publication *p, uint64_t bytes, const struct model_settings *settings,
-                      struct quota_charge charges[2], publication_done_fn *done, void *context, struct error *error)
+                      const struct quota_limits *limits, publication_done_fn *done, void *context, struct error *error)
 {
         struct resident *resident = p->publications->resident;
+        struct quotas *users = p->publications->users;
         char source[sizeof(PUBLISHED_SOURCE) + 16];
         uint64_t rounded;
         int r = check_state(p, PUBLICATION_CLAIMED, error);
@@ -247,16 +248,20 @@ int publication_begin(struct publication *p, uint64_t bytes, const struct model_
                 r = error_set(error, STREAMER_EUNSUPPORTED, "%s: a client cannot publish on this device",
                               p->device->name);
         snprintf(source, sizeof(source), PUBLISHED_SOURCE "%u", (unsigned)p->caller.uid);
-        struct generation *g = r == 0 ? generation_new(resident, p->name, source, p->device, p->caller.uid) : NULL;
-        if (r == 0 && g == NULL)
-                r = error_no_memory(error);
+        if (r < 0)
+                return r;
+        struct generation *g = generation_new(resident, p->name, source, p->device, p->caller.uid);
+        if (g == NULL)
+                return error_no_memory(error);
+        r = quota_charge(users, p->caller.uid, &g->quota_charge, QUOTA_BYTES, bytes, limits, error);
+        if (r == 0)
+                r = resident_charge_model(resident, p->name, p->device, users, p->caller.uid, limits, &g->model_charge,
+                                          error);
         if (r < 0) {
-                quota_discharge(&charges[0]);
-                quota_discharge(&charges[1]);
+                generation_discard(g);
+                generation_put(g);
                 return r;
         }
-        g->quota_charge = charges[0];
-        g->model_charge = charges[1];
         g->caller = p->caller;
         g->settings = *settings;
         g->published = p->published;

@@ -55,6 +55,7 @@ struct publications {
         const struct sources *sources;
         struct reader *reader;
         struct work_pool *pool;
+        struct quotas *users;
         unsigned hashers; /* workers that hash one model */
         uint64_t last_id;
         uint64_t n_in_flight; /* publications that exist, also ended ones */
@@ -123,9 +124,9 @@ struct publication *publication_new(struct publications *publications, const str
 
 /* ---- requests: 0, or an error and done() is not called. One at a time. ---- */
 
-/* Asks for memory. The charges are taken over, also where it fails. */
+/* Charges the client's user, and asks for memory. */
 int publication_begin(struct publication *publication, uint64_t bytes, const struct model_settings *settings,
-                      struct quota_charge charges[2], publication_done_fn *done, void *context, struct error *error);
+                      const struct quota_limits *limits, publication_done_fn *done, void *context, struct error *error);
 /* A segment of at least so many bytes: the generation's last one, when it is done. The same one is the result of a
  * repetition, until publication_segment_sent(). */
 int publication_add_segment(struct publication *publication, uint64_t bytes, publication_done_fn *done, void *context,

@@ -155,6 +155,29 @@ void generation_assign_number(struct generation *generation)
         generation->number = ++generation->resident->last_number;
 }
 
+/* A model that is charged to the user has the name on the device, or the name itself is. */
+static bool replaces_own(struct resident *resident, const char *name, const struct device *device, uid_t uid)
+{
+        static const enum generation_state states[] = {GENERATION_READY, GENERATION_CACHED};
+        for (size_t i = 0; i < ARRAY_SIZE(states); i++) {
+                const struct generation *g = resident_on(resident, name, states[i], device);
+                const struct quota_user *payer = g != NULL ? g->model_charge.user : NULL;
+                const struct quota_user *named = g != NULL ? generation_find_name(g, name)->charge.user : NULL;
+                if ((payer != NULL && payer->uid == uid) || (named != NULL && named->uid == uid))
+                        return true;
+        }
+        return false;
+}
+
+int resident_charge_model(struct resident *resident, const char *name, const struct device *device,
+                          struct quotas *users, uid_t uid, const struct quota_limits *limits,
+                          struct quota_charge *charge, struct error *error)
+{
+        return replaces_own(resident, name, device, uid)
+                       ? quota_reserve(users, uid, charge, QUOTA_MODELS, limits, error)
+                       : quota_charge(users, uid, charge, QUOTA_MODELS, 1, limits, error);
+}
+
 void generation_uncharge(struct generation *generation)
 {
         require(generation->n_segments == 0);

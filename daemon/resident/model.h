@@ -221,6 +221,12 @@ struct generation *generation_new(struct resident *resident, const char *name, c
                                   struct device *device, uid_t owner);
 void generation_assign_number(struct generation *generation);
 
+/* Charges the user for a model, or a further name, of this name on the device; where it replaces one that is charged to
+ * them, only from quota_commit() on. STREAMER_ELIMIT, STREAMER_ENOMEM. */
+int resident_charge_model(struct resident *resident, const char *name, const struct device *device,
+                          struct quotas *users, uid_t uid, const struct quota_limits *limits,
+                          struct quota_charge *charge, struct error *error);
+
 /* Takes `bytes` from the device's budget, or STREAMER_ENOMEM with figures and holders. */
 int generation_charge(struct generation *generation, uint64_t bytes, struct error *error);
 /* Credits the device with what was charged; nothing may be allocated. */

@@ -290,6 +290,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
                                                      .sources = server->loads->sources,
                                                      .reader = server->reader,
                                                      .pool = server->pool,
+                                                     .users = &server->users,
                                                      .ended = on_publication_ended};
         publications_init(&server->publications);
         leases_init(&server->leases);

@@ -79,36 +79,13 @@ static void ask(struct load *load)
         admission_submit(load->loads->resident->admission, &load->admission);
 }
 
-/* Charges the caller; nothing without quotas. STREAMER_ELIMIT, STREAMER_ENOMEM. */
-static int charge_caller(const struct load *load, struct quota_charge *charge, enum quota_slot slot, uint64_t amount,
-                         struct error *error)
-{
-        if (load->users == NULL)
-                return 0;
-        return quota_charge(load->users, load->caller.uid, charge, slot, amount, &load->limits, error);
-}
-
-/* The load replaces a model of its caller on this device. */
-static bool replaces_own(const struct load *load, const struct device *device)
-{
-        static const enum generation_state states[] = {GENERATION_READY, GENERATION_CACHED};
-        for (size_t i = 0; i < ARRAY_SIZE(states); i++) {
-                const struct generation *g = resident_on(load->loads->resident, load->name, states[i], device);
-                const struct quota_user *payer = g != NULL ? g->model_charge.user : NULL;
-                const struct quota_user *named = g != NULL ? generation_find_name(g, load->name)->charge.user : NULL;
-                if ((payer != NULL && payer->uid == load->caller.uid) ||
-                    (named != NULL && named->uid == load->caller.uid))
-                        return true;
-        }
-        return false;
-}
-
 int load_charge_model(const struct load *load, const struct device *device, struct quota_charge *charge,
                       struct error *error)
 {
-        if (load->users != NULL && replaces_own(load, device))
-                return quota_reserve(load->users, load->caller.uid, charge, QUOTA_MODELS, &load->limits, error);
-        return charge_caller(load, charge, QUOTA_MODELS, 1, error);
+        if (load->users == NULL)
+                return 0;
+        return resident_charge_model(load->loads->resident, load->name, device, load->users, load->caller.uid,
+                                     &load->limits, charge, error);
 }
 
 void load_reserve(struct load *load, void (*granted)(struct load *))
@@ -131,8 +108,9 @@ void load_reserve(struct load *load, void (*granted)(struct load *))
                  * for the model. */
                 if (g->model_charge.user == NULL)
                         r = load_charge_model(load, t->device, &g->model_charge, &error);
-                if (r == 0)
-                        r = charge_caller(load, &g->quota_charge, QUOTA_BYTES, target_needs(t), &error);
+                if (r == 0 && load->users != NULL)
+                        r = quota_charge(load->users, load->caller.uid, &g->quota_charge, QUOTA_BYTES, target_needs(t),
+                                         &load->limits, &error);
                 if (r < 0) {
                         refuse(load, t, &error);
                         continue;

@@ -49,29 +49,6 @@ static int begin_step(struct deferred *d, int r)
 
 /* ---- begin ---- */
 
-/* It replaces a model that its user is charged for. */
-static bool replaces_own(const struct session *session, const struct publication *p)
-{
-        const struct generation *g = resident_on(session->server->resident, p->name, GENERATION_READY, p->device);
-        return g != NULL && g->model_charge.user != NULL && g->model_charge.user->uid == session->conn->caller.uid;
-}
-
-static int charge(struct session *session, const struct publication *p, uint64_t bytes, struct quota_charge charges[2],
-                  struct error *error)
-{
-        struct server *server = session->server;
-        const struct quota_limits limits = access_limits(server, session->conn);
-        charges[0] = charges[1] = (struct quota_charge){.user = NULL};
-        int r = access_charge(server, session->conn, &charges[0], QUOTA_BYTES, bytes, error);
-        if (r == 0 && replaces_own(session, p))
-                r = quota_reserve(&server->users, session->conn->caller.uid, &charges[1], QUOTA_MODELS, &limits, error);
-        else if (r == 0)
-                r = access_charge(server, session->conn, &charges[1], QUOTA_MODELS, 1, error);
-        if (r < 0)
-                quota_discharge(&charges[0]);
-        return r;
-}
-
 /* The client's lease keeps the memory that it is about to map. */
 static void begun(struct publication *p, const struct error *error, void *context)
 {
@@ -108,17 +85,12 @@ int verb_publish_begin(struct session *session, struct request *request, struct 
         const struct model_settings settings = {.keep_alive_ns = loads->keep_alive_ns,
                                                 .drain_timeout_ns = loads->drain_timeout_ns,
                                                 .priority = PROTO_PRIORITY_DEFAULT};
-        struct quota_charge charges[2];
-        if (p == NULL || access_check_publish(session->server, session->conn, p->name, error) < 0 ||
-            charge(session, p, req->bytes, charges, error) < 0)
+        if (p == NULL || access_check_publish(session->server, session->conn, p->name, error) < 0)
                 return error->code;
+        const struct quota_limits limits = access_limits(session->server, session->conn);
         struct deferred *d = defer(session, request, error);
-        if (d == NULL) {
-                quota_discharge(&charges[0]);
-                quota_discharge(&charges[1]);
-                return error->code;
-        }
-        return begin_step(d, publication_begin(p, req->bytes, &settings, charges, begun, d, error));
+        return d != NULL ? begin_step(d, publication_begin(p, req->bytes, &settings, &limits, begun, d, error))
+                         : error->code;
 }
 
 /* ---- segments ---- */
