@@ -200,7 +200,7 @@ static int wait_ended(struct streamer_op *op, int64_t deadline)
         int rc =
                 op->epoch == c->epoch || op_ended(op) ? channel_wait(c, op_ended, op, deadline) : STREAMER_EUNREACHABLE;
         if (rc == STREAMER_EUNREACHABLE && !c->closed)
-                rc = fail(c, STREAMER_ELOST, "the daemon restarted, and the load is no longer watched");
+                rc = fail(c, STREAMER_ELOST, "the connection was lost, and the load is no longer watched");
         return rc;
 }
 

@@ -216,7 +216,7 @@ static int wait_lease(struct streamer_op *op, int64_t deadline)
         if (o->call.done || op->epoch == c->epoch)
                 rc = channel_wait(c, can_return, op, deadline);
         if (rc == STREAMER_EUNREACHABLE && !c->closed)
-                rc = fail(c, STREAMER_ELOST, "the daemon restarted before there was a lease");
+                rc = fail(c, STREAMER_ELOST, "the connection was lost before there was a lease");
         if (rc == STREAMER_ETIMEOUT)
                 fail(c, rc, "the model cannot be attached to yet");
         return rc;

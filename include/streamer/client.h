@@ -90,7 +90,7 @@ enum {
         STREAMER_EPERM = -8,        /* permission denied */
         STREAMER_EEND = -9,         /* after the last tensor */
         STREAMER_EFORK = -10,       /* the handle belongs to the parent process */
-        STREAMER_ELOST = -11,       /* the daemon restarted and no longer holds the lease, or watches the load */
+        STREAMER_ELOST = -11,       /* after a lost connection the lease, or the watch of the load, does not exist */
         STREAMER_EPROTO = -12,      /* the daemon and the library have no protocol in common, or a message is invalid */
         STREAMER_ECANCELED = -13,   /* the load was cancelled */
         STREAMER_EDIGEST = -14,     /* the model has another digest than the requested one */
@@ -334,7 +334,7 @@ typedef struct streamer_progress {
 /* Waits until the load has ended: 0 when the model is ready on all its devices; the error of a failed load;
  * STREAMER_EFAILED if only some devices failed (then the state is "ready": streamer_op_failure_get);
  * STREAMER_ETIMEOUT while it continues. timeout_ms 0 only looks, -1 waits without limit. `progress` may be NULL;
- * it is filled in each of these cases. STREAMER_ELOST if the daemon restarted meanwhile: start the load again,
+ * it is filled in each of these cases. STREAMER_ELOST if the connection was lost meanwhile: start the load again,
  * which joins one that the daemon continued. */
 STREAMER_API int streamer_op_wait(streamer_op *op, int timeout_ms, streamer_progress *progress);
 

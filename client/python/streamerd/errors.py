@@ -76,7 +76,7 @@ class ForkedError(Error):
 
 
 class LostError(Error):
-    """The daemon restarted and no longer holds the lease, or watches the load."""
+    """After a lost connection the daemon no longer holds the lease, or watches the load."""
 
     code = -11
 

@@ -88,6 +88,7 @@ TEST(a_lost_daemon_is_reported)
 {
         streamer_op *op = load(LOAD "close\n", 0);
         ck_assert_int_eq(streamer_op_wait(op, -1, &p), STREAMER_ELOST);
+        ck_assert_str_eq(streamer_last_error(client), "the connection was lost, and the load is no longer watched");
         ck_assert_str_eq(p.state, "resolving");
         finish(op);
 }
