@@ -130,12 +130,19 @@ int session_state_error(const struct session *session, const char *model, const 
 
 /* ---- dispatch ---- */
 
+/* Frees what the client holds. A client takes a refusal for the end of what it gave back, which would stay its own
+ * until its connection ends. */
+static bool gives_back(enum verb verb)
+{
+        return verb == VERB_detach || verb == VERB_publish_abort;
+}
+
 static int serve(struct session *session, struct request *request, struct error *error)
 {
         const struct conn *conn = session->conn;
         if (request->verb == VERB_hello && session->greeted)
                 return error_set(error, STREAMER_EPROTO, "hello: repeated");
-        if (request->verb != VERB_hello && conn_output_full(conn))
+        if (request->verb != VERB_hello && !gives_back(request->verb) && conn_output_full(conn))
                 return error_set(error, STREAMER_ELIMIT,
                                  "uid %u does not read %" PRIu64 " bytes of replies (%d x limits.output_per_client)",
                                  (unsigned)conn->caller.uid, conn->output.user->held[QUOTA_OUTPUT], OUTPUT_SHARE);

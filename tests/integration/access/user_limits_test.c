@@ -193,6 +193,7 @@ TEST(a_user_at_all_limits_does_not_affect_others, EACH(ways))
 #define UNANSWERED 64
 #define WATCHERS 16  /* connections */
 #define WATCHED 256  /* by each */
+#define FLOODED 24   /* connections whose replies are not read */
 #define ATTACHES 126 /* of two descriptors each, for which there must be place for three */
 
 /* Of the descriptors a user may have as many as one reply. */
@@ -200,7 +201,8 @@ static void begin_small(void)
 {
         if (getuid() != 0)
                 return;
-        begin_with(format_text("    - {role: load, users: %d}\nlimits: {requests_per_client: 1, fds_in_flight: 506}\n",
+        begin_with(format_text("    - {role: load, users: %d}\nlimits: {requests_per_client: 1, fds_in_flight: 506, "
+                               "output_per_client: 1MiB}\n",
                                GREEDY));
         large = fixture_write(model_mixed(3, 8 << 20), "large.safetensors");
 }
@@ -312,6 +314,45 @@ static int watch_loads(void)
         return 0;
 }
 
+static bool is_refused(void *arg)
+{
+        struct wire *w = arg;
+        return wire_request(w, &(struct request){.verb = VERB_ping, .id = 4}) && wire_read_code(w, "limit");
+}
+
+/* Its other connections have more unread replies than a user may have. */
+static int give_back_while_others_do_not_read(void)
+{
+        static struct wire wires[FLOODED], w;
+        struct request detach = {.verb = VERB_detach, .id = 5}, abort = {.verb = VERB_publish_abort, .id = 6};
+
+        wire_open(&w, &test_daemon);
+        wire_hello(&w);
+        wire_request(&w, &(struct request){.verb = VERB_attach, .id = 2, .u.attach = {.model = "witness"}});
+        read_ok(&w);
+        object_u64(&w.reply.unpacked.data, "lease", &detach.u.detach.lease);
+        wire_request(&w, &(struct request){.verb = VERB_publish_find,
+                                           .id = 3,
+                                           .u.publish_find = {.model = "claimed", .claim = true}});
+        read_ok(&w);
+        object_u64(&w.reply.unpacked.data, "claim", &abort.u.publish_abort.claim);
+        for (size_t i = 0; i < FLOODED; i++) {
+                wire_open(&wires[i], &test_daemon);
+                wire_hello(&wires[i]);
+                for (uint64_t k = 0; k < 100; k++) /* so few that no send waits for the daemon */
+                        wire_request(&wires[i], &(struct request){.verb = VERB_metrics, .id = 2 + k});
+        }
+        if (!eventually(is_refused, &w, 20000))
+                die("no limit");
+        wire_request(&w, &detach);
+        read_ok(&w);
+        wire_request(&w, &abort);
+        read_ok(&w);
+        if (!is_refused(&w))
+                die("the replies were read");
+        return 0;
+}
+
 /* A model that is not complete before this publication is aborted. */
 static streamer_publication *begin_publication(streamer_client *c, uint64_t bytes)
 {
@@ -341,6 +382,13 @@ TEST(a_users_descriptors_on_their_way_are_limited)
 {
         ROOT_ONLY();
         ck_assert_int_eq(run_as(GREEDY, SOCKET_GROUP, leave_descriptors_on_their_way), 0);
+        fixture_still_serves();
+}
+
+TEST(what_a_user_gives_back_is_taken_while_replies_are_unread)
+{
+        ROOT_ONLY();
+        ck_assert_int_eq(run_as(GREEDY, SOCKET_GROUP, give_back_while_others_do_not_read), 0);
         fixture_still_serves();
 }
 
