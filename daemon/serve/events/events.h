@@ -63,7 +63,6 @@ struct op {
         uint64_t id;
         uint64_t request;        /* of a load that attaches, which is answered later; else 0 */
         uint64_t progress_round; /* in which it was notified of the progress last */
-        char *model;
 };
 
 /* STREAMER_ELIMIT: the client watches OPS_MAX loads, or its user OPS_SHARE times as many. */

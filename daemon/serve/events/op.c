@@ -37,7 +37,7 @@ static void write_op(struct writer *w, struct op *op)
         writer_ku64(w, "op", op->id);
         if (op->request != 0)
                 writer_ku64(w, "request", op->request);
-        writer_kstr(w, "name", op->model);
+        writer_kstr(w, "name", load->name);
         reply_progress(w, &p);
         writer_ku64(w, "restarts", p.restarts);
         writer_kbool(w, "resident", was_resident(load));
@@ -76,20 +76,17 @@ int op_check(struct session *session, struct error *error)
 struct op *op_new(struct session *session, struct load *load, uint64_t id)
 {
         struct op *op = calloc(1, sizeof(*op));
-        char *model = strdup(load->name);
-        if (op == NULL || model == NULL ||
+        if (op == NULL ||
             quota_charge_restored(&session->server->users, session->conn->caller.uid, &op->charge, QUOTA_OPS, 1) < 0) {
                 log_warn("%s: process %d cannot watch the load, and its connection ends: no memory", load->name,
                          (int)session->conn->pid);
                 free(op);
-                free(model);
                 conn_close(session->conn, false);
                 return NULL;
         }
         op->magic = OP_MAGIC;
         op->session = session;
         op->id = id;
-        op->model = model;
         op->progress_round = session->server->progress_round;
         list_append(&session->ops, &op->link);
         session->n_ops++;
@@ -107,7 +104,6 @@ void op_free(struct op *op)
         load_unwatch(&op->watch);
         quota_discharge(&op->charge);
         op->magic = 0;
-        free(op->model);
         free(op);
 }
 

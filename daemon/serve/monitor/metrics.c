@@ -3,11 +3,6 @@
 
 #include "daemon/base/log/log.h"
 
-static void sample(struct metric_text *t, enum metric metric, uint64_t value)
-{
-        metric_sample(t, metric, NULL, (double)value);
-}
-
 static uint64_t device_value(enum metric metric, const struct resident *resident, const struct device *d)
 {
         uint64_t draining = 0, small_pages = 0, published = 0;
@@ -43,6 +38,17 @@ static void write_one(struct metric_text *t, enum metric metric, const struct se
 {
         const struct resident *resident = server->resident;
         uint64_t n_models[GENERATION_UNLOADED] = {0};
+        const struct {
+                enum metric metric;
+                uint64_t value;
+        } single[] = {{METRIC_LOADS_RUNNING, server->loads->n_running},
+                      {METRIC_RING_BYTES, usage->ring_bytes},
+                      {METRIC_RING_SLOTS, usage->slots},
+                      {METRIC_RING_USED, usage->used_slots},
+                      {METRIC_BLOCKS, usage->blocks},
+                      {METRIC_CLIENTS, server->n_conns},
+                      {METRIC_LEASES, server->leases.n},
+                      {METRIC_LOG_LOST, log_lost()}};
         switch (metric) {
         case METRIC_BUILD_INFO:
                 metric_sample(t, metric, STREAMERD_VERSION, 1);
@@ -69,35 +75,16 @@ static void write_one(struct metric_text *t, enum metric metric, const struct se
                 for (enum generation_state s = 0; s < GENERATION_REVOKED; s++)
                         metric_sample(t, metric, generation_state_name(s), (double)n_models[s]);
                 break;
-        case METRIC_LOADS_RUNNING:
-                sample(t, metric, server->loads->n_running);
-                break;
-        case METRIC_RING_BYTES:
-                sample(t, metric, usage->ring_bytes);
-                break;
-        case METRIC_RING_SLOTS:
-                sample(t, metric, usage->slots);
-                break;
-        case METRIC_RING_USED:
-                sample(t, metric, usage->used_slots);
-                break;
-        case METRIC_BLOCKS:
-                sample(t, metric, usage->blocks);
-                break;
         case METRIC_READER_THREADS:
                 metric_sample(t, metric, "working", usage->threads - usage->stuck_threads);
                 metric_sample(t, metric, "stuck", usage->stuck_threads);
                 break;
-        case METRIC_CLIENTS:
-                sample(t, metric, server->n_conns);
-                break;
-        case METRIC_LEASES:
-                sample(t, metric, server->leases.n);
-                break;
-        case METRIC_LOG_LOST:
-                sample(t, metric, log_lost());
-                break;
         default:
+                for (size_t i = 0; i < ARRAY_SIZE(single); i++)
+                        if (single[i].metric == metric) {
+                                metric_sample(t, metric, NULL, (double)single[i].value);
+                                return;
+                        }
                 metric_counted(t, metric);
         }
 }
