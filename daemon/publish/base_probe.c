@@ -23,6 +23,7 @@ void base_probe_run(struct base_probe *probe, const struct sources *sources)
 {
         const struct sources below = sources_with_roots(sources, probe->roots);
         struct resolved resolved;
+        probe->error = (struct error){0};
         if (resolve_open(&resolved, &below, probe->source, &probe->caller, false, &probe->error) == 0)
                 source_identity(&resolved.set, &probe->identity, &probe->error);
         resolve_deinit(&resolved);

@@ -20,7 +20,7 @@ struct base_probe {
 int base_probe_init(struct base_probe *probe, const char *source, const struct caller *caller,
                     struct source_roots *roots);
 void base_probe_deinit(struct base_probe *probe); /* accepts a zeroed one, and zeroes it */
-/* On a worker, in the lane of the source. */
+/* On a worker, in the lane of the source; again for what it is then. */
 void base_probe_run(struct base_probe *probe, const struct sources *sources);
 
 #endif

@@ -65,16 +65,12 @@ struct publication *publications_find(const struct publications *publications, c
         return NULL;
 }
 
-struct publication *publication_new(struct publications *publications, const struct publication_claim *claim)
+struct publication *publication_new(struct publications *publications, struct publication_claim *claim)
 {
         struct publication *p = calloc(1, sizeof(*p));
         char *name = strdup(claim->name);
-        struct base_probe base = {.source = NULL};
-        int r = p != NULL && name != NULL ? 0 : STREAMER_ENOMEM;
-        if (r == 0 && claim->published->base.source != NULL)
-                r = base_probe_init(&base, claim->published->base.source, claim->base_caller, claim->base_roots);
-        if (r < 0) {
-                base_probe_deinit(&base);
+        if (p == NULL || name == NULL) {
+                base_probe_deinit(&claim->base);
                 free(p);
                 free(name);
                 published_free(claim->published);
@@ -85,8 +81,8 @@ struct publication *publication_new(struct publications *publications, const str
                                   .name = name,
                                   .device = claim->device,
                                   .published = claim->published,
-                                  .base = base,
-                                  .caller = *claim->caller,
+                                  .base = claim->base,
+                                  .caller = claim->caller,
                                   .user = claim->user,
                                   .pid = claim->pid,
                                   .manifest = {.fd = -1},
@@ -94,13 +90,11 @@ struct publication *publication_new(struct publications *publications, const str
         list_init(&p->in_session);
         list_init(&p->admission.link);
         list_append(&publications->all, &p->link);
-        publications->n_in_flight++;
         return p;
 }
 
 static void publication_free(struct publication *p)
 {
-        p->publications->n_in_flight--;
         list_remove(&p->in_session);
         table_drop(&p->manifest);
         base_probe_deinit(&p->base);

@@ -58,7 +58,6 @@ struct publications {
         struct quotas *users;
         unsigned hashers; /* workers that hash one model */
         uint64_t last_id;
-        uint64_t n_in_flight; /* publications that exist, also ended ones */
         /* A claim has ended. */
         void (*ended)(const struct publication *publication);
 };
@@ -106,10 +105,9 @@ struct publication {
 struct publication_claim {
         const char *name;
         struct device *device;
-        struct published *published;      /* taken over */
-        const struct caller *base_caller; /* borrowed, as the following */
-        struct source_roots *base_roots;
-        const struct caller *caller;
+        struct published *published; /* taken over, as the base */
+        struct base_probe base;      /* of published->base */
+        struct caller caller;
         pid_t pid;
         uint64_t user; /* whose share of the workers the base's probe uses; 0: unlimited */
 };
@@ -120,7 +118,7 @@ void publications_init(struct publications *publications);
 struct publication *publications_find(const struct publications *publications, const char *name,
                                       const struct device *device);
 /* The claim of a name that nobody has. NULL on ENOMEM. */
-struct publication *publication_new(struct publications *publications, const struct publication_claim *claim);
+struct publication *publication_new(struct publications *publications, struct publication_claim *claim);
 
 /* ---- requests: 0, or an error and done() is not called. One at a time. ---- */
 

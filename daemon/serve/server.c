@@ -105,8 +105,8 @@ static void on_accept(uv_poll_t *poll, int status, int events)
 
 static bool is_busy(const struct server *server)
 {
-        return server->n_conns > 0 || server->publications.n_in_flight > 0 || !list_empty(&server->leases.processes) ||
-               !loads_empty(server->loads);
+        return server->n_conns > 0 || !list_empty(&server->publications.all) ||
+               !list_empty(&server->leases.processes) || !loads_empty(server->loads);
 }
 
 /* ---- timers ---- */

@@ -30,9 +30,7 @@ struct publish_find {
         struct verb_task task;
         struct device *device;
         struct published *want;
-        struct caller base_caller;
-        struct source_roots *base_roots; /* a reference; NULL: the daemon's own */
-        struct source_identity loaded;   /* base_model: of its files, when they were loaded */
+        struct source_identity loaded; /* base_model: of its files, when they were loaded */
         bool by_text; /* the client may not have its base opened: it is the recorded one if it has the same text */
         struct base_probe probes[BASE_PROBES];
         size_t at;        /* the probe that is under way */
@@ -55,7 +53,6 @@ static void find_deinit(struct verb_task *task)
         for (size_t i = 0; i < BASE_PROBES; i++)
                 base_probe_deinit(&find->probes[i]);
         published_free(find->want);
-        source_roots_free(find->base_roots);
 }
 
 /* The published model of this name that serves on the device; NULL: none. */
@@ -145,15 +142,15 @@ static struct publication *claim(struct publish_find *find)
                 error_set(error, STREAMER_ELIMIT, "publish_find: this connection has %zu claims", n);
                 return NULL;
         }
-        const struct publication_claim new = {.name = request_of(find)->model,
-                                              .device = find->device,
-                                              .published = find->want,
-                                              .base_caller = &find->base_caller,
-                                              .base_roots = find->base_roots,
-                                              .caller = &session->conn->caller,
-                                              .pid = session->conn->pid,
-                                              .user = find->task.work.user};
+        struct publication_claim new = {.name = request_of(find)->model,
+                                        .device = find->device,
+                                        .published = find->want,
+                                        .base = find->probes[BASE_NAMED],
+                                        .caller = session->conn->caller,
+                                        .pid = session->conn->pid,
+                                        .user = find->task.work.user};
         find->want = NULL;
+        find->probes[BASE_NAMED] = (struct base_probe){.source = NULL};
         struct publication *p = publication_new(&session->server->publications, &new);
         if (p == NULL)
                 error_no_memory(error);
@@ -288,16 +285,12 @@ static void find_start(struct verb_task *task)
 {
         struct publish_find *find = find_of(task);
         const struct generation *g = find_published(task->server->resident, request_of(find)->model, find->device);
-        const char *named = find->by_text ? NULL : find->want->base.source;
         int r = 0;
-        for (size_t i = 0; i < BASE_PROBES; i++)
-                base_probe_deinit(&find->probes[i]);
+        base_probe_deinit(&find->probes[BASE_RECORDED]);
         find->at = 0;
         find->checked = g != NULL ? g->number : 0;
         task->deferred->why = "the files of its base are still being examined";
-        if (named != NULL)
-                r = base_probe_init(&find->probes[BASE_NAMED], named, &find->base_caller, find->base_roots);
-        if (r == 0 && g != NULL && g->published->base.source != NULL)
+        if (g != NULL && g->published->base.source != NULL)
                 r = base_probe_init(&find->probes[BASE_RECORDED], g->published->base.source, &g->caller, NULL);
         if (r < 0) {
                 error_no_memory(&task->error);
@@ -369,7 +362,8 @@ static int set_base(struct publish_find *find, const struct session *session, co
         cleanup_free char *canonical = NULL;
         struct published_base base = {.source = NULL};
         const struct role_grant grant = access_grant(session->server, session->conn);
-        find->base_caller = session->conn->caller;
+        const struct caller *caller = &session->conn->caller;
+        struct source_roots *roots = NULL;
         if (req->base != NULL && req->base_model != NULL)
                 return error_set(error, STREAMER_EINVAL, "publish_find: base and base_model exclude each other");
         if (req->base != NULL) {
@@ -379,18 +373,22 @@ static int set_base(struct publish_find *find, const struct session *session, co
                 if (r < 0)
                         return r;
                 find->by_text = grant.role < ROLE_LOAD;
-                find->base_roots = source_roots_ref(grant.roots);
+                roots = grant.roots;
                 base.source = canonical;
         } else if (req->base_model != NULL) {
                 const struct generation *g = resident_ready(session->server->resident, req->base_model);
                 if (g == NULL || g->published != NULL)
                         return error_set(error, STREAMER_ENOENT, "base: %s: %s", req->base_model,
                                          g == NULL ? "no such model" : "it was published itself");
-                find->base_caller = g->caller;
+                caller = &g->caller;
                 find->loaded = g->identity;
                 base.source = g->source;
         }
-        return published_set_base(find->want, &base) == 0 ? 0 : error_no_memory(error);
+        bool probed = base.source != NULL && !find->by_text;
+        if (published_set_base(find->want, &base) < 0 ||
+            (probed && base_probe_init(&find->probes[BASE_NAMED], base.source, caller, roots) < 0))
+                return error_no_memory(error);
+        return 0;
 }
 
 static int check_request(const struct session *session, const struct req_publish_find *req, struct device **device,
