@@ -6,73 +6,72 @@
 #include <inttypes.h>
 #include <string.h>
 
-struct transfer {
-        struct list in_session, in_server;
-        uint64_t id;
-        char *file, *data;
-        uint64_t size, sent, until_ns;
-        struct file_memory memory;
-};
-
 /* ---- memory ---- */
 
 static void grant_waiting(struct server *server)
 {
-        list_each_item_safe (struct file_memory, m, &server->file_memory, waiting) {
-                if (server->file_bytes + m->bytes > TRANSFER_BYTES_MAX)
+        list_each_item_safe (struct transfer, t, &server->file_memory, waiting) {
+                if (server->file_bytes + t->size > TRANSFER_BYTES_MAX)
                         return;
-                if (!m->unlimited && m->charge.user->held[QUOTA_FETCHED] + m->bytes > TRANSFER_USER_MAX)
+                if (!t->own && t->charge.user->held[QUOTA_FETCHED] + t->size > TRANSFER_USER_MAX)
                         continue;
-                server->file_bytes += m->bytes;
-                quota_adjust(&m->charge, m->bytes);
-                list_remove(&m->waiting);
-                m->granted(m);
+                server->file_bytes += t->size;
+                quota_adjust(&t->charge, t->size);
+                list_remove(&t->waiting);
+                t->granted(t->context);
         }
 }
 
-int file_memory_request(struct file_memory *m, const struct session *session, uint64_t bytes,
-                        void (*granted)(struct file_memory *), struct error *error)
+struct transfer *transfer_new(const struct session *session, const char *file, uint64_t size, struct error *error)
 {
         struct server *server = session->server;
-        bool unlimited = access_grant(server, session->conn).own;
-        *m = (struct file_memory){.bytes = bytes, .granted = granted, .unlimited = unlimited};
-        list_init(&m->waiting);
-        if (bytes <= TRANSFER_PAGE) {
-                granted(m);
-                return 0;
+        struct transfer *t = calloc(1, sizeof(*t) + strlen(file) + 1);
+        if (t == NULL || (size > TRANSFER_PAGE && quota_charge_restored(&server->users, session->conn->caller.uid,
+                                                                        &t->charge, QUOTA_FETCHED, 0) < 0)) {
+                free(t);
+                error_no_memory(error);
+                return NULL;
         }
-        if (quota_charge_restored(&server->users, session->conn->caller.uid, &m->charge, QUOTA_FETCHED, 0) < 0)
-                return error_no_memory(error);
-        m->server = server;
-        list_append(&server->file_memory, &m->waiting);
-        grant_waiting(server);
-        return 0;
+        list_init(&t->in_session);
+        list_init(&t->in_server);
+        list_init(&t->waiting);
+        t->server = server;
+        t->own = access_grant(server, session->conn).own;
+        t->size = size;
+        strcpy(t->file, file);
+        return t;
 }
 
-void file_memory_release(struct file_memory *m)
+void transfer_await_memory(struct transfer *t, void (*granted)(void *context), void *context)
 {
-        struct server *server = m->server;
-        if (server == NULL)
+        t->granted = granted;
+        t->context = context;
+        if (t->charge.user == NULL) {
+                granted(context);
                 return;
-        list_remove(&m->waiting);
-        server->file_bytes -= m->charge.amount;
-        quota_discharge(&m->charge);
-        m->server = NULL;
-        if (!server->turn.shutting_down)
+        }
+        list_append(&t->server->file_memory, &t->waiting);
+        grant_waiting(t->server);
+}
+
+void transfer_free(struct transfer *t)
+{
+        if (t == NULL)
+                return;
+        struct server *server = t->server;
+        list_remove(&t->in_session);
+        list_remove(&t->in_server);
+        list_remove(&t->waiting);
+        server->file_bytes -= t->charge.amount;
+        bool counted = t->charge.user != NULL;
+        quota_discharge(&t->charge);
+        free(t->data);
+        free(t);
+        if (counted && !server->turn.shutting_down)
                 grant_waiting(server);
 }
 
 /* ---- pages ---- */
-
-static void transfer_free(struct transfer *t)
-{
-        list_remove(&t->in_session);
-        list_remove(&t->in_server);
-        file_memory_release(&t->memory);
-        free(t->file);
-        free(t->data);
-        free(t);
-}
 
 static void send_page(struct session *session, uint64_t id, struct transfer *t)
 {
@@ -91,27 +90,10 @@ static void send_page(struct session *session, uint64_t id, struct transfer *t)
         session_send(session, &w);
 }
 
-void transfer_send_consume(struct session *session, uint64_t id, const char *file, char *data, uint64_t size,
-                           struct file_memory *memory, uint64_t until_ns)
+void transfer_send_consume(struct session *session, uint64_t id, struct transfer *t, uint64_t until_ns)
 {
-        struct transfer *t = calloc(1, sizeof(*t));
-        char *name = strdup(file);
-        if (t == NULL || name == NULL) {
-                session_fail(session, id, STREAMER_ENOMEM, "no memory");
-                file_memory_release(memory);
-                free(name);
-                free(data);
-                free(t);
-                return;
-        }
         t->id = ++session->server->last_transfer;
-        t->file = name;
-        t->data = data;
-        t->size = size;
         t->until_ns = until_ns;
-        t->memory = *memory; /* granted, so no list has it */
-        list_init(&t->memory.waiting);
-        *memory = (struct file_memory){.server = NULL};
         list_append(&session->transfers, &t->in_session);
         list_append(&session->server->transfers, &t->in_server);
         send_page(session, id, t);

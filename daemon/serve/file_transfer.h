@@ -15,28 +15,29 @@
 #define TRANSFER_USER_MAX (64 * MiB)   /* files of one user that are read or sent, without those of one page */
 #define TRANSFER_BYTES_MAX (256 * MiB) /* of all users */
 
-/* ---- memory ---- */
-
-struct file_memory {
-        struct list waiting;        /* in server->file_memory */
+/* A file, from the request for its memory to its last page. */
+struct transfer {
+        struct list in_session, in_server; /* while it is sent */
+        struct list waiting;               /* in server->file_memory */
+        struct server *server;
         struct quota_charge charge; /* of the user; amount 0 while it waits */
-        struct server *server;      /* NULL: none is used */
-        uint64_t bytes;
-        bool unlimited; /* root or the daemon's own user */
-        void (*granted)(struct file_memory *memory);
+        bool own;                   /* root or the daemon's own user */
+        void (*granted)(void *context);
+        void *context;
+        uint64_t id, size, sent, until_ns;
+        char *data;
+        char file[];
 };
 
-/* Calls granted() at once or later; a file of one page uses none. STREAMER_ENOMEM. */
-int file_memory_request(struct file_memory *memory, const struct session *session, uint64_t bytes,
-                        void (*granted)(struct file_memory *), struct error *error);
-/* Or withdraws the request; accepts a zeroed one. */
-void file_memory_release(struct file_memory *memory);
+/* NULL: STREAMER_ENOMEM. */
+struct transfer *transfer_new(const struct session *session, const char *file, uint64_t size, struct error *error);
+/* Calls granted() at once or later: `data` may be allocated, by malloc(). */
+void transfer_await_memory(struct transfer *transfer, void (*granted)(void *context), void *context);
+/* Accepts NULL. */
+void transfer_free(struct transfer *transfer);
 
-/* ---- pages ---- */
-
-/* Replies with the file, or its first page. Takes `data` (malloc'd) and the memory over. `until_ns`: its end. */
-void transfer_send_consume(struct session *session, uint64_t id, const char *file, char *data, uint64_t size,
-                           struct file_memory *memory, uint64_t until_ns);
+/* Replies with the file, or its first page. Takes the transfer over. `until_ns`: its end. */
+void transfer_send_consume(struct session *session, uint64_t id, struct transfer *transfer, uint64_t until_ns);
 /* Replies with the next page of the transfer `more`. STREAMER_ENOENT. */
 int transfer_send_next(struct session *session, uint64_t id, uint64_t more, struct error *error);
 /* The session ends. */

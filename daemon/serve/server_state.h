@@ -113,7 +113,7 @@ struct server {
         struct loop_task shutdown;      /* notifies all of the daemon's end */
         struct list shares;             /* of struct verb_share */
         struct list started;            /* of struct verb_task */
-        struct list file_memory;        /* of struct file_memory, that waits */
+        struct list file_memory;        /* of struct transfer, that waits for it */
         uint64_t file_bytes;            /* that is in use */
         struct list transfers;          /* of struct transfer */
         uint64_t last_transfer;

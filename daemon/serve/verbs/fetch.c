@@ -24,11 +24,9 @@ struct fetch {
         struct caller caller;
         struct source_roots *roots; /* a reference; NULL: the daemon's own */
         char *source;               /* canonical */
-        bool opened;
         struct sidecar_list list;
         struct object object;
-        struct file_memory memory;
-        char *data;
+        struct transfer *transfer; /* NULL: the file is not opened */
 };
 
 static struct fetch *fetch_of(struct verb_task *task)
@@ -44,12 +42,11 @@ static const char *file_of(const struct fetch *fetch)
 static void fetch_deinit(struct verb_task *task)
 {
         struct fetch *fetch = fetch_of(task);
-        file_memory_release(&fetch->memory);
+        transfer_free(fetch->transfer);
         source_roots_free(fetch->roots);
         sidecar_list_deinit(&fetch->list);
         object_deinit(&fetch->object);
         free(fetch->source);
-        free(fetch->data);
 }
 
 /* ---- replies ---- */
@@ -78,10 +75,8 @@ static void fetch_reply(struct verb_task *task, struct session *session)
                 reply_files(session, id, &fetch->list);
                 return;
         }
-        char *data = fetch->data;
-        fetch->data = NULL;
-        transfer_send_consume(session, id, file_of(fetch), data, fetch->object.version.size, &fetch->memory,
-                              task->deadline_ns);
+        transfer_send_consume(session, id, fetch->transfer, task->deadline_ns);
+        fetch->transfer = NULL;
 }
 
 /* ---- opening and reading, on a worker ---- */
@@ -110,14 +105,14 @@ static void read_file(struct fetch *fetch)
         uint64_t size = object->version.size;
         uint64_t first = object->ops->first_read(object); /* came with the opening of a remote file */
         /* O_DIRECT needs whole pages. */
-        fetch->data = aligned_alloc(PAGE, (size / PAGE + 1) * PAGE);
-        if (fetch->data == NULL) {
+        fetch->transfer->data = aligned_alloc(PAGE, (size / PAGE + 1) * PAGE);
+        if (fetch->transfer->data == NULL) {
                 error_set(error, STREAMER_ENOMEM, "no memory for %" PRIu64 " bytes (%s)", size, object->path);
                 return;
         }
         if (first > size)
                 first = size;
-        unsigned char *to = (unsigned char *)fetch->data;
+        unsigned char *to = (unsigned char *)fetch->transfer->data;
         const struct object_range ranges[] = {{object, 0, first, to}, {object, first, size - first, to + first}};
         int r = object_read_ranges(ranges, first < size ? 2 : 1, error);
         if (r == 0 && source_is_local(fetch->source))
@@ -127,7 +122,7 @@ static void read_file(struct fetch *fetch)
 static void fetch_run(struct verb_task *task)
 {
         struct fetch *fetch = fetch_of(task);
-        if (fetch->opened)
+        if (fetch->transfer != NULL)
                 read_file(fetch);
         else if (source_is_local(fetch->source))
                 open_as_caller(fetch);
@@ -137,9 +132,9 @@ static void fetch_run(struct verb_task *task)
 
 /* ---- states, on the loop ---- */
 
-static void on_memory(struct file_memory *memory)
+static void on_memory(void *context)
 {
-        struct fetch *fetch = container_of(memory, struct fetch, memory);
+        struct fetch *fetch = context;
         verb_task_submit_source(&fetch->task, fetch->source);
 }
 
@@ -147,16 +142,18 @@ static void fetch_done(struct verb_task *task)
 {
         struct fetch *fetch = fetch_of(task);
         uint64_t size = fetch->object.version.size;
-        bool was_opened = fetch->opened;
-        fetch->opened = true;
+        bool was_read = fetch->transfer != NULL;
         if (task->error.code == 0 && size > TRANSFER_FILE_MAX)
                 error_set(&task->error, STREAMER_ELIMIT, "%" PRIu64 " bytes: files of up to %u MiB are fetched (%s)",
                           size, (unsigned)(TRANSFER_FILE_MAX / MiB), fetch->object.path);
-        bool reads = !was_opened && file_of(fetch) != NULL && task->deferred->session != NULL;
-        if (task->error.code == 0 && reads &&
-            file_memory_request(&fetch->memory, task->deferred->session, size, on_memory, &task->error) == 0)
+        const struct session *session = task->deferred->session;
+        if (task->error.code == 0 && !was_read && file_of(fetch) != NULL && session != NULL)
+                fetch->transfer = transfer_new(session, file_of(fetch), size, &task->error);
+        if (!was_read && fetch->transfer != NULL) {
+                transfer_await_memory(fetch->transfer, on_memory, fetch);
                 return;
-        if (was_opened)
+        }
+        if (was_read)
                 log_debug("fetch: %s, %" PRIu64 " bytes%s", fetch->object.path, size,
                           task->error.code != 0 ? ": failed" : "");
         verb_task_finish(task);
