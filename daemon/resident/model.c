@@ -113,6 +113,7 @@ static struct generation *generation_free(struct generation *generation)
                 name_free(name);
         list_remove(&generation->link);
         list_remove(&generation->reap);
+        list_remove(&generation->by_change);
         generation->magic = 0;
         quota_discharge(&generation->quota_charge);
         quota_discharge(&generation->model_charge);
@@ -140,6 +141,7 @@ struct generation *generation_new(struct resident *resident, const char *name, c
         g->refs = 1;
         list_init(&g->link);
         list_init(&g->reap);
+        list_init(&g->by_change);
         list_init(&g->names);
         list_init(&g->leases);
         g->source = strdup(source);

@@ -42,8 +42,7 @@ struct session {
         bool greeted;
         char *client;                 /* what it calls itself; NULL: nothing */
         struct list in_events;        /* in server->due or ->up_to_date */
-        uint64_t marks;               /* server->marks when it was examined last */
-        bool marked;                  /* it is due since */
+        uint64_t marks;               /* server->marks: it is up to date; another number: it is due */
         bool closed;                  /* nothing marks it any more */
         struct subscriber subscriber; /* of states of models */
         uint64_t ends_notified;       /* loads->n_ended when none of its ops was left that had ended */

@@ -4,101 +4,47 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- states ---- */
+struct removal {
+        struct list link;
+        struct change change;
+        char texts[]; /* of the change */
+};
 
-/* NULL `to`: their size. */
-static size_t put_names(char *to, const struct generation *g, const char *removed)
+/* ---- changes ---- */
+
+static struct change state_of(const struct generation *g)
 {
-        size_t used = 0;
-        if (removed == NULL && list_empty(&g->names))
-                removed = g->last_name;
-        if (removed != NULL) {
-                used = strlen(removed) + 1;
-                if (to != NULL)
-                        memcpy(to, removed, used);
-                return used + 1;
-        }
-        list_each_item (const struct model_name, name, &g->names, link) {
-                size_t len = strlen(name->text) + 1;
-                if (to != NULL)
-                        memcpy(to + used, name->text, len);
-                used += len;
-        }
-        return used + 1;
+        return (struct change){.number = g->change,
+                               .generation = g->number,
+                               .bytes = g->data_bytes,
+                               .tensors = g->n_tensors,
+                               .name = generation_name(g),
+                               .device = g->device->name,
+                               .state = generation_state_name(g->state),
+                               .code = g->error.code,
+                               .text = g->error.text};
 }
 
-static struct change *change_new(const struct generation *g, const char *removed)
+static void drop_removal(struct changes *changes, struct removal *removal)
 {
-        bool failed = g->error.code != 0;
-        size_t names = put_names(NULL, g, removed), text = failed ? strlen(g->error.text) + 1 : 0;
-        struct change *change = calloc(1, sizeof(*change) + names + text);
-        if (change == NULL)
-                return NULL;
-        list_init(&change->by_key);
-        change->names = (char *)(change + 1);
-        put_names(change->names, g, removed);
-        if (failed) {
-                change->code = g->error.code;
-                change->text = memcpy(change->names + names, g->error.text, text);
-        }
-        change->sequence = g->sequence;
-        change->generation = g->number;
-        change->bytes = g->data_bytes;
-        change->tensors = g->n_tensors;
-        change->device = g->device->name;
-        change->state = generation_state_name(removed != NULL ? GENERATION_UNLOADED : g->state);
-        return change;
-}
-
-static bool concerns(const struct change *change, const char *name)
-{
-        if (name == NULL)
-                return true;
-        for (const char *own = change->names; *own != '\0'; own += strlen(own) + 1)
-                if (strcmp(own, name) == 0)
-                        return true;
-        return false;
-}
-
-static struct change *find(struct changes *changes, const struct generation *g)
-{
-        const struct list *all = bucket(&changes->by_sequence, g->sequence);
-        list_each_item (struct change, change, all, by_key)
-                if (change->sequence == g->sequence)
-                        return change;
-        return NULL;
-}
-
-static void drop(struct changes *changes, struct change *change)
-{
-        changes->n_stored -= change->removal != 0;
-        list_remove(&change->link);
-        list_remove(&change->by_key);
-        free(change);
+        changes->n_stored--;
+        list_remove(&removal->link);
+        free(removal);
 }
 
 static void drop_all(struct changes *changes)
 {
-        list_each_item_safe (struct change, change, &changes->all, link)
-                drop(changes, change);
+        list_each_item_safe (struct generation, g, &changes->generations, by_change)
+                list_remove(&g->by_change);
+        list_each_item_safe (struct removal, removal, &changes->removals, link)
+                drop_removal(changes, removal);
 }
-
-static void drop_oldest_removal(struct changes *changes)
-{
-        list_each_item (struct change, change, &changes->all, link)
-                if (change->removal != 0) {
-                        drop(changes, change);
-                        return;
-                }
-}
-
-/* ---- changes ---- */
 
 void changes_init(struct changes *changes)
 {
         *changes = (struct changes){.last = 0};
-        list_init(&changes->all);
-        buckets_init(&changes->by_sequence);
+        list_init(&changes->generations);
+        list_init(&changes->removals);
 }
 
 void changes_deinit(struct changes *changes)
@@ -106,39 +52,42 @@ void changes_deinit(struct changes *changes)
         drop_all(changes);
 }
 
-static void add(struct changes *changes, const struct generation *g, const char *removed, bool removal)
+static void add_removal(struct changes *changes, const struct generation *g, const char *name)
 {
-        struct change *change = change_new(g, removed);
+        size_t name_size = strlen(name) + 1, text_size = strlen(g->error.text) + 1;
+        struct removal *removal = malloc(sizeof(*removal) + name_size + text_size);
         changes->last++;
-        changes->n_removals += removal || change == NULL;
-        if (change == NULL)
+        changes->n_removals++;
+        if (removal == NULL)
                 return;
-        change->number = changes->last;
-        list_append(&changes->all, &change->link);
-        if (!removal) {
-                list_append(bucket(&changes->by_sequence, g->sequence), &change->by_key);
-                return;
-        }
-        change->removal = changes->n_removals;
+        removal->change = state_of(g);
+        removal->change.number = changes->last;
+        removal->change.removal = changes->n_removals;
+        removal->change.state = generation_state_name(GENERATION_UNLOADED);
+        removal->change.name = memcpy(removal->texts, name, name_size);
+        removal->change.text = memcpy(removal->texts + name_size, g->error.text, text_size);
+        list_append(&changes->removals, &removal->link);
         if (++changes->n_stored > CHANGES_REMOVALS)
-                drop_oldest_removal(changes);
+                drop_removal(changes, container_of(changes->removals.next, struct removal, link));
 }
 
-void changes_add(struct changes *changes, const struct generation *generation)
+void changes_add(struct changes *changes, struct generation *generation)
 {
-        bool ends = generation->state == GENERATION_UNLOADED;
         if (changes->n_subscribers == 0)
                 return;
-        struct change *before = find(changes, generation);
-        if (before != NULL)
-                drop(changes, before);
-        add(changes, generation, NULL, ends);
+        list_remove(&generation->by_change);
+        if (generation->state == GENERATION_UNLOADED) {
+                add_removal(changes, generation, generation_name(generation));
+                return;
+        }
+        generation->change = ++changes->last;
+        list_append(&changes->generations, &generation->by_change);
 }
 
 void changes_add_name_removal(struct changes *changes, const struct generation *generation, const char *name)
 {
         if (changes->n_subscribers > 0)
-                add(changes, generation, name, true);
+                add_removal(changes, generation, name);
 }
 
 /* ---- subscribers ---- */
@@ -161,15 +110,28 @@ void changes_unsubscribe(struct changes *changes, struct subscriber *subscriber)
                 drop_all(changes);
 }
 
-/* The oldest one after the subscriber's position; the newest are searched first, since most subscribers lack few. */
-static const struct change *next_of(const struct changes *changes, const struct subscriber *subscriber)
+/* The oldest after this number; the newest are searched first, since most subscribers lack few. */
+static const struct generation *next_generation(const struct changes *changes, uint64_t number)
 {
-        const struct change *next = NULL;
-        for (const struct list *pos = changes->all.prev; pos != &changes->all; pos = pos->prev) {
-                const struct change *change = container_of(pos, struct change, link);
-                if (change->number <= subscriber->number)
+        const struct generation *next = NULL;
+        for (const struct list *pos = changes->generations.prev; pos != &changes->generations; pos = pos->prev) {
+                const struct generation *g = container_of(pos, struct generation, by_change);
+                if (g->change <= number)
                         break;
-                next = change;
+                next = g;
+        }
+        return next;
+}
+
+/* Likewise. */
+static const struct removal *next_removal(const struct changes *changes, uint64_t number)
+{
+        const struct removal *next = NULL;
+        for (const struct list *pos = changes->removals.prev; pos != &changes->removals; pos = pos->prev) {
+                const struct removal *removal = container_of(pos, struct removal, link);
+                if (removal->change.number <= number)
+                        break;
+                next = removal;
         }
         return next;
 }
@@ -182,22 +144,30 @@ static void pass_removals(struct subscriber *subscriber, uint64_t removal)
         subscriber->n_removals = removal;
 }
 
-const struct change *changes_peek(const struct changes *changes, struct subscriber *subscriber)
+bool changes_peek(const struct changes *changes, struct subscriber *subscriber, struct change *next)
 {
+        const char *subject = subscriber->subject;
         if (!subscriber->active || subscriber->number == changes->last)
-                return NULL;
-        const struct change *next = next_of(changes, subscriber);
-        while (next != NULL) {
-                if (next->removal != 0)
+                return false;
+        const struct generation *g = next_generation(changes, subscriber->number);
+        const struct removal *removal = next_removal(changes, subscriber->number);
+        while (g != NULL || removal != NULL) {
+                bool removed = g == NULL || (removal != NULL && removal->change.number < g->change);
+                *next = removed ? removal->change : state_of(g);
+                if (removed)
                         pass_removals(subscriber, next->removal - 1);
-                if (concerns(next, subscriber->subject))
-                        return next;
+                if (subject == NULL || strcmp(next->name, subject) == 0 ||
+                    (!removed && generation_has_name(g, subject)))
+                        return true;
                 changes_advance(subscriber, next);
-                next = list_item(next->link.next, &changes->all, const struct change, link);
+                if (removed)
+                        removal = list_item(removal->link.next, &changes->removals, const struct removal, link);
+                else
+                        g = list_item(g->by_change.next, &changes->generations, const struct generation, by_change);
         }
         pass_removals(subscriber, changes->n_removals);
         subscriber->number = changes->last;
-        return NULL;
+        return false;
 }
 
 void changes_advance(struct subscriber *subscriber, const struct change *change)

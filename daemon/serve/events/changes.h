@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The latest state of each model that has changed, in the order of the changes. A subscriber is a position in this
- * order: it receives each state after its position, so the set of models of which it has to be notified takes no memory
- * of its own, and a subscriber that is slow misses intermediate states but never the latest.
+ * The changes of models, in their order, of which each model has the latest. A subscriber is a position in this order:
+ * it receives the state of each model that has changed after its position, so the set of models of which it has to be
+ * notified takes no memory of its own, and a subscriber that is slow misses intermediate states but never the latest.
  *
- *   a change of a generation        replaces the generation's state, which becomes the newest
+ *   a change of a generation        the generation becomes the newest; its state is read when a subscriber is notified
  *   a generation ends, or loses     adds a removal, which no change replaces: the last CHANGES_REMOVALS are stored, and
  *   one of several names            a subscriber that they have overtaken is notified of the number that it has lost
  *
@@ -17,25 +17,21 @@
 
 #define CHANGES_REMOVALS 1024
 
-/* A generation's state, or a removal. */
+/* A generation's present state, or a removal. Borrows its texts. */
 struct change {
-        struct list link;   /* in changes->all */
-        struct list by_key; /* in changes->by_sequence; a removal: in no list */
-        uint64_t sequence;  /* the generation's */
-        uint64_t number;    /* ascending by change */
-        uint64_t removal;   /* ascending by removal; 0: none */
+        uint64_t number;  /* ascending by change */
+        uint64_t removal; /* ascending by removal; 0: none */
         uint64_t generation, bytes, tensors;
-        const char *device, *state;
+        const char *name, *device, *state;
         int code; /* 0, or the failure's, with `text` */
         const char *text;
-        char *names; /* that it concerns, the reported one first; an empty one ends them */
 };
 
 struct changes {
-        struct list all; /* oldest first */
-        struct buckets by_sequence;
-        uint64_t last;                 /* number of the newest */
-        uint64_t n_removals, n_stored; /* ever; and in `all` */
+        struct list generations;       /* by by_change, oldest first */
+        struct list removals;          /* oldest first */
+        uint64_t last;                 /* number of the newest change */
+        uint64_t n_removals, n_stored; /* ever; and in `removals` */
         size_t n_subscribers;
 };
 
@@ -50,7 +46,7 @@ void changes_init(struct changes *changes);
 void changes_deinit(struct changes *changes);
 
 /* The state of the generation has changed, or it ends. Without memory subscribers lose a removal. */
-void changes_add(struct changes *changes, const struct generation *generation);
+void changes_add(struct changes *changes, struct generation *generation);
 /* One of its names was removed, and others are left. */
 void changes_add_name_removal(struct changes *changes, const struct generation *generation, const char *name);
 
@@ -58,9 +54,9 @@ void changes_add_name_removal(struct changes *changes, const struct generation *
 void changes_subscribe(struct changes *changes, struct subscriber *subscriber, char *subject);
 /* Accepts one that is not subscribed. */
 void changes_unsubscribe(struct changes *changes, struct subscriber *subscriber);
-/* The subscriber's next change, which is valid until the next call of this module; NULL: there is none. Skips what does
- * not concern it, and adds up what it has lost. */
-const struct change *changes_peek(const struct changes *changes, struct subscriber *subscriber);
+/* The subscriber's next change, which is valid until anything changes; false: there is none. Skips what does not
+ * concern it, and adds up what it has lost. */
+bool changes_peek(const struct changes *changes, struct subscriber *subscriber, struct change *next);
 /* It was notified of this one. */
 void changes_advance(struct subscriber *subscriber, const struct change *change);
 

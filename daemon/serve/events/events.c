@@ -21,9 +21,9 @@ void events_mark(struct session *session)
 {
         struct server *server = session->server;
         require(session->magic == SESSION_MAGIC && !session->closed);
-        if (session->marked || session->marks != server->marks)
+        if (session->marks != server->marks)
                 return; /* it is in `due` */
-        session->marked = true;
+        session->marks--;
         list_remove(&session->in_events);
         list_append(&server->due, &session->in_events);
         loop_task_begin(&server->notify);
@@ -45,7 +45,7 @@ static void send_change(struct session *session, const struct change *change)
         struct writer w;
         const char *subject = session->subscriber.subject;
         event_writer(&w, "model", change->code != 0 ? 9 : 7);
-        writer_kstr(&w, "model", subject != NULL ? subject : change->names);
+        writer_kstr(&w, "model", subject != NULL ? subject : change->name);
         writer_ku64(&w, "generation", change->generation);
         writer_kstr(&w, "device", change->device);
         writer_kstr(&w, "state", change->state);
@@ -60,19 +60,21 @@ static void send_change(struct session *session, const struct change *change)
 
 static bool has_states(struct session *session)
 {
-        return changes_peek(&session->server->model_changes, &session->subscriber) != NULL ||
+        struct change change;
+        return changes_peek(&session->server->model_changes, &session->subscriber, &change) ||
                session->subscriber.lost > 0;
 }
 
 /* What was lost precedes the state that follows it. False: the client is up to date. */
 static bool send_next_state(struct session *session)
 {
-        const struct change *change = changes_peek(&session->server->model_changes, &session->subscriber);
+        struct change change;
+        bool more = changes_peek(&session->server->model_changes, &session->subscriber, &change);
         if (session->subscriber.lost > 0) {
                 send_lost(session);
-        } else if (change != NULL) {
-                changes_advance(&session->subscriber, change);
-                send_change(session, change);
+        } else if (more) {
+                changes_advance(&session->subscriber, &change);
+                send_change(session, &change);
         } else {
                 return false;
         }
@@ -257,8 +259,7 @@ bool events_send_next(struct loop_task *loop_task)
         require(session->magic == SESSION_MAGIC);
         list_remove(&session->in_events);
         bool more = send_some(session);
-        session->marked = more;
-        session->marks = server->marks;
+        session->marks = server->marks - more;
         list_append(more ? &server->due : &server->up_to_date, &session->in_events);
         return true;
 }
