@@ -9,8 +9,6 @@
 #include "tests/lib/kernel_counters.h"
 #include "tests/lib/wire.h"
 
-#include "proto/frame.h"
-
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -116,27 +114,6 @@ static int take_all_memory(void)
         hold('y');
 }
 
-/* Sends the same request on all connections until the daemon reads no more, and reads nothing. */
-static int never_read(void)
-{
-        static struct wire wires[TRIES + 1];
-        static unsigned char frames[65536];
-        static const unsigned char status[] = "\x82\xa4verb\xa6status\xa2id\x02";
-        size_t n = take_connections(wires), size = 0;
-
-        while (size + FRAME_HEADER + sizeof(status) - 1 <= sizeof(frames)) {
-                frame_put_header(frames + size, sizeof(status) - 1);
-                memcpy(frames + size + FRAME_HEADER, status, sizeof(status) - 1);
-                size += FRAME_HEADER + sizeof(status) - 1;
-        }
-        for (size_t i = 0; i < n; i++) {
-                must(fcntl(wires[i].fd, F_SETFL, O_NONBLOCK));
-                while (send(wires[i].fd, frames, size, MSG_NOSIGNAL) == (ssize_t)size)
-                        ;
-        }
-        hold(n == CONNECTIONS ? 'y' : 'n');
-}
-
 /* ---- other users ---- */
 
 static int is_served(void)
@@ -164,7 +141,7 @@ static pid_t begin_greedy(int (*take)(void), int *read_end)
         return pid;
 }
 
-static int (*const ways[])(void) = {take_all_connections, take_all_leases, take_all_memory, never_read};
+static int (*const ways[])(void) = {take_all_connections, take_all_leases, take_all_memory};
 
 FIXTURE(.all = {begin, end}, .timeout = 120);
 

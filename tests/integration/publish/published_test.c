@@ -735,37 +735,33 @@ TEST(a_tensor_outside_of_its_storage_is_refused, EACH(wrong_tensors))
         streamer_publish_abort(p);
 }
 
-/* The table is checked before the memory is sealed: the publication may continue. */
-TEST(an_overlap_that_is_not_declared_is_refused, .to = 2)
-{
-        static const uint32_t aliases[] = {0 /* none */, 2 /* another group */};
-        static const uint64_t bytes[] = {40};
-        streamer_published_tensor t =
-                TENSOR(.name = "a", .dtype = "f", .item = 4, .rank = 2, .shape = three, .strides = rows, .alias = 1);
-        streamer_lease *lease;
-        streamer_publication *p = claim_of(client, &opts, "absent");
-        ok(client, streamer_publish_begin(p, bytes, 1));
-        storage_of(client, p, 0);
-        ok(client, streamer_publish_tensor(p, &t));
-        t.name = "b";
-        t.alias = aliases[_i];
-        ok(client, streamer_publish_tensor(p, &t));
-        fails(client, STREAMER_EINVAL, "'a' and 'b' overlap", streamer_publish_commit(p, &lease));
-        streamer_publish_abort(p);
-}
+/* The second tensor; the first is three by three at offset 0, named "a", of the alias group 1. */
+static const struct wrong_pair {
+        const char *name, *text;
+        uint64_t offset;
+        uint32_t alias;
+} wrong_pairs[] = {
+        {"b", "'a' and 'b' overlap", 0, 0},
+        {"b", "'a' and 'b' overlap", 0, 2},
+        {"a", "two tensors are named 'a'", 36, 1},
+};
 
-TEST(two_tensors_of_one_name_are_refused)
+/* The table is checked before the memory is sealed: the publication may continue. */
+TEST(two_tensors_that_exclude_each_other_are_refused, EACH(wrong_pairs))
 {
         static const uint64_t bytes[] = {40};
-        streamer_published_tensor t = TENSOR(.name = "a", .dtype = "f", .item = 4);
+        const struct wrong_pair *row = &wrong_pairs[_i];
+        const streamer_published_tensor first = TENSOR(.name = "a", .dtype = "f", .item = 4, .rank = 2, .shape = three,
+                                                       .strides = rows, .alias = 1),
+                                        second = TENSOR(.name = row->name, .dtype = "f", .item = 4,
+                                                        .offset = row->offset, .alias = row->alias);
         streamer_lease *lease;
         streamer_publication *p = claim_of(client, &opts, "absent");
         ok(client, streamer_publish_begin(p, bytes, 1));
         storage_of(client, p, 0);
-        ok(client, streamer_publish_tensor(p, &t));
-        t.offset = 8;
-        ok(client, streamer_publish_tensor(p, &t));
-        fails(client, STREAMER_EINVAL, "two tensors are named 'a'", streamer_publish_commit(p, &lease));
+        ok(client, streamer_publish_tensor(p, &first));
+        ok(client, streamer_publish_tensor(p, &second));
+        fails(client, STREAMER_EINVAL, row->text, streamer_publish_commit(p, &lease));
         streamer_publish_abort(p);
 }
 

@@ -279,12 +279,6 @@ TEST(sending_to_a_closing_connection_has_no_effect)
         core_until(closed);
 }
 
-TEST(a_reply_over_the_frame_limit_closes_the_connection)
-{
-        reply(FRAME_MAX + 1, 'x', NULL, 0);
-        core_until(closed);
-}
-
 static void reply_too_long(void)
 {
         reply(FRAME_MAX + 1, 'x', NULL, 0);
