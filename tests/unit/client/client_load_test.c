@@ -93,6 +93,17 @@ TEST(a_lost_daemon_is_reported)
         finish(op);
 }
 
+TEST(a_connection_that_is_lost_before_the_lease_is_reported)
+{
+        streamer_op *op;
+        streamer_lease *lease;
+        client = fake_connect(&fake, "hello\n> load watch=true attach=true\n* op op=5 request=2 name=m\nclose\n");
+        ck_assert_int_eq(streamer_open_start(client, "/m.safetensors", NULL, &op), 0);
+        ck_assert_int_eq(streamer_op_lease(op, -1, &lease), STREAMER_ELOST);
+        ck_assert_str_eq(streamer_last_error(client), "the connection was lost before there was a lease");
+        finish(op);
+}
+
 /* The next daemon's first load has the number of the one before. */
 TEST(the_end_of_an_earlier_daemons_load_is_ignored)
 {
