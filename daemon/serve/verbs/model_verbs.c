@@ -75,13 +75,10 @@ static void add_failed_replicas(struct model_set *group, struct resident *reside
 }
 
 /* All or nothing: if one is in use, none is unloaded. */
-static int unload_check(struct resident *resident, const struct req_unload *req, struct model_set *group,
-                        struct error *error)
+static int unload_check(struct resident *resident, const struct req_unload *req, const struct device *device,
+                        struct model_set *group, struct error *error)
 {
-        const struct device *device = NULL;
         *group = (struct model_set){.name = req->model};
-        if (req->device != NULL && (device = resident_device(resident, req->device, NULL)) == NULL)
-                return error_set(error, STREAMER_ENOENT, "%s: not on device %s", req->model, req->device);
         unload_find(group, resident, GENERATION_READY, device);
         if (group->n == 0 && resident_on(resident, req->model, GENERATION_LOADING, device) != NULL)
                 return error_set(error, STREAMER_EBUSY, "%s: is loading (cancel ends that)", req->model);
@@ -105,17 +102,19 @@ static int unload_check(struct resident *resident, const struct req_unload *req,
                          req->model, leases, leases == 1 ? "" : "s");
 }
 
-static bool is_on(const struct generation *g, const char *device)
+/* The only device that the request is about; NULL: all. */
+static const struct device *unload_device(struct resident *resident, const struct req_unload *req)
 {
-        return device == NULL || strcmp(g->device->name, device) == 0 || strcmp(g->device->uuid, device) == 0;
+        return req->device != NULL ? resident_device(resident, req->device, NULL) : NULL;
 }
 
 /* Whether the unloaded memory is free, except what leases hold. */
-static bool is_unloaded(const struct resident *resident, const struct req_unload *req, uint64_t number)
+static bool is_unloaded(struct resident *resident, const struct req_unload *req, uint64_t number)
 {
+        const struct device *device = unload_device(resident, req);
         list_each_item (const struct generation, g, &resident->generations, link)
                 if (list_empty(&g->names) && g->number <= number && g->n_leases == 0 &&
-                    strcmp(g->last_name, req->model) == 0 && is_on(g, req->device))
+                    strcmp(g->last_name, req->model) == 0 && (device == NULL || g->device == device))
                         return false;
         return true;
 }
@@ -133,14 +132,14 @@ static int try_unloaded(struct session *session, const struct request *request, 
 
 /* Applies --force or a drain timeout to generations that lost the name earlier and are still leased, if they belong to
  * the caller or it is an admin. The newest one's number; 0: none. */
-static uint64_t unload_draining(struct session *session, const struct req_unload *req)
+static uint64_t unload_draining(struct session *session, const struct req_unload *req, const struct device *device)
 {
         uint64_t number = 0;
         const struct role_grant grant = access_grant(session->server, session->conn);
         list_each_item (struct generation, g, &session->server->resident->generations, link) {
                 bool mine = grant.role >= ROLE_ADMIN || generation_owner(g) == session->conn->caller.uid;
                 if (g->state != GENERATION_DRAINING || g->n_leases == 0 || !mine ||
-                    strcmp(g->last_name, req->model) != 0 || !is_on(g, req->device))
+                    strcmp(g->last_name, req->model) != 0 || (device != NULL && g->device != device))
                         continue;
                 number = g->number;
                 if (req->force)
@@ -197,11 +196,15 @@ static int unload_all(struct session *session, struct request *request, const st
 int verb_unload(struct session *session, struct request *request, struct error *error)
 {
         const struct req_unload *req = &request->u.unload;
+        struct resident *resident = session->server->resident;
+        const struct device *device = unload_device(resident, req);
         struct model_set group;
-        int r = unload_check(session->server->resident, req, &group, error);
+        if (req->device != NULL && device == NULL)
+                return error_set(error, STREAMER_ENOENT, "%s: not on device %s", req->model, req->device);
+        int r = unload_check(resident, req, device, &group, error);
         bool accepted = r == 0 || r == STREAMER_ENOENT;
         bool revokes = accepted && (req->force || req->drain_timeout_ms > 0);
-        uint64_t draining = revokes ? unload_draining(session, req) : 0;
+        uint64_t draining = revokes ? unload_draining(session, req, device) : 0;
         bool desired = accepted && desired_forget(&session->server->desired, req->model, req->device);
         if (r == 0)
                 return unload_all(session, request, &group, error);

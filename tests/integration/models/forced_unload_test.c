@@ -72,11 +72,15 @@ TEST(ps_lists_holders_of_revoked_models)
         end_lease();
 }
 
-TEST(force_revokes_a_draining_model)
+/* On all devices, or on the one that has a name of its own. */
+TEST(force_revokes_a_draining_model, .to = 2)
 {
+        const char *device = daemon_on_gpu() ? "cuda:0" : "cpu";
+        char *args = _i == 0 ? "{\"model\":\"a\",\"force\":true}"
+                             : format_text("{\"model\":\"a\",\"force\":true,\"device\":\"%s\"}", device);
         lease_model();
         client_ok(client, streamer_unload(client, "a", STREAMER_UNLOAD_DRAIN), "unload");
-        client_ok(client, streamer_unload(client, "a", STREAMER_UNLOAD_FORCE), "unload");
+        ck_assert_int_eq(client_call_code(client, "unload", args), 0);
         ck_assert(eventually(lease_is_revoked, lease, 10000));
         ck_assert_int_eq(streamer_unload(client, "a", STREAMER_UNLOAD_FORCE), STREAMER_ENOENT);
         lease_equals(lease, a);
