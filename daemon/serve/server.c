@@ -130,8 +130,6 @@ static void on_second(uv_timer_t *timer)
                 server->refusing = false;
         if (server->n_conns < server->limits->connections + OWN_CONNECTIONS)
                 pause_accepting(server, NULL);
-        if (server->ending != ENDING_NOT)
-                loop_task_begin(&server->end);
         if (!idle_elapsed(&server->idle, is_busy(server), now_ns()))
                 return;
         /* A client that has connected by now is served. One that connects before the socket is closed sees its end,
@@ -141,14 +139,14 @@ static void on_second(uv_timer_t *timer)
                 server->exit(server, "idle (exit_idle)");
 }
 
-static bool end_if_due(struct loop_task *task)
+/* The verb `shutdown` was called. */
+static void end_if_due(struct server *server)
 {
-        struct server *server = container_of(task, struct server, end);
         char why[64];
         snprintf(why, sizeof(why), "shutdown requested by uid %u", (unsigned)server->ended_by);
-        if (server->ending == ENDING_NOW || (server->leases.n == 0 && loads_empty(server->loads)))
+        if (server->ending == ENDING_NOW ||
+            (server->ending == ENDING_DRAINED && server->leases.n == 0 && loads_empty(server->loads)))
                 server->exit(server, why);
-        return false;
 }
 
 static void on_progress(uv_timer_t *timer)
@@ -161,6 +159,7 @@ static void on_progress(uv_timer_t *timer)
         persist_tick(&server->persist, now_ns());
         state_writer_tick(&server->state_writer);
         scrub_tick(&server->scrub);
+        end_if_due(server);
 }
 
 /* ---- processes that hold leases ---- */
@@ -255,7 +254,6 @@ static int start_handles(struct server *server, struct error *error)
         loop_task_init(&server->expire, server->loop, deferred_answer_expired);
         loop_task_init(&server->notify, server->loop, events_send_next);
         loop_task_init(&server->shutdown, server->loop, events_send_shutdown);
-        loop_task_init(&server->end, server->loop, end_if_due);
         uv_timer_init(server->loop, &server->second);
         uv_timer_init(server->loop, &server->progress);
         server->second.data = server->progress.data = server;

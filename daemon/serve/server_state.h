@@ -67,7 +67,6 @@ struct server {
         void (*exit)(struct server *server, const char *why); /* begins the end */
         enum server_ending ending;
         uid_t ended_by;           /* ending: the user who asked for it */
-        struct loop_task end;     /* begins the end when it is due */
         struct list reloads;      /* of struct deferred: requests for a reload */
         bool share_across_uids;   /* writable handles may go to processes of several users */
         bool trust_detach;        /* a detach ends a lease of writable handles; else the process's exit does */

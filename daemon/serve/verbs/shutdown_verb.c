@@ -17,6 +17,5 @@ int verb_shutdown(struct session *session, struct request *request, struct error
         writer_kstr(&w, "state", drain ? "draining" : "ending");
         writer_ku64(&w, "leases", server->leases.n);
         session_send(session, &w);
-        loop_task_begin(&server->end);
         return 0;
 }
