@@ -377,7 +377,7 @@ static void hash_done(struct work *work)
         struct publication *p = hasher->publication;
         if (hasher->error.code != 0 && p->error.code == 0)
                 p->error = hasher->error;
-        if (--p->hashing > 0) {
+        if (p->in_flight > 1) {
                 p->in_flight--;
                 return;
         }
@@ -408,7 +408,7 @@ static void table_done(struct work *work)
         if (!step_done(p))
                 return;
         set_state(p, PUBLICATION_HASHING);
-        p->hashing = p->in_flight = publications->hashers;
+        p->in_flight = publications->hashers;
         for (unsigned i = 0; i < publications->hashers; i++) {
                 p->hashers[i].publication = p;
                 work_submit(publications->pool, WORK_LANE_DEVICE(p->device->number), &p->hashers[i].work, hash_run,

@@ -99,7 +99,6 @@ struct publication {
         struct storage_hash hash;
         bool stop; /* atomic: it was aborted, and workers end soon */
         struct hasher *hashers;
-        unsigned hashing; /* workers that have not ended */
 };
 
 struct publication_claim {

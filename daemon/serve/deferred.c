@@ -79,11 +79,6 @@ void deferred_free(struct deferred *d)
                 release(session);
 }
 
-void deferred_outlives_client(struct deferred *d)
-{
-        (void)d;
-}
-
 void deferred_orphan(struct deferred *d)
 {
         struct session *session = d->session;

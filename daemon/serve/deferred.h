@@ -55,9 +55,6 @@ void deferred_await_change(struct deferred *deferred, deferred_try_fn *try);
 /* Answers after timeout_ms with an error about the model; d->why may change until then. */
 void deferred_set_deadline(struct deferred *deferred, const char *model, const char *why, uint64_t timeout_ms);
 
-/* An `orphaned` that waits for the end of work, which frees it. */
-void deferred_outlives_client(struct deferred *deferred);
-
 /* The client has disconnected, or is answered: frees it, unless it is another's. */
 void deferred_orphan(struct deferred *deferred);
 
