@@ -81,8 +81,8 @@ struct generation {
         struct list link;      /* in resident->generations, oldest first */
         struct list reap;      /* in resident->reap: something that held it back has ended */
         uint64_t sequence;     /* in resident->generations, ascending; never reused */
-        struct list by_change; /* among those that have changed, while anybody subscribes to changes */
-        uint64_t change;       /* ascending in this order */
+        struct list by_change; /* in the order of the latest changes, while clients subscribe to them */
+        uint64_t change;       /* ascending in that order */
         struct resident *resident;
         uint64_t number; /* 0 until it is known to be new */
         enum generation_state state;
