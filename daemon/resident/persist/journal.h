@@ -71,29 +71,4 @@ void journal_drop(struct journal_table *table, void *row);
 /* Rows that are marked: the next after `row`, NULL for the first; NULL at the end. */
 void *journal_each(const struct journal_table *table, const void *row);
 
-/* ---- rows by the model or process they belong to ---- */
-
-struct row_of {
-        uint64_t of; /* the id of a model or process */
-        void *row;   /* it may have been dropped since */
-};
-
-/* In the order of `of`, then of the journal. */
-struct rows_of {
-        struct row_of *rows;
-        size_t n;
-};
-
-/* Sorted once, for the recovery, which so reads the journal once. */
-struct journal_rows {
-        struct rows_of names, leases; /* of models */
-        struct rows_of held;          /* leases of processes */
-};
-
-void journal_rows_init(struct journal_rows *rows, const struct journal *journal);
-void journal_rows_deinit(struct journal_rows *rows);
-
-/* Rows of one model or process that have not been dropped: the next from *at on (0: the first); NULL at the end. */
-void *journal_rows_next(const struct rows_of *rows, uint64_t of, size_t *at);
-
 #endif

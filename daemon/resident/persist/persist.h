@@ -54,15 +54,14 @@ struct persist {
         struct resident *resident;
         struct leases *leases;
         struct work_pool *thread;
-        struct journal *journal;         /* NULL: nothing is persisted */
-        uint64_t max, used;              /* descriptors in the store */
-        struct list models;              /* of struct persisted */
-        bool full_logged;                /* the lack of capacity was logged */
-        uint64_t jobs;                   /* messages about processes in flight */
-        bool frozen;                     /* the daemon ends: the store is not changed any more */
-        bool processes_due;              /* a process with a lease in the journal is not stored yet */
-        uint64_t claim_until_ns;         /* leases of an earlier run may be reclaimed; 0: not any more */
-        const struct journal_rows *rows; /* of the journal, during the recovery; else NULL */
+        struct journal *journal; /* NULL: nothing is persisted */
+        uint64_t max, used;      /* descriptors in the store */
+        struct list models;      /* of struct persisted */
+        bool full_logged;        /* the lack of capacity was logged */
+        uint64_t jobs;           /* messages about processes in flight */
+        bool frozen;             /* the daemon ends: the store is not changed any more */
+        bool processes_due;      /* a process with a lease in the journal is not stored yet */
+        uint64_t claim_until_ns; /* leases of an earlier run may be reclaimed; 0: not any more */
         /* Counts of the recovery. */
         struct {
                 uint64_t models, dropped, leases;

@@ -2,7 +2,8 @@
  *
  * Recovery: restores what an earlier run has left in the store.
  *
- *   sort descriptors by name > the journal > each complete model, newest first > processes
+ *   sort descriptors by name > the journal, its rows by model and process > each complete model, newest first
+ *   > processes
  *
  * No descriptor is trusted for its name. A model is restored if its commit record is sealed and its checksum
  * matches, the store has exactly the segments that the record lists, sealed and of the right sizes, its device is
@@ -28,34 +29,57 @@
 
 /* ---- descriptors of an earlier run ---- */
 
-/* The descriptors of one model, or of one process (whose pidfd is in `record`). */
+/* The descriptors of one model, or of one process (whose pidfd is in `record`), and its rows of the journal. */
 struct inherited_set {
-        struct list link;
+        struct list link, by_id;
         uint64_t id;
         int record;
         int segments[GENERATION_SEGMENTS];
         unsigned n_segments; /* one more than the highest number found */
         bool duplicate;      /* two have one name */
+        bool leased;         /* a model: a lease leads to it */
+        void **rows;         /* names of a model, leases of a process; in the order of the journal */
+        size_t n_rows;
+};
+
+struct inherited_sets {
+        struct list all; /* of struct inherited_set */
+        struct buckets by_id;
 };
 
 struct inherited_fds {
-        struct list models, processes; /* of struct inherited_set */
+        struct inherited_sets models, processes;
         int journal;
         unsigned journals;
 };
 
-static struct inherited_set *set_of(struct list *sets, uint64_t id)
+static void inherited_sets_init(struct inherited_sets *sets)
 {
-        list_each_item (struct inherited_set, set, sets, link)
+        list_init(&sets->all);
+        buckets_init(&sets->by_id);
+}
+
+static struct inherited_set *find_set(struct inherited_sets *sets, uint64_t id)
+{
+        list_each_item (struct inherited_set, set, bucket(&sets->by_id, id), by_id)
                 if (set->id == id)
                         return set;
-        struct inherited_set *set = calloc(1, sizeof(*set));
+        return NULL;
+}
+
+static struct inherited_set *set_of(struct inherited_sets *sets, uint64_t id)
+{
+        struct inherited_set *set = find_set(sets, id);
+        if (set != NULL)
+                return set;
+        set = calloc(1, sizeof(*set));
         require(set != NULL); /* at the start; a few hundred bytes */
         set->id = id;
         set->record = -1;
         for (size_t i = 0; i < GENERATION_SEGMENTS; i++)
                 set->segments[i] = -1;
-        list_append(sets, &set->link);
+        list_append(&sets->all, &set->link);
+        list_append(bucket(&sets->by_id, id), &set->by_id);
         return set;
 }
 
@@ -66,6 +90,8 @@ static void inherited_set_free(struct inherited_set *set)
         for (size_t i = 0; i < GENERATION_SEGMENTS; i++)
                 close_p(&set->segments[i]);
         list_remove(&set->link);
+        list_remove(&set->by_id);
+        free(set->rows);
         free(set);
 }
 
@@ -101,9 +127,10 @@ static void inherited_fds_sort(struct inherited_fds *sets, struct listen_fds *li
 {
         const char *name;
         int fd;
-        *sets = (struct inherited_fds){.journal = -1};
-        list_init(&sets->models);
-        list_init(&sets->processes);
+        sets->journal = -1;
+        sets->journals = 0;
+        inherited_sets_init(&sets->models);
+        inherited_sets_init(&sets->processes);
         while ((fd = listen_fds_take_named(listen_fds, PERSIST_PREFIX, &name)) >= 0) {
                 if (sort_one(sets, name, fd))
                         continue;
@@ -144,6 +171,29 @@ static void open_journal(struct persist *persist, struct inherited_fds *sets)
         persist->used++;
 }
 
+static void add_row(struct inherited_sets *sets, uint64_t id, void *row)
+{
+        struct inherited_set *set = find_set(sets, id);
+        if (set == NULL)
+                return;
+        void **rows = array_grow(set->rows, set->n_rows, sizeof(void *));
+        require(rows != NULL); /* at the start; some megabytes at most */
+        set->rows = rows;
+        rows[set->n_rows++] = row;
+}
+
+static void sort_rows(const struct journal *journal, struct inherited_fds *sets)
+{
+        for (struct journal_name *row = NULL; (row = journal_each(&journal->names, row)) != NULL;)
+                add_row(&sets->models, row->model, row);
+        for (struct journal_lease *row = NULL; (row = journal_each(&journal->leases, row)) != NULL;) {
+                struct inherited_set *model = find_set(&sets->models, row->model);
+                if (model != NULL)
+                        model->leased = true;
+                add_row(&sets->processes, row->process, row);
+        }
+}
+
 /* ---- models ---- */
 
 static struct device *device_of(const struct resident *resident, const char *uuid)
@@ -154,15 +204,13 @@ static struct device *device_of(const struct resident *resident, const char *uui
         return NULL;
 }
 
-static int check_set(struct persist *persist, const struct inherited_set *set, struct error *error)
+static int check_set(const struct inherited_set *set, struct error *error)
 {
         if (set->duplicate)
                 return error_set(error, STREAMER_ECORRUPT, "two descriptors have one name");
         if (set->record < 0)
                 return error_set(error, STREAMER_ECORRUPT, "it was not committed: it has no commit record");
-        size_t name = 0, lease = 0;
-        if (journal_rows_next(&persist->rows->names, set->id, &name) == NULL &&
-            journal_rows_next(&persist->rows->leases, set->id, &lease) == NULL)
+        if (set->n_rows == 0 && !set->leased)
                 return error_set(error, STREAMER_ENOENT, "no name and no lease leads to it");
         return 0;
 }
@@ -210,13 +258,12 @@ static bool restore_name(struct quotas *users, struct generation *g, const struc
  *
  * A new generation has a provisional name until its own are known. If it is none of them it is removed before the
  * generation serves: it may belong to another one, with a lower number but stored later, which would lose it. */
-static void restore_names(struct persisted *persisted, const char *provisional)
+static void restore_names(struct persisted *persisted, const struct inherited_set *set, const char *provisional)
 {
         struct generation *g = persisted->generation;
         bool is_own = false;
-        size_t at = 0;
-        for (struct journal_name *row;
-             (row = journal_rows_next(&persisted->persist->rows->names, persisted->id, &at)) != NULL;) {
+        for (size_t i = 0; i < set->n_rows; i++) {
+                struct journal_name *row = set->rows[i];
                 bool mine = resident_on(g->resident, row->text, GENERATION_READY, g->device) == NULL &&
                             restore_name(persisted->persist->leases->users, g, row);
                 if (mine) {
@@ -287,7 +334,7 @@ static int restore(struct persist *persist, struct inherited_set *set, struct mo
                 return r;
         }
         persisted->state = PERSIST_STORED;
-        restore_names(persisted, record->name);
+        restore_names(persisted, set, record->name);
         return 0; /* its reference stays until leases are restored */
 }
 
@@ -296,7 +343,7 @@ static void restore_model_set(struct persist *persist, struct inherited_set *set
         struct model_record record = {.name = NULL};
         struct table table = {.fd = -1};
         struct error error = {0};
-        int r = check_set(persist, set, &error);
+        int r = check_set(set, &error);
         if (r == 0)
                 r = commit_record_read_consume_fd(&record, take_fd(&set->record), &table, &error);
         if (r == 0)
@@ -319,9 +366,10 @@ static void restore_model_set(struct persist *persist, struct inherited_set *set
 /* Newest first, by their ids. */
 static void restore_models(struct persist *persist, struct inherited_fds *sets)
 {
-        while (!list_empty(&sets->models)) {
-                struct inherited_set *newest = container_of(sets->models.next, struct inherited_set, link);
-                list_each_item (struct inherited_set, set, &sets->models, link)
+        struct list *models = &sets->models.all;
+        while (!list_empty(models)) {
+                struct inherited_set *newest = container_of(models->next, struct inherited_set, link);
+                list_each_item (struct inherited_set, set, models, link)
                         if (set->id > newest->id)
                                 newest = set;
                 journal_raise(persist->journal, JOURNAL_MODEL, newest->id);
@@ -337,8 +385,8 @@ static void restore_process(struct persist *persist, struct inherited_set *set)
         struct pollfd pidfd = {.fd = set->record, .events = POLLIN};
         bool alive = !set->duplicate && poll(&pidfd, 1, 0) <= 0;
         struct process *process = NULL;
-        size_t at = 0;
-        for (struct journal_lease *row; (row = journal_rows_next(&persist->rows->held, set->id, &at)) != NULL;) {
+        for (size_t i = 0; i < set->n_rows; i++) {
+                struct journal_lease *row = set->rows[i];
                 struct generation *g = alive ? persist_generation(persist, row->model) : NULL;
                 struct lease *lease = NULL;
                 if (g != NULL && process == NULL) {
@@ -373,7 +421,7 @@ static void restore_process(struct persist *persist, struct inherited_set *set)
 static void restore_processes(struct persist *persist, struct inherited_fds *sets)
 {
         persist->claim_until_ns = now_ns() + CLAIM_NS;
-        list_each_item_safe (struct inherited_set, set, &sets->processes, link) {
+        list_each_item_safe (struct inherited_set, set, &sets->processes.all, link) {
                 journal_raise(persist->journal, JOURNAL_PROCESS, set->id);
                 restore_process(persist, set);
                 inherited_set_free(set);
@@ -394,7 +442,6 @@ static void clear_rows(struct persist *persist)
 void persist_recover(struct persist *persist, struct listen_fds *listen_fds)
 {
         struct inherited_fds sets;
-        struct journal_rows rows;
         if (persist->max == 0)
                 return;
         inherited_fds_sort(&sets, listen_fds);
@@ -404,12 +451,9 @@ void persist_recover(struct persist *persist, struct listen_fds *listen_fds)
         persist->frozen = true; /* restoring raises events that must not be written again */
         persist->resident->last_number = journal_last(persist->journal, JOURNAL_GENERATION);
         persist->leases->last_id = journal_last(persist->journal, JOURNAL_LEASE);
-        journal_rows_init(&rows, persist->journal);
-        persist->rows = &rows;
+        sort_rows(persist->journal, &sets);
         restore_models(persist, &sets);
         restore_processes(persist, &sets);
-        persist->rows = NULL;
-        journal_rows_deinit(&rows);
         clear_rows(persist);
         persist->frozen = false;
         /* From now on a generation without names is freed with its last lease. */
