@@ -67,18 +67,21 @@ bool generation_has_name(const struct generation *generation, const char *name)
         return generation_find_name(generation, name) != NULL;
 }
 
-uid_t generation_owner(const struct generation *generation)
+static const struct model_name *oldest_name(const struct generation *generation)
 {
         if (list_empty(&generation->names))
-                return generation->last_owner;
-        return container_of(generation->names.next, struct model_name, link)->owner;
+                return generation->last_name;
+        return container_of(generation->names.next, struct model_name, link);
+}
+
+uid_t generation_owner(const struct generation *generation)
+{
+        return oldest_name(generation)->owner;
 }
 
 const char *generation_name(const struct generation *generation)
 {
-        if (list_empty(&generation->names))
-                return generation->last_name;
-        return container_of(generation->names.next, struct model_name, link)->text;
+        return oldest_name(generation)->text;
 }
 
 uint64_t generation_small_page_bytes(const struct generation *generation)
@@ -105,7 +108,7 @@ static struct generation *draining_from(const struct resident *resident, const c
         struct generation *found = NULL;
         list_each_item (struct generation, g, &resident->generations, link)
                 if (generation_drains(g) && (device == NULL || g->device == device) &&
-                    (strcmp(g->last_name, name) == 0 || generation_has_name(g, name)))
+                    strcmp(generation_name(g), name) == 0)
                         found = g;
         return found;
 }

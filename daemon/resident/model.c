@@ -98,19 +98,27 @@ int generation_add_name(struct generation *generation, const char *name, const c
         return 0;
 }
 
-static void name_free(struct model_name *name)
+static void name_unlink(struct model_name *name)
 {
         list_remove(&name->link);
         list_remove(&name->by_name);
         quota_discharge(&name->charge);
-        free(name->source);
+}
+
+static void name_free(struct model_name *name)
+{
+        if (name != NULL)
+                free(name->source);
         free(name);
 }
 
 static struct generation *generation_free(struct generation *generation)
 {
-        list_each_item_safe (struct model_name, name, &generation->names, link)
+        list_each_item_safe (struct model_name, name, &generation->names, link) {
+                name_unlink(name);
                 name_free(name);
+        }
+        name_free(generation->last_name);
         list_remove(&generation->link);
         list_remove(&generation->reap);
         list_remove(&generation->by_change);
@@ -121,7 +129,6 @@ static struct generation *generation_free(struct generation *generation)
         source_files_free(generation->files);
         free(generation->pattern);
         free(generation->source);
-        free(generation->last_name);
         free(generation);
         return NULL;
 }
@@ -136,7 +143,6 @@ struct generation *generation_new(struct resident *resident, const char *name, c
         g->resident = resident;
         g->sequence = ++resident->last_sequence;
         g->device = device;
-        g->last_owner = owner;
         g->manifest.fd = g->arrival.fd = -1;
         g->refs = 1;
         list_init(&g->link);
@@ -145,8 +151,7 @@ struct generation *generation_new(struct resident *resident, const char *name, c
         list_init(&g->names);
         list_init(&g->leases);
         g->source = strdup(source);
-        g->last_name = strdup(name);
-        if (g->source == NULL || g->last_name == NULL || generation_add_name(g, name, source, owner, NULL) < 0)
+        if (g->source == NULL || generation_add_name(g, name, source, owner, NULL) < 0)
                 return generation_free(g);
         list_append(&resident->generations, &g->link);
         return g;
@@ -332,19 +337,15 @@ static void remove_name(struct generation *generation, const char *name)
         list_each_item_safe (struct model_name, n, &generation->names, link) {
                 if (strcmp(n->text, name) != 0)
                         continue;
-                char *last = strdup(n->text);
                 bool served = generation->state == GENERATION_READY || generation->state == GENERATION_CACHED;
                 if (served && !source_is_test(generation->source))
                         ended_add(&generation->resident->ended, n->text, generation->number, generation->device->name,
                                   &generation->end);
-                generation->last_owner = n->owner;
                 generation->names_lost++;
-                if (last != NULL) {
-                        free(generation->last_name);
-                        generation->last_name = last;
-                }
-                name_free(n);
-                return; /* `name` may have been this entry's text */
+                name_unlink(n);
+                name_free(generation->last_name);
+                generation->last_name = n;
+                return;
         }
 }
 
@@ -355,7 +356,7 @@ void generation_drop_name(struct generation *generation, const char *name)
         if (!list_empty(&generation->names)) {
                 generation->end = (struct end_reason){.end = END_UNLOADED};
                 if (resident->name_removed != NULL)
-                        resident->name_removed(resident, generation, generation->last_name);
+                        resident->name_removed(resident, generation, name);
                 capacity_changed(resident);
                 return;
         }

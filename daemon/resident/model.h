@@ -87,11 +87,10 @@ struct generation {
         uint64_t number; /* 0 until it is known to be new */
         enum generation_state state;
         struct list names;
-        char *last_name; /* for messages, once all names are removed */
+        struct model_name *last_name; /* that was removed; NULL: none */
         uint64_t names_lost;
         char *source; /* canonical */
         struct source_identity identity;
-        uid_t last_owner;                 /* of last_name */
         struct caller caller;             /* for whom it was loaded: a later run opens only what they may open then */
         char *pattern;                    /* of the files of ranks; NULL: replicas */
         struct published *published;      /* it was not loaded: a client made it (daemon/publish); else NULL */

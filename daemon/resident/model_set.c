@@ -34,7 +34,7 @@ void model_set_find(struct model_set *set, struct resident *resident, const char
         set->n = 0;
         list_each_item (struct generation, g, &resident->generations, link)
                 if (set->n < MODEL_SET_MAX && model_set_same(g, of) &&
-                    (generation_has_name(g, name) || (drains(g) && strcmp(g->last_name, name) == 0)))
+                    (generation_has_name(g, name) || (drains(g) && strcmp(generation_name(g), name) == 0)))
                         set->members[set->n++] = g;
         qsort(set->members, set->n, sizeof(set->members[0]), compare_members);
 }

@@ -76,7 +76,7 @@ static bool each_name(struct page *page, page_add *add)
         list_each_item (struct generation, g, &page->server->resident->generations, link) {
                 /* One that drains is listed by its last name. A failure that lost its name is not listed. */
                 if (list_empty(&g->names) && g->state != GENERATION_FAILED)
-                        ok = ok && add(page, g->last_name, g, NULL);
+                        ok = ok && add(page, generation_name(g), g, NULL);
                 list_each_item (const struct model_name, name, &g->names, link)
                         ok = ok && add(page, name->text, g, NULL);
         }

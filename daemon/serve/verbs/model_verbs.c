@@ -114,7 +114,7 @@ static bool is_unloaded(struct resident *resident, const struct req_unload *req,
         const struct device *device = unload_device(resident, req);
         list_each_item (const struct generation, g, &resident->generations, link)
                 if (list_empty(&g->names) && g->number <= number && g->n_leases == 0 &&
-                    strcmp(g->last_name, req->model) == 0 && (device == NULL || g->device == device))
+                    strcmp(generation_name(g), req->model) == 0 && (device == NULL || g->device == device))
                         return false;
         return true;
 }
@@ -139,7 +139,7 @@ static uint64_t unload_draining(struct session *session, const struct req_unload
         list_each_item (struct generation, g, &session->server->resident->generations, link) {
                 bool mine = grant.role >= ROLE_ADMIN || generation_owner(g) == session->conn->caller.uid;
                 if (g->state != GENERATION_DRAINING || g->n_leases == 0 || !mine ||
-                    strcmp(g->last_name, req->model) != 0 || (device != NULL && g->device != device))
+                    strcmp(generation_name(g), req->model) != 0 || (device != NULL && g->device != device))
                         continue;
                 number = g->number;
                 if (req->force)
