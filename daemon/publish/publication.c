@@ -262,7 +262,7 @@ int publication_begin(struct publication *p, uint64_t bytes, const struct model_
         generation_assign_number(g);
         p->generation = g;
         p->bytes = round_up(bytes, p->device->layout.granularity);
-        p->part = (struct admission_part){g, p->bytes};
+        p->part = (struct admission_part){p->device, p->bytes, g};
         p->admission = (struct admission_request){
                 .parts = &p->part, .n_parts = 1, .priority = settings->priority, .evict = true, .answered = admitted};
         list_init(&p->admission.link);

@@ -142,12 +142,17 @@ static void on_answer(struct admission_request *request, const struct error *err
         ask->turn = ++turns;
 }
 
+static struct admission_part part_of(const char *name, int device, uint64_t bytes)
+{
+        struct generation *g = generation_new(&resident, name, "/models/y", devices[device], 0);
+        return (struct admission_part){devices[device], bytes, g};
+}
+
 /* A load of this name that may evict; not sent yet. */
 static struct ask *load_of(const char *name, int device, uint64_t bytes)
 {
         struct ask *ask = &asks[n_asks++];
-        ask->parts[0] =
-                (struct admission_part){generation_new(&resident, name, "/models/y", devices[device], 0), bytes};
+        ask->parts[0] = part_of(name, device, bytes);
         generation_assign_number(ask->parts[0].generation);
         ask->request =
                 (struct admission_request){.parts = ask->parts, .n_parts = 1, .evict = true, .answered = on_answer};

@@ -64,7 +64,7 @@ static void ask(struct load *load)
         size_t n = 0;
         load_each_target (t, load)
                 if (target_lives(t))
-                        load->demands[n++] = (struct admission_part){t->generation, target_needs(t)};
+                        load->demands[n++] = (struct admission_part){t->device, target_needs(t), t->generation};
         load->admission =
                 (struct admission_request){.parts = load->demands,
                                            .n_parts = n,

@@ -18,29 +18,16 @@
 
 #include <inttypes.h>
 
-/* ---- requests ---- */
-
-static void add_demand(struct admission_query *query, struct device *device, uint64_t bytes)
-{
-        for (size_t i = 0; i < query->n_demands; i++)
-                if (query->demands[i].device == device) {
-                        query->demands[i].bytes += bytes;
-                        return;
-                }
-        query->demands[query->n_demands++] = (struct demand){device, bytes};
-}
-
 void admission_estimate(struct admission *admission, struct device *device, const char *name, uint64_t bytes,
                         bool evict, struct admission_outlook *outlook)
 {
-        struct admission_query query = {.resident = admission->resident,
-                                        .name = name,
-                                        .demands = {{device, bytes}},
-                                        .n_demands = 1,
-                                        .evict = evict};
+        const struct admission_part part = {device, bytes, NULL};
+        const struct admission_query query = {
+                .resident = admission->resident, .name = name, .parts = &part, .n_parts = 1, .evict = evict};
         struct ledger ledger;
         ledger_make(&ledger, admission->resident);
         ledger_assess(&query, &ledger, outlook);
+        outlook->missing = NULL; /* it was the part above */
 }
 
 /* ---- answers ---- */
@@ -55,11 +42,11 @@ static void answer(struct admission_request *request)
 }
 
 /* More than the empty device could hold: waiting does not help. */
-static const struct demand *impossible_demand(const struct admission_query *query)
+static const struct admission_part *impossible_part(const struct admission_request *request)
 {
-        for (size_t i = 0; i < query->n_demands; i++)
-                if (query->demands[i].bytes > query->demands[i].device->budget)
-                        return &query->demands[i];
+        for (size_t i = 0; i < request->n_parts; i++)
+                if (request->parts[i].bytes > request->parts[i].device->budget)
+                        return &request->parts[i];
         return NULL;
 }
 
@@ -72,19 +59,19 @@ static uint64_t count_blocked(const struct admission *admission, const struct ad
         return n;
 }
 
-static void block(struct admission_request *request, const struct admission_query *query, const struct ledger *ledger,
+static void block(struct admission_request *request, const struct ledger *ledger,
                   const struct admission_outlook *outlook)
 {
         const struct admission *admission = request->admission;
-        const struct demand *impossible = impossible_demand(query);
-        const struct demand *d = impossible != NULL ? impossible : outlook->missing;
+        const struct admission_part *impossible = impossible_part(request);
+        const struct admission_part *part = impossible != NULL ? impossible : outlook->missing;
         uint64_t half = (admission->max_blocked + 1) / 2;
-        request->refused = outlook->lost != NULL ? outlook->lost : d->device;
+        request->refused = outlook->lost != NULL ? outlook->lost : part->device;
         if (outlook->lost != NULL)
                 device_lost_error(outlook->lost, &request->error);
         else if (!request->wait || impossible != NULL)
-                resident_full_error(query->resident, d->device, d->bytes, ledger->unused[d->device->number],
-                                    &request->error);
+                resident_full_error(admission->resident, part->device, part->bytes,
+                                    ledger->unused[part->device->number], &request->error);
         else if (!request->blocked && count_blocked(admission, request, false) >= admission->max_blocked)
                 error_set(&request->error, STREAMER_ELIMIT,
                           "%" PRIu64 " loads wait for memory: the limit (limits.queued)", admission->max_blocked);
@@ -106,7 +93,7 @@ static bool asks_for_device(const struct admission *admission, const struct devi
 {
         list_each_item (const struct admission_request, request, &admission->queue, link)
                 for (size_t i = 0; i < request->n_parts; i++)
-                        if (request->parts[i].generation->device == device)
+                        if (request->parts[i].device == device)
                                 return true;
         return false;
 }
@@ -133,7 +120,7 @@ static void ask_if_needed(struct admission_device *d)
 static bool awaits_answer(const struct admission_request *request)
 {
         for (size_t i = 0; i < request->n_parts; i++) {
-                const struct device *device = request->parts[i].generation->device;
+                const struct device *device = request->parts[i].device;
                 if (device->ops->ceiling != NULL && request->admission->devices[device->number].answered < request->due)
                         return true;
         }
@@ -163,29 +150,32 @@ static void evict(const struct admission_outlook *outlook, struct ledger *ledger
         }
 }
 
+static void reserve(const struct admission_request *request, struct ledger *ledger)
+{
+        for (size_t i = 0; i < request->n_parts; i++)
+                ledger_reserve(ledger, &request->parts[i]);
+}
+
 static void serve(struct admission_request *request, struct ledger *ledger)
 {
         struct admission_outlook outlook;
-        struct admission_query query = {.resident = request->admission->resident,
-                                        .parts = request->parts,
-                                        .n_parts = request->n_parts,
-                                        .evict = request->evict};
-        for (size_t i = 0; i < request->n_parts; i++)
-                add_demand(&query, request->parts[i].generation->device, request->parts[i].bytes);
+        const struct admission_query query = {.resident = request->admission->resident,
+                                              .parts = request->parts,
+                                              .n_parts = request->n_parts,
+                                              .evict = request->evict};
         if (awaits_answer(request)) {
-                for (size_t i = 0; !request->blocked && i < query.n_demands; i++)
-                        ledger_reserve(ledger, &query.demands[i]);
+                if (!request->blocked)
+                        reserve(request, ledger);
                 return;
         }
         request->due = 0;
         ledger_assess(&query, ledger, &outlook);
         if (outlook.outcome == ADMISSION_BLOCKED) {
-                block(request, &query, ledger, &outlook);
+                block(request, ledger, &outlook);
         } else if (outlook.outcome == ADMISSION_FITS) {
-                for (size_t i = 0; i < query.n_demands; i++)
-                        ledger->unused[query.demands[i].device->number] -= query.demands[i].bytes;
                 for (size_t i = 0; i < request->n_parts; i++) {
                         const struct admission_part *part = &request->parts[i];
+                        ledger->unused[part->device->number] -= part->bytes;
                         require(generation_charge(part->generation, part->bytes, &request->error) == 0);
                 }
                 answer(request);
@@ -193,8 +183,7 @@ static void serve(struct admission_request *request, struct ledger *ledger)
                 request->blocked = false;
                 if (outlook.outcome == ADMISSION_EVICTS)
                         evict(&outlook, ledger, generation_name(request->parts[0].generation));
-                for (size_t i = 0; i < query.n_demands; i++)
-                        ledger_reserve(ledger, &query.demands[i]);
+                reserve(request, ledger);
         }
         admission_outlook_deinit(&outlook);
 }

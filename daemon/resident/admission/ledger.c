@@ -16,11 +16,11 @@ void ledger_make(struct ledger *ledger, const struct resident *resident)
 }
 
 /* Unused bytes may satisfy a smaller request at once. */
-void ledger_reserve(struct ledger *ledger, const struct demand *demand)
+void ledger_reserve(struct ledger *ledger, const struct admission_part *part)
 {
-        unsigned d = demand->device->number;
-        uint64_t freeing = demand->bytes < ledger->freeing[d] ? demand->bytes : ledger->freeing[d];
-        uint64_t unused = demand->bytes - freeing;
+        unsigned d = part->device->number;
+        uint64_t freeing = part->bytes < ledger->freeing[d] ? part->bytes : ledger->freeing[d];
+        uint64_t unused = part->bytes - freeing;
         ledger->freeing[d] -= freeing;
         ledger->unused[d] -= unused < ledger->unused[d] ? unused : ledger->unused[d];
 }
@@ -30,8 +30,8 @@ void ledger_reserve(struct ledger *ledger, const struct demand *demand)
 /* The generation that serves a name stays until its replacement is ready. */
 static bool is_replaced(const struct admission_query *query, const struct generation *g)
 {
-        if (query->name != NULL && generation_has_name(g, query->name))
-                return true;
+        if (query->name != NULL)
+                return generation_has_name(g, query->name);
         for (size_t i = 0; i < query->n_parts; i++)
                 list_each_item (const struct model_name, name, &query->parts[i].generation->names, link)
                         if (generation_has_name(g, name->text))
@@ -100,23 +100,23 @@ void ledger_assess(const struct admission_query *query, const struct ledger *led
 {
         enum admission_outcome outcome = ADMISSION_FITS;
         *outlook = (struct admission_outlook){.outcome = ADMISSION_BLOCKED};
-        for (size_t i = 0; i < query->n_demands; i++)
-                if (!device_in_service(query->demands[i].device)) {
-                        outlook->lost = query->demands[i].device;
+        for (size_t i = 0; i < query->n_parts; i++)
+                if (!device_in_service(query->parts[i].device)) {
+                        outlook->lost = query->parts[i].device;
                         return;
                 }
-        for (size_t i = 0; i < query->n_demands; i++) {
-                const struct demand *d = &query->demands[i];
-                uint64_t unused = ledger->unused[d->device->number];
-                uint64_t available = unused + ledger->freeing[d->device->number];
-                if (d->bytes <= unused)
+        for (size_t i = 0; i < query->n_parts; i++) {
+                const struct admission_part *part = &query->parts[i];
+                uint64_t unused = ledger->unused[part->device->number];
+                uint64_t available = unused + ledger->freeing[part->device->number];
+                if (part->bytes <= unused)
                         continue;
-                if (d->bytes <= available) {
+                if (part->bytes <= available) {
                         outcome = outcome == ADMISSION_FITS ? ADMISSION_PENDING : outcome;
-                } else if (query->evict && add_victims(query, d->device, d->bytes - available, outlook)) {
+                } else if (query->evict && add_victims(query, part->device, part->bytes - available, outlook)) {
                         outcome = ADMISSION_EVICTS;
                 } else {
-                        outlook->missing = d;
+                        outlook->missing = part;
                         outlook->n_victims = 0;
                         return;
                 }

@@ -10,18 +10,14 @@
 
 #define ADMISSION_DEVICES 64
 
+/* Bytes of one device; a request has at most one part for each. */
 struct admission_part {
-        struct generation *generation;
+        struct device *device;
         uint64_t bytes;
+        struct generation *generation; /* that is charged; NULL for an estimate */
 };
 
 enum admission_outcome { ADMISSION_FITS, ADMISSION_PENDING, ADMISSION_EVICTS, ADMISSION_BLOCKED };
-
-/* Bytes of one device; a request has one for each device. */
-struct demand {
-        struct device *device;
-        uint64_t bytes;
-};
 
 struct admission_outlook {
         enum admission_outcome outcome;
@@ -29,7 +25,7 @@ struct admission_outlook {
         size_t n_victims;
         /* Blocked: by a device that is out of service, where no eviction helps, or else by what cannot be freed. */
         const struct device *lost;
-        const struct demand *missing; /* of the query */
+        const struct admission_part *missing; /* of the query */
 };
 void admission_outlook_deinit(struct admission_outlook *outlook); /* accepts a zeroed one */
 
@@ -40,17 +36,15 @@ struct ledger {
 /* A request, or an estimate of one. */
 struct admission_query {
         struct resident *resident;
-        const char *name;                   /* NULL: the names of the parts' generations */
-        const struct admission_part *parts; /* NULL for an estimate */
+        const char *name; /* NULL: the names of the parts' generations */
+        const struct admission_part *parts;
         size_t n_parts;
-        struct demand demands[ADMISSION_DEVICES];
-        size_t n_demands;
         bool evict;
 };
 
 void ledger_make(struct ledger *ledger, const struct resident *resident);
 /* Reserves bytes, as many as there are: those being freed first. */
-void ledger_reserve(struct ledger *ledger, const struct demand *demand);
+void ledger_reserve(struct ledger *ledger, const struct admission_part *part);
 /* Fills in the outlook and changes nothing else. Victims are chosen only where they suffice, with the unused bytes, on
  * every device. */
 void ledger_assess(const struct admission_query *query, const struct ledger *ledger, struct admission_outlook *outlook);

@@ -239,7 +239,7 @@ TEST(a_rank_on_a_lost_device_evicts_none_elsewhere)
         resident_model("b", 1, 8 * MiB);
         lose(0);
         struct ask *ask = load_of("m", 0, MiB);
-        ask->parts[1] = (struct admission_part){generation_new(&resident, "m", "/models/y", devices[1], 0), 8 * MiB};
+        ask->parts[1] = part_of("m", 1, 8 * MiB);
         ask->request.n_parts = 2;
         refused(asked(ask), STREAMER_EFAILED, "first: out of service");
         ck_assert(is_ready("b"));

@@ -7,8 +7,7 @@
 static struct ask *and_of(struct ask *ask, int device, uint64_t bytes)
 {
         const char *name = generation_name(ask->parts[0].generation);
-        ask->parts[1] =
-                (struct admission_part){generation_new(&resident, name, "/models/y", devices[device], 0), bytes};
+        ask->parts[1] = part_of(name, device, bytes);
         ask->request.n_parts = 2;
         return ask;
 }
@@ -195,11 +194,6 @@ TEST(two_requests_for_both_devices_do_not_deadlock)
         generation_put(x->parts[0].generation);
         generation_put(x->parts[1].generation);
         granted(y);
-}
-
-TEST(parts_on_one_device_are_added_up)
-{
-        refused(asked(and_of(load_of("m", 0, 6 * MiB), 0, 6 * MiB)), STREAMER_ENOMEM, "12.0 MiB needed");
 }
 
 /* ---- a device that does not answer ---- */
