@@ -15,4 +15,9 @@
 int digest_check(const struct generation *generation, struct reader *reader, unsigned char *const *bases,
                  const bool *stop, struct error *error);
 
+/* On a worker, in the lane of the device, with a reference to the generation, which must have been ready: compares
+ * every tensor and the model's digest. `reader`, `stop`: as above. STREAMER_EFAILED, STREAMER_ECANCELED. */
+int verify_generation(const struct generation *generation, struct reader *reader, const bool *stop,
+                      struct error *error);
+
 #endif

@@ -2,7 +2,7 @@
 #include "daemon/serve/desired/scrub.h"
 
 #include "daemon/base/log/log.h"
-#include "daemon/load/content/verify.h"
+#include "daemon/resident/digest_check.h"
 
 #include <inttypes.h>
 

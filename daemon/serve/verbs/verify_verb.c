@@ -2,7 +2,7 @@
  *
  * verify: recomputes the digests of a resident model, on one device after another.
  */
-#include "daemon/load/content/verify.h"
+#include "daemon/resident/digest_check.h"
 #include "daemon/serve/reply/reply.h"
 #include "daemon/serve/verb_task.h"
 #include "daemon/serve/verbs/verbs_private.h"

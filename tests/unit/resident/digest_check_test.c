@@ -2,7 +2,7 @@
  *
  * The verification of a resident model: its bytes are intact, but the digest of the whole is another's.
  */
-#include "daemon/load/content/verify.h"
+#include "daemon/resident/digest_check.h"
 #include "tests/lib/load_fixture.h"
 
 CORE_FIXTURE(load_fixture_begin, load_fixture_end);
