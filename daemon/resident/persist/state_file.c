@@ -253,9 +253,8 @@ void state_writer_init(struct state_writer *writer, struct resident *resident, s
 
 void state_writer_deinit(struct state_writer *writer)
 {
-        msgpack_sbuffer_destroy(&writer->written);
         msgpack_sbuffer_destroy(&writer->next);
-        msgpack_sbuffer_destroy(&writer->last);
+        msgpack_sbuffer_destroy(&writer->pending);
 }
 
 /* Models that are to be restored: those that are not resident, and replicas beside those that are; ranks are resident
@@ -304,10 +303,12 @@ static void save_run(struct work *work)
 
 static void save_done(struct work *work);
 
-/* Takes the bytes over. */
-static void save(struct state_writer *writer, const msgpack_sbuffer *bytes)
+static void save(struct state_writer *writer)
 {
-        writer->next = *bytes;
+        if (writer->writing || writer->pending.size == 0)
+                return;
+        writer->next = writer->pending;
+        msgpack_sbuffer_init(&writer->pending);
         writer->error = (struct error){0};
         writer->writing = true;
         work_submit(writer->pool, WORK_LANE_STATE, &writer->work, save_run, save_done);
@@ -316,46 +317,41 @@ static void save(struct state_writer *writer, const msgpack_sbuffer *bytes)
 static void save_done(struct work *work)
 {
         struct state_writer *writer = container_of(work, struct state_writer, work);
-        bool failed = writer->error.code != 0;
         writer->writing = false;
-        if (failed && writer->failure.code == 0)
-                log_error("%s: what is resident is not persisted", writer->error.text);
-        writer->failure = writer->error;
-        writer->due |= failed; /* the disk may be full for now */
-        msgpack_sbuffer_destroy(&writer->written);
-        if (failed) { /* the file's content is not known */
-                msgpack_sbuffer_destroy(&writer->next);
-                msgpack_sbuffer_init(&writer->written);
-        } else {
-                writer->written = writer->next;
-        }
+        msgpack_sbuffer_destroy(&writer->next);
         msgpack_sbuffer_init(&writer->next);
-        if (writer->last.size > 0) {
-                msgpack_sbuffer last = writer->last;
-                msgpack_sbuffer_init(&writer->last);
-                save(writer, &last);
+        if (writer->error.code != 0) {
+                if (writer->failure.code == 0)
+                        log_error("%s: what is resident is not persisted", writer->error.text);
+                memset(writer->newest, 0, sizeof(writer->newest)); /* the file's content is not known */
+                writer->due = true;                                /* the disk may be full for now */
         }
+        writer->failure = writer->error;
+        save(writer);
 }
 
 void state_writer_tick(struct state_writer *writer)
 {
         msgpack_sbuffer now;
-        if (writer->folder == NULL || !writer->due || writer->writing || writer->frozen)
+        unsigned char digest[DIGEST_SIZE];
+        if (writer->folder == NULL || !writer->due || writer->frozen)
                 return;
         if (pack(writer, &now) < 0)
                 return; /* tried again at the next tick */
         writer->due = false;
-        if (now.size == writer->written.size && memcmp(now.data, writer->written.data, now.size) == 0) {
+        hash_bytes(now.data, now.size, digest);
+        if (memcmp(digest, writer->newest, sizeof(digest)) == 0) {
                 msgpack_sbuffer_destroy(&now);
                 return;
         }
-        save(writer, &now);
+        memcpy(writer->newest, digest, sizeof(digest));
+        msgpack_sbuffer_destroy(&writer->pending);
+        writer->pending = now;
+        save(writer);
 }
 
 void state_writer_freeze(struct state_writer *writer)
 {
-        if (writer->writing && writer->due && pack(writer, &writer->last) < 0)
-                msgpack_sbuffer_init(&writer->last);
         state_writer_tick(writer);
         writer->frozen = true;
 }

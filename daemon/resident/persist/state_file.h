@@ -55,9 +55,9 @@ struct state_writer {
         const struct state_file *desired; /* models that are still to be restored */
         bool due;                         /* set by the owner when what is resident has changed */
         bool writing, frozen;
-        struct error failure; /* of the last save, and logged; else zero */
-        /* The file's bytes: as written last, as being written, and as to be left at the end. */
-        msgpack_sbuffer written, next, last;
+        struct error failure;              /* of the last save, and logged; else zero */
+        msgpack_sbuffer next, pending;     /* the file's bytes: as being written; as to be written after that */
+        unsigned char newest[DIGEST_SIZE]; /* of the newest of these, or of the file; zeroes: not known */
         struct work work;
         struct error error;
 };
