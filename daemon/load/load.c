@@ -236,7 +236,7 @@ static void allocate(struct load *load)
 static bool is_replaced(struct load *load)
 {
         struct error error;
-        struct resolved now = {.planned = false};
+        struct resolved now = {.view = false};
         const struct sources sources = sources_with_roots(load->loads->sources, load->roots);
         if (!source_is_local(load->source))
                 return false;

@@ -85,15 +85,6 @@ int load_open_parts(struct load *load, struct error *error)
 
 /* ---- plan and publishing, on a worker ---- */
 
-static int begin_publishing(struct load_part *part, struct error *error)
-{
-        part->has_publish = true;
-        int r = publish_init(&part->publish, &part->resolved, part->copies, part->n_targets, part->load->sha256, error);
-        if (r == 0)
-                publish_begin(&part->publish);
-        return r;
-}
-
 int part_plan(struct load_part *part, struct error *error)
 {
         const struct load *load = part->load;
@@ -109,7 +100,10 @@ int part_plan(struct load_part *part, struct error *error)
                 part->sha_steps[i] = (struct sha_step){.part = part, .file = i};
         int r = resolve_plan(&part->resolved, &part->targets[0]->device->layout, load->loads->block_size,
                              sha256 ? sha_header : NULL, part->sha, error);
-        return r < 0 || load->dry_run ? r : begin_publishing(part, error);
+        if (r < 0 || load->dry_run)
+                return r;
+        part->has_publish = true;
+        return publish_init(&part->publish, &part->resolved, part->copies, part->n_targets, load->sha256, error);
 }
 
 void part_deinit(struct load_part *part)

@@ -107,7 +107,7 @@ static void build_run(struct work *work)
 {
         struct load_part *part = container_of(work, struct load_part, build);
         struct publish *p = &part->publish;
-        int r = publish_build(p, part->load->number, part->resolved.plan.segments, &part->build_error);
+        int r = publish_build(p, part->load->number, &part->build_error);
         for (size_t i = 0; r == 0 && i < part->n_targets; i++)
                 if (p->logs[i].fd >= 0)
                         r = publish_share(p, i, &part->targets[i]->manifest, &part->targets[i]->arrival,

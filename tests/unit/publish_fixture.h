@@ -39,7 +39,7 @@ static void publish_open(const char *path, bool by_file)
 static void build(void)
 {
         struct error error = {0};
-        ck_assert_msg(publish_build(&publish, 42, plan->segments, &error) == 0, "%s", error.text);
+        ck_assert_msg(publish_build(&publish, 42, &error) == 0, "%s", error.text);
 }
 
 static void end(void)

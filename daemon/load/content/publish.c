@@ -6,6 +6,12 @@
 #include <inttypes.h>
 #include <string.h>
 
+static void tensor_whole(struct publish *publish, uint32_t tensor)
+{
+        const struct plan_tensor *t = &publish->plan->tensors[tensor];
+        hash_bytes(publish->leaves + t->leaf, plan_leaves(t->bytes) * DIGEST_SIZE, publish->digests[tensor]);
+}
+
 int publish_init(struct publish *publish, const struct resolved *resolved, struct read_target *const *targets,
                  size_t n_targets, bool by_file, struct error *error)
 {
@@ -32,6 +38,11 @@ int publish_init(struct publish *publish, const struct resolved *resolved, struc
         for (size_t i = 0; i < plan->n_tensors; i++) {
                 publish->remaining[i] = (uint32_t)plan_leaves(plan->tensors[i].bytes);
                 publish->file_left[plan->tensors[i].file] += plan->tensors[i].bytes;
+                if (publish->remaining[i] > 0)
+                        continue;
+                tensor_whole(publish, (uint32_t)i);
+                if (!by_file)
+                        publish->arrived[publish->n_arrived++] = (uint32_t)i;
         }
         return 0;
 }
@@ -81,26 +92,6 @@ static void publish_pending(struct publish *publish)
                 __atomic_store_n(&header->count, publish->n_arrived, __ATOMIC_RELEASE);
         }
         __atomic_store_n(&publish->n_published, publish->n_arrived, __ATOMIC_RELEASE);
-}
-
-static void tensor_whole(struct publish *publish, uint32_t tensor)
-{
-        const struct plan_tensor *t = &publish->plan->tensors[tensor];
-        hash_bytes(publish->leaves + t->leaf, plan_leaves(t->bytes) * DIGEST_SIZE, publish->digests[tensor]);
-}
-
-void publish_begin(struct publish *publish)
-{
-        pthread_mutex_lock(&publish->mutex);
-        for (size_t i = 0; i < publish->plan->n_tensors; i++) {
-                if (publish->remaining[i] > 0)
-                        continue;
-                tensor_whole(publish, (uint32_t)i);
-                if (!publish->by_file)
-                        publish->arrived[publish->n_arrived++] = (uint32_t)i;
-        }
-        publish_pending(publish);
-        pthread_mutex_unlock(&publish->mutex);
 }
 
 /* Tensors that a block completed, collected so that the lock is taken once. */
@@ -259,7 +250,7 @@ int publish_share(const struct publish *publish, size_t target, struct table *ma
         return r < 0 ? r : host_table_share(&publish->logs[target], arrival, error);
 }
 
-int publish_build(struct publish *publish, uint64_t generation, const uint64_t *segment_sizes, struct error *error)
+int publish_build(struct publish *publish, uint64_t generation, struct error *error)
 {
         struct manifest_counts counts;
         count(publish, &counts);
@@ -275,7 +266,7 @@ int publish_build(struct publish *publish, uint64_t generation, const uint64_t *
         header->data_bytes = publish->plan->bytes;
         struct manifest_segment *segments = (void *)((unsigned char *)header + header->segments_off);
         for (size_t i = 0; i < publish->plan->n_segments; i++)
-                segments[i].size = segment_sizes[i];
+                segments[i].size = publish->plan->segments[i];
         struct manifest_fill fill = {.header = header};
         fill_records(publish, order, record_of, &fill);
         fill_metadata(publish, &fill);

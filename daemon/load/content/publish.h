@@ -43,19 +43,17 @@ struct publish {
         struct table *logs; /* of arrival, by target; none where it was dead already */
 };
 
-/* Does no I/O; borrows the array of targets. publish_deinit() is due also after a failure. */
+/* Does no I/O; borrows the array of targets. Tensors without bytes arrive at once. publish_deinit() is due also after a
+ * failure. */
 int publish_init(struct publish *publish, const struct resolved *resolved, struct read_target *const *targets,
                  size_t n_targets, bool by_file, struct error *error);
 void publish_deinit(struct publish *publish);
 
-/* Before reading: tensors without bytes arrive at once. */
-void publish_begin(struct publish *publish);
-
 /* On a reader thread. True if *file became whole with this block. */
 bool publish_landed(struct publish *publish, const struct plan_block *block);
 
-/* On a worker. `segment_sizes` by plan segment. */
-int publish_build(struct publish *publish, uint64_t generation, const uint64_t *segment_sizes, struct error *error);
+/* On a worker. */
+int publish_build(struct publish *publish, uint64_t generation, struct error *error);
 
 /* On a worker, after it: the tables for a target's generation. */
 int publish_share(const struct publish *publish, size_t target, struct table *manifest, struct table *arrival,

@@ -188,15 +188,12 @@ int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, ui
                 return r;
         if (set->has_index && taken != set->index.n_entries)
                 return missing_tensor(resolved, error);
-        r = plan_make(&resolved->plan, resolved->files, n, layout, block_size, error);
-        resolved->planned = r == 0;
-        return r;
+        return plan_make(&resolved->plan, resolved->files, n, layout, block_size, error);
 }
 
 void resolve_deinit(struct resolved *resolved)
 {
-        if (resolved->planned)
-                plan_deinit(&resolved->plan);
+        plan_deinit(&resolved->plan);
         for (size_t i = 0; i < resolved->set.n_objects; i++) {
                 if (resolved->headers != NULL)
                         st_header_deinit(&resolved->headers[i]);

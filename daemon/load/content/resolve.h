@@ -24,7 +24,6 @@ struct resolved {
         struct st_header *headers;
         struct plan_file *files; /* for the planner; `skip`: tensors that the index does not take from the file */
         struct plan plan;
-        bool planned;
 };
 
 /* Opens the source's objects; files as the caller. */

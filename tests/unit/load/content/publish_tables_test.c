@@ -8,7 +8,6 @@
 
 static void land_all(void)
 {
-        publish_begin(&publish);
         for (size_t i = 0; i < plan->n_blocks; i++)
                 land(i);
 }
@@ -114,7 +113,6 @@ TEST(a_model_without_tensors_has_tables_too)
         unsigned char digest[DIGEST_SIZE], want[DIGEST_SIZE];
         model = model_new(1);
         publish_open(core_write(model, "none.safetensors"), false);
-        publish_begin(&publish);
         build();
         struct manifest_view view = view_of();
         ck_assert_uint_eq(view.header->n_records, 0);
