@@ -163,7 +163,6 @@ struct load_part {
         struct work build;
         struct error build_error;
         struct callback arrived;
-        bool arrived_posted; /* atomic */
 };
 
 struct load {

@@ -32,9 +32,7 @@ static void notify_arrived(struct load_part *part)
 
 static void on_arrived(struct callback *item)
 {
-        struct load_part *part = container_of(item, struct load_part, arrived);
-        __atomic_store_n(&part->arrived_posted, false, __ATOMIC_SEQ_CST);
-        notify_arrived(part);
+        notify_arrived(container_of(item, struct load_part, arrived));
 }
 
 /* ---- SHA-256: a file, one target after another ---- */
@@ -148,8 +146,8 @@ static void on_landed(struct read_job *job, const struct plan_block *block)
         bool whole = publish_landed(&part->publish, block);
         if (part->load->sha256 && whole)
                 wake_post(wake, &part->sha_steps[block->file].item);
-        if (!part->load->sha256 && !__atomic_exchange_n(&part->arrived_posted, true, __ATOMIC_SEQ_CST))
-                wake_post(wake, &part->arrived);
+        if (!part->load->sha256)
+                wake_post_once(wake, &part->arrived);
 }
 
 /* A copy has failed. */

@@ -285,25 +285,17 @@ static void reap(struct generation *generation)
         generation_free(generation);
 }
 
-static void post_reap(struct resident *resident)
-{
-        if (resident->reap_posted || list_empty(&resident->reap))
-                return;
-        resident->reap_posted = true;
-        wake_post(resident->wake, &resident->reap_later);
-}
-
 /* A few in each turn of the loop. */
 static void on_reap(struct callback *callback)
 {
         struct resident *resident = container_of(callback, struct resident, reap_later);
-        resident->reap_posted = false;
         for (int i = 0; i < REAP_TURN && !list_empty(&resident->reap); i++) {
                 struct generation *g = container_of(resident->reap.next, struct generation, reap);
                 list_remove(&g->reap);
                 reap(g);
         }
-        post_reap(resident);
+        if (!list_empty(&resident->reap))
+                wake_post_once(resident->wake, &resident->reap_later);
 }
 
 void generation_reap(struct generation *generation)
@@ -315,7 +307,7 @@ void generation_reap(struct generation *generation)
                 return;
         list_append(&resident->reap, &generation->reap);
         resident->reap_later.run = on_reap;
-        post_reap(resident);
+        wake_post_once(resident->wake, &resident->reap_later);
 }
 
 void generation_get(struct generation *generation)

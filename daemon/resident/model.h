@@ -140,10 +140,9 @@ static inline bool generation_drains(const struct generation *generation)
 struct resident {
         struct list generations;
         uint64_t last_sequence;
-        struct list reap;           /* of struct generation: examined in a later turn of the loop */
-        struct wake *wake;          /* posts that */
-        struct callback reap_later; /* when `reap_posted` */
-        bool reap_posted;
+        struct list reap;  /* of struct generation: examined in a later turn of the loop */
+        struct wake *wake; /* posts that */
+        struct callback reap_later;
         struct buckets by_name; /* of struct model_name, by what their text hashes to */
         struct device **devices;
         size_t n_devices;

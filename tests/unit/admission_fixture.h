@@ -79,7 +79,7 @@ static bool is_quiet(void)
         for (int i = 0; i < 2; i++)
                 if (admission.devices[i].asked != admission.devices[i].answered)
                         return false;
-        return !admission.posted;
+        return !admission.item.posted;
 }
 
 /* Nothing is lost: every byte is unused in the end. */

@@ -27,6 +27,7 @@ void wake_drain(struct wake *wake)
         pthread_mutex_unlock(&wake->mutex);
         for (struct callback *callback = oldest, *next; callback != NULL; callback = next) {
                 next = callback->next;
+                __atomic_store_n(&callback->posted, false, __ATOMIC_SEQ_CST);
                 callback->run(callback);
         }
 }
@@ -87,4 +88,10 @@ void wake_post(struct wake *wake, struct callback *callback)
         pthread_mutex_unlock(&wake->mutex);
         if (first)
                 eventfd_write(wake->event, 1);
+}
+
+void wake_post_once(struct wake *wake, struct callback *callback)
+{
+        if (!__atomic_exchange_n(&callback->posted, true, __ATOMIC_SEQ_CST))
+                wake_post(wake, callback);
 }

@@ -6,6 +6,8 @@
 #ifndef DAEMON_BASE_THREAD_WAKE_H
 #define DAEMON_BASE_THREAD_WAKE_H
 
+#include <stdbool.h>
+
 struct uv_loop_s;
 struct wake;
 
@@ -13,6 +15,7 @@ struct wake;
 struct callback {
         struct callback *next;
         void (*run)(struct callback *callback);
+        bool posted; /* atomic: by wake_post_once(), and not run yet */
 };
 
 /* NULL on failure. The loop owns the handle until wake_close(); free after the loop has run down. */
@@ -22,6 +25,8 @@ struct wake *wake_free(struct wake *wake);
 
 /* From any thread; not one that is posted already. */
 void wake_post(struct wake *wake, struct callback *callback);
+/* From any thread; without effect while it is posted, so that it runs once for all calls up to then. */
+void wake_post_once(struct wake *wake, struct callback *callback);
 
 /* On the loop thread: runs what has been posted (used while shutting down). */
 void wake_drain(struct wake *wake);

@@ -214,7 +214,6 @@ static void ask_done(struct work *work)
 static void on_recheck(struct callback *item)
 {
         struct admission *admission = container_of(item, struct admission, item);
-        admission->posted = false;
         admission->n_rechecks++;
         host_cache_drop_partial_ranks(admission->resident->cache);
         list_each_item (struct admission_request, request, &admission->queue, link)
@@ -297,10 +296,8 @@ bool admission_withdraw(struct admission_request *request)
 
 void admission_recheck(struct admission *admission)
 {
-        if (admission == NULL || admission->posted)
-                return;
-        admission->posted = true;
-        wake_post(admission->wake, &admission->item);
+        if (admission != NULL)
+                wake_post_once(admission->wake, &admission->item);
 }
 
 void admission_tick(struct admission *admission)

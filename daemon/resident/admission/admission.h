@@ -63,7 +63,6 @@ struct admission {
         struct callback item;
         struct admission_device devices[ADMISSION_DEVICES]; /* by number */
         uint64_t n_rechecks;
-        bool posted;
 };
 
 void admission_init(struct admission *admission, struct resident *resident, struct wake *wake, uint64_t max_blocked);

@@ -19,7 +19,7 @@ TEST(replicas_wait_together_and_are_read_once)
         wait_on(&w, small_file("small.safetensors", 1), "m", ON("one", "two", "three"));
         await_blocked(&w);
         release_reserved(2);
-        core_until(!resident.admission->posted);
+        core_until(!resident.admission->item.posted);
         for (size_t i = 0; i < 3; i++)
                 target_is(&w, i, "queued", true);
         ck_assert_uint_eq(ONE.device.used, 0);
@@ -252,7 +252,7 @@ TEST(a_joining_request_that_may_not_evict_waits)
         core_until(a.load->admission.blocked);
         ask_for(&b, what);
         ck_assert_ptr_eq(a.load, b.load);
-        core_until(!resident.admission->posted);
+        core_until(!resident.admission->item.posted);
         ck_assert(is_on("old", "one") && a.load->admission.blocked);
         load_cancel(a.load);
         ends(&b, LOAD_CANCELLED);
