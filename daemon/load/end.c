@@ -18,11 +18,6 @@ void load_watch(struct load *load, struct load_watch *watch, void (*ended)(struc
         list_append(ended != NULL ? &load->watchers : &load->subscribers, &watch->link);
 }
 
-static void on_released(struct callback *item)
-{
-        load_step_done(container_of(item, struct load, released));
-}
-
 /* The load, and with it generations, are freed in a later turn of the loop: the caller may use one of these. */
 void load_unwatch(struct load_watch *watch)
 {
@@ -35,8 +30,7 @@ void load_unwatch(struct load_watch *watch)
         if (!load->has_subscribers || !list_empty(&load->subscribers))
                 return;
         load->has_subscribers = false;
-        load->released.run = on_released;
-        wake_post(load->loads->reader->wake, &load->released);
+        load_step_done(load);
 }
 
 void load_call_watchers(struct load *load)

@@ -78,7 +78,7 @@ static void find_lane_run(struct load *load)
 
 static void find_lane_done(struct load *load)
 {
-        if (source_is_local(load->source) && !load->dry_run && load->announced == NULL)
+        if (source_is_local(load->source) && !load->dry_run)
                 load->announced = reader_announce(load->loads->reader, load->lane);
         load_step_start(load, load->lane, open_run, open_done);
 }

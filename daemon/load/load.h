@@ -144,21 +144,19 @@ struct load_part {
         struct load *load;
         enum part_state state;
         struct load_target *targets[LOAD_DEVICES];
-        struct read_target *copies[LOAD_DEVICES]; /* of the targets */
         size_t n_targets;
 
         struct resolved resolved; /* a view of the load's source */
         struct source_identity identity;
         struct source_files *files;
         struct publish publish;
-        struct read_job job;
+        struct read_job job; /* with the targets' copies, in their order */
         struct sha *sha;
         struct sha_step *sha_steps;
         size_t files_checked;
         unsigned char digest[DIGEST_SIZE];
-        bool has_publish; /* a worker's: planning */
-        bool built;       /* the manifest */
-        bool checking;    /* a worker's, while the load is CHECKING */
+        bool built;    /* the manifest */
+        bool checking; /* a worker's, while the load is CHECKING */
 
         struct work build;
         struct error build_error;
@@ -189,7 +187,7 @@ struct load {
 
         struct load_target *targets; /* as named; rank r is the r-th */
         size_t n_targets;
-        struct admission_part *demands; /* of each open target */
+        struct admission_part demands[LOAD_DEVICES]; /* of each open target */
         struct admission_request admission;
         struct load_part *parts;
         size_t n_parts;
@@ -203,7 +201,6 @@ struct load {
         struct resolved opened;    /* the source, all of it */
         struct load_watch awaited; /* another load of the same files, awaited */
         struct callback end;       /* on a later turn of the loop: calls the watchers */
-        struct callback released;  /* the same: the last subscriber has been notified */
         struct work step;          /* in flight; `pending` counts it and those of parts and targets */
         struct error step_error;
         void (*step_run)(struct load *load);

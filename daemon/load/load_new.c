@@ -11,7 +11,6 @@ void load_free(struct load *load)
         list_remove(&load->link);
         load->magic = 0;
         free(load->targets);
-        free(load->demands);
         free(load->parts);
         source_roots_free(load->roots);
         free(load->name);
@@ -41,7 +40,7 @@ static int add_target(struct load *load, struct device *device, size_t n_devices
         t->manifest.fd = t->arrival.fd = -1;
         t->part = part_for(load, device);
         t->part->targets[t->part->n_targets] = t;
-        t->part->copies[t->part->n_targets++] = &t->copy;
+        t->part->job.targets[t->part->n_targets++] = &t->copy;
         if (load->dry_run)
                 return 0;
         struct generation *g = generation_new(load->loads->resident, load->name, load->source, device, load->owner);
@@ -64,8 +63,7 @@ static int add_targets(struct load *load, const struct resolved_request *resolve
 {
         load->targets = calloc(resolved->n_devices, sizeof(*load->targets));
         load->parts = calloc(resolved->n_devices, sizeof(*load->parts));
-        load->demands = calloc(resolved->n_devices, sizeof(*load->demands));
-        if (load->targets == NULL || load->parts == NULL || load->demands == NULL)
+        if (load->targets == NULL || load->parts == NULL)
                 return STREAMER_ENOMEM;
         int r = 0;
         for (size_t i = 0; r == 0 && i < resolved->n_devices; i++)

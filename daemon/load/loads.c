@@ -36,7 +36,7 @@ static int resolve_device(struct resolved_request *resolved, struct resident *re
 {
         struct device *device = resident_device(resident, name, error);
         if (device == NULL)
-                return error != NULL ? error->code : STREAMER_EINVAL;
+                return STREAMER_EINVAL;
         for (size_t i = 0; i < resolved->n_devices; i++)
                 if (resolved->devices[i] == device)
                         return error_set(error, STREAMER_EINVAL, "device: %s is named twice", device->name);

@@ -102,22 +102,18 @@ int part_plan(struct load_part *part, struct error *error)
                              sha256 ? sha_header : NULL, part->sha, error);
         if (r < 0 || load->dry_run)
                 return r;
-        part->has_publish = true;
-        return publish_init(&part->publish, &part->resolved, part->copies, part->n_targets, load->sha256, error);
+        return publish_init(&part->publish, &part->resolved, part->job.targets, part->n_targets, load->sha256, error);
 }
 
 void part_deinit(struct load_part *part)
 {
-        if (part->has_publish)
-                publish_deinit(&part->publish);
-        part->has_publish = false;
+        publish_deinit(&part->publish);
         for (size_t i = 0; i < part->n_targets; i++) {
                 table_drop(&part->targets[i]->manifest);
                 table_drop(&part->targets[i]->arrival);
         }
         resolve_deinit(&part->resolved);
-        part->files = source_files_free(part->files);
-        part->sha = sha_free(part->sha);
+        source_files_free(part->files);
+        sha_free(part->sha);
         free(part->sha_steps);
-        part->sha_steps = NULL;
 }

@@ -184,23 +184,23 @@ void part_read(struct load_part *part)
 {
         struct load *load = part->load;
         const struct source_set *set = &part->resolved.set;
+        struct read_job *job = &part->job;
         load->pending += 2;
         part_set_state(part, PART_READING);
-        part->job = (struct read_job){.engine = set->n_objects > 0 ? set->objects[0].ops->engine : READ_PREAD,
-                                      .weight = load->priority,
-                                      .plan = &part->resolved.plan,
-                                      .objects = set->objects,
-                                      .leaves = part->publish.leaves,
-                                      .n_targets = part->n_targets,
-                                      .landed = on_landed,
-                                      .ended = read_ended};
-        for (size_t i = 0; i < part->n_targets; i++) {
-                part->copies[i]->died = on_died;
-                part->copies[i]->idle = on_idle;
-                part->job.targets[i] = part->copies[i];
-        }
+        job->engine = set->n_objects > 0 ? set->objects[0].ops->engine : READ_PREAD;
         /* A load from the network has a limit of its own, which the server's responses set. */
-        part->job.storage = part->job.engine == READ_PREAD ? load->lane : 0;
+        job->storage = job->engine == READ_PREAD ? load->lane : 0;
+        job->weight = load->priority;
+        job->plan = &part->resolved.plan;
+        job->objects = set->objects;
+        job->leaves = part->publish.leaves;
+        job->n_targets = part->n_targets;
+        job->landed = on_landed;
+        job->ended = read_ended;
+        for (size_t i = 0; i < part->n_targets; i++) {
+                job->targets[i]->died = on_died;
+                job->targets[i]->idle = on_idle;
+        }
         part->arrived.run = on_arrived;
         for (size_t i = 0; load->sha256 && i < set->n_objects; i++)
                 part->sha_steps[i].item.run = on_file_whole;
@@ -209,5 +209,5 @@ void part_read(struct load_part *part)
                 if (part->publish.file_left[i] == 0)
                         sha_next(&part->sha_steps[i]);
         work_submit(load->loads->pool, WORK_LANE_CPU, &part->build, build_run, build_done);
-        reader_start(load->loads->reader, &part->job);
+        reader_start(load->loads->reader, job);
 }

@@ -49,6 +49,8 @@ int publish_init(struct publish *publish, const struct resolved *resolved, struc
 
 void publish_deinit(struct publish *publish)
 {
+        if (publish->plan == NULL)
+                return;
         table_drop(&publish->manifest);
         for (size_t i = 0; publish->logs != NULL && i < publish->n_targets; i++)
                 table_drop(&publish->logs[i]);

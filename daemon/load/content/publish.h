@@ -47,7 +47,7 @@ struct publish {
  * failure. */
 int publish_init(struct publish *publish, const struct resolved *resolved, struct read_target *const *targets,
                  size_t n_targets, bool by_file, struct error *error);
-void publish_deinit(struct publish *publish);
+void publish_deinit(struct publish *publish); /* accepts a zeroed one */
 
 /* On a reader thread. True if *file became whole with this block. */
 bool publish_landed(struct publish *publish, const struct plan_block *block);
