@@ -60,14 +60,19 @@ static void capacity_changed(struct resident *resident)
                 resident->capacity_changed(resident);
 }
 
-void generation_changed(struct generation *generation)
+static void report(struct generation *generation, const char *removed)
 {
         struct resident *resident = generation->resident;
         require(generation->magic == GENERATION_MAGIC);
         generation->reported = true;
         if (resident->changed != NULL)
-                resident->changed(resident, generation);
+                resident->changed(resident, generation, removed);
         capacity_changed(resident);
+}
+
+void generation_changed(struct generation *generation)
+{
+        report(generation, NULL);
 }
 
 const char *model_name_source(const struct model_name *name)
@@ -343,17 +348,14 @@ static void remove_name(struct generation *generation, const char *name)
 
 void generation_drop_name(struct generation *generation, const char *name)
 {
-        struct resident *resident = generation->resident;
         remove_name(generation, name);
         if (!list_empty(&generation->names)) {
                 generation->end = (struct end_reason){.end = END_UNLOADED};
-                if (resident->name_removed != NULL)
-                        resident->name_removed(resident, generation, name);
-                capacity_changed(resident);
+                report(generation, name);
                 return;
         }
         if (generation->state == GENERATION_CACHED)
-                resident->drop_copy(generation);
+                generation->resident->drop_copy(generation);
         if (generation->state == GENERATION_READY || generation->state == GENERATION_CACHED) {
                 generation_set_state(generation, GENERATION_DRAINING);
                 generation->dropped_ns = now_ns();

@@ -159,10 +159,9 @@ struct resident {
         /* Nothing uses the generation any more. False: the fd store still holds it, and generation_reap() is called
          * when it does not. */
         bool (*remove_stored)(struct generation *generation);
-        /* A change that a client may wait for; called at most once a change, never by a query. */
-        void (*changed)(struct resident *resident, struct generation *generation);
-        /* Another such change: a name was removed, and others are left. */
-        void (*name_removed)(struct resident *resident, struct generation *generation, const char *name);
+        /* A change that a client may wait for; called at most once a change, never by a query. `removed`: a name, where
+         * others are left; else NULL. */
+        void (*changed)(struct resident *resident, struct generation *generation, const char *removed);
         void *context;
 };
 

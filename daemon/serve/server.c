@@ -206,19 +206,14 @@ static void unwatch_process(struct process *process)
 
 /* ---- life ---- */
 
-/* These two are called in the midst of a change: all they do is mark. */
-static void on_changed(struct resident *resident, struct generation *generation)
+/* Called in the midst of a change: all it does is mark. */
+static void on_changed(struct resident *resident, struct generation *generation, const char *removed)
 {
         struct server *server = resident->context;
-        events_changed(server, generation);
-        persist_changed(&server->persist);
-        server->state_writer.due = true;
-}
-
-static void on_name_removed(struct resident *resident, struct generation *generation, const char *name)
-{
-        struct server *server = resident->context;
-        events_name_removed(server, generation, name);
+        if (removed != NULL)
+                events_name_removed(server, generation, removed);
+        else
+                events_changed(server, generation);
         persist_changed(&server->persist);
         server->state_writer.due = true;
 }
@@ -297,7 +292,6 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         server->leases.users = &server->users;
         server->resident->context = server->loads->context = server;
         server->resident->changed = on_changed;
-        server->resident->name_removed = on_name_removed;
         server->loads->desired_source = desired_source;
         server->loads->arrived = events_arrived;
         server->loads->ended = events_load_ended;

@@ -17,8 +17,9 @@ static struct device *devices[2];
 static struct resident resident;
 static unsigned changes;
 
-static void on_changed(struct resident *r, struct generation *generation)
+static void on_changed(struct resident *r, struct generation *generation, const char *removed)
 {
+        (void)removed;
         ck_assert_ptr_eq(r, &resident);
         ck_assert_ptr_nonnull(generation);
         changes++;

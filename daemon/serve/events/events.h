@@ -78,7 +78,7 @@ void op_send(struct op *op);
 void events_init(struct server *server);
 /* resident->changed: soon notifies leases and subscribers, and answers deferred requests. */
 void events_changed(struct server *server, struct generation *generation);
-/* resident->name_removed. */
+/* The same, where a name was removed and others are left. */
 void events_name_removed(struct server *server, struct generation *generation, const char *name);
 /* loads->arrived: tensors have arrived. */
 void events_arrived(struct loads *loads, struct generation *generation);
