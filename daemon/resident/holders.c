@@ -47,17 +47,22 @@ static bool add_process(struct text_out *out, const struct process *process, con
 
 static bool add_processes(struct text_out *out, const struct generation *g)
 {
-        unsigned n = leases_count_processes(g), named = 0;
-        bool fits = out_add(out, ", %u lease%s by %u process%s", g->n_leases, g->n_leases == 1 ? "" : "s", n,
-                            n == 1 ? "" : "es");
+        const struct process *named[PROCESSES_NAMED];
+        unsigned n = 0;
         list_each_item (const struct lease, lease, &g->leases, in_generation)
                 lease->process->counted = false;
         list_each_item (const struct lease, lease, &g->leases, in_generation) {
-                if (lease->process->counted || named == PROCESSES_NAMED)
+                if (lease->process->counted)
                         continue;
                 lease->process->counted = true;
-                fits = fits && add_process(out, lease->process, named++ == 0 ? ":" : ",");
+                if (n < PROCESSES_NAMED)
+                        named[n] = lease->process;
+                n++;
         }
+        bool fits = out_add(out, ", %u lease%s by %u process%s", g->n_leases, g->n_leases == 1 ? "" : "s", n,
+                            n == 1 ? "" : "es");
+        for (unsigned i = 0; fits && i < n && i < PROCESSES_NAMED; i++)
+                fits = add_process(out, named[i], i == 0 ? ":" : ",");
         return fits && (n <= PROCESSES_NAMED || out_add(out, ", ..."));
 }
 

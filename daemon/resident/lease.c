@@ -204,18 +204,6 @@ void lease_end(struct leases *leases, struct lease *lease)
         generation_reap(generation);
 }
 
-unsigned leases_count_processes(const struct generation *generation)
-{
-        unsigned n = 0;
-        list_each_item (const struct lease, lease, &generation->leases, in_generation)
-                lease->process->counted = false;
-        list_each_item (const struct lease, lease, &generation->leases, in_generation) {
-                n += !lease->process->counted;
-                lease->process->counted = true;
-        }
-        return n;
-}
-
 static void disown(struct lease *lease)
 {
         list_remove(&lease->in_owner);

@@ -123,8 +123,6 @@ void lease_claim(struct lease *lease, void *owner, enum lease_state state);
 /* NULL if none has it. */
 struct lease *leases_by_token(struct leases *leases, const unsigned char token[LEASE_TOKEN]);
 bool lease_is_orphan(const struct lease *lease, uint64_t now);
-/* The number of processes that hold leases of it. */
-unsigned leases_count_processes(const struct generation *generation);
 
 /* The connection is closed: the lease becomes an orphan, or ends (and is freed) if its process has exited. */
 void lease_abandon(struct leases *leases, struct lease *lease);
