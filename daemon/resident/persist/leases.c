@@ -20,6 +20,13 @@
 
 /* ---- rows ---- */
 
+void persist_full(struct persist *persist, const char *what)
+{
+        if (!persist->full_logged)
+                log_warn("fd store: full: further %s do not survive a restart", what);
+        persist->full_logged = true;
+}
+
 void persist_lease(struct persist *persist, struct lease *lease)
 {
         struct persisted *persisted = lease->generation->persisted;

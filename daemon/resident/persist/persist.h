@@ -22,7 +22,6 @@
 #ifndef DAEMON_RESIDENT_PERSIST_PERSIST_H
 #define DAEMON_RESIDENT_PERSIST_PERSIST_H
 
-#include "daemon/base/log/log.h"
 #include "daemon/base/sys/systemd.h"
 #include "daemon/resident/lease.h"
 #include "daemon/resident/persist/commit_record.h"
@@ -103,12 +102,7 @@ static inline bool persist_is_on(const struct persist *persist)
         return persist->journal != NULL && !persist->frozen;
 }
 /* Logs it, once. */
-static inline void persist_full(struct persist *persist, const char *what)
-{
-        if (!persist->full_logged)
-                log_warn("fd store: full: further %s do not survive a restart", what);
-        persist->full_logged = true;
-}
+void persist_full(struct persist *persist, const char *what);
 /* When its leases are revoked, into their rows. */
 void persisted_write_leases(struct persisted *persisted);
 void persist_leases_init(struct persist *persist);
