@@ -281,14 +281,3 @@ TEST(sha256_from_a_list_beside_the_file)
         ck_assert_int_eq(client_load_sha256(client, path, "sums", text), STREAMER_EFAILED);
         client_unload(client, "sums");
 }
-
-TEST(sha256_without_a_published_digest_is_refused)
-{
-        struct model *m = model_mixed(24, 1 << 18);
-        char text[1024];
-
-        ck_assert_int_eq(client_load_sha256(client, fixture_write(m, "unpublished.safetensors"), "u", text),
-                         STREAMER_EFAILED);
-        ck_assert_msg(strstr(text, "unpublished.safetensors") != NULL, "%s", text);
-        client_unload(client, "u");
-}

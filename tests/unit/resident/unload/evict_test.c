@@ -4,17 +4,12 @@
  * oracle that tries every subset.
  */
 #include "daemon/resident/unload/evict.h"
+
+#include "daemon/base/util.h"
 #include "tests/lib/suite.h"
 
 #define SEED 20240607
 #define N_MAX 10
-
-/* Ready, unleased, unpinned, of priority 0. */
-static struct evict_candidate idle(const char *name, uint64_t bytes, uint64_t last_used)
-{
-        return (struct evict_candidate){
-                .bytes = bytes, .last_used = last_used, .ready = true, .owner = (void *)(uintptr_t)name};
-}
 
 /* The names of the chosen, least worthy first. */
 static const char *chosen(const struct evict_candidate *c, size_t n)
@@ -27,100 +22,60 @@ static const char *chosen(const struct evict_candidate *c, size_t n)
         return text;
 }
 
-#define expect(candidates, needed, names)                                                                              \
-        do {                                                                                                           \
-                size_t n_ = sizeof(candidates) / sizeof((candidates)[0]);                                              \
-                ck_assert(evict_choose(candidates, n_, needed));                                                       \
-                ck_assert_str_eq(chosen(candidates, n_), names);                                                       \
-        } while (0)
-
-#define expect_none(candidates, needed)                                                                                \
-        do {                                                                                                           \
-                size_t n_ = sizeof(candidates) / sizeof((candidates)[0]);                                              \
-                ck_assert(!evict_choose(candidates, n_, needed));                                                      \
-                ck_assert_str_eq(chosen(candidates, n_), "");                                                          \
-        } while (0)
-
 /* ---- choice of victims ---- */
 
-TEST(the_least_recently_used_is_evicted_first)
-{
-        struct evict_candidate c[] = {idle("new", 10, 30), idle("old", 10, 10), idle("mid", 10, 20)};
-        expect(c, 10, "old");
-}
+#define IDLE(name, size, used, ...)                                                                                    \
+        {                                                                                                              \
+                .owner = (name), .bytes = (size), .last_used = (used), .ready = true, __VA_ARGS__                      \
+        }
 
-TEST(as_many_models_are_evicted_as_needed)
-{
-        struct evict_candidate c[] = {idle("c", 10, 30), idle("a", 10, 10), idle("b", 10, 20)};
-        expect(c, 11, "ab");
-        expect(c, 20, "ab");
-        expect(c, 21, "abc");
-}
-
-TEST(an_insufficient_eviction_is_not_started)
-{
-        struct evict_candidate c[] = {idle("a", 10, 1)};
-        expect(c, 0, "");
-        ck_assert(evict_choose(NULL, 0, 0));
-}
-
-TEST(lower_priority_is_evicted_before_less_recently_used)
-{
-        struct evict_candidate c[] = {idle("old", 10, 1), idle("low", 10, 99)};
-        c[0].priority = 5;
-        expect(c, 10, "low");
-}
-
-TEST(of_two_equally_recent_ones_the_sooner_to_expire_is_evicted)
-{
-        struct evict_candidate c[] = {idle("forever", 10, 7), idle("soon", 10, 7), idle("later", 10, 7)};
-        c[1].expires = 100;
-        c[2].expires = 200;
-        expect(c, 10, "soon");
-        expect(c, 20, "soonlater");
-}
-
-/* ---- unnecessary victims ---- */
-
-TEST(an_unnecessary_victim_is_spared)
-{
-        struct evict_candidate c[] = {idle("tiny", 1, 1), idle("big", 100, 2), idle("new", 100, 3)};
-        expect(c, 100, "big");
-        expect(c, 101, "tinybig");
-}
-
-TEST(victims_are_taken_in_order_even_if_a_later_one_would_suffice)
-{
-        struct evict_candidate c[] = {idle("a", 4, 1), idle("b", 4, 2), idle("c", 4, 3), idle("new", 12, 4)};
-        expect(c, 12, "abc");
-}
-
-/* ---- protected models ---- */
-
+/* By needed bytes: the names of the victims; NULL: all would not suffice. */
 static const struct {
-        const char *why;
-        struct evict_candidate stays;
-} stayers[] = {
-        {"leased", {.bytes = 10, .last_used = 1, .ready = true, .held = 1}},
-        {"pinned", {.bytes = 10, .last_used = 1, .ready = true, .pinned = true}},
-        {"not ready", {.bytes = 10, .last_used = 1}},
-        {"holds nothing", {.last_used = 1, .ready = true}},
+        const char *rule;
+        struct evict_candidate of[4];
+        struct {
+                uint64_t needed;
+                const char *victims;
+        } choices[3];
+} rules[] = {
+        {"least recently used first, and as many as needed",
+         {IDLE("c", 10, 30), IDLE("a", 10, 10), IDLE("b", 10, 20)},
+         {{10, "a"}, {11, "ab"}, {21, "abc"}}},
+        {"all or none", {IDLE("a", 10, 1), IDLE("b", 10, 2)}, {{20, "ab"}, {21, NULL}, {UINT64_MAX, NULL}}},
+        {"a lower priority before a less recent use",
+         {IDLE("old", 10, 1, .priority = 5), IDLE("low", 10, 99)},
+         {{0, ""}, {10, "low"}, {20, "lowold"}}},
+        {"of two equally recent ones the sooner to expire",
+         {IDLE("forever", 10, 7), IDLE("soon", 10, 7, .expires = 100), IDLE("later", 10, 7, .expires = 200)},
+         {{10, "soon"}, {20, "soonlater"}, {30, "soonlaterforever"}}},
+        {"an unnecessary victim is spared",
+         {IDLE("tiny", 1, 1), IDLE("big", 100, 2), IDLE("new", 100, 3)},
+         {{0, ""}, {100, "big"}, {101, "tinybig"}}},
+        {"in order even if a later one would suffice",
+         {IDLE("a", 4, 1), IDLE("b", 4, 2), IDLE("c", 4, 3), IDLE("new", 12, 4)},
+         {{4, "a"}, {12, "abc"}, {13, "anew"}}},
+        {"not a leased one", {IDLE("a", 10, 1, .held = 1), IDLE("b", 10, 2)}, {{0, ""}, {10, "b"}, {11, NULL}}},
+        {"not a pinned one", {IDLE("a", 10, 1, .pinned = true), IDLE("b", 10, 2)}, {{0, ""}, {10, "b"}, {11, NULL}}},
+        {"only a ready one",
+         {{.owner = (void *)(uintptr_t) "a", .bytes = 10}, IDLE("b", 10, 2)},
+         {{0, ""}, {10, "b"}, {11, NULL}}},
+        {"not one without memory", {IDLE("a", 0, 1), IDLE("b", 10, 2)}, {{0, ""}, {10, "b"}, {11, NULL}}},
 };
 
-TEST(protected_models_are_not_evicted, EACH(stayers))
+TEST(victims_are_chosen_by_the_rules, EACH(rules))
 {
-        struct evict_candidate c[] = {stayers[_i].stays, idle("b", 10, 2)};
-        c[0].owner = (void *)(uintptr_t)stayers[_i].why;
-        expect(c, 10, "b");
-        expect_none(c, 11);
-}
-
-TEST(none_is_evicted_if_all_would_not_suffice)
-{
-        struct evict_candidate c[] = {idle("a", 10, 1), idle("b", 10, 2)};
-        expect(c, 20, "ab");
-        expect_none(c, 21);
-        expect_none(c, UINT64_MAX);
+        size_t n = 0;
+        while (n < ARRAY_SIZE(rules[_i].of) && rules[_i].of[n].owner != NULL)
+                n++;
+        for (size_t i = 0; i < ARRAY_SIZE(rules[_i].choices); i++) {
+                struct evict_candidate c[4];
+                const char *victims = rules[_i].choices[i].victims;
+                memcpy(c, rules[_i].of, sizeof(c));
+                ck_assert_int_eq(evict_choose(c, n, rules[_i].choices[i].needed), victims != NULL);
+                ck_assert_msg(strcmp(chosen(c, n), victims != NULL ? victims : "") == 0, "%s: %s", rules[_i].rule,
+                              chosen(c, n));
+        }
+        ck_assert(evict_choose(NULL, 0, 0));
 }
 
 /* ---- against every subset ---- */
