@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <ftw.h>
+#include <openssl/sha.h>
 
 void (*die_hook)(const char *text);
 
@@ -150,6 +151,18 @@ char *file_read(const char *path, size_t *size)
         if (size)
                 *size = used;
         return text;
+}
+
+void file_sha256(const char *path, char hex[65])
+{
+        unsigned char digest[SHA256_DIGEST_LENGTH];
+        size_t size;
+        char *data = file_read(path, &size);
+
+        SHA256((const unsigned char *)data, size, digest);
+        for (size_t i = 0; i < sizeof(digest); i++)
+                snprintf(hex + 2 * i, 3, "%02x", digest[i]);
+        free(data);
 }
 
 uint64_t file_size(const char *path)

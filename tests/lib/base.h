@@ -82,6 +82,7 @@ void file_write(const char *path, const void *data, size_t size);
 /* Writes a text file below a folder, and creates its parent folders. */
 void file_put(const char *folder, const char *path, const char *text);
 char *file_read(const char *path, size_t *size); /* NUL-terminated; the caller frees */
+void file_sha256(const char *path, char hex[65]);
 uint64_t file_size(const char *path);
 
 /* ---- time ---- */

@@ -406,14 +406,18 @@ uint64_t client_leases(streamer_client *c)
         return n;
 }
 
-uint64_t client_used(streamer_client *c)
+uint64_t client_device_number(streamer_client *c, const char *key)
 {
         json_t *reply = client_call(c, "status", NULL);
-        json_t *device = json_array_get(json_object_get(reply, "devices"), 0);
-        uint64_t used = json_number(device, "used");
+        uint64_t n = json_number(json_array_get(json_object_get(reply, "devices"), 0), key);
 
         json_decref(reply);
-        return used;
+        return n;
+}
+
+uint64_t client_used(streamer_client *c)
+{
+        return client_device_number(c, "used");
 }
 
 double client_metric(streamer_client *c, const char *series)

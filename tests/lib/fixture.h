@@ -91,11 +91,12 @@ void client_equals_on(streamer_client *c, const char *name, const char *device, 
 /* The reply as JSON, or NULL with *code. */
 json_t *client_call(streamer_client *c, const char *verb, const char *args);
 int client_call_code(streamer_client *c, const char *verb, const char *args);
-uint64_t client_leases(streamer_client *c);                     /* in all */
-uint64_t client_used(streamer_client *c);                       /* bytes of the first device */
-double client_metric(streamer_client *c, const char *series);   /* "NAME" or "NAME{label=\"value\"}" */
-const char *client_state(streamer_client *c, const char *name); /* "" if it is not listed; static */
-bool client_is_unloaded(void *name);                            /* of `client`, for eventually() */
+uint64_t client_leases(streamer_client *c);                         /* in all */
+uint64_t client_device_number(streamer_client *c, const char *key); /* of the first device in `status` */
+uint64_t client_used(streamer_client *c);                           /* its bytes */
+double client_metric(streamer_client *c, const char *series);       /* "NAME" or "NAME{label=\"value\"}" */
+const char *client_state(streamer_client *c, const char *name);     /* "" if it is not listed; static */
+bool client_is_unloaded(void *name);                                /* of `client`, for eventually() */
 
 /* A member of an object; "" or 0 if it is missing. */
 const char *json_text(const json_t *object, const char *key);

@@ -4,15 +4,6 @@
  */
 #include "tests/integration/residency_fixture.h"
 
-static uint64_t quarantined(void)
-{
-        json_t *status = client_call(client, "status", NULL);
-        json_t *device = json_array_get(json_object_get(status, "devices"), 0);
-        uint64_t n = json_number(device, "quarantined");
-        json_decref(status);
-        return n;
-}
-
 /* ---- force ---- */
 
 /* "a", which is leased by its own client. */
@@ -47,15 +38,15 @@ TEST(force_notifies_the_client_and_its_memory_stays_readable)
         ck_assert_int_eq(streamer_lease_check(lease), STREAMER_EREVOKED);
         ck_assert_ptr_nonnull(strstr(streamer_last_error(holder), "unloaded by force"));
         ck_assert(!is_resident("a"));
-        ck_assert_uint_ge(quarantined(), SIZE);
+        ck_assert_uint_ge(client_device_number(client, "quarantined"), SIZE);
         ck_assert_uint_eq(client_used(client), used);
         struct model *b = load("b");
         load("c");
         lease_equals(lease, a);
         client_equals(client, "b", b);
-        ck_assert_uint_gt(quarantined(), 0);
+        ck_assert_uint_gt(client_device_number(client, "quarantined"), 0);
         end_lease();
-        ck_assert_uint_eq(quarantined(), 0);
+        ck_assert_uint_eq(client_device_number(client, "quarantined"), 0);
 }
 
 TEST(ps_lists_holders_of_revoked_models)
@@ -104,7 +95,7 @@ TEST(a_model_is_revoked_after_its_drain_timeout)
         ck_assert_int_eq(client_call_code(client, "unload", "{\"model\":\"a\",\"drain\":true,\"drain_timeout_ms\":1}"),
                          0);
         ck_assert(eventually(lease_is_revoked, lease, 10000));
-        ck_assert_uint_ge(quarantined(), SIZE);
+        ck_assert_uint_ge(client_device_number(client, "quarantined"), SIZE);
         lease_equals(lease, a);
         end_lease();
 }

@@ -25,23 +25,15 @@ static bool granted; /* whether the machine has huge pages */
 
 /* ---- fixture ---- */
 
-static uint64_t of_device(streamer_client *c, const char *key)
-{
-        json_t *status = client_call(c, "status", NULL);
-        uint64_t n = json_number(json_array_get(json_object_get(status, "devices"), 0), key);
-        json_decref(status);
-        return n;
-}
-
 static bool is_ready(void *bytes)
 {
-        return of_device(client, "prefaulted") == *(const uint64_t *)bytes;
+        return client_device_number(client, "prefaulted") == *(const uint64_t *)bytes;
 }
 
 static void await_prefaulted(uint64_t bytes)
 {
         ck_assert_msg(eventually(is_ready, &bytes, 20000), "%ju bytes are ready, not %ju",
-                      (uintmax_t)of_device(client, "prefaulted"), (uintmax_t)bytes);
+                      (uintmax_t)client_device_number(client, "prefaulted"), (uintmax_t)bytes);
 }
 
 static void begin(void)
@@ -97,8 +89,8 @@ FIXTURE(.all = {begin, fixture_end}, .each = {fixture_connect, end_test}, .timeo
 TEST(prefaulted_memory_is_ready_and_counts_as_free)
 {
         await_prefaulted(SPARE);
-        ck_assert_uint_eq(of_device(client, "budget"), BUDGET);
-        ck_assert_uint_eq(of_device(client, "free"), BUDGET - of_device(client, "used"));
+        ck_assert_uint_eq(client_device_number(client, "budget"), BUDGET);
+        ck_assert_uint_eq(client_device_number(client, "free"), BUDGET - client_device_number(client, "used"));
 }
 
 #define MEMFDS 64
@@ -161,7 +153,7 @@ TEST(a_load_takes_prefaulted_memory_and_it_is_refilled)
         ck_assert(is_made_of("a", &ready));
         client_equals(client, "a", m);
         await_prefaulted(SPARE);
-        ck_assert_uint_le(of_device(client, "used") + SPARE, BUDGET);
+        ck_assert_uint_le(client_device_number(client, "used") + SPARE, BUDGET);
         client_equals(client, "a", m);
         client_ok(client, streamer_unload(client, "a", 0), "unload");
         m = load("b", MODEL);
@@ -172,7 +164,7 @@ TEST(prefaulted_memory_fails_no_load)
 {
         const char *path;
         await_prefaulted(SPARE);
-        uint64_t all = BUDGET - of_device(client, "used");
+        uint64_t all = BUDGET - client_device_number(client, "used");
         struct model *m = write_model("a", all - MIB, &path);
         struct ctl r;
         ctl(&r, test_daemon.socket, "load", path, "--dry-run", "--json", NULL);
@@ -180,14 +172,14 @@ TEST(prefaulted_memory_fails_no_load)
         ctl_free(&r);
         client_load(client, path, "a");
         client_equals(client, "a", m);
-        ck_assert_uint_eq(of_device(client, "used"), BUDGET);
+        ck_assert_uint_eq(client_device_number(client, "used"), BUDGET);
         await_prefaulted(0);
 }
 
 TEST(models_and_prefaulted_memory_stay_in_the_budget)
 {
         struct model *a = load("a", 8 * MIB - MIB), *b = load("b", SPARE - MIB);
-        uint64_t used = of_device(client, "used");
+        uint64_t used = client_device_number(client, "used");
         await_prefaulted(BUDGET - used);
         client_equals(client, "a", a);
         client_equals(client, "b", b);
@@ -300,7 +292,7 @@ TEST(a_load_takes_automatically_prefaulted_memory)
         model_write(m, path);
         client_load(client, path, "a");
         client_equals(client, "a", m);
-        uint64_t used = of_device(client, "used");
+        uint64_t used = client_device_number(client, "used");
         ck_assert_uint_ge(used, 12 * MIB);
         await_prefaulted(used); /* for another of that size */
         client_equals(client, "a", m);
@@ -310,7 +302,7 @@ TEST(a_load_takes_automatically_prefaulted_memory)
 
 static bool has_begun(void *c)
 {
-        return of_device(c, "prefaulted") > 0;
+        return client_device_number(c, "prefaulted") > 0;
 }
 
 TEST(shutdown_does_not_wait_for_prefaulting)

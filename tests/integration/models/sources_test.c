@@ -6,8 +6,6 @@
 #include "tests/lib/fixture.h"
 #include "tests/lib/suite.h"
 
-#include <openssl/sha.h>
-
 static void load_equals(const char *source, const char *name, const struct model *m)
 {
         client_load(client, source, NULL);
@@ -180,18 +178,6 @@ TEST(shards_and_one_file_have_the_same_digest)
 
 /* ---- the HF cache ---- */
 
-static void hex_sha256(const char *path, char hex[65])
-{
-        unsigned char digest[32];
-        size_t size;
-        char *data = file_read(path, &size);
-
-        SHA256((unsigned char *)data, size, digest);
-        for (int i = 0; i < 32; i++)
-                snprintf(hex + i * 2, 3, "%02x", digest[i]);
-        free(data);
-}
-
 #define REVISION "0123456789abcdef0123456789abcdef01234567"
 
 /* HF_HUB_CACHE with one model whose blob has this name; NULL: its real SHA-256. */
@@ -207,7 +193,7 @@ static void make_hub(const char *folder, const struct model *m, const char *blob
         must(mkdir(format_text("%s/snapshots/" REVISION, base), 0755));
         file_write(format_text("%s/refs/main", base), REVISION, strlen(REVISION));
         model_write(m, format_text("%s/blobs/new", base));
-        hex_sha256(format_text("%s/blobs/new", base), hex);
+        file_sha256(format_text("%s/blobs/new", base), hex);
         if (!blob)
                 blob = hex;
         must(rename(format_text("%s/blobs/new", base), format_text("%s/blobs/%s", base, blob)));
@@ -258,7 +244,7 @@ static void write_sums(const char *folder, const char *file, bool good)
 {
         char hex[65], *line;
 
-        hex_sha256(fixture_path("%s/%s", folder, file), hex);
+        file_sha256(fixture_path("%s/%s", folder, file), hex);
         if (!good)
                 hex[0] = hex[0] == '0' ? '1' : '0';
         line = format_text("%s  %s\n", hex, file);

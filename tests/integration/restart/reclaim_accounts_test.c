@@ -102,22 +102,12 @@ TEST(an_unchanged_alias_is_charged_as_before, .to = 2)
 
 /* ---- forced unloads ---- */
 
-static uint64_t quarantined(void)
-{
-        json_t *status = client_call(managed.client, "status", NULL);
-        json_t *device = json_array_get(json_object_get(status, "devices"), 0);
-        uint64_t bytes = json_number(device, "quarantined");
-
-        json_decref(status);
-        return bytes;
-}
-
 static void detach_lease(streamer_lease *lease)
 {
         lease_equals(lease, managed.model);
         streamer_detach(lease);
         client_wait_used(managed.client, 0);
-        ck_assert_uint_eq(quarantined(), 0);
+        ck_assert_uint_eq(client_device_number(managed.client, "quarantined"), 0);
         manager_wait(&managed.m, MANAGED_MODELS, 0);
 }
 
@@ -128,7 +118,7 @@ TEST(revoked_memory_stays_quarantined, .to = 2)
         client_ok(managed.client, streamer_unload(managed.client, "m", STREAMER_UNLOAD_FORCE), "unload");
         managed_restart(_i);
         ck_assert_int_eq(streamer_lease_check(lease), STREAMER_EREVOKED);
-        ck_assert_uint_ge(quarantined(), 4 << 20);
+        ck_assert_uint_ge(client_device_number(managed.client, "quarantined"), 4 << 20);
         detach_lease(lease);
 }
 

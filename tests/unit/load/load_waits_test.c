@@ -5,8 +5,6 @@
  */
 #include "tests/unit/load_waits_fixture.h"
 
-#include <openssl/sha.h>
-
 /* ---- replicas ---- */
 
 CORE_FIXTURE(load_fixture_begin_multi, end);
@@ -50,15 +48,10 @@ TEST(blocked_loads_hold_no_memory)
 /* Its published digest beside it, in the same folder. */
 static void publish(const char *path)
 {
-        unsigned char digest[SHA256_DIGEST_LENGTH];
-        size_t size, n = 0;
-        char *data = file_read(path, &size), line[200];
-        SHA256((const unsigned char *)data, size, digest);
-        for (size_t i = 0; i < sizeof(digest); i++)
-                n += (size_t)snprintf(line + n, sizeof(line) - n, "%02x", digest[i]);
-        n += (size_t)snprintf(line + n, sizeof(line) - n, "  %s\n", strrchr(path, '/') + 1);
-        file_write(suite_path("SHA256SUMS"), line, n);
-        free(data);
+        char hex[65];
+        file_sha256(path, hex);
+        char *line = format_text("%s  %s\n", hex, strrchr(path, '/') + 1);
+        file_write(suite_path("SHA256SUMS"), line, strlen(line));
 }
 
 TEST(a_verified_replica_continues_when_another_fails)
