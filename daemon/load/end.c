@@ -59,14 +59,6 @@ static void on_end(struct callback *item)
         load_step_done(load);
 }
 
-static void post_end(struct load *load)
-{
-        load->end_number = ++load->loads->n_ended;
-        load->pending++;
-        load->end.run = on_end;
-        wake_post(load->loads->reader->wake, &load->end);
-}
-
 static void move(struct list *from, struct load *to, struct list *list)
 {
         list_each (pos, from)
@@ -110,7 +102,10 @@ void load_end(struct load *load, enum load_state state, const struct error *erro
                         generation_fail(g, &load->error);
         }
         load_report(load);
-        post_end(load);
+        load->end_number = ++load->loads->n_ended;
+        load->pending++;
+        load->end.run = on_end;
+        wake_post(load->loads->reader->wake, &load->end);
         load_each_part (part, load)
                 if (part->state == PART_READING)
                         reader_stop(load->loads->reader, &part->job);

@@ -111,16 +111,6 @@ void load_log_stage(const struct load *load, const char *stage)
         log_debug("%s: %s after %.3f ms", load->name, stage, (double)(now_ns() - load->started_ns) / 1e6);
 }
 
-static void put_cached(struct load *load)
-{
-        load_each_target (t, load) {
-                struct host_copy *cached = t->cached;
-                t->cached = NULL;
-                if (cached != NULL)
-                        host_copy_unuse(cached);
-        }
-}
-
 bool load_step_done(struct load *load)
 {
         require(load->magic == LOAD_MAGIC && load->pending > 0);
@@ -131,9 +121,11 @@ bool load_step_done(struct load *load)
                 return false;
         /* The references end before the worker frees the tables: a model that a finished load still holds would not
          * begin to expire. */
-        load_each_target (t, load)
+        load_each_target (t, load) {
                 target_put_generation(t);
-        put_cached(load);
+                if (t->cached != NULL)
+                        host_copy_unuse(t->cached);
+        }
         work_submit(load->loads->pool, WORK_LANE_CPU, &load->step, teardown_run, teardown_done);
         return false;
 }

@@ -28,6 +28,15 @@ static int by_name(const void *a, const void *b)
         return compare_names(*(char *const *)a, *(char *const *)b);
 }
 
+/* For up to so many fields. */
+static struct published *allocate(size_t n_key)
+{
+        struct published *p = calloc(1, sizeof(*p));
+        if (p != NULL && (p->key = calloc(n_key + 1, sizeof(*p->key))) == NULL)
+                p = published_free(p);
+        return p;
+}
+
 static int add_field(struct published *published, const char *field)
 {
         char *copy = strdup(field);
@@ -54,8 +63,8 @@ static int sort_key(struct published *published, struct error *error)
 
 int published_new(struct published **out, const char *const *key, size_t n_key, struct error *error)
 {
-        struct published *p = calloc(1, sizeof(*p));
-        int r = p != NULL && (p->key = calloc(n_key + 1, sizeof(*p->key))) != NULL ? 0 : STREAMER_ENOMEM;
+        struct published *p = allocate(n_key);
+        int r = p != NULL ? 0 : STREAMER_ENOMEM;
         for (size_t i = 0; r == 0 && i < n_key; i++)
                 r = add_field(p, key[i]);
         if (r < 0)
@@ -167,21 +176,14 @@ static int read_pair(struct published *p, const char *key, const char *value)
 
 int published_read(struct published **out, const struct manifest_view *manifest, struct error *error)
 {
-        struct published *p = calloc(1, sizeof(*p));
+        struct published *p = allocate(manifest->header->n_metadata);
         int r = p != NULL ? 0 : STREAMER_ENOMEM;
-        *out = NULL;
-        if (r == 0 && (p->key = calloc(manifest->header->n_metadata + 1, sizeof(*p->key))) == NULL)
-                r = STREAMER_ENOMEM;
         for (uint64_t i = 0; r == 0 && i < manifest->header->n_metadata; i++) {
                 const char *key, *value;
                 r = manifest_pair_get(manifest, i, &key, &value) ? read_pair(p, key, value) : STREAMER_ECORRUPT;
         }
         if (r == 0 && sort_key(p, NULL) < 0)
                 r = STREAMER_ECORRUPT;
-        if (r < 0) {
-                published_free(p);
-                return error_set(error, r, "the key and base of a published model cannot be read");
-        }
-        *out = p;
-        return 0;
+        *out = r == 0 ? p : published_free(p);
+        return r == 0 ? 0 : error_set(error, r, "the key and base of a published model cannot be read");
 }

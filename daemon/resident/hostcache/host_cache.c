@@ -203,16 +203,15 @@ static int allocate(struct host_copy *copy)
         return r;
 }
 
-static int copy_out(struct host_copy *copy)
-{
-        int r = digest_check(copy->from, NULL, copy->bases, &copy->unwanted, &copy->error);
-        return r == STREAMER_ECANCELED ? error_set(&copy->error, r, "superseded") : r;
-}
-
 static void fill_run(struct work *work)
 {
         struct host_copy *copy = container_of(work, struct host_copy, work);
-        if (allocate(copy) < 0 || copy_out(copy) < 0)
+        int r = allocate(copy);
+        if (r == 0)
+                r = digest_check(copy->from, NULL, copy->bases, &copy->unwanted, &copy->error);
+        if (r == STREAMER_ECANCELED)
+                error_set(&copy->error, r, "superseded");
+        if (r < 0)
                 free_memory(copy);
 }
 

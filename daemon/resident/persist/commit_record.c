@@ -28,6 +28,7 @@ int commit_record_pack(msgpack_sbuffer *details, const struct generation *g, uin
         struct model_segment segments[GENERATION_SEGMENTS];
         struct model_record record = model_record_of(g);
         record.id = id;
+        record.device = g->device->uuid;
         record.segments = segments;
         for (record.n_segments = 0; record.n_segments < g->n_segments; record.n_segments++) {
                 const struct segment *s = &g->segments[record.n_segments];

@@ -151,7 +151,6 @@ int model_record_copy(struct model_record *to, const struct model_record *from)
 struct model_record model_record_of(const struct generation *g)
 {
         struct model_record record = {.name = (char *)(uintptr_t)generation_name(g),
-                                      .device = g->device->uuid,
                                       .caller = g->caller,
                                       .settings = g->settings,
                                       .charged = g->charged,

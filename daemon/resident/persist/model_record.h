@@ -55,7 +55,7 @@ struct model_record {
         size_t n_devices;
 };
 
-/* Of a generation, under its oldest name; without segments and devices. Borrows its texts. */
+/* Of a generation, under its oldest name; without what one store alone has of its memory. Borrows its texts. */
 struct model_record model_record_of(const struct generation *generation);
 /* Into a generation: what both have, except settings. */
 void model_record_move(struct model_record *record, struct generation *generation);

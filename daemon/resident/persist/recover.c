@@ -294,12 +294,6 @@ static int charge(struct persist *persist, struct generation *g, uint64_t bytes,
         return r;
 }
 
-static int restore_published(struct generation *g, struct error *error)
-{
-        const struct manifest_view manifest = table_manifest(&g->manifest);
-        return published_read(&g->published, &manifest, error);
-}
-
 static int restore(struct persist *persist, struct inherited_set *set, struct model_record *record, struct table *table,
                    struct error *error)
 {
@@ -316,7 +310,10 @@ static int restore(struct persist *persist, struct inherited_set *set, struct mo
         g->unchecked = true;
         g->manifest = *table;
         *table = (struct table){.fd = -1};
-        int r = strncmp(g->source, PUBLISHED_SOURCE, strlen(PUBLISHED_SOURCE)) == 0 ? restore_published(g, error) : 0;
+        const struct manifest_view manifest = table_manifest(&g->manifest);
+        int r = 0;
+        if (strncmp(g->source, PUBLISHED_SOURCE, strlen(PUBLISHED_SOURCE)) == 0)
+                r = published_read(&g->published, &manifest, error);
         if (r == 0)
                 r = charge(persist, g, record->charged, error);
         if (r == 0)

@@ -50,7 +50,6 @@ struct model_record *state_file_add_generation(struct state_file *state, const s
         struct model_record model = model_record_of(g);
         model.name = (char *)(uintptr_t)name;
         model.owner = generation_find_name(g, name)->owner;
-        model.device = NULL;
         model.settings.pinned = false; /* it is pinned on devices */
         return state_file_add(state, &model);
 }
