@@ -54,9 +54,9 @@ struct device *resident_device(struct resident *resident, const char *name, stru
 
 /* ---- generations ---- */
 
-const struct model_name *generation_find_name(const struct generation *generation, const char *name)
+struct model_name *generation_find_name(const struct generation *generation, const char *name)
 {
-        list_each_item (const struct model_name, n, &generation->names, link)
+        list_each_item (struct model_name, n, &generation->names, link)
                 if (strcmp(n->text, name) == 0)
                         return n;
         return NULL;

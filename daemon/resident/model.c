@@ -329,26 +329,30 @@ void generation_put(struct generation *generation)
 }
 
 /* Without an event, and without reaping. */
-static void remove_name(struct generation *generation, const char *name)
+static void remove_name(struct generation *generation, struct model_name *name)
 {
-        list_each_item_safe (struct model_name, n, &generation->names, link) {
-                if (strcmp(n->text, name) != 0)
-                        continue;
-                bool served = generation->state == GENERATION_READY || generation->state == GENERATION_CACHED;
-                if (served && !source_is_test(generation->source))
-                        ended_add(&generation->resident->ended, n->text, generation->number, generation->device->name,
-                                  &generation->end);
-                generation->names_lost++;
-                name_unlink(n);
-                name_free(generation->last_name);
-                generation->last_name = n;
-                return;
-        }
+        bool served = generation->state == GENERATION_READY || generation->state == GENERATION_CACHED;
+        if (served && !source_is_test(generation->source))
+                ended_add(&generation->resident->ended, name->text, generation->number, generation->device->name,
+                          &generation->end);
+        generation->names_lost++;
+        name_unlink(name);
+        name_free(generation->last_name);
+        generation->last_name = name;
+}
+
+/* Those before `end`, a node of the list. */
+static void remove_names(struct generation *generation, const struct list *end)
+{
+        while (generation->names.next != end)
+                remove_name(generation, container_of(generation->names.next, struct model_name, link));
 }
 
 void generation_drop_name(struct generation *generation, const char *name)
 {
-        remove_name(generation, name);
+        struct model_name *known = generation_find_name(generation, name);
+        if (known != NULL)
+                remove_name(generation, known);
         if (!list_empty(&generation->names)) {
                 generation->end = (struct end_reason){.end = END_UNLOADED};
                 report(generation, name);
@@ -366,8 +370,7 @@ void generation_drop_name(struct generation *generation, const char *name)
 
 void generation_drop_all(struct generation *generation)
 {
-        while (generation->names.next != generation->names.prev)
-                remove_name(generation, generation_name(generation));
+        remove_names(generation, generation->names.prev);
         generation_drop_name(generation, generation_name(generation));
 }
 
@@ -407,11 +410,11 @@ void generation_ready(struct generation *generation)
 {
         require(generation->state == GENERATION_LOADING);
         /* A name that a newer generation serves already stays with that one. */
-        list_each_item_safe (const struct model_name, n, &generation->names, link) {
+        list_each_item_safe (struct model_name, n, &generation->names, link) {
                 const struct generation *other =
                         resident_on(generation->resident, n->text, GENERATION_READY, generation->device);
                 if (other != NULL && other->number > generation->number)
-                        remove_name(generation, n->text);
+                        remove_name(generation, n);
         }
         generation_set_state(generation, list_empty(&generation->names) ? GENERATION_DRAINING : GENERATION_READY);
         generation->dropped_ns = generation->last_used_ns = now_ns();
@@ -424,8 +427,7 @@ void generation_ready(struct generation *generation)
 
 static void forget(struct generation *generation)
 {
-        while (!list_empty(&generation->names))
-                remove_name(generation, generation_name(generation));
+        remove_names(generation, &generation->names);
         generation_reap(generation);
 }
 

@@ -198,7 +198,7 @@ bool resident_holds(const struct resident *resident, uint64_t number, const stru
 /* The hash bucket of this name. */
 struct list *resident_bucket(struct resident *resident, const char *name);
 bool generation_has_name(const struct generation *generation, const char *name);
-const struct model_name *generation_find_name(const struct generation *generation, const char *name); /* or NULL */
+struct model_name *generation_find_name(const struct generation *generation, const char *name); /* or NULL */
 /* The source that was loaded under the name: the same files may be resident under names of several paths. */
 const char *model_name_source(const struct model_name *name);
 /* The generation that determines the owner of a name: one that has not failed, else the latest failure. */

@@ -242,10 +242,9 @@ static bool restore_name(struct quotas *users, struct generation *g, const struc
         if (users != NULL && row->charged != 0 &&
             quota_charge_restored(users, row->charged - 1, &charge, QUOTA_MODELS, 1) < 0)
                 return false;
-        list_each_item (struct model_name, name, &g->names, link) {
-                if (strcmp(name->text, row->text) != 0)
-                        continue;
-                name->owner = row->owner; /* the provisional name is one of its own */
+        struct model_name *name = generation_find_name(g, row->text);
+        if (name != NULL) { /* the provisional name is one of its own */
+                name->owner = row->owner;
                 name->charge = charge;
                 return true;
         }

@@ -95,7 +95,6 @@ void state_file_deinit(struct state_file *state)
 struct named {
         const char *name;
         const struct generation *generation;
-        size_t age;
 };
 
 static int by_name_and_rank(const void *a, const void *b)
@@ -104,7 +103,7 @@ static int by_name_and_rank(const void *a, const void *b)
         int r = strcmp(x->name, y->name);
         if (r == 0)
                 r = ORDER(x->generation->rank, y->generation->rank);
-        return r != 0 ? r : ORDER(x->age, y->age);
+        return r != 0 ? r : ORDER(x->generation->sequence, y->generation->sequence);
 }
 
 /* Generations that serve, and pinned ones that are loading, by name; then ranks by number, replicas by age. */
@@ -122,8 +121,7 @@ int state_file_of(struct state_file *state, const struct resident *resident)
                         if (grown == NULL)
                                 return STREAMER_ENOMEM;
                         named = grown;
-                        named[n] = (struct named){name->text, g, n};
-                        n++;
+                        named[n++] = (struct named){name->text, g};
                 }
         }
         if (n > 0)
