@@ -63,12 +63,15 @@ static void block(struct admission_request *request, const struct ledger *ledger
                   const struct admission_outlook *outlook)
 {
         const struct admission *admission = request->admission;
-        const struct admission_part *impossible = impossible_part(request);
-        const struct admission_part *part = impossible != NULL ? impossible : outlook->missing;
+        const struct admission_part *part = outlook->missing;
+        bool lost = !device_in_service(part->device);
+        const struct admission_part *impossible = lost ? NULL : impossible_part(request);
         uint64_t half = (admission->max_blocked + 1) / 2;
-        request->refused = outlook->lost != NULL ? outlook->lost : part->device;
-        if (outlook->lost != NULL)
-                device_lost_error(outlook->lost, &request->error);
+        if (impossible != NULL)
+                part = impossible;
+        request->refused = part->device;
+        if (lost)
+                device_lost_error(part->device, &request->error);
         else if (!request->wait || impossible != NULL)
                 resident_full_error(admission->resident, part->device, part->bytes,
                                     ledger->unused[part->device->number], &request->error);

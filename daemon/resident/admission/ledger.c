@@ -102,7 +102,7 @@ void ledger_assess(const struct admission_query *query, const struct ledger *led
         *outlook = (struct admission_outlook){.outcome = ADMISSION_BLOCKED};
         for (size_t i = 0; i < query->n_parts; i++)
                 if (!device_in_service(query->parts[i].device)) {
-                        outlook->lost = query->parts[i].device;
+                        outlook->missing = &query->parts[i];
                         return;
                 }
         for (size_t i = 0; i < query->n_parts; i++) {

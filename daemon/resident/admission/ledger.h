@@ -24,7 +24,6 @@ struct admission_outlook {
         struct generation **victims; /* to be evicted */
         size_t n_victims;
         /* Blocked: by a device that is out of service, where no eviction helps, or else by what cannot be freed. */
-        const struct device *lost;
         const struct admission_part *missing; /* of the query */
 };
 void admission_outlook_deinit(struct admission_outlook *outlook); /* accepts a zeroed one */
