@@ -135,7 +135,6 @@ static void join(struct load *load, struct generation *same, struct load *other)
 static void set_numbers(struct load *load)
 {
         struct resident *resident = load->loads->resident;
-        struct generation *first = NULL;
         uint64_t number =
                 load->pattern == NULL ? resident_shared_number(resident, &load->parts[0].identity, load->name) : 0;
         load_each_target (t, load) {
@@ -152,13 +151,11 @@ static void set_numbers(struct load *load)
                 struct generation *g = t->generation;
                 if (!target_lives(t) || g == NULL)
                         continue;
-                g->number = number;
-                if (number == 0 && first == NULL)
+                if (number == 0) {
                         generation_assign_number(g);
-                else if (number == 0)
-                        g->number = first->number;
-                first = first == NULL ? g : first;
-                load->number = g->number;
+                        number = g->number;
+                }
+                load->number = g->number = number;
         }
 }
 

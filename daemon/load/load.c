@@ -17,12 +17,16 @@
 
 /* ---- opening ---- */
 
+static int open_source(const struct load *load, struct resolved *opened, struct error *error)
+{
+        const struct sources sources = sources_with_roots(load->loads->sources, load->roots);
+        return resolve_open(opened, &sources, load->source, &load->caller, load->sha256, error);
+}
+
 static void open_run(struct load *load)
 {
-        struct error *error = &load->step_error;
-        const struct sources sources = sources_with_roots(load->loads->sources, load->roots);
-        if (resolve_open(&load->opened, &sources, load->source, &load->caller, load->sha256, error) == 0)
-                load_open_parts(load, error);
+        if (open_source(load, &load->opened, &load->step_error) == 0)
+                load_open_parts(load, &load->step_error);
 }
 
 static void coalesce(struct load *load);
@@ -233,14 +237,13 @@ static void allocate(struct load *load)
 /* ---- checking ---- */
 
 /* Whether the source's paths lead to other files than those that were opened. */
-static bool is_replaced(struct load *load)
+static bool is_replaced(const struct load *load)
 {
         struct error error;
-        struct resolved now = {.view = false};
-        const struct sources sources = sources_with_roots(load->loads->sources, load->roots);
+        struct resolved now;
         if (!source_is_local(load->source))
                 return false;
-        int r = resolve_open(&now, &sources, load->source, &load->caller, load->sha256, &error);
+        int r = open_source(load, &now, &error);
         bool replaced = r == 0 && now.set.n_objects != load->opened.set.n_objects;
         for (size_t i = 0; r == 0 && !replaced && i < now.set.n_objects; i++) {
                 const struct object_version *a = &now.set.objects[i].version, *b = &load->opened.set.objects[i].version;
