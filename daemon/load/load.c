@@ -260,7 +260,7 @@ static void check_run(struct load *load)
                 load->replaced = is_replaced(load);
         for (size_t i = 0; r == 0 && i < load->n_parts; i++)
                 if (load->parts[i].checking)
-                        r = publish_finish(&load->parts[i].publish, load->parts[i].digest, &load->step_error);
+                        r = publish_finish(&load->parts[i].publish, &load->step_error);
 }
 
 /* What was read is of the old file, complete or not. Clients that attached early are notified of the failure. */
@@ -286,8 +286,9 @@ static void check_done(struct load *load)
         load_each_target (t, load) {
                 if (!target_lives(t))
                         continue;
+                const struct manifest_header *header = t->generation->manifest.map;
                 t->generation->verified = load->sha256;
-                memcpy(t->generation->digest, t->part->digest, DIGEST_SIZE);
+                memcpy(t->generation->digest, header->digest, DIGEST_SIZE);
         }
         load_end(load, LOAD_READY, NULL);
 }

@@ -154,7 +154,6 @@ struct load_part {
         struct sha *sha;
         struct sha_step *sha_steps;
         size_t files_checked;
-        unsigned char digest[DIGEST_SIZE];
         bool built;    /* the manifest */
         bool checking; /* a worker's, while the load is CHECKING */
 

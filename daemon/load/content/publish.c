@@ -281,11 +281,9 @@ int publish_build(struct publish *publish, uint64_t generation, struct error *er
         return 0;
 }
 
-int publish_finish(struct publish *publish, unsigned char digest[DIGEST_SIZE], struct error *error)
+int publish_finish(struct publish *publish, struct error *error)
 {
         const struct manifest_view m = table_manifest(&publish->manifest);
-        if (!hash_model(&m, digest))
-                return error_no_memory(error);
-        memcpy(((struct manifest_header *)publish->manifest.map)->digest, digest, DIGEST_SIZE);
-        return 0;
+        struct manifest_header *header = publish->manifest.map;
+        return hash_model(&m, header->digest) ? 0 : error_no_memory(error);
 }

@@ -65,7 +65,7 @@ void publish_file(struct publish *publish, size_t file);
 /* Tensors that have been published so far. */
 uint64_t publish_count(struct publish *publish);
 
-/* On a worker, when everything was published: the model digest, into the manifest too. */
-int publish_finish(struct publish *publish, unsigned char digest[DIGEST_SIZE], struct error *error);
+/* On a worker, when everything was published: the model digest, into the manifest. */
+int publish_finish(struct publish *publish, struct error *error);
 
 #endif
