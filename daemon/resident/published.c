@@ -100,10 +100,9 @@ int published_set_base(struct published *published, const struct published_base 
         return 0;
 }
 
-size_t published_key_differs(const struct published *have, const struct published *want, published_differs_fn *differs,
-                             void *context)
+void published_key_differs(const struct published *have, const struct published *want, published_differs_fn *differs,
+                           void *context)
 {
-        size_t n = 0;
         for (size_t i = 0, k = 0; i < have->n_key || k < want->n_key;) {
                 const char *a = i < have->n_key ? have->key[i] : NULL, *b = k < want->n_key ? want->key[k] : NULL;
                 int order = a == NULL ? 1 : b == NULL ? -1 : compare_names(a, b);
@@ -112,13 +111,9 @@ size_t published_key_differs(const struct published *have, const struct publishe
                 const char *x = order <= 0 ? a + len + 1 : NULL, *y = order >= 0 ? b + len + 1 : NULL;
                 i += order <= 0;
                 k += order >= 0;
-                if (same_text(x, y))
-                        continue;
-                n++;
-                if (differs != NULL)
+                if (!same_text(x, y))
                         differs(context, name, len, x, y);
         }
-        return n;
 }
 
 /* ---- the manifest's metadata ---- */

@@ -35,9 +35,9 @@ int published_set_base(struct published *published, const struct published_base 
 
 /* A field of the key that differs. `have`, `want`: NULL where it is absent. */
 typedef void published_differs_fn(void *context, const char *name, size_t name_len, const char *have, const char *want);
-/* How many differ, each reported in order of names (NULL: only counted). */
-size_t published_key_differs(const struct published *have, const struct published *want, published_differs_fn *differs,
-                             void *context);
+/* Reports each in order of names. */
+void published_key_differs(const struct published *have, const struct published *want, published_differs_fn *differs,
+                           void *context);
 
 /* ---- the manifest's metadata ---- */
 
