@@ -129,27 +129,31 @@ void file_put(const char *folder, const char *path, const char *text)
         free(name);
 }
 
-char *file_read(const char *path, size_t *size)
+char *fd_read(int fd, size_t *size)
 {
-        int fd = must(open(path, O_RDONLY | O_CLOEXEC));
         size_t used = 0, cap = 4096;
         char *text = must_realloc(NULL, cap + 1);
 
-        /* Reads to the end of the file: st_size is 0 in /proc. */
-        for (;;) {
-                ssize_t n = must(read(fd, text + used, cap - used));
-                if (n == 0)
-                        break;
+        /* To the end of the file: st_size is 0 in /proc. */
+        for (ssize_t n; (n = must(read(fd, text + used, cap - used))) > 0;) {
                 used += (size_t)n;
                 if (used == cap) {
                         cap *= 2;
                         text = must_realloc(text, cap + 1);
                 }
         }
-        close(fd);
         text[used] = '\0';
         if (size)
                 *size = used;
+        return text;
+}
+
+char *file_read(const char *path, size_t *size)
+{
+        int fd = must(open(path, O_RDONLY | O_CLOEXEC));
+        char *text = fd_read(fd, size);
+
+        close(fd);
         return text;
 }
 
@@ -173,6 +177,36 @@ uint64_t file_size(const char *path)
         return (uint64_t)st.st_size;
 }
 
+/* ---- commands ---- */
+
+int shell(char **output, const char *format, ...)
+{
+        char *command;
+        va_list args;
+
+        va_start(args, format);
+        must(vasprintf(&command, format, args));
+        va_end(args);
+        char *both = format_text("{ %s\n} 2>&1", command);
+        FILE *f = popen(both, "re"); /* NOLINT: a command of the tests' own */
+        if (f == NULL)
+                die_errno("%s", command);
+        *output = fd_read(fileno(f), NULL);
+        int status = pclose(f);
+        free(both);
+        free(command);
+        return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+bool command_exists(const char *program)
+{
+        char *path;
+        bool exists = shell(&path, "command -v %s", program) == 0;
+
+        free(path);
+        return exists;
+}
+
 /* ---- time ---- */
 
 uint64_t clock_ns(void)
@@ -193,6 +227,31 @@ bool eventually(bool (*ask)(void *arg), void *arg, int timeout_ms)
                 poll(NULL, 0, 2);
         }
         return true;
+}
+
+pid_t child_start(void (*fn)(void))
+{
+        int ends[2];
+        char byte;
+
+        must(pipe2(ends, O_CLOEXEC));
+        pid_t pid = must(fork());
+        if (pid == 0) {
+                fn();
+                must(write(ends[1], "", 1));
+                pause();
+        }
+        close(ends[1]);
+        if (read(ends[0], &byte, 1) != 1)
+                die("a child process failed");
+        close(ends[0]);
+        return pid;
+}
+
+void child_kill(pid_t pid)
+{
+        must(kill(pid, SIGKILL));
+        must(waitpid(pid, NULL, 0));
 }
 
 unsigned count_open_fds(void)

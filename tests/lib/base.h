@@ -82,8 +82,16 @@ void file_write(const char *path, const void *data, size_t size);
 /* Writes a text file below a folder, and creates its parent folders. */
 void file_put(const char *folder, const char *path, const char *text);
 char *file_read(const char *path, size_t *size); /* NUL-terminated; the caller frees */
+char *fd_read(int fd, size_t *size);             /* the same, to the end of the stream */
 void file_sha256(const char *path, char hex[65]);
 uint64_t file_size(const char *path);
+
+/* ---- commands ---- */
+
+/* Runs a command of the shell. Returns its exit status, or 128 + signal, and both outputs together, which the caller
+ * frees. */
+int shell(char **output, const char *format, ...) __attribute__((format(printf, 2, 3)));
+bool command_exists(const char *program);
 
 /* ---- time ---- */
 
@@ -100,6 +108,9 @@ uint64_t clock_ns(void);
 
 /* The number of open descriptors of this process below 1024; opens none itself. */
 unsigned count_open_fds(void);
+/* Runs the function in a child process, which then lives until child_kill(); returns when it has returned. */
+pid_t child_start(void (*fn)(void));
+void child_kill(pid_t pid); /* SIGKILL, and waits for its end */
 /* Polls until the function returns true; false after timeout_ms. For states that cause no event or reply, such as a
  * lease whose process died. */
 bool eventually(bool (*ask)(void *arg), void *arg, int timeout_ms);

@@ -71,14 +71,6 @@ static bool is_up(void *arg)
         return up;
 }
 
-static bool command_exists(const char *name)
-{
-        char *script = format_text("command -v %s >/dev/null", name);
-        int status = system(script); /* NOLINT: a name of our own */
-        free(script);
-        return status == 0;
-}
-
 /* Held until this program exits. Containers started from one cgroup share it, and each PID 1 takes over all cgroups and
  * processes below it. */
 static void be_the_only_one(void)
@@ -136,20 +128,6 @@ static _Noreturn void exec_shell(const struct container *boot, const char *scrip
         _exit(127);
 }
 
-static char *read_all(int fd)
-{
-        size_t used = 0, size = 4096;
-        char *text = must_alloc(size);
-        ssize_t n;
-        while ((n = must(read(fd, text + used, size - used - 1))) > 0) {
-                used += (size_t)n;
-                if (size - used < 2048)
-                        text = must_realloc(text, size *= 2);
-        }
-        text[used] = '\0';
-        return text;
-}
-
 int container_shell(const struct container *boot, char **out, const char *format, ...)
 {
         char *script = NULL;
@@ -163,7 +141,7 @@ int container_shell(const struct container *boot, char **out, const char *format
         if (pid == 0)
                 exec_shell(boot, script, fds[1]);
         close(fds[1]);
-        *out = read_all(fds[0]);
+        *out = fd_read(fds[0], NULL);
         close(fds[0]);
         free(script);
         must(waitpid(pid, &status, 0));

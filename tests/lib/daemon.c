@@ -109,12 +109,12 @@ void daemon_die(const struct daemon *d, const char *format, ...)
 
 void (*daemon_before)(void);
 
-/* Abstract: there is nothing to remove. */
-static int notify_socket(char name[108])
+int daemon_notify_socket(char name[108])
 {
         struct sockaddr_un address = {.sun_family = AF_UNIX};
         static unsigned number;
 
+        /* Abstract: there is nothing to remove. */
         int n = snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1, "streamerd-test/%d/%u", (int)getpid(),
                          number++);
         snprintf(name, 108, "@%s", address.sun_path + 1);
@@ -124,13 +124,13 @@ static int notify_socket(char name[108])
         return fd;
 }
 
-static _Noreturn void exec_daemon(const struct daemon *d, const char *notify, const char *const *flags)
+void daemon_exec(const struct daemon *d, const char *notify, const char *const *flags)
 {
         const char *argv[FLAGS_MAX] = {build_path("streamerd"), "--socket", d->socket};
         size_t n = 3;
 
         while (*flags && n < FLAGS_MAX - 1)
-                argv[n++] = gpu_instead(*flags++);
+                argv[n++] = *flags++;
         int log = must(open(d->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
         must(dup2(log, STDOUT_FILENO));
         must(dup2(log, STDERR_FILENO));
@@ -149,11 +149,14 @@ static _Noreturn void exec_daemon(const struct daemon *d, const char *notify, co
 void daemon_spawn(struct daemon *d, const char *const *flags)
 {
         char notify[108];
+        const char *all[FLAGS_MAX] = {NULL};
 
-        d->notify = notify_socket(notify);
+        for (size_t n = 0; flags[n] != NULL && n < FLAGS_MAX - 1; n++)
+                all[n] = gpu_instead(flags[n]);
+        d->notify = daemon_notify_socket(notify);
         d->pid = must(fork());
         if (d->pid == 0)
-                exec_daemon(d, notify, flags);
+                daemon_exec(d, notify, all);
         d->pidfd = must((int)syscall(SYS_pidfd_open, d->pid, 0));
 }
 

@@ -36,6 +36,10 @@ void daemon_start_simple(struct daemon *d, const char *folder, const char *root,
 /* The two halves of daemon_start(). False: it exited, and daemon_wait() returns its status. */
 void daemon_spawn(struct daemon *d, const char *const *flags);
 bool daemon_wait_ready(struct daemon *d);
+/* For other managers: a socket that receives what a daemon tells its manager, and its name; and the daemon in a child
+ * process. */
+int daemon_notify_socket(char name[108]);
+_Noreturn void daemon_exec(const struct daemon *d, const char *notify, const char *const *flags);
 /* As daemon_start(), but expects it to exit by itself; returns its exit status. */
 int daemon_run(struct daemon *d, const char *const *flags);
 

@@ -106,21 +106,6 @@ static void send_reply(struct connection *v, const struct endpoint_request *requ
 
 /* ---- forwarding ---- */
 
-static char *read_all(int fd, size_t *size)
-{
-        char *text = must_alloc(REQUEST_MAX);
-        size_t cap = REQUEST_MAX;
-
-        *size = 0;
-        for (ssize_t n; (n = read(fd, text + *size, cap - 1 - *size)) > 0;) {
-                *size += (size_t)n;
-                if (*size == cap - 1)
-                        text = must_realloc(text, cap *= 2);
-        }
-        text[*size] = '\0';
-        return text;
-}
-
 /* Copies all headers except those of the connection. */
 static char *other_headers(const char *headers)
 {
@@ -159,7 +144,7 @@ void endpoint_forward(const struct endpoint_request *request, struct endpoint_re
         char *text = format_text("%s %s HTTP/1.1\r\nConnection: close\r\n%s\r\n", request->method, request->path,
                                  other_headers(request->headers));
         send_all(fd, text, strlen(text));
-        char *answer = read_all(fd, &size), *end = strstr(answer, "\r\n\r\n");
+        char *answer = fd_read(fd, &size), *end = strstr(answer, "\r\n\r\n");
         close(fd);
         if (!end || sscanf(answer, "HTTP/1.%*d %d", &reply->status) != 1)
                 die("no answer to forward: %.200s", answer);

@@ -7,11 +7,6 @@
 
 /* ---- the store ---- */
 
-static bool command_exists(const char *program)
-{
-        return system(format_text("command -v %s >/dev/null 2>&1", program)) == 0;
-}
-
 const char *s3_store_missing(const char *kind)
 {
         bool swift = strcmp(kind, "swift") == 0;

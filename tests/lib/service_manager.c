@@ -6,21 +6,11 @@
 
 #include <fcntl.h>
 #include <sys/eventfd.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
 #define START_MS 20000
 #define MESSAGE_FDS 16
-
-/* Check bounds the length of a message. */
-static const char *tail_of(const char *path)
-{
-        size_t size;
-        const char *text = file_read(path, &size);
-
-        return size > 3000 ? text + size - 3000 : text;
-}
 
 /* ---- the store; mutex held ---- */
 
@@ -81,9 +71,7 @@ static void take(struct manager *m, struct message_in *in)
 {
         char name[128];
         value_of(in, "FDNAME", name);
-        m->messages++;
         m->ready |= value_is(in, "READY");
-        m->stopping |= value_is(in, "STOPPING");
         if (value_is(in, "FDSTOREREMOVE"))
                 store_remove(m, name);
         for (size_t i = 0; i < in->n_fds; i++) {
@@ -161,40 +149,22 @@ static void pass_fds(const struct manager *m, char *names, size_t size)
 static _Noreturn void exec_daemon(const struct manager *m)
 {
         static char names[MANAGER_FDS * 128];
-        const char *argv[40] = {build_path("streamerd"), "--socket", m->d.socket};
-        char text[32];
-        size_t n = 3;
 
-        for (size_t i = 0; m->flags[i]; i++)
-                argv[n++] = m->flags[i];
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        signal(SIGPIPE, SIG_DFL);
-        int log = must(open(m->d.log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-        must(dup2(log, STDOUT_FILENO));
-        must(dup2(log, STDERR_FILENO));
         pass_fds(m, names, sizeof(names));
-        snprintf(text, sizeof(text), "%zu", m->max);
-        setenv("FDSTORE", text, 1);
-        setenv("NOTIFY_SOCKET", m->notify, 1);
-        unsetenv("STREAMERD_SOCKET");
+        setenv("FDSTORE", format_text("%zu", m->max), 1);
         if (m->n > 0) {
-                snprintf(text, sizeof(text), "%zu", m->n);
-                setenv("LISTEN_FDS", text, 1);
+                setenv("LISTEN_FDS", format_text("%zu", m->n), 1);
                 setenv("LISTEN_FDNAMES", names, 1);
-                snprintf(text, sizeof(text), "%d", (int)getpid());
-                setenv("LISTEN_PID", text, 1);
+                setenv("LISTEN_PID", format_text("%d", (int)getpid()), 1);
         }
-        if (daemon_before)
-                daemon_before();
-        execv(argv[0], (char *const *)(uintptr_t)argv);
-        _exit(127);
+        daemon_exec(&m->d, m->notify, m->flags);
 }
 
 void manager_spawn(struct manager *m)
 {
         pthread_mutex_lock(&m->mutex);
         drain(m);
-        m->ready = m->stopping = false;
+        m->ready = false;
         m->d.pid = must(fork());
         if (m->d.pid == 0)
                 exec_daemon(m);
@@ -291,8 +261,7 @@ void manager_wait(struct manager *m, const char *prefix, size_t n)
         struct desired w = {.m = m, .prefix = prefix, .n = n};
 
         if (!eventually(has_count, &w, START_MS))
-                die("%zu descriptors '%s...' are stored instead of %zu; the log:\n%s", w.have, prefix, n,
-                    tail_of(m->d.log));
+                daemon_die(&m->d, "has stored %zu descriptors '%s...' instead of %zu", w.have, prefix, n);
 }
 
 void manager_drop(struct manager *m, struct stored *stored)
@@ -313,19 +282,11 @@ void manager_add_consume_fd(struct manager *m, const char *name, int fd)
 
 void manager_init(struct manager *m, const char *folder, size_t max, const char *const *flags)
 {
-        struct sockaddr_un address = {.sun_family = AF_UNIX};
-        static unsigned number;
-
         *m = (struct manager){.max = max, .stop = must(eventfd(0, EFD_CLOEXEC))};
         for (size_t i = 0; flags[i] && i < 31; i++)
                 m->flags[i] = flags[i];
         daemon_init(&m->d, folder);
-        int n = snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1, "streamerd-manager/%d/%u", (int)getpid(),
-                         number++);
-        snprintf(m->notify, sizeof(m->notify), "@%s", address.sun_path + 1);
-        m->socket = must(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-        must(bind(m->socket, (struct sockaddr *)&address,
-                  (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n)));
+        m->socket = daemon_notify_socket(m->notify);
         pthread_mutex_init(&m->mutex, NULL);
         if (pthread_create(&m->thread, NULL, run, m))
                 die("no thread");

@@ -29,10 +29,9 @@ struct manager {
         pthread_mutex_t mutex;
 
         /* under the mutex */
-        bool ready, stopping;
+        bool ready;
         size_t max, n, dropped; /* descriptors: limit, stored, dropped because the store was full */
         struct stored store[MANAGER_FDS];
-        uint64_t messages;
 };
 
 /* Starts no daemon yet. The daemon gets these flags (NULL-terminated) at each start. */

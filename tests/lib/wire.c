@@ -95,6 +95,12 @@ void wire_hello(struct wire *w)
                 die("hello was refused");
 }
 
+void wire_connect(struct wire *w, const struct daemon *d)
+{
+        wire_open(w, d);
+        wire_hello(w);
+}
+
 /* False at the end of the stream. */
 static bool read_exactly(struct wire *w, unsigned char *to, size_t size)
 {
@@ -137,6 +143,21 @@ bool wire_read(struct wire *w)
         }
         free(body);
         return w->has_reply;
+}
+
+const msgpack_object *wire_next(struct wire *w)
+{
+        if (!wire_read(w))
+                die("the daemon closed the connection");
+        return &w->reply.unpacked.data;
+}
+
+void wire_read_ok(struct wire *w)
+{
+        bool ok = false;
+
+        if (!object_bool(wire_next(w), "ok", &ok) || !ok)
+                die("the request was refused");
 }
 
 bool wire_read_code(struct wire *w, const char *code)

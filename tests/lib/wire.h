@@ -17,7 +17,8 @@ struct wire {
 
 void wire_open(struct wire *w, const struct daemon *d);
 void wire_close(struct wire *w);
-void wire_hello(struct wire *w); /* sends the same hello as the library */
+void wire_hello(struct wire *w);                           /* sends the same hello as the library */
+void wire_connect(struct wire *w, const struct daemon *d); /* wire_open() and wire_hello() */
 
 /* Sends bytes as they are. False if the daemon has closed the connection. */
 bool wire_send(struct wire *w, const void *data, size_t size);
@@ -31,8 +32,12 @@ bool wire_verb(struct wire *w, const char *verb, uint64_t id, const char *key, c
  * Received descriptors are
  * closed. */
 bool wire_read(struct wire *w);
+/* The next frame, which must come. */
+const msgpack_object *wire_next(struct wire *w);
 /* Whether the reply has this "code"; skips events before it. */
 bool wire_read_code(struct wire *w, const char *code);
+/* The next frame is the reply to a request that was accepted. */
+void wire_read_ok(struct wire *w);
 /* Checks that the daemon closes the connection. */
 bool wire_ends(struct wire *w);
 
