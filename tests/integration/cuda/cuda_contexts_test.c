@@ -2,21 +2,18 @@
  *
  * When the daemon creates and destroys a GPU's context. The fake GPUs count contexts and registered memory.
  */
-#include "tests/lib/gpu_daemon.h"
+#include "tests/lib/gpu_fixture.h"
 #include "tests/lib/suite.h"
 
-static struct fake_state *gpus;
 static struct model *model;
 static char *path;
 
 /* Two GPUs of 64 MiB, and the host. */
 static void begin_daemon(const struct gpu_daemon *two)
 {
-        gpus = gpu_daemon_start(two);
-        client = client_open(&test_daemon);
+        gpu_begin(two);
         model = model_mixed(21, 4 << 20);
-        path = suite_path("m.safetensors");
-        model_write(model, path);
+        path = write_model(model, "m.safetensors");
 }
 
 /* With these settings of `cuda`. */
@@ -49,8 +46,7 @@ static void end(const char *name)
 /* Attaching would create a context of this process's own, and be counted: models are compared at the end. */
 static void load(const char *name, const char *device)
 {
-        streamer_load_opts opts = {.source = path, .name = name, .devices = &device, .n_devices = 1};
-        client_ok(client, client_load_with(client, opts), name);
+        client_ok(client, load_to(path, name, device), name);
 }
 
 static void unload(const char *name)
@@ -174,10 +170,7 @@ static bool is_hung(void *arg)
 /* Of a file of its own, so that it joins no other load. */
 static void begin_load(const char *name, const char *device)
 {
-        char *file = suite_path("%s.safetensors", name);
-        model_write(model, file);
-        streamer_load_opts opts = {.source = file, .name = name, .devices = &device, .n_devices = 1};
-        client_load_begin_with(client, opts);
+        load_begin(write_model(model, format_text("%s.safetensors", name)), name, &device, 1, NULL);
 }
 
 /* The first GPU hangs. The daemon must end within its ten seconds (daemon_stop), and say why without it. */
@@ -193,43 +186,40 @@ static void end_without_the_first(void)
         ck_assert(log_wait_for(test_daemon.log, "a call of CUDA has not returned: ending without it"));
 }
 
-static const char *const hanging_calls[] = {"cudaDeviceReset", "cudaSetDevice", "cudaFree", "cudaMemGetInfo"};
-
-TEST(a_gpu_that_hangs_blocks_neither_another_nor_the_daemons_end, EACH(hanging_calls))
+/* Unloading returns when the memory is freed. */
+static pid_t begin_unload(void)
 {
-        begin("context_retention: 0s");
-        bool at_the_end = strcmp(hanging_calls[_i], "cudaDeviceReset") == 0;
-        if (at_the_end)
+        pid_t pid = must(fork());
+        if (pid > 0)
+                return pid;
+        streamer_unload(client_open(&test_daemon), "m", 0);
+        _exit(0);
+}
+
+/* tests/unit/device/cuda/cuda_context_test.c has each call of a context. */
+static const struct {
+        const char *call;
+        bool vmm, at_unload;
+} hanging[] = {{"cudaMemGetInfo", false, false},
+               {"cudaDeviceReset", false, true},
+               {"cuMemCreate", true, false},
+               {"cuMemRelease", true, true}};
+
+TEST(a_gpu_that_hangs_blocks_neither_another_nor_the_daemons_end, EACH(hanging))
+{
+        pid_t pid = 0;
+        if (hanging[_i].vmm)
+                begin_vmm();
+        else
+                begin("context_retention: 0s");
+        if (hanging[_i].at_unload)
                 load("m", "cuda:0");
-        fake_hang(gpus, hanging_calls[_i], 0);
-        if (at_the_end)
-                client_unload(client, "m");
+        fake_hang(gpus, hanging[_i].call, 0);
+        if (hanging[_i].at_unload)
+                pid = begin_unload();
         else
                 begin_load("x", "cuda:0");
         end_without_the_first();
-}
-
-TEST(memory_that_is_not_allocated_delays_neither_another_gpu_nor_the_daemons_end)
-{
-        begin_vmm();
-        fake_hang(gpus, "cuMemCreate", 0);
-        begin_load("x", "cuda:0");
-        end_without_the_first();
-}
-
-static const char *const releases[] = {"cuMemUnmap", "cuMemRelease"};
-
-/* Unloading returns when the memory is freed. */
-TEST(memory_that_is_not_freed_delays_neither_another_gpu_nor_the_daemons_end, EACH(releases))
-{
-        begin_vmm();
-        load("m", "cuda:0");
-        fake_hang(gpus, releases[_i], 0);
-        pid_t pid = must(fork());
-        if (pid == 0) {
-                streamer_unload(client_open(&test_daemon), "m", 0);
-                _exit(0);
-        }
-        end_without_the_first();
-        must(waitpid(pid, NULL, 0));
+        if (pid > 0)
+                must(waitpid(pid, NULL, 0));
 }

@@ -5,16 +5,13 @@
  */
 #include "tests/lib/streamerctl.h"
 #include "tests/lib/doctor_checks.h"
-#include "tests/lib/gpu_daemon.h"
+#include "tests/lib/gpu_fixture.h"
 #include "tests/lib/kernel_counters.h"
 #include "tests/lib/suite.h"
 
 #define BLOCK (2u << 20) /* as configured below */
 #define BATCH 256u       /* copies in one call */
 #define SMALL 2000u      /* tensors of 100 bytes, each with its own address on the GPU */
-
-static const char *const devices[] = {"cuda:0", "cuda:1"};
-static struct fake_state *gpus;
 
 /* Further settings of cuda, and the driver's version; NULL: none, the newest. */
 static void start_with(const char *more, const char *settings, const char *driver_version)
@@ -26,8 +23,7 @@ static void start_with(const char *more, const char *settings, const char *drive
                                        .devices = {"'cuda:0', budget: 64MiB", "'cuda:1', budget: 64MiB"}};
         if (driver_version != NULL)
                 setenv("FAKECUDA_VERSION", driver_version, 1);
-        gpus = gpu_daemon_start(&two);
-        client = client_open(&test_daemon);
+        gpu_begin(&two);
 }
 
 static void start(const char *settings, const char *driver_version)
@@ -35,20 +31,12 @@ static void start(const char *settings, const char *driver_version)
         start_with("io: {block_size: 2MiB}\n", settings, driver_version);
 }
 
-static void load(const char *source, const char *name, const char *const *on, size_t n, const char *verify)
-{
-        streamer_load_opts opts = {.source = source, .name = name, .devices = on, .n_devices = n, .verify = verify};
-        client_ok(client, client_load_with(client, opts), name);
-}
-
 /* On the first n devices; reads it back on each. */
 static void load_and_compare(struct model *m, size_t n)
 {
-        char *path = suite_path("m.safetensors");
-        model_write(m, path);
-        load(path, "m", devices, n, NULL);
+        client_ok(client, load_on(write_model(m, "m.safetensors"), "m", cuda_devices, n, NULL), "m");
         for (size_t i = 0; i < n; i++)
-                client_equals_on(client, "m", devices[i], m);
+                client_equals_on(client, "m", cuda_devices[i], m);
 }
 
 /* Whole blocks, whose tensors are multiples of the device's alignment and thus adjacent. */
@@ -177,15 +165,12 @@ static bool two_copies_in_flight(void *arg)
 TEST(reads_and_copies_overlap_with_one_block_in_flight)
 {
         struct model *m = ordinary_model();
-        char *path = suite_path("m.safetensors");
-        streamer_op *op;
-        model_write(m, path);
+        char *path = write_model(m, "m.safetensors");
         start_with("io: {block_size: 2MiB, concurrency: 1}\n", NULL, NULL);
         /* Waits for the whole ring: with a part of it a load may have one slot, and its thread waits for the copy. */
         process_threads_await_asleep(test_daemon.pid, "reader", 2);
         gpus->hold = 1;
-        op = client_load_begin_with(
-                client, (streamer_load_opts){.source = path, .name = "m", .devices = devices, .n_devices = 1});
+        streamer_op *op = load_begin(path, "m", cuda_devices, 1, NULL);
         ck_assert(eventually(two_copies_in_flight, NULL, 20000));
         ck_assert_uint_eq(gpus->copied[0], 0);
         gpus->hold = 0;
@@ -227,7 +212,9 @@ TEST(sha256_reads_back_through_the_ring)
         must(mkdir(folder, 0755));
         model_write(m, format_text("%s/model.safetensors", folder));
         must(system(format_text("cd '%s' && sha256sum *.safetensors >SHA256SUMS", folder)));
-        load(folder, "m", devices, 2, "sha256");
+        streamer_load_opts opts = {
+                .source = folder, .name = "m", .devices = cuda_devices, .n_devices = 2, .verify = "sha256"};
+        client_ok(client, client_load_with(client, opts), "m");
         ck_assert_uint_ge(gpus->copies, 2 * 12); /* back, in pieces of 1 MiB */
         ck_assert_uint_eq(gpus->pageable, 0);
 }
@@ -247,9 +234,7 @@ TEST(a_stalled_gpu_does_not_delay_a_verify_on_another)
         struct ctl result;
         start(NULL, NULL);
         load_and_compare(m, 1);
-        char *path = suite_path("n.safetensors");
-        model_write(m, path);
-        load(path, "n", &devices[1], 1, NULL);
+        client_ok(client, load_to(write_model(m, "n.safetensors"), "n", "cuda:1"), "n");
         uint32_t before = gpus->copies;
         gpus->held[0] = 1;
         for (size_t i = 0; i < AT_ONCE; i++)

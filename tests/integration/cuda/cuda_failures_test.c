@@ -5,11 +5,10 @@
  * call, the next life succeeds, and no GPU memory leaks: the fake GPU has capacity for one model.
  */
 #include "daemon/device/cuda/api.h"
-#include "tests/lib/fake_cuda/state.h"
-#include "tests/lib/fixture.h"
+#include "tests/lib/gpu_fixture.h"
 #include "tests/lib/suite.h"
 
-#define MEMORY_MIB "6" /* a model takes 4 */
+#define MEMORY_MIB 6   /* a model takes 4 */
 #define PLACES_MAX 200 /* of one call in one life */
 #define MEMORY_ERROR 2
 #define OTHER_ERROR 801
@@ -21,45 +20,17 @@ static const char *const calls[] = {CUDA_RUNTIME_CALLS(X) CUDA_DRIVER_CALLS(X) "
 static const char *const client_calls[] = {CUDA_CLIENT_CALLS(X)};
 #undef X
 
-static struct fake_state *gpu;
 static struct model *model;
 static char *path, *report;
 
 static void start(const char *kind)
 {
-        char library[512], driver[512], *config = suite_path("%s.yaml", kind), *state = suite_path("%s.state", kind);
-
-        fake_library("libcudart.so.13", library, sizeof(library));
-        fake_library("libcuda.so.1", driver, sizeof(driver));
+        char *device = format_text("'cuda:0', budget: 64MiB, handles: %s", kind);
         report = suite_path("%s.report", kind);
-        setenv("FAKECUDA_MEM_MIB", MEMORY_MIB, 1);
-        setenv("FAKECUDA_STATE", state, 1);
         setenv("FAKECUDA_REPORT", report, 1);
-        setenv("STREAMER_CUDA_LIBRARY", driver, 1);
-        char *text = format_text("cuda: {library: '%s'}\n"
-                                 "devices: [{device: 'cuda:0', budget: 64MiB, handles: %s}]\n",
-                                 realpath(library, NULL), kind);
-        file_write(config, text, strlen(text));
-        gpu = fake_state_map(state);
-        ck_assert_ptr_nonnull(gpu);
         model = model_mixed(21, 3 << 20);
-        path = suite_path("%s.safetensors", kind);
-        model_write(model, path);
-        daemon_init(&test_daemon, suite_path("d-%s", kind));
-        daemon_start(&test_daemon, (const char *const[]){"--config", config, "--root", suite_folder(), NULL});
-        client = client_open(&test_daemon);
-}
-
-/* The daemon's line of the report: the resources that it leaked. */
-static void assert_nothing_leaked(pid_t pid)
-{
-        char *text = file_read(report, NULL);
-        char *want = format_text("pid=%d allocations=0 opened=0 handles=0 reserved=0 mapped=0 streams=0 events=0 "
-                                 "registered=0 retained=0\n",
-                                 (int)pid);
-        ck_assert_msg(strstr(text, want) != NULL, "'%s' is not in:\n%s", want, text);
-        free(text);
-        free(want);
+        path = write_model(model, format_text("%s.safetensors", kind));
+        gpu_begin(&(struct gpu_daemon){.n = 1, .mib = MEMORY_MIB, .devices = {device}});
 }
 
 /* ---- one daemon ---- */
@@ -140,9 +111,9 @@ static bool live(const char *call)
 static unsigned fail_everywhere(const char *call, uint32_t error)
 {
         for (unsigned n = 1; n <= PLACES_MAX; n++) {
-                fake_arm(gpu, call, n, error);
+                fake_arm(gpus, call, n, error);
                 live(call);
-                if (!fake_disarm(gpu))
+                if (!fake_disarm(gpus))
                         return n - 1;
                 client_wait_used(client, 0);
                 ck_assert_msg(live("nothing"), "%s: no whole life after its failure number %u", call, n);
@@ -158,7 +129,7 @@ static void stop(const char *kind)
                 pid_t pid = test_daemon.pid;
                 fixture_stop();
                 if (!daemon_gave_up(&test_daemon)) {
-                        assert_nothing_leaked(pid);
+                        gpu_check_freed(report, pid);
                         return;
                 }
                 start(kind);

@@ -3,7 +3,7 @@
  * Which clients receive GPU memory that clients can write to, and when the daemon trusts a detach. Raw clients on fake
  * GPUs, so only the daemon's reply counts.
  */
-#include "tests/lib/gpu_daemon.h"
+#include "tests/lib/gpu_fixture.h"
 #include "tests/lib/run_as.h"
 #include "tests/lib/wire.h"
 
@@ -25,13 +25,8 @@ static void start_with(const char *settings, const char *more)
                 .more = more,
                 .devices = {"'cuda:0', budget: 64MiB", "'cuda:1', budget: 64MiB, handles: cuda-vmm-fd"}};
         must(chmod(suite_folder(), 0755));
-        gpu_daemon_start(&two);
-        client = client_open(&test_daemon);
-
-        struct model *m = model_mixed(51, 1 << 20);
-        path = suite_path("m.safetensors");
-        model_write(m, path);
-        model_free(m);
+        gpu_begin(&two);
+        path = write_model(model_mixed(51, 1 << 20), "m.safetensors");
 }
 
 static void start(const char *settings)
@@ -39,23 +34,16 @@ static void start(const char *settings)
         start_with(settings, NULL);
 }
 
-static void load_as(const char *name, const char *device)
+static void load(const char *device)
 {
-        streamer_load_opts opts = {.source = path, .name = name, .devices = &device, .n_devices = 1};
-        client_ok(client, client_load_with(client, opts), device);
-}
-
-static void load_on(const char *device)
-{
-        load_as("m", device);
+        client_ok(client, load_to(path, "m", device), device);
 }
 
 /* ---- actions ---- */
 
 static bool attach(struct wire *w, uint64_t *lease)
 {
-        wire_open(w, &test_daemon);
-        wire_hello(w);
+        wire_connect(w, &test_daemon);
         wire_verb(w, "attach", 2, "model", "m");
         return wire_read(w) && object_u64(&w->reply.unpacked.data, "lease", lease);
 }
@@ -75,8 +63,7 @@ static int attaches_one_too_many(void)
 {
         struct wire w;
         uint64_t lease;
-        wire_open(&w, &test_daemon);
-        wire_hello(&w);
+        wire_connect(&w, &test_daemon);
         wire_verb(&w, "attach", 2, "model", "n");
         if (!wire_read(&w) || !object_u64(&w.reply.unpacked.data, "lease", &lease))
                 return STREAMER_EFAILED;
@@ -91,31 +78,12 @@ static int attach_as(uid_t uid)
         return r;
 }
 
-/* A process that attaches, detaches and lives on. */
-static pid_t attach_and_detach(void)
+static void attach_and_detach(void)
 {
-        int ends[2];
-        char byte;
-        must(pipe(ends));
-        pid_t pid = must(fork());
-        if (pid == 0) {
-                struct wire w;
-                struct request detach = {.verb = VERB_detach, .id = 3};
-                if (!attach(&w, &detach.u.detach.lease) || !wire_request(&w, &detach) || !wire_read(&w))
-                        _exit(1);
-                must((int)write(ends[1], "", 1));
-                pause();
-        }
-        close(ends[1]);
-        ck_assert_int_eq(read(ends[0], &byte, 1), 1);
-        close(ends[0]);
-        return pid;
-}
-
-static void end_process(pid_t pid)
-{
-        must(kill(pid, SIGKILL));
-        must(waitpid(pid, NULL, 0));
+        struct wire w;
+        struct request detach = {.verb = VERB_detach, .id = 3};
+        if (!attach(&w, &detach.u.detach.lease) || !wire_request(&w, &detach) || !wire_read(&w))
+                _exit(1);
 }
 
 /* ---- users ---- */
@@ -126,7 +94,7 @@ TEST(writable_memory_is_not_shared_between_users)
 {
         ROOT_ONLY();
         start(NULL);
-        load_on("cuda:0");
+        load("cuda:0");
         ck_assert_int_eq(attach_as(ANNE), 0);
         ck_assert_int_eq(attach_as(BERT), STREAMER_EPERM);
         ck_assert_int_eq(attach_as(getuid()), STREAMER_EPERM); /* the daemon's own, too */
@@ -137,10 +105,10 @@ TEST(a_model_being_restored_has_no_owner_yet)
 {
         ROOT_ONLY();
         start(NULL);
-        load_on("cuda:0");
+        load("cuda:0");
         ck_assert_int_eq(attach_as(ANNE), 0);
         client_unload(client, "m");
-        load_on("cuda:0");
+        load("cuda:0");
         ck_assert_int_eq(attach_as(BERT), 0);
         ck_assert_int_eq(attach_as(ANNE), STREAMER_EPERM);
 }
@@ -149,8 +117,8 @@ TEST(a_refused_attach_exposes_no_handle)
 {
         ROOT_ONLY();
         start_with(NULL, "limits: {leases_per_uid: 1}\n");
-        load_on("cuda:0");
-        load_as("n", "cuda:1");
+        load("cuda:0");
+        client_ok(client, load_to(path, "n", "cuda:1"), "n");
         ck_assert_int_eq(run_as(ANNE, SOCKET_GROUP, attaches_one_too_many), 0);
         ck_assert_int_eq(attach_as(BERT), 0);
 }
@@ -159,7 +127,7 @@ TEST(the_settings_may_let_users_share)
 {
         ROOT_ONLY();
         start("across_uids: true");
-        load_on("cuda:0");
+        load("cuda:0");
         ck_assert_int_eq(attach_as(ANNE), 0);
         ck_assert_int_eq(attach_as(BERT), 0);
 }
@@ -168,7 +136,7 @@ TEST(read_only_memory_is_shared_with_every_user)
 {
         ROOT_ONLY();
         start(NULL);
-        load_on("cuda:1");
+        load("cuda:1");
         ck_assert_int_eq(attach_as(ANNE), 0);
         ck_assert_int_eq(attach_as(BERT), 0);
 }
@@ -205,7 +173,7 @@ static int run_below(void)
 TEST(an_attach_in_a_pid_namespace_below_names_the_kind_that_works)
 {
         start(NULL);
-        load_on("cuda:0");
+        load("cuda:0");
         pid_t pid = fork();
         if (pid == 0)
                 _exit(run_below());
@@ -219,23 +187,23 @@ TEST(an_attach_in_a_pid_namespace_below_names_the_kind_that_works)
 TEST(a_detach_of_ipc_memory_is_trusted_by_default)
 {
         start(NULL);
-        load_on("cuda:0");
-        pid_t pid = attach_and_detach();
+        load("cuda:0");
+        pid_t pid = child_start(attach_and_detach);
         ck_assert_uint_eq(client_leases(client), 0);
         client_unload(client, "m");
-        end_process(pid);
+        child_kill(pid);
 }
 
 TEST(an_untrusted_detach_ends_with_its_process)
 {
         start("trust_detach: false");
-        load_on("cuda:0");
-        pid_t pid = attach_and_detach();
+        load("cuda:0");
+        pid_t pid = child_start(attach_and_detach);
         ck_assert_uint_eq(client_leases(client), 1);
         ck_assert_int_eq(streamer_unload(client, "m", 0), STREAMER_EBUSY);
         client_ok(client, streamer_unload(client, "m", STREAMER_UNLOAD_DRAIN), "unload");
         ck_assert_uint_gt(client_used(client), 0);
-        end_process(pid);
+        child_kill(pid);
         client_wait_leases(client, 0);
         client_wait_used(client, 0);
 }
@@ -243,8 +211,8 @@ TEST(an_untrusted_detach_ends_with_its_process)
 TEST(a_detach_of_vmm_memory_needs_no_trust)
 {
         start("trust_detach: false");
-        load_on("cuda:1");
-        pid_t pid = attach_and_detach();
+        load("cuda:1");
+        pid_t pid = child_start(attach_and_detach);
         ck_assert_uint_eq(client_leases(client), 0);
-        end_process(pid);
+        child_kill(pid);
 }

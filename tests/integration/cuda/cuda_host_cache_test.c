@@ -4,17 +4,13 @@
  * any of them, one copy serves several, and the budget is never exceeded.
  */
 #include "tests/lib/streamerctl.h"
-#include "tests/lib/gpu_daemon.h"
+#include "tests/lib/gpu_fixture.h"
 #include "tests/lib/kernel_counters.h"
 #include "tests/lib/suite.h"
-#include "tests/lib/fixture.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define SIZE (20 * MIB)
 
-static const char *const devices[] = {"cuda:0", "cuda:1", "cuda:2"};
-static const char *const with_host[] = {"cuda:0", "host"};
-static struct fake_state *gpus;
 static uint64_t ring; /* bytes of it, which are pinned, too */
 
 static void start(const char *host_cache)
@@ -25,8 +21,7 @@ static void start(const char *host_cache)
                                          .devices = {"'cuda:0', budget: 48MiB",
                                                      "'cuda:1', budget: 48MiB, handles: cuda-vmm-fd",
                                                      "'cuda:2', budget: 48MiB", "host, budget: 48MiB"}};
-        gpus = gpu_daemon_start(&three);
-        client = client_open(&test_daemon);
+        gpu_begin(&three);
 }
 
 static void begin(void)
@@ -39,9 +34,11 @@ static void begin_two(void)
         start("host_cache: 42MiB\n");
 }
 
-static void begin_one(void)
+static void begin_damaged(void)
 {
-        start("host_cache: 30MiB\n");
+        setenv("FAKECUDA_DAMAGE", "1", 1);
+        begin();
+        unsetenv("FAKECUDA_DAMAGE");
 }
 
 /* ---- models ---- */
@@ -58,16 +55,9 @@ static struct model *named(const char *name)
         return m;
 }
 
-static streamer_op *begin_load(const char *name, const char *const *on, size_t n, uint32_t flags)
-{
-        return client_load_begin_with(
-                client, (streamer_load_opts){
-                                .source = path_of(name), .name = name, .devices = on, .n_devices = n, .flags = flags});
-}
-
 static int load(const char *name, const char *const *on, size_t n)
 {
-        return client_load_end(begin_load(name, on, n, 0));
+        return load_on(path_of(name), name, on, n, NULL);
 }
 
 static void write_one(const char *name)
@@ -128,42 +118,42 @@ static void is_cached(const char *name, bool cached)
 
 FIXTURE(.each = {begin, fixture_stop});
 
-TEST(a_model_is_restored_to_another_gpu, .from = 1, .to = 3)
+TEST(a_model_is_restored_to_any_gpu, .to = 3)
 {
-        write_and_load("abc", devices, 1);
+        write_and_load("abc", cuda_devices, 1);
         is_cached("a", true);
         client_wait_host_cache(client, SIZE);
-        comes_back("a", &devices[_i], 1);
+        comes_back("a", &cuda_devices[_i], 1);
         ck_assert(log_wait_for(test_daemon.log, "bytes, 20 tensors, "));
         ck_assert(log_wait_for(test_daemon.log, "GiB/s, from the host cache"));
-        serves("a", &devices[_i], 1);
+        serves("a", &cuda_devices[_i], 1);
         json_decref(client_call(client, "verify", "{\"model\":\"a\"}"));
         ck_assert_uint_eq(listed("a", "ready", "device"), 1);
 }
 
 TEST(one_copy_serves_one_gpu_after_another)
 {
-        write_and_load("abc", devices, 1);
+        write_and_load("abc", cuda_devices, 1);
         client_wait_host_cache(client, SIZE);
-        comes_back("a", &devices[1], 1);
-        comes_back("a", &devices[2], 1);
+        comes_back("a", &cuda_devices[1], 1);
+        comes_back("a", &cuda_devices[2], 1);
         is_cached("a", true);
         ck_assert_uint_eq(client_host_cache(client), SIZE);
         client_unload(client, "c");
-        comes_back("a", &devices[0], 1);
-        serves("a", devices, 3);
+        comes_back("a", &cuda_devices[0], 1);
+        serves("a", cuda_devices, 3);
         is_cached("a", false);
         client_wait_host_cache(client, 0);
 }
 
 TEST(one_copy_serves_all_replicas_of_a_load)
 {
-        write_and_load("abc", devices, 1);
+        write_and_load("abc", cuda_devices, 1);
         client_wait_host_cache(client, SIZE);
         client_unload(client, "c");
         uint64_t before[3] = {gpus->copied[0], gpus->copied[1], gpus->copied[2]};
-        comes_back("a", devices, 3);
-        serves("a", devices, 3);
+        comes_back("a", cuda_devices, 3);
+        serves("a", cuda_devices, 3);
         for (size_t i = 0; i < 3; i++) /* the fake counts only copies by streams */
                 ck_assert_uint_eq(gpus->copied[i], before[i]);
         client_wait_host_cache(client, 0);
@@ -171,26 +161,27 @@ TEST(one_copy_serves_all_replicas_of_a_load)
 
 TEST(one_copy_serves_two_loads_at_once)
 {
-        write_and_load("abc", devices, 1);
+        write_and_load("abc", cuda_devices, 1);
         client_wait_host_cache(client, SIZE);
         file_uncache(path_of("a"));
         uint64_t read = process_read_bytes(test_daemon.pid);
-        streamer_op *one = begin_load("a", &devices[1], 1, 0), *other = begin_load("a", &devices[2], 1, 0);
+        streamer_op *one = load_begin(path_of("a"), "a", &cuda_devices[1], 1, NULL),
+                    *other = load_begin(path_of("a"), "a", &cuda_devices[2], 1, NULL);
         ck_assert_int_eq(client_load_end(one), 0);
         ck_assert_int_eq(client_load_end(other), 0);
         ck_assert(process_read_no_model(test_daemon.pid, read));
-        serves("a", &devices[1], 2);
+        serves("a", &cuda_devices[1], 2);
 }
 
 TEST(a_device_that_refuses_memory_is_asked_again)
 {
-        write_and_load("abc", devices, 1);
+        write_and_load("abc", cuda_devices, 1);
         client_wait_host_cache(client, SIZE);
         fake_arm(gpus, "cudaMalloc", 1, 2);
-        client_ok(client, load("a", &devices[1], 2), "a");
+        client_ok(client, load("a", &cuda_devices[1], 2), "a");
         ck_assert(fake_disarm(gpus));
         ck_assert(log_wait_for(test_daemon.log, "that fit its budget: retrying"));
-        serves("a", &devices[1], 2);
+        serves("a", &cuda_devices[1], 2);
         ck_assert_uint_eq(client_host_cache(client), SIZE);
         client_unload(client, "a"); /* the copy is unused */
         client_wait_host_cache(client, 0);
@@ -198,51 +189,43 @@ TEST(a_device_that_refuses_memory_is_asked_again)
 
 TEST(replicas_that_are_evicted_hold_one_copy)
 {
-        write_and_load("abc", devices, 2);
+        write_and_load("abc", cuda_devices, 2);
         is_cached("a", true);
         client_wait_host_cache(client, SIZE);
         client_unload(client, "c");
-        comes_back("a", &devices[0], 1);
+        comes_back("a", &cuda_devices[0], 1);
         ck_assert_uint_eq(client_host_cache(client), SIZE);
-        comes_back("a", &devices[1], 1);
-        serves("a", devices, 2);
+        comes_back("a", &cuda_devices[1], 1);
+        serves("a", cuda_devices, 2);
         client_wait_host_cache(client, 0);
 }
 
 TEST(a_cached_model_is_not_copied_again)
 {
-        write_and_load("abc", devices, 1);
+        write_and_load("abc", cuda_devices, 1);
         client_wait_host_cache(client, SIZE);
-        comes_back("a", &devices[1], 1);
+        comes_back("a", &cuda_devices[1], 1);
         uint32_t copies = gpus->copies;
-        write_and_load("d", &devices[1], 1);
+        write_and_load("d", &cuda_devices[1], 1);
         uint32_t loaded = gpus->copies - copies;
-        write_and_load("e", &devices[1], 1);
+        write_and_load("e", &cuda_devices[1], 1);
         ck_assert_uint_eq(gpus->copies - copies, 2 * loaded);
         ck_assert_uint_eq(listed("a", "ready", "device"), 0);
         ck_assert_uint_eq(client_host_cache(client), SIZE);
-        comes_back("a", &devices[2], 1);
-        serves("a", &devices[2], 1);
-}
-
-TEST(a_load_that_names_the_host_reads_its_file)
-{
-        write_and_load("abc", devices, 1);
-        client_wait_host_cache(client, SIZE);
-        client_ok(client, load("a", with_host, 2), "a");
-        serves("a", with_host, 2);
+        comes_back("a", &cuda_devices[2], 1);
+        serves("a", &cuda_devices[2], 1);
 }
 
 TEST(a_replica_with_a_failed_restore_fails_alone, .from = 1, .to = 3)
 {
-        write_and_load("abc", devices, 1);
+        write_and_load("abc", cuda_devices, 1);
         client_wait_host_cache(client, SIZE);
         fake_arm(gpus, "cudaMemcpy", (uint32_t)_i, 719);
-        ck_assert_int_eq(load("a", &devices[1], 2), STREAMER_EFAILED);
+        ck_assert_int_eq(load("a", &cuda_devices[1], 2), STREAMER_EFAILED);
         ck_assert_uint_eq(listed("a", "ready", "device"), 1);
         ck_assert_uint_eq(client_host_cache(client), SIZE);
-        comes_back("a", &devices[1], 2);
-        serves("a", &devices[1], 2);
+        comes_back("a", &cuda_devices[1], 2);
+        serves("a", &cuda_devices[1], 2);
 }
 
 static bool first_is_copied(void *arg)
@@ -259,15 +242,15 @@ TEST(attach_waits_until_a_model_is_restored)
 {
         streamer_attach_opts opts = {.struct_size = sizeof(opts), .device = "cuda:1", .timeout_ms = 100};
         streamer_lease *lease;
-        write_and_load("abc", devices, 1);
+        write_and_load("abc", cuda_devices, 1);
         client_wait_host_cache(client, SIZE);
         gpus->held[2] = 1;
-        streamer_op *op = begin_load("a", &devices[1], 2, 0);
+        streamer_op *op = load_begin(path_of("a"), "a", &cuda_devices[1], 2, NULL);
         ck_assert(eventually(first_is_copied, NULL, 20000));
         ck_assert_int_eq(streamer_attach(client, "a", &opts, &lease), STREAMER_ETIMEOUT);
         gpus->held[2] = 0;
         ck_assert_int_eq(client_load_end(op), 0);
-        serves("a", &devices[1], 2);
+        serves("a", &cuda_devices[1], 2);
         client_wait_leases(client, 0);
 }
 
@@ -283,34 +266,38 @@ static bool is_queued(void *arg)
 
 TEST(replicas_that_wait_are_restored_from_the_cache)
 {
-        write_and_load("xy", &devices[2], 1);
+        write_and_load("xy", &cuda_devices[2], 1);
         json_decref(client_call(client, "pin", "{\"model\":\"x\"}"));
         json_decref(client_call(client, "pin", "{\"model\":\"y\"}"));
-        write_and_load("abc", devices, 1);
+        write_and_load("abc", cuda_devices, 1);
         client_wait_host_cache(client, SIZE);
         file_uncache(path_of("a"));
         uint64_t read = process_read_bytes(test_daemon.pid);
-        streamer_op *op = begin_load("a", &devices[1], 2, STREAMER_LOAD_WAIT);
+        streamer_op *op = client_load_begin_with(client, (streamer_load_opts){.source = path_of("a"),
+                                                                              .name = "a",
+                                                                              .devices = &cuda_devices[1],
+                                                                              .n_devices = 2,
+                                                                              .flags = STREAMER_LOAD_WAIT});
         ck_assert(eventually(is_queued, NULL, 20000));
         ck_assert_int_eq(streamer_op_wait(op, 0, NULL), STREAMER_ETIMEOUT);
         client_unload(client, "x");
         ck_assert_int_eq(client_load_end(op), 0);
-        serves("a", &devices[1], 2);
+        serves("a", &cuda_devices[1], 2);
         ck_assert(process_read_no_model(test_daemon.pid, read));
 }
 
 TEST(memory_pinned_by_a_lost_gpu_is_not_copied_from)
 {
-        write_and_load("abc", devices, 1);
+        write_and_load("abc", cuda_devices, 1);
         client_wait_host_cache(client, SIZE);
         gpus->broken[0] = 700;
-        ck_assert_int_eq(load("a", devices, 1), STREAMER_EFAILED);
+        ck_assert_int_eq(load("a", cuda_devices, 1), STREAMER_EFAILED);
         gpus->broken[0] = 0;
         file_uncache(path_of("a"));
         uint64_t read = process_read_bytes(test_daemon.pid);
-        client_ok(client, load("a", &devices[1], 1), "a");
+        client_ok(client, load("a", &cuda_devices[1], 1), "a");
         ck_assert(!process_read_no_model(test_daemon.pid, read));
-        serves("a", &devices[1], 1);
+        serves("a", &cuda_devices[1], 1);
 }
 
 /* ---- the budget ---- */
@@ -324,14 +311,14 @@ static bool never_passed(void)
  * memory is not freed yet. */
 static streamer_op *evict_while_nothing_is_freed(void)
 {
-        write_and_load("a", devices, 1);
+        write_and_load("a", cuda_devices, 1);
         ring = gpus->pinned;
-        write_and_load("bcd", devices, 1);
-        write_and_load("ef", &devices[1], 1);
+        write_and_load("bcd", cuda_devices, 1);
+        write_and_load("ef", &cuda_devices[1], 1);
         client_wait_host_cache(client, 2 * SIZE);
         fake_hang(gpus, "cudaHostUnregister", 0);
         write_one("g");
-        return begin_load("g", &devices[1], 1, 0);
+        return load_begin(path_of("g"), "g", &cuda_devices[1], 1, NULL);
 }
 
 static bool e_is_cached(void *arg)
@@ -352,11 +339,11 @@ TEST(a_load_waits_for_cache_memory_that_another_gpu_frees)
         ck_assert(never_passed());
         fake_unhang(gpus);
         ck_assert_int_eq(client_load_end(op), 0);
-        serves("g", &devices[1], 1);
+        serves("g", &cuda_devices[1], 1);
         client_wait_host_cache(client, 2 * SIZE);
         is_cached("e", true);
-        comes_back("e", &devices[2], 1);
-        serves("e", &devices[2], 1);
+        comes_back("e", &cuda_devices[2], 1);
+        serves("e", &cuda_devices[2], 1);
         ck_assert(never_passed());
 }
 
@@ -377,7 +364,7 @@ TEST(a_gpu_that_never_frees_does_not_delay_another)
         streamer_op *op = evict_while_nothing_is_freed();
         ck_assert_int_eq(client_load_end(op), 0);
         is_cached("e", false);
-        serves("g", &devices[1], 1);
+        serves("g", &cuda_devices[1], 1);
         ck_assert(log_wait_for(test_daemon.log, "e: not copied to the host cache: what is to be freed for it"));
         ck_assert_uint_eq(client_host_cache(client), 2 * SIZE);
         fake_unhang(gpus);
@@ -385,122 +372,78 @@ TEST(a_gpu_that_never_frees_does_not_delay_another)
         ck_assert(never_passed());
 }
 
-TEST(a_failed_load_releases_its_cache_reservation)
+/* ---- failures ---- */
+
+FIXTURE(.each = {begin_damaged, fixture_stop});
+
+TEST(a_copy_with_a_modified_byte_is_not_cached, .to = 2)
 {
-        write_and_load("ab", devices, 1);
-        fake_arm(gpus, "cudaHostRegister", 1, 2);
-        write_and_load("c", devices, 1);
+        write_and_load("abc", &cuda_devices[_i], 1);
         client_wait_host_cache(client, 0);
-        is_cached("a", false);
-        write_and_load("de", devices, 1);
-        client_wait_host_cache(client, 2 * SIZE);
-}
-
-/* ---- a full cache ---- */
-
-static void prints_line(const char *verb, const char *line)
-{
-        struct ctl result;
-        ctl(&result, test_daemon.socket, verb, NULL);
-        ck_assert_int_eq(result.code, 0);
-        ck_assert_msg(strstr(result.out, line) != NULL, "%s does not say '%s':\n%s", verb, line, result.out);
-        ctl_free(&result);
-}
-
-/* Of the row that begins with the name: the words of three columns. */
-static void row_is(const char *name, const char *state, const char *device, const char *tier)
-{
-        struct ctl list;
-        char row_name[64], row_state[64], row_device[64], row_leases[64], row_tier[64];
-        ctl(&list, test_daemon.socket, "list", NULL);
-        char *row = strstr(list.out, format_text("\n%s ", name));
-        ck_assert_msg(row != NULL, "%s is not listed:\n%s", name, list.out);
-        /* NAME STATE TENSORS SIZE(2) DEVICE LEASES KEPT(empty) TIER */
-        ck_assert_int_eq(sscanf(row, " %63s %63s %*s %*s %*s %63s %63s %63s", row_name, row_state, row_device,
-                                row_leases, row_tier),
-                         5);
-        ck_assert_str_eq(row_state, state);
-        ck_assert_str_eq(row_device, device);
-        ck_assert_str_eq(row_tier, tier);
-        ctl_free(&list);
-}
-
-static void is_unloaded(const char *name)
-{
-        ck_assert_str_eq(client_state(client, name), "");
-}
-
-FIXTURE(.each = {begin_one, fixture_stop});
-
-TEST(list_shows_the_tier_of_cached_models)
-{
-        struct ctl list;
-        write_and_load("ab", devices, 1);
-        ctl(&list, test_daemon.socket, "list", NULL);
-        ck_assert_ptr_null(strstr(list.out, "TIER"));
-        ctl_free(&list);
-        write_and_load("c", devices, 1);
-        prints_line("list", "TIER");
-        row_is("a", "cached", "cuda:0", "host");
-        row_is("b", "ready", "cuda:0", "device");
-        row_is("c", "ready", "cuda:0", "device");
-}
-
-TEST(the_cache_keeps_the_more_recently_used_of_two_models)
-{
-        write_and_load("abc", devices, 1);
-        client_wait_host_cache(client, SIZE);
-        prints_line("status", "host cache 20.0 MiB of 30.0 MiB, 1 models");
-        write_and_load("d", devices, 1);
-        client_wait_host_cache(client, SIZE);
-        is_unloaded("a");
-        row_is("b", "cached", "cuda:0", "host");
-        row_is("c", "ready", "cuda:0", "device");
-        row_is("d", "ready", "cuda:0", "device");
-        prints_line("status", "host cache 20.0 MiB of 30.0 MiB, 1 models");
-        ck_assert(log_wait_for(test_daemon.log, "a: leaves the host cache"));
+        ck_assert_str_eq(client_state(client, "a"), "");
+        ck_assert(log_wait_for(test_daemon.log, "resident bytes differ from those that were loaded"));
 }
 
 FIXTURE(.each = {begin_two, fixture_stop});
 
-TEST(a_cached_copy_that_also_serves_is_dropped_first)
+TEST(unpinnable_host_memory_caches_no_model_and_reserves_nothing, .to = 2)
 {
-        write_and_load("abcd", devices, 1); /* a, then b */
-        client_wait_host_cache(client, 2 * SIZE);
-        comes_back("b", &devices[1], 1); /* used last */
-        write_and_load("e", devices, 1);
-        client_wait_host_cache(client, 2 * SIZE);
-        is_cached("a", true);
-        is_cached("b", false);
-        is_cached("c", true);
-        serves("b", &devices[1], 1);
-}
-
-FIXTURE(.each = {begin, fixture_stop});
-
-TEST(unload_drops_the_ready_model_and_its_cached_copy)
-{
-        write_and_load("abc", devices, 1);
-        client_wait_host_cache(client, SIZE);
-        comes_back("a", &devices[1], 1);
-        is_cached("a", true);
-        client_unload(client, "a");
-        is_unloaded("a");
+        const char *const *on = &cuda_devices[_i];
+        write_and_load("ab", on, 1);
+        fake_arm(gpus, "cudaHostRegister", 1, 2);
+        write_and_load("c", on, 1);
         client_wait_host_cache(client, 0);
+        is_cached("a", false);
+        serves("c", on, 1);
+        write_and_load("de", on, 1);
+        client_wait_host_cache(client, 2 * SIZE);
 }
 
-FIXTURE(.each = {begin_one, fixture_stop});
+/* ---- as users see it ---- */
 
-TEST(a_model_larger_than_the_cache_drops_none_from_it)
+/* Of the row that begins with the name: the words of three columns. */
+static void row_is(const char *list, const char *name, const char *state, const char *device, const char *tier)
 {
-        struct model *large = model_new(7);
-        model_add_many(large, "t", 40, MIB);
-        write_and_load("abc", devices, 1);
+        char row_state[64], row_device[64], row_tier[64];
+        const char *row = strstr(list, format_text("\n%s ", name));
+        ck_assert_msg(row != NULL, "%s is not listed:\n%s", name, list);
+        /* NAME STATE TENSORS SIZE(2) DEVICE LEASES KEPT(empty) TIER */
+        ck_assert_int_eq(sscanf(row, "%*s %63s %*s %*s %*s %63s %*s %63s", row_state, row_device, row_tier), 3);
+        ck_assert_str_eq(row_state, state);
+        ck_assert_str_eq(row_device, device);
+        ck_assert_str_eq(row_tier, tier);
+}
+
+TEST(list_and_status_show_cached_models)
+{
+        struct ctl said;
+        write_and_load("ab", cuda_devices, 1);
+        ctl(&said, test_daemon.socket, "list", NULL);
+        ck_assert_ptr_null(strstr(said.out, "TIER"));
+        write_and_load("c", cuda_devices, 1);
         client_wait_host_cache(client, SIZE);
-        model_write(large, path_of("large"));
-        client_ok(client, load("large", &devices[1], 1), "large");
-        write_and_load("d", &devices[1], 1);
-        is_unloaded("large");
-        is_cached("a", true);
-        ck_assert_uint_eq(client_host_cache(client), SIZE);
+        ctl(&said, test_daemon.socket, "list", NULL);
+        ck_assert_ptr_nonnull(strstr(said.out, "TIER"));
+        row_is(said.out, "a", "cached", "cuda:0", "host");
+        row_is(said.out, "b", "ready", "cuda:0", "device");
+        row_is(said.out, "c", "ready", "cuda:0", "device");
+        ctl(&said, test_daemon.socket, "status", NULL);
+        ck_assert_msg(strstr(said.out, "host cache 20.0 MiB of 42.0 MiB, 1 models") != NULL, "%s", said.out);
+        write_and_load("de", cuda_devices, 1); /* which evict b and c: a was cached first */
+        ck_assert(log_wait_for(test_daemon.log, "a: leaves the host cache"));
+}
+
+TEST(a_cached_model_cannot_be_attached)
+{
+        streamer_lease *lease;
+        write_and_load("abc", cuda_devices, 1);
+        ck_assert_int_eq(streamer_attach(client, "a", NULL, &lease), STREAMER_ENOENT);
+        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "is in the host cache"));
+        json_t *shown = client_call(client, "show", "{\"model\":\"a\"}");
+        const json_t *a = json_array_get(json_object_get(shown, "models"), 0);
+        streamer_attach_opts opts = {.struct_size = sizeof(opts), .generation = json_number(a, "generation")};
+        ck_assert_int_eq(streamer_attach(client, "a", &opts, &lease), STREAMER_ENOENT);
+        opts.flags = STREAMER_ATTACH_READY;
+        ck_assert_int_eq(streamer_attach(client, "a", &opts, &lease), STREAMER_ENOENT);
+        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "is in the host cache"));
 }

@@ -5,48 +5,32 @@
  * succeeds on both. The fake GPUs have capacity for one model; both kinds of handle are tested.
  */
 #include "daemon/device/cuda/api.h"
-#include "tests/lib/gpu_daemon.h"
+#include "tests/lib/gpu_fixture.h"
 #include "tests/lib/suite.h"
 
-#define GPUS 2
+#define TWO 2
 #define MEMORY_MIB 8  /* a model takes 6, in three segments */
 #define PLACES_MAX 60 /* of one call in one load; events are queried repeatedly */
 #define MEMORY_ERROR 2
 #define OTHER_ERROR 801
 
-static const char *const devices[GPUS] = {"cuda:0", "cuda:1"};
-
 #define X(name, result, arguments) #name,
 static const char *const calls[] = {CUDA_RUNTIME_CALLS(X) CUDA_DRIVER_CALLS(X) "cudaMemcpyBatchAsync"};
 #undef X
 
-static struct fake_state *gpus;
-static struct model *models[GPUS]; /* by rank */
+static struct model *models[TWO]; /* by rank */
 static char *report;
 
 static void begin(void)
 {
         static const struct gpu_daemon both = {
-                .n = GPUS,
+                .n = TWO,
                 .mib = MEMORY_MIB,
                 .cuda = "segment_size: 2MiB, context_retention: 0s",
                 .devices = {"'cuda:0', budget: 64MiB", "'cuda:1', budget: 64MiB, handles: cuda-vmm-fd"}};
         report = suite_path("report-%d", (int)getpid());
         setenv("FAKECUDA_REPORT", report, 1);
-        gpus = gpu_daemon_start(&both);
-        client = client_open(&test_daemon);
-}
-
-/* The daemon's line of the report: the resources that it leaked. */
-static void assert_nothing_leaked(pid_t pid)
-{
-        char *want = format_text("pid=%d allocations=0 opened=0 handles=0 reserved=0 mapped=0 streams=0 events=0 "
-                                 "registered=0 retained=0\n",
-                                 (int)pid);
-        char *text = file_read(report, NULL);
-        ck_assert_msg(strstr(text, want) != NULL, "'%s' is not in:\n%s", want, text);
-        free(text);
-        free(want);
+        gpu_begin(&both);
 }
 
 static void write_rank(const char *folder, size_t rank)
@@ -64,7 +48,7 @@ static char *write_source(const char *layout)
 {
         char *folder = suite_path("source-%d", (int)getpid());
         mkdir(folder, 0755);
-        for (size_t i = 0; i < GPUS; i++)
+        for (size_t i = 0; i < TWO; i++)
                 write_rank(folder, i);
         return layout != NULL ? folder : suite_path("source-%d/model-rank-0-part-0.safetensors", (int)getpid());
 }
@@ -75,8 +59,8 @@ static int load(const char *source, const char *layout)
         streamer_load_opts opts = {.struct_size = sizeof(opts),
                                    .source = source,
                                    .name = "m",
-                                   .devices = devices,
-                                   .n_devices = GPUS,
+                                   .devices = cuda_devices,
+                                   .n_devices = TWO,
                                    .layout = layout};
         int r = streamer_load(client, &opts, &op);
         if (r == 0) {
@@ -89,7 +73,7 @@ static int load(const char *source, const char *layout)
 static bool serves(size_t device, const struct model *m)
 {
         streamer_lease *lease = NULL;
-        streamer_attach_opts opts = {.struct_size = sizeof(opts), .device = devices[device]};
+        streamer_attach_opts opts = {.struct_size = sizeof(opts), .device = cuda_devices[device]};
         if (streamer_attach(client, "m", &opts, &lease) != 0)
                 return false;
         lease_equals(lease, m);
@@ -99,17 +83,8 @@ static bool serves(size_t device, const struct model *m)
 
 static bool all_is_back(void *arg)
 {
-        size_t i;
-        const json_t *d;
-        uint64_t used = 0;
         (void)arg;
-        json_t *reply = client_call(client, "status", NULL);
-        json_array_foreach(json_object_get(reply, "devices"), i, d)
-        {
-                used += json_number(d, "used");
-        }
-        json_decref(reply);
-        return used == 0;
+        return used_on("cuda:0") + used_on("cuda:1") == 0;
 }
 
 /* One load. `failed`: a call of this name was made to fail in it; NULL: none. Returns whether it was. */
@@ -120,12 +95,12 @@ static bool live(const char *source, const char *layout, const char *call, uint3
         bool hit = fake_disarm(gpus);
         unsigned n = 0;
         char *told = format_text("%s", r != 0 ? streamer_last_error(client) : "");
-        for (size_t i = 0; i < GPUS; i++)
+        for (size_t i = 0; i < TWO; i++)
                 n += serves(i, models[layout != NULL ? i : 0]);
         if (r == 0)
-                ck_assert_msg(n == GPUS, "%s %u: the load is well, and %u devices serve", call, nth, n);
+                ck_assert_msg(n == TWO, "%s %u: the load is well, and %u devices serve", call, nth, n);
         else
-                ck_assert_msg(n == (layout != NULL ? 0 : GPUS - 1), "%s %u: %u devices serve after: %s", call, nth, n,
+                ck_assert_msg(n == (layout != NULL ? 0 : TWO - 1), "%s %u: %u devices serve after: %s", call, nth, n,
                               told);
         ck_assert_msg(r == 0 || (hit && strstr(told, "cuda:")), "%s %u: %s", call, nth, told);
         free(told);
@@ -160,7 +135,7 @@ static void end(void)
                 pid = test_daemon.pid;
                 fixture_stop();
         }
-        assert_nothing_leaked(pid);
+        gpu_check_freed(report, pid);
 }
 
 static const char *const layouts[] = {NULL, "rank"};

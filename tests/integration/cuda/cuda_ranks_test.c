@@ -3,7 +3,7 @@
  * A model of several ranks on fake GPUs: each rank is on its own device, and they load, fail and unload together.
  */
 #include "tests/lib/streamerctl.h"
-#include "tests/lib/multi_gpu.h"
+#include "tests/lib/gpu_fixture.h"
 #include "tests/lib/suite.h"
 
 #define RANKS 4
@@ -61,7 +61,7 @@ static pid_t consume(size_t rank)
         if (pid != 0)
                 return pid;
         streamer_client *c = client_open(&test_daemon);
-        streamer_lease *lease = client_attach_on(c, "m", names[rank]);
+        streamer_lease *lease = client_attach_on(c, "m", cuda_devices[rank]);
         struct model *m = rank_model(rank), *part = rank_part(rank);
         size_t n = 0;
         streamer_tensor_count(lease, &n);
@@ -74,14 +74,14 @@ static pid_t consume(size_t rank)
         _exit(0);
 }
 
-FIXTURE(.each = {multi_gpu_begin, fixture_stop});
+FIXTURE(.each = {gpu_begin_four, fixture_stop});
 
 TEST(each_rank_is_on_its_own_device)
 {
         pid_t pids[RANKS];
         int status;
 
-        ck_assert_int_eq(load_on(write_ranks("ranks", RANKS), names, RANKS, "rank"), 0);
+        ck_assert_int_eq(load_on(write_ranks("ranks", RANKS), "m", cuda_devices, RANKS, "rank"), 0);
         for (size_t r = 0; r < RANKS; r++)
                 pids[r] = consume(r);
         for (size_t r = 0; r < RANKS; r++) {
@@ -106,30 +106,13 @@ TEST(ranks_succeed_or_fail_together, .to = GPUS)
         char *folder = write_ranks("ranks", RANKS);
 
         gpus->broken[_i] = 700;
-        ck_assert_int_eq(load_on(folder, names, RANKS, "rank"), STREAMER_EFAILED);
+        ck_assert_int_eq(load_on(folder, "m", cuda_devices, RANKS, "rank"), STREAMER_EFAILED);
         char *which = format_text("rank %d: cuda:%d", _i, _i);
         ck_assert_msg(strstr(streamer_last_error(client), which) != NULL, "%s", streamer_last_error(client));
         for (int i = 0; i < GPUS; i++) {
-                ck_assert_int_eq(attach_code(names[i]), STREAMER_EFAILED);
-                wait_until_freed(names[i]);
+                ck_assert_int_eq(attach_code(cuda_devices[i]), STREAMER_EFAILED);
+                wait_until_freed(cuda_devices[i]);
         }
-}
-
-TEST(ranks_that_do_not_all_fit_allocate_no_memory)
-{
-        char *folder = suite_path("large");
-        mkdir(folder, 0755);
-        for (size_t r = 0; r < 2; r++) {
-                struct model *m = model_mixed(r, 12 << 20);
-                char *path = format_text("%s/model-rank-%zu-part-0.safetensors", folder, r);
-                model_write(m, path);
-                free(path);
-                model_free(m);
-        }
-        ck_assert_int_eq(load_on(folder, (const char *const[]){"cuda:0", "cuda:3"}, 2, "rank"), STREAMER_ENOMEM);
-        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "cuda:3"));
-        wait_until_freed("cuda:0");
-        ck_assert_uint_eq(gpus->copied[0] + gpus->copied[3], 0);
 }
 
 TEST(ranks_by_the_command_line)
@@ -145,140 +128,10 @@ TEST(ranks_by_the_command_line)
         ck_assert_ptr_nonnull(strstr(r.out, "cuda:1"));
 }
 
-/* ---- ranks and others ---- */
-
-/* One file of `mib` for each rank. */
-static char *write_large(const char *name, size_t n, uint64_t mib)
-{
-        char *folder = suite_path("%s-%d", name, (int)getpid());
-        mkdir(folder, 0755);
-        for (size_t r = 0; r < n; r++) {
-                struct model *m = model_mixed(300 + r, mib << 20);
-                char *path = format_text("%s/model-rank-%zu-part-0.safetensors", folder, r);
-                model_write(m, path);
-                free(path);
-                model_free(m);
-        }
-        return folder;
-}
-
-static char *write_plain(const char *name, uint64_t mib)
-{
-        struct model *m = model_mixed(400, mib << 20);
-        char *path = write_model(m, name);
-        model_free(m);
-        return path;
-}
-
-/* The generation; 0: it failed. */
-static uint64_t load_as(const char *name, const char *source, const char *const *devices, size_t n, const char *layout)
-{
-        streamer_op *op = NULL;
-        streamer_progress progress = {.struct_size = sizeof(progress)};
-        streamer_load_opts opts = {.struct_size = sizeof(opts),
-                                   .source = source,
-                                   .name = name,
-                                   .devices = devices,
-                                   .n_devices = n,
-                                   .layout = layout};
-        client_ok(client, streamer_load(client, &opts, &op), source);
-        int r = streamer_op_wait(op, WAIT_MS, &progress);
-        streamer_op_free(op);
-        return r == 0 ? progress.generation : 0;
-}
-
-static void unload_from(const char *name, const char *device, bool drain)
-{
-        char *args = format_text("{\"model\":\"%s\",\"device\":\"%s\",\"drain\":%s}", name, device,
-                                 drain ? "true" : "false");
-        json_decref(client_call(client, "unload", args));
-        free(args);
-}
-
-TEST(ranks_evicted_together_free_memory_on_other_devices)
-{
-        ck_assert_uint_ne(load_as("cut", write_large("cut", 2, 40), names, 2, "rank"), 0);
-        ck_assert_msg(load_as("plain", write_plain("plain", 40), names, 2, NULL) != 0, "%s",
-                      streamer_last_error(client));
-}
-
-TEST(a_draining_rank_does_not_pin_the_others)
-{
-        ck_assert_uint_ne(load_as("m", write_large("cut", 2, 40), names, 2, "rank"), 0);
-        streamer_lease *lease = client_attach_on(client, "m", names[0]);
-        client_ok(client, streamer_pin(client, "m", 1), "pin");
-        unload_from("m", names[0], true);
-        json_t *model = list_entry();
-        ck_assert(json_is_true(json_object_get(model, "pinned"))); /* the other is, by itself */
-        json_decref(model);
-        client_ok(client, streamer_pin(client, "m", 0), "unpin");
-        model = list_entry();
-        ck_assert(json_is_false(json_object_get(model, "pinned")));
-        json_decref(model);
-        ck_assert_msg(load_as("plain", write_plain("plain", 40), &names[1], 1, NULL) != 0, "%s",
-                      streamer_last_error(client));
-        streamer_detach(lease);
-}
-
-/* As another model's taking one of the names from one device makes it. Loop test: pin and unpin by the name that
- * both have, or by the one that only one has. */
-TEST(a_name_of_one_rank_is_enough_to_pin_and_unpin_all, .to = 2)
-{
-        static const char *const names_of[] = {"m", "n"};
-        char *cut = write_large("cut", 2, 40);
-        uint64_t number = load_as("m", cut, names, 2, "rank");
-        ck_assert_uint_eq(load_as("n", cut, names, 2, "rank"), number);
-        unload_from("n", names[1], false);
-        client_ok(client, streamer_pin(client, names_of[_i], 1), "pin");
-        json_t *model = list_entry();
-        ck_assert(json_is_true(json_object_get(model, "pinned")));
-        json_decref(model);
-        ck_assert_uint_eq(load_as("plain", write_plain("plain", 40), &names[1], 1, NULL), 0);
-
-        client_ok(client, streamer_pin(client, names_of[1 - _i], 0), "unpin");
-        model = list_entry();
-        ck_assert(json_is_false(json_object_get(model, "pinned")));
-        json_decref(model);
-        ck_assert_msg(load_as("plain", write_plain("plain", 40), &names[1], 1, NULL) != 0, "%s",
-                      streamer_last_error(client));
-}
-
-TEST(a_pin_that_passes_to_a_rank_passes_to_all)
-{
-        ck_assert_uint_ne(load_as("m", write_plain("plain", 4), names, 1, NULL), 0);
-        client_ok(client, streamer_pin(client, "m", 1), "pin");
-        ck_assert_uint_ne(load_as("m", write_large("cut", 2, 4), names, 2, "rank"), 0);
-        unload_from("m", names[0], false);
-        json_t *model = list_entry();
-        ck_assert(json_is_true(json_object_get(model, "pinned")));
-}
-
-/* The other rank has only the name that is loaded. */
-TEST(a_load_does_not_evict_the_set_that_serves_its_name)
-{
-        char *cut = write_large("cut", 2, 40);
-        uint64_t number = load_as("a", cut, names, 2, "rank");
-        ck_assert_uint_eq(load_as("m", cut, names, 2, "rank"), number);
-        unload_from("m", names[1], false);
-        ck_assert_uint_eq(load_as("m", write_plain("plain", 40), &names[1], 1, NULL), 0);
-        ck_assert_int_eq(attach_code(names[0]), 0);
-}
-
-/* A rank of an incomplete earlier set is not used by a load of the whole set. */
-TEST(a_resident_set_is_found_beside_incomplete_ones)
-{
-        char *cut = write_large("cut", 2, 10);
-        uint64_t first = load_as("left", cut, names, 2, "rank");
-        unload_from("left", names[0], false);
-        uint64_t second = load_as("m", cut, names, 2, "rank");
-        ck_assert_uint_gt(second, first);
-        ck_assert_uint_eq(load_as("again", cut, names, 2, "rank"), second);
-}
-
 TEST(ranks_are_not_compared_with_a_source)
 {
         char *folder = write_ranks("ranks", 2), *args = format_text("{\"model\":\"m\",\"source\":\"%s\"}", folder);
-        ck_assert_int_eq(load_on(folder, names, 2, "rank"), 0);
+        ck_assert_int_eq(load_on(folder, "m", cuda_devices, 2, "rank"), 0);
         ck_assert_int_eq(client_call_code(client, "diff", args), STREAMER_EUNSUPPORTED);
         ck_assert_str_eq(streamer_last_error(client), "m: models of ranks are not compared");
 }

@@ -3,13 +3,13 @@
  * Replicas on several fake GPUs: they are read once, and each fails alone. Tests logic, not speed.
  */
 #include "tests/lib/streamerctl.h"
-#include "tests/lib/multi_gpu.h"
+#include "tests/lib/gpu_fixture.h"
 #include "tests/lib/kernel_counters.h"
 #include "tests/lib/suite.h"
 
 /* ---- replicas ---- */
 
-FIXTURE(.each = {multi_gpu_begin, fixture_stop});
+FIXTURE(.each = {gpu_begin_four, fixture_stop});
 
 TEST(replicas_are_read_once_and_copied_to_each_device)
 {
@@ -18,10 +18,10 @@ TEST(replicas_are_read_once_and_copied_to_each_device)
 
         file_uncache(path);
         uint64_t before = process_read_bytes(test_daemon.pid);
-        ck_assert_int_eq(load_on(path, names, 3, NULL), 0);
+        ck_assert_int_eq(load_on(path, "m", cuda_devices, 3, NULL), 0);
         uint64_t read = process_read_bytes(test_daemon.pid) - before;
         for (size_t i = 0; i < 3; i++) {
-                client_equals_on(client, "m", names[i], m);
+                client_equals_on(client, "m", cuda_devices[i], m);
                 ck_assert_uint_ge(gpus->copied[i], m->bytes);
                 ck_assert_uint_lt(gpus->copied[i], m->bytes + m->bytes / 10);
         }
@@ -38,7 +38,7 @@ TEST(replicas_are_one_model_with_several_devices)
 {
         struct model *m = model_mixed(2, 4 << 20);
 
-        ck_assert_int_eq(load_on(write_model(m, "m.safetensors"), names, 2, NULL), 0);
+        ck_assert_int_eq(load_on(write_model(m, "m.safetensors"), "m", cuda_devices, 2, NULL), 0);
         streamer_lease *lease = client_attach_on(client, "m", "cuda:1");
         json_t *model = list_entry(), *devices = json_object_get(model, "devices");
         ck_assert_uint_eq(json_array_size(devices), 2);
@@ -47,7 +47,7 @@ TEST(replicas_are_one_model_with_several_devices)
         ck_assert_uint_eq(json_number(model, "leases"), 1);
         for (size_t i = 0; i < 2; i++) {
                 const json_t *d = json_array_get(devices, i);
-                ck_assert_str_eq(json_text(d, "device"), names[i]);
+                ck_assert_str_eq(json_text(d, "device"), cuda_devices[i]);
                 ck_assert_str_eq(json_text(d, "state"), "ready");
                 ck_assert_str_eq(json_text(d, "digest"), json_text(model, "digest"));
                 ck_assert_uint_eq(json_number(d, "leases"), i);
@@ -83,24 +83,6 @@ static struct ctl run_ctl(int code, const char *verb, const char *what, const ch
         return r;
 }
 
-/* The state of the model is that of its first device; the second replica stays resident. */
-TEST(a_pin_of_any_replica_is_the_models)
-{
-        struct model *m = model_mixed(19, 2 << 20);
-        char *path = write_model(m, "m.safetensors");
-
-        run_ctl(0, "load", path, "0", NULL);
-        run_ctl(0, "load", path, "1", "--pin");
-        assert_pinned(true, false, true);
-        struct ctl r = run_ctl(0, "show", "m", NULL, NULL);
-        char *line = strstr(r.out, "device      cuda:1");
-        ck_assert_msg(line != NULL && strstr(line, ", pinned\n") != NULL, "%s", r.out);
-        run_ctl(0, "unpin", "m", NULL, NULL);
-        assert_pinned(false, false, false);
-        run_ctl(0, "pin", "m", NULL, NULL);
-        assert_pinned(true, true, true);
-}
-
 /* unpin would not find it. */
 TEST(pins_do_not_protect_failed_or_draining_generations)
 {
@@ -125,9 +107,9 @@ TEST(attach_must_name_one_of_several_devices)
         struct model *m = model_mixed(3, 1 << 20);
         char *path = write_model(m, "m.safetensors");
 
-        ck_assert_int_eq(load_on(path, names, 1, NULL), 0);
+        ck_assert_int_eq(load_on(path, "m", cuda_devices, 1, NULL), 0);
         ck_assert_int_eq(attach_code(NULL), 0);
-        ck_assert_int_eq(load_on(path, names, 2, NULL), 0);
+        ck_assert_int_eq(load_on(path, "m", cuda_devices, 2, NULL), 0);
         ck_assert_int_eq(attach_code(NULL), STREAMER_EINVAL);
         ck_assert_str_eq(streamer_last_error(client), "m: is on several devices, one must be named: cuda:0, cuda:1");
         ck_assert_int_eq(attach_code("cuda:1"), 0);
@@ -144,73 +126,6 @@ TEST(a_load_must_name_one_of_several_devices)
                           "device: the daemon has 4 devices, name one: cuda:0, cuda:1, cuda:2, cuda:3");
 }
 
-TEST(a_replica_that_is_added_later_is_of_the_same_generation)
-{
-        struct model *m = model_mixed(4, 2 << 20);
-        char *path = write_model(m, "m.safetensors");
-
-        ck_assert_int_eq(load_on(path, names, 1, NULL), 0);
-        json_t *before = list_entry();
-        uint64_t copied = gpus->copied[0];
-        ck_assert_int_eq(load_on(path, names, 3, NULL), 0);
-        json_t *after = list_entry();
-        ck_assert_uint_eq(json_number(after, "generation"), json_number(before, "generation"));
-        ck_assert_uint_eq(json_array_size(json_object_get(after, "devices")), 3);
-        ck_assert_uint_eq(gpus->copied[0], copied); /* it was resident */
-        for (size_t i = 0; i < 3; i++)
-                client_equals_on(client, "m", names[i], m);
-}
-
-TEST(a_new_version_replaces_the_old_one_on_each_device)
-{
-        struct model *old = model_mixed(5, 2 << 20), *new = model_mixed(6, 2 << 20);
-
-        ck_assert_int_eq(load_on(write_model(old, "old.safetensors"), names, 2, NULL), 0);
-        ck_assert_int_eq(load_on(write_model(new, "new.safetensors"), names, 1, NULL), 0);
-        client_equals_on(client, "m", "cuda:0", new);
-        client_equals_on(client, "m", "cuda:1", old);
-        ck_assert_int_eq(load_on(suite_path("new.safetensors"), names, 2, NULL), 0);
-        client_equals_on(client, "m", "cuda:0", new);
-        client_equals_on(client, "m", "cuda:1", new);
-        json_t *model = list_entry();
-        ck_assert_uint_eq(json_array_size(json_object_get(model, "devices")), 2);
-}
-
-/* As a replica it would have the older number, and yield to the model that it replaces. */
-TEST(an_older_version_takes_the_place_of_a_newer_one)
-{
-        struct model *old = model_mixed(17, 2 << 20), *new = model_mixed(18, 2 << 20);
-        char *path = write_model(old, "old.safetensors");
-
-        ck_assert_int_eq(load_on(path, names, 1, NULL), 0);
-        ck_assert_int_eq(load_on(write_model(new, "new.safetensors"), names + 1, 1, NULL), 0);
-        client_equals_on(client, "m", "cuda:1", new);
-        ck_assert_int_eq(load_on(path, names + 1, 1, NULL), 0);
-        client_equals_on(client, "m", "cuda:0", old);
-        client_equals_on(client, "m", "cuda:1", old);
-}
-
-TEST(one_device_is_unloaded_or_all_are)
-{
-        struct model *m = model_mixed(7, 2 << 20);
-        char *path = write_model(m, "m.safetensors");
-
-        ck_assert_int_eq(load_on(path, names, 3, NULL), 0);
-        json_decref(client_call(client, "unload", "{\"model\":\"m\",\"device\":\"cuda:1\"}"));
-        ck_assert_uint_eq(used_on("cuda:1"), 0);
-        ck_assert_int_eq(attach_code("cuda:1"), STREAMER_ENOENT);
-        ck_assert_int_eq(client_call_code(client, "unload", "{\"model\":\"m\",\"device\":\"cuda:1\"}"),
-                         STREAMER_ENOENT);
-        client_equals_on(client, "m", "cuda:2", m);
-        streamer_lease *lease = client_attach_on(client, "m", "cuda:2");
-        ck_assert_int_eq(streamer_unload(client, "m", 0), STREAMER_EBUSY); /* then none of it is unloaded */
-        client_equals_on(client, "m", "cuda:0", m);
-        streamer_detach(lease);
-        client_unload(client, "m");
-        for (size_t i = 0; i < 3; i++)
-                ck_assert_uint_eq(used_on(names[i]), 0);
-}
-
 TEST(a_pending_copy_on_one_device_hides_the_tensor_on_all)
 {
         struct model *m = model_mixed(8, 12 << 20);
@@ -218,7 +133,7 @@ TEST(a_pending_copy_on_one_device_hides_the_tensor_on_all)
         streamer_tensor t = STREAMER_TENSOR_INIT;
 
         gpus->held[1] = 1;
-        streamer_op *op = load_begin(write_model(m, "m.safetensors"), names, 2, NULL);
+        streamer_op *op = load_begin(write_model(m, "m.safetensors"), "m", cuda_devices, 2, NULL);
         streamer_lease *lease[2] = {client_attach_on(client, "m", "cuda:0"), client_attach_on(client, "m", "cuda:1")};
         ck_assert_int_eq(streamer_op_wait(op, 300, &p), STREAMER_ETIMEOUT); /* read and hashed long since */
         ck_assert_uint_eq(p.bytes, 0);
@@ -241,7 +156,8 @@ static void one_fails(const struct model *m, const char *device, const char *why
 {
         streamer_device_failure f = STREAMER_DEVICE_FAILURE_INIT;
         streamer_progress p = {.struct_size = sizeof(p)};
-        streamer_op *op = load_begin(write_model(m, "m.safetensors"), (const char *const[]){"cuda:0", device}, 2, NULL);
+        streamer_op *op =
+                load_begin(write_model(m, "m.safetensors"), "m", (const char *const[]){"cuda:0", device}, 2, NULL);
         ck_assert_int_eq(streamer_op_wait(op, WAIT_MS, &p), STREAMER_EFAILED);
         ck_assert_str_eq(p.state, "ready");
         ck_assert_uint_eq(streamer_op_failure_count(op), 1);
@@ -278,7 +194,7 @@ TEST(a_device_lost_during_a_copy_fails_alone)
         streamer_tensor t = STREAMER_TENSOR_INIT;
 
         gpus->held[2] = 1;
-        streamer_op *op = load_begin(write_model(m, "m.safetensors"), names, 3, NULL);
+        streamer_op *op = load_begin(write_model(m, "m.safetensors"), "m", cuda_devices, 3, NULL);
         streamer_lease *lease = client_attach_on(client, "m", "cuda:2");
         while (gpus->copied[0] == 0)
                 ck_assert_int_eq(streamer_op_wait(op, 10, &p), STREAMER_ETIMEOUT);
@@ -301,29 +217,6 @@ TEST(an_insufficient_budget_fails_only_its_device)
         one_fails(m, "cuda:3", "does not fit");
 }
 
-/* Independent of earlier failures on that device. */
-TEST(a_failed_device_is_retried_for_the_same_generation, .to = 3)
-{
-        struct model *m = model_mixed(15, 20 << 20), *other = model_mixed(16, 48 << 20);
-        char *path = write_model(m, "m.safetensors"), *filler = write_model(other, "filler.safetensors");
-        struct ctl r;
-
-        ctl(&r, test_daemon.socket, "load", filler, "--device", "1", "--pin", NULL);
-        ck_assert_int_eq(r.code, 0);
-        ctl_free(&r);
-        ck_assert_int_eq(load_on(path, names, 2, NULL), STREAMER_EFAILED);
-        for (int i = 0; i < _i; i++)
-                ck_assert_int_ne(load_on(path, names + 1, 1, NULL), 0);
-        json_t *before = list_entry();
-        client_unload(client, "filler");
-        ck_assert_int_eq(load_on(path, names + 1, 1, NULL), 0);
-        json_t *after = list_entry();
-        ck_assert_uint_eq(json_number(after, "generation"), json_number(before, "generation"));
-        ck_assert_uint_eq(json_array_size(json_object_get(after, "devices")), 2);
-        for (size_t i = 0; i < 2; i++)
-                client_equals_on(client, "m", names[i], m);
-}
-
 TEST(a_load_that_fits_no_device_fails_with_all_reasons)
 {
         struct model *m = model_mixed(12, 20 << 20);
@@ -339,22 +232,6 @@ TEST(a_load_that_fits_no_device_fails_with_all_reasons)
         ctl_free(&r);
         wait_until_freed("cuda:0");
         wait_until_freed("cuda:3");
-}
-
-TEST(cancelling_frees_the_memory_of_all_devices)
-{
-        struct model *m = model_mixed(13, 12 << 20);
-
-        gpus->hold = 1;
-        streamer_op *op = load_begin(write_model(m, "m.safetensors"), names, 3, NULL);
-        streamer_lease *lease = client_attach_on(client, "m", "cuda:0"); /* it has its segments by then */
-        streamer_detach(lease);
-        json_decref(client_call(client, "cancel", "{\"model\":\"m\"}"));
-        ck_assert_int_eq(streamer_op_wait(op, WAIT_MS, NULL), STREAMER_ECANCELED);
-        gpus->hold = 0;
-        for (size_t i = 0; i < 3; i++)
-                wait_until_freed(names[i]);
-        streamer_op_free(op);
 }
 
 /* ---- by the command line ---- */

@@ -3,10 +3,8 @@
  * The daemon with GPUs, on the fake CUDA libraries: copies to devices, the time at which tensors become visible, and
  * the effects of a failing device. Tests logic, not speed.
  */
-#include "tests/lib/gpu_daemon.h"
+#include "tests/lib/gpu_fixture.h"
 #include "tests/lib/suite.h"
-
-static struct fake_state *gpus;
 
 /* Two GPUs of 64 MiB, the second with descriptors; budgets that are larger than one of them. */
 static void begin(void)
@@ -16,34 +14,20 @@ static void begin(void)
                 .mib = 64,
                 .cuda = "segment_size: 8MiB",
                 .devices = {"'cuda:0', budget: 256MiB", "'cuda:1', budget: 256MiB, handles: cuda-vmm-fd"}};
-        gpus = gpu_daemon_start(&two);
-        client = client_open(&test_daemon);
+        gpu_begin(&two);
 }
 
-static char *write_model(const struct model *m, const char *name)
+static void begin_with_other_users(void)
 {
-        char *path = suite_path("%s", name);
-        model_write(m, path);
-        return path;
+        setenv("FAKECUDA_OTHERS_MIB", "40", 1);
+        begin();
 }
 
-static int load_on(const char *path, const char *name, const char *device, streamer_op **op)
+static void begin_in_pieces(void)
 {
-        streamer_load_opts opts = {
-                .struct_size = sizeof(opts), .source = path, .name = name, .devices = &device, .n_devices = 1};
-        return streamer_load(client, &opts, op);
+        setenv("FAKECUDA_LARGEST_MIB", "5", 1);
+        begin();
 }
-
-/* Loads and waits: the outcome. */
-static int loaded(const char *path, const char *name, const char *device)
-{
-        return client_load_with(client,
-                                (streamer_load_opts){.source = path, .name = name, .devices = &device, .n_devices = 1});
-}
-
-/* ---- */
-
-static const char *const devices[] = {"cuda:0", "cuda:1"};
 
 FIXTURE(.each = {begin, fixture_stop});
 
@@ -52,7 +36,7 @@ TEST(a_model_on_the_gpu_equals_its_file, .to = 2)
         struct model *m = model_mixed(7, 20 << 20); /* several segments */
         char *args = "{\"model\":\"m\"}";
 
-        ck_assert_int_eq(loaded(write_model(m, "m.safetensors"), "m", devices[_i]), 0);
+        ck_assert_int_eq(load_to(write_model(m, "m.safetensors"), "m", cuda_devices[_i]), 0);
         client_equals(client, "m", m);
         json_decref(client_call(client, "verify", args));
         ck_assert_uint_eq(gpus->pageable, 0);
@@ -65,11 +49,11 @@ TEST(a_gpu_without_models_has_no_context)
         struct model *m = model_mixed(8, 1 << 20);
 
         ck_assert_uint_eq(gpus->contexts[0] + gpus->contexts[1], 0);
-        ck_assert_int_eq(loaded(write_model(m, "m.safetensors"), "m", "cuda:0"), 0);
+        ck_assert_int_eq(load_to(write_model(m, "m.safetensors"), "m", "cuda:0"), 0);
         ck_assert_uint_eq(gpus->contexts[0], 1);
         ck_assert_uint_eq(gpus->contexts[1], 0);
         client_unload(client, "m");
-        ck_assert_int_eq(loaded(suite_path("m.safetensors"), "m", "cuda:0"), 0);
+        ck_assert_int_eq(load_to(suite_path("m.safetensors"), "m", "cuda:0"), 0);
         client_equals(client, "m", m);
 }
 
@@ -77,11 +61,10 @@ TEST(no_tensor_is_visible_before_its_copy_completes, .to = 2)
 {
         struct model *m = model_mixed(9, 12 << 20);
         streamer_progress p = {.struct_size = sizeof(p)};
-        streamer_op *op;
         streamer_tensor t = STREAMER_TENSOR_INIT;
 
         gpus->hold = 1;
-        client_ok(client, load_on(write_model(m, "m.safetensors"), "m", devices[_i], &op), "load");
+        streamer_op *op = load_begin(write_model(m, "m.safetensors"), "m", &cuda_devices[_i], 1, NULL);
         streamer_lease *lease = client_attach(client, "m");
         ck_assert_int_eq(streamer_op_wait(op, 300, &p), STREAMER_ETIMEOUT); /* read and hashed long since */
         ck_assert_uint_eq(p.bytes, 0);
@@ -93,42 +76,15 @@ TEST(no_tensor_is_visible_before_its_copy_completes, .to = 2)
         streamer_op_free(op);
 }
 
-TEST(a_full_gpu_refuses_with_figures, .to = 2)
-{
-        struct model *m = model_mixed(10, 80 << 20), *fits = model_mixed(11, 1 << 20);
-
-        ck_assert_int_eq(loaded(write_model(m, "m.safetensors"), "m", devices[_i]), STREAMER_ENOMEM);
-        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "others use the device too"));
-        ck_assert_int_eq(loaded(write_model(fits, "f.safetensors"), "f", devices[_i]), 0);
-        client_equals(client, "f", fits);
-}
-
-TEST(a_lost_context_takes_its_device_out_and_nothing_else)
-{
-        struct model *m = model_mixed(12, 4 << 20), *gone = model_mixed(16, 4 << 20);
-        char *path = write_model(m, "m.safetensors");
-
-        ck_assert_int_eq(loaded(path, "before", "cuda:1"), 0);
-        ck_assert_int_eq(loaded(write_model(gone, "gone.safetensors"), "gone", "cuda:0"), 0);
-        model_free(gone);
-        gpus->broken[0] = 700;
-        ck_assert_int_eq(loaded(path, "m", "cuda:0"), STREAMER_EFAILED);
-        gpus->broken[0] = 0;
-        ck_assert_int_eq(loaded(path, "m", "cuda:0"), STREAMER_EFAILED);
-        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "out of service"));
-        client_equals(client, "before", m);
-        ck_assert_int_eq(loaded(path, "after", "cuda:1"), 0);
-}
-
 TEST(a_context_that_failed_is_created_for_the_next_load)
 {
         struct model *m = model_mixed(15, 4 << 20);
         char *path = write_model(m, "m.safetensors");
 
         gpus->broken[0] = 46; /* another process has it for itself */
-        ck_assert_int_eq(loaded(path, "m", "cuda:0"), STREAMER_EFAILED);
+        ck_assert_int_eq(load_to(path, "m", "cuda:0"), STREAMER_EFAILED);
         gpus->broken[0] = 0;
-        ck_assert_int_eq(loaded(path, "m", "cuda:0"), 0);
+        ck_assert_int_eq(load_to(path, "m", "cuda:0"), 0);
         client_equals(client, "m", m);
 }
 
@@ -136,7 +92,7 @@ TEST(a_process_that_attaches_twice_opens_a_segment_once)
 {
         struct model *m = model_mixed(14, 4 << 20);
 
-        ck_assert_int_eq(loaded(write_model(m, "m.safetensors"), "m", "cuda:0"), 0);
+        ck_assert_int_eq(load_to(write_model(m, "m.safetensors"), "m", "cuda:0"), 0);
         streamer_lease *first = client_attach(client, "m"), *second = client_attach(client, "m");
         ck_assert_uint_eq(gpus->opens, 1);
         streamer_detach(first);
@@ -146,29 +102,66 @@ TEST(a_process_that_attaches_twice_opens_a_segment_once)
         ck_assert_uint_eq(gpus->opens, 2);
 }
 
-TEST(memory_stays_until_a_killed_consumer_has_exited, .to = 2)
+/* A failing load does not evict the models of clients: neither the load that finds the context destroyed, nor later
+ * ones. */
+TEST(a_load_on_a_lost_gpu_evicts_none, .to = 2)
 {
-        struct model *m = model_mixed(13, 4 << 20);
-        int ready[2];
+        struct model *m = model_mixed(12, 28 << 20);
+        char *path = write_model(m, "m.safetensors");
+        const char *lost = cuda_devices[_i], *other = cuda_devices[!_i];
+        char *args = format_text("{\"source\":\"%s\",\"devices\":[\"%s\"],\"dry_run\":true}", path, lost);
 
-        ck_assert_int_eq(loaded(write_model(m, "m.safetensors"), "m", devices[_i]), 0);
-        must(pipe(ready));
-        pid_t pid = must(fork());
-        if (pid == 0) {
-                streamer_client *mine = client_open(&test_daemon);
-                client_attach(mine, "m");
-                must((int)write(ready[1], "x", 1));
-                pause();
-                _exit(0);
-        }
-        char byte;
-        ck_assert_int_eq(read(ready[0], &byte, 1), 1);
-        ck_assert_int_eq(streamer_unload(client, "m", 0), STREAMER_EBUSY);
-        client_ok(client, streamer_unload(client, "m", STREAMER_UNLOAD_DRAIN), "unload");
-        ck_assert_uint_gt(client_leases(client), 0);
-        must(kill(pid, SIGKILL));
-        must(waitpid(pid, NULL, 0));
-        client_wait_leases(client, 0);
+        write_model(m, "first.safetensors");
+        write_model(m, "second.safetensors");
+        ck_assert_int_eq(load_to(suite_path("first.safetensors"), "first", lost), 0);
+        ck_assert_int_eq(load_to(suite_path("second.safetensors"), "second", lost), 0);
+        gpus->broken[_i] = 700;
+        ck_assert_int_eq(load_to(path, "m", lost), STREAMER_EFAILED);
+        gpus->broken[_i] = 0;
+        ck_assert_int_eq(load_to(path, "m", lost), STREAMER_EFAILED);
+        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "out of service"));
+        ck_assert_str_eq(json_text(client_call(client, "load", args), "admission"), "blocked");
+        ck_assert_str_eq(client_state(client, "first"), "ready");
+        ck_assert_str_eq(client_state(client, "second"), "ready");
+        ck_assert_int_eq(load_to(path, "m", other), 0);
+        client_equals_on(client, "m", other, m);
+}
+
+/* ---- other users ---- */
+
+FIXTURE(.each = {begin_with_other_users, fixture_stop});
+
+TEST(memory_of_other_processes_is_reported_and_evicts_none, .to = 2)
+{
+        struct model *first = model_mixed(10, 8 << 20);
+
+        ck_assert_int_eq(load_to(write_model(first, "f.safetensors"), "first", cuda_devices[_i]), 0);
+        ck_assert_int_eq(load_to(write_model(model_mixed(11, 30 << 20), "m.safetensors"), "m", cuda_devices[_i]),
+                         STREAMER_ENOMEM);
+        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "others use the device too"));
+        client_equals(client, "first", first);
+}
+
+TEST(models_are_evicted_to_fit_the_memory_that_others_leave, .to = 2)
+{
+        struct model *second = model_mixed(8, 16 << 20);
+
+        ck_assert_int_eq(load_to(write_model(model_mixed(7, 14 << 20), "f.safetensors"), "first", cuda_devices[_i]), 0);
+        ck_assert_int_eq(load_to(write_model(second, "m.safetensors"), "second", cuda_devices[_i]), 0);
+        ck_assert_str_eq(client_state(client, "first"), "");
+        client_equals(client, "second", second);
+}
+
+FIXTURE(.each = {begin_in_pieces, fixture_stop});
+
+TEST(a_segment_larger_than_each_free_piece_does_not_fit, .to = 2)
+{
+        struct model *small = model_mixed(4, 1 << 20);
+
+        ck_assert_int_eq(load_to(write_model(model_mixed(3, 16 << 20), "m.safetensors"), "m", cuda_devices[_i]),
+                         STREAMER_ENOMEM);
+        ck_assert_int_eq(load_to(write_model(small, "s.safetensors"), "small", cuda_devices[_i]), 0);
+        client_equals(client, "small", small);
 }
 
 /* ---- names and budgets ---- */
@@ -205,8 +198,7 @@ TEST(a_gpu_is_named_by_number_uuid_or_all_and_has_its_budget, EACH(names))
 {
         struct gpu_daemon two = {.n = 2, .mib = 64};
         memcpy(two.devices, names[_i].devices, sizeof(names[_i].devices));
-        gpus = gpu_daemon_start(&two);
-        client = client_open(&test_daemon);
+        gpu_begin(&two);
         json_t *status = client_call(client, "status", NULL);
         for (unsigned gpu = 0; gpu < 2; gpu++) {
                 uint64_t budget = budget_of(json_object_get(status, "devices"), gpu);
@@ -220,8 +212,7 @@ TEST(a_gpu_that_is_optional_may_be_absent)
 {
         static const struct gpu_daemon one = {
                 .n = 1, .mib = 64, .devices = {"'cuda:0?', budget: 16MiB", "'cuda:7?', budget: 16MiB"}};
-        gpus = gpu_daemon_start(&one);
-        client = client_open(&test_daemon);
+        gpu_begin(&one);
         json_t *status = client_call(client, "status", NULL);
         ck_assert_uint_eq(json_array_size(json_object_get(status, "devices")), 1);
         const json_t *absent = json_object_get(status, "absent");
@@ -257,7 +248,7 @@ TEST(without_cuda_the_daemon_has_what_works)
 TEST(a_gpu_by_two_names_is_configured_twice)
 {
         static const struct gpu_daemon one = {.n = 1, .mib = 64, .devices = {"'cuda:0', budget: 16MiB"}};
-        gpus = gpu_daemon_start(&one);
+        gpu_daemon_start(&one);
         ck_assert_int_eq(daemon_stop(&test_daemon), 0);
         const char *config = suite_path("gpus-%d.yaml", (int)getpid()), *uuid = "cuda:GPU-" UUID "00=16MiB";
         ck_assert_int_eq(

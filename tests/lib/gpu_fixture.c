@@ -1,15 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loads on several GPUs and their status: see multi_gpu.h.
+ * Loads on fake GPUs and their status: see gpu_fixture.h.
  */
-#include "tests/lib/multi_gpu.h"
+#include "tests/lib/gpu_fixture.h"
 
 #include "tests/lib/suite.h"
 
 struct fake_state *gpus;
-const char *const names[GPUS] = {"cuda:0", "cuda:1", "cuda:2", "cuda:3"};
+const char *const cuda_devices[GPUS] = {"cuda:0", "cuda:1", "cuda:2", "cuda:3"};
 
-void multi_gpu_begin(void)
+void gpu_begin(const struct gpu_daemon *daemon)
+{
+        gpus = gpu_daemon_start(daemon);
+        client = client_open(&test_daemon);
+}
+
+void gpu_begin_four(void)
 {
         static const struct gpu_daemon four = {.n = GPUS,
                                                .mib = 64,
@@ -17,8 +23,7 @@ void multi_gpu_begin(void)
                                                .devices = {"'cuda:0', budget: 64MiB",
                                                            "'cuda:1', budget: 64MiB, handles: cuda-vmm-fd",
                                                            "'cuda:2', budget: 64MiB", "'cuda:3', budget: 8MiB"}};
-        gpus = gpu_daemon_start(&four);
-        client = client_open(&test_daemon);
+        gpu_begin(&four);
 }
 
 /* ---- loads ---- */
@@ -30,16 +35,21 @@ char *write_model(const struct model *m, const char *name)
         return path;
 }
 
-streamer_op *load_begin(const char *source, const char *const *devices, size_t n, const char *layout)
+streamer_op *load_begin(const char *source, const char *name, const char *const *devices, size_t n, const char *layout)
 {
         return client_load_begin_with(
                 client, (streamer_load_opts){
-                                .source = source, .name = "m", .devices = devices, .n_devices = n, .layout = layout});
+                                .source = source, .name = name, .devices = devices, .n_devices = n, .layout = layout});
 }
 
-int load_on(const char *source, const char *const *devices, size_t n, const char *layout)
+int load_on(const char *source, const char *name, const char *const *devices, size_t n, const char *layout)
 {
-        return client_load_end(load_begin(source, devices, n, layout));
+        return client_load_end(load_begin(source, name, devices, n, layout));
+}
+
+int load_to(const char *source, const char *name, const char *device)
+{
+        return load_on(source, name, &device, 1, NULL);
 }
 
 int attach_code(const char *device)
@@ -85,4 +95,16 @@ void wait_until_freed(const char *device)
 {
         ck_assert_msg(eventually(is_unused, (void *)(uintptr_t)device, WAIT_MS), "%s: %llu bytes are in use", device,
                       (unsigned long long)used_on(device));
+}
+
+void gpu_check_freed(const char *report, pid_t pid)
+{
+        char *text = file_read(report, NULL);
+        char *want = format_text("pid=%d allocations=0 opened=0 handles=0 reserved=0 mapped=0 streams=0 events=0 "
+                                 "registered=0 retained=0\n",
+                                 (int)pid);
+        if (strstr(text, want) == NULL)
+                die("it leaked GPU resources: expected '%s', got %s", want, text);
+        free(text);
+        free(want);
 }
