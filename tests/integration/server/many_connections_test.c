@@ -38,6 +38,22 @@ static void end_ended(void)
         fixture_witness = model_free(fixture_witness);
 }
 
+static struct wire *open_many(size_t n)
+{
+        struct wire *many = must_alloc(n * sizeof(*many));
+
+        for (size_t i = 0; i < n; i++)
+                wire_connect(&many[i], &test_daemon);
+        return many;
+}
+
+static void close_many(struct wire *many, size_t n)
+{
+        for (size_t i = 0; i < n; i++)
+                wire_close(&many[i]);
+        free(many);
+}
+
 /* As many as the descriptors that may be on their way in all allow. */
 static bool attaches(size_t i)
 {
@@ -68,9 +84,7 @@ static void detach(struct wire *w)
 static void read_all(struct wire *many, size_t n)
 {
         for (size_t i = 0; i < n; i++) {
-                bool ok = false;
-                ck_assert(wire_read(&many[i]));
-                ck_assert(object_bool(&many[i].reply.unpacked.data, "ok", &ok) && ok);
+                wire_read_ok(&many[i]);
                 if (attaches(i))
                         detach(&many[i]);
         }
@@ -82,20 +96,15 @@ FIXTURE(.all = {begin, end});
 TEST(connections_in_great_number)
 {
         size_t n = env_number("CONNECTIONS", 600);
-        struct wire *many = must_alloc(n * sizeof(*many));
         streamer_client *c = client_open(&test_daemon);
         unsigned before = process_fds(test_daemon.pid);
+        struct wire *many = open_many(n);
 
-        for (size_t i = 0; i < n; i++) {
-                wire_open(&many[i], &test_daemon);
-                wire_hello(&many[i]);
-        }
         ck_assert_uint_ge(process_fds(test_daemon.pid) + 16, before + n);
         ask_all(many, n);
         client_equals(c, "witness", fixture_witness);
         read_all(many, n);
-        for (size_t i = 0; i < n; i++)
-                wire_close(&many[i]);
+        close_many(many, n);
         client_wait_leases(c, 0);
         ck_assert(process_wait_fds(test_daemon.pid, before + 1));
         streamer_close(c);
@@ -103,31 +112,10 @@ TEST(connections_in_great_number)
 
 /* ---- broadcast events ---- */
 
-static struct wire *open_many(size_t n)
-{
-        struct wire *many = must_alloc(n * sizeof(*many));
-
-        for (size_t i = 0; i < n; i++) {
-                wire_open(&many[i], &test_daemon);
-                wire_hello(&many[i]);
-        }
-        return many;
-}
-
-static void close_many(struct wire *many, size_t n)
-{
-        for (size_t i = 0; i < n; i++)
-                wire_close(&many[i]);
-        free(many);
-}
-
 static void ask(struct wire *w, const char *verb, const char *model)
 {
-        bool ok;
-
         ck_assert(wire_verb(w, verb, 2, model != NULL ? "model" : NULL, model));
-        ck_assert(wire_read(w));
-        ck_assert(object_bool(&w->reply.unpacked.data, "ok", &ok) && ok);
+        wire_read_ok(w);
 }
 
 /* The states of "crowd" in their order. A subscriber receives the latest, and may miss some before it. */
@@ -138,36 +126,17 @@ static void read_states(struct wire *w)
         size_t last = 0;
 
         while (last < 3) {
-                ck_assert(wire_read(w));
-                const msgpack_object *event = &w->reply.unpacked.data;
+                const msgpack_object *event = wire_next(w);
                 ck_assert(object_str_eq(event, "event", "model") && object_str_eq(event, "model", "crowd"));
                 while (!object_str_eq(event, "state", states[last]))
                         ck_assert_uint_lt(++last, 4);
         }
 }
 
-TEST(each_subscriber_is_notified_in_order)
-{
-        size_t n = env_number("CONNECTIONS", 600);
-        struct wire *many = open_many(n);
-        streamer_client *c = client_open(&test_daemon);
-        char *path = fixture_write(fixture_witness, "crowd.safetensors");
-
-        for (size_t i = 0; i < n; i++)
-                ask(&many[i], "subscribe", "crowd");
-        client_load(c, path, "crowd");
-        client_unload(c, "crowd");
-        for (size_t i = 0; i < n; i++)
-                read_states(&many[i]);
-        streamer_close(c);
-        close_many(many, n);
-}
-
 /* The last subscriber; it sends a request in the iteration in which the model changes. */
 TEST(a_reply_follows_earlier_events)
 {
         size_t n = env_number("CONNECTIONS", 600);
-        bool ok;
         struct wire *many = open_many(n), *last = &many[n - 1];
         streamer_client *c = client_open(&test_daemon);
 
@@ -176,13 +145,11 @@ TEST(a_reply_follows_earlier_events)
                 ask(&many[i], "subscribe", "crowd");
         struct request unload = {.verb = VERB_unload, .id = 3, .u.unload = {.model = "crowd", .drain = true}};
         ck_assert(wire_request(last, &unload));
-        ck_assert(wire_read(last));
-        ck_assert(object_str_eq(&last->reply.unpacked.data, "event", "model"));
-        ck_assert(object_str_eq(&last->reply.unpacked.data, "state", "draining"));
+        const msgpack_object *event = wire_next(last);
+        ck_assert(object_str_eq(event, "event", "model") && object_str_eq(event, "state", "draining"));
         for (size_t i = 0; i + 1 < n; i += 2)
                 wire_close(&many[i]); /* notified or not */
-        ck_assert(wire_read(last));
-        ck_assert(object_bool(&last->reply.unpacked.data, "ok", &ok) && ok);
+        wire_read_ok(last);
         for (size_t i = 1; i + 1 < n; i += 2)
                 read_states(&many[i]);
         for (size_t i = 1; i < n; i += 2)
@@ -201,9 +168,8 @@ TEST(each_lease_holder_is_notified_of_revocation)
                 ask(&many[i], "attach", "taken");
         client_ok(c, streamer_unload(c, "taken", STREAMER_UNLOAD_FORCE), "unload");
         for (size_t i = 0; i < n; i++) {
-                ck_assert(wire_read(&many[i]));
-                ck_assert(object_str_eq(&many[i].reply.unpacked.data, "event", "lease"));
-                ck_assert(object_str_eq(&many[i].reply.unpacked.data, "state", "revoked"));
+                const msgpack_object *event = wire_next(&many[i]);
+                ck_assert(object_str_eq(event, "event", "lease") && object_str_eq(event, "state", "revoked"));
         }
         close_many(many, n);
         streamer_close(c);
@@ -235,8 +201,7 @@ static uint64_t load_and_subscribe(struct wire *w, const char *path, const char 
         load.u.load.name = name;
         load.u.load.wait = load.u.load.no_evict = load.u.load.watch = true;
         ck_assert(wire_request(w, &load));
-        ck_assert(wire_read(w));
-        ck_assert(object_u64(&w->reply.unpacked.data, "op", &op));
+        ck_assert(object_u64(wire_next(w), "op", &op));
         return op;
 }
 
@@ -245,8 +210,7 @@ static bool read_op_events(struct wire *w, uint64_t op)
 {
         uint64_t told;
 
-        ck_assert(wire_read(w));
-        const msgpack_object *event = &w->reply.unpacked.data;
+        const msgpack_object *event = wire_next(w);
         ck_assert(object_str_eq(event, "event", "op"));
         ck_assert(object_u64(event, "op", &told) && told == op);
         return object_str_eq(event, "state", "cancelled");
@@ -285,8 +249,7 @@ static const char *read_cancel_events(struct wire *w)
         uint64_t id = 0;
 
         for (heard[0] = '\0'; id != 4;) {
-                ck_assert(wire_read(w));
-                const msgpack_object *map = &w->reply.unpacked.data;
+                const msgpack_object *map = wire_next(w);
                 bool model = object_str_eq(map, "event", "model"), op = object_str_eq(map, "event", "op");
                 bool reply = object_u64(map, "id", &id);
                 if (reply && id == 4)
@@ -369,10 +332,8 @@ TEST(waiting_requests_are_answered_in_the_order_of_their_deadlines)
         struct wire other;
         streamer_client *c = client_open(&test_daemon);
 
-        wire_open(&waits.w, &test_daemon);
-        wire_hello(&waits.w);
-        wire_open(&other, &test_daemon);
-        wire_hello(&other);
+        wire_connect(&waits.w, &test_daemon);
+        wire_connect(&other, &test_daemon);
         load_and_subscribe(&other, write_large(), "slow");
         for (uint64_t id = WAITS; id > 0; id--)
                 send_wait(&waits, id);
@@ -407,52 +368,4 @@ TEST(shutdown_is_each_clients_last_event)
                 ck_assert(!wire_read(&many[i]));
         }
         close_many(many, n);
-}
-
-/* ---- descriptors in flight ---- */
-
-#define FDS 128
-#define ATTACHES 100
-
-static void begin_few(void)
-{
-        static const char config[] = "devices:\n  - host=64MiB\nlimits:\n  fds_in_flight: 128\n";
-
-        char *path = suite_file("few.yaml", config);
-        fixture_begin((const char *const[]){"--config", path, NULL});
-}
-
-static bool attach_is_allowed(void *arg)
-{
-        struct wire *w = arg;
-
-        wire_verb(w, "attach", 4, "model", "witness");
-        ck_assert(wire_read(w));
-        return object_get(&w->reply.unpacked.data, "lease") != NULL;
-}
-
-FIXTURE(.all = {begin_few, end});
-
-TEST(unread_descriptors_are_counted_until_received)
-{
-        static struct wire wires[ATTACHES];
-        size_t allowed = 0, refused = 0;
-
-        for (size_t i = 0; i < ATTACHES; i++) {
-                wire_open(&wires[i], &test_daemon);
-                wire_hello(&wires[i]);
-                wire_verb(&wires[i], "attach", 2, "model", "witness");
-        }
-        /* None is read before all are answered. */
-        for (size_t i = 0; i < ATTACHES; i++)
-                ck_assert_int_eq(must(poll(&(struct pollfd){.fd = wires[i].fd, .events = POLLIN}, 1, 20000)), 1);
-        for (size_t i = 0; i < ATTACHES; i++) {
-                ck_assert(wire_read(&wires[i]));
-                allowed += object_get(&wires[i].reply.unpacked.data, "lease") != NULL;
-                refused += object_str_eq(&wires[i].reply.unpacked.data, "code", "limit");
-        }
-        ck_assert_uint_eq(allowed + refused, ATTACHES);
-        ck_assert_uint_le(2 * allowed, FDS); /* of a model in host memory: its manifest and its segment */
-        ck_assert_uint_ge(3 * allowed, FDS);
-        ck_assert(eventually(attach_is_allowed, &wires[0], 20000));
 }

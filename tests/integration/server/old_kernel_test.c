@@ -30,22 +30,14 @@ static void close_client(void)
         streamer_close(client);
 }
 
-/* A child process that leases the witness. */
-static pid_t holder(const struct daemon *d, const char *name)
+static void hold_witness(void)
 {
-        int ends[2];
-        char byte;
-        must(pipe(ends));
-        pid_t pid = must(fork());
-        if (pid == 0) {
-                client_attach(client_open(d), name);
-                must((int)write(ends[1], "", 1));
-                pause();
-        }
-        ck_assert_int_eq(read(ends[0], &byte, 1), 1);
-        close(ends[0]);
-        close(ends[1]);
-        return pid;
+        client_attach(client_open(&test_daemon), "witness");
+}
+
+static void hold_managed(void)
+{
+        client_attach(client_open(&managed.m.d), "m");
 }
 
 /* ---- processes ---- */
@@ -64,7 +56,7 @@ TEST(models_are_loaded_and_read)
 
 TEST(the_leases_of_a_killed_process_are_revoked)
 {
-        pid_t pid = holder(&test_daemon, "witness");
+        pid_t pid = child_start(hold_witness);
         ck_assert_uint_eq(client_leases(client), 1);
         must(kill(pid, SIGKILL));
         client_wait_leases(client, 0); /* it has not been reaped */
@@ -82,9 +74,8 @@ TEST(a_disconnected_process_keeps_its_leases_until_it_exits)
         client_process_attach(&process, 0, &(struct attach_target){.model = "p"}, &answer);
         ck_assert_msg(answer.result == 0 && !answer.mismatch, "%s", answer.text);
         client_process_break(&process, false, &answer);
-        pid_t other = holder(&test_daemon, "witness"); /* when its end is seen the process has been looked at, too */
-        must(kill(other, SIGKILL));
-        must(waitpid(other, NULL, 0));
+        pid_t other = child_start(hold_witness); /* when its end is seen the process has been looked at, too */
+        child_kill(other);
         client_wait_leases(client, 1);
         ck_assert_int_eq(streamer_unload(client, "p", 0), STREAMER_EBUSY);
         client_process_recheck(&process, &answer); /* the client reclaims it */
@@ -179,12 +170,11 @@ TEST(an_unclaimed_lease_ends_after_a_restart, .to = 2)
 {
         ABOUT_HOST_MEMORY();
         managed_load("m");
-        pid_t pid = holder(&managed.m.d, "m");
+        pid_t pid = child_start(hold_managed);
         managed_restart_and_reconnect(_i);
         ck_assert_uint_eq(client_leases(managed.client), 0);
         client_equals(managed.client, "m", managed.model);
         client_unload(managed.client, "m");
         client_wait_used(managed.client, 0);
-        must(kill(pid, SIGKILL));
-        must(waitpid(pid, NULL, 0));
+        child_kill(pid);
 }

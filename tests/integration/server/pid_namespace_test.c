@@ -65,8 +65,7 @@ static void load_held(void)
 static void create_orphan(void)
 {
         struct wire w;
-        wire_open(&w, &test_daemon);
-        wire_hello(&w);
+        wire_connect(&w, &test_daemon);
         wire_verb(&w, "attach", 1, "model", "held");
         ck_assert(wire_read(&w));
         wire_close(&w);

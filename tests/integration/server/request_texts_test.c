@@ -79,8 +79,7 @@ static void refused_once(struct request request, const char *code, const char *t
 {
         struct wire w;
         request.id = 7;
-        wire_open(&w, &test_daemon);
-        wire_hello(&w);
+        wire_connect(&w, &test_daemon);
         check_refused(&w, &request, code, text);
         wire_close(&w);
 }
@@ -162,8 +161,7 @@ TEST(a_connection_has_one_probe_at_a_time)
         struct wire w;
         struct request probe = {.verb = VERB_probe, .id = 2};
         bool ok = false;
-        wire_open(&w, &test_daemon);
-        wire_hello(&w);
+        wire_connect(&w, &test_daemon);
         ck_assert(wire_request(&w, &probe));
         ck_assert(wire_read(&w));
         ck_assert(object_bool(&w.reply.unpacked.data, "ok", &ok) && ok);

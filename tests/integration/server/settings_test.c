@@ -103,8 +103,7 @@ TEST(a_client_leaves_at_most_fds_per_client_untaken)
         client_load(client, source, "m");
         unsigned accepted = 0, n = 2 * FDS;
         struct wire w;
-        wire_open(&w, &test_daemon);
-        wire_hello(&w);
+        wire_connect(&w, &test_daemon);
         for (unsigned i = 0; i < n; i++)
                 ck_assert(wire_verb(&w, "attach", 2 + i, "model", "m"));
         ck_assert(eventually(all_are_answered, &n, 20000)); /* before one is read */
@@ -125,8 +124,7 @@ TEST(descriptors_on_their_way_to_clients_are_limited)
         client_load(client, source, "m");
         unsigned n = FDS / 2;
         struct wire w;
-        wire_open(&w, &test_daemon);
-        wire_hello(&w);
+        wire_connect(&w, &test_daemon);
         for (unsigned i = 0; i < n; i++)
                 ck_assert(wire_verb(&w, "attach", 2 + i, "model", "m"));
         ck_assert(eventually(all_are_answered, &n, 20000));
@@ -159,8 +157,7 @@ TEST(at_most_output_per_client_waits_for_a_client_that_does_not_read)
         for (unsigned i = 0; i < 64; i++)              /* a reply of 20 KiB */
                 client_load(client, source, format_text("a-name-of-the-same-model-%u", i));
         struct wire w;
-        wire_open(&w, &test_daemon);
-        wire_hello(&w);
+        wire_connect(&w, &test_daemon);
         uint64_t before = fixture_memory();
         send_until_paused(&w);
         ck_assert_uint_lt(fixture_memory(), before + (2 << 20));
