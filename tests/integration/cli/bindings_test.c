@@ -25,26 +25,17 @@ static void stop(void)
 }
 
 /* Runs a shell command and returns its exit status, with its output in the order of lines. */
-static int run(const char *command, char text[4096])
+static int run(const char *command, char **text)
 {
-        char *sorted = format_text("set -o pipefail; { %s; } 2>&1 | sort", command);
-        char *line = format_text("bash -c '%s'", sorted);
-        FILE *f = popen(line, "r");
-        ck_assert_ptr_nonnull(f);
-        size_t n = fread(text, 1, 4095, f);
-        text[n] = '\0';
-        free(sorted);
-        free(line);
-        return pclose(f);
+        return shell(text, "bash -c 'set -o pipefail; { %s; } 2>&1 | sort'", command);
 }
 
-static void succeeds(char *command, const char *expected)
+static void succeeds(const char *command, const char *expected)
 {
-        char text[4096];
-        ck_assert_msg(run(command, text) == 0, "%s: %s", command, text);
+        char *text;
+        ck_assert_msg(run(command, &text) == 0, "%s: %s", command, text);
         if (expected)
                 ck_assert_str_eq(text, expected);
-        free(command);
 }
 
 /* The first block of this language in docs/bindings.md. */
@@ -58,35 +49,27 @@ static void extract(const char *language, const char *file)
 
 static bool works(const char *compiler)
 {
-        char text[4096], *command = format_text("HOME=${HOME:-%s} %s", suite_folder(), compiler);
-        bool works = run(command, text) == 0;
-        free(command);
-        return works;
+        char *text;
+        return run(format_text("HOME=${HOME:-%s} %s", suite_folder(), compiler), &text) == 0;
 }
 
-static const char *build(void)
+static void fails(const char *command, const char *expected)
 {
-        return getenv("STREAMERD_BUILD") ?: "build";
+        char *text;
+        ck_assert_int_ne(run(command, &text), 0);
+        ck_assert_str_eq(text, expected);
 }
 
 static void prints_tensors_and_errors(const char *program)
 {
-        char text[4096];
-        char *begin =
-                format_text("LD_LIBRARY_PATH=%s STREAMERD_SOCKET=%s %s", build(), d.socket, suite_path("%s", program));
-        succeeds(format_text("%s %s", begin, suite_path("m.safetensors")),
+        char *begin = format_text("LD_LIBRARY_PATH=%s %s", build_path(""), suite_path("%s", program));
+        char *served = format_text("STREAMERD_SOCKET=%s %s", d.socket, begin);
+        succeeds(format_text("%s %s", served, suite_path("m.safetensors")),
                  "a F32: 16 bytes\nb BF16: 12 bytes\nempty F32: 0 bytes\n");
-        char *outside = format_text("%s /etc/passwd", begin);
-        ck_assert_int_ne(run(outside, text), 0);
-        ck_assert_str_eq(text,
-                         "outside the roots: the daemon opens files below its configured roots only (/etc/passwd)\n");
-        char *unreachable =
-                format_text("STREAMERD_SOCKET=/nowhere LD_LIBRARY_PATH=%s %s m", build(), suite_path("%s", program));
-        ck_assert_int_ne(run(unreachable, text), 0);
-        ck_assert_str_eq(text, "cannot connect: no daemon serves there: No such file or directory (/nowhere)\n");
-        free(begin);
-        free(outside);
-        free(unreachable);
+        fails(format_text("%s /etc/passwd", served),
+              "outside the roots: the daemon opens files below its configured roots only (/etc/passwd)\n");
+        fails(format_text("STREAMERD_SOCKET=/nowhere %s m", begin),
+              "cannot connect: no daemon serves there: No such file or directory (/nowhere)\n");
 }
 
 FIXTURE(.all = {start, stop}, .timeout = 300);
@@ -98,7 +81,7 @@ TEST(the_rust_program_prints_the_tensors, .slow = true)
                 SKIP("rustc is not installed");
         extract("rust", suite_path("print_tensors.rs"));
         succeeds(format_text("rustc -D warnings -o %s %s -L native=%s -l streamer-client", suite_path("in_rust"),
-                             suite_path("print_tensors.rs"), build()),
+                             suite_path("print_tensors.rs"), build_path("")),
                  NULL);
         prints_tensors_and_errors("in_rust");
 }
@@ -110,7 +93,7 @@ TEST(the_go_program_prints_the_tensors, .slow = true)
         extract("go", suite_path("print_tensors.go"));
         succeeds(format_text("export GOCACHE=%s GOPATH=%s GO111MODULE=off GOFLAGS= CGO_ENABLED=1 "
                              "CGO_CFLAGS=-I$PWD/include CGO_LDFLAGS=-L$(realpath %s); go build -o %s %s",
-                             suite_path("go-cache"), suite_path("go"), build(), suite_path("in_go"),
+                             suite_path("go-cache"), suite_path("go"), build_path(""), suite_path("in_go"),
                              suite_path("print_tensors.go")),
                  NULL);
         prints_tensors_and_errors("in_go");

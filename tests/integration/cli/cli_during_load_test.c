@@ -9,62 +9,49 @@
 
 static struct fuse_file hang;
 
-static const char *begin_held(void)
+static void begin_held(void)
 {
-        const char *why = fuse_file_unavailable();
-        struct model *m = model_mixed(8, 4 << 20);
-
-        if (why)
-                return why;
-        model_write(m, suite_path("backing"));
+        model_write(model_mixed(8, 4 << 20), suite_path("backing"));
         fuse_file_start(&hang, suite_path("hang"), "m.safetensors", suite_path("backing"));
         daemon_init(&test_daemon, suite_path("d-held"));
         daemon_start(&test_daemon, (const char *const[]){"--device", "host=64MiB", "--root", hang.folder, NULL});
         fuse_file_hold(&hang, 2 << 20);
-        return NULL;
 }
+
+static void end_held(void)
+{
+        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
+        fuse_file_stop(&hang);
+}
+
+FIXTURE(.each = {begin_held, end_held}, .unavailable = fuse_file_unavailable);
 
 TEST(timeout_exits_with_5_and_the_load_continues)
 {
-        const char *why = begin_held();
-
-        if (why)
-                SKIP(why);
         RUN(0, "load", hang.path, "--name", "slow", "--detach");
         fuse_file_wait_held(&hang);
         RUN(5, "wait", "slow", "--timeout", "0.1");
         fuse_file_release(&hang);
         RUN(0, "wait", "slow");
-        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
-        fuse_file_stop(&hang);
 }
 
 TEST(load_ends_its_wait_with_exit_5_and_the_load_continues)
 {
-        const char *why = begin_held();
-
-        if (why)
-                SKIP(why);
         struct ctl r = RUN(5, "load", hang.path, "--name", "slow", "--timeout", "0.1");
         ck_assert_ptr_nonnull(strstr(r.err, "slow: not ready after 0.1 s; the load continues"));
         r = RUN(5, "load", hang.path, "--name", "slow", "--timeout", "0", "--json", "--no-progress");
         ck_assert_str_eq(json_text(error_object(&r), "code"), "timeout");
         fuse_file_release(&hang);
         RUN(0, "load", hang.path, "--name", "slow", "--timeout", "60");
-        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
-        fuse_file_stop(&hang);
 }
 
 TEST(progress_is_one_object_per_line_and_then_the_result)
 {
-        const char *why = begin_held();
         struct ctl_running running;
         struct ctl r;
         char text[4096];
         size_t n = 0;
 
-        if (why)
-                SKIP(why);
         ctl_start(&running, test_daemon.socket,
                   (const char *const[]){"load", hang.path, "--name", "slow", "--json", NULL});
         do {
@@ -85,8 +72,6 @@ TEST(progress_is_one_object_per_line_and_then_the_result)
         o = json_loads(r.out, JSON_REJECT_DUPLICATES, NULL);
         ck_assert_msg(o != NULL, "%s", r.out);
         ck_assert_str_eq(json_text(o, "state"), "ready");
-        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
-        fuse_file_stop(&hang);
 }
 
 static void until_line(const struct ctl_running *running)
@@ -113,10 +98,7 @@ TEST(load_prints_progress_on_standard_error_only)
                 {"--quiet"}, {"--no-progress"}, {"--no-progress", "--json"}, {NULL}, {"--json"}};
         struct ctl_running running[MODES];
         struct ctl r[MODES];
-        const char *why = begin_held();
 
-        if (why)
-                SKIP(why);
         for (int i = 0; i < MODES; i++)
                 ctl_start(&running[i], test_daemon.socket,
                           (const char *const[]){"load", hang.path, "--name", "slow", flags[i][0], flags[i][1], NULL});
@@ -135,20 +117,15 @@ TEST(load_prints_progress_on_standard_error_only)
         prints_one_line(&r[LINES], "slow");
         prints_one_line(&r[OBJECTS], "{");
         ck_assert_ptr_null(strstr(r[OBJECTS].out, "\"progress\""));
-        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
-        fuse_file_stop(&hang);
 }
 
 /* A bar, redrawn on a terminal, and removed at the end. */
 TEST(load_draws_a_bar_on_a_terminal_and_not_on_standard_output)
 {
-        const char *why = begin_held();
         struct terminal s;
         char *out = suite_path("bar"),
              *command = format_text("exec '%s' load '%s' --name slow >'%s'", build_path("streamerctl"), hang.path, out);
 
-        if (why)
-                SKIP(why);
         terminal_start(&s, 24, 100, (const char *const[]){"/bin/sh", "-c", command, NULL},
                        (const char *const[]){format_text("STREAMERD_SOCKET=%s", test_daemon.socket), NULL});
         terminal_until(&s, "slow [");
@@ -158,18 +135,13 @@ TEST(load_draws_a_bar_on_a_terminal_and_not_on_standard_output)
         char *text = file_read(out, NULL);
         ck_assert_msg(strncmp(text, "slow", 4) == 0 && strchr(text, '[') == NULL, "%s", text);
         ck_assert_ptr_eq(strchr(text, '\n'), text + strlen(text) - 1);
-        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
-        fuse_file_stop(&hang);
 }
 
 TEST(ctrl_c_does_not_cancel_the_load_and_cancel_does)
 {
         struct ctl_running running;
-        const char *why = begin_held();
         struct ctl r;
 
-        if (why)
-                SKIP(why);
         ctl_start(&running, test_daemon.socket, (const char *const[]){"load", hang.path, "--name", "slow", NULL});
         fuse_file_wait_held(&hang);
         kill(running.pid, SIGINT);
@@ -180,8 +152,6 @@ TEST(ctrl_c_does_not_cancel_the_load_and_cancel_does)
         RUN(0, "cancel", "slow");
         RUN(1, "wait", "slow");
         fuse_file_release(&hang);
-        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
-        fuse_file_stop(&hang);
 }
 
 FIXTURE(.all = {fixture_begin_default, fixture_end});

@@ -56,7 +56,6 @@ TEST(a_failed_verb_sets_the_exit_code_and_the_others_run)
         ck_assert_int_eq(r.code, 3);
         ck_assert(has(&r, "a  generation"));
         RUN(0, "rm", "a");
-        RUN(2, "load", "a", "b", "--name", "c");
 }
 
 /* ---- memory ---- */

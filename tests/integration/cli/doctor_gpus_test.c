@@ -4,22 +4,19 @@
  */
 #include "tests/lib/streamerctl.h"
 #include "tests/lib/doctor_checks.h"
-#include "tests/lib/gpu_daemon.h"
+#include "tests/lib/gpu_fixture.h"
 #include "tests/lib/run_as.h"
 #include "tests/lib/suite.h"
 
 #include <fcntl.h>
 #include <sched.h>
 
-static struct fake_state *gpus;
-
 /* Two GPUs, one for each kind of handle. */
 static void begin(void)
 {
         static const struct gpu_daemon two = {
                 .n = 2, .devices = {"'cuda:0', budget: 64MiB", "'cuda:1', budget: 64MiB, handles: cuda-vmm-fd"}};
-        gpus = gpu_daemon_start(&two);
-        client = client_open(&test_daemon);
+        gpu_begin(&two);
 }
 
 static void end(void)
@@ -119,13 +116,9 @@ TEST(each_misconfiguration_is_found, EACH(cases))
 TEST(a_lost_device_fails_and_the_other_passes)
 {
         struct model *m = model_mixed(1, 1 << 20);
-        char *path = suite_path("held.safetensors");
         begin();
-        model_write(m, path);
-        model_free(m);
-        const char *device = "cuda:0";
-        streamer_load_opts opts = {.source = path, .name = "held", .devices = &device, .n_devices = 1};
-        client_ok(client, client_load_with(client, opts), "load"); /* creates a context, to be lost */
+        /* Creates a context, to be lost. */
+        client_ok(client, load_to(write_model(m, "held.safetensors"), "held", "cuda:0"), "load");
         gpus->broken[0] = 700;
         doctor_ask();
         ck_assert_int_eq(doctor_code, 1);

@@ -8,6 +8,7 @@
 #include "tests/lib/doctor_checks.h"
 #include "tests/lib/fake_cuda/state.h"
 #include "tests/lib/suite.h"
+#include "tests/lib/wire.h"
 
 #include <grp.h>
 
@@ -97,25 +98,29 @@ TEST(a_probe_without_a_device_is_refused)
         doctor_check_no_leak(client, used_before);
 }
 
-/* Loop: the state of the probe. 0: requested; 1: ready; 2: attached. */
-TEST(the_probe_of_a_killed_client_is_removed, .to = 3)
+static void probe_requested(void)
 {
-        int ready[2];
-        char byte;
-        must(pipe(ready));
-        pid_t pid = must(fork());
-        if (pid == 0) {
-                streamer_client *mine = client_open(&test_daemon);
-                json_t *probe = _i > 0 ? client_call(mine, "probe", NULL) : NULL;
-                if (_i > 1)
-                        client_attach(mine, json_text(probe, "name"));
-                must((int)write(ready[1], "x", 1));
-                client_call_code(mine, _i > 0 ? "subscribe" : "probe", NULL);
-                pause();
-        }
-        ck_assert_int_eq(read(ready[0], &byte, 1), 1);
-        must(kill(pid, SIGKILL));
-        must(waitpid(pid, NULL, 0));
+        struct wire w;
+        wire_connect(&w, &test_daemon);
+        wire_verb(&w, "probe", 2, NULL, NULL);
+}
+
+static void probe_ready(void)
+{
+        client_call(client_open(&test_daemon), "probe", NULL);
+}
+
+static void probe_attached(void)
+{
+        streamer_client *mine = client_open(&test_daemon);
+        client_attach(mine, json_text(client_call(mine, "probe", NULL), "name"));
+}
+
+static void (*const states[])(void) = {probe_requested, probe_ready, probe_attached};
+
+TEST(the_probe_of_a_killed_client_is_removed, EACH(states))
+{
+        child_kill(child_start(states[_i]));
         doctor_check_no_leak(client, used_before);
         fixture_serves();
 }

@@ -6,12 +6,10 @@
 #include "tests/integration/remote_fixture.h"
 #include "tests/lib/streamerctl.h"
 #include "tests/lib/endpoint.h"
+#include "tests/lib/proxy.h"
 #include "tests/lib/wire.h"
 
 #include <fcntl.h>
-#include <netinet/in.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
 
 #define FILE_MAX ((size_t)64 << 20)
 #define PAGE ((size_t)512 << 10)
@@ -260,8 +258,7 @@ static size_t read_page(struct wire *w, uint64_t *id, uint64_t *more)
         const char *data;
         size_t n = 0;
         bool ok = false;
-        ck_assert(wire_read(w));
-        const msgpack_object *reply = &w->reply.unpacked.data;
+        const msgpack_object *reply = wire_next(w);
         ck_assert(object_bool(reply, "ok", &ok) && ok && object_u64(reply, "id", id));
         ck_assert(object_bin(reply, "data", &data, &n));
         if (!object_u64(reply, "more", more))
@@ -276,8 +273,7 @@ TEST(many_requests_of_one_client)
         enum { FETCHES = 12 };
         size_t got[2 + FETCHES] = {0};
         make_sparse("much.json", FILE_MAX / 4);
-        wire_open(&w, &test_daemon);
-        wire_hello(&w);
+        wire_connect(&w, &test_daemon);
         for (uint64_t id = 2; id < 2 + FETCHES; id++)
                 send_fetch(&w, id, "much.json", 0);
         for (int left = FETCHES; left > 0;) {
@@ -294,41 +290,24 @@ TEST(many_requests_of_one_client)
         must(truncate(fixture_path("much.json"), 0));
 }
 
-TEST(pages_of_a_transfer_that_has_ended)
+/* Another connection's transfer cannot be read, nor one that has ended. */
+TEST(pages_of_a_transfer_are_read_by_its_connection_until_it_ends)
 {
-        struct wire w;
+        struct wire w, other;
         uint64_t id, more, last = 0;
         make_sparse("paged.json", PAGE + 1);
-        wire_open(&w, &test_daemon);
-        wire_hello(&w);
+        wire_connect(&w, &test_daemon);
+        wire_connect(&other, &test_daemon);
         send_fetch(&w, 2, "paged.json", 0);
         ck_assert_uint_eq(read_page(&w, &id, &last), PAGE);
         ck_assert_uint_ne(last, 0);
+        send_fetch(&other, 2, "paged.json", last);
+        ck_assert(wire_read_code(&other, "not-found"));
         send_fetch(&w, 3, "paged.json", last);
         ck_assert_uint_eq(read_page(&w, &id, &more), 1);
         ck_assert_uint_eq(more, 0);
         send_fetch(&w, 4, "paged.json", last);
         ck_assert(wire_read_code(&w, "not-found"));
-        wire_close(&w);
-        must(truncate(fixture_path("paged.json"), 0));
-}
-
-/* Another connection's transfer cannot be read. */
-TEST(a_transfer_of_another_connection)
-{
-        struct wire w, other;
-        uint64_t id, more;
-        make_sparse("paged.json", PAGE + 1);
-        wire_open(&w, &test_daemon);
-        wire_hello(&w);
-        wire_open(&other, &test_daemon);
-        wire_hello(&other);
-        send_fetch(&w, 2, "paged.json", 0);
-        ck_assert_uint_eq(read_page(&w, &id, &more), PAGE);
-        send_fetch(&other, 2, "paged.json", more);
-        ck_assert(wire_read_code(&other, "not-found"));
-        send_fetch(&w, 3, "paged.json", more);
-        ck_assert_uint_eq(read_page(&w, &id, &more), 1);
         wire_close(&w);
         wire_close(&other);
         must(truncate(fixture_path("paged.json"), 0));
@@ -376,43 +355,22 @@ TEST(a_server_that_does_not_answer)
         client_ok(client, client_call_code(client, "ping", NULL), "ping");
 }
 
-/* A server that answers each request with one byte after another, and never stalls. */
-static unsigned serve_slowly(void)
-{
-        struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        socklen_t len = sizeof(address);
-        static const char head[] = "HTTP/1.1 200 OK\r\nContent-Length: 67108864\r\n\r\n";
-        int listener = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-        must(bind(listener, (struct sockaddr *)&address, len));
-        must(listen(listener, 8));
-        must(getsockname(listener, (struct sockaddr *)&address, &len));
-        if (must(fork()) == 0) {
-                prctl(PR_SET_PDEATHSIG, SIGKILL);
-                for (char request[4096];;) {
-                        int fd = must(accept(listener, NULL, NULL));
-                        if (read(fd, request, sizeof(request)) > 0)
-                                send(fd, head, sizeof(head) - 1, MSG_NOSIGNAL);
-                        while (send(fd, "x", 1, MSG_NOSIGNAL) == 1)
-                                usleep(20000);
-                        close(fd);
-                }
-        }
-        close(listener);
-        return ntohs(address.sin_port);
-}
-
+/* It never stalls. */
 TEST(a_server_that_sends_one_byte_at_a_time)
 {
         struct daemon d;
+        struct proxy slow;
         void *data = NULL;
         uint64_t size;
         char *config = suite_file("slow.yaml", "http: {stall: 3s, tries: 1, patience: 0s}\n");
-        char *from = format_text("http://127.0.0.1:%u/m.safetensors", serve_slowly());
+        proxy_start(&slow, (unsigned)atoi(strrchr(web.url, ':') + 1));
+        proxy_rule(&slow, &(struct proxy_rule){.fault = PROXY_DRIP, .what = PROXY_ALL, .bytes = 1});
         daemon_init(&d, suite_path("d-slow"));
         daemon_start(&d, (const char *const[]){"--config", config, "--device", "host=16MiB", "--root", fixture_root(),
                                                NULL});
         streamer_client *c = client_open(&d);
-        ck_assert_int_eq(streamer_fetch(c, from, "config.json", &data, &size), STREAMER_ETIMEOUT);
+        const char *from = proxy_url(&slow, "/stream/67108864/m.safetensors");
+        ck_assert_int_eq(streamer_fetch(c, from, "config a.json", &data, &size), STREAMER_ETIMEOUT);
         ck_assert_ptr_nonnull(strstr(streamer_last_error(c), "did not answer in time"));
         streamer_close(c);
         ck_assert_int_eq(daemon_stop(&d), 0);
@@ -431,8 +389,7 @@ TEST(a_client_that_disconnects_during_a_fetch)
         daemon_start_simple(&d, suite_path("d-left"), fixture_root(), "16MiB");
         char *source = format_text("%s/hang/m.safetensors", web.url);
         struct request request = {.verb = VERB_fetch, .id = 2, .u.fetch = {.source = source, .file = "told.json"}};
-        wire_open(&w, &d);
-        wire_hello(&w);
+        wire_connect(&w, &d);
         ck_assert(wire_request(&w, &request));
         ck_assert(eventually(is_asked, suite_path("asked"), 20000));
         wire_close(&w);

@@ -11,38 +11,22 @@
 
 static void install(void)
 {
-        char *command = format_text("MAKEFLAGS= make -s install DEPS=0 BUILD=%s DESTDIR=%s PREFIX=/usr LIBDIR=" LIBDIR
-                                    " -o all >/dev/null",
-                                    getenv("STREAMERD_BUILD") ?: "build", suite_path("root"));
-        ck_assert_int_eq(system(command), 0);
-        free(command);
+        char *said;
+        int status = shell(&said,
+                           "MAKEFLAGS= make -s install DEPS=0 BUILD=%s DESTDIR=%s PREFIX=/usr LIBDIR=" LIBDIR " -o all",
+                           build_path(""), suite_path("root"));
+        ck_assert_msg(status == 0, "%s", said);
 }
 
 /* Runs a shell command, which must print nothing. $R is the installation directory, which pkg-config searches first. */
 __attribute__((format(printf, 1, 2))) static void runs(const char *format, ...)
 {
-        char *command, said[2000] = "";
-        va_list args;
-        va_start(args, format);
-        if (vasprintf(&command, format, args) < 0)
-                die("no memory");
-        va_end(args);
-        char *whole = format_text("R=%s; export PKG_CONFIG_PATH=$R" LIBDIR "/pkgconfig LD_LIBRARY_PATH=$R" LIBDIR
-                                  "; { %s; } 2>&1",
-                                  suite_path("root"), command);
-        FILE *f = popen(whole, "r");
-        size_t n = fread(said, 1, sizeof(said) - 1, f);
-        int status = pclose(f);
-        ck_assert_msg(status == 0 && n == 0, "%s: %s", command, said);
-        free(command);
-        free(whole);
-}
-
-/* The library of a sanitizer build needs its run time in the program. */
-static bool is_sanitized(void)
-{
-        const char *is_short = getenv("STREAMERD_TEST_SHORT");
-        return is_short != NULL && strcmp(is_short, "1") == 0;
+        char command[4096], *said;
+        FORMAT_ARGS(command, format);
+        int status =
+                shell(&said, "R=%s; export PKG_CONFIG_PATH=$R" LIBDIR "/pkgconfig LD_LIBRARY_PATH=$R" LIBDIR "; %s",
+                      suite_path("root"), command);
+        ck_assert_msg(status == 0 && *said == '\0', "%s: %s", command, said);
 }
 
 TEST(the_library_exports_only_the_declared_symbols)
@@ -78,7 +62,7 @@ static const char program[] =
 TEST(a_program_in_cxx17_is_linked_to_it)
 {
         install();
-        if (is_sanitized())
+        if (suite_short()) /* the library of a sanitizer build needs its run time in the program */
                 return;
         file_write(suite_path("program.cc"), program, strlen(program));
         const char *shared = suite_path("shared"), *bound = suite_path("bound"), *source = suite_path("program.cc");
@@ -120,7 +104,7 @@ static const char caller[] =
 TEST(a_caller_without_the_header_reads_a_model)
 {
         install();
-        if (is_sanitized())
+        if (suite_short()) /* the library of a sanitizer build needs its run time in the program */
                 return;
         fixture_begin(NULL);
         struct model *m = model_mixed(90, 3 << 20);

@@ -9,16 +9,16 @@
 #include "tests/lib/suite.h"
 
 /* All but one are generated. */
-static char *page_path(const char *name)
+static const char *page_path(const char *name)
 {
         bool made = strcmp(name, "streamerctl.1") != 0;
-        return format_text("%s/%s", made ? getenv("STREAMERD_BUILD") ?: "build" : "docs/man", name);
+        return made ? build_path(name) : format_text("docs/man/%s", name);
 }
 
 /* A page without the backslashes and font changes of its source. */
 static char *page(const char *name)
 {
-        char *path = page_path(name), *text = file_read(path, NULL), *to = text;
+        char *text = file_read(page_path(name), NULL), *to = text;
         for (const char *from = text; *from != '\0';) {
                 if (strncmp(from, "\\f", 2) == 0 && from[2] != '\0')
                         from += 3;
@@ -28,7 +28,6 @@ static char *page(const char *name)
                         *to++ = *from++;
         }
         *to = '\0';
-        free(path);
         return text;
 }
 
@@ -130,10 +129,10 @@ TEST(the_example_of_the_readme_compiles, .slow = true)
         char *end = strstr(start + 5, "```");
         ck_assert_ptr_nonnull(end);
         file_write(suite_path("example.c"), start + 5, (size_t)(end - start - 5));
-        char *command =
-                format_text("cc -Wall -Wextra -Werror -Iinclude -o '%s' '%s' %s/libstreamer-client.so",
-                            suite_path("example"), suite_path("example.c"), getenv("STREAMERD_BUILD") ?: "build");
-        ck_assert_int_eq(system(command), 0);
+        char *said;
+        int status = shell(&said, "cc -Wall -Wextra -Werror -Iinclude -o '%s' '%s' %s", suite_path("example"),
+                           suite_path("example.c"), build_path("libstreamer-client.so"));
+        ck_assert_msg(status == 0, "%s", said);
 }
 
 /* ---- the other pages ---- */
@@ -182,15 +181,11 @@ static const char *const pages[] = {"streamerctl.1", "streamerd.8", "streamerd.y
 
 TEST(a_page_is_formatted_without_a_warning, .to = 4)
 {
-        if (system("command -v man >/dev/null && command -v groff >/dev/null") != 0)
+        if (!command_exists("man") || !command_exists("groff"))
                 SKIP("man or groff is not installed");
-        char *path = page_path(pages[_i]);
-        char *command = format_text("LC_ALL=C.UTF-8 MANWIDTH=90 man --warnings -l %s 2>&1 >/dev/null", path);
-        char said[2000] = "";
-        FILE *f = popen(command, "r");
-        size_t n = fread(said, 1, sizeof(said) - 1, f);
-        int status = pclose(f);
-        ck_assert_msg(status == 0 && n == 0, "%s: %s", pages[_i], said);
+        char *said;
+        int status = shell(&said, "LC_ALL=C.UTF-8 MANWIDTH=90 man --warnings -l %s >/dev/null", page_path(pages[_i]));
+        ck_assert_msg(status == 0 && *said == '\0', "%s: %s", pages[_i], said);
 }
 
 /* ---- installed ---- */
@@ -198,10 +193,10 @@ TEST(a_page_is_formatted_without_a_warning, .to = 4)
 /* Only files that are already built: a test must not build them. */
 static void install(const char *variables)
 {
-        char *command = format_text("MAKEFLAGS= make -s install DEPS=0 BUILD=%s DESTDIR=%s %s -o all >/dev/null",
-                                    getenv("STREAMERD_BUILD") ?: "build", suite_path("root"), variables);
-        ck_assert_int_eq(system(command), 0);
-        free(command);
+        char *said;
+        int status = shell(&said, "MAKEFLAGS= make -s install DEPS=0 BUILD=%s DESTDIR=%s %s -o all", build_path(""),
+                           suite_path("root"), variables);
+        ck_assert_msg(status == 0, "%s", said);
 }
 
 TEST(all_manual_pages_are_installed)

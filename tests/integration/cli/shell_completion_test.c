@@ -122,25 +122,13 @@ TEST(without_a_daemon_no_names_and_no_errors_are_printed)
 
 /* ---- the shells ---- */
 
-static bool installed(const char *shell)
-{
-        char *command = format_text("command -v %s >/dev/null", shell);
-        bool there = system(command) == 0;
-        free(command);
-        return there;
-}
-
 /* The output of a script, with the programs on its PATH. */
 static char *output(const char *command)
 {
-        char *path = format_text("%s", build_path("streamerctl")), *out = must_alloc(4096);
-        *strrchr(path, '/') = '\0';
-        char *all = format_text("PATH=\"%s:$PATH\" STREAMERD_SOCKET=%s %s 2>&1", path, test_daemon.socket, command);
-        FILE *f = popen(all, "r");
-        out[fread(out, 1, 4095, f)] = '\0';
-        ck_assert_msg(pclose(f) == 0, "%s: %s", command, out);
-        free(all);
-        free(path);
+        char *out;
+        int status =
+                shell(&out, "PATH=\"%s:$PATH\" STREAMERD_SOCKET=%s %s", build_path(""), test_daemon.socket, command);
+        ck_assert_msg(status == 0, "%s: %s", command, out);
         return out;
 }
 
@@ -151,12 +139,7 @@ static char *bash(const char *line, const char *words, unsigned which)
                                    "COMP_WORDS=(%s)\nCOMP_CWORD=%u\n_streamerctl\n"
                                    "for word in \"${COMPREPLY[@]}\"; do printf '%%s\\n' \"$word\"; done\n",
                                    line, words, which);
-        char *file = suite_path("bash-%d", (int)getpid());
-        file_write(file, script, strlen(script));
-        char *command = format_text("bash %s", file), *out = output(command);
-        free(command);
-        free(script);
-        return out;
+        return output(format_text("bash %s", suite_file(format_text("bash-%d", (int)getpid()), script)));
 }
 
 TEST(bash_completes_verbs_flags_and_names)
@@ -170,11 +153,8 @@ TEST(bash_completes_verbs_flags_and_names)
 TEST(bash_gets_names_quoted_for_reuse)
 {
         const char *all = REPEATED(got[0] != '\0', bash("'streamerctl show org'", "streamerctl show org", 2));
-        char *file = suite_path("quoted-%d", (int)getpid());
         char *script = format_text("printf %%s %.*s", (int)strcspn(all, "\n"), all);
-        file_write(file, script, strlen(script));
-        char *command = format_text("bash %s", file);
-        ck_assert_str_eq(output(command), AWKWARD);
+        ck_assert_str_eq(output(format_text("bash %s", suite_file("quoted", script))), AWKWARD);
 }
 
 /* Bash takes "1" of "model:1" for a separate word, and replaces only that. */
@@ -194,9 +174,8 @@ TEST(bash_completes_the_daemons_flags)
 /* The line of a zsh on a terminal after TAB. */
 static char *zsh(const char *line)
 {
-        char *command = format_text("zsh -f tests/lib/complete.zsh %s", line), *out = output(command);
+        char *out = output(format_text("zsh -f tests/lib/complete.zsh %s", line));
         out[strcspn(out, "\n")] = '\0';
-        free(command);
         return out;
 }
 
@@ -217,7 +196,7 @@ static const struct {
 
 TEST(zsh_completes, EACH(zsh_lines))
 {
-        if (!installed("zsh"))
+        if (!command_exists("zsh"))
                 SKIP("zsh is not installed");
         if (terminal_unavailable())
                 SKIP(terminal_unavailable());
@@ -235,7 +214,7 @@ static const struct {
 
 TEST(fish_completes, EACH(fish_lines))
 {
-        if (!installed("fish"))
+        if (!command_exists("fish"))
                 SKIP("fish is not installed");
         char *command =
                 format_text("fish --no-config -c 'source config/completion/streamerctl.fish; complete -C \"%s\"'",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Command lines that streamerctl refuses: the exit code and the text of each.
+ * Command lines that streamerctl or the daemon refuses: the exit code and the text of each.
  */
 #include "tests/lib/fixture.h"
 #include "tests/lib/streamerctl.h"
@@ -31,6 +31,18 @@ static const struct {
         {{"diff", NOT_UTF8, "x"}, 2, "diff: an argument is not valid UTF-8"},
         {{"fetch", "x", NOT_UTF8}, 2, "fetch: a file's name is not valid UTF-8"},
         {{"fetch", NOT_UTF8, "x"}, 2, "fetch: field 'source' is not valid UTF-8"},
+        {{"load", "a", "b", "--name", "c"}, 2, "streamerctl: "},
+        {{"cancel", "a", "b"}, 2, "one argument too many: 'b'"},
+        {{"list", "--no-such-flag"}, 2, "--no-such-flag"},
+        {{"list", "-o", "xml"}, 2, "xml"},
+        {{"load", "/x", "--verify", "md5"}, 2, "md5"},
+        {{"wait", "witness", "--timeout", "soon"}, 2, "soon"},
+        {{"show", "nobody"}, 3, "nobody: no such model"},
+        {{"wait", "nobody"}, 3, "nobody: no such model"},
+        {{"verify", "nobody"}, 3, "nobody: no such model"},
+        {{"cancel", "nobody"}, 3, "nobody"},
+        {{"unload", "nobody"}, 3, "nobody: no such model"},
+        {{"cat", "nobody", "t"}, 3, "nobody: no such model"},
         {{"ps", "4711"}, 3, "4711: no such lease"},
         {{"run", "witness", "--", "/nowhere/program"},
          127,
