@@ -10,7 +10,7 @@ import os
 import struct
 from concurrent.futures import ThreadPoolExecutor
 
-POOL = 64 << 20
+POOL = 64 << 20  # random bytes of a file, at most
 WINDOW = 4 << 20
 
 
@@ -56,7 +56,7 @@ def header_bytes(table):
 
 def _write_window(fd, number, offset, size, view):
     """Steps by a large odd number: windows overlap, but no two begin at the same byte."""
-    begin = number * 2654435761 % (POOL - WINDOW)
+    begin = number * 2654435761 % (len(view) - WINDOW)
     while size > 0:
         n = os.pwrite(fd, view[begin : begin + size], offset)
         begin, offset, size = begin + n, offset + n, size - n
@@ -76,8 +76,8 @@ def write_data(fd, offset, size, pool):
 def make(path, table):
     """Writes the file, of [(name, shape)] in BF16, into the page cache; cold loads write it back (drop_cache). Returns
     its size."""
-    pool = os.urandom(POOL)
     header, data = header_bytes(table)
+    pool = os.urandom(min(POOL, 2 * WINDOW + data))
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
         os.write(fd, header)

@@ -60,7 +60,9 @@ class Bench:
         if options.cudart:
             self.cudarts = [machine.named_cudart(options.cudart, self.bin)]
         self.cudart = None
-        self.environment = {**os.environ, "LD_LIBRARY_PATH": machine.library_path(), "PYTHONDONTWRITEBYTECODE": "1"}
+        self.environment = {**os.environ, "LD_LIBRARY_PATH": machine.library_path()}
+        if sys.dont_write_bytecode:
+            self.environment["PYTHONDONTWRITEBYTECODE"] = "1"
         self.environment.pop("STREAMERD_SOCKET", None)
         self.environment.setdefault("CUDA_LOG_FILE", "stderr")  # drivers of 12.9 and newer explain errors there
         self.processes = []  # of the running step
@@ -68,7 +70,7 @@ class Bench:
         self.models, self.consumers, self.observer, self.whole_run = {}, 0, None, ExitStack()
         self.roots = [folder]
         self.in_memory = {}  # label: the tmpfs of a model for which the disk is too small
-        self.ending = False  # by a signal: processes are killed, not stopped
+        self.ending = None  # by a signal, its name: processes are killed, not stopped
         self.importing = None
         self.expected_tokens = None  # of the language model, once it is written
 

@@ -269,10 +269,13 @@ def sharing_step(bench, stack):
         raise Failure("the third process reads other bytes after the second has detached")
 
 
-def sharing_8gib_step(bench, stack):
-    daemon = bench.daemon(stack)
-    bench.load(daemon, "8gib")
-    compare(bench, attached(bench, stack, daemon, "8gib"), "8gib", "8gib_ipc", SAMPLE)
+def sharing_large_step(label):
+    def step(bench, stack):
+        daemon = bench.daemon(stack)
+        bench.load(daemon, label, 120)
+        compare(bench, attached(bench, stack, daemon, label), label, f"{label}_ipc", SAMPLE)
+
+    return step
 
 
 def sharing_vmm_step(bench, stack):
@@ -349,20 +352,15 @@ def times_of(bench, stack, row, label, **options):
     return times
 
 
-def times_by_size(bench, stack, *labels):
-    def measure(row, label, kind):
-        times_of(bench, stack, row, label, handles=kind)
+def attach_sizes_step(*labels):
+    def step(bench, stack):
+        def measure(row, label, kind):
+            times_of(bench, stack, row, label, handles=kind)
 
-    kinds = KINDS.items()
-    for_each(bench, [(f"attach_{short}_{label}", label, kind) for label in labels for short, kind in kinds], measure)
+        kinds = KINDS.items()
+        for_each(bench, [(f"attach_{short}_{label}", label, kind) for label in labels for short, kind in kinds], measure)
 
-
-def attach_sizes_step(bench, stack):
-    times_by_size(bench, stack, "1gib", "8gib")
-
-
-def attach_30gib_step(bench, stack):
-    times_by_size(bench, stack, "30gib")
+    return step
 
 
 def _segment_size(bench, label):
@@ -477,7 +475,11 @@ def _detaching(consumer):
     return "detaching works"
 
 
-def daemon_killed(bench, stack, short):
+def daemon_killed_step(short):
+    return lambda bench, stack: _daemon_killed(bench, stack, short)
+
+
+def _daemon_killed(bench, stack, short):
     before, kind = bench.free(), KINDS[short]
     daemon = bench.daemon(stack, handles=kind)
     bench.load(daemon, "1gib")
@@ -495,14 +497,6 @@ def daemon_killed(bench, stack, short):
     observe(f"daemon killed, {kind}: GPU memory when the consumer has ended", bench.await_free(before))
     if not seen["hup"] and not seen["readable"]:  # gVisor has no POLLHUP here
         raise Failure("the consumer is not notified of the daemon's end")
-
-
-def daemon_killed_ipc_step(bench, stack):
-    daemon_killed(bench, stack, "ipc")
-
-
-def daemon_killed_vmm_step(bench, stack):
-    daemon_killed(bench, stack, "vmm")
 
 
 def descriptors_step(bench, stack):
@@ -558,9 +552,3 @@ def torch_step(bench, stack):
 
 def torch_30gib_step(bench, stack):
     _torch_compare(bench, stack, "tensors_differ_30gib_torch", "30gib", KINDS["vmm"])
-
-
-def sharing_30gib_step(bench, stack):
-    daemon = bench.daemon(stack)
-    bench.load(daemon, "30gib", 120)
-    compare(bench, attached(bench, stack, daemon, "30gib"), "30gib", "30gib_ipc", SAMPLE)
