@@ -374,6 +374,7 @@ TEST(a_server_that_sends_one_byte_at_a_time)
         ck_assert_ptr_nonnull(strstr(streamer_last_error(c), "did not answer in time"));
         streamer_close(c);
         ck_assert_int_eq(daemon_stop(&d), 0);
+        proxy_stop(&slow);
 }
 
 static bool is_asked(void *arg)
