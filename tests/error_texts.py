@@ -14,7 +14,7 @@ from pathlib import Path
 TOP = Path(__file__).resolve().parent.parent
 SPECIFIC = 3  # texts that one literal may stand for
 EXEMPT = TOP / "tests" / "error-texts-exempt.txt"
-# error_set, session_fail, usage_error, cuda_failed, fail_at ...; those that write to the log alone are not errors of a caller.
+# Functions that set an error: error_set, session_fail, usage_error, cuda_failed, fail_at ... Not those that only log.
 SETTER = re.compile(r"\b(?!log_)(?:\w+_)?(?:fail|failed|error|errno|error_set|fail_\w+|error_\w+)\s*\(")
 LITERAL = r'"(?:\\.|[^"\\\n])*"'
 COMMENT_OR_LITERAL = re.compile(rf"/\*.*?\*/|//[^\n]*|({LITERAL})|'(?:\\.|[^'\\\n])+'", re.S)

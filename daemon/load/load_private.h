@@ -130,7 +130,7 @@ uint64_t target_needs(const struct load_target *target);
 
 /* While QUEUED; granted() when the memory of all targets that are left is charged. */
 void load_reserve(struct load *load, void (*granted)(struct load *));
-/* Charges the caller (resident_charge_model); without quotas nobody. */
+/* Charges the caller (resident_charge_model). Without quotas it charges nobody. */
 int load_charge_model(const struct load *load, const struct device *device, struct quota_charge *charge,
                       struct error *error);
 
@@ -153,8 +153,8 @@ enum load_coalesced {
         LOAD_FROM_FILES,
 };
 
-/* The source is open: uses generations that are resident, or awaits those being loaded: awaited_ended() coalesces
- * again. What is left is to be loaded. */
+/* Call it once the source is open. Uses the generations that are resident and waits for those being loaded, after which
+ * awaited_ended() coalesces again. The remaining targets have to be loaded. */
 enum load_coalesced load_coalesce(struct load *load, void (*awaited_ended)(struct load_watch *, struct load *));
 
 /* ---- load.c ---- */

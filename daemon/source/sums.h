@@ -14,7 +14,7 @@ int sums_find(const struct root_path *folder, struct object *objects, size_t n, 
 int sums_apply(struct text *text, const char *shown, struct object *objects, size_t n, struct error *error);
 /* STREAMER_EFAILED: an object has none. */
 int sums_require(const struct object *objects, size_t n, const char *where, struct error *error);
-/* A hexadecimal digest; those of two publishers must agree. Another text is ignored. */
+/* Ignores text that is not a hexadecimal digest. Fails if two publishers give different digests. */
 int sums_set_digest(struct object *object, const char *hex, const char *publisher, struct error *error);
 
 #define SUMS_NAME "SHA256SUMS"

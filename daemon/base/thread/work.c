@@ -100,8 +100,8 @@ static unsigned share_of(unsigned n, unsigned parts)
         return n > parts ? n / parts : 1;
 }
 
-/* Running works in lanes that read, and those of them that do not hang: in remote lanes; the first of a local lane,
- * which has a thread beyond max_threads; all but these. */
+/* Numbers of running works in lanes that read. `all` and `all_remote` include works that hang; the others do not:
+ * `first` counts the first work of each local lane, which has a thread beyond max_threads, and `others` the rest. */
 struct readers {
         unsigned all, all_remote, remote, first, others;
 };

@@ -100,7 +100,7 @@ def wrong(case: str, what: str | None) -> None:
 
 
 def compare_checksums(case: str, sums: dict[str, int]) -> None:
-    """With those of the local file."""
+    """Fails the case if the checksums differ from each other or from the local file's."""
     expected = set(results.read().get("checksums", {}).values())
     same = len(expected | set(sums.values())) <= 1
     wrong(case, None if same else f"the loaders do not give the same contents: {sums}, from the disk {expected}")
