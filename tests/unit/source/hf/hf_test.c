@@ -2,45 +2,17 @@
  *
  * Answers of the Hub that cannot be used, and refusals with and without a token. hub_test loads models.
  */
-#include "tests/lib/endpoint.h"
-#include "tests/lib/suite.h"
+#include "tests/unit/answer_fixture.h"
 
-#include "daemon/base/log/log.h"
-#include "daemon/io/http/http.h"
 #include "daemon/source/hf/hf.h"
 
-#define SECOND UINT64_C(1000000000)
-
-static struct endpoint hub;
-static struct sources sources;
 static struct source_set set;
-static struct error error;
-
-/* The Hub's answer; changed by tests. */
-static int status;
-static const char *body;
-
-static void answer(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
-{
-        (void)e, (void)request;
-        reply->status = status;
-        reply->body = format_text("%s", body);
-}
 
 static void begin(void)
 {
-        const struct http_opts opts = {.connect_timeout_ns = 60 * SECOND,
-                                       .stall_ns = 60 * SECOND,
-                                       .backoff_ns = SECOND / 1000,
-                                       .retry_after_ns = SECOND,
-                                       .tries = 2,
-                                       .threads = 1};
-        log_set_level(LOG_LEVEL_ERROR);
         unsetenv("HOME");
         unsetenv("XDG_CACHE_HOME");
-        hub.answer = answer;
-        endpoint_start(&hub);
-        ck_assert_int_eq(http_new(&sources.http, &opts, &error), 0);
+        start_server();
 }
 
 static void end(void)
@@ -52,7 +24,7 @@ static void end(void)
 
 static void assert_fails(const char *token, int code, const char *text)
 {
-        ck_assert_int_eq(hf_new(&sources.hf, hub.url, token, &error), 0);
+        ck_assert_int_eq(hf_new(&sources.hf, server.url, token, &error), 0);
         ck_assert_int_eq(source_open(&sources, "hf://org/name@main", false, &set, &error), code);
         ck_assert_str_eq(error.text, text);
 }
