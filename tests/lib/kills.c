@@ -184,7 +184,6 @@ static bool pinned_are_restored(void *arg)
         json_t *status = client_call(k->client, "status", NULL);
         bool done = json_array_size(json_object_get(status, "restoring")) == 0;
 
-        loop_time_note(&k->shared->loop_time, status);
         json_decref(status);
         return done;
 }
@@ -317,7 +316,6 @@ void kills_run(const char *folder, bool stored, uint64_t seed, unsigned kills, s
                 round_of(&k);
         }
         unload_all(&k);
-        counts->loop_time = k.shared->loop_time;
         die_hook = outer_hook;
         streamer_close(k.client);
         manager_deinit(&k.m);

@@ -18,14 +18,14 @@
 #ifndef TESTS_LIB_KILLS_H
 #define TESTS_LIB_KILLS_H
 
-#include "tests/lib/loop_time.h"
+#include <stdbool.h>
+#include <stdint.h>
 
 struct kills_counts {
         unsigned kills, early;       /* early: during startup */
         unsigned there, older, gone; /* names: in the last reported state, in an earlier one, not resident */
         unsigned pinned;             /* pinned names */
         unsigned held, lost;         /* leases */
-        struct loop_time loop_time;  /* of all daemons */
 };
 
 /* Runs in this directory, with or without an fd store. Fails with the seed and the round. */

@@ -33,7 +33,6 @@ struct shared {
         /* Each file's version, and the one that replaces it. */
         uint64_t written[FILES], writing[FILES];
         uint64_t next_version;
-        struct loop_time loop_time;
 };
 
 struct kills {

@@ -55,9 +55,6 @@ static void finish(struct checker *c, unsigned fds)
         release_everything(c);
         if (count_entries(c, "fd") > fds)
                 checker_fail(c, "%u descriptors, %u at the start", count_entries(c, "fd"), fds);
-        json_t *status = call_json(c, "status", NULL);
-        loop_time_note(&c->counts->loop_time, status);
-        json_decref(status);
         streamer_close(c->client);
         streamer_close(c->subscriber);
         json_decref(c->events);
@@ -98,5 +95,4 @@ void checker_print(const struct checker_counts *counts)
         CHECKER_COUNTS(X)
 #undef X
         printf("\n");
-        loop_time_print(&counts->loop_time, "checker");
 }

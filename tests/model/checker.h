@@ -10,7 +10,7 @@
 #ifndef TESTS_LIB_CHECKER_H
 #define TESTS_LIB_CHECKER_H
 
-#include "tests/lib/loop_time.h"
+#include <stdint.h>
 
 // clang-format off
 #define CHECKER_COUNTS(X) \
@@ -28,7 +28,6 @@ struct checker_counts {
 #define X(name) uint64_t name;
         CHECKER_COUNTS(X)
 #undef X
-        struct loop_time loop_time;
 };
 
 /* The daemon's devices. */

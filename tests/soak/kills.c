@@ -18,7 +18,6 @@ static void run(bool stored, uint64_t seed, unsigned kills)
                "pinned; leases: %u held, %u lost\n",
                with, counts.kills, counts.early, counts.there, counts.older, counts.gone, counts.pinned, counts.held,
                counts.lost);
-        loop_time_print(&counts.loop_time, with);
         folder_remove(folder);
 }
 

@@ -7,7 +7,6 @@
  *
  * SOAK_SEED repeats the choices, but not their timing.
  */
-#include "tests/lib/loop_time.h"
 #include "tests/lib/fixture.h"
 #include "tests/lib/kernel_counters.h"
 #include "tests/lib/suite.h"
@@ -346,7 +345,6 @@ TEST(a_daemon_releases_everything_after_random_load)
                         memory = process_memory(test_daemon.pid);
         }
         print_counts(seconds, memory, process_memory(test_daemon.pid));
-        loop_time_print_fixture("soak");
         /* A sanitizer delays the release of freed memory. */
         if (!suite_short())
                 ck_assert_uint_le(process_memory(test_daemon.pid), memory + MEMORY_GROWTH);

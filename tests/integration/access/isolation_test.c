@@ -8,7 +8,6 @@
 #include "tests/lib/endpoint.h"
 #include "tests/lib/fixture.h"
 #include "tests/lib/kernel_counters.h"
-#include "tests/lib/loop_time.h"
 #include "tests/lib/run_as.h"
 #include "tests/lib/wire.h"
 
@@ -104,7 +103,6 @@ static void end(void)
 {
         if (getuid() != 0)
                 return;
-        loop_time_print_fixture("isolation");
         fixture_end();
 }
 

@@ -3,7 +3,6 @@
  * A user who exhausts connections, leases, loads and requests reaches the limits per user; another user is still
  * served. Needs root.
  */
-#include "tests/lib/loop_time.h"
 #include "tests/lib/run_as.h"
 #include "tests/lib/fixture.h"
 #include "tests/lib/kernel_counters.h"
@@ -45,7 +44,6 @@ static void end(void)
 {
         if (getuid() != 0)
                 return;
-        loop_time_print_fixture("greedy users");
         fixture_end();
 }
 

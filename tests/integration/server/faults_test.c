@@ -16,7 +16,6 @@
 #include "tests/integration/faults_scenarios.h"
 #include "tests/lib/endpoint.h"
 #include "tests/lib/fault_injection.h"
-#include "tests/lib/loop_time.h"
 #include "tests/lib/service_manager.h"
 #include "tests/lib/nginx.h"
 
@@ -269,7 +268,6 @@ static void one_by_one(enum fault_call which, void (*life)(void))
 static void end(void)
 {
         if (!has_ended()) { /* then a test has said so */
-                loop_time_print_fixture("faults");
                 int status = daemon_stop(&test_daemon);
                 if (status)
                         daemon_die(&test_daemon, "ended with %d", status);

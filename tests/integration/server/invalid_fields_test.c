@@ -3,16 +3,9 @@
  * Every field of every verb with each of a list of invalid values. Each request is answered once or its connection
  * closed, another client is still served, and no resident model changes.
  */
-#include "tests/lib/loop_time.h"
 #include "tests/lib/fixture.h"
 #include "tests/lib/suite.h"
 #include "tests/lib/wire.h"
-
-static void end(void)
-{
-        loop_time_print_fixture("lies");
-        fixture_end();
-}
 
 /* ---- nasty values ---- */
 
@@ -155,7 +148,7 @@ static void open_wire(struct wire *wire, const struct verb_desc *verb)
                 wire_hello(wire);
 }
 
-FIXTURE(.all = {fixture_begin_default, end});
+FIXTURE(.all = {fixture_begin_default, fixture_end});
 
 TEST(every_field_of_every_verb_may_be_invalid, .to = VERB_COUNT)
 {

@@ -2,7 +2,6 @@
  *
  * Many connections that send requests, subscribe or hold leases at once do not delay another client.
  */
-#include "tests/lib/loop_time.h"
 #include "tests/lib/fixture.h"
 #include "tests/lib/kernel_counters.h"
 #include "tests/lib/suite.h"
@@ -21,12 +20,6 @@ static void begin(void)
         files.rlim_cur = files.rlim_max;
         must(setrlimit(RLIMIT_NOFILE, &files));
         fixture_begin((const char *const[]){"--config", path, NULL});
-}
-
-static void end(void)
-{
-        loop_time_print_fixture("crowds");
-        fixture_end();
 }
 
 /* For tests that stop the daemon. */
@@ -90,7 +83,7 @@ static void read_all(struct wire *many, size_t n)
         }
 }
 
-FIXTURE(.all = {begin, end});
+FIXTURE(.all = {begin, fixture_end});
 
 /* `make soak` sets CONNECTIONS=10000. */
 TEST(connections_in_great_number)

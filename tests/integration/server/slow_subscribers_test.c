@@ -3,7 +3,6 @@
  * Subscribers that do not read, while another client's loads fail as fast as it can request them.
  */
 #include "tests/lib/fixture.h"
-#include "tests/lib/loop_time.h"
 #include "tests/lib/suite.h"
 #include "tests/lib/wire.h"
 
@@ -15,12 +14,6 @@
 static void begin(void)
 {
         fixture_begin((const char *const[]){"--device", "host=64MiB", NULL});
-}
-
-static void end(void)
-{
-        loop_time_print_fixture("slow subscribers");
-        fixture_end();
 }
 
 static struct wire *open_subscribers(void)
@@ -101,7 +94,7 @@ static void fail_loads(unsigned n)
         wire_close(&w);
 }
 
-FIXTURE(.all = {begin, end}, .each = {fixture_connect, fixture_disconnect}, .timeout = 120);
+FIXTURE(.all = {begin, fixture_end}, .each = {fixture_connect, fixture_disconnect}, .timeout = 120);
 
 /* One event at most waits for each client that does not read. */
 TEST(subscribers_that_do_not_read_take_little_memory)
