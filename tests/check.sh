@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# check.sh BUILD FILE...: runs the tests of files (tests/unit/base/quota), JOBS at a time (three for two processors),
+# check.sh BUILD FILE...: runs the tests of files (tests/unit/base/quota), JOBS at a time (five for two processors),
 # and prints a summary. Files are independent: each runs in a process of its folder's program.
 #
 # A file that fails or prints no summary fails the run; so does a skipped test
@@ -86,8 +86,8 @@ build=$1
 shift
 [ $# -gt 0 ] || { echo "check.sh: no such test" >&2; exit 2; }
 
-# Tests wait more than they compute.
-jobs=${JOBS:-$((($(nproc) * 3 + 1) / 2))}
+# Tests wait more than they compute, sanitized ones as well.
+jobs=${JOBS:-$((2 * $(nproc) + 1))}
 files=("$@") ended=() running=0
 for i in "${!files[@]}"; do
         if [ "$running" -ge "$jobs" ]; then

@@ -3,10 +3,9 @@
  * Real memfds with a real manifest, built by hand so that each field can be made invalid.
  */
 #include "tests/lib/fake_model.h"
+#include "tests/lib/suite.h"
 
 #include "daemon/base/util.h"
-
-#include <check.h>
 
 enum { FD_MANIFEST, FD_SEGMENT, FD_ARRIVAL };
 

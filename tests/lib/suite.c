@@ -44,6 +44,22 @@ char *suite_stderr(void (*say)(void))
         return file_read(path, NULL);
 }
 
+void suite_passed(const char *file, int line)
+{
+        static _Thread_local struct {
+                const char *file;
+                int line;
+        } last[4];
+        static _Thread_local unsigned n;
+
+        for (unsigned i = 0; i < 4; i++)
+                if (last[i].line == line && last[i].file == file)
+                        return;
+        last[n % 4].file = file;
+        last[n++ % 4].line = line;
+        (_mark_point)(file, line); /* Check's own */
+}
+
 bool suite_short(void)
 {
         const char *word = getenv("STREAMERD_TEST_SHORT");

@@ -17,6 +17,11 @@
 
 #include <check.h>
 
+/* Each assertion that holds sends its place to the parent, which names the last one after a crash. A loop of a million
+ * assertions sends those of its body once. */
+void suite_passed(const char *file, int line);
+#define _mark_point(file, line) suite_passed(file, line)
+
 /* ---- a test ---- */
 
 struct suite_test {
