@@ -72,10 +72,10 @@ static void start(struct reload *reload);
 static void read_done(struct work *work)
 {
         struct reload *r = container_of(work, struct reload, work);
-        if (r->server->turn.shutting_down || r->again) {
+        if (r->server->closing || r->again) {
                 config_deinit(&r->next);
                 r->running = false;
-                if (!r->server->turn.shutting_down)
+                if (!r->server->closing)
                         start(r);
                 return;
         }
@@ -102,7 +102,7 @@ static void start(struct reload *r)
 
 void reload_begin(struct reload *r)
 {
-        if (r->server->turn.shutting_down)
+        if (r->server->closing)
                 return;
         if (r->running) {
                 r->again = true; /* the file may have changed since it was read */

@@ -103,7 +103,7 @@ static void on_deadline(uv_timer_t *timer)
         struct server *server = d->session->server;
         list_remove(&d->in_server);
         list_append(&server->expired, &d->in_server);
-        loop_task_begin(&server->expire);
+        loop_task_begin(&server->answer);
 }
 
 void deferred_set_deadline(struct deferred *d, const char *model, const char *why, uint64_t timeout_ms)
@@ -121,7 +121,8 @@ void deferred_set_deadline(struct deferred *d, const char *model, const char *wh
 void deferred_await_change(struct deferred *d, deferred_try_fn *try)
 {
         d->try = try;
-        list_append(&d->session->server->waiting, &d->in_server);
+        if (list_empty(&d->in_server)) /* else it has expired */
+                list_append(&d->session->server->waiting, &d->in_server);
 }
 
 int deferred_wait(struct session *session, struct request *request, deferred_try_fn *try, const char *model,
@@ -141,20 +142,25 @@ int deferred_wait(struct session *session, struct request *request, deferred_try
 
 void deferred_recheck(struct server *server)
 {
-        server->changes++;
-        if (!list_empty(&server->waiting))
+        list_append_all(&server->recheck, &server->waiting);
+        if (!list_empty(&server->recheck))
                 loop_task_begin(&server->answer);
 }
 
-/* An examined request moves to the end of the list, so the requests to be examined since the last change are first. */
 bool deferred_answer(struct loop_task *loop_task)
 {
         struct server *server = container_of(loop_task, struct server, answer);
-        struct deferred *d = container_of(server->waiting.next, struct deferred, in_server);
+        bool expired = !list_empty(&server->expired);
+        struct list *first = expired ? server->expired.next : server->recheck.next;
+        struct deferred *d = container_of(first, struct deferred, in_server);
         struct error error = {0};
-        if (server->turn.shutting_down || list_empty(&server->waiting) || d->rechecked == server->changes)
+        if (server->closing || first == &server->recheck)
                 return false;
-        d->rechecked = server->changes;
+        if (expired) {
+                session_fail(d->session, d->request.id, STREAMER_ETIMEOUT, "%s: %s", d->model, d->why);
+                deferred_orphan(d);
+                return true;
+        }
         list_remove(&d->in_server);
         list_append(&server->waiting, &d->in_server);
         int r = d->try(d->session, &d->request, d, &error);
@@ -163,19 +169,5 @@ bool deferred_answer(struct loop_task *loop_task)
         if (r < 0)
                 session_error(d->session, d->request.id, &error);
         deferred_free(d);
-        return true;
-}
-
-bool deferred_answer_expired(struct loop_task *loop_task)
-{
-        struct server *server = container_of(loop_task, struct server, expire);
-        if (server->turn.shutting_down || list_empty(&server->expired))
-                return false;
-        struct deferred *d = container_of(server->expired.next, struct deferred, in_server);
-        session_fail(d->session, d->request.id, STREAMER_ETIMEOUT, "%s: %s", d->model, d->why);
-        if (d->orphaned != NULL)
-                deferred_orphan(d);
-        else
-                deferred_free(d);
         return true;
 }

@@ -23,7 +23,7 @@ struct verb_task;
 
 struct deferred {
         unsigned magic;                    /* DEFERRED_MAGIC */
-        struct list in_session, in_server; /* in_server: in waiting, expired or reloads */
+        struct list in_session, in_server; /* in_server: in waiting, recheck, expired or reloads */
         struct session *session;           /* NULL: the client has disconnected, or is answered */
         struct request request;
         struct quota_charge charge;
@@ -31,7 +31,6 @@ struct deferred {
         const char *model;    /* what it waits for, and why, in the error of its deadline; the request's, constant */
         const char *why;
         uv_timer_t deadline;     /* `data` NULL: none */
-        uint64_t rechecked;      /* server->changes when it was rechecked last */
         uint64_t generation;     /* an unload waits for its end, or older ones' */
         struct load_watch watch; /* a dry run, a load that attaches */
         /* Of what frees it, also after the client has disconnected: the client is answered or has disconnected.
@@ -62,9 +61,7 @@ void deferred_orphan(struct deferred *deferred);
 
 /* Soon examines the requests that wait for a change. */
 void deferred_recheck(struct server *server);
-/* Examines one request that waits for a change. */
+/* Examines one request: its deadline has passed, or it waits for a change. */
 bool deferred_answer(struct loop_task *loop_task);
-/* Answers one whose deadline has passed. */
-bool deferred_answer_expired(struct loop_task *loop_task);
 
 #endif

@@ -67,7 +67,7 @@ void transfer_free(struct transfer *t)
         quota_discharge(&t->charge);
         free(t->data);
         free(t);
-        if (counted && !server->turn.shutting_down)
+        if (counted && !server->closing)
                 grant_waiting(server);
 }
 

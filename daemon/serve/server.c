@@ -55,7 +55,7 @@ static void on_accept(uv_poll_t *poll, int status, int events);
 static void pause_accepting(struct server *server, const char *why)
 {
         bool pause = why != NULL;
-        if (server->full == pause || server->turn.shutting_down)
+        if (server->full == pause)
                 return;
         server->full = pause;
         if (pause)
@@ -246,9 +246,7 @@ static int start_handles(struct server *server, struct error *error)
         server->accept_poll.data = server;
         conn_turn_start(&server->turn, server->loop);
         loop_task_init(&server->answer, server->loop, deferred_answer);
-        loop_task_init(&server->expire, server->loop, deferred_answer_expired);
         loop_task_init(&server->notify, server->loop, events_send_next);
-        loop_task_init(&server->shutdown, server->loop, events_send_shutdown);
         uv_timer_init(server->loop, &server->second);
         uv_timer_init(server->loop, &server->progress);
         server->second.data = server->progress.data = server;
@@ -266,8 +264,8 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         server->started_ns = now_ns();
         idle_reset(&server->idle, server->started_ns);
         list_init(&server->conns);
-        list_init(&server->notified);
         list_init(&server->waiting);
+        list_init(&server->recheck);
         list_init(&server->expired);
         events_init(server);
         list_init(&server->reloads);
@@ -301,6 +299,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
 
 void server_close(struct server *server)
 {
+        server->closing = true;
         /* What is unloaded from now on stays persisted. */
         persist_freeze(&server->persist);
         state_writer_freeze(&server->state_writer);
@@ -313,22 +312,18 @@ void server_close(struct server *server)
         loads_cancel_all(server->loads);
         publications_stop(&server->publications);
         loads_check_prefault(server->loads);
-        /* From here on a connection is sent the daemon's end, and nothing that happens until then. */
-        conn_turn_shutdown(&server->turn);
-        loop_task_begin(&server->shutdown);
+        events_send_shutdown(server);
 }
 
 void server_abort_conns(struct server *server)
 {
-        list_each_item_safe (struct conn, conn, &server->conns, link)
-                conn_close(conn, false);
-        list_each_item_safe (struct conn, conn, &server->notified, link)
+        list_each_item (struct conn, conn, &server->conns, link)
                 conn_close(conn, false);
 }
 
 bool server_closed(const struct server *server)
 {
-        return server->turn.shutting_down && server->n_conns == 0;
+        return server->closing && server->n_conns == 0;
 }
 
 void server_release(struct server *server)

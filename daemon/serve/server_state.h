@@ -94,22 +94,21 @@ struct server {
         uv_poll_t accept_poll;
         struct conn_turn turn;
         uv_timer_t second, progress; /* housekeeping; progress of watched loads */
+        bool closing;                /* server_close() */
         bool full;                   /* accepting is paused */
         bool refusing;               /* that connections are refused was logged */
 
-        struct list conns, notified; /* of struct conn; notified: of the daemon's end */
-        struct list waiting;         /* of struct deferred: requests that a change may answer */
-        uint64_t changes;            /* that may answer a deferred request */
-        struct loop_task answer;     /* looks through `waiting` */
-        struct list expired;         /* of struct deferred, whose deadline has passed */
-        struct loop_task expire;     /* answers them */
+        struct list conns;       /* of struct conn */
+        struct list waiting;     /* of struct deferred: requests that a change may answer */
+        struct list recheck;     /* the same, since there was one */
+        struct list expired;     /* of struct deferred, whose deadline has passed */
+        struct loop_task answer; /* examines these two */
         /* Notification (events.h). */
         struct changes model_changes;
         struct list due, up_to_date;    /* of struct session */
         uint64_t marks;                 /* how often all sessions have become due */
         uint64_t progress_round, n_ops; /* watched loads, of all sessions */
         struct loop_task notify;        /* sends events */
-        struct loop_task shutdown;      /* notifies all of the daemon's end */
         struct list shares;             /* of struct verb_share */
         struct list started;            /* of struct verb_task */
         struct list file_memory;        /* of struct transfer, that waits for it */

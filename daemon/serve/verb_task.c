@@ -36,7 +36,7 @@ static struct verb_share *share_get(struct server *server, const struct conn *co
 /* The next task that may start; NULL: none. A user that does not read its replies gets no further ones. */
 static struct verb_task *share_next(const struct verb_share *share, const struct server *server)
 {
-        if (share->n_started >= share->max || list_empty(&share->queued) || server->turn.shutting_down)
+        if (share->n_started >= share->max || list_empty(&share->queued) || server->closing)
                 return NULL;
         struct verb_task *task = container_of(share->queued.next, struct verb_task, link);
         return conn_output_full(task->deferred->session->conn) ? NULL : task;

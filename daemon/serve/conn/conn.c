@@ -38,9 +38,8 @@ static void conn_set_state(struct conn *conn, enum conn_state state)
 {
 #define TO(state) (1u << CONN_##state)
         static const unsigned allowed[] = {
-                [CONN_OPEN] = TO(PEER_CLOSED) | TO(SHUTTING_DOWN) | TO(DRAINING) | TO(ENDED),
+                [CONN_OPEN] = TO(PEER_CLOSED) | TO(DRAINING) | TO(ENDED),
                 [CONN_PEER_CLOSED] = TO(ENDED),
-                [CONN_SHUTTING_DOWN] = TO(PEER_CLOSED) | TO(DRAINING) | TO(ENDED),
                 [CONN_DRAINING] = TO(ENDED),
         };
 #undef TO
@@ -54,17 +53,7 @@ static bool is_closing(const struct conn *conn)
 
 static bool conn_reads(const struct conn *conn)
 {
-        return conn->state <= CONN_PEER_CLOSED && !conn->paused && !conn->held && !conn->turn->shutting_down;
-}
-
-bool conn_awaits_shutdown(const struct conn *conn)
-{
-        return conn->state == CONN_OPEN && conn->turn->shutting_down;
-}
-
-static bool conn_sends(const struct conn *conn)
-{
-        return conn->state != CONN_PEER_CLOSED && conn->state != CONN_ENDED && !conn_awaits_shutdown(conn);
+        return conn->state <= CONN_PEER_CLOSED && !conn->paused && !conn->held;
 }
 
 /* ---- closing ---- */
@@ -287,7 +276,7 @@ static bool send_frame(struct conn *conn, const struct writer *writer, const int
  * client sees the connection end without a reason. */
 void conn_send(struct conn *conn, struct writer *writer, const int *fds, size_t n_fds)
 {
-        if (conn_sends(conn)) {
+        if (conn->state == CONN_OPEN) {
                 if (send_frame(conn, writer, fds, n_fds)) {
                         conn->paused |= conn->out_bytes > conn->limits->output ||
                                         (conn->out_bytes > 0 && conn_output_full(conn));
@@ -305,12 +294,12 @@ void conn_send(struct conn *conn, struct writer *writer, const int *fds, size_t 
 
 bool conn_idle(const struct conn *conn)
 {
-        return conn_sends(conn) && !is_closing(conn) && list_empty(&conn->out);
+        return conn->state == CONN_OPEN && list_empty(&conn->out);
 }
 
 bool conn_writable(const struct conn *conn)
 {
-        return conn_sends(conn) && !is_closing(conn) && has_capacity(conn);
+        return conn->state == CONN_OPEN && has_capacity(conn);
 }
 
 unsigned conn_fds_in_flight(struct conn *conn)
@@ -505,19 +494,6 @@ void conn_turn_start(struct conn_turn *turn, uv_loop_t *loop)
         uv_prepare_init(loop, &turn->prepare);
         uv_prepare_start(&turn->prepare, on_turn);
         uv_unref((uv_handle_t *)&turn->prepare);
-}
-
-void conn_turn_shutdown(struct conn_turn *turn)
-{
-        turn->shutting_down = true;
-}
-
-bool conn_begin_shutdown(struct conn *conn)
-{
-        if (conn->state != CONN_OPEN)
-                return false;
-        conn_set_state(conn, CONN_SHUTTING_DOWN);
-        return true;
 }
 
 void conn_hold(struct conn *conn, bool hold)

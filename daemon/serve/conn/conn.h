@@ -2,24 +2,20 @@
  *
  * A client's connection: receives and sends frames, whose contents it does not interpret. Belongs to the loop thread.
  *
- *          conn_begin_shutdown()          conn_close(flush)
- *   open -------------> shutting down -----------> draining ---> ended
- *    | \                  |                          /          /
- *    |  \-- conn_close(flush) ----------------------/          /
- *    |                    |                                   /
- *    +--------------------+--- client closes ---> peer closed
+ *         conn_close(flush)
+ *   open --------------------> draining ----> ended
+ *      \                                      /
+ *       +--- client closes ---> peer closed -+
  *
  * A failure, or conn_close() without `flush`, ends the connection in any state.
  *
- *   open           reads requests, sends replies and events
- *   peer closed    reads what the client sent before it closed, such as the detach of a lease; sends nothing
- *   shutting down  reads nothing; sends the last events, of which the daemon's end is one
- *   draining       reads nothing; sends what is queued, then ends
- *   ended          reads and sends nothing; is freed on a later turn of the loop
+ *   open         reads requests, sends replies and events
+ *   peer closed  reads what the client sent before it closed, such as the detach of a lease; sends nothing
+ *   draining     reads nothing; sends what is queued, then ends
+ *   ended        reads and sends nothing; is freed on a later turn of the loop
  *
  * Two conditions suspend reading while the connection is open: too many unsent replies (conn.paused) and too many
- * unanswered requests (conn.held). A third, conn_turn_shutdown(), suspends reading and sending of all connections at
- * once.
+ * unanswered requests (conn.held).
  *
  * No call blocks, and memory is bounded: a client that does not read its replies is not read either, and receives no
  * events. conn_hold() and conn_close() only mark: requests are passed on, and the connection ends, in a later turn of
@@ -47,7 +43,6 @@ struct conn_limits {
 enum conn_state {
         CONN_OPEN,
         CONN_PEER_CLOSED,
-        CONN_SHUTTING_DOWN,
         CONN_DRAINING,
         CONN_ENDED,
 };
@@ -103,16 +98,12 @@ struct conn {
 /* What the connections of a loop share: one turn of it, and the queue for the next. */
 struct conn_turn {
         uv_prepare_t prepare;
-        uv_idle_t idle;     /* runs while connections are queued, so that the loop does not sleep */
-        struct list later;  /* of struct conn, first in first out */
-        uint64_t until_ns;  /* end of the turn; 0: none has been served yet */
-        bool shutting_down; /* conn_turn_shutdown() */
+        uv_idle_t idle;    /* runs while connections are queued, so that the loop does not sleep */
+        struct list later; /* of struct conn, first in first out */
+        uint64_t until_ns; /* end of the turn; 0: none has been served yet */
 };
 /* Closed with the loop's other handles. */
 void conn_turn_start(struct conn_turn *turn, uv_loop_t *loop);
-/* The daemon ends: no connection is read any more, and an open one sends what is queued and nothing else until
- * conn_begin_shutdown(). */
-void conn_turn_shutdown(struct conn_turn *turn);
 
 /* For kernels that do not identify the peer: the first bytes will, and until then it has no user and no role. */
 void conn_await_caller(struct conn *conn);
@@ -134,12 +125,6 @@ bool conn_output_full(const struct conn *conn);
 bool conn_idle(const struct conn *conn);
 /* Do its unsent bytes leave capacity for events that are to precede a reply? */
 bool conn_writable(const struct conn *conn);
-
-/* Is it open, and the daemon ending (conn_turn_shutdown)? */
-bool conn_awaits_shutdown(const struct conn *conn);
-/* After conn_turn_shutdown(): from now on it is sent frames again, until conn_close(), which is to follow. False: it is
- * closing already, or its client is. */
-bool conn_begin_shutdown(struct conn *conn);
 
 /* Reads no requests while set (the session has too many unanswered). Afterwards reading resumes in a later turn. */
 void conn_hold(struct conn *conn, bool hold);

@@ -118,8 +118,6 @@ static bool send_next_end(struct session *session)
 
 void events_notify(struct session *session)
 {
-        if (conn_awaits_shutdown(session->conn))
-                return;
         send_states(session);
         while (send_next_end(session))
                 ;
@@ -254,7 +252,7 @@ bool events_send_next(struct loop_task *loop_task)
 {
         struct server *server = container_of(loop_task, struct server, notify);
         struct session *session = list_item(server->due.next, &server->due, struct session, in_events);
-        if (server->turn.shutting_down || session == NULL)
+        if (session == NULL)
                 return false;
         require(session->magic == SESSION_MAGIC);
         list_remove(&session->in_events);
@@ -310,19 +308,12 @@ void events_load_ended(struct loads *loads)
 
 /* ---- the daemon's end ---- */
 
-bool events_send_shutdown(struct loop_task *loop_task)
+void events_send_shutdown(struct server *server)
 {
-        struct server *server = container_of(loop_task, struct server, shutdown);
-        if (list_empty(&server->conns))
-                return false;
-        struct conn *conn = container_of(server->conns.next, struct conn, link);
-        list_remove(&conn->link);
-        list_append(&server->notified, &conn->link);
-        if (conn_begin_shutdown(conn)) {
+        list_each_item (struct conn, conn, &server->conns, link) {
                 struct writer w;
                 event_writer(&w, "shutdown", 1);
                 session_send(conn->context, &w); /* after what preceded it */
+                conn_close(conn, true);
         }
-        conn_close(conn, true);
-        return true;
 }

@@ -24,8 +24,7 @@
  * it; and before an end or a reply is sent, the client is notified of the states that preceded it, unless much is
  * unsent (conn_writable).
  *
- * The daemon's end has a task of its own and is the last event: once it begins, no connection is read or sent anything
- * else.
+ * The daemon's end is sent to all at once and is the last event: its connections are not read or sent anything else.
  */
 #ifndef DAEMON_SERVE_EVENTS_EVENTS_H
 #define DAEMON_SERVE_EVENTS_EVENTS_H
@@ -88,8 +87,7 @@ void events_load_ended(struct loads *loads);
 void events_progress(struct server *server);
 /* A step of server->notify. */
 bool events_send_next(struct loop_task *loop_task);
-/* A step of server->shutdown, when the daemon has begun to end (conn_turn_shutdown): notifies and closes one
- * connection. */
-bool events_send_shutdown(struct loop_task *loop_task);
+/* The daemon ends: notifies and closes all connections. */
+void events_send_shutdown(struct server *server);
 
 #endif

@@ -77,7 +77,7 @@ static enum MHD_Result on_ready(struct metrics_http *metrics_http, struct MHD_Co
 {
         const struct server *server = metrics_http->server;
         const char *model = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "model");
-        if (server->turn.shutting_down)
+        if (server->closing)
                 return respond(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "ending\n");
         if (model == NULL && desired_pending(&server->desired, DESIRED_RESTORED))
                 return respond(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "restoring\n");

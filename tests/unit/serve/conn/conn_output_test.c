@@ -189,15 +189,17 @@ TEST(descriptors_that_a_client_sends_are_dropped)
 
 /* ---- closing ---- */
 
-TEST(closing_with_flush_sends_queued_output_first)
+TEST(closing_with_flush_sends_queued_output_and_nothing_else)
 {
         unsigned n = flood(16 * KiB);
         conn_close(conn, true);
+        reply(16, 'x', NULL, 0);
         core_settle();
         ck_assert(!closed);
         unsigned char *got = must_alloc((n + 1) * 17 * KiB);
         ck_assert_uint_eq(read_to_end(got, (n + 1) * 17 * KiB), n * (FRAME_HEADER + 3 + 16 * KiB));
         core_until(closed);
+        ck_assert_uint_eq(drains, 0);
 }
 
 TEST(closing_with_flush_closes_at_once_without_queued_output)
@@ -214,30 +216,6 @@ TEST(closing_without_flush_drops_queued_output)
         core_until(closed);
         unsigned char *got = must_alloc((n + 1) * 17 * KiB);
         ck_assert_uint_lt(read_to_end(got, (n + 1) * 17 * KiB), n * (FRAME_HEADER + 3 + 16 * KiB));
-}
-
-TEST(shutdown_sends_only_the_last_frames)
-{
-        unsigned char got[64];
-        conn_turn_shutdown(&turn);
-        ck_assert(conn_awaits_shutdown(conn));
-        reply(4, 'a', NULL, 0);
-        ck_assert(conn_begin_shutdown(conn));
-        reply(4, 'z', NULL, 0);
-        conn_close(conn, true);
-        size_t n = read_to_end(got, sizeof(got));
-        ck_assert_uint_eq(n, FRAME_HEADER + 1 + 4);
-        ck_assert_mem_eq(got + FRAME_HEADER + 1, "zzzz", 4);
-        core_until(closed);
-}
-
-TEST(shutdown_leaves_a_draining_connection_alone)
-{
-        flood(16 * KiB);
-        conn_close(conn, true);
-        conn_turn_shutdown(&turn);
-        ck_assert(!conn_begin_shutdown(conn));
-        ck_assert_int_eq(conn->state, CONN_DRAINING);
 }
 
 TEST(a_connection_that_closes_takes_no_more_requests)
@@ -402,48 +380,6 @@ TEST(a_disconnect_is_handled_before_later_requests)
         ck_assert(closed_before_it_asked);
         close(clients[1]);
         core_until(n_closed == 2);
-}
-
-/* ---- shutdown ---- */
-
-TEST(after_the_close_nothing_is_read_or_sent)
-{
-        unsigned char data[64], got[256];
-        core_settle();
-        send_bytes(data, put_frame(data, "late"));
-        conn_turn_shutdown(&turn);
-        ck_assert(!conn_writable(conn));
-        reply(16, 'x', NULL, 0);
-        core_settle();
-        ck_assert_uint_eq(frames, 0);
-        conn_begin_shutdown(conn);
-        reply(4, 'l', NULL, 0);
-        conn_close(conn, true);
-        ck_assert_uint_eq(read_to_end(got, sizeof(got)), FRAME_HEADER + 1 + 4);
-        ck_assert_mem_eq(got + FRAME_HEADER + 1, "llll", 4);
-        core_until(closed);
-        ck_assert_uint_eq(frames, 0);
-}
-
-TEST(frames_queued_before_the_close_are_sent)
-{
-        unsigned n = flood(16 * KiB);
-        conn_turn_shutdown(&turn);
-        reply(16, 'x', NULL, 0);
-        conn_begin_shutdown(conn);
-        conn_close(conn, true);
-        unsigned char *got = must_alloc((n + 1) * 17 * KiB);
-        ck_assert_uint_eq(read_to_end(got, (n + 1) * 17 * KiB), n * (FRAME_HEADER + 3 + 16 * KiB));
-        core_until(closed);
-        ck_assert_uint_eq(drains, 0);
-}
-
-TEST(a_client_that_disconnects_first_is_closed)
-{
-        conn_turn_shutdown(&turn);
-        close(client);
-        client = -1;
-        core_until(closed);
 }
 
 /* ---- identity ---- */
