@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A request that workers answer (ps, doctor, verify, fetch, diff, publish_find). Belongs to the loop thread.
+ * A request that workers answer (doctor, verify, fetch, diff, publish_find). Belongs to the loop thread.
  *
  *   queued > started (start; run on a worker, done on the loop, repeated) > ended (the verb has replied)
  *     | ^       |  \
@@ -20,7 +20,6 @@
 
 /* What may hang separately is a kind of its own. */
 enum verb_task_kind {
-        VERB_TASK_PS,
         VERB_TASK_DOCTOR,
         VERB_TASK_VERIFY,
         VERB_TASK_FETCH_LOCAL,
