@@ -33,38 +33,26 @@ struct page {
 
 /* ---- its names ---- */
 
-static bool add_name(struct page *page, const char *name, struct generation *g, const struct desired_model *desired)
+typedef bool page_add(struct page *page, const struct entry *entry);
+
+static bool add_name(struct page *page, const struct entry *entry)
 {
-        (void)g;
-        (void)desired;
-        size_t from = 0, to = page->n_names;
-        if (page->after != NULL && strcmp(name, page->after) <= 0)
+        size_t at = page->n_names;
+        int r = -1;
+        while (at > 0 && (r = strcmp(page->names[at - 1], entry->name)) > 0)
+                at--;
+        if ((at > 0 && r == 0) || (page->after != NULL && strcmp(entry->name, page->after) <= 0))
                 return true;
-        while (from < to) {
-                size_t middle = (from + to) / 2;
-                int r = strcmp(name, page->names[middle]);
-                if (r == 0)
-                        return true;
-                if (r < 0)
-                        to = middle;
-                else
-                        from = middle + 1;
-        }
-        if (page->n_names == page->most) {
+        if (page->n_names == page->most)
                 page->more = true;
-                page->n_names--;
-        }
-        if (from > page->n_names) { /* after the last that fits */
+        else
                 page->n_names++;
+        if (at == page->n_names) /* after the last that fits */
                 return true;
-        }
-        memmove(page->names + from + 1, page->names + from, (page->n_names - from) * sizeof(page->names[0]));
-        page->names[from] = name;
-        page->n_names++;
+        memmove(page->names + at + 1, page->names + at, (page->n_names - at - 1) * sizeof(page->names[0]));
+        page->names[at] = entry->name;
         return true;
 }
-
-typedef bool page_add(struct page *page, const char *name, struct generation *g, const struct desired_model *desired);
 
 /* Calls `add` for each name of each model, until it returns false. */
 static bool each_name(struct page *page, page_add *add)
@@ -72,30 +60,30 @@ static bool each_name(struct page *page, page_add *add)
         bool ok = true;
         list_each_item (const struct desired_model, m, &page->server->desired.models, link)
                 if (m->state != DESIRED_READY)
-                        ok = ok && add(page, m->spec->name, NULL, m);
+                        ok = ok && add(page, &(struct entry){m->spec->name, NULL, m});
         list_each_item (struct generation, g, &page->server->resident->generations, link) {
                 /* One that drains is listed by its last name. A failure that lost its name is not listed. */
                 if (list_empty(&g->names) && g->state != GENERATION_FAILED)
-                        ok = ok && add(page, generation_name(g), g, NULL);
+                        ok = ok && add(page, &(struct entry){generation_name(g), g, NULL});
                 list_each_item (const struct model_name, name, &g->names, link)
-                        ok = ok && add(page, name->text, g, NULL);
+                        ok = ok && add(page, &(struct entry){name->text, g, NULL});
         }
         return ok;
 }
 
 /* ---- its entries ---- */
 
-static bool add_entry(struct page *page, const char *name, struct generation *g, const struct desired_model *desired)
+static bool add_entry(struct page *page, const struct entry *entry)
 {
-        bool on_page = page->n_names > 0 && strcmp(name, page->names[page->n_names - 1]) <= 0 &&
-                       (page->after == NULL || strcmp(name, page->after) > 0);
-        if (!on_page || (desired != NULL && desired != desired_find(&page->server->desired, name)))
+        bool on_page = page->n_names > 0 && strcmp(entry->name, page->names[page->n_names - 1]) <= 0 &&
+                       (page->after == NULL || strcmp(entry->name, page->after) > 0);
+        if (!on_page || (entry->desired != NULL && entry->desired != desired_find(&page->server->desired, entry->name)))
                 return true;
         struct entry *entries = array_grow(page->entries, page->n, sizeof(*entries));
         if (entries == NULL)
                 return false;
         page->entries = entries;
-        page->entries[page->n++] = (struct entry){name, g, desired};
+        page->entries[page->n++] = *entry;
         return true;
 }
 
@@ -111,64 +99,50 @@ static int by_name(const void *a, const void *b)
         return model_set_compare(x->generation, y->generation);
 }
 
-/* Merges a desired model into the resident ones of its name; without those it is an entry of its own. */
-static void merge_desired(struct page *page)
-{
-        struct entry *e = page->entries;
-        size_t n = 0;
-        for (size_t i = 0, end; i < page->n; i = end) {
-                const char *name = e[i].name;
-                const struct desired_model *desired = e[i].desired;
-                bool resident = false;
-                for (end = i; end < page->n && strcmp(e[end].name, name) == 0; end++)
-                        resident = resident || (e[end].generation != NULL && !list_empty(&e[end].generation->names));
-                for (size_t k = i; k < end; k++)
-                        if (e[k].generation != NULL || (!resident && k == i))
-                                e[n++] = (struct entry){name, e[k].generation, desired};
-        }
-        page->n = n;
-}
-
 /* ---- writing ---- */
 
-/* How many entries, from the first on, are one model. */
-static size_t take_group(const struct entry *entries, size_t n, struct model_set *group)
+/* The models of one name, which n entries have: a desired one is part of the resident ones, or without those a model of
+ * its own. What does not fit the reply is left out. Returns the number of models. */
+static size_t write_name(struct writer *models, const struct entry *entries, size_t n)
 {
-        *group = (struct model_set){.name = entries[0].name};
-        if (entries[0].generation == NULL)
-                return 1;
-        while (group->n < n && group->n < MODEL_SET_MAX && strcmp(entries[group->n].name, entries[0].name) == 0 &&
-               model_set_same(entries[group->n].generation, entries[0].generation)) {
-                group->members[group->n] = entries[group->n].generation;
-                group->n++;
+        const struct desired_model *desired = entries[0].desired;
+        size_t n_models = 0;
+        bool resident = false;
+        for (size_t i = 0; i < n; i++)
+                resident = resident || (entries[i].generation != NULL && !list_empty(&entries[i].generation->names));
+        if (desired != NULL && !resident) {
+                reply_desired(models, desired);
+                n_models++;
         }
-        return group->n;
+        for (size_t i = desired != NULL; i < n && models->buf.size < LIST_BYTES; n_models++) {
+                struct model_set group = {.name = entries[0].name};
+                const struct generation *first = entries[i].generation;
+                while (i < n && group.n < MODEL_SET_MAX && model_set_same(entries[i].generation, first))
+                        group.members[group.n++] = entries[i++].generation;
+                reply_model(models, &group, desired);
+        }
+        return n_models;
 }
 
-/* The generations of one name stay in one page, since `after` is a name; what does not fit the reply is left out. */
+/* The generations of one name stay in one page, since `after` is a name. */
 static void write_page(struct writer *w, const struct page *page, uint64_t id)
 {
         struct writer models;
-        size_t n_models, end = 0;
+        size_t n_models = 0, at = 0;
         writer_init(&models);
-        for (n_models = 0; end < page->n && models.buf.size < LIST_BYTES; n_models++) {
-                const struct entry *first = &page->entries[end];
-                struct model_set group;
-                end += take_group(first, page->n - end, &group);
-                if (group.n > 0)
-                        reply_model(&models, &group, first->desired);
-                else
-                        reply_desired(&models, first->desired);
+        while (at < page->n && models.buf.size < LIST_BYTES) {
+                size_t from = at;
+                while (at < page->n && strcmp(page->entries[at].name, page->entries[from].name) == 0)
+                        at++;
+                n_models += write_name(&models, &page->entries[from], at - from);
         }
-        while (end > 0 && end < page->n && strcmp(page->entries[end].name, page->entries[end - 1].name) == 0)
-                end++;
-        bool more = end < page->n || page->more;
+        bool more = at < page->n || page->more;
         writer_reply(w, id, more ? 2 : 1);
         writer_karray(w, "models", n_models);
         writer_append(w, &models);
         writer_deinit(&models);
         if (more)
-                writer_kstr(w, "next", page->entries[end - 1].name);
+                writer_kstr(w, "next", page->entries[at - 1].name);
 }
 
 int reply_list(struct writer *w, const struct server *server, const struct request *request, struct error *error)
@@ -182,7 +156,6 @@ int reply_list(struct writer *w, const struct server *server, const struct reque
         if (r == 0) {
                 if (page.n > 0)
                         qsort(page.entries, page.n, sizeof(*page.entries), by_name);
-                merge_desired(&page);
                 write_page(w, &page, request->id);
         }
         free(page.entries);
