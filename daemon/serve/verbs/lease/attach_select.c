@@ -14,10 +14,12 @@ static bool digest_is(const struct generation *g, const char *hex)
         return strcasecmp(text, hex) == 0;
 }
 
-static bool may_be(const struct generation *g, const struct req_attach *req, enum generation_state state)
+/* What the name leads to in this state, if it is the generation that was asked for. */
+static struct generation *asked_for(struct resident *resident, const struct req_attach *req,
+                                    enum generation_state state, const struct device *device)
 {
-        return g->state == state && generation_has_name(g, req->model) &&
-               (req->generation == 0 || g->number == req->generation);
+        struct generation *g = resident_on(resident, req->model, state, device);
+        return g != NULL && (req->generation == 0 || g->number == req->generation) ? g : NULL;
 }
 
 /* Devices that have it in this state, each once; "cuda:0, cuda:1". */
@@ -28,10 +30,7 @@ static size_t devices_of(struct resident *resident, const struct req_attach *req
         names[0] = '\0';
         for (size_t i = 0; i < resident->n_devices; i++) {
                 const struct device *device = resident->devices[i];
-                bool has = false;
-                list_each_item (const struct generation, g, &resident->generations, link)
-                        has = has || (g->device == device && may_be(g, req, state));
-                if (!has)
+                if (asked_for(resident, req, state, device) == NULL)
                         continue;
                 *first = n++ == 0 ? device : *first;
                 format_append(names, size, "%s%s", n > 1 ? ", " : "", device->name);
@@ -73,27 +72,6 @@ static int not_there(struct resident *resident, const struct req_attach *req, co
         return resident_no_model(resident, req->model, error);
 }
 
-/* What the name leads to in this state, if it is the generation that was asked for. */
-static struct generation *asked_for(struct resident *resident, const struct req_attach *req,
-                                    enum generation_state state, const struct device *device)
-{
-        struct generation *g = resident_on(resident, req->model, state, device);
-        return g != NULL && may_be(g, req, state) ? g : NULL;
-}
-
-static int choose_digest(struct resident *resident, const struct req_attach *req, const struct device *device,
-                         struct generation **out, struct error *error)
-{
-        *out = asked_for(resident, req, GENERATION_READY, device);
-        if (*out != NULL && digest_is(*out, req->digest))
-                return 0;
-        if (asked_for(resident, req, GENERATION_LOADING, device) != NULL)
-                return DEFERRED_WAITS;
-        if (*out == NULL)
-                return not_there(resident, req, device, error);
-        return error_set(error, STREAMER_EDIGEST, "%s: its digest is not %s", req->model, req->digest);
-}
-
 /* A load from the host cache has a manifest before all bytes are copied, and no arrival log. */
 bool attach_can_follow(const struct generation *g)
 {
@@ -121,30 +99,27 @@ static int by_digest(struct resident *resident, const struct req_attach *req, st
 int attach_select(struct resident *resident, const struct req_attach *req, struct generation **out, struct error *error)
 {
         const struct device *device;
-        struct generation *found = NULL;
         if (req->model == NULL)
                 return by_digest(resident, req, out, error);
         int r = choose_device(resident, req, &device, error);
         if (r < 0)
                 return r;
-        if (req->generation != 0) {
-                list_each_item (struct generation, g, &resident->generations, link)
-                        if (found == NULL && g->number == req->generation && (device == NULL || g->device == device) &&
-                            generation_has_name(g, req->model))
-                                found = g;
-                if (found == NULL)
-                        return error_set(error, STREAMER_ENOENT, "%s: no generation %" PRIu64, req->model,
-                                         req->generation);
-        }
-        if (req->digest != NULL)
-                return choose_digest(resident, req, device, out, error);
-        if (found == NULL)
-                found = resident_on(resident, req->model, GENERATION_READY, device);
-        if (found == NULL)
-                found = resident_on(resident, req->model, GENERATION_LOADING, device);
-        if (found == NULL || (found->state != GENERATION_READY && found->state != GENERATION_LOADING))
+        bool known = req->generation == 0;
+        list_each_item (const struct generation, g, &resident->generations, link)
+                known = known || (g->number == req->generation && (device == NULL || g->device == device) &&
+                                  generation_has_name(g, req->model));
+        if (!known)
+                return error_set(error, STREAMER_ENOENT, "%s: no generation %" PRIu64, req->model, req->generation);
+        struct generation *ready = asked_for(resident, req, GENERATION_READY, device);
+        struct generation *loading = asked_for(resident, req, GENERATION_LOADING, device);
+        bool differs = ready != NULL && req->digest != NULL && !digest_is(ready, req->digest);
+        *out = ready != NULL ? ready : loading;
+        if (*out == NULL)
                 return not_there(resident, req, device, error);
-        *out = found;
-        bool can_attach = found->state == GENERATION_READY || (attach_can_follow(found) && !req->ready);
-        return can_attach ? 0 : DEFERRED_WAITS;
+        if (ready != NULL && !differs)
+                return 0;
+        /* The digest of what loads is not known. */
+        if (loading != NULL)
+                return attach_can_follow(loading) && !req->ready && req->digest == NULL ? 0 : DEFERRED_WAITS;
+        return error_set(error, STREAMER_EDIGEST, "%s: its digest is not %s", req->model, req->digest);
 }
