@@ -47,31 +47,22 @@ static bool last_name(const struct generation *g)
         return g->names.next == g->names.prev;
 }
 
-/* The generations of the name in this state, on one device or (NULL) on all; at most one on each. */
+/* Adds the generations of the name in this state, on one device or (NULL) on all; at most one on each. Where others
+ * were found, failures are added only of their loads, which reached some of their devices. */
 static void unload_find(struct model_set *group, struct resident *resident, enum generation_state state,
                         const struct device *device)
 {
+        size_t before = group->n;
         for (size_t i = 0; i < resident->n_devices && group->n < MODEL_SET_MAX; i++) {
                 struct device *d = resident->devices[i];
                 struct generation *g =
                         device == NULL || device == d ? resident_on(resident, group->name, state, d) : NULL;
-                if (g != NULL)
+                bool adds = state != GENERATION_FAILED || before == 0;
+                for (size_t k = 0; g != NULL && k < before; k++)
+                        adds = adds || group->members[k]->number == g->number;
+                if (g != NULL && adds)
                         group->members[group->n++] = g;
         }
-}
-
-/* If a load reached only some of its devices, the failures on the others are unloaded, too. */
-static void add_failed_replicas(struct model_set *group, struct resident *resident, const struct device *device)
-{
-        struct model_set failed = {.name = group->name};
-        size_t ready = group->n;
-        unload_find(&failed, resident, GENERATION_FAILED, device);
-        for (size_t i = 0; i < failed.n; i++)
-                for (size_t k = 0; k < ready && group->n < MODEL_SET_MAX; k++)
-                        if (failed.members[i]->number == group->members[k]->number) {
-                                group->members[group->n++] = failed.members[i];
-                                break;
-                        }
 }
 
 /* All or nothing: if one is in use, none is unloaded. */
@@ -83,10 +74,7 @@ static int unload_check(struct resident *resident, const struct req_unload *req,
         if (group->n == 0 && resident_on(resident, req->model, GENERATION_LOADING, device) != NULL)
                 return error_set(error, STREAMER_EBUSY, "%s: is loading (cancel ends that)", req->model);
         unload_find(group, resident, GENERATION_CACHED, device);
-        if (group->n == 0)
-                unload_find(group, resident, GENERATION_FAILED, device);
-        else
-                add_failed_replicas(group, resident, device);
+        unload_find(group, resident, GENERATION_FAILED, device);
         if (group->n == 0 && device != NULL && resident_any(resident, req->model) != NULL)
                 return error_set(error, STREAMER_ENOENT, "%s: not on device %s", req->model, req->device);
         if (group->n == 0)
