@@ -176,49 +176,38 @@ static void write_desired(struct writer *w, const struct desired_model *m, uint6
                 writer_ku64(w, "retry_in_ns", m->retry_at_ns > now ? m->retry_at_ns - now : 0);
 }
 
-/* ---- rows ---- */
+/* ---- the page ---- */
 
-/* A row more, if it fits; else there are more of them. */
-static struct writer *begin_row(struct status_rows *rows)
+/* A row of this position, if it follows the last one and fits; else NULL. */
+static struct writer *begin_row(struct status_rows *rows, enum status_list list, unsigned priority, uint64_t sequence)
 {
         size_t bytes = 0;
+        bool follows = list != rows->list           ? list > rows->list
+                       : priority != rows->priority ? priority < rows->priority
+                                                    : sequence > rows->sequence;
         for (size_t i = 0; i < STATUS_LISTS; i++)
                 bytes += rows->lists[i].rows.buf.size;
-        rows->more = rows->left == 0 || bytes >= PAGE_BYTES;
-        if (rows->more)
+        if (follows && (rows->left == 0 || bytes >= PAGE_BYTES))
+                rows->more = true;
+        if (!follows || rows->more)
                 return NULL;
         rows->left--;
-        rows->lists[rows->list].n++;
-        return &rows->lists[rows->list].rows;
+        rows->list = list;
+        rows->priority = priority;
+        rows->sequence = sequence;
+        rows->lists[list].n++;
+        return &rows->lists[list].rows;
 }
 
-static void fill_loads(struct status_rows *rows, const struct loads *loads)
-{
-        list_each_item (struct load, load, &loads->all, link) {
-                struct writer *w;
-                if (load_ended(load->state) || load->id <= rows->sequence)
-                        continue;
-                if ((w = begin_row(rows)) == NULL)
-                        return;
-                write_load(w, load);
-                rows->sequence = load->id;
-        }
-}
-
-static void fill_desired(struct status_rows *rows, const struct desired *desired, enum desired_origin origin)
+static void fill_desired(struct status_rows *rows, enum status_list list, const struct desired *desired,
+                         enum desired_origin origin)
 {
         uint64_t now = now_ns();
         list_each_item (const struct desired_model, m, &desired->models, link) {
-                struct writer *w;
-                unsigned priority = m->spec->settings.priority;
-                if (m->origin != origin || priority > rows->priority ||
-                    (priority == rows->priority && m->sequence <= rows->sequence))
-                        continue;
-                if ((w = begin_row(rows)) == NULL)
-                        return;
-                write_desired(w, m, now);
-                rows->priority = priority;
-                rows->sequence = m->sequence;
+                struct writer *w =
+                        m->origin == origin ? begin_row(rows, list, m->spec->settings.priority, m->sequence) : NULL;
+                if (w != NULL)
+                        write_desired(w, m, now);
         }
 }
 
@@ -232,15 +221,14 @@ int reply_status(struct writer *w, const struct server *server, const struct req
         int r = status_rows_init(&rows, req->after, req->limit, error);
         if (r < 0)
                 return r;
-        for (;; rows.list++, rows.priority = UINT_MAX, rows.sequence = 0) {
-                if (rows.list == STATUS_LOADS)
-                        fill_loads(&rows, server->loads);
-                else
-                        fill_desired(&rows, &server->desired,
-                                     rows.list == STATUS_PRELOAD ? DESIRED_CONFIGURED : DESIRED_RESTORED);
-                if (rows.more || rows.list + 1 == STATUS_LISTS)
-                        break;
+        list_each_item (struct load, load, &server->loads->all, link) {
+                struct writer *row =
+                        load_ended(load->state) ? NULL : begin_row(&rows, STATUS_LOADS, UINT_MAX, load->id);
+                if (row != NULL)
+                        write_load(row, load);
         }
+        fill_desired(&rows, STATUS_PRELOAD, &server->desired, DESIRED_CONFIGURED);
+        fill_desired(&rows, STATUS_RESTORING, &server->desired, DESIRED_RESTORED);
         writer_reply(w, request->id, (req->after == NULL ? 9u : 0u) + STATUS_LISTS + rows.more);
         if (req->after == NULL) {
                 unsigned threads, hung;
