@@ -9,7 +9,7 @@ struct verb_share {
         struct list link; /* in server->shares */
         uid_t uid;
         enum verb_task_kind kind;
-        unsigned n_started, n_paused, max;
+        unsigned n_tasks, n_started, max;
         bool starting;
         struct list queued; /* of struct verb_task */
 };
@@ -57,7 +57,7 @@ static void share_start_put(struct verb_share *share, struct server *server)
                 task->ops->start(task);
         }
         share->starting = false;
-        if (share->n_started + share->n_paused > 0 || !list_empty(&share->queued))
+        if (share->n_tasks > 0)
                 return;
         list_remove(&share->link);
         free(share);
@@ -93,13 +93,11 @@ void verb_task_end(struct verb_task *task)
         struct verb_share *share = task->share;
         struct server *server = task->server;
         struct deferred *deferred = task->deferred;
-        enum verb_task_state state = task->state;
+        share->n_started -= task->state == VERB_TASK_STARTED;
+        share->n_tasks--;
         verb_task_free(task);
         deferred->orphaned = NULL;
-        /* This may read the connection's next requests, so the share is left afterwards. */
         deferred_free(deferred);
-        share->n_started -= state == VERB_TASK_STARTED;
-        share->n_paused -= state == VERB_TASK_PAUSED;
         share_start_put(share, server);
 }
 
@@ -144,6 +142,7 @@ int verb_task_begin(struct verb_task *task, struct session *session, struct requ
                 deferred_free(deferred);
                 return error_no_memory(error);
         }
+        task->share->n_tasks++;
         task->deferred = deferred;
         deferred->task = task;
         deferred->orphaned = abandon;
@@ -155,15 +154,15 @@ int verb_task_begin(struct verb_task *task, struct session *session, struct requ
         return 0;
 }
 
-void verb_task_pause(struct verb_task *task, deferred_try_fn *try)
+void verb_task_pause(struct verb_task *task, const char *why, deferred_try_fn *try)
 {
         struct verb_share *share = task->share;
         require(task->state == VERB_TASK_STARTED && !task->working);
         task->state = VERB_TASK_PAUSED;
         list_remove(&task->link);
+        task->deferred->why = why;
         deferred_await_change(task->deferred, try);
         share->n_started--;
-        share->n_paused++;
         share_start_put(share, task->server);
 }
 
@@ -174,7 +173,6 @@ void verb_task_resume(struct verb_task *task)
         task->state = VERB_TASK_QUEUED;
         list_remove(&task->deferred->in_server);
         list_append(&share->queued, &task->link);
-        share->n_paused--;
         share_start_put(share, task->server);
 }
 

@@ -83,8 +83,8 @@ void verb_task_submit_source(struct verb_task *task, const char *source);
 void verb_task_set_deadline(struct verb_task *task);
 
 /* Of one that is started and has no work in flight: it holds no place of its share until a change after which `try`
- * calls verb_task_resume(). */
-void verb_task_pause(struct verb_task *task, deferred_try_fn *try);
+ * calls verb_task_resume(). `why`: what it waits for. */
+void verb_task_pause(struct verb_task *task, const char *why, deferred_try_fn *try);
 /* Queues one that is paused: start() is called when it is its turn. May free it. */
 void verb_task_resume(struct verb_task *task);
 

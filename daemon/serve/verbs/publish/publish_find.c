@@ -215,12 +215,6 @@ static int find_retry(struct session *session, const struct request *request, co
         return DEFERRED_WAITS;
 }
 
-static void find_pause(struct publish_find *find)
-{
-        find->task.deferred->why = "another process is publishing it";
-        verb_task_pause(&find->task, find_retry);
-}
-
 /* Its result on this turn of the loop, in which nothing else happens. */
 static void find_decide(struct publish_find *find)
 {
@@ -258,12 +252,12 @@ static void find_decide(struct publish_find *find)
         bool hit = g != NULL && difference.n == 0;
         if (hit && !(req->claim && req->replace))
                 reply(find, state, g, NULL, NULL, false);
-        else if (other != NULL && req->wait)
-                find_pause(find);
-        else if (other != NULL)
+        else if (other == NULL)
+                reply(find, state, hit ? g : NULL, NULL, &difference, req->claim);
+        else if (!req->wait)
                 reply(find, "claimed", NULL, other, &difference, false);
         else
-                reply(find, state, hit ? g : NULL, NULL, &difference, req->claim);
+                verb_task_pause(&find->task, "another process is publishing it", find_retry);
         writer_deinit(&difference.items);
 }
 

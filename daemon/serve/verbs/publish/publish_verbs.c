@@ -25,10 +25,11 @@ static void outlives_client(struct deferred *d)
         (void)d;
 }
 
-/* The request is answered by a step of the publication. NULL with *error. */
-static struct deferred *defer(struct session *session, struct request *request, struct error *error)
+/* The request is answered by a step of the publication (NULL: *error says why). NULL with *error. */
+static struct deferred *defer(struct session *session, struct request *request, const struct publication *p,
+                              struct error *error)
 {
-        struct deferred *d = deferred_new(session, request, error);
+        struct deferred *d = p != NULL ? deferred_new(session, request, error) : NULL;
         if (d != NULL)
                 d->orphaned = outlives_client;
         return d;
@@ -94,7 +95,7 @@ int verb_publish_begin(struct session *session, struct request *request, struct 
         if (p == NULL || access_check_publish(session->server, session->conn, p->name, error) < 0)
                 return error->code;
         const struct quota_limits limits = access_limits(session->server, session->conn);
-        struct deferred *d = defer(session, request, error);
+        struct deferred *d = defer(session, request, p, error);
         return d != NULL ? begin_step(d, publication_begin(p, req->bytes, &settings, &limits, begun, d, error))
                          : error->code;
 }
@@ -138,7 +139,7 @@ int verb_publish_segment(struct session *session, struct request *request, struc
 {
         const struct req_publish_segment *req = &request->u.publish_segment;
         struct publication *p = publication_of(session, req->claim, error);
-        struct deferred *d = p != NULL ? defer(session, request, error) : NULL;
+        struct deferred *d = defer(session, request, p, error);
         return d != NULL ? begin_step(d, publication_add_segment(p, req->bytes, segment_added, d, error)) : error->code;
 }
 
@@ -171,7 +172,7 @@ int verb_publish_commit(struct session *session, struct request *request, struct
                                                         req->segment > UINT32_MAX ? UINT32_MAX : (uint32_t)req->segment,
                                                 .offset = req->offset,
                                                 .bytes = req->bytes};
-        struct deferred *d = p != NULL ? defer(session, request, error) : NULL;
+        struct deferred *d = defer(session, request, p, error);
         return d != NULL ? begin_step(d, publication_commit(p, &table, committed, d, error)) : error->code;
 }
 
