@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The verbs `reload` and `config`. A reload is answered when the configuration has been read; several requests at
- * once get one answer each, of the last reading.
+ * The verbs `reload`, `config` and `shutdown`. A reload is answered when the configuration has been read; several
+ * requests at once get one answer each, of the last reading.
  */
 #include "daemon/serve/verbs/verbs_private.h"
 
@@ -46,6 +46,23 @@ int verb_config(struct session *session, struct request *request, struct error *
         writer_karray(&w, "settings", n);
         writer_append(&w, &rows);
         writer_deinit(&rows);
+        session_send(session, &w);
+        return 0;
+}
+
+/* The daemon ends as on SIGTERM, at once or (drain) when no lease and no load is left. While it drains, verbs that
+ * would begin either are refused. */
+int verb_shutdown(struct session *session, struct request *request, struct error *error)
+{
+        struct server *server = session->server;
+        bool drain = request->u.shutdown.drain;
+        struct writer w;
+        (void)error;
+        server->ending = drain ? ENDING_DRAINED : ENDING_NOW;
+        server->ended_by = session->conn->caller.uid;
+        session_reply(&w, request->id, 2);
+        writer_kstr(&w, "state", drain ? "draining" : "ending");
+        writer_ku64(&w, "leases", server->leases.n);
         session_send(session, &w);
         return 0;
 }
