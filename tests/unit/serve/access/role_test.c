@@ -60,24 +60,25 @@ static struct role_rule rule_rows[] = {
 static const struct roles rules = {
         .rules = rule_rows, .n = ARRAY_SIZE(rule_rows), .given = true, .file = (char[]){"f.yaml"}};
 
-TEST(the_first_rule_that_names_the_caller_decides)
-{
-        struct role_grant grant = ask(&rules, 7, 8, 9);
-        ck_assert_int_eq(grant.role, ROLE_ATTACH);
-        ck_assert_ptr_eq(grant.rule, &rule_rows[0]);
-        ck_assert_str_eq(grant.text, "access.roles[0], f.yaml:3");
-}
+static const struct {
+        uid_t uid;
+        gid_t gid, other;
+        int rule; /* -1: none */
+} callers[] = {
+        {7, 8, 9, 0},
+        {100, 9, 1, 1},
+        {100, 1, 8, 1},
+        {100, 7, 1, 2},
+        {8, 1, 2, -1}, /* a user is not a group of the same number */
+        {100, SOCKET_GROUP, SOCKET_GROUP, -1},
+};
 
-TEST(a_rule_matches_primary_and_supplementary_groups)
+TEST(the_first_rule_that_lists_the_user_or_a_group_decides, EACH(callers))
 {
-        ck_assert_ptr_eq(ask(&rules, 100, 9, 1).rule, &rule_rows[1]);
-        ck_assert_ptr_eq(ask(&rules, 100, 1, 8).rule, &rule_rows[1]);
-        ck_assert_ptr_eq(ask(&rules, 100, 7, 1).rule, &rule_rows[2]);
-}
-
-TEST(a_user_is_not_a_group_of_the_same_number)
-{
-        ck_assert_int_eq(ask(&rules, 8, 1, 2).role, ROLE_NONE);
+        struct role_grant grant = ask(&rules, callers[_i].uid, callers[_i].gid, callers[_i].other);
+        const struct role_rule *rule = callers[_i].rule < 0 ? NULL : &rule_rows[callers[_i].rule];
+        ck_assert_ptr_eq(grant.rule, rule);
+        ck_assert_int_eq(grant.role, rule != NULL ? rule->role : ROLE_NONE);
 }
 
 TEST(a_user_without_a_rule_has_no_role_despite_the_default)
