@@ -56,7 +56,6 @@ struct daemon {
         struct server server;
         struct metrics_http *metrics_http; /* NULL: no address to listen at */
         struct manager manager;
-        struct loop_cpu loop_cpu;
         struct reload reload;
         uint64_t closing_since;
 };
@@ -127,11 +126,10 @@ static int make_reader(struct daemon *d, struct error *error)
 static void apply_config(struct daemon *d, struct error *error)
 {
         const struct limits *l = &d->config.limits;
-        const struct desired_opts opts = {.at_once = (unsigned)l->preload_loads, .retry_ns = l->preload_retry_ns};
         d->loads.max_running = (unsigned)l->loads;
         d->resident.failed_kept = l->failed_kept;
         d->admission.max_blocked = l->queued;
-        desired_configure_consume(&d->server.desired, &d->config.preload, &opts, error);
+        desired_configure_consume(&d->server.desired, &d->config.preload, error);
 }
 
 static void on_reloaded(struct reload *reload)
@@ -197,7 +195,6 @@ static int make_server(struct daemon *d, struct error *error)
         s->session_ops = &verbs_session_ops;
         s->roles = &d->config.access;
         s->limits = &d->config.limits;
-        s->loop_cpu = &d->loop_cpu;
         s->share_across_uids = c->cuda.across_uids;
         s->trust_detach = c->cuda.trust_detach;
         s->publish_across_uids = c->publish.across_uids;
@@ -237,8 +234,7 @@ static int make_parts(struct daemon *d, struct error *error)
                 return error->code;
         /* What an earlier run has left: models at once, the pinned ones among the rest by loading them. */
         persist_recover(&s->persist, &d->listen_fds);
-        scrub_init(&s->scrub, &d->resident, &d->reader, d->pool);
-        s->scrub.desired = &s->desired;
+        scrub_init(&s->scrub, &s->desired, &d->reader);
         desired_restore(&s->desired, folder);
         state_writer_init(&s->state_writer, &d->resident, d->pool, folder, &s->desired.restored);
         return 0;
@@ -260,21 +256,17 @@ static void on_ending(uv_timer_t *timer)
                 uv_stop(&d->loop);
 }
 
-static void end(struct daemon *d, const char *why)
+static void end(struct server *server, const char *why)
 {
+        struct daemon *d = container_of(server, struct daemon, server);
         if (d->closing_since != 0)
                 return;
         log_event(LOG_LEVEL_INFO, LOG_STOPPING, NULL, "%s: shutting down", why);
         notify_stopping();
         http_stop(d->sources.http);
         d->closing_since = now_ns();
-        server_close(&d->server);
+        server_close(server);
         uv_timer_start(&d->ending, on_ending, 0, 5);
-}
-
-static void on_exit_due(struct server *server, const char *why)
-{
-        end(container_of(server, struct daemon, server), why);
 }
 
 static void on_signals(uv_poll_t *poll, int status, int events)
@@ -287,7 +279,7 @@ static void on_signals(uv_poll_t *poll, int status, int events)
                 if (signal.ssi_signo == SIGHUP)
                         reload_begin(&d->reload);
                 else
-                        end(d, signal.ssi_signo == SIGINT ? "SIGINT received" : "SIGTERM received");
+                        end(&d->server, signal.ssi_signo == SIGINT ? "SIGINT received" : "SIGTERM received");
         }
 }
 
@@ -379,11 +371,11 @@ static int start(struct daemon *d, struct error *error)
                 return r;
         if (!thread_raise_priority())
                 log_debug("the loop has no better nice value than the rest (RLIMIT_NICE)");
-        loop_cpu_start(&d->loop_cpu, &d->loop);
+        loop_cpu_start(&d->server.loop_cpu, &d->loop);
         uv_timer_init(&d->loop, &d->ending);
         manager_start(&d->manager, &d->loop);
         d->ending.data = d;
-        d->server.exit = on_exit_due;
+        d->server.exit = end;
         if (watch_signals(d) < 0)
                 return error_set(error, STREAMER_EOS, "signals cannot be watched");
         log_event(LOG_LEVEL_INFO, LOG_STARTED, NULL, "streamerd %s serves %s", STREAMERD_VERSION,

@@ -47,14 +47,15 @@ daemon/load/content
 daemon/load
 daemon/load/memory
 daemon/publish
-daemon/serve/access/role daemon/serve/conn daemon/serve/desired daemon/serve/events/changes
+daemon/serve/access/role daemon/serve/conn daemon/serve/events/changes
 daemon/serve/limits
+daemon/serve/desired
 daemon/serve/server_state
 daemon/serve/access daemon/serve/reply
 daemon/serve/session
-daemon/serve/deferred daemon/serve/file_transfer
+daemon/serve/deferred
 daemon/serve/verb_task
-daemon/serve/events
+daemon/serve/events daemon/serve/file_transfer
 daemon/serve/monitor
 daemon/serve/server
 daemon/serve/verbs

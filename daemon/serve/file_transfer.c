@@ -18,7 +18,7 @@ static void grant_waiting(struct server *server)
                 server->file_bytes += t->size;
                 quota_adjust(&t->charge, t->size);
                 list_remove(&t->waiting);
-                t->granted(t->context);
+                verb_task_submit_source(t->task, t->source);
         }
 }
 
@@ -33,7 +33,6 @@ struct transfer *transfer_new(const struct session *session, const char *file, u
                 return NULL;
         }
         list_init(&t->in_session);
-        list_init(&t->in_server);
         list_init(&t->waiting);
         t->server = server;
         t->own = access_grant(server, session->conn).own;
@@ -42,12 +41,12 @@ struct transfer *transfer_new(const struct session *session, const char *file, u
         return t;
 }
 
-void transfer_await_memory(struct transfer *t, void (*granted)(void *context), void *context)
+void transfer_await_memory(struct transfer *t, struct verb_task *task, const char *source)
 {
-        t->granted = granted;
-        t->context = context;
+        t->task = task;
+        t->source = source;
         if (t->charge.user == NULL) {
-                granted(context);
+                verb_task_submit_source(task, source);
                 return;
         }
         list_append(&t->server->file_memory, &t->waiting);
@@ -60,7 +59,6 @@ void transfer_free(struct transfer *t)
                 return;
         struct server *server = t->server;
         list_remove(&t->in_session);
-        list_remove(&t->in_server);
         list_remove(&t->waiting);
         server->file_bytes -= t->charge.amount;
         bool counted = t->charge.user != NULL;
@@ -95,7 +93,6 @@ void transfer_send_consume(struct session *session, uint64_t id, struct transfer
         t->id = ++session->server->last_transfer;
         t->until_ns = until_ns;
         list_append(&session->transfers, &t->in_session);
-        list_append(&session->server->transfers, &t->in_server);
         send_page(session, id, t);
 }
 
@@ -116,9 +113,9 @@ void transfers_free(struct session *session)
                 transfer_free(t);
 }
 
-void transfers_tick(struct server *server, uint64_t now)
+void transfers_tick(struct session *session, uint64_t now)
 {
-        list_each_item_safe (struct transfer, t, &server->transfers, in_server)
+        list_each_item_safe (struct transfer, t, &session->transfers, in_session)
                 if (now >= t->until_ns)
                         transfer_free(t);
 }

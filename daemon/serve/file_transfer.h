@@ -8,7 +8,7 @@
 #ifndef DAEMON_SERVE_FILE_TRANSFER_H
 #define DAEMON_SERVE_FILE_TRANSFER_H
 
-#include "daemon/serve/session.h"
+#include "daemon/serve/verb_task.h"
 
 #define TRANSFER_PAGE (512 * KiB)
 #define TRANSFER_FILE_MAX (64 * MiB)
@@ -17,13 +17,13 @@
 
 /* A file, from the request for its memory to its last page. */
 struct transfer {
-        struct list in_session, in_server; /* while it is sent */
-        struct list waiting;               /* in server->file_memory */
+        struct list in_session; /* while it is sent */
+        struct list waiting;    /* in server->file_memory */
         struct server *server;
         struct quota_charge charge; /* of the user; amount 0 while it waits */
         bool own;                   /* root or the daemon's own user */
-        void (*granted)(void *context);
-        void *context;
+        struct verb_task *task;     /* while it waits, as `source` */
+        const char *source;
         uint64_t id, size, sent, until_ns;
         char *data;
         char file[];
@@ -31,8 +31,9 @@ struct transfer {
 
 /* NULL: STREAMER_ENOMEM. */
 struct transfer *transfer_new(const struct session *session, const char *file, uint64_t size, struct error *error);
-/* Calls granted() at once or later: `data` may be allocated, by malloc(). */
-void transfer_await_memory(struct transfer *transfer, void (*granted)(void *context), void *context);
+/* Submits the task in the lane of the source (verb_task_submit_source), at once or when `data` may be allocated, by
+ * malloc(). */
+void transfer_await_memory(struct transfer *transfer, struct verb_task *task, const char *source);
 /* Accepts NULL. */
 void transfer_free(struct transfer *transfer);
 
@@ -43,6 +44,6 @@ int transfer_send_next(struct session *session, uint64_t id, uint64_t more, stru
 /* The session ends. */
 void transfers_free(struct session *session);
 /* About once a second: frees those whose time is over. */
-void transfers_tick(struct server *server, uint64_t now_ns);
+void transfers_tick(struct session *session, uint64_t now_ns);
 
 #endif

@@ -119,10 +119,11 @@ static void on_second(uv_timer_t *timer)
         admission_tick(server->resident->admission);
         host_cache_tick(server->resident->cache, now_ns());
         loads_check_prefault(server->loads);
-        list_each_item_safe (struct conn, conn, &server->conns, link)
+        list_each_item (struct conn, conn, &server->conns, link) {
                 conn_tick(conn, now_ns());
+                transfers_tick(conn->context, now_ns());
+        }
         verb_tasks_tick(server, now_ns());
-        transfers_tick(server, now_ns());
         log_tick();
         manager_send_status(server);
         server->session_ops->tick(server);
@@ -164,43 +165,36 @@ static void on_progress(uv_timer_t *timer)
 
 /* ---- processes that hold leases ---- */
 
-struct watch {
-        uv_poll_t poll;
-        struct process *process;
-};
-
-static void watch_closed(uv_handle_t *handle)
+static void free_handle(uv_handle_t *handle)
 {
-        free(container_of(handle, struct watch, poll));
+        free(handle);
 }
 
 static void on_exit_of(uv_poll_t *poll, int status, int events)
 {
-        struct watch *watch = container_of(poll, struct watch, poll);
         (void)status;
         (void)events;
         uv_poll_stop(poll); /* it stays readable */
-        process_exited(watch->process);
+        process_exited(poll->data);
 }
 
 static int watch_process(struct process *process)
 {
         struct server *server = container_of(process->leases, struct server, leases);
-        struct watch *watch = calloc(1, sizeof(*watch));
-        if (watch == NULL || uv_poll_init(server->loop, &watch->poll, process->pidfd) != 0) {
-                free(watch);
+        uv_poll_t *poll = malloc(sizeof(*poll));
+        if (poll == NULL || uv_poll_init(server->loop, poll, process->pidfd) != 0) {
+                free(poll);
                 return STREAMER_ENOMEM;
         }
-        watch->process = process;
-        process->watch = watch;
-        return uv_poll_start(&watch->poll, UV_READABLE, on_exit_of) == 0 ? 0 : STREAMER_ENOMEM;
+        poll->data = process;
+        process->watch = poll;
+        return uv_poll_start(poll, UV_READABLE, on_exit_of) == 0 ? 0 : STREAMER_ENOMEM;
 }
 
 static void unwatch_process(struct process *process)
 {
-        struct watch *watch = process->watch;
-        if (watch != NULL)
-                uv_close((uv_handle_t *)&watch->poll, watch_closed);
+        if (process->watch != NULL)
+                uv_close(process->watch, free_handle);
         process->watch = NULL;
 }
 
@@ -210,10 +204,7 @@ static void unwatch_process(struct process *process)
 static void on_changed(struct resident *resident, struct generation *generation, const char *removed)
 {
         struct server *server = resident->context;
-        if (removed != NULL)
-                events_name_removed(server, generation, removed);
-        else
-                events_changed(server, generation);
+        events_changed(server, generation, removed);
         persist_changed(&server->persist);
         server->state_writer.due = true;
 }
@@ -272,8 +263,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         list_init(&server->shares);
         list_init(&server->started);
         list_init(&server->file_memory);
-        list_init(&server->transfers);
-        desired_init(&server->desired, server->loads, server->pool);
+        desired_init(&server->desired, server->loads, server->pool, server->limits);
         server->desired.changed = on_desired_changed;
         server->desired.allow = access_check_restored;
         quotas_init(&server->users);

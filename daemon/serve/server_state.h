@@ -57,7 +57,7 @@ struct server {
         const struct limits *limits;
         const struct session_ops *session_ops; /* what sessions do */
         const struct roles *roles;
-        const struct loop_cpu *loop_cpu;
+        struct loop_cpu loop_cpu;
         struct desired desired;
         void (*reload)(struct server *server); /* asks for it; verbs_reloaded() answers */
         void *reload_context;
@@ -113,7 +113,6 @@ struct server {
         struct list started;            /* of struct verb_task */
         struct list file_memory;        /* of struct transfer, that waits for it */
         uint64_t file_bytes;            /* that is in use */
-        struct list transfers;          /* of struct transfer */
         uint64_t last_transfer;
         struct quotas users;
         uint64_t n_conns;

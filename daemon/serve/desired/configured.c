@@ -84,12 +84,10 @@ static void rearm(struct desired_model *m)
         desired_set_state(m, DESIRED_WAITING);
 }
 
-int desired_configure_consume(struct desired *d, struct preload_list *list, const struct desired_opts *opts,
-                              struct error *error)
+int desired_configure_consume(struct desired *d, struct preload_list *list, struct error *error)
 {
         struct list before;
         int r = 0;
-        d->opts = *opts;
         list_init(&before);
         list_each_item_safe (struct desired_model, m, &d->models, link) {
                 rearm(m);

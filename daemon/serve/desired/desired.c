@@ -147,7 +147,7 @@ static void attempt_failed(struct desired_model *m, const struct error *error)
 {
         static const char *const origins[] = {[DESIRED_RESTORED] = "restore", [DESIRED_CONFIGURED] = "preload"};
         bool permanent = error->code == STREAMER_EINVAL || error->code == STREAMER_EUNSUPPORTED;
-        uint64_t pause = backoff(m->desired->opts.retry_ns, m->attempts, PAUSE_MAX);
+        uint64_t pause = backoff(m->desired->limits->preload_retry_ns, m->attempts, PAUSE_MAX);
         char title[REDACTED_SOURCE], next[40] = "not retried";
         m->error = *error;
         desired_set_state(m, permanent ? DESIRED_GIVEN_UP : DESIRED_WAITING);
@@ -277,7 +277,7 @@ void desired_tick(struct desired *d, uint64_t now)
                 if (m->origin == DESIRED_RESTORED && restored < RESTORED_PER_TICK) {
                         restored++;
                         attempt_consume(m);
-                } else if (m->origin == DESIRED_CONFIGURED && configured < d->opts.at_once) {
+                } else if (m->origin == DESIRED_CONFIGURED && configured < d->limits->preload_loads) {
                         attempt_consume(m);
                         configured += is_in_progress(m);
                 }
@@ -286,9 +286,9 @@ void desired_tick(struct desired *d, uint64_t now)
 
 /* ---- life ---- */
 
-void desired_init(struct desired *d, struct loads *loads, struct work_pool *pool)
+void desired_init(struct desired *d, struct loads *loads, struct work_pool *pool, const struct limits *limits)
 {
-        *d = (struct desired){.loads = loads, .pool = pool, .opts = {.at_once = 1, .retry_ns = SECOND}};
+        *d = (struct desired){.loads = loads, .pool = pool, .limits = limits};
         list_init(&d->models);
 }
 

@@ -31,6 +31,7 @@
 #include "daemon/load/load.h"
 #include "daemon/resident/persist/state_file.h"
 #include "daemon/serve/desired/preload.h"
+#include "daemon/serve/limits.h"
 
 enum desired_state {
         DESIRED_WAITING, /* for its next attempt; with an error, the last one failed */
@@ -67,15 +68,10 @@ struct desired_model {
         char *path; /* of the resolved Hub id */
 };
 
-struct desired_opts {
-        unsigned at_once;  /* attempts of configured models */
-        uint64_t retry_ns; /* the first pause */
-};
-
 struct desired {
         struct loads *loads;
         struct work_pool *pool;
-        struct desired_opts opts;
+        const struct limits *limits; /* preload_loads, preload_retry_ns */
         struct list models;
         size_t n; /* at the last tick */
         uint64_t last_sequence;
@@ -89,13 +85,12 @@ struct desired {
         void (*changed)(struct desired *desired);
 };
 
-void desired_init(struct desired *desired, struct loads *loads, struct work_pool *pool);
+void desired_init(struct desired *desired, struct loads *loads, struct work_pool *pool, const struct limits *limits);
 void desired_deinit(struct desired *desired);
 
 /* Sets the configured models. Entries that were in the list continue; models of other entries stay resident. Takes
  * the entries over. STREAMER_ENOMEM. */
-int desired_configure_consume(struct desired *desired, struct preload_list *list, const struct desired_opts *opts,
-                              struct error *error);
+int desired_configure_consume(struct desired *desired, struct preload_list *list, struct error *error);
 /* Adds the pinned models of the state file in `folder` (NULL: none) that are not resident. Before the loop runs, after
  * models were restored from the fd store; may block. */
 void desired_restore(struct desired *desired, const char *folder);

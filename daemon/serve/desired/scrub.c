@@ -12,7 +12,7 @@ static void take_down(struct scrub *scrub, struct generation *g, const struct er
         log_error("%s: generation %" PRIu64 " was restored and is damaged: %s", generation_name(g), g->number,
                   error->text);
         while (!list_empty(&g->names)) {
-                if (g->settings.pinned && scrub->desired != NULL && g->published == NULL)
+                if (g->settings.pinned && g->published == NULL)
                         desired_add(scrub->desired, g, generation_name(g));
                 struct generation *failed =
                         generation_new(g->resident, generation_name(g), g->source, g->device, generation_owner(g));
@@ -46,23 +46,24 @@ static void check_done(struct work *work)
         generation_put(g);
 }
 
-void scrub_init(struct scrub *scrub, struct resident *resident, struct reader *reader, struct work_pool *pool)
+void scrub_init(struct scrub *scrub, struct desired *desired, struct reader *reader)
 {
-        *scrub = (struct scrub){.resident = resident, .reader = reader, .pool = pool};
+        *scrub = (struct scrub){.desired = desired, .reader = reader};
 }
 
 void scrub_tick(struct scrub *scrub)
 {
         if (scrub->checked != NULL || scrub->stop)
                 return;
-        list_each_item (struct generation, g, &scrub->resident->generations, link) {
+        list_each_item (struct generation, g, &scrub->desired->loads->resident->generations, link) {
                 /* A generation that drains without a lease may be freed at any time. */
                 if (!g->unchecked || (g->state != GENERATION_READY && (!generation_drains(g) || g->n_leases == 0)))
                         continue;
                 generation_get(g);
                 scrub->checked = g;
                 scrub->error = (struct error){0};
-                work_submit(scrub->pool, WORK_LANE_DEVICE(g->device->number), &scrub->work, check_run, check_done);
+                work_submit(scrub->desired->pool, WORK_LANE_DEVICE(g->device->number), &scrub->work, check_run,
+                            check_done);
                 return;
         }
 }

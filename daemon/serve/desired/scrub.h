@@ -12,17 +12,15 @@
 #include "daemon/serve/desired/desired.h"
 
 struct scrub {
-        struct resident *resident;
+        struct desired *desired; /* to which damaged models are added that were pinned */
         struct reader *reader;
-        struct work_pool *pool;
         struct work work;
         struct generation *checked; /* a reference, until the check is done; NULL: none is under way */
         struct error error;         /* of its check */
         bool stop;                  /* atomic: the daemon ends */
-        struct desired *desired;    /* to which damaged models are added that were pinned; NULL: none */
 };
 
-void scrub_init(struct scrub *scrub, struct resident *resident, struct reader *reader, struct work_pool *pool);
+void scrub_init(struct scrub *scrub, struct desired *desired, struct reader *reader);
 /* A few times a second: starts to check the next model. */
 void scrub_tick(struct scrub *scrub);
 void scrub_stop(struct scrub *scrub);

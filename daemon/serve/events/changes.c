@@ -71,10 +71,14 @@ static void add_removal(struct changes *changes, const struct generation *g, con
                 drop_removal(changes, container_of(changes->removals.next, struct removal, link));
 }
 
-void changes_add(struct changes *changes, struct generation *generation)
+void changes_add(struct changes *changes, struct generation *generation, const char *removed)
 {
         if (changes->n_subscribers == 0)
                 return;
+        if (removed != NULL) {
+                add_removal(changes, generation, removed);
+                return;
+        }
         list_remove(&generation->by_change);
         if (generation->state == GENERATION_UNLOADED) {
                 add_removal(changes, generation, generation_name(generation));
@@ -82,12 +86,6 @@ void changes_add(struct changes *changes, struct generation *generation)
         }
         generation->change = ++changes->last;
         list_append(&changes->generations, &generation->by_change);
-}
-
-void changes_add_name_removal(struct changes *changes, const struct generation *generation, const char *name)
-{
-        if (changes->n_subscribers > 0)
-                add_removal(changes, generation, name);
 }
 
 /* ---- subscribers ---- */

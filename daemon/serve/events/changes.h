@@ -45,10 +45,9 @@ struct subscriber {
 void changes_init(struct changes *changes);
 void changes_deinit(struct changes *changes);
 
-/* The state of the generation has changed, or it ends. Without memory subscribers lose a removal. */
-void changes_add(struct changes *changes, struct generation *generation);
-/* One of its names was removed, and others are left. */
-void changes_add_name_removal(struct changes *changes, const struct generation *generation, const char *name);
+/* The state of the generation has changed, or it ends; `removed`: one of its names was removed, and others are left.
+ * Without memory subscribers lose a removal. */
+void changes_add(struct changes *changes, struct generation *generation, const char *removed);
 
 /* It receives later changes only. Takes over `subject`. */
 void changes_subscribe(struct changes *changes, struct subscriber *subscriber, char *subject);

@@ -280,17 +280,10 @@ void events_init(struct server *server)
         changes_init(&server->model_changes);
 }
 
-void events_changed(struct server *server, struct generation *generation)
+void events_changed(struct server *server, struct generation *generation, const char *removed)
 {
-        changes_add(&server->model_changes, generation);
+        changes_add(&server->model_changes, generation, removed);
         mark_leases(generation);
-        mark_all(server);
-        deferred_recheck(server);
-}
-
-void events_name_removed(struct server *server, struct generation *generation, const char *name)
-{
-        changes_add_name_removal(&server->model_changes, generation, name);
         mark_all(server);
         deferred_recheck(server);
 }

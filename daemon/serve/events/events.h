@@ -76,9 +76,7 @@ void op_send(struct op *op);
 
 void events_init(struct server *server);
 /* resident->changed: soon notifies leases and subscribers, and answers deferred requests. */
-void events_changed(struct server *server, struct generation *generation);
-/* The same, where a name was removed and others are left. */
-void events_name_removed(struct server *server, struct generation *generation, const char *name);
+void events_changed(struct server *server, struct generation *generation, const char *removed);
 /* loads->arrived: tensors have arrived. */
 void events_arrived(struct loads *loads, struct generation *generation);
 /* loads->ended: a load has ended that clients watch. */

@@ -162,11 +162,10 @@ void reply_model(struct writer *w, const struct model_set *group, const struct d
         writer_ku64(w, "bytes", size.bytes);
         writer_ku64(w, "tensors", size.tensors);
         writer_karray(w, "devices", group->n);
-        for (size_t i = 0; i < group->n; i++)
-                write_on_device(w, group->members[i]);
         uint64_t leases = 0, last_used_ns = 0;
         for (size_t i = 0; i < group->n; i++) {
                 const struct generation *member = group->members[i];
+                write_on_device(w, member);
                 leases += member->n_leases;
                 if (member->last_used_ns > last_used_ns)
                         last_used_ns = member->last_used_ns;

@@ -250,7 +250,7 @@ int reply_status(struct writer *w, const struct server *server, const struct req
                 writer_kmap(w, "workers", 2);
                 writer_ku64(w, "threads", threads);
                 writer_ku64(w, "stuck", hung);
-                write_loop(w, server->loop_cpu);
+                write_loop(w, &server->loop_cpu);
         }
         for (size_t i = 0; i < STATUS_LISTS; i++) {
                 writer_karray(w, names[i], rows.lists[i].n);

@@ -11,7 +11,6 @@
 #include "daemon/base/log/log.h"
 #include "daemon/serve/access/access.h"
 #include "daemon/serve/file_transfer.h"
-#include "daemon/serve/verb_task.h"
 #include "daemon/serve/verbs/verbs_private.h"
 #include "daemon/source/roots/caller.h"
 
@@ -132,12 +131,6 @@ static void fetch_run(struct verb_task *task)
 
 /* ---- states, on the loop ---- */
 
-static void on_memory(void *context)
-{
-        struct fetch *fetch = context;
-        verb_task_submit_source(&fetch->task, fetch->source);
-}
-
 static void fetch_done(struct verb_task *task)
 {
         struct fetch *fetch = fetch_of(task);
@@ -150,7 +143,7 @@ static void fetch_done(struct verb_task *task)
         if (task->error.code == 0 && !was_read && file_of(fetch) != NULL && session != NULL)
                 fetch->transfer = transfer_new(session, file_of(fetch), size, &task->error);
         if (!was_read && fetch->transfer != NULL) {
-                transfer_await_memory(fetch->transfer, on_memory, fetch);
+                transfer_await_memory(fetch->transfer, task, fetch->source);
                 return;
         }
         if (was_read)

@@ -11,6 +11,7 @@
 #define FAR (UINT64_MAX / 2) /* a time at which everything is due */
 #define SECOND UINT64_C(1000000000)
 
+static const struct limits desired_limits = {.preload_loads = 1, .preload_retry_ns = SECOND};
 static struct desired desired;
 static struct state_file state;
 static unsigned n_notified;
@@ -42,7 +43,7 @@ static void restart(void)
         ck_assert_int_eq(state_file_save(folder, bytes.data, bytes.size, &error), 0);
         msgpack_sbuffer_destroy(&bytes);
         state_file_deinit(&state);
-        desired_init(&desired, &loads, NULL);
+        desired_init(&desired, &loads, NULL, &desired_limits);
         desired.changed = on_changed;
         desired_restore(&desired, folder);
 }
@@ -141,7 +142,6 @@ TEST(a_name_of_the_hub_does_not_wait_for_doctors)
         struct gate gate;
         struct held_work doctors[4];
         struct preload_list list = {.v = calloc(1, sizeof(*list.v)), .n = 1};
-        const struct desired_opts opts = {.at_once = 1, .retry_ns = SECOND};
         struct error error = {0};
         char *repo = suite_path("models--org--tiny"), *snapshot = format_text("%s/snapshots/%s", repo, commit);
         must(mkdir(repo, 0755));
@@ -158,8 +158,8 @@ TEST(a_name_of_the_hub_does_not_wait_for_doctors)
         list.v[0].devices = calloc(2, sizeof(char *));
         list.v[0].devices[0] = strdup("uuid-0");
         list.v[0].n_devices = 1;
-        desired_init(&desired, &loads, loads.pool);
-        ck_assert_int_eq(desired_configure_consume(&desired, &list, &opts, &error), 0);
+        desired_init(&desired, &loads, loads.pool, &desired_limits);
+        ck_assert_int_eq(desired_configure_consume(&desired, &list, &error), 0);
         desired_tick(&desired, FAR);
         core_until(resident_ready(&resident, "org/tiny") != NULL);
         gate_open(&gate);
@@ -172,7 +172,6 @@ TEST(a_permanent_error_is_not_retried_before_a_reload)
 {
         struct error error;
         struct preload_list list = {0};
-        const struct desired_opts opts = {.at_once = 1, .retry_ns = SECOND};
         knew("m", small_file("small.safetensors", 1), (const char *const[]){"uuid-none"}, 1);
         restart();
         try_once();
@@ -181,7 +180,7 @@ TEST(a_permanent_error_is_not_retried_before_a_reload)
         try_once();
         ck_assert_uint_eq(m->attempts, 1);
         ck_assert(desired.restored.models[0].settings.pinned);
-        ck_assert_int_eq(desired_configure_consume(&desired, &list, &opts, &error), 0);
+        ck_assert_int_eq(desired_configure_consume(&desired, &list, &error), 0);
         ck_assert(!desired_failed(m));
         try_once();
         ck_assert_int_eq(the_model()->state, DESIRED_GIVEN_UP);

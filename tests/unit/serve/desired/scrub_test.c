@@ -12,6 +12,8 @@ static struct fake_device fake;
 static struct device *devices[1];
 static struct resident resident;
 static struct work_pool *pool;
+static struct loads loads = {.resident = &resident};
+static struct desired desired;
 static struct scrub scrub;
 
 static void begin(void)
@@ -20,7 +22,8 @@ static void begin(void)
         devices[0] = &fake.device;
         resident_init(&resident, core_wake, devices, 1, 2);
         pool = work_pool_new(core_wake, "worker", 1, 1);
-        scrub_init(&scrub, &resident, NULL, pool); /* in place: no ring */
+        desired_init(&desired, &loads, pool, NULL);
+        scrub_init(&scrub, &desired, NULL); /* in place: no ring */
 }
 
 static void end(void)

@@ -33,14 +33,14 @@ static void subscribe(struct subscriber *subscriber, const char *subject)
 static void change(struct generation *g, uint64_t bytes)
 {
         g->data_bytes = bytes; /* identifies this change */
-        changes_add(&stored, g);
+        changes_add(&stored, g, NULL);
 }
 
 static void unload(struct generation *g)
 {
         enum generation_state state = g->state;
         g->state = GENERATION_UNLOADED;
-        changes_add(&stored, g);
+        changes_add(&stored, g, NULL);
         g->state = state;
 }
 
@@ -146,9 +146,9 @@ TEST(a_subscriber_to_one_name_receives_its_models_only)
         change(n, 4);
         ck_assert_str_eq(receive(&a), "m:ready:3 ");
         ck_assert_str_eq(receive(&b), "");
-        changes_add_name_removal(&stored, m, "m");
+        changes_add(&stored, m, "m");
         ck_assert_str_eq(receive(&a), "");
-        changes_add_name_removal(&stored, m, "alias");
+        changes_add(&stored, m, "alias");
         ck_assert_str_eq(receive(&a), "alias:unloaded:3 ");
         ck_assert_uint_eq(a.lost + b.lost, 0);
 }
@@ -182,7 +182,7 @@ TEST(removals_beyond_the_limit_are_lost_and_counted)
         change(n, 1);
         ck_assert_str_eq(receive(&b), "n:ready:1 ");
         for (unsigned i = 0; i < CHANGES_REMOVALS + 10; i++)
-                changes_add_name_removal(&stored, m, "m");
+                changes_add(&stored, m, "m");
         ck_assert_uint_eq(count(), CHANGES_REMOVALS + 1); /* n's state is not a removal */
         struct change next = peek(&a);
         ck_assert_uint_eq(next.bytes, 1);
@@ -198,7 +198,7 @@ TEST(removals_beyond_the_limit_are_lost_and_counted)
         }
         ck_assert_str_eq(receive(&a), "");
         ck_assert_uint_eq(a.lost, 10);
-        changes_add_name_removal(&stored, m, "m");
+        changes_add(&stored, m, "m");
         ck_assert_str_eq(receive(&a), "m:unloaded:0 ");
         ck_assert_uint_eq(a.lost, 10);
         change(n, 2);
