@@ -40,14 +40,9 @@ struct diff {
         bool truncated;
 };
 
-static struct diff *diff_of(struct verb_task *task)
-{
-        return container_of(task, struct diff, task);
-}
-
 static void diff_deinit(struct verb_task *task)
 {
-        struct diff *diff = diff_of(task);
+        struct diff *diff = container_of(task, struct diff, task);
         writer_deinit(&diff->files.maps);
         writer_deinit(&diff->changes.maps);
         if (diff->generation != NULL)
@@ -194,7 +189,7 @@ static int compare(struct diff *diff, const struct resolved *resolved, struct er
 
 static void diff_run(struct verb_task *task)
 {
-        struct diff *diff = diff_of(task);
+        struct diff *diff = container_of(task, struct diff, task);
         const struct loads *loads = task->server->loads;
         const struct sources sources = sources_with_roots(loads->sources, diff->roots);
         struct resolved resolved;
@@ -209,7 +204,7 @@ static void diff_run(struct verb_task *task)
 
 static void diff_reply(struct verb_task *task, struct session *session)
 {
-        const struct diff *diff = diff_of(task);
+        const struct diff *diff = container_of(task, struct diff, task);
         const struct request *request = verb_task_request(task);
         struct writer w;
         session_reply(&w, request->id, 9u + (diff->before != NULL));
@@ -234,7 +229,7 @@ static void diff_reply(struct verb_task *task, struct session *session)
 static void diff_start(struct verb_task *task)
 {
         verb_task_set_deadline(task);
-        verb_task_submit_source(task, diff_of(task)->source);
+        verb_task_submit_source(task, container_of(task, struct diff, task)->source);
 }
 
 static const struct verb_task_ops diff_ops = {

@@ -24,11 +24,6 @@ struct doctor {
         struct device_facts devices[]; /* of server->resident */
 };
 
-static struct doctor *doctor_of(struct verb_task *task)
-{
-        return container_of(task, struct doctor, task);
-}
-
 /* ---- the reply ---- */
 
 static void write_limit(struct writer *w, const char *key, uint64_t limit)
@@ -157,9 +152,9 @@ static void doctor_reply(struct verb_task *task, struct session *session)
         struct writer w;
         conn_writer(&w);
         if (verb_task_request(task)->u.doctor.root != NULL)
-                write_root(&w, doctor_of(task));
+                write_root(&w, container_of(task, struct doctor, task));
         else
-                write_facts(&w, doctor_of(task));
+                write_facts(&w, container_of(task, struct doctor, task));
         session_send(session, &w);
 }
 
@@ -176,7 +171,7 @@ static void doctor_start(struct verb_task *task)
 
 static void doctor_run(struct verb_task *task)
 {
-        struct doctor *doctor = doctor_of(task);
+        struct doctor *doctor = container_of(task, struct doctor, task);
         const struct server *server = task->server;
         const struct resident *resident = server->resident;
         const char *root = verb_task_request(task)->u.doctor.root;

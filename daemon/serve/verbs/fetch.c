@@ -28,11 +28,6 @@ struct fetch {
         struct transfer *transfer; /* NULL: the file is not opened */
 };
 
-static struct fetch *fetch_of(struct verb_task *task)
-{
-        return container_of(task, struct fetch, task);
-}
-
 static const char *file_of(const struct fetch *fetch)
 {
         return verb_task_request(&fetch->task)->u.fetch.file;
@@ -40,7 +35,7 @@ static const char *file_of(const struct fetch *fetch)
 
 static void fetch_deinit(struct verb_task *task)
 {
-        struct fetch *fetch = fetch_of(task);
+        struct fetch *fetch = container_of(task, struct fetch, task);
         transfer_free(fetch->transfer);
         source_roots_free(fetch->roots);
         sidecar_list_deinit(&fetch->list);
@@ -68,7 +63,7 @@ static void reply_files(struct session *session, uint64_t id, const struct sidec
 
 static void fetch_reply(struct verb_task *task, struct session *session)
 {
-        struct fetch *fetch = fetch_of(task);
+        struct fetch *fetch = container_of(task, struct fetch, task);
         uint64_t id = verb_task_request(task)->id;
         if (file_of(fetch) == NULL) {
                 reply_files(session, id, &fetch->list);
@@ -120,7 +115,7 @@ static void read_file(struct fetch *fetch)
 
 static void fetch_run(struct verb_task *task)
 {
-        struct fetch *fetch = fetch_of(task);
+        struct fetch *fetch = container_of(task, struct fetch, task);
         if (fetch->transfer != NULL)
                 read_file(fetch);
         else if (source_is_local(fetch->source))
@@ -133,7 +128,7 @@ static void fetch_run(struct verb_task *task)
 
 static void fetch_done(struct verb_task *task)
 {
-        struct fetch *fetch = fetch_of(task);
+        struct fetch *fetch = container_of(task, struct fetch, task);
         uint64_t size = fetch->object.version.size;
         bool was_read = fetch->transfer != NULL;
         if (task->error.code == 0 && size > TRANSFER_FILE_MAX)
@@ -155,7 +150,7 @@ static void fetch_done(struct verb_task *task)
 static void fetch_start(struct verb_task *task)
 {
         verb_task_set_deadline(task);
-        verb_task_submit_source(task, fetch_of(task)->source);
+        verb_task_submit_source(task, container_of(task, struct fetch, task)->source);
 }
 
 static const struct verb_task_ops fetch_ops = {

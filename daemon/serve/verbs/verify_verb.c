@@ -13,11 +13,6 @@ struct verify_task {
         size_t at;                /* the one that is being checked */
 };
 
-static struct verify_task *verify_of(struct verb_task *task)
-{
-        return container_of(task, struct verify_task, task);
-}
-
 static const char *model_of(const struct verify_task *v)
 {
         return verb_task_request(&v->task)->u.verify.model;
@@ -30,7 +25,7 @@ static void verify_next(struct verify_task *v)
 
 static void verify_start_task(struct verb_task *task)
 {
-        struct verify_task *v = verify_of(task);
+        struct verify_task *v = container_of(task, struct verify_task, task);
         struct resident *resident = task->server->resident;
         const struct generation *ready = resident_ready(resident, model_of(v));
         struct model_set group;
@@ -50,7 +45,7 @@ static void verify_start_task(struct verb_task *task)
 
 static void verify_run_task(struct verb_task *task)
 {
-        const struct verify_task *v = verify_of(task);
+        const struct verify_task *v = container_of(task, struct verify_task, task);
         struct generation *g = v->checked.members[v->at];
         struct error error = {0};
         if (verify_generation(g, task->server->reader, &task->given_up, &error) < 0)
@@ -59,7 +54,7 @@ static void verify_run_task(struct verb_task *task)
 
 static void verify_done_task(struct verb_task *task)
 {
-        struct verify_task *v = verify_of(task);
+        struct verify_task *v = container_of(task, struct verify_task, task);
         if (task->error.code == 0 && task->deferred->session != NULL && ++v->at < v->checked.n)
                 verify_next(v);
         else
@@ -68,7 +63,7 @@ static void verify_done_task(struct verb_task *task)
 
 static void verify_reply(struct verb_task *task, struct session *session)
 {
-        const struct verify_task *v = verify_of(task);
+        const struct verify_task *v = container_of(task, struct verify_task, task);
         uint64_t tensors = 0, bytes = 0;
         struct writer w;
         for (size_t i = 0; i < v->checked.n; i++) {
@@ -87,7 +82,7 @@ static void verify_reply(struct verb_task *task, struct session *session)
 
 static void verify_deinit(struct verb_task *task)
 {
-        struct verify_task *v = verify_of(task);
+        struct verify_task *v = container_of(task, struct verify_task, task);
         for (size_t i = 0; i < v->checked.n; i++)
                 generation_put(v->checked.members[i]);
 }

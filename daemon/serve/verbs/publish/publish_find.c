@@ -37,11 +37,6 @@ struct publish_find {
         uint64_t checked; /* the generation whose base is checked; 0: none */
 };
 
-static struct publish_find *find_of(struct verb_task *task)
-{
-        return container_of(task, struct publish_find, task);
-}
-
 static const struct req_publish_find *request_of(const struct publish_find *find)
 {
         return &verb_task_request(&find->task)->u.publish_find;
@@ -49,7 +44,7 @@ static const struct req_publish_find *request_of(const struct publish_find *find
 
 static void find_deinit(struct verb_task *task)
 {
-        struct publish_find *find = find_of(task);
+        struct publish_find *find = container_of(task, struct publish_find, task);
         for (size_t i = 0; i < BASE_PROBES; i++)
                 base_probe_deinit(&find->probes[i]);
         published_free(find->want);
@@ -208,7 +203,7 @@ static int check_text(const struct publish_find *find, const struct generation *
 static int find_retry(struct session *session, const struct request *request, const struct deferred *deferred,
                       struct error *error)
 {
-        struct publish_find *find = find_of(deferred->task);
+        struct publish_find *find = container_of(deferred->task, struct publish_find, task);
         (void)error;
         if (publications_find(&session->server->publications, request->u.publish_find.model, find->device) == NULL)
                 verb_task_resume(&find->task);
@@ -277,7 +272,7 @@ static bool probe_next(struct publish_find *find)
 
 static void find_start(struct verb_task *task)
 {
-        struct publish_find *find = find_of(task);
+        struct publish_find *find = container_of(task, struct publish_find, task);
         const struct generation *g = find_published(task->server->resident, request_of(find)->model, find->device);
         int r = 0;
         base_probe_deinit(&find->probes[BASE_RECORDED]);
@@ -296,7 +291,7 @@ static void find_start(struct verb_task *task)
 
 static void find_run(struct verb_task *task)
 {
-        struct publish_find *find = find_of(task);
+        struct publish_find *find = container_of(task, struct publish_find, task);
         if (find->at < BASE_PROBES)
                 base_probe_run(&find->probes[find->at], task->server->loads->sources);
 }
@@ -327,7 +322,7 @@ static int take_named(struct publish_find *find)
 
 static void find_done(struct verb_task *task)
 {
-        struct publish_find *find = find_of(task);
+        struct publish_find *find = container_of(task, struct publish_find, task);
         if (task->deferred->session == NULL) {
                 verb_task_end(task);
                 return;
