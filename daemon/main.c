@@ -283,15 +283,6 @@ static void on_signals(uv_poll_t *poll, int status, int events)
         }
 }
 
-/* The thread of a GPU makes CUDA's calls: if it does not stop, one of them hangs. */
-static bool stop_device(const struct device *device, uint64_t deadline, bool *cuda_hangs)
-{
-        uint64_t idle = now_ns() + THREAD_STOP_NS;
-        bool stopped = work_pool_stop(device->thread, deadline > idle ? deadline : idle);
-        *cuda_hangs |= !stopped && device->pages == PAGES_DEVICE;
-        return stopped;
-}
-
 /* Threads first: what they still post is called here, on the loop's thread. False: some hang. */
 static bool stop_threads(struct daemon *d, bool *cuda_hangs)
 {
@@ -306,8 +297,14 @@ static bool stop_threads(struct daemon *d, bool *cuda_hangs)
         stopped = stopped && !*cuda_hangs;
         all = stopped && reader_deinit(&d->reader, deadline) && all;
         all = persist_stop(&d->server.persist, deadline) && all;
-        for (size_t i = 0; i < d->devices.n; i++)
-                all = stop_device(d->devices.v[i], deadline, cuda_hangs) && all;
+        for (size_t i = 0; i < d->devices.n; i++) {
+                const struct device *device = d->devices.v[i];
+                uint64_t idle = now_ns() + THREAD_STOP_NS;
+                stopped = work_pool_stop(device->thread, deadline > idle ? deadline : idle);
+                /* The thread of a GPU makes CUDA's calls: if it does not stop, one of them hangs. */
+                *cuda_hangs |= !stopped && device->pages == PAGES_DEVICE;
+                all = stopped && all;
+        }
         return all;
 }
 

@@ -107,13 +107,7 @@ int transfer_send_next(struct session *session, uint64_t id, uint64_t more, stru
                          more);
 }
 
-void transfers_free(struct session *session)
-{
-        list_each_item_safe (struct transfer, t, &session->transfers, in_session)
-                transfer_free(t);
-}
-
-void transfers_tick(struct session *session, uint64_t now)
+void transfers_expire(struct session *session, uint64_t now)
 {
         list_each_item_safe (struct transfer, t, &session->transfers, in_session)
                 if (now >= t->until_ns)

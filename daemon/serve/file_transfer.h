@@ -41,9 +41,7 @@ void transfer_free(struct transfer *transfer);
 void transfer_send_consume(struct session *session, uint64_t id, struct transfer *transfer, uint64_t until_ns);
 /* Replies with the next page of the transfer `more`. STREAMER_ENOENT. */
 int transfer_send_next(struct session *session, uint64_t id, uint64_t more, struct error *error);
-/* The session ends. */
-void transfers_free(struct session *session);
-/* About once a second: frees those whose time is over. */
-void transfers_tick(struct session *session, uint64_t now_ns);
+/* About once a second: frees those whose time is over. UINT64_MAX: the session ends, and so do all. */
+void transfers_expire(struct session *session, uint64_t now_ns);
 
 #endif

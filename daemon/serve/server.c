@@ -121,7 +121,7 @@ static void on_second(uv_timer_t *timer)
         loads_check_prefault(server->loads);
         list_each_item (struct conn, conn, &server->conns, link) {
                 conn_tick(conn, now_ns());
-                transfers_tick(conn->context, now_ns());
+                transfers_expire(conn->context, now_ns());
         }
         verb_tasks_tick(server, now_ns());
         log_tick();
@@ -140,16 +140,6 @@ static void on_second(uv_timer_t *timer)
                 server->exit(server, "idle (exit_idle)");
 }
 
-/* The verb `shutdown` was called. */
-static void end_if_due(struct server *server)
-{
-        char why[64];
-        snprintf(why, sizeof(why), "shutdown requested by uid %u", (unsigned)server->ended_by);
-        if (server->ending == ENDING_NOW ||
-            (server->ending == ENDING_DRAINED && server->leases.n == 0 && loads_empty(server->loads)))
-                server->exit(server, why);
-}
-
 static void on_progress(uv_timer_t *timer)
 {
         struct server *server = timer->data;
@@ -160,7 +150,12 @@ static void on_progress(uv_timer_t *timer)
         persist_tick(&server->persist, now_ns());
         state_writer_tick(&server->state_writer);
         scrub_tick(&server->scrub);
-        end_if_due(server);
+        if (server->ending == ENDING_NOW ||
+            (server->ending == ENDING_DRAINED && server->leases.n == 0 && loads_empty(server->loads))) {
+                char why[64];
+                snprintf(why, sizeof(why), "shutdown requested by uid %u", (unsigned)server->ended_by);
+                server->exit(server, why);
+        }
 }
 
 /* ---- processes that hold leases ---- */
@@ -258,7 +253,9 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         list_init(&server->waiting);
         list_init(&server->recheck);
         list_init(&server->expired);
-        events_init(server);
+        list_init(&server->due);
+        list_init(&server->up_to_date);
+        changes_init(&server->model_changes);
         list_init(&server->reloads);
         list_init(&server->shares);
         list_init(&server->started);

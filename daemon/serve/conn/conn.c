@@ -339,12 +339,6 @@ static bool turn_is_over(struct conn_turn *turn)
         return now >= turn->until_ns;
 }
 
-static uint64_t turn_end(const struct conn *conn)
-{
-        uint64_t own = now_ns() + TURN_NS, all = conn->turn->until_ns;
-        return own < all || all == 0 ? own : all;
-}
-
 /* Passes complete frames to the session until `until`, and one at least. */
 static void conn_process(struct conn *conn, uint64_t until)
 {
@@ -392,7 +386,9 @@ static ssize_t receive_first(struct conn *conn, void *space, size_t size)
 /* Frames that were left over, then new input. */
 static void on_readable(struct conn *conn)
 {
-        uint64_t until = turn_end(conn);
+        uint64_t all = conn->turn->until_ns, until = now_ns() + TURN_NS;
+        if (all != 0 && all < until)
+                until = all;
         if (conn->more)
                 conn_process(conn, until);
         for (size_t got = 0; got < READ_TURN && conn_reads(conn) && !conn->more && (got == 0 || now_ns() < until);) {

@@ -32,7 +32,7 @@ static void drop_removal(struct changes *changes, struct removal *removal)
         free(removal);
 }
 
-static void drop_all(struct changes *changes)
+void changes_deinit(struct changes *changes)
 {
         list_each_item_safe (struct generation, g, &changes->generations, by_change)
                 list_remove(&g->by_change);
@@ -45,11 +45,6 @@ void changes_init(struct changes *changes)
         *changes = (struct changes){.last = 0};
         list_init(&changes->generations);
         list_init(&changes->removals);
-}
-
-void changes_deinit(struct changes *changes)
-{
-        drop_all(changes);
 }
 
 static void add_removal(struct changes *changes, const struct generation *g, const char *name)
@@ -105,7 +100,7 @@ void changes_unsubscribe(struct changes *changes, struct subscriber *subscriber)
         free(subscriber->subject);
         *subscriber = (struct subscriber){.active = false};
         if (--changes->n_subscribers == 0)
-                drop_all(changes);
+                changes_deinit(changes);
 }
 
 /* The oldest after this number; the newest are searched first, since most subscribers lack few. */

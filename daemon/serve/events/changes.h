@@ -43,7 +43,7 @@ struct subscriber {
 };
 
 void changes_init(struct changes *changes);
-void changes_deinit(struct changes *changes);
+void changes_deinit(struct changes *changes); /* it is empty afterwards */
 
 /* The state of the generation has changed, or it ends; `removed`: one of its names was removed, and others are left.
  * Without memory subscribers lose a removal. */

@@ -31,15 +31,6 @@ void events_mark(struct session *session)
 
 /* ---- states of models ---- */
 
-static void send_lost(struct session *session)
-{
-        struct writer w;
-        event_writer(&w, "lost", 2);
-        writer_ku64(&w, "count", session->subscriber.lost);
-        session->subscriber.lost = 0;
-        conn_send(session->conn, &w, NULL, 0);
-}
-
 static void send_change(struct session *session, const struct change *change)
 {
         struct writer w;
@@ -58,22 +49,20 @@ static void send_change(struct session *session, const struct change *change)
         conn_send(session->conn, &w, NULL, 0);
 }
 
-static bool has_states(struct session *session)
-{
-        struct change change;
-        return changes_peek(&session->server->model_changes, &session->subscriber, &change) ||
-               session->subscriber.lost > 0;
-}
-
 /* What was lost precedes the state that follows it. False: the client is up to date. */
 static bool send_next_state(struct session *session)
 {
+        struct subscriber *subscriber = &session->subscriber;
         struct change change;
-        bool more = changes_peek(&session->server->model_changes, &session->subscriber, &change);
-        if (session->subscriber.lost > 0) {
-                send_lost(session);
+        bool more = changes_peek(&session->server->model_changes, subscriber, &change);
+        if (subscriber->lost > 0) {
+                struct writer w;
+                event_writer(&w, "lost", 2);
+                writer_ku64(&w, "count", subscriber->lost);
+                subscriber->lost = 0;
+                conn_send(session->conn, &w, NULL, 0);
         } else if (more) {
-                changes_advance(&session->subscriber, &change);
+                changes_advance(subscriber, &change);
                 send_change(session, &change);
         } else {
                 return false;
@@ -238,6 +227,7 @@ void events_progress(struct server *server)
 static bool send_some(struct session *session)
 {
         const struct conn *conn = session->conn;
+        struct change change;
         for (int i = 0; i < STEP_STATES && conn_idle(conn); i++)
                 if (!send_next_state(session))
                         break;
@@ -245,7 +235,8 @@ static bool send_some(struct session *session)
                 return true;
         if (!conn_idle(conn))
                 return false;
-        return send_next_lease(session) || send_next_progress(session) || has_states(session);
+        return send_next_lease(session) || send_next_progress(session) || session->subscriber.lost > 0 ||
+               changes_peek(&session->server->model_changes, &session->subscriber, &change);
 }
 
 bool events_send_next(struct loop_task *loop_task)
@@ -272,13 +263,6 @@ void events_deinit(struct session *session)
 }
 
 /* ---- marks ---- */
-
-void events_init(struct server *server)
-{
-        list_init(&server->due);
-        list_init(&server->up_to_date);
-        changes_init(&server->model_changes);
-}
 
 void events_changed(struct server *server, struct generation *generation, const char *removed)
 {

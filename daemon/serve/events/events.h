@@ -74,7 +74,6 @@ void op_send(struct op *op);
 
 /* ---- the server's ---- */
 
-void events_init(struct server *server);
 /* resident->changed: soon notifies leases and subscribers, and answers deferred requests. */
 void events_changed(struct server *server, struct generation *generation, const char *removed);
 /* loads->arrived: tensors have arrived. */

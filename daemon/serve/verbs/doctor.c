@@ -97,15 +97,6 @@ static void write_device(struct writer *w, const struct device *d, const struct 
                 writer_ku64(w, "numa_node", (uint64_t)d->numa_node);
 }
 
-static void write_state(struct writer *w, const struct state_writer *state)
-{
-        bool failed = state->failure.code != 0;
-        writer_kmap(w, "state", 1u + failed);
-        writer_kstr(w, "folder", state->folder);
-        if (failed)
-                writer_kstr(w, "error", state->failure.text);
-}
-
 static void write_facts(struct writer *w, const struct doctor *doctor)
 {
         const struct server *server = doctor->task.server;
@@ -114,7 +105,8 @@ static void write_facts(struct writer *w, const struct doctor *doctor)
         size_t n_roots = 0;
         while (source_root(roots, n_roots) != NULL)
                 n_roots++;
-        bool has_state = server->state_writer.folder != NULL;
+        const struct state_writer *state = &server->state_writer;
+        bool has_state = state->folder != NULL, failed = state->failure.code != 0;
         writer_reply(w, verb_task_request(&doctor->task)->id, 11u + has_state);
         writer_kstr(w, "version", STREAMERD_VERSION);
         writer_ku64(w, "pid", (uint64_t)getpid());
@@ -125,8 +117,12 @@ static void write_facts(struct writer *w, const struct doctor *doctor)
         write_machine(w, &doctor->machine);
         write_cuda(w, &doctor->cuda);
         reply_ring(w, server->reader);
-        if (has_state)
-                write_state(w, &server->state_writer);
+        if (has_state) {
+                writer_kmap(w, "state", 1u + failed);
+                writer_kstr(w, "folder", state->folder);
+        }
+        if (has_state && failed)
+                writer_kstr(w, "error", state->failure.text);
         writer_karray(w, "roots", n_roots);
         for (size_t i = 0; i < n_roots; i++)
                 writer_str(w, source_root(roots, i));

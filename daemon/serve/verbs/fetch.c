@@ -75,21 +75,15 @@ static void fetch_reply(struct verb_task *task, struct session *session)
 
 /* ---- opening and reading, on a worker ---- */
 
-static int open_source(struct fetch *fetch)
+static void open_source(struct fetch *fetch)
 {
         const struct sources sources = sources_with_roots(fetch->task.server->loads->sources, fetch->roots);
         const char *file = file_of(fetch);
         struct error *error = &fetch->task.error;
-        return file == NULL ? source_list_sidecars(&sources, fetch->source, &fetch->list, error)
-                            : source_open_sidecar(&sources, fetch->source, file, &fetch->object, error);
-}
-
-static void open_as_caller(struct fetch *fetch)
-{
-        struct assumed assumed;
-        if (caller_assume(&fetch->caller, &assumed, &fetch->task.error) == 0)
-                open_source(fetch);
-        caller_drop(&assumed);
+        if (file == NULL)
+                source_list_sidecars(&sources, fetch->source, &fetch->list, error);
+        else
+                source_open_sidecar(&sources, fetch->source, file, &fetch->object, error);
 }
 
 static void read_file(struct fetch *fetch)
@@ -116,12 +110,16 @@ static void read_file(struct fetch *fetch)
 static void fetch_run(struct verb_task *task)
 {
         struct fetch *fetch = container_of(task, struct fetch, task);
-        if (fetch->transfer != NULL)
+        struct assumed assumed;
+        if (fetch->transfer != NULL) {
                 read_file(fetch);
-        else if (source_is_local(fetch->source))
-                open_as_caller(fetch);
-        else
+        } else if (source_is_local(fetch->source)) {
+                if (caller_assume(&fetch->caller, &assumed, &task->error) == 0)
+                        open_source(fetch);
+                caller_drop(&assumed);
+        } else {
                 open_source(fetch);
+        }
 }
 
 /* ---- states, on the loop ---- */

@@ -158,7 +158,7 @@ static void on_closed(struct session *session)
 {
         while (!list_empty(&session->deferred))
                 deferred_orphan(container_of(session->deferred.next, struct deferred, in_session));
-        transfers_free(session);
+        transfers_expire(session, UINT64_MAX);
         probe_end(session);
         publish_abandon(session);
         attach_abandon_leases(session);
