@@ -219,17 +219,9 @@ void verb_task_set_deadline(struct verb_task *task)
 
 /* ---- time ---- */
 
-static struct verb_share *find_share(const struct server *server)
-{
-        list_each_item (struct verb_share, share, &server->shares, link)
-                if (share_next(share, server) != NULL)
-                        return share;
-        return NULL;
-}
-
 void verb_tasks_tick(struct server *server, uint64_t now)
 {
-        for (struct verb_share *share; (share = find_share(server)) != NULL;)
+        list_each_item_safe (struct verb_share, share, &server->shares, link)
                 share_start_put(share, server);
         list_each_item_safe (struct verb_task, task, &server->started, link) {
                 struct deferred *deferred = task->deferred;
