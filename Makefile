@@ -185,8 +185,8 @@ export TAP FUZZ_SECONDS SOAK_SECONDS CHECKER_STEPS CHECKER_SEED CHECKER_KIND CI
 #                            shell_completion testlib user_limits
 #   repeat http on a device  http_failures http_tunnel https hub network_faults s3*
 #   include both kinds       model_checker
-ON_GPU := attach_while_loading changes_during_load cli cli_during_load crash_recovery desired_pending forced_unload \
-	generations http invalid_fields invalid_sources lifecycle old_kernel preload priorities protocol_violations \
+ON_GPU := attach_while_loading changes_during_load cli cli_during_load crash_recovery desired_pending \
+	http invalid_fields invalid_sources lifecycle old_kernel preload protocol_violations \
 	residency scale sources http_round_trips published published_base
 # What needs Swift, Ceph, Prometheus, zsh, fish or a container with systemd: make check-servers.
 SERVERS := promtool s3 s3_radosgw shell_completion slice_cache systemd systemd_lifecycle

@@ -9,7 +9,7 @@
 
 struct paused_load paused;
 
-void paused_load_begin_named(const char *file)
+void paused_load_begin(void)
 {
         uint64_t bytes = MIB;
 
@@ -19,7 +19,7 @@ void paused_load_begin_named(const char *file)
         paused.backing = suite_path("backing");
         model_write(paused.model, paused.backing);
         mkdir(suite_path("root"), 0755);
-        fuse_file_start(&paused.hang, suite_path("root/mnt"), file, paused.backing);
+        fuse_file_start(&paused.hang, suite_path("root/mnt"), "m.safetensors", paused.backing);
         daemon_init(&paused.d, suite_path("d"));
         daemon_start(&paused.d, (const char *const[]){"--device", "host=64MiB", "--root", suite_path("root"),
                                                       "--block-size", "1MiB", NULL});
@@ -27,11 +27,6 @@ void paused_load_begin_named(const char *file)
         fuse_file_hold(&paused.hang, model_data_offset(paused.model) + PAUSED_HALF * MIB + 4096);
         paused.client = client_open(&paused.d);
         paused.empty = client_used(paused.client);
-}
-
-void paused_load_begin(void)
-{
-        paused_load_begin_named("m.safetensors");
 }
 
 void paused_load_end(void)

@@ -24,7 +24,6 @@ struct paused_load {
 extern struct paused_load paused;
 
 void paused_load_begin(void);
-void paused_load_begin_named(const char *file);
 void paused_load_end(void);
 
 /* Begins a load under this name, and returns when a read is held. */

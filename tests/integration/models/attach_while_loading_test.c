@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tensors of a model that is loading are handed out complete and hashed, in the order of arrival; with SHA-256 only
- * after their file has matched the published digest.
+ * Tensors of a model that is loading are handed out complete and hashed, in the order of arrival.
  */
 #include "tests/lib/paused_load.h"
 #include "tests/lib/suite.h"
 #include "tests/lib/wire.h"
 
 #include <sys/socket.h>
-
-/* ---- arrival ---- */
 
 FIXTURE(.each = {paused_load_begin, paused_load_end}, .unavailable = fuse_file_unavailable);
 
@@ -58,28 +55,6 @@ TEST(a_lease_survives_a_reconnect_while_its_model_loads, .to = 3)
         }
         streamer_detach(lease);
         ck_assert_uint_eq(client_leases(paused.client), 0);
-        streamer_op_free(op);
-}
-
-TEST(a_revoked_model_can_be_read_to_its_end)
-{
-        bool seen[PAUSED_N] = {false};
-        streamer_tensor t = STREAMER_TENSOR_INIT;
-
-        streamer_op *op = paused_load_start("m");
-        streamer_client *other = client_open(&paused.d);
-        streamer_lease *lease = client_attach(other, "m");
-        paused_load_take(lease, 1, seen);
-        fuse_file_release(&paused.hang);
-        client_ok(paused.client, streamer_op_wait(op, 20000, NULL), "load");
-        client_ok(paused.client, streamer_unload(paused.client, "m", STREAMER_UNLOAD_FORCE), "unload");
-        ck_assert_int_eq(streamer_lease_check(lease), STREAMER_EREVOKED);
-        paused_load_take(lease, PAUSED_N - 1, seen);
-        ck_assert_int_eq(streamer_tensor_next(lease, 20000, &t), STREAMER_EEND);
-        ck_assert_str_ne(streamer_digest(lease), "");
-        ck_assert_int_eq(streamer_lease_check(lease), STREAMER_EREVOKED);
-        streamer_detach(lease);
-        streamer_close(other);
         streamer_op_free(op);
 }
 
@@ -143,19 +118,6 @@ TEST(a_slow_reader_receives_ready_before_revoked)
         streamer_op_free(op);
 }
 
-TEST(a_ready_model_is_returned_complete)
-{
-        bool seen[PAUSED_N] = {false};
-        streamer_tensor t = STREAMER_TENSOR_INIT;
-
-        fuse_file_release(&paused.hang);
-        client_load(paused.client, paused.hang.path, "m");
-        streamer_lease *lease = client_attach(paused.client, "m");
-        paused_load_take(lease, PAUSED_N, seen);
-        ck_assert_int_eq(streamer_tensor_next(lease, 0, &t), STREAMER_EEND);
-        streamer_detach(lease);
-}
-
 TEST(progress_counts_bytes_in_place)
 {
         streamer_progress p = {.struct_size = sizeof(p)};
@@ -177,21 +139,6 @@ TEST(progress_counts_bytes_in_place)
         ck_assert_int_eq(streamer_op_wait(op, 20000, &p), 0);
         ck_assert_uint_eq(p.bytes, PAUSED_N * MIB);
         ck_assert_str_eq(p.state, "ready");
-        streamer_op_free(op);
-}
-
-TEST(attach_can_wait_until_the_model_is_ready)
-{
-        streamer_attach_opts opts = {.struct_size = sizeof(opts), .flags = STREAMER_ATTACH_READY, .timeout_ms = 50};
-        streamer_lease *lease = NULL;
-
-        streamer_op *op = paused_load_start("m");
-        ck_assert_int_eq(streamer_attach(paused.client, "m", &opts, &lease), STREAMER_ETIMEOUT);
-        fuse_file_release(&paused.hang);
-        opts.timeout_ms = 20000;
-        client_ok(paused.client, streamer_attach(paused.client, "m", &opts, &lease), "attach");
-        lease_equals(lease, paused.model);
-        streamer_detach(lease);
         streamer_op_free(op);
 }
 
@@ -235,66 +182,4 @@ TEST(attach_by_digest_waits_for_it)
         digest[0] ^= 1;
         ck_assert_int_eq(streamer_attach(paused.client, "m", &opts, &lease), STREAMER_EDIGEST);
         streamer_op_free(op);
-}
-
-/* ---- SHA-256 ---- */
-
-/* A blob whose name is its digest, or is not. */
-static streamer_op *load_blob(bool good)
-{
-        char hex[65];
-        streamer_op *op;
-
-        paused_load_begin();
-        file_sha256(paused.backing, hex);
-        if (!good)
-                hex[0] = hex[0] == '0' ? '1' : '0';
-        paused_load_end();
-        paused_load_begin_named(hex);
-        streamer_load_opts opts = {
-                .struct_size = sizeof(opts), .source = paused.hang.path, .name = "m", .verify = "sha256"};
-        client_ok(paused.client, streamer_load(paused.client, &opts, &op), "load");
-        fuse_file_wait_held(&paused.hang);
-        return op;
-}
-
-static streamer_lease *attach_and_get_nothing(void)
-{
-        streamer_attach_opts opts = {.struct_size = sizeof(opts), .timeout_ms = 200};
-        streamer_lease *lease = NULL;
-        streamer_tensor t = STREAMER_TENSOR_INIT;
-
-        client_ok(paused.client, streamer_attach(paused.client, "m", &opts, &lease), "attach");
-        ck_assert_int_eq(streamer_tensor_next(lease, 200, &t), STREAMER_ETIMEOUT);
-        ck_assert_int_eq(streamer_tensor_find(lease, "t00", &t), STREAMER_EBUSY);
-        return lease;
-}
-
-FIXTURE(.unavailable = fuse_file_unavailable);
-
-TEST(sha256_withholds_a_files_tensors_until_it_matches)
-{
-        bool seen[PAUSED_N] = {false};
-
-        streamer_op *op = load_blob(true);
-        streamer_lease *lease = attach_and_get_nothing();
-        fuse_file_release(&paused.hang);
-        client_ok(paused.client, streamer_op_wait(op, 20000, NULL), "load");
-        paused_load_take(lease, PAUSED_N, seen);
-        streamer_detach(lease);
-        paused_load_end();
-}
-
-TEST(sha256_never_exposes_tensors_of_a_mismatched_file)
-{
-        streamer_tensor t = STREAMER_TENSOR_INIT;
-
-        streamer_op *op = load_blob(false);
-        streamer_lease *lease = attach_and_get_nothing();
-        fuse_file_release(&paused.hang);
-        paused_load_fails(op, NULL);
-        ck_assert_int_eq(streamer_tensor_next(lease, 20000, &t), STREAMER_EFAILED);
-        streamer_detach(lease);
-        client_wait_used(paused.client, paused.empty);
-        paused_load_end();
 }

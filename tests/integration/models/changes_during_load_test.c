@@ -3,42 +3,11 @@
  * During a load its file may change or fail, and other loads, names and generations proceed.
  */
 #include "tests/lib/paused_load.h"
+#include "tests/lib/streamerctl.h"
 #include "tests/lib/suite.h"
 #include "tests/lib/wire.h"
 
-/* ---- files that change ---- */
-
-static void truncate_file(void)
-{
-        must(truncate(paused.backing, (off_t)(model_data_offset(paused.model) + PAUSED_HALF * MIB)));
-}
-
-static void grow(void)
-{
-        paused_load_rewrite((off_t)file_size(paused.backing), 4096);
-}
-
-static void rewrite_in_place(void)
-{
-        paused_load_rewrite((off_t)model_data_offset(paused.model), 4096);
-}
-
-static const struct {
-        void (*change)(void);
-        const char *says; /* NULL: any text */
-} file_changes[] = {{truncate_file, NULL}, {grow, "changed"}, {rewrite_in_place, "changed"}};
-
 FIXTURE(.each = {paused_load_begin, paused_load_end}, .unavailable = fuse_file_unavailable);
-
-TEST(a_file_that_changes_while_it_loads_fails_the_load, EACH(file_changes))
-{
-        streamer_op *op = paused_load_start("m");
-
-        file_changes[_i].change();
-        fuse_file_release(&paused.hang);
-        paused_load_fails(op, file_changes[_i].says);
-        client_wait_used(paused.client, paused.empty);
-}
 
 TEST(early_clients_are_notified_of_a_late_failure)
 {
@@ -54,7 +23,7 @@ TEST(early_clients_are_notified_of_a_late_failure)
         while ((r = streamer_tensor_next(lease, 20000, &t)) == 0)
                 ;
         ck_assert_int_eq(r, STREAMER_EFAILED);
-        paused_load_fails(op, NULL);
+        paused_load_fails(op, "changed");
         /* Their memory stays valid. */
         client_ok(paused.client, streamer_tensor_find(lease, "t00", &t), "find");
         ck_assert(model_check(paused.model, 0, t.data));
@@ -109,34 +78,27 @@ TEST(a_hanging_file_system_does_not_block_other_loads)
         streamer_op_free(op);
 }
 
-TEST(a_second_load_of_the_same_joins_the_first)
+static void m_has_priority(uint64_t priority)
 {
-        streamer_progress first = {.struct_size = sizeof(first)}, second = first;
-        streamer_client *c = client_open(&paused.d);
+        json_t *reply = client_call(paused.client, "show", "{\"model\":\"m\"}");
 
-        streamer_op *op = paused_load_start("m"), *joined = client_load_begin(c, paused.hang.path, "m");
-        ck_assert_int_eq(streamer_op_wait(joined, 50, NULL), STREAMER_ETIMEOUT);
-        fuse_file_release(&paused.hang);
-        client_ok(paused.client, streamer_op_wait(op, 20000, &first), "load");
-        client_ok(c, streamer_op_wait(joined, 20000, &second), "joined load");
-        ck_assert_uint_gt(first.generation, 0);
-        ck_assert_uint_eq(first.generation, second.generation);
-        client_equals(paused.client, "m", paused.model);
-        streamer_op_free(op);
-        streamer_op_free(joined);
-        streamer_close(c);
+        ck_assert_uint_eq(json_number(json_array_get(json_object_get(reply, "models"), 0), "priority"), priority);
+        json_decref(reply);
 }
 
-TEST(cancel_ends_a_hung_load_and_frees_memory_after_its_read)
+TEST(a_loading_model_accepts_a_new_priority)
 {
-        streamer_op *op = paused_load_start("m");
+        struct ctl result;
+        streamer_op *op = client_load_begin_with(
+                paused.client, (streamer_load_opts){.source = paused.hang.path, .name = "m", .priority = 700});
 
-        client_ok(paused.client, client_call_code(paused.client, "cancel", "{\"model\":\"m\"}"), "cancel");
-        ck_assert_int_eq(streamer_op_wait(op, 20000, NULL), STREAMER_ECANCELED);
-        ck_assert_uint_gt(client_used(paused.client), paused.empty);
+        fuse_file_wait_held(&paused.hang);
+        m_has_priority(700);
+        ctl(&result, paused.d.socket, "set-priority", "m", "9000", NULL);
+        ck_assert_int_eq(result.code, 0);
+        m_has_priority(9000);
         fuse_file_release(&paused.hang);
-        client_wait_used(paused.client, paused.empty);
-        streamer_op_free(op);
+        client_ok(paused.client, client_load_end(op), "load");
 }
 
 /* Each of the requests joins the load. */
@@ -167,59 +129,4 @@ TEST(a_connection_watches_a_limited_number_of_loads)
         fuse_file_release(&paused.hang);
         ck_assert_int_eq(streamer_op_wait(op, 20000, NULL), 0);
         streamer_op_free(op);
-}
-
-TEST(the_old_generation_serves_until_the_new_one_is_ready)
-{
-        struct model *old = model_mixed(79, 2 << 20);
-        char *path = suite_path("root/old.safetensors");
-
-        model_write(old, path);
-        client_load(paused.client, path, "m");
-        streamer_lease *lease = client_attach(paused.client, "m");
-        streamer_op *op = paused_load_start("m");
-        client_equals(paused.client, "m", old);
-        fuse_file_release(&paused.hang);
-        client_ok(paused.client, streamer_op_wait(op, 20000, NULL), "load");
-        client_equals(paused.client, "m", paused.model);
-        lease_equals(lease, old);
-        streamer_detach(lease);
-}
-
-TEST(a_failed_new_generation_leaves_the_old_one_serving)
-{
-        struct model *old = model_mixed(80, 2 << 20);
-        char *path = suite_path("root/old.safetensors");
-
-        model_write(old, path);
-        client_load(paused.client, path, "m");
-        streamer_op *op = paused_load_start("m");
-        fuse_file_fail(&paused.hang);
-        ck_assert_int_eq(streamer_op_wait(op, 20000, NULL), STREAMER_EFAILED);
-        client_equals(paused.client, "m", old);
-        streamer_op_free(op);
-        client_load(paused.client, path, "m"); /* the failure is no obstacle */
-        client_equals(paused.client, "m", old);
-}
-
-TEST(missing_tensors_read_as_busy_from_many_leases)
-{
-        enum { LEASES = 20 };
-        streamer_lease *leases[LEASES];
-        streamer_op *op = paused_load_start("m");
-
-        for (int i = 0; i < LEASES; i++) {
-                bool seen[PAUSED_N] = {false};
-                leases[i] = client_attach(paused.client, "m");
-                paused_load_take(leases[i], PAUSED_HALF, seen);
-        }
-        fuse_file_release(&paused.hang);
-        client_ok(paused.client, streamer_op_wait(op, 20000, NULL), "load");
-        for (int i = 0; i < LEASES; i++) {
-                streamer_tensor t = STREAMER_TENSOR_INIT;
-                for (int k = 0; k < PAUSED_HALF; k++)
-                        client_ok(paused.client, streamer_tensor_next(leases[i], 20000, &t), "next");
-                ck_assert_int_eq(streamer_tensor_next(leases[i], 20000, &t), STREAMER_EEND);
-                streamer_detach(leases[i]);
-        }
 }
