@@ -200,18 +200,6 @@ TEST(a_ring_of_one_slot_suffices)
         fixture_end();
 }
 
-TEST(one_reader_thread_suffices)
-{
-        struct model *m = model_mixed(5, 20 << 20);
-
-        fixture_begin((const char *const[]){"--device", "host=128MiB", "--concurrency", "1", NULL});
-        client = client_open(&test_daemon);
-        client_load(client, fixture_write(m, "m.safetensors"), "m");
-        client_equals(client, "m", m);
-        streamer_close(client);
-        fixture_end();
-}
-
 /* ---- storage ---- */
 
 /* Bytes that a load reads from an uncached file, and bytes that are cached afterwards. */
@@ -262,40 +250,6 @@ TEST(a_warm_load_reads_nothing_from_storage)
                 client_unload(client, "warm");
         }
         ck_assert_uint_le(read, MIB);
-}
-
-TEST(a_half_cached_file_is_loaded_right)
-{
-        struct model *m = model_mixed(8, 32 * MIB);
-        const char *path = fixture_write(m, "half.safetensors");
-        char *buf = must_alloc(4096);
-
-        file_uncache(path);
-        /* Every third MiB is in the cache. */
-        FILE *f = fopen(path, "r");
-        setbuf(f, NULL);
-        for (long at = 0; at < 32 << 20; at += 3 << 20) {
-                must(fseek(f, at, SEEK_SET));
-                ck_assert_uint_eq(fread(buf, 1, 4096, f), 4096);
-        }
-        fclose(f);
-        client_load(client, path, "half");
-        client_equals(client, "half", m);
-        client_unload(client, "half");
-}
-
-/* An unsynced file is only in the page cache. */
-TEST(bytes_that_are_not_on_disk_yet_are_loaded_right)
-{
-        struct model *m = model_mixed(9, 8 * MIB);
-        const char *path = fixture_write(m, "on-disk.safetensors");
-        size_t size;
-        char *data = file_read(path, &size);
-
-        file_write(fixture_path("dirty.safetensors"), data, size);
-        client_load(client, fixture_path("dirty.safetensors"), "dirty");
-        client_equals(client, "dirty", m);
-        client_unload(client, "dirty");
 }
 
 /* ---- leaks ---- */

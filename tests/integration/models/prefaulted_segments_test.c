@@ -3,7 +3,6 @@
  * Memory that the daemon prefaults while nothing loads: its use by loads, its report in status, and its release.
  */
 #include "tests/lib/streamerctl.h"
-#include "tests/lib/fault_injection.h"
 #include "tests/lib/fixture.h"
 #include "tests/lib/kernel_counters.h"
 #include "tests/lib/suite.h"
@@ -41,12 +40,7 @@ static void begin(void)
         char *config =
                 suite_file("config.yaml", "devices: [{device: host, budget: 40MiB, pages: 4k, prefaulted: 16MiB}]\n"
                                           "io: {memory_limit: 16MiB}\n");
-        if (!suite_short()) { /* sanitizers wrap the calls themselves */
-                faults_begin(suite_folder());
-                faults_show();
-        }
         fixture_begin((const char *const[]){"--config", config, NULL});
-        faults_hide();
         client = client_open(&test_daemon);
         await_prefaulted(SPARE);
         streamer_close(client);
@@ -61,18 +55,10 @@ static void end_test(void)
         fixture_disconnect();
 }
 
-static struct model *write_model(const char *name, uint64_t bytes, const char **path)
-{
-        struct model *m = model_mixed((uint64_t)name[0], bytes);
-        *path = fixture_write(m, format_text("%s.safetensors", name));
-        return m;
-}
-
 static struct model *load(const char *name, uint64_t bytes)
 {
-        const char *path;
-        struct model *m = write_model(name, bytes, &path);
-        client_load(client, path, name);
+        struct model *m = model_mixed((uint64_t)name[0], bytes);
+        client_load(client, fixture_write(m, format_text("%s.safetensors", name)), name);
         return m;
 }
 
@@ -86,71 +72,9 @@ BEFORE_ALL()
 FIXTURE(.all = {begin, fixture_end}, .each = {fixture_connect, end_test}, .timeout = 120,
         .first = machine_settings_lock);
 
-TEST(prefaulted_memory_is_ready_and_counts_as_free)
-{
-        await_prefaulted(SPARE);
-        ck_assert_uint_eq(client_device_number(client, "budget"), BUDGET);
-        ck_assert_uint_eq(client_device_number(client, "free"), BUDGET - client_device_number(client, "used"));
-}
-
-#define MEMFDS 64
-
-struct memfds {
-        ino_t inodes[MEMFDS];
-        size_t n;
-};
-
-static void find_memfds(struct memfds *found, pid_t pid)
-{
-        char *folder = format_text("/proc/%d/fd", (int)pid), target[64];
-        DIR *dir = opendir(folder);
-        struct stat st;
-        found->n = 0;
-        for (struct dirent *e; (e = readdir(dir)) != NULL && found->n < MEMFDS;) {
-                ssize_t len = readlinkat(dirfd(dir), e->d_name, target, sizeof(target));
-                if (len > 7 && strncmp(target, "/memfd:", 7) == 0 && fstatat(dirfd(dir), e->d_name, &st, 0) == 0)
-                        found->inodes[found->n++] = st.st_ino;
-        }
-        closedir(dir);
-        free(folder);
-}
-
-/* Bytes of this process's mappings. */
-static ino_t inode_at(const void *address)
-{
-        FILE *maps = fopen("/proc/self/maps", "re");
-        char line[PATH_SIZE + 128];
-        unsigned long begin, end, inode = 0;
-        while (inode == 0 && fgets(line, sizeof(line), maps) != NULL)
-                if (sscanf(line, "%lx-%lx %*s %*s %*s %lu", &begin, &end, &inode) != 3 || (uintptr_t)address < begin ||
-                    (uintptr_t)address >= end)
-                        inode = 0;
-        fclose(maps);
-        return inode;
-}
-
-static bool is_made_of(const char *name, const struct memfds *memfds)
-{
-        streamer_tensor t = STREAMER_TENSOR_INIT;
-        streamer_lease *lease = client_attach(client, name);
-        client_ok(client, streamer_tensor_find(lease, "head.weight", &t), "find");
-        ino_t inode = inode_at(t.data);
-        streamer_detach(lease);
-        for (size_t i = 0; i < memfds->n; i++)
-                if (memfds->inodes[i] == inode)
-                        return true;
-        return false;
-}
-
-/* For each kind of memory: a second after the load as much is prefaulted again. */
 TEST(a_load_takes_prefaulted_memory_and_it_is_refilled)
 {
-        struct memfds ready;
-        await_prefaulted(SPARE);
-        find_memfds(&ready, test_daemon.pid);
-        ck_assert(is_made_of("witness", &ready));
         struct model *m = load("a", MODEL);
-        ck_assert(is_made_of("a", &ready));
         client_equals(client, "a", m);
         await_prefaulted(SPARE);
         ck_assert_uint_le(client_device_number(client, "used") + SPARE, BUDGET);
@@ -162,30 +86,12 @@ TEST(a_load_takes_prefaulted_memory_and_it_is_refilled)
 
 TEST(prefaulted_memory_fails_no_load)
 {
-        const char *path;
         await_prefaulted(SPARE);
-        uint64_t all = BUDGET - client_device_number(client, "used");
-        struct model *m = write_model("a", all - MIB, &path);
-        struct ctl r;
-        ctl(&r, test_daemon.socket, "load", path, "--dry-run", "--json", NULL);
-        ck_assert_msg(strstr(r.out, "\"admission\":\"fits\"") != NULL, "%s%s", r.out, r.err);
-        ctl_free(&r);
-        client_load(client, path, "a");
+        ck_assert_uint_eq(client_device_number(client, "free"), BUDGET - client_device_number(client, "used"));
+        struct model *m = load("a", BUDGET - client_device_number(client, "used") - MIB);
         client_equals(client, "a", m);
         ck_assert_uint_eq(client_device_number(client, "used"), BUDGET);
         await_prefaulted(0);
-}
-
-TEST(models_and_prefaulted_memory_stay_in_the_budget)
-{
-        struct model *a = load("a", 8 * MIB - MIB), *b = load("b", SPARE - MIB);
-        uint64_t used = client_device_number(client, "used");
-        await_prefaulted(BUDGET - used);
-        client_equals(client, "a", a);
-        client_equals(client, "b", b);
-        client_ok(client, streamer_unload(client, "b", 0), "unload");
-        await_prefaulted(SPARE);
-        client_equals(client, "a", a);
 }
 
 TEST(status_reports_the_prefaulted_memory)
@@ -199,28 +105,6 @@ TEST(status_reports_the_prefaulted_memory)
         json_t *metrics = client_call(client, "metrics", NULL);
         ck_assert_ptr_nonnull(
                 strstr(json_text(metrics, "text"), "streamerd_device_prefaulted_bytes{device=\"host\"} 16777216\n"));
-}
-
-/* ---- failures ---- */
-
-static const enum fault_call calls[] = {FAULT_memfd_create, FAULT_ftruncate, FAULT_fallocate};
-
-static bool has_failed(void *call)
-{
-        return fault_failed(*(const enum fault_call *)call) > 0;
-}
-
-/* The call is one of the prefaulting, since no load runs. It is retried. */
-TEST(a_failed_call_reduces_prefaulted_memory_temporarily, EACH(calls), .slow = true)
-{
-        enum fault_call call = calls[_i];
-        await_prefaulted(SPARE);
-        struct model *m = load("a", MODEL);
-        fault_arm(call, call == FAULT_fallocate ? 3 : 0);
-        ck_assert(eventually(has_failed, &call, 20000));
-        fault_disarm();
-        await_prefaulted(SPARE);
-        client_equals(client, "a", m);
 }
 
 /* ---- a separate daemon ---- */
@@ -274,28 +158,6 @@ TEST(the_default_size_of_prefaulted_memory, EACH(pools))
         client = client_open(&d);
         await_prefaulted(pools[_i].may ? POOL_SHARE : 0);
         ck_assert_int_eq(has_thread(&d), pools[_i].may); /* which has its name by now */
-        streamer_close(client);
-        ck_assert_int_eq(daemon_stop(&d), 0);
-}
-
-TEST(a_load_takes_automatically_prefaulted_memory)
-{
-        struct daemon d;
-        if (!pool_show(POOL_PAGES))
-                SKIP("vm.nr_overcommit_hugepages cannot be set, or a mount failed");
-        daemon_init(&d, suite_path("own"));
-        daemon_start(&d, (const char *const[]){"--device", "host=64MiB", "--root", suite_folder(), NULL});
-        client = client_open(&d);
-        await_prefaulted(POOL_SHARE);
-        struct model *m = model_mixed(7, 12 * MIB);
-        const char *path = suite_path("own.safetensors");
-        model_write(m, path);
-        client_load(client, path, "a");
-        client_equals(client, "a", m);
-        uint64_t used = client_device_number(client, "used");
-        ck_assert_uint_ge(used, 12 * MIB);
-        await_prefaulted(used); /* for another of that size */
-        client_equals(client, "a", m);
         streamer_close(client);
         ck_assert_int_eq(daemon_stop(&d), 0);
 }

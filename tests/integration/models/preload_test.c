@@ -4,9 +4,13 @@
  */
 #include "tests/integration/preload_fixture.h"
 
-#include "tests/lib/gpu_daemon.h"
-
-/* ---- preload ---- */
+static void prints(const char *verb, const char *text)
+{
+        struct ctl result;
+        ctl(&result, d.socket, verb, NULL);
+        ck_assert_msg(strstr(result.out, text) != NULL, "%s%s", result.out, result.err);
+        ctl_free(&result);
+}
 
 TEST(listed_models_are_loaded_at_start)
 {
@@ -23,6 +27,7 @@ TEST(listed_models_are_loaded_at_start)
         json_t *m = json_array_get(json_object_get(reply, "models"), 0);
         ck_assert_int_eq(json_integer_value(json_object_get(m, "priority")), 700);
         json_decref(reply);
+        prints("list", "PRIORITY");
         streamer_close(c);
         end();
 }
@@ -35,25 +40,11 @@ TEST(a_failed_preload_is_retried_until_it_is_resident)
         ck_assert_int_eq(reload_code("applied"), 0);
         await_row(0, "failed", 3);
         await_log("preload: ");
+        prints("status", "PRELOAD");
+        prints("status", "longest event loop iteration");
         write_model("late.safetensors");
         await_row(0, "ready", 4);
         is_served("late");
-        end();
-}
-
-TEST(a_failed_preload_does_not_delay_the_others)
-{
-        begin("");
-        char *path = write_model("good.safetensors");
-        char *text = format_text("preload:\n  - {source: %s/none.safetensors, priority: 9000}\n"
-                                 "  - {source: %s, devices: [cuda:7], priority: 8000}\n"
-                                 "  - {source: s3-like/name@nowhere, priority: 7000}\n  - {source: %s}\n",
-                                 root, path, path);
-        configure(text);
-        ck_assert_int_eq(reload_code("applied"), 0);
-        await_row(3, "ready", 1);
-        await_row(0, "failed", 2);
-        is_served("good");
         end();
 }
 
@@ -115,14 +106,10 @@ TEST(a_name_of_the_hub_is_looked_up_in_the_daemons_own_cache)
         must(setenv("HF_HUB_CACHE", root, 1));
         begin("preload: [{source: org/tiny}]");
         await_row(0, "failed", 1);
-        char *repo = format_text("%s/models--org--tiny", root);
-        char *snapshot = format_text("%s/snapshots/%s", repo, commit);
-        must(mkdir(repo, 0755));
-        must(mkdir(format_text("%s/refs", repo), 0755));
-        must(mkdir(format_text("%s/snapshots", repo), 0755));
-        must(mkdir(snapshot, 0755));
-        model_write(model, format_text("%s/model.safetensors", snapshot));
-        file_write(format_text("%s/refs/main", repo), commit, strlen(commit));
+        file_put(root, "models--org--tiny/refs/main", commit);
+        char *snapshot = format_text("models--org--tiny/snapshots/%s/model.safetensors", commit);
+        file_put(root, snapshot, "");
+        write_model(snapshot);
         await_row(0, "ready", 1);
         is_served("org/tiny");
         end();
@@ -141,86 +128,6 @@ TEST(an_unloaded_preload_is_not_reloaded)
         ck_assert_int_eq(reload_code("applied"), 0);
         await_row(0, "ready", 1);
         ck_assert_str_eq(client_state(c, "a"), "");
-        streamer_close(c);
-        end();
-}
-
-/* ---- several devices ---- */
-
-/* The first device has it, and it does not fit on the second. */
-static void start_half_full(void)
-{
-        struct model *m = model_mixed(8, 20 << 20);
-        char *first = suite_path("filler.safetensors"), *path = suite_path("m.safetensors");
-        model_write(m, first);
-        model_write(m, path);
-        model_free(m);
-        char *more = format_text("limits: {preload_loads: 1, preload_retry: 20ms}\npreload:\n"
-                                 "  - {source: %s, devices: ['cuda:1'], priority: 9000}\n"
-                                 "  - {source: %s, devices: ['cuda:0', 'cuda:1']}\n",
-                                 first, path);
-        gpu_daemon_start(&(struct gpu_daemon){
-                .n = 2, .mib = 64, .more = more, .devices = {"'cuda:0', budget: 32MiB", "'cuda:1', budget: 32MiB"}});
-        d = test_daemon;
-        await_row(0, "ready", 1);
-        await_row(1, "failed", 2);
-}
-
-/* During an attempt its row has no error. */
-static bool status_has_the_error(void *unused)
-{
-        struct ctl result;
-        (void)unused;
-        ctl(&result, d.socket, "status", NULL);
-        ck_assert_msg(strstr(result.out, "PRELOAD") != NULL, "%s%s", result.out, result.err);
-        ck_assert_msg(strstr(result.out, "longest event loop iteration") != NULL, "%s", result.out);
-        bool has = strstr(result.out, "does not fit") != NULL;
-        ctl_free(&result);
-        return has;
-}
-
-/* The second GPU is full until a model is unloaded. */
-TEST(a_preload_is_retried_on_each_failed_device)
-{
-        start_half_full();
-        struct ctl result;
-        ck_assert(eventually(status_has_the_error, NULL, WAIT_MS));
-        ctl(&result, d.socket, "list", NULL);
-        ck_assert_msg(!strstr(result.out, "TIER") && strstr(result.out, "PRIORITY"), "%s", result.out);
-        ctl_free(&result);
-        streamer_client *c = client_open(&d);
-        client_unload(c, "filler");
-        await_row(1, "ready", 3);
-        json_t *reply = client_call(c, "show", "{\"model\":\"m\"}");
-        const json_t *devices = json_object_get(json_array_get(json_object_get(reply, "models"), 0), "devices");
-        ck_assert_uint_eq(json_array_size(devices), 2);
-        for (size_t i = 0; i < 2; i++)
-                ck_assert_str_eq(json_text(json_array_get(devices, i), "state"), "ready");
-        json_decref(reply);
-        streamer_close(c);
-        end();
-}
-
-static bool unload_from_second(void *device)
-{
-        struct ctl result;
-        ctl(&result, d.socket, "unload", "m", "--device", device, NULL);
-        int code = result.code;
-        ctl_free(&result);
-        return code == 0; /* not during an attempt */
-}
-
-TEST(a_preload_unloaded_from_one_device_is_not_retried_there)
-{
-        start_half_full();
-        ck_assert(eventually(unload_from_second, "cuda:1", WAIT_MS));
-        await_row(1, "ready", 2); /* no work is left */
-        streamer_client *c = client_open(&d);
-        json_t *reply = client_call(c, "show", "{\"model\":\"m\"}");
-        const json_t *devices = json_object_get(json_array_get(json_object_get(reply, "models"), 0), "devices");
-        ck_assert_uint_eq(json_array_size(devices), 1);
-        ck_assert_str_eq(json_text(json_array_get(devices, 0), "device"), "cuda:0");
-        json_decref(reply);
         streamer_close(c);
         end();
 }
