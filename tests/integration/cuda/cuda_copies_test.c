@@ -13,22 +13,20 @@
 #define BATCH 256u       /* copies in one call */
 #define SMALL 2000u      /* tensors of 100 bytes, each with its own address on the GPU */
 
-/* Further settings of cuda, and the driver's version; NULL: none, the newest. */
-static void start_with(const char *more, const char *settings, const char *driver_version)
+/* With further settings of cuda; NULL: none. */
+static void start_with(const char *more, const char *settings)
 {
         const struct gpu_daemon two = {.n = 2,
                                        .runtime = "libcudart.so.12",
                                        .cuda = settings,
                                        .more = more,
                                        .devices = {"'cuda:0', budget: 64MiB", "'cuda:1', budget: 64MiB"}};
-        if (driver_version != NULL)
-                setenv("FAKECUDA_VERSION", driver_version, 1);
         gpu_begin(&two);
 }
 
-static void start(const char *settings, const char *driver_version)
+static void start(const char *settings)
 {
-        start_with("io: {block_size: 2MiB}\n", settings, driver_version);
+        start_with("io: {block_size: 2MiB}\n", settings);
 }
 
 /* On the first n devices; reads it back on each. */
@@ -60,7 +58,7 @@ FIXTURE(.each = {NULL, fixture_stop});
 TEST(adjacent_tensors_take_one_copy_per_block)
 {
         struct model *m = ordinary_model();
-        start(NULL, NULL);
+        start(NULL);
         load_and_compare(m, 1);
         ck_assert_uint_eq(gpus->pageable, 0);
         ck_assert_uint_eq(m->bytes % BLOCK, 0);
@@ -71,7 +69,7 @@ TEST(adjacent_tensors_take_one_copy_per_block)
 TEST(small_tensors_are_copied_in_batches)
 {
         struct model *m = small_model();
-        start(NULL, NULL);
+        start(NULL);
         load_and_compare(m, 1);
         ck_assert_uint_eq(gpus->pageable, 0);
         ck_assert_uint_eq(gpus->batches, (SMALL + BATCH - 1) / BATCH);
@@ -82,7 +80,7 @@ TEST(small_tensors_are_copied_in_batches)
 TEST(the_batch_call_makes_single_copies_if_configured)
 {
         struct model *m = ordinary_model();
-        start("batch_single_copies: true", NULL);
+        start("batch_single_copies: true");
         load_and_compare(m, 1);
         ck_assert_uint_eq(gpus->copies, 0);
         ck_assert_uint_eq(gpus->batches, m->bytes / BLOCK);
@@ -94,40 +92,23 @@ TEST(copies_are_polled_if_configured)
 {
         struct model *m = ordinary_model();
         setenv("FAKECUDA_EVENT_MS", "5", 1);
-        start("poll_copies: true", NULL);
+        start("poll_copies: true");
         load_and_compare(m, 2);
         json_decref(client_call(client, "verify", "{\"model\":\"m\"}"));
         ck_assert_uint_eq(gpus->pageable, 0);
 }
 
-TEST(a_failed_polled_copy_fails_only_its_verify)
-{
-        struct model *m = model_mixed(43, 4 << 20);
-        start("poll_copies: true", NULL);
-        load_and_compare(m, 1);
-        fake_arm(gpus, "cudaEventQuery", 2, 1);
-        ck_assert_int_eq(streamer_call(client, "verify", "{\"model\":\"m\"}", NULL), STREAMER_EFAILED);
-        ck_assert(fake_disarm(gpus));
-        json_decref(client_call(client, "verify", "{\"model\":\"m\"}"));
-}
+/* A driver that is too old; and one under WSL: registered memory has other addresses on the GPU, and a batch passes the
+ * given addresses on. */
+static const char *const no_batches[][2] = {{"FAKECUDA_VERSION", "12040"}, {"FAKECUDA_HOST_POINTERS", "0"}};
 
-TEST(a_driver_without_batches_gets_them_one_by_one)
+TEST(a_driver_without_batches_gets_copies_one_by_one, EACH(no_batches))
 {
         struct model *m = small_model();
-        start(NULL, "12040");
+        setenv(no_batches[_i][0], no_batches[_i][1], 1);
+        start(NULL);
         load_and_compare(m, 1);
         ck_assert_uint_eq(gpus->pageable, 0);
-        ck_assert_uint_eq(gpus->batches, 0);
-        ck_assert_uint_eq(gpus->copies, SMALL);
-}
-
-/* Under WSL registered memory has other addresses on the GPU, and a batch passes the given addresses on. */
-TEST(a_gpu_that_knows_other_addresses_gets_no_batches)
-{
-        struct model *m = small_model();
-        setenv("FAKECUDA_HOST_POINTERS", "0", 1);
-        start(NULL, NULL);
-        load_and_compare(m, 1);
         ck_assert_uint_eq(gpus->batches, 0);
         ck_assert_uint_eq(gpus->copies, SMALL);
 }
@@ -137,7 +118,7 @@ TEST(a_rejected_batch_is_copied_singly_and_not_retried, .to = 2)
         static const char *const refusals[] = {"cudaMemcpyBatchAsync:2:1", "cudaMemcpyBatchAsync:2:801"};
         struct model *m = small_model();
         setenv("FAKECUDA_FAIL", refusals[_i], 1);
-        start(NULL, NULL);
+        start(NULL);
         load_and_compare(m, 1);
         ck_assert_uint_eq(gpus->batches, 1);
         ck_assert_uint_eq(gpus->copies, SMALL - BATCH);
@@ -147,7 +128,7 @@ TEST(a_rejected_batch_is_copied_singly_and_not_retried, .to = 2)
 TEST(a_block_for_two_gpus_is_copied_once_to_each)
 {
         struct model *m = ordinary_model();
-        start(NULL, NULL);
+        start(NULL);
         load_and_compare(m, 2);
         ck_assert_uint_eq(gpus->pageable, 0);
         ck_assert_uint_eq(gpus->copies, 2 * m->bytes / BLOCK);
@@ -166,7 +147,7 @@ TEST(reads_and_copies_overlap_with_one_block_in_flight)
 {
         struct model *m = ordinary_model();
         char *path = write_model(m, "m.safetensors");
-        start_with("io: {block_size: 2MiB, concurrency: 1}\n", NULL, NULL);
+        start_with("io: {block_size: 2MiB, concurrency: 1}\n", NULL);
         /* Waits for the whole ring: with a part of it a load may have one slot, and its thread waits for the copy. */
         process_threads_await_asleep(test_daemon.pid, "reader", 2);
         gpus->hold = 1;
@@ -182,7 +163,7 @@ TEST(reads_and_copies_overlap_with_one_block_in_flight)
 TEST(verify_reads_back_through_the_ring)
 {
         struct model *m = model_mixed(41, 12 << 20);
-        start_with("io: {block_size: 2MiB, memory_limit: 8MiB}\n", NULL, NULL);
+        start_with("io: {block_size: 2MiB, memory_limit: 8MiB}\n", NULL);
         ck_assert(log_wait_for(test_daemon.log, "io.memory_limit: 4 slots for 32 reader threads, which want two each"));
         load_and_compare(m, 1);
         uint32_t loaded = gpus->copies;
@@ -192,31 +173,19 @@ TEST(verify_reads_back_through_the_ring)
         ck_assert_uint_eq(gpus->pageable, 0);
 }
 
-TEST(a_failed_read_back_fails_the_verify, .to = 2)
+static const struct {
+        const char *settings, *call;
+} read_backs[] = {{NULL, "cudaMemcpyAsync"}, {NULL, "cudaEventSynchronize"}, {"poll_copies: true", "cudaEventQuery"}};
+
+TEST(a_failed_read_back_fails_only_its_verify, EACH(read_backs))
 {
         struct model *m = model_mixed(42, 4 << 20);
-        start(NULL, NULL);
+        start(read_backs[_i].settings);
         load_and_compare(m, 1);
-        fake_arm(gpus, _i == 0 ? "cudaMemcpyAsync" : "cudaEventSynchronize", 2, 1);
+        fake_arm(gpus, read_backs[_i].call, 2, 1);
         ck_assert_int_eq(streamer_call(client, "verify", "{\"model\":\"m\"}", NULL), STREAMER_EFAILED);
         ck_assert(fake_disarm(gpus));
         json_decref(client_call(client, "verify", "{\"model\":\"m\"}"));
-}
-
-/* A file with a published digest beside it. */
-TEST(sha256_reads_back_through_the_ring)
-{
-        struct model *m = model_mixed(43, 12 << 20);
-        char *folder = suite_path("summed");
-        start(NULL, NULL);
-        must(mkdir(folder, 0755));
-        model_write(m, format_text("%s/model.safetensors", folder));
-        must(system(format_text("cd '%s' && sha256sum *.safetensors >SHA256SUMS", folder)));
-        streamer_load_opts opts = {
-                .source = folder, .name = "m", .devices = cuda_devices, .n_devices = 2, .verify = "sha256"};
-        client_ok(client, client_load_with(client, opts), "m");
-        ck_assert_uint_ge(gpus->copies, 2 * 12); /* back, in pieces of 1 MiB */
-        ck_assert_uint_eq(gpus->pageable, 0);
 }
 
 #define AT_ONCE 4 /* workers that one device may have */
@@ -232,7 +201,7 @@ TEST(a_stalled_gpu_does_not_delay_a_verify_on_another)
         struct model *m = model_mixed(44, 4 << 20);
         struct ctl_running running[AT_ONCE];
         struct ctl result;
-        start(NULL, NULL);
+        start(NULL);
         load_and_compare(m, 1);
         client_ok(client, load_to(write_model(m, "n.safetensors"), "n", "cuda:1"), "n");
         uint32_t before = gpus->copies;
@@ -260,7 +229,7 @@ TEST(unloading_a_device_during_verify_does_not_stop_the_others)
         struct model *m = model_mixed(45, 4 << 20);
         struct ctl_running running;
         struct ctl result;
-        start(NULL, NULL);
+        start(NULL);
         load_and_compare(m, 2);
         uint32_t before = gpus->copies;
         gpus->held[0] = 1;
@@ -289,7 +258,7 @@ static void ring_is(const char *pinned)
 TEST(a_ring_is_pinned_while_a_gpu_holds_something)
 {
         struct model *m = small_model();
-        start("context_retention: 0s", NULL);
+        start("context_retention: 0s");
         ring_is("no");
         load_and_compare(m, 1);
         ring_is("yes");
@@ -302,7 +271,7 @@ TEST(a_ring_that_cannot_be_pinned_is_tried_once_and_copied_from)
 {
         struct model *m = small_model();
         setenv("FAKECUDA_FAIL", "cudaHostRegister:0:2", 1);
-        start("segment_size: 2MiB", NULL);
+        start("segment_size: 2MiB");
         fake_arm(gpus, "cudaHostRegister", UINT32_MAX, 2); /* counts */
         model_add_many(m, "large", 4, 2 << 20);            /* a segment for each */
         load_and_compare(m, 1);

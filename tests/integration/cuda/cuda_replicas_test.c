@@ -59,54 +59,13 @@ TEST(replicas_are_one_model_with_several_devices)
         streamer_detach(lease);
 }
 
-/* The model's, then each device's. */
-static void assert_pinned(bool model, bool first, bool second)
-{
-        json_t *m = list_entry(), *list = client_call(client, "list", NULL), *devices = json_object_get(m, "devices");
-        const json_t *row = json_array_get(json_object_get(list, "models"), 0);
-        ck_assert_int_eq(json_is_true(json_object_get(m, "pinned")), model);
-        ck_assert_int_eq(json_is_true(json_object_get(row, "pinned")), model);
-        ck_assert_int_eq(json_is_true(json_object_get(json_array_get(devices, 0), "pinned")), first);
-        ck_assert_int_eq(json_is_true(json_object_get(json_array_get(devices, 1), "pinned")), second);
-        json_decref(list);
-        json_decref(m);
-}
-
-static struct ctl run_ctl(int code, const char *verb, const char *what, const char *device, const char *flag)
-{
-        struct ctl r;
-        if (device != NULL)
-                ctl(&r, test_daemon.socket, verb, what, "--device", device, flag, NULL);
-        else
-                ctl(&r, test_daemon.socket, verb, what, NULL);
-        ck_assert_msg(r.code == code, "%s: %s", verb, r.err);
-        return r;
-}
-
-/* unpin would not find it. */
-TEST(pins_do_not_protect_failed_or_draining_generations)
-{
-        struct model *m = model_mixed(20, 20 << 20), *small = model_mixed(22, 1 << 20);
-        char *path = write_model(m, "m.safetensors");
-
-        run_ctl(7, "load", path, "3", "--pin");
-        assert_pinned(false, false, false);
-        run_ctl(0, "unload", "m", NULL, NULL);
-        model_write(small, path);
-        run_ctl(0, "load", path, "0", "--pin");
-        assert_pinned(true, true, false);
-        streamer_lease *lease = client_attach_on(client, "m", "cuda:0");
-        json_decref(client_call(client, "unload", "{\"model\":\"m\",\"drain\":true}"));
-        assert_pinned(false, false, false);
-        ck_assert_int_eq(client_call_code(client, "unpin", "{\"model\":\"m\"}"), STREAMER_ENOENT);
-        streamer_detach(lease);
-}
-
-TEST(attach_must_name_one_of_several_devices)
+TEST(load_and_attach_must_name_one_of_several_devices)
 {
         struct model *m = model_mixed(3, 1 << 20);
         char *path = write_model(m, "m.safetensors");
 
+        client_load_fails(client, path, "m", STREAMER_EINVAL,
+                          "device: the daemon has 4 devices, name one: cuda:0, cuda:1, cuda:2, cuda:3");
         ck_assert_int_eq(load_on(path, "m", cuda_devices, 1, NULL), 0);
         ck_assert_int_eq(attach_code(NULL), 0);
         ck_assert_int_eq(load_on(path, "m", cuda_devices, 2, NULL), 0);
@@ -116,14 +75,6 @@ TEST(attach_must_name_one_of_several_devices)
         ck_assert_int_eq(attach_code("cuda:2"), STREAMER_ENOENT);
         ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "cuda:0, cuda:1"));
         ck_assert_int_eq(attach_code("cuda:9"), STREAMER_ENOENT);
-}
-
-TEST(a_load_must_name_one_of_several_devices)
-{
-        struct model *m = model_mixed(3, 1 << 20);
-
-        client_load_fails(client, write_model(m, "m.safetensors"), "m", STREAMER_EINVAL,
-                          "device: the daemon has 4 devices, name one: cuda:0, cuda:1, cuda:2, cuda:3");
 }
 
 TEST(a_pending_copy_on_one_device_hides_the_tensor_on_all)
@@ -151,37 +102,30 @@ TEST(a_pending_copy_on_one_device_hides_the_tensor_on_all)
 
 /* ---- one of several fails ---- */
 
-/* Loads on cuda:0 and this device, which must be the one that fails. */
-static void one_fails(const struct model *m, const char *device, const char *why)
+TEST(a_lost_device_fails_alone)
 {
+        struct model *m = model_mixed(9, 20 << 20);
         streamer_device_failure f = STREAMER_DEVICE_FAILURE_INIT;
         streamer_progress p = {.struct_size = sizeof(p)};
-        streamer_op *op =
-                load_begin(write_model(m, "m.safetensors"), "m", (const char *const[]){"cuda:0", device}, 2, NULL);
+
+        gpus->broken[1] = 700;
+        streamer_op *op = load_begin(write_model(m, "m.safetensors"), "m", cuda_devices, 2, NULL);
         ck_assert_int_eq(streamer_op_wait(op, WAIT_MS, &p), STREAMER_EFAILED);
         ck_assert_str_eq(p.state, "ready");
         ck_assert_uint_eq(streamer_op_failure_count(op), 1);
         ck_assert_int_eq(streamer_op_failure_get(op, 0, &f), 0);
         ck_assert_int_eq(streamer_op_failure_get(op, 1, &f), STREAMER_ENOENT);
-        ck_assert_str_eq(f.device, device);
-        ck_assert_msg(strstr(f.text, why) != NULL, "%s", f.text);
+        ck_assert_str_eq(f.device, "cuda:1");
+        ck_assert_msg(strstr(f.text, "cuda:1") != NULL, "%s", f.text);
         streamer_op_free(op);
         client_equals_on(client, "m", "cuda:0", m);
-        ck_assert_int_ne(attach_code(device), 0);
-        wait_until_freed(device);
-}
-
-TEST(a_lost_device_fails_alone)
-{
-        struct model *m = model_mixed(9, 20 << 20);
-
-        gpus->broken[1] = 700;
-        one_fails(m, "cuda:1", "cuda:1");
+        ck_assert_int_ne(attach_code("cuda:1"), 0);
         json_t *model = list_entry(), *d = json_array_get(json_object_get(model, "devices"), 1);
         ck_assert_str_eq(json_text(model, "state"), "ready");
         ck_assert_str_eq(json_text(d, "state"), "failed");
         ck_assert_str_ne(json_text(d, "error"), "");
         json_decref(model);
+        wait_until_freed("cuda:1");
         client_unload(client, "m");
         ck_assert_int_eq(client_call_code(client, "show", "{\"model\":\"m\"}"), STREAMER_ENOENT);
 }
@@ -209,29 +153,6 @@ TEST(a_device_lost_during_a_copy_fails_alone)
         ck_assert_int_eq(streamer_tensor_next(lease, WAIT_MS, &t), STREAMER_EFAILED);
         streamer_detach(lease);
         streamer_op_free(op);
-}
-
-TEST(an_insufficient_budget_fails_only_its_device)
-{
-        struct model *m = model_mixed(11, 20 << 20);
-        one_fails(m, "cuda:3", "does not fit");
-}
-
-TEST(a_load_that_fits_no_device_fails_with_all_reasons)
-{
-        struct model *m = model_mixed(12, 20 << 20);
-        struct ctl r;
-        char *path = write_model(m, "m.safetensors");
-
-        gpus->broken[0] = 700;
-        ctl(&r, test_daemon.socket, "load", path, "--device", "0,3", NULL);
-        ck_assert_int_eq(r.code, 1);
-        ck_assert_ptr_nonnull(strstr(r.err, ": cuda:0: "));
-        ck_assert_ptr_nonnull(strstr(r.err, ": cuda:3: does not fit"));
-        ck_assert_str_eq(r.out, "");
-        ctl_free(&r);
-        wait_until_freed("cuda:0");
-        wait_until_freed("cuda:3");
 }
 
 /* ---- by the command line ---- */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The daemon with GPUs, on the fake CUDA libraries: copies to devices, the time at which tensors become visible, and
- * the effects of a failing device. Tests logic, not speed.
+ * The daemon with GPUs, on the fake CUDA libraries: a model on each kind of memory, other users of a GPU, and the
+ * names and budgets of GPUs.
  */
 #include "tests/lib/gpu_fixture.h"
 #include "tests/lib/suite.h"
@@ -23,108 +23,18 @@ static void begin_with_other_users(void)
         begin();
 }
 
-static void begin_in_pieces(void)
-{
-        setenv("FAKECUDA_LARGEST_MIB", "5", 1);
-        begin();
-}
-
 FIXTURE(.each = {begin, fixture_stop});
 
 TEST(a_model_on_the_gpu_equals_its_file, .to = 2)
 {
         struct model *m = model_mixed(7, 20 << 20); /* several segments */
-        char *args = "{\"model\":\"m\"}";
 
         ck_assert_int_eq(load_to(write_model(m, "m.safetensors"), "m", cuda_devices[_i]), 0);
         client_equals(client, "m", m);
-        json_decref(client_call(client, "verify", args));
+        json_decref(client_call(client, "verify", "{\"model\":\"m\"}"));
         ck_assert_uint_eq(gpus->pageable, 0);
         ck_assert_uint_ge(gpus->copied[_i], m->bytes);
         client_unload(client, "m");
-}
-
-TEST(a_gpu_without_models_has_no_context)
-{
-        struct model *m = model_mixed(8, 1 << 20);
-
-        ck_assert_uint_eq(gpus->contexts[0] + gpus->contexts[1], 0);
-        ck_assert_int_eq(load_to(write_model(m, "m.safetensors"), "m", "cuda:0"), 0);
-        ck_assert_uint_eq(gpus->contexts[0], 1);
-        ck_assert_uint_eq(gpus->contexts[1], 0);
-        client_unload(client, "m");
-        ck_assert_int_eq(load_to(suite_path("m.safetensors"), "m", "cuda:0"), 0);
-        client_equals(client, "m", m);
-}
-
-TEST(no_tensor_is_visible_before_its_copy_completes, .to = 2)
-{
-        struct model *m = model_mixed(9, 12 << 20);
-        streamer_progress p = {.struct_size = sizeof(p)};
-        streamer_tensor t = STREAMER_TENSOR_INIT;
-
-        gpus->hold = 1;
-        streamer_op *op = load_begin(write_model(m, "m.safetensors"), "m", &cuda_devices[_i], 1, NULL);
-        streamer_lease *lease = client_attach(client, "m");
-        ck_assert_int_eq(streamer_op_wait(op, 300, &p), STREAMER_ETIMEOUT); /* read and hashed long since */
-        ck_assert_uint_eq(p.bytes, 0);
-        ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), STREAMER_EBUSY);
-        gpus->hold = 0;
-        ck_assert_int_eq(streamer_op_wait(op, 20000, &p), 0);
-        lease_equals(lease, m);
-        streamer_detach(lease);
-        streamer_op_free(op);
-}
-
-TEST(a_context_that_failed_is_created_for_the_next_load)
-{
-        struct model *m = model_mixed(15, 4 << 20);
-        char *path = write_model(m, "m.safetensors");
-
-        gpus->broken[0] = 46; /* another process has it for itself */
-        ck_assert_int_eq(load_to(path, "m", "cuda:0"), STREAMER_EFAILED);
-        gpus->broken[0] = 0;
-        ck_assert_int_eq(load_to(path, "m", "cuda:0"), 0);
-        client_equals(client, "m", m);
-}
-
-TEST(a_process_that_attaches_twice_opens_a_segment_once)
-{
-        struct model *m = model_mixed(14, 4 << 20);
-
-        ck_assert_int_eq(load_to(write_model(m, "m.safetensors"), "m", "cuda:0"), 0);
-        streamer_lease *first = client_attach(client, "m"), *second = client_attach(client, "m");
-        ck_assert_uint_eq(gpus->opens, 1);
-        streamer_detach(first);
-        lease_equals(second, m);
-        streamer_detach(second);
-        client_equals(client, "m", m); /* opened again, after the last detach closed it */
-        ck_assert_uint_eq(gpus->opens, 2);
-}
-
-/* A failing load does not evict the models of clients: neither the load that finds the context destroyed, nor later
- * ones. */
-TEST(a_load_on_a_lost_gpu_evicts_none, .to = 2)
-{
-        struct model *m = model_mixed(12, 28 << 20);
-        char *path = write_model(m, "m.safetensors");
-        const char *lost = cuda_devices[_i], *other = cuda_devices[!_i];
-        char *args = format_text("{\"source\":\"%s\",\"devices\":[\"%s\"],\"dry_run\":true}", path, lost);
-
-        write_model(m, "first.safetensors");
-        write_model(m, "second.safetensors");
-        ck_assert_int_eq(load_to(suite_path("first.safetensors"), "first", lost), 0);
-        ck_assert_int_eq(load_to(suite_path("second.safetensors"), "second", lost), 0);
-        gpus->broken[_i] = 700;
-        ck_assert_int_eq(load_to(path, "m", lost), STREAMER_EFAILED);
-        gpus->broken[_i] = 0;
-        ck_assert_int_eq(load_to(path, "m", lost), STREAMER_EFAILED);
-        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "out of service"));
-        ck_assert_str_eq(json_text(client_call(client, "load", args), "admission"), "blocked");
-        ck_assert_str_eq(client_state(client, "first"), "ready");
-        ck_assert_str_eq(client_state(client, "second"), "ready");
-        ck_assert_int_eq(load_to(path, "m", other), 0);
-        client_equals_on(client, "m", other, m);
 }
 
 /* ---- other users ---- */
@@ -140,28 +50,6 @@ TEST(memory_of_other_processes_is_reported_and_evicts_none, .to = 2)
                          STREAMER_ENOMEM);
         ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "others use the device too"));
         client_equals(client, "first", first);
-}
-
-TEST(models_are_evicted_to_fit_the_memory_that_others_leave, .to = 2)
-{
-        struct model *second = model_mixed(8, 16 << 20);
-
-        ck_assert_int_eq(load_to(write_model(model_mixed(7, 14 << 20), "f.safetensors"), "first", cuda_devices[_i]), 0);
-        ck_assert_int_eq(load_to(write_model(second, "m.safetensors"), "second", cuda_devices[_i]), 0);
-        ck_assert_str_eq(client_state(client, "first"), "");
-        client_equals(client, "second", second);
-}
-
-FIXTURE(.each = {begin_in_pieces, fixture_stop});
-
-TEST(a_segment_larger_than_each_free_piece_does_not_fit, .to = 2)
-{
-        struct model *small = model_mixed(4, 1 << 20);
-
-        ck_assert_int_eq(load_to(write_model(model_mixed(3, 16 << 20), "m.safetensors"), "m", cuda_devices[_i]),
-                         STREAMER_ENOMEM);
-        ck_assert_int_eq(load_to(write_model(small, "s.safetensors"), "small", cuda_devices[_i]), 0);
-        client_equals(client, "small", small);
 }
 
 /* ---- names and budgets ---- */
