@@ -16,14 +16,7 @@
 struct rule {
         char call[48];
         unsigned nth, seen;
-        int error, gpu;
-        bool sticky;
-};
-
-struct delay {
-        char call[48];
-        unsigned ms;
-        int gpu;
+        int error;
 };
 
 pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -35,9 +28,7 @@ static struct fake_state *state, own_state;
 static struct fake_resources resources;
 static int visible[FAKE_GPUS], n_visible;
 static struct rule rules[RULES];
-static struct delay delays[RULES];
-static unsigned n_rules, n_delays;
-static int broken[FAKE_GPUS];
+static unsigned n_rules;
 static struct CUctx_st primary[FAKE_GPUS];
 static FAKE_THREAD struct CUctx_st *current;
 
@@ -83,27 +74,14 @@ static void read_visible(void)
         }
 }
 
-static void read_rules(const char *name, bool sticky)
+static void read_rules(void)
 {
         char text[2048], *rest = text;
-        snprintf(text, sizeof(text), "%s", getenv(name) ? getenv(name) : "");
+        snprintf(text, sizeof(text), "%s", getenv("FAKECUDA_FAIL") ? getenv("FAKECUDA_FAIL") : "");
         for (char *one; (one = strsep(&rest, ",")) && n_rules < RULES;) {
                 struct rule *r = &rules[n_rules];
-                *r = (struct rule){.gpu = -1, .sticky = sticky};
-                if (sscanf(one, "%47[^:]:%u:%d:%d", r->call, &r->nth, &r->error, &r->gpu) >= 3)
+                if (sscanf(one, "%47[^:]:%u:%d", r->call, &r->nth, &r->error) == 3)
                         n_rules++;
-        }
-}
-
-static void read_delays(void)
-{
-        char text[2048], *rest = text;
-        snprintf(text, sizeof(text), "%s", getenv("FAKECUDA_DELAY") ? getenv("FAKECUDA_DELAY") : "");
-        for (char *one; (one = strsep(&rest, ",")) && n_delays < RULES;) {
-                struct delay *d = &delays[n_delays];
-                *d = (struct delay){.gpu = -1};
-                if (sscanf(one, "%47[^:]:%u:%d", d->call, &d->ms, &d->gpu) >= 2)
-                        n_delays++;
         }
 }
 
@@ -119,12 +97,10 @@ static void begin(void)
                 .version = (int)number("FAKECUDA_VERSION", 13000),
                 .memory = (uint64_t)number("FAKECUDA_MEM_MIB", 1024) << 20,
                 .others = (uint64_t)number("FAKECUDA_OTHERS_MIB", 0) << 20,
-                .largest = (uint64_t)number("FAKECUDA_LARGEST_MIB", 1 << 20) << 20,
                 .event_ns = (uint64_t)number("FAKECUDA_EVENT_MS", 0) * 1000000,
                 .integrated = number("FAKECUDA_INTEGRATED", 0) != 0,
                 .vmm = number("FAKECUDA_VMM", 1) != 0,
                 .read_only = (int)number("FAKECUDA_READ_ONLY", 0),
-                .register_read_only = (int)number("FAKECUDA_REGISTER_READ_ONLY", 0),
                 .damage = number("FAKECUDA_DAMAGE", 0) != 0,
                 .dirty = number("FAKECUDA_DIRTY", 0) != 0,
                 .host_pointers = number("FAKECUDA_HOST_POINTERS", 1) != 0,
@@ -136,9 +112,7 @@ static void begin(void)
         for (int i = 0; i < FAKE_GPUS; i++)
                 primary[i] = (struct CUctx_st){.gpu = i};
         read_visible();
-        read_rules("FAKECUDA_FAIL", false);
-        read_rules("FAKECUDA_STICKY", true);
-        read_delays();
+        read_rules();
 }
 
 const struct fake_settings *fake_settings(void)
@@ -179,18 +153,10 @@ static int failure(const char *call, int gpu)
         int error = armed_failure(call);
         for (unsigned i = 0; i < n_rules; i++) {
                 struct rule *r = &rules[i];
-                if (strcmp(r->call, call) != 0 || (r->gpu >= 0 && r->gpu != gpu))
-                        continue;
-                r->seen++;
-                if (r->nth != 0 && r->seen != r->nth)
-                        continue;
-                error = r->error;
-                if (r->sticky && gpu >= 0)
-                        broken[gpu] = r->error;
+                if (strcmp(r->call, call) == 0 && (++r->seen == r->nth || r->nth == 0))
+                        error = r->error;
         }
-        if (error == 0 && gpu >= 0)
-                error = broken[gpu] ? broken[gpu] : (int)state->broken[gpu];
-        return error;
+        return error == 0 && gpu >= 0 ? (int)state->broken[gpu] : error;
 }
 
 static bool hangs(const char *call, int gpu)
@@ -208,17 +174,6 @@ static void hang(const char *call, int gpu)
         state->hung--;
 }
 
-static void delay(const char *call, int gpu)
-{
-        for (unsigned i = 0; i < n_delays; i++) {
-                const struct delay *d = &delays[i];
-                struct timespec left = {.tv_sec = d->ms / 1000, .tv_nsec = (long)(d->ms % 1000) * 1000000};
-                if (strcmp(d->call, call) == 0 && (d->gpu < 0 || d->gpu == gpu))
-                        while (nanosleep(&left, &left) != 0)
-                                ;
-        }
-}
-
 int fake_enter(const char *call, int gpu)
 {
         pthread_once(&once, begin);
@@ -227,7 +182,6 @@ int fake_enter(const char *call, int gpu)
                         state->after_fork++;
                 return E_UNINITIALISED;
         }
-        delay(call, gpu);
         hang(call, gpu);
         pthread_mutex_lock(&fake_lock);
         int error = failure(call, gpu);

@@ -40,10 +40,8 @@ enum {
 struct fake_settings {
         int gpus, version;
         uint64_t memory, others;
-        uint64_t largest; /* largest free piece in bytes; larger allocations fail */
         uint64_t event_ns;
-        int read_only;          /* error */
-        int register_read_only; /* error */
+        int read_only; /* error */
         bool integrated, vmm, damage, dirty, host_pointers;
         char name[128];
 };

@@ -132,7 +132,7 @@ int fake_alloc(int gpu, size_t size, void **pointer)
         pthread_mutex_lock(&fake_lock);
         uint64_t taken = used[gpu] + fake_vmm_used(gpu) + s->others;
         struct allocation *a = NULL;
-        if (taken <= s->memory && size <= s->memory - taken && size <= s->largest) {
+        if (taken <= s->memory && size <= s->memory - taken) {
                 int fd = fake_memfd(gpu, ++cookies, size);
                 a = fd < 0 ? NULL : add(fd, size, gpu, cookies);
                 if (!a && fd >= 0)

@@ -13,11 +13,8 @@
  *   FAKECUDA_INTEGRATED=1      the GPUs share the host's memory
  *   FAKECUDA_VMM=0             no virtual memory management
  *   FAKECUDA_READ_ONLY=801     mapping memory for reading alone answers this error (0)
- *   FAKECUDA_REGISTER_READ_ONLY=801   registering host memory for reading alone answers this error (0)
  *   FAKECUDA_HOST_POINTERS=0   registered host memory has other addresses on the GPU, as under WSL
- *   FAKECUDA_FAIL=call:n:error[:gpu],...     the nth call returns error; n = 0: each call
- *   FAKECUDA_STICKY=call:n:error[:gpu],...   from the nth call on, each call on its GPU does
- *   FAKECUDA_DELAY=call:ms[:gpu],...         each call takes so long
+ *   FAKECUDA_FAIL=call:n:error,...     the nth call returns error; n = 0: each call
  *   FAKECUDA_DAMAGE=1          copies from a GPU to the host have a wrong last byte
  *   FAKECUDA_DIRTY=1           memory has other contents than zeroes when it is allocated
  *   FAKECUDA_REPORT=file       at the end of a process a line with the resources it has not freed

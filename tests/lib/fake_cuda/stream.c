@@ -92,25 +92,13 @@ static bool is_writable(const char *begin, const char *end)
         return writable;
 }
 
-/* The GPU writes to pinned memory, unless it is registered for reading alone, which not every GPU supports. */
+/* The GPU writes to pinned memory, unless it is registered for reading alone. */
 static int check_flags(const char *p, size_t size, unsigned flags)
 {
         const unsigned known = CUDA_HOST_REGISTER_PORTABLE | MAPPED | READ_ONLY;
         if ((flags & ~known) != 0)
                 return E_VALUE;
-        if ((flags & READ_ONLY) != 0)
-                return fake_settings()->register_read_only;
-        return is_writable(p, p + size) ? E_OK : E_VALUE;
-}
-
-/* No range for reading alone is in it. */
-static bool may_be_written(const void *pointer, size_t size)
-{
-        const char *p = pointer;
-        for (struct host_range *r = pinned; r; r = r->next)
-                if ((r->flags & READ_ONLY) != 0 && p < r->base + r->size && r->base < p + size)
-                        return false;
-        return true;
+        return (flags & READ_ONLY) != 0 || is_writable(p, p + size) ? E_OK : E_VALUE;
 }
 
 int streams_register(const void *pointer, size_t size, int gpu, unsigned flags)
@@ -368,9 +356,7 @@ static int copy(void *to, const void *from, size_t size, bool to_host, struct CU
         pthread_mutex_lock(&fake_lock);
         if (!is_pinned(host, size, stream->gpu))
                 fake_state()->pageable++;
-        int error = to_host && !may_be_written(host, size) ? E_VALUE : E_OK;
-        if (error == E_OK)
-                error = append(stream, (struct op){.to = to, .from = from, .size = size, .to_host = to_host});
+        int error = append(stream, (struct op){.to = to, .from = from, .size = size, .to_host = to_host});
         pthread_mutex_unlock(&fake_lock);
         return error;
 }

@@ -168,34 +168,6 @@ TEST(every_call_fails_with_number_0)
         ck_assert_int_eq(api->cudaMalloc(&p, MIB), CUDA_OUT_OF_MEMORY);
 }
 
-TEST(one_gpu_may_fail_alone)
-{
-        void *p;
-        setenv("FAKECUDA_DEVICES", "2", 1);
-        setenv("FAKECUDA_FAIL", "cudaMalloc:1:2:1", 1);
-        start();
-        ck_assert_int_eq(api->cudaMalloc(&p, MIB), CUDA_OK);
-        ck_assert_int_eq(api->cudaSetDevice(1), CUDA_OK);
-        ck_assert_int_eq(api->cudaMalloc(&p, MIB), CUDA_OUT_OF_MEMORY);
-}
-
-TEST(a_sticky_error_disables_only_its_gpu)
-{
-        struct pipe p;
-        size_t available, total;
-        setenv("FAKECUDA_DEVICES", "2", 1);
-        setenv("FAKECUDA_STICKY", "cudaMemcpyAsync:2:700", 1);
-        start();
-        pipe_begin(&p);
-        pipe_copy(&p);
-        ck_assert_int_eq(api->cudaMemcpyAsync(p.device, p.host, 1, CUDA_COPY_HOST_TO_DEVICE, p.stream),
-                         CUDA_ILLEGAL_ADDRESS);
-        ck_assert_int_eq(api->cudaEventQuery(p.event), CUDA_ILLEGAL_ADDRESS);
-        ck_assert_int_eq(api->cudaFree(p.device), CUDA_ILLEGAL_ADDRESS);
-        ck_assert_int_eq(api->cudaSetDevice(1), CUDA_OK);
-        ck_assert_int_eq(api->cudaMemGetInfo(&available, &total), CUDA_OK);
-}
-
 TEST(a_gpu_breaks_on_request)
 {
         struct fake_state *state = share_state();
