@@ -15,12 +15,36 @@
 #define BUFFER 40u
 #define CHARGED (UINT64_C(2) << 20) /* of its one segment */
 
+static struct daemon d;
+static streamer_publish_opts opts;
 static const char *key[] = {"torch=2.6.0", "arch=Llama"};
 
 static inline streamer_publish_opts options(const char *name)
 {
         return (streamer_publish_opts){
                 .struct_size = sizeof(streamer_publish_opts), .name = name, .key = key, .n_key = 2};
+}
+
+/* A daemon with a device of these settings ("device: host, budget: 1GiB") and further lines of its configuration. */
+static inline void daemon_begin(const char *device, const char *settings)
+{
+        char *text = format_text("devices:\n  - {%s}\nroots: [%s]\n%s", device, suite_folder(), settings);
+        daemon_init(&d, suite_path("d"));
+        daemon_start(&d, (const char *const[]){"--config", suite_file("published.yaml", text), NULL});
+        free(text);
+}
+
+/* With memory of a GPU that a client can map: by descriptor, not by cuda-ipc. */
+static inline void daemon_begin_default(void)
+{
+        daemon_begin(daemon_on_gpu() ? "device: \"cuda:0\", budget: 160MiB, handles: cuda-vmm-fd"
+                                     : "device: host, budget: 160MiB",
+                     "");
+}
+
+static inline void daemon_end(void)
+{
+        ck_assert_int_eq(daemon_stop(&d), 0);
 }
 
 #define ok(client, call) client_ok((client), (call), #call)
@@ -52,22 +76,49 @@ static inline void unload_everything(streamer_client *c)
         json_decref(reply);
 }
 
+static inline void connect_client(void)
+{
+        client = client_open(&d);
+        opts = options("tiny");
+}
+
+/* Nothing of a test is left: no lease, no claim, no memory. */
+static inline void disconnect_client(void)
+{
+        client_wait_leases(client, 0);
+        unload_everything(client);
+        client_wait_used(client, 0);
+        streamer_close(client);
+}
+
+static inline json_t *shown(streamer_client *c)
+{
+        return json_array_get(json_object_get(client_call(c, "show", "{\"model\":\"tiny\"}"), "models"), 0);
+}
+
+static inline void write_base(const char *path, uint64_t seed)
+{
+        struct model *m = model_mixed(seed, 1 << 16);
+        model_write(m, path);
+        model_free(m);
+}
+
 /* What is found; *claim is made where it is not NULL. The reply's differences as JSON, or NULL. */
-static inline json_t *find(streamer_client *c, const streamer_publish_opts *opts, const char *state,
+static inline json_t *find(streamer_client *c, const streamer_publish_opts *of, const char *state,
                            streamer_publication **claim)
 {
         streamer_found found = STREAMER_FOUND_INIT;
-        ok(c, streamer_publish_find(c, opts, &found, claim));
+        ok(c, streamer_publish_find(c, of, &found, claim));
         ck_assert_str_eq(found.state, state);
         json_t *differs = found.differs != NULL ? json_loads(found.differs, 0, NULL) : NULL;
         streamer_free(found.differs);
         return differs;
 }
 
-static inline streamer_publication *claim_of(streamer_client *c, const streamer_publish_opts *opts, const char *state)
+static inline streamer_publication *claim_of(streamer_client *c, const streamer_publish_opts *of, const char *state)
 {
         streamer_publication *claim = NULL;
-        json_decref(find(c, opts, state, &claim));
+        json_decref(find(c, of, state, &claim));
         ck_assert_ptr_nonnull(claim);
         return claim;
 }
@@ -119,9 +170,9 @@ static inline streamer_lease *commit_model(streamer_client *c, streamer_publicat
 }
 
 /* Publishes it; the lease is the publisher's. */
-static inline streamer_lease *publish_model(streamer_client *c, const streamer_publish_opts *opts, unsigned seed)
+static inline streamer_lease *publish_model(streamer_client *c, const streamer_publish_opts *of, unsigned seed)
 {
-        return commit_model(c, claim_of(c, opts, "absent"), seed);
+        return commit_model(c, claim_of(c, of, "absent"), seed);
 }
 
 /* Every byte of the storages, and the description of the tensors. */
@@ -165,15 +216,15 @@ static inline void check_model(streamer_client *c, streamer_lease *lease, unsign
 }
 
 /* Finds it with these options, attaches, and compares it. */
-static inline streamer_lease *attach_model(streamer_client *c, const streamer_publish_opts *opts, unsigned seed)
+static inline streamer_lease *attach_model(streamer_client *c, const streamer_publish_opts *of, unsigned seed)
 {
         streamer_found found = STREAMER_FOUND_INIT;
         streamer_attach_opts attach = STREAMER_ATTACH_OPTS_INIT;
         streamer_lease *lease = NULL;
-        ok(c, streamer_publish_find(c, opts, &found, NULL));
+        ok(c, streamer_publish_find(c, of, &found, NULL));
         ck_assert_str_eq(found.state, "hit");
         attach.generation = found.generation;
-        ok(c, streamer_attach(c, opts->name, &attach, &lease));
+        ok(c, streamer_attach(c, of->name, &attach, &lease));
         ck_assert_str_eq(streamer_digest(lease), found.digest);
         check_model(c, lease, seed);
         return lease;

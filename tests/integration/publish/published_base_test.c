@@ -10,68 +10,26 @@
 
 #include <fcntl.h>
 
-static struct daemon d;
-static streamer_publish_opts opts;
 static char *base;
 
-static void write_base(const char *path, uint64_t seed)
+static void connect_with_base(void)
 {
-        struct model *m = model_mixed(seed, 1 << 16);
-        model_write(m, path);
-        model_free(m);
-}
-
-static void start(void)
-{
-        const char *device =
-                daemon_on_gpu() ? "{device: \"cuda:0\", budget: 64MiB, handles: cuda-vmm-fd}" : "host=64MiB";
-        char *text = format_text("devices:\n  - %s\nroots: [%s]\n", device, suite_folder());
-        daemon_init(&d, suite_path("d"));
-        daemon_start(&d, (const char *const[]){"--config", suite_file("published.yaml", text), NULL});
-}
-
-static void stop(void)
-{
-        ck_assert_int_eq(daemon_stop(&d), 0);
-}
-
-static void setup(void)
-{
-        client = client_open(&d);
+        connect_client();
         base = suite_path("base-%d.safetensors", (int)getpid());
         write_base(base, 1);
-        opts = options("tiny");
         opts.base = base;
 }
 
-/* Nothing of a test is left: no lease, no claim, no memory. */
-static void teardown(void)
-{
-        client_wait_leases(client, 0);
-        unload_everything(client);
-        client_wait_used(client, 0);
-        streamer_close(client);
-}
-
-static json_t *shown(const char *name)
-{
-        char *args = format_text("{\"model\":\"%s\"}", name);
-        json_t *reply = client_call(client, "show", args);
-        free(args);
-        return json_incref(json_object_get(json_array_get(json_object_get(reply, "models"), 0), "published"));
-}
-
-FIXTURE(.all = {start, stop}, .each = {setup, teardown});
+FIXTURE(.all = {daemon_begin_default, daemon_end}, .each = {connect_with_base, disconnect_client});
 
 TEST(the_base_is_recorded)
 {
         client_load(client, base, "base");
         streamer_lease *lease = publish_model(client, &opts, 1), *loaded = client_attach(client, "base");
-        json_t *published = shown("tiny");
+        const json_t *published = json_object_get(shown(client), "published");
         ck_assert_str_eq(json_text(published, "base"), base);
         ck_assert_str_eq(json_text(published, "base_digest"), streamer_digest(loaded));
         ck_assert_str_eq(streamer_metadata(lease, "streamerd.base"), base);
-        json_decref(published);
         streamer_detach(loaded);
         streamer_detach(lease);
         streamer_detach(attach_model(client, &opts, 1));
@@ -133,21 +91,9 @@ TEST(a_changed_base_makes_it_stale, .to = CHANGES)
         json_decref(find(client, &opts, "stale", NULL));
         ck_assert_int_eq(streamer_attach(client, "tiny", NULL, &(streamer_lease *){NULL}), STREAMER_ENOENT);
         json_decref(find(client, &opts, "absent", NULL));
+        streamer_detach(publish_model(client, &opts, 2));
         check_model(client, lease, 1);
         streamer_detach(lease);
-        client_wait_used(client, 0);
-}
-
-TEST(a_stale_model_can_be_published_anew)
-{
-        streamer_lease *old = publish_model(client, &opts, 1), *lease;
-        write_base(base, 2);
-        lease = commit_model(client, claim_of(client, &opts, "stale"), 2);
-        check_model(client, old, 1);
-        check_model(client, lease, 2);
-        streamer_detach(old);
-        streamer_detach(lease);
-        streamer_detach(attach_model(client, &opts, 2));
 }
 
 TEST(a_base_that_changes_meanwhile_refuses_the_commit, .to = CHANGES)
@@ -195,15 +141,6 @@ TEST(a_copy_of_the_base_matches_by_its_digest)
         json_decref(find(client, &opts, "mismatch", NULL));
         client_load(client, copy, "copy");
         json_decref(find(client, &opts, "hit", NULL));
-}
-
-TEST(a_model_without_a_base_does_not_match_one)
-{
-        opts.base = NULL;
-        streamer_detach(publish_model(client, &opts, 1));
-        json_decref(find(client, &opts, "hit", NULL));
-        opts.base = base;
-        json_decref(find(client, &opts, "mismatch", NULL));
 }
 
 /* Nobody has to search for it. */

@@ -8,74 +8,26 @@
 #include "tests/lib/streamerctl.h"
 #include "tests/lib/wire.h"
 
-static struct daemon d;
-static streamer_publish_opts opts;
-
-/* A GPU's memory by descriptor, or (ipc) as the daemon's default is. */
-static void start_device(const char *settings)
+static void begin(const char *settings)
 {
-        const char *device = daemon_on_gpu() ? "device: \"cuda:0\", budget: 160MiB" : "device: host, budget: 160MiB";
-        char *text = format_text("devices:\n  - {%s%s}\nroots: [%s]\n%s", device,
-                                 daemon_on_gpu() && settings == NULL ? ", handles: cuda-vmm-fd" : "", suite_folder(),
-                                 settings != NULL ? settings : "");
-        if (daemon_on_gpu())
-                setenv("FAKECUDA_DIRTY", "1", 1);
-        daemon_init(&d, suite_path("d"));
-        daemon_start(&d, (const char *const[]){"--config", suite_file("published.yaml", text), NULL});
-        free(text);
+        setenv("FAKECUDA_DIRTY", "1", 1);
+        daemon_begin(daemon_on_gpu() ? "device: \"cuda:0\", budget: 160MiB" : "device: host, budget: 160MiB", settings);
 }
 
-static void start(void)
+static void begin_dirty(void)
 {
-        start_device(NULL);
+        setenv("FAKECUDA_DIRTY", "1", 1);
+        daemon_begin_default();
 }
 
-static void start_default(void)
+static void begin_few_fds(void)
 {
-        start_device("log: {level: info}\n");
-}
-
-static void start_few_fds(void)
-{
-        start_device("limits: {fds_per_client: 129}\n");
-}
-
-static void start_ipc(void)
-{
-        start_device("publish: {cuda_ipc: true}\n");
-}
-
-static void stop(void)
-{
-        ck_assert_int_eq(daemon_stop(&d), 0);
-}
-
-static void setup(void)
-{
-        client = client_open(&d);
-        opts = options("tiny");
-}
-
-/* Nothing of a test is left: no lease, no claim, no memory. */
-static void teardown(void)
-{
-        client_wait_leases(client, 0);
-        unload_everything(client);
-        client_wait_used(client, 0);
-        streamer_close(client);
-}
-
-static json_t *shown(const char *name)
-{
-        char *args = format_text("{\"model\":\"%s\"}", name);
-        json_t *reply = client_call(client, "show", args), *model = json_array_get(json_object_get(reply, "models"), 0);
-        free(args);
-        return json_incref(model);
+        begin("limits: {fds_per_client: 129}\n");
 }
 
 /* ---- a model ---- */
 
-FIXTURE(.all = {start, stop}, .each = {setup, teardown});
+FIXTURE(.all = {begin_dirty, daemon_end}, .each = {connect_client, disconnect_client});
 
 TEST(a_published_model_is_found_and_read)
 {
@@ -104,28 +56,20 @@ TEST(what_a_published_model_does_not_have_is_not_found)
 
 TEST(show_prints_publisher_base_and_key)
 {
+        struct ctl result;
+        char *expected = format_text("published   by uid %u\nkey         arch=Llama\nkey         torch=2.6.0\n",
+                                     (unsigned)getuid());
         streamer_detach(publish_model(client, &opts, 1));
-        json_t *model = shown("tiny"), *published = json_object_get(model, "published");
+        const json_t *model = shown(client), *published = json_object_get(model, "published");
         ck_assert_uint_eq(json_number(published, "uid"), getuid());
         ck_assert(json_is_null(json_object_get(published, "base")));
         ck_assert_str_eq(json_text(json_object_get(published, "key"), "torch"), "2.6.0");
         ck_assert_str_eq(json_text(json_object_get(published, "key"), "arch"), "Llama");
         ck_assert_uint_eq(json_number(model, "tensors"), 4); /* three storages and the table */
         ck_assert_str_eq(json_text(model, "state"), "ready");
-}
-
-TEST(streamerctl_prints_them)
-{
-        struct ctl result;
-        char *expected = format_text("published   by uid %u\nkey         arch=Llama\nkey         torch=2.6.0\n",
-                                     (unsigned)getuid());
-        streamer_detach(publish_model(client, &opts, 1));
         ctl(&result, d.socket, "show", "tiny", NULL);
         ck_assert_int_eq(result.code, 0);
         ck_assert_msg(strstr(result.out, expected) != NULL, "%s", result.out);
-        ctl_free(&result);
-        ctl(&result, d.socket, "unload", "tiny", NULL);
-        ck_assert_int_eq(result.code, 0);
 }
 
 TEST(publications_are_counted)
@@ -140,48 +84,6 @@ TEST(publications_are_counted)
         streamer_detach(publish_model(client, &opts, 1));
         ck_assert(client_metric(client, "streamerd_publications_total{result=\"ready\"}") == ready + 1);
         ck_assert(client_metric(client, "streamerd_publications_total{result=\"cancelled\"}") == cancelled + 1);
-}
-
-TEST(subscribers_are_notified)
-{
-        static const char *const states[] = {"loading", "ready"};
-        char *event = NULL;
-        streamer_client *subscriber = client_open(&d);
-        size_t seen = 0;
-        ok(subscriber, streamer_subscribe(subscriber, "tiny"));
-        streamer_detach(publish_model(client, &opts, 1));
-        while (seen < 2) {
-                ok(subscriber, streamer_event_next(subscriber, 10000, &event));
-                json_t *it = json_loads(event, 0, NULL);
-                if (strcmp(json_text(it, "state"), states[seen]) == 0)
-                        seen++;
-                else
-                        ck_assert_str_eq(json_text(it, "state"), "loading");
-                json_decref(it);
-                streamer_free(event);
-        }
-        streamer_close(subscriber);
-}
-
-TEST(its_key_is_in_its_metadata)
-{
-        streamer_lease *lease = publish_model(client, &opts, 1);
-        ck_assert_str_eq(streamer_metadata(lease, "streamerd.key.torch"), "2.6.0");
-        ck_assert_ptr_null(streamer_metadata(lease, "streamerd.base"));
-        streamer_detach(lease);
-}
-
-TEST(it_is_verified_pinned_listed_and_unloaded)
-{
-        streamer_lease *lease = publish_model(client, &opts, 1);
-        ck_assert_uint_eq(client_used(client), CHARGED);
-        json_decref(client_call(client, "verify", "{\"model\":\"tiny\"}"));
-        ok(client, streamer_pin(client, "tiny", 1));
-        ck_assert_int_eq(streamer_unload(client, "tiny", 0), STREAMER_EBUSY);
-        streamer_detach(lease);
-        ok(client, streamer_unload(client, "tiny", 0));
-        client_wait_used(client, 0);
-        json_decref(find(client, &opts, "absent", NULL));
 }
 
 /* The same bytes have the same digest; another table, or another byte, has another one. */
@@ -298,7 +200,7 @@ static bool same(const json_t *value, const char *text)
                             : json_is_string(value) && strcmp(json_string_value(value), text) == 0;
 }
 
-FIXTURE(.all = {start, stop}, .each = {setup, teardown});
+FIXTURE(.all = {begin_dirty, daemon_end}, .each = {connect_client, disconnect_client});
 
 TEST(each_field_that_differs_is_reported, EACH(other_keys))
 {
@@ -312,14 +214,6 @@ TEST(each_field_that_differs_is_reported, EACH(other_keys))
         ck_assert(same(json_object_get(first, "want"), row->want));
 }
 
-TEST(the_order_of_fields_does_not_matter)
-{
-        const char *reversed[] = {key[1], key[0]};
-        streamer_detach(publish_model(client, &opts, 1));
-        opts.key = reversed;
-        json_decref(find(client, &opts, "hit", NULL));
-}
-
 static const char *const wrong_keys[][2] = {{"torch", "NAME=VALUE"}, {"=2", "NAME=VALUE"}, {"torch=3", "occurs twice"}};
 
 TEST(an_invalid_key_is_refused, EACH(wrong_keys))
@@ -328,25 +222,6 @@ TEST(an_invalid_key_is_refused, EACH(wrong_keys))
         streamer_found found = STREAMER_FOUND_INIT;
         opts.key = fields;
         fails(client, STREAMER_EINVAL, wrong_keys[_i][1], streamer_publish_find(client, &opts, &found, NULL));
-}
-
-/* The new model serves the name; the old one stays with its leases. */
-TEST(another_key_replaces_the_model)
-{
-        const char *newer[] = {"torch=2.7.0"};
-        streamer_lease *old = publish_model(client, &opts, 1);
-        opts.key = newer;
-        opts.n_key = 1;
-        streamer_lease *lease = commit_model(client, claim_of(client, &opts, "mismatch"), 2);
-        check_model(client, lease, 2);
-        check_model(client, old, 1);
-        ck_assert_uint_gt(streamer_generation(lease), streamer_generation(old));
-        streamer_detach(attach_model(client, &opts, 2));
-        opts = options("tiny");
-        json_decref(find(client, &opts, "mismatch", NULL));
-        streamer_detach(old);
-        streamer_detach(lease);
-        client_wait_used(client, CHARGED);
 }
 
 TEST(a_hit_is_replaced_on_request)
@@ -374,9 +249,9 @@ TEST(the_name_of_a_loaded_model_is_refused)
 
 /* ---- sealing ---- */
 
-FIXTURE(.all = {start, stop}, .each = {setup, teardown});
+FIXTURE(.all = {begin_dirty, daemon_end}, .each = {connect_client, disconnect_client});
 
-TEST(the_memory_keeps_its_address)
+TEST(the_memory_keeps_its_address_and_later_writes_reach_no_other_process)
 {
         ABOUT_HOST_MEMORY();
         streamer_lease *lease;
@@ -386,20 +261,10 @@ TEST(the_memory_keeps_its_address)
         describe_tensors(client, p);
         const void *before = storage_of(client, p, 0);
         ok(client, streamer_publish_commit(p, &lease));
-        ok(client, streamer_published_storage(lease, 0, &storage));
-        ck_assert_ptr_eq(storage.data, before);
-        check_model(client, lease, 1);
-        streamer_detach(lease);
-}
-
-TEST(writes_after_the_commit_reach_no_other_process)
-{
-        ABOUT_HOST_MEMORY();
-        streamer_lease *lease = publish_model(client, &opts, 1);
-        streamer_tensor storage = STREAMER_TENSOR_INIT;
         streamer_client *reader = client_open(&d);
         streamer_lease *other = attach_model(reader, &opts, 1);
         ok(client, streamer_published_storage(lease, 0, &storage));
+        ck_assert_ptr_eq(storage.data, before);
         ck_assert_int_eq(streamer_lease_writable(lease), 1);
         ck_assert_int_eq(streamer_lease_writable(other), 0);
         memset((void *)(uintptr_t)storage.data, 0xff, storage.bytes);
@@ -439,31 +304,30 @@ TEST(a_writable_mapping_that_remains_refuses_the_commit)
 
 /* ---- memory that stays writable ---- */
 
-FIXTURE(.all = {start_default, stop}, .each = {setup, teardown});
+FIXTURE(.each = {NULL, daemon_end});
 
-TEST(cuda_ipc_is_refused_unless_configured)
+/* _i 1: where configured. */
+TEST(cuda_ipc_is_refused_unless_configured, .to = 2)
 {
         streamer_found found = STREAMER_FOUND_INIT;
         streamer_publication *claim;
-        if (!daemon_on_gpu())
+        begin(_i == 0 ? "" : "publish: {cuda_ipc: true}\n");
+        streamer_client *c = client_open(&d);
+        opts = options("tiny");
+        json_decref(find(c, &opts, "absent", NULL));
+        if (_i == 0 && daemon_on_gpu()) {
+                fails(c, STREAMER_EUNSUPPORTED, "publish.cuda_ipc", streamer_publish_find(c, &opts, &found, &claim));
                 return;
-        json_decref(find(client, &opts, "absent", NULL));
-        fails(client, STREAMER_EUNSUPPORTED, "publish.cuda_ipc", streamer_publish_find(client, &opts, &found, &claim));
-}
-
-FIXTURE(.all = {start_ipc, stop}, .each = {setup, teardown});
-
-TEST(cuda_ipc_is_published_where_configured)
-{
-        streamer_lease *lease = publish_model(client, &opts, 1);
-        check_model(client, lease, 1);
+        }
+        streamer_lease *lease = publish_model(c, &opts, 1);
+        check_model(c, lease, 1);
         streamer_detach(lease);
-        streamer_detach(attach_model(client, &opts, 1));
+        streamer_detach(attach_model(c, &opts, 1));
 }
 
 /* ---- memory ---- */
 
-FIXTURE(.all = {start, stop}, .each = {setup, teardown});
+FIXTURE(.all = {begin_dirty, daemon_end}, .each = {connect_client, disconnect_client});
 
 TEST(memory_is_charged_from_the_beginning)
 {
@@ -480,41 +344,9 @@ TEST(memory_is_charged_from_the_beginning)
         ck_assert_str_eq(client_state(client, "tiny"), "");
 }
 
-TEST(more_than_the_budget_is_refused)
-{
-        const uint64_t bytes = UINT64_C(200) << 20;
-        streamer_publication *p = claim_of(client, &opts, "absent");
-        fails(client, STREAMER_ENOMEM, "", streamer_publish_begin(p, &bytes, 1));
-        streamer_publish_abort(p);
-        client_wait_used(client, 0);
-        streamer_detach(publish_model(client, &opts, 1));
-}
-
-/* It evicts the least recently used model, and is evicted itself. */
-TEST(publishing_evicts_and_is_evicted)
-{
-        const uint64_t bytes = UINT64_C(120) << 20;
-        streamer_lease *lease;
-        streamer_detach(publish_model(client, &opts, 1));
-        opts.name = "first";
-        streamer_publication *p = claim_of(client, &opts, "absent");
-        ok(client, streamer_publish_begin(p, &bytes, 1));
-        storage_of(client, p, 0);
-        ok(client, streamer_publish_commit(p, &lease));
-        streamer_detach(lease);
-        ck_assert_str_eq(client_state(client, "tiny"), "ready");
-        ok(client, streamer_pin(client, "tiny", 1));
-        opts.name = "second";
-        p = claim_of(client, &opts, "absent");
-        ok(client, streamer_publish_begin(p, &bytes, 1));
-        ck_assert_str_eq(client_state(client, "first"), "");
-        ck_assert_str_eq(client_state(client, "tiny"), "ready");
-        streamer_publish_abort(p);
-}
-
 /* ---- while it is being published ---- */
 
-FIXTURE(.all = {start, stop}, .each = {setup, teardown});
+FIXTURE(.all = {begin_dirty, daemon_end}, .each = {connect_client, disconnect_client});
 
 TEST(an_attach_waits_for_the_commit)
 {
@@ -642,7 +474,7 @@ TEST(the_wait_for_a_claim_has_an_end)
         streamer_close(other);
 }
 
-FIXTURE(.outer = {start, stop}, .each = {setup, teardown});
+FIXTURE(.outer = {begin_dirty, daemon_end}, .each = {connect_client, disconnect_client});
 
 /* Nothing of them is left when the daemon ends; its log says why. */
 TEST(the_daemon_ends_with_claims_and_waiting_clients)
@@ -660,13 +492,13 @@ TEST(the_daemon_ends_with_claims_and_waiting_clients)
         ck_assert_int_ne(w.result, 0);
         streamer_publish_abort(p);
         streamer_close(w.client);
-        start();
+        begin_dirty();
         client_wait_leases(client, 0);
 }
 
 /* ---- misuse ---- */
 
-FIXTURE(.all = {start, stop}, .each = {setup, teardown});
+FIXTURE(.all = {begin_dirty, daemon_end}, .each = {connect_client, disconnect_client});
 
 TEST(calls_in_the_wrong_order_are_refused)
 {
@@ -861,7 +693,7 @@ static void wire_end(const struct request *detach)
         client_wait_used(client, 0);
 }
 
-FIXTURE(.all = {start, stop}, .each = {setup, teardown});
+FIXTURE(.all = {begin_dirty, daemon_end}, .each = {connect_client, disconnect_client});
 
 /* The daemon's own clock, which a client without one relies on. */
 TEST(the_daemon_ends_the_wait_for_a_claim, .to = 2)
@@ -901,13 +733,14 @@ TEST(a_claim_is_valid_on_its_connection_only)
         wire_close(&wire);
 }
 
-TEST(segments_beyond_what_was_reserved_are_refused)
+TEST(requests_before_the_beginning_and_segments_beyond_what_was_reserved_are_refused)
 {
         wire_open(&wire, &d);
         wire_hello(&wire);
         struct request detach;
         uint64_t claim = wire_claim();
         wire_fails(of_claim(VERB_publish_segment, claim, 1), "invalid", "raw: the publication has not begun");
+        wire_call(of_claim(VERB_publish_commit, claim, 1), "invalid");
         wire_begin(claim, 3 << 20, &detach);
         wire_fails(of_claim(VERB_publish_begin, claim, 1), "invalid", "raw: the publication has begun already");
         wire_call(of_claim(VERB_publish_segment, claim, 0), "invalid");
@@ -957,18 +790,6 @@ TEST(a_commit_without_a_table_is_refused, EACH(places))
         wire_end(&detach);
 }
 
-TEST(a_commit_before_any_memory_is_refused)
-{
-        wire_open(&wire, &d);
-        wire_hello(&wire);
-        struct request detach;
-        uint64_t claim = wire_claim();
-        wire_call(of_claim(VERB_publish_commit, claim, 1), "invalid");
-        wire_begin(claim, 1, &detach);
-        wire_call(of_claim(VERB_publish_commit, claim, 1), "invalid");
-        wire_end(&detach);
-}
-
 TEST(a_model_has_a_limited_number_of_segments)
 {
         enum { SEGMENTS = 64 };
@@ -981,6 +802,8 @@ TEST(a_model_has_a_limited_number_of_segments)
                 wire_call(of_claim(VERB_publish_segment, claim, 1), NULL);
         wire_fails(of_claim(VERB_publish_segment, claim, 1), "limit", "raw: a model has 64 segments at most");
         wire_end(&detach);
+        ck_assert(log_wait_for(d.log,
+                               " was not published: the connection of its publisher was closed before the commit"));
 }
 
 /* In one piece: the daemon reads both before it has done the first, unless its turn ends between them. */
@@ -1027,24 +850,6 @@ TEST(a_publication_has_one_request_at_a_time)
         wire_end(&detach);
 }
 
-TEST(a_publisher_that_exits_ends_its_publication)
-{
-        int status;
-        pid_t child = must(fork());
-        if (child == 0) {
-                struct request detach;
-                wire_open(&wire, &d);
-                wire_hello(&wire);
-                wire_begin(wire_claim(), 1, &detach);
-                _exit(0);
-        }
-        must(waitpid(child, &status, 0));
-        ck_assert_int_eq(status, 0);
-        ck_assert(log_wait_for(d.log,
-                               " was not published: the connection of its publisher was closed before the commit"));
-        ck_assert_str_eq(client_state(client, "raw"), "");
-}
-
 TEST(a_connection_has_a_limited_number_of_claims)
 {
         struct request find_request = {.verb = VERB_publish_find, .u.publish_find = {.claim = true}};
@@ -1061,7 +866,7 @@ TEST(a_connection_has_a_limited_number_of_claims)
         wire_close(&wire);
 }
 
-FIXTURE(.all = {start_few_fds, stop}, .each = {setup, teardown});
+FIXTURE(.all = {begin_few_fds, daemon_end}, .each = {connect_client, disconnect_client});
 
 static void read_reply(const char *code, struct request *detach)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Who may publish, and who may attach to what was published. Two daemons: one of the default settings, and one that
- * lets every user attach.
+ * Who may publish, and who may attach to what was published.
  */
 #include "tests/integration/published_fixture.h"
 
@@ -9,43 +8,37 @@
 
 enum { TRAINER = 60102, OTHER = 60103, VIEWER = 60104 };
 
-static struct daemon d;
-static streamer_publish_opts opts;
 static const char *expected;
 
-static void start_with(const char *across)
+static void begin_with(const char *across)
 {
         if (getuid() != 0)
                 return;
-        char *text =
-                format_text("devices:\n  - host=64MiB\nroots: [%s]\npublish:\n  across_uids: %s\naccess:\n  roles:\n"
-                            "    - {role: load, users: %d, models: 2, bytes: 8MiB}\n"
-                            "    - {role: load, users: %d}\n"
-                            "    - {role: attach, users: %d}\n",
-                            suite_folder(), across, TRAINER, OTHER, VIEWER);
         must(chmod(suite_folder(), 0755));
-        daemon_init(&d, suite_path("d"));
-        daemon_start(&d, (const char *const[]){"--config", suite_file("published.yaml", text), NULL});
-        free(text);
+        daemon_begin("device: host, budget: 64MiB",
+                     format_text("publish: {across_uids: %s}\naccess:\n  roles:\n    - {role: load, users: %d, models: "
+                                 "2, bytes: 8MiB}\n"
+                                 "    - {role: load, users: %d}\n    - {role: attach, users: %d}\n",
+                                 across, TRAINER, OTHER, VIEWER));
 }
 
-static void start(void)
+static void begin(void)
 {
-        start_with("false");
+        begin_with("false");
 }
 
-static void start_across(void)
+static void begin_across(void)
 {
-        start_with("true");
+        begin_with("true");
 }
 
-static void stop(void)
+static void end(void)
 {
         if (getuid() == 0)
-                ck_assert_int_eq(daemon_stop(&d), 0);
+                daemon_end();
 }
 
-static void setup(void)
+static void begin_test(void)
 {
         opts = options("tiny");
 }
@@ -131,7 +124,7 @@ static void forget(void)
 
 /* ---- tests ---- */
 
-FIXTURE(.all = {start, stop}, .each = {setup, NULL});
+FIXTURE(.all = {begin, end}, .each = {begin_test, NULL});
 
 TEST(only_the_publisher_and_root_attach)
 {
@@ -145,7 +138,7 @@ TEST(only_the_publisher_and_root_attach)
         forget();
 }
 
-FIXTURE(.all = {start_across, stop}, .each = {setup, NULL});
+FIXTURE(.all = {begin_across, end}, .each = {begin_test, NULL});
 
 TEST(every_user_attaches_where_configured)
 {
@@ -156,12 +149,12 @@ TEST(every_user_attaches_where_configured)
         forget();
 }
 
-FIXTURE(.all = {start, stop}, .each = {setup, NULL});
+FIXTURE(.all = {begin, end}, .each = {begin_test, NULL});
 
-static char *write_base(const char *name)
+static char *public_base(const char *name)
 {
         char *path = suite_path("%s", name);
-        model_write(model_mixed(5, 1 << 16), path);
+        write_base(path, 5);
         must(chmod(path, 0644));
         return path;
 }
@@ -170,11 +163,11 @@ static char *write_base(const char *name)
 TEST(another_base_is_opened_for_the_role_load_only)
 {
         ROOT_ONLY();
-        char *base = write_base("base.safetensors");
+        char *base = public_base("base.safetensors");
         opts.base = base;
         ck_assert_int_eq(as(TRAINER, publish_it, NULL), 0);
         ck_assert_int_eq(as(VIEWER, find_its_base, "hit"), 0);
-        opts.base = write_base("other.safetensors");
+        opts.base = public_base("other.safetensors");
         ck_assert_int_eq(as(VIEWER, find_its_base,
                             "publish_find: base: comparing it with the published model's requires role 'load', unless "
                             "the two are written alike; uid 60104 has role 'attach'"),
@@ -193,7 +186,7 @@ TEST(the_role_attach_names_a_resident_base)
 {
         ROOT_ONLY();
         streamer_client *c = client_open(&d);
-        opts.base = write_base("base.safetensors");
+        opts.base = public_base("base.safetensors");
         client_load(c, opts.base, "base");
         ck_assert_int_eq(as(TRAINER, publish_it, NULL), 0);
         opts.base = "base";
