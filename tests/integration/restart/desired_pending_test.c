@@ -132,22 +132,6 @@ TEST(a_preload_not_yet_begun_is_listed_as_queued)
         ck_assert_int_gt(json_integer_value(json_object_get(m, "generation")), 0);
 }
 
-/* A page ends between two models, resident or not. */
-TEST(a_list_in_pages_has_each_name_once)
-{
-        const char *const names[] = {"first", "second"};
-        char *after = format_text("{\"limit\":1}");
-        for (size_t i = 0; i < 2; i++) {
-                json_t *reply = client_call(client, "list", after);
-                json_t *models = json_object_get(reply, "models");
-                ck_assert_uint_eq(json_array_size(models), 1);
-                ck_assert_str_eq(json_string_value(json_object_get(json_array_get(models, 0), "name")), names[i]);
-                ck_assert_int_eq(json_object_get(reply, "next") != NULL, i == 0);
-                json_decref(reply);
-                after = format_text("{\"limit\":1,\"after\":\"%s\"}", names[i]);
-        }
-}
-
 /* The maximum number of models, none begun: a reply with quadratic work would exceed the test's time. */
 TEST(a_preload_list_of_maximum_length_has_each_name_once)
 {
@@ -271,31 +255,6 @@ TEST(a_long_status_is_read_page_by_page)
         ck_assert_ptr_null(json_object_get(page, "next"));
 }
 
-TEST(preloads_are_listed_page_by_page)
-{
-        await_first();
-        configure(
-                format_text("{source: \"%s\", priority: 900}, {source: %s/a, priority: 7}, {source: %s/b, priority: 7},"
-                            "{source: %s/c, priority: 6}",
-                            silent, root, root, root));
-        ck_assert_int_eq(CTL(NULL, "reload"), 0);
-        char *args = format_text("{\"limit\":2}");
-        static const char *const ends[][2] = {{"first.safetensors", NULL}, {"/a", "/b"}, {"/c", NULL}};
-        for (size_t i = 0; i < 3; i++) {
-                bool last = i == 2;
-                json_t *page = status_page(args, i == 0, i == 1 ? 2 : 1, i == 0);
-                const json_t *rows = json_object_get(page, "preload");
-                for (size_t k = 0; k < json_array_size(rows); k++)
-                        ck_assert_ptr_nonnull(strstr(json_text(json_array_get(rows, k), "source"), ends[i][k]));
-                ck_assert_int_eq(json_object_get(page, "next") == NULL, last);
-                if (!last)
-                        args = format_text("{\"limit\":2,\"after\":\"%s\"}", json_text(page, "next"));
-                json_decref(page);
-                if (i == 1) /* notified already */
-                        ck_assert_int_eq(CTL(NULL, "set-priority", "a", "8"), 0);
-        }
-}
-
 TEST(the_wait_verb_waits_for_a_queued_preload)
 {
         struct ctl_running waits;
@@ -360,17 +319,6 @@ TEST(leases_are_listed_page_by_page)
                 args = format_text("{\"limit\":7,\"after\":%" PRIu64 "}", lease_id(rows, 6));
                 json_decref(page);
         }
-}
-
-TEST(attach_waits_for_it_too)
-{
-        struct ctl_running reads;
-        struct ctl result;
-        ctl_start(&reads, d.socket, (const char *const[]){"cat", "second", model->tensors[0].name, NULL});
-        release_first();
-        ctl_finish(&reads, &result);
-        ck_assert_int_eq(result.code, 0);
-        ck_assert_uint_eq(result.out_size, model->tensors[0].bytes);
 }
 
 /* By unload or cancel; clients that wait for it are notified. */

@@ -127,76 +127,6 @@ TEST(only_pinned_models_are_restored)
         streamer_close(c);
 }
 
-/* On a missing device: each load reports that when it begins. */
-TEST(the_highest_priority_is_first)
-{
-        static const struct {
-                const char *name;
-                unsigned priority;
-        } were[] = {{"second", 100}, {"last", 5}, {"first", 900}, {"third", 100}};
-        static const char *const order[] = {"restore: first: attempt 1 failed", "restore: second: attempt 1 failed",
-                                            "restore: third: attempt 1 failed", "restore: last: attempt 1 failed"};
-        for (size_t i = 0; i < 4; i++) {
-                struct model_record *m = knew(were[i].name, "m.safetensors", true, 0);
-                m->settings.priority = were[i].priority;
-                ck_assert_int_eq(state_file_add_device(m, "GPU-that-is-gone", true), 0);
-        }
-        write_state();
-        daemon_start(&d, own_flags());
-        for (size_t i = 0; i < 4; i++)
-                ck_assert(log_has(order[i]));
-        char *log = file_read(d.log, NULL);
-        const char *at = log;
-        for (size_t i = 0; i < 4; i++) {
-                const char *found = strstr(log, order[i]);
-                ck_assert_msg(found >= at, "%s is too early:\n%s", order[i], log);
-                at = found;
-        }
-}
-
-/* That is no failure and is not counted as one. */
-TEST(restores_over_the_load_limit_are_loaded_in_turn)
-{
-        char *config = suite_file("limits.yaml", "limits:\n  loads: 1\n"), name[8];
-        const char *with_config[9];
-
-        memcpy(with_config, own_flags(), sizeof(flags));
-        memcpy(with_config + 6, (const char *[]){"--config", config, NULL}, 3 * sizeof(config));
-        for (int i = 0; i < 3; i++) {
-                char *file = format_text("n%d.safetensors", i);
-                struct model *other = model_mixed(90 + (uint64_t)i, 1 << 20);
-                model_write(other, suite_path("root/%s", file));
-                model_free(other);
-                snprintf(name, sizeof(name), "n%d", i);
-                knew(name, file, true, 0);
-                free(file);
-        }
-        write_state();
-        daemon_start(&d, with_config);
-        for (int i = 0; i < 3; i++) {
-                snprintf(name, sizeof(name), "n%d: r", i); /* ready */
-                ck_assert(log_has(name));
-        }
-        ck_assert_ptr_null(strstr(file_read(d.log, NULL), " failed, "));
-}
-
-TEST(a_failed_restore_is_retried)
-{
-        knew("late", "late.safetensors", true, 0);
-        write_state();
-        daemon_start(&d, own_flags());
-        ck_assert(log_has("restore: late: attempt 1 failed, next in 1.0 s"));
-        daemon_kill(&d); /* it stays in the state file */
-        unlink(d.log);
-        daemon_start(&d, own_flags());
-        ck_assert(log_has("restore: late: attempt 1 failed, next in 1.0 s"));
-        model_write(model, suite_path("root/late.safetensors"));
-        ck_assert(log_has("late: ready"));
-        streamer_client *c = client_open(&d);
-        client_equals(c, "late", model);
-        streamer_close(c);
-}
-
 TEST(files_are_opened_as_the_loader_of_the_model)
 {
         if (geteuid() != 0)
@@ -262,32 +192,6 @@ static bool state_has(void *name)
 
         state_file_deinit(&now);
         return has;
-}
-
-static bool state_has_not(void *name)
-{
-        return !state_has(name);
-}
-
-TEST(the_state_file_lists_resident_models_and_no_unloaded_ones)
-{
-        daemon_start(&d, own_flags());
-        streamer_client *c = client_open(&d);
-        client_load(c, suite_path("root/m.safetensors"), "m");
-        client_load(c, suite_path("root/m.safetensors"), "alias");
-        ck_assert(eventually(state_has, "m", 20000));
-        ck_assert(eventually(state_has, "alias", 20000));
-        struct error error;
-        ck_assert_int_eq(state_file_load(&state, suite_path("state"), &error), 0);
-        ck_assert_str_eq(state_file_find(&state, "m")->source, suite_path("root/m.safetensors"));
-        ck_assert_str_eq(state_file_find(&state, "m")->devices[0].uuid, host);
-        ck_assert_uint_eq(state.last_number, 1);
-        client_unload(c, "alias");
-        ck_assert(eventually(state_has_not, "alias", 20000));
-        ck_assert(state_has("m"));
-        client_unload(c, "m");
-        ck_assert(eventually(state_has_not, "m", 20000));
-        streamer_close(c);
 }
 
 /* The daemon writes the state file when it exits, however recent the change is. */

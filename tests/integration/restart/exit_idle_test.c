@@ -60,12 +60,6 @@ TEST(the_daemon_exits_with_unused_models)
         ck_assert(log_wait_for(d.log, "idle (exit_idle): shutting down"));
 }
 
-TEST(the_daemon_exits_if_no_client_ever_connects)
-{
-        start("1ms");
-        ck_assert_int_eq(daemon_wait(&d, END_MS), 0);
-}
-
 TEST(a_connection_prevents_the_exit)
 {
         streamer_client *c = start_and_connect("1ms");
@@ -84,13 +78,6 @@ TEST(an_orphaned_lease_prevents_the_exit)
         ck_assert(!ends_within(NO_END_MS));
         lease_equals(lease, model);
         streamer_detach(lease);
-        ck_assert_int_eq(daemon_stop(&d), 0);
-}
-
-TEST(exit_when_idle_is_off_by_default)
-{
-        start("0s");
-        ck_assert(!ends_within(NO_END_MS));
         ck_assert_int_eq(daemon_stop(&d), 0);
 }
 

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Leases survive the daemon: they hold memory before they are claimed, and are claimed by the process with the token,
- * or lost. Each test has its own service manager; _i 0 is a restart, 1 a crash.
+ * or lost; what they are charged, and models that were unloaded by force. Each test has its own service manager; _i 0
+ * is a restart, 1 a crash.
  */
-#include "tests/integration/reclaim_fixture.h"
+#include "tests/lib/managed_daemon.h"
+#include "tests/lib/run_as.h"
+#include "tests/lib/suite.h"
+#include "tests/lib/wire.h"
 
 /* ---- leases ---- */
 
@@ -83,54 +87,29 @@ TEST(a_drained_model_survives_for_its_leases, .to = 2)
         manager_wait(&managed.m, MANAGED_MODELS, 0);
 }
 
-/* A child process that attaches and then waits to be killed; it may report its token. */
-static pid_t other_process(void)
+static void attach_in_child(void)
 {
-        int ends[2];
-        char byte;
-
-        must(pipe(ends));
-        pid_t pid = must(fork());
-        if (pid == 0) {
-                client_attach(client_open(&managed.m.d), "m");
-                must(write(ends[1], "", 1));
-                pause();
-        }
-        ck_assert_int_eq(read(ends[0], &byte, 1), 1);
-        close(ends[0]);
-        close(ends[1]);
-        return pid;
+        client_attach(client_open(&managed.m.d), "m");
 }
 
-TEST(the_leases_of_a_client_that_died_without_a_daemon_end)
+/* While no daemon runs, or (_i 1) before it has claimed its leases. */
+TEST(the_leases_of_a_client_that_dies_before_it_reclaims_end, .to = 2)
 {
         managed_load("m");
-        pid_t pid = other_process();
+        pid_t pid = child_start(attach_in_child);
         manager_wait(&managed.m, MANAGED_PROCESSES, 1);
         manager_kill(&managed.m);
-        must(kill(pid, SIGKILL));
-        must(waitpid(pid, NULL, 0));
+        if (_i == 0)
+                child_kill(pid);
         manager_start(&managed.m);
         managed_reconnect();
-        ck_assert_uint_eq(client_leases(managed.client), 0);
+        ck_assert_uint_eq(client_leases(managed.client), (unsigned)_i);
+        if (_i == 1)
+                child_kill(pid);
+        client_wait_leases(managed.client, 0);
         manager_wait(&managed.m, MANAGED_PROCESSES, 0);
         client_unload(managed.client, "m");
         client_wait_used(managed.client, 0);
-}
-
-TEST(the_leases_of_a_client_that_dies_before_it_reclaims_end)
-{
-        managed_load("m");
-        pid_t pid = other_process();
-        manager_wait(&managed.m, MANAGED_PROCESSES, 1);
-        manager_kill(&managed.m);
-        manager_start(&managed.m);
-        managed_reconnect();
-        ck_assert_uint_eq(client_leases(managed.client), 1);
-        must(kill(pid, SIGKILL));
-        must(waitpid(pid, NULL, 0));
-        client_wait_leases(managed.client, 0);
-        manager_wait(&managed.m, MANAGED_PROCESSES, 0);
 }
 
 /* Its pidfd was not stored, or was lost: the row in the journal suffices. */
@@ -182,17 +161,6 @@ TEST(a_lease_is_lost_without_a_store, .to = 2)
         managed_end();
 }
 
-TEST(a_lost_lease_can_be_detached_before_the_client_knows)
-{
-        managed_begin_sized(0);
-        client_load(managed.client, managed_file(), "m");
-        streamer_lease *lease = client_attach(managed.client, "m");
-        managed_restart(1);
-        streamer_detach(lease);
-        ck_assert_uint_eq(client_leases(managed.client), 0);
-        managed_end();
-}
-
 FIXTURE(.each = {managed_begin, managed_end});
 
 TEST(without_a_daemon_a_call_fails_and_the_lease_stays_valid)
@@ -207,19 +175,195 @@ TEST(without_a_daemon_a_call_fails_and_the_lease_stays_valid)
         streamer_detach(lease);
 }
 
-TEST(a_subscription_to_one_model_replaces_the_earlier_one, .to = 2)
+/* ---- accounts ---- */
+
+static uint64_t holds(const char *what)
 {
-        char *event;
-        client_ok(managed.client, streamer_subscribe(managed.client, "b"), "subscribe");
+        json_t *reply = client_call(managed.client, "whoami", NULL);
+        uint64_t n = json_number(json_object_get(reply, "holds"), what);
+
+        json_decref(reply);
+        return n;
+}
+
+/* Before a lease is claimed, too: limits are no looser after a restart. */
+TEST(the_owners_of_models_and_leases_are_restored, .to = 2)
+{
+        managed_load("m");
+        streamer_lease *lease = managed_attach();
+        uint64_t bytes = holds("bytes");
+        ck_assert_uint_ge(bytes, 4 << 20);
+        ck_assert_uint_eq(holds("leases"), 1);
         managed_restart(_i);
-        client_ok(managed.client, streamer_call(managed.client, "ping", NULL, NULL), "ping");
-        do {
-                client_ok(managed.client, streamer_event_next(managed.client, 10000, &event), "event");
-        } while (!strstr(event, "\"lost\""));
-        client_load(managed.client, managed_file(), "a");
-        client_load(managed.client, managed_file(), "b");
-        client_ok(managed.client, streamer_event_next(managed.client, 10000, &event), "event");
-        ck_assert_msg(strstr(event, "\"model\":\"b\""), "%s", event);
-        client_unload(managed.client, "b");
-        client_unload(managed.client, "a");
+        streamer_client *before = managed.client;
+        managed.client = client_open(&managed.m.d);
+        ck_assert_uint_eq(holds("bytes"), bytes);
+        ck_assert_uint_eq(holds("leases"), 1);
+        client_ok(before, streamer_lease_check(lease), "check");
+        ck_assert_uint_eq(holds("leases"), 1);
+        streamer_detach(lease);
+        client_ok(before, streamer_call(before, "ping", NULL, NULL), "ping"); /* the daemon has processed the detach */
+        client_unload(managed.client, "m");
+        client_wait_used(managed.client, 0);
+        ck_assert_uint_eq(holds("bytes"), 0);
+        ck_assert_uint_eq(holds("leases"), 0);
+        streamer_close(before);
+}
+
+/* Of the group of the socket, and nothing of the model is its but a further name. */
+#define PERSON 60102
+
+static int name_it_n(void)
+{
+        char text[1024];
+        return client_load_result(client_open(&managed.m.d), managed_file(), "n", text);
+}
+
+static int unload_n(void)
+{
+        return streamer_unload(client_open(&managed.m.d), "n", 0);
+}
+
+static int holds_one_name(void)
+{
+        managed.client = client_open(&managed.m.d);
+        return holds("models") == 1 && holds("bytes") == 0 ? 0 : STREAMER_EFAILED;
+}
+
+static int holds_none(void)
+{
+        managed.client = client_open(&managed.m.d);
+        return holds("models") == 0 ? 0 : STREAMER_EFAILED;
+}
+
+/* Each alias keeps its owner over any number of restarts. */
+TEST(the_owner_of_an_alias_is_restored, .to = 2)
+{
+        ROOT_ONLY();
+        must(chmod(suite_folder(), 0755));
+        managed_load("m");
+        ck_assert_int_eq(run_as(PERSON, 0, name_it_n), 0);
+        for (int i = 0; i < 3; i++) {
+                if (i > 0)
+                        managed_restart_and_reconnect(_i);
+                ck_assert_int_eq(run_as(PERSON, 0, holds_one_name), 0);
+                ck_assert_uint_eq(holds("models"), 1);
+        }
+        ck_assert_int_eq(run_as(PERSON, 0, unload_n), 0);
+        ck_assert_int_eq(run_as(PERSON, 0, holds_none), 0);
+        ck_assert_uint_eq(holds("models"), 1);
+}
+
+/* ---- forced unloads ---- */
+
+static void detach_lease(streamer_lease *lease)
+{
+        lease_equals(lease, managed.model);
+        streamer_detach(lease);
+        client_wait_used(managed.client, 0);
+        ck_assert_uint_eq(client_device_number(managed.client, "quarantined"), 0);
+        manager_wait(&managed.m, MANAGED_MODELS, 0);
+}
+
+TEST(revoked_memory_stays_quarantined, .to = 2)
+{
+        managed_load("m");
+        streamer_lease *lease = managed_attach();
+        client_ok(managed.client, streamer_unload(managed.client, "m", STREAMER_UNLOAD_FORCE), "unload");
+        managed_restart(_i);
+        ck_assert_int_eq(streamer_lease_check(lease), STREAMER_EREVOKED);
+        ck_assert_uint_ge(client_device_number(managed.client, "quarantined"), 4 << 20);
+        detach_lease(lease);
+}
+
+TEST(a_drain_timeout_continues_over_a_restart)
+{
+        managed_load("m");
+        streamer_lease *lease = managed_attach();
+        ck_assert_int_eq(client_call_code(managed.client, "unload",
+                                          "{\"model\":\"m\",\"drain\":true,\"drain_timeout_ms\":1000}"),
+                         0);
+        managed_restart(1);
+        ck_assert(eventually(lease_is_revoked, lease, 20000));
+        detach_lease(lease);
+}
+
+/* ---- rights to reclaim ---- */
+
+/* The token and the digest of an attach. */
+static struct wire holder;
+static char token[33], digest[33];
+
+static void attach_by_hand(void)
+{
+        const char *s;
+        size_t len;
+
+        wire_connect(&holder, &managed.m.d);
+        wire_verb(&holder, "attach", 2, "model", "m");
+        ck_assert(object_str(wire_next(&holder), "token", &s, &len) && len == 32);
+        snprintf(token, sizeof(token), "%.*s", (int)len, s);
+        ck_assert(object_str(&holder.reply.unpacked.data, "digest", &s, &len) && len == 32);
+        snprintf(digest, sizeof(digest), "%.*s", (int)len, s);
+}
+
+static bool reclaim_fails_with(struct wire *w, const char *by, uint64_t generation, const char *of, const char *code)
+{
+        struct request request = {
+                .verb = VERB_reclaim, .id = 9, .u.reclaim = {.token = by, .generation = generation, .digest = of}};
+
+        wire_request(w, &request);
+        return wire_read_code(w, code);
+}
+
+static int is_denied(void)
+{
+        struct wire w;
+
+        wire_connect(&w, &managed.m.d);
+        return reclaim_fails_with(&w, token, 1, digest, "denied") ? 0 : STREAMER_EFAILED;
+}
+
+static void is_denied_in_child(void)
+{
+        int status;
+        pid_t pid = must(fork());
+
+        if (pid == 0)
+                _exit(is_denied() != 0);
+        must(waitpid(pid, &status, 0));
+        ck_assert_int_eq(status, 0);
+}
+
+TEST(only_the_right_token_generation_and_digest_of_the_same_process_are_accepted)
+{
+        static const char zero[] = "00000000000000000000000000000000";
+
+        managed_load("m");
+        attach_by_hand();
+        ck_assert(reclaim_fails_with(&holder, "0123", 1, digest, "invalid"));
+        ck_assert(reclaim_fails_with(&holder, zero, 1, digest, "lost"));
+        ck_assert(reclaim_fails_with(&holder, token, 2, digest, "lost"));
+        ck_assert(reclaim_fails_with(&holder, token, 1, zero, "lost"));
+        ck_assert_uint_eq(client_leases(managed.client), 1);
+        manager_wait(&managed.m, MANAGED_PROCESSES, 1);
+        is_denied_in_child();
+        managed_restart(1);
+        is_denied_in_child();
+        manager_kill(&managed.m);
+        manager_drop(&managed.m, manager_find(&managed.m, MANAGED_PROCESSES, 0)); /* only the journal has it */
+        manager_start(&managed.m);
+        managed_reconnect();
+        is_denied_in_child();
+        ck_assert_uint_eq(client_leases(managed.client), 0);
+}
+
+TEST(a_token_is_of_no_use_to_another_user)
+{
+        ROOT_ONLY();
+        managed_load("m");
+        attach_by_hand();
+        must(chmod(suite_folder(), 0755));
+        ck_assert_int_eq(run_as(PERSON, 0, is_denied), 0); /* of the socket's group */
+        ck_assert_uint_eq(client_leases(managed.client), 1);
 }

@@ -7,30 +7,6 @@
 
 #include <fcntl.h>
 
-static struct manager m;
-static struct model *model;
-static const char *file;
-
-static void begin(void)
-{
-        mkdir(suite_path("root"), 0755);
-        mkdir(suite_path("state"), 0700);
-        model = model_mixed(80, 2 << 20);
-        file = suite_path("root/m.safetensors");
-        model_write(model, file);
-        manager_init(&m, suite_path("dm"), 64,
-                     (const char *const[]){"--device", "host=64MiB", "--root", suite_path("root"), "--state",
-                                           suite_path("state"), NULL});
-        manager_start(&m);
-}
-
-static void end(void)
-{
-        manager_deinit(&m);
-        folder_remove(suite_path("state"));
-        folder_remove(suite_path("root"));
-}
-
 /* Sealed as a segment, and its bytes but one. */
 static void damage(struct stored *segment, size_t at)
 {
@@ -65,57 +41,46 @@ static size_t a_byte(streamer_client *c)
         return t.offset;
 }
 
-static bool is_failed(void *c)
+static bool is_in_state(void *state)
 {
-        return strcmp(client_state(c, "m"), "failed") == 0;
+        return strcmp(client_state(managed.client, "m"), state) == 0;
 }
 
 /* Loads a model, kills the daemon, changes a byte of the stored segment and restarts the daemon. */
 static void damage_during_restart(bool pinned)
 {
-        streamer_client *c = client_open(&m.d);
-        client_load(c, file, "m");
+        managed_load("m");
         if (pinned)
-                client_ok(c, streamer_pin(c, "m", 1), "pin");
-        manager_wait(&m, MANAGED_MODELS, 2);
-        size_t at = a_byte(c);
-        client_wait_leases(c, 0); /* one that is not detached by then outlives the daemon */
-        streamer_close(c);
-        manager_kill(&m);
-        damage(manager_find(&m, MANAGED_MODELS "1.0", 0), at);
-        manager_start(&m);
-        ck_assert(log_wait_for(m.d.log, "is damaged"));
+                client_ok(managed.client, streamer_pin(managed.client, "m", 1), "pin");
+        size_t at = a_byte(managed.client);
+        client_wait_leases(managed.client, 0); /* one that is not detached by then outlives the daemon */
+        manager_kill(&managed.m);
+        damage(managed_segment(), at);
+        manager_start(&managed.m);
+        managed_reconnect();
+        ck_assert(managed_log_has("is damaged"));
 }
 
-FIXTURE(.each = {begin, end});
+FIXTURE(.each = {managed_begin, managed_end});
 
 TEST(one_wrong_byte_fails_the_model)
 {
-        damage_during_restart(false);
-        streamer_client *c = client_open(&m.d);
-        ck_assert(eventually(is_failed, c, 20000));
         streamer_lease *lease;
-        ck_assert_int_eq(streamer_attach(c, "m", NULL, &lease), STREAMER_EFAILED);
-        ck_assert_ptr_nonnull(strstr(streamer_last_error(c), "differ"));
-        manager_wait(&m, MANAGED_MODELS, 0);
-        client_wait_used(c, 0);
-        client_load(c, file, "m");
-        client_equals(c, "m", model);
-        streamer_close(c);
-}
-
-static bool is_ready(void *c)
-{
-        return strcmp(client_state(c, "m"), "ready") == 0;
+        damage_during_restart(false);
+        ck_assert(eventually(is_in_state, "failed", 20000));
+        ck_assert_int_eq(streamer_attach(managed.client, "m", NULL, &lease), STREAMER_EFAILED);
+        ck_assert_ptr_nonnull(strstr(streamer_last_error(managed.client), "differ"));
+        manager_wait(&managed.m, MANAGED_MODELS, 0);
+        client_wait_used(managed.client, 0);
+        client_load(managed.client, managed_file(), "m");
+        client_equals(managed.client, "m", managed.model);
 }
 
 TEST(a_pinned_model_with_a_wrong_byte_is_reloaded)
 {
         damage_during_restart(true);
-        streamer_client *c = client_open(&m.d);
-        ck_assert(eventually(is_ready, c, 20000));
-        client_equals(c, "m", model);
-        json_t *list = client_call(c, "list", NULL);
+        ck_assert(eventually(is_in_state, "ready", 20000));
+        client_equals(managed.client, "m", managed.model);
+        json_t *list = client_call(managed.client, "list", NULL);
         ck_assert(json_is_true(json_object_get(json_array_get(json_object_get(list, "models"), 0), "pinned")));
-        streamer_close(c);
 }
