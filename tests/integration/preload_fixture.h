@@ -27,7 +27,6 @@ static void configure(const char *rest)
         char *text = format_text("roots: [%s]\n" COMMON "%s\n", root, rest);
 
         file_write(config, text, strlen(text));
-        free(text);
 }
 
 /* A daemon for each test, in its process. */
@@ -65,7 +64,6 @@ static json_t *preload_row(streamer_client *c, size_t i)
         json_t *reply = client_call(c, "status", NULL);
         json_t *row = json_incref(json_array_get(json_object_get(reply, "preload"), i));
 
-        json_decref(reply);
         return row;
 }
 
@@ -84,7 +82,6 @@ static bool row_is(void *arg)
         bool is =
                 state && strcmp(state, q->state) == 0 && json_integer_value(json_object_get(row, "tries")) >= q->tries;
 
-        json_decref(row);
         streamer_close(c);
         return is;
 }
@@ -128,7 +125,6 @@ static int reload_code(const char *expected)
         if (expected && !strstr(result.code == 0 ? result.out : result.err, expected))
                 die("\"%s%s\" does not say \"%s\"", result.out, result.err, expected);
         int code = result.code;
-        ctl_free(&result);
         return code;
 }
 

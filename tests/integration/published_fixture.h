@@ -31,7 +31,6 @@ static inline void daemon_begin(const char *device, const char *settings)
         char *text = format_text("devices:\n  - {%s}\nroots: [%s]\n%s", device, suite_folder(), settings);
         daemon_init(&d, suite_path("d"));
         daemon_start(&d, (const char *const[]){"--config", suite_file("published.yaml", text), NULL});
-        free(text);
 }
 
 /* With memory of a GPU that a client can map: by descriptor, not by cuda-ipc. */
@@ -73,7 +72,6 @@ static inline void unload_everything(streamer_client *c)
                 if (strcmp(json_text(model, "state"), "draining") != 0)
                         ok(c, streamer_unload(c, json_text(model, "name"), 0));
         }
-        json_decref(reply);
 }
 
 static inline void connect_client(void)
@@ -100,7 +98,6 @@ static inline void write_base(const char *path, uint64_t seed)
 {
         struct model *m = model_mixed(seed, 1 << 16);
         model_write(m, path);
-        model_free(m);
 }
 
 /* What is found; *claim is made where it is not NULL. The reply's differences as JSON, or NULL. */
@@ -111,7 +108,6 @@ static inline json_t *find(streamer_client *c, const streamer_publish_opts *of, 
         ok(c, streamer_publish_find(c, of, &found, claim));
         ck_assert_str_eq(found.state, state);
         json_t *differs = found.differs != NULL ? json_loads(found.differs, 0, NULL) : NULL;
-        streamer_free(found.differs);
         return differs;
 }
 
@@ -194,7 +190,6 @@ static inline void check_model(streamer_client *c, streamer_lease *lease, unsign
                 for (size_t i = 0; i < storage.bytes; i++)
                         if (bytes[i] != storage_byte(seed, s, i))
                                 ck_abort_msg("storage %u differs at %zu", s, i);
-                free(bytes);
         }
         ok(c, streamer_published_find(lease, "weight_t", &t));
         ck_assert_str_eq(t.dtype, "float32");

@@ -38,7 +38,6 @@ static void begin_vmm(void)
 static void end(const char *name)
 {
         client_equals(client, name, model);
-        model_free(model);
         fixture_stop();
         ck_assert_uint_eq(gpus->pinned, 0); /* also if a context was idle */
 }
@@ -181,7 +180,6 @@ static void end_without_the_first(void)
         load("n", "cuda:1");
         load("h", "host");
         ck_assert_uint_eq(gpus->hung, 1);
-        model_free(model);
         fixture_stop();
         ck_assert(log_wait_for(test_daemon.log, "a call of CUDA has not returned: ending without it"));
 }

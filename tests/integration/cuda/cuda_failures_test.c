@@ -57,7 +57,6 @@ static enum outcome read_all(streamer_client *c, streamer_lease *lease, const ch
                         return error_names(streamer_last_error(c), call) ? TOLD : SILENT;
                 if (!model_check(model, i, data))
                         die("tensor %s: wrong contents", t.name);
-                free(data);
         }
         return WHOLE;
 }

@@ -64,7 +64,6 @@ static void write_one(const char *name)
 {
         struct model *m = named(name);
         model_write(m, path_of(name));
-        model_free(m);
 }
 
 /* Each letter is a model, loaded from its own file. */
@@ -91,7 +90,6 @@ static void serves(const char *name, const char *const *on, size_t n)
         struct model *m = named(name);
         for (size_t i = 0; i < n; i++)
                 client_equals_on(client, name, on[i], m);
-        model_free(m);
 }
 
 /* As a user counts them: "a ready device", a line each, without the others' columns. */
@@ -105,7 +103,6 @@ static size_t listed(const char *name, const char *state, const char *tier)
                 n += strcmp(json_text(m, "name"), name) == 0 && strcmp(json_text(m, "state"), state) == 0 &&
                      strcmp(json_text(m, "tier"), tier) == 0;
         }
-        json_decref(list);
         return n;
 }
 
@@ -150,7 +147,6 @@ static bool first_is_copied(void *arg)
         char *reply = NULL;
         int r = streamer_call(client, "show", "{\"model\":\"a\",\"device\":\"cuda:1\",\"tensors\":true}", &reply);
         (void)arg;
-        free(reply);
         return r == 0;
 }
 

@@ -40,7 +40,6 @@ static void write_rank(const char *folder, size_t rank)
         model_add_many(models[rank], "layer", 5, 1 << 20);
         model_add_many(models[rank], "small", 20, 100);
         model_write(models[rank], path);
-        free(path);
 }
 
 /* The source of both kinds of load; without a layout only its first file is loaded. */
@@ -103,7 +102,6 @@ static bool live(const char *source, const char *layout, const char *call, uint3
                 ck_assert_msg(n == (layout != NULL ? 0 : TWO - 1), "%s %u: %u devices serve after: %s", call, nth, n,
                               told);
         ck_assert_msg(r == 0 || (hit && strstr(told, "cuda:")), "%s %u: %s", call, nth, told);
-        free(told);
         streamer_unload(client, "m", 0);
         ck_assert_msg(eventually(all_is_back, NULL, 10000), "%s %u: memory is still taken", call, nth);
         return hit;

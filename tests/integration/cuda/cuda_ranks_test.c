@@ -71,7 +71,6 @@ TEST(ranks_by_the_command_line)
         ctl(&r, test_daemon.socket, "load", write_ranks("m", 2, 2), "--name", "m", "--layout", "rank", "--device",
             "1,0", NULL);
         ck_assert_msg(r.code == 0, "%s", r.err);
-        ctl_free(&r);
         ctl(&r, test_daemon.socket, "show", "m", NULL);
         ck_assert_msg(strstr(r.out, "rank 0") < strstr(r.out, "rank 1"), "%s", r.out);
         ck_assert_ptr_nonnull(strstr(r.out, "cuda:1"));

@@ -83,7 +83,6 @@ static void m_has_priority(uint64_t priority)
         json_t *reply = client_call(paused.client, "show", "{\"model\":\"m\"}");
 
         ck_assert_uint_eq(json_number(json_array_get(json_object_get(reply, "models"), 0), "priority"), priority);
-        json_decref(reply);
 }
 
 TEST(a_loading_model_accepts_a_new_priority)

@@ -101,7 +101,6 @@ TEST(status_reports_the_prefaulted_memory)
         ctl(&r, test_daemon.socket, "status", NULL);
         ck_assert_int_eq(r.code, 0);
         ck_assert_ptr_nonnull(strstr(r.out, "PREFAULTED"));
-        ctl_free(&r);
         json_t *metrics = client_call(client, "metrics", NULL);
         ck_assert_ptr_nonnull(
                 strstr(json_text(metrics, "text"), "streamerd_device_prefaulted_bytes{device=\"host\"} 16777216\n"));
@@ -136,7 +135,6 @@ static bool has_thread(const struct daemon *d)
 {
         char *threads = format_text("grep -lqx host-prefault /proc/%d/task/*/comm 2>/dev/null", (int)d->pid);
         int status = system(threads); /* NOLINT: a command of our own */
-        free(threads);
         return status == 0;
 }
 

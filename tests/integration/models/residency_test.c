@@ -72,10 +72,8 @@ TEST(a_dry_run_lists_the_victims_and_evicts_none)
         ctl(&result, test_daemon.socket, "load", path_of("d"), "--dry-run", NULL);
         ck_assert_int_eq(result.code, 0);
         ck_assert_ptr_nonnull(strstr(result.out, "evicts   a, generation"));
-        ctl_free(&result);
         ctl(&result, test_daemon.socket, "load", path_of("d"), "--dry-run", "--no-evict", NULL);
         ck_assert_ptr_nonnull(strstr(result.out, "insufficient memory"));
-        ctl_free(&result);
         ck_assert_str_eq(client_state(client, "a"), "ready");
 }
 
@@ -94,7 +92,6 @@ TEST(force_notifies_the_client_and_ps_lists_it_until_it_detaches)
         ck_assert_str_eq(json_text(row, "device"), fixture_device());
         ck_assert_int_eq((int)json_number(row, "pid"), getpid());
         ck_assert_str_ne(json_text(row, "client"), "");
-        json_decref(ps);
         lease_equals(lease, models[0]);
         streamer_detach(lease);
         streamer_close(holder);

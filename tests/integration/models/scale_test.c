@@ -80,8 +80,6 @@ TEST(a_list_longer_than_one_reply_is_complete)
                 model_write(none, path);
                 client_load(client, path, "many");
                 leases[i] = client_attach(client, "many");
-                model_free(none);
-                free(metadata);
         }
         ck_assert_str_eq(client_state(client, "zebra"), "ready");
         ck_assert_str_eq(client_state(client, "witness"), "ready");

@@ -40,7 +40,6 @@ static void configure(const char *preload)
                                  "limits: {preload_retry: 20ms, preload_loads: 1, loads: 1000}\npreload: [%s]\n",
                                  root, state_folder, NOBODY, preload);
         file_write(config, text, strlen(text));
-        free(text);
 }
 
 static void start(void)
@@ -81,7 +80,6 @@ static int ctl_fails_with(const char *says, const char *const *args)
                 die("%s %s: \"%s%s\" does not say \"%s\"", args[0], args[1] != NULL ? args[1] : "", result.out,
                     result.err, says);
         int code = result.code;
-        ctl_free(&result);
         return code;
 }
 
@@ -96,7 +94,6 @@ static json_t *entry(const char *name)
                 if (strcmp(json_string_value(json_object_get(m, "name")), name) == 0)
                         found = json_incref(m);
         }
-        json_decref(reply);
         return found;
 }
 
@@ -124,7 +121,6 @@ TEST(a_preload_not_yet_begun_is_listed_as_queued)
         ck_assert_int_eq(json_integer_value(json_object_get(m, "generation")), 0);
         ck_assert(json_is_true(json_object_get(m, "pinned")));
         ck_assert_uint_eq(json_array_size(json_object_get(m, "devices")), 0);
-        json_decref(m);
         ck_assert_int_eq(CTL("second.safetensors", "show", "second"), 0);
         ck_assert_int_eq(CTL("queued", "list"), 0);
         release_first();
@@ -144,7 +140,6 @@ TEST(a_preload_list_of_maximum_length_has_each_name_once)
                 fprintf(f, ",\n  {source: %s/none, name: n%04u}", root, i * 577 % MOST);
         fclose(f);
         configure(entries);
-        free(entries);
         ck_assert_int_eq(CTL(NULL, "reload"), 0);
         json_t *reply = client_call(client, "list", NULL), *models = json_object_get(reply, "models");
         ck_assert_uint_eq(json_array_size(models), MOST);
@@ -153,7 +148,6 @@ TEST(a_preload_list_of_maximum_length_has_each_name_once)
                 ck_assert_str_eq(json_text(json_array_get(models, i), "name"), format_text("n%04zu", i));
                 ck_assert_str_eq(json_text(json_array_get(models, i), "state"), "queued");
         }
-        json_decref(reply);
         reply = client_call(client, "list", "{\"limit\":50,\"after\":\"n0500\"}");
         models = json_object_get(reply, "models");
         ck_assert_uint_eq(json_array_size(models), 50);
@@ -168,7 +162,6 @@ static bool status_has(void *text)
         char *reply;
         client_ok(client, streamer_call(client, "status", NULL, &reply), "status");
         bool says = strstr(reply, text) != NULL;
-        free(reply);
         return says;
 }
 
@@ -198,8 +191,6 @@ static void begin_loads(void)
         for (size_t i = 0; i < LOADS; i++) {
                 char *name = name_of(i), *args = format_text("{\"source\":\"%s\",\"name\":\"%s\"}", silent, name);
                 json_decref(client_call(client, "load", args));
-                free(args);
-                free(name);
         }
 }
 
@@ -214,12 +205,10 @@ TEST(a_status_longer_than_a_frame_is_complete)
         for (size_t i = 0; i < LOADS; i++) {
                 char *name = name_of(i);
                 ck_assert_str_eq(json_text(json_array_get(loads, 1 + i), "name"), name);
-                free(name);
         }
         ck_assert_uint_eq(json_array_size(json_object_get(reply, "preload")), 2);
         ck_assert_uint_eq(json_array_size(json_object_get(reply, "devices")), 1);
         ck_assert_ptr_null(json_object_get(reply, "next"));
-        json_decref(reply);
         char *last = name_of(LOADS - 1);
         ck_assert_int_eq(CTL(last, "status"), 0);
 }
@@ -243,11 +232,9 @@ TEST(a_long_status_is_read_page_by_page)
         json_t *page = status_page("{\"limit\":1}", 1, 0, true);
         ck_assert_int_eq(CTL(NULL, "cancel", "first"), 0);
         args = format_text("{\"limit\":1,\"after\":\"%s\"}", json_text(page, "next"));
-        json_decref(page);
         page = status_page(args, 1, 0, false);
         ck_assert_str_eq(json_text(json_array_get(json_object_get(page, "loads"), 0), "name"), "third");
         ck_assert_ptr_nonnull(json_object_get(page, "next"));
-        json_decref(page);
         ck_assert_int_eq(client_call_code(client, "status", "{\"after\":\"loads:1\"}"), STREAMER_EINVAL);
         ck_assert_int_eq(client_call_code(client, "status", "{\"after\":\"none:0:1\"}"), STREAMER_EINVAL);
         ck_assert_int_eq(client_call_code(client, "status", "{\"after\":\"loads:0:1x\"}"), STREAMER_EINVAL);
@@ -264,7 +251,6 @@ TEST(the_wait_verb_waits_for_a_queued_preload)
         release_first();
         ctl_finish(&waits, &result);
         ck_assert_int_eq(result.code, 0);
-        ctl_free(&result);
         ck_assert_int_eq(CTL("no such model", "wait", "third"), 3);
 }
 
@@ -317,7 +303,6 @@ TEST(leases_are_listed_page_by_page)
                 ck_assert_uint_eq(lease_id(rows, 0), lease_id(leases, LEASES - 14 + 7 * pages));
                 ck_assert_int_eq(json_object_get(page, "next") != NULL, pages == 0);
                 args = format_text("{\"limit\":7,\"after\":%" PRIu64 "}", lease_id(rows, 6));
-                json_decref(page);
         }
 }
 
@@ -331,7 +316,6 @@ TEST(a_queued_preload_can_be_cancelled, .to = 2)
         ctl_finish(&waits, &result);
         ck_assert_int_eq(result.code, 1);
         ck_assert_ptr_nonnull(strstr(result.err, "cancelled"));
-        ctl_free(&result);
         ck_assert_int_eq(CTL(NULL, "cancel", "first"), 0);
         ck_assert(status_has("cancelled"));
         ck_assert_str_eq(client_state(client, "second"), "failed");
@@ -398,7 +382,6 @@ static bool is_retried(void *tries)
         bool is = m != NULL && strcmp(json_string_value(json_object_get(m, "state")), "failed") == 0 &&
                   json_integer_value(json_object_get(m, "tries")) >= *(int *)tries &&
                   json_integer_value(json_object_get(m, "retry_in_ns")) > 0;
-        json_decref(m);
         return is;
 }
 
@@ -423,7 +406,6 @@ static bool shows_next_attempt(void *name)
         struct ctl result;
         ctl_v(&result, d.socket, (const char *const[]){"show", name, NULL});
         bool is = result.code == 0 && strstr(result.out, ", next in") != NULL;
-        ctl_free(&result);
         return is;
 }
 

@@ -84,7 +84,6 @@ static void wait_ready(streamer_client *c, const char *name)
         char *args = format_text("{\"model\":\"%s\"}", name);
 
         client_ok(c, streamer_call(c, "wait", args, NULL), name);
-        free(args);
 }
 
 static bool log_has(const char *text)

@@ -136,6 +136,5 @@ TEST(a_client_of_an_activated_daemon_waits_for_the_next_one)
         daemon_start(&d, flags);
         ctl_finish(&running, &result);
         ck_assert_msg(result.code == 0, "%s", result.err);
-        ctl_free(&result);
         ck_assert_int_eq(daemon_wait(&d, END_MS), 0);
 }

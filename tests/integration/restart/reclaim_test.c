@@ -19,7 +19,6 @@ static bool first_is_orphan(void)
         bool orphan = json_is_true(json_object_get(lease, "orphan"));
 
         ck_assert_ptr_nonnull(lease);
-        json_decref(reply);
         return orphan;
 }
 
@@ -182,7 +181,6 @@ static uint64_t holds(const char *what)
         json_t *reply = client_call(managed.client, "whoami", NULL);
         uint64_t n = json_number(json_object_get(reply, "holds"), what);
 
-        json_decref(reply);
         return n;
 }
 

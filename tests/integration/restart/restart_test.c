@@ -30,7 +30,6 @@ TEST(a_model_survives_with_its_bytes_digest_and_number_and_is_not_read, .to = 2)
                 json_t *it = json_array_get(json_object_get(shown, "models"), 0);
                 ck_assert_int_eq(json_integer_value(json_object_get(it, "generation")), 1);
                 ck_assert_str_eq(json_string_value(json_object_get(it, "source")), managed_file());
-                json_decref(shown);
         }
         ck_assert_uint_eq(file_cached_bytes(managed_file()), 0);
         client_unload(managed.client, "m");

@@ -51,7 +51,6 @@ TEST(start_is_done_when_the_socket_serves)
                              "streamerctl verify tiny && stat -c '%%U %%G %%a' /run/streamerd/streamerd.sock");
         ck_assert_msg(strstr(out, "streamerd streamerd 660") != NULL, "%s", out);
         ck_assert(eventually(reports, "1 model resident, 0 leases", 10000));
-        free(out);
         out = SHELL(0, "stat -c %%U /proc/$(systemctl show streamerd.service -p MainPID --value)");
         ck_assert_str_eq(out, "streamerd\n");
 }
@@ -102,7 +101,6 @@ static bool serves(void *name)
 {
         char *out;
         int code = container_shell(&boot, &out, "streamerctl wait %s", (const char *)name);
-        free(out);
         return code == 0;
 }
 
@@ -144,7 +142,6 @@ static bool has_applied(void *arg)
                 &boot, &out,
                 "journalctl -o cat --no-pager _SYSTEMD_INVOCATION_ID=$(systemctl show streamerd.service "
                 "-p InvocationID --value) | grep 'reload: applied'");
-        free(out);
         return code == 0;
 }
 
@@ -194,7 +191,6 @@ TEST(the_journal_has_fields)
                                              "\"SOURCE_KIND\":\"file\"", "\"SYSLOG_IDENTIFIER\":\"streamerd\""};
         for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
                 ck_assert_msg(strstr(said, fields[i]) != NULL, "no %s in %s", fields[i], said);
-        free(said);
         SAYS("\"CLIENT_PID\"", "journalctl -b -u streamerd -o json --no-pager MODEL='a=b c' | grep LEASE");
 }
 
