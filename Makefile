@@ -195,7 +195,7 @@ CHECKS_SERVERS := $(foreach f,$(SERVERS),$(filter tests/integration/%/$f,$(TEST_
 SETTINGS := library_open memory prefaulted_segments published_pages host_device prefault prefault_auto
 CHECKS_SETTINGS := $(foreach f,$(SETTINGS),$(filter %/$f,$(TEST_FILES)))
 # The longest files start first, so that none of them is left at the end.
-LONGEST := server/faults cuda/gpu_script cli/own_daemon http/network_faults http/http_failures cuda/cuda_host_cache cuda/cuda_contexts http/https
+LONGEST := server/faults cuda/gpu_script cuda/cuda_failures cli/own_daemon http/network_faults http/http_failures cuda/cuda_host_cache cuda/cuda_contexts http/https
 LONGEST := $(LONGEST:%=tests/integration/%)
 CHECKS := $(LONGEST) $(filter-out $(LONGEST) $(CHECKS_SERVERS),$(TEST_FILES)) $(patsubst %.c,%,$(wildcard tests/fuzz/fuzz_*.c)) \
 	$(foreach f,$(ON_GPU),cuda=$(filter tests/integration/%/$f,$(TEST_FILES)))
