@@ -89,11 +89,6 @@ static inline void disconnect_client(void)
         streamer_close(client);
 }
 
-static inline json_t *shown(streamer_client *c)
-{
-        return json_array_get(json_object_get(client_call(c, "show", "{\"model\":\"tiny\"}"), "models"), 0);
-}
-
 static inline void write_base(const char *path, uint64_t seed)
 {
         struct model *m = model_mixed(seed, 1 << 16);

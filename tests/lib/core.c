@@ -49,56 +49,50 @@ void gate_init(struct gate *gate, bool open)
 
 void gate_pass(struct gate *gate)
 {
-        pthread_mutex_lock(&gate->mutex);
+        LOCKED(&gate->mutex);
         gate->come++;
         pthread_cond_broadcast(&gate->changed);
         while (!gate->open && gate->passes == 0)
                 pthread_cond_wait(&gate->changed, &gate->mutex);
         gate->passes -= !gate->open;
-        pthread_mutex_unlock(&gate->mutex);
 }
 
 bool gate_try(struct gate *gate)
 {
-        pthread_mutex_lock(&gate->mutex);
+        LOCKED(&gate->mutex);
         bool passed = gate->open || gate->passes > 0;
         gate->come++;
         gate->passes -= passed && !gate->open;
         pthread_cond_broadcast(&gate->changed);
-        pthread_mutex_unlock(&gate->mutex);
         return passed;
 }
 
 void gate_await(struct gate *gate, unsigned n)
 {
-        pthread_mutex_lock(&gate->mutex);
+        LOCKED(&gate->mutex);
         while (gate->come < n)
                 pthread_cond_wait(&gate->changed, &gate->mutex);
-        pthread_mutex_unlock(&gate->mutex);
 }
 
 unsigned gate_arrived(struct gate *gate)
 {
-        pthread_mutex_lock(&gate->mutex);
+        LOCKED(&gate->mutex);
         unsigned come = gate->come;
-        pthread_mutex_unlock(&gate->mutex);
         return come;
 }
 
 void gate_pass_more(struct gate *gate, unsigned n)
 {
-        pthread_mutex_lock(&gate->mutex);
+        LOCKED(&gate->mutex);
         gate->passes += n;
         pthread_cond_broadcast(&gate->changed);
-        pthread_mutex_unlock(&gate->mutex);
 }
 
 void gate_open(struct gate *gate)
 {
-        pthread_mutex_lock(&gate->mutex);
+        LOCKED(&gate->mutex);
         gate->open = true;
         pthread_cond_broadcast(&gate->changed);
-        pthread_mutex_unlock(&gate->mutex);
 }
 
 static void held_run(struct work *work)

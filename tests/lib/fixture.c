@@ -380,6 +380,13 @@ json_t *client_call(streamer_client *c, const char *verb, const char *args)
         return reply;
 }
 
+const json_t *client_show(streamer_client *c, const char *name)
+{
+        json_t *reply = client_call(c, "show", format_text("{\"model\":\"%s\"}", name));
+
+        return json_array_get(json_object_get(reply, "models"), 0);
+}
+
 int client_call_code(streamer_client *c, const char *verb, const char *args)
 {
         return streamer_call(c, verb, args, NULL);

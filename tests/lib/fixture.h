@@ -90,6 +90,8 @@ void client_equals_on(streamer_client *c, const char *name, const char *device, 
 
 /* The reply as JSON, or NULL with *code. */
 json_t *client_call(streamer_client *c, const char *verb, const char *args);
+/* The model in the reply to `show`; never freed. */
+const json_t *client_show(streamer_client *c, const char *name);
 int client_call_code(streamer_client *c, const char *verb, const char *args);
 uint64_t client_leases(streamer_client *c);                         /* in all */
 uint64_t client_device_number(streamer_client *c, const char *key); /* of the first device in `status` */

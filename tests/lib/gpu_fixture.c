@@ -63,14 +63,6 @@ int attach_code(const char *device)
 
 /* ---- replies of the daemon ---- */
 
-json_t *list_entry(void)
-{
-        json_t *reply = client_call(client, "show", "{\"model\":\"m\"}");
-        json_t *model = json_incref(json_array_get(json_object_get(reply, "models"), 0));
-        json_decref(reply);
-        return model;
-}
-
 uint64_t used_on(const char *device)
 {
         size_t i;

@@ -27,7 +27,6 @@ int load_to(const char *source, const char *name, const char *device);
 
 /* Of the model "m". */
 int attach_code(const char *device);
-json_t *list_entry(void);
 
 uint64_t used_on(const char *device);
 void wait_until_freed(const char *device); /* its memory */

@@ -174,9 +174,8 @@ void manager_spawn(struct manager *m)
 
 static bool has_sent_ready(struct manager *m)
 {
-        pthread_mutex_lock(&m->mutex);
+        LOCKED(&m->mutex);
         bool ready = m->ready;
-        pthread_mutex_unlock(&m->mutex);
         return ready;
 }
 
@@ -223,13 +222,12 @@ struct stored *manager_find(struct manager *m, const char *prefix, size_t n)
 {
         struct stored *found = NULL;
 
-        pthread_mutex_lock(&m->mutex);
+        LOCKED(&m->mutex);
         drain(m);
         qsort(m->store, m->n, sizeof(m->store[0]), by_name);
         for (size_t i = 0; i < m->n && !found; i++)
                 if (strncmp(m->store[i].name, prefix, strlen(prefix)) == 0 && n-- == 0)
                         found = &m->store[i];
-        pthread_mutex_unlock(&m->mutex);
         return found;
 }
 
@@ -266,16 +264,14 @@ void manager_wait(struct manager *m, const char *prefix, size_t n)
 
 void manager_drop(struct manager *m, struct stored *stored)
 {
-        pthread_mutex_lock(&m->mutex);
+        LOCKED(&m->mutex);
         store_drop(m, (size_t)(stored - m->store));
-        pthread_mutex_unlock(&m->mutex);
 }
 
 void manager_add_consume_fd(struct manager *m, const char *name, int fd)
 {
-        pthread_mutex_lock(&m->mutex);
+        LOCKED(&m->mutex);
         store_add(m, name, fd);
-        pthread_mutex_unlock(&m->mutex);
 }
 
 /* ---- life ---- */

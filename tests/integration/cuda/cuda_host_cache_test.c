@@ -320,9 +320,8 @@ TEST(a_cached_model_cannot_be_attached)
         write_and_load("abc", cuda_devices, 1);
         ck_assert_int_eq(streamer_attach(client, "a", NULL, &lease), STREAMER_ENOENT);
         ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "is in the host cache"));
-        json_t *shown = client_call(client, "show", "{\"model\":\"a\"}");
-        const json_t *a = json_array_get(json_object_get(shown, "models"), 0);
-        streamer_attach_opts opts = {.struct_size = sizeof(opts), .generation = json_number(a, "generation")};
+        streamer_attach_opts opts = {.struct_size = sizeof(opts),
+                                     .generation = json_number(client_show(client, "a"), "generation")};
         ck_assert_int_eq(streamer_attach(client, "a", &opts, &lease), STREAMER_ENOENT);
         opts.flags = STREAMER_ATTACH_READY;
         ck_assert_int_eq(streamer_attach(client, "a", &opts, &lease), STREAMER_ENOENT);

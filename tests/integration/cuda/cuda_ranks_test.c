@@ -40,7 +40,7 @@ TEST(each_rank_is_on_its_own_device)
         ck_assert_int_eq(load_on(write_ranks("m", RANKS, 2), "m", cuda_devices, RANKS, "rank"), 0);
         for (size_t r = 0; r < RANKS; r++)
                 client_equals_on(client, "m", cuda_devices[r], rank_of("m", r, 2));
-        json_t *model = list_entry(), *devices = json_object_get(model, "devices");
+        const json_t *model = client_show(client, "m"), *devices = json_object_get(model, "devices");
         char digest[33];
         model_digest(rank_of("m", 2, 2), digest);
         ck_assert_uint_eq(json_array_size(devices), RANKS);

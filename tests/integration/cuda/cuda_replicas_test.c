@@ -39,7 +39,7 @@ TEST(replicas_are_one_model_with_several_devices)
 
         ck_assert_int_eq(load_on(write_model(m, "m.safetensors"), "m", cuda_devices, 2, NULL), 0);
         streamer_lease *lease = client_attach_on(client, "m", "cuda:1");
-        json_t *model = list_entry(), *devices = json_object_get(model, "devices");
+        const json_t *model = client_show(client, "m"), *devices = json_object_get(model, "devices");
         ck_assert_uint_eq(json_array_size(devices), 2);
         ck_assert_uint_eq(json_number(model, "bytes"), m->bytes);
         ck_assert_uint_eq(json_number(model, "tensors"), m->n);
@@ -119,7 +119,7 @@ TEST(a_lost_device_fails_alone)
         streamer_op_free(op);
         client_equals_on(client, "m", "cuda:0", m);
         ck_assert_int_ne(attach_code("cuda:1"), 0);
-        json_t *model = list_entry(), *d = json_array_get(json_object_get(model, "devices"), 1);
+        const json_t *model = client_show(client, "m"), *d = json_array_get(json_object_get(model, "devices"), 1);
         ck_assert_str_eq(json_text(model, "state"), "ready");
         ck_assert_str_eq(json_text(d, "state"), "failed");
         ck_assert_str_ne(json_text(d, "error"), "");

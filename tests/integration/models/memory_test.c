@@ -15,11 +15,9 @@
 
 static const char *page_kind_of(const char *name)
 {
-        json_t *reply = client_call(client, "show", format_text("{\"model\":\"%s\"}", name));
-        json_t *model = json_array_get(json_object_get(reply, "models"), 0);
-        json_t *device = json_array_get(json_object_get(model, "devices"), 0);
+        const json_t *devices = json_object_get(client_show(client, name), "devices");
 
-        return json_string_value(json_object_get(device, "page_kind"));
+        return json_text(json_array_get(devices, 0), "page_kind");
 }
 
 /* A daemon for one test, whose segments are of this kind. */

@@ -22,9 +22,7 @@ TEST(listed_models_are_loaded_at_start)
         await_row(0, "ready", 1);
         is_served("first");
         streamer_client *c = client_open(&d);
-        json_t *reply = client_call(c, "show", "{\"model\":\"first\"}");
-        json_t *m = json_array_get(json_object_get(reply, "models"), 0);
-        ck_assert_int_eq(json_integer_value(json_object_get(m, "priority")), 700);
+        ck_assert_uint_eq(json_number(client_show(c, "first"), "priority"), 700);
         prints("list", "PRIORITY");
         streamer_close(c);
         end();

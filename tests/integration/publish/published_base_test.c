@@ -26,7 +26,7 @@ TEST(the_base_is_recorded)
 {
         client_load(client, base, "base");
         streamer_lease *lease = publish_model(client, &opts, 1), *loaded = client_attach(client, "base");
-        const json_t *published = json_object_get(shown(client), "published");
+        const json_t *published = json_object_get(client_show(client, "tiny"), "published");
         ck_assert_str_eq(json_text(published, "base"), base);
         ck_assert_str_eq(json_text(published, "base_digest"), streamer_digest(loaded));
         ck_assert_str_eq(streamer_metadata(lease, "streamerd.base"), base);

@@ -21,7 +21,8 @@ static void end(void)
 
 static bool in_pool(void)
 {
-        return strcmp(json_text(json_array_get(json_object_get(shown(client), "devices"), 0), "page_kind"),
+        return strcmp(json_text(json_array_get(json_object_get(client_show(client, "tiny"), "devices"), 0),
+                                "page_kind"),
                       "hugetlb") == 0;
 }
 

@@ -39,7 +39,7 @@ TEST(a_published_model_survives_with_key_base_and_pin, .to = 2)
                 streamer_detach(lease);
                 json_decref(client_call(managed.client, "verify", "{\"model\":\"tiny\"}"));
         }
-        const json_t *model = shown(managed.client), *published = json_object_get(model, "published");
+        const json_t *model = client_show(managed.client, "tiny"), *published = json_object_get(model, "published");
         ck_assert(json_is_true(json_object_get(model, "pinned")));
         ck_assert_str_eq(json_text(published, "base"), managed_file());
         ck_assert_uint_eq(json_number(published, "uid"), getuid());

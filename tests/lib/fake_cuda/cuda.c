@@ -6,9 +6,7 @@
 #include "tests/lib/fake_cuda/machine.h"
 
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <sys/uio.h>
-#include <string.h>
 
 #define RESULT(e) ((enum cu_result)(e))
 /* Every call fails before cuInit() and on a GPU that is set to fail. */

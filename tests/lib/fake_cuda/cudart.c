@@ -6,8 +6,6 @@
  */
 #include "tests/lib/fake_cuda/runtime.h"
 
-#include <string.h>
-
 static FAKE_THREAD int chosen; /* ordinal used while no context is current */
 static FAKE_THREAD int last;
 

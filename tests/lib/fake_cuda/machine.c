@@ -7,10 +7,6 @@
  */
 #include "tests/lib/fake_cuda/machine.h"
 
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
 #define RULES 32
 
 struct rule {
@@ -183,10 +179,8 @@ int fake_enter(const char *call, int gpu)
                 return E_UNINITIALISED;
         }
         hang(call, gpu);
-        pthread_mutex_lock(&fake_lock);
-        int error = failure(call, gpu);
-        pthread_mutex_unlock(&fake_lock);
-        return error;
+        LOCKED(&fake_lock);
+        return failure(call, gpu);
 }
 
 static const struct {
@@ -251,22 +245,19 @@ int fake_ordinal_of(int gpu)
 
 struct CUctx_st *fake_primary(int gpu, bool runtime)
 {
-        pthread_mutex_lock(&fake_lock);
+        LOCKED(&fake_lock);
         struct CUctx_st *c = &primary[gpu];
         if (!c->alive)
                 state->contexts[gpu]++;
         c->alive = true;
         c->runtime |= runtime;
-        pthread_mutex_unlock(&fake_lock);
         return c;
 }
 
 struct CUctx_st *fake_primary_or_null(int gpu)
 {
-        pthread_mutex_lock(&fake_lock);
-        struct CUctx_st *c = primary[gpu].alive ? &primary[gpu] : NULL;
-        pthread_mutex_unlock(&fake_lock);
-        return c;
+        LOCKED(&fake_lock);
+        return primary[gpu].alive ? &primary[gpu] : NULL;
 }
 
 struct CUctx_st *fake_current(void)

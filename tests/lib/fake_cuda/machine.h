@@ -11,11 +11,8 @@
 #define TESTS_LIB_FAKE_CUDA_MACHINE_H
 
 #include "proto/cuda.h"
+#include "tests/lib/base.h"
 #include "tests/lib/fake_cuda/state.h"
-
-#include <pthread.h>
-#include <stdbool.h>
-#include <stddef.h>
 
 enum {
         E_OK = 0,

@@ -8,8 +8,6 @@
 #include "tests/lib/fake_cuda/machine.h"
 
 #include <linux/memfd.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define MAGIC 0x65646e6148656b61u
 
@@ -116,10 +114,8 @@ static struct allocation *find(const void *pointer)
 
 uint64_t fake_used(int gpu)
 {
-        pthread_mutex_lock(&fake_lock);
-        uint64_t n = used[gpu] + fake_vmm_used(gpu);
-        pthread_mutex_unlock(&fake_lock);
-        return n;
+        LOCKED(&fake_lock);
+        return used[gpu] + fake_vmm_used(gpu);
 }
 
 int fake_alloc(int gpu, size_t size, void **pointer)
@@ -129,7 +125,7 @@ int fake_alloc(int gpu, size_t size, void **pointer)
                 *pointer = NULL;
                 return E_OK;
         }
-        pthread_mutex_lock(&fake_lock);
+        LOCKED(&fake_lock);
         uint64_t taken = used[gpu] + fake_vmm_used(gpu) + s->others;
         struct allocation *a = NULL;
         if (taken <= s->memory && size <= s->memory - taken) {
@@ -143,7 +139,6 @@ int fake_alloc(int gpu, size_t size, void **pointer)
                 fake_resources()->allocations++;
                 *pointer = a->base;
         }
-        pthread_mutex_unlock(&fake_lock);
         return a ? E_OK : E_MEMORY;
 }
 
@@ -151,7 +146,7 @@ int fake_free(void *pointer)
 {
         if (!pointer)
                 return E_OK;
-        pthread_mutex_lock(&fake_lock);
+        LOCKED(&fake_lock);
         struct allocation *a = find(pointer);
         bool ours = a && a->opens == 0 && a->base == pointer;
         if (ours) {
@@ -159,7 +154,6 @@ int fake_free(void *pointer)
                 fake_resources()->allocations--;
                 drop(a);
         }
-        pthread_mutex_unlock(&fake_lock);
         return ours ? E_OK : E_VALUE;
 }
 
@@ -179,23 +173,21 @@ static void drop_all(int gpu, bool own)
 
 void fake_memory_reset(int gpu)
 {
-        pthread_mutex_lock(&fake_lock);
+        LOCKED(&fake_lock);
         drop_all(gpu, true);
         drop_all(gpu, false);
         used[gpu] = 0;
-        pthread_mutex_unlock(&fake_lock);
 }
 
 void fake_ipc_reset(int gpu)
 {
-        pthread_mutex_lock(&fake_lock);
+        LOCKED(&fake_lock);
         drop_all(gpu, false);
-        pthread_mutex_unlock(&fake_lock);
 }
 
 int fake_gpu_of(const void *pointer, size_t size, void **base, size_t *whole)
 {
-        pthread_mutex_lock(&fake_lock);
+        LOCKED(&fake_lock);
         struct allocation *a = find(pointer);
         int gpu;
         if (!a)
@@ -206,7 +198,6 @@ int fake_gpu_of(const void *pointer, size_t size, void **base, size_t *whole)
                 *base = a->base;
         if (a && whole)
                 *whole = a->size;
-        pthread_mutex_unlock(&fake_lock);
         return gpu;
 }
 
@@ -214,7 +205,7 @@ int fake_gpu_of(const void *pointer, size_t size, void **base, size_t *whole)
 
 int fake_ipc_export(const void *pointer, struct cuda_ipc_handle *handle)
 {
-        pthread_mutex_lock(&fake_lock);
+        LOCKED(&fake_lock);
         const struct allocation *a = find(pointer);
         bool ours = a && a->opens == 0;
         if (ours) {
@@ -227,7 +218,6 @@ int fake_ipc_export(const void *pointer, struct cuda_ipc_handle *handle)
                 *handle = (struct cuda_ipc_handle){{0}};
                 memcpy(handle->bytes, &wire, sizeof(wire));
         }
-        pthread_mutex_unlock(&fake_lock);
         return ours ? E_OK : E_VALUE;
 }
 
@@ -281,7 +271,7 @@ int fake_ipc_open(const struct cuda_ipc_handle *handle, int current_gpu, void **
         /* CUDA would use peer access, at the cost of a second context: the product must not. */
         if (wire.gpu != current_gpu)
                 return E_PEER;
-        pthread_mutex_lock(&fake_lock);
+        LOCKED(&fake_lock);
         int error = E_OK;
         struct allocation *a = opened(&wire);
         if (a) {
@@ -290,19 +280,17 @@ int fake_ipc_open(const struct cuda_ipc_handle *handle, int current_gpu, void **
         } else {
                 error = open_new(&wire, pointer);
         }
-        pthread_mutex_unlock(&fake_lock);
         return error;
 }
 
 int fake_ipc_close(void *pointer)
 {
-        pthread_mutex_lock(&fake_lock);
+        LOCKED(&fake_lock);
         struct allocation *a = find(pointer);
         bool is_open = a && a->opens > 0 && a->base == pointer;
         if (is_open && --a->opens == 0) {
                 fake_resources()->opened--;
                 drop(a);
         }
-        pthread_mutex_unlock(&fake_lock);
         return is_open ? E_OK : E_VALUE;
 }

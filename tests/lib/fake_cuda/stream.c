@@ -10,11 +10,6 @@
  */
 #include "tests/lib/fake_cuda/runtime.h"
 
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
 struct op { /* a copy, or a mark where `event` is set */
         struct op *next;
         struct CUevent_st *event; /* NULL: none, or already destroyed */
@@ -70,10 +65,9 @@ static bool is_pinned(const void *pointer, size_t size, int gpu)
 
 void streams_touch(const void *host, size_t size, int gpu)
 {
-        pthread_mutex_lock(&fake_lock);
+        LOCKED(&fake_lock);
         if (!is_pinned(host, size, gpu))
                 fake_state()->pageable++;
-        pthread_mutex_unlock(&fake_lock);
 }
 
 /* Whether no part of it is mapped without the right to write. Addresses that are not mapped may be registered: tests
@@ -107,7 +101,7 @@ int streams_register(const void *pointer, size_t size, int gpu, unsigned flags)
         int error = check_flags(p, size, flags);
         if (error)
                 return error;
-        pthread_mutex_lock(&fake_lock);
+        LOCKED(&fake_lock);
         for (struct host_range *r = pinned; r; r = r->next)
                 if (p < r->base + r->size && r->base < p + size)
                         error = E_REGISTERED;
@@ -123,7 +117,6 @@ int streams_register(const void *pointer, size_t size, int gpu, unsigned flags)
                 if (now > fake_state()->pinned_most)
                         fake_state()->pinned_most = now;
         }
-        pthread_mutex_unlock(&fake_lock);
         return error;
 }
 
@@ -138,14 +131,13 @@ static void unpin(struct host_range **at)
 
 int streams_unregister(const void *pointer)
 {
-        pthread_mutex_lock(&fake_lock);
+        LOCKED(&fake_lock);
         struct host_range **at = &pinned;
         while (*at && (*at)->base != pointer)
                 at = &(*at)->next;
         bool known = *at != NULL;
         if (known)
                 unpin(at);
-        pthread_mutex_unlock(&fake_lock);
         return known ? E_OK : E_NOT_REGISTERED;
 }
 
@@ -252,10 +244,9 @@ static void breathe(void)
 
 void streams_await_release(int gpu)
 {
-        pthread_mutex_lock(&fake_lock);
+        LOCKED(&fake_lock);
         while (gpu >= 0 && is_held(gpu))
                 breathe();
-        pthread_mutex_unlock(&fake_lock);
 }
 
 static bool gpu_idle(int gpu)
@@ -269,15 +260,14 @@ static bool gpu_idle(int gpu)
 
 void streams_finish(int gpu)
 {
-        pthread_mutex_lock(&fake_lock);
+        LOCKED(&fake_lock);
         while (!gpu_idle(gpu))
                 breathe();
-        pthread_mutex_unlock(&fake_lock);
 }
 
 void streams_reset(int gpu)
 {
-        pthread_mutex_lock(&fake_lock);
+        LOCKED(&fake_lock);
         for (struct CUstream_st *s = streams; s; s = s->next) {
                 if (s->gpu != gpu || s->destroyed)
                         continue;
@@ -293,7 +283,6 @@ void streams_reset(int gpu)
                         unpin(at);
                 else
                         at = &(*at)->next;
-        pthread_mutex_unlock(&fake_lock);
 }
 
 /* ---- streams ---- */
@@ -325,11 +314,10 @@ enum cuda_error cudaStreamSynchronize(struct CUstream_st *stream)
         }
         require_live("cudaStreamSynchronize", stream->destroyed);
         ENTER(cudaStreamSynchronize, stream->gpu);
-        pthread_mutex_lock(&fake_lock);
+        LOCKED(&fake_lock);
         while (!finish(stream))
                 breathe();
         error = outcome(stream->gpu);
-        pthread_mutex_unlock(&fake_lock);
         return runtime_result(error);
 }
 
@@ -340,11 +328,10 @@ enum cuda_error cudaStreamDestroy(struct CUstream_st *stream)
                 return runtime_result(E_HANDLE);
         require_live("cudaStreamDestroy", stream->destroyed);
         ENTER(cudaStreamDestroy, stream->gpu);
-        pthread_mutex_lock(&fake_lock);
+        LOCKED(&fake_lock);
         while (stream->first)
                 carry_out(stream);
         remove_stream(stream);
-        pthread_mutex_unlock(&fake_lock);
         return CUDA_OK;
 }
 
@@ -353,12 +340,10 @@ static int copy(void *to, const void *from, size_t size, bool to_host, struct CU
         const void *device = to_host ? from : to, *host = to_host ? to : from;
         if (fake_gpu_of(device, size, NULL, NULL) < 0)
                 return E_VALUE;
-        pthread_mutex_lock(&fake_lock);
+        LOCKED(&fake_lock);
         if (!is_pinned(host, size, stream->gpu))
                 fake_state()->pageable++;
-        int error = append(stream, (struct op){.to = to, .from = from, .size = size, .to_host = to_host});
-        pthread_mutex_unlock(&fake_lock);
-        return error;
+        return append(stream, (struct op){.to = to, .from = from, .size = size, .to_host = to_host});
 }
 
 enum cuda_error cudaMemcpyAsync(void *to, const void *from, size_t size, enum cuda_copy_kind kind,
@@ -375,10 +360,8 @@ enum cuda_error cudaMemcpyAsync(void *to, const void *from, size_t size, enum cu
 /* Whether host memory has the same address on the GPU. */
 static bool same_address(const void *host, size_t size, int gpu)
 {
-        pthread_mutex_lock(&fake_lock);
-        bool same = fake_settings()->host_pointers && is_pinned(host, size, gpu);
-        pthread_mutex_unlock(&fake_lock);
-        return same;
+        LOCKED(&fake_lock);
+        return fake_settings()->host_pointers && is_pinned(host, size, gpu);
 }
 
 /* Starts all copies or none, which CUDA does not promise. */
@@ -447,12 +430,11 @@ enum cuda_error cudaEventRecord(struct CUevent_st *event, struct CUstream_st *st
         ENTER(cudaEventRecord, stream->gpu);
         if (event->gpu != stream->gpu)
                 return runtime_result(E_HANDLE);
-        pthread_mutex_lock(&fake_lock);
+        LOCKED(&fake_lock);
         if (event->mark) /* recorded again: the old mark has no event */
                 event->mark->event = NULL;
         event->stream = stream;
         error = append(stream, (struct op){.mark = true, .event = event});
-        pthread_mutex_unlock(&fake_lock);
         return runtime_result(error);
 }
 
@@ -462,9 +444,8 @@ enum cuda_error cudaEventQuery(struct CUevent_st *event)
                 return runtime_result(E_HANDLE);
         require_live("cudaEventQuery", event->destroyed);
         ENTER(cudaEventQuery, event->gpu);
-        pthread_mutex_lock(&fake_lock);
+        LOCKED(&fake_lock);
         error = event_fired(event) ? outcome(event->gpu) : E_NOT_READY;
-        pthread_mutex_unlock(&fake_lock);
         return runtime_result(error);
 }
 
@@ -476,11 +457,10 @@ enum cuda_error cudaEventSynchronize(struct CUevent_st *event)
         ENTER(cudaEventSynchronize, event->gpu);
         if (!event->blocking) /* CUDA would spin: such an event must be polled */
                 return runtime_result(E_VALUE);
-        pthread_mutex_lock(&fake_lock);
+        LOCKED(&fake_lock);
         while (!event_fired(event))
                 breathe();
         error = outcome(event->gpu);
-        pthread_mutex_unlock(&fake_lock);
         return runtime_result(error);
 }
 
@@ -490,8 +470,7 @@ enum cuda_error cudaEventDestroy(struct CUevent_st *event)
                 return runtime_result(E_HANDLE);
         require_live("cudaEventDestroy", event->destroyed);
         ENTER(cudaEventDestroy, event->gpu);
-        pthread_mutex_lock(&fake_lock);
+        LOCKED(&fake_lock);
         remove_event(event);
-        pthread_mutex_unlock(&fake_lock);
         return CUDA_OK;
 }

@@ -8,7 +8,6 @@
 #include "proto/cuda.h"
 #include "tests/lib/fake_cuda/machine.h"
 
-#include <stdlib.h>
 #include <sys/stat.h>
 
 #define ENTER(name, gpu)                                                                                               \
@@ -112,20 +111,16 @@ static int current_gpu(void)
 
 static int gpu_of_allocation(cu_allocation id)
 {
-        pthread_mutex_lock(&fake_lock);
+        LOCKED(&fake_lock);
         const struct memory *m = memory_of(id);
-        int gpu = m ? m->gpu : -1;
-        pthread_mutex_unlock(&fake_lock);
-        return gpu;
+        return m ? m->gpu : -1;
 }
 
 static int gpu_of_range(cu_pointer pointer, size_t size)
 {
-        pthread_mutex_lock(&fake_lock);
+        LOCKED(&fake_lock);
         const struct range *r = range_at(pointer, size);
-        int gpu = r && r->memory ? r->memory->gpu : -1;
-        pthread_mutex_unlock(&fake_lock);
-        return gpu;
+        return r && r->memory ? r->memory->gpu : -1;
 }
 
 /* ---- allocations ---- */
@@ -171,14 +166,13 @@ enum cu_result cuMemCreate(cu_allocation *allocation, size_t size, const struct 
 enum cu_result cuMemRelease(cu_allocation allocation)
 {
         ENTER(cuMemRelease, gpu_of_allocation(allocation));
-        pthread_mutex_lock(&fake_lock);
+        LOCKED(&fake_lock);
         struct memory *m = memory_of(allocation);
         if (m) {
                 m->id = 0;
                 fake_resources()->handles--;
                 drop_if_unused(m);
         }
-        pthread_mutex_unlock(&fake_lock);
         return (enum cu_result)(m ? E_OK : E_VALUE);
 }
 
@@ -244,7 +238,7 @@ enum cu_result cuMemAddressReserve(cu_pointer *pointer, size_t size, size_t alig
 enum cu_result cuMemAddressFree(cu_pointer pointer, size_t size)
 {
         ENTER(cuMemAddressFree, current_gpu());
-        pthread_mutex_lock(&fake_lock);
+        LOCKED(&fake_lock);
         struct range *r = range_at(pointer, size), **at = &ranges;
         bool freed = r && !r->memory;
         if (freed) {
@@ -255,7 +249,6 @@ enum cu_result cuMemAddressFree(cu_pointer pointer, size_t size)
                 free(r);
                 fake_resources()->reserved--;
         }
-        pthread_mutex_unlock(&fake_lock);
         return (enum cu_result)(freed ? E_OK : E_VALUE);
 }
 
@@ -263,7 +256,7 @@ enum cu_result cuMemMap(cu_pointer pointer, size_t size, size_t offset, cu_alloc
                         unsigned long long flags)
 {
         ENTER(cuMemMap, gpu_of_allocation(allocation));
-        pthread_mutex_lock(&fake_lock);
+        LOCKED(&fake_lock);
         struct memory *m = memory_of(allocation);
         struct range *r = range_at(pointer, size);
         bool good = m && r && !r->memory && offset == 0 && flags == 0 && size <= m->size &&
@@ -273,14 +266,13 @@ enum cu_result cuMemMap(cu_pointer pointer, size_t size, size_t offset, cu_alloc
                 m->mappings++;
                 fake_resources()->mapped++;
         }
-        pthread_mutex_unlock(&fake_lock);
         return (enum cu_result)(good ? E_OK : E_VALUE);
 }
 
 enum cu_result cuMemUnmap(cu_pointer pointer, size_t size)
 {
         ENTER(cuMemUnmap, gpu_of_range(pointer, size));
-        pthread_mutex_lock(&fake_lock);
+        LOCKED(&fake_lock);
         struct range *r = range_at(pointer, size);
         struct memory *m = r ? r->memory : NULL;
         if (m) {
@@ -290,7 +282,6 @@ enum cu_result cuMemUnmap(cu_pointer pointer, size_t size)
                 fake_resources()->mapped--;
                 drop_if_unused(m);
         }
-        pthread_mutex_unlock(&fake_lock);
         return (enum cu_result)(m ? E_OK : E_VALUE);
 }
 
@@ -301,7 +292,7 @@ enum cu_result cuMemSetAccess(cu_pointer pointer, size_t size, const struct cu_a
                 return (enum cu_result)E_DESTROYED;
         if (n == 1 && access->flags == CU_ACCESS_READ && fake_settings()->read_only != E_OK)
                 return (enum cu_result)fake_settings()->read_only;
-        pthread_mutex_lock(&fake_lock);
+        LOCKED(&fake_lock);
         struct range *r = range_at(pointer, size);
         bool good = n == 1 && r && r->memory && access->location.type == CU_LOCATION_DEVICE &&
                     fake_gpu(access->location.id) == r->memory->gpu;
@@ -309,6 +300,5 @@ enum cu_result cuMemSetAccess(cu_pointer pointer, size_t size, const struct cu_a
                 int prot = access->flags == CU_ACCESS_READ ? PROT_READ : PROT_READ | PROT_WRITE;
                 good = mprotect(r->base, size, prot) == 0;
         }
-        pthread_mutex_unlock(&fake_lock);
         return (enum cu_result)(good ? E_OK : E_VALUE);
 }
