@@ -235,30 +235,27 @@ int client_load_end(streamer_op *op)
 
 int client_load_with(streamer_client *c, streamer_load_opts opts)
 {
-        return client_load_end(client_load_begin_with(c, opts));
-}
-
-static int load_result(streamer_client *c, const char *source, const char *name, const char *verify, char text[1024])
-{
-        streamer_load_opts opts = {.struct_size = sizeof(opts), .source = source, .name = name, .verify = verify};
         streamer_op *op = NULL;
-        int r = streamer_load(c, &opts, &op);
 
-        if (r == 0)
-                r = streamer_op_wait(op, WAIT_MS, NULL);
-        snprintf(text, 1024, "%s", streamer_last_error(c));
-        streamer_op_free(op);
-        return r;
+        opts.struct_size = sizeof(opts);
+        int r = streamer_load(c, &opts, &op);
+        return r != 0 ? r : client_load_end(op);
 }
 
 int client_load_result(streamer_client *c, const char *source, const char *name, char text[1024])
 {
-        return load_result(c, source, name, NULL, text);
+        int r = client_load_with(c, (streamer_load_opts){.source = source, .name = name});
+
+        snprintf(text, 1024, "%s", streamer_last_error(c));
+        return r;
 }
 
 int client_load_sha256(streamer_client *c, const char *source, const char *name, char text[1024])
 {
-        return load_result(c, source, name, "sha256", text);
+        int r = client_load_with(c, (streamer_load_opts){.source = source, .name = name, .verify = "sha256"});
+
+        snprintf(text, 1024, "%s", streamer_last_error(c));
+        return r;
 }
 
 void client_load(streamer_client *c, const char *source, const char *name)

@@ -75,6 +75,7 @@ streamer_op *client_load_begin(streamer_client *c, const char *source, const cha
 streamer_op *client_load_begin_with(streamer_client *c, streamer_load_opts opts);
 /* Waits for the load and frees it; returns its outcome. */
 int client_load_end(streamer_op *op);
+/* Loads; returns the outcome, also of a request that is refused. */
 int client_load_with(streamer_client *c, streamer_load_opts opts);
 void client_unload(streamer_client *c, const char *name);
 streamer_lease *client_attach(streamer_client *c, const char *name);

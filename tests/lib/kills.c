@@ -255,9 +255,6 @@ static void set_stage(struct kills *k, const char *folder)
         snprintf(k->state, sizeof(k->state), "%s/state", folder);
         char *pinned = format_text("%s/pinned.safetensors", k->root);
         const char *flags[] = {"--device", "host=256MiB", "--root", k->root, "--state", k->state, NULL};
-        streamer_load_opts opts = {
-                .struct_size = sizeof(opts), .source = pinned, .name = PINNED, .flags = STREAMER_LOAD_PIN};
-        streamer_op *op;
 
         must(mkdir(k->root, 0755));
         must(mkdir(k->state, 0755));
@@ -265,9 +262,10 @@ static void set_stage(struct kills *k, const char *folder)
         manager_init(&k->m, format_text("%s/d", folder), k->stored ? STORE : 0, flags);
         manager_start(&k->m);
         k->client = client_open(&k->m.d);
-        client_ok(k->client, streamer_load(k->client, &opts, &op), "load");
-        client_ok(k->client, streamer_op_wait(op, 20000, NULL), "load");
-        streamer_op_free(op);
+        client_ok(k->client,
+                  client_load_with(k->client,
+                                   (streamer_load_opts){.source = pinned, .name = PINNED, .flags = STREAMER_LOAD_PIN}),
+                  "load");
         k->held = client_attach(k->client, PINNED);
         if (k->stored)
                 manager_wait(&k->m, MANAGED_MODELS, 2);

@@ -88,8 +88,6 @@ static void do_load(struct kills *k, streamer_client *c, unsigned i)
         unsigned file = i % FILES;
         struct history *name = &k->shared->names[i], *other = &k->shared->names[other_name(i)];
         char *path = path_of(k, file);
-        streamer_load_opts opts = {.struct_size = sizeof(opts), .source = path, .name = kills_name(i)};
-        streamer_op *op = NULL;
 
         /* The previous client may have been killed while it wrote. */
         bool unknown = k->shared->written[file] != k->shared->writing[file];
@@ -99,11 +97,7 @@ static void do_load(struct kills *k, streamer_client *c, unsigned i)
         name->pins |= other->pins;
         other->pins |= name->pins & MAY_BE_PINNED;
         name->priorities |= 1 | other->priorities;
-        int r = streamer_load(c, &opts, &op);
-        if (r == 0)
-                r = streamer_op_wait(op, 20000, NULL);
-        check(c, "load", r);
-        streamer_op_free(op);
+        check(c, "load", client_load_with(c, (streamer_load_opts){.source = path, .name = kills_name(i)}));
         free(path);
 }
 

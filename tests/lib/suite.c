@@ -256,38 +256,19 @@ static void skip_slow(int row)
         SKIP("not in the short set");
 }
 
-static void add_skipped(TCase *group, const struct suite_test *test)
-{
-        TTest *check = must_alloc(sizeof(*check));
-        *check = test->test;
-        check->fn = skip_slow;
-        _tcase_add_test(group, check, 0, 0, test->from, test->from + 1);
-}
-
-/* The files of unavailable tests, and the reasons; a test's row is its index. */
-static struct {
-        const char *file, *reason;
-} unavailable[FIXTURES_MAX];
-static int n_unavailable;
-
+/* `row`: the index of the test. */
 static void skip_unavailable(int row)
 {
-        skip(unavailable[row].file, unavailable[row].reason);
+        skip(file_name(tests[row]->test.file), fixture_of(tests[row])->unavailable());
 }
 
-/* Each counts as a test, as that of a slow one does. */
-static void add_unavailable(TCase *group, const struct suite_test *test, const char *reason)
+/* It counts as one test. */
+static void add_skipped(TCase *group, size_t i, void (*fn)(int row))
 {
         TTest *check = must_alloc(sizeof(*check));
-        int row = n_unavailable - 1;
-        if (row < 0 || unavailable[row].reason != reason) {
-                row = n_unavailable++;
-                unavailable[row].file = file_name(test->test.file);
-                unavailable[row].reason = reason;
-        }
-        *check = test->test;
-        check->fn = skip_unavailable;
-        _tcase_add_test(group, check, 0, 0, row, row + 1);
+        *check = tests[i]->test;
+        check->fn = fn;
+        _tcase_add_test(group, check, 0, 0, (int)i, (int)i + 1);
 }
 
 static void add_to(TCase *group, const struct suite_test *test)
@@ -299,7 +280,7 @@ static void add_to(TCase *group, const struct suite_test *test)
 static void add_file(Suite *suite, const char *file)
 {
         const struct suite_fixture *last = NULL;
-        const char *reason = NULL;
+        bool available = true;
         TCase *group = NULL, *omitted = NULL; /* without a fixture */
 
         for (size_t i = 0; i < n_tests; i++) {
@@ -307,19 +288,19 @@ static void add_file(Suite *suite, const char *file)
                         continue;
                 if (tests[i]->slow && suite_short()) {
                         omitted = omitted ? omitted : group_new(suite, file_name(file), NULL);
-                        add_skipped(omitted, tests[i]);
+                        add_skipped(omitted, i, skip_slow);
                         continue;
                 }
                 const struct suite_fixture *fixture = fixture_of(tests[i]);
                 if (!group || fixture != last) {
                         last = fixture;
-                        reason = fixture && fixture->unavailable ? fixture->unavailable() : NULL;
-                        group = group_new(suite, file_name(file), reason ? NULL : fixture);
+                        available = !fixture || !fixture->unavailable || !fixture->unavailable();
+                        group = group_new(suite, file_name(file), available ? fixture : NULL);
                 }
-                if (reason)
-                        add_unavailable(group, tests[i], reason);
-                else
+                if (available)
                         add_to(group, tests[i]);
+                else
+                        add_skipped(group, i, skip_unavailable);
         }
 }
 

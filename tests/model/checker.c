@@ -3,22 +3,8 @@
  * A run of the model checker: start, steps, end, and the check for leaks.
  */
 #include "tests/lib/base.h"
+#include "tests/lib/kernel_counters.h"
 #include "tests/model/checker_model.h"
-
-/* The entries of a folder of the daemon in /proc. */
-static unsigned count_entries(const struct checker *c, const char *folder)
-{
-        char *path = format_text("/proc/%d/%s", (int)c->daemon.pid, folder);
-        DIR *dir = opendir(path);
-        unsigned n = 0;
-        if (dir == NULL)
-                die_errno("%s", path);
-        while (readdir(dir) != NULL)
-                n++;
-        closedir(dir);
-        free(path);
-        return n;
-}
 
 static void start(struct checker *c, enum checker_kind kind, const char *folder)
 {
@@ -53,8 +39,8 @@ static void release_everything(struct checker *c)
 static void finish(struct checker *c, unsigned fds)
 {
         release_everything(c);
-        if (count_entries(c, "fd") > fds)
-                checker_fail(c, "%u descriptors, %u at the start", count_entries(c, "fd"), fds);
+        if (process_fds(c->daemon.pid) > fds)
+                checker_fail(c, "%u descriptors, %u at the start", process_fds(c->daemon.pid), fds);
         streamer_close(c->client);
         streamer_close(c->subscriber);
         json_decref(c->events);
@@ -76,14 +62,14 @@ void checker_run(enum checker_kind kind, const char *folder, uint64_t seed, uint
         c->first_step = counts->steps;
         start(c, kind, folder);
         json_decref(call_json(c, "list", NULL));
-        unsigned fds = count_entries(c, "fd"), threads;
+        unsigned fds = process_fds(c->daemon.pid), threads;
         take_steps(c, 0, n_steps / 2);
-        threads = count_entries(c, "task"); /* thread pools have grown to their size under load */
+        threads = process_threads(c->daemon.pid); /* thread pools have grown to their size under load */
         take_steps(c, n_steps / 2, n_steps / 10 * 9);
         lose_device(c); /* near the end, because a lost device accepts no loads */
         take_steps(c, n_steps / 10 * 9, n_steps);
-        if (count_entries(c, "task") > threads + 20) /* a pool's cap */
-                checker_fail(c, "%u threads, %u after half of the steps", count_entries(c, "task"), threads);
+        if (process_threads(c->daemon.pid) > threads + 20) /* a pool's cap */
+                checker_fail(c, "%u threads, %u after half of the steps", process_threads(c->daemon.pid), threads);
         finish(c, fds);
         free(c);
 }

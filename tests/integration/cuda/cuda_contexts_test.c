@@ -108,19 +108,6 @@ TEST(a_context_is_destroyed_after_its_retention_time)
         end("m");
 }
 
-TEST(without_retention_the_context_ends_with_the_last_model)
-{
-        begin("context_retention: 0s");
-        for (unsigned round = 1; round <= 3; round++) {
-                ck_assert_uint_eq(contexts_of_load("m"), 1); /* the question before the load counts as none */
-                unload("m");
-                ck_assert(eventually(nothing_is_registered, NULL, 20000));
-        }
-        load("m", "cuda:0");
-        ck_assert_uint_eq(gpus->pageable, 0);
-        end("m");
-}
-
 /* The first context registers the ring for all of them. */
 TEST(the_context_of_the_ring_lives_while_other_contexts_exist)
 {

@@ -228,17 +228,6 @@ TEST(a_load_waits_for_cache_memory_that_another_gpu_frees)
         ck_assert(never_passed());
 }
 
-TEST(a_model_unloaded_while_it_waits_is_not_cached)
-{
-        streamer_op *op = evict_while_nothing_is_freed();
-        ck_assert(eventually(e_is_cached, NULL, 10000));
-        client_unload(client, "e");
-        ck_assert_int_eq(client_load_end(op), 0); /* the first GPU still frees nothing */
-        fake_unhang(gpus);
-        client_wait_host_cache(client, SIZE);
-        ck_assert(never_passed());
-}
-
 /* For ten seconds. */
 TEST(a_gpu_that_never_frees_does_not_delay_another)
 {

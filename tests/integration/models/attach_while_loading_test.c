@@ -10,29 +10,6 @@
 
 FIXTURE(.each = {paused_load_begin, paused_load_end}, .unavailable = fuse_file_unavailable);
 
-TEST(tensors_are_returned_as_they_arrive)
-{
-        bool seen[PAUSED_N] = {false};
-        streamer_tensor t = STREAMER_TENSOR_INIT;
-
-        streamer_op *op = paused_load_start("m");
-        streamer_lease *lease = client_attach(paused.client, "m");
-        paused_load_take(lease, PAUSED_HALF, seen);
-        for (size_t i = 0; i < PAUSED_N; i++)
-                ck_assert_int_eq(seen[i], i < PAUSED_HALF);
-        ck_assert_int_eq(streamer_tensor_next(lease, 0, &t), STREAMER_ETIMEOUT);
-        ck_assert_int_eq(streamer_tensor_find(lease, "t00", &t), 0);
-        ck_assert_int_eq(streamer_tensor_find(lease, "t15", &t), STREAMER_EBUSY);
-        ck_assert_str_eq(streamer_digest(lease), "");
-        fuse_file_release(&paused.hang);
-        paused_load_take(lease, PAUSED_HALF, seen);
-        ck_assert_int_eq(streamer_tensor_next(lease, 20000, &t), STREAMER_EEND);
-        client_ok(paused.client, streamer_op_wait(op, 20000, NULL), "load");
-        lease_equals(lease, paused.model);
-        streamer_detach(lease);
-        streamer_op_free(op);
-}
-
 /* _i 0: the load continues; 1: it fails; 2: the lease is detached. */
 TEST(a_lease_survives_a_reconnect_while_its_model_loads, .to = 3)
 {

@@ -171,18 +171,6 @@ TEST(the_current_rule_decides_the_permitted_sources)
 
 /* ---- the file ---- */
 
-TEST(a_damaged_state_file_is_set_aside_and_the_daemon_starts)
-{
-        file_write(suite_path("state/state"), "nonsense", 8);
-        daemon_start(&d, own_flags());
-        ck_assert(log_has("it is set aside"));
-        ck_assert_int_eq(access(suite_path("state/state.damaged"), F_OK), 0);
-        streamer_client *c = client_open(&d);
-        client_load(c, suite_path("root/m.safetensors"), "m");
-        client_equals(c, "m", model);
-        streamer_close(c);
-}
-
 static bool state_has(void *name)
 {
         struct state_file now;
