@@ -6,6 +6,7 @@
 #include "tests/lib/exporter.h"
 
 #include "daemon/device/cuda/api.h"
+#include "proto/frame.h"
 #include "tests/lib/base.h"
 #include "tests/lib/fake_cuda/state.h"
 
@@ -91,32 +92,13 @@ static void make(struct memory *m, int ordinal, bool vmm, struct hello *hello)
         fill(m, ordinal);
 }
 
-static void send_hello(int sock, const struct hello *hello, int fd)
-{
-        union {
-                char bytes[CMSG_SPACE(sizeof(int))];
-                struct cmsghdr align;
-        } control = {{0}};
-        struct iovec iov = {(void *)(uintptr_t)hello, sizeof(*hello)};
-        struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
-        if (fd >= 0) {
-                m.msg_control = control.bytes;
-                m.msg_controllen = sizeof(control.bytes);
-                struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-                *c = (struct cmsghdr){
-                        .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
-                memcpy(CMSG_DATA(c), &fd, sizeof(fd));
-        }
-        must(sendmsg(sock, &m, 0));
-}
-
 static _Noreturn void serve(int sock, int ordinal, size_t size, bool vmm)
 {
         struct memory memory = {.size = size, .fd = -1};
         struct hello hello = {0};
         char c;
         make(&memory, ordinal, vmm, &hello);
-        send_hello(sock, &hello, memory.fd);
+        must(frame_send_fds(sock, &hello, sizeof(hello), &memory.fd, memory.fd >= 0));
         while (read(sock, &c, 1) == 1) {
                 CHECK(memory.api, cudaFree, memory.pointer);
                 must(write(sock, "", 1));
@@ -129,20 +111,12 @@ static _Noreturn void serve(int sock, int ordinal, size_t size, bool vmm)
 static void receive_hello(struct exporter *e)
 {
         struct hello hello;
-        union {
-                char bytes[CMSG_SPACE(sizeof(int))];
-                struct cmsghdr align;
-        } control;
-        struct iovec iov = {&hello, sizeof(hello)};
-        struct msghdr m = {
-                .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control)};
-        if (recvmsg(e->socket, &m, MSG_WAITALL | MSG_CMSG_CLOEXEC) != sizeof(hello))
+        size_t n_fds = 0;
+        bool lost = false;
+        if (frame_recv_fds(e->socket, &hello, sizeof(hello), &e->fd, &n_fds, 1, &lost) != sizeof(hello))
                 die("the exporter did not start");
         e->handle = hello.handle;
         memcpy(e->uuid, hello.uuid, sizeof(e->uuid));
-        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-        if (c)
-                memcpy(&e->fd, CMSG_DATA(c), sizeof(e->fd));
 }
 
 void exporter_start(struct exporter *e, int ordinal, size_t size, bool vmm)

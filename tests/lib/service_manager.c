@@ -3,6 +3,7 @@
  * The manager's thread and its store: see service_manager.h.
  */
 #include "tests/lib/service_manager.h"
+#include "proto/frame.h"
 
 #include <fcntl.h>
 #include <sys/eventfd.h>
@@ -84,26 +85,11 @@ static void take(struct manager *m, struct message_in *in)
 
 static bool receive(int fd, struct message_in *in)
 {
-        union {
-                struct cmsghdr align;
-                char space[CMSG_SPACE(sizeof(int) * MESSAGE_FDS)];
-        } control;
-        struct iovec iov = {in->text, sizeof(in->text) - 1};
-        struct msghdr msg = {
-                .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
-        ssize_t n = recvmsg(fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-
+        bool lost = false;
         in->n_fds = 0;
-        if (n < 0)
-                return false;
-        in->text[n] = '\0';
-        for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c)) {
-                if (c->cmsg_type != SCM_RIGHTS)
-                        continue;
-                in->n_fds = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-                memcpy(in->fds, CMSG_DATA(c), in->n_fds * sizeof(int));
-        }
-        return true;
+        ssize_t n = frame_recv_fds(fd, in->text, sizeof(in->text) - 1, in->fds, &in->n_fds, MESSAGE_FDS, &lost);
+        in->text[n < 0 ? 0 : n] = '\0';
+        return n >= 0;
 }
 
 /* Reads all messages that were sent; under the mutex. */
@@ -283,6 +269,7 @@ void manager_init(struct manager *m, const char *folder, size_t max, const char 
                 m->flags[i] = flags[i];
         daemon_init(&m->d, folder);
         m->socket = daemon_notify_socket(m->notify);
+        must(fcntl(m->socket, F_SETFL, O_NONBLOCK));
         pthread_mutex_init(&m->mutex, NULL);
         if (pthread_create(&m->thread, NULL, run, m))
                 die("no thread");

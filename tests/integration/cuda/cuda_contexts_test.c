@@ -8,31 +8,16 @@
 static struct model *model;
 static char *path;
 
-/* Two GPUs of 64 MiB, and the host. */
-static void begin_daemon(const struct gpu_daemon *two)
-{
-        gpu_begin(two);
-        model = model_mixed(21, 4 << 20);
-        path = write_model(model, "m.safetensors");
-}
-
-/* With these settings of `cuda`. */
+/* Two GPUs of 64 MiB and the host, with these settings of `cuda`. */
 static void begin(const char *settings)
 {
-        begin_daemon(&(struct gpu_daemon){
+        gpu_begin(&(struct gpu_daemon){
                 .n = 2,
                 .mib = 64,
                 .cuda = settings,
                 .devices = {"'cuda:0', budget: 32MiB", "'cuda:1', budget: 32MiB", "host, budget: 32MiB"}});
-}
-
-static void begin_vmm(void)
-{
-        begin_daemon(&(struct gpu_daemon){.n = 2,
-                                          .mib = 64,
-                                          .devices = {"'cuda:0', budget: 32MiB, handles: cuda-vmm-fd",
-                                                      "'cuda:1', budget: 32MiB, handles: cuda-vmm-fd",
-                                                      "host, budget: 32MiB"}});
+        model = model_mixed(21, 4 << 20);
+        path = write_model(model, "m.safetensors");
 }
 
 static void end(const char *name)
@@ -159,9 +144,13 @@ static void begin_load(const char *name, const char *device)
         load_begin(write_model(model, format_text("%s.safetensors", name)), name, &device, 1, NULL);
 }
 
-/* The first GPU hangs. The daemon must end within its ten seconds (daemon_stop), and say why without it. */
-static void end_without_the_first(void)
+/* The first GPU hangs. The daemon must end within its ten seconds (daemon_stop), and say why without it.
+ * tests/unit/device/cuda/cuda_context_test.c has each call of a context. */
+TEST(a_gpu_that_hangs_blocks_neither_another_nor_the_daemons_end)
 {
+        begin("context_retention: 0s");
+        fake_hang(gpus, "cudaMemGetInfo", 0);
+        begin_load("x", "cuda:0");
         ck_assert(eventually(is_hung, NULL, 20000));
         begin_load("y", "cuda:0");
         load("n", "cuda:1");
@@ -169,42 +158,4 @@ static void end_without_the_first(void)
         ck_assert_uint_eq(gpus->hung, 1);
         fixture_stop();
         ck_assert(log_wait_for(test_daemon.log, "a call of CUDA has not returned: ending without it"));
-}
-
-/* Unloading returns when the memory is freed. */
-static pid_t begin_unload(void)
-{
-        pid_t pid = must(fork());
-        if (pid > 0)
-                return pid;
-        streamer_unload(client_open(&test_daemon), "m", 0);
-        _exit(0);
-}
-
-/* tests/unit/device/cuda/cuda_context_test.c has each call of a context. */
-static const struct {
-        const char *call;
-        bool vmm, at_unload;
-} hanging[] = {{"cudaMemGetInfo", false, false},
-               {"cudaDeviceReset", false, true},
-               {"cuMemCreate", true, false},
-               {"cuMemRelease", true, true}};
-
-TEST(a_gpu_that_hangs_blocks_neither_another_nor_the_daemons_end, EACH(hanging))
-{
-        pid_t pid = 0;
-        if (hanging[_i].vmm)
-                begin_vmm();
-        else
-                begin("context_retention: 0s");
-        if (hanging[_i].at_unload)
-                load("m", "cuda:0");
-        fake_hang(gpus, hanging[_i].call, 0);
-        if (hanging[_i].at_unload)
-                pid = begin_unload();
-        else
-                begin_load("x", "cuda:0");
-        end_without_the_first();
-        if (pid > 0)
-                must(waitpid(pid, NULL, 0));
 }
