@@ -123,20 +123,16 @@ TEST(a_refused_attach_exposes_no_handle)
         ck_assert_int_eq(attach_as(BERT), 0);
 }
 
-TEST(the_settings_may_let_users_share)
-{
-        ROOT_ONLY();
-        start("across_uids: true");
-        load("cuda:0");
-        ck_assert_int_eq(attach_as(ANNE), 0);
-        ck_assert_int_eq(attach_as(BERT), 0);
-}
+/* Where the settings say so, and memory that clients can only read. */
+static const struct {
+        const char *settings, *device;
+} shared[] = {{"across_uids: true", "cuda:0"}, {NULL, "cuda:1"}};
 
-TEST(read_only_memory_is_shared_with_every_user)
+TEST(memory_may_be_shared_with_every_user, EACH(shared))
 {
         ROOT_ONLY();
-        start(NULL);
-        load("cuda:1");
+        start(shared[_i].settings);
+        load(shared[_i].device);
         ck_assert_int_eq(attach_as(ANNE), 0);
         ck_assert_int_eq(attach_as(BERT), 0);
 }
@@ -184,10 +180,15 @@ TEST(an_attach_in_a_pid_namespace_below_names_the_kind_that_works)
         ck_assert_int_eq(status, 0);
 }
 
-TEST(a_detach_of_ipc_memory_is_trusted_by_default)
+/* Memory of cuda-ipc by default, and a descriptor's whatever the settings. */
+static const struct {
+        const char *settings, *device;
+} trusted[] = {{NULL, "cuda:0"}, {"trust_detach: false", "cuda:1"}};
+
+TEST(a_trusted_detach_ends_the_lease, EACH(trusted))
 {
-        start(NULL);
-        load("cuda:0");
+        start(trusted[_i].settings);
+        load(trusted[_i].device);
         pid_t pid = child_start(attach_and_detach);
         ck_assert_uint_eq(client_leases(client), 0);
         client_unload(client, "m");
@@ -206,13 +207,4 @@ TEST(an_untrusted_detach_ends_with_its_process)
         child_kill(pid);
         client_wait_leases(client, 0);
         client_wait_used(client, 0);
-}
-
-TEST(a_detach_of_vmm_memory_needs_no_trust)
-{
-        start("trust_detach: false");
-        load("cuda:1");
-        pid_t pid = child_start(attach_and_detach);
-        ck_assert_uint_eq(client_leases(client), 0);
-        child_kill(pid);
 }

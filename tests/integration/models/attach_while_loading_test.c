@@ -73,8 +73,7 @@ TEST(a_slow_reader_receives_ready_before_revoked)
         struct request detach = {.verb = VERB_detach, .id = 2};
         const msgpack_object *event;
         streamer_op *op = paused_load_start("m");
-        wire_open(&w, &paused.d);
-        wire_hello(&w);
+        wire_connect(&w, &paused.d);
         ck_assert(wire_request(&w, &attach) && wire_read(&w));
         ck_assert(object_u64(&w.reply.unpacked.data, "lease", &detach.u.detach.lease));
         do_not_read(&w);
@@ -125,8 +124,7 @@ TEST(a_waiting_attach_is_answered_at_its_timeout)
         struct request attach = {.verb = VERB_attach, .u.attach = {.model = "m", .ready = true, .timeout_ms = 1}};
         struct request ping = {.verb = VERB_ping, .id = 1000};
         streamer_op *op = paused_load_start("m");
-        wire_open(&w, &paused.d);
-        wire_hello(&w);
+        wire_connect(&w, &paused.d);
         for (attach.id = 1; attach.id <= 200; attach.id++)
                 ck_assert(wire_request(&w, &attach));
         ck_assert(wire_request(&w, &ping));

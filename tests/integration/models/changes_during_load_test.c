@@ -104,8 +104,7 @@ TEST(a_connection_watches_a_limited_number_of_loads)
         size_t len = 0;
         bool done = false;
         streamer_op *op = paused_load_start("m");
-        wire_open(&w, &paused.d);
-        wire_hello(&w);
+        wire_connect(&w, &paused.d);
         for (load.id = 2; load.id < 2 + WATCHED; load.id++) {
                 ck_assert(wire_request(&w, &load));
                 do

@@ -227,8 +227,7 @@ TEST(a_search_that_ends_while_its_base_is_examined_claims_nothing, .to = 2)
                 opts.timeout_ms = 50;
                 ck_assert_int_eq(streamer_publish_find(client, &opts, &found, &claim), STREAMER_ETIMEOUT);
         } else {
-                wire_open(&wire, &d);
-                wire_hello(&wire);
+                wire_connect(&wire, &d);
                 ck_assert(wire_request(
                         &wire, &(struct request){.verb = VERB_publish_find,
                                                  .id = 2,

@@ -617,7 +617,10 @@ TEST(a_table_that_is_larger_than_its_place_is_refused)
 
 /* ---- raw requests ---- */
 
+/* The connection of a publisher, its claim, and the detach of its lease. */
 static struct wire wire;
+static uint64_t claim;
+static struct request detach;
 
 static const msgpack_object *wire_call(struct request request, const char *code)
 {
@@ -652,15 +655,19 @@ static void wire_fails(struct request request, const char *code, const char *tex
         wire_told(text);
 }
 
-static uint64_t wire_claim(void)
+static void open_wire(void)
 {
         struct request find_request = {.verb = VERB_publish_find, .u.publish_find = {.model = "raw", .claim = true}};
-        uint64_t claim = 0;
+        wire_connect(&wire, &d);
         ck_assert(object_u64(wire_call(find_request, NULL), "claim", &claim));
-        return claim;
 }
 
-static struct request of_claim(enum verb verb, uint64_t claim, uint64_t bytes)
+static void close_wire(void)
+{
+        wire_close(&wire);
+}
+
+static struct request of_claim(enum verb verb, uint64_t bytes)
 {
         struct request request = {.verb = verb};
         if (verb == VERB_publish_begin) {
@@ -679,21 +686,15 @@ static struct request of_claim(enum verb verb, uint64_t claim, uint64_t bytes)
 }
 
 /* Its memory stays while this process, which lives, may have mapped it: until the detach. */
-static void wire_begin(uint64_t claim, uint64_t bytes, struct request *detach)
+static void wire_begin(uint64_t bytes)
 {
-        *detach = (struct request){.verb = VERB_detach};
-        const msgpack_object *reply = wire_call(of_claim(VERB_publish_begin, claim, bytes), NULL);
-        ck_assert(object_u64(reply, "lease", &detach->u.detach.lease));
+        detach = (struct request){.verb = VERB_detach};
+        const msgpack_object *reply = wire_call(of_claim(VERB_publish_begin, bytes), NULL);
+        ck_assert(object_u64(reply, "lease", &detach.u.detach.lease));
 }
 
-static void wire_end(const struct request *detach)
-{
-        wire_call(*detach, NULL);
-        wire_close(&wire);
-        client_wait_used(client, 0);
-}
-
-FIXTURE(.all = {begin_dirty, daemon_end}, .each = {connect_client, disconnect_client});
+FIXTURE(.all = {begin_dirty, daemon_end}, .outer = {connect_client, disconnect_client},
+        .each = {open_wire, close_wire});
 
 /* The daemon's own clock, which a client without one relies on. */
 TEST(the_daemon_ends_the_wait_for_a_claim, .to = 2)
@@ -701,57 +702,42 @@ TEST(the_daemon_ends_the_wait_for_a_claim, .to = 2)
         struct request wait = {.verb = VERB_publish_find,
                                .u.publish_find = {.model = "raw", .wait = true, .timeout_ms = 20, .claim = _i == 0}};
         struct wire other;
-        wire_open(&wire, &d);
-        wire_hello(&wire);
-        uint64_t claim = wire_claim();
-        wire_open(&other, &d);
-        wire_hello(&other);
+        wire_connect(&other, &d);
         wait.id = 2;
         ck_assert(wire_request(&other, &wait));
         ck_assert(wire_read_code(&other, "timeout"));
-        wire_call(of_claim(VERB_publish_abort, claim, 0), NULL);
+        wire_call(of_claim(VERB_publish_abort, 0), NULL);
         ck_assert(wire_request(&other, &wait));
         ck_assert(wire_read(&other));
         ck_assert(object_str_eq(&other.reply.unpacked.data, "state", "absent"));
         wire_close(&other);
-        wire_close(&wire);
 }
 
 TEST(a_claim_is_valid_on_its_connection_only)
 {
         static const enum verb verbs[] = {VERB_publish_begin, VERB_publish_segment, VERB_publish_commit,
                                           VERB_publish_abort};
-        wire_open(&wire, &d);
-        wire_hello(&wire);
-        uint64_t claim = wire_claim();
         wire_close(&wire);
-        wire_open(&wire, &d);
-        wire_hello(&wire);
+        wire_connect(&wire, &d);
         for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++)
-                wire_fails(of_claim(verbs[i], claim, 1), "not-found", ": not held by this connection");
-        wire_claim();
-        wire_close(&wire);
+                wire_fails(of_claim(verbs[i], 1), "not-found", ": not held by this connection");
 }
 
 TEST(requests_before_the_beginning_and_segments_beyond_what_was_reserved_are_refused)
 {
-        wire_open(&wire, &d);
-        wire_hello(&wire);
-        struct request detach;
-        uint64_t claim = wire_claim();
-        wire_fails(of_claim(VERB_publish_segment, claim, 1), "invalid", "raw: the publication has not begun");
-        wire_call(of_claim(VERB_publish_commit, claim, 1), "invalid");
-        wire_begin(claim, 3 << 20, &detach);
-        wire_fails(of_claim(VERB_publish_begin, claim, 1), "invalid", "raw: the publication has begun already");
-        wire_call(of_claim(VERB_publish_segment, claim, 0), "invalid");
-        wire_call(of_claim(VERB_publish_segment, claim, UINT64_MAX), "invalid");
-        wire_fails(of_claim(VERB_publish_segment, claim, 5 << 20), "limit",
+        wire_fails(of_claim(VERB_publish_segment, 1), "invalid", "raw: the publication has not begun");
+        wire_call(of_claim(VERB_publish_commit, 1), "invalid");
+        wire_begin(3 << 20);
+        wire_fails(of_claim(VERB_publish_begin, 1), "invalid", "raw: the publication has begun already");
+        wire_call(of_claim(VERB_publish_segment, 0), "invalid");
+        wire_call(of_claim(VERB_publish_segment, UINT64_MAX), "invalid");
+        wire_fails(of_claim(VERB_publish_segment, 5 << 20), "limit",
                    "raw: 6291456 bytes are needed, and 4194304 are left of those that it began with");
-        wire_call(of_claim(VERB_publish_segment, claim, 1), NULL);
-        wire_call(of_claim(VERB_publish_segment, claim, 2 << 20), NULL);
-        wire_call(of_claim(VERB_publish_segment, claim, 1), "limit");
+        wire_call(of_claim(VERB_publish_segment, 1), NULL);
+        wire_call(of_claim(VERB_publish_segment, 2 << 20), NULL);
+        wire_call(of_claim(VERB_publish_segment, 1), "limit");
         ck_assert_uint_eq(client_used(client), 4 << 20);
-        wire_end(&detach);
+        wire_call(detach, NULL);
 }
 
 #define REFUSED "the table is refused: "
@@ -775,35 +761,29 @@ static const struct published_place_row {
 /* Memory of zeroes is no table, wherever it is said to be. */
 TEST(a_commit_without_a_table_is_refused, EACH(places))
 {
-        wire_open(&wire, &d);
-        wire_hello(&wire);
-        struct request detach;
-        uint64_t claim = wire_claim();
-        wire_begin(claim, 1, &detach);
-        wire_call(of_claim(VERB_publish_segment, claim, 1), NULL);
-        struct request commit = of_claim(VERB_publish_commit, claim, places[_i].bytes);
+        wire_begin(1);
+        wire_call(of_claim(VERB_publish_segment, 1), NULL);
+        struct request commit = of_claim(VERB_publish_commit, places[_i].bytes);
         commit.u.publish_commit.segment = places[_i].segment;
         commit.u.publish_commit.offset = places[_i].offset;
         wire_fails(commit, "invalid", places[_i].text);
-        wire_call(of_claim(VERB_publish_commit, claim, 1), "not-found");
+        wire_call(of_claim(VERB_publish_commit, 1), "not-found");
         ck_assert_str_eq(client_state(client, "raw"), "");
-        wire_end(&detach);
+        wire_call(detach, NULL);
 }
 
 TEST(a_model_has_a_limited_number_of_segments)
 {
         enum { SEGMENTS = 64 };
-        struct request detach;
-        wire_open(&wire, &d);
-        wire_hello(&wire);
-        uint64_t claim = wire_claim();
-        wire_begin(claim, (SEGMENTS + 1) * (UINT64_C(2) << 20), &detach);
+        wire_begin((SEGMENTS + 1) * (UINT64_C(2) << 20));
         for (int i = 0; i < SEGMENTS; i++)
-                wire_call(of_claim(VERB_publish_segment, claim, 1), NULL);
-        wire_fails(of_claim(VERB_publish_segment, claim, 1), "limit", "raw: a model has 64 segments at most");
-        wire_end(&detach);
+                wire_call(of_claim(VERB_publish_segment, 1), NULL);
+        wire_fails(of_claim(VERB_publish_segment, 1), "limit", "raw: a model has 64 segments at most");
+        wire_call(detach, NULL);
+        close_wire();
         ck_assert(log_wait_for(d.log,
                                " was not published: the connection of its publisher was closed before the commit"));
+        open_wire();
 }
 
 /* In one piece: the daemon reads both before it has done the first, unless its turn ends between them. */
@@ -827,14 +807,10 @@ static void send_twice(const struct request *request)
 TEST(a_publication_has_one_request_at_a_time)
 {
         enum { TRIES = 30 };
-        struct request detach;
         bool busy = false;
-        wire_open(&wire, &d);
-        wire_hello(&wire);
-        uint64_t claim = wire_claim();
-        struct request segment = of_claim(VERB_publish_segment, claim, 1);
+        struct request segment = of_claim(VERB_publish_segment, 1);
         segment.id = 2;
-        wire_begin(claim, 2 * TRIES * (UINT64_C(2) << 20), &detach);
+        wire_begin(2 * TRIES * (UINT64_C(2) << 20));
         for (int i = 0; i < TRIES && !busy; i++) {
                 send_twice(&segment);
                 for (int k = 0; k < 2; k++) {
@@ -847,34 +823,31 @@ TEST(a_publication_has_one_request_at_a_time)
                 }
         }
         ck_assert(busy);
-        wire_end(&detach);
+        wire_call(detach, NULL);
 }
 
 TEST(a_connection_has_a_limited_number_of_claims)
 {
         struct request find_request = {.verb = VERB_publish_find, .u.publish_find = {.claim = true}};
         char name[16];
-        wire_open(&wire, &d);
-        wire_hello(&wire);
         find_request.u.publish_find.model = name;
-        for (int i = 0; i < 64; i++) {
+        for (int i = 1; i < 64; i++) {
                 snprintf(name, sizeof(name), "m%d", i);
                 wire_call(find_request, NULL);
         }
         snprintf(name, sizeof(name), "one more");
         wire_fails(find_request, "limit", "publish_find: this connection has 64 claims");
-        wire_close(&wire);
 }
 
 FIXTURE(.all = {begin_few_fds, daemon_end}, .each = {connect_client, disconnect_client});
 
-static void read_reply(const char *code, struct request *detach)
+static void read_reply(const char *code, struct request *end)
 {
         ck_assert(wire_read(&wire));
         const msgpack_object *reply = &wire.reply.unpacked.data;
         ck_assert(code != NULL ? object_str_eq(reply, "code", code) : !object_get(reply, "code"));
-        if (detach != NULL)
-                ck_assert(object_u64(reply, "lease", &detach->u.detach.lease));
+        if (end != NULL)
+                ck_assert(object_u64(reply, "lease", &end->u.detach.lease));
 }
 
 static bool is_readable(void *arg)
@@ -893,38 +866,37 @@ TEST(a_segment_that_was_not_sent_is_sent_when_the_request_is_repeated)
 {
         ABOUT_HOST_MEMORY();
         enum { ATTACHES = 63 };
-        struct request detach[ATTACHES + 1], attach = {.verb = VERB_attach, .u.attach = {.model = "loaded"}};
+        struct request attached[ATTACHES], attach = {.verb = VERB_attach, .u.attach = {.model = "loaded"}};
         uint64_t number;
         char *path = suite_path("loaded.safetensors");
         model_write(model_mixed(3, 1 << 16), path);
         client_load(client, path, "loaded");
-        wire_open(&wire, &d);
-        wire_hello(&wire);
-        uint64_t claim = wire_claim();
-        wire_begin(claim, 6 << 20, &detach[ATTACHES]);
+        open_wire();
+        wire_begin(6 << 20);
         ck_assert(wire_request(&wire, &(struct request){.verb = VERB_publish_segment,
                                                         .u.publish_segment = {.claim = claim, .bytes = 2 << 20}}));
         ck_assert(eventually(is_readable, &wire.fd, 20000));
         for (int i = 0; i < ATTACHES; i++)
                 ck_assert(wire_request(&wire, &attach));
-        struct request second = of_claim(VERB_publish_segment, claim, 4 << 20);
+        struct request second = of_claim(VERB_publish_segment, 4 << 20);
         ck_assert(wire_request(&wire, &second));
         ck_assert(eventually(a_limit_was_met, (void *)(uintptr_t) "streamerd_request_errors_total{code=\"limit\"}",
                              20000));
         read_reply(NULL, NULL);
         for (int i = 0; i < ATTACHES; i++) {
-                detach[i] = (struct request){.verb = VERB_detach};
-                read_reply(NULL, &detach[i]);
+                attached[i] = (struct request){.verb = VERB_detach};
+                read_reply(NULL, &attached[i]);
         }
         read_reply("limit", NULL);
-        wire_fails(of_claim(VERB_publish_segment, claim, 2 << 20), "invalid",
+        wire_fails(of_claim(VERB_publish_segment, 2 << 20), "invalid",
                    "raw: a request for a segment of 4194304 bytes was refused, and is to be repeated");
         ck_assert(object_u64(wire_call(second, NULL), "number", &number));
         ck_assert_uint_eq(number, 1);
-        wire_call(of_claim(VERB_publish_segment, claim, 1), "limit"); /* beyond what was reserved */
+        wire_call(of_claim(VERB_publish_segment, 1), "limit"); /* beyond what was reserved */
         ck_assert_uint_eq(client_used(client), 8 << 20);
         for (int i = 0; i < ATTACHES; i++)
-                wire_call(detach[i], NULL);
+                wire_call(attached[i], NULL);
         ok(client, streamer_unload(client, "loaded", 0));
-        wire_end(&detach[ATTACHES]);
+        wire_call(detach, NULL);
+        close_wire();
 }

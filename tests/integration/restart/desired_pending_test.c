@@ -260,8 +260,7 @@ TEST(all_waiting_attaches_are_answered)
         enum { CLIENTS = 60, WAITS = 60 };
         struct wire *many = must_alloc(CLIENTS * sizeof(*many));
         for (size_t i = 0; i < CLIENTS; i++) {
-                wire_open(&many[i], &d);
-                wire_hello(&many[i]);
+                wire_connect(&many[i], &d);
                 for (uint64_t k = 0; k < WAITS; k++)
                         ck_assert(wire_verb(&many[i], "wait", 2 + k, "model", "second"));
         }
