@@ -203,26 +203,15 @@ static void send_request(struct client_process *process, const struct request *r
                 die("a client process exited");
 }
 
-static void send_attach(struct client_process *process, enum verb verb, unsigned slot,
-                        const struct attach_target *target, struct client_answer *answer)
+void client_process_attach(struct client_process *process, unsigned slot, const struct attach_target *target,
+                           struct client_answer *answer)
 {
-        struct request request = {.verb = verb, .slot = slot, .generation = target->generation};
+        struct request request = {
+                .verb = target->loading ? ATTACH_LOADING : ATTACH, .slot = slot, .generation = target->generation};
         snprintf(request.model, sizeof(request.model), "%s", target->model);
         snprintf(request.device, sizeof(request.device), "%s", target->device != NULL ? target->device : "");
         snprintf(request.digest, sizeof(request.digest), "%s", target->digest != NULL ? target->digest : "");
         send_request(process, &request, answer);
-}
-
-void client_process_attach(struct client_process *process, unsigned slot, const struct attach_target *target,
-                           struct client_answer *answer)
-{
-        send_attach(process, ATTACH, slot, target, answer);
-}
-
-void client_process_attach_loading(struct client_process *process, unsigned slot, const struct attach_target *target,
-                                   struct client_answer *answer)
-{
-        send_attach(process, ATTACH_LOADING, slot, target, answer);
 }
 
 void client_process_detach(struct client_process *process, unsigned slot, struct client_answer *answer)

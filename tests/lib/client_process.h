@@ -31,6 +31,7 @@ struct attach_target {
         const char *model;
         const char *device, *digest; /* NULL: any */
         uint64_t generation;         /* 0: any */
+        bool loading;                /* may be loading: compares each tensor as it arrives, then all of them again */
 };
 
 /* The model whose size and contents are a function of `seed`. */
@@ -40,12 +41,9 @@ void client_process_start(struct client_process *process, const char *socket);
 /* Kills it with SIGKILL and waits for it; does nothing without a process. */
 void client_process_kill(struct client_process *process);
 
-/* Attaches to a ready model, compares every byte, and stores the lease in `slot`, which must be empty. */
+/* Attaches, compares every byte, and stores the lease in `slot`, which must be empty. */
 void client_process_attach(struct client_process *process, unsigned slot, const struct attach_target *target,
                            struct client_answer *answer);
-/* Attaches to a ready or loading model: compares each tensor as it arrives, then all of them again. */
-void client_process_attach_loading(struct client_process *process, unsigned slot, const struct attach_target *target,
-                                   struct client_answer *answer);
 void client_process_detach(struct client_process *process, unsigned slot, struct client_answer *answer);
 /* Breaks the connection; the process lives on, and the next call reconnects. With `unnoticed` the daemon notices only
  * when it next sends something. */

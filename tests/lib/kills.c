@@ -41,9 +41,9 @@ static uint64_t version_of(struct kills *k, const char *name)
         if (r == STREAMER_ENOENT)
                 return ABSENT;
         client_ok(k->client, r, name);
-        const char *text = streamer_metadata(lease, "version");
+        const char *text = streamer_metadata(lease, "seed");
         uint64_t version = text != NULL ? strtoull(text, NULL, 10) : 0;
-        struct model *m = kills_model_of(version);
+        struct model *m = seeded_model(version);
         lease_equals(lease, m);
         streamer_detach(lease);
         client_equals(k->client, name, m);

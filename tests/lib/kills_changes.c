@@ -19,16 +19,6 @@ unsigned kills_priority(unsigned number)
         return priorities[number];
 }
 
-struct model *kills_model_of(uint64_t version)
-{
-        struct model *m = model_mixed(version, (32 + version * 89 % 1024) << 10);
-        char *json = format_text("{\"version\":\"%llu\"}", (unsigned long long)version);
-
-        model_set_metadata(m, json);
-        free(json);
-        return m;
-}
-
 void may_be(struct history *name, uint64_t version)
 {
         if (name->n > 0 && name->versions[name->n - 1] == version)
@@ -69,7 +59,7 @@ static char *path_of(const struct kills *k, unsigned file)
 static void rewrite(struct kills *k, unsigned file)
 {
         uint64_t version = ++k->shared->next_version;
-        struct model *m = kills_model_of(version);
+        struct model *m = seeded_model(version);
         char *path = path_of(k, file), *aside = format_text("%s/aside", k->root);
 
         model_write(m, aside);

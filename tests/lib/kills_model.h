@@ -10,6 +10,7 @@
 #ifndef TESTS_LIB_KILLS_MODEL_H
 #define TESTS_LIB_KILLS_MODEL_H
 
+#include "tests/lib/client_process.h"
 #include "tests/lib/kills.h"
 #include "tests/lib/service_manager.h"
 #include "tests/lib/fixture.h"
@@ -63,9 +64,6 @@ static inline unsigned other_name(unsigned name)
 /* Priorities by number; the first is the default. */
 #define PRIORITIES 4u
 unsigned kills_priority(unsigned number);
-
-/* Each file has its version in its metadata; its contents are a function of the version. */
-struct model *kills_model_of(uint64_t version);
 
 void may_be(struct history *name, uint64_t version);
 void is_only(struct history *name, uint64_t version);

@@ -33,14 +33,15 @@ static bool apply_lease(struct checker *c, struct gen **place, struct gen *g, co
 static void attach_while_loading(struct checker *c, const struct trial *t, unsigned p, unsigned slot)
 {
         unsigned device = first_device(t);
-        const struct attach_target target = {.model = name_of(t->name), .device = c->devices[device].name};
+        const struct attach_target target = {
+                .model = name_of(t->name), .device = c->devices[device].name, .loading = true};
         struct client_answer answer;
         struct outcome outcome;
         streamer_op *op = NULL;
         struct gen *before = name_serves(c, t->name, device) ? c->names[t->name][device] : NULL,
                    **place = &c->leased[p][slot];
         int r = trial_begin(c, t, 0, &op);
-        client_process_attach_loading(&c->processes[p], slot, &target, &answer);
+        client_process_attach(&c->processes[p], slot, &target, &answer);
         trail_add(c, "client %u, slot %u: attached to %s on %s while it loads: %s, generation %" PRIu64, p, slot,
                   target.model, target.device, streamer_strerror(answer.result), answer.generation);
         trial_end(c, t, r, op, &outcome);

@@ -7,38 +7,16 @@
 #include "tests/model/checker.h"
 #include "tests/lib/suite.h"
 
+// clang-format off
 /* The kinds of step that each run takes about ten times or more: a rarer one (a drain, an expiry, a publisher killed)
  * may be missing, because the order of concurrent steps decides which models are there. */
-static void check_host_counts(const struct checker_counts *counts)
-{
-        ck_assert_uint_gt(counts->evicted, 0);
-        ck_assert_uint_gt(counts->drain_timeouts, 0);
-        ck_assert_uint_gt(counts->replaced, 0);
-        ck_assert_uint_gt(counts->revoked, 0);
-        ck_assert_uint_gt(counts->pins, 0);
-        ck_assert_uint_gt(counts->no_evict, 0);
-        ck_assert_uint_gt(counts->joins, 0);
-        ck_assert_uint_gt(counts->waits, 0);
-        ck_assert_uint_gt(counts->by_digest, 0);
-        ck_assert_uint_gt(counts->by_generation, 0);
-        ck_assert_uint_gt(counts->breaks, 0);
-        ck_assert_uint_gt(counts->left_disconnected, 0);
-        ck_assert_uint_gt(counts->events, 0);
-        ck_assert_uint_gt(counts->published, 0);
-        ck_assert_uint_gt(counts->publish_aborts, 0);
-}
-
-static void check_gpu_counts(const struct checker_counts *counts)
-{
-        ck_assert_uint_gt(counts->replicas, 0);
-        ck_assert_uint_gt(counts->partial, 0);
-        ck_assert_uint_gt(counts->single_device_unloads, 0);
-        ck_assert_uint_gt(counts->cached, 0);
-        ck_assert_uint_gt(counts->restored, 0);
-        ck_assert_uint_gt(counts->dropped_from_cache, 0);
-        ck_assert_uint_gt(counts->ranks, 0);
-        ck_assert_uint_gt(counts->ranks_evicted, 0);
-}
+#define HOST_COUNTS(X) \
+        X(evicted) X(drain_timeouts) X(replaced) X(revoked) X(pins) X(no_evict) X(joins) X(waits) X(by_digest) \
+        X(by_generation) X(breaks) X(left_disconnected) X(events) X(published) X(publish_aborts)
+#define GPU_COUNTS(X) \
+        X(replicas) X(partial) X(single_device_unloads) X(cached) X(restored) X(dropped_from_cache) X(ranks) X(ranks_evicted)
+// clang-format on
+#define IS_COUNTED(name) ck_assert_uint_gt(counts.name, 0);
 
 static void check(enum checker_kind kind, uint64_t seed, struct checker_counts *counts)
 {
@@ -60,9 +38,10 @@ TEST(the_daemon_matches_the_model, .to = CHECKER_KINDS)
         ck_assert_uint_ge(20 * counts.kills, counts.steps);
         if (suite_short())
                 SKIP("the short set has too few steps to count each kind");
-        check_host_counts(&counts);
-        if (_i == CHECKER_GPUS)
-                check_gpu_counts(&counts);
+        HOST_COUNTS(IS_COUNTED)
+        if (_i == CHECKER_GPUS) {
+                GPU_COUNTS(IS_COUNTED)
+        }
 }
 
 /* A random run may miss some kinds of steps, so it checks only the frequent ones. */
