@@ -9,8 +9,6 @@
 #include "tests/lib/suite.h"
 #include "tests/lib/wire.h"
 
-#include "daemon/resident/persist/state_file.h"
-
 #include <arpa/inet.h>
 #include <sys/socket.h>
 
@@ -163,11 +161,6 @@ static bool status_has(void *text)
         client_ok(client, streamer_call(client, "status", NULL, &reply), "status");
         bool says = strstr(reply, text) != NULL;
         return says;
-}
-
-static bool status_has_not(void *text)
-{
-        return !status_has(text);
 }
 
 /* A timer begins it. */
@@ -361,20 +354,6 @@ TEST(a_queued_preload_belongs_to_its_owner)
 
 /* ---- pinned models ---- */
 
-static bool state_has(const char *name)
-{
-        struct state_file now;
-        struct error error = {0};
-        bool has = state_file_load(&now, state_folder, &error) == 0 && state_file_find(&now, name) != NULL;
-        state_file_deinit(&now);
-        return has;
-}
-
-static bool state_has_not(void *name)
-{
-        return !state_has(name);
-}
-
 static bool is_retried(void *tries)
 {
         json_t *m = entry("lost");
@@ -425,28 +404,4 @@ TEST(a_pinned_model_that_fails_is_visible_and_survives_restarts)
         client_equals(client, "lost", model);
         json_t *m = entry("lost");
         ck_assert_ptr_null(json_object_get(m, "tries"));
-}
-
-/* An unload is refused while an attempt is in progress. */
-static bool has_ended_by(void *verb)
-{
-        int code = CTL(NULL, verb, "lost");
-        ck_assert(code == 0 || (code == 6 && strcmp(verb, "unload") == 0));
-        return code == 0;
-}
-
-/* By unpin, unload and cancel. */
-TEST(a_failed_restore_is_retried_until_no_longer_desired, .to = 3)
-{
-        static const char *const verbs[] = {"unpin", "unload", "cancel"};
-        int once = 1;
-        ck_assert(eventually(is_retried, &once, WAIT_MS));
-        ck_assert(state_has("lost"));
-        ck_assert(eventually(has_ended_by, (void *)(uintptr_t)verbs[_i], WAIT_MS));
-        ck_assert(eventually(status_has_not, "{\"name\":\"lost\"", WAIT_MS)); /* an attempt may be in progress */
-        ck_assert(eventually(state_has_not, "lost", WAIT_MS));
-        end();
-        start();
-        ck_assert_ptr_null(entry("lost"));
-        ck_assert_int_eq(CTL("no such model", "wait", "lost"), 3);
 }
