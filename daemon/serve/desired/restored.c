@@ -21,14 +21,12 @@ static struct desired_model *restored_new(struct desired *d, size_t index)
         return m;
 }
 
-/* The highest priority first, of equals the oldest. */
+/* The oldest first; desired_insert() puts higher priorities before it. */
 static int compare(const void *a, const void *b)
 {
         const struct model_record *x = *(struct model_record *const *)a;
         const struct model_record *y = *(struct model_record *const *)b;
-        int r = ORDER(y->settings.priority, x->settings.priority);
-        if (r == 0)
-                r = ORDER(x->number, y->number);
+        int r = ORDER(x->number, y->number);
         return r != 0 ? r : ORDER(x, y);
 }
 
