@@ -26,7 +26,6 @@ unsigned char exporter_byte(int ordinal, size_t offset);
 
 /* Allocates memory on the GPU with this ordinal in the current environment; with `vmm`, exports a descriptor. */
 void exporter_start(struct exporter *e, int ordinal, size_t size, bool vmm);
-void exporter_free(struct exporter *e); /* frees its memory; the process continues */
 void exporter_stop(struct exporter *e);
 
 #endif

@@ -28,7 +28,6 @@ TEST(an_application_without_a_context_uses_the_primary_one_temporarily)
         assert_nothing_leaked(&app);
         app.driver->cuDevicePrimaryCtxGetState(1, &flags, &active);
         ck_assert_int_eq(active, 0);
-        exporter_stop(&exporter);
 }
 
 TEST(the_primary_context_of_the_application_is_used_and_retained)
@@ -46,7 +45,6 @@ TEST(the_primary_context_of_the_application_is_used_and_retained)
         assert_bytes(&mapping, 0);
         unmap(&mapping);
         ck_assert_int_eq(app.held()->retained, 0);
-        exporter_stop(&exporter);
 }
 
 TEST(a_context_of_the_application_is_used)
@@ -62,21 +60,6 @@ TEST(a_context_of_the_application_is_used)
         unmap(&mapping);
         ck_assert_ptr_eq(current(&app), own);
         ck_assert_int_eq(app.held()->opened + app.held()->retained, 0);
-        exporter_stop(&exporter);
-}
-
-TEST(another_context_does_not_retain_the_primary_one)
-{
-        struct application app;
-        struct CUctx_st *own;
-        export_memory(0, false);
-        application_start(&app);
-        take_primary(&app, 0);
-        ck_assert_int_eq(app.create(&own, 0, 0), CU_OK);
-        assert_map(&handle_kind_cuda_ipc, &mapping);
-        ck_assert_int_eq(app.held()->retained, 1); /* the application's own */
-        unmap(&mapping);
-        exporter_stop(&exporter);
 }
 
 TEST(a_context_on_another_gpu_stays_current_and_is_not_used)
@@ -91,7 +74,6 @@ TEST(a_context_on_another_gpu_stays_current_and_is_not_used)
         unmap(&mapping);
         ck_assert_ptr_eq(current(&app), own);
         ck_assert_int_eq(app.held()->retained, 1);
-        exporter_stop(&exporter);
 }
 
 TEST(a_segment_of_a_destroyed_context_is_reopened)
@@ -111,7 +93,6 @@ TEST(a_segment_of_a_destroyed_context_is_reopened)
         assert_bytes(&second, 0);
         unmap(&second);
         assert_nothing_leaked(&app);
-        exporter_stop(&exporter);
 }
 
 TEST(a_forked_child_does_not_touch_the_parents_context)
@@ -135,5 +116,4 @@ TEST(a_forked_child_does_not_touch_the_parents_context)
         assert_bytes(&mapping, 0);
         unmap(&mapping);
         assert_nothing_leaked(&app);
-        exporter_stop(&exporter);
 }

@@ -44,7 +44,6 @@ static void fail_once(const struct handle_kind *kind, const char *call)
         assert_bytes(&mapping, 0);
         unmap(&mapping);
         assert_nothing_leaked(&app);
-        exporter_stop(&exporter);
 }
 
 /* The errors of drivers that cannot map imported memory read-only. */
@@ -61,7 +60,6 @@ TEST(memory_that_cannot_be_mapped_for_reading_alone_is_mapped_for_writing, EACH(
         assert_bytes(&mapping, 0);
         unmap(&mapping);
         assert_nothing_leaked(&app);
-        exporter_stop(&exporter);
 }
 
 TEST(only_cuda_vmm_fd_is_mapped_for_reading_alone, .to = 2)
@@ -72,7 +70,6 @@ TEST(only_cuda_vmm_fd_is_mapped_for_reading_alone, .to = 2)
         assert_map(_i == 1 ? &handle_kind_cuda_vmm_fd : &handle_kind_cuda_ipc, &mapping);
         ck_assert_int_eq(mapping.writable, _i == 0);
         unmap(&mapping);
-        exporter_stop(&exporter);
 }
 
 TEST(a_failed_call_leaks_nothing_of_an_ipc_segment, EACH(ipc_calls))
@@ -92,7 +89,6 @@ TEST(a_lack_of_memory_is_reported_as_such)
         export_memory(0, false);
         setenv("FAKECUDA_FAIL", "cuDevicePrimaryCtxRetain:1:2", 1);
         assert_refused(&handle_kind_cuda_ipc, STREAMER_ENOMEM, "OUT_OF_MEMORY");
-        exporter_stop(&exporter);
 }
 
 /* ---- alternatives ---- */
@@ -119,7 +115,6 @@ static void refuse_ipc(pid_t daemon_pid)
         struct handle handle = handle_of(&exporter);
         handle.daemon_pid = daemon_pid;
         ck_assert_int_eq(handle_kind_cuda_ipc.map(&mapping, &handle, false, NULL), STREAMER_EUNSUPPORTED);
-        exporter_stop(&exporter);
 }
 
 TEST(unsupported_ipc_is_explained_and_another_handle_kind_suggested, EACH(refusals))
@@ -156,7 +151,6 @@ TEST(an_unexplained_ipc_error_suggests_another_handle_kind, .to = 4)
         setenv("FAKECUDA_FAIL", rule, 1);
         assert_refused(&handle_kind_cuda_ipc, STREAMER_EUNSUPPORTED, "between users or containers");
         assert_error_has("handles of kind cuda-vmm-fd would work");
-        exporter_stop(&exporter);
 }
 
 TEST(unsupported_vmm_suggests_ipc)
@@ -164,5 +158,4 @@ TEST(unsupported_vmm_suggests_ipc)
         export_memory(0, true);
         setenv("FAKECUDA_FAIL", "cuMemImportFromShareableHandle:1:801", 1);
         assert_refused(&handle_kind_cuda_vmm_fd, STREAMER_EUNSUPPORTED, "cuda-ipc may work");
-        exporter_stop(&exporter);
 }

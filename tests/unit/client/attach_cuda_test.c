@@ -10,17 +10,6 @@
 
 /* ---- cuda-ipc ---- */
 
-TEST(a_segment_of_the_daemon_is_read_in_place)
-{
-        export_memory(0, false);
-        assert_map(&handle_kind_cuda_ipc, &mapping);
-        ck_assert_uint_eq(mapping.size, 2 * MIB);
-        ck_assert_int_eq(mapping.device_index, 0);
-        assert_bytes(&mapping, 0);
-        unmap(&mapping);
-        exporter_stop(&exporter);
-}
-
 TEST(the_gpu_is_found_whatever_its_number_is_here)
 {
         export_memory(1, false);
@@ -30,17 +19,6 @@ TEST(the_gpu_is_found_whatever_its_number_is_here)
         assert_bytes(&mapping, 1);
         ck_assert_uint_eq(state->contexts[0], 0);
         unmap(&mapping);
-        exporter_stop(&exporter);
-}
-
-TEST(a_gpu_named_by_uuid_is_found)
-{
-        export_memory(1, false);
-        setenv("CUDA_VISIBLE_DEVICES", exporter.uuid, 1);
-        assert_map(&handle_kind_cuda_ipc, &mapping);
-        ck_assert_int_eq(mapping.device_index, 0);
-        unmap(&mapping);
-        exporter_stop(&exporter);
 }
 
 TEST(a_gpu_that_is_not_visible_is_named)
@@ -50,7 +28,6 @@ TEST(a_gpu_that_is_not_visible_is_named)
         assert_refused(&handle_kind_cuda_ipc, STREAMER_EUNSUPPORTED, exporter.uuid);
         assert_error_has("CUDA_VISIBLE_DEVICES=0");
         ck_assert_uint_eq(state->contexts[0] + state->contexts[1], 0);
-        exporter_stop(&exporter);
 }
 
 TEST(a_process_without_the_driver_gets_an_explanation)
@@ -59,7 +36,6 @@ TEST(a_process_without_the_driver_gets_an_explanation)
         setenv("STREAMER_CUDA_LIBRARY", "/nowhere/libcuda.so.1", 1);
         assert_refused(&handle_kind_cuda_ipc, STREAMER_EUNSUPPORTED, "/nowhere/libcuda.so.1");
         assert_error_has(exporter.uuid);
-        exporter_stop(&exporter);
 }
 
 TEST(a_segment_is_opened_once_however_often_it_is_attached)
@@ -81,7 +57,6 @@ TEST(a_segment_is_opened_once_however_often_it_is_attached)
         assert_map(&handle_kind_cuda_ipc, &mapping);
         ck_assert_uint_eq(state->opens, 2);
         unmap(&mapping);
-        exporter_stop(&exporter);
 }
 
 /* Loop: a handle of another daemon, or a later one. The fake's own table would find it too, so opening fails here. */
@@ -100,7 +75,6 @@ TEST(a_handle_of_the_same_bytes_is_not_the_same_segment, .to = 2)
         assert_error_has("INVALID_HANDLE");
         assert_bytes(&mapping, 0);
         unmap(&mapping);
-        exporter_stop(&exporter);
 }
 
 static void *attach_and_detach(void *arg)
@@ -126,7 +100,6 @@ TEST(threads_attach_and_detach_at_once)
                 pthread_join(threads[i], NULL);
         application_start(&app);
         assert_nothing_leaked(&app);
-        exporter_stop(&exporter);
 }
 
 TEST(a_segment_may_begin_inside_its_allocation)
@@ -139,7 +112,6 @@ TEST(a_segment_may_begin_inside_its_allocation)
         ck_assert_uint_eq(*(const unsigned char *)mapping.data, exporter_byte(0, 4096));
         ck_assert_uint_eq(mapping.size, 100);
         unmap(&mapping);
-        exporter_stop(&exporter);
 }
 
 /* Loop: it opens the allocation first, or finds it open. */
@@ -157,7 +129,6 @@ TEST(a_segment_that_is_larger_than_its_allocation_is_refused, .to = 2)
                 unmap(&first);
         application_start(&app);
         assert_nothing_leaked(&app);
-        exporter_stop(&exporter);
 }
 
 TEST(an_unknown_allocation_size_is_the_announced_size)
@@ -175,7 +146,6 @@ TEST(an_unknown_allocation_size_is_the_announced_size)
         unmap(&second);
         application_start(&app);
         assert_nothing_leaked(&app);
-        exporter_stop(&exporter);
 }
 
 TEST(a_reply_without_a_required_field_is_refused)
@@ -189,7 +159,6 @@ TEST(a_reply_without_a_required_field_is_refused)
         ck_assert_int_eq(handle_kind_cuda_ipc.map(&mapping, &handle, false, NULL), STREAMER_EPROTO);
         handle = handle_of(&exporter);
         ck_assert_int_eq(handle_kind_cuda_vmm_fd.map(&mapping, &handle, false, NULL), STREAMER_EPROTO);
-        exporter_stop(&exporter);
 }
 
 TEST(a_private_attach_to_gpu_memory_is_refused)
@@ -198,31 +167,9 @@ TEST(a_private_attach_to_gpu_memory_is_refused)
         struct handle handle = handle_of(&exporter);
         ck_assert_int_eq(handle_kind_cuda_ipc.map(&mapping, &handle, true, NULL), STREAMER_EUNSUPPORTED);
         ck_assert_int_eq(handle_kind_cuda_vmm_fd.map(&mapping, &handle, true, NULL), STREAMER_EUNSUPPORTED);
-        exporter_stop(&exporter);
-}
-
-TEST(memory_that_the_daemon_has_freed_is_refused)
-{
-        export_memory(0, false);
-        exporter_free(&exporter);
-        assert_refused(&handle_kind_cuda_ipc, STREAMER_EUNSUPPORTED, "cuIpcOpenMemHandle: INVALID_HANDLE (400");
-        exporter_stop(&exporter);
 }
 
 /* ---- cuda-vmm-fd ---- */
-
-TEST(a_descriptor_is_read_in_place)
-{
-        struct application app;
-        export_memory(1, true);
-        assert_map(&handle_kind_cuda_vmm_fd, &mapping);
-        ck_assert_int_eq(mapping.device_index, 1);
-        assert_bytes(&mapping, 1);
-        unmap(&mapping);
-        application_start(&app);
-        assert_nothing_leaked(&app);
-        exporter_stop(&exporter);
-}
 
 TEST(a_descriptor_cannot_be_written_through)
 {
@@ -233,7 +180,6 @@ TEST(a_descriptor_cannot_be_written_through)
         ck_assert_int_eq(errno, EFAULT);
         assert_bytes(&mapping, 0);
         unmap(&mapping);
-        exporter_stop(&exporter);
         close(zeros);
 }
 
@@ -249,16 +195,16 @@ TEST(a_mapped_descriptor_outlives_the_daemon)
 TEST(a_part_of_a_granule_is_mapped_with_the_rest_of_it)
 {
         struct application app;
-        export_memory(0, true);
+        export_memory(1, true);
         struct handle handle = handle_of(&exporter);
         handle.offset = 4096;
         handle.size = 100;
         ck_assert_int_eq(handle_kind_cuda_vmm_fd.map(&mapping, &handle, false, NULL), 0);
-        ck_assert_uint_eq(*(const unsigned char *)mapping.data, exporter_byte(0, 4096));
+        ck_assert_uint_eq(*(const unsigned char *)mapping.data, exporter_byte(1, 4096));
+        ck_assert_int_eq(mapping.device_index, 1);
         unmap(&mapping);
         application_start(&app);
         assert_nothing_leaked(&app);
-        exporter_stop(&exporter);
 }
 
 TEST(a_descriptor_smaller_than_announced_is_refused)
@@ -272,7 +218,6 @@ TEST(a_descriptor_smaller_than_announced_is_refused)
         ck_assert_int_eq(handle_kind_cuda_vmm_fd.map(&mapping, &handle, false, NULL), STREAMER_EUNSUPPORTED);
         application_start(&app);
         assert_nothing_leaked(&app);
-        exporter_stop(&exporter);
 }
 
 /* ---- the library's calls ---- */
@@ -318,7 +263,6 @@ TEST(an_attach_returns_device_pointers_and_their_device)
         streamer_detach(lease);
         streamer_close(client);
         fake_finish(&daemon_);
-        exporter_stop(&exporter);
 }
 
 /* The scripted daemon listens in this very process. */
@@ -331,7 +275,6 @@ TEST(a_failed_open_reports_the_reason_and_releases_the_lease)
         ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "the process that exported"));
         streamer_close(client);
         fake_finish(&daemon_);
-        exporter_stop(&exporter);
 }
 
 TEST(memory_of_a_daemon_that_has_exited_is_lost)
@@ -348,5 +291,4 @@ TEST(memory_of_a_daemon_that_has_exited_is_lost)
         streamer_detach(lease);
         streamer_close(client);
         fake_finish(&daemon_);
-        exporter_stop(&exporter);
 }

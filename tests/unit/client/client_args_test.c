@@ -149,9 +149,3 @@ TEST(dtypes_have_names_and_bits)
         ck_assert_ptr_null(streamer_dtype_name(STREAMER_DTYPE_UNKNOWN));
         ck_assert_uint_eq(streamer_dtype_bits((streamer_dtype)999), 0);
 }
-
-TEST(the_library_has_the_version_of_its_header)
-{
-        ck_assert_uint_eq(streamer_abi_version(), STREAMER_ABI_VERSION);
-        ck_assert_str_eq(streamer_version(), STREAMERD_VERSION);
-}

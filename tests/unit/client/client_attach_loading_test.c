@@ -10,29 +10,6 @@
 
 FIXTURE(.each = {begin, NULL});
 
-TEST(tensors_are_returned_as_they_arrive)
-{
-        streamer_tensor t = STREAMER_TENSOR_INIT;
-        m.loading = true;
-        fake_model_arrive(&m, 1);
-        streamer_lease *lease = attach("hello\n" FAKE_ATTACH "pause\narrive 0\narrive 2\n" FAKE_READY FAKE_DETACH, 0);
-        ck_assert_str_eq(streamer_digest(lease), "");
-        ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), STREAMER_EBUSY);
-        ck_assert_int_eq(streamer_tensor_find(lease, "b", &t), 0);
-        ck_assert_int_eq(streamer_tensor_next(lease, 0, &t), 0);
-        ck_assert_str_eq(t.name, "b");
-        ck_assert_int_eq(streamer_tensor_next(lease, 0, &t), STREAMER_ETIMEOUT);
-        fake_resume(&fake);
-        ck_assert_int_eq(streamer_tensor_next(lease, -1, &t), 0);
-        ck_assert_str_eq(t.name, "a");
-        ck_assert_int_eq(streamer_tensor_next(lease, -1, &t), 0);
-        ck_assert_str_eq(t.name, "e");
-        ck_assert_int_eq(streamer_tensor_next(lease, -1, &t), STREAMER_EEND);
-        ck_assert_str_eq(streamer_digest(lease), FAKE_DIGEST);
-        ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), 0);
-        finish(lease);
-}
-
 TEST(a_failure_after_the_last_tensor_is_reported)
 {
         streamer_tensor t = STREAMER_TENSOR_INIT;
@@ -103,52 +80,48 @@ TEST(an_inconsistent_arrival_log_is_corrupt)
 
 /* ---- an invalid reply ---- */
 
-/* The attach fails, and the lease is given back. */
-static void attach_fails(int code, const char *text)
-{
-        streamer_lease *lease;
-        client = fake_connect(&fake, SERVE);
-        ck_assert_int_eq(streamer_attach(client, "m", NULL, &lease), code);
-        ck_assert_str_eq(streamer_last_error(client), text);
-        fake_finish(&fake);
-        streamer_close(client);
-}
-
-TEST(an_unknown_kind_of_handle_is_named)
-{
-        m.kind = "carrier-pigeon";
-        attach_fails(STREAMER_EUNSUPPORTED, "attach: this library cannot map handles of kind 'carrier-pigeon'");
-}
-
-TEST(a_segment_smaller_than_announced_is_corrupt)
-{
-        m.segment_size = FAKE_SEGMENT + 4096;
-        attach_fails(STREAMER_ECORRUPT, "segment: 8192 bytes were announced, 4096 are there");
-}
-
-TEST(a_segment_smaller_than_in_the_manifest_is_corrupt)
-{
-        m.segment_size = 64;
-        attach_fails(STREAMER_ECORRUPT, "attach: a segment is smaller than the manifest says");
-}
-
-TEST(segments_that_differ_from_the_manifest_are_corrupt)
-{
-        m.n_segments = 2;
-        attach_fails(STREAMER_ECORRUPT, "attach: the manifest has other segments than the reply");
-}
-
-TEST(an_inconsistent_manifest_is_corrupt)
+static void unknown_version(void)
 {
         m.manifest->version = 99;
-        attach_fails(STREAMER_ECORRUPT, "manifest: unknown version of the manifest");
 }
 
-TEST(an_arrival_log_of_another_model_is_corrupt)
+static void other_log(void)
 {
         m.loading = true;
         m.arrival->capacity = 2;
-        attach_fails(STREAMER_ECORRUPT, "arrival log: it does not fit the manifest");
+}
+
+static const struct {
+        const char *kind;
+        uint64_t segment_size;
+        unsigned n_segments;
+        void (*damage)(void);
+        int code;
+        const char *text;
+} invalid[] = {
+        {"carrier-pigeon", 0, 0, NULL, STREAMER_EUNSUPPORTED,
+         "attach: this library cannot map handles of kind 'carrier-pigeon'"},
+        {NULL, FAKE_SEGMENT + 4096, 0, NULL, STREAMER_ECORRUPT, "segment: 8192 bytes were announced, 4096 are there"},
+        {NULL, 64, 0, NULL, STREAMER_ECORRUPT, "attach: a segment is smaller than the manifest says"},
+        {NULL, 0, 2, NULL, STREAMER_ECORRUPT, "attach: the manifest has other segments than the reply"},
+        {NULL, 0, 0, unknown_version, STREAMER_ECORRUPT, "manifest: unknown version of the manifest"},
+        {NULL, 0, 0, other_log, STREAMER_ECORRUPT, "arrival log: it does not fit the manifest"},
+};
+
+/* The lease is given back. */
+TEST(an_invalid_reply_fails_the_attach, EACH(invalid))
+{
+        streamer_lease *lease;
+        m.kind = invalid[_i].kind ?: m.kind;
+        m.segment_size = invalid[_i].segment_size ?: m.segment_size;
+        m.n_segments = invalid[_i].n_segments ?: m.n_segments;
+        if (invalid[_i].damage != NULL)
+                invalid[_i].damage();
+        client = fake_connect(&fake, SERVE);
+        ck_assert_int_eq(streamer_attach(client, "m", NULL, &lease), invalid[_i].code);
+        ck_assert_str_eq(streamer_last_error(client), invalid[_i].text);
+        fake_finish(&fake);
+        streamer_close(client);
 }
 
 TEST(a_corrupt_record_is_an_error_and_never_a_pointer)

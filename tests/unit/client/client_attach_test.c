@@ -12,29 +12,6 @@
 
 FIXTURE(.each = {begin, NULL});
 
-TEST(tensors_are_read_in_place)
-{
-        size_t n;
-        streamer_tensor t = STREAMER_TENSOR_INIT;
-        streamer_lease *lease = attach(SERVE, 0);
-        ck_assert_int_eq(streamer_tensor_count(lease, &n), 0);
-        ck_assert_uint_eq(n, 3);
-        ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), 0);
-        ck_assert_str_eq(t.name, "a");
-        ck_assert_str_eq(t.dtype_name, "U8");
-        ck_assert_int_eq(t.dtype, STREAMER_DTYPE_U8);
-        ck_assert_str_eq(t.device_kind, "host");
-        ck_assert_uint_eq(t.rank, 1);
-        ck_assert_uint_eq(t.shape[0], 4);
-        ck_assert_mem_eq(t.data, "AAAA", 4);
-        ck_assert_int_eq(streamer_tensor_find(lease, "b", &t), 0);
-        ck_assert_uint_eq(t.offset, 16);
-        ck_assert_mem_eq(t.data, "BBBBBBBB", 8);
-        m.segment[16] = 'X'; /* the same memory, no copy */
-        ck_assert_int_eq(*(const char *)t.data, 'X');
-        finish(lease);
-}
-
 TEST(parts_of_a_tensor_are_copied_out)
 {
         streamer_tensor t = STREAMER_TENSOR_INIT;

@@ -42,6 +42,9 @@ TEST(an_invalid_request_is_not_sent)
                    "call: the library sets 'verb' and 'id'");
         CALL_FAILS(c, "cancel", "[]", STREAMER_EINVAL, "cancel: the arguments are not a JSON object");
         ck_assert_int_eq(streamer_call(c, "cancel", "{", NULL), STREAMER_EINVAL);
+        ck_assert_ptr_nonnull(strstr(streamer_last_error(c), "cancel: the arguments are not JSON: "));
+        CALL_FAILS(c, "fetch", "{\"source\":\"/m\",\"file\":\"f\"}", STREAMER_EINVAL,
+                   "call: to fetch a file has a function of its own");
         CALL_FAILS(c, "attach", "{\"model\":\"m\"}", STREAMER_EINVAL, "call: 'attach' has a function of its own");
         CALL_FAILS(c, "load", "{\"source\":\"/m\",\"attach\":true}", STREAMER_EINVAL,
                    "call: a load that attaches has a function of its own");
@@ -97,6 +100,7 @@ TEST(events_right_after_the_subscription_are_queued)
         streamer_client *c = fake_connect(&fake, "hello\n> subscribe\n<\n"
                                                  "* model generation=0\n* model generation=1\nclose\n");
         ck_assert_int_eq(streamer_event_next(c, 0, &event), STREAMER_EINVAL);
+        ck_assert_str_eq(streamer_last_error(c), "event_next: the client has not subscribed");
         CALL_GIVES(c, "subscribe", NULL, "{}");
         ck_assert_int_eq(streamer_event_next(c, 20000, &event), 0);
         ck_assert_str_eq(event, "{\"event\":\"model\",\"generation\":0}");
@@ -131,5 +135,6 @@ TEST(unread_events_are_counted_as_lost)
         ck_assert_str_eq(event, "{\"event\":\"lost\",\"count\":476}");
         free(event);
         ck_assert_int_eq(streamer_event_next(c, 0, &event), STREAMER_ETIMEOUT);
+        ck_assert_str_eq(streamer_last_error(c), "no event in time");
         fake_disconnect(&fake, c);
 }

@@ -136,4 +136,5 @@ TEST(the_version_has_the_numbers_of_the_header)
         ck_assert_str_eq(text, STREAMER_VERSION);
         ck_assert_str_eq(streamer_version(), STREAMER_VERSION);
         ck_assert_str_eq(STREAMERD_VERSION, STREAMER_VERSION);
+        ck_assert_uint_eq(streamer_abi_version(), STREAMER_ABI_VERSION);
 }

@@ -31,17 +31,6 @@ static void finish(streamer_op *op)
 
 /* ---- loads ---- */
 
-TEST(a_close_right_after_the_reply_is_noticed)
-{
-        streamer_op *op = load(LOAD_AT_ONCE, 0);
-        ck_assert_int_eq(streamer_op_wait(op, -1, &p), 0);
-        ck_assert_str_eq(p.state, "ready");
-        ck_assert_str_eq(p.name, "m");
-        ck_assert_uint_eq(p.bytes, 100);
-        ck_assert_int_eq(streamer_op_wait(op, 0, NULL), 0);
-        finish(op);
-}
-
 TEST(a_load_is_watched_until_it_is_ready)
 {
         streamer_op *op = load(LOAD "* op op=5 state=loading bytes=10 total=100\n"
@@ -73,14 +62,6 @@ TEST(a_failure_has_code_and_text)
         ck_assert_str_eq(p.state, "failed");
         ck_assert_int_eq(streamer_op_failure_get(op, 0, &failure), STREAMER_ENOENT);
         ck_assert_str_eq(streamer_last_error(client), "the load has no failure 0");
-        finish(op);
-}
-
-TEST(a_cancelled_load_has_failed_too)
-{
-        streamer_op *op = load(LOAD "* op op=5 state=cancelled code=cancelled text='what: why (where)'\n", 0);
-        ck_assert_int_eq(streamer_op_wait(op, -1, &p), STREAMER_ECANCELED);
-        ck_assert_str_eq(p.state, "cancelled");
         finish(op);
 }
 

@@ -17,15 +17,6 @@ static int open_with(int timeout_ms, streamer_client **c)
 
 /* ---- connect ---- */
 
-TEST(without_a_daemon_the_connect_error_names_the_socket)
-{
-        streamer_client *c;
-        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = "/nowhere/sock"};
-        ck_assert_int_eq(streamer_connect(&opts, &c), STREAMER_EUNREACHABLE);
-        ck_assert_str_eq(streamer_last_error(NULL),
-                         "cannot connect: no daemon serves there: No such file or directory (/nowhere/sock)");
-}
-
 TEST(the_environment_names_the_default_socket)
 {
         streamer_client *c;
@@ -50,14 +41,6 @@ TEST(a_refused_hello_is_the_outcome_of_connect)
         fake_start(&fake, "accept\n> hello\n! limit connections: 8 are open\nend\n");
         ck_assert_int_eq(open_with(10000, &c), STREAMER_ELIMIT);
         ck_assert_str_eq(streamer_last_error(NULL), "cannot connect: connections: 8 are open");
-        fake_finish(&fake);
-}
-
-TEST(another_protocol_is_refused)
-{
-        streamer_client *c;
-        fake_start(&fake, format_text("accept\n> hello\n< protocol=%d\n", PROTOCOL_MAX + 1));
-        ck_assert_int_eq(open_with(10000, &c), STREAMER_EPROTO);
         fake_finish(&fake);
 }
 
@@ -173,22 +156,6 @@ TEST(threads_get_each_its_own_reply)
         }
         for (int i = 0; i < 8; i++)
                 pthread_join(threads[i], NULL);
-        fake_disconnect(&fake, c);
-}
-
-static void *read_error(void *c)
-{
-        ck_assert_str_eq(streamer_last_error(c), "");
-        return NULL;
-}
-
-TEST(the_text_of_an_error_belongs_to_the_thread_that_failed)
-{
-        pthread_t thread;
-        streamer_client *c = fake_connect(&fake, "hello\nend\n");
-        CALL_FAILS(c, "lod", NULL, STREAMER_EUNSUPPORTED, "lod: the daemon (0.0.fake) does not support it");
-        ck_assert_int_eq(pthread_create(&thread, NULL, read_error, c), 0);
-        pthread_join(thread, NULL);
         fake_disconnect(&fake, c);
 }
 

@@ -17,18 +17,6 @@ static struct fake_daemon fake;
 
 /* ---- arguments: no request is sent ---- */
 
-TEST(arguments_of_a_call_are_refused)
-{
-        streamer_client *c = fake_connect(&fake, "hello\nend\n");
-        int r = streamer_call(c, "ping", "{", NULL);
-        ck_assert_int_eq(r, STREAMER_EINVAL);
-        ck_assert_ptr_nonnull(strstr(streamer_last_error(c), "ping: the arguments are not JSON: "));
-        CALL_FAILS(c, "ping", "[]", STREAMER_EINVAL, "ping: the arguments are not a JSON object");
-        CALL_FAILS(c, "fetch", "{\"source\":\"/m\",\"file\":\"f\"}", STREAMER_EINVAL,
-                   "call: to fetch a file has a function of its own");
-        fake_disconnect(&fake, c);
-}
-
 TEST(an_open_refuses_what_it_sets_itself)
 {
         streamer_client *c = fake_connect(&fake, "hello\nend\n");
@@ -57,16 +45,6 @@ TEST(a_source_must_be_utf8)
         char *list;
         streamer_client *c = fake_connect(&fake, "hello\nend\n");
         FAILS(c, streamer_fetch_list(c, "\xff", &list), STREAMER_EINVAL, "fetch: the source is not valid UTF-8");
-        fake_disconnect(&fake, c);
-}
-
-TEST(an_event_that_does_not_come_is_a_timeout)
-{
-        char *event;
-        streamer_client *c = fake_connect(&fake, "hello\n> subscribe\n<\nend\n");
-        FAILS(c, streamer_event_next(c, 0, &event), STREAMER_EINVAL, "event_next: the client has not subscribed");
-        ck_assert_int_eq(streamer_subscribe(c, NULL), 0);
-        FAILS(c, streamer_event_next(c, 0, &event), STREAMER_ETIMEOUT, "no event in time");
         fake_disconnect(&fake, c);
 }
 
