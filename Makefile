@@ -348,8 +348,7 @@ bench-whitepaper: wheel $(BUILD)/bench | $(BUILD)/deps-servers $(BUILD)/deps-ben
 
 ## layers       check the include order of the layers, and that files do not call each other in circles
 layers: $(BUILD)/libdaemon.a
-	@tests/layers.sh
-	@tests/calls.sh $(BUILD)
+	@tests/layers.py $(BUILD)
 
 ## lint         check formatting, the library's interface and that tests expect the error texts, and compile without warnings with gcc and clang. Not optimised, for speed; CI builds
 ##              with CFLAGS='-O2 -g -Werror', because some of gcc's warnings need optimisation
