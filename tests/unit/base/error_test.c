@@ -1,51 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Error texts, and reading small files.
+ * Error texts.
  */
 #include "tests/lib/suite.h"
 
 #include "daemon/base/error.h"
-#include "daemon/base/text/text.h"
-
-#include <fcntl.h>
 
 /* ---- error_set, error_errno ---- */
 
 TEST(a_failure_stores_its_code_and_text)
 {
         struct error error = {0};
-        ck_assert_int_eq(error_set(&error, STREAMER_ENOENT, "%s: %d", "what", 7), STREAMER_ENOENT);
+        ck_assert_int_eq(error_set(&error, STREAMER_ENOENT, "inner"), STREAMER_ENOENT);
         ck_assert_int_eq(error.code, STREAMER_ENOENT);
-        ck_assert_str_eq(error.text, "what: 7");
-}
-
-TEST(a_failure_is_stored_with_its_code)
-{
-        ck_assert_int_eq(error_set(NULL, STREAMER_EBUSY, "text"), STREAMER_EBUSY);
-        ck_assert_int_eq(error_errno(NULL, STREAMER_EPERM, EACCES, "text"), STREAMER_EPERM);
-}
-
-TEST(a_failed_allocation_has_a_code_and_a_text)
-{
-        struct error error = {0};
-        ck_assert_int_eq(error_no_memory(&error), STREAMER_ENOMEM);
-        ck_assert_int_eq(error.code, STREAMER_ENOMEM);
-        ck_assert_str_eq(error.text, "no memory");
-}
-
-TEST(a_text_may_be_formatted_from_the_one_it_replaces)
-{
-        struct error error = {0};
-        error_set(&error, STREAMER_EFAILED, "inner");
         error_set(&error, STREAMER_EFAILED, "outer: %s", error.text);
         ck_assert_str_eq(error.text, "outer: inner");
-}
-
-TEST(the_systems_error_is_last)
-{
-        struct error error = {0};
-        error_errno(&error, STREAMER_ENOENT, ENOENT, "open of %s", "x");
+        ck_assert_int_eq(error_errno(&error, STREAMER_EPERM, ENOENT, "open of %s", "x"), STREAMER_EPERM);
         ck_assert_str_eq(error.text, "open of x: No such file or directory");
+        ck_assert_int_eq(error_no_memory(&error), STREAMER_ENOMEM);
+        ck_assert_str_eq(error.text, "no memory");
+        ck_assert_int_eq(error_set(NULL, STREAMER_EBUSY, "text"), STREAMER_EBUSY);
 }
 
 TEST(a_long_text_is_cut_with_dots)
@@ -104,51 +78,4 @@ TEST(truncation_does_not_split_a_character)
         ck_assert_str_eq(out, "1234...");
         error_escape(out, sizeof(out), "12\n345");
         ck_assert_str_eq(out, "12...");
-}
-
-/* ---- text_read_fd ---- */
-
-static int read_text(const char *path, uint64_t max, struct text *text, struct error *error)
-{
-        int fd = must(open(path, O_RDONLY));
-        int r = text_read_fd(text, fd, max, path, error);
-        close(fd);
-        return r;
-}
-
-TEST(a_file_is_read_whole_and_terminated, .to = 5)
-{
-        /* Sizes around a page, where the terminator needs one more. */
-        static const size_t sizes[] = {0, 1, 4095, 4096, 4097};
-        struct text text;
-        struct error error;
-        char *path = suite_path("text"), *data = must_alloc(8192);
-        memset(data, 'x', 8192);
-        file_write(path, data, sizes[_i]);
-        ck_assert_int_eq(read_text(path, 4097, &text, &error), 0);
-        ck_assert_uint_eq(text.size, sizes[_i]);
-        ck_assert_mem_eq(text.data, data, text.size);
-        ck_assert_int_eq(text.data[text.size], '\0');
-        text_deinit(&text);
-        ck_assert_ptr_null(text.data);
-        text_deinit(&text);
-}
-
-TEST(a_file_over_its_limit_is_not_read)
-{
-        struct text text;
-        struct error error;
-        char *path = suite_path("large");
-        file_write(path, "12345", 5);
-        ck_assert_int_eq(read_text(path, 4, &text, &error), STREAMER_EFAILED);
-        ck_assert_ptr_nonnull(strstr(error.text, "5 bytes, more than the 4 allowed"));
-        ck_assert_ptr_null(text.data);
-}
-
-TEST(a_folder_is_no_text)
-{
-        struct text text;
-        struct error error;
-        ck_assert_int_eq(read_text(suite_folder(), 100, &text, &error), STREAMER_EFAILED);
-        ck_assert_ptr_nonnull(strstr(error.text, "not a regular file"));
 }

@@ -92,12 +92,6 @@ TEST(start_times_are_compared_in_clock_ticks)
         ck_assert(!began_by(root, STRANGER, 5 * SECOND - 1));
 }
 
-TEST(a_name_may_look_like_the_rest_of_the_line)
-{
-        ck_assert(!began_by(tree_with(stat_line("a) S 1 (b", ticks_of(9 * SECOND))), STRANGER, 5 * SECOND));
-        ck_assert(began_by(tree_with(stat_line("a) S 1 (b", ticks_of(4 * SECOND))), STRANGER, 5 * SECOND));
-}
-
 TEST(an_unknown_start_time_is_too_late)
 {
         static const char *const bad[] = {"", "4711", "4711 (x)", "4711 (x) S 1 2 3\n", "4711 x S 1\n"};
@@ -163,11 +157,6 @@ TEST(a_thread_is_of_its_process)
         ck_assert_int_eq(pid_of_thread(getpid()), getpid());
         end_child(gone);
         ck_assert_int_eq(pid_of_thread(gone), 0);
-}
-
-TEST(this_process_has_a_start_time)
-{
-        ck_assert(began_by("", getpid(), boot_time_ns()));
 }
 
 TEST(a_socket_names_its_process)

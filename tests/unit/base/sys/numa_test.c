@@ -120,13 +120,6 @@ TEST(each_node_has_a_contiguous_equal_share)
                                          splits[s].want[i]);
 }
 
-TEST(a_text_that_does_not_fit_is_truncated)
-{
-        char text[12];
-        struct numa_choice choice = {.nodes = UINT64_MAX};
-        ck_assert_uint_lt(strlen(numa_text(&choice, text, sizeof(text))), sizeof(text));
-}
-
 /* ---- observing the limit ---- */
 
 FIXTURE(.each = {begin, NULL});

@@ -135,23 +135,6 @@ TEST(work_of_a_single_threaded_lane_runs_in_order)
         ck_assert_str_eq(order, "abcdefghijklmnopqrstuvwxyz");
 }
 
-TEST(a_blocked_lane_delays_only_its_own_work)
-{
-        struct held_work blocked[3];
-        struct note other;
-        pool_begin(3, 2);
-        for (size_t i = 0; i < ARRAY_SIZE(blocked); i++)
-                held_work_submit(&blocked[i], pool, 7, &gate);
-        gate_await(&gate, 2);
-        note_submit(&other, 8, 'o');
-        core_until(other.done);
-        ck_assert(!blocked[0].done && !blocked[1].done);
-        ck_assert_uint_eq(gate_arrived(&gate), 2);
-        gate_open(&gate);
-        core_until(all_done(blocked, 3));
-        ck_assert(blocked[2].ran);
-}
-
 TEST(a_lane_has_no_more_threads_than_it_may)
 {
         struct held_work held[6];
@@ -361,34 +344,12 @@ TEST(lanes_take_turns)
         ck_assert_str_eq(order, "aXbc");
 }
 
-TEST(lanes_beyond_the_table_share_entries)
-{
-        struct held_work held[200];
-        pool_begin(4, 1);
-        for (size_t i = 0; i < ARRAY_SIZE(held); i++)
-                held_work_submit(&held[i], pool, i * 1000003, &gate);
-        gate_await(&gate, 4);
-        gate_open(&gate);
-        core_until(all_done(held, ARRAY_SIZE(held)));
-}
-
 /* ---- threads ---- */
 
 TEST(a_pool_without_work_has_one_thread)
 {
         pool_begin(4, 4);
         threads_await_asleep(THREADS, 1);
-}
-
-TEST(a_thread_is_free_after_its_work)
-{
-        struct held_work held;
-        pool_begin(4, 4);
-        held_work_submit(&held, pool, 1, &gate);
-        gate_await(&gate, 1);
-        threads_await_asleep(THREADS, 2);
-        gate_open(&gate);
-        core_until(held.done);
 }
 
 TEST(threads_grow_to_the_cap_and_no_further)
@@ -430,12 +391,6 @@ TEST(two_submissions_that_find_one_idle_thread_both_run)
 }
 
 /* ---- the end ---- */
-
-TEST(an_unused_pool_stops)
-{
-        pool_begin(4, 4);
-        ck_assert(work_pool_stop(pool, now_ns() + 20 * SECOND));
-}
 
 TEST(an_unused_pool_can_be_freed_without_a_stop)
 {
