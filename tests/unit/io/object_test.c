@@ -66,13 +66,6 @@ TEST(the_direct_twin_reads_at_its_alignment)
         ck_assert_int_eq(pread(object.direct, buffer, object.direct_align, object.direct_align), object.direct_align);
 }
 
-TEST(an_object_outlives_its_name)
-{
-        char byte;
-        must(unlink(path));
-        ck_assert_int_eq(pread(object.fd, &byte, 1, 0), 1);
-}
-
 TEST(both_descriptors_close_on_exec_and_with_the_object)
 {
         int fd = object.fd, direct = object.direct;
@@ -81,13 +74,6 @@ TEST(both_descriptors_close_on_exec_and_with_the_object)
         ck_assert_int_eq(fcntl(fd, F_GETFD), -1);
         ck_assert(direct < 0 || fcntl(direct, F_GETFD) == -1);
         object_deinit(&object);
-}
-
-TEST(a_zeroed_object_may_be_freed)
-{
-        struct object zeroed = {0};
-        object_deinit(&zeroed);
-        ck_assert_int_ge(fcntl(STDIN_FILENO, F_GETFD), 0);
 }
 
 /* ---- refusals ---- */
@@ -127,13 +113,6 @@ static void assert_changed(const char *what)
         snprintf(where, sizeof(where), " (%s)", path);
         ck_assert_msg(strlen(error.text) > strlen(where), "%s", error.text);
         ck_assert_str_eq(error.text + strlen(error.text) - strlen(where), where);
-}
-
-TEST(an_untouched_file_is_unchanged)
-{
-        char byte;
-        ck_assert_int_eq(pread(object.fd, &byte, 1, 0), 1);
-        ck_assert_int_eq(check_version(), 0);
 }
 
 TEST(a_file_of_another_size_has_changed)

@@ -120,10 +120,3 @@ TEST(a_ring_that_does_not_fit_is_an_error)
         ck_assert_ptr_nonnull(strstr(error.text, "staging ring of"));
         ck_assert_ptr_null(ring.base);
 }
-
-TEST(releasing_nothing_is_permitted)
-{
-        staging_deinit(&ring);
-        begin(BLOCK);
-        staging_deinit(&ring);
-}

@@ -54,15 +54,6 @@ TEST(opening_the_runtime_creates_no_context)
         cuda_api_close(api);
 }
 
-TEST(a_closed_runtime_can_be_reopened)
-{
-        ck_assert_int_eq(open_fake("libcudart.so.13"), 0);
-        ck_assert_ptr_null(cuda_api_close(api));
-        ck_assert_int_eq(open_fake("libcudart.so.13"), 0);
-        ck_assert_ptr_null(cuda_api_close(api));
-        ck_assert_ptr_null(cuda_api_close(NULL));
-}
-
 TEST(batches_need_a_driver_that_knows_them)
 {
         ck_assert_int_eq(open_fake("libcudart.so.12"), 0);

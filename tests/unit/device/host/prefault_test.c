@@ -276,17 +276,6 @@ TEST(the_prefaulted_segment_is_sealed_as_a_new_one, EACH(kinds))
         device->ops->release(&fresh);
 }
 
-TEST(the_prefaulted_segment_is_refilled)
-{
-        BEGIN(HOST_PAGES_4K, SPARE);
-        for (int i = 0; i < 3; i++) {
-                fill(SPARE);
-                alloc(&segment, SPARE);
-                ck_assert_uint_eq(bytes_in_memory(&segment), SPARE);
-                device->ops->release(&segment);
-        }
-}
-
 TEST(a_segment_may_be_requested_while_it_is_filled, EACH(kinds))
 {
         BEGIN(kinds[_i], SPARE);

@@ -16,60 +16,21 @@ static unsigned part(unsigned weight, unsigned heaviest, unsigned n)
         return fair_share_of(&share, heaviest, n);
 }
 
-TEST(the_heaviest_load_holds_half)
-{
-        ck_assert_uint_eq(part(100, 100, 32), 16);
-        ck_assert_uint_eq(part(1, 1, 32), 16);
-        ck_assert_uint_eq(part(FAIR_SHARE_WEIGHT_MAX, FAIR_SHARE_WEIGHT_MAX, 32), 16);
-}
+static const struct {
+        unsigned weight, heaviest, n, part;
+} parts[] = {
+        {100, 100, 32, 16}, /* the heaviest holds half */
+        {1, 1, 32, 16},
+        {100, 300, 32, 8},
+        {1, FAIR_SHARE_WEIGHT_MAX, 32, 1},
+        {1, 100, 0, 1}, /* each has a slot */
+        {1, 100, 2, 1},
+        {FAIR_SHARE_WEIGHT_MAX, FAIR_SHARE_WEIGHT_MAX, 4000000000u, 2000000000u},
+};
 
-TEST(the_lighter_load_holds_less)
+TEST(a_load_holds_its_part, EACH(parts))
 {
-        ck_assert_uint_eq(part(100, 300, 32), 8);
-        ck_assert_uint_eq(part(1, FAIR_SHARE_WEIGHT_MAX, 32), 1);
-}
-
-TEST(each_load_may_hold_at_least_one_slot)
-{
-        for (unsigned n = 0; n < 3; n++)
-                ck_assert_uint_eq(part(1, 100, n), 1);
-}
-
-TEST(a_large_number_does_not_overflow)
-{
-        ck_assert_uint_eq(part(FAIR_SHARE_WEIGHT_MAX, FAIR_SHARE_WEIGHT_MAX, 4000000000u), 2000000000u);
-}
-
-/* One step towards its share: takes one slot, or returns one. */
-static bool step(unsigned *held, unsigned may)
-{
-        if (*held == may)
-                return false;
-        *held += *held < may ? 1 : -1u;
-        return true;
-}
-
-/* Two loads take and return slots in turn until both hold their share. */
-static void settle(unsigned n, unsigned wa, unsigned wb, unsigned *a, unsigned *b)
-{
-        unsigned heaviest = wa > wb ? wa : wb;
-        *a = *b = 0;
-        for (bool moved = true; moved;) {
-                moved = step(a, part(wa, heaviest, n - *b));
-                moved = step(b, part(wb, heaviest, n - *a)) || moved;
-        }
-}
-
-TEST(held_slots_are_in_the_ratio_of_the_weights)
-{
-        unsigned a, b;
-        settle(900, 100, 100, &a, &b);
-        ck_assert_uint_eq(a, 300);
-        ck_assert_uint_eq(b, 300);
-        settle(900, 400, 100, &a, &b);
-        ck_assert_uint_eq(a, 400);
-        ck_assert_uint_eq(b, 100);
-        ck_assert_uint_eq(900 - a - b, 400); /* left for the next load */
+        ck_assert_uint_eq(part(parts[_i].weight, parts[_i].heaviest, parts[_i].n), parts[_i].part);
 }
 
 /* ---- order ---- */
@@ -130,16 +91,6 @@ TEST(small_blocks_are_granted_more_often_than_large_ones)
         }
         ck_assert_uint_ge(n_small, 8 * n_large - 8);
         ck_assert_uint_le(n_small, 8 * n_large + 8);
-}
-
-TEST(a_later_load_gets_its_share_at_once)
-{
-        begin(1, 100);
-        serve(1000, 1);
-        fair_share_init(&shares[1], 100, now, 0);
-        struct served both = serve(100, 3);
-        ck_assert_uint_ge(both.count[0], 49);
-        ck_assert_uint_ge(both.count[1], 49);
 }
 
 TEST(a_head_start_is_limited_in_bytes)

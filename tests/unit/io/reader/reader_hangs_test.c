@@ -11,21 +11,6 @@
 
 CORE_FIXTURE(NULL, read_fixture_reader_end);
 
-TEST(a_hanging_job_leaves_threads_for_the_next)
-{
-        struct read_fixture hung, next;
-        read_fixture_reader_begin(4, 8 * BLOCK);
-        read_fixture_hang(&hung, even_file("hung", 20), 4);
-        read_fixture_begin(&next, even_file("next", 20), false);
-        read_all(&next);
-        all_read_once(&next);
-        ck_assert(!hung.ended);
-        read_fixture_resume(&hung);
-        all_read_once(&hung);
-        read_fixture_end(&hung);
-        read_fixture_end(&next);
-}
-
 TEST(each_hanging_job_takes_half_of_the_rest_so_one_more_is_served)
 {
         struct read_fixture hung[3], next;

@@ -74,20 +74,6 @@ TEST(a_ring_of_one_slot_serves_any_number_of_jobs)
         }
 }
 
-TEST(stopping_completes_blocks_in_flight_and_starts_no_more)
-{
-        struct read_fixture r;
-        read_fixture_reader_begin(2, 4 * BLOCK);
-        read_fixture_hang(&r, even_file("even", 8), 2);
-        reader_stop(&reader, &r.job);
-        core_settle();
-        ck_assert(!r.ended);
-        read_fixture_resume(&r);
-        ck_assert(!r.job.failed);
-        ck_assert_uint_eq(r.n_landed, 2);
-        read_fixture_end(&r);
-}
-
 TEST(stopping_twice_or_after_the_end_has_no_effect)
 {
         struct read_fixture r;
@@ -117,20 +103,6 @@ static bool two_copies_in_flight(void *arg)
 {
         const struct read_fixture *r = arg;
         return __atomic_load_n(&r->device.copies, __ATOMIC_SEQ_CST) >= 2;
-}
-
-TEST(the_next_block_is_read_while_one_is_copied)
-{
-        struct read_fixture r;
-        read_fixture_reader_begin(2, 4 * BLOCK);
-        begin_copying(&r, even_file("even", 6));
-        ck_assert(eventually(two_copies_in_flight, &r, 10000));
-        ck_assert_uint_eq(r.n_landed, 0);
-        ck_assert_uint_eq(r.device.events, 0);
-        gate_open(&r.device.event);
-        core_until(r.ended);
-        all_read_once(&r);
-        read_fixture_end(&r);
 }
 
 TEST(at_a_concurrency_of_one_a_block_is_read_while_one_is_copied)

@@ -67,15 +67,6 @@ TEST(a_block_gets_a_slot_near_its_device)
         ck_assert_int_eq(node_of_last_slot(), FAR);
 }
 
-TEST(a_slot_of_another_node_is_better_than_none)
-{
-        for (size_t i = 0; i < SLOTS / 2; i++)
-                staging_get(&turns.staging, FAR);
-        reader_start(&turns, &far.job);
-        ck_assert_ptr_eq(take(FAR), &far.job);
-        ck_assert_int_eq(node_of_last_slot(), NEAR);
-}
-
 TEST(a_thread_prefers_jobs_of_its_node_up_to_their_share)
 {
         size_t own = 0;
@@ -355,14 +346,6 @@ TEST(a_changed_weight_wakes_the_threads_of_every_engine)
         ck_assert_uint_eq(woken[READ_HTTP], 1);
         reader_stop(&turns, &near.job);
         core_until(near.ended);
-}
-
-TEST(an_expected_load_that_arrives_ends_the_wait)
-{
-        struct announced_load *expect = reader_announce(&turns, STORAGE);
-        ck_assert(!list_empty(&turns.announced));
-        reader_announce_end(&turns, expect);
-        ck_assert(list_empty(&turns.announced));
 }
 
 TEST(usage_counts_blocks_slots_and_threads)
