@@ -23,13 +23,6 @@ static void make(size_t n, const struct plan_layout *layout)
         ck_assert_msg(plan_make(&plan, files, n, layout, BLOCK, &error) == 0, "%s", error.text);
 }
 
-static void done(size_t n)
-{
-        plan_deinit(&plan);
-        for (size_t i = 0; i < n; i++)
-                file_free(&made[i]);
-}
-
 /* ---- the host ---- */
 
 TEST(an_aligned_file_is_one_extent_in_place)
@@ -49,7 +42,6 @@ TEST(an_aligned_file_is_one_extent_in_place)
         ck_assert_uint_eq(plan.tensors[1].offset, 1024 + 8 + 20 * MIB);
         for (size_t i = 0; i < plan.n_blocks; i++)
                 ck_assert(plan.blocks[i].in_place);
-        done(1);
 }
 
 TEST(only_misaligned_tensors_are_copied)
@@ -66,7 +58,6 @@ TEST(only_misaligned_tensors_are_copied)
         ck_assert_uint_eq(plan.tensors[1].offset, 2 * MIB + 12);
         ck_assert_uint_eq(plan.n_blocks, 3);
         ck_assert(plan.blocks[0].in_place && !plan.blocks[1].in_place && plan.blocks[2].in_place);
-        done(1);
 }
 
 /* A page of padding around every small tensor would cost more than copying it. */
@@ -86,7 +77,6 @@ TEST(small_neighbours_of_misaligned_tensors_are_copied_too)
         ck_assert_uint_eq(plan.copied_bytes, 128000 - 64);
         ck_assert_uint_eq(plan.segments[0], 2 * MIB);
         ck_assert_uint_eq(plan.tensors[1999].offset + 64, 128000 + 9 + 3);
-        done(1);
 }
 
 TEST(reading_in_place_continues_for_more_than_a_page)
@@ -104,7 +94,6 @@ TEST(reading_in_place_continues_for_more_than_a_page)
         ck_assert_uint_eq(plan.n_extents, 3);
         ck_assert_uint_eq(plan.copied_bytes, 128);
         ck_assert_uint_eq(plan.tensors[3].offset % 4096, 193);
-        done(1);
 }
 
 TEST(a_stale_tensor_is_not_read)
@@ -123,7 +112,6 @@ TEST(a_stale_tensor_is_not_read)
         ck_assert_uint_eq(plan.blocks[1].file_off - plan.blocks[0].file_off, 7 * MIB + 100);
         ck_assert(plan.blocks[1].in_place);
         ck_assert_uint_eq(plan.tensors[1].offset, 2 * MIB + 100);
-        done(1);
 }
 
 /* ---- CUDA ---- */
@@ -142,25 +130,6 @@ TEST(an_ordinary_checkpoint_is_one_extent)
         ck_assert_uint_eq(plan.n_blocks, 2);
         ck_assert(!plan.blocks[0].in_place);
         ck_assert_uint_eq(plan.copied_bytes, plan.bytes);
-        done(1);
-}
-
-TEST(every_tensor_starts_at_a_multiple_of_256)
-{
-        file_begin(&made[0]);
-        file_tensor(&made[0], "a", DTYPE_U8, 100);
-        file_tensor(&made[0], "b", DTYPE_F64, 512);
-        file_tensor(&made[0], "c", DTYPE_U8, 1);
-        file_tensor(&made[0], "empty", DTYPE_F64, 0);
-        file_tensor(&made[0], "d", DTYPE_U8, 1);
-        file_end(&made[0], 8, 0);
-        make(1, &cuda);
-        static const uint64_t offsets[] = {0, 256, 768, 1024, 1024};
-        for (size_t i = 0; i < 5; i++)
-                ck_assert_uint_eq(plan.tensors[i].offset, offsets[i]);
-        ck_assert_uint_eq(plan.n_extents, 3);
-        ck_assert_uint_eq(plan.n_blocks, 1);
-        done(1);
 }
 
 /* ---- segments ---- */
@@ -184,24 +153,6 @@ TEST(segments_begin_between_tensors)
         ck_assert_uint_eq(plan.tensors[1].segment, 0);
         ck_assert_uint_eq(plan.tensors[4].segment, 3);
         ck_assert_uint_eq(plan.tensors[4].offset, 0);
-        done(1);
-}
-
-TEST(segments_are_at_most_64)
-{
-        struct plan_layout layout = cuda;
-        layout.max_segment = 1;
-        file_begin(&made[0]);
-        for (int i = 0; i < 1000; i++) {
-                char name[16];
-                sprintf(name, "%d", i);
-                file_tensor(&made[0], name, DTYPE_U8, 100);
-        }
-        file_end(&made[0], 8, 0);
-        make(1, &layout);
-        ck_assert_uint_le(plan.n_segments, PLAN_MAX_SEGMENTS);
-        ck_assert_uint_ge(plan.n_segments, 8);
-        done(1);
 }
 
 TEST(a_model_without_bytes_has_no_segment_in_its_plan)
@@ -210,7 +161,6 @@ TEST(a_model_without_bytes_has_no_segment_in_its_plan)
         file_end(&made[0], 8, 0);
         make(1, &host);
         ck_assert_uint_eq(plan.n_tensors + plan.n_blocks + plan.n_segments + plan.n_extents, 0);
-        done(1);
 
         file_begin(&made[0]);
         file_tensor(&made[0], "empty", DTYPE_F32, 0);
@@ -218,10 +168,8 @@ TEST(a_model_without_bytes_has_no_segment_in_its_plan)
         make(1, &cuda);
         ck_assert_uint_eq(plan.n_tensors, 1);
         ck_assert_uint_eq(plan.n_blocks + plan.n_segments, 0);
-        done(1);
         make(0, &host);
         ck_assert_uint_eq(plan.n_tensors, 0);
-        done(0);
 }
 
 /* ---- invalid models ---- */
@@ -243,7 +191,6 @@ TEST(a_name_in_two_files_is_refused)
         file_skip(&made[2], 0); /* but not if one of them is stale */
         make(3, &host);
         ck_assert_uint_eq(plan.n_tensors, 2);
-        done(3);
 }
 
 TEST(sizes_that_overflow_are_refused)
@@ -258,7 +205,6 @@ TEST(sizes_that_overflow_are_refused)
         }
         ck_assert_int_eq(plan_make(&plan, files, 2, &host, BLOCK, &error), STREAMER_EFAILED);
         ck_assert_str_eq(error.text, "the files' sizes overflow");
-        done(2);
 }
 
 /* ---- names ---- */
@@ -315,21 +261,4 @@ TEST(names_with_a_common_prefix_are_sorted_in_bounded_stack)
                 memset(bag.names[i], 'a', 8 * (bag.n - i));
         }
         check_order(&bag);
-}
-
-TEST(a_plan_sorts_over_files)
-{
-        static const char *const names[2][3] = {{"b", "ba", "d"}, {"a", "c", "b.0"}};
-        for (size_t i = 0; i < 2; i++) {
-                file_begin(&made[i]);
-                for (size_t k = 0; k < 3; k++)
-                        file_tensor(&made[i], names[i][k], DTYPE_U8, 1);
-                file_end(&made[i], 8, 0);
-        }
-        make(2, &host);
-        uint32_t *order = plan_sort_names(&plan, files);
-        static const uint32_t expected[] = {3, 0, 5, 1, 4, 2};
-        ck_assert_mem_eq(order, expected, sizeof(expected));
-        free(order);
-        done(2);
 }

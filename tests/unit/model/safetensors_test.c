@@ -9,7 +9,6 @@
 
 #define BYTE "'dtype':'U8','shape':[1],'data_offsets':[0,1]"
 #define NEXT "'dtype':'U8','shape':[1],'data_offsets':[1,2]"
-#define EXTRA(value) "{'a':{" BYTE ",'x':" value "}}"
 
 static struct text text;
 static struct st_header header;
@@ -41,9 +40,7 @@ TEST(a_header_without_tensors)
 {
         accept(text_of("{}"), 0);
         ck_assert_uint_eq(header.n_tensors, 0);
-        done();
         accept(text_of(" \t\r\n{ \n } \n\n   "), 0);
-        done();
 }
 
 TEST(every_dtype)
@@ -78,21 +75,17 @@ TEST(shapes_are_read_back)
         st_shape(&header, &header.tensors[0], dims);
         ck_assert(dims[0] == 2 && dims[1] == 30 && dims[2] == 4 && dims[3] == 1);
         ck_assert_uint_eq(header.tensors[1].rank, 0);
-        done();
 
         accept(text_of("{'a':{'dtype':'U8','shape':[0,1099511627776,1099511627776],'data_offsets':[0,0]}}"), 0);
         st_shape(&header, &header.tensors[0], dims);
         ck_assert(dims[0] == 0 && dims[1] == UINT64_C(1) << 40 && dims[2] == UINT64_C(1) << 40);
-        done();
 
         accept(text_of("{'a':{'dtype':'U8','shape':[18446744073709551615,0],'data_offsets':[0,0]}}"), 0);
         st_shape(&header, &header.tensors[0], dims);
         ck_assert(dims[0] == UINT64_MAX && dims[1] == 0);
-        done();
 
         accept(repeated("{'a':{'dtype':'U8','shape':[1", ST_RANK_MAX - 1, ",1", "],'data_offsets':[0,1]}}"), 1);
         ck_assert_uint_eq(header.tensors[0].rank, ST_RANK_MAX);
-        done();
 }
 
 TEST(tensors_are_in_the_order_of_their_bytes)
@@ -108,15 +101,6 @@ TEST(tensors_are_in_the_order_of_their_bytes)
         check_tensor(2, "d", 2, 2);
         check_tensor(3, "c", 2, 4);
         check_tensor(4, "e", 4, 4);
-        done();
-}
-
-TEST(an_empty_tensor_precedes_its_neighbour)
-{
-        accept(text_of("{'a':{" BYTE "},'empty':{'dtype':'U8','shape':[0],'data_offsets':[0,0]}}"), 1);
-        check_tensor(0, "empty", 0, 0);
-        check_tensor(1, "a", 0, 1);
-        done();
 }
 
 TEST(many_tensors_in_any_order)
@@ -137,7 +121,6 @@ TEST(many_tensors_in_any_order)
                 sprintf(name, "%zu", i);
                 check_tensor(i, name, 2 * i, 2 * i + 2);
         }
-        done();
 }
 
 TEST(names_are_unescaped)
@@ -147,7 +130,6 @@ TEST(names_are_unescaped)
                2);
         check_tensor(0, "\"\\/\b\f\n\r\t|\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80 \xf0\x9f\x98\x80 model/x", 0, 1);
         check_tensor(1, "", 1, 2);
-        done();
 }
 
 TEST(metadata_is_parsed)
@@ -164,23 +146,11 @@ TEST(metadata_is_parsed)
         ck_assert_uint_eq(p[2].key_len + p[2].value_len, 0);
         ck_assert_uint_eq(p[3].value_len, 3);
         ck_assert_mem_eq(header.text + p[3].value, "x\0y", 4);
-        done();
 
         accept(text_of("{'__metadata__':null,'a':{" BYTE "}}"), 1);
         ck_assert_uint_eq(header.n_metadata, 0);
-        done();
         accept(text_of("{'__metadata__':{}}"), 0);
         ck_assert_uint_eq(header.n_metadata, 0);
-        done();
-}
-
-TEST(other_fields_are_ignored)
-{
-        accept(text_of(EXTRA("[1,-0.5e+9,true,false,null,'\\u0000',{},[],{'x':{'x':1},'y':[{'x':2}]}, 1E400 ]")), 1);
-        ck_assert_uint_eq(header.n_tensors, 1);
-        done();
-        accept(text_of("{'a':{'Dtype':0,'':0,'__metadata__':3," BYTE "}}"), 1);
-        done();
 }
 
 TEST(a_header_at_its_limits_is_accepted)
@@ -189,10 +159,7 @@ TEST(a_header_at_its_limits_is_accepted)
         memset(end, ']', JSON_DEPTH);
         strcpy(end + JSON_DEPTH, "}}");
         accept(repeated("{'a':{" BYTE ",'x':", JSON_DEPTH, "[", end), 1);
-        done();
         accept(repeated("{'a':{" BYTE ",'x':{", JSON_FIELDS - 1, "'#':0,", "'more':0}}}"), 1);
-        done();
         accept(repeated("{'__metadata__':{", 9999, "'#':'#',", "'':''}}"), 0);
         ck_assert_uint_eq(header.n_metadata, 10000);
-        done();
 }

@@ -73,29 +73,6 @@ TEST(the_header_is_big_endian)
         ck_assert_mem_eq(header, "\x00\x01\x23\x45", 4);
 }
 
-TEST(a_frame_is_read_as_it_was_written)
-{
-        add_header(5);
-        add("first", 5);
-        add_header(6);
-        add("second", 6);
-        NEXT_IS("first");
-        NEXT_IS("second");
-        ck_assert_int_eq(next(), 0);
-}
-
-TEST(a_frame_may_arrive_byte_by_byte)
-{
-        static const char bytes[] = "\0\0\0\5hello";
-        for (size_t i = 0; i < 9; i++) {
-                ck_assert_int_eq(next(), 0);
-                ck_assert_int_eq(frame_reader_partial(&r), i > 0);
-                add(bytes + i, 1);
-        }
-        NEXT_IS("hello");
-        ck_assert(!frame_reader_partial(&r));
-}
-
 TEST(the_next_frame_may_begin_in_the_same_bytes)
 {
         add("\0\0\0\1a\0\0\0\1b\0\0", 12);
@@ -137,13 +114,6 @@ TEST(the_largest_frame_passes_and_its_memory_is_freed)
         ck_assert_uint_eq(r.cap, 0);
 }
 
-TEST(a_large_length_alone_costs_no_memory)
-{
-        add_header(FRAME_MAX);
-        ck_assert_int_eq(next(), 0);
-        ck_assert_uint_le(r.cap, 4096);
-}
-
 TEST(a_full_buffer_has_no_space_until_its_frame_is_consumed)
 {
         size_t room;
@@ -171,16 +141,6 @@ TEST(descriptors_arrive_with_the_bytes_and_close_on_exec)
                 ck_assert_int_ne(fcntl(got[i], F_GETFD) & FD_CLOEXEC, 0);
                 close(got[i]);
         }
-}
-
-TEST(bytes_may_arrive_without_descriptors)
-{
-        char buf[8];
-        int got[1];
-        size_t n = 0;
-        ck_assert_int_eq(frame_send_fds(pair[0], "x", 1, NULL, 0), 1);
-        ck_assert_int_eq(frame_recv_fds(pair[1], buf, sizeof(buf), got, &n, 1, &lost), 1);
-        ck_assert_uint_eq(n, 0);
 }
 
 TEST(descriptors_are_appended_to_earlier_ones)

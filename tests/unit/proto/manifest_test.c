@@ -19,15 +19,6 @@ TEST(a_table_is_read_as_it_was_laid_out)
         ck_assert_uint_eq(view.header->size, size);
 }
 
-TEST(every_section_is_aligned)
-{
-        ck_assert_uint_eq(header->segments_off % 8, 0);
-        ck_assert_uint_eq(header->records_off % 8, 0);
-        ck_assert_uint_eq(header->metadata_off % 8, 0);
-        ck_assert_uint_eq(header->shapes_off % 8, 0);
-        ck_assert_uint_eq(header->strings_off % 8, 0);
-}
-
 TEST(a_mapping_may_be_longer_than_the_table)
 {
         base = must_realloc(base, size + 4096);

@@ -146,14 +146,6 @@ TEST_BOTH(a_dangling_link_is_not_found)
         assert_refuses("root/a", STREAMER_ENOENT, "No such file");
 }
 
-TEST_BOTH(links_of_the_kernels_own_are_refused)
-{
-        open_roots("/proc");
-        ck_assert_int_lt(
-                source_open(&(struct sources){.roots = roots}, "/proc/self/root/etc/passwd", false, &set, &error), 0);
-        ck_assert_int_lt(source_open(&(struct sources){.roots = roots}, "/proc/self/exe", false, &set, &error), 0);
-}
-
 /* Every rename on the machine may restart a lookup of "..". */
 static atomic_bool stop_renaming;
 static atomic_uint renames;

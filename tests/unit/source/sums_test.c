@@ -23,13 +23,6 @@ static void make_cache(const char *blob)
 
 FIXTURE(.each = {make_stage, strike_stage});
 
-TEST(a_snapshot_reads_its_blobs)
-{
-        make_cache(HASH);
-        assert_opens(SNAPSHOT, 1);
-        assert_object(0, SNAPSHOT "/model.safetensors");
-}
-
 TEST(a_snapshot_with_blobs_outside_the_root_is_refused)
 {
         make_cache(HASH);

@@ -85,12 +85,6 @@ TEST(a_missing_file_is_empty)
         aws_ini_deinit(&ini);
 }
 
-TEST(a_folder_is_no_file)
-{
-        ck_assert_int_eq(aws_ini_read(&ini, suite_folder(), &error), STREAMER_EFAILED);
-        ck_assert_ptr_nonnull(strstr(error.text, "not a regular file"));
-}
-
 /* ---- profiles ---- */
 
 static void write_files(const char *config, const char *credentials)
