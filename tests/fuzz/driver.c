@@ -7,7 +7,6 @@
 
 #include <dirent.h>
 #include <limits.h>
-#include <string.h>
 #include <sys/stat.h>
 
 static void stop(const char *path)

@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -21,5 +22,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
                         abort();                                                                                       \
                 }                                                                                                      \
         } while (0)
+
+/* The input in memory of its own size, whose end sanitizers watch; with `more`, terminated in so many bytes beyond it.
+ */
+static inline void *fuzz_copy(const uint8_t *data, size_t size, size_t more)
+{
+        char *copy = calloc(1, size + more > 0 ? size + more : 1);
+        holds(copy != NULL);
+        memcpy(copy, data, size);
+        return copy;
+}
 
 #endif

@@ -8,16 +8,6 @@
 #include "daemon/source/hf/hf_reply.h"
 #include "tests/fuzz/fuzz.h"
 
-#include <string.h>
-
-static char *copy_of(const uint8_t *data, size_t size)
-{
-        char *copy = malloc(size + 1); /* of its own size, for sanitizers */
-        holds(copy != NULL);
-        memcpy(copy, data, size);
-        return copy;
-}
-
 static void fuzz_ini(const uint8_t *data, size_t size)
 {
         struct aws_ini ini;
@@ -38,7 +28,7 @@ static void fuzz_ini(const uint8_t *data, size_t size)
 
 static void fuzz_keys(const uint8_t *data, size_t size)
 {
-        char *text = copy_of(data, size);
+        char *text = fuzz_copy(data, size, 1);
         struct aws_keys keys = {.access = NULL};
         struct error error = {0};
         if (aws_keys_parse_json(&keys, text, size, "fuzz", &error) == 0)
@@ -49,7 +39,7 @@ static void fuzz_keys(const uint8_t *data, size_t size)
 
 static void fuzz_hub(const uint8_t *data, size_t size)
 {
-        char *text = copy_of(data, size);
+        char *text = fuzz_copy(data, size, 1);
         struct hf_info info;
         struct error error = {0};
         if (hf_info_parse(&info, text, size, "fuzz", &error) == 0) {

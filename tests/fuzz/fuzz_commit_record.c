@@ -8,7 +8,6 @@
 #include "tests/fuzz/fuzz.h"
 
 #include <fcntl.h>
-#include <string.h>
 #include <sys/mman.h>
 
 static int sealed(const char *bytes, size_t size)

@@ -5,17 +5,7 @@
  */
 #include "daemon/config/config.h"
 #include "daemon/config/settings/setting.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void must_hold(bool condition)
-{
-        if (!condition)
-                abort();
-}
+#include "tests/fuzz/fuzz.h"
 
 static void check_setting(const struct setting *setting, const struct config *config)
 {
@@ -27,28 +17,28 @@ static void check_setting(const struct setting *setting, const struct config *co
         while (setting->kind == SETTING_WORD && setting->words[words] != NULL)
                 words++;
         if (setting->kind == SETTING_WORD)
-                must_hold(value < words);
+                holds(value < words);
         else
-                must_hold(value >= setting->min && value <= setting->max &&
-                          (setting->multiple == 0 || value % setting->multiple == 0));
+                holds(value >= setting->min && value <= setting->max &&
+                      (setting->multiple == 0 || value % setting->multiple == 0));
 }
 
 static void check_accepted(const struct config *config)
 {
         for (size_t i = 0; i < n_settings; i++)
                 check_setting(&settings[i], config);
-        must_hold(config->socket == NULL || config->socket[0] == '/');
-        must_hold(config->n_roots <= SETTING_LIST_MAX && config->n_devices <= SETTING_LIST_MAX);
-        must_hold(config->n_s3_sources <= SETTING_LIST_MAX);
+        holds(config->socket == NULL || config->socket[0] == '/');
+        holds(config->n_roots <= SETTING_LIST_MAX && config->n_devices <= SETTING_LIST_MAX);
+        holds(config->n_s3_sources <= SETTING_LIST_MAX);
         for (size_t i = 0; i < config->n_s3_sources; i++)
-                must_hold(strncmp(config->s3_sources[i].source, "s3://", 5) == 0);
+                holds(strncmp(config->s3_sources[i].source, "s3://", 5) == 0);
         for (size_t i = 0; i < config->n_roots; i++)
-                must_hold(config->roots[i][0] == '/');
+                holds(config->roots[i][0] == '/');
         for (size_t i = 0; i < config->n_devices; i++) {
                 const struct config_device *device = &config->devices[i];
-                must_hold(strcmp(device->name, "host") == 0 || strncmp(device->name, "cuda:", 5) == 0);
-                must_hold((device->budget == 0) != (device->budget_percent == 0));
-                must_hold(device->budget_percent <= 100);
+                holds(strcmp(device->name, "host") == 0 || strncmp(device->name, "cuda:", 5) == 0);
+                holds((device->budget == 0) != (device->budget_percent == 0));
+                holds(device->budget_percent <= 100);
         }
 }
 
@@ -60,7 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (config_parse_yaml(&config, "fuzz.yaml", (const char *)data, size, &error) == 0)
                 check_accepted(&config);
         else
-                must_hold(error.code < 0 && strncmp(error.text, "fuzz.yaml:", strlen("fuzz.yaml:")) == 0);
+                holds(error.code < 0 && strncmp(error.text, "fuzz.yaml:", strlen("fuzz.yaml:")) == 0);
         config_deinit(&config);
         return 0;
 }

@@ -6,8 +6,6 @@
 #include "proto/frame.h"
 #include "tests/fuzz/fuzz.h"
 
-#include <string.h>
-
 struct feed {
         struct frame_reader reader;
         const uint8_t *input;

@@ -7,7 +7,6 @@
 #include "tests/fuzz/fuzz.h"
 
 #include <ctype.h>
-#include <string.h>
 
 static void fuzz_range(const char *text)
 {
@@ -65,10 +64,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         static void (*const targets[])(const char *text) = {fuzz_range, fuzz_place, fuzz_pause, fuzz_words};
         if (size == 0)
                 return 0;
-        char *text = malloc(size); /* of its own size, for sanitizers */
-        holds(text != NULL);
-        memcpy(text, data + 1, size - 1);
-        text[size - 1] = '\0';
+        char *text = fuzz_copy(data + 1, size - 1, 1);
         targets[data[0] % (sizeof(targets) / sizeof(targets[0]))](text);
         free(text);
         return 0;

@@ -6,8 +6,6 @@
 #include "proto/codec.h"
 #include "tests/fuzz/fuzz.h"
 
-#include <string.h>
-
 static void check_entries(const struct st_index *index, size_t size)
 {
         for (size_t i = 0; i < index->n_entries; i++) {
@@ -35,9 +33,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
         struct st_index index;
         struct st_error error;
-        char *text = malloc(size > 0 ? size : 1);
-        holds(text != NULL);
-        memcpy(text, data, size);
+        char *text = fuzz_copy(data, size, 0);
         if (st_index_parse(&index, text, size, &error) == 0) {
                 check_entries(&index, size);
                 check_files(&index);

@@ -6,7 +6,6 @@
 #include "daemon/resident/persist/journal.h"
 #include "tests/fuzz/fuzz.h"
 
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -5,8 +5,6 @@
 #include "proto/manifest.h"
 #include "tests/fuzz/fuzz.h"
 
-#include <string.h>
-
 #define RECORDS_MAX 10000
 
 static void check_record(const struct manifest_view *view, uint64_t i)
@@ -33,10 +31,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
         struct manifest_view view;
         const char *why = NULL;
-        void *copy = malloc(size > 0 ? size : 1); /* aligned as a mapping is, watched to its last byte */
-        if (!copy)
-                return 0;
-        memcpy(copy, data, size);
+        void *copy = fuzz_copy(data, size, 0); /* aligned as a mapping is */
         if (manifest_open(&view, copy, size, &why) == 0) {
                 for (uint64_t i = 0; i < view.header->n_records && i < RECORDS_MAX; i++)
                         check_record(&view, i);

@@ -7,8 +7,6 @@
 #include "proto/codec.h"
 #include "tests/fuzz/fuzz.h"
 
-#include <string.h>
-
 static void encode(const struct request *request, msgpack_sbuffer *out)
 {
         msgpack_sbuffer_init(out);

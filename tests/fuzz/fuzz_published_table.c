@@ -6,8 +6,6 @@
 #include "proto/published/table.h"
 #include "tests/fuzz/fuzz.h"
 
-#include <string.h>
-
 #define PAIRS_MAX 40
 
 static const uint64_t segments[] = {8192, 256, 1 << 20};
@@ -72,10 +70,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         struct published_view view;
         char text[200] = "";
         const struct published_place place = {segments, 3, {.bytes = size, .segment = TABLE_SEGMENT}};
-        void *copy = malloc(size > 0 ? size : 1); /* aligned as a mapping is, watched to its last byte */
-        if (!copy)
-                return 0;
-        memcpy(copy, data, size);
+        void *copy = fuzz_copy(data, size, 0); /* aligned as a mapping is */
         int r = published_open(&view, copy, size, &place, text, sizeof(text));
         holds(r == 0 || (r == -1 && text[0] != '\0'));
         if (r == 0) {

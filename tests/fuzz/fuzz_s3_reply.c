@@ -7,16 +7,6 @@
 #include "daemon/source/s3/s3_reply.h"
 #include "tests/fuzz/fuzz.h"
 
-#include <string.h>
-
-static char *copy_of(const uint8_t *data, size_t size)
-{
-        char *copy = malloc(size + 1); /* of its own size, for sanitizers */
-        holds(copy != NULL);
-        memcpy(copy, data, size);
-        return copy;
-}
-
 static int on_entry(void *context, const struct s3_entry *entry, struct error *error)
 {
         (void)context, (void)error;
@@ -26,7 +16,7 @@ static int on_entry(void *context, const struct s3_entry *entry, struct error *e
 
 static void fuzz_page(const uint8_t *data, size_t size)
 {
-        char *text = copy_of(data, size);
+        char *text = fuzz_copy(data, size, 1);
         char *next;
         struct error error = {0};
         if (s3_page_parse(&next, text, size, on_entry, NULL, &error) < 0)
@@ -37,7 +27,7 @@ static void fuzz_page(const uint8_t *data, size_t size)
 
 static void fuzz_fault(const uint8_t *data, size_t size)
 {
-        char *text = copy_of(data, size);
+        char *text = fuzz_copy(data, size, 1);
         struct s3_fault fault;
         s3_fault_parse(&fault, text, size);
         holds(strlen(fault.code) < sizeof(fault.code) && strlen(fault.message) < sizeof(fault.message));
@@ -46,7 +36,7 @@ static void fuzz_fault(const uint8_t *data, size_t size)
 
 static void fuzz_session(const uint8_t *data, size_t size)
 {
-        char *text = copy_of(data, size);
+        char *text = fuzz_copy(data, size, 1);
         struct aws_keys keys = {.access = NULL};
         struct error error = {0};
         if (aws_keys_parse_xml(&keys, text, size, "fuzz", &error) == 0)

@@ -10,8 +10,6 @@
 #include "proto/manifest.h"
 #include "tests/fuzz/fuzz.h"
 
-#include <string.h>
-
 static void check_text(const struct st_header *h, uint32_t at, uint32_t len)
 {
         holds(at > 0 && at < h->size && len < h->size - at);
@@ -108,9 +106,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
         const uint8_t *last = memrchr(data + ST_PREFIX, '}', size - ST_PREFIX);
         n = last == NULL ? size - ST_PREFIX : (uint64_t)(last + 1 - data) - ST_PREFIX;
-        char *text = malloc(n > 0 ? n : 1);
-        holds(text != NULL);
-        memcpy(text, data + ST_PREFIX, n);
+        char *text = fuzz_copy(data + ST_PREFIX, n, 0);
         if (st_parse(&header, text, n, size, &error) == 0) {
                 check_header(&header, size - ST_PREFIX - n);
                 if (size <= 1 << 20) {

@@ -9,8 +9,6 @@
 #include "proto/codec.h"
 #include "tests/fuzz/fuzz.h"
 
-#include <string.h>
-
 #define NAMES 64
 
 static void check_name(const char *canonical)
@@ -81,12 +79,9 @@ static void fuzz_ranks(const char *pattern, const char *const *names, size_t n)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-        char *text = malloc(size + 1), *rest = text; /* of its own size, for sanitizers */
+        char *text = fuzz_copy(data, size, 1), *rest = text;
         const char *names[NAMES];
         size_t n = 0;
-        holds(text != NULL);
-        memcpy(text, data, size);
-        text[size] = '\0';
         fuzz_source(strsep(&rest, "\n"));
         const char *pattern = strsep(&rest, "\n");
         while (rest != NULL && n < NAMES)

@@ -5,8 +5,6 @@
 #include "daemon/resident/persist/state_file.h"
 #include "tests/fuzz/fuzz.h"
 
-#include <string.h>
-
 static void check_models(const struct state_file *state)
 {
         for (size_t i = 0; i < state->n; i++) {

@@ -7,17 +7,12 @@
 #include "daemon/source/sums.h"
 #include "tests/fuzz/fuzz.h"
 
-#include <string.h>
-
 static void fuzz_list(const uint8_t *data, size_t size)
 {
         static char a[] = "fuzz/a", b[] = "fuzz/model.safetensors";
         struct object objects[] = {{.path = a}, {.path = b}};
-        struct text text = {.data = malloc(size + 1), .size = size}; /* of its own size, for sanitizers */
+        struct text text = {.data = fuzz_copy(data, size, 1), .size = size};
         struct error error = {0};
-        holds(text.data != NULL);
-        memcpy(text.data, data, size);
-        text.data[size] = '\0';
         bool taken = sums_apply(&text, "fuzz", objects, 2, &error) == 0;
         holds(taken || (error.code < 0 && error.text[0] != '\0'));
         for (size_t i = 0; i < 2; i++)
@@ -28,12 +23,9 @@ static void fuzz_list(const uint8_t *data, size_t size)
 
 static void fuzz_header(const uint8_t *data, size_t size)
 {
-        char hex[65], *value = malloc(size + 1);
+        char hex[65], *value = fuzz_copy(data, size, 1);
         struct object object = {.path = value};
         struct error error = {0};
-        holds(value != NULL);
-        memcpy(value, data, size);
-        value[size] = '\0';
         if (s3_checksum_decode(value, hex)) {
                 holds(strspn(hex, "0123456789abcdef") == 64 && hex[64] == '\0');
                 holds(sums_set_digest(&object, hex, "fuzz", &error) == 0 && object.has_sha256);
