@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -118,3 +119,50 @@ def in_child(body: Callable[[], None]) -> int:
         finally:
             os._exit(status)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+INTERRUPTIBLE = """
+import os, signal, sys, threading
+import streamerd
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+def interrupt():
+    sys.stdin.read(1)
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=interrupt).start()
+try:
+    {call}
+except KeyboardInterrupt:
+    leases = streamerd._client.connect().call("ps")["leases"]
+    print("interrupted", len(leases), threading.active_count(), flush=True)
+    sys.stdin.read(1)
+"""
+
+
+def interrupted(call: str, url: str, server: SlowServer) -> subprocess.Popen[str]:
+    """A process that was interrupted in `call`, of the source sys.argv[1], while the server held it. It has no lease
+    and no other thread, and ends by a byte."""
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", INTERRUPTIBLE.format(call=call), url]
+    program = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+    assert program.stdin and program.stdout
+    server.wait_until_held()
+    program.stdin.write("x")
+    program.stdin.flush()
+    assert program.stdout.readline() == "interrupted 0 1\n"
+    return program
+
+
+def tiny_llama(**options: Any) -> Any:
+    """A random model of transformers."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    few = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    torch.manual_seed(1)
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**few, "vocab_size": 256, **options})).eval()
+
+
+def logits(model: Any) -> Any:
+    import torch
+
+    with torch.no_grad():
+        return model(torch.arange(16).reshape(1, 16)).logits

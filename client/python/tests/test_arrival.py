@@ -68,21 +68,6 @@ def test_the_event_loop_runs_while_a_model_loads(daemon: Daemon, slow_server: Sl
     eventually(lambda: not daemon.leases())
 
 
-def test_many_tasks_open_at_once(folder: Path, daemon: Daemon) -> None:
-    write(folder / "m.safetensors", small())
-
-    async def use() -> int:
-        async with await streamerd.aopen(folder / "m.safetensors", framework="numpy") as model:
-            return len([name async for name, _ in model])
-
-    async def use_all() -> list[int]:
-        return await asyncio.gather(*(use() for _ in range(20)))
-
-    for _ in range(3):
-        assert asyncio.run(use_all()) == [4] * 20
-    eventually(lambda: not daemon.leases())
-
-
 def test_a_cancelled_task_leaves_no_lease(daemon: Daemon, slow_server: SlowServer) -> None:
     url = slow_server.serve("m.safetensors", MEBIBYTE, first=1)
 
@@ -230,8 +215,11 @@ def test_flags_of_other_calls_are_checked(daemon: Daemon) -> None:
 @pytest.mark.parametrize(("text", "seconds"), [("1.5h", 5400), ("1d", 86400), ("250ms", 0.25), (90, 90)])
 def test_durations_have_units(folder: Path, daemon: Daemon, text: Any, seconds: float) -> None:
     write(folder / "m.safetensors", small())
-    with streamerd.open(folder / "m.safetensors", framework="numpy", keep_alive=text, evict=None):
+    path = folder / "m.safetensors"
+    with streamerd.open(path, framework="numpy", keep_alive=text, timeout="20s", priority=1, evict=None) as model:
         assert daemon._client.call("list")["models"][0]["keep_alive_ns"] == seconds * 10**9
+        with pytest.raises(TypeError, match="not by 0"):
+            model[0]  # type: ignore[index]
 
 
 def test_a_load_that_is_not_admitted_says_so_once(
@@ -251,15 +239,6 @@ def test_a_load_that_is_not_admitted_says_so_once(
     daemon.stop()
     (text,) = [r.getMessage() for r in caplog.records if "waits" in r.getMessage()]
     assert "m.safetensors: waits until the daemon admits another load: 1 loads are running or waiting" in text
-
-
-def test_durations_may_be_text(folder: Path, daemon: Daemon) -> None:
-    write(folder / "m.safetensors", small())
-    path = folder / "m.safetensors"
-    with streamerd.open(path, framework="numpy", keep_alive="30m", timeout="20s", priority=1) as model:
-        assert daemon._client.call("list")["models"][0]["keep_alive_ns"] == 30 * 60 * 10**9
-        with pytest.raises(TypeError, match="not by 0"):
-            model[0]  # type: ignore[index]
 
 
 @pytest.mark.parametrize("device", ["cpu", "host", "cpu:0", torch.device("cpu"), torch.device("cpu:0")])

@@ -10,7 +10,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from conftest import eventually
+from conftest import eventually, tiny_llama
 
 from streamerd import _autostart
 from streamerd._client import user_socket
@@ -51,18 +51,12 @@ def program() -> str:
 @pytest.fixture
 def hub(folder: Path) -> Path:
     """A Hugging Face cache with a tiny random model of the name that the page uses."""
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     repository = folder / "hub" / "models--Qwen--Qwen3-8B"
     snapshot = repository / "snapshots" / "0123456789abcdef0123456789abcdef01234567"
     (repository / "refs").mkdir(parents=True)
     (repository / "refs" / "main").write_text(snapshot.name)
-    config = transformers.LlamaConfig(
-        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, vocab_size=256
-    )
-    torch.manual_seed(1)
-    transformers.LlamaForCausalLM(config).save_pretrained(snapshot)
+    tiny_llama().save_pretrained(snapshot)
     return snapshot
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy
 import pytest
 from checkpoints import small, write
-from conftest import Daemon, eventually, open_files
+from conftest import Daemon, eventually, interrupted, open_files
 from slow_server import SlowServer
 
 import streamerd
@@ -38,34 +38,11 @@ def test_interrupts_at_random_points_leave_nothing(folder: Path, daemon: Daemon)
     }  # fmt: skip
 
 
-FETCHING = """
-import os, signal, sys, threading
-import streamerd
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-def interrupt():
-    sys.stdin.read(1)
-    os.kill(os.getpid(), signal.SIGINT)
-threading.Thread(target=interrupt).start()
-print("fetching", flush=True)
-try:
-    streamerd.fetch(sys.argv[1], "model.safetensors")
-except KeyboardInterrupt:
-    print("interrupted", flush=True)
-"""
-
-
 def test_an_interrupt_ends_a_fetch(daemon: Daemon, slow_server: SlowServer) -> None:
     url = slow_server.serve("model.safetensors", small(3))
-    program = subprocess.Popen(
-        [sys.executable, "-c", FETCHING, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert program.stdin and program.stdout
-    assert program.stdout.readline() == "fetching\n"
-    slow_server.wait_until_held()
-    program.stdin.write("x")
-    program.stdin.flush()
-    assert program.stdout.readline() == "interrupted\n"
-    assert program.wait() == 0
+    program = interrupted('streamerd.fetch(sys.argv[1], "model.safetensors")', url, slow_server)
+    program.communicate("x")
+    assert program.returncode == 0
 
 
 def test_an_interrupted_iteration_loses_no_tensor(folder: Path, daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 import torch
 from checkpoints import small, write
-from conftest import Daemon, eventually, in_child, open_files
+from conftest import Daemon, eventually, in_child, interrupted, open_files
 from slow_server import SlowServer
 
 import streamerd
@@ -169,33 +167,8 @@ def test_a_thousand_opens_leave_nothing(file: Path, daemon: Daemon) -> None:
     eventually(lambda: not daemon.leases())
 
 
-INTERRUPTED = """
-import os, signal, sys, threading
-import streamerd
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-model = None
-def interrupt():
-    sys.stdin.read(1)
-    os.kill(os.getpid(), signal.SIGINT)
-threading.Thread(target=interrupt).start()
-print("opening", flush=True)
-try:
-    streamerd.open(sys.argv[1]).wait()
-except KeyboardInterrupt:
-    status = streamerd._client.connect().call("ps")
-    print("interrupted", len(status["leases"]), threading.active_count(), flush=True)
-"""
-
-
 def test_an_interrupt_ends_a_wait_and_leaves_no_lease(folder: Path, daemon: Daemon, slow_server: SlowServer) -> None:
     url = slow_server.serve("slow.safetensors", small(3))
-    program = subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert program.stdin and program.stdout
-    assert program.stdout.readline() == "opening\n"
-    slow_server.wait_until_held()
-    program.stdin.write("x")
-    program.stdin.flush()
-    assert program.stdout.readline() == "interrupted 0 1\n"
-    assert program.wait() == 0
+    program = interrupted("streamerd.open(sys.argv[1]).wait()", url, slow_server)
+    program.communicate("x")
+    assert program.returncode == 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Daemon
+from conftest import Daemon, logits, tiny_llama
 from safetensors.torch import save_file
 
 import streamerd
@@ -40,25 +40,9 @@ def test_what_does_not_fit_is_named(folder: Path, daemon: Daemon) -> None:
 
 @pytest.fixture
 def llama(folder: Path) -> Any:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.LlamaConfig(
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        vocab_size=256,
-        tie_word_embeddings=True,
-    )
-    torch.manual_seed(1)
-    model = transformers.LlamaForCausalLM(config).eval()
+    model = tiny_llama(tie_word_embeddings=True)
     model.save_pretrained(folder / "llama")
     return model
-
-
-def logits(model: Any) -> torch.Tensor:
-    with torch.no_grad():
-        result: torch.Tensor = model(torch.arange(16).reshape(1, 16)).logits
-    return result
 
 
 def test_a_model_of_transformers_computes_the_same(folder: Path, daemon: Daemon, llama: Any) -> None:

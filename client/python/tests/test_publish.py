@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from checkpoints import small
-from conftest import Daemon, eventually
+from conftest import Daemon, eventually, interrupted, tiny_llama
 from safetensors.torch import save_file
 from slow_server import SlowServer
 from torch import nn
@@ -83,13 +83,8 @@ class Residual(nn.Module):
         return self.head(torch.relu(self.norm(self.conv(x)) + x).mean((2, 3)))
 
 
-def llama(tied: bool) -> nn.Module:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.LlamaConfig(
-        hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        vocab_size=128, max_position_embeddings=64, tie_word_embeddings=tied,
-    )  # fmt: skip
-    return transformers.LlamaForCausalLM(config)
+def llama(tied: bool) -> Any:
+    return tiny_llama(num_key_value_heads=2, vocab_size=128, tie_word_embeddings=tied)
 
 
 def gpt2() -> nn.Module:
@@ -453,33 +448,11 @@ def test_a_base_that_is_examined_for_long_is_waited_for(daemon: Daemon, slow_ser
         streamerd.load_into(on_meta(linear), "m", key=KEY, base=base, timeout=0.1)
 
 
-INTERRUPTED = """
-import os, signal, sys, threading
-import streamerd, torch
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-def interrupt():
-    sys.stdin.read(1)
-    os.kill(os.getpid(), signal.SIGINT)
-threading.Thread(target=interrupt).start()
-try:
-    streamerd.publish(torch.nn.Linear(8, 4), "m", key={"a": "1"}, base=sys.argv[1])
-except KeyboardInterrupt:
-    print("interrupted", flush=True)
-    sys.stdin.read(1)
-"""
-
-
 def test_an_interrupt_ends_a_search(daemon: Daemon, slow_server: SlowServer) -> None:
     """A claim that is granted later is returned, although the process lives on."""
     url = slow_server.serve("model.safetensors", small())
-    program = subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert program.stdin and program.stdout
-    slow_server.wait_until_held()
-    program.stdin.write("x")
-    program.stdin.flush()
-    assert program.stdout.readline() == "interrupted\n"
+    call = 'import torch; streamerd.publish(torch.nn.Linear(8, 4), "m", key={"a": "1"}, base=sys.argv[1])'
+    program = interrupted(call, url, slow_server)
     slow_server.release()
     streamerd.publish(linear(), "m", key={"a": "1"}, timeout=60)
     program.communicate("x")

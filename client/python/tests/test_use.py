@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Daemon
+from conftest import Daemon, logits, tiny_llama
 
 import streamerd
 
@@ -22,21 +22,10 @@ def loaded(daemon: Daemon) -> set[str]:
 
 @pytest.fixture
 def llama(folder: Path) -> Any:
-    """A tiny random model in three files."""
-    transformers = pytest.importorskip("transformers")
-    config = transformers.LlamaConfig(
-        hidden_size=64, intermediate_size=128, num_hidden_layers=4, num_attention_heads=4, vocab_size=256
-    )
-    torch.manual_seed(1)
-    model = transformers.LlamaForCausalLM(config).eval()
+    """In three files."""
+    model = tiny_llama(num_hidden_layers=4)
     model.save_pretrained(folder / "llama", max_shard_size="250KB")
     return model
-
-
-def logits(model: Any) -> torch.Tensor:
-    with torch.no_grad():
-        result: torch.Tensor = model(torch.arange(16).reshape(1, 16)).logits
-    return result
 
 
 @pytest.mark.parametrize("options", [{}, {"device_map": "cpu"}, {"device_map": {"": "cpu"}}, {"dtype": "bfloat16"}])
