@@ -237,7 +237,8 @@ pid_t child_start(void (*fn)(void))
         must(pipe2(ends, O_CLOEXEC));
         pid_t pid = must(fork());
         if (pid == 0) {
-                fn();
+                if (fn != NULL)
+                        fn();
                 must(write(ends[1], "", 1));
                 pause();
         }

@@ -120,7 +120,7 @@ uint64_t clock_ns(void);
 
 /* The number of open descriptors of this process below 1024; opens none itself. */
 unsigned count_open_fds(void);
-/* Runs the function in a child process, which then lives until child_kill(); returns when it has returned. */
+/* Runs the function, or NULL, in a child process, which then lives until child_kill(); returns when it has returned. */
 pid_t child_start(void (*fn)(void));
 void child_kill(pid_t pid); /* SIGKILL, and waits for its end */
 /* Polls until the function returns true; false after timeout_ms. For states that cause no event or reply, such as a

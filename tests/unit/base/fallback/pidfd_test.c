@@ -62,22 +62,6 @@ static int no_socket(void)
         return ends[0];
 }
 
-static pid_t child(void)
-{
-        pid_t pid = must(fork());
-        if (pid == 0) {
-                pause();
-                _exit(0);
-        }
-        return pid;
-}
-
-static void end_child(pid_t pid)
-{
-        must(kill(pid, SIGKILL));
-        must(waitpid(pid, NULL, 0));
-}
-
 static bool has_ended(int pidfd)
 {
         struct pollfd p = {.fd = pidfd, .events = POLLIN};
@@ -148,14 +132,14 @@ static void *thread_main(void *tid)
 TEST(a_thread_is_of_its_process)
 {
         pthread_t thread;
-        pid_t tid, gone = child();
+        pid_t tid, gone = child_start(NULL);
         sem_init(&looked, 0, 0);
         pthread_create(&thread, NULL, thread_main, &tid);
         sem_wait(&looked);
         ck_assert_int_ne(tid, getpid());
         ck_assert_int_eq(pid_of_thread(tid), getpid());
         ck_assert_int_eq(pid_of_thread(getpid()), getpid());
-        end_child(gone);
+        child_kill(gone);
         ck_assert_int_eq(pid_of_thread(gone), 0);
 }
 
@@ -171,11 +155,11 @@ TEST(a_socket_names_its_process)
 
 TEST(without_a_pidfd_the_process_is_found_by_its_pid)
 {
-        pid_t pid = child();
+        pid_t pid = child_start(NULL);
         int fd = of_client(no_socket(), pid, boot_time_ns());
         ck_assert_int_ge(fd, 0);
         ck_assert(!has_ended(fd));
-        end_child(pid);
+        child_kill(pid);
         ck_assert(has_ended(fd));
         close(fd);
 }
@@ -183,16 +167,16 @@ TEST(without_a_pidfd_the_process_is_found_by_its_pid)
 TEST(a_process_that_began_after_the_connection_is_another)
 {
         uint64_t long_ago = boot_time_ns() - SECOND;
-        pid_t pid = child();
+        pid_t pid = child_start(NULL);
         ck_assert_int_lt(of_client(no_socket(), pid, long_ago), 0);
         ck_assert_int_eq(errno, ESRCH);
-        end_child(pid);
+        child_kill(pid);
 }
 
 TEST(an_unused_pid_is_no_process)
 {
-        pid_t pid = child();
-        end_child(pid);
+        pid_t pid = child_start(NULL);
+        child_kill(pid);
         ck_assert_int_lt(of_client(no_socket(), pid, boot_time_ns()), 0);
         ck_assert_int_lt(of_client(no_socket(), 0, boot_time_ns()), 0); /* of another PID namespace */
         ck_assert_int_eq(errno, ESRCH);
@@ -200,18 +184,18 @@ TEST(an_unused_pid_is_no_process)
 
 TEST(descriptors_of_processes_are_distinguished)
 {
-        pid_t first = child(), second = child();
+        pid_t first = child_start(NULL), second = child_start(NULL);
         int a = must((int)syscall(SYS_pidfd_open, first, 0)), b = must((int)syscall(SYS_pidfd_open, first, 0));
         int other = must((int)syscall(SYS_pidfd_open, second, 0)), no_process = no_socket();
         struct statfs fs;
         must(fstatfs(a, &fs));
-        end_child(first); /* an exited process is still itself */
+        child_kill(first); /* an exited process is still itself */
         if (fs.f_type == PIDFS)
                 ck_assert(pidfd_same(a, b));
         ck_assert(!pidfd_same(a, other));
         ck_assert(!pidfd_same(a, no_process));
         ck_assert(!pidfd_same(no_process, no_process));
-        end_child(second);
+        child_kill(second);
 }
 
 /* ---- without pidfds ---- */
@@ -223,12 +207,12 @@ TEST(without_pidfds_processes_are_polled, EACH(refusals))
         int ends[2];
         deny_pidfds(refusals[_i]);
         must(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
-        pid_t pid = child();
+        pid_t pid = child_start(NULL);
         int fd = of_client(ends[0], pid, boot_time_ns());
         ck_assert_int_ge(fd, 0);
         ck_assert_uint_gt(began, 0);
         ck_assert(!has_ended(fd));
-        end_child(pid);
+        child_kill(pid);
         pidwatch_turn();
         ck_assert(has_ended(fd));
         close(fd);
@@ -239,7 +223,7 @@ TEST(a_polled_process_must_be_known)
 {
         deny_pidfds(ENOSYS);
         uint64_t long_ago = boot_time_ns() - SECOND;
-        pid_t pid = child();
+        pid_t pid = child_start(NULL);
         ck_assert_int_lt(of_client(no_socket(), pid, long_ago), 0);
         ck_assert_int_eq(errno, ESRCH);
         must(kill(pid, SIGKILL));

@@ -13,16 +13,6 @@
 #define FDS 1024
 #define END_MS 20000
 
-static pid_t child(void)
-{
-        pid_t pid = must(fork());
-        if (pid == 0) {
-                pause();
-                _exit(0);
-        }
-        return pid;
-}
-
 static struct pid_stat stat_of(pid_t pid)
 {
         struct pid_stat stat;
@@ -63,10 +53,9 @@ FIXTURE(.all = {begin, NULL});
 
 TEST(a_process_has_ended_when_it_is_reaped)
 {
-        pid_t pid = child(), other = child();
+        pid_t pid = child_start(NULL), other = child_start(NULL);
         int fd = watch_it(pid), other_fd = watch_it(other);
-        must(kill(pid, SIGKILL));
-        must(waitpid(pid, NULL, 0));
+        child_kill(pid);
         ck_assert(ends_within(fd, END_MS));
         ck_assert(!ends_within(other_fd, 0));
         kill(other, SIGKILL);
@@ -74,7 +63,7 @@ TEST(a_process_has_ended_when_it_is_reaped)
 
 TEST(a_zombie_process_has_exited)
 {
-        pid_t pid = child();
+        pid_t pid = child_start(NULL);
         int fd = watch_it(pid);
         must(kill(pid, SIGKILL));
         ck_assert(ends_within(fd, END_MS));
@@ -117,11 +106,10 @@ TEST(a_process_lives_while_any_of_its_threads_does)
 /* No descriptor is available for /proc, as if /proc hid the process. */
 TEST(an_unreadable_process_has_not_exited)
 {
-        pid_t pid = child(), gone = child();
+        pid_t pid = child_start(NULL), gone = child_start(NULL);
         int fd = watch_it(pid), gone_fd = watch_it(gone);
         must(setrlimit(RLIMIT_NOFILE, &(struct rlimit){1, FDS}));
-        must(kill(gone, SIGKILL));
-        must(waitpid(gone, NULL, 0));
+        child_kill(gone);
         ck_assert(ends_within(gone_fd, END_MS)); /* the pid is unused */
         must(kill(pid, SIGKILL));
         must(waitid(P_PID, (id_t)pid, &(siginfo_t){0}, WEXITED | WNOWAIT));

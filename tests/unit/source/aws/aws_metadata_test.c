@@ -251,13 +251,6 @@ TEST(a_silent_instance_metadata_service_times_out)
         ck_assert_uint_lt(clock_ns() - begun, UINT64_C(10) * 1000000000);
 }
 
-TEST(a_machine_that_is_no_instance)
-{
-        unsetenv("AWS_EC2_METADATA_DISABLED");
-        setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:1", 1);
-        assert_fails(STREAMER_EPERM, "no credentials");
-}
-
 TEST(instance_metadata_bypasses_proxies)
 {
         set_instance();
