@@ -134,17 +134,6 @@ void read_fixture_begin(struct read_fixture *r, const char *path, bool hidden)
         r->image = (unsigned char *)file_read(path, &r->image_size);
 }
 
-void read_fixture_end(struct read_fixture *r)
-{
-        for (size_t i = 0; i < r->resolved.plan.n_segments; i++)
-                r->device.device.ops->release(&r->segments[i]);
-        fake_device_deinit(&r->device);
-        resolve_deinit(&r->resolved);
-        free(r->job.leaves);
-        free(r->landed);
-        free(r->image);
-}
-
 /* The expected segments after these blocks: poison everywhere else. */
 bool segments_match(const struct read_fixture *r, const struct plan_block *blocks, size_t n)
 {

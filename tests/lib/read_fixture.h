@@ -41,9 +41,8 @@ struct read_fixture {
         bool ended;
 };
 
-void read_fixture_plan(struct read_fixture *r, const char *path, bool hidden); /* without the image */
-void read_fixture_begin(struct read_fixture *r, const char *path, bool hidden);
-void read_fixture_end(struct read_fixture *r);
+void read_fixture_plan(struct read_fixture *r, const char *path, bool hidden);  /* without the image */
+void read_fixture_begin(struct read_fixture *r, const char *path, bool hidden); /* it ends with the test */
 
 /* Starts it and runs the loop until it has ended. */
 void read_all(struct read_fixture *r);

@@ -100,33 +100,36 @@ struct application {
         struct fake_resources *(*held)(void);
 };
 
-static inline void application_start(struct application *app)
+static struct application app;
+
+static inline void application_start(void)
 {
         struct handle handle = handle_of(&exporter);
-        ck_assert_int_eq(cuda_driver_get(&app->driver, &handle, NULL), 0);
-        *(void **)&app->create = dlsym(app->driver->library, "cuCtxCreate_v2");
-        *(void **)&app->destroy = dlsym(app->driver->library, "cuCtxDestroy_v2");
-        *(void **)&app->set_current = dlsym(app->driver->library, "cuCtxSetCurrent");
-        *(void **)&app->held = dlsym(app->driver->library, "fake_resources");
+        ck_assert_int_eq(cuda_driver_get(&app.driver, &handle, NULL), 0);
+        *(void **)&app.create = dlsym(app.driver->library, "cuCtxCreate_v2");
+        *(void **)&app.destroy = dlsym(app.driver->library, "cuCtxDestroy_v2");
+        *(void **)&app.set_current = dlsym(app.driver->library, "cuCtxSetCurrent");
+        *(void **)&app.held = dlsym(app.driver->library, "fake_resources");
 }
 
-static inline struct CUctx_st *current(const struct application *app)
+static inline struct CUctx_st *current(void)
 {
         struct CUctx_st *c = NULL;
-        ck_assert_int_eq(app->driver->cuCtxGetCurrent(&c), CU_OK);
+        ck_assert_int_eq(app.driver->cuCtxGetCurrent(&c), CU_OK);
         return c;
 }
 
 /* Checks that this process has released all driver resources. */
-static inline void assert_nothing_leaked(const struct application *app)
+static inline void assert_nothing_leaked(void)
 {
-        const struct fake_resources *h = app->held();
+        application_start();
+        const struct fake_resources *h = app.held();
         ck_assert_int_eq(h->opened, 0);
         ck_assert_int_eq(h->handles, 0);
         ck_assert_int_eq(h->reserved, 0);
         ck_assert_int_eq(h->mapped, 0);
         ck_assert_int_eq(h->retained, 0);
-        ck_assert_ptr_null(current(app));
+        ck_assert_ptr_null(current());
 }
 
 #endif

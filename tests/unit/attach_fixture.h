@@ -12,6 +12,7 @@
 static struct fake_daemon fake;
 static struct fake_model m;
 static streamer_client *client;
+static streamer_tensor t = STREAMER_TENSOR_INIT;
 
 #define SERVE "hello\n" FAKE_ATTACH FAKE_DETACH
 

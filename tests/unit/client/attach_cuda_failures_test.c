@@ -32,18 +32,16 @@ static const char *const vmm_calls[] = {
 /* The call fails once: the attempt leaks nothing, and the next one succeeds. */
 static void fail_once(const struct handle_kind *kind, const char *call)
 {
-        struct application app;
         char rule[80];
         snprintf(rule, sizeof(rule), "%s:1:999", call);
         setenv("FAKECUDA_FAIL", rule, 1);
         setenv("CUDA_VISIBLE_DEVICES", "0", 1);
         ck_assert_int_eq(map(kind, &mapping), STREAMER_EUNSUPPORTED);
-        application_start(&app);
-        assert_nothing_leaked(&app);
+        assert_nothing_leaked();
         assert_map(kind, &mapping);
         assert_bytes(&mapping, 0);
         unmap(&mapping);
-        assert_nothing_leaked(&app);
+        assert_nothing_leaked();
 }
 
 /* The errors of drivers that cannot map imported memory read-only. */
@@ -51,22 +49,20 @@ static const char *const read_only[] = {"801", "1"};
 
 TEST(memory_that_cannot_be_mapped_for_reading_alone_is_mapped_for_writing, EACH(read_only))
 {
-        struct application app;
         export_memory(0, true);
         setenv("FAKECUDA_READ_ONLY", read_only[_i], 1);
-        application_start(&app);
+        application_start();
         assert_map(&handle_kind_cuda_vmm_fd, &mapping);
         ck_assert(mapping.writable);
         assert_bytes(&mapping, 0);
         unmap(&mapping);
-        assert_nothing_leaked(&app);
+        assert_nothing_leaked();
 }
 
 TEST(only_cuda_vmm_fd_is_mapped_for_reading_alone, .to = 2)
 {
-        struct application app;
         export_memory(0, _i == 1);
-        application_start(&app);
+        application_start();
         assert_map(_i == 1 ? &handle_kind_cuda_vmm_fd : &handle_kind_cuda_ipc, &mapping);
         ck_assert_int_eq(mapping.writable, _i == 0);
         unmap(&mapping);

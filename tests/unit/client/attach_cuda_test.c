@@ -40,18 +40,17 @@ TEST(a_process_without_the_driver_gets_an_explanation)
 
 TEST(a_segment_is_opened_once_however_often_it_is_attached)
 {
-        struct application app;
         struct mapping second;
         export_memory(0, false);
         assert_map(&handle_kind_cuda_ipc, &mapping);
         assert_map(&handle_kind_cuda_ipc, &second);
-        application_start(&app);
+        application_start();
         ck_assert_ptr_eq(mapping.data, second.data);
         ck_assert_uint_eq(state->opens, 1);
         unmap(&mapping);
         assert_bytes(&second, 0);
         unmap(&second);
-        assert_nothing_leaked(&app);
+        assert_nothing_leaked();
 
         /* From here on it is opened again. */
         assert_map(&handle_kind_cuda_ipc, &mapping);
@@ -91,15 +90,13 @@ static void *attach_and_detach(void *arg)
 
 TEST(threads_attach_and_detach_at_once)
 {
-        struct application app;
         pthread_t threads[4];
         export_memory(0, false);
         for (int i = 0; i < 4; i++)
                 ck_assert_int_eq(pthread_create(&threads[i], NULL, attach_and_detach, NULL), 0);
         for (int i = 0; i < 4; i++)
                 pthread_join(threads[i], NULL);
-        application_start(&app);
-        assert_nothing_leaked(&app);
+        assert_nothing_leaked();
 }
 
 TEST(a_segment_may_begin_inside_its_allocation)
@@ -117,7 +114,6 @@ TEST(a_segment_may_begin_inside_its_allocation)
 /* Loop: it opens the allocation first, or finds it open. */
 TEST(a_segment_that_is_larger_than_its_allocation_is_refused, .to = 2)
 {
-        struct application app;
         struct mapping first;
         export_memory(0, false);
         struct handle handle = handle_of(&exporter);
@@ -127,13 +123,11 @@ TEST(a_segment_that_is_larger_than_its_allocation_is_refused, .to = 2)
         ck_assert_int_eq(handle_kind_cuda_ipc.map(&mapping, &handle, false, NULL), STREAMER_ECORRUPT);
         if (_i == 1)
                 unmap(&first);
-        application_start(&app);
-        assert_nothing_leaked(&app);
+        assert_nothing_leaked();
 }
 
 TEST(an_unknown_allocation_size_is_the_announced_size)
 {
-        struct application app;
         struct mapping second;
         export_memory(0, false);
         setenv("FAKECUDA_FAIL", "cuMemGetAddressRange_v2:0:1", 1);
@@ -144,8 +138,7 @@ TEST(an_unknown_allocation_size_is_the_announced_size)
         assert_bytes(&mapping, 0);
         unmap(&mapping);
         unmap(&second);
-        application_start(&app);
-        assert_nothing_leaked(&app);
+        assert_nothing_leaked();
 }
 
 TEST(a_reply_without_a_required_field_is_refused)
@@ -194,7 +187,6 @@ TEST(a_mapped_descriptor_outlives_the_daemon)
 
 TEST(a_part_of_a_granule_is_mapped_with_the_rest_of_it)
 {
-        struct application app;
         export_memory(1, true);
         struct handle handle = handle_of(&exporter);
         handle.offset = 4096;
@@ -203,21 +195,18 @@ TEST(a_part_of_a_granule_is_mapped_with_the_rest_of_it)
         ck_assert_uint_eq(*(const unsigned char *)mapping.data, exporter_byte(1, 4096));
         ck_assert_int_eq(mapping.device_index, 1);
         unmap(&mapping);
-        application_start(&app);
-        assert_nothing_leaked(&app);
+        assert_nothing_leaked();
 }
 
 TEST(a_descriptor_smaller_than_announced_is_refused)
 {
-        struct application app;
         export_memory(0, true);
         struct handle handle = handle_of(&exporter);
         handle.size += 1;
         ck_assert_int_eq(handle_kind_cuda_vmm_fd.map(&mapping, &handle, false, NULL), STREAMER_EUNSUPPORTED);
         handle.size = UINT64_MAX;
         ck_assert_int_eq(handle_kind_cuda_vmm_fd.map(&mapping, &handle, false, NULL), STREAMER_EUNSUPPORTED);
-        application_start(&app);
-        assert_nothing_leaked(&app);
+        assert_nothing_leaked();
 }
 
 /* ---- the library's calls ---- */

@@ -42,7 +42,6 @@ TEST(a_null_client_is_named)
 TEST(another_null_handle_is_named)
 {
         streamer_model model = STREAMER_MODEL_INIT;
-        streamer_tensor t = STREAMER_TENSOR_INIT;
         INVALID(streamer_op_wait(NULL, 0, NULL), "op_wait: 'op' is NULL");
         INVALID(streamer_op_lease(NULL, 0, NULL), "op_lease: 'op' is NULL");
         INVALID(streamer_model_list_get(NULL, 0, &model), "model_list_get: 'list' is NULL");
@@ -74,7 +73,7 @@ TEST(a_missing_argument_is_named)
 {
         size_t n;
         char bytes[4];
-        streamer_tensor t = STREAMER_TENSOR_INIT, unset = {.struct_size = 0};
+        streamer_tensor unset = {.struct_size = 0};
         streamer_attach_opts unsized = {.struct_size = 0};
         streamer_load_opts load = STREAMER_LOAD_OPTS_INIT;
         streamer_open_opts open = STREAMER_OPEN_OPTS_INIT;

@@ -12,7 +12,6 @@ FIXTURE(.each = {begin, NULL});
 
 TEST(a_failure_after_the_last_tensor_is_reported)
 {
-        streamer_tensor t = STREAMER_TENSOR_INIT;
         m.loading = true;
         fake_model_arrive(&m, 0);
         fake_model_arrive(&m, 1);
@@ -31,7 +30,6 @@ TEST(a_failure_after_the_last_tensor_is_reported)
 
 TEST(a_daemon_lost_during_a_load_is_reported_after_the_arrived_tensors)
 {
-        streamer_tensor t = STREAMER_TENSOR_INIT;
         m.loading = true;
         fake_model_arrive(&m, 1);
         streamer_lease *lease = attach("hello\n" FAKE_ATTACH "end\n", 0);
@@ -45,7 +43,6 @@ TEST(a_daemon_lost_during_a_load_is_reported_after_the_arrived_tensors)
 /* The next daemon's first lease has the number of the one before. */
 TEST(events_of_an_earlier_daemons_lease_are_ignored)
 {
-        streamer_tensor t = STREAMER_TENSOR_INIT;
         m.loading = true;
         streamer_lease *lost = attach("hello\n" FAKE_ATTACH
                                       "close\nhello\n> reclaim\n! lost not held\n" FAKE_ATTACH FAKE_READY FAKE_DETACH,
@@ -67,7 +64,6 @@ TEST(events_of_an_earlier_daemons_lease_are_ignored)
 
 TEST(an_inconsistent_arrival_log_is_corrupt)
 {
-        streamer_tensor t = STREAMER_TENSOR_INIT;
         m.loading = true;
         fake_model_arrive(&m, 3);
         streamer_lease *lease = attach(SERVE, 0);
@@ -126,7 +122,6 @@ TEST(an_invalid_reply_fails_the_attach, EACH(invalid))
 
 TEST(a_corrupt_record_is_an_error_and_never_a_pointer)
 {
-        streamer_tensor t = STREAMER_TENSOR_INIT;
         m.records[1].offset = UINT64_MAX;
         streamer_lease *lease = attach(SERVE, 0);
         ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), 0);

@@ -14,7 +14,6 @@ FIXTURE(.each = {begin, NULL});
 
 TEST(parts_of_a_tensor_are_copied_out)
 {
-        streamer_tensor t = STREAMER_TENSOR_INIT;
         char bytes[8] = "";
         streamer_lease *lease = attach(SERVE, 0);
         ck_assert_int_eq(streamer_tensor_find(lease, "b", &t), 0);
@@ -31,7 +30,6 @@ TEST(parts_of_a_tensor_are_copied_out)
 
 TEST(an_empty_tensor_has_no_address)
 {
-        streamer_tensor t = STREAMER_TENSOR_INIT;
         streamer_lease *lease = attach(SERVE, 0);
         ck_assert_int_eq(streamer_tensor_find(lease, "e", &t), 0);
         ck_assert_uint_eq(t.bytes, 0);
@@ -42,7 +40,6 @@ TEST(an_empty_tensor_has_no_address)
 TEST(a_missing_tensor_is_not_found)
 {
         const char *key, *value;
-        streamer_tensor t = STREAMER_TENSOR_INIT;
         streamer_segment s = STREAMER_SEGMENT_INIT;
         streamer_lease *lease = attach(SERVE, 0);
         ck_assert_int_eq(streamer_tensor_find(lease, "c", &t), STREAMER_ENOENT);
@@ -71,7 +68,6 @@ TEST(a_lease_describes_its_model)
 
 TEST(next_gives_each_tensor_once_in_order_of_names)
 {
-        streamer_tensor t = STREAMER_TENSOR_INIT;
         streamer_lease *lease = attach(SERVE, 0);
         for (int i = 0; i < 3; i++) {
                 ck_assert_int_eq(streamer_tensor_next(lease, 0, &t), 0);
@@ -85,7 +81,6 @@ TEST(next_gives_each_tensor_once_in_order_of_names)
 
 TEST(a_draining_model_is_whole)
 {
-        streamer_tensor t = STREAMER_TENSOR_INIT;
         m.state = "draining";
         streamer_lease *lease = attach(SERVE, 0);
         ck_assert_int_eq(streamer_tensor_get(lease, 1, &t), 0);
@@ -94,7 +89,6 @@ TEST(a_draining_model_is_whole)
 
 TEST(a_private_attach_may_be_written_and_changes_nothing)
 {
-        streamer_tensor t = STREAMER_TENSOR_INIT;
         streamer_lease *lease = attach(SERVE, STREAMER_ATTACH_PRIVATE);
         ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), 0);
         *(char *)(uintptr_t)t.data = 'Z';
@@ -104,7 +98,6 @@ TEST(a_private_attach_may_be_written_and_changes_nothing)
 
 TEST(a_shared_attach_cannot_be_written)
 {
-        streamer_tensor t = STREAMER_TENSOR_INIT;
         int zeros = must(open("/dev/zero", O_RDONLY | O_CLOEXEC));
         streamer_lease *lease = attach(SERVE, 0);
         ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), 0);
@@ -117,7 +110,6 @@ TEST(a_shared_attach_cannot_be_written)
 
 TEST(a_lease_outlives_its_client)
 {
-        streamer_tensor t = STREAMER_TENSOR_INIT;
         streamer_lease *lease = attach("hello\n" FAKE_ATTACH "end\n", 0);
         fake_disconnect(&fake, client);
         ck_assert_int_eq(streamer_tensor_get(lease, 1, &t), 0);
@@ -218,7 +210,7 @@ TEST(a_lease_can_be_claimed_as_soon_as_it_exists)
 TEST(in_a_forked_child_the_memory_stays_readable_and_calls_fail)
 {
         int status;
-        streamer_tensor t = STREAMER_TENSOR_INIT, u = STREAMER_TENSOR_INIT;
+        streamer_tensor u = STREAMER_TENSOR_INIT;
         streamer_lease *lease = attach(SERVE, 0);
         ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), 0);
         pid_t pid = must(fork());
@@ -240,7 +232,6 @@ TEST(a_capsule_has_whole_pairs_of_4_bit_elements)
 {
         static const uint64_t shape[] = {2, 3};
         void *capsule;
-        streamer_tensor t = STREAMER_TENSOR_INIT;
         streamer_lease *lease = attach(SERVE, 0);
         ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), 0);
         t.dtype = STREAMER_DTYPE_F4;

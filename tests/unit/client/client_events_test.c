@@ -107,7 +107,6 @@ TEST(a_freed_operation_is_not_pending)
 
 TEST(tensors_that_arrived_are_pending_until_they_were_returned)
 {
-        streamer_tensor t = STREAMER_TENSOR_INIT;
         m.loading = true;
         streamer_lease *lease = attach("hello\n" FAKE_ATTACH "pause\n"
                                        "arrive 0\narrive 1\n* lease lease=7 state=loading\npause\n"
@@ -132,7 +131,6 @@ TEST(tensors_that_arrived_are_pending_until_they_were_returned)
 
 TEST(an_unknown_state_is_not_ready)
 {
-        streamer_tensor t = STREAMER_TENSOR_INIT;
         m.loading = true;
         streamer_lease *lease = attach("hello\n" FAKE_ATTACH "* lease lease=7 state=compacting digest=" FAKE_DIGEST
                                        "\n> ping\n<\n" FAKE_DETACH,

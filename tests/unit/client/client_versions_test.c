@@ -62,7 +62,6 @@ TEST(a_lease_in_an_unknown_state_is_refused_and_released)
 
 TEST(a_dtype_of_a_newer_daemon_is_named_and_the_others_are_read)
 {
-        streamer_tensor t = STREAMER_TENSOR_INIT;
         m.records[0].dtype = 200;
         streamer_lease *lease = attach(SERVE, 0);
         ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), STREAMER_EUNSUPPORTED);
@@ -76,7 +75,6 @@ TEST(a_dtype_of_a_newer_daemon_is_named_and_the_others_are_read)
 TEST(larger_headers_and_items_are_stepped_over)
 {
         const char *key, *value;
-        streamer_tensor t = STREAMER_TENSOR_INIT;
         fake_model_enlarge(&m);
         m.loading = true;
         fake_model_arrive(&m, 1);

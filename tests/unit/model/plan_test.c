@@ -15,9 +15,10 @@ static struct made_file made[3];
 static struct plan_file files[3];
 static struct plan plan;
 
+static struct error error;
+
 static void make(size_t n, const struct plan_layout *layout)
 {
-        struct error error;
         for (size_t i = 0; i < n; i++)
                 files[i] = (struct plan_file){&made[i].header, made[i].skip, NULL};
         ck_assert_msg(plan_make(&plan, files, n, layout, BLOCK, &error) == 0, "%s", error.text);
@@ -176,7 +177,6 @@ TEST(a_model_without_bytes_has_no_segment_in_its_plan)
 
 TEST(a_name_in_two_files_is_refused)
 {
-        struct error error;
         for (size_t i = 0; i < 3; i++) {
                 static const char *const names[] = {"a", "b", "a"}, *const paths[] = {"x", "y", "z"};
                 file_begin(&made[i]);
@@ -195,7 +195,6 @@ TEST(a_name_in_two_files_is_refused)
 
 TEST(sizes_that_overflow_are_refused)
 {
-        struct error error;
         for (size_t i = 0; i < 2; i++) {
                 file_begin(&made[i]);
                 file_tensor(&made[i], i == 0 ? "a" : "b", DTYPE_U8, UINT64_C(1) << 60);

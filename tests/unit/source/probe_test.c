@@ -9,6 +9,8 @@
 
 #include <endian.h>
 
+static struct error error;
+
 /* ---- the model ---- */
 
 #define FILE_MAX (4 << 20)
@@ -20,7 +22,6 @@ static uint64_t header_end;
 
 static void open_probe(uint64_t seed)
 {
-        struct error error = {0};
         struct st_error why;
         uint64_t n;
         char source[32];
@@ -60,7 +61,6 @@ TEST(the_probes_bytes_are_a_function_of_the_seed)
 
 TEST(the_probe_has_no_file_beside_it)
 {
-        struct error error = {0};
         struct object object = {0};
         ck_assert_int_eq(source_open_sidecar(NULL, "probe:1", "config.json", &object, &error), STREAMER_ENOENT);
         ck_assert_str_eq(error.text, "probe:1 has no file config.json");
@@ -99,7 +99,6 @@ static void put(const char *name)
 
 static void make_root(void)
 {
-        struct error error = {0};
         root = suite_path("root-%d", (int)getpid());
         must(mkdir(root, 0755));
         const char *paths[] = {root};
@@ -109,7 +108,6 @@ static void make_root(void)
 static void assert_finds(const char *name)
 {
         struct root_facts facts;
-        struct error error = {0};
         ck_assert_msg(root_facts_read(roots, root, &facts, &error) == 0, "%s", error.text);
         ck_assert_str_eq(facts.file, name);
 }
@@ -165,7 +163,6 @@ TEST(the_search_of_a_large_folder_is_bounded)
 TEST(a_path_that_is_no_root_is_refused)
 {
         struct root_facts facts;
-        struct error error = {0};
         ck_assert_int_eq(root_facts_read(roots, "/proc", &facts, &error), STREAMER_EFAILED);
         ck_assert_ptr_nonnull(strstr(error.text, "outside the roots"));
         ck_assert_str_eq(source_root(roots, 0), root);

@@ -6,6 +6,8 @@
 
 #include "daemon/source/source.h"
 
+static struct error error;
+
 /* ---- canonical form ---- */
 
 static const struct {
@@ -27,7 +29,6 @@ static const struct {
 TEST(a_source_has_one_canonical_form, EACH(canonicals))
 {
         char *out;
-        struct error error;
         ck_assert_int_eq(source_canonical(canonicals[_i].source, &out, &error), 0);
         ck_assert_str_eq(out, canonicals[_i].canonical);
 }
@@ -58,7 +59,6 @@ static const struct {
 TEST(a_text_that_is_no_local_path_is_refused, EACH(refused_texts))
 {
         char *out = NULL;
-        struct error error;
         ck_assert_int_eq(source_canonical(refused_texts[_i].source, &out, &error), refused_texts[_i].code);
         ck_assert_msg(strstr(error.text, refused_texts[_i].what) != NULL, "%s", error.text);
         ck_assert_ptr_null(out);
@@ -67,7 +67,6 @@ TEST(a_text_that_is_no_local_path_is_refused, EACH(refused_texts))
 TEST(a_key_has_a_length_that_is_bounded)
 {
         char *out = NULL, key[1024 + 2] = "";
-        struct error error;
         memset(key, 'k', 1024 + 1);
         ck_assert_int_eq(source_canonical(format_text("s3://b/%s", key), &out, &error), STREAMER_EINVAL);
         ck_assert_str_eq(error.text, format_text("s3://b/%.193s...: longer than a key can be", key));
@@ -78,7 +77,6 @@ TEST(a_key_has_a_length_that_is_bounded)
 TEST(a_path_of_any_length_is_handled)
 {
         char *out = NULL, *path = must_alloc(100000);
-        struct error error;
         memset(path, '/', 99999);
         for (size_t i = 1; i < 99999; i += 2)
                 path[i] = 'x';

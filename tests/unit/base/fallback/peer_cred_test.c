@@ -15,6 +15,8 @@
 
 static int ours, theirs;
 
+static struct ucred cred;
+
 static void begin(void)
 {
         int ends[2];
@@ -50,7 +52,6 @@ FIXTURE(.each = {begin, NULL});
 
 TEST(linux_reports_the_credentials_of_a_connection)
 {
-        struct ucred cred;
         ck_assert(peer_cred_get(ours, &cred)); /* this process's own, in truth */
         ck_assert_int_eq(cred.pid, getpid());
         ck_assert_uint_eq(cred.uid, geteuid());
@@ -60,7 +61,6 @@ TEST(the_first_bytes_carry_the_credentials_of_their_sender)
 {
         bool root = geteuid() == 0;
         char text[8];
-        struct ucred cred;
         peer_cred_enable(ours);
         pid_t pid = send_as(root ? SOMEBODY : geteuid(), root ? GROUP : getegid(), "hello", NULL, 0);
         ck_assert_int_eq(peer_cred_receive(ours, text, sizeof(text), &cred), 5);
@@ -72,7 +72,6 @@ TEST(the_first_bytes_carry_the_credentials_of_their_sender)
 TEST(bytes_before_the_first_request_are_dropped)
 {
         char text[8];
-        struct ucred cred;
         must(waitpid(send_as(geteuid(), getegid(), "hello", NULL, 0), NULL, 0));
         peer_cred_enable(ours);
         ck_assert_int_eq(peer_cred_receive(ours, text, sizeof(text), &cred), 5);
@@ -84,7 +83,6 @@ TEST(bytes_before_the_first_request_are_dropped)
 TEST(no_descriptor_is_accepted)
 {
         char text[8];
-        struct ucred cred;
         unsigned before = count_open_fds();
         peer_cred_enable(ours);
         send_as(geteuid(), getegid(), "hello", (const int[]){0, 1, 2}, 3);
@@ -96,7 +94,6 @@ TEST(no_descriptor_is_accepted)
 TEST(end_of_stream_and_errors_are_those_of_recv)
 {
         char text[8];
-        struct ucred cred;
         peer_cred_enable(ours);
         must(fcntl(ours, F_SETFL, O_NONBLOCK));
         ck_assert_int_lt(peer_cred_receive(ours, text, sizeof(text), &cred), 0);
@@ -110,7 +107,6 @@ TEST(end_of_stream_and_errors_are_those_of_recv)
 static void accept_and_check(struct fake_daemon *f)
 {
         char first;
-        struct ucred cred;
         fake_say(f, "accept\n");
         must((int)recv(f->fd, &first, 1, MSG_PEEK)); /* it has been sent before the first read */
         peer_cred_enable(f->fd);

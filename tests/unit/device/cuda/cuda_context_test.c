@@ -19,12 +19,13 @@ static struct device *devices[GPUS];
 static unsigned char ring[4096];
 static unsigned pinned;
 
+static struct error error;
+
 static void begin(void)
 {
         const struct cuda_settings settings = {.context_retention_ns = 0};
         const struct cuda_opts opts = {.budget = 64 * MiB, .max_segment = 64 * MiB};
         char runtime[PATH_SIZE], driver[PATH_SIZE];
-        struct error error = {0};
         char *path = suite_path("state.%d", (int)getpid());
         setenv("FAKECUDA_STATE", path, 1);
         setenv("FAKECUDA_DEVICES", "2", 1);
@@ -126,7 +127,6 @@ static struct segment segment;
 
 static void copy_once(void)
 {
-        struct error error = {0};
         void *event;
         ck_assert_int_eq(devices[0]->ops->alloc(devices[0], SEGMENT, &segment, &error), 0);
         copier = devices[0]->ops->copier_new(devices[0], &error);
@@ -176,7 +176,6 @@ TEST(a_copier_gets_new_streams_in_a_new_context)
         first = copier;
         devices[0]->ops->release(&segment);
         ck_assert(eventually(has_no_context, NULL, 20000));
-        struct error error = {0};
         void *event;
         ck_assert_int_eq(devices[0]->ops->alloc(devices[0], SEGMENT, &segment, &error), 0);
         const struct device_span span = {.segment = &segment, .from = ring, .len = sizeof(ring)};

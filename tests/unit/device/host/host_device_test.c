@@ -25,10 +25,11 @@ static const enum page_kind expected[] = {PAGES_4K, PAGES_THP, PAGES_HUGETLB};
 static struct device *device;
 static struct segment segment;
 
+static struct error error;
+
 /* NULL, or the reason why this machine has no such pages. */
 static const char *device_begin(enum host_pages pages)
 {
-        struct error error = {0};
         if (pages == HOST_PAGES_HUGETLB && !hugepages_allow(64 * MiB))
                 return "the pool of hugetlb pages cannot be set";
         if (pages == HOST_PAGES_THP)
@@ -85,7 +86,6 @@ TEST(a_segment_is_zeroed_memory_of_its_kind, EACH(kinds))
 
 TEST(written_bytes_are_read_back_and_seen_by_clients, EACH(kinds))
 {
-        struct error error = {0};
         char out[8] = "";
         BEGIN(kinds[_i]);
         ck_assert_int_eq(device->ops->put(&segment, SEGMENT - 7, "weights", 7, &error), 0);
@@ -99,7 +99,6 @@ TEST(written_bytes_are_read_back_and_seen_by_clients, EACH(kinds))
 
 TEST(preparing_takes_the_memory_of_4k_pages)
 {
-        struct error error = {0};
         struct stat st;
         BEGIN(HOST_PAGES_4K);
         must(fstat(segment.fd, &st));
@@ -114,7 +113,6 @@ TEST(preparing_takes_the_memory_of_4k_pages)
 
 TEST(preparing_changes_no_byte, EACH(kinds))
 {
-        struct error error = {0};
         BEGIN(kinds[_i]);
         memset(segment.base, 0x5a, SEGMENT);
         ck_assert_int_eq(device->ops->prepare(&segment, 0, SEGMENT, &error), 0);
@@ -199,7 +197,6 @@ static uint64_t hugetlb_limit(void)
 
 TEST(auto_takes_smaller_pages_without_hugetlb)
 {
-        struct error error = {0};
         ck_assert_int_eq(host_device_new(&device, &(struct host_opts){.budget = GiB, .pages = HOST_PAGES_AUTO},
                                          core_wake, &error),
                          0);
@@ -211,7 +208,6 @@ TEST(auto_takes_smaller_pages_without_hugetlb)
 
 TEST(auto_takes_hugetlb_if_granted)
 {
-        struct error error = {0};
         if (!hugepages_allow(64 * MiB))
                 SKIP("the pool of hugetlb pages cannot be set");
         ck_assert_int_eq(host_device_new(&device, &(struct host_opts){.budget = GiB, .pages = HOST_PAGES_AUTO},
@@ -224,7 +220,6 @@ TEST(auto_takes_hugetlb_if_granted)
 
 TEST(hugetlb_by_name_fails_without_reserved_pages)
 {
-        struct error error = {0};
         ck_assert_int_eq(host_device_new(&device, &(struct host_opts){.budget = GiB, .pages = HOST_PAGES_HUGETLB},
                                          core_wake, &error),
                          0);
@@ -254,7 +249,6 @@ static const struct collapse_calls refusing = {.collapse = refuse, .clock = no_t
 
 TEST(auto_takes_4k_pages_without_huge_pages)
 {
-        struct error error = {0};
         if (!shmem_thp_is_off())
                 SKIP("transparent huge pages for shared memory are on");
         ck_assert_int_eq(
@@ -267,7 +261,6 @@ TEST(auto_takes_4k_pages_without_huge_pages)
 
 TEST(thp_by_name_fails_without_transparent_huge_pages)
 {
-        struct error error = {0};
         if (!shmem_thp_is_off())
                 SKIP("transparent huge pages for shared memory are on");
         ck_assert_int_eq(
@@ -281,7 +274,6 @@ TEST(thp_by_name_fails_without_transparent_huge_pages)
 
 TEST(memory_beyond_the_machines_is_an_error)
 {
-        struct error error = {0};
         struct segment refused;
         BEGIN(HOST_PAGES_4K);
         ck_assert_int_eq(device->ops->alloc(device, 1024 * 1024 * GiB, &refused, &error), STREAMER_ENOMEM);
@@ -293,7 +285,6 @@ TEST(memory_beyond_the_machines_is_an_error)
 /* The memory is sealed by then, and cannot be sealed again. */
 TEST(a_seal_that_found_no_address_space_may_be_repeated)
 {
-        struct error error = {0};
         struct rlimit limit;
         BEGIN(HOST_PAGES_4K);
         device->ops->release(&segment);
@@ -313,7 +304,6 @@ CORE_FIXTURE(NULL, NULL);
 
 TEST(a_table_is_readable_in_another_process)
 {
-        struct error error = {0};
         struct table table;
         ck_assert_int_eq(host_table_new(&table, "table", 5000, &error), 0);
         ck_assert_uint_eq(table.size, 5000);
@@ -335,7 +325,6 @@ TEST(a_table_is_readable_in_another_process)
 
 TEST(a_table_that_is_too_large_is_an_error)
 {
-        struct error error = {0};
         struct table table = {.fd = -1};
         unsigned before = process_fds(getpid());
         ck_assert_int_eq(host_table_new(&table, "table", UINT64_C(1) << 60, &error), STREAMER_ENOMEM);

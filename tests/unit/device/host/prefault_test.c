@@ -20,10 +20,11 @@ static const enum page_kind expected[] = {PAGES_4K, PAGES_THP, PAGES_HUGETLB};
 static struct device *device;
 static struct segment segment;
 
+static struct error error;
+
 /* NULL, or the reason why this machine has no such pages. */
 static const char *device_begin(enum host_pages pages, uint64_t spare)
 {
-        struct error error = {0};
         const struct host_opts opts = {.budget = BUDGET > spare ? BUDGET : spare, .pages = pages, .prefault = spare};
         if (pages == HOST_PAGES_HUGETLB && !hugepages_allow(256 * MiB))
                 return "the pool of hugetlb pages cannot be set";
@@ -80,7 +81,6 @@ static void fill(uint64_t bytes)
 
 static void alloc(struct segment *to, uint64_t size)
 {
-        struct error error = {0};
         ck_assert_msg(device->ops->alloc(device, size, to, &error) == 0, "%s", error.text);
         ck_assert_uint_eq(to->size, size);
 }
@@ -169,7 +169,6 @@ TEST(segments_and_prefaulted_memory_stay_in_the_budget)
 
 TEST(adopted_segments_count_too)
 {
-        struct error error = {0};
         BEGIN(HOST_PAGES_4K, SPARE);
         alloc(&segment, BUDGET - 2 * MiB);
         int fd = must(fcntl(segment.fd, F_DUPFD_CLOEXEC, 0));
@@ -313,7 +312,6 @@ TEST(failed_prefaulting_has_no_effect, EACH(kinds))
 
 TEST(a_segment_that_does_not_fit_is_newly_allocated, EACH(kinds))
 {
-        struct error error = {0};
         BEGIN(kinds[_i], SPARE);
         fill(SPARE);
         unsigned fds = process_fds(getpid());
@@ -332,7 +330,6 @@ TEST(a_segment_that_does_not_fit_is_newly_allocated, EACH(kinds))
 /* The limit is found at the first page, when the segment is made. */
 TEST(a_segment_that_a_limit_of_huge_pages_refuses_is_counted_once)
 {
-        struct error error = {0};
         const struct host_opts opts = {.budget = BUDGET, .pages = HOST_PAGES_AUTO, .prefault = SPARE};
         if (!hugepages_allow(256 * MiB))
                 SKIP("the pool of hugetlb pages cannot be set");

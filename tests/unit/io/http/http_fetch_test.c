@@ -20,6 +20,8 @@
 static struct http *http;
 static struct endpoint endpoint;
 
+static struct error error;
+
 /* ---- slow name lookups: libcurl calls this function ---- */
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -63,7 +65,6 @@ static void before(void)
                                        .retry_after_ns = SECOND,
                                        .tries = 4,
                                        .threads = 1};
-        struct error error;
         log_set_level(LOG_LEVEL_ERROR);
         ck_assert_int_eq(http_new(&http, &opts, &error), 0);
 }
@@ -80,7 +81,6 @@ FIXTURE(.each = {before, after});
 TEST(an_unanswered_name_lookup_does_not_delay_shutdown)
 {
         struct http_fetch fetch = {.request = {.url = "https://name.example/", .shown = "x"}, .max_body = 10};
-        struct error error;
         pthread_t thread;
         bool given_up = false;
         http_reuse_begin(&given_up);
@@ -107,7 +107,6 @@ static uint64_t longest_pause(int status, uint64_t received, bool stalled, unsig
 {
         const struct http_opts opts = {.backoff_ns = 10 * SECOND, .retry_after_ns = 10 * SECOND, .tries = 5};
         struct http *patient;
-        struct error error;
         uint64_t longest = 0;
         ck_assert_int_eq(http_new(&patient, &opts, &error), 0);
         for (int i = 0; i < DRAWS; i++) {
@@ -151,7 +150,6 @@ TEST(the_systems_certificates_are_the_default)
 {
         struct http_access access = {.ops = &(const struct http_access_ops){.authorize = NULL}, .refs = 1, .ca = "/x"};
         struct http_fetch fetch = {.request = {.shown = "x", .access = &access}, .max_body = 10};
-        struct error error;
         endpoint = (struct endpoint){.answer = answer_anything};
         endpoint_start(&endpoint);
         fetch.request.url = endpoint.url;
@@ -193,7 +191,6 @@ static void answer_plain(struct endpoint *e, const struct endpoint_request *requ
 TEST(no_content_encoding_is_requested)
 {
         struct http_fetch fetch = {.request = {.shown = "x"}, .max_body = sizeof(content)};
-        struct error error;
         endpoint = (struct endpoint){.answer = answer_plain};
         endpoint_start(&endpoint);
         fetch.request.url = endpoint.url;
@@ -204,7 +201,6 @@ TEST(no_content_encoding_is_requested)
 TEST(an_encoded_range_is_refused)
 {
         struct object object;
-        struct error error;
         unsigned char bytes[100];
         endpoint = (struct endpoint){.answer = answer_encoded};
         endpoint_start(&endpoint);
@@ -235,7 +231,6 @@ static void answer_unknown_size(struct endpoint *e, const struct endpoint_reques
 TEST(an_object_of_unknown_size_is_refused)
 {
         struct object object;
-        struct error error;
         endpoint = (struct endpoint){.answer = answer_unknown_size};
         endpoint_start(&endpoint);
         const struct object_url url = {.url = endpoint.url, .shown = "the-object"};
@@ -265,7 +260,6 @@ TEST(a_request_waits_for_its_credentials_until_the_stall_limit)
                                        .threads = 1};
         struct http_fetch fetch = {.request = {.shown = "the-object", .access = &access}, .max_body = 10};
         struct http *impatient;
-        struct error error;
         ck_assert_int_eq(http_new(&impatient, &opts, &error), 0);
         endpoint = (struct endpoint){.answer = answer_anything};
         endpoint_start(&endpoint);
@@ -300,19 +294,18 @@ static void answer_when_written(struct endpoint *e, const struct endpoint_reques
         answer_second_token(e, request, reply);
 }
 
-static int fetch_with(char *token_file, const char *then, struct error *error)
+static int fetch_with(char *token_file, const char *then)
 {
         const struct web_host host = {.host = "127.0.0.1", .token_file = token_file};
         struct http_access *access;
-        struct error unused;
         file_write(token_file, "the-first\n", 10);
-        ck_assert_int_eq(web_auth(&host, 1, endpoint.url, &access, &unused), 0);
+        ck_assert_int_eq(web_auth(&host, 1, endpoint.url, &access, &error), 0);
         file_write(token_file, then, strlen(then));
         struct http_fetch fetches[3];
         for (int i = 0; i < 3; i++)
                 fetches[i] = (struct http_fetch){.request = {.url = endpoint.url, .shown = "x", .access = access},
                                                  .max_body = 10};
-        int r = http_fetch(http, fetches, 3, error);
+        int r = http_fetch(http, fetches, 3, &error);
         for (int i = 0; i < 3; i++)
                 http_fetch_deinit(&fetches[i]);
         http_access_unref(access);
@@ -335,10 +328,9 @@ static const struct {
 
 TEST(a_token_that_is_refused_is_reread, EACH(tokens))
 {
-        struct error error = {0};
         endpoint = (struct endpoint){.answer = tokens[_i].answer};
         endpoint_start(&endpoint);
-        ck_assert_int_eq(fetch_with(suite_path("token"), tokens[_i].then, &error), tokens[_i].code);
+        ck_assert_int_eq(fetch_with(suite_path("token"), tokens[_i].then), tokens[_i].code);
         ck_assert_msg(strstr(error.text, tokens[_i].text) != NULL, "%s", error.text);
         ck_assert_msg(strstr(error.text, "the-first") == NULL, "%s", error.text);
         ck_assert(tokens[_i].most == 0 || endpoint.requests <= tokens[_i].most);

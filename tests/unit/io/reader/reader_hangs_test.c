@@ -24,10 +24,8 @@ TEST(each_hanging_job_takes_half_of_the_rest_so_one_more_is_served)
         read_fixture_begin(&next, even_file("next", 12), false);
         read_all(&next);
         all_read_once(&next);
-        read_fixture_end(&next);
         for (size_t i = 0; i < 3; i++) {
                 read_fixture_resume(&hung[i]);
-                read_fixture_end(&hung[i]);
         }
 }
 
@@ -46,8 +44,6 @@ TEST(a_hanging_job_leaves_slots_for_the_next)
         all_read_once(&next);
         gate_open(&hung.device.put);
         core_until(hung.ended);
-        read_fixture_end(&hung);
-        read_fixture_end(&next);
 }
 
 TEST(only_the_stalled_job_is_reported_as_stalled)
@@ -63,8 +59,6 @@ TEST(only_the_stalled_job_is_reported_as_stalled)
         ck_assert(!reader_job_stalled(&fine.job));
         read_fixture_resume(&hung);
         ck_assert(!reader_job_stalled(&hung.job));
-        read_fixture_end(&hung);
-        read_fixture_end(&fine);
 }
 
 TEST(threads_that_hang_are_replaced_up_to_the_cap)
@@ -87,7 +81,6 @@ TEST(threads_that_hang_are_replaced_up_to_the_cap)
         for (size_t i = 0; i < 5; i++) {
                 core_until(hung[i].ended);
                 all_read_once(&hung[i]);
-                read_fixture_end(&hung[i]);
         }
 }
 
@@ -105,7 +98,6 @@ TEST(a_hung_job_continues_when_its_storage_answers, .from = 1, .to = 5)
         threads_await_asleep("reader", 2 * concurrency);
         ck_assert_uint_eq(reader.engines[READ_PREAD].stuck, 0);
         ck_assert_uint_eq(reader.engines[READ_PREAD].busy, 0);
-        read_fixture_end(&hung);
 }
 
 TEST(stopping_a_hanging_job_waits_for_its_threads)
@@ -119,7 +111,6 @@ TEST(stopping_a_hanging_job_waits_for_its_threads)
         ck_assert(!hung.ended);
         read_fixture_resume(&hung);
         ck_assert_uint_eq(hung.n_landed, 2);
-        read_fixture_end(&hung);
 }
 
 TEST(a_reader_whose_threads_hang_gives_up_at_its_deadline)
@@ -131,7 +122,6 @@ TEST(a_reader_whose_threads_hang_gives_up_at_its_deadline)
         read_fixture_reader_abandon();
         read_fixture_resume(&hung);
         read_fixture_reader_end();
-        read_fixture_end(&hung);
 }
 
 /* ---- shares ---- */
@@ -158,7 +148,6 @@ static void release_both(struct read_fixture r[2])
         for (unsigned i = 0; i < 2; i++) {
                 core_until(r[i].ended);
                 all_read_once(&r[i]);
-                read_fixture_end(&r[i]);
         }
 }
 

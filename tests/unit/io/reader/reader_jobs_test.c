@@ -6,13 +6,14 @@
 
 #include "daemon/base/util.h"
 
+static struct read_fixture r;
+
 /* ---- jobs ---- */
 
 CORE_FIXTURE(NULL, read_fixture_reader_end);
 
 TEST(a_job_without_blocks_ends_in_the_next_iteration)
 {
-        struct read_fixture r;
         struct model *m = model_new(1);
         model_add(m, "empty", "F32", (uint64_t[]){0}, 1);
         char *path = core_write_consume(m, "empty");
@@ -23,12 +24,10 @@ TEST(a_job_without_blocks_ends_in_the_next_iteration)
         ck_assert(!r.ended);
         core_until(r.ended);
         ck_assert(!r.job.failed);
-        read_fixture_end(&r);
 }
 
 TEST(concurrency_one_reads_one_block_at_a_time, .to = 2)
 {
-        struct read_fixture r;
         read_fixture_reader_begin(1, 4 * BLOCK);
         read_fixture_begin(&r, even_file("even", 5), _i == 1);
         struct gate *gate = _i == 1 ? &r.device.put : &r.device.prepare;
@@ -42,41 +41,36 @@ TEST(concurrency_one_reads_one_block_at_a_time, .to = 2)
         }
         core_until(r.ended);
         all_read_once(&r);
-        read_fixture_end(&r);
 }
 
 TEST(a_job_has_no_more_blocks_in_flight_than_the_concurrency)
 {
-        struct read_fixture r;
         read_fixture_reader_begin(3, 4 * BLOCK);
         read_fixture_hang(&r, even_file("even", 8), 3);
         threads_await_asleep("reader", threads_named("reader"));
         ck_assert_uint_eq(gate_arrived(&r.device.prepare), 3);
         read_fixture_resume(&r);
         all_read_once(&r);
-        read_fixture_end(&r);
 }
 
 TEST(a_ring_of_one_slot_serves_any_number_of_jobs)
 {
-        struct read_fixture r[3];
+        struct read_fixture three[3];
         read_fixture_reader_begin(4, 1);
         ck_assert_uint_eq(reader.staging.n_slots, 1);
         for (size_t i = 0; i < 3; i++) {
-                read_fixture_begin(&r[i], odd_file(i == 0 ? "one" : i == 1 ? "two" : "three", i), true);
-                reader_start(&reader, &r[i].job);
+                read_fixture_begin(&three[i], odd_file(i == 0 ? "one" : i == 1 ? "two" : "three", i), true);
+                reader_start(&reader, &three[i].job);
         }
-        core_until(r[0].ended && r[1].ended && r[2].ended);
+        core_until(three[0].ended && three[1].ended && three[2].ended);
         for (size_t i = 0; i < 3; i++) {
-                ck_assert(!r[i].job.failed);
-                ck_assert(segments_match(&r[i], r[i].resolved.plan.blocks, r[i].resolved.plan.n_blocks));
-                read_fixture_end(&r[i]);
+                ck_assert(!three[i].job.failed);
+                ck_assert(segments_match(&three[i], three[i].resolved.plan.blocks, three[i].resolved.plan.n_blocks));
         }
 }
 
 TEST(stopping_twice_or_after_the_end_has_no_effect)
 {
-        struct read_fixture r;
         read_fixture_reader_begin(2, 4 * BLOCK);
         read_fixture_begin(&r, even_file("even", 3), false);
         reader_start(&reader, &r.job);
@@ -85,29 +79,27 @@ TEST(stopping_twice_or_after_the_end_has_no_effect)
         core_until(r.ended);
         reader_stop(&reader, &r.job);
         core_settle();
-        read_fixture_end(&r);
 }
 
 /* ---- devices with asynchronous copies ---- */
 
 /* A job whose copies all stay in flight until the gate opens. */
-static void begin_copying(struct read_fixture *r, const char *path)
+static void begin_copying(struct read_fixture *job, const char *path)
 {
-        read_fixture_begin(r, path, true);
-        fake_device_copies(&r->device);
-        gate_init(&r->device.event, false);
-        reader_start(&reader, &r->job);
+        read_fixture_begin(job, path, true);
+        fake_device_copies(&job->device);
+        gate_init(&job->device.event, false);
+        reader_start(&reader, &job->job);
 }
 
 static bool two_copies_in_flight(void *arg)
 {
-        const struct read_fixture *r = arg;
-        return __atomic_load_n(&r->device.copies, __ATOMIC_SEQ_CST) >= 2;
+        const struct read_fixture *job = arg;
+        return __atomic_load_n(&job->device.copies, __ATOMIC_SEQ_CST) >= 2;
 }
 
 TEST(at_a_concurrency_of_one_a_block_is_read_while_one_is_copied)
 {
-        struct read_fixture r;
         read_fixture_reader_begin(1, 8 * BLOCK);
         begin_copying(&r, even_file("even", 6));
         ck_assert(eventually(two_copies_in_flight, &r, 10000));
@@ -116,12 +108,10 @@ TEST(at_a_concurrency_of_one_a_block_is_read_while_one_is_copied)
         core_until(r.ended);
         all_read_once(&r);
         ck_assert_uint_eq(reader.engines[READ_PREAD].busy, 0);
-        read_fixture_end(&r);
 }
 
 TEST(a_block_of_many_small_tensors_is_one_asynchronous_copy)
 {
-        struct read_fixture r;
         struct model *m = model_new(5);
         model_add_many(m, "small", 2500, 999);
         char *path = core_write_consume(m, "small");
@@ -134,12 +124,10 @@ TEST(a_block_of_many_small_tensors_is_one_asynchronous_copy)
         core_until(r.ended);
         all_read_once(&r);
         ck_assert(segments_match(&r, r.resolved.plan.blocks, 2));
-        read_fixture_end(&r);
 }
 
 TEST(blocks_that_are_copied_hold_no_more_than_the_share_of_slots)
 {
-        struct read_fixture r;
         read_fixture_reader_begin(2, 4 * BLOCK);
         begin_copying(&r, even_file("even", 8));
         ck_assert(eventually(two_copies_in_flight, &r, 10000));
@@ -148,21 +136,19 @@ TEST(blocks_that_are_copied_hold_no_more_than_the_share_of_slots)
         ck_assert_uint_eq(r.job.slots, 2);
         gate_open(&r.device.event);
         core_until(r.ended);
-        read_fixture_end(&r);
 }
 
 /* A thread may still be on its way to the wait for its copy. */
 static bool stalls_when_watched(void *arg)
 {
-        const struct read_fixture *r = arg;
+        const struct read_fixture *job = arg;
         read_fixture_watch();
-        return reader_job_stalled(&r->job);
+        return reader_job_stalled(&job->job);
 }
 
 /* Excluded and included again while it waits for a copy, which is no read of its job. */
 TEST(a_copy_that_hangs_is_counted_replaced_and_completes)
 {
-        struct read_fixture r;
         read_fixture_reader_begin(1, 8 * BLOCK);
         begin_copying(&r, even_file("even", 6));
         ck_assert(eventually(two_copies_in_flight, &r, 10000));
@@ -175,7 +161,6 @@ TEST(a_copy_that_hangs_is_counted_replaced_and_completes)
         threads_await_asleep("reader", 2);
         ck_assert_uint_eq(reader.engines[READ_PREAD].stuck, 0);
         ck_assert_uint_eq(reader.engines[READ_PREAD].busy, 0);
-        read_fixture_end(&r);
 }
 
 TEST(a_stalled_device_takes_no_slots_or_threads_of_other_loads)
@@ -191,8 +176,6 @@ TEST(a_stalled_device_takes_no_slots_or_threads_of_other_loads)
         gate_open(&stalled.device.event);
         core_until(stalled.ended);
         all_read_once(&stalled);
-        read_fixture_end(&stalled);
-        read_fixture_end(&other);
 }
 
 /* One thread has a block of each load when the third load begins, and the first block to continue is the one whose copy
@@ -224,7 +207,4 @@ TEST(a_stalled_copy_does_not_stall_other_loads)
         ck_assert(!stalled.ended);
         gate_open(&stalled.device.event);
         core_until(stalled.ended);
-        read_fixture_end(&stalled);
-        read_fixture_end(&busy);
-        read_fixture_end(&other);
 }

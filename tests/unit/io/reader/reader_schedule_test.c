@@ -33,8 +33,6 @@ static void end(void)
         for (size_t i = 0; i < n_taken; i++)
                 reader_return_ticket(&turns, &taken[i], NULL);
         read_fixture_bare_end(&turns);
-        read_fixture_end(&near);
-        read_fixture_end(&far);
 }
 
 /* The job of the block that a thread of this node takes, or NULL. */

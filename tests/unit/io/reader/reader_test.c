@@ -11,6 +11,8 @@
 
 #include <fcntl.h>
 
+static struct read_fixture r;
+
 /* ---- bytes ---- */
 
 static const uint64_t residues[] = {0, 1, 8, 511, 512, 513, 2049, 4095};
@@ -25,7 +27,6 @@ CORE_FIXTURE(NULL, read_fixture_reader_end);
 
 TEST(every_byte_is_written_to_its_place, .to = WAYS)
 {
-        struct read_fixture r;
         char *path = odd_file("odd", WAY_RESIDUE(_i));
         read_fixture_reader_begin(4, 4 * BLOCK);
         read_fixture_begin(&r, path, WAY_HIDDEN(_i));
@@ -35,12 +36,10 @@ TEST(every_byte_is_written_to_its_place, .to = WAYS)
         ck_assert(segments_match(&r, r.resolved.plan.blocks, r.resolved.plan.n_blocks));
         ck_assert(leaf_digests_match(&r));
         all_read_once(&r);
-        read_fixture_end(&r);
 }
 
 TEST(a_buffered_block_has_the_page_offset_of_its_destination_in_its_slot)
 {
-        struct read_fixture r;
         char *path = even_file("even", 6);
         read_fixture_reader_begin(4, 4 * BLOCK);
         read_fixture_begin(&r, path, true);
@@ -48,12 +47,10 @@ TEST(a_buffered_block_has_the_page_offset_of_its_destination_in_its_slot)
         read_all(&r);
         ck_assert_uint_gt(r.device.puts, 0);
         ck_assert_uint_eq(r.device.unaligned, 0);
-        read_fixture_end(&r);
 }
 
 TEST(a_block_touches_no_byte_but_its_own, .to = WAYS)
 {
-        struct read_fixture r;
         char *path = odd_file("odd", WAY_RESIDUE(_i));
         read_fixture_reader_begin(1, BLOCK);
         read_fixture_begin(&r, path, WAY_HIDDEN(_i));
@@ -72,12 +69,10 @@ TEST(a_block_touches_no_byte_but_its_own, .to = WAYS)
                 ck_assert_msg(segments_match(&r, &plan->blocks[i], 1), "block %zu", i);
         }
         r.job.plan = plan;
-        read_fixture_end(&r);
 }
 
 TEST(a_cold_load_adds_nothing_to_the_page_cache)
 {
-        struct read_fixture r;
         char *path = odd_file("odd", 8);
         read_fixture_reader_begin(4, 4 * BLOCK);
         read_fixture_begin(&r, path, false);
@@ -87,7 +82,6 @@ TEST(a_cold_load_adds_nothing_to_the_page_cache)
         uint64_t kept = file_cached_bytes(path); /* by the kernel, which may be about to use it */
         read_all(&r);
         ck_assert_uint_le(file_cached_bytes(path), kept + 256 * KiB); /* probes */
-        read_fixture_end(&r);
 }
 
 /* A descriptor whose reads fail with EINVAL: a write-only file of /proc. -1 if it cannot be opened for reading. */
@@ -106,7 +100,6 @@ static int refusing_fd(void)
  * that supports O_DIRECT for some files. */
 TEST(without_o_direct_a_file_is_read_through_the_page_cache, .to = 4)
 {
-        struct read_fixture r;
         char *path = odd_file("odd", 513);
         read_fixture_reader_begin(2, BLOCK);
         read_fixture_begin(&r, path, _i % 2 == 1);
@@ -121,13 +114,11 @@ TEST(without_o_direct_a_file_is_read_through_the_page_cache, .to = 4)
         ck_assert_msg(!r.job.failed, "%s", r.job.error.text);
         ck_assert(segments_match(&r, r.resolved.plan.blocks, r.resolved.plan.n_blocks));
         ck_assert(leaf_digests_match(&r));
-        read_fixture_end(&r);
 }
 
 TEST(the_header_is_read_at_any_offset)
 {
         unsigned char *buffer = aligned_alloc(4096, 2 * MiB);
-        struct read_fixture r;
         struct error error = {0};
         char *path = odd_file("odd", 4095);
         read_fixture_begin(&r, path, false);
@@ -137,7 +128,6 @@ TEST(the_header_is_read_at_any_offset)
                 ck_assert_int_eq(object_read_range(&r.resolved.set.objects[0], at, len, buffer + at, &error), 0);
                 ck_assert_mem_eq(buffer + at, r.image + at, len);
         }
-        read_fixture_end(&r);
 }
 
 /* ---- failing files ---- */
@@ -145,7 +135,6 @@ TEST(the_header_is_read_at_any_offset)
 /* Loop tests count: in place or through slots, past the cache or through it. */
 TEST(a_truncated_file_is_an_error_with_its_offset, .to = 4)
 {
-        struct read_fixture r;
         char *path = odd_file("odd", 100);
         read_fixture_reader_begin(2, 2 * BLOCK);
         read_fixture_begin(&r, path, (_i & 2) != 0);
@@ -161,12 +150,10 @@ TEST(a_truncated_file_is_an_error_with_its_offset, .to = 4)
         uint64_t at = strtoull(offset + strlen("offset "), NULL, 10);
         ck_assert_uint_ge(at, 3 * MiB + 77);
         ck_assert_uint_lt(at, r.image_size);
-        read_fixture_end(&r);
 }
 
 TEST(a_failed_read_is_an_error_with_its_cause, .to = 2)
 {
-        struct read_fixture r;
         char *path = odd_file("odd", 100);
         read_fixture_reader_begin(2, 2 * BLOCK);
         read_fixture_begin(&r, path, _i == 1);
@@ -182,13 +169,11 @@ TEST(a_failed_read_is_an_error_with_its_cause, .to = 2)
         ck_assert_ptr_nonnull(strstr(r.job.error.text, "read at offset "));
         ck_assert_ptr_nonnull(strstr(r.job.error.text, "Is a directory"));
         ck_assert_ptr_nonnull(strstr(r.job.error.text, path));
-        read_fixture_end(&r);
 }
 
 TEST(an_io_error_of_the_storage_fails_the_job)
 {
         const char *why_not = fuse_file_unavailable();
-        struct read_fixture r;
         struct fuse_file hang;
         if (why_not != NULL)
                 SKIP(why_not);
@@ -204,14 +189,12 @@ TEST(an_io_error_of_the_storage_fails_the_job)
         core_until(r.ended);
         ck_assert(r.job.failed);
         ck_assert_ptr_nonnull(strstr(r.job.error.text, "Input/output error"));
-        read_fixture_end(&r);
         read_fixture_reader_end();
         fuse_file_stop(&hang);
 }
 
 TEST(memory_that_cannot_be_prepared_fails_the_job)
 {
-        struct read_fixture r;
         char *path = even_file("even", 6);
         read_fixture_reader_begin(2, BLOCK);
         read_fixture_begin(&r, path, false);
@@ -220,12 +203,10 @@ TEST(memory_that_cannot_be_prepared_fails_the_job)
         ck_assert(r.job.failed);
         ck_assert_int_eq(r.job.error.code, STREAMER_ENOMEM);
         ck_assert_uint_lt(r.n_landed, 6);
-        read_fixture_end(&r);
 }
 
 TEST(a_job_that_fails_in_many_threads_ends_once)
 {
-        struct read_fixture r;
         char *path = even_file("even", 12);
         read_fixture_reader_begin(4, BLOCK);
         read_fixture_begin(&r, path, false);
@@ -238,7 +219,6 @@ TEST(a_job_that_fails_in_many_threads_ends_once)
         core_settle();
         ck_assert(r.job.failed);
         ck_assert_uint_eq(r.n_landed, 0);
-        read_fixture_end(&r);
 }
 
 /* Blocks that no thread has started count as in flight. */
@@ -265,8 +245,6 @@ TEST(a_failed_job_does_not_affect_later_ones)
         all_read_once(&good);
         while (free_slots() != reader.staging.n_slots)
                 sched_yield();
-        read_fixture_end(&bad);
-        read_fixture_end(&good);
 }
 
 static bool dropped;
@@ -279,7 +257,6 @@ static void on_dropped(struct read_target *target)
 
 TEST(dropping_a_target_fails_its_job)
 {
-        struct read_fixture r;
         struct error why = {0};
         read_fixture_reader_begin(2, 2 * BLOCK);
         read_fixture_begin(&r, even_file("even", 4), true);
@@ -299,7 +276,6 @@ TEST(dropping_a_target_fails_its_job)
         ck_assert(r.job.failed);
         ck_assert_str_eq(r.job.error.text, why.text);
         reader_drop_target(&reader, &r.job, &r.target, &why); /* it is dropped */
-        read_fixture_end(&r);
 }
 
 static bool all_is_read(void *unused)
@@ -313,7 +289,6 @@ static bool all_is_read(void *unused)
 
 TEST(a_target_dropped_after_the_last_read_fails_before_the_job_ends)
 {
-        struct read_fixture r;
         struct error why = {0};
         read_fixture_reader_begin(2, 2 * BLOCK);
         read_fixture_begin(&r, even_file("even", 4), true);
@@ -326,5 +301,4 @@ TEST(a_target_dropped_after_the_last_read_fails_before_the_job_ends)
         core_until(r.ended);
         ck_assert(dropped && r.target.dead);
         ck_assert_str_eq(r.target.error.text, why.text);
-        read_fixture_end(&r);
 }

@@ -13,38 +13,38 @@
 /* ---- the number in flight ---- */
 
 static uint64_t clock_;
+static struct concurrency pace;
 
 /* One window of as many blocks as the limit, at this rate; not shorter than a window may be. */
-static void window(struct concurrency *pace, uint64_t bytes_per_second)
+static void window(uint64_t bytes_per_second)
 {
-        unsigned n = pace->limit;
+        unsigned n = pace.limit;
         for (unsigned i = 0; i < n; i++) {
                 clock_ += (8 * MiB * SECOND) / bytes_per_second;
-                concurrency_add_block(pace, 8 * MiB, SECOND / 10, clock_);
+                concurrency_add_block(&pace, 8 * MiB, SECOND / 10, clock_);
         }
 }
 
 /* The one that settles, and the one that counts. */
-static void measure(struct concurrency *pace, uint64_t bytes_per_second)
+static void measure(uint64_t bytes_per_second)
 {
-        window(pace, bytes_per_second);
-        window(pace, bytes_per_second);
+        window(bytes_per_second);
+        window(bytes_per_second);
 }
 
 TEST(concurrency_starts_at_a_quarter_and_grows_with_throughput)
 {
-        struct concurrency pace;
         clock_ = SECOND;
         concurrency_init(&pace, 64, clock_);
         ck_assert_uint_eq(pace.limit, 16);
         concurrency_answered(&pace, SECOND / 1000);
         ck_assert_uint_eq(pace.limit, 16);
-        measure(&pace, 100 * MiB);
+        measure(100 * MiB);
         ck_assert_uint_eq(pace.limit, 32);
-        measure(&pace, 200 * MiB);
+        measure(200 * MiB);
         ck_assert_uint_eq(pace.limit, 64);
-        measure(&pace, 400 * MiB);
-        measure(&pace, 400 * MiB);
+        measure(400 * MiB);
+        measure(400 * MiB);
         ck_assert_uint_eq(pace.limit, 64);
 }
 
@@ -53,7 +53,6 @@ TEST(the_initial_concurrency_is_at_least_four)
         static const struct {
                 unsigned most, first;
         } few[] = {{1, 1}, {2, 2}, {4, 4}, {8, 4}, {16, 4}, {20, 5}};
-        struct concurrency pace;
         for (size_t i = 0; i < ARRAY_SIZE(few); i++) {
                 concurrency_init(&pace, few[i].most, SECOND);
                 ck_assert_uint_eq(pace.limit, few[i].first);
@@ -62,25 +61,23 @@ TEST(the_initial_concurrency_is_at_least_four)
 
 TEST(concurrency_falls_back_without_a_gain_in_throughput)
 {
-        struct concurrency pace;
         clock_ = SECOND;
         concurrency_init(&pace, 64, clock_);
-        measure(&pace, 100 * MiB);
+        measure(100 * MiB);
         ck_assert_uint_eq(pace.limit, 32);
-        measure(&pace, 100 * MiB);
+        measure(100 * MiB);
         ck_assert_uint_eq(pace.limit, 16);
-        window(&pace, 100 * MiB);
+        window(100 * MiB);
         for (int i = 0; i < 7; i++) {
-                window(&pace, 100 * MiB);
+                window(100 * MiB);
                 ck_assert_uint_eq(pace.limit, 16);
         }
-        window(&pace, 100 * MiB);
+        window(100 * MiB);
         ck_assert_uint_eq(pace.limit, 32);
 }
 
 TEST(a_window_is_long_enough_to_judge)
 {
-        struct concurrency pace;
         concurrency_init(&pace, 8, SECOND);
         for (unsigned i = 0; i < 100; i++)
                 concurrency_add_block(&pace, MiB, 1000, SECOND + i * 1000);
@@ -89,7 +86,6 @@ TEST(a_window_is_long_enough_to_judge)
 
 TEST(a_distant_server_gets_full_concurrency_at_once)
 {
-        struct concurrency pace;
         concurrency_init(&pace, 64, SECOND);
         concurrency_answered(&pace, SECOND / 10);
         ck_assert_uint_eq(pace.limit, 64);
@@ -108,73 +104,69 @@ TEST(a_distant_server_gets_full_concurrency_at_once)
 static uint64_t total_bytes;
 
 /* A tenth of a second at this rate. */
-static void receive_bytes(struct concurrency *pace, uint64_t bytes_per_second)
+static void receive_bytes(uint64_t bytes_per_second)
 {
         clock_ += SECOND / 10;
         total_bytes += bytes_per_second / 10;
-        concurrency_add_bytes(pace, total_bytes, clock_);
+        concurrency_add_bytes(&pace, total_bytes, clock_);
 }
 
 /* One second of an even flow. */
-static void flows(struct concurrency *pace)
+static void flows(void)
 {
         clock_ = SECOND;
         total_bytes = 0;
-        concurrency_init(pace, 8, clock_);
+        concurrency_init(&pace, 8, clock_);
         for (int i = 0; i < 11; i++)
-                receive_bytes(pace, 1000 * MiB);
+                receive_bytes(1000 * MiB);
 }
 
 TEST(bytes_at_an_unchanged_rate_flow)
 {
-        struct concurrency pace;
         concurrency_init(&pace, 8, SECOND);
         ck_assert(concurrency_is_saturated(&pace)); /* nothing is known */
-        flows(&pace);
+        flows();
         ck_assert(concurrency_is_saturated(&pace));
         for (int i = 0; i < 20; i++) {
-                receive_bytes(&pace, 800 * MiB);
+                receive_bytes(800 * MiB);
                 ck_assert(concurrency_is_saturated(&pace));
         }
-        receive_bytes(&pace, 2000 * MiB);
+        receive_bytes(2000 * MiB);
         ck_assert(concurrency_is_saturated(&pace));
 }
 
 TEST(bytes_at_a_much_lower_rate_do_not_flow)
 {
-        struct concurrency pace;
-        flows(&pace);
-        receive_bytes(&pace, 400 * MiB);
+        flows();
+        receive_bytes(400 * MiB);
         ck_assert(concurrency_is_saturated(&pace)); /* once is an accident */
-        receive_bytes(&pace, 400 * MiB);
+        receive_bytes(400 * MiB);
         ck_assert(!concurrency_is_saturated(&pace));
         for (int i = 0; i < 4; i++)
-                receive_bytes(&pace, 1000 * MiB);
+                receive_bytes(1000 * MiB);
         ck_assert(concurrency_is_saturated(&pace));
-        receive_bytes(&pace, 0);
+        receive_bytes(0);
         ck_assert(!concurrency_is_saturated(&pace));
 }
 
 /* The time to the first byte does not count for the later comparison. */
 TEST(a_flow_begins_with_the_first_byte)
 {
-        struct concurrency pace;
         clock_ = SECOND;
         total_bytes = 0;
         concurrency_init(&pace, 8, clock_);
         for (int i = 0; i < 100; i++)
-                receive_bytes(&pace, 0);
+                receive_bytes(0);
         for (int i = 0; i < 10; i++)
-                receive_bytes(&pace, 1000 * MiB);
-        receive_bytes(&pace, 400 * MiB);
-        receive_bytes(&pace, 400 * MiB);
+                receive_bytes(1000 * MiB);
+        receive_bytes(400 * MiB);
+        receive_bytes(400 * MiB);
         ck_assert(!concurrency_is_saturated(&pace));
 }
 
 TEST(a_sample_is_long_enough_to_judge)
 {
-        struct concurrency pace;
-        flows(&pace);
+        flows();
         for (unsigned i = 1; i < 100; i++)
                 concurrency_add_bytes(&pace, total_bytes, clock_ + i * SECOND / 1000);
         ck_assert(concurrency_is_saturated(&pace));
@@ -184,16 +176,15 @@ TEST(a_sample_is_long_enough_to_judge)
 
 TEST(a_slow_down_halves_concurrency_once_for_all_requests_in_flight)
 {
-        struct concurrency pace;
         clock_ = SECOND;
         concurrency_init(&pace, 32, clock_);
-        measure(&pace, 100 * MiB);
+        measure(100 * MiB);
         for (int i = 0; i < 10; i++)
                 concurrency_slow_down(&pace, clock_ += SECOND / 100);
         ck_assert_uint_eq(pace.limit, 8);
         concurrency_slow_down(&pace, clock_ += SECOND);
         ck_assert_uint_eq(pace.limit, 4);
-        measure(&pace, 100 * MiB);
+        measure(100 * MiB);
         ck_assert_uint_eq(pace.limit, 5);
         for (int i = 0; i < 20; i++)
                 concurrency_slow_down(&pace, clock_ += SECOND);
@@ -201,22 +192,21 @@ TEST(a_slow_down_halves_concurrency_once_for_all_requests_in_flight)
 }
 
 /* A server slowed down once at 64 requests in flight, and serves every request from then on. */
-static void slowed_once(struct concurrency *pace)
+static void slowed_once(void)
 {
         clock_ = SECOND;
-        concurrency_init(pace, 256, clock_);
-        concurrency_slow_down(pace, clock_ += SECOND);
-        ck_assert_uint_eq(pace->limit, 32);
+        concurrency_init(&pace, 256, clock_);
+        concurrency_slow_down(&pace, clock_ += SECOND);
+        ck_assert_uint_eq(pace.limit, 32);
 }
 
 /* Eight windows, which are four measures. */
 TEST(after_a_slow_down_concurrency_grows_by_one_then_as_before)
 {
         static const unsigned limits[] = {33, 34, 35, 70, 140, 256};
-        struct concurrency pace;
-        slowed_once(&pace);
+        slowed_once();
         for (size_t i = 0; i < ARRAY_SIZE(limits); i++) {
-                measure(&pace, (100 * MiB) << i);
+                measure((100 * MiB) << i);
                 ck_assert_uint_eq(pace.limit, limits[i]);
         }
 }
@@ -224,21 +214,19 @@ TEST(after_a_slow_down_concurrency_grows_by_one_then_as_before)
 /* The windows before that do not count. */
 TEST(after_another_slow_down_concurrency_grows_by_one_again)
 {
-        struct concurrency pace;
-        slowed_once(&pace);
+        slowed_once();
         for (int i = 0; i < 3; i++)
-                measure(&pace, (100 * MiB) << i);
+                measure((100 * MiB) << i);
         ck_assert_uint_eq(pace.limit, 35);
         concurrency_slow_down(&pace, clock_ += SECOND);
         ck_assert_uint_eq(pace.limit, 17);
         for (int i = 0; i < 3; i++)
-                measure(&pace, (100 * MiB) << i);
+                measure((100 * MiB) << i);
         ck_assert_uint_eq(pace.limit, 20);
 }
 
 TEST(a_straggler_takes_three_times_as_long_as_others)
 {
-        struct concurrency pace;
         concurrency_init(&pace, 8, 0);
         ck_assert_uint_eq(concurrency_straggler(&pace), 0);
         concurrency_add_block(&pace, MiB, SECOND, SECOND);
@@ -250,7 +238,6 @@ TEST(a_straggler_takes_three_times_as_long_as_others)
 
 TEST(a_request_is_silent_after_three_times_the_usual_answer)
 {
-        struct concurrency pace;
         concurrency_init(&pace, 64, SECOND);
         ck_assert_uint_eq(concurrency_silence(&pace), 2 * SECOND);
         concurrency_answered(&pace, SECOND / 1000);
@@ -263,7 +250,6 @@ TEST(a_request_is_silent_after_three_times_the_usual_answer)
 /* One in a hundred changes nothing; a server that has become slow is known to be so. */
 TEST(a_late_answer_hardly_counts_as_usual)
 {
-        struct concurrency pace;
         concurrency_init(&pace, 64, SECOND);
         concurrency_answered(&pace, SECOND / 1000);
         concurrency_answered(&pace, 2 * SECOND);

@@ -96,26 +96,25 @@ static void write_files(const char *config, const char *credentials)
         unsetenv("AWS_PROFILE");
 }
 
-static void open_profile(struct aws_config *config, const char *profile)
+static struct aws_config config;
+
+static void open_profile(const char *profile)
 {
-        ck_assert_msg(aws_config_init(config, profile, &error) == 0, "%s", error.text);
+        ck_assert_msg(aws_config_init(&config, profile, &error) == 0, "%s", error.text);
 }
 
 TEST(the_credentials_file_precedes_the_config_file)
 {
-        struct aws_config config;
         write_files("[default]\naws_access_key_id = A\nregion = r\n", "[default]\naws_access_key_id = B\n");
-        open_profile(&config, NULL);
+        open_profile(NULL);
         ck_assert_str_eq(aws_config_get(&config, "aws_access_key_id"), "B");
         ck_assert_str_eq(aws_config_get(&config, "region"), "r");
         ck_assert(!config.named && aws_config_has_profile(&config));
-        aws_config_deinit(&config);
 }
 
 /* As in a container that runs as another user with root's HOME. */
 TEST(unreadable_files_in_the_home_directory_are_skipped_unless_named)
 {
-        struct aws_config config;
         char *home = suite_path("home");
         ck_assert(mkdir(home, 0700) == 0 && mkdir(suite_path("home/.aws"), 0700) == 0);
         file_write(suite_path("home/.aws/config"), "bad", 3);
@@ -124,9 +123,8 @@ TEST(unreadable_files_in_the_home_directory_are_skipped_unless_named)
         unsetenv("AWS_CONFIG_FILE");
         unsetenv("AWS_SHARED_CREDENTIALS_FILE");
         ck_assert(geteuid() != 0 || seteuid(65534) == 0);
-        open_profile(&config, NULL);
+        open_profile(NULL);
         ck_assert(!aws_config_has_profile(&config));
-        aws_config_deinit(&config);
         setenv("AWS_CONFIG_FILE", suite_path("home/.aws/config"), 1);
         ck_assert_int_eq(aws_config_init(&config, NULL, &error), STREAMER_EPERM);
         ck_assert(geteuid() != 65534 || seteuid(0) == 0);
@@ -135,58 +133,47 @@ TEST(unreadable_files_in_the_home_directory_are_skipped_unless_named)
 
 TEST(a_profile_by_the_environment_or_by_name)
 {
-        struct aws_config config;
         write_files("[profile a]\nregion = ra\n[profile b]\nregion = rb\n[b]\nregion = no\n", "");
         setenv("AWS_PROFILE", "a", 1);
-        open_profile(&config, NULL);
+        open_profile(NULL);
         ck_assert_str_eq(aws_config_get(&config, "region"), "ra");
         ck_assert(config.named);
-        aws_config_deinit(&config);
-        open_profile(&config, "b");
+        open_profile("b");
         ck_assert_str_eq(aws_config_get(&config, "region"), "rb");
-        aws_config_deinit(&config);
-        open_profile(&config, "c");
+        open_profile("c");
         ck_assert(config.named && !aws_config_has_profile(&config));
-        aws_config_deinit(&config);
 }
 
 TEST(the_long_name_of_the_default_profile_counts)
 {
-        struct aws_config config;
         write_files("[profile default]\nregion = long\n[default]\nregion = short\noutput = o\n", "");
-        open_profile(&config, NULL);
+        open_profile(NULL);
         ck_assert_str_eq(aws_config_get(&config, "region"), "long");
         ck_assert_str_eq(aws_config_get(&config, "output"), "o");
-        aws_config_deinit(&config);
 }
 
 TEST(an_endpoint_of_one_service_precedes_the_common_one)
 {
-        struct aws_config config;
         write_files("[default]\nservices = mine\nendpoint_url = http://all\n"
                     "[services mine]\ns3 =\n  endpoint_url = http://s3\n",
                     "");
-        open_profile(&config, NULL);
+        open_profile(NULL);
         ck_assert_str_eq(aws_config_endpoint(&config, "s3"), "http://s3");
         ck_assert_str_eq(aws_config_endpoint(&config, "sts"), "http://all");
-        aws_config_deinit(&config);
 }
 
 TEST(the_default_files_are_in_the_home_directory)
 {
-        struct aws_config config;
         unsetenv("AWS_CONFIG_FILE");
         unsetenv("AWS_SHARED_CREDENTIALS_FILE");
         must(mkdir(suite_path(".aws"), 0700));
         file_write(suite_path(".aws/credentials"), "[default]\nregion = home\n", 24);
         setenv("HOME", suite_folder(), 1);
-        open_profile(&config, NULL);
+        open_profile(NULL);
         ck_assert_str_eq(aws_config_get(&config, "region"), "home");
-        aws_config_deinit(&config);
         unsetenv("HOME");
-        open_profile(&config, NULL);
+        open_profile(NULL);
         ck_assert_ptr_null(aws_config_get(&config, "region"));
-        aws_config_deinit(&config);
 }
 
 /* ---- keys ---- */

@@ -28,17 +28,18 @@ static struct aws_sign_request asks(const char *method, const char *url, const c
 }
 
 static struct error error;
+static struct http_headers out;
 
-static void sign(struct http_headers *out, struct aws_sign_request request, const char *token)
+static void sign(struct aws_sign_request request, const char *token)
 {
         const struct aws_keys keys = {.access = ACCESS, .secret = SECRET, .token = (char *)(uintptr_t)token};
-        *out = (struct http_headers){.n = 0};
-        ck_assert_int_eq(aws_sign(out, &request, &keys, &error), 0);
+        out = (struct http_headers){.n = 0};
+        ck_assert_int_eq(aws_sign(&out, &request, &keys, &error), 0);
 }
 
-static const char *authorization(const struct http_headers *headers)
+static const char *authorization(void)
 {
-        return http_headers_find(headers, "Authorization");
+        return http_headers_find(&out, "Authorization");
 }
 
 /* ---- fixed values ---- */
@@ -62,12 +63,11 @@ static const struct {
 
 TEST(a_signature_is_botocores, EACH(fixed))
 {
-        struct http_headers out;
         char *path = encoded(format_text("%s%s", fixed[_i].bucket, fixed[_i].key));
         const char *mark = fixed[_i].query[0] != '\0' ? "?" : "";
         char *url = format_text("http://%s%s%s%s", fixed[_i].host, path, mark, fixed[_i].query);
-        sign(&out, asks(fixed[_i].method, url, fixed[_i].region, HELD, fixed[_i].checksum), fixed[_i].token);
-        const char *line = authorization(&out);
+        sign(asks(fixed[_i].method, url, fixed[_i].region, HELD, fixed[_i].checksum), fixed[_i].token);
+        const char *line = authorization();
         ck_assert_ptr_nonnull(strstr(line, "Credential=" ACCESS "/20250131/"));
         ck_assert_str_eq(strstr(line, "Signature=") + strlen("Signature="), fixed[_i].signature);
         ck_assert_str_eq(http_headers_find(&out, "x-amz-date"), "20250131T235958Z");
@@ -76,22 +76,19 @@ TEST(a_signature_is_botocores, EACH(fixed))
 
 TEST(neither_the_range_nor_the_condition_is_signed)
 {
-        struct http_headers out;
-        sign(&out, asks("GET", "http://h/b/k", "us-east-1", HELD, false), NULL);
-        ck_assert_ptr_nonnull(strstr(authorization(&out), "SignedHeaders=host;x-amz-content-sha256;x-amz-date,"));
+        sign(asks("GET", "http://h/b/k", "us-east-1", HELD, false), NULL);
+        ck_assert_ptr_nonnull(strstr(authorization(), "SignedHeaders=host;x-amz-content-sha256;x-amz-date,"));
 }
 
 TEST(the_secret_is_not_sent)
 {
-        struct http_headers out;
-        sign(&out, asks("GET", "http://h/b/k", "us-east-1", HELD, true), TOKEN);
-        ck_assert_ptr_null(strstr(authorization(&out), SECRET));
-        ck_assert_ptr_null(strstr(authorization(&out), TOKEN));
+        sign(asks("GET", "http://h/b/k", "us-east-1", HELD, true), TOKEN);
+        ck_assert_ptr_null(strstr(authorization(), SECRET));
+        ck_assert_ptr_null(strstr(authorization(), TOKEN));
 }
 
 TEST(a_secret_beyond_the_limit_is_refused)
 {
-        struct http_headers out = {.n = 0};
         char secret[AWS_SECRET_MAX + 1];
         memset(secret, 's', AWS_SECRET_MAX);
         secret[AWS_SECRET_MAX] = '\0';
@@ -125,17 +122,14 @@ static void ask(FILE *script, unsigned i)
 
 static void compare(char *answer, unsigned i)
 {
-        struct http_headers out;
         char *date = strtok(answer, "\t"), *expected = strtok(NULL, "\n");
         struct tm tm = {0};
         ck_assert_ptr_nonnull(strptime(date, "%Y%m%dT%H%M%SZ", &tm));
-        sign(&out,
-             asks(i % 2 ? "GET" : "HEAD",
+        sign(asks(i % 2 ? "GET" : "HEAD",
                   format_text("http://127.0.0.1:8080%s", encoded(format_text("/bucket/%s", odd_key(i)))),
                   i % 3 ? "us-east-1" : "eu-west-3", timegm(&tm), i % 7 == 0),
              i % 5 ? NULL : TOKEN);
-        ck_assert_msg(strcmp(authorization(&out), expected) == 0, "%s", odd_key(i));
-        http_headers_deinit(&out);
+        ck_assert_msg(strcmp(authorization(), expected) == 0, "%s", odd_key(i));
 }
 
 TEST(signatures_of_odd_keys_are_botocores)
@@ -171,17 +165,16 @@ static const struct aws_sign_request form = {.method = "POST",
 
 TEST(a_form_is_signed_with_its_type_and_body)
 {
-        struct http_headers out;
-        sign(&out, form, TOKEN);
-        ck_assert_ptr_nonnull(strstr(authorization(&out),
+        sign(form, TOKEN);
+        ck_assert_ptr_nonnull(strstr(authorization(),
                                      "/20250131/eu-west-3/sts/aws4_request, SignedHeaders=content-type;"
                                      "host;x-amz-date;x-amz-security-token, "));
         ck_assert_ptr_null(http_headers_find(&out, "x-amz-content-sha256"));
-        struct http_headers second;
+        char *first = format_text("%s", authorization());
         struct aws_sign_request other = form;
         other.body = FORM "1";
-        sign(&second, other, TOKEN);
-        ck_assert_str_ne(authorization(&second), authorization(&out));
+        sign(other, TOKEN);
+        ck_assert_str_ne(authorization(), first);
 }
 
 TEST(a_forms_signature_is_botocores)
@@ -198,13 +191,11 @@ TEST(a_forms_signature_is_botocores)
                 ck_assert_int_gt((int)getline(&line, &size, answers), 0);
                 pclose(answers);
                 struct aws_sign_request then = form;
-                struct http_headers out;
                 struct tm tm = {0};
                 ck_assert_ptr_nonnull(strptime(strtok(line, "\t"), "%Y%m%dT%H%M%SZ", &tm));
                 then.when = timegm(&tm);
-                sign(&out, then, i ? TOKEN : NULL);
-                ck_assert_str_eq(authorization(&out), strtok(NULL, "\n"));
-                http_headers_deinit(&out);
+                sign(then, i ? TOKEN : NULL);
+                ck_assert_str_eq(authorization(), strtok(NULL, "\n"));
         }
 }
 

@@ -8,6 +8,8 @@
 #include "daemon/source/s3/s3_reply.h"
 #include "daemon/source/s3/xml.h"
 
+static struct error error;
+
 /* "depth name:text " for each element, and at the end "." or "!why". */
 static char *seen;
 
@@ -143,33 +145,31 @@ TEST(an_error_that_is_no_xml_is_ignored)
 
 static char *listed;
 
-static int collect(void *context, const struct s3_entry *entry, struct error *error)
+static int collect(void *context, const struct s3_entry *entry, struct error *why)
 {
         (void)context;
-        (void)error;
+        (void)why;
         listed = format_text("%s[%s %s %lu]", listed, entry->key, entry->etag, (unsigned long)entry->size);
         return 0;
 }
 
-static int parse_page(char **next, const char *inside, struct error *error)
+static int parse_page(char **next, const char *inside)
 {
         char *text = format_text("<?xml version='1.0'?><ListBucketResult xmlns='x'>%s</ListBucketResult>", inside);
         listed = format_text("%s", "");
-        return s3_page_parse(next, text, strlen(text), collect, NULL, error);
+        return s3_page_parse(next, text, strlen(text), collect, NULL, &error);
 }
 
 TEST(a_page_has_its_keys_and_the_next_marker)
 {
         char *next;
-        struct error error;
         ck_assert_int_eq(parse_page(&next,
                                     "<Prefix>p/</Prefix><EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>"
                                     "<NextContinuationToken>1/+=</NextContinuationToken>"
                                     "<Contents><Key>p/a+b%2Bc%25</Key><ETag>&quot;e1&quot;</ETag><Size>5</Size>"
                                     "<Owner><ID>x</ID><Size>9</Size></Owner></Contents>"
                                     "<Contents><Size>18446744073709551615</Size><Key>%E4%B8%AD</Key></Contents>"
-                                    "<CommonPrefixes><Prefix>p/q/</Prefix></CommonPrefixes>",
-                                    &error),
+                                    "<CommonPrefixes><Prefix>p/q/</Prefix></CommonPrefixes>"),
                          0);
         ck_assert_str_eq(listed, "[p/a b+c% \"e1\" 5][\xe4\xb8\xad  18446744073709551615]");
         ck_assert_str_eq(next, "1/+=");
@@ -178,8 +178,7 @@ TEST(a_page_has_its_keys_and_the_next_marker)
 TEST(unencoded_keys_are_used_literally)
 {
         char *next;
-        struct error error;
-        ck_assert_int_eq(parse_page(&next, "<Contents><Key>a+%41&amp;b</Key><Size>1</Size></Contents>", &error), 0);
+        ck_assert_int_eq(parse_page(&next, "<Contents><Key>a+%41&amp;b</Key><Size>1</Size></Contents>"), 0);
         ck_assert_str_eq(listed, "[a+%41&b  1]");
         ck_assert_ptr_null(next);
 }
@@ -201,8 +200,7 @@ static const struct {
 TEST(an_inconsistent_page_is_refused, EACH(bad_pages))
 {
         char *next;
-        struct error error = {0};
-        ck_assert_int_eq(parse_page(&next, bad_pages[_i].inside, &error), STREAMER_EFAILED);
+        ck_assert_int_eq(parse_page(&next, bad_pages[_i].inside), STREAMER_EFAILED);
         ck_assert_msg(strstr(error.text, bad_pages[_i].why) != NULL, "%s", error.text);
         ck_assert_ptr_null(next);
 }
@@ -211,7 +209,6 @@ TEST(an_invalid_list_is_refused)
 {
         char text[] = "<Error><Code>x</Code></Error>";
         char *next;
-        struct error error = {0};
         ck_assert_int_eq(s3_page_parse(&next, text, strlen(text), collect, NULL, &error), STREAMER_EFAILED);
         ck_assert_str_eq(error.text, "the store's list of keys is not valid: it is something else");
 }
