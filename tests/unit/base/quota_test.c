@@ -33,16 +33,6 @@ static uint64_t charged(uid_t uid, enum quota_slot slot)
 
 FIXTURE(.each = {begin, NULL});
 
-TEST(a_charge_is_taken_and_released)
-{
-        struct quota_charge c;
-        ck_assert_int_eq(charge(5, &c, QUOTA_BYTES, 400), 0);
-        ck_assert_uint_eq(charged(5, QUOTA_BYTES), 400);
-        ck_assert_uint_eq(charged(5, QUOTA_CONNECTIONS), 0);
-        quota_discharge(&c);
-        ck_assert_ptr_null(quotas_find(&users, 5));
-}
-
 TEST(a_charge_is_released_once)
 {
         struct quota_charge a, b;

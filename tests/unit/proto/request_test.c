@@ -266,15 +266,6 @@ TEST(a_list_may_be_as_long_as_its_limit_and_no_longer)
         ck_assert_str_eq(text, "malformed request: too many values");
 }
 
-TEST(integers_keep_64_bits)
-{
-        ck_assert_int_eq(DECODE("\x83" ID VERB("\xa6"
-                                               "detach") "\xa5lease\xcf\xff\xff\xff\xff\xff\xff\xff\xff"),
-                         0);
-        ck_assert_uint_eq(request.u.detach.lease, UINT64_MAX);
-        request_deinit(&request);
-}
-
 TEST(a_small_buffer_for_the_text_suffices)
 {
         char tiny[4];

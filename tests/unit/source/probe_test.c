@@ -38,15 +38,6 @@ static void open_probe(uint64_t seed)
         ck_assert_msg(st_parse(&header, text, n, size, &why) == 0, "%s", why.text);
 }
 
-TEST(the_probe_is_a_model_like_another)
-{
-        open_probe(1);
-        ck_assert_uint_eq(set.n_objects, 1);
-        ck_assert_uint_eq(header.n_tensors, 5);
-        ck_assert_uint_eq(header_end % 8, 0);
-        source_set_deinit(&set);
-}
-
 TEST(the_probes_bytes_are_a_function_of_the_seed)
 {
         uint64_t word;

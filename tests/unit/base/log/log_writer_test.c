@@ -64,25 +64,6 @@ TEST(lines_of_all_threads_are_complete_and_in_order)
         ck_assert_uint_eq(log_lost(), 0);
 }
 
-static void log_and_flush(void)
-{
-        char *path = suite_path("stderr-%d", (int)getpid());
-        set_output(LOG_FORMAT_PREFIX);
-        log_start();
-        log_info("a");
-        log_info("a");
-        log_flush();
-        char *text = file_read(path, NULL);
-        ck_assert_str_eq(text, "<6>a\n<6>a (repeated 1 time)\n");
-        free(text);
-        log_stop();
-}
-
-TEST(a_flush_waits_for_pending_lines)
-{
-        suite_stderr(log_and_flush);
-}
-
 /* A child, which must not leave a core file, with standard error in a file. */
 static char *output_of_child(void (*say)(void), int *status)
 {
@@ -102,15 +83,6 @@ static char *output_of_child(void (*say)(void), int *status)
         }
         ck_assert_int_eq(waitpid(pid, status, 0), pid);
         return file_read(path, NULL);
-}
-
-TEST(a_line_right_before_exit_is_written)
-{
-        int status;
-        char *text = output_of_child(log_stop, &status);
-        ck_assert_int_eq(status, 0);
-        ck_assert_ptr_nonnull(strstr(text, "<6>line 0\n"));
-        ck_assert_ptr_nonnull(strstr(text, "<6>line 499\n"));
 }
 
 static void break_invariant(void)

@@ -93,13 +93,6 @@ TEST(cgroup_version_1_has_its_own_files_and_unlimited_value)
         ck_assert_uint_eq(machine_cgroup_memory(), 65536);
 }
 
-TEST(invalid_lines_are_skipped)
-{
-        put("proc/self/cgroup", "\n7\n7:memory\n::\n0::/x\n");
-        put("sys/fs/cgroup/x/memory.max", "77\n");
-        ck_assert_uint_eq(machine_cgroup_memory(), 77);
-}
-
 /* ---- free memory ---- */
 
 TEST(free_memory_is_the_minimum_of_machine_and_cgroups)

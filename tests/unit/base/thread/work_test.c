@@ -346,12 +346,6 @@ TEST(lanes_take_turns)
 
 /* ---- threads ---- */
 
-TEST(a_pool_without_work_has_one_thread)
-{
-        pool_begin(4, 4);
-        threads_await_asleep(THREADS, 1);
-}
-
 TEST(threads_grow_to_the_cap_and_no_further)
 {
         struct held_work held[8];

@@ -127,13 +127,6 @@ TEST(each_range_is_collapsed_once)
         ck_assert_uint_eq(collapse_small_bytes(collapse), 0);
 }
 
-TEST(a_range_has_its_first_page_when_it_is_collapsed)
-{
-        begin(&kernel, 0);
-        ck_assert_int_eq(collapse_prepare(collapse, COLLAPSE_RANGE + 4096, 1), 0);
-        ck_assert_uint_eq(populated(), 4096);
-}
-
 TEST(populated_ranges_are_not_collapsed)
 {
         begin(&kernel, (RANGES - 1) * COLLAPSE_RANGE);

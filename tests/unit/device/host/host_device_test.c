@@ -132,20 +132,6 @@ TEST(releasing_frees_the_map_and_descriptor)
 
 /* ---- rights of the client's descriptor ---- */
 
-TEST(a_client_may_map_it_to_read_or_privately, EACH(kinds))
-{
-        BEGIN(kinds[_i]);
-        char *shared = mmap(NULL, SEGMENT, PROT_READ, MAP_SHARED, handed_out(), 0);
-        char *private = mmap(NULL, SEGMENT, PROT_READ | PROT_WRITE, MAP_PRIVATE, handed_out(), 0);
-        ck_assert_ptr_ne(shared, MAP_FAILED);
-        ck_assert_ptr_ne(private, MAP_FAILED);
-        private[0] = 'x';
-        ck_assert_int_eq(segment.base[0], 0);
-        ck_assert_int_eq(shared[0], 0);
-        must(munmap(shared, SEGMENT));
-        must(munmap(private, SEGMENT));
-}
-
 TEST(a_client_cannot_map_it_to_write, EACH(kinds))
 {
         BEGIN(kinds[_i]);
@@ -173,13 +159,6 @@ TEST(a_client_cannot_write_resize_or_punch_it, EACH(kinds))
         ck_assert_int_lt(pwrite(fd, "y", 1, 0), 0);
         ck_assert_ptr_eq(mmap(NULL, SEGMENT, PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
         ck_assert_int_eq(segment.base[0], 'x');
-}
-
-TEST(the_daemons_own_map_stays_writable, EACH(kinds))
-{
-        BEGIN(kinds[_i]);
-        memset(segment.base, 1, SEGMENT);
-        ck_assert_int_eq(segment.base[SEGMENT - 1], 1);
 }
 
 /* ---- missing kinds ---- */

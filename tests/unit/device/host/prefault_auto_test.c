@@ -102,13 +102,6 @@ BEFORE_ALL()
 
 CORE_FIXTURE(begin, end, .first = machine_settings_lock);
 
-TEST(without_a_pool_nothing_is_prefaulted)
-{
-        BEGIN(64 * MiB);
-        fill(0);
-        ck_assert_int_eq(take(2 * MiB), -1);
-}
-
 TEST(an_empty_pool_is_not_exceeded)
 {
         BEGIN(64 * MiB);
@@ -141,14 +134,6 @@ TEST(the_prefaulted_size_is_bounded_by_the_budget)
         fill(8 * MiB);
         prefault_release(prefaulter, 12 * MiB);
         fill(12 * MiB); /* as large as that segment was */
-}
-
-TEST(a_pool_reserved_later_is_found)
-{
-        BEGIN(8 * MiB);
-        fill(0);
-        pool_has(GiB, 0);
-        fill(8 * MiB);
 }
 
 TEST(memory_of_other_page_sizes_is_not_prefaulted, .to = 2)

@@ -179,37 +179,20 @@ TEST(adopted_segments_count_too)
 
 /* ---- taking slots ---- */
 
-TEST(a_segment_is_created_from_prefaulted_memory, EACH(kinds))
+/* Loop tests count kinds of pages, then sizes. */
+TEST(a_segment_takes_prefaulted_memory_up_to_its_size, .to = 9)
 {
-        BEGIN(kinds[_i], SPARE);
+        static const uint64_t sizes[] = {SPARE, 2 * SPARE, SPARE - 2 * MiB};
+        uint64_t size = sizes[_i / 3], filled = size < SPARE ? size : SPARE;
+        BEGIN(kinds[_i % 3], SPARE);
         fill(SPARE);
-        alloc(&segment, SPARE);
-        ck_assert_int_eq((int)segment.pages, (int)expected[_i]);
-        ck_assert_uint_eq(bytes_in_memory(&segment), SPARE);
+        alloc(&segment, size);
+        ck_assert_int_eq((int)segment.pages, (int)expected[_i % 3]);
+        ck_assert_uint_eq(bytes_in_memory(&segment), filled);
         ck_assert_uint_eq(prefault_bytes(device->prefault), 0);
-        is_zero(&segment);
-        ck_assert_uint_eq(bytes_in_memory(&segment), SPARE);
-}
-
-TEST(a_larger_segment_gets_the_rest_fresh, EACH(kinds))
-{
-        BEGIN(kinds[_i], SPARE);
-        fill(SPARE);
-        alloc(&segment, 2 * SPARE);
-        ck_assert_uint_eq(bytes_in_memory(&segment), SPARE);
         is_zero(&segment);
         memset(segment.base, 1, segment.size);
-        ck_assert_uint_eq(bytes_in_memory(&segment), 2 * SPARE);
-}
-
-TEST(a_smaller_segment_takes_only_its_size, EACH(kinds))
-{
-        BEGIN(kinds[_i], SPARE);
-        fill(SPARE);
-        alloc(&segment, SPARE - 2 * MiB);
-        ck_assert_uint_eq(bytes_in_memory(&segment), SPARE - 2 * MiB);
-        ck_assert_uint_eq(prefault_bytes(device->prefault), 0);
-        is_zero(&segment);
+        ck_assert_uint_eq(bytes_in_memory(&segment), size);
 }
 
 TEST(a_much_smaller_segment_does_not_take_it, EACH(kinds))

@@ -43,16 +43,6 @@ TEST(concurrency_one_reads_one_block_at_a_time, .to = 2)
         all_read_once(&r);
 }
 
-TEST(a_job_has_no_more_blocks_in_flight_than_the_concurrency)
-{
-        read_fixture_reader_begin(3, 4 * BLOCK);
-        read_fixture_hang(&r, even_file("even", 8), 3);
-        threads_await_asleep("reader", threads_named("reader"));
-        ck_assert_uint_eq(gate_arrived(&r.device.prepare), 3);
-        read_fixture_resume(&r);
-        all_read_once(&r);
-}
-
 TEST(a_ring_of_one_slot_serves_any_number_of_jobs)
 {
         struct read_fixture three[3];

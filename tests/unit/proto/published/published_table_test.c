@@ -231,25 +231,3 @@ TEST(an_extent_ends_behind_the_last_element, EACH(extents))
         if (r->fits)
                 ck_assert_uint_eq(n, r->bytes);
 }
-
-/* Every byte of the header and of the items takes every extreme value: the table opens within its bounds, or not. */
-TEST(no_single_byte_breaks_the_reader)
-{
-        static const unsigned char values[] = {0x00, 0x01, 0x7f, 0x80, 0xff};
-        storage(0, 0, 400);
-        row("a", 0, 0, 10, 1);
-        row("b", 0, 4, 10, 1);
-        published_add_attribute(&writer, "scale", "0.5");
-        ck_assert_int_eq(open_it(), 0);
-        const struct published_place place = {segments, 3, {.segment = TABLE_SEGMENT, .bytes = size}};
-        for (uint64_t i = 0; i < size; i++)
-                for (size_t k = 0; k < sizeof(values); k++) {
-                        unsigned char before = bytes[i];
-                        bytes[i] = values[k];
-                        int r = published_open(&view, bytes, size, &place, text, sizeof(text));
-                        ck_assert(r == 0 || (r == -1 && text[0] != '\0'));
-                        bytes[i] = before;
-                }
-        for (uint64_t n = 0; n < size; n++)
-                ck_assert_int_eq(published_open(&view, bytes, n, &place, text, sizeof(text)), -1);
-}
