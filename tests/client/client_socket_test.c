@@ -133,12 +133,6 @@ TEST(the_systems_daemon_is_before_the_users)
         finds(places.system, STREAMER_SOCKET_SYSTEM, "");
 }
 
-TEST(the_users_own_is_found_without_the_systems)
-{
-        set_up("hello\n");
-        finds(own_in(places.tmp, tmp_name()), STREAMER_SOCKET_USER, "");
-}
-
 TEST(the_users_own_alone_may_be_asked_for)
 {
         set_up("hello\n");

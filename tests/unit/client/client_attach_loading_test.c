@@ -4,8 +4,6 @@
  */
 #include "tests/unit/attach_fixture.h"
 
-#include <fcntl.h>
-
 /* ---- while it loads ---- */
 
 FIXTURE(.each = {begin, NULL});
@@ -221,22 +219,15 @@ TEST(attach_sends_its_timeout)
         fake_disconnect(&fake, client);
 }
 
-static int lowest_free(void)
-{
-        int fd = must(open("/dev/null", O_RDONLY));
-        close(fd);
-        return fd;
-}
-
 TEST(a_late_attach_is_released)
 {
         streamer_lease *lease;
         streamer_attach_opts opts = {.struct_size = sizeof(opts), .timeout_ms = 1};
         client = fake_connect(&fake, "hello\n> attach\n> ping\n<1 model\n" FAKE_DETACH "<1\n");
         ck_assert_int_eq(streamer_attach(client, "m", &opts, &lease), STREAMER_ETIMEOUT);
-        int before = lowest_free();
+        unsigned before = count_open_fds();
         ck_assert_int_eq(streamer_call(client, "ping", NULL, NULL), 0);
-        ck_assert_int_eq(lowest_free(), before);
+        ck_assert_uint_eq(count_open_fds(), before);
         fake_finish(&fake);
         streamer_close(client);
 }

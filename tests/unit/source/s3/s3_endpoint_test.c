@@ -92,29 +92,6 @@ TEST(the_longest_source_counts)
 
 #define PROFILE "[default]\nregion = profile\nendpoint_url = http://profile\nca_bundle = /profile\n"
 
-static void assert_endpoint(const struct s3_endpoint_opts *rest, const char *endpoint)
-{
-        make(rest, (struct s3_endpoint_opts){.endpoint = "own"});
-        ck_assert_str_eq(s3_endpoints_find(endpoints, "s3://x/")->url, endpoint);
-        ck_assert_str_eq(s3_endpoints_find(endpoints, "s3://own/")->url, "https://own");
-        endpoints = s3_endpoints_free(endpoints);
-}
-
-TEST(endpoints_in_their_order)
-{
-        struct s3_endpoint_opts rest = {.is_unsigned = true};
-        write_config(PROFILE);
-        assert_endpoint(&rest, "http://profile");
-        rest.endpoint = "http://settings";
-        assert_endpoint(&rest, "http://settings");
-        setenv("AWS_ENDPOINT_URL", "http://all", 1);
-        assert_endpoint(&rest, "http://all");
-        setenv("AWS_ENDPOINT_URL_S3", "http://s3/", 1);
-        assert_endpoint(&rest, "http://s3");
-        make(&rest, (struct s3_endpoint_opts){.region = "r"});
-        ck_assert_str_eq(s3_endpoints_find(endpoints, "s3://own/")->url, "http://s3");
-}
-
 static const char *region_of(const char *source)
 {
         static char region[S3_REGION];
@@ -122,45 +99,36 @@ static const char *region_of(const char *source)
         return region;
 }
 
-static void assert_region(const struct s3_endpoint_opts *rest, const char *region)
+static void assert_default(const struct s3_endpoint_opts *rest, const char *url, const char *region, const char *ca)
 {
-        make(rest, (struct s3_endpoint_opts){.region = "own"});
+        make(rest, (struct s3_endpoint_opts){.endpoint = "own", .region = "own", .ca = "/own"});
+        ck_assert_pstr_eq(s3_endpoints_find(endpoints, "s3://x/")->url, url);
         ck_assert_str_eq(region_of("s3://x/"), region);
+        ck_assert_pstr_eq(s3_endpoints_find(endpoints, "s3://x/")->ca, ca);
+        ck_assert_str_eq(s3_endpoints_find(endpoints, "s3://own/")->url, "https://own");
         ck_assert_str_eq(region_of("s3://own/"), "own");
-        endpoints = s3_endpoints_free(endpoints);
-}
-
-TEST(regions_in_their_order)
-{
-        struct s3_endpoint_opts rest = {.is_unsigned = true};
-        assert_region(&rest, "us-east-1");
-        write_config(PROFILE);
-        assert_region(&rest, "profile");
-        rest.region = "settings";
-        assert_region(&rest, "settings");
-        setenv("AWS_DEFAULT_REGION", "default", 1);
-        assert_region(&rest, "default");
-        setenv("AWS_REGION", "region", 1);
-        assert_region(&rest, "region");
-}
-
-static void assert_certificates(const struct s3_endpoint_opts *rest, const char *ca)
-{
-        make(rest, (struct s3_endpoint_opts){.ca = "/own"});
-        ck_assert_str_eq(s3_endpoints_find(endpoints, "s3://x/")->ca, ca);
         ck_assert_str_eq(s3_endpoints_find(endpoints, "s3://own/")->ca, "/own");
         endpoints = s3_endpoints_free(endpoints);
 }
 
-TEST(certificates_in_their_order)
+TEST(the_environment_precedes_settings_precede_the_profile)
 {
         struct s3_endpoint_opts rest = {.is_unsigned = true};
+        assert_default(&rest, NULL, "us-east-1", NULL);
         write_config(PROFILE);
-        assert_certificates(&rest, "/profile");
-        rest.ca = "/settings";
-        assert_certificates(&rest, "/settings");
+        assert_default(&rest, "http://profile", "profile", "/profile");
+        rest = (struct s3_endpoint_opts){
+                .is_unsigned = true, .endpoint = "http://settings", .region = "settings", .ca = "/settings"};
+        assert_default(&rest, "http://settings", "settings", "/settings");
+        setenv("AWS_ENDPOINT_URL", "http://all", 1);
+        setenv("AWS_DEFAULT_REGION", "default", 1);
         setenv("AWS_CA_BUNDLE", "/variable", 1);
-        assert_certificates(&rest, "/variable");
+        assert_default(&rest, "http://all", "default", "/variable");
+        setenv("AWS_ENDPOINT_URL_S3", "http://s3/", 1);
+        setenv("AWS_REGION", "region", 1);
+        assert_default(&rest, "http://s3", "region", "/variable");
+        make(&rest, (struct s3_endpoint_opts){.region = "r"});
+        ck_assert_str_eq(s3_endpoints_find(endpoints, "s3://own/")->url, "http://s3");
 }
 
 TEST(a_learnt_region_precedes_all_others_for_its_bucket)
