@@ -28,6 +28,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from conftest import Daemon, logits, tiny_llama
+
 ROUNDS = 3
 KEY = {"code": "figures 1"}
 LAYER_BYTES = 2 * (4 * 1024 * 1024 + 3 * 1024 * 4096 + 2 * 1024)  # of bfloat16
@@ -63,28 +65,14 @@ class Peak:
         self._thread.join()
 
 
-def logits(model: Any) -> list[float]:
-    import torch
-
-    with torch.inference_mode():
-        result: list[float] = model(torch.arange(8).unsqueeze(0)).logits[0, -1, :64].float().tolist()
-    return result
+def last_logits(model: Any) -> list[float]:
+    last: list[float] = logits(model)[0, -1, :64].float().tolist()
+    return last
 
 
 def sizes(model: Any) -> list[int]:
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in model.state_dict().values()}
     return list(storages.values())
-
-
-def tiny_model() -> Any:
-    """Imports what a model needs, so that this is measured nowhere."""
-    import torch
-    import transformers
-
-    config = transformers.LlamaConfig(
-        vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2
-    )
-    return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
 
 
 def publish(path: str) -> dict[str, Any]:
@@ -94,8 +82,9 @@ def publish(path: str) -> dict[str, Any]:
     import streamerd
 
     with tempfile.TemporaryDirectory() as folder:
-        tiny_model().save_pretrained(folder)
-        logits(transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16))
+        # What a model needs is imported here, so that this is measured nowhere.
+        tiny_llama().save_pretrained(folder)
+        last_logits(transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16))
     begin = time.perf_counter()
     model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).eval()
     took = time.perf_counter() - begin
@@ -103,14 +92,14 @@ def publish(path: str) -> dict[str, Any]:
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()
     copied = time.perf_counter() - begin
-    expected = logits(model)
+    expected = last_logits(model)
     storages = sizes(model)
     before = private_bytes()["Pss"]
     with Peak() as peak:
         begin = time.perf_counter()
         streamerd.publish(model, "figures", key=KEY, base=path)
         published = time.perf_counter() - begin
-    assert logits(model) == expected
+    assert last_logits(model) == expected
     return {
         "from_pretrained": took,
         "and copied": copied,
@@ -129,9 +118,9 @@ def attach(path: str) -> dict[str, Any]:
 
     import streamerd
 
-    logits(tiny_model())
+    last_logits(tiny_llama())
     with torch.device("meta"):
-        tiny_model()
+        tiny_llama()
     before = private_bytes()
     begin = time.perf_counter()
     with torch.device("meta"):
@@ -152,7 +141,7 @@ def attach(path: str) -> dict[str, Any]:
         "touched": touched,
         "anonymous_mib": (read["Anonymous"] - before["Anonymous"]) / MIB,
         "dirty_mib": (read["Private_Dirty"] - before["Private_Dirty"]) / MIB,
-        "logits": logits(model),
+        "logits": last_logits(model),
     }
 
 
@@ -175,8 +164,6 @@ def write_model(path: Path, size: int) -> None:
 
 
 def main(folder: Path, gib: float) -> None:
-    from conftest import Daemon
-
     path = folder / "model"
     if not path.exists():
         write_model(path, int(gib * (1 << 30)))

@@ -74,6 +74,13 @@ static void after(void)
         http_free(http);
 }
 
+static const char *serve(typeof(endpoint.answer) answer)
+{
+        endpoint = (struct endpoint){.answer = answer};
+        endpoint_start(&endpoint);
+        return endpoint.url;
+}
+
 /* ---- names ---- */
 
 FIXTURE(.each = {before, after});
@@ -150,9 +157,7 @@ TEST(the_systems_certificates_are_the_default)
 {
         struct http_access access = {.ops = &(const struct http_access_ops){.authorize = NULL}, .refs = 1, .ca = "/x"};
         struct http_fetch fetch = {.request = {.shown = "x", .access = &access}, .max_body = 10};
-        endpoint = (struct endpoint){.answer = answer_anything};
-        endpoint_start(&endpoint);
-        fetch.request.url = endpoint.url;
+        fetch.request.url = serve(answer_anything);
         fake_resolver_certificates = 0;
         ck_assert_msg(http_fetch(http, &fetch, 1, &error) == 0, "%s", error.text);
         ck_assert_uint_eq(fake_resolver_certificates, 2);
@@ -191,9 +196,7 @@ static void answer_plain(struct endpoint *e, const struct endpoint_request *requ
 TEST(no_content_encoding_is_requested)
 {
         struct http_fetch fetch = {.request = {.shown = "x"}, .max_body = sizeof(content)};
-        endpoint = (struct endpoint){.answer = answer_plain};
-        endpoint_start(&endpoint);
-        fetch.request.url = endpoint.url;
+        fetch.request.url = serve(answer_plain);
         ck_assert_msg(http_fetch(http, &fetch, 1, &error) == 0, "%s", error.text);
         http_fetch_deinit(&fetch);
 }
@@ -202,9 +205,7 @@ TEST(an_encoded_range_is_refused)
 {
         struct object object;
         unsigned char bytes[100];
-        endpoint = (struct endpoint){.answer = answer_encoded};
-        endpoint_start(&endpoint);
-        const struct object_url url = {.url = endpoint.url, .shown = "the-object"};
+        const struct object_url url = {.url = serve(answer_encoded), .shown = "the-object"};
         /* An empty header: none of the first bytes are used. */
         ck_assert_msg(object_http_open(http, &url, 1, &object, &error) == 0, "%s", error.text);
         ck_assert_int_eq(object_read_range(&object, 1000, sizeof(bytes), bytes, &error), STREAMER_EFAILED);
@@ -231,9 +232,7 @@ static void answer_unknown_size(struct endpoint *e, const struct endpoint_reques
 TEST(an_object_of_unknown_size_is_refused)
 {
         struct object object;
-        endpoint = (struct endpoint){.answer = answer_unknown_size};
-        endpoint_start(&endpoint);
-        const struct object_url url = {.url = endpoint.url, .shown = "the-object"};
+        const struct object_url url = {.url = serve(answer_unknown_size), .shown = "the-object"};
         ck_assert_int_eq(object_http_open(http, &url, 1, &object, &error), STREAMER_EFAILED);
         ck_assert_str_eq(error.text, "the server does not tell its size (the-object)");
         ck_assert_ptr_null(object.ops);
@@ -261,9 +260,7 @@ TEST(a_request_waits_for_its_credentials_until_the_stall_limit)
         struct http_fetch fetch = {.request = {.shown = "the-object", .access = &access}, .max_body = 10};
         struct http *impatient;
         ck_assert_int_eq(http_new(&impatient, &opts, &error), 0);
-        endpoint = (struct endpoint){.answer = answer_anything};
-        endpoint_start(&endpoint);
-        fetch.request.url = endpoint.url;
+        fetch.request.url = serve(answer_anything);
         ck_assert_int_eq(http_fetch(impatient, &fetch, 1, &error), STREAMER_EFAILED);
         ck_assert_msg(strstr(error.text, "no byte for 0.3 s, no credentials yet (the-object)") != NULL, "%s",
                       error.text);
@@ -328,8 +325,7 @@ static const struct {
 
 TEST(a_token_that_is_refused_is_reread, EACH(tokens))
 {
-        endpoint = (struct endpoint){.answer = tokens[_i].answer};
-        endpoint_start(&endpoint);
+        serve(tokens[_i].answer);
         ck_assert_int_eq(fetch_with(suite_path("token"), tokens[_i].then), tokens[_i].code);
         ck_assert_msg(strstr(error.text, tokens[_i].text) != NULL, "%s", error.text);
         ck_assert_msg(strstr(error.text, "the-first") == NULL, "%s", error.text);

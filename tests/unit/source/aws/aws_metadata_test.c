@@ -100,10 +100,15 @@ TEST(a_token_that_no_header_may_hold_is_not_sent)
 
 /* ---- STS ---- */
 
-TEST(a_web_identity_of_the_environment)
+static void set_web_identity(void)
 {
         setenv("AWS_WEB_IDENTITY_TOKEN_FILE", set_sts(), 1);
         setenv("AWS_ROLE_ARN", "arn:aws:iam::1:role/r", 1);
+}
+
+TEST(a_web_identity_of_the_environment)
+{
+        set_web_identity();
         assert_keys("AK1", "thesecret", "T", "web identity as arn:aws:iam::1:role/r");
         ck_assert_ptr_nonnull(strstr(requests_seen, "POST /"));
 }
@@ -114,12 +119,6 @@ TEST(a_web_identity_of_a_profile)
                                                   "web_identity_token_file = %s\n",
                                                   set_sts()));
         assert_keys("AK1", "thesecret", "T", "web identity as arn:aws:iam::1:role/r");
-}
-
-static void set_web_identity(void)
-{
-        setenv("AWS_WEB_IDENTITY_TOKEN_FILE", set_sts(), 1);
-        setenv("AWS_ROLE_ARN", "arn:aws:iam::1:role/r", 1);
 }
 
 /* The request has a token, and the reply has keys. */
