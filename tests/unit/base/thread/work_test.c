@@ -26,19 +26,39 @@ static void pool_begin(unsigned threads, unsigned per_lane)
         ck_assert_ptr_nonnull(pool);
 }
 
-static void end(void)
+static struct held_work held[300];
+static size_t n_held;
+
+static void hold_for(uint64_t user, uint64_t lane)
 {
-        gate_open(&gate);
-        ck_assert(work_pool_stop(pool, now_ns() + 20 * SECOND));
-        pool = work_pool_free(pool);
+        held_work_submit_for(&held[n_held++], pool, lane, user, &gate);
 }
 
-static bool all_done(const struct held_work *held, size_t n)
+static void hold(uint64_t lane)
 {
-        for (size_t i = 0; i < n; i++)
+        hold_for(0, lane);
+}
+
+static bool all_done(void)
+{
+        for (size_t i = 0; i < n_held; i++)
                 if (!held[i].done)
                         return false;
         return true;
+}
+
+/* Lets what was held end. */
+static void let_go(void)
+{
+        gate_open(&gate);
+        core_until(all_done());
+}
+
+static void end(void)
+{
+        let_go();
+        ck_assert(work_pool_stop(pool, now_ns() + 20 * SECOND));
+        pool = work_pool_free(pool);
 }
 
 /* ---- recorded work ---- */
@@ -94,15 +114,12 @@ TEST(work_runs_on_a_thread_and_is_done_on_the_loop)
 TEST(no_completion_runs_before_the_loop_iterates)
 {
         struct note note;
-        struct held_work after;
         pool_begin(1, 1);
         note_submit(&note, 1, 'a');
-        held_work_submit(&after, pool, 1, &gate);
+        hold(1);
         gate_await(&gate, 1); /* the only thread has finished the first */
         ck_assert(!note.done);
         core_until(note.done);
-        gate_open(&gate);
-        core_until(after.done);
 }
 
 static struct note resubmitted;
@@ -137,11 +154,10 @@ TEST(work_of_a_single_threaded_lane_runs_in_order)
 
 TEST(a_lane_has_no_more_threads_than_it_may)
 {
-        struct held_work held[6];
         struct note other;
         pool_begin(6, 2);
-        for (size_t i = 0; i < ARRAY_SIZE(held); i++)
-                held_work_submit(&held[i], pool, 7, &gate);
+        for (size_t i = 0; i < 6; i++)
+                hold(7);
         gate_await(&gate, 2);
         note_submit(&other, 8, 'o');
         core_until(other.done);
@@ -149,32 +165,26 @@ TEST(a_lane_has_no_more_threads_than_it_may)
         ck_assert_uint_eq(gate_arrived(&gate), 2);
         gate_pass_more(&gate, 1);
         gate_await(&gate, 3);
-        gate_open(&gate);
-        core_until(all_done(held, 6));
 }
 
 TEST(reading_lanes_leave_a_thread_for_the_cpu_lane)
 {
-        struct held_work held[4];
         struct note note;
         pool_begin(4, 1);
         for (size_t i = 0; i < 4; i++)
-                held_work_submit(&held[i], pool, 10 + i, &gate);
+                hold(10 + i);
         gate_await(&gate, 3);
         note_submit(&note, WORK_LANE_CPU, 'n');
         core_until(note.done);
         ck_assert_uint_eq(gate_arrived(&gate), 3);
-        gate_open(&gate);
-        core_until(all_done(held, 4));
 }
 
 TEST(threads_that_hang_are_counted_out_and_replaced_up_to_the_cap)
 {
-        struct held_work held[8];
         unsigned threads, hung;
         pool_begin(2, 1);
         for (unsigned i = 0; i < 8; i++) {
-                held_work_submit(&held[i], pool, LOCAL(i), &gate);
+                hold(LOCAL(i));
                 if (i < 6)
                         gate_await(&gate, i + 1);
                 work_pool_watch(pool, now_ns() + SECOND, SECOND / 2);
@@ -183,49 +193,37 @@ TEST(threads_that_hang_are_counted_out_and_replaced_up_to_the_cap)
         work_pool_count(pool, &threads, &hung);
         ck_assert_uint_eq(threads, 6);
         ck_assert_uint_eq(hung, 6);
-        gate_open(&gate);
-        core_until(all_done(held, 8));
+        let_go();
         work_pool_count(pool, &threads, &hung);
         ck_assert_uint_eq(hung, 0);
 }
 
 TEST(a_lane_that_hangs_gets_no_more_threads)
 {
-        struct held_work held[2];
         unsigned threads, hung;
         pool_begin(2, 1);
         for (size_t i = 0; i < 2; i++)
-                held_work_submit(&held[i], pool, LOCAL(0), &gate);
+                hold(LOCAL(0));
         gate_await(&gate, 1);
         work_pool_watch(pool, now_ns() + SECOND, SECOND / 2);
         threads_await_asleep(THREADS, threads_named(THREADS));
         ck_assert_uint_eq(gate_arrived(&gate), 1);
         work_pool_count(pool, &threads, &hung);
         ck_assert_uint_eq(hung, 1);
-        gate_open(&gate);
-        core_until(all_done(held, 2));
 }
 
 TEST(slow_work_without_reads_is_not_reported_as_hanging, .to = 2)
 {
-        struct held_work held;
         unsigned threads, hung;
         pool_begin(2, 1);
-        held_work_submit(&held, pool, _i == 0 ? WORK_LANE_CPU : WORK_LANE_DEVICE(3), &gate);
+        hold(_i == 0 ? WORK_LANE_CPU : WORK_LANE_DEVICE(3));
         gate_await(&gate, 1);
         work_pool_watch(pool, now_ns() + SECOND, SECOND / 2);
         work_pool_count(pool, &threads, &hung);
         ck_assert_uint_eq(hung, 0);
-        gate_open(&gate);
-        core_until(held.done);
 }
 
 /* ---- shares ---- */
-
-static void hold(struct held_work *held, uint64_t lane, uint64_t user)
-{
-        held_work_submit_for(held, pool, lane, user, &gate);
-}
 
 /* So many run, and the idle thread finds no other to run. */
 static void await_held(unsigned n)
@@ -237,71 +235,56 @@ static void await_held(unsigned n)
 
 TEST(the_cpu_lane_shares_its_entry_with_no_other)
 {
-        struct held_work held[300];
         struct note note;
         pool_begin(4, 1);
-        for (size_t i = 0; i < ARRAY_SIZE(held); i++)
-                hold(&held[i], i % 2 == 0 ? LOCAL(i) : REMOTE(i), 0);
+        for (size_t i = 0; i < 300; i++)
+                hold(i % 2 == 0 ? LOCAL(i) : REMOTE(i));
         gate_await(&gate, 4);
         note_submit(&note, WORK_LANE_CPU, 'n');
         core_until(note.done);
-        gate_open(&gate);
-        core_until(all_done(held, ARRAY_SIZE(held)));
 }
 
 TEST(remote_lanes_use_half_of_the_threads)
 {
-        struct held_work held[16];
         pool_begin(16, 4);
-        for (size_t i = 0; i < ARRAY_SIZE(held); i++)
-                hold(&held[i], REMOTE(i), 1 + i);
+        for (size_t i = 0; i < 16; i++)
+                hold_for(1 + i, REMOTE(i));
         await_held(8);
-        gate_open(&gate);
-        core_until(all_done(held, ARRAY_SIZE(held)));
 }
 
 /* Hanging works, whose threads are replaced, count against their user. */
 TEST(a_user_has_a_quarter_of_the_threads_in_remote_lanes)
 {
-        struct held_work held[12], other;
         pool_begin(16, 4);
-        for (size_t i = 0; i < ARRAY_SIZE(held); i++)
-                hold(&held[i], REMOTE(i), 7);
+        for (size_t i = 0; i < 12; i++)
+                hold_for(7, REMOTE(i));
         await_held(4);
         work_pool_watch(pool, now_ns() + SECOND, SECOND / 2);
         await_held(4);
-        hold(&other, REMOTE(0), 8);
+        hold_for(8, REMOTE(0));
         await_held(5);
-        gate_open(&gate);
-        core_until(all_done(held, ARRAY_SIZE(held)) && other.done);
 }
 
 TEST(the_last_thread_of_a_lane_is_for_another_user, .to = 2)
 {
-        struct held_work held[6], others[2];
         pool_begin(16, 4);
-        for (size_t i = 0; i < ARRAY_SIZE(held); i++)
-                hold(&held[i], _i == 0 ? LOCAL(1) : WORK_LANE_INSPECT, 7);
+        for (size_t i = 0; i < 6; i++)
+                hold_for(7, _i == 0 ? LOCAL(1) : WORK_LANE_INSPECT);
         await_held(3);
-        for (size_t i = 0; i < ARRAY_SIZE(others); i++)
-                hold(&others[i], _i == 0 ? LOCAL(1) : WORK_LANE_INSPECT, 8);
+        for (size_t i = 0; i < 2; i++)
+                hold_for(8, _i == 0 ? LOCAL(1) : WORK_LANE_INSPECT);
         await_held(4);
-        gate_open(&gate);
-        core_until(all_done(held, ARRAY_SIZE(held)) && all_done(others, ARRAY_SIZE(others)));
 }
 
 TEST(each_local_lane_has_a_thread_whatever_hangs)
 {
-        struct held_work held[40];
         struct note note;
         pool_begin(8, 4);
-        for (size_t i = 0; i < ARRAY_SIZE(held); i++)
-                hold(&held[i], i < 20 ? REMOTE(i) : LOCAL(i % 2), 0);
+        for (size_t i = 0; i < 40; i++)
+                hold(i < 20 ? REMOTE(i) : LOCAL(i % 2));
         gate_await(&gate, 7); /* each local lane's first, four remote ones, and one more */
         note_submit(&note, LOCAL(9), 'n');
         core_until(note.done);
-        gate_open(&gate);
-        core_until(all_done(held, ARRAY_SIZE(held)));
 }
 
 /* ---- routes ---- */
@@ -314,26 +297,24 @@ static uint64_t lane_seven(const void *source)
 
 TEST(routed_work_runs_in_the_lane_that_is_found)
 {
-        struct held_work held;
         struct note routed = {.name = 'r'}, other;
         pool_begin(4, 1);
-        hold(&held, LOCAL(7), 0);
+        hold(LOCAL(7));
         gate_await(&gate, 1);
         work_submit_routed(pool, lane_seven, "source", &routed.work, note_run, note_done);
         note_submit(&other, LOCAL(8), 'o');
         core_until(other.done);
         ck_assert(!routed.done);
         gate_open(&gate);
-        core_until(routed.done && held.done);
+        core_until(routed.done);
         ck_assert_str_eq(order, "or");
 }
 
 TEST(lanes_take_turns)
 {
-        struct held_work first;
         struct note notes[4];
         pool_begin(1, 1);
-        held_work_submit(&first, pool, 1, &gate);
+        hold(1);
         gate_await(&gate, 1);
         note_submit(&notes[0], 2, 'a');
         note_submit(&notes[1], 2, 'b');
@@ -348,15 +329,13 @@ TEST(lanes_take_turns)
 
 TEST(threads_grow_to_the_cap_and_no_further)
 {
-        struct held_work held[8];
         pool_begin(3, 8);
-        for (size_t i = 0; i < ARRAY_SIZE(held); i++)
-                held_work_submit(&held[i], pool, i, &gate);
+        for (size_t i = 0; i < 8; i++)
+                hold(i);
         gate_await(&gate, 3);
         threads_await_asleep(THREADS, 3);
         ck_assert_uint_eq(gate_arrived(&gate), 3);
-        gate_open(&gate);
-        core_until(all_done(held, ARRAY_SIZE(held)));
+        let_go();
         ck_assert_uint_eq(threads_named(THREADS), 3);
 }
 
@@ -374,14 +353,11 @@ TEST(an_idle_thread_is_reused)
 
 TEST(two_submissions_that_find_one_idle_thread_both_run)
 {
-        struct held_work held[2];
         pool_begin(4, 4);
         threads_await_asleep(THREADS, 1);
-        held_work_submit(&held[0], pool, 1, &gate);
-        held_work_submit(&held[1], pool, 1, &gate);
+        hold(1);
+        hold(1);
         gate_await(&gate, 2);
-        gate_open(&gate);
-        core_until(all_done(held, 2));
 }
 
 /* ---- the end ---- */
@@ -412,28 +388,24 @@ TEST(stopping_ends_idle_threads)
 
 TEST(stop_gives_up_on_hanging_work_at_its_deadline)
 {
-        struct held_work stuck;
         pool_begin(1, 1);
-        held_work_submit(&stuck, pool, 1, &gate);
+        hold(1);
         gate_await(&gate, 1);
         uint64_t deadline = now_ns() + SECOND / 50;
         ck_assert(!work_pool_stop(pool, deadline));
         ck_assert_uint_ge(now_ns(), deadline);
-        gate_open(&gate);
-        core_until(stuck.done);
 }
 
 TEST(work_queued_at_the_stop_completes_without_running)
 {
-        struct held_work held[4];
         pool_begin(1, 1);
-        for (size_t i = 0; i < ARRAY_SIZE(held); i++)
-                held_work_submit(&held[i], pool, i / 2, &gate);
+        for (size_t i = 0; i < 4; i++)
+                hold(i / 2);
         gate_await(&gate, 1);
         ck_assert(!work_pool_stop(pool, now_ns()));
         gate_open(&gate);
         ck_assert(work_pool_stop(pool, now_ns() + 20 * SECOND));
-        core_until(all_done(held, ARRAY_SIZE(held)));
-        for (size_t i = 0; i < ARRAY_SIZE(held); i++)
+        core_until(all_done());
+        for (size_t i = 0; i < 4; i++)
                 ck_assert_msg(held[i].ran == (i == 0), "work %zu", i);
 }
