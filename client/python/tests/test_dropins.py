@@ -15,7 +15,7 @@ import numpy
 import pytest
 import torch
 from checkpoints import BITS, UNREPRESENTED, every_dtype, small, write
-from conftest import Daemon
+from conftest import Daemon, eventually
 from slow_server import SlowServer
 
 import streamerd
@@ -254,7 +254,7 @@ def test_more_files_than_the_daemon_loads_at_once(folder: Path, daemon: Daemon) 
             found = [name for name, _ in streamer.get_tensors()]
             assert len(found) == 300 and set(found) == expected
             assert sum(len(infos) for infos in streamer.files_to_tensors_metadata.values()) == 300
-    assert not daemon.leases()
+    eventually(lambda: not daemon.leases())
 
 
 def test_tensors_of_all_files_come_in_order_of_arrival(slow_server: SlowServer, folder: Path) -> None:

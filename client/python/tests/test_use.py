@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Daemon, logits, tiny_llama
+from conftest import Daemon, eventually, logits, tiny_llama
 
 import streamerd
 
@@ -52,7 +52,7 @@ def test_parameters_of_transformers_are_the_resident_memory(folder: Path, daemon
             assert torch.equal(parameter, resident[name])
     assert len(daemon.leases()) == len(set(names.values()))
     del model, parameter
-    assert not daemon.leases()
+    eventually(lambda: not daemon.leases())
 
 
 def test_accelerate_dispatches_a_checkpoint(folder: Path, daemon: Daemon, llama: Any) -> None:
