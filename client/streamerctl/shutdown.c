@@ -16,11 +16,13 @@ static bool wait_end(const struct ctl *ctl)
 {
         uint64_t end = clock_now_ns() + END_MS * UINT64_C(1000000);
         struct pollfd fd = {.fd = streamer_fd(ctl->client), .events = POLLIN};
-        while (streamer_process(ctl->client) != STREAMER_EUNREACHABLE) {
+        int rc;
+        while ((rc = streamer_process(ctl->client)) != STREAMER_EUNREACHABLE) {
                 uint64_t now = clock_now_ns();
                 if (now >= end)
                         return false;
-                poll(&fd, 1, (int)((end - now) / 1000000) + 1);
+                if (rc == 0) /* 1 may have reported the loss, after which the descriptor is not readable */
+                        poll(&fd, 1, (int)((end - now) / 1000000) + 1);
         }
         return true;
 }
