@@ -69,7 +69,8 @@ static void use_fakes(void)
         char path[PATH_SIZE];
         fake_library("", path, sizeof(path));
         setenv("LD_LIBRARY_PATH", realpath(path, NULL), 1);
-        setenv("PYTHONPYCACHEPREFIX", suite_path("pycache"), 1); /* a run has a hundred processes */
+        setenv("PYTHONPYCACHEPREFIX", suite_path("pycache"), 1); /* a run has a hundred processes, which compile once */
+        unsetenv("PYTHONDONTWRITEBYTECODE");
 }
 
 /* The document of a run with these arguments and exit status: the caller's. */
