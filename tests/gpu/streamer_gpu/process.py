@@ -26,7 +26,7 @@ class RatesProgram(Process):
     def __init__(self, bench, path):
         RatesProgram.number += 1
         self.log = os.path.join(bench.folder, f"rates-{RatesProgram.number}.log")
-        self.ms = 50 if bench.small else 500
+        self.ms = 10 if bench.small else 500
         self.spawn([bench.binary("gpu-rates"), bench.cudart, str(bench.ordinal), path], bench.environment, talks=True)
 
     def measure(self, timeout=30, **case):
@@ -48,7 +48,7 @@ class Daemon(daemon.Daemon):
         self.bench = bench
         gpu = {"device": f"cuda:{bench.ordinal}", "budget": "95%", "handles": handles}
         self.on_gpu = (device or gpu).get("device") != "host"
-        small = {"io.block_size": "1MiB", "io.memory_limit": "64MiB"} if bench.small else {}
+        small = {"io.block_size": "1MiB", "io.memory_limit": "16MiB"} if bench.small else {}
         settings = {"cuda.library": f'"{bench.cudart}"', **small, **(settings or {})}
         base = os.path.join(bench.folder, f"daemon-{Daemon.number}")
         members = {**gpu, **(device or {})} if self.on_gpu else device
