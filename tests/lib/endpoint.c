@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/lib/endpoint.h"
+#include "tests/lib/ports.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -200,16 +201,12 @@ static void *accept_all(void *arg)
 
 void endpoint_start(struct endpoint *endpoint)
 {
-        struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        socklen_t len = sizeof(address);
         pthread_t thread;
+        unsigned port;
 
-        endpoint->fd = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-        must(bind(endpoint->fd, (struct sockaddr *)&address, len));
-        must(listen(endpoint->fd, 64));
-        must(getsockname(endpoint->fd, (struct sockaddr *)&address, &len));
+        endpoint->fd = listen_on_loopback(64, &port);
         must(pipe(endpoint->stop));
-        snprintf(endpoint->url, sizeof(endpoint->url), "http://127.0.0.1:%u", ntohs(address.sin_port));
+        snprintf(endpoint->url, sizeof(endpoint->url), "http://127.0.0.1:%u", port);
         if (pthread_create(&thread, NULL, accept_all, endpoint) != 0)
                 die("no thread for an endpoint");
         pthread_detach(thread);

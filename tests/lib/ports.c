@@ -79,3 +79,16 @@ unsigned free_port(void)
         }
         die("no free port from %u on", block);
 }
+
+int listen_on_loopback(int backlog, unsigned *port)
+{
+        struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        socklen_t len = sizeof(address);
+        int fd = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+
+        must(bind(fd, (struct sockaddr *)&address, len));
+        must(listen(fd, backlog));
+        must(getsockname(fd, (struct sockaddr *)&address, &len));
+        *port = ntohs(address.sin_port);
+        return fd;
+}

@@ -13,4 +13,7 @@
 unsigned free_ports(unsigned n);
 unsigned free_port(void);
 
+/* A socket that listens on any port of IPv4 loopback. */
+int listen_on_loopback(int backlog, unsigned *port);
+
 #endif

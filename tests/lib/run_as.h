@@ -11,10 +11,16 @@
  * Fails the test if the process fails otherwise. */
 int run_as(uid_t uid, gid_t gid, int (*fn)(void));
 
+/* For FIXTURE(.unavailable). */
+static inline const char *root_unavailable(void)
+{
+        return getuid() != 0 ? "only root can change its user" : NULL;
+}
+
 #define ROOT_ONLY()                                                                                                    \
         do {                                                                                                           \
-                if (getuid() != 0)                                                                                     \
-                        SKIP("only root can change its user");                                                         \
+                if (root_unavailable())                                                                                \
+                        SKIP(root_unavailable());                                                                      \
         } while (0)
 
 #endif

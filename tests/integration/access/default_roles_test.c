@@ -18,19 +18,11 @@ static void begin(void)
 {
         struct model *m = model_mixed(1, 1 << 18);
 
-        if (getuid() != 0)
-                return;
         fixture_begin(NULL);
         must(chmod(suite_folder(), 0755));
         secret = fixture_write(m, "secret.safetensors");
         readable = fixture_write(model_mixed(2, 1 << 18), "readable.safetensors");
         must(chmod(secret, 0600));
-}
-
-static void end(void)
-{
-        if (getuid() == 0)
-                fixture_end();
 }
 
 static int as(gid_t group, int (*fn)(void))
@@ -88,17 +80,15 @@ static int do_cancel(void)
         return client_call_code(client_open(&test_daemon), "cancel", "{\"model\":\"witness\"}");
 }
 
-FIXTURE(.all = {begin, end});
+FIXTURE(.all = {begin, fixture_end}, .unavailable = root_unavailable);
 
 TEST(users_outside_the_group_cannot_connect)
 {
-        ROOT_ONLY();
         ck_assert_int_eq(as(OTHER_GROUP, do_connect), STREAMER_EPERM);
 }
 
 TEST(members_may_attach_list_load_and_unload_their_own)
 {
-        ROOT_ONLY();
         ck_assert_int_eq(as(MEMBER_GROUP, do_list), 0);
         ck_assert_int_eq(as(MEMBER_GROUP, do_attach), 0);
         ck_assert_int_eq(as(MEMBER_GROUP, do_load_readable), 0);
@@ -107,7 +97,6 @@ TEST(members_may_attach_list_load_and_unload_their_own)
 
 TEST(members_may_not_unload_or_cancel_other_users_models)
 {
-        ROOT_ONLY();
         ck_assert_int_eq(as(MEMBER_GROUP, do_unload), STREAMER_EPERM);
         ck_assert_int_eq(as(MEMBER_GROUP, do_cancel), STREAMER_EPERM);
         fixture_still_serves();
@@ -122,7 +111,6 @@ static int do_load_over_witness(void)
 
 TEST(members_may_not_replace_another_users_model)
 {
-        ROOT_ONLY();
         ck_assert_int_eq(as(MEMBER_GROUP, do_load_over_witness), STREAMER_EPERM);
         fixture_still_serves();
 }
@@ -131,7 +119,6 @@ TEST(a_file_unreadable_for_the_caller_is_not_loaded)
 {
         streamer_client *c;
 
-        ROOT_ONLY();
         ck_assert_int_eq(as(MEMBER_GROUP, do_load_secret), STREAMER_EPERM);
         c = client_open(&test_daemon);
         ck_assert_str_ne(client_state(c, "secret"), "ready");
@@ -146,18 +133,15 @@ static void begin_small(void)
 {
         static const char settings[] = "devices:\n  - host=64MiB\nlimits: {connections: 2}\n";
 
-        if (getuid() != 0)
-                return;
         char *config = suite_file("small.yaml", settings);
         must(chmod(suite_folder(), 0755));
         fixture_begin((const char *const[]){"--config", config, NULL});
 }
 
-FIXTURE(.all = {begin_small, end});
+FIXTURE(.all = {begin_small, fixture_end}, .unavailable = root_unavailable);
 
 TEST(a_connection_over_the_limit_gets_an_error_and_root_connects)
 {
-        ROOT_ONLY();
         struct wire wires[2];
 
         for (int i = 0; i < 2; i++) {

@@ -8,6 +8,7 @@
 #include "tests/lib/endpoint.h"
 #include "tests/lib/fixture.h"
 #include "tests/lib/kernel_counters.h"
+#include "tests/lib/ports.h"
 #include "tests/lib/run_as.h"
 #include "tests/lib/wire.h"
 
@@ -15,7 +16,6 @@
 
 #include <fcntl.h>
 #include <linux/sockios.h>
-#include <netinet/in.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -36,17 +36,6 @@ static char *source_data; /* the file's bytes, which a server has, too */
 static size_t source_size;
 static unsigned ports[PORTS]; /* of servers that accept and never answer */
 static struct endpoint slow, prompt;
-
-static unsigned listen_silently(void)
-{
-        struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        socklen_t len = sizeof(address);
-        int fd = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-        must(bind(fd, (struct sockaddr *)&address, len));
-        must(listen(fd, 1024));
-        must(getsockname(fd, (struct sockaddr *)&address, &len));
-        return ntohs(address.sin_port);
-}
 
 /* The beginning of a large file, and nothing after it. */
 static void answer_slowly(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
@@ -72,8 +61,6 @@ static void answer_promptly(struct endpoint *e, const struct endpoint_request *r
 
 static void begin(void)
 {
-        if (getuid() != 0)
-                return;
         char *text = format_text("devices:\n  - host=128MiB\n"
                                  "http: {stall: 1h, tries: 1}\nlimits: {fds_in_flight: 512}\naccess:\n  roles:\n"
                                  "    - {role: load, users: %d, bytes: 8MiB}\n"
@@ -81,7 +68,7 @@ static void begin(void)
                                  GREEDY, OTHER);
         char *config = suite_file("isolation.yaml", text);
         for (size_t i = 0; i < PORTS; i++)
-                ports[i] = listen_silently();
+                listen_on_loopback(1024, &ports[i]);
         slow.answer = answer_slowly;
         endpoint_start(&slow);
         must(chmod(suite_folder(), 0755));
@@ -97,13 +84,6 @@ static void begin(void)
         file_write(fixture_path("small.json"), "{}", 2);
         char *medium = calloc(1, 2 << 20);
         file_write(fixture_path("medium.json"), medium, 2 << 20);
-}
-
-static void end(void)
-{
-        if (getuid() != 0)
-                return;
-        fixture_end();
 }
 
 /* ---- the greedy user ---- */
@@ -428,11 +408,10 @@ static bool few_fds(void *arg)
         return process_fds(test_daemon.pid) <= *(unsigned *)arg;
 }
 
-FIXTURE(.all = {begin, end}, .timeout = 180);
+FIXTURE(.all = {begin, fixture_end}, .unavailable = root_unavailable, .timeout = 180);
 
 TEST(another_user_is_served_meanwhile, EACH(attacks))
 {
-        ROOT_ONLY();
         row = _i;
         uint64_t alone[N_TIMED], least[N_TIMED];
         took = must_share(sizeof(alone));
@@ -467,47 +446,5 @@ TEST(another_user_is_served_meanwhile, EACH(attacks))
         ck_assert(eventually(ends_load, c, 20000));
         streamer_close(c);
         ck_assert_msg(eventually(few_fds, &fds, 20000), "%u descriptors, %u before", process_fds(test_daemon.pid), fds);
-        fixture_still_serves();
-}
-
-/* ---- watched loads ---- */
-
-#define WATCHES 4096 /* docs/access.md */
-#define WATCHES_OF_CONNECTION 256
-
-static bool watch_is_accepted(struct wire *w, uint64_t id)
-{
-        uint64_t answered;
-        bool ok = false;
-        wire_request(w, &(struct request){.verb = VERB_load,
-                                          .id = id,
-                                          .u.load = {.source = silent(0), .name = "hung-0", .watch = true}});
-        do
-                if (!wire_read(w))
-                        die("the connection has ended");
-        while (!object_u64(&w->reply.unpacked.data, "id", &answered));
-        return object_bool(&w->reply.unpacked.data, "ok", &ok) && ok;
-}
-
-static int watch_much(void)
-{
-        uint64_t accepted = 0;
-        for (uint64_t k = 0; k <= WATCHES / WATCHES_OF_CONNECTION; k++) {
-                struct wire *w = connect_one();
-                for (uint64_t i = 0; i < WATCHES_OF_CONNECTION; i++)
-                        accepted += watch_is_accepted(w, 2 + i);
-        }
-        return accepted == WATCHES ? 0 : STREAMER_EFAILED;
-}
-
-TEST(a_user_watches_a_limited_number_of_loads)
-{
-        ROOT_ONLY();
-        for (int i = 0; i < 2; i++) { /* the second time none is left */
-                ck_assert_int_eq(run_as(GREEDY, SOCKET_GROUP, watch_much), 0);
-                streamer_client *c = client_open(&test_daemon);
-                ck_assert(eventually(ends_load, c, 20000));
-                streamer_close(c);
-        }
         fixture_still_serves();
 }

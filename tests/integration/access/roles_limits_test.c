@@ -4,11 +4,10 @@
  */
 #include "tests/integration/roles_fixture.h"
 
-FIXTURE(.all = {begin, end});
+FIXTURE(.all = {begin, fixture_end}, .unavailable = root_unavailable);
 
 TEST(bytes_of_a_user_are_limited)
 {
-        ROOT_ONLY();
         ck_assert_int_eq(load_as(TRAINER, large, "large", "of 8388608 bytes of models it loaded"), STREAMER_ELIMIT);
         loads(OTHER, large, "large");
         unload("large");
@@ -16,7 +15,6 @@ TEST(bytes_of_a_user_are_limited)
 
 TEST(models_and_aliases_of_a_user_are_limited_until_unloaded)
 {
-        ROOT_ONLY();
         static const char says[] = "uid 60102 has 2 of 2 models and further names (access.roles[1], ";
         char *broken = fixture_path("team/broken.safetensors");
         file_write(broken, "broken", 6);
@@ -52,7 +50,6 @@ static int do_probe(void)
 
 TEST(probes_are_models_of_their_user)
 {
-        ROOT_ONLY();
         streamer_client *c = client_open(&test_daemon);
         uint64_t before = client_used(c);
         ck_assert_int_eq(run_as(TRAINER, SOCKET_GROUP, do_probe), STREAMER_ELIMIT);
@@ -72,7 +69,6 @@ static void change_source(unsigned seed)
 /* A leased model counts until it is freed, and a second one beside it is not above the limit. */
 TEST(the_next_generation_of_a_users_own_model_is_no_further_one)
 {
-        ROOT_ONLY();
         streamer_lease *lease;
         char *other = fixture_write(model_mixed(7, 1 << 18), "team/other.safetensors");
         streamer_client *c = client_open(&test_daemon);
@@ -117,7 +113,6 @@ static int do_lease_three(void)
 
 TEST(leases_of_a_user_are_limited_until_they_end)
 {
-        ROOT_ONLY();
         for (int i = 0; i < 2; i++) {
                 streamer_client *c = client_open(&test_daemon);
                 ck_assert_int_eq(run_as(TRAINER, SOCKET_GROUP, do_lease_three), STREAMER_ELIMIT);
@@ -140,7 +135,6 @@ static int do_connect_five(void)
 
 TEST(connections_are_limited_per_user)
 {
-        ROOT_ONLY();
         ck_assert_int_eq(run_as(TRAINER, SOCKET_GROUP, do_connect_five), STREAMER_ELIMIT);
         ck_assert_int_eq(run_as(OTHER, SOCKET_GROUP, do_attach), 0);
 }
@@ -165,6 +159,5 @@ static int do_whoami(void)
 
 TEST(whoami_shows_rule_limits_and_holdings)
 {
-        ROOT_ONLY();
         ck_assert_int_eq(run_as(TRAINER, SOCKET_GROUP, do_whoami), 0);
 }

@@ -54,11 +54,10 @@ static const struct {
         {"shutdown", NULL, false, false},
 };
 
-FIXTURE(.all = {begin, end});
+FIXTURE(.all = {begin, fixture_end}, .unavailable = root_unavailable);
 
 TEST(each_user_has_the_rights_of_its_rule, EACH(verbs_of))
 {
-        ROOT_ONLY();
         expected_text = "(access.roles[0], ";
         ck_assert_int_eq(call_as(VIEWER, verbs_of[_i].verb, verbs_of[_i].args),
                          verbs_of[_i].viewer ? 0 : STREAMER_EPERM);
@@ -77,14 +76,12 @@ static int do_connect(void)
 
 TEST(a_user_without_a_rule_has_no_rights)
 {
-        ROOT_ONLY();
         expected_text = "uid 60105 has no role";
         ck_assert_int_eq(run_as(STRANGER, SOCKET_GROUP, do_connect), STREAMER_EPERM);
 }
 
 TEST(the_role_attach_attaches)
 {
-        ROOT_ONLY();
         ck_assert_int_eq(run_as(VIEWER, SOCKET_GROUP, do_attach), 0);
         ck_assert_int_eq(load_as(VIEWER, team, "team", "requires role 'load'; uid 60101 has role 'attach'"),
                          STREAMER_EPERM);
@@ -92,7 +89,6 @@ TEST(the_role_attach_attaches)
 
 TEST(a_model_is_unloaded_by_its_owner_or_an_admin)
 {
-        ROOT_ONLY();
         loads(OTHER, team, "theirs");
         expect_denied(TRAINER, "unload", "theirs", "uid 60103 loaded it");
         expect_permitted(OTHER, "unload", "theirs");
@@ -102,7 +98,6 @@ TEST(a_model_is_unloaded_by_its_owner_or_an_admin)
 
 TEST(another_users_name_is_refused)
 {
-        ROOT_ONLY();
         loads(OTHER, outside, "theirs");
         ck_assert_int_eq(load_as(TRAINER, team, "theirs", "uid 60103 loaded another source under this name"),
                          STREAMER_EPERM);
@@ -113,7 +108,6 @@ TEST(another_users_name_is_refused)
 
 TEST(another_users_default_name_blocks_nobody)
 {
-        ROOT_ONLY();
         must(mkdir(fixture_path("other"), 0755));
         char *other = fixture_write(model_mixed(6, 1 << 18), "other/team.safetensors");
         loads(OTHER, other, NULL);
@@ -132,7 +126,6 @@ static void write_team(uint64_t seed)
 
 TEST(a_name_keeps_its_owner_across_generations)
 {
-        ROOT_ONLY();
         loads(OTHER, team, "theirs");
         write_team(5);
         loads(TRAINER, team, "theirs");
@@ -145,7 +138,6 @@ TEST(a_name_keeps_its_owner_across_generations)
 
 TEST(a_failed_load_of_another_user_blocks_no_name)
 {
-        ROOT_ONLY();
         loads(OTHER, team, "theirs");
         file_write(team, "no model", 8);
         ck_assert_int_eq(load_as(TRAINER, team, "theirs", "not a safetensors file"), STREAMER_EFAILED);
@@ -156,7 +148,6 @@ TEST(a_failed_load_of_another_user_blocks_no_name)
 
 TEST(an_alias_is_unloaded_by_its_owner_and_gives_no_more_rights)
 {
-        ROOT_ONLY();
         loads(OTHER, team, "theirs");
         loads(TRAINER, team, "mine");
         expect_denied(TRAINER, "pin", "mine", "mine: pin: uid 60103 loaded it");
@@ -200,7 +191,6 @@ static const struct {
 
 TEST(only_the_owner_changes_a_models_settings, EACH(ways_to_keep))
 {
-        ROOT_ONLY();
         loads(OTHER, team, "theirs");
         source = team;
         name = ways_to_keep[_i].name;
@@ -221,14 +211,12 @@ TEST(only_the_owner_changes_a_models_settings, EACH(ways_to_keep))
 
 TEST(a_source_below_the_rules_roots_is_loaded)
 {
-        ROOT_ONLY();
         loads(TRAINER, team, "team");
         unload("team");
 }
 
 TEST(a_source_elsewhere_is_denied_by_the_rule)
 {
-        ROOT_ONLY();
         ck_assert_int_eq(load_as(TRAINER, outside, "outside", "below none of its roots (access.roles[1], "),
                          STREAMER_EPERM);
         loads(OTHER, outside, "outside");
@@ -238,7 +226,6 @@ TEST(a_source_elsewhere_is_denied_by_the_rule)
 /* Every user may read the file: only the rule's root denies it. */
 TEST(a_link_cannot_escape_the_rules_roots)
 {
-        ROOT_ONLY();
         ck_assert_int_eq(load_as(TRAINER, sneaky, "sneaky", "a root of access.roles[1], "), STREAMER_EPERM);
         loads(OTHER, sneaky, "sneaky");
         unload("sneaky");
@@ -268,7 +255,6 @@ static int fetch_as(uid_t uid, const char *the_source, const char *the_file, con
 
 TEST(a_file_is_fetched_if_its_weights_could_be_loaded)
 {
-        ROOT_ONLY();
         file_write(fixture_path("config.json"), "{}", 2);
         file_write(fixture_path("team/config.json"), "{}", 2);
         must(symlink("../config.json", fixture_path("team/linked.json")));
@@ -283,7 +269,6 @@ TEST(a_file_is_fetched_if_its_weights_could_be_loaded)
 
 TEST(a_daemon_of_root_reads_a_file_as_the_caller)
 {
-        ROOT_ONLY();
         file_write(fixture_path("team/private.json"), "{}", 2);
         must(chmod(fixture_path("team/private.json"), 0600));
         ck_assert_int_eq(fetch_as(TRAINER, team, "private.json", "Permission denied"), STREAMER_EPERM);

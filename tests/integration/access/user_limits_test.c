@@ -1,191 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A user who exhausts connections, leases, loads and requests reaches the limits per user; another user is still
- * served. Needs root.
+ * What a user may leave unanswered, on its way or unread, and how many loads it may watch. roles_limits_test has the
+ * limits of a rule, isolation_test what another user notices of such a user. Needs root.
  */
 #include "tests/lib/run_as.h"
 #include "tests/lib/fixture.h"
-#include "tests/lib/kernel_counters.h"
 #include "tests/lib/wire.h"
 
-#include <fcntl.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-
-/* Users that no system gives out, in the socket's group. */
-enum { GREEDY = 60201, OTHER = 60202 };
+#define GREEDY 60201 /* a user that no system gives out, in the socket's group */
 #define SOCKET_GROUP 0
-#define CONNECTIONS 8
-#define LEASES 4
-#define TRIES 64
-
-static char *source, *large; /* large: more than the greedy one may load */
-
-static void begin_with(const char *limits)
-{
-        char *text = format_text("devices:\n  - host=64MiB\naccess:\n  roles:\n%s", limits);
-        char *config = suite_file("users.yaml", text);
-        must(chmod(suite_folder(), 0755));
-        fixture_begin((const char *const[]){"--config", config, NULL});
-}
-
-static void begin(void)
-{
-        if (getuid() != 0)
-                return;
-        begin_with(format_text("    - {role: load, users: %d, connections: %d, leases: %d, loads: 2, bytes: 4MiB}\n"
-                               "    - {role: load, users: %d}\n",
-                               GREEDY, CONNECTIONS, LEASES, OTHER));
-        source = fixture_write(model_mixed(2, 1 << 20), "source.safetensors");
-        large = fixture_write(model_mixed(3, 8 << 20), "large.safetensors");
-}
-
-static void end(void)
-{
-        if (getuid() != 0)
-                return;
-        fixture_end();
-}
-
-/* ---- the greedy client: takes until refused, reports, and holds until killed ---- */
-
-static int result_fd; /* reports its result here */
-
-static _Noreturn void hold(char outcome)
-{
-        prctl(PR_SET_PDEATHSIG, SIGKILL); /* with its parent */
-        must(write(result_fd, &outcome, 1));
-        for (;;)
-                pause();
-}
-
-/* As many as the limit; the others get the reason. */
-static size_t take_connections(struct wire wires[TRIES])
-{
-        struct request hello = {.verb = VERB_hello, .id = 1, .u.hello = {.min = PROTOCOL_MIN, .max = PROTOCOL_MAX}};
-        size_t in = 0, refused = 0;
-
-        for (size_t i = 0; i < TRIES; i++) {
-                struct wire *w = &wires[in];
-                bool ok = false;
-                wire_open(w, &test_daemon);
-                wire_request(w, &hello);
-                if (wire_read(w) && object_bool(&w->reply.unpacked.data, "ok", &ok) && ok)
-                        in++;
-                else if (w->has_reply && object_str_eq(&w->reply.unpacked.data, "code", "limit"))
-                        refused++;
-        }
-        return in + refused == TRIES ? in : 0;
-}
-
-static int take_all_connections(void)
-{
-        static struct wire wires[TRIES + 1];
-
-        hold(take_connections(wires) == CONNECTIONS ? 'y' : 'n');
-}
-
-static int take_all_leases(void)
-{
-        size_t got = 0, refused = 0;
-
-        for (int i = 0; i < CONNECTIONS; i++) {
-                streamer_client *c = client_open(&test_daemon);
-                for (int k = 0; k < TRIES; k++) {
-                        streamer_lease *lease;
-                        int r = streamer_attach(c, "witness", NULL, &lease);
-                        got += r == 0;
-                        refused += r == STREAMER_ELIMIT;
-                }
-        }
-        hold(got == LEASES && got + refused == CONNECTIONS * TRIES ? 'y' : 'n');
-}
-
-static int take_all_memory(void)
-{
-        streamer_client *c = client_open(&test_daemon);
-        char text[1024];
-
-        for (int i = 0; i < TRIES; i++)
-                if (client_load_result(c, large, NULL, text) != STREAMER_ELIMIT)
-                        hold('n');
-        hold('y');
-}
-
-/* ---- other users ---- */
-
-static int is_served(void)
-{
-        streamer_client *c = client_open(&test_daemon);
-
-        client_equals(c, "witness", fixture_witness);
-        client_load(c, source, "other");
-        client_unload(c, "other");
-        return 0;
-}
-
-static pid_t begin_greedy(int (*take)(void), int *read_end)
-{
-        int fds[2];
-
-        must(pipe2(fds, O_CLOEXEC));
-        pid_t pid = must(fork());
-        if (pid == 0) {
-                result_fd = fds[1];
-                _exit(run_as(GREEDY, SOCKET_GROUP, take) == 0 ? 0 : 1);
-        }
-        close(fds[1]);
-        *read_end = fds[0];
-        return pid;
-}
-
-static int (*const ways[])(void) = {take_all_connections, take_all_leases, take_all_memory};
-
-FIXTURE(.all = {begin, end}, .timeout = 120);
-
-TEST(a_user_at_all_limits_does_not_affect_others, EACH(ways))
-{
-        ROOT_ONLY();
-        unsigned before = process_fds(test_daemon.pid);
-        int fd;
-        char outcome = '-';
-        pid_t pid = begin_greedy(ways[_i], &fd);
-
-        for (struct pollfd p = {.fd = fd, .events = POLLIN}; must(poll(&p, 1, 0)) == 0;)
-                ck_assert_int_eq(run_as(OTHER, SOCKET_GROUP, is_served), 0);
-        ck_assert_int_eq(read(fd, &outcome, 1), 1);
-        ck_assert_int_eq(outcome, 'y');
-        ck_assert_int_eq(run_as(OTHER, SOCKET_GROUP, is_served), 0);
-        must(kill(pid, SIGKILL));
-        must(waitpid(pid, NULL, 0));
-        close(fd);
-        fixture_still_serves(); /* and all leases have ended */
-        ck_assert(process_wait_fds(test_daemon.pid, before + 1));
-}
-
-/* ---- unanswered requests, descriptors on their way, and watched loads ---- */
-
 #define UNANSWERED 64
 #define WATCHERS 16  /* connections */
 #define WATCHED 256  /* by each */
 #define FLOODED 24   /* connections whose replies are not read */
 #define ATTACHES 126 /* of two descriptors each, for which there must be place for three */
 
-/* Of the descriptors a user may have as many as one reply. */
-static void begin_small(void)
-{
-        if (getuid() != 0)
-                return;
-        begin_with(format_text("    - {role: load, users: %d}\nlimits: {requests_per_client: 1, fds_in_flight: 506, "
-                               "output_per_client: 1MiB}\n",
-                               GREEDY));
-        large = fixture_write(model_mixed(3, 8 << 20), "large.safetensors");
-}
+static char *large;
 
-static void end_small(void)
+/* Of the descriptors a user may have as many as one reply. */
+static void begin(void)
 {
-        if (getuid() == 0)
-                fixture_end();
+        char *text = format_text("devices:\n  - host=64MiB\naccess:\n  roles:\n    - {role: load, users: %d}\n"
+                                 "limits: {requests_per_client: 1, fds_in_flight: 506, output_per_client: 1MiB}\n",
+                                 GREEDY);
+        char *config = suite_file("users.yaml", text);
+        must(chmod(suite_folder(), 0755));
+        fixture_begin((const char *const[]){"--config", config, NULL});
+        large = fixture_write(model_mixed(3, 8 << 20), "large.safetensors");
 }
 
 static void read_limit(struct wire *w, const char *text)
@@ -340,40 +181,33 @@ static streamer_publication *begin_publication(streamer_client *c, uint64_t byte
         return claim;
 }
 
-FIXTURE(.all = {begin_small, end_small});
+FIXTURE(.all = {begin, fixture_end}, .each = {NULL, fixture_still_serves}, .unavailable = root_unavailable);
 
 TEST(a_users_unanswered_requests_are_limited)
 {
-        ROOT_ONLY();
         streamer_client *c = client_open(&test_daemon);
         streamer_publication *claim = begin_publication(c, 1);
         ck_assert_int_eq(run_as(GREEDY, SOCKET_GROUP, wait_on_all_connections), 0);
         streamer_publish_abort(claim);
         streamer_close(c);
-        fixture_still_serves();
 }
 
 TEST(a_users_descriptors_on_their_way_are_limited)
 {
-        ROOT_ONLY();
         ck_assert_int_eq(run_as(GREEDY, SOCKET_GROUP, leave_descriptors_on_their_way), 0);
-        fixture_still_serves();
 }
 
 TEST(what_a_user_gives_back_is_taken_while_replies_are_unread)
 {
-        ROOT_ONLY();
         ck_assert_int_eq(run_as(GREEDY, SOCKET_GROUP, give_back_while_others_do_not_read), 0);
-        fixture_still_serves();
 }
 
 TEST(a_users_watched_loads_are_limited)
 {
-        ROOT_ONLY();
         streamer_client *c = client_open(&test_daemon);
         streamer_publication *claim = begin_publication(c, UINT64_C(56) << 20);
-        ck_assert_int_eq(run_as(GREEDY, SOCKET_GROUP, watch_loads), 0);
+        for (int i = 0; i < 2; i++) /* the second time none is left */
+                ck_assert_int_eq(run_as(GREEDY, SOCKET_GROUP, watch_loads), 0);
         streamer_publish_abort(claim);
         streamer_close(c);
-        fixture_still_serves();
 }

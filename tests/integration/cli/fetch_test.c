@@ -6,10 +6,10 @@
 #include "tests/integration/remote_fixture.h"
 #include "tests/lib/streamerctl.h"
 #include "tests/lib/endpoint.h"
+#include "tests/lib/ports.h"
 #include "tests/lib/wire.h"
 
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 
@@ -360,13 +360,9 @@ TEST(a_server_that_does_not_answer)
 /* A server that answers each request with one byte after another, and never stalls. */
 static unsigned serve_slowly(void)
 {
-        struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        socklen_t len = sizeof(address);
         static const char head[] = "HTTP/1.1 200 OK\r\nContent-Length: 67108864\r\n\r\n";
-        int listener = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-        must(bind(listener, (struct sockaddr *)&address, len));
-        must(listen(listener, 8));
-        must(getsockname(listener, (struct sockaddr *)&address, &len));
+        unsigned port;
+        int listener = listen_on_loopback(8, &port);
         if (must(fork()) == 0) {
                 prctl(PR_SET_PDEATHSIG, SIGKILL);
                 for (char request[4096];;) {
@@ -379,7 +375,7 @@ static unsigned serve_slowly(void)
                 }
         }
         close(listener);
-        return ntohs(address.sin_port);
+        return port;
 }
 
 TEST(a_server_that_sends_one_byte_at_a_time)

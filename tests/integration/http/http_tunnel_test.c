@@ -4,6 +4,7 @@
  * response is never taken for the server's.
  */
 #include "tests/lib/nginx.h"
+#include "tests/lib/ports.h"
 #include "tests/lib/fixture.h"
 #include "tests/lib/suite.h"
 
@@ -80,16 +81,12 @@ static void *accept_all(void *arg)
 
 static unsigned start_proxy(void)
 {
-        struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        socklen_t len = sizeof(at);
         pthread_t thread;
-        listener = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-        must(bind(listener, (struct sockaddr *)&at, len));
-        must(listen(listener, 64));
-        must(getsockname(listener, (struct sockaddr *)&at, &len));
+        unsigned port;
+        listener = listen_on_loopback(64, &port);
         must(pthread_create(&thread, NULL, accept_all, NULL));
         pthread_detach(thread);
-        return ntohs(at.sin_port);
+        return port;
 }
 
 /* ---- fixture ---- */

@@ -3,6 +3,7 @@
  * Settings whose effect appears only at a value other than the default. Each test has a daemon of its own.
  */
 #include "tests/lib/fixture.h"
+#include "tests/lib/ports.h"
 #include "tests/lib/suite.h"
 #include "tests/lib/wire.h"
 
@@ -169,18 +170,15 @@ TEST(at_most_output_per_client_waits_for_a_client_that_does_not_read)
 /* Its queue of connections is full, so that the kernel answers no further one. */
 static int listen_and_answer_nobody(unsigned *port)
 {
-        struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        int fd = listen_on_loopback(0, port);
+        struct sockaddr_in address;
         socklen_t size = sizeof(address);
-        int fd = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-        must(bind(fd, (const struct sockaddr *)&address, size));
-        must(listen(fd, 0));
         must(getsockname(fd, (struct sockaddr *)&address, &size));
         for (unsigned i = 0; i < 4; i++) {
                 int client_fd = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
                 if (connect(client_fd, (const struct sockaddr *)&address, size) < 0)
                         ck_assert_int_eq(errno, EINPROGRESS);
         }
-        *port = ntohs(address.sin_port);
         return fd;
 }
 
