@@ -223,26 +223,6 @@ TEST(a_descriptor_limit_reduces_concurrently_open_shards)
 
 /* ---- changes and other users ---- */
 
-TEST(a_replaced_object_is_noticed)
-{
-        struct model *other = model_mixed(78, BLOCKS << 20);
-        char *path = suite_path("www/changing.safetensors"), *new = suite_path("new"), text[1024];
-        model_write(model, path);
-        model_write(other, new);
-        must(truncate(new, (off_t)file_size(new) - 8));
-        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_HOLD});
-        streamer_op *op = client_load_begin(client, through("/changing.safetensors"), "bad");
-        ck_assert(eventually(has_begun, &proxy, 20000));
-        must(rename(new, path));
-        proxy_clear(&proxy);
-        proxy_release(&proxy);
-        int r = streamer_op_wait(op, 20000, NULL);
-        snprintf(text, sizeof(text), "%s", streamer_last_error(client));
-        ck_assert_msg(r == STREAMER_EFAILED && strstr(text, "replaced") != NULL, "%d: %s", r, text);
-        streamer_op_free(op);
-        client_unload(client, "bad");
-}
-
 /* A minute, for which this daemon would wait: longer than any timeout of the test. */
 TEST(a_dead_server_does_not_delay_other_loads)
 {

@@ -9,21 +9,6 @@
 
 FIXTURE(.all = {begin, end}, .each = {before, after}, .unavailable = nginx_unavailable);
 
-TEST(a_file_over_https_by_a_private_ca)
-{
-        serves(secure("/m.safetensors"));
-}
-
-TEST(the_same_content_as_from_a_file)
-{
-        client_load(client, url(web.http, "/m.safetensors"), "m");
-        client_load(client, fixture_write(model, "same.safetensors"), "f");
-        client_equals(client, "m", model);
-        client_equals(client, "f", model);
-        client_unload(client, "m");
-        client_unload(client, "f");
-}
-
 TEST(a_name_with_spaces_and_signs)
 {
         model_write(model, suite_path("www/a b+c%%=ü.safetensors"));
@@ -60,16 +45,6 @@ TEST(an_index_whose_shard_is_missing_fails)
         const char *index = "{\"weight_map\": {\"a\": \"gone.safetensors\"}}";
         suite_file("www/broken.safetensors.index.json", index);
         refuses(url(web.http, "/broken.safetensors.index.json"), STREAMER_EFAILED, "named by the index");
-}
-
-TEST(a_header_longer_than_the_first_bytes)
-{
-        struct model *many = model_new(5);
-        model_add_many(many, "model.layers.with.a.rather.long.name.so.that.the.header.grows", 6000, 64);
-        model_write(many, suite_path("www/many.safetensors"));
-        client_load(client, url(web.http, "/many.safetensors"), "many");
-        client_equals(client, "many", many);
-        client_unload(client, "many");
 }
 
 TEST(a_server_without_ranges_is_refused)
@@ -140,26 +115,6 @@ TEST(the_setting_bounds_the_requests_in_flight)
         ck_assert_uint_le(proxy_most_asking(&proxy, PROXY_BLOCKS), 40);
         streamer_op_free(op);
         stop_own(&d, c);
-}
-
-/* It would fail if it needed a block. */
-TEST(the_second_load_of_a_url_is_an_alias)
-{
-        client_load(client, through("/m.safetensors"), "m");
-        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_STATUS, .status = 403});
-        client_load(client, through("/m.safetensors"), "n");
-        client_equals(client, "n", model);
-        client_unload(client, "n");
-        client_unload(client, "m");
-}
-
-TEST(sha256_without_a_list_is_refused)
-{
-        struct ctl r;
-        ctl(&r, test_daemon.socket, "load", "--verify", "sha256", "--name", "m", url(web.http, "/m.safetensors"), NULL);
-        ck_assert_int_eq(r.code, 1);
-        ck_assert_msg(strstr(r.err, "no published SHA-256") != NULL, "%s", r.err);
-        client_unload(client, "m");
 }
 
 /* ---- refusals ---- */

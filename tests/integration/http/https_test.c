@@ -4,18 +4,15 @@
  * and with faults. nginx speaks TLS in front of a faulty proxy. The stall timeout exceeds the test's time, so that a
  * retry cannot hide an end that was missed.
  */
-#include "tests/lib/streamerctl.h"
 #include "tests/lib/nginx.h"
 #include "tests/lib/ports.h"
 #include "tests/lib/proxy.h"
 #include "tests/lib/fixture.h"
-#include "tests/lib/kernel_counters.h"
 #include "tests/lib/suite.h"
 
 #define BLOCKS 12 /* of 1 MiB, as the configuration has it */
 #define SOON UINT64_C(20000000000)
-#define STRUCK 8
-#define TRIES 9 /* one more than are struck: all of them may be tries for one range */
+#define TRIES 9
 
 static struct nginx web, front;
 static struct proxy proxy;
@@ -104,20 +101,6 @@ TEST(a_reply_of_any_length_ends, EACH(lengths))
         serves(at(cut, "/one.safetensors"), m);
 }
 
-TEST(records_of_4_kib)
-{
-        serves(at(cut, "/m.safetensors"), model);
-}
-
-/* Threads that wait for the network must sleep. Each request gets 1 MB/s, so the load takes several seconds. */
-TEST(a_server_that_is_slower_than_its_reader)
-{
-        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_DRIP, .bytes = 10000});
-        uint64_t began = clock_ns(), cpu = process_cpu_ns(test_daemon.pid);
-        serves(at(whole, "/m.safetensors"), model);
-        ck_assert_uint_lt(process_cpu_ns(test_daemon.pid) - cpu, (clock_ns() - began) / 2);
-}
-
 /* Records between chunks contain only a length. */
 TEST(a_chunked_reply)
 {
@@ -143,34 +126,6 @@ static streamer_op *begin_without_end(void)
         streamer_op *op = client_load_begin(client, at(whole, "/m.safetensors"), "m");
         ck_assert(eventually(bytes_arrive, op, 20000));
         return op;
-}
-
-TEST(a_load_over_https_is_cancelled)
-{
-        streamer_op *op = begin_without_end();
-        ck_assert_int_eq(client_call_code(client, "cancel", "{\"model\": \"m\"}"), 0);
-        ck_assert_int_eq(streamer_op_wait(op, 20000, NULL), STREAMER_ECANCELED);
-        streamer_op_free(op);
-        client_unload(client, "m");
-        proxy_clear(&proxy);
-        serves(at(whole, "/m.safetensors"), model);
-}
-
-TEST(sigterm_during_a_load_over_https)
-{
-        struct daemon shared = test_daemon;
-        streamer_client *its_client = client;
-        daemon_init(&test_daemon, suite_path("own"));
-        daemon_start(&test_daemon, (const char *const[]){"--device", "host=64MiB", "--root", suite_folder(), "--config",
-                                                         suite_path("https.yaml"), NULL});
-        client = client_open(&test_daemon);
-        streamer_op *op = begin_without_end();
-        daemon_terminate(&test_daemon);
-        streamer_op_free(op);
-        ck_assert_int_eq(daemon_wait(&test_daemon, 10000), 0);
-        streamer_close(client);
-        test_daemon = shared;
-        client = its_client;
 }
 
 /* Connections are kept between loads; the server closes them before the next load on the same ports. */
@@ -231,15 +186,4 @@ TEST(a_redirect_from_https_to_https_is_followed)
 {
         redirect(format_text("https://127.0.0.1:%u/m.safetensors", web.https));
         serves(at(whole, "/elsewhere.safetensors"), model);
-}
-
-/* ---- transient faults: network_faults_test has more ---- */
-
-/* Every other request of a range is reset; without an end to the faults a range could be reset every time. */
-TEST(a_load_completes_though_every_other_request_is_reset)
-{
-        for (unsigned i = 0; i < STRUCK; i++)
-                proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_RESET, .nth = 2 * i + 1, .bytes = 3000});
-        serves(at(whole, "/m.safetensors"), model);
-        ck_assert_uint_gt(proxy_faults(&proxy), 1);
 }

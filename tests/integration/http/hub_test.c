@@ -7,13 +7,11 @@
 #include "tests/lib/endpoint.h"
 #include "tests/lib/suite.h"
 
-#include <openssl/sha.h>
-
 #define COMMIT "0123456789abcdef0123456789abcdef01234567"
 
 static struct endpoint hub, cdn;
 static struct model *whole, *sharded;
-static char *file, *folder, *digest; /* of the model in one file, and in shards */
+static char *file, digest[65]; /* of the model in one file */
 
 /* The links of these two repositories expire after the first range, and the token with them. The token file is then
  * updated, but not for the second repository. */
@@ -148,30 +146,15 @@ static void answer_hub(struct endpoint *e, const struct endpoint_request *reques
 
 /* ---- fixture ---- */
 
-static void hash_file(void)
-{
-        unsigned char sum[32];
-        size_t size;
-        char *data = file_read(file, &size);
-
-        SHA256((unsigned char *)data, size, sum);
-        digest = must_alloc(65);
-        for (int i = 0; i < 32; i++)
-                snprintf(digest + 2 * i, 3, "%02x", sum[i]);
-        free(data);
-}
-
 static void begin(void)
 {
         whole = model_mixed(1, 3 << 20);
         sharded = model_mixed(2, 3 << 20);
-        folder = suite_path("whole");
         model_write_sharded(sharded, suite_path("shards"), 2, false);
-        if (system(format_text("mkdir -p %s", folder)) != 0)
-                die("mkdir");
+        must(mkdir(suite_path("whole"), 0755));
         file = suite_path("whole/model.safetensors");
         model_write(whole, file);
-        hash_file();
+        file_sha256(file, digest);
         file_write(suite_path("shards/config.json"), "{}", 2);
         hub.answer = answer_hub;
         cdn.answer = answer_cdn;

@@ -6,8 +6,6 @@
 #include "tests/integration/s3_fixture.h"
 #include "tests/lib/streamerctl.h"
 
-#include <openssl/sha.h>
-
 /* ---- model files ---- */
 
 static const char *no_swift(void)
@@ -204,26 +202,21 @@ TEST(an_unchanged_object_is_already_resident)
 
 /* ---- SHA-256 ---- */
 
-static char *sums_of(const char *path, const char *name, unsigned char change)
+/* The line of a list; `wrong`: with another digest. */
+static char *sums_of(const char *path, bool wrong)
 {
-        unsigned char digest[32];
         char hex[65];
-        size_t size;
-        char *data = file_read(path, &size);
-
-        SHA256((unsigned char *)data, size, digest);
-        digest[0] ^= change;
-        for (int i = 0; i < 32; i++)
-                snprintf(hex + 2 * i, 3, "%02x", digest[i]);
-        free(data);
-        return format_text("%s  %s\n", hex, name);
+        file_sha256(path, hex);
+        if (wrong)
+                hex[0] = hex[0] == '0' ? '1' : '0';
+        return format_text("%s  model.safetensors\n", hex);
 }
 
 TEST(sha256_from_a_list_with_the_same_prefix)
 {
         model = model_mixed(50, 2 << 20);
         put_model(model, "sums/model.safetensors");
-        put_text("sums/SHA256SUMS", sums_of(fixture_write(model, "sums"), "model.safetensors", 0));
+        put_text("sums/SHA256SUMS", sums_of(fixture_write(model, "sums"), false));
         ck_assert_msg(client_load_sha256(client, "s3://models/sums/", "sha", text) == 0, "%s", text);
         client_equals(client, "sha", model);
         client_unload(client, "sha");
@@ -235,7 +228,7 @@ TEST(sha256_that_differs_fails_the_load)
 {
         model = model_mixed(51, 1 << 20);
         put_model(model, "bad-sums/model.safetensors");
-        put_text("bad-sums/SHA256SUMS", sums_of(fixture_write(model, "sums"), "model.safetensors", 1));
+        put_text("bad-sums/SHA256SUMS", sums_of(fixture_write(model, "sums"), true));
         ck_assert_int_eq(client_load_sha256(client, "s3://models/bad-sums/", "sha", text), STREAMER_EFAILED);
         assert_error_has("SHA-256 differs");
         client_unload(client, "sha");
@@ -332,5 +325,3 @@ TEST(files_missing_in_the_store)
         ck_assert_int_eq(streamer_fetch(client, "s3://none/x/", "config.json", &data, &size), STREAMER_ENOENT);
         ck_assert_int_eq(streamer_fetch(client, "s3://models/a/", "../b/config.json", &data, &size), STREAMER_EINVAL);
 }
-
-/* ---- the whole model ---- */
