@@ -182,7 +182,7 @@ export TAP FUZZ_SECONDS SOAK_SECONDS CHECKER_STEPS CHECKER_SEED CHECKER_KIND CI
 #   test persisted memory    desired_restore pid_namespace published_restart reclaim* restart restored_digests systemd* (GPU
 #                            memory is not persisted)
 #   load no model            cli_verbs default_roles doctor json load_log_line many_connections manual reload roles*
-#                            shell_completion testlib user_limits
+#                            shell_completion user_limits
 #   repeat http on a device  http_failures http_tunnel https hub network_faults s3*
 #   include both kinds       model_checker
 ON_GPU := attach_while_loading changes_during_load cli cli_during_load crash_recovery desired_pending \
@@ -195,7 +195,7 @@ CHECKS_SERVERS := $(foreach f,$(SERVERS),$(filter tests/integration/%/$f,$(TEST_
 SETTINGS := library_open memory prefaulted_segments published_pages host_device prefault prefault_auto
 CHECKS_SETTINGS := $(foreach f,$(SETTINGS),$(filter %/$f,$(TEST_FILES)))
 # The longest files start first, so that none of them is left at the end.
-LONGEST := server/faults cuda/gpu_script cuda/cuda_failures cli/own_daemon http/network_faults http/http_failures cuda/cuda_host_cache cuda/cuda_contexts http/https
+LONGEST := server/faults cuda/gpu_script cuda/cuda_failures http/network_faults http/http_failures cuda/cuda_host_cache cuda/cuda_contexts http/https
 LONGEST := $(LONGEST:%=tests/integration/%)
 CHECKS := $(LONGEST) $(filter-out $(LONGEST) $(CHECKS_SERVERS),$(TEST_FILES)) $(patsubst %.c,%,$(wildcard tests/fuzz/fuzz_*.c)) \
 	$(foreach f,$(ON_GPU),cuda=$(filter tests/integration/%/$f,$(TEST_FILES)))

@@ -130,16 +130,6 @@ TEST(verify_rebuilds_the_digest_from_memory)
         ck_assert_ptr_nonnull(strstr(RUN(0, "verify", "witness").out, digest));
 }
 
-TEST(load_detach_returns_the_name_and_wait_the_outcome)
-{
-        struct model *m = model_mixed(4, 1 << 18);
-
-        struct ctl r = RUN(0, "load", fixture_write(m, "detached.safetensors"), "--detach");
-        ck_assert_str_eq(r.out, "detached\n");
-        RUN(0, "wait", "detached");
-        RUN(0, "unload", "detached");
-}
-
 TEST(a_dry_run_reports_the_bytes_of_a_load_and_loads_nothing)
 {
         struct model *m = model_mixed(5, 1 << 18);
@@ -160,56 +150,4 @@ TEST(names_may_hold_slashes_spaces_and_any_utf8)
 
         check_model_object(json_array_get(models, 0), name, m);
         RUN(0, "unload", name);
-}
-
-/* ---- exit codes; usage_errors_test has those of wrong usage and of missing models ---- */
-
-TEST(exit_0_for_ping_version_and_help)
-{
-        RUN(0, "ping");
-        RUN(0, "version");
-        ck_assert_ptr_nonnull(strstr(RUN(0, "--help").out, "load"));
-        ck_assert_ptr_nonnull(strstr(RUN(0, "help", "load").out, "--verify"));
-}
-
-TEST(exit_1_for_a_file_that_is_no_model)
-{
-        char *path = fixture_path("bad.safetensors");
-
-        file_write(path, "hello, world", 12);
-        RUN(1, "load", path);
-        RUN(1, "wait", "bad");
-}
-
-TEST(exit_3_for_a_missing_file)
-{
-        struct ctl r = RUN(3, "load", fixture_path("missing.safetensors"));
-        ck_assert_ptr_nonnull(strstr(r.err, "missing.safetensors"));
-}
-
-TEST(exit_4_without_a_daemon)
-{
-        struct ctl r;
-
-        ctl(&r, suite_path("no-socket"), "list", NULL);
-        ck_assert_int_eq(r.code, 4);
-        ck_assert_msg(strstr(r.err, "no-socket") != NULL, "%s", r.err);
-}
-
-TEST(exit_6_for_a_model_in_use)
-{
-        streamer_client *c = client_open(&test_daemon);
-        streamer_lease *lease = client_attach(c, "witness");
-
-        RUN(6, "unload", "witness");
-        streamer_detach(lease);
-}
-
-TEST(exit_7_for_a_model_larger_than_the_budget)
-{
-        struct model *m = model_mixed(7, 1 << 20);
-        uint64_t bytes = UINT64_C(300) << 20;
-
-        model_add(m, "large", "U8", &bytes, 1);
-        RUN(7, "load", fixture_write(m, "large.safetensors"));
 }

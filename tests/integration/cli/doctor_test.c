@@ -74,21 +74,6 @@ TEST(a_probe_is_marked_in_the_list)
         doctor_check_no_leak(client, used_before);
 }
 
-TEST(a_connection_has_one_probe)
-{
-        streamer_client *mine = client_open(&test_daemon);
-        json_decref(client_call(mine, "probe", NULL));
-        ck_assert_int_eq(client_call_code(mine, "probe", NULL), STREAMER_EBUSY);
-        streamer_close(mine);
-        doctor_check_no_leak(client, used_before);
-}
-
-TEST(names_of_probes_are_the_daemons_own)
-{
-        char *path = fixture_path("witness.safetensors");
-        client_load_fails(client, path, "probe:1", STREAMER_EINVAL, "'probe:' begins the names");
-}
-
 TEST(a_probe_without_a_device_is_refused)
 {
         streamer_client *mine = client_open(&test_daemon);
@@ -175,19 +160,6 @@ TEST(a_socket_of_another_group_is_named)
         }
         must(waitpid(pid, &status, 0));
         ck_assert_int_eq(WEXITSTATUS(status), 8);
-        doctor_end(client);
-}
-
-TEST(a_stopped_daemon_is_named)
-{
-        struct ctl r;
-        begin_alone("host=16MiB", suite_folder());
-        char *pid = format_text("pid %d", (int)test_daemon.pid);
-        must(kill(test_daemon.pid, SIGSTOP));
-        ctl(&r, test_daemon.socket, "doctor", "--timeout", "0.5", NULL);
-        must(kill(test_daemon.pid, SIGCONT));
-        ck_assert_int_eq(r.code, 5);
-        ck_assert_msg(strstr(r.out, "fail  daemon") != NULL && strstr(r.out, pid) != NULL, "%s", r.out);
         doctor_end(client);
 }
 

@@ -6,7 +6,6 @@
 #include "tests/lib/paused_load.h"
 #include "tests/lib/kernel_counters.h"
 #include "tests/lib/suite.h"
-#include "tests/lib/wire.h"
 
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -253,19 +252,4 @@ TEST(a_load_that_is_cancelled_ends_the_open)
         fuse_file_release(&paused.hang);
         streamer_op_free(op);
         streamer_op_free(load);
-}
-
-/* ---- a client of protocol 1 ---- */
-
-FIXTURE(.all = {begin, fixture_end}, .each = {fixture_connect, fixture_disconnect});
-
-TEST(a_client_of_protocol_1_is_reported_as_older)
-{
-        struct wire wire = {.fd = -1};
-        struct request hello = {.verb = VERB_hello, .id = 1, .u.hello = {.min = 1, .max = 1, .client = "old"}};
-        wire_open(&wire, &test_daemon);
-        wire_request(&wire, &hello);
-        ck_assert(wire_read_code(&wire, "protocol"));
-        ck_assert(wire_ends(&wire));
-        wire_close(&wire);
 }

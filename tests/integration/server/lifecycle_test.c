@@ -286,19 +286,6 @@ TEST(sigterm_notifies_clients_and_removes_the_socket)
         streamer_close(c);
 }
 
-TEST(sigterm_with_leases_out_ends_in_time)
-{
-        start_own();
-        streamer_client *c = client_open(&d);
-        client_load(c, suite_path("own/m.safetensors"), "m");
-        streamer_lease *lease = client_attach(c, "m");
-        daemon_terminate(&d);
-        ck_assert_int_eq(daemon_wait(&d, 10000), 0);
-        lease_equals(lease, model);
-        streamer_detach(lease);
-        streamer_close(c);
-}
-
 /* Whether its read returns or not. */
 TEST(sigterm_during_a_load_that_hangs_ends_in_time)
 {

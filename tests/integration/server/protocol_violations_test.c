@@ -72,13 +72,17 @@ TEST(a_verb_before_hello)
         ck_assert(!object_get(&wire.reply.unpacked.data, "models"));
 }
 
-TEST(a_protocol_version_that_does_not_exist_yet)
+/* The oldest, and one that does not exist yet. */
+static const unsigned versions[] = {1, 77};
+
+TEST(a_protocol_version_that_is_not_supported, EACH(versions))
 {
-        struct request hello = {.verb = VERB_hello, .id = 1, .u.hello = {.min = 77, .max = 78}};
+        struct request hello = {
+                .verb = VERB_hello, .id = 1, .u.hello = {.min = versions[_i], .max = versions[_i], .client = "old"}};
 
         wire_request(&wire, &hello);
-        ck_assert(wire_read(&wire));
-        ck_assert(!object_get(&wire.reply.unpacked.data, "protocol"));
+        ck_assert(wire_read_code(&wire, "protocol"));
+        ck_assert(wire_ends(&wire));
 }
 
 /* ---- frames: the connection ends ---- */
