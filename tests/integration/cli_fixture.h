@@ -56,6 +56,18 @@ static struct ctl run(int code, const char *const *args)
 }
 #define RUN(code, ...) run((code), (const char *const[]){__VA_ARGS__, NULL})
 
+/* The output, or the error if there is one, contains this text. */
+static inline void says(int code, const char *text, const char *const *args)
+{
+        struct ctl r = run(code, args);
+        const char *said = code == 0 ? r.out : r.err;
+        ck_assert_msg(strstr(said, text) != NULL, "no '%s' in: %s", text, said);
+}
+#define SAYS(code, text, ...) says((code), (text), (const char *const[]){__VA_ARGS__, NULL})
+
+/* The output is this. */
+#define PRINTS(expected, ...) ck_assert_str_eq(RUN(0, __VA_ARGS__).out, (expected))
+
 static json_t *run_json(const char *const *args)
 {
         struct ctl r = run(0, args);

@@ -33,14 +33,10 @@ FIXTURE(.all = {fixture_begin_default, fixture_end});
 TEST(load_prints_the_name_that_it_has_chosen)
 {
         char *a = file_in("a", "printed", 1), *b = file_in("b", "printed", 2);
-        struct ctl r = RUN(0, "load", "-q", a);
-        ck_assert_str_eq(r.out, "printed\n");
-        r = RUN(0, "load", "-q", b);
-        ck_assert_str_eq(r.out, "b/printed\n");
-        r = RUN(0, "load", "--detach", b);
-        ck_assert_str_eq(r.out, "b/printed\n");
-        r = RUN(0, "load", "--dry-run", "-q", b);
-        ck_assert_str_eq(r.out, "b/printed\n");
+        PRINTS("printed\n", "load", "-q", a);
+        PRINTS("b/printed\n", "load", "-q", b);
+        PRINTS("b/printed\n", "load", "--detach", b);
+        PRINTS("b/printed\n", "load", "--dry-run", "-q", b);
 }
 
 TEST(two_sources_used_in_turn_are_read_once)
