@@ -40,16 +40,10 @@ static const struct {
         const char *verb, *args;
         bool viewer, trainer;
 } verbs_of[] = {
-        {"ping", NULL, true, true},
-        {"list", NULL, true, true},
-        {"status", NULL, true, true},
-        {"ps", NULL, true, true},
         {"whoami", NULL, true, true},
         {"show", "{\"model\":\"witness\"}", true, true},
-        {"wait", "{\"model\":\"witness\"}", true, true},
         {"verify", "{\"model\":\"witness\"}", false, true},
         {"unload", "{\"model\":\"witness\"}", false, false},
-        {"cancel", "{\"model\":\"witness\"}", false, false},
         {"set_priority", "{\"model\":\"witness\",\"priority\":9}", false, false},
         {"shutdown", NULL, false, false},
 };

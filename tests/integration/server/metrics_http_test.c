@@ -27,23 +27,9 @@ static struct http_exchange get(const char *path)
         return v;
 }
 
-/* The value of a series: the text after its name and a space. */
-static double value_in(const char *text, const char *series)
-{
-        for (const char *at = text; (at = strstr(at, series)) != NULL; at++)
-                if ((at == text || at[-1] == '\n') && at[strlen(series)] == ' ')
-                        return strtod(at + strlen(series), NULL);
-        ck_abort_msg("no series %s in\n%s", series, text);
-        return 0;
-}
-
 static double value_of(const char *series)
 {
-        struct http_exchange v = get("/metrics");
-        ck_assert_int_eq(v.status, 200);
-        double value = value_in(v.body, series);
-        http_exchange_free(&v);
-        return value;
+        return client_metric(client, series);
 }
 
 static void answers(const char *path, int status, const char *body)
@@ -56,7 +42,7 @@ static void answers(const char *path, int status, const char *body)
 
 /* ---- metrics ---- */
 
-FIXTURE(.all = {begin, fixture_end});
+FIXTURE(.all = {begin, fixture_end}, .each = {fixture_connect, fixture_disconnect});
 
 /* Each has its type and a sample, also one by source or code that has not occurred. */
 static const struct {
@@ -96,14 +82,12 @@ TEST(a_device_metric_has_its_bytes)
 
 TEST(the_daemon_reports_its_version_and_start)
 {
-        streamer_client *c = client_open(&test_daemon);
-        json_t *version = client_call(c, "version", NULL);
+        json_t *version = client_call(client, "version", NULL);
         double began = value_of("streamerd_start_time_seconds"), now = (double)time(NULL);
         ck_assert_double_eq(
                 value_of(format_text("streamerd_build_info{version=\"%s\"}", json_text(version, "version"))), 1);
         ck_assert_double_le(began, now + 1);
         ck_assert_double_ge(began, now - 600); /* the tests of a file take less */
-        streamer_close(c);
 }
 
 TEST(a_load_changes_the_load_metrics)
@@ -114,8 +98,7 @@ TEST(a_load_changes_the_load_metrics)
         double models = value_of("streamerd_models{state=\"ready\"}");
         double hashing = value_of("streamerd_load_stage_seconds_total{stage=\"hash\"}");
         struct model *m = model_mixed(7, 1 << 18);
-        streamer_client *c = client_open(&test_daemon);
-        client_load(c, fixture_write(m, "counted.safetensors"), "counted");
+        client_load(client, fixture_write(m, "counted.safetensors"), "counted");
         ck_assert_double_eq(value_of("streamerd_loads_total{result=\"ready\"}"), loads + 1);
         ck_assert_double_eq(value_of("streamerd_read_bytes_total{source=\"file\"}"), bytes + (double)m->bytes);
         ck_assert_double_eq(value_of("streamerd_load_seconds_count"), seconds + 1);
@@ -123,40 +106,35 @@ TEST(a_load_changes_the_load_metrics)
         ck_assert_double_gt(value_of("streamerd_read_capacity_seconds_total"), 0);
         ck_assert_double_gt(value_of("streamerd_load_stage_seconds_total{stage=\"hash\"}"), hashing);
         ck_assert_double_eq(value_of("streamerd_models{state=\"ready\"}"), models + 1);
-        client_unload(c, "counted");
+        client_unload(client, "counted");
         ck_assert_double_eq(value_of("streamerd_models{state=\"ready\"}"), models);
-        streamer_close(c);
 }
 
 TEST(failures_are_counted_by_code)
 {
         double failed = value_of("streamerd_load_errors_total{code=\"not-found\"}");
         double refused = value_of("streamerd_request_errors_total{code=\"not-found\"}");
-        streamer_client *c = client_open(&test_daemon);
-        client_load_fails(c, fixture_path("absent.safetensors"), "absent", STREAMER_ENOENT, NULL);
+        client_load_fails(client, fixture_path("absent.safetensors"), "absent", STREAMER_ENOENT, NULL);
         ck_assert_double_eq(value_of("streamerd_load_errors_total{code=\"not-found\"}"), failed + 1);
-        ck_assert_int_eq(client_call_code(c, "show", "{\"model\":\"nobody\"}"), STREAMER_ENOENT);
+        ck_assert_int_eq(client_call_code(client, "show", "{\"model\":\"nobody\"}"), STREAMER_ENOENT);
         ck_assert_double_eq(value_of("streamerd_request_errors_total{code=\"not-found\"}"), refused + 1);
-        streamer_close(c);
 }
 
 TEST(leases_are_counted_and_keep_unloaded_models)
 {
         double attaches = value_of("streamerd_attaches_total");
-        streamer_client *c = client_open(&test_daemon);
-        client_load(c, fixture_write(model_mixed(8, 1 << 18), "leased.safetensors"), "leased");
-        streamer_lease *lease = client_attach(c, "leased");
+        client_load(client, fixture_write(model_mixed(8, 1 << 18), "leased.safetensors"), "leased");
+        streamer_lease *lease = client_attach(client, "leased");
         ck_assert_double_eq(value_of("streamerd_attaches_total"), attaches + 1);
         ck_assert_double_eq(value_of("streamerd_leases"), 1);
         ck_assert_double_eq(value_of("streamerd_clients"), 1);
         ck_assert_double_eq(value_of("streamerd_device_draining_bytes{device=\"host\"}"), 0);
-        ck_assert_int_eq(streamer_unload(c, "leased", STREAMER_UNLOAD_DRAIN), 0);
+        ck_assert_int_eq(streamer_unload(client, "leased", STREAMER_UNLOAD_DRAIN), 0);
         ck_assert_double_gt(value_of("streamerd_device_draining_bytes{device=\"host\"}"), 0);
         ck_assert_double_eq(value_of("streamerd_models{state=\"draining\"}"), 1);
         streamer_detach(lease);
-        client_wait_leases(c, 0);
+        client_wait_leases(client, 0);
         ck_assert_double_eq(value_of("streamerd_leases"), 0);
-        streamer_close(c);
 }
 
 static bool no_slot_is_used(void *arg)
@@ -215,21 +193,17 @@ TEST(a_missing_model_is_not_ready)
 
 TEST(a_name_is_decoded)
 {
-        streamer_client *c = client_open(&test_daemon);
-        client_load(c, fixture_write(model_mixed(9, 1 << 18), "spaced.safetensors"), "org/a b");
+        client_load(client, fixture_write(model_mixed(9, 1 << 18), "spaced.safetensors"), "org/a b");
         answers("/readyz?model=org%2Fa%20b", 200, "ready\n");
-        client_unload(c, "org/a b");
-        streamer_close(c);
+        client_unload(client, "org/a b");
 }
 
 TEST(a_failed_model_is_not_ready)
 {
-        streamer_client *c = client_open(&test_daemon);
         file_write(fixture_path("bad.safetensors"), "12345678", 8);
-        ck_assert_int_ne(client_load_result(c, fixture_path("bad.safetensors"), "bad", (char[1024]){0}), 0);
+        ck_assert_int_ne(client_load_result(client, fixture_path("bad.safetensors"), "bad", (char[1024]){0}), 0);
         answers("/readyz?model=bad", 503, "not ready\n");
-        client_unload(c, "bad");
-        streamer_close(c);
+        client_unload(client, "bad");
 }
 
 /* ---- misbehaving clients ---- */
@@ -303,13 +277,10 @@ FIXTURE(.each = {paused_load_begin, paused_load_end}, .unavailable = fuse_file_u
 
 TEST(metrics_are_served_during_a_held_load)
 {
-        struct ctl r;
         streamer_op *op = paused_load_start("m");
-        ctl(&r, paused.d.socket, "metrics", NULL);
-        ck_assert_int_eq(r.code, 0);
-        ck_assert_double_eq(value_in(r.out, "streamerd_loads_running"), 1);
-        ck_assert_double_eq(value_in(r.out, "streamerd_models{state=\"loading\"}"), 1);
-        ck_assert_double_ge(value_in(r.out, "streamerd_blocks_in_flight"), 1);
+        ck_assert_double_eq(client_metric(paused.client, "streamerd_loads_running"), 1);
+        ck_assert_double_eq(client_metric(paused.client, "streamerd_models{state=\"loading\"}"), 1);
+        ck_assert_double_ge(client_metric(paused.client, "streamerd_blocks_in_flight"), 1);
         streamer_op_free(op);
 }
 

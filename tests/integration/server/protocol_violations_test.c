@@ -25,22 +25,6 @@ static void begin(void)
         fixture_begin((const char *const[]){"--device", "host=64MiB", NULL});
 }
 
-/* Opened with its group: the time until the daemon closes it (limits.frame_timeout, 10 s) passes during other tests. */
-#define END_MS 60000
-static struct wire silent;
-
-static void begin_frames(void)
-{
-        begin();
-        wire_open(&silent, &test_daemon);
-}
-
-static void end_frames(void)
-{
-        wire_close(&silent);
-        fixture_end();
-}
-
 static void open_wire(void)
 {
         wire_open(&wire, &test_daemon);
@@ -87,24 +71,6 @@ TEST(a_protocol_version_that_is_not_supported, EACH(versions))
 
 /* ---- frames: the connection ends ---- */
 
-FIXTURE(.all = {begin_frames, end_frames}, .each = {open_wire, end_test});
-
-TEST(a_frame_of_garbage, .to = 10)
-{
-        static unsigned char garbage[100000];
-        uint64_t z = 88172645463325252u + (uint64_t)_i;
-
-        for (size_t i = 0; i < sizeof(garbage); i++) {
-                z ^= z << 13, z ^= z >> 7, z ^= z << 17;
-                garbage[i] = (unsigned char)z;
-        }
-        /* As a frame, and as the stream itself; the daemon may answer or end it. */
-        wire_frame(&wire, garbage, sizeof(garbage));
-        wire_send(&wire, garbage, sizeof(garbage));
-        shutdown(wire.fd, SHUT_WR);
-        wire_ends(&wire);
-}
-
 TEST(a_message_that_claims_to_be_huge, .to = 4)
 {
         /* map32, array32, str32, bin32 of 2^32 - 1 entries, in a frame of five bytes */
@@ -120,14 +86,6 @@ TEST(a_message_that_claims_to_be_huge, .to = 4)
         wire_ends(&wire);
         ck_assert_uint_lt(process_peak_size(test_daemon.pid), size + (16 << 20));
         ck_assert_uint_lt(process_peak_memory(test_daemon.pid), memory + (4 << 20));
-}
-
-TEST(a_connection_without_hello)
-{
-        struct pollfd fd = {.fd = silent.fd, .events = POLLIN};
-
-        ck_assert_int_eq(must(poll(&fd, 1, END_MS)), 1);
-        wire_ends(&silent);
 }
 
 /* ---- floods ---- */
@@ -153,7 +111,6 @@ static size_t many_requests(unsigned char *frames)
 }
 
 /* The daemon is stopped while the sockets are filled, so that it finds all floods at once. */
-
 TEST(floods_of_requests_do_not_starve_other_clients)
 {
         streamer_client *c = client_open(&test_daemon);

@@ -136,6 +136,15 @@ TEST(descriptors_on_their_way_to_clients_are_limited)
         wire_close(&w);
 }
 
+TEST(a_connection_that_sends_no_whole_frame_ends_after_frame_timeout)
+{
+        start("limits:\n  frame_timeout: 100ms\n");
+        struct wire w;
+        wire_open(&w, &test_daemon);
+        ck_assert(wire_ends(&w));
+        wire_close(&w);
+}
+
 /* Sends requests until the daemon has read none for three turns of its loop. */
 static void send_until_paused(struct wire *w)
 {
