@@ -37,7 +37,7 @@ static inline json_t *error_object(const struct ctl *r)
 }
 
 /* Runs and checks the exit code; the error must be one line that begins with the program's name, or one object. */
-static struct ctl run(int code, const char *const *args)
+static inline struct ctl run(int code, const char *const *args)
 {
         struct ctl r;
 
@@ -68,7 +68,7 @@ static inline void says(int code, const char *text, const char *const *args)
 /* The output is this. */
 #define PRINTS(expected, ...) ck_assert_str_eq(RUN(0, __VA_ARGS__).out, (expected))
 
-static json_t *run_json(const char *const *args)
+static inline json_t *run_json(const char *const *args)
 {
         struct ctl r = run(0, args);
         json_error_t error;

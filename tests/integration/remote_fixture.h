@@ -28,4 +28,40 @@ static inline void assert_fails(const char *source, int code, const char *what)
                 client_unload(client, "fails");
 }
 
+/* ---- files beside the weights ---- */
+
+static inline void assert_fetches(const char *source, const char *file, const void *bytes, size_t n)
+{
+        void *data = NULL;
+        uint64_t size = 0;
+        client_ok(client, streamer_fetch(client, source, file, &data, &size), file);
+        ck_assert_uint_eq(size, n);
+        ck_assert_mem_eq(data, bytes, n);
+        ck_assert_int_eq(((const char *)data)[n], 0);
+        free(data);
+}
+
+static inline void assert_fetches_text(const char *source, const char *file, const char *content)
+{
+        assert_fetches(source, file, content, strlen(content));
+}
+
+static inline void assert_refuses(const char *source, const char *file, int code, const char *what)
+{
+        void *data = NULL;
+        uint64_t size;
+        int r = streamer_fetch(client, source, file, &data, &size);
+        const char *said = streamer_last_error(client);
+        ck_assert_msg(r == code && strstr(said, what), "%s, %s: %d, %s", source, file, r, said);
+        ck_assert_ptr_null(data);
+}
+
+static inline void assert_lists(const char *source, const char *list)
+{
+        char *json;
+        client_ok(client, streamer_fetch_list(client, source, &json), "list");
+        ck_assert_str_eq(json, list);
+        free(json);
+}
+
 #endif

@@ -3,8 +3,8 @@
  * fetch: small files beside the weights of a source, from local files and a web server, its errors, and `streamerctl
  * fetch`. Stores and the Hub: s3_test and hub_test; users: roles_test.
  */
+#include "tests/integration/cli_fixture.h"
 #include "tests/integration/remote_fixture.h"
-#include "tests/lib/streamerctl.h"
 #include "tests/lib/endpoint.h"
 #include "tests/lib/ports.h"
 #include "tests/lib/wire.h"
@@ -71,27 +71,6 @@ static void begin(void)
 
 /* ---- requests of the test ---- */
 
-static void assert_fetches(const char *source, const char *file, const void *bytes, size_t n)
-{
-        void *data = NULL;
-        uint64_t size = 0;
-        client_ok(client, streamer_fetch(client, source, file, &data, &size), file);
-        ck_assert_uint_eq(size, n);
-        ck_assert_int_eq(memcmp(data, bytes, n), 0);
-        ck_assert_int_eq(((const char *)data)[n], 0);
-        free(data);
-}
-
-static void assert_refuses(const char *source, const char *file, int code, const char *what)
-{
-        void *data = NULL;
-        uint64_t size;
-        int r = streamer_fetch(client, source, file, &data, &size);
-        const char *said = streamer_last_error(client);
-        ck_assert_msg(r == code && strstr(said, what), "%s, %s: %d, %s", source, file, r, said);
-        ck_assert_ptr_null(data);
-}
-
 static char *in_root(const char *name, const char *content)
 {
         char *path = fixture_path("%s", name);
@@ -131,19 +110,19 @@ TEST(fetches_files_beside_a_file_and_below_a_directory)
         in_root("m/config.json", "config");
         in_root("m/sub/pooling.json", "pooling");
         fixture_write(model_mixed(2, 1 << 18), "m/model.safetensors");
-        assert_fetches(fixture_path("m"), "config.json", "config", 6);
-        assert_fetches(fixture_path("m/"), "sub/pooling.json", "pooling", 7);
-        assert_fetches(fixture_path("m/model.safetensors"), "config.json", "config", 6);
-        assert_fetches(format_text("file://%s", fixture_path("m")), "config.json", "config", 6);
+        assert_fetches_text(fixture_path("m"), "config.json", "config");
+        assert_fetches_text(fixture_path("m/"), "sub/pooling.json", "pooling");
+        assert_fetches_text(fixture_path("m/model.safetensors"), "config.json", "config");
+        assert_fetches_text(format_text("file://%s", fixture_path("m")), "config.json", "config");
         must(chdir(fixture_root()));
-        assert_fetches("./m", "config.json", "config", 6);
+        assert_fetches_text("./m", "config.json", "config");
 }
 
 TEST(a_source_without_weights)
 {
         must(mkdir(fixture_path("tokenizer"), 0755));
         in_root("tokenizer/tokenizer.json", "words");
-        assert_fetches(fixture_path("tokenizer"), "tokenizer.json", "words", 5);
+        assert_fetches_text(fixture_path("tokenizer"), "tokenizer.json", "words");
 }
 
 TEST(a_list_as_json)
@@ -154,9 +133,8 @@ TEST(a_list_as_json)
         in_root("listed/a.json", "1");
         in_root("listed/.hidden", "1");
         fixture_write(model_mixed(2, 1 << 16), "listed/model.safetensors");
-        client_ok(client, streamer_fetch_list(client, fixture_path("listed"), &json), "list");
-        ck_assert_str_eq(json, "{\"files\":[{\"name\":\"a.json\",\"bytes\":1},{\"name\":\"b.json\",\"bytes\":2}]}");
-        free(json);
+        assert_lists(fixture_path("listed"),
+                     "{\"files\":[{\"name\":\"a.json\",\"bytes\":1},{\"name\":\"b.json\",\"bytes\":2}]}");
         ck_assert_int_eq(streamer_fetch_list(client, fixture_path("none"), &json), STREAMER_ENOENT);
         ck_assert_int_eq(streamer_fetch_list(client, "/etc", &json), STREAMER_EFAILED);
 }
@@ -169,7 +147,7 @@ TEST(more_files_than_a_list_holds)
                 in_root(format_text("many/%04d.json", i), "");
         ck_assert_int_eq(streamer_fetch_list(client, fixture_path("many"), &json), STREAMER_EFAILED);
         ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "more than 1000 files"));
-        assert_fetches(fixture_path("many"), "1000.json", "", 0);
+        assert_fetches_text(fixture_path("many"), "1000.json", "");
 }
 
 static const char *const bad_names[] = {"", "/etc/passwd", "..", "../x", "a/../../x", "a//b", "./a", "a/"};
@@ -331,13 +309,11 @@ TEST(a_file_beside_that_of_a_web_server, EACH(web_sizes))
 
 TEST(a_file_missing_on_the_web_server)
 {
-        char *json;
         char *source = format_text("%s/5/m.safetensors", web.url);
         assert_refuses(source, "tokenizer.json", STREAMER_ENOENT, "404");
         assert_refuses(source, "../5/config a.json", STREAMER_EINVAL, "not the name");
         assert_refuses("http://192.0.2.1/m.safetensors", "config.json", STREAMER_EPERM, "allow_plain");
-        client_ok(client, streamer_fetch_list(client, source, &json), "list");
-        ck_assert_str_eq(json, "{\"files\":[]}");
+        assert_lists(source, "{\"files\":[]}");
 }
 
 TEST(a_server_that_does_not_answer)
@@ -418,34 +394,7 @@ TEST(a_client_that_disconnects_during_a_fetch)
         ck_assert_int_eq(daemon_stop(&d), 0);
 }
 
-/* ---- the library ---- */
-
-TEST(missing_arguments)
-{
-        void *data;
-        uint64_t size;
-        char *json;
-        ck_assert_int_eq(streamer_fetch(client, NULL, "f", &data, &size), STREAMER_EINVAL);
-        ck_assert_int_eq(streamer_fetch(client, "/x", NULL, &data, &size), STREAMER_EINVAL);
-        ck_assert_int_eq(streamer_fetch(client, "/x", "f", NULL, &size), STREAMER_EINVAL);
-        ck_assert_int_eq(streamer_fetch(client, "/x", "f", &data, NULL), STREAMER_EINVAL);
-        ck_assert_int_eq(streamer_fetch_list(client, NULL, &json), STREAMER_EINVAL);
-        ck_assert_int_eq(streamer_fetch_list(client, "/x", NULL), STREAMER_EINVAL);
-        ck_assert_int_eq(client_call_code(client, "fetch", "{\"source\":\"/x\",\"file\":\"f\"}"), STREAMER_EINVAL);
-}
-
 /* ---- streamerctl ---- */
-
-static void run(int code, const char *out, const char *err, const char *const *args)
-{
-        struct ctl r;
-        ctl_v(&r, test_daemon.socket, args);
-        ck_assert_msg(r.code == code, "exit %d: %s", r.code, r.err);
-        ck_assert_msg(strstr(r.out, out) != NULL, "%s", r.out);
-        ck_assert_msg(strstr(r.err, err) != NULL, "%s", r.err);
-        ctl_free(&r);
-}
-#define RUN(code, out, err, ...) run((code), (out), (err), (const char *const[]){"fetch", __VA_ARGS__, NULL})
 
 static void assert_file(const char *path, const char *content)
 {
@@ -467,17 +416,17 @@ TEST(streamerctl_copies_the_files_that_are_listed)
 {
         char *to = suite_path("to-all");
         make_source();
-        RUN(0, "sub/more.json   4 B", "", fixture_path("cli"), "--list");
-        RUN(0, "config.json\nsub/more.json\n", "", fixture_path("cli"), "--list", "-q");
-        RUN(0, "config.json", "", fixture_path("cli"), "--output", to);
+        SAYS(0, "sub/more.json   4 B", "fetch", fixture_path("cli"), "--list");
+        SAYS(0, "config.json\nsub/more.json\n", "fetch", fixture_path("cli"), "--list", "-q");
+        SAYS(0, "config.json", "fetch", fixture_path("cli"), "--output", to);
         assert_file(format_text("%s/config.json", to), "config");
         assert_file(format_text("%s/sub/more.json", to), "more");
         ck_assert_int_ne(access(format_text("%s/model.bin", to), F_OK), 0);
         in_root("cli/config.json", "changed");
-        RUN(0, "{\"schema\":1,\"files\":[{\"name\":\"config.json\",\"bytes\":7}]}", "", fixture_path("cli"),
-            "config.json", "--output", to, "--json");
+        SAYS(0, "{\"schema\":1,\"files\":[{\"name\":\"config.json\",\"bytes\":7}]}", "fetch", fixture_path("cli"),
+             "config.json", "--output", to, "--json");
         assert_file(format_text("%s/config.json", to), "changed");
-        RUN(0, "model.bin", "", fixture_path("cli"), "model.bin", "--output", to);
+        SAYS(0, "model.bin", "fetch", fixture_path("cli"), "model.bin", "--output", to);
         assert_file(format_text("%s/model.bin", to), "weights");
 }
 
@@ -490,10 +439,10 @@ TEST(streamerctl_writes_nothing_outside_its_directory)
         file_write(format_text("%s/victim", elsewhere), "victim", 6);
         must(symlink(elsewhere, format_text("%s/sub", to)));
         must(symlink("../elsewhere/victim", format_text("%s/config.json", to)));
-        RUN(1, "", "its directory cannot be opened", fixture_path("cli"), "sub/more.json", "--output", to);
-        RUN(2, "", "not the name of a file", fixture_path("cli"), "../config.json", "--output", to);
-        RUN(2, "", "not the name of a file", fixture_path("cli"), "/config.json", "--output", to);
-        RUN(0, "config.json", "", fixture_path("cli"), "config.json", "--output", to);
+        SAYS(1, "its directory cannot be opened", "fetch", fixture_path("cli"), "sub/more.json", "--output", to);
+        SAYS(2, "not the name of a file", "fetch", fixture_path("cli"), "../config.json", "--output", to);
+        SAYS(2, "not the name of a file", "fetch", fixture_path("cli"), "/config.json", "--output", to);
+        SAYS(0, "config.json", "fetch", fixture_path("cli"), "config.json", "--output", to);
         assert_file(format_text("%s/config.json", to), "config");
         assert_file(format_text("%s/victim", elsewhere), "victim");
         ck_assert_int_ne(access(format_text("%s/more.json", elsewhere), F_OK), 0);
@@ -502,9 +451,10 @@ TEST(streamerctl_writes_nothing_outside_its_directory)
 TEST(streamerctl_exits_as_the_error_says)
 {
         make_source();
-        RUN(3, "", "No such file", fixture_path("cli"), "none.json", "--output", suite_path("to-none"));
-        RUN(1, "", "outside the roots", "/etc", "passwd", "--output", suite_path("to-none"));
-        RUN(3, "", "lists no files", format_text("%s/5/m.safetensors", web.url), "--output", suite_path("to-none"));
-        RUN(2, "", "takes no files", fixture_path("cli"), "config.json", "--list");
-        RUN(1, "", "cannot be opened", fixture_path("cli"), "--output", suite_path("none/below"));
+        SAYS(3, "No such file", "fetch", fixture_path("cli"), "none.json", "--output", suite_path("to-none"));
+        SAYS(1, "outside the roots", "fetch", "/etc", "passwd", "--output", suite_path("to-none"));
+        SAYS(3, "lists no files", "fetch", format_text("%s/5/m.safetensors", web.url), "--output",
+             suite_path("to-none"));
+        SAYS(2, "takes no files", "fetch", fixture_path("cli"), "config.json", "--list");
+        SAYS(1, "cannot be opened", "fetch", fixture_path("cli"), "--output", suite_path("none/below"));
 }

@@ -272,25 +272,17 @@ TEST(a_token_that_a_login_has_stored, EACH(stored))
 
 TEST(files_beside_the_weights, EACH(revisions))
 {
-        char *json;
-        void *data;
-        uint64_t size;
         char *source = format_text("hf://org/sharded%s", revisions[_i]);
-        client_ok(client, streamer_fetch_list(client, source, &json), "list");
-        ck_assert_str_eq(json, "{\"files\":[{\"name\":\"config.json\"},{\"name\":\"model.safetensors.index.json\"}]}");
-        free(json);
-        client_ok(client, streamer_fetch(client, source, "config.json", &data, &size), "fetch");
-        ck_assert_str_eq(data, "{}");
+        assert_lists(source, "{\"files\":[{\"name\":\"config.json\"},{\"name\":\"model.safetensors.index.json\"}]}");
+        assert_fetches_text(source, "config.json", "{}");
 }
 
 TEST(files_missing_on_the_hub)
 {
-        void *data;
-        uint64_t size;
-        ck_assert_int_eq(streamer_fetch(client, "hf://org/none", "config.json", &data, &size), STREAMER_ENOENT);
-        ck_assert_int_eq(streamer_fetch(client, "hf://org/sharded", "none.json", &data, &size), STREAMER_ENOENT);
-        ck_assert_int_eq(streamer_fetch(client, "hf://org/sharded@v9", "config.json", &data, &size), STREAMER_ENOENT);
-        ck_assert_int_eq(streamer_fetch(client, "hf://org/sharded", "a/../b", &data, &size), STREAMER_EINVAL);
+        assert_refuses("hf://org/none", "config.json", STREAMER_ENOENT, "");
+        assert_refuses("hf://org/sharded", "none.json", STREAMER_ENOENT, "");
+        assert_refuses("hf://org/sharded@v9", "config.json", STREAMER_ENOENT, "");
+        assert_refuses("hf://org/sharded", "a/../b", STREAMER_EINVAL, "");
 }
 
 /* Last. The endpoints live in another process than the tests: they leave a file. */

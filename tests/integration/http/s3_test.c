@@ -262,24 +262,6 @@ TEST(no_log_line_or_reply_contains_a_secret)
 
 /* ---- files beside the weights ---- */
 
-static void assert_fetches(const char *source, const char *file, const char *content)
-{
-        void *data;
-        uint64_t size;
-        client_ok(client, streamer_fetch(client, source, file, &data, &size), file);
-        ck_assert_str_eq(data, content);
-        ck_assert_uint_eq(size, strlen(content));
-        free(data);
-}
-
-static void assert_lists(const char *source, const char *list)
-{
-        char *json;
-        client_ok(client, streamer_fetch_list(client, source, &json), "list");
-        ck_assert_str_eq(json, list);
-        free(json);
-}
-
 TEST(files_beside_the_weights)
 {
         static const char list[] =
@@ -293,9 +275,9 @@ TEST(files_beside_the_weights)
         put_text("beside-2/config.json", "another");
         assert_lists("s3://models/beside", list);
         assert_lists("s3://models/beside/model.safetensors", list);
-        assert_fetches("s3://models/beside/", "config.json", "{}");
-        assert_fetches("s3://models/beside", "a b+c.json", "c");
-        assert_fetches("s3://models/beside/model.safetensors", "sub/more.txt", "more");
+        assert_fetches_text("s3://models/beside/", "config.json", "{}");
+        assert_fetches_text("s3://models/beside", "a b+c.json", "c");
+        assert_fetches_text("s3://models/beside/model.safetensors", "sub/more.txt", "more");
 }
 
 TEST(files_on_several_pages)
@@ -312,16 +294,13 @@ TEST(files_of_a_bucket_in_another_region)
 {
         put_text("region/config.json", "{}");
         assert_lists("s3://models/region/", "{\"files\":[{\"name\":\"config.json\",\"bytes\":2}]}");
-        assert_fetches("s3://models/region/", "config.json", "{}");
+        assert_fetches_text("s3://models/region/", "config.json", "{}");
 }
 
 TEST(files_missing_in_the_store)
 {
-        void *data;
-        uint64_t size;
-        ck_assert_int_eq(streamer_fetch(client, "s3://models/beside/", "none.json", &data, &size), STREAMER_ENOENT);
-        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "NoSuchKey"));
-        ck_assert_int_eq(streamer_fetch(client, "s3://models/not-mine/", "config.json", &data, &size), STREAMER_EPERM);
-        ck_assert_int_eq(streamer_fetch(client, "s3://none/x/", "config.json", &data, &size), STREAMER_ENOENT);
-        ck_assert_int_eq(streamer_fetch(client, "s3://models/a/", "../b/config.json", &data, &size), STREAMER_EINVAL);
+        assert_refuses("s3://models/beside/", "none.json", STREAMER_ENOENT, "NoSuchKey");
+        assert_refuses("s3://models/not-mine/", "config.json", STREAMER_EPERM, "");
+        assert_refuses("s3://none/x/", "config.json", STREAMER_ENOENT, "");
+        assert_refuses("s3://models/a/", "../b/config.json", STREAMER_EINVAL, "");
 }

@@ -40,9 +40,8 @@ static struct endpoint store; /* of S3: it has nothing, and is asked all the sam
 /* SHA256SUMS beside the files, so that a load can verify them. */
 static void sum_files(const char *folder)
 {
-        char *command = format_text("cd '%s' && sha256sum *.safetensors >SHA256SUMS", folder);
-        ck_assert_int_eq(system(command), 0); /* NOLINT: a command of our own */
-        free(command);
+        char *said;
+        ck_assert_int_eq(shell(&said, "cd '%s' && sha256sum *.safetensors >SHA256SUMS", folder), 0);
 }
 
 static void has_nothing(struct endpoint *endpoint, const struct endpoint_request *request, struct endpoint_reply *reply)
@@ -380,76 +379,42 @@ TEST(a_failed_call_to_the_manager_loses_no_model, EACH(of_manager), .slow = true
 
 /* ---- the calls ---- */
 
-static int injected_as(const char *name)
+/* Writes the names of the calls that can be made to fail, of those alone that never have. */
+static char *write_calls(const char *file, bool never)
 {
+        char *path = suite_path("%s", file);
+        FILE *out = fopen(path, "we");
+        ck_assert_ptr_nonnull(out);
         for (int i = 0; i < FAULT_COUNT; i++)
-                if (strcmp(fault_name((enum fault_call)i), name) == 0)
-                        return i;
-        return -1;
+                if (!never || fault_failed((enum fault_call)i) == 0)
+                        fprintf(out, "%s\n", fault_name((enum fault_call)i));
+        ck_assert_int_eq(fclose(out), 0);
+        return path;
 }
 
-/* "name name ...: reason" */
-static bool is_exempt(const char *list, const char *name)
-{
-        size_t len = strlen(name);
-        for (const char *line = list; line != NULL && *line != '\0'; line = strchr(line, '\n')) {
-                line += strspn(line, "\n");
-                size_t names = strcspn(line, ":\n");
-                if (*line == '#' || line[names] != ':')
-                        continue;
-                for (const char *at = line; (at = strstr(at, name)) != NULL && at < line + names; at += len)
-                        if ((at == line || at[-1] == ' ') && (at[len] == ' ' || at[len] == ':'))
-                                return true;
-        }
-        return false;
-}
-
-/* Some compilers replace read() by __read_chk() and so on, which cannot be injected. */
-static bool is_fortified(void)
-{
-        char *command = format_text("nm -D -u '%s' | grep -q '_chk@'", build_path("streamerd"));
-        int status = system(command); /* NOLINT: a command of our own */
-        free(command);
-        return status == 0;
-}
-
-/* glibc's names for changed standard functions (__isoc23_strtol) are mapped to those of the source. */
+/* Some compilers replace read() by __read_chk() and so on, which cannot be injected; glibc's names for changed standard
+ * functions (__isoc23_strtol) are mapped to those of the source. tests/fault-exempt.txt has "name name ...: reason". */
 TEST(every_call_is_injected_or_exempt, .slow = true)
 {
-        char *command = format_text("nm -D -u '%s' | awk '{ sub(/@.*/, \"\", $2); print $2 }' | "
-                                    "sed 's/^__isoc[0-9]*_//' | sort -u",
-                                    build_path("streamerd"));
-        char *list = file_read("tests/fault-exempt.txt", NULL), name[256], missing[4096] = "";
-        size_t injected = 0, exempt = 0, struck = 0;
-        if (only() != NULL)
-                ck_assert_msg(injected_as(only()) >= 0, "%s cannot be made to fail", only());
-        char never[4096] = "";
-        if (is_fortified())
+        char *calls = suite_path("calls"), *injected = write_calls("injected", false), *said;
+        ck_assert_int_eq(shell(&said,
+                               "nm -D -u '%s' | awk '{ sub(/@.*/, \"\", $2); print $2 }' | "
+                               "sed 's/^__isoc[0-9]*_//' | sort -u >%s",
+                               build_path("streamerd"), calls),
+                         0);
+        if (shell(&said, "grep '_chk$' %s", calls) == 0)
                 SKIP("the compiler replaces calls (_FORTIFY_SOURCE)");
-        FILE *nm = popen(command, "r"); /* NOLINT: a command of our own */
-        ck_assert_ptr_nonnull(nm);
-        while (fgets(name, sizeof(name), nm) != NULL) {
-                name[strcspn(name, "\n")] = '\0';
-                int call = injected_as(name);
-                bool in = call >= 0, out = is_exempt(list, name),
-                     failed = in && fault_failed((enum fault_call)call) > 0;
-                injected += in;
-                struck += failed;
-                exempt += out;
-                if (in && !failed && strlen(never) + strlen(name) + 2 < sizeof(never))
-                        strcat(strcat(never, " "), name);
-                if (!in && !out && strlen(missing) + strlen(name) + 2 < sizeof(missing))
-                        strcat(strcat(missing, " "), name);
-        }
-        ck_assert_int_eq(pclose(nm), 0);
-        ck_assert_msg(missing[0] == '\0', "neither made to fail nor exempt:%s", missing);
-        ck_assert_uint_gt(injected, 40);
-        printf("calls of the daemon: %zu; %zu can be made to fail, %zu of them have; %zu exempt\n", injected + exempt,
-               injected, struck, exempt);
+        shell(&said, "sed -n '/^#/d; s/:.*//p' tests/fault-exempt.txt | tr ' ' '\\n' | sort -u - %s | comm -23 %s -",
+              injected, calls);
+        ck_assert_msg(*said == '\0', "neither made to fail nor exempt:\n%s", said);
+        shell(&said, "sort %s | comm -12 %s -", injected, calls);
+        ck_assert_uint_gt(strlen(said), 400);
         printf("failures: %u; %u named in a reply, %u in the log, %u silent by design\n",
                counts->in_reply + counts->in_log + counts->silent, counts->in_reply, counts->in_log, counts->silent);
-        if (only() != NULL)
-                printf("%s: failed %ju times\n", only(), (uintmax_t)fault_failed((enum fault_call)injected_as(only())));
+        shell(&said, "sort %s | comm -12 %s -", write_calls("never", true), calls);
+        if (only() == NULL)
+                ck_assert_msg(*said == '\0', "never made to fail:\n%s", said);
         else
-                ck_assert_msg(never[0] == '\0', "never made to fail:%s", never);
+                ck_assert_msg(shell(&said, "grep -qx '%s' %s", only(), injected) == 0, "%s cannot be made to fail",
+                              only());
 }

@@ -87,6 +87,11 @@ TEST(a_missing_argument_is_named)
         INVALID_OF(client, streamer_load(client, &load, &op), "load: 'source' is NULL");
         INVALID_OF(client, streamer_list(client, NULL), "list: 'list' is NULL");
         INVALID_OF(client, streamer_call(client, NULL, NULL, NULL), "call: 'verb' is NULL");
+        INVALID_OF(client, streamer_fetch(client, NULL, "f", NULL, NULL), "fetch: 'source' is NULL");
+        INVALID_OF(client, streamer_fetch(client, "/x", NULL, NULL, NULL), "fetch: 'file' is NULL");
+        INVALID_OF(client, streamer_fetch(client, "/x", "f", NULL, NULL), "fetch: 'data' is NULL");
+        INVALID_OF(client, streamer_fetch_list(client, NULL, NULL), "fetch_list: 'source' is NULL");
+        INVALID_OF(client, streamer_fetch_list(client, "/x", NULL), "fetch_list: 'json' is NULL");
         INVALID_OF(client, streamer_unload(client, "m", 8), "unload: unknown flags 0x8");
         INVALID_OF(client, streamer_tensor_count(lease, NULL), "tensor_count: 'count' is NULL");
         INVALID_OF(client, streamer_tensor_find(lease, NULL, &t), "tensor_find: 'name' is NULL");
