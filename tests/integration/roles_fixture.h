@@ -5,14 +5,12 @@
 #ifndef TESTS_INTEGRATION_ROLES_FIXTURE_H
 #define TESTS_INTEGRATION_ROLES_FIXTURE_H
 
-#include "tests/lib/run_as.h"
-#include "tests/lib/fixture.h"
+#include "tests/integration/users_fixture.h"
 #include "tests/lib/kernel_counters.h"
 #include "tests/lib/wire.h"
 
 /* Users that exist on no system. All are in the socket's group, so only the rules distinguish them. */
 enum { VIEWER = 60101, TRAINER = 60102, OTHER = 60103, BOSS = 60104, STRANGER = 60105 };
-#define SOCKET_GROUP 0
 
 static char *team, *outside, *sneaky, *large;
 
@@ -39,41 +37,6 @@ static void begin(void)
         must(symlink("../outside.safetensors", sneaky));
 }
 
-/* ---- what they do; the text of a failure must hold this ---- */
-
-static const char *expected_text;
-
-static int expect_error(const streamer_client *c, int r)
-{
-        const char *text = streamer_last_error(c);
-
-        if (r != 0 && expected_text && !strstr(text, expected_text))
-                die("\"%s\" does not say \"%s\"", text, expected_text);
-        return r;
-}
-
-static const char *source, *name;
-
-static int do_load(void)
-{
-        char text[1024];
-        int r = client_load_result(client_open(&test_daemon), source, name, text);
-
-        if (r != 0 && expected_text && !strstr(text, expected_text))
-                die("\"%s\" does not say \"%s\"", text, expected_text);
-        return r;
-}
-
-static int load_as(uid_t uid, const char *the_source, const char *the_name, const char *text)
-{
-        source = the_source;
-        name = the_name;
-        expected_text = text;
-        int r = run_as(uid, SOCKET_GROUP, do_load);
-        expected_text = NULL;
-        return r;
-}
-
 static void unload(const char *model)
 {
         streamer_client *c = client_open(&test_daemon);
@@ -85,12 +48,6 @@ static void unload(const char *model)
 static void loads(uid_t uid, const char *the_source, const char *model)
 {
         ck_assert_int_eq(load_as(uid, the_source, model, NULL), 0);
-}
-
-static int do_attach(void)
-{
-        client_equals(client_open(&test_daemon), "witness", fixture_witness);
-        return 0;
 }
 
 #endif

@@ -6,32 +6,14 @@
 
 /* ---- uses of a model ---- */
 
-static const char *verb, *args;
-
-static int do_call(void)
-{
-        streamer_client *c = client_open(&test_daemon);
-
-        return expect_error(c, client_call_code(c, verb, args));
-}
-
-static int call_as(uid_t uid, const char *the_verb, const char *the_args)
-{
-        verb = the_verb;
-        args = the_args;
-        return run_as(uid, SOCKET_GROUP, do_call);
-}
-
 static void expect_permitted(uid_t uid, const char *what, const char *model)
 {
-        ck_assert_int_eq(call_as(uid, what, format_text("{\"model\":\"%s\"}", model)), 0);
+        ck_assert_int_eq(model_call_as(uid, what, model, NULL), 0);
 }
 
 static void expect_denied(uid_t uid, const char *what, const char *model, const char *why)
 {
-        expected_text = why;
-        ck_assert_int_eq(call_as(uid, what, format_text("{\"model\":\"%s\"}", model)), STREAMER_EPERM);
-        expected_text = NULL;
+        ck_assert_int_eq(model_call_as(uid, what, model, why), STREAMER_EPERM);
 }
 
 /* ---- roles ---- */
@@ -52,26 +34,15 @@ FIXTURE(.all = {begin, fixture_end}, .unavailable = root_unavailable);
 
 TEST(each_user_has_the_rights_of_its_rule, EACH(verbs_of))
 {
-        expected_text = "(access.roles[0], ";
-        ck_assert_int_eq(call_as(VIEWER, verbs_of[_i].verb, verbs_of[_i].args),
+        ck_assert_int_eq(call_as(VIEWER, verbs_of[_i].verb, verbs_of[_i].args, "(access.roles[0], "),
                          verbs_of[_i].viewer ? 0 : STREAMER_EPERM);
-        expected_text = "(access.roles[1], ";
-        ck_assert_int_eq(call_as(TRAINER, verbs_of[_i].verb, verbs_of[_i].args),
+        ck_assert_int_eq(call_as(TRAINER, verbs_of[_i].verb, verbs_of[_i].args, "(access.roles[1], "),
                          verbs_of[_i].trainer ? 0 : STREAMER_EPERM);
-}
-
-static int do_connect(void)
-{
-        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = test_daemon.socket};
-        streamer_client *c;
-
-        return expect_error(NULL, streamer_connect(&opts, &c));
 }
 
 TEST(a_user_without_a_rule_has_no_rights)
 {
-        expected_text = "uid 60105 has no role";
-        ck_assert_int_eq(run_as(STRANGER, SOCKET_GROUP, do_connect), STREAMER_EPERM);
+        ck_assert_int_eq(do_as(STRANGER, do_connect, "uid 60105 has no role"), STREAMER_EPERM);
 }
 
 TEST(the_role_attach_attaches)
@@ -135,7 +106,7 @@ TEST(a_failed_load_of_another_user_blocks_no_name)
         loads(OTHER, team, "theirs");
         file_write(team, "no model", 8);
         ck_assert_int_eq(load_as(TRAINER, team, "theirs", "not a safetensors file"), STREAMER_EFAILED);
-        ck_assert_int_eq(call_as(OTHER, "set_priority", "{\"model\":\"theirs\",\"priority\":9}"), 0);
+        ck_assert_int_eq(call_as(OTHER, "set_priority", "{\"model\":\"theirs\",\"priority\":9}", NULL), 0);
         expect_permitted(OTHER, "unload", "theirs");
         write_team(2);
 }
@@ -150,55 +121,38 @@ TEST(an_alias_is_unloaded_by_its_owner_and_gives_no_more_rights)
         expect_permitted(OTHER, "unload", "theirs");
 }
 
-static unsigned flags;
-static uint64_t keep_alive_ms, drain_timeout_ms, priority;
+static streamer_load_opts opts;
 
-static int do_set_keep_alive(void)
+static int do_load_with_settings(void)
 {
         streamer_client *c = client_open(&test_daemon);
         streamer_op *op;
-        streamer_load_opts opts = {.struct_size = sizeof(opts),
-                                   .source = source,
-                                   .name = name,
-                                   .flags = flags,
-                                   .keep_alive_ms = keep_alive_ms,
-                                   .drain_timeout_ms = drain_timeout_ms,
-                                   .priority = (unsigned)priority};
         int r = streamer_load(c, &opts, &op);
         return expect_error(c, r == 0 ? streamer_op_wait(op, -1, NULL) : r);
 }
 
-static const struct {
-        const char *name;
-        unsigned flags, priority;
-        uint64_t keep_alive_ms, drain_timeout_ms;
-} ways_to_keep[] = {
-        {"theirs", STREAMER_LOAD_PIN, 0, 0, 0},
-        {"mine", STREAMER_LOAD_PIN, 0, 0, 0},
-        {"theirs", 0, 7, 0, 0},
-        {"mine", 0, 7, 0, 0},
-        {"theirs", 0, 0, 1, 0},
-        {"mine", 0, 0, 1, 0},
-        {"theirs", 0, 0, 0, 1},
-        {"mine", 0, 0, 0, 1},
+static const streamer_load_opts changes[] = {
+        {.name = "theirs", .flags = STREAMER_LOAD_PIN},
+        {.name = "mine", .flags = STREAMER_LOAD_PIN},
+        {.name = "theirs", .priority = 7},
+        {.name = "mine", .priority = 7},
+        {.name = "theirs", .keep_alive_ms = 1},
+        {.name = "mine", .keep_alive_ms = 1},
+        {.name = "theirs", .drain_timeout_ms = 1},
+        {.name = "mine", .drain_timeout_ms = 1},
 };
 
-TEST(only_the_owner_changes_a_models_settings, EACH(ways_to_keep))
+TEST(only_the_owner_changes_a_models_settings, EACH(changes))
 {
         loads(OTHER, team, "theirs");
-        source = team;
-        name = ways_to_keep[_i].name;
-        flags = ways_to_keep[_i].flags;
-        priority = ways_to_keep[_i].priority;
-        keep_alive_ms = ways_to_keep[_i].keep_alive_ms;
-        drain_timeout_ms = ways_to_keep[_i].drain_timeout_ms;
-        expected_text = "uid 60103 loaded it";
-        ck_assert_int_eq(run_as(TRAINER, SOCKET_GROUP, do_set_keep_alive), STREAMER_EPERM);
-        expected_text = "(access.roles[1], ";
-        ck_assert_int_eq(run_as(TRAINER, SOCKET_GROUP, do_set_keep_alive), STREAMER_EPERM);
-        loads(TRAINER, team, name); /* asks for nothing */
+        opts = changes[_i];
+        opts.struct_size = sizeof(opts);
+        opts.source = team;
+        ck_assert_int_eq(do_as(TRAINER, do_load_with_settings, "uid 60103 loaded it"), STREAMER_EPERM);
+        ck_assert_int_eq(do_as(TRAINER, do_load_with_settings, "(access.roles[1], "), STREAMER_EPERM);
+        loads(TRAINER, team, opts.name); /* asks for nothing */
         expect_permitted(BOSS, "unload", "theirs");
-        call_as(BOSS, "unload", "{\"model\":\"mine\"}");
+        model_call_as(BOSS, "unload", "mine", NULL);
 }
 
 /* ---- roots and buckets ---- */
@@ -241,10 +195,7 @@ static int fetch_as(uid_t uid, const char *the_source, const char *the_file, con
 {
         source = the_source;
         file = the_file;
-        expected_text = text;
-        int r = run_as(uid, SOCKET_GROUP, do_fetch);
-        expected_text = NULL;
-        return r;
+        return do_as(uid, do_fetch, text);
 }
 
 TEST(a_file_is_fetched_if_its_weights_could_be_loaded)
