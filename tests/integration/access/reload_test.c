@@ -5,11 +5,17 @@
 #include "tests/integration/preload_fixture.h"
 #include "tests/lib/wire.h"
 
+static void begin_default(void)
+{
+        begin("");
+}
+
+FIXTURE(.each = {begin_default, end});
+
 /* ---- reload ---- */
 
 TEST(sighup_applies_added_settings_and_drops_no_model)
 {
-        begin("");
         char *first = write_model("first.safetensors"), *second = write_model("second.safetensors");
         streamer_client *c = client_open(&d);
         client_load(c, first, "first");
@@ -29,7 +35,6 @@ TEST(sighup_applies_added_settings_and_drops_no_model)
         is_served("second");
         is_served("first");
         streamer_close(c);
-        end();
 }
 
 static const struct {
@@ -45,7 +50,6 @@ static const struct {
 
 TEST(a_reload_with_a_wrong_setting_changes_nothing, EACH(bad))
 {
-        begin("");
         char *path = write_model("never.safetensors");
         char *text = format_text("log: {level: debug}\n%s", bad[_i].text);
         configure(text);
@@ -59,32 +63,26 @@ TEST(a_reload_with_a_wrong_setting_changes_nothing, EACH(bad))
         await_log("never: ready"); /* after all that is said of a load */
         ck_assert_msg(!strstr(file_read(d.log, NULL), " debug: "), "the level was applied");
         streamer_close(c);
-        end();
 }
 
 TEST(removed_settings_are_refused)
 {
-        begin("");
         must(unlink(config));
         ck_assert_int_eq(reload_code("No such file"), 2);
-        end();
 }
 
 TEST(keys_that_need_a_restart_are_named)
 {
-        begin("");
         char *text =
                 format_text("roots: [%s, /usr]\ndevices: [host=32MiB]\nio: {concurrency: 3, block_size: 1MiB}\n", root);
         file_write(config, text, strlen(text));
         ck_assert_int_eq(reload_code("these need a restart: devices, roots, io.concurrency\n"), 0);
         await_log("needs a restart: devices, roots, io.concurrency");
-        end();
 }
 
 /* Each wants more than half of the memory. */
 TEST(the_limit_of_waiting_loads_is_reloaded)
 {
-        begin("");
         struct model *large = model_mixed(6, 40 << 20);
         char *first = format_text("%s/first.safetensors", root), *second = format_text("%s/second.safetensors", root);
         model_write(large, first);
@@ -105,12 +103,10 @@ TEST(the_limit_of_waiting_loads_is_reloaded)
         streamer_detach(lease);
         streamer_close(c);
         model_free(large);
-        end();
 }
 
 TEST(the_logs_level_is_applied)
 {
-        begin("");
         char *path = write_model("a.safetensors");
         configure("log: {level: debug}");
         ck_assert_int_eq(reload_code("applied"), 0);
@@ -118,16 +114,6 @@ TEST(the_logs_level_is_applied)
         client_load(c, path, "a");
         await_log(" debug: ");
         streamer_close(c);
-        end();
-}
-
-TEST(the_logs_format_stays)
-{
-        begin("log: {format: json}");
-        configure("log: {format: json, level: debug}");
-        ck_assert_int_eq(reload_code("applied"), 0);
-        await_log("\"message\":\"reload: applied\"");
-        end();
 }
 
 #define USER 60201
@@ -153,7 +139,6 @@ static int do_reload(void)
 TEST(reloaded_access_rules_apply_to_new_and_open_connections)
 {
         ROOT_ONLY();
-        begin("");
         ck_assert_int_eq(run_as(USER, 0, do_ping), 0);
         ck_assert_int_eq(run_as(USER, 0, do_reload), STREAMER_EPERM);
         configure("access: {roles: []}");
@@ -162,12 +147,10 @@ TEST(reloaded_access_rules_apply_to_new_and_open_connections)
         configure("access: {roles: [{role: admin, users: 60201}]}");
         ck_assert_int_eq(reload_code("applied"), 0);
         ck_assert_int_eq(run_as(USER, 0, do_reload), 0);
-        end();
 }
 
 TEST(concurrent_reload_requests_are_all_answered)
 {
-        begin("");
         struct ctl_running running[8];
         for (size_t i = 0; i < 8; i++) {
                 ctl_start(&running[i], d.socket, (const char *const[]){"reload", NULL});
@@ -179,7 +162,6 @@ TEST(concurrent_reload_requests_are_all_answered)
                 ck_assert_int_eq(result.code, 0);
                 ctl_free(&result);
         }
-        end();
 }
 
 /* One reload after the other, as reported to the service manager. */
@@ -202,6 +184,16 @@ static void readings_take_turns(unsigned n)
         }
 }
 
+FIXTURE(.each = {NULL, end});
+
+TEST(the_logs_format_stays)
+{
+        begin("log: {format: json}");
+        configure("log: {format: json, level: debug}");
+        ck_assert_int_eq(reload_code("applied"), 0);
+        await_log("\"message\":\"reload: applied\"");
+}
+
 /* Each request is handled when the previous one is answered. */
 TEST(a_request_during_a_reply_gets_a_new_reading)
 {
@@ -219,5 +211,4 @@ TEST(a_request_during_a_reply_gets_a_new_reading)
                 ck_assert(object_str_eq(&w.reply.unpacked.data, "restart", ""));
         }
         wire_close(&w);
-        end();
 }
