@@ -39,18 +39,6 @@ TEST(load_prints_the_name_that_it_has_chosen)
         PRINTS("b/printed\n", "load", "--dry-run", "-q", b);
 }
 
-TEST(two_sources_used_in_turn_are_read_once)
-{
-        char *a = file_in("a", "turn", 1), *b = file_in("b", "turn", 2);
-        const char *first = loaded_as(a), *second = loaded_as(b);
-        uint64_t generation = generation_of(first);
-        for (int i = 0; i < 3; i++) {
-                ck_assert_str_eq(loaded_as(a), first);
-                ck_assert_str_eq(loaded_as(b), second);
-        }
-        ck_assert_uint_eq(generation_of(first), generation);
-}
-
 TEST(an_explicit_name_replaces)
 {
         char *a = file_in("a", "explicit", 1), *b = file_in("b", "explicit", 2);

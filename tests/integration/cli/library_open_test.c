@@ -164,20 +164,6 @@ TEST(a_digest_alone_names_a_model)
         client_unload(client, "digest");
 }
 
-TEST(keep_alive_is_changed_by_name)
-{
-        struct model *m = model_mixed(85, 2 << 20);
-        client_load(client, fixture_write(m, "short.safetensors"), "short");
-        client_ok(client, streamer_keep_alive(client, "short", 3600000), "keep_alive");
-        json_t *reply = client_call(client, "show", "{\"model\":\"short\"}");
-        json_t *row = json_array_get(json_object_get(reply, "models"), 0);
-        ck_assert_uint_eq(json_number(row, "keep_alive_ns"), UINT64_C(3600000000000));
-        ck_assert_uint_gt(json_number(row, "expires_in_ns"), 0);
-        json_decref(reply);
-        ck_assert_int_eq(streamer_keep_alive(client, "nobody", 1), STREAMER_ENOENT);
-        client_unload(client, "short");
-}
-
 /* ---- while it loads ---- */
 
 static streamer_op *open_held(unsigned flags)

@@ -142,18 +142,6 @@ TEST(the_leases_of_a_killed_client_end, EACH(stages))
         streamer_close(c);
 }
 
-TEST(a_lease_outlives_its_connection_until_its_process_ends)
-{
-        streamer_client *c = client_open(&test_daemon);
-        pid_t pid = child_start(at_lease_without_connection);
-
-        ck_assert_uint_eq(client_leases(c), 1);
-        ck_assert_int_eq(streamer_unload(c, "witness", 0), STREAMER_EBUSY);
-        child_kill(pid);
-        client_wait_leases(c, 0);
-        streamer_close(c);
-}
-
 /* ---- daemons that exit ---- */
 
 static struct daemon d;
@@ -297,7 +285,10 @@ TEST(sigterm_during_a_load_that_hangs_ends_in_time)
         model = model_mixed(61, 4 << 20);
         model_write(model, suite_path("backing"));
         fuse_file_start(&hang, suite_path("hang"), "m.safetensors", suite_path("backing"));
-        daemon_start_simple(&d, suite_path("d-hang"), hang.folder, "64MiB");
+        char *metrics = suite_path("metrics");
+        daemon_init(&d, suite_path("d-hang"));
+        daemon_start(&d, (const char *const[]){"--device", "host=64MiB", "--root", hang.folder, "--metrics-listen",
+                                               format_text("unix:%s", metrics), NULL});
         fuse_file_hold(&hang, 1 << 20);
         streamer_client *c = client_open(&d);
         streamer_op *op = client_load_begin(c, hang.path, "m");
@@ -308,5 +299,7 @@ TEST(sigterm_during_a_load_that_hangs_ends_in_time)
         ck_assert_msg(r == STREAMER_ECANCELED || r == STREAMER_ELOST, "%s", streamer_strerror(r));
         ck_assert_int_eq(daemon_wait(&d, 12000), 0);
         ck_assert_uint_lt((clock_ns() - begin_ns) / 1000000, 11000);
+        ck_assert(log_wait_for(d.log, "ending without them"));
+        ck_assert_int_ne(access(metrics, F_OK), 0); /* removed all the same */
         fuse_file_stop(&hang);
 }

@@ -331,32 +331,6 @@ TEST(a_stale_socket_is_replaced_and_removed_at_exit)
         ck_assert_int_eq(stat(path, &st), -1);
 }
 
-/* It ends without taking itself apart. */
-TEST(a_daemon_with_hung_reads_removes_its_socket)
-{
-        const char *why = fuse_file_unavailable();
-        struct daemon d;
-        struct fuse_file hang;
-        struct stat st;
-        if (why)
-                SKIP(why);
-        model_write(model_mixed(62, 4 << 20), suite_path("backing"));
-        fuse_file_start(&hang, suite_path("hang"), "m.safetensors", suite_path("backing"));
-        char *path = suite_path("hung"), *address = format_text("unix:%s", path);
-        daemon_init(&d, suite_path("hung-daemon"));
-        daemon_start(&d, (const char *const[]){"--device", "host=64MiB", "--root", hang.folder, "--metrics-listen",
-                                               address, NULL});
-        fuse_file_hold(&hang, 1 << 20);
-        streamer_client *c = client_open(&d);
-        client_load_begin(c, hang.path, "m");
-        fuse_file_wait_held(&hang);
-        must(stat(path, &st));
-        ck_assert_int_eq(daemon_stop(&d), 0);
-        ck_assert(log_wait_for(d.log, "ending without them"));
-        ck_assert_int_eq(stat(path, &st), -1);
-        fuse_file_stop(&hang);
-}
-
 FIXTURE(.all = {begin, fixture_end});
 
 TEST(an_address_in_use_fails_the_start)
