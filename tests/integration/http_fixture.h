@@ -37,21 +37,30 @@ static inline const char *write_config(unsigned concurrency, const char *stall)
         return suite_file(format_text("http-%u.yaml", concurrency), text);
 }
 
-static inline void begin(void)
+static inline void begin_web(void)
 {
-        char *root = suite_path("www");
-        must(mkdir(root, 0755));
-        nginx_start(&web, suite_path("nginx"), root);
-        const char *const flags[] = {"--device", "host=256MiB", "--config", write_config(CONCURRENCY, STALL), NULL};
-        fixture_begin(flags);
+        must(mkdir(suite_path("www"), 0755));
+        nginx_start(&web, suite_path("nginx"), suite_path("www"));
         model = model_mixed(77, BLOCKS << 20);
         model_write(model, suite_path("www/m.safetensors"));
+}
+
+static inline void end_web(void)
+{
+        nginx_stop(&web);
+}
+
+static inline void begin(void)
+{
+        begin_web();
+        fixture_begin(
+                (const char *const[]){"--device", "host=256MiB", "--config", write_config(CONCURRENCY, STALL), NULL});
 }
 
 static inline void end(void)
 {
         fixture_end();
-        nginx_stop(&web);
+        end_web();
 }
 
 static inline void before(void)
@@ -79,6 +88,11 @@ static inline const char *secure(const char *path)
 static inline const char *through(const char *path)
 {
         return proxy_url(&proxy, path);
+}
+
+static inline void redirect(const char *to)
+{
+        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_REDIRECT, .what = PROXY_ALL, .text = to});
 }
 
 /* A daemon of the test's own. */

@@ -182,11 +182,6 @@ TEST(a_refusal_fails_at_once_with_the_servers_message, EACH(statuses))
 
 /* ---- redirects ---- */
 
-static void redirect(const char *to)
-{
-        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_REDIRECT, .what = PROXY_ALL, .text = to});
-}
-
 TEST(blocks_are_requested_from_the_target_of_a_redirect)
 {
         redirect(url(web.http, "/m.safetensors"));

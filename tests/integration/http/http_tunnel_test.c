@@ -3,10 +3,8 @@
  * https through a proxy of the environment: CONNECT, the proxy's own response, then the TLS session. The proxy's
  * response is never taken for the server's.
  */
-#include "tests/lib/nginx.h"
+#include "tests/integration/http_fixture.h"
 #include "tests/lib/ports.h"
-#include "tests/lib/fixture.h"
-#include "tests/lib/suite.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -14,8 +12,6 @@
 
 #define REFUSES "403 Said So"
 
-static struct nginx web;
-static struct model *model;
 static int listener;
 static const char *answer; /* to CONNECT */
 static _Atomic unsigned tunnels;
@@ -91,20 +87,7 @@ static unsigned start_proxy(void)
 
 /* ---- fixture ---- */
 
-static void begin(void)
-{
-        must(mkdir(suite_path("www"), 0755));
-        nginx_start(&web, suite_path("nginx"), suite_path("www"));
-        model = model_mixed(5, 12 << 20);
-        model_write(model, suite_path("www/m.safetensors"));
-}
-
-static void end(void)
-{
-        nginx_stop(&web);
-}
-
-static void before(void)
+static void before_tunnel(void)
 {
         char *config = suite_file("tunnel.yaml", format_text("http: {ca: %s, backoff: 5ms, tries: 2}\n", web.ca));
         setenv("https_proxy", format_text("http://127.0.0.1:%u", start_proxy()), 1);
@@ -114,7 +97,7 @@ static void before(void)
         client = client_open(&test_daemon);
 }
 
-static void after(void)
+static void after_tunnel(void)
 {
         fixture_disconnect();
         fixture_end();
@@ -125,13 +108,6 @@ static const char *far_url(void)
         return format_text("https://weights.example:%u/m.safetensors", web.https);
 }
 
-static void serves(const char *source)
-{
-        client_load(client, source, "m");
-        client_equals(client, "m", model);
-        client_unload(client, "m");
-}
-
 /* ---- served models ---- */
 
 static const char *const welcomes[] = {
@@ -139,7 +115,7 @@ static const char *const welcomes[] = {
         "HTTP/1.1 200 OK\r\nContent-Length: 17\r\nContent-Range: bytes 0-16/17\r\nETag: \"of-the-proxy\"\r\n\r\n",
 };
 
-FIXTURE(.all = {begin, end}, .each = {before, after}, .unavailable = nginx_unavailable);
+FIXTURE(.all = {begin_web, end_web}, .each = {before_tunnel, after_tunnel}, .unavailable = nginx_unavailable);
 
 TEST(https_uses_a_proxy, EACH(welcomes))
 {
@@ -151,8 +127,8 @@ TEST(https_uses_a_proxy, EACH(welcomes))
 TEST(loopback_bypasses_the_proxy)
 {
         answer = "HTTP/1.1 " REFUSES "\r\n\r\n";
-        serves(format_text("https://localhost:%u/m.safetensors", web.https));
-        serves(format_text("http://127.0.0.1:%u/m.safetensors", web.http));
+        serves(secure("/m.safetensors"));
+        serves(url(web.http, "/m.safetensors"));
         ck_assert_uint_eq(tunnels, 0);
 }
 
