@@ -30,6 +30,7 @@ void wire_close(struct wire *w)
 {
         forget_reply(w);
         close(w->fd);
+        w->fd = -1;
 }
 
 bool wire_send(struct wire *w, const void *data, size_t size)

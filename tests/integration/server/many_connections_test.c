@@ -7,7 +7,6 @@
 #include "tests/lib/suite.h"
 #include "tests/lib/wire.h"
 
-#include <fcntl.h>
 #include <sys/resource.h>
 
 static void begin(void)
@@ -31,20 +30,36 @@ static void end_ended(void)
         fixture_witness = model_free(fixture_witness);
 }
 
-static struct wire *open_many(size_t n)
-{
-        struct wire *many = must_alloc(n * sizeof(*many));
+static size_t n;
+static struct wire *many;
+static unsigned fds_before;
 
+/* `make soak` sets CONNECTIONS=10000. */
+static void open_many(void)
+{
+        fds_before = process_fds(test_daemon.pid);
+        n = env_number("CONNECTIONS", 600);
+        many = must_alloc(n * sizeof(*many));
         for (size_t i = 0; i < n; i++)
                 wire_connect(&many[i], &test_daemon);
-        return many;
 }
 
-static void close_many(struct wire *many, size_t n)
+static void close_many(void)
 {
         for (size_t i = 0; i < n; i++)
                 wire_close(&many[i]);
-        free(many);
+}
+
+static void connect_all(void)
+{
+        fixture_connect();
+        open_many();
+}
+
+static void disconnect_all(void)
+{
+        close_many();
+        streamer_close(client); /* leases end with this process */
 }
 
 /* As many as the descriptors that may be on their way in all allow. */
@@ -54,7 +69,7 @@ static bool attaches(size_t i)
 }
 
 /* All of them ask before the first answer is read. */
-static void ask_all(struct wire *many, size_t n)
+static void ask_all(void)
 {
         static const char *const verbs[] = {"ping", "list", "status"};
 
@@ -74,7 +89,7 @@ static void detach(struct wire *w)
         ck_assert(wire_read(w));
 }
 
-static void read_all(struct wire *many, size_t n)
+static void read_all(void)
 {
         for (size_t i = 0; i < n; i++) {
                 wire_read_ok(&many[i]);
@@ -83,24 +98,17 @@ static void read_all(struct wire *many, size_t n)
         }
 }
 
-FIXTURE(.all = {begin, fixture_end});
+FIXTURE(.all = {begin, fixture_end}, .each = {connect_all, disconnect_all});
 
-/* `make soak` sets CONNECTIONS=10000. */
 TEST(connections_in_great_number)
 {
-        size_t n = env_number("CONNECTIONS", 600);
-        streamer_client *c = client_open(&test_daemon);
-        unsigned before = process_fds(test_daemon.pid);
-        struct wire *many = open_many(n);
-
-        ck_assert_uint_ge(process_fds(test_daemon.pid) + 16, before + n);
-        ask_all(many, n);
-        client_equals(c, "witness", fixture_witness);
-        read_all(many, n);
-        close_many(many, n);
-        client_wait_leases(c, 0);
-        ck_assert(process_wait_fds(test_daemon.pid, before + 1));
-        streamer_close(c);
+        ck_assert_uint_ge(process_fds(test_daemon.pid) + 16, fds_before + n);
+        ask_all();
+        client_equals(client, "witness", fixture_witness);
+        read_all();
+        close_many();
+        client_wait_leases(client, 0);
+        ck_assert(process_wait_fds(test_daemon.pid, fds_before + 1));
 }
 
 /* ---- broadcast events ---- */
@@ -129,11 +137,9 @@ static void read_states(struct wire *w)
 /* The last subscriber; it sends a request in the iteration in which the model changes. */
 TEST(a_reply_follows_earlier_events)
 {
-        size_t n = env_number("CONNECTIONS", 600);
-        struct wire *many = open_many(n), *last = &many[n - 1];
-        streamer_client *c = client_open(&test_daemon);
+        struct wire *last = &many[n - 1];
 
-        client_load(c, fixture_write(fixture_witness, "crowd.safetensors"), "crowd");
+        client_load(client, fixture_write(fixture_witness, "crowd.safetensors"), "crowd");
         for (size_t i = 0; i < n; i++)
                 ask(&many[i], "subscribe", "crowd");
         struct request unload = {.verb = VERB_unload, .id = 3, .u.unload = {.model = "crowd", .drain = true}};
@@ -145,44 +151,27 @@ TEST(a_reply_follows_earlier_events)
         wire_read_ok(last);
         for (size_t i = 1; i + 1 < n; i += 2)
                 read_states(&many[i]);
-        for (size_t i = 1; i < n; i += 2)
-                wire_close(&many[i]);
-        streamer_close(c);
 }
 
 TEST(each_lease_holder_is_notified_of_revocation)
 {
-        size_t n = env_number("CONNECTIONS", 600);
-        struct wire *many = open_many(n);
-        streamer_client *c = client_open(&test_daemon);
-
-        client_load(c, fixture_write(fixture_witness, "taken.safetensors"), "taken");
+        client_load(client, fixture_write(fixture_witness, "taken.safetensors"), "taken");
         for (size_t i = 0; i < n; i++)
                 ask(&many[i], "attach", "taken");
-        client_ok(c, streamer_unload(c, "taken", STREAMER_UNLOAD_FORCE), "unload");
+        client_ok(client, streamer_unload(client, "taken", STREAMER_UNLOAD_FORCE), "unload");
         for (size_t i = 0; i < n; i++) {
                 const msgpack_object *event = wire_next(&many[i]);
                 ck_assert(object_str_eq(event, "event", "lease") && object_str_eq(event, "state", "revoked"));
         }
-        close_many(many, n);
-        streamer_close(c);
 }
 
 /* A model that does not fit beside the witness, so its load waits. */
 static char *write_large(void)
 {
-        static const char format[] = "{\"t\":{\"dtype\":\"U8\",\"shape\":[%d],\"data_offsets\":[0,%d]}}";
-        unsigned char head[128];
-        char *path = fixture_path("large.safetensors");
-        int size = 63 << 20, n = snprintf((char *)head + 8, sizeof(head) - 8, format, size, size);
-
-        for (int i = 0; i < 8; i++)
-                head[i] = (unsigned char)((uint64_t)n >> (8 * i));
-        int fd = must(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-        ck_assert_int_eq(must(write(fd, head, 8 + (size_t)n)), 8 + n);
-        must(ftruncate(fd, 8 + n + size));
-        close(fd);
-        return path;
+        uint64_t size = 63 << 20;
+        struct model *m = model_new(1);
+        model_add(m, "t", "U8", &size, 1);
+        return fixture_write(m, "large.safetensors");
 }
 
 static uint64_t load_and_subscribe(struct wire *w, const char *path, const char *name)
@@ -211,10 +200,7 @@ static bool read_op_events(struct wire *w, uint64_t op)
 
 TEST(each_watcher_receives_its_loads_last_event)
 {
-        size_t n = env_number("CONNECTIONS", 600);
-        struct wire *many = open_many(n);
         uint64_t *ops = must_alloc(n * sizeof(*ops));
-        streamer_client *c = client_open(&test_daemon);
         char *path = write_large();
 
         for (size_t i = 0; i < n; i++)
@@ -224,14 +210,12 @@ TEST(each_watcher_receives_its_loads_last_event)
                         ck_assert(!read_op_events(&many[i], ops[i]));
         for (size_t i = 0; i < n; i += 2)
                 wire_close(&many[i]); /* in the midst of it */
-        json_decref(client_call(c, "cancel", "{\"model\":\"large\"}"));
+        json_decref(client_call(client, "cancel", "{\"model\":\"large\"}"));
         for (size_t i = 1; i < n; i += 2) {
                 while (!read_op_events(&many[i], ops[i]))
                         ;
                 ask(&many[i], "ping", NULL); /* no event follows the end */
-                wire_close(&many[i]);
         }
-        streamer_close(c);
 }
 
 /* Its frames about a cancelled load, without progress: "failed cancelled no ": the model fails, the load ends, and its
@@ -259,9 +243,6 @@ static const char *read_cancel_events(struct wire *w)
 
 TEST(the_last_load_event_follows_the_change_and_precedes_the_reply)
 {
-        size_t n = env_number("CONNECTIONS", 600);
-        struct wire *many = open_many(n);
-        streamer_client *c = client_open(&test_daemon);
         char *path = write_large();
 
         for (size_t i = 0; i < n; i++) {
@@ -270,11 +251,9 @@ TEST(the_last_load_event_follows_the_change_and_precedes_the_reply)
                         wire_verb(&many[i], "subscribe", 3, "model", "given_up");
                 wire_verb(&many[i], "wait", 4, "model", "given_up");
         }
-        json_decref(client_call(c, "cancel", "{\"model\":\"given_up\"}"));
+        json_decref(client_call(client, "cancel", "{\"model\":\"given_up\"}"));
         for (size_t i = 0; i < n; i++)
                 ck_assert_str_eq(read_cancel_events(&many[i]), i % 3 > 0 ? "failed cancelled no " : "cancelled no ");
-        close_many(many, n);
-        streamer_close(c);
 }
 
 /* Requests that wait for a load, each with its timeout. Its deadline counts from when the daemon takes the request,
@@ -322,12 +301,9 @@ static void send_wait(struct waits *waits, uint64_t id)
 TEST(waiting_requests_are_answered_in_the_order_of_their_deadlines)
 {
         struct waits waits = {.answered = 0};
-        struct wire other;
-        streamer_client *c = client_open(&test_daemon);
 
         wire_connect(&waits.w, &test_daemon);
-        wire_connect(&other, &test_daemon);
-        load_and_subscribe(&other, write_large(), "slow");
+        load_and_subscribe(&many[0], write_large(), "slow");
         for (uint64_t id = WAITS; id > 0; id--)
                 send_wait(&waits, id);
         while (waits.answered < WAITS)
@@ -335,20 +311,15 @@ TEST(waiting_requests_are_answered_in_the_order_of_their_deadlines)
         for (size_t i = 0; i < WAITS; i++)
                 for (size_t k = i + 1; k < WAITS; k++)
                         ck_assert_uint_ge(waits.latest_ns[waits.order[k]], waits.earliest_ns[waits.order[i]]);
-        json_decref(client_call(c, "cancel", "{\"model\":\"slow\"}"));
+        json_decref(client_call(client, "cancel", "{\"model\":\"slow\"}"));
         wire_close(&waits.w);
-        wire_close(&other);
-        streamer_close(c);
 }
 
-FIXTURE(.all = {begin, end_ended});
+FIXTURE(.all = {begin, end_ended}, .each = {open_many, close_many});
 
 /* They send requests during shutdown: a reply precedes the shutdown event or is not sent. */
 TEST(shutdown_is_each_clients_last_event)
 {
-        size_t n = env_number("CONNECTIONS", 600);
-        struct wire *many = open_many(n);
-
         for (size_t i = 0; i < n; i++)
                 ask(&many[i], "subscribe", NULL);
         daemon_terminate(&test_daemon);
@@ -360,5 +331,4 @@ TEST(shutdown_is_each_clients_last_event)
                 while (!object_str_eq(&many[i].reply.unpacked.data, "event", "shutdown"));
                 ck_assert(!wire_read(&many[i]));
         }
-        close_many(many, n);
 }
