@@ -98,9 +98,8 @@ static inline void redirect(const char *to)
 /* A daemon of the test's own. */
 static inline streamer_client *start_own(struct daemon *d, const char *name, const char *config)
 {
-        daemon_init(d, suite_path("%s-%d", name, (int)getpid()));
-        daemon_start(d, (const char *const[]){"--device", "host=128MiB", "--root", fixture_root(), "--log-level",
-                                              "debug", "--config", config, NULL});
+        DAEMON_START(d, suite_path("%s-%d", name, (int)getpid()), "--device", "host=128MiB", "--root", fixture_root(),
+                     "--log-level", "debug", "--config", config);
         return client_open(d);
 }
 

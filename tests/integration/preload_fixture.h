@@ -39,8 +39,7 @@ static void begin(const char *rest)
         must(chmod(suite_folder(), 0755));
         config = suite_path("config-%d-%u.yaml", (int)getpid(), n);
         configure(rest);
-        daemon_init(&d, suite_path("d-%d-%u", (int)getpid(), n++));
-        daemon_start(&d, (const char *const[]){"--config", config, NULL});
+        DAEMON_START(&d, suite_path("d-%d-%u", (int)getpid(), n++), "--config", config);
         model = model_mixed(5, 1 << 18);
 }
 

@@ -31,6 +31,12 @@ void daemon_init(struct daemon *d, const char *folder);
 
 /* Starts it with `--socket d->socket` and these flags (NULL-terminated), and waits until ready. */
 void daemon_start(struct daemon *d, const char *const *flags);
+/* daemon_init + daemon_start with these flags. */
+#define DAEMON_START(d, folder, ...)                                                                                   \
+        do {                                                                                                           \
+                daemon_init((d), (folder));                                                                            \
+                daemon_start((d), (const char *const[]){__VA_ARGS__, NULL});                                           \
+        } while (0)
 /* daemon_init + daemon_start with a host device of `budget` and one root. */
 void daemon_start_simple(struct daemon *d, const char *folder, const char *root, const char *budget);
 /* The two halves of daemon_start(). False: it exited, and daemon_wait() returns its status. */

@@ -94,8 +94,7 @@ static size_t n_wires;
 static struct wire *connect_one(void)
 {
         struct wire *w = &wires[n_wires++];
-        wire_open(w, &test_daemon);
-        wire_hello(w);
+        wire_connect(w, &test_daemon);
         return w;
 }
 
@@ -160,8 +159,7 @@ static void fetches_of_closed_connections(void)
 {
         struct wire closed[400];
         for (size_t i = 0; i < sizeof(closed) / sizeof(closed[0]); i++) {
-                wire_open(&closed[i], &test_daemon);
-                wire_hello(&closed[i]);
+                wire_connect(&closed[i], &test_daemon);
                 fetch_from_silent_servers(&closed[i]);
         }
         for (size_t i = 0; i < sizeof(closed) / sizeof(closed[0]); i++)

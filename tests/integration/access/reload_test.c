@@ -199,8 +199,7 @@ TEST(a_request_during_a_reply_gets_a_new_reading)
 {
         struct wire w;
         begin("  requests_per_client: 1"); /* of the section that the settings end with */
-        wire_open(&w, &d);
-        wire_hello(&w);
+        wire_connect(&w, &d);
         for (uint64_t i = 2; i < 7; i++)
                 wire_verb(&w, "reload", i, NULL, NULL);
         readings_take_turns(5);

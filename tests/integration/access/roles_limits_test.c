@@ -125,8 +125,7 @@ static int do_connect_five(void)
         struct wire wires[5];
 
         for (int i = 0; i < 4; i++) {
-                wire_open(&wires[i], &test_daemon);
-                wire_hello(&wires[i]);
+                wire_connect(&wires[i], &test_daemon);
         }
         wire_open(&wires[4], &test_daemon);
         return wire_read_code(&wires[4], "limit") ? STREAMER_ELIMIT : 0;

@@ -48,8 +48,7 @@ static int wait_on_all_connections(void)
         size_t i = 0;
 
         for (size_t k = 0; k <= UNANSWERED; k++) {
-                wire_open(&wires[k], &test_daemon);
-                wire_hello(&wires[k]);
+                wire_connect(&wires[k], &test_daemon);
                 if (!wire_request(&wires[k], &wait))
                         die("a request was not sent");
                 fds[k] = (struct pollfd){.fd = wires[k].fd, .events = POLLIN};
@@ -78,8 +77,7 @@ static int leave_descriptors_on_their_way(void)
         streamer_client *c = client_open(&test_daemon);
 
         limits_met = client_metric(c, "streamerd_request_errors_total{code=\"limit\"}");
-        wire_open(&w, &test_daemon);
-        wire_hello(&w);
+        wire_connect(&w, &test_daemon);
         for (int i = 0; i < ATTACHES + 1; i++)
                 if (!wire_request(&w, &attach))
                         die("a request was not sent");
@@ -116,8 +114,7 @@ static int watch_loads(void)
         struct wire *last = &wires[WATCHERS];
 
         for (struct wire *w = wires; w <= last; w++) {
-                wire_open(w, &test_daemon);
-                wire_hello(w);
+                wire_connect(w, &test_daemon);
                 for (int i = 0; i < WATCHED && w < last; i++) {
                         wire_request(w, &load);
                         read_ok(w);
@@ -142,8 +139,7 @@ static int give_back_while_others_do_not_read(void)
         static struct wire wires[FLOODED], w;
         struct request detach = {.verb = VERB_detach, .id = 5}, abort = {.verb = VERB_publish_abort, .id = 6};
 
-        wire_open(&w, &test_daemon);
-        wire_hello(&w);
+        wire_connect(&w, &test_daemon);
         wire_request(&w, &(struct request){.verb = VERB_attach, .id = 2, .u.attach = {.model = "witness"}});
         read_ok(&w);
         object_u64(&w.reply.unpacked.data, "lease", &detach.u.detach.lease);
@@ -153,8 +149,7 @@ static int give_back_while_others_do_not_read(void)
         read_ok(&w);
         object_u64(&w.reply.unpacked.data, "claim", &abort.u.publish_abort.claim);
         for (size_t i = 0; i < FLOODED; i++) {
-                wire_open(&wires[i], &test_daemon);
-                wire_hello(&wires[i]);
+                wire_connect(&wires[i], &test_daemon);
                 for (uint64_t k = 0; k < 100; k++) /* so few that no send waits for the daemon */
                         wire_request(&wires[i], &(struct request){.verb = VERB_metrics, .id = 2 + k});
         }

@@ -13,8 +13,7 @@ static void begin_held(void)
 {
         model_write(model_mixed(8, 4 << 20), suite_path("backing"));
         fuse_file_start(&hang, suite_path("hang"), "m.safetensors", suite_path("backing"));
-        daemon_init(&test_daemon, suite_path("d-held"));
-        daemon_start(&test_daemon, (const char *const[]){"--device", "host=64MiB", "--root", hang.folder, NULL});
+        DAEMON_START(&test_daemon, suite_path("d-held"), "--device", "host=64MiB", "--root", hang.folder);
         fuse_file_hold(&hang, 2 << 20);
 }
 

@@ -196,9 +196,8 @@ TEST(config_prints_each_value_with_its_origin)
                            "hf: {token: hidden-secret}\ns3: {access_key: hidden-id, secret_key: \"file:/none\"}\n";
         file_write(file, text, strlen(text));
         setenv("RUNAI_STREAMER_CONCURRENCY", "5", 1);
-        daemon_init(&test_daemon, suite_path("d-config"));
-        daemon_start(&test_daemon, (const char *const[]){"--config", file, "--device", "host=32MiB", "--root",
-                                                         suite_folder(), "--block-size", "4MiB", NULL});
+        DAEMON_START(&test_daemon, suite_path("d-config"), "--config", file, "--device", "host=32MiB", "--root",
+                     suite_folder(), "--block-size", "4MiB");
         setting_is("roots", suite_folder(), "flag", "--root");
         setting_is("devices", "host=33554432", "flag", "--device");
         setting_is("limits.loads", "7", "file", file);

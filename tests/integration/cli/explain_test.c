@@ -115,8 +115,7 @@ TEST(the_oldest_ends_are_forgotten)
 
 static void begin_small(void)
 {
-        daemon_init(&test_daemon, suite_path("d-small"));
-        daemon_start(&test_daemon, (const char *const[]){"--device", "host=16MiB", "--root", suite_folder(), NULL});
+        DAEMON_START(&test_daemon, suite_path("d-small"), "--device", "host=16MiB", "--root", suite_folder());
 }
 
 static void end_small(void)

@@ -361,9 +361,7 @@ TEST(a_server_that_sends_one_byte_at_a_time)
         uint64_t size;
         char *config = suite_file("slow.yaml", "http: {stall: 3s, tries: 1, patience: 0s}\n");
         char *from = format_text("http://127.0.0.1:%u/m.safetensors", serve_slowly());
-        daemon_init(&d, suite_path("d-slow"));
-        daemon_start(&d, (const char *const[]){"--config", config, "--device", "host=16MiB", "--root", fixture_root(),
-                                               NULL});
+        DAEMON_START(&d, suite_path("d-slow"), "--config", config, "--device", "host=16MiB", "--root", fixture_root());
         streamer_client *c = client_open(&d);
         ck_assert_int_eq(streamer_fetch(c, from, "config.json", &data, &size), STREAMER_ETIMEOUT);
         ck_assert_ptr_nonnull(strstr(streamer_last_error(c), "did not answer in time"));

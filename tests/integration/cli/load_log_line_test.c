@@ -33,9 +33,7 @@ TEST(each_load_logs_one_line_with_its_figures)
         char *file = suite_path("line.safetensors");
         const char *source_kind, *device, *level, *code;
         json_int_t generation, bytes, load_ns, busy;
-        daemon_init(&d, suite_path("log"));
-        daemon_start(&d, (const char *const[]){"--device", "host=64MiB", "--root", suite_folder(), "--log-format",
-                                               "json", NULL});
+        DAEMON_START(&d, suite_path("log"), "--device", "host=64MiB", "--root", suite_folder(), "--log-format", "json");
         streamer_client *c = client_open(&d);
         model_write(m, file);
         client_load(c, file, "a \"model\"");

@@ -169,9 +169,8 @@ static void before(void)
                                  "s3: {endpoint: '%s'}\nhf: {endpoint: '%s'}\n",
                                  proxy_url(&proxy, ""), proxy_url(&proxy, ""));
         file_write(config, text, strlen(text));
-        daemon_init(&own, suite_path("daemon-%d", (int)getpid()));
-        daemon_start(&own, (const char *const[]){"--config", config, "--device", "host=64MiB", "--root", suite_folder(),
-                                                 "--log-level", "debug", NULL});
+        DAEMON_START(&own, suite_path("daemon-%d", (int)getpid()), "--config", config, "--device", "host=64MiB",
+                     "--root", suite_folder(), "--log-level", "debug");
         client = client_open(&own);
 }
 

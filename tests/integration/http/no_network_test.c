@@ -27,9 +27,8 @@ TEST(a_host_that_cannot_be_resolved_is_named, EACH(rows))
         setenv("AWS_ENDPOINT_URL", "https://store.invalid", 1);
         setenv("HF_ENDPOINT", "https://hub.invalid", 1);
         const char *config = suite_file("no-network.yaml", "http: {tries: 3, backoff: 5ms}\n");
-        daemon_init(&d, suite_path("d-%d", _i));
-        daemon_start(&d, (const char *const[]){"--device", "host=64MiB", "--root", suite_folder(), "--config", config,
-                                               NULL});
+        DAEMON_START(&d, suite_path("d-%d", _i), "--device", "host=64MiB", "--root", suite_folder(), "--config",
+                     config);
         ctl(&result, d.socket, "load", rows[_i].source, "--name", "x", NULL);
         ck_assert_msg(result.code == 1, "%d: %s", result.code, result.err);
         const char *expected = format_text("cannot resolve host %s ", rows[_i].host);

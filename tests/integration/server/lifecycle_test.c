@@ -286,9 +286,8 @@ TEST(sigterm_during_a_load_that_hangs_ends_in_time)
         model_write(model, suite_path("backing"));
         fuse_file_start(&hang, suite_path("hang"), "m.safetensors", suite_path("backing"));
         char *metrics = suite_path("metrics");
-        daemon_init(&d, suite_path("d-hang"));
-        daemon_start(&d, (const char *const[]){"--device", "host=64MiB", "--root", hang.folder, "--metrics-listen",
-                                               format_text("unix:%s", metrics), NULL});
+        DAEMON_START(&d, suite_path("d-hang"), "--device", "host=64MiB", "--root", hang.folder, "--metrics-listen",
+                     format_text("unix:%s", metrics));
         fuse_file_hold(&hang, 1 << 20);
         streamer_client *c = client_open(&d);
         streamer_op *op = client_load_begin(c, hang.path, "m");

@@ -292,9 +292,8 @@ TEST(a_port_of_this_machine_is_served_and_logged)
 {
         struct daemon d;
         char *said, *at;
-        daemon_init(&d, suite_path("tcp"));
-        daemon_start(&d, (const char *const[]){"--device", "host=64MiB", "--root", suite_folder(), "--metrics-listen",
-                                               "127.0.0.1:0", NULL});
+        DAEMON_START(&d, suite_path("tcp"), "--device", "host=64MiB", "--root", suite_folder(), "--metrics-listen",
+                     "127.0.0.1:0");
         ck_assert(log_wait_for(d.log, "metrics: served at http://"));
         said = file_read(d.log, NULL);
         at = strstr(said, "metrics: served at http://");

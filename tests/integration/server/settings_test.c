@@ -23,9 +23,7 @@ static void start(const char *settings)
         model = model_mixed(1, 1 << 20);
         source = format_text("%s/m.safetensors", root);
         model_write(model, source);
-        daemon_init(&test_daemon, suite_path("daemon"));
-        daemon_start(&test_daemon,
-                     (const char *const[]){"--device", "host=64MiB", "--root", root, "--config", config, NULL});
+        DAEMON_START(&test_daemon, suite_path("daemon"), "--device", "host=64MiB", "--root", root, "--config", config);
         client = client_open(&test_daemon);
 }
 
