@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The installed library: its exported symbols, a C++17 program linked with each of its forms, and a Python caller
- * with its own declarations.
+ * The installed library: its exported symbols, and a C++17 program linked with each of its forms.
  */
-#include "tests/lib/streamerctl.h"
-#include "tests/lib/fixture.h"
+#include "tests/lib/daemon.h"
 #include "tests/lib/suite.h"
 
 #define LIBDIR "/usr/lib/somewhere"
@@ -72,45 +70,4 @@ TEST(a_program_in_cxx17_is_linked_to_it)
         runs("c++ -std=c++17 -I$R/usr/include -o %s %s $R" LIBDIR "/libstreamer-client.a "
              "$(pkg-config --static --libs streamer-client | tr ' ' '\\n' | grep -v -e -lstreamer-client -e ^-L) && %s",
              bound, source, bound);
-}
-
-/* ---- a caller that has no header ---- */
-
-static const char caller[] =
-        "import sys\n"
-        "from ctypes import *\n"
-        "class Connect(Structure):\n"
-        "    _fields_ = [('size', c_size_t), ('socket', c_char_p), ('timeout_ms', c_int)]\n"
-        "class Tensor(Structure):\n"
-        "    _fields_ = [('size', c_size_t), ('name', c_char_p), ('dtype_name', c_char_p), ('dtype', c_int),\n"
-        "                ('rank', c_uint32), ('shape', POINTER(c_uint64)), ('bytes', c_uint64)]\n"
-        "lib = CDLL(sys.argv[1])\n"
-        "lib.streamer_last_error.restype = lib.streamer_lease_model.restype = c_char_p\n"
-        "client, lease, t = c_void_p(), c_void_p(), Tensor(sizeof(Tensor))\n"
-        "def check(code):\n"
-        "    if code != 0:\n"
-        "        sys.exit(lib.streamer_last_error(client).decode())\n"
-        "check(lib.streamer_connect(byref(Connect(sizeof(Connect), sys.argv[2].encode(), 0)), byref(client)))\n"
-        "check(lib.streamer_open(client, sys.argv[3].encode(), None, byref(lease)))\n"
-        "seen = 0\n"
-        "while (code := lib.streamer_tensor_next(lease, -1, byref(t))) == 0:\n"
-        "    seen += t.bytes\n"
-        "check(0 if code == -9 else code)\n"
-        "if seen != int(sys.argv[4]) or lib.streamer_lease_model(lease) != b'seen':\n"
-        "    sys.exit(f'{seen} bytes of {lib.streamer_lease_model(lease)}')\n"
-        "lib.streamer_detach(lease)\n"
-        "lib.streamer_close(client)\n";
-
-TEST(a_caller_without_the_header_reads_a_model)
-{
-        install();
-        if (suite_short()) /* the library of a sanitizer build needs its run time in the program */
-                return;
-        fixture_begin(NULL);
-        struct model *m = model_mixed(90, 3 << 20);
-        const char *source = fixture_write(m, "seen.safetensors");
-        file_write(suite_path("caller.py"), caller, strlen(caller));
-        runs("python3 %s $R" LIBDIR "/libstreamer-client.so.0 %s %s %llu", suite_path("caller.py"), test_daemon.socket,
-             source, (unsigned long long)m->bytes);
-        fixture_end();
 }

@@ -205,20 +205,6 @@ TEST(a_request_is_retried_after_the_server_closed)
         load_completes(op, "m");
 }
 
-TEST(an_object_replaced_between_requests_is_noticed)
-{
-        streamer_op *op = begin_paused(source_through(), "m");
-        char text[1024];
-        proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_REPLACED, .what = PROXY_ALL});
-        proxy_cut(&proxy);
-        gpus->hold = 0;
-        int r = streamer_op_wait(op, 20000, NULL);
-        snprintf(text, sizeof(text), "%s", streamer_last_error(client));
-        ck_assert_msg(r == STREAMER_EFAILED && strstr(text, "replaced") != NULL, "%d: %s", r, text);
-        streamer_op_free(op);
-        client_unload(client, "m");
-}
-
 /* Its copies are still in flight, and a cancel does not wait for them. */
 static bool is_unloaded(void *args)
 {
