@@ -25,15 +25,6 @@ static void end_held(void)
 
 FIXTURE(.each = {begin_held, end_held}, .unavailable = fuse_file_unavailable);
 
-TEST(timeout_exits_with_5_and_the_load_continues)
-{
-        RUN(0, "load", hang.path, "--name", "slow", "--detach");
-        fuse_file_wait_held(&hang);
-        RUN(5, "wait", "slow", "--timeout", "0.1");
-        fuse_file_release(&hang);
-        RUN(0, "wait", "slow");
-}
-
 TEST(load_ends_its_wait_with_exit_5_and_the_load_continues)
 {
         SAYS(5, "slow: not ready after 0.1 s; the load continues", "load", hang.path, "--name", "slow", "--timeout",
@@ -44,42 +35,28 @@ TEST(load_ends_its_wait_with_exit_5_and_the_load_continues)
         RUN(0, "load", hang.path, "--name", "slow", "--timeout", "60");
 }
 
-TEST(progress_is_one_object_per_line_and_then_the_result)
+/* The next line of standard error, without its end. */
+static const char *read_line(const struct ctl_running *running)
 {
-        struct ctl_running running;
-        struct ctl r;
-        char text[4096];
+        static char line[4096];
         size_t n = 0;
 
-        ctl_start(&running, test_daemon.socket,
-                  (const char *const[]){"load", hang.path, "--name", "slow", "--json", NULL});
-        do {
-                ssize_t got = must(read(running.err, text + n, sizeof(text) - 1 - n));
-                ck_assert_int_gt(got, 0);
-                text[n += (size_t)got] = '\0';
-        } while (!strchr(text, '\n'));
-        *strchr(text, '\n') = '\0';
-        json_t *o = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
-        ck_assert_msg(o != NULL, "%s", text);
+        do
+                ck_assert_int_eq(must(read(running->err, &line[n], 1)), 1);
+        while (line[n++] != '\n');
+        line[n - 1] = '\0';
+        return line;
+}
+
+static void check_progress(const char *line)
+{
+        json_t *o = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
+
+        ck_assert_msg(o != NULL, "%s", line);
         ck_assert_str_eq(json_text(o, "event"), "progress");
         ck_assert_str_eq(json_text(o, "name"), "slow");
         ck_assert_ptr_nonnull(strstr("resolving queued loading", json_text(o, "state")));
         ck_assert_uint_le(json_number(o, "bytes"), 4 << 20);
-        fuse_file_release(&hang);
-        ctl_finish(&running, &r);
-        ck_assert_msg(r.code == 0, "%s", r.err);
-        o = json_loads(r.out, JSON_REJECT_DUPLICATES, NULL);
-        ck_assert_msg(o != NULL, "%s", r.out);
-        ck_assert_str_eq(json_text(o, "state"), "ready");
-}
-
-static void until_line(const struct ctl_running *running)
-{
-        char c;
-
-        do
-                ck_assert_int_eq(must(read(running->err, &c, 1)), 1);
-        while (c != '\n');
 }
 
 static void prints_one_line(const struct ctl *r, const char *begins)
@@ -102,9 +79,10 @@ TEST(load_prints_progress_on_standard_error_only)
                 ctl_start(&running[i], test_daemon.socket,
                           (const char *const[]){"load", hang.path, "--name", "slow", flags[i][0], flags[i][1], NULL});
         fuse_file_wait_held(&hang);
-        for (int i = LINES; i < MODES; i++)
-                for (int lines = 0; lines < 2; lines++)
-                        until_line(&running[i]);
+        for (int lines = 0; lines < 2; lines++) {
+                read_line(&running[LINES]);
+                check_progress(read_line(&running[OBJECTS]));
+        }
         fuse_file_release(&hang);
         for (int i = 0; i < MODES; i++)
                 ctl_finish(&running[i], &r[i]);

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The installed library: its exported symbols, and a C++17 program linked with each of its forms.
+ * The installed files, and the library among them: its exported symbols, and a C++17 program linked with each of its
+ * forms.
  */
 #include "tests/lib/daemon.h"
 #include "tests/lib/suite.h"
 
 #define LIBDIR "/usr/lib/somewhere"
 
-static void install(void)
+/* Only files that are already built: a test must not build them. */
+static void install(const char *variables)
 {
         char *said;
-        int status = shell(&said,
-                           "MAKEFLAGS= make -s install DEPS=0 BUILD=%s DESTDIR=%s PREFIX=/usr LIBDIR=" LIBDIR " -o all",
-                           build_path(""), suite_path("root"));
+        int status = shell(&said, "MAKEFLAGS= make -s install DEPS=0 BUILD=%s DESTDIR=%s %s -o all", build_path(""),
+                           suite_path("root"), variables);
         ck_assert_msg(status == 0, "%s", said);
 }
 
@@ -29,7 +30,7 @@ __attribute__((format(printf, 1, 2))) static void runs(const char *format, ...)
 
 TEST(the_library_exports_only_the_declared_symbols)
 {
-        install();
+        install("PREFIX=/usr LIBDIR=" LIBDIR);
         runs("nm -g --defined-only $R" LIBDIR "/libstreamer-client.a | awk 'NF == 3 && $3 !~ /^streamer_/'");
         runs("nm -D --defined-only $R" LIBDIR "/libstreamer-client.so | awk '$3 !~ /^(streamer_|STREAMER_CLIENT_)/'");
         runs("for f in $(tr '\\n' ' ' <include/streamer/client.h | grep -o 'STREAMER_API [^;(]*(' | "
@@ -59,7 +60,7 @@ static const char program[] =
 
 TEST(a_program_in_cxx17_is_linked_to_it)
 {
-        install();
+        install("PREFIX=/usr LIBDIR=" LIBDIR);
         if (suite_short()) /* the library of a sanitizer build needs its run time in the program */
                 return;
         file_write(suite_path("program.cc"), program, strlen(program));
@@ -70,4 +71,50 @@ TEST(a_program_in_cxx17_is_linked_to_it)
         runs("c++ -std=c++17 -I$R/usr/include -o %s %s $R" LIBDIR "/libstreamer-client.a "
              "$(pkg-config --static --libs streamer-client | tr ' ' '\\n' | grep -v -e -lstreamer-client -e ^-L) && %s",
              bound, source, bound);
+}
+
+/* ---- the other files ---- */
+
+TEST(all_manual_pages_are_installed)
+{
+        static const char *const files[] = {
+                "bin/streamerctl",
+                "bin/streamerd",
+                "include/streamer/client.h",
+                "lib/libstreamer-client.so.0",
+                "lib/systemd/system/streamerd.service",
+                "lib/systemd/system/streamerd.socket",
+                "lib/sysusers.d/streamerd.conf",
+                "lib/tmpfiles.d/streamerd.conf",
+                "share/man/man1/streamerctl.1",
+                "share/man/man8/streamerd.8",
+                "share/man/man5/streamerd.yaml.5",
+                "share/man/man3/libstreamer-client.3",
+                "share/bash-completion/completions/streamerctl",
+                "share/zsh/site-functions/_streamerctl",
+                "share/fish/vendor_completions.d/streamerctl.fish",
+                "share/bash-completion/completions/streamerd",
+                "share/fish/vendor_completions.d/streamerd.fish",
+                "share/streamerd/streamerd.yaml",
+                "share/doc/streamerd/alerts.yaml",
+                "share/doc/streamerd/grafana-dashboard.json",
+                "share/doc/streamerd/nginx-slice-cache.conf",
+                "share/doc/streamerd/sources.md",
+        };
+        install("PREFIX=/usr");
+        for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
+                ck_assert_msg(access(suite_path("root/usr/%s", files[i]), R_OK) == 0, "%s", files[i]);
+}
+
+TEST(a_distribution_places_libraries_units_and_settings)
+{
+        install("PREFIX=/opt/s LIBDIR=/opt/s/lib/aarch64-linux-gnu UNITDIR=/units SYSCONFDIR=/opt/etc");
+        ck_assert_int_eq(access(suite_path("root/opt/s/lib/aarch64-linux-gnu/libstreamer-client.so"), R_OK), 0);
+        char *unit = file_read(suite_path("root/units/streamerd.service"), NULL);
+        ck_assert_ptr_nonnull(
+                strstr(unit, "ExecStart=/opt/s/bin/streamerd --config /opt/etc/streamerd/streamerd.yaml"));
+        char *tmpfiles = file_read(suite_path("root/opt/s/lib/tmpfiles.d/streamerd.conf"), NULL);
+        ck_assert_ptr_nonnull(strstr(tmpfiles, "/opt/etc/streamerd/streamerd.yaml"));
+        ck_assert_ptr_nonnull(strstr(tmpfiles, "/opt/s/share/streamerd/streamerd.yaml"));
+        ck_assert_ptr_null(strstr(tmpfiles, " /etc"));
 }

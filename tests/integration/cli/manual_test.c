@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The manual covers every verb, flag, setting and function; help has an example for each verb; and all of it is
- * installed.
+ * The manual covers every verb, flag, setting and function; help has an example for each verb.
  */
 #include "daemon/config/flags.h"
 #include "tests/lib/streamerctl.h"
@@ -60,59 +59,4 @@ TEST(a_page_is_formatted_without_a_warning, EACH(pages))
         char *said;
         int status = shell(&said, "LC_ALL=C.UTF-8 MANWIDTH=90 man --warnings -l %s >/dev/null", page_path(pages[_i]));
         ck_assert_msg(status == 0 && *said == '\0', "%s: %s", pages[_i], said);
-}
-
-/* ---- installed ---- */
-
-/* Only files that are already built: a test must not build them. */
-static void install(const char *variables)
-{
-        char *said;
-        int status = shell(&said, "MAKEFLAGS= make -s install DEPS=0 BUILD=%s DESTDIR=%s %s -o all", build_path(""),
-                           suite_path("root"), variables);
-        ck_assert_msg(status == 0, "%s", said);
-}
-
-TEST(all_manual_pages_are_installed)
-{
-        static const char *const files[] = {
-                "bin/streamerctl",
-                "bin/streamerd",
-                "include/streamer/client.h",
-                "lib/libstreamer-client.so.0",
-                "lib/systemd/system/streamerd.service",
-                "lib/systemd/system/streamerd.socket",
-                "lib/sysusers.d/streamerd.conf",
-                "lib/tmpfiles.d/streamerd.conf",
-                "share/man/man1/streamerctl.1",
-                "share/man/man8/streamerd.8",
-                "share/man/man5/streamerd.yaml.5",
-                "share/man/man3/libstreamer-client.3",
-                "share/bash-completion/completions/streamerctl",
-                "share/zsh/site-functions/_streamerctl",
-                "share/fish/vendor_completions.d/streamerctl.fish",
-                "share/bash-completion/completions/streamerd",
-                "share/fish/vendor_completions.d/streamerd.fish",
-                "share/streamerd/streamerd.yaml",
-                "share/doc/streamerd/alerts.yaml",
-                "share/doc/streamerd/grafana-dashboard.json",
-                "share/doc/streamerd/nginx-slice-cache.conf",
-                "share/doc/streamerd/sources.md",
-        };
-        install("PREFIX=/usr");
-        for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
-                ck_assert_msg(access(suite_path("root/usr/%s", files[i]), R_OK) == 0, "%s", files[i]);
-}
-
-TEST(a_distribution_places_libraries_units_and_settings)
-{
-        install("PREFIX=/opt/s LIBDIR=/opt/s/lib/aarch64-linux-gnu UNITDIR=/units SYSCONFDIR=/opt/etc");
-        ck_assert_int_eq(access(suite_path("root/opt/s/lib/aarch64-linux-gnu/libstreamer-client.so"), R_OK), 0);
-        char *unit = file_read(suite_path("root/units/streamerd.service"), NULL);
-        ck_assert_ptr_nonnull(
-                strstr(unit, "ExecStart=/opt/s/bin/streamerd --config /opt/etc/streamerd/streamerd.yaml"));
-        char *tmpfiles = file_read(suite_path("root/opt/s/lib/tmpfiles.d/streamerd.conf"), NULL);
-        ck_assert_ptr_nonnull(strstr(tmpfiles, "/opt/etc/streamerd/streamerd.yaml"));
-        ck_assert_ptr_nonnull(strstr(tmpfiles, "/opt/s/share/streamerd/streamerd.yaml"));
-        ck_assert_ptr_null(strstr(tmpfiles, " /etc"));
 }

@@ -39,15 +39,20 @@ static void start(struct terminal *s, int rows, int columns, const char *socket,
 #define START(s, rows, columns, ...)                                                                                   \
         start((s), (rows), (columns), test_daemon.socket, NULL, (const char *const[]){__VA_ARGS__, NULL})
 
+static void quit(struct terminal *s)
+{
+        terminal_type(s, "q");
+        ck_assert_int_eq(terminal_finish(s), 0);
+}
+
 /* ---- top ---- */
 
-FIXTURE(.all = {begin, fixture_end}, .unavailable = terminal_unavailable);
+FIXTURE(.all = {begin, fixture_end}, .each = {fixture_connect, NULL}, .unavailable = terminal_unavailable);
 
 TEST(top_shows_devices_models_and_leases)
 {
         struct terminal s;
-        streamer_client *c = client_open(&test_daemon);
-        streamer_lease *lease = client_attach(c, "witness");
+        streamer_lease *lease = client_attach(client, "witness");
         START(&s, 24, 80, "top");
         terminal_until(&s, "witness");
         terminal_until_line(&s, 0, "streamerd 0.");
@@ -56,13 +61,9 @@ TEST(top_shows_devices_models_and_leases)
         terminal_until(&s, "256.0 MiB");
         terminal_until(&s, "MODEL (by name)");
         terminal_until(&s, "PID ");
-        char *pid = format_text("%d", (int)getpid());
-        terminal_until(&s, pid);
-        free(pid);
-        terminal_type(&s, "q");
-        ck_assert_int_eq(terminal_finish(&s), 0);
+        terminal_until(&s, format_text("%d", (int)getpid()));
+        quit(&s);
         streamer_detach(lease);
-        streamer_close(c);
 }
 
 TEST(a_terminal_that_curses_does_not_know_is_named)
@@ -77,16 +78,13 @@ TEST(a_terminal_that_curses_does_not_know_is_named)
 TEST(top_follows_changes)
 {
         struct terminal s;
-        streamer_client *c = client_open(&test_daemon);
         START(&s, 40, 100, "top", "--interval", "0.1");
         terminal_until(&s, "witness");
-        client_load(c, fixture_write(model_mixed(6, 1 << 18), "new.safetensors"), "aa-new");
+        client_load(client, fixture_write(model_mixed(6, 1 << 18), "new.safetensors"), "aa-new");
         terminal_until(&s, "aa-new");
-        client_unload(c, "aa-new");
+        client_unload(client, "aa-new");
         terminal_until_not(&s, "aa-new");
-        terminal_type(&s, "q");
-        ck_assert_int_eq(terminal_finish(&s), 0);
-        streamer_close(c);
+        quit(&s);
 }
 
 TEST(top_scrolls_and_sorts)
@@ -110,8 +108,7 @@ TEST(top_scrolls_and_sorts)
         terminal_until(&s, "MODEL (by leases)");
         terminal_type(&s, "s");
         terminal_until(&s, "MODEL (by name)");
-        terminal_type(&s, "q");
-        ck_assert_int_eq(terminal_finish(&s), 0);
+        quit(&s);
 }
 
 TEST(top_handles_a_tiny_terminal_and_resizing)
@@ -126,8 +123,7 @@ TEST(top_handles_a_tiny_terminal_and_resizing)
         }
         terminal_resize(&s, 24, 80);
         terminal_until(&s, "witness");
-        terminal_type(&s, "q");
-        ck_assert_int_eq(terminal_finish(&s), 0);
+        quit(&s);
 }
 
 TEST(top_fails_without_a_terminal)
@@ -164,16 +160,14 @@ TEST(top_once_prints_without_a_terminal)
 TEST(list_watch_draws_over_the_last_list)
 {
         struct terminal s;
-        streamer_client *c = client_open(&test_daemon);
         START(&s, 40, 100, "list", "--watch");
         terminal_until(&s, "witness");
-        client_load(c, fixture_write(model_mixed(6, 1 << 18), "watched.safetensors"), "aa-watched");
+        client_load(client, fixture_write(model_mixed(6, 1 << 18), "watched.safetensors"), "aa-watched");
         terminal_until_line(&s, 1, "aa-watched");
-        client_unload(c, "aa-watched");
+        client_unload(client, "aa-watched");
         terminal_until_not(&s, "aa-watched");
         terminal_type(&s, "\003");
         terminal_finish(&s);
-        streamer_close(c);
 }
 
 TEST(a_table_fits_the_terminal_without_cutting_figures)
@@ -241,8 +235,7 @@ TEST(top_shows_a_held_load)
         terminal_until(&s, "LOADING");
         terminal_until(&s, "half ");
         terminal_until(&s, "50 %");
-        terminal_type(&s, "q");
-        ck_assert_int_eq(terminal_finish(&s), 0);
+        quit(&s);
         streamer_op_free(op);
 }
 
