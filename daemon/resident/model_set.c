@@ -67,15 +67,15 @@ struct generation *model_set_on(const struct model_set *set, const struct device
         return NULL;
 }
 
-enum generation_state model_set_state(const struct model_set *set)
+const struct generation *model_set_leading(const struct model_set *set)
 {
         static const enum generation_state order[] = {GENERATION_READY, GENERATION_LOADING, GENERATION_CACHED,
                                                       GENERATION_FAILED};
         for (size_t i = 0; i < ARRAY_SIZE(order); i++)
                 for (size_t k = 0; k < set->n; k++)
                         if (set->members[k]->state == order[i])
-                                return order[i];
-        return generation_drains(set->members[0]) ? GENERATION_DRAINING : set->members[0]->state;
+                                return set->members[k];
+        return set->members[0];
 }
 
 bool model_set_member_pinned(const struct generation *g)

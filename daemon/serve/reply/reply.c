@@ -79,14 +79,6 @@ static void write_on_device(struct writer *w, const struct generation *g)
                 writer_kstr(w, "error", g->error.text);
 }
 
-static const struct generation *representative(const struct model_set *group)
-{
-        for (size_t i = 0; i < group->n; i++)
-                if (group->members[i]->state == model_set_state(group))
-                        return group->members[i];
-        return group->members[0];
-}
-
 static void write_tries(struct writer *w, const struct desired_model *desired, uint64_t now)
 {
         writer_ku64(w, "tries", desired->attempts);
@@ -148,10 +140,10 @@ static void write_published(struct writer *w, const struct generation *g)
 void reply_model(struct writer *w, const struct model_set *group, const struct desired_model *desired)
 {
         uint64_t now = now_ns();
-        const struct generation *g = representative(group);
+        const struct generation *g = model_set_leading(group);
         struct model_size size = model_set_size(group);
         bool failed = g->state == GENERATION_FAILED, tried = desired != NULL && desired_failed(desired);
-        bool drains = model_set_state(group) == GENERATION_DRAINING;                 /* then another model is desired */
+        bool drains = generation_drains(g);                                          /* then another model is desired */
         bool read = g->state != GENERATION_LOADING && g->stages.ns[STAGE_begin] > 0; /* in this run */
         writer_map(w, 16u + read + failed + (g->published != NULL) + (tried ? count_tries(desired) : 0));
         writer_kstr(w, "name", group->name);

@@ -4,6 +4,7 @@
  */
 #include "tests/unit/resident_fixture.h"
 
+#include "daemon/resident/model_set.h"
 #include "daemon/resident/persist/state_file.h"
 
 static size_t listed(void)
@@ -96,6 +97,20 @@ TEST(states_have_the_words_of_the_protocol)
         ck_assert_str_eq(generation_state_name(GENERATION_READY), "ready");
         ck_assert_str_eq(generation_state_name(GENERATION_DRAINING), "draining");
         ck_assert_str_eq(generation_state_name(GENERATION_FAILED), "failed");
+}
+
+/* Clients see both as "draining", and the settings of the first. */
+TEST(a_revoked_member_leads_draining_ones)
+{
+        struct model_set set = {.members = {ready(loading("m")), ready(loading("n"))}, .n = 2};
+        for (size_t i = 0; i < 2; i++) {
+                generation_get(set.members[i]);
+                generation_drop_all(set.members[i]);
+        }
+        generation_revoke(set.members[0]);
+        ck_assert_ptr_eq(model_set_leading(&set), set.members[0]);
+        generation_put(set.members[0]);
+        generation_put(set.members[1]);
 }
 
 /* ---- names ---- */
