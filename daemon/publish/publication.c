@@ -10,8 +10,7 @@
 #include "daemon/base/log/log.h"
 #include "daemon/base/metric/metric.h"
 #include "daemon/io/http/http.h"
-#include "daemon/publish/published_manifest.h"
-#include "daemon/publish/storage_hash.h"
+#include "daemon/load/content/resolve.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -46,6 +45,32 @@ static bool has_ended(const struct publication *p)
         return p->state >= PUBLICATION_PUBLISHED;
 }
 
+/* ---- the base ---- */
+
+int base_probe_init(struct base_probe *probe, const char *source, const struct caller *caller,
+                    struct source_roots *roots)
+{
+        *probe = (struct base_probe){.source = strdup(source), .caller = *caller, .roots = source_roots_ref(roots)};
+        return probe->source != NULL ? 0 : STREAMER_ENOMEM;
+}
+
+void base_probe_deinit(struct base_probe *probe)
+{
+        free(probe->source);
+        source_roots_free(probe->roots);
+        *probe = (struct base_probe){.source = NULL};
+}
+
+void base_probe_run(struct base_probe *probe, const struct sources *sources)
+{
+        const struct sources below = sources_with_roots(sources, probe->roots);
+        struct resolved resolved;
+        probe->error = (struct error){0};
+        if (resolve_open(&resolved, &below, probe->source, &probe->caller, false, &probe->error) == 0)
+                source_identity(&resolved.set, &probe->identity, &probe->error);
+        resolve_deinit(&resolved);
+}
+
 /* ---- life ---- */
 
 void publications_init(struct publications *publications)
@@ -65,28 +90,18 @@ struct publication *publications_find(const struct publications *publications, c
         return NULL;
 }
 
-struct publication *publication_new(struct publications *publications, struct publication_claim *claim)
+struct publication *publication_new(struct publications *publications, const char *name, struct device *device)
 {
         struct publication *p = calloc(1, sizeof(*p));
-        char *name = strdup(claim->name);
-        if (p == NULL || name == NULL) {
-                base_probe_deinit(&claim->base);
+        if (p == NULL || (p->name = strdup(name)) == NULL) {
                 free(p);
-                free(name);
-                published_free(claim->published);
                 return NULL;
         }
-        *p = (struct publication){.publications = publications,
-                                  .id = ++publications->last_id,
-                                  .name = name,
-                                  .device = claim->device,
-                                  .published = claim->published,
-                                  .base = claim->base,
-                                  .caller = claim->caller,
-                                  .user = claim->user,
-                                  .pid = claim->pid,
-                                  .manifest = {.fd = -1},
-                                  .since_ns = now_ns()};
+        p->publications = publications;
+        p->id = ++publications->last_id;
+        p->device = device;
+        p->manifest.fd = -1;
+        p->since_ns = now_ns();
         list_init(&p->in_session);
         list_init(&p->admission.link);
         list_append(&publications->all, &p->link);
@@ -228,16 +243,25 @@ static void admitted(struct admission_request *request, const struct error *erro
         answer(p, NULL);
 }
 
+static int round_bytes(const struct publication *p, uint64_t *bytes, struct error *error)
+{
+        uint64_t granularity = p->device->layout.granularity;
+        if (*bytes == 0 || *bytes > UINT64_MAX - granularity)
+                return error_set(error, STREAMER_EINVAL, "%s: bytes: out of range", p->name);
+        *bytes = round_up(*bytes, granularity);
+        return 0;
+}
+
 int publication_begin(struct publication *p, uint64_t bytes, const struct model_settings *settings,
                       const struct quota_limits *limits, publication_done_fn *done, void *context, struct error *error)
 {
         struct resident *resident = p->publications->resident;
         struct quotas *users = p->publications->users;
         char source[sizeof(PUBLISHED_SOURCE) + 16];
-        uint64_t rounded;
         int r = check_state(p, PUBLICATION_CLAIMED, error);
-        if (r == 0 && (bytes == 0 || __builtin_add_overflow(bytes, p->device->layout.granularity - 1, &rounded)))
-                r = error_set(error, STREAMER_EINVAL, "%s: bytes: out of range", p->name);
+        uint64_t rounded = bytes;
+        if (r == 0)
+                r = round_bytes(p, &rounded, error);
         if (r == 0 && p->device->ops->lend == NULL)
                 r = error_set(error, STREAMER_EUNSUPPORTED, "%s: a client cannot publish on this device",
                               p->device->name);
@@ -261,7 +285,7 @@ int publication_begin(struct publication *p, uint64_t bytes, const struct model_
         g->published = p->published;
         generation_assign_number(g);
         p->generation = g;
-        p->bytes = round_up(bytes, p->device->layout.granularity);
+        p->bytes = rounded;
         p->part = (struct admission_part){p->device, p->bytes, g};
         p->admission = (struct admission_request){
                 .parts = &p->part, .n_parts = 1, .priority = settings->priority, .evict = true, .answered = admitted};
@@ -297,13 +321,12 @@ int publication_add_segment(struct publication *p, uint64_t bytes, publication_d
                             struct error *error)
 {
         struct generation *g = p->generation;
-        uint64_t used = 0, size;
+        uint64_t used = 0, size = bytes;
         int r = check_state(p, PUBLICATION_FILLING, error);
+        if (r == 0)
+                r = round_bytes(p, &size, error);
         if (r < 0)
                 return r;
-        if (bytes == 0 || __builtin_add_overflow(bytes, p->device->layout.granularity - 1, &size))
-                return error_set(error, STREAMER_EINVAL, "%s: bytes: out of range", p->name);
-        size = round_up(bytes, p->device->layout.granularity);
         const struct segment *unsent = p->n_sent < g->n_segments ? &g->segments[p->n_sent] : NULL;
         if (unsent != NULL && unsent->size != size)
                 return error_set(error, STREAMER_EINVAL,
@@ -356,21 +379,6 @@ static void hash_run(struct work *work)
         storage_hash_run(&hasher->publication->hash, &hasher->error);
 }
 
-static void finish_run(struct work *work)
-{
-        struct publication *p = container_of(work, struct publication, work);
-        unsigned char digest[DIGEST_SIZE];
-        storage_hash_finish(&p->hash, digest, &p->error);
-}
-
-static void finish_done(struct work *work)
-{
-        struct publication *p = container_of(work, struct publication, work);
-        storage_hash_deinit(&p->hash);
-        if (step_done(p))
-                publish(p);
-}
-
 static void hash_done(struct work *work)
 {
         const struct hasher *hasher = container_of(work, struct hasher, work);
@@ -381,19 +389,17 @@ static void hash_done(struct work *work)
                 p->in_flight--;
                 return;
         }
-        if (p->error.code == 0 && !has_ended(p)) {
-                work_submit(p->publications->pool, WORK_LANE_CPU, &p->work, finish_run, finish_done);
-                return;
-        }
         storage_hash_deinit(&p->hash);
-        step_done(p);
+        if (step_done(p))
+                publish(p);
 }
 
 static void table_run(struct work *work)
 {
         struct publication *p = container_of(work, struct publication, work);
         if (published_manifest_build(&p->manifest, p->generation, &p->table, &p->error) == 0)
-                storage_hash_init(&p->hash, p->generation, &p->manifest, p->publications->reader, &p->stop, &p->error);
+                storage_hash_init(&p->hash, p->generation, &p->manifest, p->publications->reader,
+                                  p->publications->hashers, &p->stop, &p->error);
 }
 
 static void table_done(struct work *work)

@@ -27,11 +27,8 @@
 #define DAEMON_PUBLISH_PUBLICATION_H
 
 #include "daemon/io/reader/reader.h"
-#include "daemon/publish/base_probe.h"
-#include "daemon/publish/storage_hash.h"
+#include "daemon/publish/published_manifest.h"
 #include "daemon/resident/admission/admission.h"
-#include "daemon/resident/model.h"
-#include "proto/published/table.h"
 
 enum publication_state {
         PUBLICATION_CLAIMED,
@@ -45,6 +42,21 @@ enum publication_state {
         PUBLICATION_PUBLISHED, /* this and the following: ended */
         PUBLICATION_FAILED,
 };
+
+/* The identity of a source as it is now: a worker opens its files, and reads none. */
+struct base_probe {
+        char *source; /* canonical; NULL: none, and there is nothing to do */
+        struct caller caller;
+        struct source_roots *roots; /* a reference; NULL: the daemon's own */
+        struct source_identity identity;
+        struct error error;
+};
+/* STREAMER_ENOMEM. To be deinited in any case. */
+int base_probe_init(struct base_probe *probe, const char *source, const struct caller *caller,
+                    struct source_roots *roots);
+void base_probe_deinit(struct base_probe *probe); /* accepts a zeroed one, and zeroes it */
+/* On a worker, in the lane of the source; again for what it is then. */
+void base_probe_run(struct base_probe *probe, const struct sources *sources);
 
 struct publication;
 
@@ -79,7 +91,7 @@ struct publication {
         struct device *device;
         struct published *published; /* the generation's, once that exists */
         struct base_probe base;      /* of published->base, before it is sealed */
-        uint64_t user;               /* whose share the probe uses (work.h) */
+        uint64_t user;               /* whose share of the workers the probe uses; 0: unlimited */
         struct generation *generation;
         struct admission_part part;
         struct admission_request admission;
@@ -101,23 +113,13 @@ struct publication {
         struct hasher *hashers;
 };
 
-struct publication_claim {
-        const char *name;
-        struct device *device;
-        struct published *published; /* taken over, as the base */
-        struct base_probe base;      /* of published->base */
-        struct caller caller;
-        pid_t pid;
-        uint64_t user; /* whose share of the workers the base's probe uses; 0: unlimited */
-};
-
 /* After its owner has set the daemon's parts and `ended`. */
 void publications_init(struct publications *publications);
 /* NULL if nobody publishes under this name on this device. */
 struct publication *publications_find(const struct publications *publications, const char *name,
                                       const struct device *device);
-/* The claim of a name that nobody has. NULL on ENOMEM. */
-struct publication *publication_new(struct publications *publications, struct publication_claim *claim);
+/* The claim of a name that nobody has; the caller sets what it wants published, and for whom. NULL on ENOMEM. */
+struct publication *publication_new(struct publications *publications, const char *name, struct device *device);
 
 /* ---- requests: 0, or an error and done() is not called. One at a time. ---- */
 

@@ -4,6 +4,7 @@
 #include "daemon/base/util.h"
 #include "proto/published/table.h"
 
+#include <openssl/crypto.h>
 #include <string.h>
 
 #define HEX_SIZE (2 * DIGEST_SIZE + 1)
@@ -89,17 +90,6 @@ struct published *published_free(struct published *published)
         return NULL;
 }
 
-int published_set_base(struct published *published, const struct published_base *base)
-{
-        char *source = base->source != NULL ? strdup(base->source) : NULL;
-        if (base->source != NULL && source == NULL)
-                return STREAMER_ENOMEM;
-        free(published->base.source);
-        published->base = *base;
-        published->base.source = source;
-        return 0;
-}
-
 void published_key_differs(const struct published *have, const struct published *want, published_differs_fn *differs,
                            void *context)
 {
@@ -142,17 +132,8 @@ void published_each_pair(const struct published *published, published_pair_fn *p
 
 static bool hex_decode(unsigned char bytes[DIGEST_SIZE], const char *hex)
 {
-        static const char digits[] = "0123456789abcdef";
-        if (strlen(hex) != HEX_SIZE - 1)
-                return false;
-        for (size_t i = 0; i < HEX_SIZE - 1; i++) {
-                const char *digit = strchr(digits, hex[i]);
-                if (digit == NULL)
-                        return false;
-                unsigned value = (unsigned)(digit - digits);
-                bytes[i / 2] = (unsigned char)(i % 2 == 0 ? value << 4 : bytes[i / 2] | value);
-        }
-        return true;
+        size_t n;
+        return OPENSSL_hexstr2buf_ex(bytes, DIGEST_SIZE, &n, hex, '\0') == 1 && n == DIGEST_SIZE;
 }
 
 static int read_pair(struct published *p, const char *key, const char *value)

@@ -30,8 +30,6 @@ struct published {
 /* A key from a request: sorts it. STREAMER_EINVAL for a field without a name and for two of one name. */
 int published_new(struct published **out, const char *const *key, size_t n_key, struct error *error);
 struct published *published_free(struct published *published); /* accepts NULL */
-/* Copies the base. STREAMER_ENOMEM. */
-int published_set_base(struct published *published, const struct published_base *base);
 
 /* A field of the key that differs. `have`, `want`: NULL where it is absent. */
 typedef void published_differs_fn(void *context, const char *name, size_t name_len, const char *have, const char *want);

@@ -137,20 +137,19 @@ static struct publication *claim(struct publish_find *find)
                 error_set(error, STREAMER_ELIMIT, "publish_find: this connection has %zu claims", n);
                 return NULL;
         }
-        struct publication_claim new = {.name = request_of(find)->model,
-                                        .device = find->device,
-                                        .published = find->want,
-                                        .base = find->probes[BASE_NAMED],
-                                        .caller = session->conn->caller,
-                                        .pid = session->conn->pid,
-                                        .user = find->task.work.user};
+        struct publication *p = publication_new(&session->server->publications, request_of(find)->model, find->device);
+        if (p == NULL) {
+                error_no_memory(error);
+                return NULL;
+        }
+        p->published = find->want;
+        p->base = find->probes[BASE_NAMED];
+        p->caller = session->conn->caller;
+        p->pid = session->conn->pid;
+        p->user = find->task.work.user;
         find->want = NULL;
         find->probes[BASE_NAMED] = (struct base_probe){.source = NULL};
-        struct publication *p = publication_new(&session->server->publications, &new);
-        if (p == NULL)
-                error_no_memory(error);
-        else
-                list_append(&session->publications, &p->in_session);
+        list_append(&session->publications, &p->in_session);
         return p;
 }
 
@@ -349,7 +348,7 @@ static int set_base(struct publish_find *find, const struct session *session, co
                     struct error *error)
 {
         cleanup_free char *canonical = NULL;
-        struct published_base base = {.source = NULL};
+        const char *source = NULL;
         const struct role_grant grant = access_grant(session->server, session->conn);
         const struct caller *caller = &session->conn->caller;
         struct source_roots *roots = NULL;
@@ -363,7 +362,7 @@ static int set_base(struct publish_find *find, const struct session *session, co
                         return r;
                 find->by_text = grant.role < ROLE_LOAD;
                 roots = grant.roots;
-                base.source = canonical;
+                source = canonical;
         } else if (req->base_model != NULL) {
                 const struct generation *g = resident_ready(session->server->resident, req->base_model);
                 if (g == NULL || g->published != NULL)
@@ -371,11 +370,13 @@ static int set_base(struct publish_find *find, const struct session *session, co
                                          g == NULL ? "no such model" : "it was published itself");
                 caller = &g->caller;
                 find->loaded = g->identity;
-                base.source = g->source;
+                source = g->source;
         }
-        bool probed = base.source != NULL && !find->by_text;
-        if (published_set_base(find->want, &base) < 0 ||
-            (probed && base_probe_init(&find->probes[BASE_NAMED], base.source, caller, roots) < 0))
+        if (source == NULL)
+                return 0;
+        find->want->base.source = strdup(source);
+        if (find->want->base.source == NULL ||
+            (!find->by_text && base_probe_init(&find->probes[BASE_NAMED], source, caller, roots) < 0))
                 return error_no_memory(error);
         return 0;
 }
