@@ -12,21 +12,150 @@
 
 #include "daemon/base/log/log.h"
 #include "daemon/base/metric/metric.h"
-#include "daemon/resident/admission/ledger.h"
 #include "daemon/resident/hostcache/host_cache.h"
 #include "daemon/resident/model_set.h"
+#include "daemon/resident/unload/evict.h"
 
 #include <inttypes.h>
+
+/* ---- the ledger of a pass ---- */
+
+struct ledger {
+        uint64_t unused[ADMISSION_DEVICES], freeing[ADMISSION_DEVICES]; /* by device number, less what is reserved */
+};
+
+static void ledger_make(struct ledger *ledger, const struct resident *resident)
+{
+        uint64_t now = now_ns();
+        *ledger = (struct ledger){0};
+        for (size_t i = 0; i < resident->n_devices; i++)
+                ledger->unused[i] = device_unused(resident->devices[i]);
+        list_each_item (const struct generation, g, &resident->generations, link)
+                if (generation_is_freeing(g, now))
+                        ledger->freeing[g->device->number] += g->charged;
+}
+
+/* Reserves bytes, as many as there are, those being freed first: unused ones may satisfy a smaller request at once. */
+static void ledger_reserve(struct ledger *ledger, const struct admission_part *part)
+{
+        unsigned d = part->device->number;
+        uint64_t freeing = part->bytes < ledger->freeing[d] ? part->bytes : ledger->freeing[d];
+        uint64_t unused = part->bytes - freeing;
+        ledger->freeing[d] -= freeing;
+        ledger->unused[d] -= unused < ledger->unused[d] ? unused : ledger->unused[d];
+}
+
+/* ---- victims ---- */
+
+/* The generation that serves a name stays until its replacement is ready. */
+static bool is_replaced(const struct admission_request *request, const struct generation *g)
+{
+        if (request->name != NULL)
+                return generation_has_name(g, request->name);
+        for (size_t i = 0; i < request->n_parts; i++)
+                list_each_item (const struct model_name, name, &request->parts[i].generation->names, link)
+                        if (generation_has_name(g, name->text))
+                                return true;
+        return false;
+}
+
+/* The generation, or a rank that would be evicted with it. */
+static bool ranks_replaced(const struct admission_request *request, struct generation *g)
+{
+        struct generation *ranks[MODEL_SET_MAX];
+        size_t n = g->n_ranks > 1 ? model_set_ranks(g, g->state, ranks) : 0;
+        for (size_t i = 0; i < n; i++)
+                if (is_replaced(request, ranks[i]))
+                        return true;
+        return n == 0 && is_replaced(request, g);
+}
+
+static struct evict_candidate candidate_of(const struct admission_request *request, struct generation *g)
+{
+        struct generation_use use = generation_use(g);
+        return (struct evict_candidate){
+                .bytes = g->charged,
+                .last_used = use.last_used_ns,
+                .expires = g->settings.keep_alive_ns > 0 ? ns_after(use.last_used_ns, g->settings.keep_alive_ns) : 0,
+                .priority = g->settings.priority,
+                .held = use.holders,
+                .pinned = use.pinned || ranks_replaced(request, g),
+                .ready = g->state == GENERATION_READY,
+                .owner = g,
+        };
+}
+
+/* Adds victims on one device that free `needed` bytes to the outlook; false where there are none. */
+static bool add_victims(const struct admission_request *request, const struct device *device, uint64_t needed,
+                        struct admission_outlook *outlook)
+{
+        size_t max = 1, n = 0;
+        list_each_item (const struct generation, g, &request->admission->resident->generations, link)
+                max += g->device == device;
+        cleanup_free struct evict_candidate *candidates = calloc(max, sizeof(*candidates));
+        if (candidates == NULL)
+                return false;
+        list_each_item (struct generation, g, &request->admission->resident->generations, link)
+                if (g->device == device)
+                        candidates[n++] = candidate_of(request, g);
+        if (!evict_choose(candidates, n, needed))
+                return false;
+        struct generation **victims = reallocarray(outlook->victims, outlook->n_victims + n + 1, sizeof(*victims));
+        if (victims == NULL)
+                return false;
+        outlook->victims = victims;
+        for (size_t i = 0; i < n; i++)
+                if (candidates[i].chosen)
+                        victims[outlook->n_victims++] = candidates[i].owner;
+        return true;
+}
+
+void admission_outlook_deinit(struct admission_outlook *outlook)
+{
+        free(outlook->victims);
+        *outlook = (struct admission_outlook){.outcome = ADMISSION_FITS};
+}
+
+/* Fills in the outlook and changes nothing else. Victims are chosen only where they suffice, with the unused bytes, on
+ * every device. */
+static void assess(const struct admission_request *request, const struct ledger *ledger,
+                   struct admission_outlook *outlook)
+{
+        enum admission_outcome outcome = ADMISSION_FITS;
+        *outlook = (struct admission_outlook){.outcome = ADMISSION_BLOCKED};
+        for (size_t i = 0; i < request->n_parts; i++)
+                if (!device_in_service(request->parts[i].device)) {
+                        outlook->missing = &request->parts[i];
+                        return;
+                }
+        for (size_t i = 0; i < request->n_parts; i++) {
+                const struct admission_part *part = &request->parts[i];
+                uint64_t unused = ledger->unused[part->device->number];
+                uint64_t available = unused + ledger->freeing[part->device->number];
+                if (part->bytes <= unused)
+                        continue;
+                if (part->bytes <= available) {
+                        outcome = outcome == ADMISSION_FITS ? ADMISSION_PENDING : outcome;
+                } else if (request->evict && add_victims(request, part->device, part->bytes - available, outlook)) {
+                        outcome = ADMISSION_EVICTS;
+                } else {
+                        outlook->missing = part;
+                        outlook->n_victims = 0;
+                        return;
+                }
+        }
+        outlook->outcome = outcome;
+}
 
 void admission_estimate(struct admission *admission, struct device *device, const char *name, uint64_t bytes,
                         bool evict, struct admission_outlook *outlook)
 {
         const struct admission_part part = {device, bytes, NULL};
-        const struct admission_query query = {
-                .resident = admission->resident, .name = name, .parts = &part, .n_parts = 1, .evict = evict};
+        const struct admission_request request = {
+                .admission = admission, .name = name, .parts = &part, .n_parts = 1, .evict = evict};
         struct ledger ledger;
         ledger_make(&ledger, admission->resident);
-        ledger_assess(&query, &ledger, outlook);
+        assess(&request, &ledger, outlook);
         outlook->missing = NULL; /* it was the part above */
 }
 
@@ -162,17 +291,13 @@ static void reserve(const struct admission_request *request, struct ledger *ledg
 static void serve(struct admission_request *request, struct ledger *ledger)
 {
         struct admission_outlook outlook;
-        const struct admission_query query = {.resident = request->admission->resident,
-                                              .parts = request->parts,
-                                              .n_parts = request->n_parts,
-                                              .evict = request->evict};
         if (awaits_answer(request)) {
                 if (!request->blocked)
                         reserve(request, ledger);
                 return;
         }
         request->due = 0;
-        ledger_assess(&query, ledger, &outlook);
+        assess(request, ledger, &outlook);
         if (outlook.outcome == ADMISSION_BLOCKED) {
                 block(request, ledger, &outlook);
         } else if (outlook.outcome == ADMISSION_FITS) {

@@ -25,13 +25,23 @@
 #ifndef DAEMON_RESIDENT_ADMISSION_ADMISSION_H
 #define DAEMON_RESIDENT_ADMISSION_ADMISSION_H
 
-#include "daemon/resident/admission/ledger.h"
+#include "daemon/resident/model.h"
+
+#define ADMISSION_DEVICES 64
+
+/* Bytes of one device; a request has at most one part for each. */
+struct admission_part {
+        struct device *device;
+        uint64_t bytes;
+        struct generation *generation; /* that is charged; NULL for an estimate */
+};
 
 struct admission_request {
         struct list link; /* in admission->queue */
         struct admission *admission;
         const struct admission_part *parts; /* borrowed until the answer */
         size_t n_parts;
+        const char *name; /* of an estimate; NULL: those of the parts' generations */
         uint64_t priority, since_ns;
         uint64_t due;     /* the recheck after which its devices have to answer; 0: it was examined since */
         bool evict, wait; /* it may evict; it may be queued while blocked */
@@ -81,6 +91,17 @@ void admission_recheck(struct admission *admission);
 void admission_tick(struct admission *admission);
 
 /* ---- estimates ---- */
+
+enum admission_outcome { ADMISSION_FITS, ADMISSION_PENDING, ADMISSION_EVICTS, ADMISSION_BLOCKED };
+
+struct admission_outlook {
+        enum admission_outcome outcome;
+        struct generation **victims; /* to be evicted */
+        size_t n_victims;
+        /* Blocked: by a device that is out of service, where no eviction helps, or else by what cannot be freed. */
+        const struct admission_part *missing; /* of the request */
+};
+void admission_outlook_deinit(struct admission_outlook *outlook); /* accepts a zeroed one */
 
 /* The outcome that a request would have for these bytes of one device and a model of this name. */
 void admission_estimate(struct admission *admission, struct device *device, const char *name, uint64_t bytes,
