@@ -4,7 +4,7 @@
  * the least recently used, and none that is superfluous (evict.h). Copies that are in use, are not complete or have a
  * pinned holder stay, and so do the copies of its other ranks.
  *
- * It looks at each generation and each copy a constant number of times, and sorts.
+ * It looks at each generation and each copy a constant number of times, ranks aside, and sorts.
  */
 #include "daemon/resident/hostcache/host_cache.h"
 #include "daemon/resident/unload/evict.h"
@@ -19,38 +19,20 @@ static bool has_to_stay(const struct generation *g)
         return pinned || (copy != NULL && (copy->state != HOST_COPY_COMPLETE || copy->users > 0));
 }
 
-static int by_number(const void *a, const void *b)
+/* It, or another of its ranks. */
+static bool any_rank_has_to_stay(const struct generation *g)
 {
-        return ORDER(*(const uint64_t *)a, *(const uint64_t *)b);
+        if (g->n_ranks < 2)
+                return has_to_stay(g);
+        list_each_item (const struct generation, other, &g->resident->generations, link)
+                if (generation_is_rank_of(g, other) && has_to_stay(other))
+                        return true;
+        return false;
 }
 
 static int by_identity(const void *a, const void *b)
 {
         return memcmp(a, b, sizeof(struct source_identity));
-}
-
-/* Sets `stays` of each copy. False: no memory. */
-static bool mark_stays(const struct host_cache *cache, size_t n_generations)
-{
-        const struct list *generations = &cache->resident->generations;
-        /* The numbers of models with several ranks, one of which has to stay. */
-        cleanup_free uint64_t *numbers = calloc(n_generations + 1, sizeof(*numbers));
-        size_t n = 0;
-        if (numbers == NULL)
-                return false;
-        list_each_item (const struct generation, g, generations, link)
-                if (g->n_ranks > 1 && has_to_stay(g))
-                        numbers[n++] = g->number;
-        qsort(numbers, n, sizeof(*numbers), by_number);
-        list_each_item (struct host_copy, copy, &cache->copies, link)
-                copy->stays = false;
-        list_each_item (const struct generation, g, generations, link) {
-                bool rank_stays =
-                        g->n_ranks > 1 && bsearch(&g->number, numbers, n, sizeof(*numbers), by_number) != NULL;
-                if (g->copy != NULL && (rank_stays || has_to_stay(g)))
-                        g->copy->stays = true;
-        }
-        return true;
 }
 
 struct host_copy **host_cache_choose(const struct host_cache *cache, uint64_t needed, size_t *n)
@@ -63,11 +45,16 @@ struct host_copy **host_cache_choose(const struct host_cache *cache, uint64_t ne
         cleanup_free struct source_identity *served = calloc(n_generations + 1, sizeof(*served));
         cleanup_free struct evict_candidate *candidates = calloc(n_copies + 1, sizeof(*candidates));
         *n = 0;
-        if (served == NULL || candidates == NULL || !mark_stays(cache, n_generations))
+        if (served == NULL || candidates == NULL)
                 return NULL;
-        list_each_item (const struct generation, g, &cache->resident->generations, link)
+        list_each_item (struct host_copy, copy, &cache->copies, link)
+                copy->stays = false;
+        list_each_item (const struct generation, g, &cache->resident->generations, link) {
                 if (g->state == GENERATION_READY && g->has_identity)
                         served[n_served++] = g->identity;
+                if (g->copy != NULL && any_rank_has_to_stay(g))
+                        g->copy->stays = true;
+        }
         qsort(served, n_served, sizeof(*served), by_identity);
         list_each_item (struct host_copy, copy, &cache->copies, link) {
                 bool serves = bsearch(&copy->identity, served, n_served, sizeof(*served), by_identity) != NULL;

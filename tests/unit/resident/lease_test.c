@@ -286,7 +286,7 @@ TEST(a_process_that_cannot_be_watched_gets_no_lease)
         ck_assert_uint_eq(process_fds(getpid()), fds_before);
 }
 
-CORE_FIXTURE(begin, end, .timeout = 5);
+CORE_FIXTURE(begin, end, .timeout = 10);
 
 /* One by one that would be ten thousand million comparisons. */
 TEST(a_process_is_found_among_very_many)

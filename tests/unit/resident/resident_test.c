@@ -337,7 +337,7 @@ TEST(each_name_is_written_once_in_the_order_of_names)
         generation_put(resident_on(&resident, "e", GENERATION_FAILED, NULL));
 }
 
-CORE_FIXTURE(begin, end, .timeout = 5);
+CORE_FIXTURE(begin, end, .timeout = 10);
 
 /* One by one that would be thousands of millions of comparisons. */
 TEST(a_name_is_found_among_very_many)

@@ -7,7 +7,6 @@
 
 #include "daemon/base/metric/metric.h"
 #include "daemon/resident/model.h"
-#include "daemon/resident/persist/state_file.h"
 
 /* ---- requests that fit ---- */
 
@@ -306,68 +305,42 @@ TEST(ranks_are_as_recently_used_as_the_last_of_them)
         ck_assert(!is_ready("alone"));
 }
 
-/* ---- many clients ---- */
+/* ---- many models ---- */
 
-static double seconds(void)
+/* Of so many bytes, without a segment. */
+static struct generation *small_model(const char *name, uint64_t bytes)
 {
-        struct timespec t;
-        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-        return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+        struct error error = {0};
+        struct generation *g = generation_new(&resident, name, "/models/x", devices[0], 0);
+        generation_assign_number(g);
+        ck_assert_int_eq(generation_charge(g, bytes, &error), 0);
+        generation_ready(g);
+        generation_put(g);
+        return g;
 }
 
-static void choose_many_victims(void)
+/* The loop has other tasks. */
+TEST(few_models_expire_in_one_turn)
 {
-        struct admission_outlook outlook;
-        admission_estimate(&admission, devices[0], "m", 2 * BUDGET, true, &outlook);
-        ck_assert_int_eq((int)outlook.outcome, (int)ADMISSION_BLOCKED);
-        admission_outlook_deinit(&outlook);
-}
-
-static void expire_many(void)
-{
-        resident_expire(&resident, 5000);
-}
-
-static void write_state(void)
-{
-        struct state_file state;
-        ck_assert_int_eq(state_file_of(&state, &resident), 0);
-        ck_assert_uint_eq(state.n, 10000);
-        state_file_deinit(&state);
-}
-
-static void (*const walks[])(void) = {choose_many_victims, expire_many, write_state};
-
-/* It runs on the loop thread, so it must not be quadratic. */
-TEST(choosing_among_ten_thousand_models_is_fast, EACH(walks))
-{
-        for (int i = 0; i < 10000; i++) {
-                char name[32];
-                snprintf(name, sizeof(name), "model %d", i * 7919 % 10000);
-                struct generation *g = generation_new(&resident, name, "/models/x", devices[0], 0);
-                generation_assign_number(g);
-                g->state = GENERATION_READY;
-                g->settings.keep_alive_ns = 4000;
-                g->last_used_ns = 2000;
-                generation_put(g);
+        enum { MANY = 200 };
+        unsigned left = 0;
+        for (unsigned i = 0; i < MANY; i++)
+                small_model(format_text("model %u", i), 0)->settings.keep_alive_ns = 1;
+        resident_expire(&resident, now_ns() + 2);
+        list_each_item (const struct generation, g, &resident.generations, link)
+                left += g->state == GENERATION_READY;
+        ck_assert_uint_eq(left, MANY - 64);
+        while (left > 0) {
+                resident_expire(&resident, now_ns() + 2);
+                left -= left < 64 ? left : 64;
         }
-        double before = seconds();
-        walks[_i]();
-        ck_assert_double_lt(seconds() - before, 0.5);
+        ck_assert(!is_ready("model 0") && !is_ready("model 199"));
 }
 
 TEST(many_small_models_are_evicted_for_a_large_one)
 {
-        for (int i = 0; i < 300; i++) {
-                char name[32];
-                snprintf(name, sizeof(name), "small %d", i);
-                struct error error = {0};
-                struct generation *g = generation_new(&resident, name, "/models/x", devices[0], 0);
-                generation_assign_number(g);
-                ck_assert_int_eq(generation_charge(g, 32 * KiB, &error), 0);
-                generation_ready(g);
-                generation_put(g);
-        }
+        for (unsigned i = 0; i < 300; i++)
+                small_model(format_text("small %u", i), 32 * KiB);
         granted(asked(load_of("large", 0, BUDGET)));
         ck_assert(!is_ready("small 0") && !is_ready("small 299"));
 }

@@ -187,31 +187,3 @@ TEST(ranks_are_kept_or_evicted_together)
         ck_assert_str_eq(victims_for(10), "a");
         ck_assert_str_eq(victims_for(20), "none");
 }
-
-/* ---- many clients ---- */
-
-static double seconds(void)
-{
-        struct timespec t;
-        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-        return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
-/* It runs on the loop thread, so it must not be quadratic. */
-TEST(choosing_among_ten_thousand_is_fast)
-{
-        for (unsigned i = 0; i < 10000; i++) {
-                char name[16];
-                snprintf(name, sizeof(name), "m %u", i * 7919 % 10000);
-                struct generation *g = cached(name, 10, i);
-                if (i % 2 > 0)
-                        make_ranks(&g, 1);
-        }
-        size_t n;
-        double before = seconds();
-        struct host_copy **chosen = host_cache_choose(&cache, 50001, &n);
-        double took = seconds() - before;
-        ck_assert_ptr_nonnull(chosen);
-        ck_assert_uint_eq(n, 5001);
-        ck_assert_msg(took < 0.2, "%f s", took);
-}
