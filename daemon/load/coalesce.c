@@ -69,8 +69,8 @@ static struct generation *find_resident(const struct load_target *target, uint64
         *other = same != NULL ? load_producing(load, same) : NULL;
         if (same == NULL || (same->state != GENERATION_READY && *other == NULL))
                 return NULL;
-        bool verified = *other != NULL ? (*other)->sha256 : same->verified;
-        if (verified || !load->sha256)
+        bool verified = *other != NULL ? (*other)->request.sha256 : same->verified;
+        if (verified || !load->request.sha256)
                 return same;
         *other = NULL;
         return NULL;
@@ -122,9 +122,9 @@ static void join(struct load *load, struct generation *same, struct load *other)
         share(&load->targets[0], same, false);
         if (load_ended(load->state))
                 return;
-        if (load->retention.priority > 0)
+        if (load->request.retention.priority > 0)
                 load_set_priority(other, load->priority);
-        load_relax(other, load->wait, load->no_evict);
+        load_relax(other, load->request.wait, load->request.no_evict);
         load_move_watchers(load, other);
         load_end(load, LOAD_READY, NULL);
 }
@@ -169,7 +169,7 @@ enum load_coalesced load_coalesce(struct load *load, void (*awaited_ended)(struc
                 load->targets[i].estimate.resident = same[i] != NULL;
                 under_way = under_way == NULL ? other : under_way;
         }
-        bool counts = !load->dry_run && ranks_agree(load, same);
+        bool counts = !load->request.dry_run && ranks_agree(load, same);
         if (counts && under_way != NULL) {
                 if (load->n_targets == 1 && under_way->n_targets == 1)
                         join(load, same[0], under_way);

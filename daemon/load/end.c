@@ -132,7 +132,7 @@ bool load_step_failed(struct load *load)
 void target_release(struct load_target *target)
 {
         /* A worker may be looking at the bytes of a file. */
-        if (!target->load->sha256)
+        if (!target->load->request.sha256)
                 target_put_generation(target);
 }
 

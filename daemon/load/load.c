@@ -19,8 +19,8 @@
 
 static int open_source(const struct load *load, struct resolved *opened, struct error *error)
 {
-        const struct sources sources = sources_with_roots(load->loads->sources, load->roots);
-        return resolve_open(opened, &sources, load->source, &load->caller, load->sha256, error);
+        const struct sources sources = sources_with_roots(load->loads->sources, load->request.roots);
+        return resolve_open(opened, &sources, load->source, &load->caller, load->request.sha256, error);
 }
 
 static void open_run(struct load *load)
@@ -82,7 +82,7 @@ static void find_lane_run(struct load *load)
 
 static void find_lane_done(struct load *load)
 {
-        if (source_is_local(load->source) && !load->dry_run)
+        if (source_is_local(load->source) && !load->request.dry_run)
                 load->announced = reader_announce(load->loads->reader, load->lane);
         load_step_start(load, load->lane, open_run, open_done);
 }
@@ -125,7 +125,7 @@ static void plan_done(struct load *load)
 {
         if (load_step_failed(load))
                 return;
-        if (!load->dry_run) {
+        if (!load->request.dry_run) {
                 reserve(load);
                 return;
         }
@@ -287,7 +287,7 @@ static void check_done(struct load *load)
                 if (!target_lives(t))
                         continue;
                 const struct manifest_header *header = t->generation->manifest.map;
-                t->generation->verified = load->sha256;
+                t->generation->verified = load->request.sha256;
                 memcpy(t->generation->digest, header->digest, DIGEST_SIZE);
         }
         load_end(load, LOAD_READY, NULL);
@@ -298,7 +298,7 @@ static void maybe_check(struct load *load)
         if (load->state != LOAD_READING)
                 return;
         load_each_part (part, load) {
-                size_t files = load->sha256 ? part->resolved.set.n_objects : 0;
+                size_t files = load->request.sha256 ? part->resolved.set.n_objects : 0;
                 bool complete = part->state == PART_READ && part->built && part->files_checked >= files;
                 part->checking = part_lives(part);
                 if (part->checking && !complete)

@@ -173,12 +173,11 @@ struct load {
         char *pattern; /* NULL: replicas */
         struct caller caller;
         uid_t owner; /* of the name, if it is new */
-        bool sha256, dry_run, wait, no_evict, admin;
-        bool abandoned;                  /* atomic: it has ended; for steps still in flight */
-        struct model_settings retention; /* what its requests asked for; zeroes: the defaults */
-        struct source_roots *roots;      /* a reference; NULL: the loads' own */
-        struct quotas *users;
         struct quota_limits limits;
+        /* The first one, with what those that joined have added; its pointers are to the fields above. Without devices.
+         */
+        struct load_request request;
+        bool abandoned;             /* atomic: it has ended; for steps still in flight */
         struct quota_charge charge; /* until it has ended */
         unsigned priority;          /* its weight where loads share the reader */
         uint64_t lane;

@@ -12,7 +12,7 @@ void load_free(struct load *load)
         load->magic = 0;
         free(load->targets);
         free(load->parts);
-        source_roots_free(load->roots);
+        source_roots_free(load->request.roots);
         free(load->name);
         free(load->source);
         free(load->pattern);
@@ -41,7 +41,7 @@ static int add_target(struct load *load, struct device *device, size_t n_devices
         t->part = part_for(load, device);
         t->part->targets[t->part->n_targets] = t;
         t->part->job.targets[t->part->n_targets++] = &t->copy;
-        if (load->dry_run)
+        if (load->request.dry_run)
                 return 0;
         struct generation *g = generation_new(load->loads->resident, load->name, load->source, device, load->owner);
         t->generation = g;
@@ -86,15 +86,18 @@ struct load *load_new(struct loads *loads, const struct load_request *request, c
         load->pattern = request->pattern != NULL ? strdup(request->pattern) : NULL;
         load->caller = *request->caller;
         load->owner = request->owner != NULL ? *request->owner : request->caller->uid;
-        load->sha256 = request->sha256;
-        load->dry_run = request->dry_run;
-        load->wait = request->wait;
-        load->no_evict = request->no_evict;
-        load->admin = request->admin;
-        load->roots = source_roots_ref(request->roots);
-        load->users = request->users;
         if (request->users != NULL)
                 load->limits = *request->limits;
+        load->request = *request;
+        load->request.source = load->source;
+        load->request.name = load->name;
+        load->request.named_after = NULL;
+        load->request.devices = NULL;
+        load->request.pattern = load->pattern;
+        load->request.caller = &load->caller;
+        load->request.owner = &load->owner;
+        load->request.roots = source_roots_ref(request->roots);
+        load->request.limits = &load->limits;
         if (request->users != NULL && !request->limits->unlimited)
                 load->step.user = work_user(request->caller->uid);
         load->priority = request->retention.priority > 0 ? request->retention.priority : PROTO_PRIORITY_DEFAULT;
@@ -120,24 +123,11 @@ struct load *load_new_again(struct load *load)
 {
         struct loads *loads = load->loads;
         struct resolved_request resolved = {.name = load->name, .source = load->source, .n_devices = load->n_targets};
-        const struct load_request request = {.source = load->source,
-                                             .name = load->name,
-                                             .pattern = load->pattern,
-                                             .sha256 = load->sha256,
-                                             .wait = load->wait,
-                                             .no_evict = load->no_evict,
-                                             .retention = load->retention,
-                                             .admin = load->admin,
-                                             .caller = &load->caller,
-                                             .owner = &load->owner,
-                                             .roots = load->roots,
-                                             .users = load->users,
-                                             .limits = &load->limits};
         if (loads->over || load->restarts == LOAD_RESTARTS)
                 return NULL;
         for (size_t i = 0; i < load->n_targets; i++)
                 resolved.devices[i] = load->targets[i].device;
-        struct load *next = load_new(loads, &request, &resolved);
+        struct load *next = load_new(loads, &load->request, &resolved);
         if (next == NULL)
                 return NULL;
         next->restarts = load->restarts + 1;

@@ -92,7 +92,7 @@ static struct load *find_same(struct loads *loads, const struct resolved_request
                               const struct load_request *request)
 {
         list_each_item (struct load, l, &loads->all, link)
-                if (!load_ended(l->state) && !l->dry_run && (l->sha256 || !request->sha256) &&
+                if (!load_ended(l->state) && !l->request.dry_run && (l->request.sha256 || !request->sha256) &&
                     !load_has(l, TARGET_FAILED) && strcmp(l->source, resolved->source) == 0 &&
                     strcmp(l->name, resolved->name) == 0 && same_text(l->pattern, request->pattern) &&
                     same_devices(l, resolved))

@@ -71,7 +71,7 @@ int load_open_parts(struct load *load, struct error *error)
                         r = resolve_view(&part->resolved, &load->opened.set, NULL, 0, error);
                 if (r == 0)
                         r = source_identity(&part->resolved.set, &part->identity, error);
-                if (r == 0 && !load->dry_run && (part->files = source_files_new(&part->resolved.set)) == NULL)
+                if (r == 0 && !load->request.dry_run && (part->files = source_files_new(&part->resolved.set)) == NULL)
                         r = error_no_memory(error);
                 if (r < 0 || load->pattern == NULL)
                         continue;
@@ -88,7 +88,7 @@ int load_open_parts(struct load *load, struct error *error)
 int part_plan(struct load_part *part, struct error *error)
 {
         const struct load *load = part->load;
-        bool sha256 = load->sha256 && !load->dry_run;
+        bool sha256 = load->request.sha256 && !load->request.dry_run;
         size_t n = part->resolved.set.n_objects;
         if (sha256) {
                 part->sha = sha_new(n);
@@ -100,9 +100,10 @@ int part_plan(struct load_part *part, struct error *error)
                 part->sha_steps[i] = (struct sha_step){.part = part, .file = i};
         int r = resolve_plan(&part->resolved, &part->targets[0]->device->layout, load->loads->block_size,
                              sha256 ? sha_header : NULL, part->sha, error);
-        if (r < 0 || load->dry_run)
+        if (r < 0 || load->request.dry_run)
                 return r;
-        return publish_init(&part->publish, &part->resolved, part->job.targets, part->n_targets, load->sha256, error);
+        return publish_init(&part->publish, &part->resolved, part->job.targets, part->n_targets, load->request.sha256,
+                            error);
 }
 
 void part_deinit(struct load_part *part)

@@ -144,9 +144,9 @@ static void on_landed(struct read_job *job, const struct plan_block *block)
         struct load_part *part = container_of(job, struct load_part, job);
         struct wake *wake = part->load->loads->reader->wake;
         bool whole = publish_landed(&part->publish, block);
-        if (part->load->sha256 && whole)
+        if (part->load->request.sha256 && whole)
                 wake_post(wake, &part->sha_steps[block->file].item);
-        if (!part->load->sha256)
+        if (!part->load->request.sha256)
                 wake_post_once(wake, &part->arrived);
 }
 
@@ -202,10 +202,10 @@ void part_read(struct load_part *part)
                 job->targets[i]->idle = on_idle;
         }
         part->arrived.run = on_arrived;
-        for (size_t i = 0; load->sha256 && i < set->n_objects; i++)
+        for (size_t i = 0; load->request.sha256 && i < set->n_objects; i++)
                 part->sha_steps[i].item.run = on_file_whole;
         /* Files without a byte to read are complete already. */
-        for (size_t i = 0; load->sha256 && i < set->n_objects; i++)
+        for (size_t i = 0; load->request.sha256 && i < set->n_objects; i++)
                 if (part->publish.file_left[i] == 0)
                         sha_next(&part->sha_steps[i]);
         work_submit(load->loads->pool, WORK_LANE_CPU, &part->build, build_run, build_done);

@@ -131,7 +131,7 @@ static void report_failed(const struct load *load)
 void load_report(const struct load *load)
 {
         char source[SHOWN];
-        if (load->dry_run || load->superseded)
+        if (load->request.dry_run || load->superseded)
                 return;
         redact_source(source, load->source);
         if (load->state != LOAD_READY)

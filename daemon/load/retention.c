@@ -7,25 +7,25 @@
 
 void load_put_served(struct load *load)
 {
-        for (size_t i = 0; load->wait && i < load->n_targets; i++)
+        for (size_t i = 0; load->request.wait && i < load->n_targets; i++)
                 if (load->targets[i].state == TARGET_SERVES)
                         target_put_generation(&load->targets[i]);
 }
 
 void load_relax(struct load *load, bool wait, bool no_evict)
 {
-        load->wait = load->wait || wait;
-        load->no_evict = load->no_evict && no_evict;
+        load->request.wait = load->request.wait || wait;
+        load->request.no_evict = load->request.no_evict && no_evict;
         if (load->state >= LOAD_QUEUED) /* before, load_reserve() does it */
                 load_put_served(load);
-        admission_relax(&load->admission, !load->no_evict && !source_is_test(load->source), load->wait);
+        admission_relax(&load->admission, !load->request.no_evict && !source_is_test(load->source), load->request.wait);
 }
 
 void load_set_priority(struct load *load, unsigned priority)
 {
         load->priority = priority;
-        if (load->retention.priority > 0)
-                load->retention.priority = priority;
+        if (load->request.retention.priority > 0)
+                load->request.retention.priority = priority;
         load_each_part (part, load)
                 if (part->state == PART_READING)
                         reader_set_weight(load->loads->reader, &part->job, priority);
@@ -41,13 +41,14 @@ bool retention_allowed(const struct model_settings *asked, uid_t owner, uid_t ui
 int load_may_retain(const struct load *load, const struct generation *generation, struct error *error)
 {
         uid_t owner = generation_owner(generation);
-        if (retention_allowed(&load->retention, owner, load->caller.uid, load->admin))
+        if (retention_allowed(&load->request.retention, owner, load->caller.uid, load->request.admin))
                 return 0;
         return error_set(error, STREAMER_EPERM,
                          "%s: uid %u loaded it: pin, keep-alive, drain-timeout and priority are for that user or an "
                          "admin, and not for uid %u%s%s%s",
                          generation_name(generation), (unsigned)owner, (unsigned)load->caller.uid,
-                         load->users != NULL ? " (" : "", load->limits.rule, load->users != NULL ? ")" : "");
+                         load->request.users != NULL ? " (" : "", load->limits.rule,
+                         load->request.users != NULL ? ")" : "");
 }
 
 static void add_retention(struct model_settings *settings, const struct model_settings *asked)
@@ -66,12 +67,12 @@ void load_apply_retention(const struct load *load, struct generation *generation
         struct error error;
         generation_used(generation);
         if (load_may_retain(load, generation, &error) == 0)
-                add_retention(&generation->settings, &load->retention);
+                add_retention(&generation->settings, &load->request.retention);
 }
 
 void load_set_retention(struct load *load, const struct load_request *request)
 {
-        add_retention(&load->retention, &request->retention);
+        add_retention(&load->request.retention, &request->retention);
         load_relax(load, request->wait, request->no_evict);
         if (request->retention.priority > 0)
                 load_set_priority(load, request->retention.priority);

@@ -289,7 +289,7 @@ void load_start_held(struct watched *w, const char *path, enum load_state state)
                 reserved = BUDGET;
                 fake.device.used += reserved;
                 load_start(w, path, "m");
-                w->load->wait = true;
+                w->load->request.wait = true;
                 break;
         case LOAD_ALLOCATING:
                 gate_init(&fake.alloc, false);

@@ -23,24 +23,22 @@
 
 bool load_find_cached(struct load *load)
 {
-        const struct host_cache *cache = load->loads->resident->cache;
-        struct host_copy *cached[LOAD_DEVICES];
-        if (load->dry_run)
-                return false;
+        struct host_copy *cached[LOAD_DEVICES] = {NULL};
         for (size_t i = 0; i < load->n_targets; i++) {
                 const struct load_target *t = &load->targets[i];
-                cached[i] = NULL;
-                if (target_lives(t) &&
-                    (cached[i] = host_cache_find(cache, &t->part->identity, t->device, load->sha256)) == NULL)
+                cached[i] = host_cache_find(load->loads->resident->cache, &t->part->identity, t->device,
+                                            load->request.sha256);
+                if (target_lives(t) && (load->request.dry_run || cached[i] == NULL))
                         return false;
         }
-        for (size_t i = 0; i < load->n_targets; i++)
-                if (cached[i] != NULL) {
-                        load->targets[i].cached = cached[i];
-                        host_copy_use(cached[i]);
-                        load->targets[i].generation->data_bytes = cached[i]->data_bytes;
-                        load->targets[i].generation->n_tensors = cached[i]->n_tensors;
-                }
+        load_each_target (t, load) {
+                if (!target_lives(t))
+                        continue;
+                t->cached = cached[t - load->targets];
+                host_copy_use(t->cached);
+                t->generation->data_bytes = t->cached->data_bytes;
+                t->generation->n_tensors = t->cached->n_tensors;
+        }
         return true;
 }
 

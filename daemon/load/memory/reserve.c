@@ -65,15 +65,15 @@ static void ask(struct load *load)
         load_each_target (t, load)
                 if (target_lives(t))
                         load->demands[n++] = (struct admission_part){t->device, target_needs(t), t->generation};
-        load->admission =
-                (struct admission_request){.parts = load->demands,
-                                           .n_parts = n,
-                                           .priority = load->priority,
-                                           .evict = !load->no_evict && !source_is_test(load->source),
-                                           .wait = load->wait,
-                                           .shares = load->users != NULL && load->limits.max[QUOTA_LOADS] != UINT64_MAX,
-                                           .uid = load->caller.uid,
-                                           .answered = on_answer};
+        load->admission = (struct admission_request){.parts = load->demands,
+                                                     .n_parts = n,
+                                                     .priority = load->priority,
+                                                     .evict = !load->request.no_evict && !source_is_test(load->source),
+                                                     .wait = load->request.wait,
+                                                     .shares = load->request.users != NULL &&
+                                                               load->limits.max[QUOTA_LOADS] != UINT64_MAX,
+                                                     .uid = load->caller.uid,
+                                                     .answered = on_answer};
         list_init(&load->admission.link);
         load->pending++;
         admission_submit(load->loads->resident->admission, &load->admission);
@@ -82,9 +82,9 @@ static void ask(struct load *load)
 int load_charge_model(const struct load *load, const struct device *device, struct quota_charge *charge,
                       struct error *error)
 {
-        if (load->users == NULL)
+        if (load->request.users == NULL)
                 return 0;
-        return resident_charge_model(load->loads->resident, load->name, device, load->users, load->caller.uid,
+        return resident_charge_model(load->loads->resident, load->name, device, load->request.users, load->caller.uid,
                                      &load->limits, charge, error);
 }
 
@@ -108,9 +108,9 @@ void load_reserve(struct load *load, void (*granted)(struct load *))
                  * for the model. */
                 if (g->model_charge.user == NULL)
                         r = load_charge_model(load, t->device, &g->model_charge, &error);
-                if (r == 0 && load->users != NULL)
-                        r = quota_charge(load->users, load->caller.uid, &g->quota_charge, QUOTA_BYTES, target_needs(t),
-                                         &load->limits, &error);
+                if (r == 0 && load->request.users != NULL)
+                        r = quota_charge(load->request.users, load->caller.uid, &g->quota_charge, QUOTA_BYTES,
+                                         target_needs(t), &load->limits, &error);
                 if (r < 0) {
                         refuse(load, t, &error);
                         continue;

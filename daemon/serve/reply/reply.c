@@ -318,7 +318,7 @@ static void write_outlook(struct writer *w, const struct load_target *target)
         struct admission_outlook outlook = {.outcome = ADMISSION_FITS};
         if (!target->estimate.resident)
                 admission_estimate(load->loads->resident->admission, target->device, load->name,
-                                   target->estimate.needed, !load->no_evict, &outlook);
+                                   target->estimate.needed, !load->request.no_evict, &outlook);
         writer_kstr(w, "admission", names[outlook.outcome]);
         size_t n = outlook.n_victims < EVICTS_MAX ? outlook.n_victims : EVICTS_MAX;
         writer_karray(w, "evicts", n);
