@@ -26,8 +26,7 @@ bool evict_choose(struct evict_candidate *candidates, size_t n, uint64_t needed)
         for (size_t i = 0; i < n; i++)
                 left += is_candidate(&candidates[i]) ? candidates[i].bytes : 0;
         bool enough = left >= needed;
-        if (n > 0) /* the list may be NULL */
-                qsort(candidates, n, sizeof(*candidates), by_value);
+        qsort(candidates, n, sizeof(*candidates), by_value);
         for (size_t i = n; i-- > 0;) {
                 struct evict_candidate *c = &candidates[i];
                 c->chosen = enough && is_candidate(c) && left - c->bytes < needed;

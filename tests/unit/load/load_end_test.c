@@ -258,13 +258,6 @@ TEST(out_of_memory_during_reading_fails_the_load)
         core_until(loads_empty(&loads) && fake.device.used == 0);
 }
 
-TEST(a_model_over_the_budget_fails_with_figures)
-{
-        fake.device.budget = 4 * MiB;
-        load_fails(blocks_file("blocks.safetensors", 6), "m", STREAMER_ENOMEM, "12.0 MiB needed");
-        ck_assert_uint_eq(fake.allocs, 0);
-}
-
 TEST(a_file_truncated_during_the_load_fails_it)
 {
         struct watched w;

@@ -55,20 +55,6 @@ TEST(replicas_share_a_number_and_are_a_group)
         ck_assert_ptr_null(model_set_on(&group, devices[3]));
 }
 
-TEST(each_device_moves_a_name_separately)
-{
-        struct watched w;
-        start_on(&w, small_file("old.safetensors", 1), ON("one", "two"), NULL);
-        ends(&w, LOAD_READY);
-        uint64_t old = w.generation->number;
-        start_on(&w, small_file("new.safetensors", 2), ON("two", "three"), NULL);
-        ends(&w, LOAD_READY);
-        ck_assert_uint_gt(w.generation->number, old);
-        serves_on("one", 1);
-        serves_on("two", 2);
-        serves_on("three", 2);
-}
-
 /* ---- one of several fails ---- */
 
 /* A load of "one" and "two", the second of which fails while the first is held in its reading. */

@@ -59,25 +59,6 @@ TEST(a_folder_with_an_index_is_one_model)
         serves(load_ready(folder, "m"), m);
 }
 
-TEST(the_host_device_serves_it_too)
-{
-        struct error error = {0};
-        struct device *host;
-        ck_assert_int_eq(host_device_new(&host, &(struct host_opts){.budget = BUDGET, .pages = HOST_PAGES_4K},
-                                         core_wake, &error),
-                         0);
-        devices[0] = host;
-        serves_small(load_ready(small_file("small.safetensors", 1), "m"), 1);
-        core_until(loads_empty(&loads));
-        while (load_fixture_drop_name())
-                ;
-        core_until(resident_empty(&resident));
-        ck_assert_uint_eq(host->used, 0);
-        devices[0] = &fake.device;
-        ck_assert(work_pool_stop(host->thread, now_ns() + 20 * SECOND));
-        device_free(host);
-}
-
 TEST(a_model_without_bytes_has_no_segment_and_is_ready, .to = 2)
 {
         struct model *m = model_new(1);
@@ -88,28 +69,6 @@ TEST(a_model_without_bytes_has_no_segment_and_is_ready, .to = 2)
         ck_assert_uint_eq(g->n_segments, 0);
         ck_assert_uint_eq(fake.device.used, 0);
         ck_assert_uint_eq(fake.allocs, 0);
-}
-
-TEST(the_default_name_is_derived_from_the_source)
-{
-        load_ready(small_file("llama.safetensors", 1), NULL);
-        ck_assert_ptr_nonnull(resident_ready(&resident, "llama"));
-}
-
-TEST(several_loads_at_once_each_become_their_own)
-{
-        struct watched w[6];
-        for (size_t i = 0; i < ARRAY_SIZE(w); i++) {
-                char *name = format_text("m%zu", i);
-                load_start(&w[i], small_file(name, 10 + i), name);
-                free(name);
-        }
-        ck_assert_uint_eq(loads.n_running, ARRAY_SIZE(w));
-        for (size_t i = 0; i < ARRAY_SIZE(w); i++) {
-                core_until(w[i].ended);
-                ck_assert_msg(w[i].state == LOAD_READY, "%s", w[i].error.text);
-                serves_small(w[i].generation, 10 + i);
-        }
 }
 
 TEST(a_removed_watcher_is_not_notified)
@@ -125,16 +84,6 @@ TEST(a_removed_watcher_is_not_notified)
         load_unwatch(&other.watch); /* after the end, too */
 }
 
-TEST(states_have_the_words_of_the_protocol)
-{
-        static const char *const words[] = {"resolving", "resolving", "queued", "loading",  "loading",
-                                            "loading",   "ready",     "failed", "cancelled"};
-        for (int i = LOAD_OPENING; i <= LOAD_CANCELLED; i++) {
-                ck_assert_str_eq(load_state_name((enum load_state)i), words[i]);
-                ck_assert(load_ended((enum load_state)i) == (i >= LOAD_READY));
-        }
-}
-
 /* ---- coalescing loads ---- */
 
 TEST(the_same_load_in_progress_is_joined)
@@ -148,17 +97,6 @@ TEST(the_same_load_in_progress_is_joined)
         core_until(a.ended && b.ended);
         ck_assert_ptr_eq(a.generation, b.generation);
         ck_assert_uint_eq(fake.allocs, 1);
-}
-
-TEST(a_resident_model_is_not_read_again)
-{
-        char *path = small_file("small.safetensors", 1);
-        struct generation *g = load_ready(path, "m");
-        ck_assert_ptr_eq(load_ready(path, "m"), g);
-        ck_assert_uint_eq(fake.allocs, 1);
-        core_until(loads_empty(&loads));
-        ck_assert_uint_eq(g->refs, 0);
-        ck_assert_int_eq((int)g->state, (int)GENERATION_READY);
 }
 
 TEST(the_same_files_under_another_name_are_an_alias)
@@ -218,24 +156,6 @@ TEST(another_source_is_a_new_generation_and_the_old_one_serves_until_then)
         ck_assert_int_eq((int)old->state, (int)GENERATION_DRAINING);
         serves_small(w.generation, 2);
         generation_put(old);
-}
-
-TEST(a_rewritten_file_is_a_new_generation)
-{
-        struct generation *old = load_ready(small_file("small.safetensors", 1), "m");
-        uint64_t number = old->number;
-        struct generation *new = load_ready(small_file("small.safetensors", 2), "m");
-        ck_assert_uint_gt(new->number, number);
-        serves_small(new, 2);
-}
-
-TEST(a_load_that_does_not_fit_leaves_the_old_generation_serving)
-{
-        fake.device.budget = 6 * MiB;
-        struct generation *old = load_ready(small_file("one.safetensors", 1), "m");
-        load_fails(small_file("two.safetensors", 2), "m", STREAMER_ENOMEM, "does not fit");
-        ck_assert_ptr_eq(resident_ready(&resident, "m"), old);
-        serves_small(old, 1);
 }
 
 TEST(a_bad_file_leaves_the_old_generation_serving)

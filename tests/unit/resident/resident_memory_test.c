@@ -9,45 +9,6 @@
 
 CORE_FIXTURE(begin, end);
 
-TEST(a_charge_takes_from_the_budget_and_a_release_gives_back)
-{
-        struct generation *g = loading_with("m", 10 * MiB);
-        ck_assert_uint_eq(fake.device.used, 10 * MiB);
-        ck_assert_uint_eq(g->charged, 10 * MiB);
-        ready(g);
-        generation_drop_name(g, "m");
-        ck_assert_uint_eq(fake.device.used, 10 * MiB); /* until it is freed */
-        core_until(resident_empty(&resident));
-        ck_assert_uint_eq(fake.device.used, 0);
-}
-
-TEST(the_last_byte_of_the_budget_can_be_used)
-{
-        struct error error = {0};
-        struct generation *g = loading("m");
-        ck_assert_int_eq(generation_charge(g, BUDGET, &error), 0);
-        ck_assert_int_eq(generation_charge(g, 1, &error), STREAMER_ENOMEM);
-        ck_assert_uint_eq(g->charged, BUDGET);
-        failed(g, "x");
-}
-
-TEST(a_refused_load_lists_figures_and_lease_holders)
-{
-        struct error error = {0};
-        ready(loading_with("first", 40 * MiB));
-        struct generation *leased = ready(loading_with("second", 20 * MiB));
-        leased->n_leases = 1;
-        struct generation *g = loading("m");
-        ck_assert_int_eq(generation_charge(g, 10 * MiB, &error), STREAMER_ENOMEM);
-        ck_assert_ptr_nonnull(strstr(error.text, "10.0 MiB needed, 4.0 MiB of 64.0 MiB free"));
-        ck_assert_ptr_nonnull(strstr(error.text, "first 40.0 MiB (ready)"));
-        ck_assert_ptr_nonnull(strstr(error.text, "second 20.0 MiB (ready, 1 lease by"));
-        ck_assert_uint_eq(g->charged, 0);
-        ck_assert_uint_eq(fake.device.used, 60 * MiB);
-        leased->n_leases = 0;
-        failed(g, error.text);
-}
-
 TEST(a_load_too_large_for_an_empty_device_reports_that_it_is_empty)
 {
         struct error error = {0};
@@ -76,26 +37,7 @@ TEST(more_holders_than_fit_the_text_are_cut)
 
 /* ---- drop without release ---- */
 
-TEST(a_lease_keeps_the_memory_allocated)
-{
-        struct generation *g = ready(loading_with("m", 2 * MiB));
-        g->n_leases = 2;
-        generation_drop_name(g, "m");
-        ck_assert_int_eq((int)g->state, (int)GENERATION_DRAINING);
-        ck_assert_ptr_eq(resident_any(&resident, "m"), g); /* for ps */
-        core_settle();
-        g->n_leases--;
-        generation_reap(g);
-        core_settle();
-        ck_assert_uint_eq(fake.freed, 0);
-        ck_assert_uint_eq(fake.device.used, 2 * MiB);
-        g->n_leases--;
-        generation_reap(g);
-        core_until(resident_empty(&resident));
-        ck_assert_uint_eq(fake.freed, 1);
-}
-
-TEST(a_pin_keeps_the_memory_allocated)
+TEST(a_reference_keeps_the_memory_allocated)
 {
         struct generation *g = ready(loading_with("m", 2 * MiB));
         generation_get(g);
@@ -119,15 +61,6 @@ TEST(a_failed_load_keeps_its_memory_for_early_attaches)
         ck_assert_ptr_eq(resident_on(&resident, "m", GENERATION_FAILED, NULL), g); /* listed, without memory */
         ck_assert_uint_eq(g->n_segments, 0);
         ck_assert_int_eq(g->manifest.fd, -1);
-}
-
-TEST(a_serving_model_is_not_freed_without_leases)
-{
-        struct generation *g = ready(loading_with("m", 2 * MiB));
-        generation_reap(g);
-        core_settle();
-        ck_assert_uint_eq(fake.freed, 0);
-        ck_assert_ptr_eq(resident_ready(&resident, "m"), g);
 }
 
 TEST(memory_is_freed_exactly_once_on_the_devices_thread)

@@ -19,41 +19,6 @@ static size_t listed(void)
 
 CORE_FIXTURE(begin, end);
 
-TEST(a_generation_begins_loading_with_one_name_and_one_pin)
-{
-        struct generation *g = loading("m");
-        ck_assert_int_eq((int)g->state, (int)GENERATION_LOADING);
-        ck_assert_str_eq(generation_name(g), "m");
-        ck_assert_str_eq(g->source, "/models/x");
-        ck_assert_uint_eq(g->refs, 1);
-        ck_assert_ptr_eq(resident_on(&resident, "m", GENERATION_LOADING, NULL), g);
-        ck_assert_ptr_eq(resident_any(&resident, "m"), g);
-        ck_assert_ptr_null(resident_ready(&resident, "m"));
-        ck_assert_ptr_null(resident_any(&resident, "other"));
-        ready(g);
-}
-
-TEST(a_ready_generation_serves_until_its_last_name_is_removed)
-{
-        struct generation *g = ready(loading("m"));
-        ck_assert_int_eq((int)g->state, (int)GENERATION_READY);
-        ck_assert_ptr_eq(resident_ready(&resident, "m"), g);
-        ck_assert_ptr_null(resident_on(&resident, "m", GENERATION_LOADING, NULL));
-        generation_drop_name(g, "m");
-        core_until(resident_empty(&resident));
-}
-
-TEST(a_failed_load_stays_listed_with_its_error_until_unloaded)
-{
-        struct generation *g = failed(loading("m"), "bad file");
-        ck_assert_int_eq((int)g->state, (int)GENERATION_FAILED);
-        ck_assert_str_eq(g->error.text, "bad file");
-        ck_assert_ptr_eq(resident_on(&resident, "m", GENERATION_FAILED, NULL), g);
-        ck_assert_ptr_eq(resident_any(&resident, "m"), g);
-        generation_drop_name(g, "m");
-        core_until(resident_empty(&resident));
-}
-
 TEST(a_discarded_generation_causes_no_change)
 {
         struct generation *g = loading("m");
@@ -78,27 +43,6 @@ TEST(a_serving_model_is_found_before_loading_and_failed_ones)
         ready(young);
 }
 
-TEST(generation_numbers_rise_and_are_not_reused)
-{
-        struct generation *a = loading("a"), *b = loading("b");
-        ck_assert_uint_lt(a->number, b->number);
-        uint64_t last = b->number;
-        failed(b, "x");
-        generation_drop_name(b, "b");
-        struct generation *c = loading("c");
-        ck_assert_uint_gt(c->number, last);
-        ready(a);
-        ready(c);
-}
-
-TEST(states_have_the_words_of_the_protocol)
-{
-        ck_assert_str_eq(generation_state_name(GENERATION_LOADING), "loading");
-        ck_assert_str_eq(generation_state_name(GENERATION_READY), "ready");
-        ck_assert_str_eq(generation_state_name(GENERATION_DRAINING), "draining");
-        ck_assert_str_eq(generation_state_name(GENERATION_FAILED), "failed");
-}
-
 /* Clients see both as "draining", and the settings of the first. */
 TEST(a_revoked_member_leads_draining_ones)
 {
@@ -115,53 +59,6 @@ TEST(a_revoked_member_leads_draining_ones)
 
 /* ---- names ---- */
 
-TEST(an_alias_refers_to_the_same_generation)
-{
-        struct generation *g = ready(loading("m"));
-        ck_assert_int_eq(generation_add_name(g, "alias", g->source, 0, NULL), 0);
-        ck_assert_ptr_eq(resident_ready(&resident, "alias"), g);
-        ck_assert(generation_has_name(g, "alias"));
-        ck_assert(!generation_has_name(g, "alia"));
-        generation_drop_name(g, "m");
-        ck_assert_int_eq((int)g->state, (int)GENERATION_READY);
-        ck_assert_str_eq(generation_name(g), "alias");
-        ck_assert_ptr_null(resident_any(&resident, "m"));
-        generation_drop_name(g, "alias");
-        core_until(resident_empty(&resident));
-}
-
-TEST(dropping_a_name_it_does_not_have_changes_nothing)
-{
-        struct generation *g = ready(loading("m"));
-        generation_drop_name(g, "other");
-        ck_assert_int_eq((int)g->state, (int)GENERATION_READY);
-        ck_assert_ptr_eq(resident_ready(&resident, "m"), g);
-}
-
-TEST(a_newer_generation_takes_over_the_name)
-{
-        struct generation *old = ready(loading("m"));
-        struct generation *new = loading("m");
-        generation_get(old); /* it has another reference */
-        ck_assert_ptr_eq(resident_ready(&resident, "m"), old);
-        ready(new);
-        ck_assert_ptr_eq(resident_ready(&resident, "m"), new);
-        ck_assert_int_eq((int)old->state, (int)GENERATION_DRAINING);
-        ck_assert_str_eq(generation_name(old), "m");
-        generation_put(old);
-        core_until(listed() == 1);
-}
-
-TEST(an_alias_keeps_the_old_generation_serving)
-{
-        struct generation *old = ready(loading("m"));
-        generation_add_name(old, "stable", old->source, 0, NULL);
-        struct generation *new = ready(loading("m"));
-        ck_assert_ptr_eq(resident_ready(&resident, "m"), new);
-        ck_assert_ptr_eq(resident_ready(&resident, "stable"), old);
-        ck_assert_int_eq((int)old->state, (int)GENERATION_READY);
-}
-
 TEST(a_new_generation_takes_over_all_names)
 {
         ready(loading("a"));
@@ -174,15 +71,6 @@ TEST(a_new_generation_takes_over_all_names)
         ck_assert_ptr_eq(resident_ready(&resident, "a"), new);
         ck_assert_ptr_eq(resident_ready(&resident, "b"), new);
         ck_assert_ptr_eq(resident_ready(&resident, "c"), new);
-}
-
-TEST(a_success_removes_the_failed_load_of_its_name)
-{
-        failed(loading("m"), "bad");
-        struct generation *good = ready(loading("m"));
-        ck_assert_ptr_null(resident_on(&resident, "m", GENERATION_FAILED, NULL));
-        core_until(listed() == 1);
-        ck_assert_ptr_eq(resident_any(&resident, "m"), good);
 }
 
 TEST(an_older_load_that_finishes_later_yields)
@@ -227,15 +115,6 @@ TEST(a_failure_replaces_the_one_before_it)
         failed(loading("m"), "second");
         core_until(listed() == 1);
         ck_assert_str_eq(resident_on(&resident, "m", GENERATION_FAILED, NULL)->error.text, "second");
-}
-
-TEST(a_failed_load_does_not_affect_the_serving_model)
-{
-        struct generation *good = ready(loading("m"));
-        failed(loading("m"), "bad");
-        ck_assert_ptr_eq(resident_ready(&resident, "m"), good);
-        ck_assert_ptr_eq(resident_any(&resident, "m"), good);
-        ck_assert_uint_eq(listed(), 2);
 }
 
 TEST(the_list_of_failed_loads_is_bounded)

@@ -27,13 +27,6 @@ TEST(two_requests_are_not_granted_the_same_bytes)
         refused(b, STREAMER_ENOMEM, "6.0 MiB needed, 4.0 MiB of 10.0 MiB free (first: a 6.0 MiB (loading))");
 }
 
-TEST(devices_do_not_share)
-{
-        struct ask *a = asked(load_of("a", 0, BUDGET)), *b = asked(load_of("b", 1, BUDGET));
-        granted(a);
-        granted(b);
-}
-
 /* ---- memory being freed ---- */
 
 TEST(a_load_waits_for_memory_that_is_being_released)
@@ -87,16 +80,6 @@ TEST(memory_in_use_by_work_is_awaited)
 
 /* ---- eviction ---- */
 
-TEST(the_least_recently_used_is_evicted)
-{
-        struct generation *a = resident_model("a", 0, 4 * MiB), *b = resident_model("b", 0, 4 * MiB);
-        a->last_used_ns = 2;
-        b->last_used_ns = 1;
-        granted(asked(load_of("m", 0, 5 * MiB)));
-        ck_assert(is_ready("a"));
-        ck_assert(!is_ready("b"));
-}
-
 TEST(an_attach_makes_a_model_recently_used)
 {
         struct generation *a = resident_model("a", 0, 4 * MiB);
@@ -144,14 +127,6 @@ TEST(none_is_evicted_if_it_would_not_suffice)
         resident_model("pinned", 0, 4 * MiB)->settings.pinned = true;
         refused(asked(load_of("m", 0, 8 * MiB)), STREAMER_ENOMEM, "pinned 4.0 MiB (ready, pinned), a 4.0 MiB (ready)");
         ck_assert(is_ready("a"));
-}
-
-TEST(an_alias_ends_with_its_generation)
-{
-        struct generation *a = resident_model("a", 0, 8 * MiB);
-        ck_assert_int_eq(generation_add_name(a, "b", a->source, 0, NULL), 0);
-        granted(asked(load_of("m", 0, 8 * MiB)));
-        ck_assert(!is_ready("a") && !is_ready("b"));
 }
 
 TEST(memory_freed_for_one_load_is_not_used_by_another)

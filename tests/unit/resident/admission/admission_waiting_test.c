@@ -16,16 +16,6 @@ static struct ask *and_of(struct ask *ask, int device, uint64_t bytes)
 
 CORE_FIXTURE(begin, end);
 
-TEST(a_queued_load_gets_freed_memory)
-{
-        struct lease *lease = lease_of(resident_model("a", 0, 8 * MiB));
-        struct ask *ask = patient(load_of("m", 0, 8 * MiB), 0);
-        waits(ask);
-        ck_assert(ask->request.blocked);
-        lease_end(&leases, lease);
-        granted(ask);
-}
-
 TEST(priority_is_first_then_age)
 {
         struct generation *a = resident_model("a", 0, BUDGET);

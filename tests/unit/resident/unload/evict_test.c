@@ -5,80 +5,10 @@
  */
 #include "daemon/resident/unload/evict.h"
 
-#include "daemon/base/util.h"
 #include "tests/lib/suite.h"
 
 #define SEED 20240607
 #define N_MAX 10
-
-/* The names of the chosen, least worthy first. */
-static const char *chosen(const struct evict_candidate *c, size_t n)
-{
-        static char text[64];
-        text[0] = '\0';
-        for (size_t i = 0; i < n; i++)
-                if (c[i].chosen)
-                        strcat(text, c[i].owner);
-        return text;
-}
-
-/* ---- choice of victims ---- */
-
-#define IDLE(name, size, used, ...)                                                                                    \
-        {                                                                                                              \
-                .owner = (name), .bytes = (size), .last_used = (used), .ready = true, __VA_ARGS__                      \
-        }
-
-/* By needed bytes: the names of the victims; NULL: all would not suffice. */
-static const struct {
-        const char *rule;
-        struct evict_candidate of[4];
-        struct {
-                uint64_t needed;
-                const char *victims;
-        } choices[3];
-} rules[] = {
-        {"least recently used first, and as many as needed",
-         {IDLE("c", 10, 30), IDLE("a", 10, 10), IDLE("b", 10, 20)},
-         {{10, "a"}, {11, "ab"}, {21, "abc"}}},
-        {"all or none", {IDLE("a", 10, 1), IDLE("b", 10, 2)}, {{20, "ab"}, {21, NULL}, {UINT64_MAX, NULL}}},
-        {"a lower priority before a less recent use",
-         {IDLE("old", 10, 1, .priority = 5), IDLE("low", 10, 99)},
-         {{0, ""}, {10, "low"}, {20, "lowold"}}},
-        {"of two equally recent ones the sooner to expire",
-         {IDLE("forever", 10, 7), IDLE("soon", 10, 7, .expires = 100), IDLE("later", 10, 7, .expires = 200)},
-         {{10, "soon"}, {20, "soonlater"}, {30, "soonlaterforever"}}},
-        {"an unnecessary victim is spared",
-         {IDLE("tiny", 1, 1), IDLE("big", 100, 2), IDLE("new", 100, 3)},
-         {{0, ""}, {100, "big"}, {101, "tinybig"}}},
-        {"in order even if a later one would suffice",
-         {IDLE("a", 4, 1), IDLE("b", 4, 2), IDLE("c", 4, 3), IDLE("new", 12, 4)},
-         {{4, "a"}, {12, "abc"}, {13, "anew"}}},
-        {"not a leased one", {IDLE("a", 10, 1, .held = 1), IDLE("b", 10, 2)}, {{0, ""}, {10, "b"}, {11, NULL}}},
-        {"not a pinned one", {IDLE("a", 10, 1, .pinned = true), IDLE("b", 10, 2)}, {{0, ""}, {10, "b"}, {11, NULL}}},
-        {"only a ready one",
-         {{.owner = (void *)(uintptr_t) "a", .bytes = 10}, IDLE("b", 10, 2)},
-         {{0, ""}, {10, "b"}, {11, NULL}}},
-        {"not one without memory", {IDLE("a", 0, 1), IDLE("b", 10, 2)}, {{0, ""}, {10, "b"}, {11, NULL}}},
-};
-
-TEST(victims_are_chosen_by_the_rules, EACH(rules))
-{
-        size_t n = 0;
-        while (n < ARRAY_SIZE(rules[_i].of) && rules[_i].of[n].owner != NULL)
-                n++;
-        for (size_t i = 0; i < ARRAY_SIZE(rules[_i].choices); i++) {
-                struct evict_candidate c[4];
-                const char *victims = rules[_i].choices[i].victims;
-                memcpy(c, rules[_i].of, sizeof(c));
-                ck_assert_int_eq(evict_choose(c, n, rules[_i].choices[i].needed), victims != NULL);
-                ck_assert_msg(strcmp(chosen(c, n), victims != NULL ? victims : "") == 0, "%s: %s", rules[_i].rule,
-                              chosen(c, n));
-        }
-        ck_assert(evict_choose(NULL, 0, 0));
-}
-
-/* ---- against every subset ---- */
 
 static bool candidate(const struct evict_candidate *c)
 {
