@@ -70,7 +70,7 @@ static size_t check_rows(struct journal *journal)
 static void write_into(struct journal *journal)
 {
         const struct journal_name added = {.model = 3, .settings = {.priority = 7}, .text = "name"};
-        struct journal_lease lease = {.id = journal_next(journal, JOURNAL_LEASE) | 1, .model = 3};
+        struct journal_lease lease = {.id = ++journal->counters[JOURNAL_LEASE] | 1, .model = 3};
         size_t n = check_rows(journal);
         struct journal_name *name = journal_add(&journal->names, &added);
         struct journal_lease *row = journal_add(&journal->leases, &lease);

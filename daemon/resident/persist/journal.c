@@ -55,6 +55,7 @@ static struct journal *journal_map(int *fd, struct error *error)
         *journal = (struct journal){
                 .fd = take_fd(fd),
                 .file = file,
+                .counters = file->head.counters,
                 .names = {(unsigned char *)file->names, sizeof(file->names[0]), JOURNAL_NAMES, &file->head.names_end,
                           0},
                 .leases = {(unsigned char *)file->leases, sizeof(file->leases[0]), JOURNAL_LEASES,
@@ -124,20 +125,10 @@ struct journal *journal_free(struct journal *journal)
 
 /* ---- counters ---- */
 
-uint64_t journal_next(struct journal *journal, enum journal_counter counter)
-{
-        return ++journal->file->head.counters[counter];
-}
-
-uint64_t journal_last(const struct journal *journal, enum journal_counter counter)
-{
-        return journal->file->head.counters[counter];
-}
-
 void journal_raise(struct journal *journal, enum journal_counter counter, uint64_t at_least)
 {
-        if (journal->file->head.counters[counter] < at_least)
-                journal->file->head.counters[counter] = at_least;
+        if (journal->counters[counter] < at_least)
+                journal->counters[counter] = at_least;
 }
 
 /* ---- rows ---- */

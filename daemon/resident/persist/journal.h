@@ -53,6 +53,7 @@ struct journal_table {
 struct journal {
         int fd;
         struct journal_file *file;
+        uint64_t *counters;                 /* the last number of each */
         struct journal_table names, leases; /* of struct journal_name, journal_lease */
 };
 
@@ -61,8 +62,6 @@ struct journal *journal_new(struct error *error); /* NULL on failure */
 struct journal *journal_open_consume_fd(int fd, struct error *error);
 struct journal *journal_free(struct journal *journal);
 
-uint64_t journal_next(struct journal *journal, enum journal_counter counter);
-uint64_t journal_last(const struct journal *journal, enum journal_counter counter);
 void journal_raise(struct journal *journal, enum journal_counter counter, uint64_t at_least);
 
 /* A free row, filled and marked; NULL where all are in use. */

@@ -34,7 +34,7 @@ void persist_lease(struct persist *persist, struct lease *lease)
         if (!persist_is_on(persist) || persisted == NULL || lease->row != NULL)
                 return;
         if (process->persisted_id == 0)
-                process->persisted_id = journal_next(persist->journal, JOURNAL_PROCESS);
+                process->persisted_id = ++persist->journal->counters[JOURNAL_PROCESS];
         struct journal_lease row = {.id = lease->id,
                                     .model = persisted->id,
                                     .process = process->persisted_id,

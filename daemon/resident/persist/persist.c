@@ -283,7 +283,7 @@ static bool has_capacity(struct persist *persist, struct generation *g)
 
 static void store(struct persist *persist, struct generation *g)
 {
-        uint64_t id = journal_next(persist->journal, JOURNAL_MODEL);
+        uint64_t id = ++persist->journal->counters[JOURNAL_MODEL];
         msgpack_sbuffer details;
         if (commit_record_pack(&details, g, id) < 0)
                 return;

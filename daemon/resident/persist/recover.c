@@ -445,8 +445,8 @@ void persist_recover(struct persist *persist, struct listen_fds *listen_fds)
         if (persist->journal == NULL)
                 return;
         persist->frozen = true; /* restoring raises events that must not be written again */
-        persist->resident->last_number = journal_last(persist->journal, JOURNAL_GENERATION);
-        persist->leases->last_id = journal_last(persist->journal, JOURNAL_LEASE);
+        persist->resident->last_number = persist->journal->counters[JOURNAL_GENERATION];
+        persist->leases->last_id = persist->journal->counters[JOURNAL_LEASE];
         sort_rows(persist->journal, &sets);
         restore_models(persist, &sets);
         restore_processes(persist, &sets);
