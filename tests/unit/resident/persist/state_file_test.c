@@ -176,92 +176,57 @@ static int read_body(struct state_file *state, const char *body, size_t size)
         return r;
 }
 
-static void refuses_body(const char *body, size_t size)
+#define BYTES(text) (text), sizeof(text) - 1
+
+static const struct {
+        const char *bytes;
+        size_t size;
+} malformed[] = {
+        {BYTES("\x80")},
+        {BYTES("\x81\xaflast_generation\x01")},
+        {BYTES("\x82\xaflast_generation\x01\xa6models\x07")},
+        {BYTES("\x82\xaflast_generation\x01\xa6models\x91\x80")},
+        {BYTES("\x91\x01")},
+        {BYTES("\xc1")},
+};
+
+TEST(a_malformed_body_is_refused, EACH(malformed))
 {
         struct state_file state;
-        ck_assert_int_eq(read_body(&state, body, size), STREAMER_ECORRUPT);
+        ck_assert_int_eq(read_body(&state, malformed[_i].bytes, malformed[_i].size), STREAMER_ECORRUPT);
         ck_assert_uint_eq(state.n, 0);
 }
 
-TEST(a_malformed_body_is_refused)
-{
-        static const char none[] = "\x80";
-        static const char no_models[] = "\x81\xaflast_generation\x01";
-        static const char models_no_list[] = "\x82\xaflast_generation\x01\xa6models\x07";
-        static const char model_empty[] = "\x82\xaflast_generation\x01\xa6models\x91\x80";
-        static const char no_map[] = "\x91\x01";
-
-        refuses_body(none, sizeof(none) - 1);
-        refuses_body(no_models, sizeof(no_models) - 1);
-        refuses_body(models_no_list, sizeof(models_no_list) - 1);
-        refuses_body(model_empty, sizeof(model_empty) - 1);
-        refuses_body(no_map, sizeof(no_map) - 1);
-        refuses_body("\xc1", 1);
-}
-
-static void write_group(struct writer *w)
-{
-        writer_array(w, 1);
-        writer_u64(w, UINT32_MAX);
-}
-
-static void write_many_groups(struct writer *w)
-{
-        writer_array(w, CALLER_GROUPS + 1);
-        for (size_t i = 0; i <= CALLER_GROUPS; i++)
-                writer_u64(w, i);
-}
-
-static void write_device_without_pin(struct writer *w)
-{
-        writer_array(w, 1);
-        writer_map(w, 1);
-        writer_kstr(w, "uuid", "uuid-0");
-}
-
-static void write_nobody(struct writer *w)
-{
-        writer_u64(w, UINT32_MAX);
-}
-
-static void write_yes(struct writer *w)
-{
-        writer_str(w, "yes");
-}
-
-static void write_empty(struct writer *w)
-{
-        writer_str(w, "");
-}
-
-static void write_nul(struct writer *w)
-{
-        writer_strn(w, "a\0b", 3);
-}
-
 /* Each fact has limits. */
+#define NOBODY "\xce\xff\xff\xff\xff"
+#define YES "\xa3yes"
+
+static const char many_groups[3 + CALLER_GROUPS + 1] = "\xdc\x00\x81"; /* zeros follow */
+_Static_assert(CALLER_GROUPS + 1 == 0x81, "many_groups has one more than the limit");
+
 static const struct wrong_fact {
-        const char *key;
-        void (*write)(struct writer *w);
+        const char *key, *value;
+        size_t size;
 } wrong_facts[] = {
-        {"name", write_empty},
-        {"name", write_nul},
-        {"source", write_empty},
-        {"generation", write_yes},
-        {"verified", write_nobody},
-        {"priority", write_nobody},
-        {"pinned", write_yes},
-        {"uid", write_nobody},
-        {"owner", write_nobody},
-        {"groups", write_group},
-        {"groups", write_many_groups},
-        {"groups", write_yes},
-        {"devices", write_device_without_pin},
-        {"devices", write_yes},
+        {"name", BYTES("\xa0")},
+        {"name", BYTES("\xa3"
+                       "a\0b")},
+        {"source", BYTES("\xa0")},
+        {"generation", BYTES(YES)},
+        {"verified", BYTES(NOBODY)},
+        {"priority", BYTES(NOBODY)},
+        {"pinned", BYTES(YES)},
+        {"uid", BYTES(NOBODY)},
+        {"owner", BYTES(NOBODY)},
+        {"groups", BYTES("\x91" NOBODY)},
+        {"groups", many_groups, sizeof(many_groups)},
+        {"groups", BYTES(YES)},
+        {"devices", BYTES("\x91\x81\xa4uuid\xa6uuid-0")},
+        {"devices", BYTES(YES)},
 };
 
-/* A file of one model with one value replaced; NULL: the key is absent. */
-static int read_with(struct state_file *state, const char *key, void (*write)(struct writer *w))
+/* A file of one model with one value replaced; size 0: the key is absent. */
+static int read_with(struct state_file *state, const char *key, const char *value, size_t size)
 {
         struct state_file one = {0};
         struct writer model, file;
@@ -276,14 +241,14 @@ static int read_with(struct state_file *state, const char *key, void (*write)(st
         writer_ku64(&file, "last_generation", 1);
         writer_key(&file, "models");
         writer_array(&file, 1);
-        writer_map(&file, map->size - (write == NULL));
+        writer_map(&file, map->size - (size == 0));
         for (uint32_t i = 0; i < map->size; i++) {
                 bool wrong = strncmp(map->ptr[i].key.via.str.ptr, key, strlen(key)) == 0;
-                if (wrong && write == NULL)
+                if (wrong && size == 0)
                         continue;
                 msgpack_pack_object(&file.pk, map->ptr[i].key);
                 if (wrong)
-                        write(&file);
+                        msgpack_sbuffer_write(&file.buf, value, size);
                 else
                         msgpack_pack_object(&file.pk, map->ptr[i].val);
         }
@@ -300,9 +265,9 @@ TEST(a_value_out_of_its_limits_is_refused_with_its_name, EACH(wrong_facts))
         const struct wrong_fact *wrong = &wrong_facts[_i];
         struct state_file state;
         char *text = format_text("the state file is damaged: '%s' is not valid", wrong->key);
-        ck_assert_int_eq(read_with(&state, wrong->key, wrong->write), STREAMER_ECORRUPT);
+        ck_assert_int_eq(read_with(&state, wrong->key, wrong->value, wrong->size), STREAMER_ECORRUPT);
         ck_assert_str_eq(error.text, text);
-        ck_assert_int_eq(read_with(&state, wrong->key, NULL), STREAMER_ECORRUPT);
+        ck_assert_int_eq(read_with(&state, wrong->key, NULL, 0), STREAMER_ECORRUPT);
         ck_assert_str_eq(error.text, text);
         ck_assert_uint_eq(state.n, 0);
 }
