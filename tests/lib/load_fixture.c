@@ -317,3 +317,50 @@ void load_release_held(void)
         gate_open(&fake.alloc);
         gate_open(&fake.prepare);
 }
+
+/* ---- loads of several devices ---- */
+
+void ask_for(struct watched *w, struct load_request what)
+{
+        what.caller = &core_caller;
+        what.name = what.name != NULL ? what.name : "m";
+        int r = load_request(w, &what);
+        ck_assert_msg(r == 0, "%s", w->error.text);
+}
+
+void start_on(struct watched *w, const char *source, const char *const *names, size_t n, const char *pattern)
+{
+        ask_for(w, (struct load_request){.source = source, .devices = names, .n_devices = n, .pattern = pattern});
+}
+
+void wait_on(struct watched *w, const char *source, const char *name, const char *const *names, size_t n)
+{
+        ask_for(w,
+                (struct load_request){.source = source, .name = name, .devices = names, .n_devices = n, .wait = true});
+}
+
+void ends(struct watched *w, enum load_state state)
+{
+        core_until(w->ended);
+        ck_assert_msg(w->state == state, "%s: %s", load_state_name(w->state), w->error.text);
+}
+
+struct generation *on(const char *device, enum generation_state state)
+{
+        return resident_on(&resident, "m", state, resident_device(&resident, device, NULL));
+}
+
+void serves_on(const char *device, uint64_t seed)
+{
+        struct generation *g = on(device, GENERATION_READY);
+        ck_assert_msg(g != NULL, "does not serve on %s", device);
+        serves_small(g, seed);
+}
+
+void failed_on(const char *device, const char *says)
+{
+        struct generation *g = on(device, GENERATION_FAILED);
+        ck_assert_msg(g != NULL, "has not failed on %s", device);
+        ck_assert_msg(strstr(g->error.text, says) != NULL, "%s", g->error.text);
+        ck_assert_ptr_null(on(device, GENERATION_READY));
+}

@@ -57,6 +57,25 @@ void load_start_held(struct watched *w, const char *path, enum load_state state)
 void load_hold_lane(const char *path);
 void load_release_held(void);
 
+/* ---- loads of several devices ---- */
+
+#define ON(...) (const char *const[]){__VA_ARGS__}, sizeof((const char *const[]){__VA_ARGS__}) / sizeof(const char *)
+/* The same for the fields of a request. */
+#define ON_FIELDS(...)                                                                                                 \
+        .devices = (const char *const[]){__VA_ARGS__},                                                                 \
+        .n_devices = sizeof((const char *const[]){__VA_ARGS__}) / sizeof(const char *)
+
+/* Begins a load, by default as "m". */
+void ask_for(struct watched *w, struct load_request what);
+void start_on(struct watched *w, const char *source, const char *const *names, size_t n, const char *pattern);
+void wait_on(struct watched *w, const char *source, const char *name, const char *const *names, size_t n);
+/* Runs the loop until it ends, which must be in this state. */
+void ends(struct watched *w, enum load_state state);
+/* What has the name "m" on a device; NULL: none. */
+struct generation *on(const char *device, enum generation_state state);
+void serves_on(const char *device, uint64_t seed);
+void failed_on(const char *device, const char *says);
+
 /* ---- models ---- */
 
 #define SMALL_TENSORS 53

@@ -2,7 +2,10 @@
  *
  * Coalescing of loads on overlapping devices, and models of several ranks.
  */
-#include "tests/unit/load_multi_device_fixture.h"
+#include "tests/lib/load_fixture.h"
+
+#include "daemon/base/util.h"
+#include "daemon/resident/model_set.h"
 
 /* ---- coalescing loads ---- */
 
@@ -32,13 +35,7 @@ TEST(a_load_of_a_serving_model_sets_its_priority)
         start_on(&w, path, ON("one"), NULL);
         ends(&w, LOAD_READY);
         ck_assert_uint_eq(w.generation->settings.priority, PROTO_PRIORITY_DEFAULT);
-        ck_assert_int_eq(load_request(&w, &(struct load_request){.source = path,
-                                                                 .name = "m",
-                                                                 .devices = (const char *const[]){"one"},
-                                                                 .n_devices = 1,
-                                                                 .retention = {.priority = 9},
-                                                                 .caller = &core_caller}),
-                         0);
+        ask_for(&w, (struct load_request){.source = path, .retention = {.priority = 9}, ON_FIELDS("one")});
         ends(&w, LOAD_READY);
         ck_assert_uint_eq(w.generation->settings.priority, 9);
         core_until(loads_empty(&loads));

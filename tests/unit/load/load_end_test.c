@@ -407,8 +407,11 @@ TEST(no_tensor_of_a_mismatched_file_is_published)
         char *path = format_text("%s/only.safetensors", folder);
         model_write(m, path);
         publish_sums(folder, (const char *const[]){"only.safetensors"}, 1, "only.safetensors");
+        gate_init(&fake.prepare, false);
         load_start_sha256(&w, path, "m");
         struct generation *g = w.load->targets[0].generation;
+        core_until(w.load->state == LOAD_READING && w.load->parts[0].built);
+        gate_open(&fake.prepare);
         generation_get(g); /* to examine the state that it left */
         core_until(w.ended);
         ck_assert_int_eq((int)w.state, (int)LOAD_FAILED);

@@ -2,7 +2,10 @@
  *
  * One load for several devices: shared reads and independent failures.
  */
-#include "tests/unit/load_multi_device_fixture.h"
+#include "tests/lib/load_fixture.h"
+
+#include "daemon/base/util.h"
+#include "daemon/resident/model_set.h"
 
 /* ---- replicas ---- */
 

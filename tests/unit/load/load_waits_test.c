@@ -1,9 +1,66 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loads that wait for memory: replicas wait together and hold nothing meanwhile, two loads never deadlock, and requests
- * that join a waiting load change its terms.
+ * Loads that wait for memory: replicas wait together, hold nothing meanwhile and fail alone, two loads never deadlock,
+ * and requests that join a waiting load change its terms.
  */
-#include "tests/unit/load_waits_fixture.h"
+#include "tests/lib/load_fixture.h"
+
+#include "daemon/base/util.h"
+
+#define ONE others[0]
+#define TWO others[1]
+
+static uint64_t reserved[OTHERS];
+
+/* Reserves all but `bytes` of a device for another user. */
+static void reserve_all_but(unsigned i, uint64_t bytes)
+{
+        reserved[i] = BUDGET - bytes;
+        others[i].device.used += reserved[i];
+}
+
+static void release_reserved(unsigned i)
+{
+        others[i].device.used -= reserved[i];
+        reserved[i] = 0;
+        admission_recheck(resident.admission);
+}
+
+static void end(void)
+{
+        for (unsigned i = 0; i < OTHERS; i++)
+                release_reserved(i);
+        load_fixture_end();
+}
+
+static bool is_on(const char *name, const char *device)
+{
+        return resident_on(&resident, name, GENERATION_READY, resident_device(&resident, device, NULL)) != NULL;
+}
+
+static void target_is(const struct watched *w, size_t i, const char *state, bool waits)
+{
+        uint64_t ns;
+        ck_assert_str_eq(load_target_state(&w->load->targets[i], now_ns() + 1, &ns), state);
+        ck_assert_int_eq(ns > 0, waits);
+}
+
+static void await_blocked(const struct watched *w)
+{
+        core_until(w->load->state == LOAD_QUEUED && w->load->admission.blocked);
+        ck_assert(!w->ended);
+}
+
+/* The model "m" serves on "one", and a load for both waits for "two". */
+static void begin_waiting(struct watched *w)
+{
+        char *path = small_file("small.safetensors", 1);
+        wait_on(w, path, "m", ON("one"));
+        ends(w, LOAD_READY);
+        reserve_all_but(1, 0);
+        wait_on(w, path, "m", ON("one", "two"));
+        await_blocked(w);
+}
 
 /* ---- replicas ---- */
 
@@ -24,10 +81,10 @@ TEST(replicas_wait_together_and_are_read_once)
         release_reserved(1);
         ends(&w, LOAD_READY);
         ck_assert_uint_eq(w.progress.bytes, SMALL_BYTES);
-        serves_small(on("m", "one", GENERATION_READY), 1);
-        serves_small(on("m", "two", GENERATION_READY), 1);
-        serves_small(on("m", "three", GENERATION_READY), 1);
-        ck_assert_uint_eq(on("m", "one", GENERATION_READY)->number, on("m", "two", GENERATION_READY)->number);
+        serves_small(on("one", GENERATION_READY), 1);
+        serves_small(on("two", GENERATION_READY), 1);
+        serves_small(on("three", GENERATION_READY), 1);
+        ck_assert_uint_eq(on("one", GENERATION_READY)->number, on("two", GENERATION_READY)->number);
 }
 
 TEST(blocked_loads_hold_no_memory)
@@ -60,16 +117,9 @@ TEST(a_verified_replica_continues_when_another_fails)
         char *path = small_file("small.safetensors", 1);
         publish(path);
         ONE.fail_put = 1;
-        int r = load_request(&w, &(struct load_request){.source = path,
-                                                        .name = "m",
-                                                        .devices = (const char *const[]){"one", "two"},
-                                                        .n_devices = 2,
-                                                        .sha256 = true,
-                                                        .wait = true,
-                                                        .caller = &core_caller});
-        ck_assert_int_eq(r, 0);
+        ask_for(&w, (struct load_request){.source = path, .sha256 = true, .wait = true, ON_FIELDS("one", "two")});
         ends(&w, LOAD_READY);
-        ck_assert(on("m", "two", GENERATION_READY)->verified);
+        ck_assert(on("two", GENERATION_READY)->verified);
         ck_assert(!is_on("m", "one"));
         core_until(ONE.device.used == 0);
 }
@@ -89,8 +139,8 @@ TEST(a_device_that_refuses_granted_memory_is_asked_again)
         ends(&w, LOAD_READY);
         ck_assert_uint_eq(w.load->retries, 1);
         ck_assert_uint_eq(ONE.freed, ONE.allocs / 2);
-        serves_small(on("m", "one", GENERATION_READY), 1);
-        serves_small(on("m", "two", GENERATION_READY), 1);
+        serves_small(on("one", GENERATION_READY), 1);
+        serves_small(on("two", GENERATION_READY), 1);
 }
 
 /* ---- two loads ---- */
@@ -154,23 +204,18 @@ TEST(a_repeated_load_changes_the_settings_of_serving_replicas)
 {
         struct watched w, again;
         begin_waiting(&w);
-        int r = load_request(&again,
-                             &(struct load_request){.source = w.load->source,
-                                                    .name = "m",
-                                                    .devices = (const char *const[]){"one", "two"},
-                                                    .n_devices = 2,
-                                                    .retention = {.keep_alive_ns = 7, .priority = 9, .pinned = true},
-                                                    .caller = &core_caller});
-        ck_assert_int_eq(r, 0);
+        ask_for(&again, (struct load_request){.source = w.load->source,
+                                              .retention = {.keep_alive_ns = 7, .priority = 9, .pinned = true},
+                                              ON_FIELDS("one", "two")});
         ck_assert_ptr_eq(again.load, w.load);
-        ck_assert(on("m", "one", GENERATION_READY)->settings.pinned);
-        ck_assert_uint_eq(on("m", "one", GENERATION_READY)->settings.keep_alive_ns, 7);
-        ck_assert_uint_eq(on("m", "one", GENERATION_READY)->settings.priority, 9);
+        ck_assert(on("one", GENERATION_READY)->settings.pinned);
+        ck_assert_uint_eq(on("one", GENERATION_READY)->settings.keep_alive_ns, 7);
+        ck_assert_uint_eq(on("one", GENERATION_READY)->settings.priority, 9);
         ck_assert_uint_eq(w.load->priority, 9);
         release_reserved(1);
         ends(&w, LOAD_READY);
         ends(&again, LOAD_READY);
-        ck_assert(on("m", "two", GENERATION_READY)->settings.pinned);
+        ck_assert(on("two", GENERATION_READY)->settings.pinned);
 }
 
 /* ---- joining requests ---- */
@@ -191,13 +236,6 @@ static void evict_for_other_user(unsigned device)
         gate_open(&others[device].release);
 }
 
-static void ask_for(struct watched *w, struct load_request what)
-{
-        what.caller = &core_caller;
-        int r = load_request(w, &what);
-        ck_assert_msg(r == 0, "%s", w->error.text);
-}
-
 /* By the same name, which joins at once, or by another, which joins when the source is open. */
 static const char *const joining_names[] = {"m", "n"};
 
@@ -206,7 +244,7 @@ TEST(a_joining_request_that_waits_makes_the_load_wait, .to = 2)
         struct watched a, b;
         char *path = blocks_file("first.safetensors", 20);
         begin_evicting(0);
-        ask_for(&a, (struct load_request){.source = path, .name = "m", ON_FIELDS("one")});
+        ask_for(&a, (struct load_request){.source = path, ON_FIELDS("one")});
         core_until(a.load->state == LOAD_QUEUED && !is_on("old", "one"));
         ask_for(&b, (struct load_request){.source = path, .name = joining_names[_i], .wait = true, ON_FIELDS("one")});
         core_until(b.watch.load == a.load);
@@ -225,8 +263,7 @@ TEST(a_joining_request_that_may_evict_evicts_for_the_load, .to = 2)
         char *path = blocks_file("first.safetensors", 20);
         begin_evicting(0);
         gate_open(&ONE.release);
-        ask_for(&a,
-                (struct load_request){.source = path, .name = "m", .wait = true, .no_evict = true, ON_FIELDS("one")});
+        ask_for(&a, (struct load_request){.source = path, .wait = true, .no_evict = true, ON_FIELDS("one")});
         core_until(a.load->admission.blocked);
         ask_for(&b, (struct load_request){.source = path, .name = joining_names[_i], ON_FIELDS("one")});
         ends(&a, LOAD_READY);
@@ -240,7 +277,7 @@ TEST(a_joining_request_that_may_not_evict_waits)
         char *path = blocks_file("first.safetensors", 20);
         begin_evicting(0);
         gate_open(&ONE.release);
-        struct load_request what = {.source = path, .name = "m", .wait = true, .no_evict = true, ON_FIELDS("one")};
+        struct load_request what = {.source = path, .wait = true, .no_evict = true, ON_FIELDS("one")};
         ask_for(&a, what);
         core_until(a.load->admission.blocked);
         ask_for(&b, what);
@@ -258,7 +295,7 @@ TEST(a_waiting_load_protects_no_model)
         wait_on(&a, first, "m", ON("one"));
         ends(&a, LOAD_READY);
         begin_evicting(1);
-        struct load_request what = {.source = first, .name = "m", ON_FIELDS("one", "two")};
+        struct load_request what = {.source = first, ON_FIELDS("one", "two")};
         ask_for(&a, what);
         core_until(a.load->state == LOAD_QUEUED && !is_on("old", "two"));
         what.wait = true;
@@ -281,7 +318,7 @@ TEST(a_load_that_has_lost_a_device_is_not_joined)
         char *path = small_file("small.safetensors", 1);
         reserve_all_but(1, 0);
         gate_init(&ONE.put, false);
-        struct load_request what = {.source = path, .name = "m", ON_FIELDS("one", "two")};
+        struct load_request what = {.source = path, ON_FIELDS("one", "two")};
         ask_for(&a, what);
         core_until(a.load->targets[1].state == TARGET_FAILED && a.load->state == LOAD_READING);
         what.wait = true;
@@ -295,4 +332,115 @@ TEST(a_load_that_has_lost_a_device_is_not_joined)
         ends(&b, LOAD_READY);
         ck_assert(is_on("m", "one") && is_on("m", "two"));
         ck_assert_uint_eq(ONE.allocs, 1);
+}
+
+/* ---- failing ---- */
+
+TEST(a_load_that_could_never_fit_fails_alone)
+{
+        struct watched w;
+        TWO.device.budget = MiB;
+        wait_on(&w, small_file("small.safetensors", 1), "m", ON("one", "two"));
+        ends(&w, LOAD_READY);
+        ck_assert(is_on("m", "one"));
+        ck_assert_ptr_nonnull(strstr(on("two", GENERATION_FAILED)->error.text, "does not fit"));
+        TWO.device.budget = BUDGET;
+}
+
+TEST(cancelling_ends_the_wait_and_leaves_the_serving_model)
+{
+        struct watched w;
+        begin_waiting(&w);
+        ck_assert_ptr_eq(loads_find(&loads, "m"), w.load);
+        load_cancel(w.load);
+        ends(&w, LOAD_CANCELLED);
+        serves_small(on("one", GENERATION_READY), 1);
+        ck_assert_ptr_nonnull(on("two", GENERATION_FAILED));
+        ck_assert_uint_eq(TWO.allocs, 0);
+}
+
+TEST(a_replica_continues_when_another_fails_after_the_wait, .to = 2)
+{
+        struct watched w;
+        if (_i == 0)
+                ONE.fail_alloc = 1;
+        else
+                ONE.fail_put = 1;
+        reserve_all_but(1, 0);
+        wait_on(&w, small_file("small.safetensors", 1), "m", ON("one", "two"));
+        await_blocked(&w);
+        release_reserved(1);
+        ends(&w, LOAD_READY);
+        target_is(&w, 0, "failed", false);
+        serves_small(on("two", GENERATION_READY), 1);
+}
+
+TEST(a_device_that_is_lost_during_the_wait_fails_alone)
+{
+        struct watched w;
+        reserve_all_but(1, 0);
+        wait_on(&w, small_file("small.safetensors", 1), "m", ON("one", "two"));
+        await_blocked(&w);
+        __atomic_store_n(&TWO.lost, true, __ATOMIC_SEQ_CST);
+        admission_recheck(resident.admission);
+        ends(&w, LOAD_READY);
+        target_is(&w, 1, "failed", false);
+        serves_small(on("one", GENERATION_READY), 1);
+}
+
+TEST(a_waiting_target_may_fail_without_the_others)
+{
+        struct watched w;
+        begin_waiting(&w);
+        TWO.fail_alloc = 1;
+        release_reserved(1);
+        ends(&w, LOAD_READY);
+        ck_assert(is_on("m", "one"));
+        ck_assert_ptr_nonnull(on("two", GENERATION_FAILED));
+        ck_assert_uint_eq(w.progress.bytes, SMALL_BYTES);
+}
+
+TEST(a_source_that_changes_during_the_wait_fails_the_load)
+{
+        struct watched w;
+        begin_waiting(&w);
+        small_file("small.safetensors", 2);
+        release_reserved(1);
+        ends(&w, LOAD_FAILED);
+        serves_small(on("one", GENERATION_READY), 1);
+        ck_assert_ptr_nonnull(strstr(on("two", GENERATION_FAILED)->error.text, "changed"));
+}
+
+TEST(shutdown_does_not_wait_for_clients)
+{
+        struct watched w;
+        begin_waiting(&w);
+        loads_cancel_all(&loads);
+        core_until(loads_empty(&loads));
+}
+
+/* ---- ranks ---- */
+
+TEST(ranks_wait_for_all_their_devices_without_holding_any)
+{
+        struct watched w;
+        char *folder = suite_path("ranks-%d", (int)getpid());
+        mkdir(folder, 0755);
+        for (uint64_t i = 0; i < 2; i++) {
+                struct model *m = small_model(i);
+                model_write(m, format_text("%s/r%d.safetensors", folder, (int)i));
+                model_free(m);
+        }
+        reserve_all_but(1, 0);
+        ask_for(&w, (struct load_request){
+                            .source = folder, .pattern = "r{rank}.safetensors", .wait = true, ON_FIELDS("one", "two")});
+        core_until(w.load->admission.blocked);
+        core_settle();
+        ck_assert_uint_eq(ONE.device.used, 0);
+        target_is(&w, 0, "queued", true);
+        target_is(&w, 1, "queued", true);
+        release_reserved(1);
+        ends(&w, LOAD_READY);
+        serves_small(on("one", GENERATION_READY), 0);
+        serves_small(on("two", GENERATION_READY), 1);
 }
