@@ -172,15 +172,6 @@ static void rank_fails(const char *says)
                 core_until(others[i].device.used == 0);
 }
 
-TEST(one_failed_rank_fails_all, .to = 2)
-{
-        if (_i == 0)
-                others[1].fail_alloc = 1;
-        else
-                others[1].fail_put = 2;
-        rank_fails("rank 1: two: ");
-}
-
 TEST(all_ranks_are_charged_before_any_allocation)
 {
         others[2].device.budget = 2 * MiB;
@@ -217,13 +208,4 @@ TEST(a_ranks_files_alone_are_a_model_of_their_own)
         ends(&w, LOAD_READY);
         ck_assert_uint_ne(w.generation->number, number);
         serves_on("three", 50);
-}
-
-TEST(an_incomplete_set_of_ranks_fails_the_load)
-{
-        struct watched w;
-        start_on(&w, write_ranks(3), ON("one", "two"), PATTERN);
-        ends(&w, LOAD_FAILED);
-        ck_assert_ptr_nonnull(strstr(w.error.text, "3 ranks for 2 devices"));
-        ck_assert_uint_eq(others[0].allocs, 0);
 }

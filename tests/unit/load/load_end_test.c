@@ -258,40 +258,6 @@ TEST(out_of_memory_during_reading_fails_the_load)
         core_until(loads_empty(&loads) && fake.device.used == 0);
 }
 
-TEST(a_file_truncated_during_the_load_fails_it)
-{
-        struct watched w;
-        char *path = blocks_file("blocks.safetensors", 6);
-        load_start_held(&w, path, LOAD_READING);
-        must(truncate(path, 4096));
-        load_release_held();
-        core_until(w.ended);
-        ck_assert_int_eq((int)w.state, (int)LOAD_FAILED);
-        ck_assert_ptr_nonnull(strstr(w.error.text, "cut short"));
-}
-
-/* Touched, written to, or grown: before the check at the end nothing is known of it. */
-TEST(a_file_that_changes_while_it_is_read_is_never_ready, .to = 3)
-{
-        struct watched w;
-        char *path = small_file("small.safetensors", 1);
-        load_start_held(&w, path, LOAD_READING);
-        int fd = must(open(path, O_WRONLY | O_APPEND | O_CLOEXEC));
-        if (_i == 0)
-                must(futimens(fd, NULL));
-        else if (_i == 1)
-                must(fchmod(fd, 0600));
-        else
-                must(write(fd, "more", 4));
-        close(fd);
-        load_release_held();
-        core_until(w.ended);
-        ck_assert_int_eq((int)w.state, (int)LOAD_FAILED);
-        ck_assert_int_eq(w.error.code, STREAMER_EFAILED);
-        ck_assert_ptr_nonnull(strstr(w.error.text, "changed while it was read"));
-        ck_assert_ptr_null(resident_ready(&resident, "m"));
-}
-
 static char *replaced_path;
 static uint64_t n_replaced;
 
@@ -386,49 +352,6 @@ static char *published(const char *name, const char *wrong)
         publish_sums(folder, shards, 2, wrong);
         model_free(m);
         return folder;
-}
-
-TEST(files_that_match_are_verified)
-{
-        struct watched w;
-        load_start_sha256(&w, published("good", NULL), "m");
-        core_until(w.ended);
-        ck_assert_msg(w.state == LOAD_READY, "%s", w.error.text);
-        ck_assert(w.generation->verified);
-        serves_small(w.generation, 3);
-}
-
-TEST(no_tensor_of_a_mismatched_file_is_published)
-{
-        struct watched w;
-        char *folder = suite_path("bad-%d", _i);
-        mkdir(folder, 0755);
-        struct model *m = small_model(3);
-        char *path = format_text("%s/only.safetensors", folder);
-        model_write(m, path);
-        publish_sums(folder, (const char *const[]){"only.safetensors"}, 1, "only.safetensors");
-        gate_init(&fake.prepare, false);
-        load_start_sha256(&w, path, "m");
-        struct generation *g = w.load->targets[0].generation;
-        core_until(w.load->state == LOAD_READING && w.load->parts[0].built);
-        gate_open(&fake.prepare);
-        generation_get(g); /* to examine the state that it left */
-        core_until(w.ended);
-        ck_assert_int_eq((int)w.state, (int)LOAD_FAILED);
-        ck_assert_ptr_nonnull(strstr(w.error.text, "SHA-256 differs"));
-        core_until(loads_empty(&loads));
-        ck_assert_int_ge(g->arrival.fd, 0);
-        ck_assert_uint_eq(((const struct arrival_header *)g->arrival.map)->count, 0);
-        generation_put(g);
-}
-
-TEST(one_mismatched_file_fails_the_model)
-{
-        struct watched w;
-        load_start_sha256(&w, published("half", shards[1]), "m");
-        core_until(w.ended);
-        ck_assert_int_eq((int)w.state, (int)LOAD_FAILED);
-        ck_assert_ptr_nonnull(strstr(w.error.text, shards[1]));
 }
 
 TEST(a_file_without_a_published_digest_cannot_be_verified)

@@ -11,20 +11,6 @@
 
 CORE_FIXTURE(load_fixture_begin_multi, load_fixture_end);
 
-TEST(devices_of_one_layout_share_a_part)
-{
-        struct watched w;
-        start_on(&w, small_file("small.safetensors", 1), ON("one", "two", "three"), NULL);
-        ck_assert_uint_eq(w.load->n_parts, 1);
-        ends(&w, LOAD_READY);
-        serves_on("one", 1);
-        serves_on("two", 1);
-        serves_on("three", 1);
-        ck_assert_uint_eq(w.progress.total, SMALL_BYTES); /* read once */
-        ck_assert_uint_eq(w.progress.bytes, SMALL_BYTES);
-        ck_assert_uint_eq(w.progress.tensors, SMALL_TENSORS);
-}
-
 TEST(a_device_read_in_place_is_a_separate_part)
 {
         struct watched w;

@@ -51,26 +51,6 @@ TEST(a_load_leaves_only_its_model)
         ck_assert_uint_eq(fake.freed, 1);
 }
 
-TEST(a_folder_with_an_index_is_one_model)
-{
-        struct model *m = small_model(2);
-        char *folder = suite_path("sharded");
-        model_write_sharded(m, folder, 3, true);
-        serves(load_ready(folder, "m"), m);
-}
-
-TEST(a_model_without_bytes_has_no_segment_and_is_ready, .to = 2)
-{
-        struct model *m = model_new(1);
-        if (_i == 1)
-                model_add(m, "empty", "F32", (uint64_t[]){0, 4}, 2);
-        struct generation *g = load_ready(core_write(m, "none.safetensors"), "m");
-        serves(g, m);
-        ck_assert_uint_eq(g->n_segments, 0);
-        ck_assert_uint_eq(fake.device.used, 0);
-        ck_assert_uint_eq(fake.allocs, 0);
-}
-
 TEST(a_removed_watcher_is_not_notified)
 {
         struct watched w, other;
@@ -85,29 +65,6 @@ TEST(a_removed_watcher_is_not_notified)
 }
 
 /* ---- coalescing loads ---- */
-
-TEST(the_same_load_in_progress_is_joined)
-{
-        struct watched a, b;
-        char *path = small_file("small.safetensors", 1);
-        load_start_held(&a, path, LOAD_READING);
-        load_start(&b, path, "m");
-        ck_assert_ptr_eq(a.load, b.load);
-        load_release_held();
-        core_until(a.ended && b.ended);
-        ck_assert_ptr_eq(a.generation, b.generation);
-        ck_assert_uint_eq(fake.allocs, 1);
-}
-
-TEST(the_same_files_under_another_name_are_an_alias)
-{
-        char *path = small_file("small.safetensors", 1);
-        struct generation *g = load_ready(path, "m");
-        ck_assert_ptr_eq(load_ready(path, "n"), g);
-        ck_assert_ptr_eq(resident_ready(&resident, "m"), g);
-        ck_assert_ptr_eq(resident_ready(&resident, "n"), g);
-        ck_assert_uint_eq(fake.allocs, 1);
-}
 
 TEST(an_alias_of_a_loading_model_waits_for_it)
 {
@@ -139,33 +96,6 @@ TEST(an_alias_fails_with_its_loading_model)
         ck_assert_int_eq((int)b.state, (int)LOAD_CANCELLED);
         ck_assert_ptr_nonnull(resident_on(&resident, "n", GENERATION_FAILED, NULL));
         load_release_held();
-}
-
-TEST(another_source_is_a_new_generation_and_the_old_one_serves_until_then)
-{
-        struct watched w;
-        struct generation *old = load_ready(small_file("one.safetensors", 1), "m");
-        core_until(loads_empty(&loads));
-        load_start_held(&w, small_file("two.safetensors", 2), LOAD_READING);
-        ck_assert_ptr_eq(resident_ready(&resident, "m"), old);
-        generation_get(old);
-        load_release_held();
-        core_until(w.ended);
-        ck_assert_ptr_eq(resident_ready(&resident, "m"), w.generation);
-        ck_assert_uint_gt(w.generation->number, old->number);
-        ck_assert_int_eq((int)old->state, (int)GENERATION_DRAINING);
-        serves_small(w.generation, 2);
-        generation_put(old);
-}
-
-TEST(a_bad_file_leaves_the_old_generation_serving)
-{
-        struct generation *old = load_ready(small_file("one.safetensors", 1), "m");
-        char *path = suite_path("bad.safetensors");
-        file_write(path, "not a header at all", 19);
-        load_fails(path, "m", STREAMER_EFAILED, path);
-        ck_assert_ptr_eq(resident_ready(&resident, "m"), old);
-        serves_small(old, 1);
 }
 
 /* ---- refused requests ---- */

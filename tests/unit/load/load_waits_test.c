@@ -124,25 +124,6 @@ TEST(a_verified_replica_continues_when_another_fails)
         core_until(ONE.device.used == 0);
 }
 
-/* It releases what it has allocated on all devices, and asks again. */
-TEST(a_device_that_refuses_granted_memory_is_asked_again)
-{
-        struct watched w;
-        fake_device_share(&TWO, BUDGET);
-        TWO.fail_alloc = 1;
-        gate_init(&ONE.release, false);
-        wait_on(&w, small_file("small.safetensors", 1), "m", ON("one", "two"));
-        core_until(w.load->retries == 1);
-        gate_await(&ONE.release, 1);
-        TWO.fail_alloc = 0;
-        gate_open(&ONE.release);
-        ends(&w, LOAD_READY);
-        ck_assert_uint_eq(w.load->retries, 1);
-        ck_assert_uint_eq(ONE.freed, ONE.allocs / 2);
-        serves_small(on("one", GENERATION_READY), 1);
-        serves_small(on("two", GENERATION_READY), 1);
-}
-
 /* ---- two loads ---- */
 
 TEST(two_loads_do_not_wait_for_each_others_devices)

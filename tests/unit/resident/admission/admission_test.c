@@ -91,36 +91,6 @@ TEST(an_attach_makes_a_model_recently_used)
         ck_assert(!is_ready("b"));
 }
 
-TEST(leased_pinned_and_loading_models_are_not_evicted)
-{
-        resident_model("pinned", 0, 3 * MiB)->settings.pinned = true;
-        struct lease *lease = lease_of(resident_model("leased", 0, 3 * MiB));
-        granted(asked(load_of("loading", 0, 3 * MiB)));
-        refused(asked(load_of("m", 0, 2 * MiB)), STREAMER_ENOMEM,
-                "(first: leased 3.0 MiB (ready, 1 lease by 1 process: pid 1073741824 uid 0), "
-                "pinned 3.0 MiB (ready, pinned), loading 3.0 MiB");
-        ck_assert(is_ready("leased") && is_ready("pinned"));
-        lease_end(&leases, lease);
-        granted(asked(load_of("n", 0, 2 * MiB)));
-        ck_assert(!is_ready("leased"));
-}
-
-TEST(a_request_that_may_not_evict_is_refused)
-{
-        resident_model("a", 0, 8 * MiB);
-        struct ask *ask = load_of("m", 0, 8 * MiB);
-        ask->request.evict = false;
-        refused(asked(ask), STREAMER_ENOMEM, "a 8.0 MiB (ready)");
-        ck_assert(is_ready("a"));
-}
-
-TEST(the_generation_that_serves_the_name_is_not_evicted)
-{
-        resident_model("m", 0, 8 * MiB);
-        refused(asked(load_of("m", 0, 8 * MiB)), STREAMER_ENOMEM, "m 8.0 MiB (ready)");
-        ck_assert(is_ready("m"));
-}
-
 TEST(none_is_evicted_if_it_would_not_suffice)
 {
         resident_model("a", 0, 4 * MiB);
