@@ -106,6 +106,7 @@ struct sha_step {
         struct work work;
         struct callback item;
         struct load_part *part;
+        void *header;        /* EVP_MD_CTX: the file's header is hashed */
         size_t file, target; /* whose bytes are hashed; after the last target the file is published */
         struct error error;
 };
@@ -150,9 +151,8 @@ struct load_part {
         struct source_identity identity;
         struct source_files *files;
         struct publish publish;
-        struct read_job job; /* with the targets' copies, in their order */
-        struct sha *sha;
-        struct sha_step *sha_steps;
+        struct read_job job;        /* with the targets' copies, in their order */
+        struct sha_step *sha_steps; /* of each file */
         size_t files_checked;
         bool built;    /* the manifest */
         bool checking; /* a worker's, while the load is CHECKING */

@@ -85,21 +85,25 @@ int load_open_parts(struct load *load, struct error *error)
 
 /* ---- plan and publishing, on a worker ---- */
 
+static int hash_header(void *context, size_t file, const void *data, size_t len, struct error *error)
+{
+        EVP_MD_CTX *md;
+        int r = sha_header(&md, data, len, error);
+        ((struct sha_step *)context)[file].header = md;
+        return r;
+}
+
 int part_plan(struct load_part *part, struct error *error)
 {
         const struct load *load = part->load;
         bool sha256 = load->request.sha256 && !load->request.dry_run;
         size_t n = part->resolved.set.n_objects;
-        if (sha256) {
-                part->sha = sha_new(n);
-                part->sha_steps = calloc(n + 1, sizeof(*part->sha_steps));
-                if (part->sha == NULL || part->sha_steps == NULL)
-                        return error_no_memory(error);
-        }
+        if (sha256 && (part->sha_steps = calloc(n + 1, sizeof(*part->sha_steps))) == NULL)
+                return error_no_memory(error);
         for (size_t i = 0; sha256 && i < n; i++)
                 part->sha_steps[i] = (struct sha_step){.part = part, .file = i};
         int r = resolve_plan(&part->resolved, &part->targets[0]->device->layout, load->loads->block_size,
-                             sha256 ? sha_header : NULL, part->sha, error);
+                             sha256 ? hash_header : NULL, part->sha_steps, error);
         if (r < 0 || load->request.dry_run)
                 return r;
         return publish_init(&part->publish, &part->resolved, part->job.targets, part->n_targets, load->request.sha256,
@@ -113,8 +117,9 @@ void part_deinit(struct load_part *part)
                 table_drop(&part->targets[i]->manifest);
                 table_drop(&part->targets[i]->arrival);
         }
+        for (size_t i = 0; part->sha_steps != NULL && i < part->resolved.set.n_objects; i++)
+                EVP_MD_CTX_free(part->sha_steps[i].header);
         resolve_deinit(&part->resolved);
         source_files_free(part->files);
-        sha_free(part->sha);
         free(part->sha_steps);
 }

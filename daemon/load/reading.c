@@ -48,7 +48,7 @@ static void sha_run(struct work *work)
                 return;
         }
         const struct load_target *target = part->targets[step->target];
-        sha_check_file(part->sha, part->load->loads->reader, &part->resolved, target->device, target->copy.segments,
+        sha_check_file(step->header, part->load->loads->reader, &part->resolved, target->device, target->copy.segments,
                        step->file, &step->error);
 }
 

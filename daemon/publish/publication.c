@@ -15,12 +15,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-struct hasher {
-        struct work work;
-        struct publication *publication;
-        struct error error;
-};
-
 /* ---- states ---- */
 
 static void set_state(struct publication *p, enum publication_state state)
@@ -76,7 +70,7 @@ void base_probe_run(struct base_probe *probe, const struct sources *sources)
 void publications_init(struct publications *publications)
 {
         long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-        publications->hashers = cpus > 4 ? 4 : cpus < 1 ? 1 : (unsigned)cpus;
+        publications->hashers = cpus > PUBLICATION_HASHERS ? PUBLICATION_HASHERS : cpus < 1 ? 1 : (unsigned)cpus;
         list_init(&publications->all);
         publications->last_id = now_ns(); /* no claim of an earlier run has the number of one of this run */
 }
@@ -117,7 +111,6 @@ static void publication_free(struct publication *p)
                 generation_put(p->generation);
         else
                 published_free(p->published);
-        free(p->hashers);
         free(p->name);
         free(p);
 }
@@ -406,9 +399,6 @@ static void table_done(struct work *work)
 {
         struct publication *p = container_of(work, struct publication, work);
         struct publications *publications = p->publications;
-        p->hashers = p->error.code == 0 ? calloc(publications->hashers, sizeof(*p->hashers)) : NULL;
-        if (p->error.code == 0 && p->hashers == NULL)
-                error_no_memory(&p->error);
         if (p->error.code != 0 || has_ended(p))
                 storage_hash_deinit(&p->hash);
         if (!step_done(p))
@@ -416,7 +406,7 @@ static void table_done(struct work *work)
         set_state(p, PUBLICATION_HASHING);
         p->in_flight = publications->hashers;
         for (unsigned i = 0; i < publications->hashers; i++) {
-                p->hashers[i].publication = p;
+                p->hashers[i] = (struct hasher){.publication = p};
                 work_submit(publications->pool, WORK_LANE_DEVICE(p->device->number), &p->hashers[i].work, hash_run,
                             hash_done);
         }

@@ -68,7 +68,7 @@ struct publications {
         struct reader *reader;
         struct work_pool *pool;
         struct quotas *users;
-        unsigned hashers; /* workers that hash one model */
+        unsigned hashers; /* workers that hash one model: up to PUBLICATION_HASHERS */
         uint64_t last_id;
         /* A claim has ended. */
         void (*ended)(const struct publication *publication);
@@ -77,7 +77,13 @@ struct publications {
 /* Called once for each request below, never from within it. Code 0: done. */
 typedef void publication_done_fn(struct publication *publication, const struct error *error, void *context);
 
-struct hasher;
+#define PUBLICATION_HASHERS 4
+
+struct hasher {
+        struct work work;
+        struct publication *publication;
+        struct error error;
+};
 
 struct publication {
         struct list link;       /* in publications->all, until it has ended */
@@ -110,7 +116,7 @@ struct publication {
         struct table manifest;
         struct storage_hash hash;
         bool stop; /* atomic: it was aborted, and workers end soon */
-        struct hasher *hashers;
+        struct hasher hashers[PUBLICATION_HASHERS];
 };
 
 /* After its owner has set the daemon's parts and `ended`. */

@@ -35,7 +35,7 @@ int resolve_open(struct resolved *resolved, const struct sources *sources, const
 int resolve_view(struct resolved *resolved, const struct source_set *set, const uint32_t *numbers, size_t n,
                  struct error *error);
 
-/* Called with each header's raw bytes (8 + n of them) before they are parsed, which changes them. */
+/* Called once with each header's raw bytes (8 + n of them) before they are parsed, which changes them. */
 typedef int (*resolve_header_fn)(void *context, size_t file, const void *data, size_t len, struct error *error);
 
 int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, uint64_t block_size,

@@ -5,43 +5,17 @@
 #include "daemon/base/util.h"
 #include "daemon/io/readback.h"
 
-#include <openssl/evp.h>
 #include <string.h>
 
 #define PIECE MiB
 
-struct sha {
-        size_t n;
-        EVP_MD_CTX *contexts[];
-};
-
-struct sha *sha_new(size_t n_files)
+int sha_header(EVP_MD_CTX **md, const void *data, size_t len, struct error *error)
 {
-        struct sha *sha = calloc(1, sizeof(*sha) + n_files * sizeof(sha->contexts[0]));
-        if (sha != NULL)
-                sha->n = n_files;
-        return sha;
-}
-
-struct sha *sha_free(struct sha *sha)
-{
-        for (size_t i = 0; sha != NULL && i < sha->n; i++)
-                EVP_MD_CTX_free(sha->contexts[i]);
-        free(sha);
-        return NULL;
-}
-
-int sha_header(void *context, size_t file, const void *data, size_t len, struct error *error)
-{
-        struct sha *sha = context;
-        EVP_MD_CTX *md = EVP_MD_CTX_new();
-        sha->contexts[file] = md;
-        if (md == NULL || EVP_DigestInit_ex(md, EVP_sha256(), NULL) != 1 || EVP_DigestUpdate(md, data, len) != 1)
+        *md = EVP_MD_CTX_new();
+        if (*md == NULL || EVP_DigestInit_ex(*md, EVP_sha256(), NULL) != 1 || EVP_DigestUpdate(*md, data, len) != 1)
                 return error_set(error, STREAMER_ENOMEM, "SHA-256 could not be set up");
         return 0;
 }
-
-/* ---- one file ---- */
 
 struct walk {
         EVP_MD_CTX *md;
@@ -113,8 +87,8 @@ static int hash_file(struct walk *walk, uint64_t data_start, struct error *error
         return r < 0 ? r : hash_gap(walk, walk->object->version.size, error);
 }
 
-int sha_check_file(struct sha *sha, struct reader *reader, const struct resolved *resolved, struct device *device,
-                   const struct segment *segments, size_t file, struct error *error)
+int sha_check_file(const EVP_MD_CTX *header, struct reader *reader, const struct resolved *resolved,
+                   struct device *device, const struct segment *segments, size_t file, struct error *error)
 {
         struct walk walk = {.md = EVP_MD_CTX_new(),
                             .object = &resolved->set.objects[file],
@@ -125,7 +99,7 @@ int sha_check_file(struct sha *sha, struct reader *reader, const struct resolved
         unsigned char digest[32];
         int r = readback_init(&walk.readback, reader, device, error);
         /* The header's digest is where each target begins. */
-        if (r == 0 && (walk.buffer == NULL || walk.md == NULL || EVP_MD_CTX_copy_ex(walk.md, sha->contexts[file]) != 1))
+        if (r == 0 && (walk.buffer == NULL || walk.md == NULL || EVP_MD_CTX_copy_ex(walk.md, header) != 1))
                 r = error_no_memory(error);
         if (r == 0)
                 r = hash_file(&walk, resolved->headers[file].data_start, error);

@@ -9,19 +9,16 @@
 
 #include "daemon/load/content/resolve.h"
 
+#include <openssl/evp.h>
+
 struct reader;
 
-struct sha; /* the running digests of a source's files */
-
-struct sha *sha_new(size_t n_files); /* NULL on ENOMEM */
-struct sha *sha_free(struct sha *sha);
-
-/* A resolve_header_fn; context is the struct sha. */
-int sha_header(void *context, size_t file, const void *data, size_t len, struct error *error);
+/* *md: with the header's raw bytes; of the caller, also after a failure. */
+int sha_header(EVP_MD_CTX **md, const void *data, size_t len, struct error *error);
 
 /* On a worker, once for each file and target, when all its bytes are in the device's segments; borrows slots of the
  * reader's ring. STREAMER_EFAILED where the digest differs. */
-int sha_check_file(struct sha *sha, struct reader *reader, const struct resolved *resolved, struct device *device,
-                   const struct segment *segments, size_t file, struct error *error);
+int sha_check_file(const EVP_MD_CTX *header, struct reader *reader, const struct resolved *resolved,
+                   struct device *device, const struct segment *segments, size_t file, struct error *error);
 
 #endif

@@ -17,7 +17,7 @@ static struct fake_device fake;
 static struct model *model;
 static struct resolved resolved;
 static struct segment segments[PLAN_MAX_SEGMENTS];
-static struct sha *sha;
+static EVP_MD_CTX *headers[3];
 static struct error error;
 
 static void publish_digests(void)
@@ -42,13 +42,18 @@ static void fill_segments(void)
         }
 }
 
+static int hash_header(void *context, size_t file, const void *data, size_t len, struct error *e)
+{
+        (void)context;
+        return sha_header(&headers[file], data, len, e);
+}
+
 /* As a load at that point: opened, headers parsed, all bytes in place. */
 static void sha_begin(const char *path, bool hidden)
 {
         fake_device_init(&fake, "fake", 1024 * MiB, hidden);
         ck_assert_int_eq(resolve_open(&resolved, core_sources(), path, &core_caller, false, &error), 0);
-        sha = sha_new(resolved.set.n_objects);
-        int r = resolve_plan(&resolved, &fake.device.layout, BLOCK, sha_header, sha, &error);
+        int r = resolve_plan(&resolved, &fake.device.layout, BLOCK, hash_header, NULL, &error);
         ck_assert_msg(r == 0, "%s", error.text);
         for (size_t i = 0; i < resolved.plan.n_segments; i++)
                 ck_assert_int_eq(fake.device.ops->alloc(&fake.device, resolved.plan.segments[i], &segments[i], &error),
@@ -61,7 +66,8 @@ static void sha_end(void)
 {
         for (size_t i = 0; i < resolved.plan.n_segments; i++)
                 fake.device.ops->release(&segments[i]);
-        sha = sha_free(sha);
+        for (size_t i = 0; i < 3; i++)
+                EVP_MD_CTX_free(headers[i]);
         resolve_deinit(&resolved);
         fake_device_deinit(&fake);
         model = model_free(model);
@@ -70,7 +76,7 @@ static void sha_end(void)
 static int check(size_t file)
 {
         error = (struct error){0};
-        return sha_check_file(sha, NULL, &resolved, &fake.device, segments, file, &error);
+        return sha_check_file(headers[file], NULL, &resolved, &fake.device, segments, file, &error);
 }
 
 static void make_model(void)
@@ -169,9 +175,8 @@ TEST(a_changed_header_does_not_match)
 {
         unsigned char raw[16] = {8};
         begin_file(false);
-        sha_free(sha);
-        sha = sha_new(1);
-        ck_assert_int_eq(sha_header(sha, 0, raw, sizeof(raw), &error), 0);
+        EVP_MD_CTX_free(headers[0]);
+        ck_assert_int_eq(sha_header(&headers[0], raw, sizeof(raw), &error), 0);
         ck_assert_int_eq(check(0), STREAMER_EFAILED);
 }
 
