@@ -196,14 +196,6 @@ static void sort_rows(const struct journal *journal, struct inherited_fds *sets)
 
 /* ---- models ---- */
 
-static struct device *device_of(const struct resident *resident, const char *uuid)
-{
-        for (size_t i = 0; i < resident->n_devices; i++)
-                if (strcmp(resident->devices[i]->uuid, uuid) == 0 && (resident->devices[i]->caps & DEVICE_PERSISTENT))
-                        return resident->devices[i];
-        return NULL;
-}
-
 static int check_set(const struct inherited_set *set, struct error *error)
 {
         if (set->duplicate)
@@ -296,10 +288,10 @@ static int charge(struct persist *persist, struct generation *g, uint64_t bytes,
 static int restore(struct persist *persist, struct inherited_set *set, struct model_record *record, struct table *table,
                    struct error *error)
 {
-        struct device *device = device_of(persist->resident, record->device);
+        struct device *device = resident_device(persist->resident, record->device, NULL);
         if (record->id != set->id)
                 return error_set(error, STREAMER_ECORRUPT, "the record is another's");
-        if (device == NULL)
+        if (device == NULL || !(device->caps & DEVICE_PERSISTENT))
                 return error_set(error, STREAMER_ENOENT, "its device (%s) is not configured", record->device);
         struct generation *g =
                 generation_new(persist->resident, record->name, record->source, device, record->caller.uid);
