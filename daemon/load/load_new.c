@@ -130,6 +130,10 @@ struct load *load_new_again(struct load *load)
         struct load *next = load_new(loads, &load->request, &resolved);
         if (next == NULL)
                 return NULL;
+        for (size_t i = 0; i < load->n_targets; i++) /* verbs may have changed them since the request */
+                if (target_lives(&load->targets[i]) && load->targets[i].generation != NULL)
+                        next->targets[i].generation->settings = load->targets[i].generation->settings;
+        next->priority = load->priority;
         next->restarts = load->restarts + 1;
         next->started_ns = load->started_ns;
         next->charge = load->charge;

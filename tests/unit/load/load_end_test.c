@@ -272,11 +272,16 @@ TEST(a_file_that_is_replaced_while_it_is_read_is_loaded_again)
         struct watched w;
         replaced_path = small_file("small.safetensors", 1);
         load_start_held(&w, replaced_path, LOAD_READING);
+        w.load->targets[0].generation->settings.pinned = true; /* verbs change it while it is loaded */
+        w.load->targets[0].generation->settings.priority = 90;
+        load_set_priority(w.load, 90);
         replace_file();
         load_release_held();
         core_until(w.ended);
         ck_assert_msg(w.state == LOAD_READY, "%s", w.error.text);
         ck_assert_uint_eq(w.progress.restarts, 1);
+        ck_assert(resident_ready(&resident, "m")->settings.pinned);
+        ck_assert_uint_eq(resident_ready(&resident, "m")->settings.priority, 90);
         serves_small(resident_ready(&resident, "m"), 2);
         ck_assert_ptr_null(resident_on(&resident, "m", GENERATION_FAILED, NULL));
         ck_assert_uint_eq(loads.n_running, 0);
