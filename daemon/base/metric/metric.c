@@ -138,36 +138,7 @@ void metric_observe(enum metric metric, uint64_t value)
 
 /* ---- text ---- */
 
-void metric_text_deinit(struct metric_text *text)
-{
-        free(text->data);
-        *text = (struct metric_text){0};
-}
-
-__attribute__((format(printf, 2, 3))) static void put(struct metric_text *text, const char *format, ...)
-{
-        char line[512];
-        va_list args;
-        if (text->failed)
-                return;
-        va_start(args, format);
-        int n = vsnprintf(line, sizeof(line), format, args);
-        va_end(args);
-        require(n >= 0 && (size_t)n < sizeof(line));
-        if (text->len + (size_t)n + 1 > text->cap) {
-                size_t cap = text->cap * 2 + 4096;
-                char *data = realloc(text->data, cap);
-                text->failed = data == NULL;
-                if (data == NULL)
-                        return;
-                text->data = data;
-                text->cap = cap;
-        }
-        memcpy(text->data + text->len, line, (size_t)n + 1);
-        text->len += (size_t)n;
-}
-
-void metric_begin(struct metric_text *text, enum metric metric)
+void metric_begin(FILE *out, enum metric metric)
 {
         static const char *const kinds[] = {[METRIC_COUNTER] = "counter",
                                             [METRIC_COUNTER_SECONDS] = "counter",
@@ -175,29 +146,24 @@ void metric_begin(struct metric_text *text, enum metric metric)
                                             [METRIC_SECONDS] = "histogram",
                                             [METRIC_BYTES] = "histogram"};
         const struct metric_desc *d = &metrics[metric];
-        put(text, "# HELP %s %s\n# TYPE %s %s\n", d->name, d->help, d->name, kinds[d->kind]);
+        fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", d->name, d->help, d->name, kinds[d->kind]);
 }
 
-void metric_sample(struct metric_text *text, enum metric metric, const char *label_value, double value)
+void metric_sample(FILE *out, enum metric metric, const char *label_value, double value)
 {
         const struct metric_desc *d = &metrics[metric];
-        char escaped[256];
         require((label_value != NULL) == (d->label != LABEL_NONE));
-        if (label_value == NULL) {
-                put(text, "%s %.17g\n", d->name, value);
-                return;
+        fputs(d->name, out);
+        if (label_value != NULL) {
+                fprintf(out, "{%s=\"", labels[d->label].name);
+                for (const char *c = label_value; *c != '\0'; c++)
+                        fprintf(out, "%s%c", strchr("\\\"\n", *c) != NULL ? "\\" : "", *c == '\n' ? 'n' : *c);
+                fputs("\"}", out);
         }
-        size_t len = 0;
-        for (const char *c = label_value; *c != '\0' && len < sizeof(escaped) - 6; c++) {
-                if (strchr("\\\"\n", *c) != NULL)
-                        escaped[len++] = '\\';
-                escaped[len++] = *c == '\n' ? 'n' : *c;
-        }
-        escaped[len] = '\0';
-        put(text, "%s{%s=\"%s\"} %.17g\n", d->name, labels[d->label].name, escaped, value);
+        fprintf(out, " %.17g\n", value);
 }
 
-static void put_histogram(struct metric_text *text, enum metric metric)
+static void put_histogram(FILE *out, enum metric metric)
 {
         const char *name = metrics[metric].name;
         struct histogram *h = &histograms[metric];
@@ -207,25 +173,25 @@ static void put_histogram(struct metric_text *text, enum metric metric)
         uint64_t count = 0;
         for (size_t i = 0; i < n; i++) {
                 count += load_relaxed(&h->buckets[i]);
-                put(text, "%s_bucket{le=\"%.15g\"} %" PRIu64 "\n", name, (double)bounds[i] / unit, count);
+                fprintf(out, "%s_bucket{le=\"%.15g\"} %" PRIu64 "\n", name, (double)bounds[i] / unit, count);
         }
         count += load_relaxed(&h->buckets[n]);
-        put(text, "%s_bucket{le=\"+Inf\"} %" PRIu64 "\n", name, count);
-        put(text, "%s_sum %.17g\n", name, (double)load_relaxed(&h->sum) / unit);
-        put(text, "%s_count %" PRIu64 "\n", name, count);
+        fprintf(out, "%s_bucket{le=\"+Inf\"} %" PRIu64 "\n", name, count);
+        fprintf(out, "%s_sum %.17g\n", name, (double)load_relaxed(&h->sum) / unit);
+        fprintf(out, "%s_count %" PRIu64 "\n", name, count);
 }
 
-void metric_counted(struct metric_text *text, enum metric metric)
+void metric_counted(FILE *out, enum metric metric)
 {
         const struct metric_desc *d = &metrics[metric];
         if (d->kind == METRIC_SECONDS || d->kind == METRIC_BYTES)
-                put_histogram(text, metric);
+                put_histogram(out, metric);
         else if (d->label == LABEL_NONE)
-                metric_sample(text, metric, NULL,
+                metric_sample(out, metric, NULL,
                               (double)load_relaxed(&counters[metric][0]) /
                                       (d->kind == METRIC_COUNTER_SECONDS ? 1e9 : 1));
         else
                 for (size_t i = 0; i < labels[d->label].n; i++)
-                        metric_sample(text, metric, labels[d->label].values[i],
+                        metric_sample(out, metric, labels[d->label].values[i],
                                       (double)load_relaxed(&counters[metric][i]));
 }

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /* The time that each stage of a load takes. The times of all threads are summed, so that they may be longer than the
  * load. */
@@ -130,18 +131,11 @@ void metric_observe(enum metric metric, uint64_t value);        /* a histogram: 
 
 /* ---- text, in Prometheus' format ---- */
 
-struct metric_text {
-        char *data; /* NULL: nothing yet, or no memory */
-        size_t len, cap;
-        bool failed;
-};
-
-void metric_text_deinit(struct metric_text *text);
 /* HELP and TYPE. */
-void metric_begin(struct metric_text *text, enum metric metric);
+void metric_begin(FILE *out, enum metric metric);
 /* One sample; label_value NULL where the metric has no label. */
-void metric_sample(struct metric_text *text, enum metric metric, const char *label_value, double value);
+void metric_sample(FILE *out, enum metric metric, const char *label_value, double value);
 /* All samples of a metric that is counted here. */
-void metric_counted(struct metric_text *text, enum metric metric);
+void metric_counted(FILE *out, enum metric metric);
 
 #endif

@@ -33,8 +33,7 @@ static uint64_t device_value(enum metric metric, const struct resident *resident
         }
 }
 
-static void write_one(struct metric_text *t, enum metric metric, const struct server *server,
-                      const struct reader_usage *usage)
+static void write_one(FILE *out, enum metric metric, const struct server *server, const struct reader_usage *usage)
 {
         const struct resident *resident = server->resident;
         uint64_t n_models[GENERATION_UNLOADED] = {0};
@@ -51,10 +50,10 @@ static void write_one(struct metric_text *t, enum metric metric, const struct se
                       {METRIC_LOG_LOST, log_lost()}};
         switch (metric) {
         case METRIC_BUILD_INFO:
-                metric_sample(t, metric, STREAMERD_VERSION, 1);
+                metric_sample(out, metric, STREAMERD_VERSION, 1);
                 break;
         case METRIC_START_TIME:
-                metric_sample(t, metric, NULL,
+                metric_sample(out, metric, NULL,
                               (double)(read_clock_ns(CLOCK_REALTIME) - (now_ns() - server->started_ns)) / 1e9);
                 break;
         case METRIC_DEVICE_BUDGET:
@@ -66,35 +65,44 @@ static void write_one(struct metric_text *t, enum metric metric, const struct se
         case METRIC_DEVICE_SMALL_PAGES:
         case METRIC_PUBLISHED_BYTES:
                 for (size_t i = 0; i < resident->n_devices; i++)
-                        metric_sample(t, metric, resident->devices[i]->name,
+                        metric_sample(out, metric, resident->devices[i]->name,
                                       (double)device_value(metric, resident, resident->devices[i]));
                 break;
         case METRIC_MODELS:
                 list_each_item (const struct generation, g, &resident->generations, link)
                         n_models[generation_drains(g) ? GENERATION_DRAINING : g->state]++;
                 for (enum generation_state s = 0; s < GENERATION_REVOKED; s++)
-                        metric_sample(t, metric, generation_state_name(s), (double)n_models[s]);
+                        metric_sample(out, metric, generation_state_name(s), (double)n_models[s]);
                 break;
         case METRIC_READER_THREADS:
-                metric_sample(t, metric, "working", usage->threads - usage->stuck_threads);
-                metric_sample(t, metric, "stuck", usage->stuck_threads);
+                metric_sample(out, metric, "working", usage->threads - usage->stuck_threads);
+                metric_sample(out, metric, "stuck", usage->stuck_threads);
                 break;
         default:
                 for (size_t i = 0; i < ARRAY_SIZE(single); i++)
                         if (single[i].metric == metric) {
-                                metric_sample(t, metric, NULL, (double)single[i].value);
+                                metric_sample(out, metric, NULL, (double)single[i].value);
                                 return;
                         }
-                metric_counted(t, metric);
+                metric_counted(out, metric);
         }
 }
 
-void metrics_write(struct metric_text *text, const struct server *server)
+char *metrics_text(const struct server *server)
 {
         struct reader_usage usage;
+        char *text = NULL;
+        size_t size;
+        FILE *out = open_memstream(&text, &size);
+        if (out == NULL)
+                return NULL;
         reader_usage(server->reader, &usage);
         for (enum metric m = 0; m < METRIC_COUNT; m++) {
-                metric_begin(text, m);
-                write_one(text, m, server, &usage);
+                metric_begin(out, m);
+                write_one(out, m, server, &usage);
         }
+        if (fclose(out) == 0)
+                return text;
+        free(text);
+        return NULL;
 }

@@ -63,13 +63,10 @@ static enum MHD_Result respond(struct MHD_Connection *connection, unsigned statu
 
 static enum MHD_Result on_metrics(struct metrics_http *metrics_http, struct MHD_Connection *connection)
 {
-        struct metric_text text = {0};
-        metrics_write(&text, metrics_http->server);
-        if (text.failed) {
-                metric_text_deinit(&text);
+        char *text = metrics_text(metrics_http->server);
+        if (text == NULL)
                 return respond(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "no memory\n");
-        }
-        return respond_with(connection, MHD_HTTP_OK, text.data, text.len, MHD_RESPMEM_MUST_FREE,
+        return respond_with(connection, MHD_HTTP_OK, text, strlen(text), MHD_RESPMEM_MUST_FREE,
                             "text/plain; version=0.0.4; charset=utf-8");
 }
 

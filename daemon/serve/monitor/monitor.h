@@ -9,8 +9,8 @@
 #include "daemon/serve/server_state.h"
 
 /* All metrics, in the order of their table: what is counted as it happens (daemon/base/metric.h), and what is collected
- * at each request. text->failed where memory ran out. */
-void metrics_write(struct metric_text *text, const struct server *server);
+ * at each request. malloc'd; NULL: no memory. */
+char *metrics_text(const struct server *server);
 
 /* ---- HTTP: /metrics, /healthz, /readyz ---- */
 

@@ -132,18 +132,14 @@ int verb_whoami(struct session *session, struct request *request, struct error *
 
 int verb_metrics(struct session *session, struct request *request, struct error *error)
 {
-        struct metric_text text = {0};
         struct writer w;
-        metrics_write(&text, session->server);
-        if (text.failed) {
-                error_no_memory(error);
-        } else {
-                session_reply(&w, request->id, 1);
-                writer_kstr(&w, "text", text.data);
-                session_send(session, &w);
-        }
-        metric_text_deinit(&text);
-        return error->code;
+        cleanup_free char *text = metrics_text(session->server);
+        if (text == NULL)
+                return error_no_memory(error);
+        session_reply(&w, request->id, 1);
+        writer_kstr(&w, "text", text);
+        session_send(session, &w);
+        return 0;
 }
 
 /* ---- the session's operations ---- */
