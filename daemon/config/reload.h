@@ -33,10 +33,6 @@ void reload_init(struct reload *reload, struct server *server, struct manager *m
                  char **argv, void (*apply)(struct reload *));
 void reload_begin(struct reload *reload);
 
-/* The effective configuration, for the verb `config`: writes a row for each key, and for each entry of a list. Secrets
- * are redacted. Returns the number of rows. */
-size_t config_describe(const struct config *config, struct writer *writer);
-
 /* Keys that differ and cannot be applied, as "a, b"; "" if none. Pure. */
 void reload_restart_keys(const struct config *running, const struct config *next, char *text, size_t size);
 

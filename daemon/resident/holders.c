@@ -6,7 +6,7 @@
  *   llama 8.0 GiB (ready, 2 leases by 1 process: pid 4711 uid 1000 python3), base 4.0 GiB (ready, pinned)
  */
 #include "daemon/base/sys/sysfile.h"
-#include "daemon/base/text/size_text.h"
+#include "daemon/base/text/text.h"
 #include "daemon/resident/lease.h"
 
 #include <inttypes.h>

@@ -32,12 +32,11 @@ static int listen_at(struct server *server, int fd, const char *path, struct err
 {
         struct listen_address address;
         struct error cause = {0};
-        char why[LISTEN_WHY];
         int r = 0;
         if (fd >= 0)
                 r = listener_adopt_consume_fd(&server->listener, fd, &cause);
-        else if (listen_set_path(&address, path, why) < 0)
-                r = error_set(&cause, STREAMER_EINVAL, "%s (%s)", why, path);
+        else if (listen_set_path(&address, path, &cause) < 0)
+                r = error_set(&cause, STREAMER_EINVAL, "%s (%s)", cause.text, path);
         else
                 r = listener_open(&server->listener, &address, BACKLOG, &cause);
         if (r < 0)

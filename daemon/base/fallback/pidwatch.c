@@ -48,10 +48,9 @@ bool pid_stat_read(struct pid_stat *stat, pid_t pid)
 
 pid_t pid_of_thread(pid_t thread)
 {
-        char path[512], line[256];
+        char line[256];
         int pid = 0;
-        snprintf(path, sizeof(path), "%s/proc/%d/status", sysfile_root, (int)thread);
-        FILE *f = fopen(path, "re");
+        FILE *f = sysfile_open("/proc/%d/status", (int)thread);
         while (f != NULL && fgets(line, sizeof(line), f) != NULL && sscanf(line, "Tgid: %d", &pid) != 1)
                 ;
         if (f != NULL)

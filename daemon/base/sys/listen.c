@@ -6,21 +6,11 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 
 #define UNIX_PREFIX "unix:"
-
-__attribute__((format(printf, 2, 3))) static int wrong(char why[LISTEN_WHY], const char *format, ...)
-{
-        va_list args;
-        va_start(args, format);
-        vsnprintf(why, LISTEN_WHY, format, args);
-        va_end(args);
-        return -1;
-}
 
 /* ---- reading ---- */
 
@@ -49,32 +39,32 @@ static int parse_host(const char *text, struct listen_address *address)
         return inet_pton(AF_INET, host, &address->in.sin_addr) == 1 ? 0 : -1;
 }
 
-int listen_set_path(struct listen_address *address, const char *path, char why[LISTEN_WHY])
+int listen_set_path(struct listen_address *address, const char *path, struct error *error)
 {
         *address = (struct listen_address){.un.sun_family = AF_UNIX, .size = sizeof(address->un)};
         if (strlen(path) >= sizeof(address->un.sun_path))
-                return wrong(why, "longer than a socket's path may be (107 bytes)");
+                return error_set(error, STREAMER_EINVAL, "longer than a socket's path may be (107 bytes)");
         strcpy(address->un.sun_path, path);
         return 0;
 }
 
-int listen_parse(const char *text, struct listen_address *address, char why[LISTEN_WHY])
+int listen_parse(const char *text, struct listen_address *address, struct error *error)
 {
         *address = (struct listen_address){0};
         if (strncmp(text, UNIX_PREFIX, strlen(UNIX_PREFIX)) == 0) {
                 const char *path = text + strlen(UNIX_PREFIX);
                 if (path[0] != '/')
-                        return wrong(why, "'%.80s' is not an absolute path", path);
-                return listen_set_path(address, path, why);
+                        return error_set(error, STREAMER_EINVAL, "'%.80s' is not an absolute path", path);
+                return listen_set_path(address, path, error);
         }
         if (parse_host(text, address) < 0)
-                return wrong(why, "'%.80s' is neither ADDRESS:PORT nor unix:/path", text);
+                return error_set(error, STREAMER_EINVAL, "'%.80s' is neither ADDRESS:PORT nor unix:/path", text);
 
         const char *port = strrchr(text, ':') + 1;
         size_t len = strlen(port);
         unsigned long number = strtoul(port, NULL, 10);
         if (len == 0 || len > 5 || strspn(port, "0123456789") != len || number > 65535)
-                return wrong(why, "'%.80s': the port is not within 0 to 65535", text);
+                return error_set(error, STREAMER_EINVAL, "'%.80s': the port is not within 0 to 65535", text);
         bool is_v4 = address->any.sa_family == AF_INET;
         if (is_v4)
                 address->in.sin_port = htons((uint16_t)number);
@@ -84,7 +74,8 @@ int listen_parse(const char *text, struct listen_address *address, char why[LIST
         bool is_loopback =
                 is_v4 ? ntohl(address->in.sin_addr.s_addr) >> 24 == 127 : IN6_IS_ADDR_LOOPBACK(&address->in6.sin6_addr);
         if (!is_loopback)
-                return wrong(why, "'%.80s' can be reached from outside: 127.0.0.1, [::1] or unix:/path only", text);
+                return error_set(error, STREAMER_EINVAL,
+                                 "'%.80s' can be reached from outside: 127.0.0.1, [::1] or unix:/path only", text);
         return 0;
 }
 

@@ -12,7 +12,6 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#define LISTEN_WHY 160
 #define LISTEN_TEXT 160
 
 struct listen_address {
@@ -25,11 +24,10 @@ struct listen_address {
         socklen_t size;
 };
 
-/* 0, or -1 with a phrase in why. */
-int listen_parse(const char *text, struct listen_address *address, char why[LISTEN_WHY]);
-
-/* A Unix socket's, also a relative one. */
-int listen_set_path(struct listen_address *address, const char *path, char why[LISTEN_WHY]);
+/* 0, or STREAMER_EINVAL. */
+int listen_parse(const char *text, struct listen_address *address, struct error *error);
+/* A Unix socket's, also a relative one. Likewise. */
+int listen_set_path(struct listen_address *address, const char *path, struct error *error);
 
 /* A non-blocking listening socket. */
 struct listener {

@@ -62,12 +62,11 @@ struct question {
 };
 
 /* The sum of the lines "name number" or "name: number kB" with these names. False: there are none. */
-static bool sum_lines(const char *path, const char *const names[2], uint64_t *sum)
+static bool sum_lines_consume(FILE *f, const char *const names[2], uint64_t *sum)
 {
         char line[256], name[64];
         uint64_t value;
         bool found = false;
-        FILE *f = fopen(path, "re");
         *sum = 0;
         while (f != NULL && fgets(line, sizeof(line), f) != NULL)
                 for (int i = 0; i < 2 && sscanf(line, "%63s %" SCNu64, name, &value) == 2; i++)
@@ -82,14 +81,12 @@ static bool sum_lines(const char *path, const char *const names[2], uint64_t *su
 
 static uint64_t group_used(const struct question *q, const struct cgroup_files *files, const char *path)
 {
-        char stat[1536];
         int64_t used;
         uint64_t droppable = 0;
         if (!sysfile_number(&used, "%s%s/%s", files->mount, path, files->used) || used < 0)
                 return q->held;
-        snprintf(stat, sizeof(stat), "%s%s%s/memory.stat", sysfile_root, files->mount, path);
         if (files->droppable[0] != NULL)
-                sum_lines(stat, files->droppable, &droppable);
+                sum_lines_consume(sysfile_open("%s%s/memory.stat", files->mount, path), files->droppable, &droppable);
         uint64_t kept = (uint64_t)used > droppable ? (uint64_t)used - droppable : 0;
         return kept > q->held ? kept : q->held;
 }
@@ -149,10 +146,9 @@ static void add_line(const struct question *q, char *line, struct answer *answer
 
 static struct answer ask_groups(struct question q)
 {
-        char name[512], line[1024];
+        char line[1024];
         struct answer answer = {.least = MACHINE_UNLIMITED};
-        snprintf(name, sizeof(name), "%s/proc/self/cgroup", sysfile_root);
-        FILE *f = fopen(name, "re");
+        FILE *f = sysfile_open("/proc/self/cgroup");
         while (f != NULL && fgets(line, sizeof(line), f) != NULL) {
                 line[strcspn(line, "\n")] = '\0';
                 add_line(&q, line, &answer);
@@ -188,10 +184,8 @@ bool machine_huge_pages_limited(void)
 uint64_t machine_available_memory(void)
 {
         static const char *const names[2] = {"MemAvailable:", NULL};
-        char path[512];
         uint64_t group = ask_groups((struct question){.controller = &memory, .left = true}).least, kib;
-        snprintf(path, sizeof(path), "%s/proc/meminfo", sysfile_root);
-        return sum_lines(path, names, &kib) && kib * KiB < group ? kib * KiB : group;
+        return sum_lines_consume(sysfile_open("/proc/meminfo"), names, &kib) && kib * KiB < group ? kib * KiB : group;
 }
 
 uint64_t machine_pool_left(void)
@@ -208,13 +202,12 @@ uint64_t machine_pool_left(void)
 
 static bool has_peerpidfd(void)
 {
-        int pair[2], fd = -1;
+        int pair[2];
+        cleanup_close int fd = -1;
         socklen_t len = sizeof(fd);
         if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
                 return false;
         bool has = getsockopt(pair[0], SOL_SOCKET, SO_PEERPIDFD, &fd, &len) == 0;
-        if (has)
-                close(fd);
         close(pair[0]);
         close(pair[1]);
         return has;

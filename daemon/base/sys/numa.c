@@ -16,20 +16,16 @@ bool numa_parse_list(const char *text, cpu_set_t *set, unsigned size)
         CPU_ZERO(set);
         while (*text != '\0') {
                 char *end;
-                unsigned long first, last;
                 if (!isdigit((unsigned char)*text))
                         return false;
-                first = last = strtoul(text, &end, 10);
-                if (*end == '-') {
-                        if (!isdigit((unsigned char)end[1]))
-                                return false;
+                unsigned long i = strtoul(text, &end, 10), last = i;
+                if (*end == '-' && isdigit((unsigned char)end[1]))
                         last = strtoul(end + 1, &end, 10);
-                }
-                if (last < first || (*end != ',' && *end != '\0'))
+                if (last < i || (*end != ',' && *end != '\0'))
                         return false;
-                for (unsigned long i = first; i <= last && i < size; i++)
+                for (; i <= last && i < size; i++)
                         CPU_SET(i, set);
-                text = *end == ',' ? end + 1 : end;
+                text = end + (*end == ',');
         }
         return true;
 }

@@ -2,30 +2,36 @@
 #include "daemon/base/sys/sysfile.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define PATH_SIZE 512
-
 const char *sysfile_root = "";
+
+__attribute__((format(printf, 1, 0))) static FILE *open_file(const char *format, va_list ap)
+{
+        char path[PATH_MAX];
+        int n = snprintf(path, sizeof(path), "%s", sysfile_root);
+        vsnprintf(path + n, sizeof(path) - (size_t)n, format, ap);
+        return fopen(path, "re");
+}
+
+FILE *sysfile_open(const char *format, ...)
+{
+        va_list ap;
+        va_start(ap, format);
+        FILE *f = open_file(format, ap);
+        va_end(ap);
+        return f;
+}
 
 __attribute__((format(printf, 3, 0))) static bool read_line(char *line, size_t size, const char *format, va_list ap)
 {
-        char path[PATH_SIZE];
-        int n = snprintf(path, sizeof(path), "%s", sysfile_root);
-        line[0] = '\0';
-        if (n < 0 || (size_t)n >= sizeof(path))
-                return false;
-        int m = vsnprintf(path + n, sizeof(path) - (size_t)n, format, ap);
-        if (m < 0 || (size_t)m >= sizeof(path) - (size_t)n)
-                return false;
-        FILE *f = fopen(path, "re");
-        if (f == NULL)
-                return false;
-        bool read = fgets(line, (int)size, f) != NULL;
-        fclose(f);
+        FILE *f = open_file(format, ap);
+        bool read = f != NULL && fgets(line, (int)size, f) != NULL;
+        if (f != NULL)
+                fclose(f);
         line[read ? strcspn(line, "\n") : 0] = '\0';
         return read;
 }

@@ -8,9 +8,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /* Precedes every path: "", or a test's own tree. */
 extern const char *sysfile_root;
+
+FILE *sysfile_open(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* The file's first line without its end. False, and "", where it cannot be read. */
 bool sysfile_line(char *line, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));

@@ -33,7 +33,9 @@ static int check_socket(const char *text, char why[SETTING_WHY])
 static int check_listen(const char *text, char why[SETTING_WHY])
 {
         struct listen_address address;
-        return text[0] == '\0' ? 0 : listen_parse(text, &address, why);
+        struct error error;
+        bool valid = text[0] == '\0' || listen_parse(text, &address, &error) == 0;
+        return valid ? 0 : setting_wrong(why, "%.150s", error.text);
 }
 
 static const char *const device_examples[] = {"host", "cuda:0", "cuda:all", "cuda:all?", NULL};

@@ -8,8 +8,8 @@
  */
 #include "daemon/io/file/file_object.h"
 
-#include "daemon/base/fallback/page_cache.h"
 #include "daemon/base/hash.h"
+#include "daemon/base/sys/machine.h"
 #include "daemon/base/util.h"
 
 #include <endian.h>
@@ -128,6 +128,31 @@ int pread_target(const struct object *object, int fd, struct pread_target *t, st
                 advance(t, (size_t)n);
         }
         return 0;
+}
+
+/* The kernel fetches a page that is not cached, so the probe itself changes the answer of the next one. */
+static bool page_cached(int fd, uint64_t size, uint64_t page)
+{
+        char bytes[PREAD_PAGE];
+        uint64_t at = page * PREAD_PAGE, len = size - at < PREAD_PAGE ? size - at : PREAD_PAGE;
+        struct iovec iov = {bytes, len};
+        return preadv2(fd, &iov, 1, (off_t)at, RWF_NOWAIT) == (ssize_t)len;
+}
+
+static bool page_cache_holds(int fd, uint64_t size, uint64_t offset, uint64_t len)
+{
+        uint64_t first = offset / PREAD_PAGE, n = (offset + len - 1) / PREAD_PAGE - first + 1;
+        uint64_t range[2] = {first * PREAD_PAGE, n * PREAD_PAGE};
+        struct {
+                uint64_t cached, dirty, writeback, evicted, recently_evicted;
+        } stat;
+        if (syscall(SYS_CACHESTAT, fd, range, &stat, 0) == 0)
+                return stat.cached >= n;
+        /* Two pages represent the range. They are drawn at random each time: the ones that the last load of this file
+         * examined are cached since then, and would be no sample. */
+        uint64_t draw = now_ns() * UINT64_C(0x9e3779b97f4a7c15);
+        return page_cached(fd, size, first + (draw >> 33) % n) &&
+               page_cached(fd, size, first + (draw & 0xffffffff) % n);
 }
 
 bool pread_cached(const struct object *object, uint64_t offset, uint64_t len)

@@ -2,9 +2,9 @@
  *
  * Files as objects: opened twice, with the version they had then. And the engine that reads them (pread_engine.c).
  *
- * Whether bytes are in the page cache is queried by cachestat(2), or if the kernel refuses that, by two 4 KiB
- * RWF_NOWAIT probes on a descriptor with POSIX_FADV_RANDOM (a larger probe, or one without the advice, starts
- * read-ahead of the whole file).
+ * Whether bytes are in the page cache is queried by cachestat(2) (Linux 6.5), or if the kernel refuses that, as it does
+ * unless this process owns the file or may write to it, by two 4 KiB RWF_NOWAIT probes on a descriptor with
+ * POSIX_FADV_RANDOM (a larger probe, or one without the advice, starts read-ahead of the whole file).
  */
 #ifndef DAEMON_IO_FILE_FILE_OBJECT_H
 #define DAEMON_IO_FILE_FILE_OBJECT_H

@@ -189,9 +189,9 @@ int metrics_http_new(struct metrics_http **out, struct server *server, const cha
 {
         struct listen_address where;
         struct error cause = {0};
-        char why[LISTEN_WHY], text[LISTEN_TEXT];
-        if (listen_parse(address, &where, why) < 0)
-                return error_set(error, STREAMER_EINVAL, "metrics: %s", why);
+        char text[LISTEN_TEXT];
+        if (listen_parse(address, &where, &cause) < 0)
+                return error_set(error, STREAMER_EINVAL, "metrics: %s", cause.text);
         struct metrics_http *metrics_http = calloc(1, sizeof(*metrics_http));
         if (metrics_http == NULL)
                 return error_no_memory(error);

@@ -6,7 +6,6 @@
 #define DAEMON_SOURCE_ROOTS_CALLER_H
 
 #include "daemon/base/error.h"
-#include "daemon/base/fallback/thread_ids.h"
 
 #include <stddef.h>
 #include <sys/types.h>
@@ -22,7 +21,7 @@ struct caller {
 
 /* What caller_assume() has changed, and the thread's own groups. */
 struct assumed {
-        enum thread_ids ids;
+        enum { IDS_OWN, IDS_FILE_SYSTEM, IDS_EFFECTIVE } ids;
         gid_t *groups; /* NULL: they are unchanged */
         size_t n_groups;
 };

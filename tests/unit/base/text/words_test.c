@@ -2,7 +2,7 @@
  *
  * Sizes in messages, and how much two names differ.
  */
-#include "daemon/base/text/size_text.h"
+#include "daemon/base/text/text.h"
 #include "proto/distance.h"
 #include "tests/lib/suite.h"
 
