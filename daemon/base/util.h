@@ -103,6 +103,15 @@ static inline const char *filled(const char *text)
         return text != NULL && text[0] != '\0' ? text : NULL;
 }
 
+/* The length of a text without the characters `c` at its end. */
+static inline size_t trimmed_len(const char *text, char c)
+{
+        size_t len = strlen(text);
+        while (len > 0 && text[len - 1] == c)
+                len--;
+        return len;
+}
+
 /* NULL is equal to NULL alone. */
 static inline bool same_text(const char *a, const char *b)
 {
@@ -147,5 +156,7 @@ static inline int take_fd(int *fd)
 }
 #define cleanup_free __attribute__((cleanup(free_p)))
 #define cleanup_close __attribute__((cleanup(close_p)))
+/* Calls x_deinit(&variable); the variable is valid for it from its definition on. */
+#define cleanup_with(x_deinit) __attribute__((cleanup(x_deinit)))
 
 #endif

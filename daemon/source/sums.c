@@ -106,20 +106,13 @@ int sums_require(const struct object *objects, size_t n, const char *where, stru
 
 static int read_sums(const struct root_path *folder, struct object *objects, size_t n, struct error *error)
 {
-        struct root_path path;
-        struct text text = {0};
+        cleanup_with(root_path_deinit) struct root_path path = {0};
+        cleanup_with(text_deinit) struct text text = {0};
         cleanup_close int fd = -1;
-        int r = root_path_init_child(&path, folder, SUMS_NAME, error);
-        if (r < 0)
-                return r;
-        r = root_path_open_file(&path, &fd, error);
-        if (r == 0)
-                r = text_read_fd(&text, fd, SUMS_MAX, path.shown, error);
-        if (r == 0)
-                r = sums_apply(&text, path.shown, objects, n, error);
-        text_deinit(&text);
-        root_path_deinit(&path);
-        return r;
+        return root_path_init_child(&path, folder, SUMS_NAME, error)
+                       ?: root_path_open_file(&path, &fd, error)
+                       ?: text_read_fd(&text, fd, SUMS_MAX, path.shown, error)
+                       ?: sums_apply(&text, path.shown, objects, n, error);
 }
 
 /* ---- blobs ---- */

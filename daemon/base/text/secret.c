@@ -18,6 +18,11 @@ void secret_free(char *secret)
         free(secret);
 }
 
+void secret_free_p(char **secret)
+{
+        secret_free(*secret);
+}
+
 int secret_read_file(const char *path, char **secret, struct error *error)
 {
         cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);

@@ -11,6 +11,7 @@
 
 /* Accepts NULL. */
 void secret_free(char *secret);
+void secret_free_p(char **secret); /* for cleanup_with() */
 
 /* The secret that a setting denotes: "file:PATH", "credential:NAME" ($CREDENTIALS_DIRECTORY, where the service
  * manager puts what a unit's LoadCredential= names), else itself. A file's line end is removed. */

@@ -162,9 +162,7 @@ const struct setting_list list_rules = {fields,
 static bool below_a_root(const struct config *config, const char *path)
 {
         for (size_t i = 0; i < config->n_roots; i++) {
-                size_t len = strlen(config->roots[i]);
-                while (len > 0 && config->roots[i][len - 1] == '/')
-                        len--;
+                size_t len = trimmed_len(config->roots[i], '/');
                 if (strncmp(config->roots[i], path, len) == 0 && (path[len] == '/' || path[len] == '\0'))
                         return true;
         }

@@ -134,8 +134,7 @@ int aws_ini_read(struct aws_ini *ini, const char *path, struct error *error)
                 return 0;
         if (fd < 0)
                 return error_errno(error, errno == EACCES ? STREAMER_EPERM : STREAMER_EFAILED, errno, "%s", path);
-        int r = text_read_fd(&text, fd, FILE_MAX, path, error);
-        return r < 0 ? r : aws_ini_init_consume(ini, text, path, error);
+        return text_read_fd(&text, fd, FILE_MAX, path, error) ?: aws_ini_init_consume(ini, text, path, error);
 }
 
 void aws_ini_deinit(struct aws_ini *ini)
@@ -198,11 +197,10 @@ int aws_config_init(struct aws_config *config, const char *profile, struct error
 {
         const char *name = profile ?: aws_env("AWS_PROFILE");
         *config = (struct aws_config){.named = name != NULL, .profile = strdup(name ?: "default")};
-        int r = config->profile != NULL ? 0 : error_no_memory(error);
-        if (r == 0)
-                r = read_file(&config->config, "AWS_CONFIG_FILE", ".aws/config", error);
-        if (r == 0)
-                r = read_file(&config->credentials, "AWS_SHARED_CREDENTIALS_FILE", ".aws/credentials", error);
+        if (config->profile == NULL)
+                return error_no_memory(error);
+        int r = read_file(&config->config, "AWS_CONFIG_FILE", ".aws/config", error)
+                        ?: read_file(&config->credentials, "AWS_SHARED_CREDENTIALS_FILE", ".aws/credentials", error);
         if (r < 0)
                 aws_config_deinit(config);
         return r;

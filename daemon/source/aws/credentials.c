@@ -50,18 +50,13 @@ struct aws_credentials {
 
 static int from_settings(struct aws_credentials *c, struct aws_keys *keys, struct error *error)
 {
-        char *access = NULL, *secret = NULL, *token = NULL;
-        int r = secret_read(c->opts.access, &access, error);
-        if (r == 0)
-                r = secret_read(c->opts.secret, &secret, error);
+        cleanup_with(secret_free_p) char *access = NULL;
+        cleanup_with(secret_free_p) char *secret = NULL;
+        cleanup_with(secret_free_p) char *token = NULL;
+        int r = secret_read(c->opts.access, &access, error) ?: secret_read(c->opts.secret, &secret, error);
         if (r == 0 && c->opts.token != NULL)
                 r = secret_read(c->opts.token, &token, error);
-        if (r == 0)
-                r = aws_keys_init(keys, access, secret, token, "settings", error);
-        secret_free(access);
-        secret_free(secret);
-        secret_free(token);
-        return r;
+        return r ?: aws_keys_init(keys, access, secret, token, "settings", error);
 }
 
 /* ---- the chain ---- */
@@ -70,30 +65,21 @@ static int from_settings(struct aws_credentials *c, struct aws_keys *keys, struc
  * program's. */
 static int find_along_chain(struct aws_credentials *c, struct aws_keys *keys, struct error *error)
 {
-        struct aws_config config;
+        cleanup_with(aws_config_deinit) struct aws_config config;
         struct error why = {.text = "disabled"};
         bool named = c->opts.profile != NULL;
         int r = aws_config_init(&config, c->opts.profile, error);
-        if (r < 0)
-                return r;
-        if (!named)
+        if (r == 0 && !named)
                 r = aws_environment(keys, error);
-        if (r == 0)
-                r = aws_profile(&c->clients, keys, &config, error);
-        if (r == 0)
-                r = aws_web_identity(&c->clients, keys, &config, !named, error);
-        if (r == 0)
-                r = aws_container(&c->clients, keys, error);
-        if (r == 0)
-                r = aws_instance(&c->clients, keys, &why, error);
-        if (r == 0)
-                r = error_set(
-                        error, STREAMER_EPERM,
-                        "no credentials: none in the settings, the environment or profile '%s', no web identity, "
-                        "no container endpoint, and instance metadata: %s. A public store is read with s3.unsigned",
-                        config.profile, why.text);
-        aws_config_deinit(&config);
-        return r;
+        return r ?: aws_profile(&c->clients, keys, &config, error)
+                       ?: aws_web_identity(&c->clients, keys, &config, !named, error)
+                       ?: aws_container(&c->clients, keys, error)
+                       ?: aws_instance(&c->clients, keys, &why, error)
+                       ?: error_set(error, STREAMER_EPERM,
+                                    "no credentials: none in the settings, the environment or profile '%s', no web "
+                                    "identity, no container endpoint, and instance metadata: %s. A public store is "
+                                    "read with s3.unsigned",
+                                    config.profile, why.text);
 }
 
 /* ---- fetching ---- */

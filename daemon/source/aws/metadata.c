@@ -37,31 +37,32 @@ static unsigned env_number(const char *name, unsigned max, unsigned fallback)
 int aws_clients_init(struct aws_clients *clients, const struct http_opts *http, struct error *error)
 {
         uint64_t timeout = env_number("AWS_METADATA_SERVICE_TIMEOUT", 60, 1) * SECOND;
-        const struct http_opts instance_opts = {.connect_timeout_ns = timeout,
-                                                .stall_ns = timeout,
-                                                .backoff_ns = SECOND / 10,
-                                                .retry_after_ns = SECOND,
-                                                .tries = env_number("AWS_METADATA_SERVICE_NUM_ATTEMPTS", 10, 2),
-                                                .threads = 1};
         /* All tries end before callers of aws_credentials_get() get an error. */
-        struct http_opts opts = {.connect_timeout_ns = 5 * SECOND,
-                                 .stall_ns = 5 * SECOND,
-                                 .backoff_ns = SECOND / 2,
-                                 .retry_after_ns = 2 * SECOND,
-                                 .tries = 4,
-                                 .threads = 1};
-        *clients = (struct aws_clients){.instance = NULL};
-        int r = http_new(&clients->instance, &instance_opts, error);
-        if (r == 0)
-                r = http_new(&clients->container, &opts, error);
-        opts.tries = 3;
+        const struct http_opts patient = {.connect_timeout_ns = 5 * SECOND,
+                                          .stall_ns = 5 * SECOND,
+                                          .backoff_ns = SECOND / 2,
+                                          .retry_after_ns = 2 * SECOND,
+                                          .tries = 4,
+                                          .threads = 1};
+        struct http_opts opts[AWS_SERVICES] = {
+                [AWS_INSTANCE] = {.connect_timeout_ns = timeout,
+                                  .stall_ns = timeout,
+                                  .backoff_ns = SECOND / 10,
+                                  .retry_after_ns = SECOND,
+                                  .tries = env_number("AWS_METADATA_SERVICE_NUM_ATTEMPTS", 10, 2),
+                                  .threads = 1},
+                [AWS_CONTAINER] = patient,
+                [AWS_STS] = patient};
+        opts[AWS_STS].tries = 3;
         if (http != NULL) {
-                opts.ca = http->ca;
-                opts.allow_plain = http->allow_plain;
-                opts.n_allow_plain = http->n_allow_plain;
+                opts[AWS_STS].ca = http->ca;
+                opts[AWS_STS].allow_plain = http->allow_plain;
+                opts[AWS_STS].n_allow_plain = http->n_allow_plain;
         }
-        if (r == 0)
-                r = http_new(&clients->sts, &opts, error);
+        int r = 0;
+        *clients = (struct aws_clients){{NULL}};
+        for (size_t i = 0; r == 0 && i < AWS_SERVICES; i++)
+                r = http_new(&clients->http[i], &opts[i], error);
         if (r < 0)
                 aws_clients_deinit(clients);
         return r;
@@ -69,16 +70,14 @@ int aws_clients_init(struct aws_clients *clients, const struct http_opts *http, 
 
 void aws_clients_stop(struct aws_clients *clients)
 {
-        http_stop(clients->instance);
-        http_stop(clients->container);
-        http_stop(clients->sts);
+        for (size_t i = 0; i < AWS_SERVICES; i++)
+                http_stop(clients->http[i]);
 }
 
 void aws_clients_deinit(struct aws_clients *clients)
 {
-        clients->instance = http_free(clients->instance);
-        clients->container = http_free(clients->container);
-        clients->sts = http_free(clients->sts);
+        for (size_t i = 0; i < AWS_SERVICES; i++)
+                clients->http[i] = http_free(clients->http[i]);
 }
 
 /* ---- requests ---- */
@@ -97,14 +96,12 @@ int aws_fetch(struct http *http, struct http_fetch *fetch, struct error *error)
 static int fetch_with_header(struct http *http, const struct http_request *request, const char *name, const char *value,
                              struct http_answer *answer, struct error *error)
 {
-        struct http_headers headers = {.n = 0};
+        cleanup_with(http_headers_deinit) struct http_headers headers = {.n = 0};
         struct http_fetch fetch = {.request = *request};
         fetch.request.headers = &headers;
         fetch.request.plain_ok = strncmp(request->url, "http://", 7) == 0;
         int r = value != NULL ? http_headers_add(&headers, name, value, error) : 0;
-        if (r == 0)
-                r = aws_fetch(http, &fetch, error);
-        http_headers_deinit(&headers);
+        r = r ?: aws_fetch(http, &fetch, error);
         *answer = fetch.answer;
         return r;
 }
@@ -148,8 +145,8 @@ int aws_container(struct aws_clients *clients, struct aws_keys *keys, struct err
 {
         static const char origin[] = "container endpoint";
         const char *file = aws_env("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
-        struct http_answer answer = {.status = 0};
-        char *token = NULL;
+        cleanup_with(http_answer_deinit) struct http_answer answer = {.status = 0};
+        cleanup_with(secret_free_p) char *token = NULL;
         cleanup_free char *uri = NULL;
         int r = aws_container_uri(&uri, error);
         if (r < 0 || uri == NULL)
@@ -157,14 +154,12 @@ int aws_container(struct aws_clients *clients, struct aws_keys *keys, struct err
         if (file != NULL)
                 r = secret_read_file(file, &token, error);
         if (r == 0)
-                r = fetch_with_header(clients->container, &(struct http_request){.url = uri, .shown = origin},
+                r = fetch_with_header(clients->http[AWS_CONTAINER], &(struct http_request){.url = uri, .shown = origin},
                                       "Authorization", token ?: aws_env("AWS_CONTAINER_AUTHORIZATION_TOKEN"), &answer,
                                       error);
         if (r == 0)
                 r = answer.status == 200 ? aws_keys_parse_json(keys, answer.body, answer.body_len, origin, error)
                                          : error_set(error, STREAMER_EPERM, "the %s answers %d", origin, answer.status);
-        http_answer_deinit(&answer);
-        secret_free(token);
         return r < 0 ? r : 1;
 }
 
@@ -179,12 +174,10 @@ static int instance_fetch(struct aws_clients *clients, const char *method, const
         const char *mode = aws_env("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE");
         bool ipv6 = mode != NULL && strcasecmp(mode, "ipv6") == 0;
         const char *endpoint = named ?: ipv6 ? INSTANCE_ENDPOINT_6 : INSTANCE_ENDPOINT;
-        size_t len = strlen(endpoint);
-        while (len > 0 && endpoint[len - 1] == '/')
-                len--;
+        size_t len = trimmed_len(endpoint, '/');
         cleanup_free char *url = format_new("%.*s%s", (int)len, endpoint, path);
         const struct http_request request = {.method = method, .url = url, .shown = "instance metadata"};
-        return url != NULL ? fetch_with_header(clients->instance, &request, name, value, answer, error)
+        return url != NULL ? fetch_with_header(clients->http[AWS_INSTANCE], &request, name, value, answer, error)
                            : error_no_memory(error);
 }
 
@@ -192,24 +185,25 @@ static int instance_fetch(struct aws_clients *clients, const char *method, const
 static int instance_role(struct aws_clients *clients, const char *session, char role[128], struct error *why,
                          struct error *error)
 {
-        struct http_answer answer = {.status = 0};
+        cleanup_with(http_answer_deinit) struct http_answer answer = {.status = 0};
         int r = instance_fetch(clients, NULL, ROLES_PATH, SESSION_HEADER, session, &answer, error);
-        if (r == 0 && answer.status != 200) {
+        if (r < 0)
+                return r;
+        if (answer.status != 200) {
                 error_set(why, STREAMER_EFAILED, "this instance has no role (its metadata answer %d)", answer.status);
-        } else if (r == 0) {
-                size_t len = strcspn(answer.body, "\r\n");
-                bool valid = len > 0 && len < 128 && strcspn(answer.body, "/?# ") >= len;
-                r = valid ? 1 : error_set(error, STREAMER_EFAILED, "the instance's role has no valid name");
-                snprintf(role, 128, "%.*s", (int)(valid ? len : 0), answer.body);
+                return 0;
         }
-        http_answer_deinit(&answer);
-        return r;
+        size_t len = strcspn(answer.body, "\r\n");
+        if (len == 0 || len >= 128 || strcspn(answer.body, "/?# ") < len)
+                return error_set(error, STREAMER_EFAILED, "the instance's role has no valid name");
+        snprintf(role, 128, "%.*s", (int)len, answer.body);
+        return 1;
 }
 
 static int instance_keys(struct aws_clients *clients, const char *session, const char *role, struct aws_keys *keys,
                          struct error *error)
 {
-        struct http_answer answer = {.status = 0};
+        cleanup_with(http_answer_deinit) struct http_answer answer = {.status = 0};
         char path[256], origin[200];
         snprintf(path, sizeof(path), ROLES_PATH "%s", role);
         snprintf(origin, sizeof(origin), "instance role %s", role);
@@ -218,7 +212,6 @@ static int instance_keys(struct aws_clients *clients, const char *session, const
                 r = answer.status == 200 ? aws_keys_parse_json(keys, answer.body, answer.body_len, origin, error)
                                          : error_set(error, STREAMER_EPERM, "instance metadata answer %d for role %s",
                                                      answer.status, role);
-        http_answer_deinit(&answer);
         return r < 0 ? r : 1;
 }
 
@@ -227,7 +220,7 @@ static int instance_keys(struct aws_clients *clients, const char *session, const
 int aws_instance(struct aws_clients *clients, struct aws_keys *keys, struct error *why, struct error *error)
 {
         const char *disabled = aws_env("AWS_EC2_METADATA_DISABLED");
-        struct http_answer session = {.status = 0};
+        cleanup_with(http_answer_deinit) struct http_answer session = {.status = 0};
         char role[128];
         if (disabled != NULL && strcasecmp(disabled, "true") == 0)
                 return 0;
@@ -237,8 +230,5 @@ int aws_instance(struct aws_clients *clients, struct aws_keys *keys, struct erro
                 r = error_set(why, STREAMER_EFAILED, "instance metadata answers %d to a request for a token (IMDSv2)",
                               session.status);
         r = r == 0 ? instance_role(clients, session.body, role, why, error) : 0;
-        if (r == 1)
-                r = instance_keys(clients, session.body, role, keys, error);
-        http_answer_deinit(&session);
-        return r;
+        return r == 1 ? instance_keys(clients, session.body, role, keys, error) : r;
 }

@@ -74,9 +74,9 @@ static int keys_of_source(struct aws_clients *clients, struct aws_keys *keys, co
         else
                 return error_set(error, STREAMER_EFAILED,
                                  "credential_source is none of Environment, EcsContainer and Ec2InstanceMetadata");
-        return r != 0 ? r
-                      : error_set(error, STREAMER_EPERM, "credential_source %s has no credentials%s%s", source,
-                                  why.code != 0 ? ": " : "", why.text);
+        return r
+                       ?: error_set(error, STREAMER_EPERM, "credential_source %s has no credentials%s%s", source,
+                                    why.code != 0 ? ": " : "", why.text);
 }
 
 /* A profile that another one names, or itself. */
@@ -89,11 +89,8 @@ static int keys_of_profile(struct aws_keys *keys, const struct aws_config *named
                 return error_set(error, STREAMER_EPERM,
                                  "source_profile '%s' of profile '%s' is in none of the shared files", name,
                                  named_by->profile);
-        int r = static_keys(keys, &config, error);
-        if (r == 0)
-                r = refuse_unsupported(&config, error);
-        return r != 0 ? r
-                      : error_set(error, STREAMER_EPERM,
+        return static_keys(keys, &config, error) ?: refuse_unsupported(&config, error)
+                      ?: error_set(error, STREAMER_EPERM,
                                   "source_profile '%s' has no keys (aws_access_key_id), and roles are not chained",
                                   name);
 }
@@ -103,19 +100,18 @@ static int keys_of_role(struct aws_clients *clients, struct aws_keys *keys, cons
 {
         const char *profile = aws_config_get(config, "source_profile");
         const char *source = aws_config_get(config, "credential_source");
-        struct aws_keys signer = {.access = NULL};
+        cleanup_with(aws_keys_deinit) struct aws_keys signer = {.access = NULL};
         if (aws_config_get(config, "role_arn") == NULL)
                 return 0;
         if (profile == NULL && source == NULL) {
                 if (aws_config_get(config, "web_identity_token_file") != NULL)
                         return 0;
                 /* Static keys of the profile are not used: it asks for a role. */
-                int r = refuse_unsupported(config, error);
-                return r != 0 ? r
-                              : error_set(error, STREAMER_EFAILED,
-                                          "profile '%s' has role_arn without source_profile, credential_source or "
-                                          "web_identity_token_file",
-                                          config->profile);
+                return refuse_unsupported(config, error)
+                               ?: error_set(error, STREAMER_EFAILED,
+                                            "profile '%s' has role_arn without source_profile, credential_source or "
+                                            "web_identity_token_file",
+                                            config->profile);
         }
         if (profile != NULL && source != NULL)
                 return error_set(error, STREAMER_EFAILED, "profile '%s' has source_profile and credential_source",
@@ -125,10 +121,7 @@ static int keys_of_role(struct aws_clients *clients, struct aws_keys *keys, cons
                                  config->profile);
         int r = profile != NULL ? keys_of_profile(&signer, config, profile, error)
                                 : keys_of_source(clients, &signer, source, error);
-        if (r == 1)
-                r = aws_assume_role(clients, keys, config, &signer, error);
-        aws_keys_deinit(&signer);
-        return r;
+        return r == 1 ? aws_assume_role(clients, keys, config, &signer, error) : r;
 }
 
 int aws_profile(struct aws_clients *clients, struct aws_keys *keys, const struct aws_config *config,
@@ -136,8 +129,6 @@ int aws_profile(struct aws_clients *clients, struct aws_keys *keys, const struct
 {
         if (config->named && !aws_config_has_profile(config))
                 return error_set(error, STREAMER_EPERM, "profile '%s' is in none of the shared files", config->profile);
-        int r = keys_of_role(clients, keys, config, error);
-        if (r == 0)
-                r = static_keys(keys, config, error);
-        return r != 0 ? r : refuse_unsupported(config, error);
+        return keys_of_role(clients, keys, config, error) ?: static_keys(keys, config, error)
+                       ?: refuse_unsupported(config, error);
 }

@@ -13,10 +13,14 @@
 #include "daemon/source/aws/keys.h"
 
 /* One HTTP client for each kind of service. */
+enum aws_service {
+        AWS_INSTANCE,  /* metadata, which answer within a second or two, or not at all */
+        AWS_CONTAINER, /* waits longer: the endpoint may start together with the container */
+        AWS_STS,       /* plain http to the hosts that the settings allow */
+        AWS_SERVICES
+};
 struct aws_clients {
-        struct http *instance;  /* metadata, which answer within a second or two, or not at all */
-        struct http *container; /* waits longer: the endpoint may start together with the container */
-        struct http *sts;       /* plain http to the hosts that the settings allow */
+        struct http *http[AWS_SERVICES];
 };
 
 /* Of `http` the certificates and the hosts that plain http is allowed to are used, for STS; NULL: none. */

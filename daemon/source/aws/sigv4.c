@@ -153,10 +153,8 @@ static char *authorization(const struct signing *s)
         char body_digest[HEX] = EMPTY_BODY, mac[HEX];
         if (s->request->body != NULL && hex_digest(body_digest, s->request->body) < 0)
                 return NULL;
-        char *canonical = canonical_request(s, body_digest);
-        int r = canonical != NULL ? signature(mac, s, canonical) : -1;
-        secret_free(canonical);
-        if (r < 0)
+        cleanup_with(secret_free_p) char *canonical = canonical_request(s, body_digest);
+        if (canonical == NULL || signature(mac, s, canonical) < 0)
                 return NULL;
         return format_new("AWS4-HMAC-SHA256 Credential=%s/%s/%s/%s/aws4_request, SignedHeaders=%s, Signature=%s",
                           s->keys->access, s->day, s->request->region, s->service, s->names, mac);
@@ -182,7 +180,7 @@ int aws_sign(struct http_headers *headers, const struct aws_sign_request *reques
         for (size_t i = 0; i < SIGNED_HEADERS; i++)
                 if (s.headers[i].value != NULL)
                         strcat(strcat(s.names, s.names[0] != '\0' ? ";" : ""), s.headers[i].name);
-        char *value = host != NULL ? authorization(&s) : NULL;
+        cleanup_with(secret_free_p) char *value = host != NULL ? authorization(&s) : NULL;
         if (value == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory for a signature");
         int r = http_headers_add(headers, "Authorization", value, error);
@@ -190,6 +188,5 @@ int aws_sign(struct http_headers *headers, const struct aws_sign_request *reques
         for (size_t i = 3; r == 0 && i < SIGNED_HEADERS; i++)
                 if (s.headers[i].value != NULL)
                         r = http_headers_add(headers, s.headers[i].name, s.headers[i].value, error);
-        secret_free(value);
         return r;
 }

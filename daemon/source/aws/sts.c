@@ -56,16 +56,17 @@ static int post(struct aws_clients *clients, struct aws_keys *keys, struct sts_r
         const char *ca = aws_env("AWS_CA_BUNDLE") ?: aws_config_get(config, "ca_bundle");
         const char *region = aws_env("AWS_REGION") ?: aws_env("AWS_DEFAULT_REGION") ?: aws_config_get(config, "region");
         cleanup_free char *url = sts_endpoint(config, region);
-        char *form = aws_query(request->params, ARRAY_SIZE(request->params));
+        cleanup_with(secret_free_p) char *form = aws_query(request->params, ARRAY_SIZE(request->params));
         struct http_access access = {.ops = &unsigned_ops, .refs = 1, .ca = ca};
-        struct http_headers headers = {.n = 0};
-        struct http_fetch fetch = {.request = {.method = "POST",
-                                               .access = &access,
-                                               .url = url,
-                                               .shown = request->origin,
-                                               .headers = &headers,
-                                               .body = form,
-                                               .body_len = form != NULL ? strlen(form) : 0}};
+        cleanup_with(http_headers_deinit) struct http_headers headers = {.n = 0};
+        cleanup_with(http_fetch_deinit) struct http_fetch fetch = {
+                .request = {.method = "POST",
+                            .access = &access,
+                            .url = url,
+                            .shown = request->origin,
+                            .headers = &headers,
+                            .body = form,
+                            .body_len = form != NULL ? strlen(form) : 0}};
         const struct aws_sign_request sign = {.method = "POST",
                                               .url = url,
                                               .region = region ?: "us-east-1",
@@ -73,22 +74,18 @@ static int post(struct aws_clients *clients, struct aws_keys *keys, struct sts_r
                                               .service = "sts",
                                               .type = FORM,
                                               .body = form};
-        int r = url != NULL && form != NULL ? 0 : error_no_memory(error);
-        if (r == 0)
-                r = http_headers_add(&headers, "Content-Type", FORM, error);
+        if (url == NULL || form == NULL)
+                return error_no_memory(error);
+        int r = http_headers_add(&headers, "Content-Type", FORM, error);
         if (r == 0 && request->signer != NULL)
                 r = aws_sign(&headers, &sign, request->signer, error);
-        if (r == 0)
-                r = aws_fetch(clients->sts, &fetch, error);
+        r = r ?: aws_fetch(clients->http[AWS_STS], &fetch, error);
+        if (r < 0)
+                return r;
         const struct http_answer *answer = &fetch.answer;
-        if (r == 0)
-                r = answer->status == 200
-                            ? aws_keys_parse_xml(keys, answer->body, answer->body_len, request->origin, error)
-                            : refused(answer, request->origin, error);
-        http_fetch_deinit(&fetch);
-        http_headers_deinit(&headers);
-        secret_free(form);
-        return r < 0 ? r : 1;
+        if (answer->status != 200)
+                return refused(answer, request->origin, error);
+        return aws_keys_parse_xml(keys, answer->body, answer->body_len, request->origin, error) ?: 1;
 }
 
 /* ---- actions ---- */
@@ -98,7 +95,8 @@ int aws_web_identity(struct aws_clients *clients, struct aws_keys *keys, const s
 {
         const char *file = environment ? aws_env("AWS_WEB_IDENTITY_TOKEN_FILE") : NULL;
         const char *role = file != NULL ? aws_env("AWS_ROLE_ARN") : aws_config_get(config, "role_arn");
-        char *token = NULL, origin[300];
+        cleanup_with(secret_free_p) char *token = NULL;
+        char origin[300];
         if (file == NULL)
                 file = aws_config_get(config, "web_identity_token_file");
         if (file == NULL)
@@ -117,9 +115,7 @@ int aws_web_identity(struct aws_clients *clients, struct aws_keys *keys, const s
                                                  {"Version", VERSION},
                                                  {"WebIdentityToken", token}},
                                       .origin = origin};
-        r = post(clients, keys, &request, error);
-        secret_free(token);
-        return r;
+        return post(clients, keys, &request, error);
 }
 
 int aws_assume_role(struct aws_clients *clients, struct aws_keys *keys, const struct aws_config *config,

@@ -132,11 +132,9 @@ static int read_info(struct opening *o)
         o->fetch = (struct http_fetch){.request = {.url = url, .shown = o->canonical, .access = o->dir.access},
                                        .max_body = INFO_MAX};
         int r = http_fetch(o->dir.http, &o->fetch, 1, o->error);
-        if (r < 0)
-                return r;
-        if (o->fetch.answer.body == NULL)
-                return error_set(o->error, STREAMER_EFAILED, "an empty answer (%s)", o->canonical);
-        return hf_info_parse(&o->info, o->fetch.answer.body, o->fetch.answer.body_len, o->canonical, o->error);
+        if (r == 0 && o->fetch.answer.body == NULL)
+                r = error_set(o->error, STREAMER_EFAILED, "an empty answer (%s)", o->canonical);
+        return r ?: hf_info_parse(&o->info, o->fetch.answer.body, o->fetch.answer.body_len, o->canonical, o->error);
 }
 
 /* By commit once it is known; a sidecar by the revision as it was given. */
@@ -195,20 +193,15 @@ static void opening_deinit(struct opening *o)
 static int hf_open(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,
                    struct error *error)
 {
-        struct opening o;
-        int r = opening_init(&o, sources, canonical, error);
-        if (r == 0)
-                r = read_info(&o);
+        cleanup_with(opening_deinit) struct opening o;
+        int r = opening_init(&o, sources, canonical, error) ?: read_info(&o);
         for (size_t i = 0; r == 0 && i < o.info.n; i++)
                 if (strchr(o.info.files[i].name, '/') == NULL)
                         r = model_dir_offer(&o.folder, o.info.files[i].name, canonical, error);
-        if (r == 0)
-                r = model_dir_choose(&o.folder, "in this revision", canonical, error);
-        if (r == 0)
-                r = remote_dir_open(&o.dir, &o.folder, set, error);
+        r = r ?: model_dir_choose(&o.folder, "in this revision", canonical, error);
+        r = r ?: remote_dir_open(&o.dir, &o.folder, set, error);
         for (size_t i = 0; r == 0 && i < set->n_objects; i++)
                 r = check_file(&o, &set->objects[i], want_sha256);
-        opening_deinit(&o);
         return r;
 }
 
@@ -217,25 +210,18 @@ static int hf_open(const struct sources *sources, const char *canonical, bool wa
 static int hf_list_sidecars(const struct sources *sources, const char *canonical, struct sidecar_list *list,
                             struct error *error)
 {
-        struct opening o;
-        int r = opening_init(&o, sources, canonical, error);
-        if (r == 0)
-                r = read_info(&o);
+        cleanup_with(opening_deinit) struct opening o;
+        int r = opening_init(&o, sources, canonical, error) ?: read_info(&o);
         for (size_t i = 0; r == 0 && i < o.info.n; i++)
                 r = sidecar_list_add(list, o.info.files[i].name, o.info.files[i].size, canonical, error);
-        opening_deinit(&o);
         return r;
 }
 
 static int hf_open_sidecar(const struct sources *sources, const char *canonical, const char *name,
                            struct object *object, struct error *error)
 {
-        struct opening o;
-        int r = opening_init(&o, sources, canonical, error);
-        if (r == 0)
-                r = remote_dir_open_text(&o.dir, name, object, error);
-        opening_deinit(&o);
-        return r;
+        cleanup_with(opening_deinit) struct opening o;
+        return opening_init(&o, sources, canonical, error) ?: remote_dir_open_text(&o.dir, name, object, error);
 }
 
 /* ---- lifecycle ---- */
@@ -266,19 +252,16 @@ int hf_new(struct hf **out, const char *endpoint, const char *token, struct erro
         hf->endpoint = strdup(filled(endpoint) ?: ENDPOINT);
         hf->stored = filled(token) == NULL;
         hf->token = hf->stored ? stored_token() : strdup(token);
-        if (hf->endpoint == NULL || (!hf->stored && hf->token == NULL)) {
-                hf_free(hf);
-                return error_no_memory(error);
-        }
-        for (size_t len = strlen(hf->endpoint); len > 0 && hf->endpoint[len - 1] == '/';)
-                hf->endpoint[--len] = '\0';
-        if (http_url_parse(&url, hf->endpoint) < 0) {
-                hf_free(hf);
-                return error_set(error, STREAMER_EINVAL,
-                                 "hf.endpoint: not http(s)://host[:port], without user and password");
-        }
-        *out = hf;
-        return 0;
+        if (hf->endpoint != NULL)
+                hf->endpoint[trimmed_len(hf->endpoint, '/')] = '\0';
+        int r = 0;
+        if (hf->endpoint == NULL || (!hf->stored && hf->token == NULL))
+                r = error_no_memory(error);
+        else if (http_url_parse(&url, hf->endpoint) < 0)
+                r = error_set(error, STREAMER_EINVAL,
+                              "hf.endpoint: not http(s)://host[:port], without user and password");
+        *out = r == 0 ? hf : hf_free(hf);
+        return r;
 }
 
 struct hf *hf_free(struct hf *hf)

@@ -183,27 +183,21 @@ static int open_object(struct object *object, const struct root_path *path, stru
 static int open_in_folder(struct object *object, const struct root_path *folder, const char *name, const char *promise,
                           struct error *error)
 {
-        struct root_path path;
-        int r = root_path_init_child(&path, folder, name, error);
-        if (r < 0)
-                return r;
-        r = open_object(object, &path, error);
+        cleanup_with(root_path_deinit) struct root_path path = {0};
+        int r = root_path_init_child(&path, folder, name, error) ?: open_object(object, &path, error);
         if (r == STREAMER_ENOENT && promise != NULL)
-                r = error_set(error, STREAMER_EFAILED, "%s, but cannot be found (%s)", promise, path.shown);
-        root_path_deinit(&path);
+                return error_set(error, STREAMER_EFAILED, "%s, but cannot be found (%s)", promise, path.shown);
         return r;
 }
 
 static int open_indexed(struct source_set *set, const struct root_path *folder, struct error *error)
 {
+        struct object *index = &set->index_object;
         /* Opening takes the version before the text is read: later changes are detected at the end of the load. */
-        int r = open_in_folder(&set->index_object, folder, MODEL_DIR_INDEX, "listed in its folder", error);
-        if (r == 0)
-                r = text_read_fd(&set->index_text, set->index_object.fd, ST_HEADER_MAX, set->index_object.path, error);
-        if (r == 0)
-                r = source_set_index(set, error);
-        if (r == 0)
-                r = source_set_reserve(set, set->index.n_files, error);
+        int r = open_in_folder(index, folder, MODEL_DIR_INDEX, "listed in its folder", error)
+                        ?: text_read_fd(&set->index_text, index->fd, ST_HEADER_MAX, index->path, error)
+                        ?: source_set_index(set, error)
+                        ?: source_set_reserve(set, set->index.n_files, error);
         for (size_t i = 0; r == 0 && i < set->index.n_files; i++)
                 r = open_in_folder(&set->objects[i], folder, st_index_file(&set->index, i), "named by the index",
                                    error);
@@ -215,7 +209,7 @@ static int open_indexed(struct source_set *set, const struct root_path *folder, 
 static int open_folder(struct source_set *set, const struct root_path *path, int path_fd, bool want_sha256,
                        struct error *error)
 {
-        struct model_dir folder = {.n = 0};
+        cleanup_with(model_dir_deinit) struct model_dir folder = {.n = 0};
         DIR *dir;
         int r = root_path_open_folder(path, path_fd, &dir, error);
         if (r < 0)
@@ -226,45 +220,34 @@ static int open_folder(struct source_set *set, const struct root_path *path, int
         if (r == 0 && errno != 0)
                 r = error_set(error, STREAMER_EFAILED, "%s (%s)", strerror(errno), path->shown);
         closedir(dir);
-        if (r == 0)
-                r = model_dir_choose(&folder, "in this folder", path->shown, error);
+        r = r ?: model_dir_choose(&folder, "in this folder", path->shown, error);
         if (r == 0)
                 r = folder.has_index ? open_indexed(set, path, error) : source_set_reserve(set, folder.n, error);
         for (size_t i = 0; r == 0 && !folder.has_index && i < folder.n; i++)
                 r = open_in_folder(&set->objects[i], path, folder.names[i], "listed in its folder", error);
-        model_dir_deinit(&folder);
         return r == 0 && want_sha256 ? sums_find(path, set->objects, set->n_objects, error) : r;
 }
 
 static int open_file(struct source_set *set, const struct root_path *path, bool want_sha256, struct error *error)
 {
-        struct root_path folder;
-        int r = source_set_reserve(set, 1, error);
-        if (r == 0)
-                r = open_object(&set->objects[0], path, error);
+        cleanup_with(root_path_deinit) struct root_path folder = {0};
+        int r = source_set_reserve(set, 1, error) ?: open_object(&set->objects[0], path, error);
         if (r < 0 || !want_sha256)
                 return r;
-        r = root_path_init_parent(&folder, path, error);
-        if (r == 0)
-                r = sums_find(&folder, set->objects, 1, error);
-        root_path_deinit(&folder);
-        return r;
+        return root_path_init_parent(&folder, path, error) ?: sums_find(&folder, set->objects, 1, error);
 }
 
 static int local_open(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,
                       struct error *error)
 {
-        struct root_path path;
+        cleanup_with(root_path_deinit) struct root_path path = {0};
         struct stat st;
         cleanup_close int path_fd = -1;
-        int r = root_path_init(&path, sources->roots, canonical, error);
-        if (r == 0)
-                r = root_path_find(&path, &path_fd, &st, error);
-        if (r == 0)
-                r = S_ISDIR(st.st_mode) ? open_folder(set, &path, path_fd, want_sha256, error)
-                                        : open_file(set, &path, want_sha256, error);
-        root_path_deinit(&path);
-        return r;
+        int r = root_path_init(&path, sources->roots, canonical, error) ?: root_path_find(&path, &path_fd, &st, error);
+        if (r < 0)
+                return r;
+        return S_ISDIR(st.st_mode) ? open_folder(set, &path, path_fd, want_sha256, error)
+                                   : open_file(set, &path, want_sha256, error);
 }
 
 /* ---- sidecars ---- */
@@ -273,21 +256,17 @@ static int local_open(const struct sources *sources, const char *canonical, bool
 static int directory_init(struct root_path *directory, const struct sources *sources, const char *canonical,
                           struct error *error)
 {
-        struct root_path source;
+        cleanup_with(root_path_deinit) struct root_path source = {0};
         struct stat st;
         cleanup_close int path_fd = -1;
         *directory = (struct root_path){0};
-        int r = root_path_init(&source, sources->roots, canonical, error);
-        if (r == 0)
-                r = root_path_find(&source, &path_fd, &st, error);
-        if (r == 0 && S_ISDIR(st.st_mode)) {
-                *directory = source;
-                return 0;
-        }
-        if (r == 0)
-                r = root_path_init_parent(directory, &source, error);
-        root_path_deinit(&source);
-        return r;
+        int r = root_path_init(&source, sources->roots, canonical, error)
+                        ?: root_path_find(&source, &path_fd, &st, error);
+        if (r < 0 || !S_ISDIR(st.st_mode))
+                return r ?: root_path_init_parent(directory, &source, error);
+        *directory = source;
+        source = (struct root_path){0};
+        return 0;
 }
 
 struct listing {
@@ -304,7 +283,7 @@ static int list_entry(const struct listing *listing, const struct root_path *dir
                       const char *prefix, unsigned depth)
 {
         struct stat st;
-        struct root_path path;
+        cleanup_with(root_path_deinit) struct root_path path = {0};
         struct error ignored;
         cleanup_close int path_fd = -1;
         if (entry[0] == '.' || fstatat(dir_fd, entry, &st, AT_SYMLINK_NOFOLLOW) < 0)
@@ -317,11 +296,10 @@ static int list_entry(const struct listing *listing, const struct root_path *dir
         if (r < 0)
                 return r;
         if (is_directory)
-                r = depth < DEPTH_MAX ? list_directory(listing, &path, name, depth + 1) : 0;
-        else if (root_path_find(&path, &path_fd, &st, &ignored) == 0 && S_ISREG(st.st_mode))
-                r = sidecar_list_add(listing->list, name, (uint64_t)st.st_size, listing->shown, listing->error);
-        root_path_deinit(&path);
-        return r;
+                return depth < DEPTH_MAX ? list_directory(listing, &path, name, depth + 1) : 0;
+        if (root_path_find(&path, &path_fd, &st, &ignored) < 0 || !S_ISREG(st.st_mode))
+                return 0;
+        return sidecar_list_add(listing->list, name, (uint64_t)st.st_size, listing->shown, listing->error);
 }
 
 static int list_directory(const struct listing *listing, const struct root_path *path, const char *prefix,
@@ -330,9 +308,8 @@ static int list_directory(const struct listing *listing, const struct root_path 
         struct stat st;
         DIR *dir;
         cleanup_close int path_fd = -1;
-        int r = root_path_find(path, &path_fd, &st, listing->error);
-        if (r == 0)
-                r = root_path_open_folder(path, path_fd, &dir, listing->error);
+        int r = root_path_find(path, &path_fd, &st, listing->error)
+                        ?: root_path_open_folder(path, path_fd, &dir, listing->error);
         /* Below the source's own directory, one that may not be read has no files to offer. */
         if (r < 0)
                 return depth > 0 && r != STREAMER_ENOMEM ? 0 : r;
@@ -348,24 +325,17 @@ static int list_directory(const struct listing *listing, const struct root_path 
 static int local_list_sidecars(const struct sources *sources, const char *canonical, struct sidecar_list *list,
                                struct error *error)
 {
-        struct root_path directory;
+        cleanup_with(root_path_deinit) struct root_path directory = {0};
         const struct listing listing = {.list = list, .shown = canonical, .error = error};
-        int r = directory_init(&directory, sources, canonical, error);
-        if (r == 0)
-                r = list_directory(&listing, &directory, "", 0);
-        root_path_deinit(&directory);
-        return r;
+        return directory_init(&directory, sources, canonical, error) ?: list_directory(&listing, &directory, "", 0);
 }
 
 static int local_open_sidecar(const struct sources *sources, const char *canonical, const char *name,
                               struct object *object, struct error *error)
 {
-        struct root_path directory;
-        int r = directory_init(&directory, sources, canonical, error);
-        if (r == 0)
-                r = open_in_folder(object, &directory, name, NULL, error);
-        root_path_deinit(&directory);
-        return r;
+        cleanup_with(root_path_deinit) struct root_path directory = {0};
+        return directory_init(&directory, sources, canonical, error)
+                       ?: open_in_folder(object, &directory, name, NULL, error);
 }
 
 const struct source_ops source_local = {

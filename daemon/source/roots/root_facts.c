@@ -60,7 +60,7 @@ static void search_folder(struct walk *walk, DIR *folder_consumed, unsigned dept
 
 int root_facts_read(const struct source_roots *roots, const char *path, struct root_facts *facts, struct error *error)
 {
-        struct root_path root;
+        cleanup_with(root_path_deinit) struct root_path root = {0};
         struct stat st;
         DIR *folder;
         struct object object;
@@ -68,14 +68,11 @@ int root_facts_read(const struct source_roots *roots, const char *path, struct r
         uint64_t range[2] = {0, 4096}, stat[5];
         cleanup_close int path_fd = -1;
         *facts = (struct root_facts){.direct_align = 0};
-        int r = root_path_init(&root, roots, path, error);
-        if (r == 0)
-                r = root_path_find(&root, &path_fd, &st, error);
-        if (r == 0)
-                r = root_path_open_folder(&root, path_fd, &folder, error);
+        int r = root_path_init(&root, roots, path, error)
+                        ?: root_path_find(&root, &path_fd, &st, error)
+                        ?: root_path_open_folder(&root, path_fd, &folder, error);
         if (r == 0)
                 search_folder(&walk, folder, 0);
-        root_path_deinit(&root);
         if (r < 0 || walk.fd < 0)
                 return r;
         facts->cachestat = syscall(SYS_CACHESTAT, walk.fd, range, stat, 0) == 0;

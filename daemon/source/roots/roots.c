@@ -50,10 +50,10 @@ static int root_init(struct root *root, const char *path, struct error *error)
 int source_roots_new(struct source_roots **out, const char *const *paths, size_t n, struct error *error)
 {
         struct source_roots *roots = calloc(1, sizeof(*roots) + n * sizeof(roots->roots[0]));
-        int r = roots != NULL ? 0 : error_no_memory(error);
-        if (r < 0)
-                return r;
+        if (roots == NULL)
+                return error_no_memory(error);
         roots->refs = 1;
+        int r = 0;
         for (; r == 0 && roots->n < n; roots->n++)
                 r = root_init(&roots->roots[roots->n], paths[roots->n], error);
         *out = r == 0 ? roots : source_roots_free(roots);

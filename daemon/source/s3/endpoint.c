@@ -40,8 +40,7 @@ static int set_url(struct s3_endpoint *endpoint, const char *text, struct error 
         cleanup_free char *url = format_new("%s%s", strstr(text, "://") == NULL ? "https://" : "", text);
         if (url == NULL)
                 return error_no_memory(error);
-        for (size_t len = strlen(url); len > 0 && url[len - 1] == '/';)
-                url[--len] = '\0';
+        url[trimmed_len(url, '/')] = '\0';
         const char *host = strncmp(url, "https://", 8) == 0 ? url + 8 : strncmp(url, "http://", 7) == 0 ? url + 7 : "";
         if (host[0] == '\0' || host[0] == '/' || strpbrk(host, "?#@ ") != NULL) {
                 redact_source(shown, url);
@@ -64,7 +63,7 @@ static const char *choose(const char *own, const char *variable, const char *fal
 static int complete(struct s3_endpoint *endpoint, const struct s3_endpoint_opts *own,
                     const struct s3_endpoint_opts *defaults, const char *profile, struct error *error)
 {
-        struct aws_config config;
+        cleanup_with(aws_config_deinit) struct aws_config config;
         int r = aws_config_init(&config, profile, error);
         if (r < 0)
                 return r;
@@ -78,11 +77,9 @@ static int complete(struct s3_endpoint *endpoint, const struct s3_endpoint_opts 
         ca = ca ?: aws_config_get(&config, "ca_bundle");
         endpoint->region = region != NULL ? strdup(region) : NULL;
         endpoint->ca = ca != NULL ? strdup(ca) : NULL;
-        r = set_url(endpoint, url ?: aws_config_endpoint(&config, "s3"), error);
         if ((region != NULL && endpoint->region == NULL) || (ca != NULL && endpoint->ca == NULL))
-                r = error_no_memory(error);
-        aws_config_deinit(&config);
-        return r;
+                return error_no_memory(error);
+        return set_url(endpoint, url ?: aws_config_endpoint(&config, "s3"), error);
 }
 
 static int endpoint_init(struct s3_endpoint *endpoint, const struct s3_endpoint_opts *own,

@@ -15,36 +15,30 @@ static char *header_value(const char *user, const char *secret)
 {
         if (user == NULL)
                 return format_new("Bearer %s", secret);
-        char *pair = format_new("%s:%s", user, secret);
+        cleanup_with(secret_free_p) char *pair = format_new("%s:%s", user, secret);
         size_t n = pair != NULL ? strlen(pair) : 0;
         char *value = pair != NULL ? calloc(1, n * 2 + 16) : NULL;
-        if (value != NULL) {
-                memcpy(value, "Basic ", 6);
-                EVP_EncodeBlock((unsigned char *)value + 6, (const unsigned char *)pair, (int)n);
-        }
-        secret_free(pair);
+        if (value != NULL)
+                EVP_EncodeBlock((unsigned char *)stpcpy(value, "Basic "), (const unsigned char *)pair, (int)n);
         return value;
 }
 
 int http_auth_new(struct http_access **access, const struct http_access_ops *ops, const char *user, const char *secret,
                   const char *setting, struct error *error)
 {
-        char *value = NULL;
+        cleanup_with(secret_free_p) char *value = NULL;
         int r = setting != NULL ? secret_read(setting, &value, error) : 0;
         if (r < 0)
                 return r;
         struct http_auth *auth = calloc(1, sizeof(*auth));
-        if (auth == NULL) {
-                secret_free(value);
+        if (auth == NULL)
                 return error_no_memory(error);
-        }
         *auth = (struct http_auth){.access = {.ops = ops, .refs = 1},
                                    .user = user,
                                    .setting = setting != NULL ? strdup(setting) : NULL,
                                    .empty = setting == NULL && secret == NULL};
         auth->authorization = auth->empty ? NULL : header_value(user, value ?: secret);
         pthread_mutex_init(&auth->mutex, NULL);
-        secret_free(value);
         if ((setting != NULL && auth->setting == NULL) || (!auth->empty && auth->authorization == NULL)) {
                 http_auth_free(&auth->access);
                 return error_no_memory(error);
@@ -78,14 +72,13 @@ int http_auth_authorize(struct http_access *access, const struct http_request *r
 bool http_auth_reread(struct http_auth *auth)
 {
         struct error error;
-        char *secret = NULL;
+        cleanup_with(secret_free_p) char *secret = NULL;
         if (auth->setting == NULL)
                 return false;
         /* The file is being replaced, or was removed; tries are limited. */
         if (secret_read(auth->setting, &secret, &error) < 0)
                 return true;
-        char *value = header_value(auth->user, secret);
-        secret_free(secret);
+        cleanup_with(secret_free_p) char *value = header_value(auth->user, secret);
         pthread_mutex_lock(&auth->mutex);
         if (value != NULL && strcmp(value, auth->authorization) != 0) {
                 char *old = auth->authorization;
@@ -95,6 +88,5 @@ bool http_auth_reread(struct http_auth *auth)
         }
         bool retry = auth->changed_ns > 0 && now_ns() - auth->changed_ns < IN_FLIGHT_NS;
         pthread_mutex_unlock(&auth->mutex);
-        secret_free(value);
         return retry;
 }

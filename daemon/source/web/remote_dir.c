@@ -34,13 +34,10 @@ void remote_dir_url_deinit(struct object_url *url)
 
 int remote_dir_open_text(const struct remote_dir *dir, const char *name, struct object *object, struct error *error)
 {
-        struct object_url url;
+        cleanup_with(remote_dir_url_deinit) struct object_url url;
         int r = remote_dir_url_init(dir, name, &url, error);
         url.text = true;
-        if (r == 0)
-                r = object_http_open(dir->http, &url, 1, object, error);
-        remote_dir_url_deinit(&url);
-        return r;
+        return r ?: object_http_open(dir->http, &url, 1, object, error);
 }
 
 static int open_objects(const struct remote_dir *dir, const char *const *names, size_t n, const struct st_index *index,
@@ -76,19 +73,16 @@ int remote_dir_open_files(const struct remote_dir *dir, const char *const *names
 
 int remote_dir_open_indexed(const struct remote_dir *dir, struct source_set *set, struct error *error)
 {
-        int r = object_http_text(&set->index_object, ST_HEADER_MAX, &set->index_text, error);
-        if (r == 0)
-                r = source_set_index(set, error);
+        int r = object_http_text(&set->index_object, ST_HEADER_MAX, &set->index_text, error)
+                        ?: source_set_index(set, error);
         if (r < 0)
                 return r;
-        const char **names = calloc(set->index.n_files, sizeof(*names));
+        cleanup_free const char **names = calloc(set->index.n_files, sizeof(*names));
         if (names == NULL)
                 return error_no_memory(error);
         for (size_t i = 0; i < set->index.n_files; i++)
                 names[i] = st_index_file(&set->index, i);
-        r = remote_dir_open_files(dir, names, set->index.n_files, set, error);
-        free(names);
-        return r;
+        return remote_dir_open_files(dir, names, set->index.n_files, set, error);
 }
 
 int remote_dir_open(const struct remote_dir *dir, const struct model_dir *folder, struct source_set *set,
@@ -96,7 +90,7 @@ int remote_dir_open(const struct remote_dir *dir, const struct model_dir *folder
 {
         if (!folder->has_index)
                 return remote_dir_open_files(dir, (const char *const *)folder->names, folder->n, set, error);
-        int r = set->index_object.ops == NULL ? remote_dir_open_text(dir, MODEL_DIR_INDEX, &set->index_object, error)
-                                              : 0;
-        return r < 0 ? r : remote_dir_open_indexed(dir, set, error);
+        bool open = set->index_object.ops != NULL;
+        int r = open ? 0 : remote_dir_open_text(dir, MODEL_DIR_INDEX, &set->index_object, error);
+        return r ?: remote_dir_open_indexed(dir, set, error);
 }

@@ -148,62 +148,60 @@ static int web_files_init(struct web_files *files, const struct sources *sources
         return web_auth(sources->hosts, sources->n_hosts, canonical, &files->dir.access, error);
 }
 
+static void web_files_deinit(struct web_files *files)
+{
+        http_access_unref(files->dir.access);
+}
+
 /* ---- opening ---- */
 
 /* The source itself and, where digests are wanted, the list of them that may lie beside it: one round. */
 static int open_first(const struct web_files *files, bool text, struct object *itself, struct object *sums,
                       struct error *error)
 {
-        struct object_url urls[2] = {{.url = NULL}};
+        cleanup_with(remote_dir_url_deinit) struct object_url own = {.url = NULL};
+        cleanup_with(remote_dir_url_deinit) struct object_url list = {.url = NULL};
         struct object objects[2] = {{.ops = NULL}};
-        int r = remote_dir_url_init(&files->dir, "", &urls[0], error);
+        int r = remote_dir_url_init(&files->dir, "", &own, error);
         if (r == 0 && sums != NULL)
-                r = remote_dir_url_init(&files->dir, SUMS_NAME, &urls[1], error);
-        urls[0].text = text;
-        urls[1].text = urls[1].optional = true;
-        if (r == 0)
-                r = object_http_open(files->dir.http, urls, sums != NULL ? 2 : 1, objects, error);
-        if (r == 0)
-                *itself = objects[0];
-        if (r == 0 && sums != NULL)
+                r = remote_dir_url_init(&files->dir, SUMS_NAME, &list, error);
+        own.text = text;
+        list.text = list.optional = true;
+        const struct object_url urls[] = {own, list};
+        r = r ?: object_http_open(files->dir.http, urls, sums != NULL ? 2 : 1, objects, error);
+        if (r < 0)
+                return r;
+        *itself = objects[0];
+        if (sums != NULL)
                 *sums = objects[1];
-        remote_dir_url_deinit(&urls[0]);
-        remote_dir_url_deinit(&urls[1]);
-        return r;
+        return 0;
 }
 
 static int apply_sums(struct object *list, struct source_set *set, struct error *error)
 {
-        struct text text = {0};
+        cleanup_with(text_deinit) struct text text = {0};
         if (list->ops == NULL)
                 return sums_require(set->objects, set->n_objects, "a " SUMS_NAME " beside it", error);
-        int r = object_http_text(list, SUMS_MAX, &text, error);
-        if (r == 0)
-                r = sums_apply(&text, list->path, set->objects, set->n_objects, error);
-        if (r == 0)
-                r = sums_require(set->objects, set->n_objects, "the " SUMS_NAME " beside it", error);
-        text_deinit(&text);
-        return r;
+        return object_http_text(list, SUMS_MAX, &text, error)
+                       ?: sums_apply(&text, list->path, set->objects, set->n_objects, error)
+                       ?: sums_require(set->objects, set->n_objects, "the " SUMS_NAME " beside it", error);
 }
 
 static int web_open(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,
                     struct error *error)
 {
-        struct web_files files;
-        struct object list = {.ops = NULL}, *sums = want_sha256 ? &list : NULL;
+        cleanup_with(web_files_deinit) struct web_files files;
+        cleanup_with(object_deinit) struct object list = {.ops = NULL};
         bool index = source_ends_with(canonical, strcspn(canonical, "?"), INDEX_SUFFIX);
         int r = web_files_init(&files, sources, canonical, error);
         if (r == 0 && !index)
                 r = source_set_reserve(set, 1, error);
         if (r == 0)
-                r = open_first(&files, index, index ? &set->index_object : &set->objects[0], sums, error);
+                r = open_first(&files, index, index ? &set->index_object : &set->objects[0], want_sha256 ? &list : NULL,
+                               error);
         if (r == 0 && index)
                 r = remote_dir_open_indexed(&files.dir, set, error);
-        if (r == 0 && sums != NULL)
-                r = apply_sums(sums, set, error);
-        object_deinit(&list);
-        http_access_unref(files.dir.access);
-        return r;
+        return r == 0 && want_sha256 ? apply_sums(&list, set, error) : r;
 }
 
 /* ---- sidecars ---- */
@@ -217,12 +215,9 @@ static char *web_sidecar_uri(const char *canonical, const char *name)
 static int web_open_sidecar(const struct sources *sources, const char *canonical, const char *name,
                             struct object *object, struct error *error)
 {
-        struct web_files files;
-        int r = web_files_init(&files, sources, canonical, error);
-        if (r == 0)
-                r = remote_dir_open_text(&files.dir, name, object, error);
-        http_access_unref(files.dir.access);
-        return r;
+        cleanup_with(web_files_deinit) struct web_files files;
+        return web_files_init(&files, sources, canonical, error)
+                       ?: remote_dir_open_text(&files.dir, name, object, error);
 }
 
 const struct source_ops source_web = {
