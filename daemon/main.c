@@ -262,7 +262,7 @@ static void end(struct server *server, const char *why)
         if (d->closing_since != 0)
                 return;
         log_event(LOG_LEVEL_INFO, LOG_STOPPING, NULL, "%s: shutting down", why);
-        notify_stopping();
+        notify_state("STOPPING=1"); /* no new work is taken */
         http_stop(d->sources.http);
         d->closing_since = now_ns();
         server_close(server);

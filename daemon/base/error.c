@@ -13,8 +13,6 @@
 /* Longer than struct error's text: error_escape() truncates. */
 #define FORMAT_SIZE 2048
 
-/* ---- escaping ---- */
-
 /* C0 and DEL; C1 (U+0080 to U+009F), which terminals obey as well; U+2028 and U+2029 break lines;
  * U+202A to U+202E and U+2066 to U+2069 turn the direction of what follows. */
 static bool printable(const char *s, size_t n)
@@ -71,8 +69,6 @@ void error_escape_n(char *out, size_t size, const char *text, size_t len)
         out[end] = '\0';
 }
 
-/* ---- setting ---- */
-
 int error_set(struct error *error, int code, const char *format, ...)
 {
         va_list args;
@@ -110,8 +106,6 @@ int error_no_memory(struct error *error)
 {
         return error_set(error, STREAMER_ENOMEM, "no memory");
 }
-
-/* ---- invariants ---- */
 
 void (*invariant_broken_hook)(void);
 

@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Quotas: what each user holds. Every object that a client makes the daemon hold is charged to its uid; the charge is
- * part of the object and ends with it.
- *
- *   quota_charge(user, &lease->charge, ...)   charges, or names the limit that is reached
- *   quota_discharge(&lease->charge)           credits; accepts an empty charge
- *
- * A user's entry exists while anything is charged to it. Owned by the loop thread.
+ * part of the object and ends with it. A user's entry exists while anything is charged to it. Owned by the loop thread.
  */
 #ifndef DAEMON_BASE_QUOTA_H
 #define DAEMON_BASE_QUOTA_H
@@ -85,7 +80,7 @@ int quota_reserve(struct quotas *users, uid_t uid, struct quota_charge *charge, 
                   const struct quota_limits *limits, struct error *error);
 /* Changes the amount; accepts an empty charge. */
 void quota_adjust(struct quota_charge *charge, uint64_t amount);
-void quota_commit(struct quota_charge *charge); /* forgives one that is empty or counted */
-void quota_discharge(struct quota_charge *charge);
+void quota_commit(struct quota_charge *charge);    /* forgives one that is empty or counted */
+void quota_discharge(struct quota_charge *charge); /* likewise */
 
 #endif

@@ -32,8 +32,6 @@
 #define LINKS_MAX 40         /* as the kernel */
 #define NO_LINKS_HERE 0x2000 /* ST_NOSYMFOLLOW, of a mount (5.10) */
 
-/* ---- by the kernel ---- */
-
 int openat_beneath_by_kernel(int root, const char *name)
 {
         struct open_how how = {

@@ -5,10 +5,6 @@
  *
  * Strict: RFC 8259 with duplicate keys refused, UTF-8 without surrogates, one value and white space.
  * The first fault is stored; after it every function returns false.
- *
- *   if (json_open(j, '{'))
- *           for (n = 0; json_member(j, &n, &key);)
- *                   if (!json_skip(j)) ...
  */
 #ifndef DAEMON_BASE_JSON_JSON_H
 #define DAEMON_BASE_JSON_JSON_H

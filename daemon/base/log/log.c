@@ -91,12 +91,11 @@ static enum log_format choose(const struct log_output *output)
 
 void log_set_output(const struct log_output *output)
 {
-        pthread_mutex_lock(&out.mutex);
+        lock_scope(&out.mutex);
         require(!out.threaded);
         out.format = choose(output);
         if (out.format == LOG_FORMAT_JOURNAL && access(output->journal ?: JOURNAL_SOCKET, F_OK) < 0)
                 out.format = LOG_FORMAT_PREFIX;
-        pthread_mutex_unlock(&out.mutex);
 }
 
 void log_set_level(enum log_level level)
@@ -247,10 +246,8 @@ void log_tick(void)
 
 uint64_t log_lost(void)
 {
-        pthread_mutex_lock(&out.mutex);
-        uint64_t lost = out.lost;
-        pthread_mutex_unlock(&out.mutex);
-        return lost;
+        lock_scope(&out.mutex);
+        return out.lost;
 }
 
 /* ---- the thread ---- */
@@ -278,7 +275,7 @@ static void *log_thread(void *arg)
 {
         (void)arg;
         thread_begin("log");
-        pthread_mutex_lock(&out.mutex);
+        lock_scope(&out.mutex);
         while (!out.ending) {
                 while (out.filling->len > 0)
                         write_filled();
@@ -286,7 +283,6 @@ static void *log_thread(void *arg)
                 while (out.filling->len == 0 && !out.ending)
                         pthread_cond_wait(&out.filled, &out.mutex);
         }
-        pthread_mutex_unlock(&out.mutex);
         return NULL;
 }
 
@@ -303,10 +299,9 @@ static bool wait_for_thread(uint64_t deadline_ns)
 
 void log_flush(void)
 {
-        pthread_mutex_lock(&out.mutex);
+        lock_scope(&out.mutex);
         end_repeats(UINT64_MAX);
         wait_for_thread(now_ns() + FLUSH_NS);
-        pthread_mutex_unlock(&out.mutex);
 }
 
 /* A thread that hangs in its descriptor is left to the end of the process. */
@@ -350,8 +345,6 @@ void log_start(void)
         if (failed)
                 log_warn("log: no thread could be started: the daemon may wait for its log");
 }
-
-/* ---- logging ---- */
 
 void log_event(enum log_level level, enum log_message message, const struct log_field *fields, const char *format, ...)
 {

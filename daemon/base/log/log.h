@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The log, from any thread: a message is one printable line, with fields. If standard error is the journal's stream the
- * message goes to the journal with its fields; else a line goes to standard error: with time and level, with a "<n>"
- * priority for a service manager, or as one JSON object.
- *
- *   log_event(LOG_LEVEL_INFO, LOG_MODEL_READY, LOG_FIELDS(LOG_TEXT("model", name)), "%s: ready", name);
- *
+ * The log, from any thread: a message is one printable line, with fields, and goes to the journal or to standard error.
  * Never a secret, never a raw control byte. From log_start() on a thread writes, and logging does not block: lines that
  * find its queue full are lost, and their number is logged later. A message that repeats within some seconds is counted
  * instead of written.

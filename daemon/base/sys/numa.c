@@ -9,8 +9,6 @@
 #include <string.h>
 #include <sys/syscall.h>
 
-/* ---- the machine ---- */
-
 bool numa_parse_list(const char *text, cpu_set_t *set, unsigned size)
 {
         CPU_ZERO(set);
@@ -55,8 +53,6 @@ int numa_of_pci(const char *id)
         return node >= 0 && node < NUMA_NODES ? (int)node : -1;
 }
 
-/* ---- the choice ---- */
-
 struct numa_choice numa_choose(uint64_t online, const int *nodes, size_t n)
 {
         uint64_t wanted = 0;
@@ -94,8 +90,6 @@ char *numa_text(const struct numa_choice *choice, char *text, size_t size)
                 format_append(text, size, ", split");
         return text;
 }
-
-/* ---- placement ---- */
 
 bool numa_place_memory(int node, void *base, uint64_t bytes)
 {

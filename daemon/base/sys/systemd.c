@@ -22,7 +22,7 @@ bool notify_manager(void)
 /* The protocol of sd_notify(3) on a non-blocking socket: libsystemd's call blocks while the manager does not read, and
  * these calls come from the loop. What cannot be sent is dropped; the manager has timeouts of its own. False: not sent.
  */
-static bool notify(const char *text)
+bool notify_state(const char *text)
 {
         const char *path = getenv("NOTIFY_SOCKET");
         size_t path_len = path != NULL ? strlen(path) : 0;
@@ -39,19 +39,14 @@ static bool notify(const char *text)
 
 bool notify_ready(void)
 {
-        return notify("READY=1") || !notify_manager();
+        return notify_state("READY=1") || !notify_manager();
 }
 
 void notify_reloading(void)
 {
         char text[64];
         snprintf(text, sizeof(text), "RELOADING=1\nMONOTONIC_USEC=%" PRIu64, now_ns() / 1000);
-        notify(text);
-}
-
-void notify_stopping(void)
-{
-        notify("STOPPING=1");
+        notify_state(text);
 }
 
 bool notify_status(const char *format, ...)
@@ -64,18 +59,13 @@ bool notify_status(const char *format, ...)
         /* A line break in a name would begin a second assignment. */
         error_escape(line, sizeof(line), text);
         snprintf(message, sizeof(message), "STATUS=%s", line);
-        return notify(message);
+        return notify_state(message);
 }
 
 uint64_t notify_watchdog_ns(void)
 {
         uint64_t us = 0;
         return sd_watchdog_enabled(0, &us) > 0 ? us * 1000 : 0;
-}
-
-void notify_alive(void)
-{
-        notify("WATCHDOG=1");
 }
 
 /* ---- how large the fd store is ---- */

@@ -79,8 +79,6 @@ int secret_read(const char *setting, char **secret, struct error *error)
         return *secret != NULL ? 0 : error_no_memory(error);
 }
 
-/* ---- redaction ---- */
-
 /* The redacted text, in two pieces. */
 struct pieces {
         int scheme, rest;

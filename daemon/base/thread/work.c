@@ -273,7 +273,7 @@ static void *pool_thread(void *arg)
 {
         struct work_pool *pool = arg;
         thread_begin(pool->name);
-        pthread_mutex_lock(&pool->mutex);
+        lock_scope(&pool->mutex);
         for (;;) {
                 struct work *work = pool_take(pool);
                 if (work != NULL) {
@@ -286,7 +286,6 @@ static void *pool_thread(void *arg)
         }
         pool->alive--;
         pthread_cond_broadcast(&pool->ended);
-        pthread_mutex_unlock(&pool->mutex);
         return NULL;
 }
 
@@ -311,10 +310,9 @@ struct work_pool *work_pool_new(struct wake *wake, const char *name, unsigned ma
         pthread_cond_init(&pool->ended, NULL);
         list_init(&pool->turn);
         list_init(&pool->running);
-        pthread_mutex_lock(&pool->mutex);
+        lock_scope(&pool->mutex);
         keep_idle(pool);
         bool started = pool->alive > 0;
-        pthread_mutex_unlock(&pool->mutex);
         return started ? pool : work_pool_free(pool);
 }
 
@@ -331,9 +329,8 @@ static void submit(struct work_pool *pool, uint64_t key, struct work *work, void
         work->item.run = work_done;
         work->run = run;
         work->done = done;
-        pthread_mutex_lock(&pool->mutex);
+        lock_scope(&pool->mutex);
         lane_append(pool, key, work);
-        pthread_mutex_unlock(&pool->mutex);
 }
 
 void work_submit_routed(struct work_pool *pool, uint64_t (*find_lane)(const void *source), const void *source,

@@ -77,7 +77,7 @@ void manager_send_status(struct server *server)
 static void on_alive(uv_timer_t *timer)
 {
         (void)timer;
-        notify_alive();
+        notify_state("WATCHDOG=1");
 }
 
 void manager_start(struct manager *manager, uv_loop_t *loop)
