@@ -384,11 +384,10 @@ static int start(struct daemon *d, struct error *error)
 int main(int argc, char **argv)
 {
         static struct daemon d = {.signalfd = -1};
-        static char notes[4096];
         struct error error = {0};
         enum config_action action;
         prepare_process();
-        if (config_load(&d.config, argc, argv, &action, notes, sizeof(notes), &error) < 0) {
+        if (config_load(&d.config, argc, argv, &action, &error) < 0) {
                 fprintf(stderr, "streamerd: %s\n", error.text);
                 return code_exit(error.code);
         }
@@ -399,7 +398,7 @@ int main(int argc, char **argv)
         log_set_level(d.config.log.level);
         log_set_output(&(struct log_output){.format = d.config.log.format, .to_stderr = d.config.log.to_stderr});
         log_start();
-        for (char *line = strtok(notes, "\n"); line != NULL; line = strtok(NULL, "\n"))
+        for (char *line = strtok(d.config.notes, "\n"); line != NULL; line = strtok(NULL, "\n"))
                 log_info("%s", line);
         reload_init(&d.reload, &d.server, &d.manager, &d.config, argc, argv, on_reloaded);
         if (start(&d, &error) < 0) {

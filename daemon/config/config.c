@@ -58,7 +58,7 @@ static const char *as_word(const struct setting *setting, const char *value, cha
         return value;
 }
 
-static int apply_environment(struct config *config, char *notes, size_t notes_size, struct error *error)
+static int apply_environment(struct config *config, struct error *error)
 {
         for (size_t i = 0; i < n_settings; i++) {
                 char why[SETTING_WHY], buffer[32];
@@ -69,7 +69,7 @@ static int apply_environment(struct config *config, char *notes, size_t notes_si
                         value = filled(getenv(name = setting->env_old));
                 if (value != NULL && strcmp(name, ENV_MEMORY_LIMIT) == 0 &&
                     (strcmp(value, "-1") == 0 || strcmp(value, "0") == 0)) {
-                        format_append(notes, notes_size,
+                        format_append(config->notes, sizeof(config->notes),
                                       ENV_MEMORY_LIMIT "=%s: the staging ring has its default size\n", value);
                         value = "0";
                 }
@@ -79,27 +79,22 @@ static int apply_environment(struct config *config, char *notes, size_t notes_si
         return 0;
 }
 
-/* ---- the file ---- */
-
 static int read_file(struct config *config, const char *path, struct error *error)
 {
-        struct text text;
+        cleanup_with(text_deinit) struct text text = {0};
         cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
         if (fd < 0)
                 return error_errno(error, STREAMER_EINVAL, errno, "%s", path);
         config->path = strdup(path);
         if (config->path == NULL)
                 return error_no_memory(error);
-        int r = text_read_fd(&text, fd, FILE_MAX, path, error);
-        if (r == 0)
-                r = config_parse_yaml(config, path, text.data, text.size, error);
-        text_deinit(&text);
-        return r;
+        return text_read_fd(&text, fd, FILE_MAX, path, error)
+                       ?: config_parse_yaml(config, path, text.data, text.size, error);
 }
 
 /* ---- the whole ---- */
 
-static void resolve_budgets(struct config *config, char *notes, size_t notes_size)
+static void resolve_budgets(struct config *config)
 {
         uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
         for (size_t i = 0; i < config->n_devices; i++) {
@@ -109,7 +104,7 @@ static void resolve_budgets(struct config *config, char *notes, size_t notes_siz
                 if (device->budget_percent != 0)
                         device->budget = memory / 100 * device->budget_percent;
                 if (device->budget > memory)
-                        format_append(notes, notes_size,
+                        format_append(config->notes, sizeof(config->notes),
                                       "host: the budget of %" PRIu64
                                       " bytes is more than this machine's memory of %" PRIu64 "\n",
                                       device->budget, memory);
@@ -134,32 +129,25 @@ static int check_whole(struct config *config, struct error *error)
         return access_check_roots(config, error);
 }
 
-static int load_all(struct config *config, struct flags_first *first, int argc, char **argv, char *notes,
-                    size_t notes_size, struct error *error)
+static int load_all(struct config *config, struct flags_first *first, int argc, char **argv, struct error *error)
 {
-        config->origin = CONFIG_FILE;
         /* The default file may be absent; one that cannot be read is an error. */
         bool absent = first->config == NULL && access(CONFIG_DEFAULT_PATH, F_OK) < 0 && errno == ENOENT;
+        config->origin = CONFIG_FILE;
         int r = absent ? 0 : read_file(config, first->config ?: CONFIG_DEFAULT_PATH, error);
         config->origin = CONFIG_ENVIRONMENT;
-        if (r == 0)
-                r = apply_environment(config, notes, notes_size, error);
+        r = r ?: apply_environment(config, error);
         config->origin = CONFIG_FLAG;
+        r = r ?: flags_read(first, config, argc, argv, error) ?: check_whole(config, error);
         if (r == 0)
-                r = flags_read(first, config, argc, argv, error);
-        if (r == 0)
-                r = check_whole(config, error);
-        if (r == 0)
-                resolve_budgets(config, notes, notes_size);
+                resolve_budgets(config);
         return r;
 }
 
-int config_load(struct config *config, int argc, char **argv, enum config_action *action, char *notes,
-                size_t notes_size, struct error *error)
+int config_load(struct config *config, int argc, char **argv, enum config_action *action, struct error *error)
 {
         struct flags_first first;
         config_init(config);
-        notes[0] = '\0';
         *action = CONFIG_EXIT;
         if (flags_complete(argc, argv))
                 return 0;
@@ -174,13 +162,13 @@ int config_load(struct config *config, int argc, char **argv, enum config_action
                 puts("streamerd " STREAMERD_VERSION);
                 return 0;
         }
-        r = load_all(config, &first, argc, argv, notes, notes_size, error);
+        r = load_all(config, &first, argc, argv, error);
         if (r < 0) {
                 config_deinit(config);
                 return r;
         }
         if (first.check)
-                printf("%sstreamerd: the settings are valid (%s)\n", notes, config->path ?: "no file");
+                printf("%sstreamerd: the settings are valid (%s)\n", config->notes, config->path ?: "no file");
         else
                 *action = CONFIG_RUN;
         return 0;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The daemon's settings: flags over environment over file. Each key is described in
- * config/streamerd.yaml. A wrong one is refused with file, line and key.
+ * The daemon's settings. config/streamerd.yaml describes each key. A wrong one is refused with file, line and key.
  */
 #ifndef DAEMON_CONFIG_CONFIG_H
 #define DAEMON_CONFIG_CONFIG_H
@@ -11,10 +10,8 @@
 enum config_action { CONFIG_RUN, CONFIG_EXIT }; /* --help, --version, --check-config, completion: print and exit */
 
 /* From argv, environ and the file. 0 with *action, else STREAMER_EINVAL (usage, exit 2) or another
- * STREAMER_E* with the text to print. Notes for the log (e.g. RUNAI_STREAMER_MEMORY_LIMIT=-1 means
- * the default ring) are collected in notes, one a line. */
-int config_load(struct config *config, int argc, char **argv, enum config_action *action, char *notes,
-                size_t notes_size, struct error *error);
+ * STREAMER_E* with the text to print. */
+int config_load(struct config *config, int argc, char **argv, enum config_action *action, struct error *error);
 void config_init(struct config *config);   /* the defaults */
 void config_deinit(struct config *config); /* accepts a zeroed one */
 

@@ -111,13 +111,11 @@ static size_t on_describe(const struct server *server, struct writer *writer)
         return rows.n;
 }
 
-/* ---- reading ---- */
-
 static void read_run(struct work *work)
 {
         struct reload *r = container_of(work, struct reload, work);
         enum config_action action;
-        if (config_load(&r->next, r->argc, r->argv, &action, r->notes, sizeof(r->notes), &r->error) < 0) {
+        if (config_load(&r->next, r->argc, r->argv, &action, &r->error) < 0) {
                 r->next = (struct config){0};
                 return;
         }

@@ -25,7 +25,6 @@ struct reload {
         struct work work;
         struct config next;
         struct error error;
-        char notes[4096];
         bool running, again;
 };
 

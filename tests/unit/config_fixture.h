@@ -28,7 +28,6 @@ static void end(void)
 }
 
 static enum config_action action;
-static char notes[4096];
 
 #define LOAD(...) load((char *[]){"streamerd", __VA_ARGS__, NULL})
 #define NEEDED "--device=host=1GiB", "--root", "/"
@@ -39,7 +38,7 @@ static int load(char **argv)
         while (argv[argc] != NULL)
                 argc++;
         config_deinit(&config);
-        return config_load(&config, argc, argv, &action, notes, sizeof(notes), &error);
+        return config_load(&config, argc, argv, &action, &error);
 }
 
 static char *write_file(const char *yaml)

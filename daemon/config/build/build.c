@@ -60,10 +60,8 @@ static int add_cuda(struct devices *d, const struct config *config, const struct
         int n = r < 0 ? r : cuda_find(d->cuda, c->name, ordinals, (int)(DEVICES_MAX - d->n), error);
         for (int i = 0; i < n; i++) {
                 struct device *device;
-                r = cuda_device_new(&device, d->cuda, ordinals[i], &opts, wake, error);
-                if (r == 0)
-                        r = add(d, device, c->optional, error);
-                if (r < 0)
+                if (cuda_device_new(&device, d->cuda, ordinals[i], &opts, wake, error) < 0 ||
+                    add(d, device, c->optional, error) < 0)
                         return add_absence(d, c, error);
         }
         return n < 0 ? add_absence(d, c, error) : 0;
@@ -83,9 +81,7 @@ int devices_init(struct devices *d, const struct config *config, struct wake *wa
                 if (c->prefault != PREFAULT_AUTO && c->prefault > c->budget)
                         log_warn("host: prefaulted: %" PRIu64 " bytes exceed the budget, which limits them",
                                  c->prefault);
-                r = host_device_new(&device, &opts, wake, error);
-                if (r == 0)
-                        r = add(d, device, false, error);
+                r = host_device_new(&device, &opts, wake, error) ?: add(d, device, false, error);
         }
         if (r == 0 && d->n == 0)
                 r = error_set(error, STREAMER_EUNSUPPORTED, "no device works: %s: %s", d->absent[0].name,
@@ -121,13 +117,10 @@ int stores_make(const struct config *config, struct sources *sources, struct err
         opts.n_allow_plain = config->http.n_allow_plain;
         sources->hosts = config->http.hosts;
         sources->n_hosts = config->http.n_hosts;
-        int r = http_new(&sources->http, &opts, error);
-        if (r == 0)
-                r = s3_endpoints_new(&sources->s3, &config->s3, config->s3_sources, config->n_s3_sources,
-                                     http_opts(sources->http), error);
-        if (r == 0)
-                r = hf_new(&sources->hf, config->hf.endpoint, config->hf.token, error);
-        return r;
+        return http_new(&sources->http, &opts, error)
+                       ?: s3_endpoints_new(&sources->s3, &config->s3, config->s3_sources, config->n_s3_sources,
+                                           http_opts(sources->http), error)
+                       ?: hf_new(&sources->hf, config->hf.endpoint, config->hf.token, error);
 }
 
 void stores_free(struct sources *sources)

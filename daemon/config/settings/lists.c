@@ -15,8 +15,6 @@
 
 #define ENTRIES(fields) (fields), ARRAY_SIZE(fields)
 
-/* ---- roots ---- */
-
 static int check_root(const char *text, char why[SETTING_WHY])
 {
         return text[0] == '/' ? 0 : setting_wrong(why, "'%.80s' is not an absolute path", text);

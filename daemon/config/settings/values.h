@@ -41,6 +41,7 @@ struct config {
         enum config_origin origin;                  /* of the values that are being set */
         unsigned char origins[CONFIG_SETTINGS_MAX]; /* enum config_origin, by index in `settings` (setting.h) */
         char *path;                                 /* of the file that was read; NULL if none */
+        char notes[1024];                           /* lines for the log: what was adapted or looks wrong */
         char *socket;
         char *state;           /* a folder; NULL: no state file */
         uint64_t exit_idle_ns; /* 0: the daemon does not exit by itself */

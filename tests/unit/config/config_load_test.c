@@ -17,7 +17,7 @@ TEST(a_device_and_a_root_suffice)
         ck_assert_uint_eq(config.devices[0].budget, GiB);
         ck_assert_uint_eq(config.io.concurrency, 16);
         ck_assert_uint_eq(config.io.block_size, 8 * MiB);
-        ck_assert_str_eq(notes, "");
+        ck_assert_str_eq(config.notes, "");
 }
 
 TEST(neither_flags_nor_a_file_is_wrong_usage)
@@ -124,9 +124,9 @@ TEST(a_percentage_is_of_this_machines_memory)
         uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
         ck_assert_int_eq(LOAD("--device=host=50%", "--root=/"), 0);
         ck_assert_uint_eq(config.devices[0].budget, memory / 100 * 50);
-        ck_assert_str_eq(notes, "");
+        ck_assert_str_eq(config.notes, "");
         ck_assert_int_eq(LOAD("--device=host=4096TiB", "--root=/"), 0);
-        ck_assert_ptr_nonnull(strstr(notes, "more than this machine's memory"));
+        ck_assert_ptr_nonnull(strstr(config.notes, "more than this machine's memory"));
 }
 
 static const struct {
@@ -174,14 +174,14 @@ TEST(an_unlimited_memory_limit_is_the_default_ring_and_is_noted)
         setenv("RUNAI_STREAMER_MEMORY_LIMIT", "-1", 1);
         ck_assert_int_eq(LOAD(NEEDED), 0);
         ck_assert_uint_eq(config.io.memory_limit, 0);
-        ck_assert_str_eq(notes, "RUNAI_STREAMER_MEMORY_LIMIT=-1: the staging ring has its default size\n");
+        ck_assert_str_eq(config.notes, "RUNAI_STREAMER_MEMORY_LIMIT=-1: the staging ring has its default size\n");
         setenv("RUNAI_STREAMER_MEMORY_LIMIT", "0", 1);
         ck_assert_int_eq(LOAD(NEEDED), 0);
-        ck_assert_str_eq(notes, "RUNAI_STREAMER_MEMORY_LIMIT=0: the staging ring has its default size\n");
+        ck_assert_str_eq(config.notes, "RUNAI_STREAMER_MEMORY_LIMIT=0: the staging ring has its default size\n");
         setenv("RUNAI_STREAMER_MEMORY_LIMIT", "67108864", 1);
         ck_assert_int_eq(LOAD(NEEDED), 0);
         ck_assert_uint_eq(config.io.memory_limit, 64 * MiB);
-        ck_assert_str_eq(notes, "");
+        ck_assert_str_eq(config.notes, "");
 }
 
 TEST(the_log_can_stay_on_standard_error)

@@ -27,12 +27,12 @@ static void end(void)
 
 static void make(const char *s3)
 {
-        char *path = suite_path("config.yaml"), notes[256];
+        char *path = suite_path("config.yaml");
         char *text = format_text("roots: [/]\ndevices: [host=1GiB]\ns3: %s\n", s3);
         char *argv[] = {(char *)(uintptr_t) "streamerd", (char *)(uintptr_t) "--config", path, NULL};
         enum config_action action;
         file_write(path, text, strlen(text));
-        ck_assert_int_eq(config_load(&config, 3, argv, &action, notes, sizeof(notes), &error), 0);
+        ck_assert_int_eq(config_load(&config, 3, argv, &action, &error), 0);
         ck_assert_int_eq(stores_make(&config, &sources, &error), 0);
         free(text);
 }
