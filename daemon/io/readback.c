@@ -44,8 +44,6 @@ void readback_deinit(struct readback *readback)
         *readback = (struct readback){0};
 }
 
-/* ---- pieces ---- */
-
 /* Finds the next piece, and starts its copy if it needs one. */
 static int request_next(struct readback *readback, struct error *error)
 {

@@ -32,8 +32,6 @@ int model_dir_offer(struct model_dir *folder, const char *name, const char *show
         return 0;
 }
 
-/* ---- choice ---- */
-
 /* The files of lowest rank are the model: original weights in another layout (consolidated) and
  * adapters are one only where there is nothing else. */
 static int rank(const char *name)

@@ -63,8 +63,6 @@ static size_t write_header(char *text, uint64_t *data_bytes)
         return used;
 }
 
-/* ---- the file ---- */
-
 static int make_file(uint64_t seed, int *out, struct error *error)
 {
         char header[HEADER_MAX];
@@ -100,10 +98,9 @@ static int probe_open(const struct sources *sources, const char *canonical, bool
 {
         int fd = -1;
         (void)sources, (void)want_sha256;
-        int r = source_set_reserve(set, 1, error);
-        if (r == 0)
-                r = make_file(strtoull(canonical + strlen(PROBE_SCHEME), NULL, 10), &fd, error);
-        return r < 0 ? r : object_init_consume_fd(&set->objects[0], fd, PROBE_SCHEME, error);
+        return source_set_reserve(set, 1, error)
+                       ?: make_file(strtoull(canonical + strlen(PROBE_SCHEME), NULL, 10), &fd, error)
+                       ?: object_init_consume_fd(&set->objects[0], fd, PROBE_SCHEME, error);
 }
 
 static int probe_open_sidecar(const struct sources *sources, const char *canonical, const char *name,

@@ -7,8 +7,6 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* ---- names ---- */
-
 int sidecar_check_name(const char *name, struct error *error)
 {
         if (strlen(name) > SIDECAR_NAME_MAX)
@@ -31,16 +29,12 @@ static bool holds_weights(const char *name)
 {
         static const char *const suffixes[] = {".safetensors", ".bin", ".ckpt",      ".gguf", ".h5",  ".msgpack",
                                                ".onnx",        ".ot",  ".onnx_data", ".pt",   ".pth", ".tflite"};
-        size_t len = strlen(name);
-        for (size_t i = 0; i < ARRAY_SIZE(suffixes); i++) {
-                size_t cut = strlen(suffixes[i]);
-                if (len >= cut && strcmp(name + len - cut, suffixes[i]) == 0)
+        const char *suffix = strrchr(name, '.') ?: "";
+        for (size_t i = 0; i < ARRAY_SIZE(suffixes); i++)
+                if (strcmp(suffix, suffixes[i]) == 0)
                         return true;
-        }
         return false;
 }
-
-/* ---- lists ---- */
 
 int sidecar_list_add(struct sidecar_list *list, const char *name, uint64_t bytes, const char *shown,
                      struct error *error)

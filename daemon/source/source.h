@@ -3,18 +3,8 @@
  * From a source (a URI) to the ordered list of objects that make a model. All calls here may block
  * on a file system or a server, and belong into a work lane (base/work).
  *
- * A scheme chooses the source from one table (uri.c); each kind is a file of its own:
- *
- *   local.c   /path, file://
- *   web.c     http://, https://
- *   s3.c      s3://bucket/key, s3://bucket/prefix/
- *   hf.c      hf://org/name[@revision]
- *   probe.c   probe:SEED, a test model of the daemon's own
- *
- * Local sources: a safetensors file; a folder (index: weight_map per tensor; else model.safetensors;
- * else *.safetensors in byte order of names, without consolidated* and adapter_model if there are
- * others; original/ is never entered); a snapshot folder of the HF cache, whose files are
- * relative links into ../../blobs. The daemon opens only files below its roots (roots/roots.h).
+ * A scheme chooses the source from one table (uri.c); each kind is a file of its own. Local files are opened below the
+ * roots only (roots/roots.h).
  */
 #ifndef DAEMON_SOURCE_SOURCE_H
 #define DAEMON_SOURCE_SOURCE_H

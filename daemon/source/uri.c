@@ -85,8 +85,6 @@ int source_open(const struct sources *sources, const char *canonical, bool want_
         return r;
 }
 
-/* ---- sidecars ---- */
-
 char *source_sidecar_uri(const char *canonical, const char *name)
 {
         const struct source_ops *ops = ops_of(canonical);
@@ -107,9 +105,8 @@ int source_open_sidecar(const struct sources *sources, const char *canonical, co
                         struct error *error)
 {
         *object = (struct object){.ops = NULL};
-        int r = sidecar_check_name(name, error);
-        if (r == 0)
-                r = ops_of(canonical)->open_sidecar(sources, canonical, name, object, error);
+        int r = sidecar_check_name(name, error)
+                        ?: ops_of(canonical)->open_sidecar(sources, canonical, name, object, error);
         if (r < 0)
                 object_deinit(object);
         return r;

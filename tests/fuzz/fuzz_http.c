@@ -45,7 +45,7 @@ static void fuzz_pause(const char *text)
 {
         static const struct http_opts opts = {.backoff_ns = 1000, .retry_after_ns = 1000000};
         for (unsigned tries = 0; tries < 40; tries += 13) {
-                uint64_t pause = http_pause(&opts, tries, text, UINT64_MAX);
+                uint64_t pause = http_pause(&opts, tries, text, false, UINT64_MAX);
                 holds(pause <= opts.retry_after_ns + opts.retry_after_ns / 4);
         }
 }

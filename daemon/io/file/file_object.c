@@ -269,8 +269,7 @@ int object_init_consume_fd(struct object *object, int fd, const char *path, stru
 {
         *object = (struct object){.ops = &object_file_ops, .path = strdup(path), .fd = fd, .direct = -1};
         int r = object->path != NULL ? object_version_read(fd, path, &object->version, error) : error_no_memory(error);
-        if (r == 0)
-                r = open_direct(object, error);
+        r = r ?: open_direct(object, error);
         if (r == 0)
                 posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
         else

@@ -9,7 +9,6 @@
  * thread's bounce pages, so that no byte of a neighbour changes.
  */
 #include "daemon/base/log/log.h"
-#include "daemon/base/thread/threads.h"
 #include "daemon/io/file/file_object.h"
 #include "daemon/io/reader/copy_queue.h"
 
@@ -155,9 +154,8 @@ static void set_job_locked(struct pread_thread *self, struct read_job *job)
 
 static void set_job(struct pread_thread *self, struct read_job *job)
 {
-        reader_lock(self->base.reader);
+        lock_scope(&self->base.reader->mutex);
         set_job_locked(self, job);
-        reader_unlock(self->base.reader);
 }
 
 static void do_block(struct pread_thread *self, struct ticket *ticket)
@@ -233,13 +231,12 @@ static void *pread_main(void *arg)
         while (next_block(self, &ticket))
                 do_block(self, &ticket);
         copy_queue_deinit(&self->copy_queue);
-        reader_lock(reader);
+        lock_scope(&reader->mutex);
         if (!reader->stopping) { /* one too many: it is not waited for */
                 list_remove(&self->base.link);
                 pthread_detach(pthread_self());
                 pread_free(&self->base);
         }
-        reader_unlock(reader);
         return NULL;
 }
 

@@ -72,8 +72,6 @@ int http_options_add_headers(struct http_transfer *t)
         return ok || e < 0 ? e : error_no_memory(&t->error);
 }
 
-/* ---- options ---- */
-
 /* A request without one of its options would be another request: without its range, or with another body. */
 #define SET(option, value) (ok = curl_easy_setopt(easy, option, value) == CURLE_OK && ok)
 

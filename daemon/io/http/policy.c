@@ -258,23 +258,16 @@ static uint64_t asked_pause(const char *retry_after)
         return seconds < 86400 ? seconds * SECOND : 86400 * SECOND;
 }
 
-uint64_t http_pause(const struct http_opts *opts, unsigned tries, const char *retry_after, uint64_t draw)
+uint64_t http_pause(const struct http_opts *opts, unsigned tries, const char *retry_after, bool broken, uint64_t draw)
 {
-        uint64_t most = backoff(opts->backoff_ns, tries, opts->retry_after_ns);
-        uint64_t asked = asked_pause(retry_after);
+        uint64_t first = broken && opts->backoff_ns > BROKEN_PAUSE ? BROKEN_PAUSE : opts->backoff_ns;
+        uint64_t most = backoff(first, tries, opts->retry_after_ns);
+        uint64_t asked = broken ? 0 : asked_pause(retry_after);
         if (asked > opts->retry_after_ns)
                 asked = opts->retry_after_ns;
         /* Clients that were given the same time must not all retry at that moment. */
         uint64_t jitter = most > 0 ? draw % (most + 1) : 0;
         return asked > 0 ? asked + jitter / 4 : jitter;
-}
-
-uint64_t http_pause_broken(const struct http_opts *opts, unsigned tries, uint64_t draw)
-{
-        struct http_opts short_pause = *opts;
-        if (short_pause.backoff_ns > BROKEN_PAUSE)
-                short_pause.backoff_ns = BROKEN_PAUSE;
-        return http_pause(&short_pause, tries, NULL, draw);
 }
 
 bool http_halve_concurrency(unsigned *n, uint64_t *slowed_ns, uint64_t now)

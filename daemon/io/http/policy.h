@@ -43,11 +43,10 @@ void http_excerpt(char *out, size_t size, const char *body);
 /* ---- another try ---- */
 
 /* Full jitter: anything from 0 to backoff x 2^(tries made - 1), or the server's Retry-After and a little more; at most
- * retry_after_ns. `draw` is a random number. */
-uint64_t http_pause(const struct http_opts *opts, unsigned tries, const char *retry_after, uint64_t draw);
-/* A connection that broke after it sent bytes says little about the server, which may have ended a process or lost a
- * route: it is retried almost at once, 50 ms later at most, and twice that each time that it breaks again. */
-uint64_t http_pause_broken(const struct http_opts *opts, unsigned tries, uint64_t draw);
+ * retry_after_ns. `draw` is a random number. `broken`: the connection broke after it sent bytes, which says little
+ * about the server, which may have ended a process or lost a route: it is retried almost at once, 50 ms later at most,
+ * and twice that each time that it breaks again. */
+uint64_t http_pause(const struct http_opts *opts, unsigned tries, const char *retry_after, bool broken, uint64_t draw);
 
 /* The server asks to slow down: halves *n, at least one remains. It may answer all requests in flight so, of which one
  * counts: false if *n was halved a moment ago, at *slowed_ns (0: never). */

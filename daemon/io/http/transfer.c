@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One try of a request: what is sent, the verdict on its answer, and the decision on another try. transfer.h has an
- * overview.
- *
  * A verdict reached inside a callback of libcurl (a wrong range, a sink that fails) ends the transfer by refusing its
  * bytes, and is stored until libcurl reports the end.
  *
@@ -479,7 +476,7 @@ bool http_retry(struct http_transfer *t, struct http_retry *retry)
                 unsigned made = retry->made < opts->tries ? retry->made : opts->tries;
                 bool broken = made <= BROKEN_TRIES && t->received > 0 && cause_of(t) == CAUSE_BROKEN;
                 const char *asked = http_headers_find(&t->answer.headers, "Retry-After");
-                uint64_t pause = broken ? http_pause_broken(opts, made, draw) : http_pause(opts, made, asked, draw);
+                uint64_t pause = http_pause(opts, made, asked, broken, draw);
                 retry->at_ns = now_ns() + pause;
                 metric_add_label(METRIC_RETRIES, cause_of(t), 1);
                 log_debug("try %u: %s; the next in %" PRIu64 " ms", retry->made, t->error.text, pause / MS);

@@ -106,12 +106,11 @@ void copy_queue_mark_copying(struct copy_queue *copy_queue)
         struct reader *reader = copy_queue->reader;
         require(copy_queue->n > 0);
         struct ticket *ticket = &copy_queue->oldest_first[copy_queue->n - 1].ticket;
-        reader_lock(reader);
+        lock_scope(&reader->mutex);
         ticket->copied = true;
         ticket->job->copying++;
         reader_add_busy(reader, ticket->job, -1);
         reader->engines[ticket->job->engine].ops->wake(reader, false);
-        reader_unlock(reader);
 }
 
 /* Removes the copies that are done, or have failed. */

@@ -7,6 +7,7 @@
 #define DAEMON_IO_READER_ENGINE_H
 
 #include "daemon/base/hash.h"
+#include "daemon/base/thread/threads.h"
 #include "daemon/io/reader/reader.h"
 
 struct reader_thread;

@@ -34,8 +34,6 @@ void reader_fill_begin(const struct ticket *ticket, struct fill *fill)
         fill->have = 0;
 }
 
-/* ---- copying past the cache ---- */
-
 #define COPY_LINE 64u
 
 #if defined(__SSE2__)

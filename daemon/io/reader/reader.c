@@ -54,7 +54,7 @@ static void job_failed(struct read_job *job, const struct error *error)
 
 void reader_run_end(struct reader *reader, struct read_run *run, const struct error *error)
 {
-        reader_lock(reader);
+        lock_scope(&reader->mutex);
         if (error != NULL)
                 job_failed(run->job, error);
         require(run->next == run->end || run->job->stopped);
@@ -62,7 +62,6 @@ void reader_run_end(struct reader *reader, struct read_run *run, const struct er
         job_try_end(reader, run->job);
         if (error != NULL)
                 reader_wake_locked(reader, true);
-        reader_unlock(reader);
 }
 
 static void fail_target_locked(struct reader *reader, struct read_job *job, struct read_target *target,
@@ -87,9 +86,8 @@ static void fail_target_locked(struct reader *reader, struct read_job *job, stru
 void reader_fail_target(struct reader *reader, struct read_job *job, struct read_target *target,
                         const struct error *error)
 {
-        reader_lock(reader);
+        lock_scope(&reader->mutex);
         fail_target_locked(reader, job, target, error);
-        reader_unlock(reader);
 }
 
 void reader_notify_block(const struct ticket *ticket)
@@ -105,7 +103,7 @@ void reader_notify_block(const struct ticket *ticket)
 void reader_return_ticket(struct reader *reader, struct ticket *ticket, const struct error *error)
 {
         struct read_job *job = ticket->job;
-        reader_lock(reader);
+        lock_scope(&reader->mutex);
         if (error != NULL)
                 job_failed(job, error);
         for (size_t i = 0; i < job->n_targets; i++) {
@@ -130,7 +128,6 @@ void reader_return_ticket(struct reader *reader, struct ticket *ticket, const st
         /* This thread takes the next block itself; what it freed may let another one in. */
         if (others || error != NULL)
                 reader_wake_locked(reader, error != NULL);
-        reader_unlock(reader);
 }
 
 /* ---- jobs ---- */
@@ -168,9 +165,8 @@ struct announced_load *reader_announce(struct reader *reader, uint64_t storage)
         if (announced == NULL)
                 return NULL;
         *announced = (struct announced_load){.storage = storage, .since_ns = now_ns()};
-        reader_lock(reader);
+        lock_scope(&reader->mutex);
         list_append(&reader->announced, &announced->link);
-        reader_unlock(reader);
         return announced;
 }
 
@@ -226,7 +222,7 @@ void reader_start(struct reader *reader, struct read_job *job)
         job->limit = reader->opts.concurrency;
         job->engine_data = NULL;
         struct engine *engine = &reader->engines[job->engine];
-        reader_lock(reader);
+        lock_scope(&reader->mutex);
         uint64_t in_flight_bytes = job->storage != 0 ? reader->opts.concurrency * reader->opts.block_size : 0;
         fair_share_init(&job->share, job->weight > 0 ? job->weight : READER_WEIGHT, reader->virtual_time,
                         HEAD_START * in_flight_bytes);
@@ -236,39 +232,35 @@ void reader_start(struct reader *reader, struct read_job *job)
                 job->failed = job->stopped = true;
         job_try_end(reader, job); /* a model without bytes */
         reader_wake_locked(reader, true);
-        reader_unlock(reader);
 }
 
 void reader_stop(struct reader *reader, struct read_job *job)
 {
-        reader_lock(reader);
+        lock_scope(&reader->mutex);
         if (!job->over) {
                 job->stopped = true;
                 reader->engines[job->engine].ops->wake(reader, true);
                 job_try_end(reader, job);
         }
-        reader_unlock(reader);
 }
 
 void reader_set_weight(struct reader *reader, struct read_job *job, unsigned weight)
 {
-        reader_lock(reader);
+        lock_scope(&reader->mutex);
         job->share.weight = weight;
         reader_wake_locked(reader, true); /* another job's share has grown */
-        reader_unlock(reader);
 }
 
 void reader_drop_target(struct reader *reader, struct read_job *job, struct read_target *target,
                         const struct error *error)
 {
-        reader_lock(reader);
+        lock_scope(&reader->mutex);
         if (!job->over) {
                 fail_target_locked(reader, job, target, error);
         } else if (!target->dropped && !read_target_dead(target)) {
                 target->dropped = true;
                 target->error = *error;
         }
-        reader_unlock(reader);
 }
 
 /* ---- threads ---- */
@@ -321,7 +313,7 @@ void reader_job_reads(const struct read_job *job, uint64_t *took_ns, uint64_t *m
 
 void reader_usage(struct reader *reader, struct reader_usage *usage)
 {
-        reader_lock(reader);
+        lock_scope(&reader->mutex);
         *usage = (struct reader_usage){.slots = reader->staging.n_slots,
                                        .used_slots =
                                                reader->staging.n_slots - reader->staging.n_free - reader->untouched,
@@ -332,7 +324,6 @@ void reader_usage(struct reader *reader, struct reader_usage *usage)
         }
         list_each_item (const struct read_job, job, &reader->jobs, link)
                 usage->blocks += job->in_flight;
-        reader_unlock(reader);
 }
 
 static void bind_numa(struct reader *reader)

@@ -2,8 +2,7 @@
  *
  * The block reader: moves the blocks of any number of loads from objects into segments, with many in flight. It decides
  * which load's block is next, which blocks have slots, and when a load's reading has ended. Engines fill blocks
- * (engine.h): one for files, one for the network. A job names its engine, whose threads take only tickets of such jobs;
- * all engines share the slots.
+ * (engine.h): one for files, one for the network. A job names its engine; all engines share the slots.
  *
  *   waiting > taken (ticket) > filled and hashed > [copied to each target] > landed
  *
@@ -14,19 +13,14 @@
  * Places. If the ring is split among NUMA nodes (numa.h), so are the threads: a block takes a free slot on its device's
  * node, or else any; a thread takes blocks for its own node first, or else any.
  *
- * Runs. A request to a store costs more than a block is worth (authentication, routing, opening), so an engine may
- * reserve a run of consecutive blocks of a file and request them at once. It still holds one ticket at a time, so
- * limits, shares and slots count single blocks. Runs get shorter towards the end of a job, so they end together; the
- * rest of a run whose block is late moves to another thread.
+ * Runs. A request to a store costs more than a block is worth, so an engine may reserve a run of consecutive blocks of
+ * a file and request them at once. It still holds one ticket at a time, so limits, shares and slots count single
+ * blocks. Runs get shorter towards the end of a job, and the rest of a run whose block is late moves to another thread.
  *
  * Fairness. A load reads at most `concurrency` blocks at once (or its engine's lower limit), and takes at most half of
- * the places and slots that the others leave free, less if others weigh more (fair_share.h). So the next load finds a
- * place and a slot at once, a load whose storage hangs does not take the rest, and concurrent loads get shares by
- * weight. A block that is being copied to its devices holds only its slot: the next one is read meanwhile. On storage
- * that several loads read from, those under way make way for one that is being opened (announced) or has just begun
- * (its head start): a small load beside one of 16 times its size takes 1.8 to 1.9 times its time alone; 2.1 to 2.4
- * without announcements, 2.2 to 2.5 without head starts, 2.4 to 2.7 without either (fairness_small_load of `make
- * bench`).
+ * the places and slots that the others leave free, less if others weigh more (fair_share.h). A block that is being
+ * copied to its devices holds only its slot. On storage that several loads read from, those under way make way for one
+ * that is being opened (announced) or has just begun (its head start); fairness_small_load of `make bench` measures it.
  */
 #ifndef DAEMON_IO_READER_READER_H
 #define DAEMON_IO_READER_READER_H

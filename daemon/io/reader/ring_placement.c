@@ -5,7 +5,6 @@
  * is logged, and the memory is on any node.
  */
 #include "daemon/base/log/log.h"
-#include "daemon/base/thread/threads.h"
 #include "daemon/io/reader/engine.h"
 
 #include <errno.h>
@@ -34,8 +33,6 @@ int reader_thread_start(struct reader *reader, enum read_engine engine, struct r
                 list_append(&reader->engines[engine].threads, &thread->link);
         return r;
 }
-
-/* ---- slots ---- */
 
 void reader_prefault_ring(struct reader *reader)
 {
@@ -78,16 +75,13 @@ int reader_block_prepare(const struct ticket *ticket, uint64_t from, uint64_t le
 
 unsigned char *reader_slot_get(struct reader *reader)
 {
-        reader_lock(reader);
-        unsigned char *slot = staging_get(&reader->staging, NUMA_ANYWHERE);
-        reader_unlock(reader);
-        return slot;
+        lock_scope(&reader->mutex);
+        return staging_get(&reader->staging, NUMA_ANYWHERE);
 }
 
 void reader_slot_put(struct reader *reader, unsigned char *slot)
 {
-        reader_lock(reader);
+        lock_scope(&reader->mutex);
         staging_put(&reader->staging, slot);
         reader_wake_locked(reader, false);
-        reader_unlock(reader);
 }

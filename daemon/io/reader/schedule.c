@@ -152,7 +152,7 @@ static bool try_take(struct reader *reader, enum read_engine engine, int node, c
 bool reader_take_ticket(struct reader *reader, enum read_engine kind, int node, struct ticket *ticket)
 {
         struct engine *engine = &reader->engines[kind];
-        reader_lock(reader);
+        lock_scope(&reader->mutex);
         bool taken = false;
         /* More threads than the base are left from a time when some hung. */
         while (!reader->stopping && engine->alive - engine->stuck <= engine->base &&
@@ -160,7 +160,6 @@ bool reader_take_ticket(struct reader *reader, enum read_engine kind, int node, 
                 pthread_cond_wait(&reader->work, &reader->mutex);
         if (!taken)
                 reader_end_thread_locked(reader, kind);
-        reader_unlock(reader);
         return taken;
 }
 
@@ -176,10 +175,8 @@ void reader_end_thread_locked(struct reader *reader, enum read_engine kind)
 bool reader_try_take_ticket(struct reader *reader, enum read_engine kind, int node, const struct read_job *only,
                             struct ticket *ticket)
 {
-        reader_lock(reader);
-        bool taken = !reader->stopping && try_take(reader, kind, node, only, ticket);
-        reader_unlock(reader);
-        return taken;
+        lock_scope(&reader->mutex);
+        return !reader->stopping && try_take(reader, kind, node, only, ticket);
 }
 
 /* ---- runs ---- */

@@ -10,7 +10,6 @@
  *               \
  *                \ nothing for IDLE_MS: closes connections; the daemon ends: the thread ends
  */
-#include "daemon/base/thread/threads.h"
 #include "daemon/io/remote/remote.h"
 
 #define MS UINT64_C(1000000)
@@ -23,10 +22,8 @@
 
 static bool stopping(struct http_thread *self)
 {
-        reader_lock(self->base.reader);
-        bool stop = self->base.reader->stopping;
-        reader_unlock(self->base.reader);
-        return stop;
+        lock_scope(&self->base.reader->mutex);
+        return self->base.reader->stopping;
 }
 
 static void turn(struct http_thread *self, bool *idle)
@@ -67,9 +64,8 @@ static void *http_main(void *arg)
                 copy_queue_reap(&self->copy_queue);
         }
         copy_queue_deinit(&self->copy_queue);
-        reader_lock(reader);
+        lock_scope(&reader->mutex);
         reader_end_thread_locked(reader, READ_HTTP);
-        reader_unlock(reader);
         return NULL;
 }
 

@@ -36,21 +36,19 @@ static bool may_request(const struct http_job *own)
 bool http_try_count_request(struct reader *reader, struct read_job *job)
 {
         struct http_job *own = http_job(job);
-        reader_lock(reader);
+        lock_scope(&reader->mutex);
         bool may = may_request(own);
         own->requests += may;
-        reader_unlock(reader);
         return may;
 }
 
 void http_count_request(struct reader *reader, struct read_job *job, bool under_way)
 {
         struct http_job *own = http_job(job);
-        reader_lock(reader);
+        lock_scope(&reader->mutex);
         own->requests += under_way ? 1u : -1u;
         if (!under_way && own->concurrency.slowed_ns > 0)
                 http_wake(reader, true); /* a range of another thread may wait for it */
-        reader_unlock(reader);
 }
 
 bool http_block_late_locked(struct read_job *job, uint64_t since_ns, uint64_t now)
@@ -65,44 +63,38 @@ bool http_block_late_locked(struct read_job *job, uint64_t since_ns, uint64_t no
 
 bool http_is_silent(struct http_thread *self, struct read_job *job, uint64_t silent_ns)
 {
-        reader_lock(self->base.reader);
-        bool silent = silent_ns > concurrency_silence(&http_job(job)->concurrency);
-        reader_unlock(self->base.reader);
-        return silent;
+        lock_scope(&self->base.reader->mutex);
+        return silent_ns > concurrency_silence(&http_job(job)->concurrency);
 }
 
 void http_count_silent(struct reader *reader, struct read_job *job, bool silent)
 {
-        reader_lock(reader);
+        lock_scope(&reader->mutex);
         job->silent += silent ? 1u : -1u;
         if (silent)
                 http_wake(reader, true);
-        reader_unlock(reader);
 }
 
 bool http_try_repeat(struct reader *reader, struct read_job *job)
 {
         struct http_job *own = http_job(job);
-        reader_lock(reader);
+        lock_scope(&reader->mutex);
         bool may = job->next == job->plan->n_blocks && own->repeats < REPEATS;
         own->repeats += may;
-        reader_unlock(reader);
         return may;
 }
 
 void http_repeat_over(struct reader *reader, struct read_job *job)
 {
-        reader_lock(reader);
+        lock_scope(&reader->mutex);
         http_job(job)->repeats--;
-        reader_unlock(reader);
 }
 
 void http_answered(struct http_thread *self, struct read_job *job, uint64_t after_ns)
 {
-        reader_lock(self->base.reader);
+        lock_scope(&self->base.reader->mutex);
         concurrency_answered(&http_job(job)->concurrency, after_ns);
         job->limit = http_job(job)->concurrency.limit;
-        reader_unlock(self->base.reader);
         http_thread_recheck(self); /* more may be in flight by now */
 }
 
@@ -122,7 +114,7 @@ bool http_take_run(struct http_thread *self, struct read_run *run, struct ticket
 {
         struct reader *reader = self->base.reader;
         struct http_thread *fewest = self;
-        reader_lock(reader);
+        lock_scope(&reader->mutex);
         list_each_item (struct http_thread, t, &reader->engines[READ_HTTP].threads, base.link)
                 if (t->n_ranges < fewest->n_ranges)
                         fewest = t;
@@ -133,7 +125,6 @@ bool http_take_run(struct http_thread *self, struct read_run *run, struct ticket
                 http_thread_recheck(fewest);
                 http_loop_wake(&fewest->loop);
         }
-        reader_unlock(reader);
         return taken;
 }
 

@@ -17,6 +17,7 @@
 
 #include "daemon/base/log/log.h"
 #include "daemon/base/text/text.h"
+#include "daemon/base/thread/threads.h"
 #include "daemon/base/util.h"
 #include "daemon/io/http/policy.h"
 #include "daemon/io/remote/remote.h"
@@ -55,19 +56,16 @@ void remote_request(const struct object *object, uint64_t offset, uint64_t len, 
 char *remote_redirect_url(const struct object *object)
 {
         struct remote *remote = remote_of(object);
-        pthread_mutex_lock(&remote->mutex);
-        char *url = remote->redirect_url != NULL ? strdup(remote->redirect_url) : NULL;
-        pthread_mutex_unlock(&remote->mutex);
-        return url;
+        lock_scope(&remote->mutex);
+        return remote->redirect_url != NULL ? strdup(remote->redirect_url) : NULL;
 }
 
 void remote_set_redirect_url(const struct object *object, const char *url)
 {
         struct remote *remote = remote_of(object);
-        pthread_mutex_lock(&remote->mutex);
+        lock_scope(&remote->mutex);
         free(remote->redirect_url);
         remote->redirect_url = url != NULL ? strdup(url) : NULL;
-        pthread_mutex_unlock(&remote->mutex);
 }
 
 /* ---- versions ---- */
@@ -136,8 +134,7 @@ static int fetch_and_check(struct http_fetch *fetches, size_t n, struct error *e
         for (size_t i = 0; i < n; i++) {
                 struct http_fetch *f = &fetches[i];
                 const struct object *object = f->context;
-                if (r == 0)
-                        r = remote_check_answer(object, &f->answer, error);
+                r = r ?: remote_check_answer(object, &f->answer, error);
                 if (r == 0 && f->got != f->request.len)
                         r = error_set(error, STREAMER_EFAILED, "short body: %" PRIu64 " of %" PRIu64 " bytes (%s)",
                                       f->got, f->request.len, object->path);
@@ -375,15 +372,12 @@ int object_http_open(struct http *http, const struct object_url *urls, size_t n,
                 return error_no_memory(error);
         for (size_t i = 0; r == 0 && i < n; i++)
                 r = object_http_prepare(http, &urls[i], &objects[i], &fetches[i], error);
-        if (r == 0)
-                r = http_fetch(http, fetches, n, error);
+        r = r ?: http_fetch(http, fetches, n, error);
         for (size_t i = 0; i < n; i++) {
-                if (r == 0)
-                        r = object_http_finish(&objects[i], &fetches[i], error);
+                r = r ?: object_http_finish(&objects[i], &fetches[i], error);
                 http_fetch_deinit(&fetches[i]);
         }
-        if (r == 0)
-                r = read_headers(objects, n, error);
+        r = r ?: read_headers(objects, n, error);
         for (size_t i = 0; r < 0 && i < n; i++)
                 object_deinit(&objects[i]);
         const struct remote *first = r == 0 && n > 0 && objects[0].ops != NULL ? objects[0].remote : NULL;

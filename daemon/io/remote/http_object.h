@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Objects that are read over HTTP(S), of any store, and the engine that reads them (http_engine.c). Size and version
- * are in the first answer, with the first bytes, so that size, version and header of an ordinary file cost one round
- * for all files of a model.
+ * Objects that are read over HTTP(S), of any store, and the engine that reads them (http_engine.c).
  *
  * The version is the size and the ETag; if a server sends none, the size and Last-Modified, which detects a replacement
  * only if the time differs by a second. A strong ETag is sent with each request (If-Match), and every answer is

@@ -133,10 +133,8 @@ static void range_fail(struct range *range, const struct error *error)
 static bool run_over(struct range *range)
 {
         struct reader *reader = range->thread->base.reader;
-        reader_lock(reader);
-        bool over = reader_run_over_locked(&range->run);
-        reader_unlock(reader);
-        return over;
+        lock_scope(&reader->mutex);
+        return reader_run_over_locked(&range->run);
 }
 
 /* ---- blocks ---- */
@@ -157,9 +155,8 @@ static bool have_block(struct range *range, struct error *error)
         struct reader *reader = range->thread->base.reader;
         if (range->has_block)
                 return true;
-        reader_lock(reader);
+        lock_scope(&reader->mutex);
         bool taken = reader_run_next_locked(reader, &range->run, &range->ticket);
-        reader_unlock(reader);
         return taken && block_begin(range, error);
 }
 

@@ -46,8 +46,6 @@ struct aws_credentials {
         unsigned failures; /* in a row */
 };
 
-/* ---- the daemon's own settings ---- */
-
 static int from_settings(struct aws_credentials *c, struct aws_keys *keys, struct error *error)
 {
         cleanup_with(secret_free_p) char *access = NULL;
@@ -58,8 +56,6 @@ static int from_settings(struct aws_credentials *c, struct aws_keys *keys, struc
                 r = secret_read(c->opts.token, &token, error);
         return r ?: aws_keys_init(keys, access, secret, token, "settings", error);
 }
-
-/* ---- the chain ---- */
 
 /* A profile that the settings name has precedence over the environment's keys and web identity, which may be another
  * program's. */
@@ -173,28 +169,25 @@ static int no_keys(struct aws_credentials *c, time_t now, struct error *error)
 
 int aws_credentials_get(struct aws_credentials *c, struct aws_keys *keys, struct error *error)
 {
-        pthread_mutex_lock(&c->mutex);
+        lock_scope(&c->mutex);
         time_t now = time(NULL);
         bool usable =
                 c->keys.access != NULL && (c->keys.expires == 0 || now < c->keys.expires) && !replacement_pending(c);
         if (!usable || (c->renew_at != 0 && now >= c->renew_at))
                 fetch(c);
-        int r = usable ? aws_keys_copy(keys, &c->keys, error) : no_keys(c, now, error);
-        pthread_mutex_unlock(&c->mutex);
-        return r;
+        return usable ? aws_keys_copy(keys, &c->keys, error) : no_keys(c, now, error);
 }
 
 void aws_credentials_origin(struct aws_credentials *c, char *origin, size_t size)
 {
-        pthread_mutex_lock(&c->mutex);
+        lock_scope(&c->mutex);
         snprintf(origin, size, "%s", c->keys.origin ?: "");
-        pthread_mutex_unlock(&c->mutex);
 }
 
 /* Requests in flight with older keys are refused after the first. */
 bool aws_credentials_refused(struct aws_credentials *c, uint64_t number)
 {
-        pthread_mutex_lock(&c->mutex);
+        lock_scope(&c->mutex);
         bool again = number != c->keys.number || replacement_pending(c);
         if (number == c->keys.number && c->refused != number) {
                 c->refused = number;
@@ -204,7 +197,6 @@ bool aws_credentials_refused(struct aws_credentials *c, uint64_t number)
                 again = true;
                 fetch(c);
         }
-        pthread_mutex_unlock(&c->mutex);
         return again;
 }
 

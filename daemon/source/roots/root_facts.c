@@ -63,7 +63,7 @@ int root_facts_read(const struct source_roots *roots, const char *path, struct r
         cleanup_with(root_path_deinit) struct root_path root = {0};
         struct stat st;
         DIR *folder;
-        struct object object;
+        cleanup_with(object_deinit) struct object object = {.ops = NULL};
         struct walk walk = {.path = facts->file, .size = sizeof(facts->file), .fd = -1};
         uint64_t range[2] = {0, 4096}, stat[5];
         cleanup_close int path_fd = -1;
@@ -80,6 +80,5 @@ int root_facts_read(const struct source_roots *roots, const char *path, struct r
         if (r < 0)
                 return r;
         facts->direct_align = object.direct >= 0 ? object.direct_align : 0;
-        object_deinit(&object);
         return 0;
 }

@@ -8,6 +8,7 @@
 
 #include "daemon/base/log/log.h"
 #include "daemon/base/text/secret.h"
+#include "daemon/base/thread/threads.h"
 #include "daemon/base/util.h"
 #include "daemon/source/aws/aws_config.h"
 
@@ -18,7 +19,7 @@
 
 struct bucket_region {
         const struct s3_endpoint *endpoint;
-        char bucket[256], region[S3_REGION];
+        char bucket[S3_BUCKET], region[S3_REGION];
 };
 
 struct s3_endpoints {
@@ -182,22 +183,20 @@ static struct bucket_region *find_region(struct s3_endpoints *endpoints, const s
 void s3_endpoints_get_region(struct s3_endpoints *endpoints, const struct s3_endpoint *endpoint, const char *bucket,
                              char region[S3_REGION])
 {
-        pthread_mutex_lock(&endpoints->mutex);
+        lock_scope(&endpoints->mutex);
         const struct bucket_region *found = find_region(endpoints, endpoint, bucket);
         snprintf(region, S3_REGION, "%s", found != NULL ? found->region : endpoint->region ?: "us-east-1");
-        pthread_mutex_unlock(&endpoints->mutex);
 }
 
 void s3_endpoints_set_region(struct s3_endpoints *endpoints, const struct s3_endpoint *endpoint, const char *bucket,
                              const char *region)
 {
-        pthread_mutex_lock(&endpoints->mutex);
+        lock_scope(&endpoints->mutex);
         struct bucket_region *entry =
                 find_region(endpoints, endpoint, bucket) ?: &endpoints->regions[endpoints->n_regions++ % REGIONS_MAX];
         entry->endpoint = endpoint;
         snprintf(entry->bucket, sizeof(entry->bucket), "%s", bucket);
         snprintf(entry->region, sizeof(entry->region), "%s", region);
-        pthread_mutex_unlock(&endpoints->mutex);
 }
 
 /* ---- hosts ---- */

@@ -13,6 +13,7 @@
 #include <stddef.h>
 
 #define S3_REGION 48
+#define S3_BUCKET 256
 
 enum s3_addressing { S3_AUTO, S3_PATH, S3_VIRTUAL };
 
@@ -56,10 +57,9 @@ void s3_endpoints_set_region(struct s3_endpoints *endpoints, const struct s3_end
 int s3_endpoint_base(const struct s3_endpoint *endpoint, const char *bucket, const char *region, char **base,
                      struct error *error);
 
-/* Signs each request to one bucket in a region, and turns refusals into messages (s3_auth.c). The endpoint must
- * outlive it. NULL: no memory. */
-struct http_access *s3_auth_new(const struct s3_endpoint *endpoint, const char *region);
-/* The region that a response named instead; "": none has. */
-void s3_auth_get_region(struct http_access *access, char region[S3_REGION]);
+/* Signs each request to one bucket in a region, turns refusals into messages, and stores the region that one names
+ * (s3_auth.c). The endpoints must outlive it. NULL: no memory. */
+struct http_access *s3_auth_new(struct s3_endpoints *endpoints, const struct s3_endpoint *endpoint, const char *bucket,
+                                const char *region);
 
 #endif

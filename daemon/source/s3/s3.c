@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * s3://bucket/key and s3://bucket/prefix/, taken literally: no percent-decoding, nothing collapsed. A key ends in
- * ".safetensors"; anything else is a prefix, in which files are chosen as in a folder.
- *
- * A prefix becomes objects like a folder:
+ * ".safetensors"; anything else is a prefix, which becomes objects like a folder:
  *
  *   list (paged), and the index, if there is one > choose > request the first bytes of all at once
  *
@@ -76,8 +74,6 @@ static char *s3_default_name(const char *canonical, unsigned n)
         const char *path = canonical + strlen(SCHEME);
         return source_last_components(path, strlen(path), n + 1);
 }
-
-/* ---- one attempt to open, in one region ---- */
 
 struct etag {
         char *name, *etag;
@@ -161,8 +157,7 @@ static int fetch_page(struct opening *o, char **next, struct http_fetch *fetches
         const struct http_answer *answer = &fetches[0].answer;
         if (r == 0 && answer->body == NULL)
                 r = error_set(o->error, STREAMER_EFAILED, "an empty answer to a list (%s)", o->canonical);
-        if (r == 0)
-                r = s3_page_parse(next, answer->body, answer->body_len, o->on_entry, o, o->error);
+        r = r ?: s3_page_parse(next, answer->body, answer->body_len, o->on_entry, o, o->error);
         http_fetch_deinit(&fetches[0]);
         return r;
 }
@@ -170,13 +165,12 @@ static int fetch_page(struct opening *o, char **next, struct http_fetch *fetches
 /* All pages; fetches[0] is for them, and the others are fetched together with the first page. */
 static int list_pages(struct opening *o, struct http_fetch *fetches, size_t n)
 {
-        char *next = NULL;
+        cleanup_free char *next = NULL;
         int r = fetch_page(o, &next, fetches, n);
         for (unsigned pages = 1; r == 0 && next != NULL; pages++)
                 r = pages < o->pages_max ? fetch_page(o, &next, fetches, 1)
                                          : error_set(o->error, STREAMER_EFAILED, "more than %u pages of keys (%s)",
                                                      o->pages_max, o->canonical);
-        free(next);
         return r;
 }
 
@@ -195,19 +189,16 @@ static int list_weights(struct opening *o)
 {
         struct object *index = &o->set->index_object;
         struct http_fetch fetches[2] = {{.max_body = 0}};
-        struct object_url url;
+        cleanup_with(remote_dir_url_deinit) struct object_url url;
         struct error ignored;
         int r = remote_dir_url_init(&o->dir, MODEL_DIR_INDEX, &url, o->error);
         url.text = true;
-        if (r == 0)
-                r = object_http_prepare(o->dir.http, &url, index, &fetches[1], o->error);
+        r = r ?: object_http_prepare(o->dir.http, &url, index, &fetches[1], o->error);
         fetches[1].any_status = true;
-        if (r == 0)
-                r = list_pages(o, fetches, 2);
+        r = r ?: list_pages(o, fetches, 2);
         if (r == 0 && object_http_finish(index, &fetches[1], &ignored) < 0)
                 object_deinit(index);
         http_fetch_deinit(&fetches[1]);
-        remote_dir_url_deinit(&url);
         if (r < 0)
                 return r;
         const char *etag = s3_etag(&o->dir, MODEL_DIR_INDEX);
@@ -243,10 +234,8 @@ static int set_checksum(struct object *object, const struct http_fetch *fetch, s
         bool whole = type == NULL || strcasecmp(type, "FULL_OBJECT") == 0;
         if (value == NULL || !whole || !s3_checksum_decode(value, hex))
                 return 0;
-        int r = sums_set_digest(object, hex, "the store's checksum", error);
-        if (r == 0)
-                log_debug("SHA-256 as the store keeps it (%s)", object->path);
-        return r;
+        log_debug("SHA-256 as the store keeps it (%s)", object->path);
+        return sums_set_digest(object, hex, "the store's checksum", error);
 }
 
 /* The list and the store's checksums are requested at once. The list has precedence, since the publisher of the files
@@ -258,14 +247,13 @@ static int find_sums(struct opening *o)
         struct object *objects = o->set->objects;
         size_t n = o->set->n_objects;
         bool listed = is_prefix(o->canonical), request_list = !listed || o->has_sums;
-        struct http_headers headers = {.n = 0};
-        struct http_fetch *fetches = calloc(n + 1, sizeof(*fetches)), *list = fetches + n;
+        cleanup_with(http_headers_deinit) struct http_headers headers = {.n = 0};
+        cleanup_free struct http_fetch *fetches = calloc(n + 1, sizeof(*fetches));
         cleanup_free char *folder = directory_of(o->canonical);
         cleanup_free char *list_uri = folder != NULL ? format_new("%s" SUMS_NAME, folder) : NULL;
-        if (fetches == NULL || list_uri == NULL) {
-                free(fetches);
+        if (fetches == NULL || list_uri == NULL)
                 return error_no_memory(o->error);
-        }
+        struct http_fetch *list = fetches + n;
         int r = http_headers_add(&headers, "x-amz-checksum-mode", "ENABLED", o->error);
         for (size_t i = 0; r == 0 && i <= n; i++) {
                 struct http_request *request = &fetches[i].request;
@@ -292,41 +280,29 @@ static int find_sums(struct opening *o)
                 free((char *)(uintptr_t)fetches[i].request.url);
                 http_fetch_deinit(&fetches[i]);
         }
-        free(fetches);
-        http_headers_deinit(&headers);
-        return r < 0 ? r
-                     : sums_require(objects, n, "a " SUMS_NAME " with its prefix, and no checksum of the store's",
-                                    o->error);
+        return r
+                       ?: sums_require(objects, n, "a " SUMS_NAME " with its prefix, and no checksum of the store's",
+                                       o->error);
 }
 
 static int open_weights(struct opening *o)
 {
         static const char *const itself = "";
-        int r = 0;
-        if (is_prefix(o->canonical)) {
-                r = list_weights(o);
-                if (r == 0)
-                        r = remote_dir_open(&o->dir, &o->folder, o->set, o->error);
-        } else {
-                r = remote_dir_open_files(&o->dir, &itself, 1, o->set, o->error);
-        }
+        int r = is_prefix(o->canonical) ? list_weights(o) ?: remote_dir_open(&o->dir, &o->folder, o->set, o->error)
+                                        : remote_dir_open_files(&o->dir, &itself, 1, o->set, o->error);
         return r == 0 && o->want_sha256 ? find_sums(o) : r;
 }
 
 /* ---- attempts ---- */
 
-/* `region` is where the bucket is looked for; then, where the store says that it is instead, or "". */
-static int attempt(const struct opening *task, const struct s3_endpoint *endpoint, char region[S3_REGION])
+static int attempt(const struct opening *task, struct s3_endpoints *endpoints, const struct s3_endpoint *endpoint,
+                   const char *region)
 {
         struct opening o = *task;
-        struct http_access *access = o.dir.access = s3_auth_new(endpoint, region);
-        int r = access != NULL ? s3_endpoint_base(endpoint, o.bucket, region, &o.base, o.error)
-                               : error_no_memory(o.error);
-        if (r == 0)
-                r = o.run(&o);
-        region[0] = '\0';
-        if (access != NULL)
-                s3_auth_get_region(access, region);
+        o.dir.access = s3_auth_new(endpoints, endpoint, o.bucket, region);
+        if (o.dir.access == NULL)
+                return error_no_memory(o.error);
+        int r = s3_endpoint_base(endpoint, o.bucket, region, &o.base, o.error) ?: o.run(&o);
         model_dir_deinit(&o.folder);
         for (size_t i = 0; i < o.n_etags; i++) {
                 free(o.etags[i].name);
@@ -334,7 +310,7 @@ static int attempt(const struct opening *task, const struct s3_endpoint *endpoin
         }
         free(o.etags);
         free(o.base);
-        http_access_unref(access);
+        http_access_unref(o.dir.access);
         return r;
 }
 
@@ -343,7 +319,7 @@ static int run(const struct sources *sources, const char *source, struct opening
 {
         const struct s3_endpoint *endpoint = s3_endpoints_find(sources->s3, source);
         const char *bucket = source + strlen(SCHEME);
-        char region[S3_REGION];
+        char region[S3_REGION], now[S3_REGION];
         cleanup_free char *directory = task->canonical == NULL ? directory_of(source) : NULL;
         cleanup_free char *name = task->bucket = strndup(bucket, strcspn(bucket, "/"));
         if (task->canonical == NULL)
@@ -358,11 +334,11 @@ static int run(const struct sources *sources, const char *source, struct opening
                                         .locate = s3_locate,
                                         .etag = s3_etag};
         s3_endpoints_get_region(sources->s3, endpoint, name, region);
-        int r = attempt(task, endpoint, region);
-        if (r == 0 || region[0] == '\0')
+        int r = attempt(task, sources->s3, endpoint, region);
+        s3_endpoints_get_region(sources->s3, endpoint, name, now);
+        if (r == 0 || strcmp(region, now) == 0)
                 return r;
-        log_info("bucket %s is in region %s", name, region);
-        s3_endpoints_set_region(sources->s3, endpoint, name, region);
+        log_info("bucket %s is in region %s", name, now);
         if (task->set != NULL)
                 source_set_deinit(task->set);
         if (task->list != NULL)
@@ -370,7 +346,7 @@ static int run(const struct sources *sources, const char *source, struct opening
         if (task->object != NULL)
                 object_deinit(task->object);
         *task->error = (struct error){.code = 0};
-        return attempt(task, endpoint, region);
+        return attempt(task, sources->s3, endpoint, now);
 }
 
 static int s3_open(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,

@@ -3,7 +3,7 @@
  * Before each try the URL to be sent is signed with the present keys. A refusal has four outcomes:
  *
  *   the keys have expired    others are fetched, and the request is retried
- *   another region           stored; the source is opened again there
+ *   another region           stored with the endpoint; the source is opened again there
  *   not found, not allowed   final: key, status, the store's code and request id, and the source of the keys
  *   anything else            the message of the HTTP client
  *
@@ -15,23 +15,20 @@
 #include "daemon/source/aws/sigv4.h"
 #include "daemon/source/s3/s3_reply.h"
 
-#include <pthread.h>
 #include <string.h>
 
 struct s3_auth {
         struct http_access http;
+        struct s3_endpoints *endpoints;
         const struct s3_endpoint *endpoint;
-        pthread_mutex_t mutex;
-        char region[S3_REGION], moved[S3_REGION];
+        char bucket[S3_BUCKET], region[S3_REGION];
 };
-
-/* ---- authorize ---- */
 
 static int authorize(struct http_access *access, const struct http_request *request, struct http_headers *more,
                      struct error *error)
 {
         struct s3_auth *a = container_of(access, struct s3_auth, http);
-        struct aws_keys keys;
+        cleanup_with(aws_keys_deinit) struct aws_keys keys = {.access = NULL};
         if (a->endpoint->credentials == NULL)
                 return 0;
         int r = aws_credentials_get(a->endpoint->credentials, &keys, error);
@@ -44,10 +41,8 @@ static int authorize(struct http_access *access, const struct http_request *requ
                                               .checksum = request->headers != NULL &&
                                                           http_headers_find(request->headers, "x-amz-checksum-mode") !=
                                                                   NULL};
-        r = aws_sign(more, &what, &keys, error);
         more->by = keys.number;
-        aws_keys_deinit(&keys);
-        return r;
+        return aws_sign(more, &what, &keys, error);
 }
 
 /* ---- refused ---- */
@@ -73,9 +68,7 @@ static bool note_move(struct s3_auth *a, int status, const struct s3_fault *faul
         if (!may || region[0] == '\0' || region[strspn(region, "abcdefghijklmnopqrstuvwxyz0123456789-")] != '\0' ||
             strcmp(region, a->region) == 0)
                 return false;
-        pthread_mutex_lock(&a->mutex);
-        snprintf(a->moved, sizeof(a->moved), "%s", region);
-        pthread_mutex_unlock(&a->mutex);
+        s3_endpoints_set_region(a->endpoints, a->endpoint, a->bucket, region);
         return true;
 }
 
@@ -122,28 +115,20 @@ static int refused(struct http_access *access, const struct http_request *reques
 
 static void access_free(struct http_access *access)
 {
-        struct s3_auth *a = container_of(access, struct s3_auth, http);
-        pthread_mutex_destroy(&a->mutex);
-        free(a);
+        free(container_of(access, struct s3_auth, http));
 }
 
-struct http_access *s3_auth_new(const struct s3_endpoint *endpoint, const char *region)
+struct http_access *s3_auth_new(struct s3_endpoints *endpoints, const struct s3_endpoint *endpoint, const char *bucket,
+                                const char *region)
 {
         static const struct http_access_ops ops = {.authorize = authorize, .refused = refused, .free = access_free};
         struct s3_auth *a = calloc(1, sizeof(*a));
         if (a == NULL)
                 return NULL;
         a->http = (struct http_access){.ops = &ops, .refs = 1, .ca = endpoint->ca, .no_redirects = true};
+        a->endpoints = endpoints;
         a->endpoint = endpoint;
-        pthread_mutex_init(&a->mutex, NULL);
+        snprintf(a->bucket, sizeof(a->bucket), "%s", bucket);
         snprintf(a->region, sizeof(a->region), "%s", region);
         return &a->http;
-}
-
-void s3_auth_get_region(struct http_access *access, char region[S3_REGION])
-{
-        struct s3_auth *a = container_of(access, struct s3_auth, http);
-        pthread_mutex_lock(&a->mutex);
-        snprintf(region, S3_REGION, "%s", a->moved);
-        pthread_mutex_unlock(&a->mutex);
 }

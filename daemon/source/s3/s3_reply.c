@@ -121,8 +121,6 @@ int s3_page_parse(char **next, const char *text, size_t size, s3_entry_fn fn, vo
         return r;
 }
 
-/* ---- checksums ---- */
-
 bool s3_checksum_decode(const char *value, char hex[65])
 {
         unsigned char digest[33];

@@ -2,6 +2,7 @@
 #include "daemon/source/web/http_auth.h"
 
 #include "daemon/base/text/secret.h"
+#include "daemon/base/thread/threads.h"
 #include "daemon/base/util.h"
 
 #include <openssl/evp.h>
@@ -63,10 +64,8 @@ int http_auth_authorize(struct http_access *access, const struct http_request *r
         (void)request;
         if (auth->empty)
                 return 0;
-        pthread_mutex_lock(&auth->mutex);
-        int r = http_headers_add(more, "Authorization", auth->authorization, error);
-        pthread_mutex_unlock(&auth->mutex);
-        return r;
+        lock_scope(&auth->mutex);
+        return http_headers_add(more, "Authorization", auth->authorization, error);
 }
 
 bool http_auth_reread(struct http_auth *auth)
@@ -79,14 +78,12 @@ bool http_auth_reread(struct http_auth *auth)
         if (secret_read(auth->setting, &secret, &error) < 0)
                 return true;
         cleanup_with(secret_free_p) char *value = header_value(auth->user, secret);
-        pthread_mutex_lock(&auth->mutex);
+        lock_scope(&auth->mutex);
         if (value != NULL && strcmp(value, auth->authorization) != 0) {
                 char *old = auth->authorization;
                 auth->authorization = value;
                 auth->changed_ns = now_ns();
                 value = old;
         }
-        bool retry = auth->changed_ns > 0 && now_ns() - auth->changed_ns < IN_FLIGHT_NS;
-        pthread_mutex_unlock(&auth->mutex);
-        return retry;
+        return auth->changed_ns > 0 && now_ns() - auth->changed_ns < IN_FLIGHT_NS;
 }

@@ -43,19 +43,19 @@ int remote_dir_open_text(const struct remote_dir *dir, const char *name, struct 
 static int open_objects(const struct remote_dir *dir, const char *const *names, size_t n, const struct st_index *index,
                         struct object *objects, struct error *error)
 {
-        struct object_url *urls = calloc(n, sizeof(*urls));
-        int r = urls != NULL ? 0 : error_no_memory(error);
+        cleanup_free struct object_url *urls = calloc(n, sizeof(*urls));
+        if (urls == NULL)
+                return error_no_memory(error);
+        int r = 0;
         for (size_t i = 0; r == 0 && i < n; i++)
                 r = remote_dir_url_init(dir, names[i], &urls[i], error);
         for (size_t i = 0; index != NULL && r == 0 && i < n; i++)
                 urls[i].header = HEADER_REST;
         for (size_t i = 0; r == 0 && index != NULL && i < index->n_entries; i++)
                 urls[index->entries[i].file].header += index->entries[i].name_len + TENSOR_REST;
-        if (r == 0)
-                r = object_http_open(dir->http, urls, n, objects, error);
-        for (size_t i = 0; urls != NULL && i < n; i++)
+        r = r ?: object_http_open(dir->http, urls, n, objects, error);
+        for (size_t i = 0; i < n; i++)
                 remote_dir_url_deinit(&urls[i]);
-        free(urls);
         return r;
 }
 

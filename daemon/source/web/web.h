@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Models on web servers: one file, or an index and the shards beside it; and the credentials
- * that the settings have for hosts.
+ * The credentials that the settings have for hosts.
  */
 #ifndef DAEMON_SOURCE_WEB_WEB_H
 #define DAEMON_SOURCE_WEB_WEB_H

@@ -168,28 +168,28 @@ static const struct http_opts pausing = {.backoff_ns = SECOND, .retry_after_ns =
 
 TEST(pauses_double_up_to_the_cap_with_full_jitter)
 {
-        ck_assert_uint_eq(http_pause(&pausing, 1, NULL, SECOND), SECOND);
-        ck_assert_uint_eq(http_pause(&pausing, 1, NULL, 0), 0);
-        ck_assert_uint_eq(http_pause(&pausing, 3, NULL, 4 * SECOND), 4 * SECOND);
+        ck_assert_uint_eq(http_pause(&pausing, 1, NULL, false, SECOND), SECOND);
+        ck_assert_uint_eq(http_pause(&pausing, 1, NULL, false, 0), 0);
+        ck_assert_uint_eq(http_pause(&pausing, 3, NULL, false, 4 * SECOND), 4 * SECOND);
         for (uint64_t draw = 0; draw < 1000; draw++) {
-                ck_assert_uint_le(http_pause(&pausing, 1, NULL, draw * 7919 * 7919), SECOND);
-                ck_assert_uint_le(http_pause(&pausing, 60, NULL, draw * 7919 * 7919 * 7919), 10 * SECOND);
+                ck_assert_uint_le(http_pause(&pausing, 1, NULL, false, draw * 7919 * 7919), SECOND);
+                ck_assert_uint_le(http_pause(&pausing, 60, NULL, false, draw * 7919 * 7919 * 7919), 10 * SECOND);
         }
 }
 
 TEST(a_server_may_ask_for_a_pause_within_the_cap)
 {
-        ck_assert_uint_eq(http_pause(&pausing, 1, "3", 0), 3 * SECOND);
-        ck_assert_uint_eq(http_pause(&pausing, 1, "86400", 0), 10 * SECOND);
-        ck_assert_uint_eq(http_pause(&pausing, 1, "soon", 0), 0);
-        ck_assert_uint_eq(http_pause(&pausing, 1, "Mon, 01 Jan 2001 00:00:00 GMT", 0), 0);
-        ck_assert_uint_eq(http_pause(&pausing, 1, "Fri, 01 Jan 2100 00:00:00 GMT", 0), 10 * SECOND);
+        ck_assert_uint_eq(http_pause(&pausing, 1, "3", false, 0), 3 * SECOND);
+        ck_assert_uint_eq(http_pause(&pausing, 1, "86400", false, 0), 10 * SECOND);
+        ck_assert_uint_eq(http_pause(&pausing, 1, "soon", false, 0), 0);
+        ck_assert_uint_eq(http_pause(&pausing, 1, "Mon, 01 Jan 2001 00:00:00 GMT", false, 0), 0);
+        ck_assert_uint_eq(http_pause(&pausing, 1, "Fri, 01 Jan 2100 00:00:00 GMT", false, 0), 10 * SECOND);
 
         /* So late that its nanoseconds overflow. */
         char far[64];
         time_t then = time(NULL) + (time_t)(UINT64_MAX / SECOND) + 1;
         ck_assert_uint_gt(strftime(far, sizeof(far), "%a, %d %b %Y %H:%M:%S GMT", gmtime(&then)), 0);
-        ck_assert_uint_eq(http_pause(&pausing, 1, far, 0), 10 * SECOND);
+        ck_assert_uint_eq(http_pause(&pausing, 1, far, false, 0), 10 * SECOND);
 }
 
 TEST(a_broken_request_is_retried_almost_at_once)
@@ -197,12 +197,12 @@ TEST(a_broken_request_is_retried_almost_at_once)
         const struct http_opts hasty = {.backoff_ns = SECOND / 100, .retry_after_ns = 10 * SECOND};
         for (unsigned tries = 1; tries <= 4; tries++) {
                 uint64_t most = (SECOND / 20) << (tries - 1);
-                ck_assert_uint_eq(http_pause_broken(&pausing, tries, 0), 0);
-                ck_assert_uint_eq(http_pause_broken(&pausing, tries, most), most);
-                ck_assert_uint_eq(http_pause_broken(&pausing, tries, most + 1), 0);
-                ck_assert_uint_eq(http_pause_broken(&hasty, tries, (most / 5) + 1), 0);
+                ck_assert_uint_eq(http_pause(&pausing, tries, NULL, true, 0), 0);
+                ck_assert_uint_eq(http_pause(&pausing, tries, NULL, true, most), most);
+                ck_assert_uint_eq(http_pause(&pausing, tries, NULL, true, most + 1), 0);
+                ck_assert_uint_eq(http_pause(&hasty, tries, NULL, true, (most / 5) + 1), 0);
         }
-        ck_assert_uint_le(http_pause_broken(&pausing, 60, UINT64_MAX), 10 * SECOND);
+        ck_assert_uint_le(http_pause(&pausing, 60, NULL, true, UINT64_MAX), 10 * SECOND);
 }
 
 /* ---- headers ---- */

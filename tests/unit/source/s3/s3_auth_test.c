@@ -9,6 +9,7 @@
 
 static struct aws_credentials *credentials;
 static struct s3_endpoint site;
+static struct s3_endpoints *endpoints;
 static struct http_access *access_;
 static struct error error;
 
@@ -27,12 +28,16 @@ static void begin(void)
                                              &error),
                          0);
         site = (struct s3_endpoint){.credentials = credentials};
-        access_ = s3_auth_new(&site, "here");
+        ck_assert_int_eq(
+                s3_endpoints_new(&endpoints, &(struct s3_endpoint_opts){.is_unsigned = true}, NULL, 0, NULL, &error),
+                0);
+        access_ = s3_auth_new(endpoints, &site, "b", "here");
 }
 
 static void end(void)
 {
         http_access_unref(access_);
+        s3_endpoints_free(endpoints);
         aws_credentials_free(credentials);
 }
 
