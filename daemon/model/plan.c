@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Makes a plan: lists the tensors of all files, checks that no name occurs twice, places each tensor in a segment, and
- * cuts their bytes into blocks. A failure leaves an empty plan.
- *
  * Placement is one walk over the tensors, with a position in the current segment. A tensor joins the extent before it
  * if the file's own distance keeps it aligned; else it begins another one. On a layout with pages extents begin
  * congruent to the file where that allows them to be read in place. Such an extent may share a page with its neighbour:
@@ -315,9 +312,7 @@ int plan_make(struct plan *plan, const struct plan_file *files, size_t n_files, 
         require(block_size > 0 && block_size % PLAN_LEAF == 0 && block_size <= UINT32_MAX);
         require(layout->align > 0 && layout->granularity > 0);
         *plan = (struct plan){0};
-        int r = list_tensors(plan, files, n_files, error);
-        if (r == 0)
-                r = check_names(plan, files, n_files, error);
+        int r = list_tensors(plan, files, n_files, error) ?: check_names(plan, files, n_files, error);
         if (r == 0)
                 place_all(plan, files, layout);
         if (r == 0 && !cut(plan, layout, block_size))

@@ -55,17 +55,12 @@ static bool matches(const char *pattern, const char *name, struct match *match)
 {
         match->part = 0;
         while (*pattern != '\0') {
-                if (strncmp(pattern, RANK, strlen(RANK)) == 0) {
-                        if (!take_number(&name, &match->rank))
-                                return false;
-                        pattern += strlen(RANK);
-                } else if (strncmp(pattern, PART, strlen(PART)) == 0) {
-                        if (!take_number(&name, &match->part))
-                                return false;
-                        pattern += strlen(PART);
-                } else if (*pattern++ != *name++) {
+                bool rank = strncmp(pattern, RANK, strlen(RANK)) == 0, part = strncmp(pattern, PART, strlen(PART)) == 0;
+                if (!rank && !part && *pattern++ != *name++)
                         return false;
-                }
+                if ((rank || part) && !take_number(&name, rank ? &match->rank : &match->part))
+                        return false;
+                pattern += rank ? strlen(RANK) : part ? strlen(PART) : 0;
         }
         return *name == '\0';
 }
@@ -75,8 +70,6 @@ static int by_rank_and_part(const void *a, const void *b)
         const struct match *x = a, *y = b;
         return x->rank != y->rank ? ORDER(x->rank, y->rank) : ORDER(x->part, y->part);
 }
-
-/* ---- what is missing or too much ---- */
 
 /* The first match, and each after the one before it. */
 static int check_step(const struct match *before, const struct match *m, const char *const *names, struct error *error)
@@ -131,7 +124,7 @@ int ranks_make(struct ranks *ranks, const char *const *names, size_t n_names, co
         *ranks = (struct ranks){0};
         if (ranks_check_pattern(pattern, error) < 0)
                 return error->code;
-        struct match *found = calloc(n_names + 1, sizeof(*found));
+        cleanup_free struct match *found = calloc(n_names + 1, sizeof(*found));
         if (found == NULL)
                 return error_no_memory(error);
         for (size_t i = 0; i < n_names; i++) {
@@ -139,10 +132,9 @@ int ranks_make(struct ranks *ranks, const char *const *names, size_t n_names, co
                 n += matches(pattern, names[i], &found[n]);
         }
         qsort(found, n, sizeof(*found), by_rank_and_part);
-        int r = n > 0 ? fill(ranks, found, n, names, n_devices, error)
-                      : error_set(error, STREAMER_EFAILED, "no file's name is like '%.140s'", pattern);
-        free(found);
-        return r;
+        if (n == 0)
+                return error_set(error, STREAMER_EFAILED, "no file's name is like '%.140s'", pattern);
+        return fill(ranks, found, n, names, n_devices, error);
 }
 
 void ranks_deinit(struct ranks *ranks)

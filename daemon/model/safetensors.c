@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The grammar of a header: one pass over the text fills the table of tensors, entry by entry; then
- * the table as a whole is held against the rules: no name twice, the tensors in order of their
- * bytes fill the data section without hole or overlap, and the section fills the file.
- *
- * The first broken rule ends the parse. Text positions are kept in 32 bits: a header is at most
- * 100 MB.
+ * One pass over the text fills the table of tensors, entry by entry; then the table as a whole is held against the
+ * rules. The first broken rule ends the parse. Text positions are kept in 32 bits: a header is at most 100 MB.
  */
 #include "daemon/base/util.h"
 #include "daemon/model/safetensors.h"
@@ -223,8 +219,6 @@ static bool parse_metadata(struct parser *p, struct json_string name)
                         return false;
         return j->fault == ST_OK && json_distinct(j, p->metadata, sizeof(struct st_pair), p->n_metadata);
 }
-
-/* ---- the header ---- */
 
 static bool parse_object(struct parser *p)
 {

@@ -5,11 +5,10 @@
  *   none --hold--> creating --> held --last holder released--> idle --retention over--> destroying --> none
  *     ^---failed-----'           ^-----------hold--------------' ^--------failed--------'
  *
- * Holders are segments, pinned host memory, and calls. The first holder creates the context and the last one leaves it
- * idle: creating a context and registering the ring again costs 0.5 to 1 s, so an idle context is retained for a time
- * (cuda.context_retention), after which a thread of this file destroys it. A context that is created at start
- * (cuda.context_at_start) has a holder until the daemon ends. The thread is neither the loop, which never calls CUDA,
- * nor a device's own, for which loads wait.
+ * Holders are segments, pinned host memory, calls, and the daemon itself for contexts created at start. The first
+ * holder creates the context and the last one leaves it idle: creating a context and registering the ring again costs
+ * 0.5 to 1 s, so a thread of this file destroys it only when its retention is over. The thread is neither the loop,
+ * which never calls CUDA, nor a device's own, for which loads wait.
  *
  * A GPU may hang in any call. So no call is made with the mutex held: the two states in which one thread calls CUDA are
  * states of that GPU alone, and only its own holders wait for them.
@@ -69,8 +68,7 @@ int cuda_select(struct cuda_device *d, struct error *error)
 {
         if (cuda_is_lost(d))
                 return device_lost_error(&d->device, error);
-        enum cuda_error e = d->cuda->api->cudaSetDevice(d->ordinal);
-        return e == CUDA_OK ? 0 : cuda_failed(d, "cudaSetDevice", e, error);
+        return CUDA_TRY(d, error, cudaSetDevice, d->ordinal);
 }
 
 /* Another thread may have destroyed the context since this one made the device current: cudaSetDevice() sees no
@@ -90,7 +88,7 @@ int cuda_make_current(struct cuda_device *d, struct error *error)
 {
         const char *call;
         enum cuda_error e = make_current(d, &call);
-        return e == CUDA_OK ? 0 : cuda_failed(d, call, e, error);
+        return cuda_check(d, call, e, error);
 }
 
 /* ---- states: with cuda->mutex held ---- */
@@ -191,12 +189,11 @@ static void register_ring(struct cuda_device *d)
                 log_warn("%s: the staging ring cannot be pinned (%s): copies will be slower", d->device.name,
                          cuda->api->cudaGetErrorString(e));
         }
-        pthread_mutex_lock(&cuda->mutex);
+        lock_scope(&cuda->mutex);
         store_relaxed(cuda->ring_pinned, e == CUDA_OK ? RING_PINNED : RING_PIN_REFUSED);
         if (e != CUDA_OK)
                 cuda->pinned_by = NULL;
         pthread_cond_broadcast(&cuda->changed);
-        pthread_mutex_unlock(&cuda->mutex);
 }
 
 int cuda_context_hold(struct cuda_device *d, struct error *error)
@@ -239,9 +236,8 @@ int cuda_context_hold(struct cuda_device *d, struct error *error)
 
 static void release(struct cuda_device *d, uint64_t retention)
 {
-        pthread_mutex_lock(&d->cuda->mutex);
+        lock_scope(&d->cuda->mutex);
         context_unhold(d, retention);
-        pthread_mutex_unlock(&d->cuda->mutex);
 }
 
 void cuda_context_release(struct cuda_device *d)
@@ -251,11 +247,10 @@ void cuda_context_release(struct cuda_device *d)
 
 bool cuda_context_hold_epoch(struct cuda_device *d, unsigned epoch)
 {
-        pthread_mutex_lock(&d->cuda->mutex);
+        lock_scope(&d->cuda->mutex);
         bool exists = d->context != CONTEXT_NONE && d->context != CONTEXT_DESTROYING &&
                       epoch == __atomic_load_n(&d->epoch, __ATOMIC_ACQUIRE);
         d->holders += exists;
-        pthread_mutex_unlock(&d->cuda->mutex);
         return exists;
 }
 
@@ -377,9 +372,8 @@ static void start_run(struct work *work)
         bool held = cuda_context_hold(d, &error) == 0;
         if (!held)
                 log_warn("%s: no context at start: the first load creates it", error.text);
-        pthread_mutex_lock(&d->cuda->mutex);
+        lock_scope(&d->cuda->mutex);
         d->held_at_start = held;
-        pthread_mutex_unlock(&d->cuda->mutex);
 }
 
 static void start_done(struct work *work)
@@ -392,8 +386,6 @@ void cuda_create_contexts(struct cuda *cuda)
         for (struct cuda_device *d = cuda->devices; d != NULL; d = d->next)
                 work_submit(d->device.thread, WORK_LANE_CPU, &d->start, start_run, start_done);
 }
-
-/* ---- memory that is free ---- */
 
 /* Other processes may use the GPU's memory, too. The context that the question needs is the one that the
  * load needs next. */

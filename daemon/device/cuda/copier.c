@@ -60,7 +60,6 @@ void cuda_copier_free(struct copier *base)
 static int copier_open(struct cuda_copier *copier, struct error *error)
 {
         struct cuda_device *d = copier->device;
-        const struct cuda_api *api = d->cuda->api;
         int r = cuda_select(d, error);
         if (r < 0)
                 return r;
@@ -72,13 +71,11 @@ static int copier_open(struct cuda_copier *copier, struct error *error)
         }
         if (copier->stream != NULL)
                 return 0;
-        r = cuda_make_current(d, error);
+        r = cuda_make_current(d, error)
+                    ?: CUDA_TRY(d, error, cudaStreamCreateWithFlags, &copier->stream, CUDA_STREAM_NON_BLOCKING);
         if (r < 0)
-                return r;
-        enum cuda_error e = api->cudaStreamCreateWithFlags(&copier->stream, CUDA_STREAM_NON_BLOCKING);
-        if (e != CUDA_OK)
                 copier->stream = NULL;
-        return e == CUDA_OK ? 0 : cuda_failed(d, "cudaStreamCreateWithFlags", e, error);
+        return r;
 }
 
 /* With an event that is not in use. */
@@ -91,10 +88,9 @@ static int copy_begin(struct cuda_copier *copier, struct CUevent_st **event, str
                 *event = copier->events[--copier->n_events];
                 return 0;
         }
-        const struct cuda *cuda = copier->device->cuda;
-        unsigned flags = CUDA_EVENT_DISABLE_TIMING | (cuda->settings.poll_copies ? 0 : CUDA_EVENT_BLOCKING_SYNC);
-        enum cuda_error e = cuda->api->cudaEventCreateWithFlags(event, flags);
-        return e == CUDA_OK ? 0 : cuda_failed(copier->device, "cudaEventCreateWithFlags", e, error);
+        bool poll = copier->device->cuda->settings.poll_copies;
+        return CUDA_TRY(copier->device, error, cudaEventCreateWithFlags, event,
+                        CUDA_EVENT_DISABLE_TIMING | (poll ? 0 : CUDA_EVENT_BLOCKING_SYNC));
 }
 
 static void event_put(struct cuda_copier *copier, struct CUevent_st *event)
@@ -161,11 +157,12 @@ static int copy_abort(struct cuda_copier *copier, struct CUevent_st *event, cons
 static int copy_record(struct cuda_copier *copier, struct CUevent_st *event, const char *call, enum cuda_error e,
                        void **out, struct error *error)
 {
+        if (e == CUDA_OK) {
+                call = "cudaEventRecord";
+                e = copier->device->cuda->api->cudaEventRecord(event, copier->stream);
+        }
         if (e != CUDA_OK)
                 return copy_abort(copier, event, call, e, error);
-        e = copier->device->cuda->api->cudaEventRecord(event, copier->stream);
-        if (e != CUDA_OK)
-                return copy_abort(copier, event, "cudaEventRecord", e, error);
         *out = event;
         return 0;
 }

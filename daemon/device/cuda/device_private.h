@@ -81,6 +81,13 @@ int cuda_select(struct cuda_device *d, struct error *error);
 /* Makes the device's context current in the calling thread, too, whatever has been destroyed since. */
 int cuda_make_current(struct cuda_device *d, struct error *error);
 
+/* Of a call of the runtime: 0, or the answer of cuda_failed(). */
+#define CUDA_TRY(d, error, call, ...) cuda_check(d, #call, (d)->cuda->api->call(__VA_ARGS__), error)
+static inline int cuda_check(struct cuda_device *d, const char *call, enum cuda_error e, struct error *error)
+{
+        return e == CUDA_OK ? 0 : cuda_failed(d, call, e, error);
+}
+
 /* A failed release is tried again, since an error may be transient, and logged if that fails, too. A lost context has
  * been logged, and its memory is freed with it. */
 #define CUDA_RELEASE(d, call, ...)                                                                                     \

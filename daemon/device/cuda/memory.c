@@ -144,33 +144,23 @@ static int alloc_vmm(struct cuda_device *d, struct segment *segment, struct erro
                                           .handle_types = CU_HANDLE_POSIX_FD,
                                           .location = {CU_LOCATION_DEVICE, d->ordinal}};
         struct cu_access_desc access = {.location = prop.location, .flags = CU_ACCESS_READ_WRITE};
+        bool mapped = false;
+        const char *call;
+        enum cu_result e = CU_OK;
+#define STEP(name, ...) (call = #name, e = api->name(__VA_ARGS__), e == CU_OK)
         cu_allocation allocation = 0;
         cu_pointer pointer = 0;
-        bool mapped = false;
         int fd = -1;
-        const char *call = "cuMemCreate";
-        enum cu_result e = api->cuMemCreate(&allocation, segment->size, &prop, 0);
+        bool done = STEP(cuMemCreate, &allocation, segment->size, &prop, 0) &&
+                    STEP(cuMemAddressReserve, &pointer, segment->size, 0, 0, 0) &&
+                    (mapped = STEP(cuMemMap, pointer, segment->size, 0, allocation, 0)) &&
+                    STEP(cuMemSetAccess, pointer, segment->size, &access, 1) &&
+                    STEP(cuMemExportToShareableHandle, &fd, allocation, CU_HANDLE_POSIX_FD, 0);
+#undef STEP
         segment->allocation = allocation;
-        if (e == CU_OK) {
-                call = "cuMemAddressReserve";
-                e = api->cuMemAddressReserve(&pointer, segment->size, 0, 0, 0);
-                segment->address = pointer;
-        }
-        if (e == CU_OK) {
-                call = "cuMemMap";
-                e = api->cuMemMap(pointer, segment->size, 0, allocation, 0);
-                mapped = e == CU_OK;
-        }
-        if (e == CU_OK) {
-                call = "cuMemSetAccess";
-                e = api->cuMemSetAccess(pointer, segment->size, &access, 1);
-        }
-        if (e == CU_OK) {
-                call = "cuMemExportToShareableHandle";
-                e = api->cuMemExportToShareableHandle(&fd, allocation, CU_HANDLE_POSIX_FD, 0);
-                segment->fd = e == CU_OK ? fd : -1;
-        }
-        if (e == CU_OK)
+        segment->address = pointer;
+        segment->fd = done ? fd : -1;
+        if (done)
                 return 0;
         int r = (int)e == CUDA_OUT_OF_MEMORY ? out_of_memory(d, segment->size, error)
                                              : no_handle(d, call, (enum cuda_error)e, false, error);
@@ -215,15 +205,9 @@ int cuda_alloc(struct device *device, uint64_t size, struct segment *segment, st
 /* Memory that the daemon has freed comes back with its contents, which the publisher may not be allowed to read. */
 static int zero(struct cuda_device *d, const struct segment *segment, struct error *error)
 {
-        const struct cuda_api *api = d->cuda->api;
-        int r = cuda_select(d, error);
-        if (r < 0)
-                return r;
-        enum cuda_error e = api->cudaMemset((void *)(uintptr_t)segment->address, 0, segment->size);
-        if (e != CUDA_OK)
-                return cuda_failed(d, "cudaMemset", e, error);
-        e = api->cudaStreamSynchronize(NULL);
-        return e == CUDA_OK ? 0 : cuda_failed(d, "cudaStreamSynchronize", e, error);
+        return cuda_select(d, error)
+                       ?: CUDA_TRY(d, error, cudaMemset, (void *)(uintptr_t)segment->address, 0, segment->size)
+                       ?: CUDA_TRY(d, error, cudaStreamSynchronize, NULL);
 }
 
 int cuda_lend(struct device *device, uint64_t size, struct segment *segment, struct error *error)
@@ -269,29 +253,20 @@ int cuda_prepare(struct segment *segment, uint64_t offset, uint64_t len, struct 
         return cuda_is_lost(cuda_of(segment->device)) ? device_lost_error(segment->device, error) : 0;
 }
 
-static int transfer(struct cuda_device *d, void *to, const void *from, uint64_t len, enum cuda_copy_kind kind,
-                    struct error *error)
-{
-        const struct cuda_api *api = d->cuda->api;
-        int r = cuda_select(d, error);
-        if (r < 0)
-                return r;
-        enum cuda_error e = api->cudaMemcpy(to, from, len, kind);
-        return e == CUDA_OK ? 0 : cuda_failed(d, "cudaMemcpy", e, error);
-}
-
 int cuda_put(struct segment *segment, uint64_t offset, const void *from, uint64_t len, struct error *error)
 {
+        struct cuda_device *d = cuda_of(segment->device);
+        void *to = (void *)(uintptr_t)(segment->address + offset);
         require(offset <= segment->size && len <= segment->size - offset);
-        return transfer(cuda_of(segment->device), (void *)(uintptr_t)(segment->address + offset), from, len,
-                        CUDA_COPY_HOST_TO_DEVICE, error);
+        return cuda_select(d, error) ?: CUDA_TRY(d, error, cudaMemcpy, to, from, len, CUDA_COPY_HOST_TO_DEVICE);
 }
 
 int cuda_read(const struct segment *segment, uint64_t offset, void *to, uint64_t len, struct error *error)
 {
+        struct cuda_device *d = cuda_of(segment->device);
+        const void *from = (const void *)(uintptr_t)(segment->address + offset);
         require(offset <= segment->size && len <= segment->size - offset);
-        return transfer(cuda_of(segment->device), to, (const void *)(uintptr_t)(segment->address + offset), len,
-                        CUDA_COPY_DEVICE_TO_HOST, error);
+        return cuda_select(d, error) ?: CUDA_TRY(d, error, cudaMemcpy, to, from, len, CUDA_COPY_DEVICE_TO_HOST);
 }
 
 /* ---- host memory ---- */
@@ -302,20 +277,18 @@ int cuda_host_alloc(struct device *device, uint64_t size, void **base, struct er
         int r = cuda_context_hold(d, error);
         if (r < 0)
                 return r;
-        void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (map == MAP_FAILED) {
+        *base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (*base == MAP_FAILED) {
                 r = error_errno(error, STREAMER_ENOMEM, errno, "%" PRIu64 " bytes of host memory", size);
         } else {
-                madvise(map, size, MADV_HUGEPAGE);
-                enum cuda_error e = cuda_host_register(d->cuda->api, map, size, CUDA_GRANULARITY);
-                if (e == CUDA_OK) {
-                        *base = map;
-                        return 0;
-                }
-                r = cuda_failed(d, "cudaHostRegister", e, error);
-                munmap(map, size);
+                madvise(*base, size, MADV_HUGEPAGE);
+                enum cuda_error e = cuda_host_register(d->cuda->api, *base, size, CUDA_GRANULARITY);
+                r = cuda_check(d, "cudaHostRegister", e, error);
+                if (r < 0)
+                        munmap(*base, size);
         }
-        cuda_context_release(d);
+        if (r < 0)
+                cuda_context_release(d);
         return r;
 }
 

@@ -2,15 +2,12 @@
  *
  * The host device's prefaulted memory: allocated and zeroed while nothing is loaded. Private to daemon/device.
  *
- * Allocating and zeroing pages is most of the cost of a load into host memory. A thread of the lowest nice value does
- * it ahead of need, in one memfd that no client has seen, which becomes the next segment.
+ * A thread of the lowest nice value does most of the work of a load into host memory ahead of need, in one memfd that
+ * no client has seen, which becomes the next segment. It counts against no budget: it is freed when a segment needs its
+ * memory. All calls accept NULL, a device without one.
  *
- * It counts against no budget: it is freed when a segment needs its memory. All calls accept NULL, a
- * device without one.
- *
- * One that is not configured is modest: it must not cost other programs anything. It takes idle huge pages of
- * the pool, leaves as many of them as it takes, and frees some when other programs use those. The next segment is
- * assumed to be as large as the largest of the last few, if there were any.
+ * One that is not configured is modest: it takes idle huge pages of the pool alone, and must not cost other programs
+ * anything. The next segment is assumed to be as large as the largest of the last few, if there were any.
  */
 #ifndef DAEMON_DEVICE_HOST_PREFAULT_H
 #define DAEMON_DEVICE_HOST_PREFAULT_H
