@@ -5,9 +5,6 @@
  *   leaf    1 MiB of a tensor counted from its start, the last one shorter
  *   tensor  over its leaves' digests in order (an empty tensor: over nothing)
  *   model   over all tensors in byte order of names, see hash_model_tensor() and hash_model()
- *
- * So a digest depends neither on block size nor on sharding nor on a device's layout. It finds
- * damage and mix-ups, not malice.
  */
 #ifndef DAEMON_BASE_HASH_H
 #define DAEMON_BASE_HASH_H

@@ -40,7 +40,7 @@ static int over_limit(const struct quota_user *user, uid_t uid, enum quota_slot 
                 snprintf(rule, sizeof(rule), "limits.%s_per_uid", slots[slot].name);
         else
                 snprintf(rule, sizeof(rule), "%s", limits->rule);
-        if (amount == 1)
+        if (amount <= 1)
                 return error_set(error, STREAMER_ELIMIT, "uid %u has %" PRIu64 " of %" PRIu64 " %s (%s)", (unsigned)uid,
                                  held, limits->max[slot], slots[slot].text, rule);
         return error_set(error, STREAMER_ELIMIT,
@@ -74,17 +74,6 @@ int quota_charge(struct quotas *users, uid_t uid, struct quota_charge *charge, e
         if (held > max || amount > max - held)
                 return over_limit(user, uid, slot, amount, limits, error);
         if (quota_charge_restored(users, uid, charge, slot, amount) < 0)
-                return error_no_memory(error);
-        return 0;
-}
-
-int quota_reserve(struct quotas *users, uid_t uid, struct quota_charge *charge, enum quota_slot slot,
-                  const struct quota_limits *limits, struct error *error)
-{
-        const struct quota_user *user = quotas_find(users, uid);
-        if (user != NULL && user->held[slot] > limits->max[slot])
-                return over_limit(user, uid, slot, 1, limits, error);
-        if (quota_charge_restored(users, uid, charge, slot, 0) < 0)
                 return error_no_memory(error);
         return 0;
 }

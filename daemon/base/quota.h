@@ -67,17 +67,15 @@ void quotas_init(struct quotas *users);
 /* NULL: nothing is charged to it. */
 struct quota_user *quotas_find(const struct quotas *users, uid_t uid);
 
-/* STREAMER_ELIMIT names uid, figures and rule; STREAMER_ENOMEM. `charge` must be empty. */
+/* STREAMER_ELIMIT names uid, figures and rule; STREAMER_ENOMEM. `charge` must be empty. Amount 0: for an object that
+ * will replace a charged one, until quota_commit(). Refused where the user is over the limit: earlier replaced objects
+ * still exist. */
 int quota_charge(struct quotas *users, uid_t uid, struct quota_charge *charge, enum quota_slot slot, uint64_t amount,
                  const struct quota_limits *limits, struct error *error);
 /* Beyond any limit: what the user held before the daemon restarted, and shares, which the caller checks.
  * STREAMER_ENOMEM. */
 int quota_charge_restored(struct quotas *users, uid_t uid, struct quota_charge *charge, enum quota_slot slot,
                           uint64_t amount);
-/* For an object that will replace a charged one: charges nothing until quota_commit(). Refused where the user is over
- * the limit: earlier replaced objects still exist. */
-int quota_reserve(struct quotas *users, uid_t uid, struct quota_charge *charge, enum quota_slot slot,
-                  const struct quota_limits *limits, struct error *error);
 /* Changes the amount; accepts an empty charge. */
 void quota_adjust(struct quota_charge *charge, uint64_t amount);
 void quota_commit(struct quota_charge *charge);    /* forgives one that is empty or counted */

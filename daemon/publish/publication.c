@@ -483,7 +483,7 @@ int publication_commit(struct publication *p, const struct published_storage *ta
         set_state(p, PUBLICATION_CHECKING);
         p->in_flight++;
         p->work.user = p->user;
-        work_submit_source(p->publications->pool, p->base.source, &p->work, check_run, check_done);
+        work_submit_routed(p->publications->pool, source_lane, p->base.source, &p->work, check_run, check_done);
         return 0;
 }
 

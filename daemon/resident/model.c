@@ -185,9 +185,8 @@ int resident_charge_model(struct resident *resident, const char *name, const str
                           struct quotas *users, uid_t uid, const struct quota_limits *limits,
                           struct quota_charge *charge, struct error *error)
 {
-        return replaces_own(resident, name, device, uid)
-                       ? quota_reserve(users, uid, charge, QUOTA_MODELS, limits, error)
-                       : quota_charge(users, uid, charge, QUOTA_MODELS, 1, limits, error);
+        return quota_charge(users, uid, charge, QUOTA_MODELS, replaces_own(resident, name, device, uid) ? 0 : 1, limits,
+                            error);
 }
 
 void generation_uncharge(struct generation *generation)

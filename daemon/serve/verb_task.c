@@ -208,7 +208,7 @@ void verb_task_submit(struct verb_task *task, uint64_t lane)
 void verb_task_submit_source(struct verb_task *task, const char *source)
 {
         task->working = true;
-        work_submit_source(task->server->pool, source, &task->work, run, done);
+        work_submit_routed(task->server->pool, source_lane, source, &task->work, run, done);
 }
 
 void verb_task_set_deadline(struct verb_task *task)

@@ -43,10 +43,6 @@ char *source_default_name(const char *canonical, unsigned n);
 /* A key for base/work's lanes. Of a path: the mount that holds it, found in /proc/self/mountinfo by
  * the longest prefix without touching the file system. Else one for each host or bucket. */
 uint64_t source_lane(const char *canonical);
-/* Submits work to the lane of a source, which a worker finds. Borrows `canonical` until the work is done. */
-void work_submit_source(struct work_pool *pool, const char *canonical, struct work *work, void (*run)(struct work *),
-                        void (*done)(struct work *));
-
 struct source_set {
         struct object *objects;
         size_t n_objects;

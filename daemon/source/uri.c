@@ -54,17 +54,6 @@ uint64_t source_lane(const char *canonical)
         return lane | WORK_LANE_REMOTE;
 }
 
-static uint64_t find_lane(const void *canonical)
-{
-        return source_lane(canonical);
-}
-
-void work_submit_source(struct work_pool *pool, const char *canonical, struct work *work, void (*run)(struct work *),
-                        void (*done)(struct work *))
-{
-        work_submit_routed(pool, find_lane, canonical, work, run, done);
-}
-
 bool source_is_local(const char *canonical)
 {
         return ops_of(canonical)->local;

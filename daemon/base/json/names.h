@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Many names at once: finding those that occur twice, finding one, and putting all in byte order.
- *
- * Names are not copied: both work on their numbers, and a function of the owner returns name i. The
- * names are untrusted, so no choice of them may make either slow.
+ * Many names at once: finding those that occur twice, finding one, and putting all in byte order. Names are not copied:
+ * a function of the owner returns name i. They are untrusted, so no choice of them may make this slow.
  */
 #ifndef DAEMON_BASE_JSON_NAMES_H
 #define DAEMON_BASE_JSON_NAMES_H

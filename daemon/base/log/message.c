@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/base/log/message.h"
+#include "daemon/base/log/log.h"
 
 #include "daemon/base/error.h"
 #include "daemon/base/util.h"

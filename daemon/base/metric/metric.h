@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The metrics, as one table: from it follow the counters and histograms below, which any thread may change, the text
- * that Prometheus reads, and docs/metrics.md, which a test compares.
- *
- * A metric has at most one label, with values from a fixed set (codes, kinds of sources, states, configured devices):
- * clients cannot create series. So no metric has a model's name; /readyz?model=NAME answers for one model.
+ * The metrics, as one table, which docs/metrics.md lists. A metric has at most one label, with values from a fixed set
+ * (codes, kinds of sources, states, configured devices): clients cannot create series.
  */
 #ifndef DAEMON_BASE_METRIC_METRIC_H
 #define DAEMON_BASE_METRIC_METRIC_H

@@ -43,7 +43,7 @@ int listen_set_path(struct listen_address *address, const char *path, struct err
 {
         *address = (struct listen_address){.un.sun_family = AF_UNIX, .size = sizeof(address->un)};
         if (strlen(path) >= sizeof(address->un.sun_path))
-                return error_set(error, STREAMER_EINVAL, "longer than a socket's path may be (107 bytes)");
+                return error_set(error, STREAMER_EINVAL, LISTEN_TOO_LONG);
         strcpy(address->un.sun_path, path);
         return 0;
 }

@@ -13,6 +13,7 @@
 #include <sys/un.h>
 
 #define LISTEN_TEXT 160
+#define LISTEN_TOO_LONG "longer than a socket's path may be (107 bytes)"
 
 struct listen_address {
         union {

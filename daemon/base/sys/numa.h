@@ -7,8 +7,7 @@
  *   several           memory is split evenly among these nodes, and so are threads
  *   none known        the kernel's own choice, as on a machine of one node
  *
- * Preferred, not bound: where a node has no memory left, another's is used. The choice is a pure function; nothing here
- * fails, since a badly placed daemon still works.
+ * Nothing here fails, since a badly placed daemon still works.
  *
  * Not by libnuma: it does not know a PCI device's node, which is half of this, reads the machine at its first call, so
  * that no test can describe another one, and would be one more library of the Python package.

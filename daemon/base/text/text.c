@@ -32,12 +32,12 @@ int text_read_fd(struct text *text, int fd, uint64_t max, const char *name, stru
                                  (uint64_t)st.st_size, max, name);
         int r = text_new(text, (uint64_t)st.st_size, name, error);
         for (size_t done = 0; r == 0 && done < text->size;) {
-                ssize_t n = pread(fd, text->data + done, text->size - done, (off_t)done);
+                ssize_t n = TEMP_FAILURE_RETRY(pread(fd, text->data + done, text->size - done, (off_t)done));
                 if (n > 0)
                         done += (size_t)n;
                 else if (n == 0)
                         r = error_set(error, STREAMER_EFAILED, "became shorter while it was read (%s)", name);
-                else if (errno != EINTR)
+                else
                         r = error_set(error, STREAMER_EFAILED, "read: %s (%s)", strerror(errno), name);
         }
         if (r < 0)
@@ -54,13 +54,10 @@ void text_deinit(struct text *text)
 
 int text_write_fd(int fd, const void *data, size_t size)
 {
-        const char *p = data;
-        while (size > 0) {
-                ssize_t n = write(fd, p, size);
-                if (n < 0 && errno != EINTR)
+        for (ssize_t n = 0; size > 0; data = (const char *)data + n, size -= (size_t)n) {
+                n = TEMP_FAILURE_RETRY(write(fd, data, size));
+                if (n < 0)
                         return -1;
-                p += n > 0 ? n : 0;
-                size -= n > 0 ? (size_t)n : 0;
         }
         return 0;
 }

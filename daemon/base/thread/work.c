@@ -333,7 +333,7 @@ static void submit(struct work_pool *pool, uint64_t key, struct work *work, void
         lane_append(pool, key, work);
 }
 
-void work_submit_routed(struct work_pool *pool, uint64_t (*find_lane)(const void *source), const void *source,
+void work_submit_routed(struct work_pool *pool, uint64_t (*find_lane)(const char *source), const char *source,
                         struct work *work, void (*run)(struct work *), void (*done)(struct work *))
 {
         work->find_lane = find_lane;

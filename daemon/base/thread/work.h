@@ -44,9 +44,9 @@ struct work {
         struct callback item;
         void (*run)(struct work *work);            /* on a pool thread */
         void (*done)(struct work *work);           /* on the loop */
-        uint64_t (*find_lane)(const void *source); /* NULL: it is in its lane */
-        const void *source;
-        uint64_t user; /* whose share it uses; 0: unlimited. Set before it is submitted */
+        uint64_t (*find_lane)(const char *source); /* NULL: it is in its lane */
+        const char *source;                        /* borrowed until done() */
+        uint64_t user;                             /* whose share it uses; 0: unlimited. Set before it is submitted */
         struct work *next;
         struct work_lane *lane;
         struct list running; /* in the pool, under its lock */
@@ -71,7 +71,7 @@ void work_submit(struct work_pool *pool, uint64_t lane, struct work *work, void 
                  void (*done)(struct work *));
 
 /* A worker calls find_lane(source) first, in the CPU lane, and moves the work to the lane that it returns. */
-void work_submit_routed(struct work_pool *pool, uint64_t (*find_lane)(const void *source), const void *source,
+void work_submit_routed(struct work_pool *pool, uint64_t (*find_lane)(const char *source), const char *source,
                         struct work *work, void (*run)(struct work *), void (*done)(struct work *));
 
 /* About once a second: work that runs for longer than hang_ns in another lane than WORK_LANE_CPU

@@ -145,15 +145,15 @@ TEST(a_replacement_is_charged_when_it_takes_effect)
         ck_assert_int_eq(charge(5, &first, QUOTA_CONNECTIONS, 1), 0);
         ck_assert_int_eq(charge(5, &second, QUOTA_CONNECTIONS, 1), 0);
         for (size_t i = 0; i < 2; i++)
-                ck_assert_int_eq(quota_reserve(&users, 5, &next[i], QUOTA_CONNECTIONS, &limits, &error), 0);
+                ck_assert_int_eq(quota_charge(&users, 5, &next[i], QUOTA_CONNECTIONS, 0, &limits, &error), 0);
         ck_assert_uint_eq(charged(5, QUOTA_CONNECTIONS), 2);
         quota_commit(&next[0]);
         quota_commit(&next[0]);
         ck_assert_uint_eq(charged(5, QUOTA_CONNECTIONS), 3);
-        ck_assert_int_eq(quota_reserve(&users, 5, &more, QUOTA_CONNECTIONS, &limits, &error), STREAMER_ELIMIT);
+        ck_assert_int_eq(quota_charge(&users, 5, &more, QUOTA_CONNECTIONS, 0, &limits, &error), STREAMER_ELIMIT);
         ck_assert_ptr_nonnull(strstr(error.text, "has 3 of 2 connections"));
         quota_discharge(&first);
-        ck_assert_int_eq(quota_reserve(&users, 5, &more, QUOTA_CONNECTIONS, &limits, &error), 0);
+        ck_assert_int_eq(quota_charge(&users, 5, &more, QUOTA_CONNECTIONS, 0, &limits, &error), 0);
         quota_discharge(&second);
         quota_discharge(&next[0]);
         quota_discharge(&next[1]);

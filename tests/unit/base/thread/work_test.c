@@ -289,7 +289,7 @@ TEST(each_local_lane_has_a_thread_whatever_hangs)
 
 /* ---- routes ---- */
 
-static uint64_t lane_seven(const void *source)
+static uint64_t lane_seven(const char *source)
 {
         ck_assert_str_eq(source, "source");
         return LOCAL(7);
