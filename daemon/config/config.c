@@ -7,7 +7,6 @@
  */
 #include "daemon/config/config.h"
 
-#include "daemon/config/flags.h"
 #include "daemon/config/settings/setting.h"
 
 #include "daemon/base/text/text.h"

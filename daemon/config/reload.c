@@ -155,23 +155,20 @@ static void start(struct reload *reload);
 static void read_done(struct work *work)
 {
         struct reload *r = container_of(work, struct reload, work);
-        if (r->server->closing || r->again) {
-                config_deinit(&r->next);
-                r->running = false;
-                if (!r->server->closing)
-                        start(r);
-                return;
-        }
-        if (r->error.code != 0) {
+        bool stale = r->server->closing || r->again;
+        if (!stale && r->error.code != 0) {
                 log_error("reload: refused, the settings stay as they are: %s", r->error.text);
                 verbs_reloaded(r->server, &r->error, "");
-        } else {
+        } else if (!stale) {
                 apply(r);
         }
         config_deinit(&r->next);
         r->running = false;
-        manager_notify_ready(r->manager);
-        if (r->again) /* another reload was requested meanwhile */
+        if (!stale)
+                manager_notify_ready(r->manager);
+        if (stale && !r->server->closing)
+                start(r);
+        else if (r->again) /* another reload was requested meanwhile */
                 reload_begin(r);
 }
 

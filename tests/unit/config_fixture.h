@@ -9,7 +9,7 @@
 
 #include "daemon/base/util.h"
 #include "daemon/config/config.h"
-#include "daemon/config/flags.h"
+#include "daemon/config/settings/setting.h"
 
 static struct config config;
 static struct error error;

@@ -26,7 +26,7 @@ static int check_socket(const char *text, char why[SETTING_WHY])
         if (text[0] == '\0')
                 return setting_wrong(why, "has no value");
         if (text[0] == '/' && strlen(text) >= sizeof(((struct sockaddr_un *)0)->sun_path))
-                return setting_wrong(why, "longer than a socket's path may be (107 bytes)");
+                return setting_wrong(why, LISTEN_TOO_LONG);
         return check_folder(text, why);
 }
 

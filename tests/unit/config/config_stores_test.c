@@ -6,7 +6,7 @@
 
 #include "daemon/base/log/log.h"
 #include "daemon/base/util.h"
-#include "daemon/config/flags.h"
+#include "daemon/config/settings/setting.h"
 #include "daemon/source/s3/endpoint.h"
 #include "tests/lib/suite.h"
 
