@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A device owns weight memory. The daemon uses devices only through this vtable.
- *
- * A segment is one allocation. Threads: alloc and release run on the device's own thread
- * (device->thread) and nowhere else; prepare and put on reader threads; read on any worker. The
- * byte budget belongs to the loop thread.
+ * A device owns weight memory. A segment is one allocation. Threads: alloc and release run on the device's own thread
+ * (device->thread) and nowhere else; prepare and put on reader threads; read on any worker. The byte budget belongs to
+ * the loop thread.
  *
  * Blocks are read in place into segments that have a `base`, and through staging slots into others:
  * by put(), which is complete on return, or if the device has copiers by copy(), which is complete

@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Reads back the resident bytes of one device piece by piece, one ahead of the piece that the caller examines. The
- * caller names runs of bytes; a piece is at most a leaf of one.
- *
- *   begin (copies the first) > take, examine, take, examine ...
- *
- * Mapped memory is examined in place. A device with copiers copies to the destination of the run, or else to two slots
- * of the ring in turn. If the ring has no free slots, or the device has no copiers, pieces are copied to a buffer and
- * nothing is read ahead.
+ * caller names runs of bytes; a piece is at most a leaf of one. Mapped memory is examined in place. A device with
+ * copiers copies to the destination of the run, or else to two slots of the ring in turn. If the ring has no free
+ * slots, or the device has no copiers, pieces are copied to a buffer and nothing is read ahead.
  */
 #ifndef DAEMON_IO_READBACK_H
 #define DAEMON_IO_READBACK_H

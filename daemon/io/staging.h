@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The staging ring: a fixed set of equal slots in one allocation, on huge pages if the system grants them, touched once
- * before it is used. It is all of the daemon's buffer memory, whatever the size of the models. Slots are handed out
- * under the reader's lock.
+ * The staging ring: a fixed set of equal slots in one allocation, touched once before it is used: all of the daemon's
+ * buffer memory, whatever the size of the models. Slots are handed out under the reader's lock.
  */
 #ifndef DAEMON_IO_STAGING_H
 #define DAEMON_IO_STAGING_H

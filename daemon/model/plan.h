@@ -21,7 +21,6 @@
 #include <stdbool.h>
 
 #define PLAN_LEAF (UINT64_C(1) << 20)
-/* How many leaves a tensor of so many bytes has. */
 static inline uint64_t plan_leaves(uint64_t bytes)
 {
         return (bytes + PLAN_LEAF - 1) / PLAN_LEAF;
@@ -30,11 +29,9 @@ static inline uint64_t plan_leaves(uint64_t bytes)
 
 struct plan_layout {
         uint64_t page;  /* 4096: extents keep file and segment offsets congruent modulo it; 0: no in-place reads */
-        uint64_t align; /* every tensor at a multiple of this at least (256 on CUDA, 1 on the host), and of
-                           its own element's size */
+        uint64_t align; /* every tensor at a multiple of this, and of its own element's size */
         uint64_t granularity; /* segment sizes are multiples of this (2 MiB) */
-        uint64_t max_segment; /* target size at which a new segment is begun (between tensors; a larger tensor
-                                 has a segment of its own); 0: one segment. Raised where more than
+        uint64_t max_segment; /* where a new segment is begun, between tensors; 0: one segment. Raised where more than
                                  PLAN_MAX_SEGMENTS would come of it */
 };
 

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The header of a safetensors file: bytes in, tensors or a precise error out. Pure: no I/O, no
- * threads, no clock.
+ * The header of a safetensors file: bytes in, tensors or a precise error out. Pure.
  *
- * The parser works on the caller's copy of the header text and writes into it: escaped strings are
- * unescaped in place (never longer than escaped) and end with a NUL where their closing quote was,
- * so names and metadata are pointers into the text and cost nothing. Shapes stay text and are read
- * on demand. So memory is the header plus at most 128 bytes a tensor.
+ * The parser unescapes the caller's copy of the text in place, so names and metadata are pointers into it. Shapes stay
+ * text and are read on demand. So memory is the header plus at most 128 bytes a tensor.
  */
 #ifndef DAEMON_MODEL_SAFETENSORS_H
 #define DAEMON_MODEL_SAFETENSORS_H

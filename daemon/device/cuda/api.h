@@ -1,15 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The part of CUDA that the daemon uses: declarations of our own (the driver's are in proto/cuda.h) and a
- * table of entry points that is filled when the daemon starts. One binary runs on hosts with
- * CUDA 12, with CUDA 13, and with neither.
- *
- * The table has only entry points whose ABI is the same in 12 and 13: attributes instead of
- * cudaDeviceProp, _v2 names where the toolkit's headers mean them. cuda_copy_batch() covers the batched copy, whose
- * ABI differs. Where a toolkit is installed, tests/lib/cuda_headers.c compares every line below with its headers.
- *
- * Errors of the runtime and of the driver have the same numbers. Names of enum values are CUDA's
- * with our spelling.
+ * The part of CUDA that the daemon uses: declarations of our own (the driver's are in proto/cuda.h) and a table of
+ * entry points that is filled when the daemon starts, so that one binary runs with CUDA 12, with 13, and with neither.
+ * Their ABI is the same in both, but for the batched copy (cuda_copy_batch()). Where a toolkit is installed,
+ * tests/lib/cuda_headers.c compares every line below with its headers. Runtime and driver number errors alike.
  */
 #ifndef DAEMON_DEVICE_CUDA_API_H
 #define DAEMON_DEVICE_CUDA_API_H

@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The CUDA device: segments are allocations of a GPU, exported as legacy IPC handles or as
- * descriptors of virtual memory (cuMemCreate). This file creates and names devices; device_private.h lists the others.
+ * Creates and names the CUDA devices; device_private.h lists the other files.
  *
  * Threads: alloc, release and calls that need a context but no segment run on the device's thread; copies on
  * reader threads, while a load holds segments; the rest on workers.
- *
- * Failure: without a runtime, a driver or a GPU CUDA is off, and the error names the reason. Later errors belong to a
- * device: context.c.
  */
 #include "daemon/device/cuda/device_private.h"
 

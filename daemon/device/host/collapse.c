@@ -67,11 +67,7 @@ const struct collapse_calls collapse_calls = {
 
 static int allocate(int fd, uint64_t offset, uint64_t len)
 {
-        int r;
-        do
-                r = fallocate(fd, 0, (off_t)offset, (off_t)len);
-        while (r < 0 && errno == EINTR);
-        return r;
+        return (int)TEMP_FAILURE_RETRY(fallocate(fd, 0, (off_t)offset, (off_t)len));
 }
 
 void collapse_probe(struct collapse_kernel *kernel, const struct collapse_calls *calls)

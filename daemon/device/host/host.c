@@ -10,8 +10,7 @@
  *   thp       reader threads collapse each 2 MiB range before they fill it (collapse.h). Kernels before 6.1 make huge
  *             pages at the first touch, if shmem_enabled allows it on advice
  *   4k        reader threads allocate pages block by block, before each read (host_prepare)
- * Nothing is touched here: reader threads fault pages in as they fill them, in parallel. If memory was prefaulted
- * (prefault.h) a segment is made of it, and only what it lacks is fresh.
+ * Nothing is touched here: reader threads fault pages in as they fill them, in parallel.
  *
  * Memory that is lent to a publisher (host_lend) has hugetlb pages only where they are configured: the publisher's map
  * of it becomes copy-on-write, and the kernel kills a process that writes to a hugetlb page when the pool has no other.

@@ -89,14 +89,11 @@ static bool memory_open(struct prefault *prefault, enum page_kind pages)
 
 static bool memory_populate(struct prefault *prefault, uint64_t at)
 {
-        int r;
         if (prefault->map != NULL && prefault->opts.kernel->supported)
                 return collapse_range(prefault->opts.kernel, prefault->map, prefault->fd, at) == COLLAPSE_HUGE;
-        do
-                r = prefault->map != NULL ? madvise(prefault->map + at, PIECE, MADV_POPULATE_WRITE)
-                                          : fallocate(prefault->fd, 0, (off_t)at, PIECE);
-        while (r < 0 && errno == EINTR);
-        return r == 0;
+        if (prefault->map != NULL)
+                return TEMP_FAILURE_RETRY(madvise(prefault->map + at, PIECE, MADV_POPULATE_WRITE)) == 0;
+        return TEMP_FAILURE_RETRY(fallocate(prefault->fd, 0, (off_t)at, PIECE)) == 0;
 }
 
 /* Takes the first kind of pages of which one can be allocated. */
@@ -190,8 +187,7 @@ static void *prefault_thread(void *arg)
         thread_begin("host-prefault");
         setpriority(PRIO_PROCESS, 0, NICE_MOST); /* of this thread alone, on Linux */
         while (!load_relaxed(&prefault->ending)) {
-                while (sem_wait(&prefault->call) < 0) /* EINTR */
-                        ;
+                (void)TEMP_FAILURE_RETRY(sem_wait(&prefault->call));
                 while (sem_trywait(&prefault->call) == 0) /* one look answers all */
                         ;
                 bool more = true;

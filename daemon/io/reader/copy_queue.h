@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Copies in flight of one reader thread: filled and hashed blocks that are copied from their slot to one or several
- * devices. While a block is copied the thread fills the next, so that storage and bus work at the same time. A block
- * has landed when the event of each of its copies has fired; no thread waits for a whole stream. A failed copy fails
- * its target, not the block.
+ * Copies in flight of one reader thread: filled and hashed blocks that are copied from their slot to devices, while the
+ * thread fills the next. A block has landed when the event of each of its copies has fired. A failed copy fails its
+ * target, not the block.
  */
 #ifndef DAEMON_IO_READER_COPY_QUEUE_H
 #define DAEMON_IO_READER_COPY_QUEUE_H

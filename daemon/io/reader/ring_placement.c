@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * NUMA placement of the reader's ring and threads. Slots are placed before they are first touched, touched by the
- * threads as they start, and handed out near the devices of their blocks. If the kernel refuses to place memory, that
- * is logged, and the memory is on any node.
+ * threads as they start, and handed out near the devices of their blocks.
  */
 #include "daemon/base/log/log.h"
 #include "daemon/io/reader/engine.h"

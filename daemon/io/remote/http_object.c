@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Remote objects: opening them, their requests, whether an answer is of the version that was opened, their bytes.
- *
- * They are opened without a HEAD request. The first answer gives the size, the version and whether the server supports
- * ranges, and contains the object's beginning, which of a safetensors file is its header:
+ * Remote objects are opened without a HEAD request. The first answer gives the size, the version and whether the server
+ * supports ranges, and contains the object's beginning, which of a safetensors file is its header:
  *
  *   first bytes of all objects, concurrently > the rest of longer headers > open
  *
