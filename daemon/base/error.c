@@ -8,8 +8,6 @@
 #include "daemon/base/util.h"
 #include "proto/codec.h"
 
-#include <string.h>
-
 /* Longer than struct error's text: error_escape() truncates. */
 #define FORMAT_SIZE 2048
 

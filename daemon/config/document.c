@@ -12,7 +12,6 @@
 
 #include "daemon/base/util.h"
 
-#include <string.h>
 #include <yaml.h>
 
 #define KEY_SIZE 64

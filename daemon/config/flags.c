@@ -7,8 +7,6 @@
 
 #include "daemon/base/util.h"
 
-#include <string.h>
-
 #define NAME_SIZE 32
 
 /* ---- parsing ---- */

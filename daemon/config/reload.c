@@ -12,7 +12,6 @@
 #include "daemon/serve/verbs/verbs.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 /* ---- what cannot be applied ---- */
 

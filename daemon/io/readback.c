@@ -3,8 +3,6 @@
 
 #include "daemon/io/reader/engine.h"
 
-#include <string.h>
-
 static void put_slots(struct readback *readback)
 {
         for (size_t i = 0; i < 2; i++)

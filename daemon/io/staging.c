@@ -6,7 +6,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <string.h>
 #include <sys/mman.h>
 
 #define HUGE_PAGE (2 * MiB)

@@ -8,8 +8,6 @@
 #include "daemon/base/util.h"
 #include "daemon/source/source.h"
 
-#include <string.h>
-
 /* Names with a dot in front are not data: "._model.safetensors" is macOS's resource fork. */
 int model_dir_offer(struct model_dir *folder, const char *name, const char *shown, struct error *error)
 {

@@ -7,7 +7,6 @@
 #include <endian.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <string.h>
 #include <sys/mman.h>
 
 #define HEADER_MAX 2048
@@ -103,13 +102,6 @@ static int probe_open(const struct sources *sources, const char *canonical, bool
                        ?: object_init_consume_fd(&set->objects[0], fd, PROBE_SCHEME, error);
 }
 
-static int probe_open_sidecar(const struct sources *sources, const char *canonical, const char *name,
-                              struct object *object, struct error *error)
-{
-        (void)sources, (void)object;
-        return error_set(error, STREAMER_ENOENT, "%s has no file %s", canonical, name);
-}
-
 static char *probe_default_name(const char *canonical, unsigned n)
 {
         (void)n;
@@ -123,5 +115,4 @@ const struct source_ops source_probe = {
         .default_name = probe_default_name,
         .fixed_lane = WORK_LANE_PROBE,
         .open = probe_open,
-        .open_sidecar = probe_open_sidecar,
 };

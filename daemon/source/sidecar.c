@@ -4,9 +4,6 @@
 #include "daemon/base/util.h"
 #include "proto/codec.h"
 
-#include <stdbool.h>
-#include <string.h>
-
 int sidecar_check_name(const char *name, struct error *error)
 {
         if (strlen(name) > SIDECAR_NAME_MAX)

@@ -7,8 +7,6 @@
 #include "daemon/base/hash.h"
 #include "daemon/base/util.h"
 
-#include <string.h>
-
 /* ---- sets ---- */
 
 int source_set_reserve(struct source_set *set, size_t n, struct error *error)
@@ -96,9 +94,10 @@ struct source_files *source_files_new(const struct source_set *set)
 {
         struct source_files *files = calloc(1, sizeof(*files) + set->n_objects * sizeof(files->v[0]));
         struct hash *hash = hash_new();
+        bool ok = files != NULL && hash != NULL;
         if (files != NULL)
                 files->refs = 1;
-        for (size_t i = 0; files != NULL && hash != NULL && i < set->n_objects; i++) {
+        for (size_t i = 0; ok && i < set->n_objects; i++) {
                 const struct object *object = &set->objects[i];
                 const char *slash = strrchr(object->path, '/');
                 struct source_file *file = &files->v[files->n++];
@@ -108,13 +107,10 @@ struct source_files *source_files_new(const struct source_set *set)
                 file->name = strdup(slash != NULL ? slash + 1 : object->path);
                 file->bytes = object->version.size;
                 file->mtime_ns = object->version.mtime_ns;
-                if (file->name == NULL)
-                        files = source_files_free(files);
+                ok = file->name != NULL;
         }
-        if (hash == NULL)
-                files = source_files_free(files);
         hash_free(hash);
-        return files;
+        return ok ? files : source_files_free(files);
 }
 
 struct source_files *source_files_ref(struct source_files *files)

@@ -90,6 +90,7 @@ struct source_ops {
         /* NULL: cannot be listed, which yields an empty list. */
         int (*list_sidecars)(const struct sources *sources, const char *canonical, struct sidecar_list *list,
                              struct error *error);
+        /* NULL: there is none. */
         int (*open_sidecar)(const struct sources *sources, const char *canonical, const char *name,
                             struct object *object, struct error *error);
 };

@@ -9,7 +9,6 @@
 #include "daemon/base/util.h"
 
 #include <limits.h>
-#include <string.h>
 
 #define HEX_LEN 64
 

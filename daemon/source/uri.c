@@ -9,8 +9,6 @@
 #include "daemon/source/probe.h"
 #include "daemon/source/sidecar.h"
 
-#include <string.h>
-
 /* In this order. The last one accepts every text: a source without a scheme is local. */
 static const struct source_ops *const sources_known[] = {
         &source_probe, &source_web, &source_s3, &source_hf, &source_local,
@@ -93,9 +91,12 @@ int source_list_sidecars(const struct sources *sources, const char *canonical, s
 int source_open_sidecar(const struct sources *sources, const char *canonical, const char *name, struct object *object,
                         struct error *error)
 {
+        const struct source_ops *ops = ops_of(canonical);
         *object = (struct object){.ops = NULL};
-        int r = sidecar_check_name(name, error)
-                        ?: ops_of(canonical)->open_sidecar(sources, canonical, name, object, error);
+        int r = sidecar_check_name(name, error);
+        if (r == 0)
+                r = ops->open_sidecar != NULL ? ops->open_sidecar(sources, canonical, name, object, error)
+                                              : error_set(error, STREAMER_ENOENT, "%s has no file %s", canonical, name);
         if (r < 0)
                 object_deinit(object);
         return r;

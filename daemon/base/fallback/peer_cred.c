@@ -5,8 +5,6 @@
 #include "daemon/base/util.h"
 #include "proto/frame.h"
 
-#include <string.h>
-
 static const struct ucred nobody = {.uid = (uid_t)-1, .gid = (gid_t)-1};
 
 static struct ucred ask_kernel(int fd)

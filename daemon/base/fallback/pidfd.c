@@ -7,12 +7,10 @@
 #include "daemon/base/util.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
-#include <unistd.h>
 
 /* The file system of pidfds, where each process has an inode of its own. */
 #define PIDFS 0x50494446

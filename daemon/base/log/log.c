@@ -20,8 +20,6 @@
 #include <limits.h>
 #include <poll.h>
 #include <pthread.h>
-#include <stdarg.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 

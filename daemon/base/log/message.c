@@ -6,8 +6,6 @@
 
 #include <ctype.h>
 #include <inttypes.h>
-#include <stdarg.h>
-#include <string.h>
 
 #define FIELD_TEXT 1100 /* a model's name fits */
 /* The text's share of a line: the rest is for fields, and quoting may double it. */

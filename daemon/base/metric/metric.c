@@ -8,8 +8,6 @@
 #include "proto/codes.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
-#include <string.h>
 
 /* Values that a counter's label may take; codes count from -1 down. */
 #define SLOTS 32

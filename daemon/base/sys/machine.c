@@ -12,7 +12,6 @@
 #include <inttypes.h>
 #include <linux/magic.h>
 #include <linux/openat2.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>

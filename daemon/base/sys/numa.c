@@ -6,7 +6,6 @@
 
 #include <ctype.h>
 #include <linux/mempolicy.h>
-#include <string.h>
 #include <sys/syscall.h>
 
 bool numa_parse_list(const char *text, cpu_set_t *set, unsigned size)

@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <string.h>
 
 #define SECRET_MAX (16 * KiB)
 #define FILE_PREFIX "file:"

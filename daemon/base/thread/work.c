@@ -10,7 +10,6 @@
 #include "daemon/base/util.h"
 
 #include <pthread.h>
-#include <stdio.h>
 
 /* Lanes of file systems, and of stores, in use at once. With more than this, some share a lane. */
 #define LANES 64

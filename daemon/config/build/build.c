@@ -11,7 +11,6 @@
 #include "daemon/source/s3/endpoint.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 #define HTTP_THREADS 4 /* at most, by default */
 

@@ -11,7 +11,6 @@
 #include <errno.h>
 #include <grp.h>
 #include <pwd.h>
-#include <string.h>
 
 #define IDS_MAX 256
 

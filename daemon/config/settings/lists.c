@@ -11,8 +11,6 @@
 #include "daemon/source/source.h"
 #include "proto/hub.h"
 
-#include <string.h>
-
 #define ENTRIES(fields) (fields), ARRAY_SIZE(fields)
 
 static int check_root(const char *text, char why[SETTING_WHY])

@@ -9,8 +9,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdarg.h>
-#include <string.h>
 #include <strings.h>
 
 #define SECOND UINT64_C(1000000000)

@@ -16,8 +16,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <string.h>
-#include <unistd.h>
 
 #define BATCH_SINCE 12080 /* cudaMemcpyBatchAsync */
 #define BATCH_V13 13000   /* with one argument fewer */

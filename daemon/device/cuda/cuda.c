@@ -9,8 +9,6 @@
 
 #include "daemon/base/sys/numa.h"
 
-#include <string.h>
-
 /* ---- facts ---- */
 
 static bool in_service(struct device *device)

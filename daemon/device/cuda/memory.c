@@ -16,7 +16,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <string.h>
 #include <sys/mman.h>
 
 static bool has_attribute(const struct cuda_api *api, enum cu_attribute which, cu_device device)

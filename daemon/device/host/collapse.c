@@ -9,10 +9,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25

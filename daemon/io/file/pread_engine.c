@@ -13,7 +13,6 @@
 #include "daemon/io/reader/copy_queue.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 #define COPIES 2u /* slots of one thread: one filled, one copied */
 /* Buffered reads are hashed after each piece of this size, while it is in the L2 cache. */

@@ -10,7 +10,6 @@
 #include "daemon/io/http/transfer.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 #define TICK_NS (100 * UINT64_C(1000000)) /* how soon http_stop() is noticed */
 #define BUFFER (64u * 1024)

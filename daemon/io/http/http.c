@@ -13,7 +13,6 @@
 #include <curl/curl.h>
 #include <errno.h>
 #include <pthread.h>
-#include <string.h>
 #include <strings.h>
 
 struct http {

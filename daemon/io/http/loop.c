@@ -41,9 +41,7 @@ static int on_socket(CURL *easy, curl_socket_t s, int what, void *context, void 
         bool watched = watch(loop, s, what);
         (void)unused;
         curl_easy_getinfo(easy, CURLINFO_PRIVATE, (char **)&t);
-        if (t == NULL)
-                return 0; /* a connection without a transfer is being closed */
-        if (watched)
+        if (watched || t == NULL) /* a connection without a transfer is being closed */
                 return 0;
         error_set(&t->error, STREAMER_ENOMEM, "no memory to wait for an answer (%s)", t->request.shown);
         http_transfer_set_verdict(t, HTTP_RETRY);

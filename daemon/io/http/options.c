@@ -10,7 +10,6 @@
 
 #include <curl/curl.h>
 #include <inttypes.h>
-#include <string.h>
 
 #define MS UINT64_C(1000000)
 #define KEEPALIVE_S 30L

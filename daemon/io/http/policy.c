@@ -11,9 +11,7 @@
 #include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
-#include <string.h>
 #include <strings.h>
-#include <time.h>
 
 #define SECOND UINT64_C(1000000000)
 #define BROKEN_PAUSE (SECOND / 20)

@@ -17,7 +17,6 @@
 
 #include <curl/curl.h>
 #include <inttypes.h>
-#include <string.h>
 #include <strings.h>
 #include <sys/random.h>
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/io/reader/copy_queue.h"
 
-#include <string.h>
-
 /* Spans that fit at first; a block of many small tensors has more. */
 #define SPANS 256
 

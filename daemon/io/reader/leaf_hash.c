@@ -5,7 +5,6 @@
  */
 #include "daemon/io/reader/engine.h"
 
-#include <string.h>
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif

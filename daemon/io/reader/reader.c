@@ -5,7 +5,6 @@
 #include "daemon/io/reader/engine.h"
 
 #include <errno.h>
-#include <string.h>
 
 /* Threads that hang are replaced until there are this many times the base. */
 #define THREADS_CAP 3u

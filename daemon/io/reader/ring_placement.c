@@ -6,9 +6,6 @@
 #include "daemon/base/log/log.h"
 #include "daemon/io/reader/engine.h"
 
-#include <errno.h>
-#include <string.h>
-
 int reader_set_affinity(struct reader *reader, pthread_attr_t *attr)
 {
         if (reader->n_nodes == 0)

@@ -22,7 +22,6 @@
 
 #include <endian.h>
 #include <inttypes.h>
-#include <string.h>
 
 #define LENGTH_BYTES 8u /* of a header's length, before the header */
 /* The first request, if the length of the header is unknown. Headers of common models have 3 to 300 KiB, most of them

@@ -23,8 +23,6 @@
 #include "daemon/io/http/policy.h"
 #include "daemon/io/remote/remote.h"
 
-#include <string.h>
-
 #define MS UINT64_C(1000000)
 #define BUFFER (256u * 1024)
 

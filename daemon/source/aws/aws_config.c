@@ -15,7 +15,6 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <string.h>
 
 #define FILE_MAX MiB
 #define BLANK " \t"

@@ -23,7 +23,6 @@
 #include "daemon/source/aws/providers.h"
 
 #include <pthread.h>
-#include <string.h>
 
 #define SECOND UINT64_C(1000000000)
 #define RENEW_BEFORE 300

@@ -6,8 +6,6 @@
 #include "daemon/base/util.h"
 #include "daemon/source/s3/xml.h"
 
-#include <string.h>
-
 /* ---- keys ---- */
 
 /* Headers are made of them: a line break in one would begin another header. */

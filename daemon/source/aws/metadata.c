@@ -15,7 +15,6 @@
 #include "daemon/base/util.h"
 
 #include <arpa/inet.h>
-#include <string.h>
 
 #define ANSWER_MAX (64 * KiB)
 #define CONTAINER_ENDPOINT "http://169.254.170.2"

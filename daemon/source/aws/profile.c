@@ -12,8 +12,6 @@
 
 #include "daemon/base/util.h"
 
-#include <string.h>
-
 /* ---- static keys ---- */
 
 /* Both keys, or neither. `names`: of the two settings. */

@@ -22,7 +22,6 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
-#include <string.h>
 #include <strings.h>
 
 #define DIGEST 32

@@ -12,8 +12,6 @@
 #include "daemon/source/aws/sigv4.h"
 #include "daemon/source/s3/s3_reply.h"
 
-#include <string.h>
-
 #define FORM "application/x-www-form-urlencoded"
 #define VERSION "2011-06-15"
 

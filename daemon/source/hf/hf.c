@@ -18,7 +18,6 @@
 #include "proto/codec.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 #define SCHEME "hf://"
 #define ENDPOINT "https://huggingface.co"

@@ -22,7 +22,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #define FILE_SCHEME "file://"
@@ -78,47 +77,40 @@ static int local_canonical(const char *source, char **out, struct error *error)
         return 0;
 }
 
-/* Of a path in a snapshot of the HF cache, ".../models--org--name/snapshots/REV/rest": "org/name/rest", or with the
- * revision "org/name@REV/rest". *name NULL: the path is another one. False: no memory. */
-static bool snapshot_name(const char *path, bool with_revision, char **name)
+#define SNAPSHOTS "/snapshots/"
+
+/* Of a path in a snapshot of the HF cache, ".../models--org--name/snapshots/REV/rest": "org--name"; NULL: another. */
+static const char *find_repository(const char *path, size_t *len)
 {
-        static const char prefix[] = "/models--", snapshots[] = "/snapshots/";
-        const char *repository = NULL, *rest;
-        size_t len = 0;
-        *name = NULL;
-        for (const char *at = path; repository == NULL; at++) {
-                at = strstr(at, prefix);
-                if (at == NULL)
-                        return true;
-                len = strcspn(at + strlen(prefix), "/");
-                if (len > 0 && strncmp(at + strlen(prefix) + len, snapshots, strlen(snapshots)) == 0)
-                        repository = at + strlen(prefix);
+        static const char prefix[] = "/models--";
+        for (const char *at = path; (at = strstr(at, prefix)) != NULL; at++) {
+                const char *repository = at + strlen(prefix);
+                *len = strcspn(repository, "/");
+                if (*len > 0 && strncmp(repository + *len, SNAPSHOTS, strlen(SNAPSHOTS)) == 0)
+                        return repository;
         }
-        const char *revision = repository + len + strlen(snapshots);
-        rest = revision + strcspn(revision, "/");
+        return NULL;
+}
+
+/* In a snapshot "org/name/rest", then "org/name@REV/rest". */
+static char *local_default_name(const char *canonical, unsigned n)
+{
+        size_t len;
+        const char *repository = find_repository(canonical, &len);
+        if (repository == NULL)
+                return source_last_components(canonical, strlen(canonical), n + 1);
+        const char *revision = repository + len + strlen(SNAPSHOTS);
         cleanup_free char *text = strndup(repository, len);
         if (text == NULL)
-                return false;
+                return NULL;
         /* "org--name" is "org/name": the Hub allows no "--" in either part. In place. */
         for (char *at; (at = strstr(text, "--")) != NULL;) {
                 at[0] = '/';
                 memmove(at + 1, at + 2, strlen(at + 2) + 1);
         }
-        if (with_revision)
-                *name = format_new("%s@%s", text, revision);
-        else
-                *name = format_new("%s%s", text, rest);
-        return *name != NULL;
-}
-
-static char *local_default_name(const char *canonical, unsigned n)
-{
-        char *name;
-        if (!snapshot_name(canonical, n > 0, &name))
-                return NULL;
-        if (name == NULL)
-                return source_last_components(canonical, strlen(canonical), n + 1);
-        name[source_stem_len(name, strlen(name))] = '\0';
+        char *name = format_new("%s%s%s", text, n > 0 ? "@" : "", n > 0 ? revision : revision + strcspn(revision, "/"));
+        if (name != NULL)
+                name[source_stem_len(name, strlen(name))] = '\0';
         return name;
 }
 

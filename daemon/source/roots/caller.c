@@ -9,9 +9,7 @@
 #include "daemon/base/util.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 /* The groups of this thread: a daemon may have been started with some. */
 static int save_groups(struct assumed *assumed)

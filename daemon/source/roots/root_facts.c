@@ -10,7 +10,6 @@
 #include "daemon/io/file/file_object.h"
 
 #include <fcntl.h>
-#include <string.h>
 
 #define DEPTH_MAX 4
 #define ENTRIES_MAX 512 /* examined, in all */

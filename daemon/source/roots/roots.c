@@ -12,7 +12,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <string.h>
 #include <sys/stat.h>
 
 /* The kernel gives up where a folder above the file was moved meanwhile, since ".." might have led

@@ -13,7 +13,6 @@
 #include "daemon/source/aws/aws_config.h"
 
 #include <pthread.h>
-#include <string.h>
 
 #define REGIONS_MAX 64
 

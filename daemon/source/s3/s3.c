@@ -21,7 +21,6 @@
 #include "daemon/source/web/remote_dir.h"
 #include "proto/codec.h"
 
-#include <string.h>
 #include <strings.h>
 
 #define SCHEME "s3://"

@@ -15,8 +15,6 @@
 #include "daemon/source/aws/sigv4.h"
 #include "daemon/source/s3/s3_reply.h"
 
-#include <string.h>
-
 struct s3_auth {
         struct http_access http;
         struct s3_endpoints *endpoints;

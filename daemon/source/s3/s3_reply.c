@@ -12,7 +12,6 @@
 
 #include <errno.h>
 #include <openssl/evp.h>
-#include <string.h>
 
 /* ---- errors ---- */
 

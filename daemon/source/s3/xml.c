@@ -9,7 +9,6 @@
 
 #include <expat.h>
 #include <limits.h>
-#include <string.h>
 
 struct parse {
         XML_Parser parser;

@@ -6,7 +6,6 @@
 #include "daemon/base/util.h"
 
 #include <openssl/evp.h>
-#include <string.h>
 
 /* After credentials have been replaced, requests in flight with the old ones are refused for at most this long. */
 #define IN_FLIGHT_NS UINT64_C(30000000000)

@@ -19,8 +19,6 @@
 #include "daemon/source/web/remote_dir.h"
 #include "proto/codec.h"
 
-#include <string.h>
-
 #define INDEX_SUFFIX ".json"
 
 /* ---- URIs ---- */
