@@ -9,7 +9,6 @@
 #include "daemon/base/error.h"
 #include "daemon/base/list.h"
 
-#include <stdbool.h>
 #include <sys/types.h>
 
 /*        slot         name           what a message calls several of them */

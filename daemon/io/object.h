@@ -10,7 +10,6 @@
 
 #include "daemon/base/error.h"
 
-#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 

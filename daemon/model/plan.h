@@ -18,8 +18,6 @@
 #include "daemon/base/error.h"
 #include "daemon/model/safetensors.h"
 
-#include <stdbool.h>
-
 #define PLAN_LEAF (UINT64_C(1) << 20)
 static inline uint64_t plan_leaves(uint64_t bytes)
 {

@@ -11,7 +11,6 @@
 
 #include "daemon/base/error.h"
 
-#include <stddef.h>
 #include <stdint.h>
 
 #define RANKS_PATTERN "model-rank-{rank}-part-{part}.safetensors"

@@ -10,9 +10,6 @@
 
 #include "daemon/base/json/json.h"
 
-#include <stddef.h>
-#include <stdint.h>
-
 #define ST_HEADER_MAX UINT64_C(100000000)
 #define ST_PREFIX 8u /* bytes of the little-endian header length */
 #define ST_RANK_MAX 1024u

@@ -7,9 +7,6 @@
 
 #include "daemon/base/error.h"
 
-#include <stdbool.h>
-#include <stddef.h>
-
 #define MODEL_DIR_INDEX "model.safetensors.index.json"
 #define MODEL_DIR_MODEL "model.safetensors"
 

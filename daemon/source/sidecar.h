@@ -9,9 +9,6 @@
 #include "daemon/base/error.h"
 #include "proto/messages.h"
 
-#include <stddef.h>
-#include <stdint.h>
-
 #define SIDECAR_FILES_MAX 1000 /* in one list */
 #define SIDECAR_NAME_MAX PROTO_FILE_MAX
 

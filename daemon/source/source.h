@@ -16,8 +16,6 @@
 #include "daemon/model/safetensors.h"
 #include "daemon/source/sidecar.h"
 
-#include <stdbool.h>
-
 struct source_roots; /* immutable once made; shared by threads */
 
 /* Opens each root directory. A root that is missing or no directory is an error that names it. */

@@ -11,8 +11,6 @@
 
 #include "daemon/base/json/names.h"
 
-#include <stdbool.h>
-
 #define JSON_DEPTH 128   /* levels of a value that is skipped */
 #define JSON_FIELDS 4096 /* keys of an object that is skipped, or of which fields are */
 

@@ -8,8 +8,6 @@
 
 #include "daemon/base/error.h"
 
-#include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 /* ---- notifications; they never block ---- */

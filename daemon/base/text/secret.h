@@ -7,8 +7,6 @@
 
 #include "daemon/base/error.h"
 
-#include <stdbool.h>
-
 /* Accepts NULL. */
 void secret_free(char *secret);
 void secret_free_p(char **secret); /* for cleanup_with() */

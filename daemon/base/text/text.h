@@ -8,7 +8,6 @@
 
 #include "daemon/base/error.h"
 
-#include <stddef.h>
 #include <stdint.h>
 
 struct text {

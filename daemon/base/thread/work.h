@@ -21,8 +21,6 @@
 #include "daemon/base/list.h"
 #include "daemon/base/thread/wake.h"
 
-#include <stdbool.h>
-#include <stdint.h>
 #include <sys/types.h>
 
 /* Keys of lanes. Each key below WORK_LANE_SOURCES has a lane of its own; sources (source_lane) share a table. */

@@ -14,10 +14,6 @@
 #include "daemon/source/s3/endpoint.h"
 #include "daemon/source/web/web.h"
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 #define CONFIG_DEFAULT_PATH "/etc/streamerd/streamerd.yaml"
 #define CONFIG_DEFAULT_SOCKET "/run/streamerd/streamerd.sock"
 #define PRELOAD_MAX 1024 /* entries of `preload` */

@@ -11,7 +11,6 @@
 #include "proto/cuda.h"
 
 #include <stdbool.h>
-#include <stddef.h>
 
 /* ---- values ---- */
 

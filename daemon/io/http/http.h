@@ -19,7 +19,6 @@
 
 #include "daemon/base/error.h"
 
-#include <stdbool.h>
 #include <stdint.h>
 
 struct http; /* settings and limits, shared by threads */

@@ -8,8 +8,6 @@
 
 #include "daemon/base/text/text.h"
 
-#include <stdbool.h>
-
 /* ---- one file ---- */
 
 struct aws_ini_entry {

@@ -7,7 +7,6 @@
 
 #include "daemon/base/error.h"
 
-#include <stddef.h>
 #include <sys/types.h>
 
 #define CALLER_GROUPS 128

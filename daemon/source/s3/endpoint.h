@@ -9,9 +9,6 @@
 #include "daemon/io/http/http.h"
 #include "daemon/source/aws/credentials.h"
 
-#include <stdbool.h>
-#include <stddef.h>
-
 #define S3_REGION 48
 #define S3_BUCKET 256
 

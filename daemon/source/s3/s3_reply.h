@@ -7,7 +7,6 @@
 
 #include "daemon/base/error.h"
 
-#include <stdbool.h>
 #include <stdint.h>
 
 /* ---- errors ---- */
