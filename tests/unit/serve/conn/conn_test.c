@@ -64,7 +64,7 @@ TEST(an_unidentified_peer_is_identified_by_its_first_bytes)
 static void send_hundred(char want[1024])
 {
         unsigned char data[4096];
-        char body[8];
+        char body[12];
         size_t n = 0;
         for (int i = 0; i < 100; i++) {
                 snprintf(body, sizeof(body), "%d", i);
