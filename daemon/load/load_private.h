@@ -130,7 +130,7 @@ uint64_t target_needs(const struct load_target *target);
 
 /* While QUEUED; granted() when the memory of all targets that are left is charged. */
 void load_reserve(struct load *load, void (*granted)(struct load *));
-/* Charges the caller (resident_charge_model). Without quotas it charges nobody. */
+/* Charges the load's caller (resident_charge_model); does nothing without quotas. */
 int load_charge_model(const struct load *load, const struct device *device, struct quota_charge *charge,
                       struct error *error);
 

@@ -124,7 +124,7 @@ void publications_init(struct publications *publications);
 /* NULL if nobody publishes under this name on this device. */
 struct publication *publications_find(const struct publications *publications, const char *name,
                                       const struct device *device);
-/* The claim of a name that nobody has; the caller sets what it wants published, and for whom. NULL on ENOMEM. */
+/* Claims a name that is not claimed. The caller sets what is published, and for which client. NULL on ENOMEM. */
 struct publication *publication_new(struct publications *publications, const char *name, struct device *device);
 
 /* ---- requests: 0, or an error and done() is not called. One at a time. ---- */

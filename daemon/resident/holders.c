@@ -33,14 +33,13 @@ __attribute__((format(printf, 2, 3))) static bool out_add(struct text_out *out, 
         return fits;
 }
 
-/* Reads /proc, which does not block. */
 static bool add_process(struct text_out *out, const struct process *process, const char *before)
 {
-        char comm[32] = "";
+        char comm[SYSFILE_COMM] = "";
         if (process->pid <= 0)
                 return out_add(out, "%s uid %u in another PID namespace", before, (unsigned)process->uid);
         if (!process->exited)
-                sysfile_line(comm, sizeof(comm), "/proc/%d/comm", (int)process->pid);
+                sysfile_comm(comm, process->pid);
         return out_add(out, "%s pid %d uid %u%s%s", before, (int)process->pid, (unsigned)process->uid,
                        comm[0] != '\0' ? " " : "", comm);
 }

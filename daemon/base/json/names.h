@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Many names at once: finding those that occur twice, finding one, and putting all in byte order. Names are not copied:
- * a function of the owner returns name i. They are untrusted, so no choice of them may make this slow.
+ * Many names at once: finding those that occur twice, finding one, and putting all in byte order. The caller owns the
+ * names, and its function returns name i. They are untrusted, so no choice of them may make this slow.
  */
 #ifndef DAEMON_BASE_JSON_NAMES_H
 #define DAEMON_BASE_JSON_NAMES_H

@@ -45,6 +45,14 @@ bool sysfile_line(char *line, size_t size, const char *format, ...)
         return read;
 }
 
+void sysfile_comm(char comm[SYSFILE_COMM], pid_t pid)
+{
+        sysfile_line(comm, SYSFILE_COMM, "/proc/%d/comm", (int)pid);
+        for (char *p = comm; *p != '\0'; p++)
+                if (*p < ' ' || *p > '~')
+                        *p = '?';
+}
+
 bool sysfile_number(int64_t *number, const char *format, ...)
 {
         char line[64], *end;

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/types.h>
 
 /* Precedes every path: "", or a test's own tree. */
 extern const char *sysfile_root;
@@ -17,6 +18,11 @@ FILE *sysfile_open(const char *format, ...) __attribute__((format(printf, 1, 2))
 
 /* The file's first line without its end. False, and "", where it cannot be read. */
 bool sysfile_line(char *line, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* The command name of a process, with '?' for what is not printable ASCII: a process names itself as it likes, and
+ * replies are UTF-8. "" where there is no such process. Does not block. */
+#define SYSFILE_COMM 32
+void sysfile_comm(char comm[SYSFILE_COMM], pid_t pid);
 
 /* A number by itself on that line. False where there is none ("max" among them). */
 bool sysfile_number(int64_t *number, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -41,7 +41,7 @@ struct admission_request {
         struct admission *admission;
         const struct admission_part *parts; /* borrowed until the answer */
         size_t n_parts;
-        const char *name; /* of an estimate; NULL: those of the parts' generations */
+        const char *name; /* of an estimate's model; NULL: the parts' generations have names */
         uint64_t priority, since_ns;
         uint64_t due;     /* the recheck after which its devices have to answer; 0: it was examined since */
         bool evict, wait; /* it may evict; it may be queued while blocked */

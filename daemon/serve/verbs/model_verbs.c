@@ -138,12 +138,11 @@ static uint64_t unload_draining(struct session *session, const struct req_unload
         return number;
 }
 
-/* Reads /proc, which does not block. */
 static void set_unloaded_by(struct generation *g, const struct conn *conn)
 {
-        char comm[32] = "";
+        char comm[SYSFILE_COMM] = "";
         if (conn->pid > 0)
-                sysfile_line(comm, sizeof(comm), "/proc/%d/comm", (int)conn->pid);
+                sysfile_comm(comm, conn->pid);
         end_reason_set(&g->end, END_UNLOADED, "by uid %u, pid %d%s%s", (unsigned)conn->caller.uid, (int)conn->pid,
                        comm[0] != '\0' ? " " : "", comm);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * An http_access that adds one header, Authorization: a bearer token, or user and password, read when a load begins.
- * Where a server refuses those of a file (401), the file is read again: it may have been replaced meanwhile.
+ * If a server refuses credentials from a file (401), the file is read again: it may have been replaced meanwhile.
  */
 #ifndef DAEMON_SOURCE_WEB_HTTP_AUTH_H
 #define DAEMON_SOURCE_WEB_HTTP_AUTH_H

@@ -35,12 +35,8 @@ static void write_row(struct writer *w, const struct lease *lease, uint64_t now)
 {
         const struct process *process = lease->process;
         const struct generation *g = lease->generation;
-        char comm[32] = "";
-        sysfile_line(comm, sizeof(comm), "/proc/%d/comm", (int)process->pid);
-        /* A process names itself as it likes; replies are UTF-8. */
-        for (char *p = comm; *p != '\0'; p++)
-                if (*p < ' ' || *p > '~')
-                        *p = '?';
+        char comm[SYSFILE_COMM];
+        sysfile_comm(comm, process->pid);
         writer_map(w, 12);
         writer_ku64(w, "id", lease->id);
         writer_kstr(w, "model", generation_name(g));

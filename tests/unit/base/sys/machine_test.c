@@ -7,6 +7,7 @@
 #include "tests/lib/deny_syscalls.h"
 #include "tests/lib/suite.h"
 
+#include <sys/prctl.h>
 #include <sys/resource.h>
 
 static char *tree;
@@ -235,4 +236,15 @@ TEST(this_machine_is_described)
         deny_openat2(ENOSYS);
         machine_read(&m);
         ck_assert(!m.openat2);
+}
+
+TEST(a_command_name_is_printable)
+{
+        char comm[SYSFILE_COMM];
+        sysfile_root = "";
+        must(prctl(PR_SET_NAME, "a \xff\t~"));
+        sysfile_comm(comm, getpid());
+        ck_assert_str_eq(comm, "a ??~");
+        sysfile_comm(comm, INT_MAX);
+        ck_assert_str_eq(comm, "");
 }
