@@ -56,7 +56,7 @@ void *must_realloc(void *p, size_t size);                                       
 char *format_text(const char *format, ...) __attribute__((format(printf, 1, 2))); /* the caller frees */
 
 /* Holds the mutex to the end of the block. */
-#define LOCKED(mutex) __attribute__((cleanup(unlock_p))) pthread_mutex_t *locked_ = lock_p(mutex)
+#define LOCKED(mutex) __attribute__((cleanup(unlock_p), unused)) pthread_mutex_t *locked_ = lock_p(mutex)
 static inline pthread_mutex_t *lock_p(pthread_mutex_t *mutex)
 {
         pthread_mutex_lock(mutex);

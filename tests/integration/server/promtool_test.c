@@ -26,3 +26,12 @@ TEST(promtool_reports_no_problem)
         int status = shell(&said, "promtool check metrics <%s", suite_file("metrics.txt", v.body));
         ck_assert_msg(status == 0 && *said == '\0', "%s", said);
 }
+
+TEST(the_alerts_are_rules)
+{
+        if (!command_exists("promtool"))
+                SKIP("promtool is not installed");
+        char *said;
+        int status = shell(&said, "promtool check rules config/alerts.yaml");
+        ck_assert_msg(status == 0, "%s", said);
+}
