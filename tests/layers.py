@@ -39,9 +39,9 @@ daemon/io/object daemon/io/staging
 daemon/io/reader
 daemon/io/file daemon/io/http
 daemon/io/readback daemon/io/remote
-daemon/source/sidecar daemon/source/source
-daemon/source/model_dir daemon/source/probe daemon/source/roots
-daemon/source/sums
+daemon/source/source
+daemon/source/probe daemon/source/roots
+daemon/source/listing daemon/source/sums
 daemon/source/local daemon/source/web daemon/source/s3/s3_reply daemon/source/s3/xml
 daemon/source/aws
 daemon/source/hf daemon/source/s3

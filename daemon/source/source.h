@@ -14,7 +14,6 @@
 #include "daemon/base/thread/work.h"
 #include "daemon/io/object.h"
 #include "daemon/model/safetensors.h"
-#include "daemon/source/sidecar.h"
 
 struct source_roots; /* immutable once made; shared by threads */
 
@@ -41,6 +40,7 @@ char *source_default_name(const char *canonical, unsigned n);
 /* A key for base/work's lanes. Of a path: the mount that holds it, found in /proc/self/mountinfo by
  * the longest prefix without touching the file system. Else one for each host or bucket. */
 uint64_t source_lane(const char *canonical);
+
 struct source_set {
         struct object *objects;
         size_t n_objects;
@@ -52,6 +52,7 @@ struct source_set {
 
 struct http;
 struct hf;
+struct listing;
 struct s3_endpoints;
 struct web_host;
 
@@ -86,7 +87,7 @@ struct source_ops {
         /* NULL: a sidecar is as accessible as its source. */
         char *(*sidecar_uri)(const char *canonical, const char *name);
         /* NULL: cannot be listed, which yields an empty list. */
-        int (*list_sidecars)(const struct sources *sources, const char *canonical, struct sidecar_list *list,
+        int (*list_sidecars)(const struct sources *sources, const char *canonical, struct listing *list,
                              struct error *error);
         /* NULL: there is none. */
         int (*open_sidecar)(const struct sources *sources, const char *canonical, const char *name,
@@ -147,14 +148,14 @@ const struct source_file *source_files_find(const struct source_files *files, co
 /* All objects and the index file: unchanged since they were opened? */
 int source_check(const struct source_set *set, struct error *error);
 
-/* ---- sidecars (sidecar.h) ---- */
+/* ---- sidecars (listing.h) ---- */
 
 /* The URI of this sidecar, which access rules check besides the source. malloc'd; NULL: no memory. */
 char *source_sidecar_uri(const char *canonical, const char *name);
 
 /* In byte order of the names; empty for a source that cannot be listed (https://). The source may hold no weights.
  * Fails as source_open(). Deinited by the caller, also on failure. */
-int source_list_sidecars(const struct sources *sources, const char *canonical, struct sidecar_list *list,
+int source_list_sidecars(const struct sources *sources, const char *canonical, struct listing *list,
                          struct error *error);
 /* Opens one of this name; STREAMER_ENOENT, or as source_open(). */
 int source_open_sidecar(const struct sources *sources, const char *canonical, const char *name, struct object *object,

@@ -6,8 +6,8 @@
 #include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
 #include "daemon/source/hf/hf.h"
+#include "daemon/source/listing.h"
 #include "daemon/source/probe.h"
-#include "daemon/source/sidecar.h"
 
 /* In this order. The last one accepts every text: a source without a scheme is local. */
 static const struct source_ops *const sources_known[] = {
@@ -78,13 +78,13 @@ char *source_sidecar_uri(const char *canonical, const char *name)
         return ops->sidecar_uri != NULL ? ops->sidecar_uri(canonical, name) : strdup(canonical);
 }
 
-int source_list_sidecars(const struct sources *sources, const char *canonical, struct sidecar_list *list,
+int source_list_sidecars(const struct sources *sources, const char *canonical, struct listing *list,
                          struct error *error)
 {
         const struct source_ops *ops = ops_of(canonical);
-        *list = (struct sidecar_list){0};
+        *list = (struct listing){.shown = canonical, .sidecars = true};
         int r = ops->list_sidecars != NULL ? ops->list_sidecars(sources, canonical, list, error) : 0;
-        sidecar_list_sort(list);
+        listing_sort(list);
         return r;
 }
 

@@ -37,19 +37,18 @@ static void fuzz_keys(const uint8_t *data, size_t size)
         free(text);
 }
 
-static void fuzz_hub(const uint8_t *data, size_t size)
+static void fuzz_hub(const uint8_t *data, size_t size, bool sidecars)
 {
-        char *text = fuzz_copy(data, size, 1);
-        struct hf_info info;
+        char *text = fuzz_copy(data, size, 1), commit[HF_COMMIT];
+        struct listing list = {.shown = "fuzz", .sidecars = sidecars};
         struct error error = {0};
-        if (hf_info_parse(&info, text, size, "fuzz", &error) == 0) {
-                holds(strspn(info.commit, "0123456789abcdef") == strlen(info.commit) && info.commit[0] != '\0');
-                for (size_t i = 0; i < info.n; i++)
-                        holds(info.files[i].name != NULL && info.files[i].sha256 != NULL);
-        } else {
-                holds(error.code < 0 && info.files == NULL);
-        }
-        hf_info_deinit(&info);
+        if (hf_reply_parse(text, size, commit, &list, &error) == 0)
+                holds(strspn(commit, "0123456789abcdef") == strlen(commit) && commit[0] != '\0');
+        else
+                holds(error.code < 0);
+        for (size_t i = 0; i < list.n; i++)
+                holds(list.v[i].name[0] != '\0' && list.v[i].tag != NULL);
+        listing_deinit(&list);
         free(text);
 }
 
@@ -57,6 +56,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
         fuzz_ini(data, size);
         fuzz_keys(data, size);
-        fuzz_hub(data, size);
+        fuzz_hub(data, size, false);
+        fuzz_hub(data, size, true);
         return 0;
 }

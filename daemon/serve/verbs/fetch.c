@@ -12,6 +12,7 @@
 #include "daemon/serve/access/access.h"
 #include "daemon/serve/file_transfer.h"
 #include "daemon/serve/verbs/verbs_private.h"
+#include "daemon/source/listing.h"
 #include "daemon/source/roots/caller.h"
 
 #include <inttypes.h>
@@ -23,7 +24,7 @@ struct fetch {
         struct caller caller;
         struct source_roots *roots; /* a reference; NULL: the daemon's own */
         char *source;               /* canonical */
-        struct sidecar_list list;
+        struct listing list;
         struct object object;
         struct transfer *transfer; /* NULL: the file is not opened */
 };
@@ -38,20 +39,20 @@ static void fetch_deinit(struct verb_task *task)
         struct fetch *fetch = container_of(task, struct fetch, task);
         transfer_free(fetch->transfer);
         source_roots_free(fetch->roots);
-        sidecar_list_deinit(&fetch->list);
+        listing_deinit(&fetch->list);
         object_deinit(&fetch->object);
         free(fetch->source);
 }
 
 /* ---- replies ---- */
 
-static void reply_files(struct session *session, uint64_t id, const struct sidecar_list *list)
+static void reply_files(struct session *session, uint64_t id, const struct listing *list)
 {
         struct writer w;
         session_reply(&w, id, 1);
         writer_karray(&w, "files", list->n);
         for (size_t i = 0; i < list->n; i++) {
-                const struct sidecar *file = &list->v[i];
+                const struct listed_file *file = &list->v[i];
                 bool known = file->bytes != UINT64_MAX;
                 writer_map(&w, 1u + known);
                 writer_kstr(&w, "name", file->name);

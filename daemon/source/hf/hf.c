@@ -11,7 +11,6 @@
 #include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
 #include "daemon/source/hf/hf_reply.h"
-#include "daemon/source/model_dir.h"
 #include "daemon/source/sums.h"
 #include "daemon/source/web/http_auth.h"
 #include "daemon/source/web/remote_dir.h"
@@ -113,14 +112,12 @@ struct opening {
         struct remote_dir dir;
         const struct hf *hf;
         const char *canonical;
-        char *repository;        /* encoded */
-        struct http_fetch fetch; /* its body holds the names */
-        struct hf_info info;
-        struct model_dir folder;
+        char *repository; /* encoded */
+        char commit[HF_COMMIT];
         struct error *error;
 };
 
-static int read_info(struct opening *o)
+static int read_revision(struct opening *o, struct listing *list)
 {
         cleanup_free char *revision = http_url_encode(revision_of(o->canonical), "");
         cleanup_free char *url = revision == NULL ? NULL
@@ -128,19 +125,19 @@ static int read_info(struct opening *o)
                                                                o->hf->endpoint, o->repository, revision);
         if (url == NULL)
                 return error_no_memory(o->error);
-        o->fetch = (struct http_fetch){.request = {.url = url, .shown = o->canonical, .access = o->dir.access},
-                                       .max_body = INFO_MAX};
-        int r = http_fetch(o->dir.http, &o->fetch, 1, o->error);
-        if (r == 0 && o->fetch.answer.body == NULL)
+        cleanup_with(http_fetch_deinit) struct http_fetch fetch = {
+                .request = {.url = url, .shown = o->canonical, .access = o->dir.access}, .max_body = INFO_MAX};
+        int r = http_fetch(o->dir.http, &fetch, 1, o->error);
+        if (r == 0 && fetch.answer.body == NULL)
                 r = error_set(o->error, STREAMER_EFAILED, "an empty answer (%s)", o->canonical);
-        return r ?: hf_info_parse(&o->info, o->fetch.answer.body, o->fetch.answer.body_len, o->canonical, o->error);
+        return r ?: hf_reply_parse(fetch.answer.body, fetch.answer.body_len, o->commit, list, o->error);
 }
 
 /* By commit once it is known; a sidecar by the revision as it was given. */
 static bool hf_locate(const struct remote_dir *dir, const char *name, char **url, char **shown)
 {
         const struct opening *o = container_of(dir, struct opening, dir);
-        const char *revision = o->info.commit[0] != '\0' ? o->info.commit : revision_of(o->canonical);
+        const char *revision = o->commit[0] != '\0' ? o->commit : revision_of(o->canonical);
         cleanup_free char *file = http_url_encode(name, "/"), *encoded = http_url_encode(revision, "");
         if (file != NULL && encoded != NULL)
                 *url = format_new("%s/%s/resolve/%s/%s", o->hf->endpoint, o->repository, encoded, file);
@@ -151,13 +148,13 @@ static bool hf_locate(const struct remote_dir *dir, const char *name, char **url
 /* A cache in front of the Hub may hold another file under the name, which has another size. */
 static int check_file(const struct opening *o, struct object *object, bool want_sha256)
 {
-        const struct hf_file *file = hf_info_find(&o->info, strrchr(object->path, '/') + 1);
+        const struct listed_file *file = listing_find(o->dir.listing, strrchr(object->path, '/') + 1);
         int r = 0;
-        if (file != NULL && file->size != UINT64_MAX && file->size != object->version.size)
+        if (file != NULL && file->bytes != UINT64_MAX && file->bytes != object->version.size)
                 return error_set(o->error, STREAMER_EFAILED, "%" PRIu64 " bytes, where the Hub lists %" PRIu64 " (%s)",
-                                 object->version.size, file->size, object->path);
+                                 object->version.size, file->bytes, object->path);
         if (want_sha256 && file != NULL)
-                r = sums_set_digest(object, file->sha256, "the Hub", o->error);
+                r = sums_set_digest(object, file->tag, "the Hub", o->error);
         if (want_sha256 && r == 0 && !object->has_sha256)
                 r = error_set(o->error, STREAMER_EFAILED, "no published SHA-256: the Hub keeps none of it (%s)",
                               object->path);
@@ -169,7 +166,7 @@ static int opening_init(struct opening *o, const struct sources *sources, const 
         const char *name = canonical + strlen(SCHEME);
         *o = (struct opening){.dir = {.http = sources->http,
                                       .atomic = true, /* of one commit */
-                                      .listed = "listed in its revision",
+                                      .promise = "listed in its revision",
                                       .locate = hf_locate},
                               .hf = sources->hf,
                               .canonical = canonical,
@@ -183,22 +180,17 @@ static int opening_init(struct opening *o, const struct sources *sources, const 
 static void opening_deinit(struct opening *o)
 {
         http_access_unref(o->dir.access);
-        model_dir_deinit(&o->folder);
-        hf_info_deinit(&o->info);
-        http_fetch_deinit(&o->fetch);
         free(o->repository);
 }
 
 static int hf_open(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,
                    struct error *error)
 {
+        cleanup_with(listing_deinit) struct listing list = {.shown = canonical};
         cleanup_with(opening_deinit) struct opening o;
-        int r = opening_init(&o, sources, canonical, error) ?: read_info(&o);
-        for (size_t i = 0; r == 0 && i < o.info.n; i++)
-                if (strchr(o.info.files[i].name, '/') == NULL)
-                        r = model_dir_offer(&o.folder, o.info.files[i].name, canonical, error);
-        r = r ?: model_dir_choose(&o.folder, "in this revision", canonical, error);
-        r = r ?: remote_dir_open(&o.dir, &o.folder, set, error);
+        int r = opening_init(&o, sources, canonical, error) ?: read_revision(&o, &list);
+        o.dir.listing = &list;
+        r = r ?: listing_choose(&list, "in this revision", error) ?: remote_dir_open(&o.dir, set, error);
         for (size_t i = 0; r == 0 && i < set->n_objects; i++)
                 r = check_file(&o, &set->objects[i], want_sha256);
         return r;
@@ -206,14 +198,11 @@ static int hf_open(const struct sources *sources, const char *canonical, bool wa
 
 /* ---- sidecars ---- */
 
-static int hf_list_sidecars(const struct sources *sources, const char *canonical, struct sidecar_list *list,
+static int hf_list_sidecars(const struct sources *sources, const char *canonical, struct listing *list,
                             struct error *error)
 {
         cleanup_with(opening_deinit) struct opening o;
-        int r = opening_init(&o, sources, canonical, error) ?: read_info(&o);
-        for (size_t i = 0; r == 0 && i < o.info.n; i++)
-                r = sidecar_list_add(list, o.info.files[i].name, o.info.files[i].size, canonical, error);
-        return r;
+        return opening_init(&o, sources, canonical, error) ?: read_revision(&o, list);
 }
 
 static int hf_open_sidecar(const struct sources *sources, const char *canonical, const char *name,

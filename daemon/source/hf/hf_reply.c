@@ -9,12 +9,14 @@
 #include "daemon/base/json/json.h"
 #include "daemon/base/util.h"
 
-#define FILES_MAX 65536u
+#define FAULT_NOT_ADDED JSON_FAULTS /* the list's own error */
 
-/* Faults besides those of enum json_fault. */
-enum { FAULT_MEMORY = JSON_FAULTS, FAULT_TOO_MANY_FILES };
+struct file {
+        const char *name, *sha256; /* in the text */
+        uint64_t bytes;
+};
 
-static bool parse_lfs(struct json *j, struct hf_file *file)
+static bool parse_lfs(struct json *j, struct file *file)
 {
         struct json_string key;
         if (!json_open(j, '{'))
@@ -25,17 +27,17 @@ static bool parse_lfs(struct json *j, struct hf_file *file)
         return j->fault == JSON_OK;
 }
 
-static bool parse_file(struct json *j, struct hf_file *file)
+static bool parse_file(struct json *j, struct file *file)
 {
         struct json_string key;
-        *file = (struct hf_file){.sha256 = "", .size = UINT64_MAX};
+        *file = (struct file){.sha256 = "", .bytes = UINT64_MAX};
         if (!json_open(j, '{'))
                 return json_unexpected(j, "'{'");
         for (size_t n = 0; json_member(j, &n, &key);) {
                 bool digit = json_peek(j) >= '0' && json_peek(j) <= '9';
                 bool ok = JSON_IS(j, key, "rfilename")       ? json_take_text(j, &file->name)
                           : JSON_IS(j, key, "lfs")           ? parse_lfs(j, file)
-                          : JSON_IS(j, key, "size") && digit ? json_whole(j, JSON_SYNTAX, &file->size)
+                          : JSON_IS(j, key, "size") && digit ? json_whole(j, JSON_SYNTAX, &file->bytes)
                                                              : json_skip(j);
                 if (!ok)
                         return false;
@@ -43,35 +45,28 @@ static bool parse_file(struct json *j, struct hf_file *file)
         return j->fault == JSON_OK;
 }
 
-static bool parse_files(struct json *j, struct hf_info *info)
+static bool parse_files(struct json *j, struct listing *list, struct error *error)
 {
-        struct hf_file file;
+        struct file file;
         if (!json_open(j, '['))
                 return json_unexpected(j, "'['");
         for (size_t n = 0; json_more(j, ']', n); n++) {
                 if (!parse_file(j, &file))
                         return false;
-                if (file.name == NULL)
-                        continue;
-                if (info->n == FILES_MAX)
-                        return json_fail(j, FAULT_TOO_MANY_FILES, j->at, "more than %u files", FILES_MAX);
-                struct hf_file *files = array_grow(info->files, info->n, sizeof(*files));
-                if (files == NULL)
-                        return json_fail(j, FAULT_MEMORY, j->at, "no memory");
-                info->files = files;
-                info->files[info->n++] = file;
+                if (file.name != NULL && listing_add(list, file.name, file.bytes, file.sha256, error) < 0)
+                        return json_fail(j, FAULT_NOT_ADDED, j->at, "not added");
         }
         return j->fault == JSON_OK;
 }
 
-static bool parse_info(struct json *j, struct hf_info *info, const char **commit)
+static bool parse_reply(struct json *j, const char **commit, struct listing *list, struct error *error)
 {
         struct json_string key;
         if (!json_open(j, '{'))
                 return json_unexpected(j, "'{'");
         for (size_t n = 0; json_member(j, &n, &key);) {
                 bool ok = JSON_IS(j, key, "sha")        ? json_take_text(j, commit)
-                          : JSON_IS(j, key, "siblings") ? parse_files(j, info)
+                          : JSON_IS(j, key, "siblings") ? parse_files(j, list, error)
                                                         : json_skip(j);
                 if (!ok)
                         return false;
@@ -79,54 +74,30 @@ static bool parse_info(struct json *j, struct hf_info *info, const char **commit
         return json_end(j);
 }
 
-static int compare_name(const void *a, const void *b)
-{
-        const struct hf_file *x = a, *y = b;
-        return strcmp(x->name, y->name);
-}
-
-const struct hf_file *hf_info_find(const struct hf_info *info, const char *name)
-{
-        const struct hf_file wanted = {.name = name};
-        return info->n > 0 ? bsearch(&wanted, info->files, info->n, sizeof(wanted), compare_name) : NULL;
-}
-
 /* It becomes part of a URL. */
 static bool is_commit(const char *text)
 {
         size_t len = text != NULL ? strlen(text) : 0;
-        return len >= 7 && len <= 64 && strspn(text, "0123456789abcdef") == len;
+        return len >= 7 && len < HF_COMMIT && strspn(text, "0123456789abcdef") == len;
 }
 
-int hf_info_parse(struct hf_info *info, char *text, size_t size, const char *shown, struct error *error)
+int hf_reply_parse(char *text, size_t size, char commit[HF_COMMIT], struct listing *list, struct error *error)
 {
         struct json json;
-        const char *commit = NULL;
-        *info = (struct hf_info){.n = 0};
+        const char *sha = NULL;
         text[size] = '\0';
         json_init(&json, text, size);
-        bool ok = parse_info(&json, info, &commit);
+        bool ok = parse_reply(&json, &sha, list, error);
         int r = 0;
-        if (json.fault == FAULT_MEMORY)
-                r = error_no_memory(error);
-        else if (json.fault == FAULT_TOO_MANY_FILES)
-                r = error_set(error, STREAMER_EFAILED, "%s (%s)", json.detail, shown);
+        if (json.fault == FAULT_NOT_ADDED)
+                r = error->code;
         else if (!ok)
-                r = error_set(error, STREAMER_EFAILED, "the answer is not as the Hub's: %s (%s)", json.detail, shown);
-        else if (!is_commit(commit))
-                r = error_set(error, STREAMER_EFAILED, "the answer names no commit (%s)", shown);
+                r = error_set(error, STREAMER_EFAILED, "the answer is not as the Hub's: %s (%s)", json.detail,
+                              list->shown);
+        else if (!is_commit(sha))
+                r = error_set(error, STREAMER_EFAILED, "the answer names no commit (%s)", list->shown);
         else
-                snprintf(info->commit, sizeof(info->commit), "%s", commit);
-        if (r == 0 && info->n > 0)
-                qsort(info->files, info->n, sizeof(*info->files), compare_name);
+                snprintf(commit, HF_COMMIT, "%s", sha);
         json_deinit(&json);
-        if (r < 0)
-                hf_info_deinit(info);
         return r;
-}
-
-void hf_info_deinit(struct hf_info *info)
-{
-        free(info->files);
-        *info = (struct hf_info){.n = 0};
 }

@@ -4,7 +4,7 @@
  *
  *   a file                      > itself
  *   a folder with an index      > the files that its weight_map names
- *   a folder without            > the names that model_dir_choose() leaves
+ *   a folder without            > the names that listing_choose() leaves
  *
  * All are opened before any is read. A missing file fails the load. The functions of the URI do not access the path.
  *
@@ -14,7 +14,7 @@
 #include "daemon/base/text/percent.h"
 #include "daemon/base/util.h"
 #include "daemon/io/file/file_object.h"
-#include "daemon/source/model_dir.h"
+#include "daemon/source/listing.h"
 #include "daemon/source/roots/roots.h"
 #include "daemon/source/sums.h"
 #include "proto/codec.h"
@@ -186,7 +186,7 @@ static int open_indexed(struct source_set *set, const struct root_path *folder, 
 {
         struct object *index = &set->index_object;
         /* Opening takes the version before the text is read: later changes are detected at the end of the load. */
-        int r = open_in_folder(index, folder, MODEL_DIR_INDEX, "listed in its folder", error)
+        int r = open_in_folder(index, folder, LISTING_INDEX, "listed in its folder", error)
                         ?: text_read_fd(&set->index_text, index->fd, ST_HEADER_MAX, index->path, error)
                         ?: source_set_index(set, error)
                         ?: source_set_reserve(set, set->index.n_files, error);
@@ -196,138 +196,123 @@ static int open_indexed(struct source_set *set, const struct root_path *folder, 
         return r;
 }
 
-/* ---- weights ---- */
+/* ---- lists ---- */
 
-static int open_folder(struct source_set *set, const struct root_path *path, int path_fd, bool want_sha256,
-                       struct error *error)
+static int list_folder(struct listing *list, const struct root_path *path, const char *prefix, unsigned depth,
+                       struct error *error);
+
+/* A sidecar that cannot be opened by its name is skipped. */
+static int list_entry(struct listing *list, const struct root_path *folder, int folder_fd, const char *entry,
+                      const char *prefix, unsigned depth, struct error *error)
 {
-        cleanup_with(model_dir_deinit) struct model_dir folder = {.n = 0};
-        DIR *dir;
-        int r = root_path_open_folder(path, path_fd, &dir, error);
+        struct stat st;
+        cleanup_with(root_path_deinit) struct root_path path = {0};
+        struct error ignored;
+        cleanup_close int path_fd = -1;
+        if (!list->sidecars)
+                return listing_add(list, entry, UINT64_MAX, "", error);
+        if (entry[0] == '.' || fstatat(folder_fd, entry, &st, AT_SYMLINK_NOFOLLOW) < 0)
+                return 0;
+        bool is_folder = S_ISDIR(st.st_mode);
+        cleanup_free char *name = format_new("%s%s%s", prefix, entry, is_folder ? "/" : "");
+        if (name == NULL)
+                return error_no_memory(error);
+        int r = root_path_init_child(&path, folder, entry, error);
         if (r < 0)
                 return r;
+        if (is_folder)
+                return depth < DEPTH_MAX ? list_folder(list, &path, name, depth + 1, error) : 0;
+        if (root_path_find(&path, &path_fd, &st, &ignored) < 0 || !S_ISREG(st.st_mode))
+                return 0;
+        return listing_add(list, name, (uint64_t)st.st_size, "", error);
+}
+
+/* Of sidecars, also those of the folders below it. */
+static int list_folder(struct listing *list, const struct root_path *path, const char *prefix, unsigned depth,
+                       struct error *error)
+{
+        struct stat st;
+        DIR *dir;
+        cleanup_close int path_fd = -1;
+        int r = root_path_find(path, &path_fd, &st, error) ?: root_path_open_folder(path, path_fd, &dir, error);
+        /* Below the source's own folder, one that may not be read has no files to offer. */
+        if (r < 0)
+                return depth > 0 && r != STREAMER_ENOMEM ? 0 : r;
         errno = 0;
         for (const struct dirent *entry; r == 0 && (entry = readdir(dir)) != NULL; errno = 0)
-                r = model_dir_offer(&folder, entry->d_name, path->shown, error);
+                r = list_entry(list, path, dirfd(dir), entry->d_name, prefix, depth, error);
         if (r == 0 && errno != 0)
                 r = error_set(error, STREAMER_EFAILED, "%s (%s)", strerror(errno), path->shown);
         closedir(dir);
-        r = r ?: model_dir_choose(&folder, "in this folder", path->shown, error);
-        if (r == 0)
-                r = folder.has_index ? open_indexed(set, path, error) : source_set_reserve(set, folder.n, error);
-        for (size_t i = 0; r == 0 && !folder.has_index && i < folder.n; i++)
-                r = open_in_folder(&set->objects[i], path, folder.names[i], "listed in its folder", error);
-        return r == 0 && want_sha256 ? sums_find(path, set->objects, set->n_objects, error) : r;
+        return r;
 }
 
-static int open_file(struct source_set *set, const struct root_path *path, bool want_sha256, struct error *error)
+/* ---- weights ---- */
+
+static int find_source(struct root_path *path, const struct sources *sources, const char *canonical, bool *is_folder,
+                       struct error *error)
 {
-        cleanup_with(root_path_deinit) struct root_path folder = {0};
-        int r = source_set_reserve(set, 1, error) ?: open_object(&set->objects[0], path, error);
-        if (r < 0 || !want_sha256)
-                return r;
-        return root_path_init_parent(&folder, path, error) ?: sums_find(&folder, set->objects, 1, error);
+        struct stat st = {0};
+        cleanup_close int path_fd = -1;
+        int r = root_path_init(path, sources->roots, canonical, error) ?: root_path_find(path, &path_fd, &st, error);
+        *is_folder = S_ISDIR(st.st_mode);
+        return r;
+}
+
+static int open_folder(struct source_set *set, const struct root_path *path, struct error *error)
+{
+        cleanup_with(listing_deinit) struct listing list = {.shown = path->shown};
+        int r = list_folder(&list, path, "", 0, error) ?: listing_choose(&list, "in this folder", error);
+        if (r < 0 || list.index.name != NULL)
+                return r ?: open_indexed(set, path, error);
+        r = source_set_reserve(set, list.n, error);
+        for (size_t i = 0; r == 0 && i < list.n; i++)
+                r = open_in_folder(&set->objects[i], path, list.v[i].name, "listed in its folder", error);
+        return r;
 }
 
 static int local_open(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,
                       struct error *error)
 {
         cleanup_with(root_path_deinit) struct root_path path = {0};
-        struct stat st;
-        cleanup_close int path_fd = -1;
-        int r = root_path_init(&path, sources->roots, canonical, error) ?: root_path_find(&path, &path_fd, &st, error);
-        if (r < 0)
+        bool is_folder;
+        int r = find_source(&path, sources, canonical, &is_folder, error);
+        if (r == 0 && is_folder)
+                r = open_folder(set, &path, error);
+        else if (r == 0)
+                r = source_set_reserve(set, 1, error) ?: open_object(&set->objects[0], &path, error);
+        if (r < 0 || !want_sha256)
                 return r;
-        return S_ISDIR(st.st_mode) ? open_folder(set, &path, path_fd, want_sha256, error)
-                                   : open_file(set, &path, want_sha256, error);
+        if (!is_folder)
+                root_path_to_parent(&path);
+        return sums_find(&path, set->objects, set->n_objects, error);
 }
 
 /* ---- sidecars ---- */
 
-/* The directory of the source: itself, or the one that holds it. */
-static int directory_init(struct root_path *directory, const struct sources *sources, const char *canonical,
-                          struct error *error)
+/* The folder of the source: itself, or the one that holds it. */
+static int find_folder(struct root_path *path, const struct sources *sources, const char *canonical,
+                       struct error *error)
 {
-        cleanup_with(root_path_deinit) struct root_path source = {0};
-        struct stat st;
-        cleanup_close int path_fd = -1;
-        *directory = (struct root_path){0};
-        int r = root_path_init(&source, sources->roots, canonical, error)
-                        ?: root_path_find(&source, &path_fd, &st, error);
-        if (r < 0 || !S_ISDIR(st.st_mode))
-                return r ?: root_path_init_parent(directory, &source, error);
-        *directory = source;
-        source = (struct root_path){0};
-        return 0;
-}
-
-struct listing {
-        struct sidecar_list *list;
-        const char *shown; /* the source */
-        struct error *error;
-};
-
-static int list_directory(const struct listing *listing, const struct root_path *path, const char *prefix,
-                          unsigned depth);
-
-/* A file that cannot be opened by its name is skipped. */
-static int list_entry(const struct listing *listing, const struct root_path *directory, int dir_fd, const char *entry,
-                      const char *prefix, unsigned depth)
-{
-        struct stat st;
-        cleanup_with(root_path_deinit) struct root_path path = {0};
-        struct error ignored;
-        cleanup_close int path_fd = -1;
-        if (entry[0] == '.' || fstatat(dir_fd, entry, &st, AT_SYMLINK_NOFOLLOW) < 0)
-                return 0;
-        bool is_directory = S_ISDIR(st.st_mode);
-        cleanup_free char *name = format_new("%s%s%s", prefix, entry, is_directory ? "/" : "");
-        if (name == NULL)
-                return error_no_memory(listing->error);
-        int r = root_path_init_child(&path, directory, entry, listing->error);
-        if (r < 0)
-                return r;
-        if (is_directory)
-                return depth < DEPTH_MAX ? list_directory(listing, &path, name, depth + 1) : 0;
-        if (root_path_find(&path, &path_fd, &st, &ignored) < 0 || !S_ISREG(st.st_mode))
-                return 0;
-        return sidecar_list_add(listing->list, name, (uint64_t)st.st_size, listing->shown, listing->error);
-}
-
-static int list_directory(const struct listing *listing, const struct root_path *path, const char *prefix,
-                          unsigned depth)
-{
-        struct stat st;
-        DIR *dir;
-        cleanup_close int path_fd = -1;
-        int r = root_path_find(path, &path_fd, &st, listing->error)
-                        ?: root_path_open_folder(path, path_fd, &dir, listing->error);
-        /* Below the source's own directory, one that may not be read has no files to offer. */
-        if (r < 0)
-                return depth > 0 && r != STREAMER_ENOMEM ? 0 : r;
-        errno = 0;
-        for (const struct dirent *entry; r == 0 && (entry = readdir(dir)) != NULL; errno = 0)
-                r = list_entry(listing, path, dirfd(dir), entry->d_name, prefix, depth);
-        if (r == 0 && errno != 0)
-                r = error_errno(listing->error, STREAMER_EFAILED, errno, "%s", path->shown);
-        closedir(dir);
+        bool is_folder;
+        int r = find_source(path, sources, canonical, &is_folder, error);
+        if (r == 0 && !is_folder)
+                root_path_to_parent(path);
         return r;
 }
 
-static int local_list_sidecars(const struct sources *sources, const char *canonical, struct sidecar_list *list,
+static int local_list_sidecars(const struct sources *sources, const char *canonical, struct listing *list,
                                struct error *error)
 {
-        cleanup_with(root_path_deinit) struct root_path directory = {0};
-        const struct listing listing = {.list = list, .shown = canonical, .error = error};
-        return directory_init(&directory, sources, canonical, error) ?: list_directory(&listing, &directory, "", 0);
+        cleanup_with(root_path_deinit) struct root_path folder = {0};
+        return find_folder(&folder, sources, canonical, error) ?: list_folder(list, &folder, "", 0, error);
 }
 
 static int local_open_sidecar(const struct sources *sources, const char *canonical, const char *name,
                               struct object *object, struct error *error)
 {
-        cleanup_with(root_path_deinit) struct root_path directory = {0};
-        return directory_init(&directory, sources, canonical, error)
-                       ?: open_in_folder(object, &directory, name, NULL, error);
+        cleanup_with(root_path_deinit) struct root_path folder = {0};
+        return find_folder(&folder, sources, canonical, error) ?: open_in_folder(object, &folder, name, NULL, error);
 }
 
 const struct source_ops source_local = {

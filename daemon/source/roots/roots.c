@@ -146,11 +146,10 @@ int root_path_init_child(struct root_path *path, const struct root_path *folder,
         return root_path_set(path, folder->root, format_new("%s%s%s", folder->shown, slash, name), folder->rule, error);
 }
 
-int root_path_init_parent(struct root_path *path, const struct root_path *child, struct error *error)
+void root_path_to_parent(struct root_path *path)
 {
-        const char *slash = strrchr(child->shown, '/');
-        size_t len = slash > child->shown ? (size_t)(slash - child->shown) : 1;
-        return root_path_set(path, child->root, strndup(child->shown, len), child->rule, error);
+        char *slash = strrchr(path->shown, '/');
+        slash[slash == path->shown] = '\0';
 }
 
 void root_path_deinit(struct root_path *path)

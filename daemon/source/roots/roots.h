@@ -25,8 +25,8 @@ struct root_path {
 int root_path_init(struct root_path *path, const struct source_roots *roots, const char *canonical,
                    struct error *error);
 int root_path_init_child(struct root_path *path, const struct root_path *folder, const char *name, struct error *error);
-int root_path_init_parent(struct root_path *path, const struct root_path *child, struct error *error);
-void root_path_deinit(struct root_path *path); /* accepts a zeroed one */
+void root_path_to_parent(struct root_path *path); /* the folder that holds it, below the same root */
+void root_path_deinit(struct root_path *path);    /* accepts a zeroed one */
 
 /* Resolves the path below its root, as a descriptor (O_PATH) and what fstat() says of it. */
 int root_path_find(const struct root_path *path, int *path_fd, struct stat *st, struct error *error);

@@ -13,7 +13,7 @@
 #include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
 #include "daemon/source/aws/sigv4.h"
-#include "daemon/source/model_dir.h"
+#include "daemon/source/listing.h"
 #include "daemon/source/s3/endpoint.h"
 #include "daemon/source/s3/s3_reply.h"
 #include "daemon/source/source.h"
@@ -43,10 +43,10 @@ static const char *key_of(const char *source)
         return slash != NULL ? slash + 1 : bucket + strlen(bucket);
 }
 
-/* A prefix is a directory itself; malloc'd. */
-static char *directory_of(const char *canonical)
+/* A prefix is a directory itself. */
+static size_t directory_len(const char *canonical)
 {
-        return strndup(canonical, (size_t)(strrchr(canonical, '/') + 1 - canonical));
+        return (size_t)(strrchr(canonical, '/') + 1 - canonical);
 }
 
 /* A prefix ends in '/', so that s3://b/llama and s3://b/llama/ are one source. */
@@ -74,66 +74,36 @@ static char *s3_default_name(const char *canonical, unsigned n)
         return source_last_components(path, strlen(path), n + 1);
 }
 
-struct etag {
-        char *name, *etag;
-};
-
 struct opening {
-        /* The task: it runs again if the bucket is in another region. */
-        int (*run)(struct opening *o);
-        s3_entry_fn on_entry; /* of a listing; NULL: nothing is listed */
-        bool flat;            /* the keys of the prefix alone, without those of directories below it */
-        unsigned pages_max;
-
         struct remote_dir dir;
-        const char *canonical; /* the key or prefix that is read; NULL in a task: the source's directory */
-        const char *key;       /* in it: a whole key, or a prefix that is empty or ends in '/' */
+        struct s3_endpoints *endpoints;
+        const struct s3_endpoint *endpoint;
         char *bucket;
-        char *base; /* URL of the bucket */
+        char *canonical;      /* the key or prefix that is read */
+        const char *key;      /* in it: a whole key, or a prefix that is empty or ends in '/' */
+        struct listing *list; /* that a list of keys is added to */
         struct error *error;
 
-        /* of the weights */
-        bool want_sha256, has_sums;
-        struct source_set *set;
-        struct model_dir folder;
-        struct etag *etags; /* of all files of the listing that may be used */
-        size_t n_etags;
-
-        /* of sidecars */
-        struct sidecar_list *list;
-        const char *name;
-        struct object *object;
+        /* of an attempt */
+        bool again;
+        char region[S3_REGION];
+        char *base; /* URL of the bucket */
 };
 
 /* ---- listing ---- */
 
-/* If-Match requires quotes, which some stores omit in their lists. */
-static int add_etag(struct opening *o, const char *name, const char *etag)
-{
-        struct etag *etags = array_grow(o->etags, o->n_etags, sizeof(*etags));
-        if (etags == NULL)
-                return error_no_memory(o->error);
-        o->etags = etags;
-        struct etag *added = &o->etags[o->n_etags++];
-        const char *quote = etag[0] != '\0' && strchr(etag, '"') == NULL ? "\"" : "";
-        *added = (struct etag){strdup(name), format_new("%s%s%s", quote, etag, quote)};
-        return added->name != NULL && added->etag != NULL ? 0 : error_no_memory(o->error);
-}
-
-/* A store that does not know the delimiter also lists the keys of folders below. */
-static int on_weight(void *context, const struct s3_entry *entry, struct error *error)
+/* A store that does not know the delimiter also lists the keys of folders below. If-Match requires quotes, which some
+ * stores omit in their lists. */
+static int on_entry(void *context, const struct s3_entry *entry, struct error *error)
 {
         struct opening *o = context;
-        size_t len = strlen(o->key), before = o->folder.n;
-        if (strncmp(entry->key, o->key, len) != 0 || strchr(entry->key + len, '/') != NULL)
-                return 0;
-        const char *name = entry->key + len;
-        int r = model_dir_offer(&o->folder, name, o->canonical, error);
-        bool sums = strcmp(name, SUMS_NAME) == 0;
-        o->has_sums |= sums;
-        if (r == 0 && (sums || o->folder.n > before || strcmp(name, MODEL_DIR_INDEX) == 0))
-                r = add_etag(o, name, entry->etag);
-        return r;
+        size_t len = strlen(o->key);
+        const char *quote = entry->etag[0] != '\0' && strchr(entry->etag, '"') == NULL ? "\"" : "";
+        cleanup_free char *etag = format_new("%s%s%s", quote, entry->etag, quote);
+        if (etag == NULL)
+                return error_no_memory(error);
+        return strncmp(entry->key, o->key, len) == 0 ? listing_add(o->list, entry->key + len, entry->size, etag, error)
+                                                     : 0;
 }
 
 /* Fetches the page with the token *next and, in the same round, the other fetches. */
@@ -142,7 +112,7 @@ static int fetch_page(struct opening *o, char **next, struct http_fetch *fetches
         struct aws_param params[] = {{"list-type", "2"},
                                      {"encoding-type", "url"},
                                      {"prefix", o->key},
-                                     {"delimiter", o->flat ? "/" : NULL},
+                                     {"delimiter", o->list->sidecars ? NULL : "/"},
                                      {"continuation-token", *next}};
         cleanup_free char *query = aws_query(params, ARRAY_SIZE(params));
         cleanup_free char *url = query != NULL ? format_new("%s/?%s", o->base, query) : NULL;
@@ -156,7 +126,7 @@ static int fetch_page(struct opening *o, char **next, struct http_fetch *fetches
         const struct http_answer *answer = &fetches[0].answer;
         if (r == 0 && answer->body == NULL)
                 r = error_set(o->error, STREAMER_EFAILED, "an empty answer to a list (%s)", o->canonical);
-        r = r ?: s3_page_parse(next, answer->body, answer->body_len, o->on_entry, o, o->error);
+        r = r ?: s3_page_parse(next, answer->body, answer->body_len, on_entry, o, o->error);
         http_fetch_deinit(&fetches[0]);
         return r;
 }
@@ -165,32 +135,23 @@ static int fetch_page(struct opening *o, char **next, struct http_fetch *fetches
 static int list_pages(struct opening *o, struct http_fetch *fetches, size_t n)
 {
         cleanup_free char *next = NULL;
+        unsigned most = o->list->sidecars ? SIDECAR_PAGES_MAX : PAGES_MAX;
         int r = fetch_page(o, &next, fetches, n);
         for (unsigned pages = 1; r == 0 && next != NULL; pages++)
-                r = pages < o->pages_max ? fetch_page(o, &next, fetches, 1)
-                                         : error_set(o->error, STREAMER_EFAILED, "more than %u pages of keys (%s)",
-                                                     o->pages_max, o->canonical);
+                r = pages < most ? fetch_page(o, &next, fetches, 1)
+                                 : error_set(o->error, STREAMER_EFAILED, "more than %u pages of keys (%s)", most,
+                                             o->canonical);
         return r;
-}
-
-static const char *s3_etag(const struct remote_dir *dir, const char *name)
-{
-        const struct opening *o = container_of(dir, struct opening, dir);
-        for (size_t i = 0; i < o->n_etags; i++)
-                if (strcmp(o->etags[i].name, name) == 0)
-                        return o->etags[i].etag[0] != '\0' ? o->etags[i].etag : NULL;
-        return NULL;
 }
 
 /* The index is fetched with the first page. Any answer to its request is accepted: the listing decides whether it is
  * used. It may be of another moment than the list: then it is closed, and requested again by the list's ETag. */
-static int list_weights(struct opening *o)
+static int list_weights(struct opening *o, struct object *index)
 {
-        struct object *index = &o->set->index_object;
         struct http_fetch fetches[2] = {{.max_body = 0}};
         cleanup_with(remote_dir_url_deinit) struct object_url url;
         struct error ignored;
-        int r = remote_dir_url_init(&o->dir, MODEL_DIR_INDEX, &url, o->error);
+        int r = remote_dir_url_init(&o->dir, LISTING_INDEX, &url, o->error);
         url.text = true;
         r = r ?: object_http_prepare(o->dir.http, &url, index, &fetches[1], o->error);
         fetches[1].any_status = true;
@@ -200,11 +161,11 @@ static int list_weights(struct opening *o)
         http_fetch_deinit(&fetches[1]);
         if (r < 0)
                 return r;
-        const char *etag = s3_etag(&o->dir, MODEL_DIR_INDEX);
-        bool listed = o->folder.has_index && index->ops != NULL && (etag == NULL || object_http_has_etag(index, etag));
-        if (!listed)
+        const struct listed_file *listed = &o->list->index;
+        if (listed->name == NULL || index->ops == NULL ||
+            (listed->tag[0] != '\0' && !object_http_has_etag(index, listed->tag)))
                 object_deinit(index);
-        return model_dir_choose(&o->folder, "with this prefix", o->canonical, o->error);
+        return listing_choose(o->list, "with this prefix", o->error);
 }
 
 /* ---- weights ---- */
@@ -239,17 +200,16 @@ static int set_checksum(struct object *object, const struct http_fetch *fetch, s
 
 /* The list and the store's checksums are requested at once. The list has precedence, since the publisher of the files
  * wrote it; the checksums add what it lacks. Where both have a digest they must agree: a difference fails the load. */
-static int find_sums(struct opening *o)
+static int find_sums(struct opening *o, struct source_set *set)
 {
         /* A client that may not list gets 403 for a key that does not exist. */
         static const int absent[] = {403, 404, 0};
-        struct object *objects = o->set->objects;
-        size_t n = o->set->n_objects;
-        bool listed = is_prefix(o->canonical), request_list = !listed || o->has_sums;
+        struct object *objects = set->objects;
+        size_t n = set->n_objects;
+        bool listed = is_prefix(o->canonical), request_list = !listed || o->list->has_sums;
         cleanup_with(http_headers_deinit) struct http_headers headers = {.n = 0};
         cleanup_free struct http_fetch *fetches = calloc(n + 1, sizeof(*fetches));
-        cleanup_free char *folder = directory_of(o->canonical);
-        cleanup_free char *list_uri = folder != NULL ? format_new("%s" SUMS_NAME, folder) : NULL;
+        cleanup_free char *list_uri = format_new("%.*s" SUMS_NAME, (int)directory_len(o->canonical), o->canonical);
         if (fetches == NULL || list_uri == NULL)
                 return error_no_memory(o->error);
         struct http_fetch *list = fetches + n;
@@ -284,128 +244,122 @@ static int find_sums(struct opening *o)
                                        o->error);
 }
 
-static int open_weights(struct opening *o)
+static int open_weights(struct opening *o, bool want_sha256, struct source_set *set)
 {
         static const char *const itself = "";
-        int r = is_prefix(o->canonical) ? list_weights(o) ?: remote_dir_open(&o->dir, &o->folder, o->set, o->error)
-                                        : remote_dir_open_files(&o->dir, &itself, 1, o->set, o->error);
-        return r == 0 && o->want_sha256 ? find_sums(o) : r;
+        int r = is_prefix(o->canonical) ? list_weights(o, &set->index_object) ?: remote_dir_open(&o->dir, set, o->error)
+                                        : remote_dir_open_files(&o->dir, &itself, 1, set, o->error);
+        return r == 0 && want_sha256 ? find_sums(o, set) : r;
 }
 
 /* ---- attempts ---- */
 
-static int attempt(const struct opening *task, struct s3_endpoints *endpoints, const struct s3_endpoint *endpoint,
-                   const char *region)
+/* `source` chooses the endpoint and its credentials; its first `len` bytes are read. `list` may be NULL. */
+static int opening_init(struct opening *o, const struct sources *sources, const char *source, size_t len,
+                        struct listing *list, struct error *error)
 {
-        struct opening o = *task;
-        o.dir.access = s3_auth_new(endpoints, endpoint, o.bucket, region);
-        if (o.dir.access == NULL)
-                return error_no_memory(o.error);
-        int r = s3_endpoint_base(endpoint, o.bucket, region, &o.base, o.error) ?: o.run(&o);
-        model_dir_deinit(&o.folder);
-        for (size_t i = 0; i < o.n_etags; i++) {
-                free(o.etags[i].name);
-                free(o.etags[i].etag);
-        }
-        free(o.etags);
-        free(o.base);
-        http_access_unref(o.dir.access);
-        return r;
+        const char *bucket = source + strlen(SCHEME);
+        bool listed = source[len - 1] == '/' && list != NULL && !list->sidecars;
+        *o = (struct opening){.dir = {.http = sources->http,
+                                      .atomic = true,
+                                      .etags = true,
+                                      .listing = listed ? list : NULL,
+                                      .promise = listed ? "listed with its prefix" : NULL,
+                                      .locate = s3_locate},
+                              .endpoints = sources->s3,
+                              .endpoint = s3_endpoints_find(sources->s3, source),
+                              .bucket = strndup(bucket, strcspn(bucket, "/")),
+                              .canonical = strndup(source, len),
+                              .list = list,
+                              .error = error};
+        if (o->canonical == NULL || o->bucket == NULL)
+                return error_no_memory(error);
+        o->key = key_of(o->canonical);
+        return 0;
 }
 
-/* `source` chooses the endpoint and its credentials. It is read unless the task reads its directory. */
-static int run(const struct sources *sources, const char *source, struct opening *task)
+static int attempt_begin(struct opening *o)
 {
-        const struct s3_endpoint *endpoint = s3_endpoints_find(sources->s3, source);
-        const char *bucket = source + strlen(SCHEME);
-        char region[S3_REGION], now[S3_REGION];
-        cleanup_free char *directory = task->canonical == NULL ? directory_of(source) : NULL;
-        cleanup_free char *name = task->bucket = strndup(bucket, strcspn(bucket, "/"));
-        if (task->canonical == NULL)
-                task->canonical = directory;
-        if (task->canonical == NULL || name == NULL)
-                return error_no_memory(task->error);
-        bool listed = is_prefix(task->canonical) && task->set != NULL;
-        task->key = key_of(task->canonical);
-        task->dir = (struct remote_dir){.http = sources->http,
-                                        .atomic = true,
-                                        .listed = listed ? "listed with its prefix" : NULL,
-                                        .locate = s3_locate,
-                                        .etag = s3_etag};
-        s3_endpoints_get_region(sources->s3, endpoint, name, region);
-        int r = attempt(task, sources->s3, endpoint, region);
-        s3_endpoints_get_region(sources->s3, endpoint, name, now);
-        if (r == 0 || strcmp(region, now) == 0)
-                return r;
-        log_info("bucket %s is in region %s", name, now);
-        if (task->set != NULL)
-                source_set_deinit(task->set);
-        if (task->list != NULL)
-                sidecar_list_deinit(task->list);
-        if (task->object != NULL)
-                object_deinit(task->object);
-        *task->error = (struct error){.code = 0};
-        return attempt(task, sources->s3, endpoint, now);
+        s3_endpoints_get_region(o->endpoints, o->endpoint, o->bucket, o->region);
+        o->dir.access = s3_auth_new(o->endpoints, o->endpoint, o->bucket, o->region);
+        return o->dir.access == NULL ? error_no_memory(o->error)
+                                     : s3_endpoint_base(o->endpoint, o->bucket, o->region, &o->base, o->error);
+}
+
+/* True: the store has named another region, and the caller begins again. */
+static bool attempt_end(struct opening *o, int r)
+{
+        char now[S3_REGION];
+        free(o->base);
+        o->base = NULL;
+        o->dir.access = http_access_unref(o->dir.access);
+        if (r == 0 || o->again)
+                return false;
+        s3_endpoints_get_region(o->endpoints, o->endpoint, o->bucket, now);
+        o->again = strcmp(o->region, now) != 0;
+        if (o->again) {
+                log_info("bucket %s is in region %s", o->bucket, now);
+                *o->error = (struct error){.code = 0};
+        }
+        return o->again;
+}
+
+static void opening_deinit(struct opening *o)
+{
+        free(o->bucket);
+        free(o->canonical);
 }
 
 static int s3_open(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,
                    struct error *error)
 {
-        struct opening task = {.run = open_weights,
-                               .on_entry = on_weight,
-                               .flat = true,
-                               .pages_max = PAGES_MAX,
-                               .canonical = canonical,
-                               .want_sha256 = want_sha256,
-                               .set = set,
-                               .error = error};
-        return run(sources, canonical, &task);
+        cleanup_with(listing_deinit) struct listing list = {.shown = canonical};
+        cleanup_with(opening_deinit) struct opening o;
+        int r = opening_init(&o, sources, canonical, strlen(canonical), &list, error);
+        if (r < 0)
+                return r;
+        do {
+                source_set_deinit(set);
+                listing_deinit(&list);
+                r = attempt_begin(&o) ?: open_weights(&o, want_sha256, set);
+        } while (attempt_end(&o, r));
+        return r;
 }
 
 /* ---- sidecars ---- */
 
-static int on_sidecar(void *context, const struct s3_entry *entry, struct error *error)
-{
-        struct opening *o = context;
-        size_t len = strlen(o->key);
-        if (strncmp(entry->key, o->key, len) != 0)
-                return 0;
-        return sidecar_list_add(o->list, entry->key + len, entry->size, o->canonical, error);
-}
-
-static int list_sidecars(struct opening *o)
-{
-        struct http_fetch fetch;
-        return list_pages(o, &fetch, 1);
-}
-
-static int open_sidecar(struct opening *o)
-{
-        return remote_dir_open_text(&o->dir, o->name, o->object, o->error);
-}
-
-static int s3_list_sidecars(const struct sources *sources, const char *canonical, struct sidecar_list *list,
+static int s3_list_sidecars(const struct sources *sources, const char *canonical, struct listing *list,
                             struct error *error)
 {
-        struct opening task = {.run = list_sidecars,
-                               .on_entry = on_sidecar,
-                               .pages_max = SIDECAR_PAGES_MAX,
-                               .list = list,
-                               .error = error};
-        return run(sources, canonical, &task);
+        struct http_fetch fetch;
+        cleanup_with(opening_deinit) struct opening o;
+        int r = opening_init(&o, sources, canonical, directory_len(canonical), list, error);
+        if (r < 0)
+                return r;
+        do {
+                listing_deinit(list);
+                r = attempt_begin(&o) ?: list_pages(&o, &fetch, 1);
+        } while (attempt_end(&o, r));
+        return r;
 }
 
 static int s3_open_sidecar(const struct sources *sources, const char *canonical, const char *name,
                            struct object *object, struct error *error)
 {
-        struct opening task = {.run = open_sidecar, .name = name, .object = object, .error = error};
-        return run(sources, canonical, &task);
+        cleanup_with(opening_deinit) struct opening o;
+        int r = opening_init(&o, sources, canonical, directory_len(canonical), NULL, error);
+        if (r < 0)
+                return r;
+        do {
+                object_deinit(object);
+                r = attempt_begin(&o) ?: remote_dir_open_text(&o.dir, name, object, error);
+        } while (attempt_end(&o, r));
+        return r;
 }
 
 static char *s3_sidecar_uri(const char *canonical, const char *name)
 {
-        cleanup_free char *directory = directory_of(canonical);
-        return directory != NULL ? format_new("%s%s", directory, name) : NULL;
+        return format_new("%.*s%s", (int)directory_len(canonical), canonical, name);
 }
 
 const struct source_ops source_s3 = {

@@ -17,9 +17,10 @@ int remote_dir_url_init(const struct remote_dir *dir, const char *name, struct o
 {
         char *text = NULL, *shown = NULL;
         bool located = dir->locate(dir, name, &text, &shown);
+        const struct listed_file *file = dir->etags && dir->listing != NULL ? listing_find(dir->listing, name) : NULL;
         *url = (struct object_url){.url = text,
                                    .shown = shown,
-                                   .etag = dir->etag != NULL ? dir->etag(dir, name) : NULL,
+                                   .etag = file != NULL ? filled(file->tag) : NULL,
                                    .access = dir->access,
                                    .atomic = dir->atomic};
         return located ? 0 : error_no_memory(error);
@@ -62,35 +63,31 @@ static int open_objects(const struct remote_dir *dir, const char *const *names, 
 int remote_dir_open_files(const struct remote_dir *dir, const char *const *names, size_t n, struct source_set *set,
                           struct error *error)
 {
+        const char *promise = set->has_index ? "named by the index" : dir->promise;
         int r = source_set_reserve(set, n, error);
         if (r == 0)
                 r = open_objects(dir, names, n, set->has_index ? &set->index : NULL, set->objects, error);
-        if (r == STREAMER_ENOENT && (set->has_index || dir->listed != NULL))
-                r = error_set(error, STREAMER_EFAILED, "%s, but: %s",
-                              set->has_index ? "named by the index" : dir->listed, error->text);
-        return r;
+        return r == STREAMER_ENOENT && promise != NULL
+                       ? error_set(error, STREAMER_EFAILED, "%s, but: %s", promise, error->text)
+                       : r;
 }
 
-int remote_dir_open_indexed(const struct remote_dir *dir, struct source_set *set, struct error *error)
+int remote_dir_open(const struct remote_dir *dir, struct source_set *set, struct error *error)
 {
-        int r = object_http_text(&set->index_object, ST_HEADER_MAX, &set->index_text, error)
-                        ?: source_set_index(set, error);
+        bool indexed = dir->listing == NULL || dir->listing->index.name != NULL;
+        int r = 0;
+        if (indexed && set->index_object.ops == NULL)
+                r = remote_dir_open_text(dir, LISTING_INDEX, &set->index_object, error);
+        if (r == 0 && indexed)
+                r = object_http_text(&set->index_object, ST_HEADER_MAX, &set->index_text, error)
+                            ?: source_set_index(set, error);
         if (r < 0)
                 return r;
-        cleanup_free const char **names = calloc(set->index.n_files, sizeof(*names));
+        size_t n = indexed ? set->index.n_files : dir->listing->n;
+        cleanup_free const char **names = calloc(n, sizeof(*names));
         if (names == NULL)
                 return error_no_memory(error);
-        for (size_t i = 0; i < set->index.n_files; i++)
-                names[i] = st_index_file(&set->index, i);
-        return remote_dir_open_files(dir, names, set->index.n_files, set, error);
-}
-
-int remote_dir_open(const struct remote_dir *dir, const struct model_dir *folder, struct source_set *set,
-                    struct error *error)
-{
-        if (!folder->has_index)
-                return remote_dir_open_files(dir, (const char *const *)folder->names, folder->n, set, error);
-        bool open = set->index_object.ops != NULL;
-        int r = open ? 0 : remote_dir_open_text(dir, MODEL_DIR_INDEX, &set->index_object, error);
-        return r ?: remote_dir_open_indexed(dir, set, error);
+        for (size_t i = 0; i < n; i++)
+                names[i] = indexed ? st_index_file(&set->index, i) : dir->listing->v[i].name;
+        return remote_dir_open_files(dir, names, n, set, error);
 }

@@ -7,19 +7,19 @@
 #define DAEMON_SOURCE_WEB_REMOTE_DIR_H
 
 #include "daemon/io/remote/http_object.h"
-#include "daemon/source/model_dir.h"
+#include "daemon/source/listing.h"
 #include "daemon/source/source.h"
 
-/* Embedded in a source's own struct, which its functions find by container_of(). */
+/* Embedded in a source's own struct, which locate() finds by container_of(). */
 struct remote_dir {
         struct http *http;
-        struct http_access *access; /* NULL: no credentials */
-        bool atomic;                /* as object_url.atomic */
-        const char *listed;         /* what promises the files, besides an index: "listed in ..."; NULL: nothing */
+        struct http_access *access;    /* NULL: no credentials */
+        bool atomic;                   /* as object_url.atomic */
+        bool etags;                    /* those of the listing are its tags */
+        const struct listing *listing; /* of the weights; NULL: the directory is not listed */
+        const char *promise;           /* of the listing: "listed in ..." */
         /* malloc'd; false: no memory. The name "" is the source itself. */
         bool (*locate)(const struct remote_dir *dir, const char *name, char **url, char **shown);
-        /* Its ETag in a listing; NULL, also as the function: it is not known. */
-        const char *(*etag)(const struct remote_dir *dir, const char *name);
 };
 
 /* The URL of a file of this name. Freed with remote_dir_url_deinit(), also on failure. */
@@ -32,10 +32,8 @@ int remote_dir_open_text(const struct remote_dir *dir, const char *name, struct 
 /* The model's files, in this order. */
 int remote_dir_open_files(const struct remote_dir *dir, const char *const *names, size_t n, struct source_set *set,
                           struct error *error);
-/* Reads the set's index_object, which is open, and opens the files that it names. */
-int remote_dir_open_indexed(const struct remote_dir *dir, struct source_set *set, struct error *error);
-/* The files of a listed folder: those of its index, which may be open already, else the chosen ones. */
-int remote_dir_open(const struct remote_dir *dir, const struct model_dir *folder, struct source_set *set,
-                    struct error *error);
+/* Those of the index, where the listing has one or there is no listing; else those of the listing. The set's
+ * index_object may be open. */
+int remote_dir_open(const struct remote_dir *dir, struct source_set *set, struct error *error);
 
 #endif

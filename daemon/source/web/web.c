@@ -198,7 +198,7 @@ static int web_open(const struct sources *sources, const char *canonical, bool w
                 r = open_first(&files, index, index ? &set->index_object : &set->objects[0], want_sha256 ? &list : NULL,
                                error);
         if (r == 0 && index)
-                r = remote_dir_open_indexed(&files.dir, set, error);
+                r = remote_dir_open(&files.dir, set, error);
         return r == 0 && want_sha256 ? apply_sums(&list, set, error) : r;
 }
 

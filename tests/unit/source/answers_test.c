@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Answers of the Hub and of a store that cannot be used: a server gives the same one to each request. hub_test and
+ * s3_test load models.
+ */
+#include "tests/lib/endpoint.h"
+#include "tests/lib/suite.h"
+
+#include "daemon/base/log/log.h"
+#include "daemon/io/http/http.h"
+#include "daemon/source/hf/hf.h"
+#include "daemon/source/listing.h"
+#include "daemon/source/s3/endpoint.h"
+
+#define SECOND UINT64_C(1000000000)
+
+static struct endpoint server;
+static struct sources sources;
+static struct error error;
+
+/* The answer; changed by tests. */
+static int status; /* 0: 200 */
+static const char *body;
+
+static void answer(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        (void)e, (void)request;
+        reply->status = status;
+        reply->body = format_text("%s", body);
+}
+
+static void start_server(void)
+{
+        const struct http_opts opts = {.connect_timeout_ns = 60 * SECOND,
+                                       .stall_ns = 60 * SECOND,
+                                       .backoff_ns = SECOND / 1000,
+                                       .retry_after_ns = SECOND,
+                                       .tries = 2,
+                                       .threads = 1};
+        log_set_level(LOG_LEVEL_ERROR);
+        server.answer = answer;
+        endpoint_start(&server);
+        ck_assert_int_eq(http_new(&sources.http, &opts, &error), 0);
+}
+
+/* ---- the Hub ---- */
+
+static struct source_set set;
+
+static void begin_hub(void)
+{
+        unsetenv("HOME");
+        unsetenv("XDG_CACHE_HOME");
+        start_server();
+}
+
+static void end_hub(void)
+{
+        source_set_deinit(&set);
+        hf_free(sources.hf);
+        http_free(sources.http);
+}
+
+static void assert_hub_fails(const char *token, int code, const char *text)
+{
+        ck_assert_int_eq(hf_new(&sources.hf, server.url, token, &error), 0);
+        ck_assert_int_eq(source_open(&sources, "hf://org/name@main", false, &set, &error), code);
+        ck_assert_str_eq(error.text, text);
+}
+
+FIXTURE(.each = {begin_hub, end_hub});
+
+static const struct {
+        const char *body, *text;
+} answers[] = {
+        {"", "an empty answer (hf://org/name@main)"},
+        {"<html>", "the answer is not as the Hub's: '{' is expected (hf://org/name@main)"},
+        {"{\"sha\":\"0123456789abcdef\",\"siblings\":{}}",
+         "the answer is not as the Hub's: '[' is expected (hf://org/name@main)"},
+        {"{}", "the answer names no commit (hf://org/name@main)"},
+        {"{\"sha\":\"../0123456789abcdef\",\"siblings\":[]}", "the answer names no commit (hf://org/name@main)"},
+};
+
+TEST(an_answer_that_is_not_the_hubs_fails_the_source, EACH(answers))
+{
+        status = 200;
+        body = answers[_i].body;
+        assert_hub_fails(NULL, STREAMER_EFAILED, answers[_i].text);
+}
+
+TEST(a_refusal_says_whether_a_token_was_sent)
+{
+        status = 403;
+        body = "";
+        assert_hub_fails(NULL, STREAMER_EPERM, "the Hub answers 403 (hf://org/name@main, without a token)");
+        sources.hf = hf_free(sources.hf);
+        assert_hub_fails("hf_thetoken", STREAMER_EPERM, "the Hub answers 403 (hf://org/name@main, with a token)");
+}
+
+/* ---- lists of a store: sixteen pages of files beside the weights ---- */
+
+static struct listing list;
+
+static void begin_store(void)
+{
+        start_server();
+        const struct s3_endpoint_opts rest = {.endpoint = server.url, .is_unsigned = true};
+        ck_assert_int_eq(s3_endpoints_new(&sources.s3, &rest, NULL, 0, NULL, &error), 0);
+}
+
+static void end_store(void)
+{
+        listing_deinit(&list);
+        http_free(sources.http);
+        s3_endpoints_free(sources.s3);
+}
+
+static void assert_list_fails(const char *text)
+{
+        ck_assert_int_eq(source_list_sidecars(&sources, "s3://bucket/m/", &list, &error), STREAMER_EFAILED);
+        ck_assert_str_eq(error.text, text);
+}
+
+FIXTURE(.each = {begin_store, end_store});
+
+TEST(an_empty_answer_to_a_list_fails_the_source)
+{
+        body = "";
+        assert_list_fails("an empty answer to a list (s3://bucket/m/)");
+        ck_assert_uint_eq(server.requests, 1);
+}
+
+TEST(a_list_without_an_end_fails_the_source)
+{
+        body = "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>again</NextContinuationToken>"
+               "</ListBucketResult>";
+        assert_list_fails("more than 16 pages of keys (s3://bucket/m/)");
+        ck_assert_uint_eq(server.requests, 16);
+}
