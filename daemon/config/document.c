@@ -4,8 +4,9 @@
  *
  *   mapping of keys > scalar | list of scalars or small mappings | section (a mapping of keys)
  *
- * The table of settings is the grammar, so depth is bounded. Further documents, unknown keys and duplicate keys are
- * refused; so are anchors, aliases and tags, which hide the meaning of a file: they are refused before it is read.
+ * It is read event by event, and the table of settings is the grammar, so depth is bounded: a value that its key does
+ * not take is refused where it begins. Further documents, unknown keys and duplicate keys are refused; so are anchors,
+ * aliases and tags, which hide the meaning of a file.
  */
 #include "daemon/config/config.h"
 #include "daemon/config/settings/setting.h"
@@ -15,280 +16,249 @@
 #include <yaml.h>
 
 #define KEY_SIZE 64
-#define DEPTH_MAX 8 /* more than valid files have */
 
 struct doc {
-        yaml_document_t tree;
+        yaml_parser_t parser;
+        yaml_event_t event; /* the current one; a function that reads a value ends at the value's last */
         const char *name;
         struct config *config;
         struct error *error;
+        bool given[2][CONFIG_SETTINGS_MAX]; /* by index in `settings`: its key, and its section where it is the first */
 };
 
 /* "file:line: key: what" */
-static int fail_at(const struct doc *doc, const yaml_mark_t *mark, const char *key, const char *what)
+static int fail_at(const struct doc *doc, size_t line, const char *key, const char *what)
 {
-        return error_set(doc->error, STREAMER_EINVAL, "%s:%u: %s%s%s", doc->name, (unsigned)mark->line + 1, key,
+        return error_set(doc->error, STREAMER_EINVAL, "%s:%u: %s%s%s", doc->name, (unsigned)line + 1, key,
                          key[0] != '\0' ? ": " : "", what);
 }
 
-static int fail(const struct doc *doc, const yaml_node_t *node, const char *key, const char *what)
+static int fail(const struct doc *doc, const char *key, const char *what)
 {
-        return fail_at(doc, &node->start_mark, key, what);
+        return fail_at(doc, doc->event.start_mark.line, key, what);
 }
 
-static yaml_node_t *node_of(struct doc *doc, int index)
+static int no_memory(const struct doc *doc)
 {
-        return yaml_document_get_node(&doc->tree, index);
+        return error_set(doc->error, STREAMER_ENOMEM, "%s: no memory", doc->name);
 }
 
-static const char *text_of(const yaml_node_t *node)
+/* ---- events ---- */
+
+static int next(struct doc *doc)
 {
-        return (const char *)node->data.scalar.value;
+        char what[SETTING_WHY];
+        yaml_event_delete(&doc->event);
+        if (!yaml_parser_parse(&doc->parser, &doc->event)) {
+                if (doc->parser.error == YAML_MEMORY_ERROR)
+                        return no_memory(doc);
+                snprintf(what, sizeof(what), "not YAML: %s", doc->parser.problem ?: "unreadable");
+                return fail_at(doc, doc->parser.problem_mark.line, "", what);
+        }
+        const yaml_event_t *e = &doc->event;
+        const yaml_char_t *anchor = NULL, *tag = NULL;
+        if (e->type == YAML_ALIAS_EVENT)
+                return fail(doc, "", "aliases are not supported");
+        if (e->type == YAML_SCALAR_EVENT) {
+                anchor = e->data.scalar.anchor;
+                tag = e->data.scalar.tag;
+        } else if (e->type == YAML_SEQUENCE_START_EVENT) {
+                anchor = e->data.sequence_start.anchor;
+                tag = e->data.sequence_start.tag;
+        } else if (e->type == YAML_MAPPING_START_EVENT) {
+                anchor = e->data.mapping_start.anchor;
+                tag = e->data.mapping_start.tag;
+        }
+        if (anchor != NULL || tag != NULL)
+                return fail(doc, "", anchor != NULL ? "anchors are not supported" : "tags are not supported");
+        return 0;
+}
+
+/* The next item of a list: 1, or 0 at its end. */
+static int next_item(struct doc *doc)
+{
+        return next(doc) ?: doc->event.type != YAML_SEQUENCE_END_EVENT;
+}
+
+static const char *text_of(const struct doc *doc)
+{
+        return (const char *)doc->event.data.scalar.value;
+}
+
+static bool has_nul(const struct doc *doc)
+{
+        return strlen(text_of(doc)) != doc->event.data.scalar.length;
+}
+
+/* The next key of a mapping, as "WHERE.KEY": 1, or 0 at its end. */
+static int next_key(struct doc *doc, const char *where, char key[KEY_SIZE])
+{
+        int r = next(doc);
+        if (r < 0 || doc->event.type == YAML_MAPPING_END_EVENT)
+                return r;
+        if (doc->event.type != YAML_SCALAR_EVENT)
+                return fail(doc, where, "a key must be a word");
+        if (has_nul(doc))
+                return fail(doc, where, "a NUL byte");
+        snprintf(key, KEY_SIZE, "%s%s%s", where, where[0] != '\0' ? "." : "", text_of(doc));
+        return 1;
 }
 
 /* ---- values ---- */
 
-static int read_scalar(struct doc *doc, const struct setting *setting, void *base, const yaml_node_t *node,
-                       const char *key)
+static int read_scalar(struct doc *doc, const struct setting *setting, void *base, const char *key)
 {
         char why[SETTING_WHY];
-        if (node->type != YAML_SCALAR_NODE)
-                return fail(doc, node, key,
-                            setting->several ? "takes a list of single values" : "takes a single value");
-        if (strlen(text_of(node)) != node->data.scalar.length)
-                return fail(doc, node, key, "a NUL byte");
-        int r = base == doc->config ? setting_set(setting, doc->config, text_of(node), why)
-                                    : setting_set_field(setting, base, text_of(node), why);
-        return r < 0 ? fail(doc, node, key, why) : 0;
+        if (doc->event.type != YAML_SCALAR_EVENT)
+                return fail(doc, key, setting->several ? "takes a list of single values" : "takes a single value");
+        if (has_nul(doc))
+                return fail(doc, key, "a NUL byte");
+        int r = base == doc->config ? setting_set(setting, doc->config, text_of(doc), why)
+                                    : setting_set_field(setting, base, text_of(doc), why);
+        return r < 0 ? fail(doc, key, why) : 0;
 }
 
-static int read_field(struct doc *doc, const struct setting *field, void *entry, const yaml_node_t *node,
-                      const char *key)
+static int read_field(struct doc *doc, const struct setting *field, void *entry, const char *key)
 {
         char why[SETTING_WHY];
-        if (!field->several || node->type != YAML_SEQUENCE_NODE)
-                return read_scalar(doc, field, entry, node, key);
-        int r = field->set((char *)entry + field->offset, NULL, why);
-        for (const yaml_node_item_t *item = node->data.sequence.items.start;
-             r == 0 && item < node->data.sequence.items.top; item++)
-                r = read_scalar(doc, field, entry, node_of(doc, *item), key);
+        int r;
+        if (!field->several || doc->event.type != YAML_SEQUENCE_START_EVENT)
+                return read_scalar(doc, field, entry, key);
+        field->set((char *)entry + field->offset, NULL, why);
+        while ((r = next_item(doc)) > 0 && (r = read_scalar(doc, field, entry, key)) == 0)
+                ;
         return r;
-}
-
-/* The key of a pair, which must differ from those before it: "WHERE.KEY". */
-static int read_key(struct doc *doc, const yaml_node_t *mapping, const yaml_node_pair_t *pair, const char *where,
-                    char key[KEY_SIZE])
-{
-        const yaml_node_t *node = node_of(doc, pair->key);
-        if (node->type != YAML_SCALAR_NODE)
-                return fail(doc, node, where, "a key must be a word");
-        if (strlen(text_of(node)) != node->data.scalar.length)
-                return fail(doc, node, where, "a NUL byte");
-        snprintf(key, KEY_SIZE, "%s%s%s", where, where[0] != '\0' ? "." : "", text_of(node));
-        for (const yaml_node_pair_t *other = mapping->data.mapping.pairs.start; other < pair; other++)
-                if (strcmp(text_of(node_of(doc, other->key)), text_of(node)) == 0)
-                        return fail(doc, node, key, "given twice");
-        return 0;
 }
 
 /* ---- lists ---- */
 
 /* The keys of an entry. *given: a bit for each. */
-static int read_fields(struct doc *doc, const struct setting_list *list, void *entry, const yaml_node_t *mapping,
-                       const char *where, unsigned *given)
+static int read_fields(struct doc *doc, const struct setting_list *list, void *entry, const char *where,
+                       unsigned *given)
 {
-        int r = 0;
-        for (const yaml_node_pair_t *pair = mapping->data.mapping.pairs.start;
-             r == 0 && pair < mapping->data.mapping.pairs.top; pair++) {
-                char key[KEY_SIZE];
+        char key[KEY_SIZE];
+        int r;
+        while ((r = next_key(doc, where, key)) > 0) {
                 size_t i = 0;
-                r = read_key(doc, mapping, pair, where, key);
-                while (r == 0 && i < list->n_fields &&
-                       strcmp(list->fields[i].key, text_of(node_of(doc, pair->key))) != 0)
+                while (i < list->n_fields && strcmp(list->fields[i].key, text_of(doc)) != 0)
                         i++;
-                if (r == 0 && i == list->n_fields)
-                        return fail(doc, node_of(doc, pair->key), key, "unknown key");
-                if (r == 0)
-                        r = read_field(doc, &list->fields[i], entry, node_of(doc, pair->value), key);
+                if (i == list->n_fields || (*given >> i & 1) != 0)
+                        return fail(doc, key, i == list->n_fields ? "unknown key" : "given twice");
                 *given |= 1u << i;
+                r = next(doc) ?: read_field(doc, &list->fields[i], entry, key);
+                if (r < 0)
+                        return r;
         }
         return r;
 }
 
-static int read_entry(struct doc *doc, const struct setting *setting, const yaml_node_t *node, const char *where)
+static int read_entry(struct doc *doc, const struct setting *setting, const char *where)
 {
         const struct setting_list *list = setting->list;
         char why[SETTING_WHY];
         unsigned given = 0;
+        size_t line = doc->event.start_mark.line;
         bool by_keys = list->fields[0].key != NULL;
-        if (node->type == YAML_SCALAR_NODE && (list->set_word != NULL || !by_keys))
-                return read_scalar(doc, setting, doc->config, node, where);
-        if (node->type != YAML_MAPPING_NODE || !by_keys)
-                return fail(doc, node, where, list->takes ?: "takes keys of its own");
+        if (doc->event.type == YAML_SCALAR_EVENT && (list->set_word != NULL || !by_keys))
+                return read_scalar(doc, setting, doc->config, where);
+        if (doc->event.type != YAML_MAPPING_START_EVENT || !by_keys)
+                return fail(doc, where, list->takes ?: "takes keys of its own");
         char *entry = setting_list_append(setting, doc->config, why);
         if (entry == NULL)
-                return fail(doc, node, where, why);
+                return fail(doc, where, why);
         if (list->line != 0)
-                *(unsigned *)(void *)(entry + list->line) = (unsigned)node->start_mark.line + 1;
-        int r = read_fields(doc, list, entry, node, where, &given);
-        return r == 0 && list->check(doc->config, entry, given, why) < 0 ? fail(doc, node, where, why) : r;
+                *(unsigned *)(void *)(entry + list->line) = (unsigned)line + 1;
+        int r = read_fields(doc, list, entry, where, &given);
+        return r == 0 && list->check(doc->config, entry, given, why) < 0 ? fail_at(doc, line, where, why) : r;
 }
 
-static int read_list(struct doc *doc, const struct setting *setting, const yaml_node_t *node)
+static int read_list(struct doc *doc, const struct setting *setting)
 {
         struct config *config = doc->config;
-        int r = 0;
-        size_t i = 0;
-        if (node->type != YAML_SEQUENCE_NODE)
-                return fail(doc, node, setting->key, "takes a list");
+        int r;
+        if (doc->event.type != YAML_SEQUENCE_START_EVENT)
+                return fail(doc, setting->key, "takes a list");
         config->origins[setting - settings] = (unsigned char)config->origin;
         if (setting->list == &list_rules) {
                 config->access.given = true;
                 free(config->access.file);
                 config->access.file = strdup(doc->name);
                 if (config->access.file == NULL)
-                        return error_set(doc->error, STREAMER_ENOMEM, "%s: no memory", doc->name);
+                        return no_memory(doc);
         }
-        for (const yaml_node_item_t *item = node->data.sequence.items.start;
-             r == 0 && item < node->data.sequence.items.top; item++) {
+        for (size_t i = 0; (r = next_item(doc)) > 0; i++) {
                 char where[KEY_SIZE / 2];
-                snprintf(where, sizeof(where), "%s[%zu]", setting->key, i++);
-                r = read_entry(doc, setting, node_of(doc, *item), where);
+                snprintf(where, sizeof(where), "%s[%zu]", setting->key, i);
+                r = read_entry(doc, setting, where);
+                if (r < 0)
+                        return r;
         }
         return r;
 }
 
 /* ---- keys ---- */
 
-static bool is_section(const char *key)
+static const struct setting *first_of_section(const char *section)
 {
-        size_t len = strlen(key);
+        size_t len = strlen(section);
         for (size_t i = 0; i < n_settings; i++)
-                if (settings[i].key != NULL && strncmp(settings[i].key, key, len) == 0 && settings[i].key[len] == '.')
-                        return true;
-        return false;
+                if (settings[i].key != NULL && strncmp(settings[i].key, section, len) == 0 &&
+                    settings[i].key[len] == '.')
+                        return &settings[i];
+        return NULL;
 }
 
 /* Of the file (section "") or of a section. */
-static int read_keys(struct doc *doc, const yaml_node_t *mapping, const char *section)
+static int read_keys(struct doc *doc, const char *section)
 {
-        int r = 0;
-        if (mapping->type != YAML_MAPPING_NODE)
-                return fail(doc, mapping, section,
-                            section[0] != '\0' ? "takes keys of its own" : "must be a mapping of keys");
-        for (const yaml_node_pair_t *pair = mapping->data.mapping.pairs.start;
-             r == 0 && pair < mapping->data.mapping.pairs.top; pair++) {
-                char key[KEY_SIZE];
-                r = read_key(doc, mapping, pair, section, key);
+        char key[KEY_SIZE];
+        int r;
+        bool whole = section[0] == '\0';
+        if (doc->event.type != YAML_MAPPING_START_EVENT)
+                return fail(doc, section, whole ? "must be a mapping of keys" : "takes keys of its own");
+        while ((r = next_key(doc, section, key)) > 0) {
+                const struct setting *setting = strchr(text_of(doc), '.') == NULL ? setting_find(key) : NULL;
+                const struct setting *first = setting ?: whole ? first_of_section(key) : NULL;
+                bool *given = first != NULL ? &doc->given[setting == NULL][first - settings] : NULL;
+                if (given == NULL || *given)
+                        return fail(doc, key, given == NULL ? "unknown key" : "given twice");
+                *given = true;
+                r = next(doc);
+                if (r == 0)
+                        r = setting == NULL                 ? read_keys(doc, key)
+                            : setting->kind == SETTING_LIST ? read_list(doc, setting)
+                                                            : read_scalar(doc, setting, doc->config, key);
                 if (r < 0)
                         return r;
-                const yaml_node_t *name = node_of(doc, pair->key), *value = node_of(doc, pair->value);
-                const struct setting *setting = strchr(text_of(name), '.') == NULL ? setting_find(key) : NULL;
-                if (setting != NULL)
-                        r = setting->kind == SETTING_LIST ? read_list(doc, setting, value)
-                                                          : read_scalar(doc, setting, doc->config, value, key);
-                else if (section[0] == '\0' && is_section(key))
-                        r = read_keys(doc, value, key);
-                else
-                        r = fail(doc, name, key, "unknown key");
         }
         return r;
 }
 
 /* ---- the file ---- */
 
-static int syntax_error(const struct doc *doc, const yaml_parser_t *parser)
+/* A file of comments alone is valid: its document is one empty scalar, or there is none. */
+static int read_document(struct doc *doc)
 {
-        char what[SETTING_WHY];
-        if (parser->error == YAML_MEMORY_ERROR)
-                return error_set(doc->error, STREAMER_ENOMEM, "%s: no memory", doc->name);
-        snprintf(what, sizeof(what), "not YAML: %s", parser->problem ?: "unreadable");
-        return fail_at(doc, &parser->problem_mark, "", what);
-}
-
-static int parser_init(const struct doc *doc, yaml_parser_t *parser, const char *text, size_t len)
-{
-        if (!yaml_parser_initialize(parser))
-                return error_set(doc->error, STREAMER_ENOMEM, "%s: no memory", doc->name);
-        yaml_parser_set_encoding(parser, YAML_UTF8_ENCODING);
-        yaml_parser_set_input_string(parser, (const unsigned char *)text, len);
-        return 0;
-}
-
-/* How a token changes the depth. */
-static int depth_of(yaml_token_type_t type)
-{
-        switch (type) {
-        case YAML_BLOCK_SEQUENCE_START_TOKEN:
-        case YAML_BLOCK_MAPPING_START_TOKEN:
-        case YAML_FLOW_SEQUENCE_START_TOKEN:
-        case YAML_FLOW_MAPPING_START_TOKEN:
-                return 1;
-        case YAML_BLOCK_END_TOKEN:
-        case YAML_FLOW_SEQUENCE_END_TOKEN:
-        case YAML_FLOW_MAPPING_END_TOKEN:
-                return -1;
-        default:
-                return 0;
-        }
-}
-
-/* Before the tree is made: libyaml's time grows with the square of the depth. */
-static int check_tokens(const struct doc *doc, const char *text, size_t len)
-{
-        yaml_parser_t parser;
-        yaml_token_t token;
-        int depth = 0, r = parser_init(doc, &parser, text, len);
-        if (r < 0)
+        int r = next(doc) ?: next(doc); /* the stream's begin, and its end or the document's begin */
+        if (r < 0 || doc->event.type == YAML_STREAM_END_EVENT)
                 return r;
-        for (bool end = false; r == 0 && !end;) {
-                if (!yaml_parser_scan(&parser, &token)) {
-                        r = syntax_error(doc, &parser);
-                        break;
-                }
-                depth += depth_of(token.type);
-                const char *what = token.type == YAML_ANCHOR_TOKEN  ? "anchors are not supported"
-                                   : token.type == YAML_ALIAS_TOKEN ? "aliases are not supported"
-                                   : token.type == YAML_TAG_TOKEN   ? "tags are not supported"
-                                   : depth > DEPTH_MAX              ? "too many levels"
-                                                                    : NULL;
-                if (what != NULL)
-                        r = fail_at(doc, &token.start_mark, "", what);
-                end = token.type == YAML_STREAM_END_TOKEN;
-                yaml_token_delete(&token);
-        }
-        yaml_parser_delete(&parser);
-        return r;
-}
-
-/* Reads the next document, if it is the only one. *end: there is none. */
-static int read_document(struct doc *doc, yaml_parser_t *parser, bool first, bool *end)
-{
-        if (!yaml_parser_load(parser, &doc->tree))
-                return syntax_error(doc, parser);
-        const yaml_node_t *root = yaml_document_get_root_node(&doc->tree);
-        int r = 0;
-        *end = root == NULL;
-        if (root != NULL && !first)
-                r = fail_at(doc, &doc->tree.start_mark, "", "more than one document");
-        /* A file of comments alone is valid: its document is one empty scalar. */
-        else if (root != NULL && (root->type != YAML_SCALAR_NODE || root->data.scalar.length > 0))
-                r = read_keys(doc, root, "");
-        yaml_document_delete(&doc->tree);
-        return r;
+        r = next(doc);
+        bool empty = doc->event.type == YAML_SCALAR_EVENT && doc->event.data.scalar.length == 0;
+        if (r == 0 && !empty)
+                r = read_keys(doc, "");
+        r = r ?: next(doc) ?: next(doc);
+        return r == 0 && doc->event.type != YAML_STREAM_END_EVENT ? fail(doc, "", "more than one document") : r;
 }
 
 int config_parse_yaml(struct config *config, const char *name, const char *text, size_t len, struct error *error)
 {
         struct doc doc = {.name = name, .config = config, .error = error};
-        yaml_parser_t parser;
-        bool end = false;
-        int r = check_tokens(&doc, text, len);
-        if (r < 0)
-                return r;
-        r = parser_init(&doc, &parser, text, len);
-        for (bool first = true; r == 0 && !end; first = false)
-                r = read_document(&doc, &parser, first, &end);
-        yaml_parser_delete(&parser);
+        if (!yaml_parser_initialize(&doc.parser))
+                return no_memory(&doc);
+        yaml_parser_set_encoding(&doc.parser, YAML_UTF8_ENCODING);
+        yaml_parser_set_input_string(&doc.parser, (const unsigned char *)text, len);
+        int r = read_document(&doc);
+        yaml_event_delete(&doc.event);
+        yaml_parser_delete(&doc.parser);
         return r;
 }

@@ -73,8 +73,7 @@ static const struct {
         enum fault_call call;
         const char *text;
 } texts[] = {
-        {FAULT_yaml_parser_load, "not YAML"},
-        {FAULT_yaml_parser_scan, "not YAML"},
+        {FAULT_yaml_parser_parse, "not YAML"},
         {FAULT_write, "lines dropped: log output was blocked"},
         {FAULT_EVP_MD_CTX_new, "SHA-256 could not be set up"},
         {FAULT_EVP_DigestInit_ex, "SHA-256 could not be set up"},
