@@ -36,32 +36,24 @@ static unsigned env_number(const char *name, unsigned max, unsigned fallback)
 int aws_clients_init(struct aws_clients *clients, const struct http_opts *http, struct error *error)
 {
         uint64_t timeout = env_number("AWS_METADATA_SERVICE_TIMEOUT", 60, 1) * SECOND;
+        const struct http_opts instance = {.connect_timeout_ns = timeout,
+                                           .stall_ns = timeout,
+                                           .backoff_ns = SECOND / 10,
+                                           .retry_after_ns = SECOND,
+                                           .tries = env_number("AWS_METADATA_SERVICE_NUM_ATTEMPTS", 10, 2),
+                                           .threads = 1};
         /* All tries end before callers of aws_credentials_get() get an error. */
-        const struct http_opts patient = {.connect_timeout_ns = 5 * SECOND,
-                                          .stall_ns = 5 * SECOND,
-                                          .backoff_ns = SECOND / 2,
-                                          .retry_after_ns = 2 * SECOND,
-                                          .tries = 4,
-                                          .threads = 1};
-        struct http_opts opts[AWS_SERVICES] = {
-                [AWS_INSTANCE] = {.connect_timeout_ns = timeout,
-                                  .stall_ns = timeout,
-                                  .backoff_ns = SECOND / 10,
-                                  .retry_after_ns = SECOND,
-                                  .tries = env_number("AWS_METADATA_SERVICE_NUM_ATTEMPTS", 10, 2),
-                                  .threads = 1},
-                [AWS_CONTAINER] = patient,
-                [AWS_STS] = patient};
-        opts[AWS_STS].tries = 3;
-        if (http != NULL) {
-                opts[AWS_STS].ca = http->ca;
-                opts[AWS_STS].allow_plain = http->allow_plain;
-                opts[AWS_STS].n_allow_plain = http->n_allow_plain;
-        }
-        int r = 0;
-        *clients = (struct aws_clients){{NULL}};
-        for (size_t i = 0; r == 0 && i < AWS_SERVICES; i++)
-                r = http_new(&clients->http[i], &opts[i], error);
+        const struct http_opts others = {.connect_timeout_ns = 5 * SECOND,
+                                         .stall_ns = 5 * SECOND,
+                                         .backoff_ns = SECOND / 2,
+                                         .retry_after_ns = 2 * SECOND,
+                                         .tries = 4,
+                                         .threads = 1,
+                                         .ca = http != NULL ? http->ca : NULL,
+                                         .allow_plain = http != NULL ? http->allow_plain : NULL,
+                                         .n_allow_plain = http != NULL ? http->n_allow_plain : 0};
+        *clients = (struct aws_clients){.instance = NULL};
+        int r = http_new(&clients->instance, &instance, error) ?: http_new(&clients->others, &others, error);
         if (r < 0)
                 aws_clients_deinit(clients);
         return r;
@@ -69,14 +61,14 @@ int aws_clients_init(struct aws_clients *clients, const struct http_opts *http, 
 
 void aws_clients_stop(struct aws_clients *clients)
 {
-        for (size_t i = 0; i < AWS_SERVICES; i++)
-                http_stop(clients->http[i]);
+        http_stop(clients->instance);
+        http_stop(clients->others);
 }
 
 void aws_clients_deinit(struct aws_clients *clients)
 {
-        for (size_t i = 0; i < AWS_SERVICES; i++)
-                clients->http[i] = http_free(clients->http[i]);
+        clients->instance = http_free(clients->instance);
+        clients->others = http_free(clients->others);
 }
 
 /* ---- requests ---- */
@@ -153,7 +145,7 @@ int aws_container(struct aws_clients *clients, struct aws_keys *keys, struct err
         if (file != NULL)
                 r = secret_read_file(file, &token, error);
         if (r == 0)
-                r = fetch_with_header(clients->http[AWS_CONTAINER], &(struct http_request){.url = uri, .shown = origin},
+                r = fetch_with_header(clients->others, &(struct http_request){.url = uri, .shown = origin},
                                       "Authorization", token ?: aws_env("AWS_CONTAINER_AUTHORIZATION_TOKEN"), &answer,
                                       error);
         if (r == 0)
@@ -176,7 +168,7 @@ static int instance_fetch(struct aws_clients *clients, const char *method, const
         size_t len = trimmed_len(endpoint, '/');
         cleanup_free char *url = format_new("%.*s%s", (int)len, endpoint, path);
         const struct http_request request = {.method = method, .url = url, .shown = "instance metadata"};
-        return url != NULL ? fetch_with_header(clients->http[AWS_INSTANCE], &request, name, value, answer, error)
+        return url != NULL ? fetch_with_header(clients->instance, &request, name, value, answer, error)
                            : error_no_memory(error);
 }
 

@@ -12,18 +12,12 @@
 #include "daemon/source/aws/aws_config.h"
 #include "daemon/source/aws/keys.h"
 
-/* One HTTP client for each kind of service. */
-enum aws_service {
-        AWS_INSTANCE,  /* metadata, which answer within a second or two, or not at all */
-        AWS_CONTAINER, /* waits longer: the endpoint may start together with the container */
-        AWS_STS,       /* plain http to the hosts that the settings allow */
-        AWS_SERVICES
-};
 struct aws_clients {
-        struct http *http[AWS_SERVICES];
+        struct http *instance; /* its metadata answer within a second or two, or not at all */
+        struct http *others;   /* waits longer: a container's endpoint may start together with the container */
 };
 
-/* Of `http` the certificates and the hosts that plain http is allowed to are used, for STS; NULL: none. */
+/* Of `http` the certificates and the hosts that plain http is allowed to are used, for the others; NULL: none. */
 int aws_clients_init(struct aws_clients *clients, const struct http_opts *http, struct error *error);
 void aws_clients_stop(struct aws_clients *clients); /* calls end soon, with STREAMER_ECANCELED */
 void aws_clients_deinit(struct aws_clients *clients);

@@ -77,7 +77,7 @@ static int post(struct aws_clients *clients, struct aws_keys *keys, struct sts_r
         int r = http_headers_add(&headers, "Content-Type", FORM, error);
         if (r == 0 && request->signer != NULL)
                 r = aws_sign(&headers, &sign, request->signer, error);
-        r = r ?: aws_fetch(clients->http[AWS_STS], &fetch, error);
+        r = r ?: aws_fetch(clients->others, &fetch, error);
         if (r < 0)
                 return r;
         const struct http_answer *answer = &fetch.answer;
