@@ -1,71 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/lib/endpoint.h"
+
+#include "tests/lib/http_exchange.h"
 #include "tests/lib/ports.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
+#include <microhttpd.h>
 #include <strings.h>
 #include <sys/socket.h>
 
-#define REQUEST_MAX (64 * 1024)
-
-struct connection {
-        struct endpoint *endpoint;
-        int fd;
-        char text[REQUEST_MAX + 1];
+/* A request that is being received. */
+struct receiving {
+        char *path, *body;
+        size_t size;
+        bool begun;
 };
 
 /* ---- requests ---- */
 
 char *endpoint_header(const struct endpoint_request *request, const char *name)
 {
-        size_t len = strlen(name);
+        const char *value = MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND, name);
 
-        for (const char *line = request->headers; line && *line; line = strstr(line, "\r\n")) {
-                line += strspn(line, "\r\n");
-                if (strncasecmp(line, name, len) == 0 && line[len] == ':') {
-                        const char *value = line + len + 1 + strspn(line + len + 1, " ");
-                        return format_text("%.*s", (int)strcspn(value, "\r\n"), value);
-                }
-        }
-        return NULL;
+        return value ? format_text("%s", value) : NULL;
 }
-
-/* Reads the header and the body; false if the client disconnected. */
-static bool read_request(struct connection *v, struct endpoint_request *request)
-{
-        size_t have = 0;
-        char *end = NULL;
-
-        for (;;) {
-                ssize_t n = read(v->fd, v->text + have, REQUEST_MAX - have);
-                if (n <= 0)
-                        return false;
-                have += (size_t)n;
-                v->text[have] = '\0';
-                if (!end && (end = strstr(v->text, "\r\n\r\n"))) {
-                        *end = '\0';
-                        request->headers = v->text + strcspn(v->text, "\r\n");
-                        request->body = end + 4;
-                }
-                const char *length = end ? endpoint_header(request, "Content-Length") : NULL;
-                if (end && have - (size_t)(request->body - v->text) >= (length ? strtoul(length, NULL, 10) : 0))
-                        return true;
-        }
-}
-
-static void parse_line(struct connection *v, struct endpoint_request *request)
-{
-        char *line = format_text("%.*s", (int)strcspn(v->text, "\r\n"), v->text), *save;
-
-        request->method = strtok_r(line, " ", &save);
-        request->path = strtok_r(NULL, " ", &save);
-        request->host = endpoint_header(request, "Host");
-        if (!request->method || !request->path)
-                die("an endpoint was sent: %s", v->text);
-}
-
-/* ---- replies ---- */
 
 void endpoint_range(const struct endpoint_request *request, struct endpoint_reply *reply, const void *data, size_t size)
 {
@@ -82,44 +39,13 @@ void endpoint_range(const struct endpoint_request *request, struct endpoint_repl
         memcpy(reply->body, (const char *)data + first, reply->size);
 }
 
-static void send_all(int fd, const char *data, size_t size)
-{
-        while (size > 0) {
-                ssize_t n = send(fd, data, size, MSG_NOSIGNAL);
-                if (n <= 0)
-                        return;
-                data += n;
-                size -= (size_t)n;
-        }
-}
-
-static void send_reply(struct connection *v, const struct endpoint_request *request, const struct endpoint_reply *reply)
-{
-        size_t size = reply->body && reply->size == 0 ? strlen(reply->body) : reply->size;
-        char *head = format_text("HTTP/1.1 %d Some words\r\nConnection: close\r\nContent-Length: %zu\r\n%s\r\n",
-                                 reply->status ? reply->status : 200, size, reply->headers ? reply->headers : "");
-
-        send_all(v->fd, head, strlen(head));
-        if (strcmp(request->method, "HEAD") != 0 && reply->body)
-                send_all(v->fd, reply->body, size);
-        free(head);
-}
-
 /* ---- forwarding ---- */
 
-/* Copies all headers except those of the connection. */
-static char *other_headers(const char *headers)
+static enum MHD_Result append_header(void *text, enum MHD_ValueKind kind, const char *name, const char *value)
 {
-        char *kept = format_text("%s", "");
-
-        for (const char *line = headers; *line; line += strcspn(line, "\r\n")) {
-                line += strspn(line, "\r\n");
-                int len = (int)strcspn(line, "\r\n");
-                if (len > 0 && strncasecmp(line, "Connection:", 11) != 0 &&
-                    strncasecmp(line, "Content-Length:", 15) != 0 && strncasecmp(line, "Transfer-Encoding:", 18) != 0)
-                        kept = format_text("%s%.*s\r\n", kept, len, line);
-        }
-        return kept;
+        (void)kind;
+        *(char **)text = format_text("%s%s: %s\r\n", *(char **)text, name, value);
+        return MHD_YES;
 }
 
 /* Removes the chunk sizes in place. */
@@ -136,78 +62,105 @@ static size_t join_chunks(char *body)
 
 void endpoint_forward(const struct endpoint_request *request, struct endpoint_reply *reply, unsigned port)
 {
-        struct sockaddr_in address = {
-                .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        int fd = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-        size_t size;
+        struct http_exchange answer;
+        int fd = http_exchange_connect(format_text("http://127.0.0.1:%u", port));
+        char *text = format_text("%s %s HTTP/1.1\r\nConnection: close\r\n", request->method, request->path);
 
-        must(connect(fd, (struct sockaddr *)&address, sizeof(address)));
-        char *text = format_text("%s %s HTTP/1.1\r\nConnection: close\r\n%s\r\n", request->method, request->path,
-                                 other_headers(request->headers));
-        send_all(fd, text, strlen(text));
-        char *answer = fd_read(fd, &size), *end = strstr(answer, "\r\n\r\n");
-        close(fd);
-        if (!end || sscanf(answer, "HTTP/1.%*d %d", &reply->status) != 1)
-                die("no answer to forward: %.200s", answer);
-        *end = '\0';
-        reply->headers = other_headers(answer + strcspn(answer, "\r\n"));
-        reply->size = size - (size_t)(end + 4 - answer);
-        reply->body = must_alloc(reply->size + 1);
-        memcpy(reply->body, end + 4, reply->size);
-        if (strcasestr(answer, "\r\nTransfer-Encoding: chunked"))
+        MHD_get_connection_values(request->connection, MHD_HEADER_KIND, append_header, &text);
+        text = format_text("%s\r\n", text);
+        must(send(fd, text, strlen(text), MSG_NOSIGNAL));
+        http_exchange_read_consume_fd(&answer, fd);
+        if (answer.status == 0)
+                die("no answer to forward: %.200s", answer.all);
+        const char *headers = answer.all + strcspn(answer.all, "\r");
+        reply->status = answer.status;
+        reply->headers = format_text("%.*s", (int)(answer.body - headers), headers);
+        reply->size = answer.size;
+        reply->body = must_alloc(answer.size + 1);
+        memcpy(reply->body, answer.body, answer.size);
+        if (strcasestr(reply->headers, "\r\nTransfer-Encoding: chunked"))
                 reply->size = join_chunks(reply->body);
+        http_exchange_free(&answer);
 }
 
-/* ---- threads ---- */
+/* ---- replies ---- */
 
-static void *serve(void *arg)
+/* All headers except those of the connection. */
+static void add_headers(struct MHD_Response *response, char *headers)
 {
-        struct connection *v = arg;
-        struct endpoint_request request = {0};
+        char *save;
+
+        for (char *line = strtok_r(headers, "\r\n", &save); line; line = strtok_r(NULL, "\r\n", &save)) {
+                char *colon = strchr(line, ':');
+                if (!colon)
+                        die("no header: %s", line);
+                *colon = '\0';
+                if (strcasecmp(line, "Connection") != 0 && strcasecmp(line, "Content-Length") != 0 &&
+                    strcasecmp(line, "Transfer-Encoding") != 0)
+                        MHD_add_response_header(response, line, colon + 1 + strspn(colon + 1, " "));
+        }
+        MHD_add_response_header(response, "Connection", "close");
+}
+
+static enum MHD_Result send_reply(struct MHD_Connection *connection, const struct endpoint_reply *reply)
+{
+        size_t size = reply->body && reply->size == 0 ? strlen(reply->body) : reply->size;
+        struct MHD_Response *response = MHD_create_response_from_buffer(size, reply->body, MHD_RESPMEM_MUST_FREE);
+
+        if (reply->headers)
+                add_headers(response, reply->headers);
+        enum MHD_Result r = MHD_queue_response(connection, reply->status ? (unsigned)reply->status : 200, response);
+        MHD_destroy_response(response);
+        return r;
+}
+
+/* ---- the server ---- */
+
+static void *on_line(void *context, const char *path, struct MHD_Connection *connection)
+{
+        struct receiving *receiving = must_alloc(sizeof(*receiving));
+
+        (void)context, (void)connection;
+        receiving->path = format_text("%s", path);
+        receiving->body = format_text("%s", "");
+        return receiving;
+}
+
+/* Called when the headers have arrived, for each piece of the body, and at its end. */
+static enum MHD_Result on_request(void *context, struct MHD_Connection *connection, const char *path,
+                                  const char *method, const char *version, const char *piece, size_t *size,
+                                  void **request_context)
+{
+        struct endpoint *endpoint = context;
+        struct receiving *receiving = *request_context;
+
+        (void)path, (void)version;
+        if (!receiving->begun || *size > 0) {
+                receiving->begun = true;
+                receiving->body = must_realloc(receiving->body, receiving->size + *size + 1);
+                memcpy(receiving->body + receiving->size, piece ? piece : "", *size);
+                receiving->body[receiving->size += *size] = '\0';
+                *size = 0;
+                return MHD_YES;
+        }
+        const struct endpoint_request request = {
+                .method = method, .path = receiving->path, .body = receiving->body, .connection = connection};
         struct endpoint_reply reply = {0};
-        char byte;
-
-        if (read_request(v, &request)) {
-                parse_line(v, &request);
-                v->endpoint->requests++;
-                v->endpoint->answer(v->endpoint, &request, &reply);
-                if (reply.hang)
-                        (void)!read(v->endpoint->stop[0], &byte, 1); /* never written to */
-                else if (!reply.close)
-                        send_reply(v, &request, &reply);
-        }
-        shutdown(v->fd, SHUT_RDWR);
-        close(v->fd);
-        free(reply.body);
-        free(v);
-        return NULL;
-}
-
-static void *accept_all(void *arg)
-{
-        struct endpoint *endpoint = arg;
-        pthread_t thread;
-
-        for (;;) {
-                struct connection *v = must_alloc(sizeof(*v));
-                v->endpoint = endpoint;
-                v->fd = must(accept(endpoint->fd, NULL, NULL));
-                if (pthread_create(&thread, NULL, serve, v) != 0)
-                        die("no thread for an endpoint");
-                pthread_detach(thread);
-        }
-        return NULL;
+        endpoint->requests++;
+        endpoint->answer(endpoint, &request, &reply);
+        while (reply.hang)
+                pause();
+        return send_reply(connection, &reply);
 }
 
 void endpoint_start(struct endpoint *endpoint)
 {
-        pthread_t thread;
         unsigned port;
+        int fd = listen_on_loopback(64, &port);
 
-        endpoint->fd = listen_on_loopback(64, &port);
-        must(pipe(endpoint->stop));
         snprintf(endpoint->url, sizeof(endpoint->url), "http://127.0.0.1:%u", port);
-        if (pthread_create(&thread, NULL, accept_all, endpoint) != 0)
-                die("no thread for an endpoint");
-        pthread_detach(thread);
+        if (!MHD_start_daemon(MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD, 0, NULL, NULL,
+                              on_request, endpoint, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_URI_LOG_CALLBACK, on_line,
+                              NULL, MHD_OPTION_END))
+                die("no server for an endpoint");
 }

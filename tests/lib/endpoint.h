@@ -8,32 +8,30 @@
 
 #include "tests/lib/base.h"
 
+struct MHD_Connection;
+
 struct endpoint_request {
-        const char *method, *path; /* with its query */
-        const char *headers;       /* as received */
+        const char *method, *path; /* as received, with its query */
         const char *body;
-        const char *host; /* "127.0.0.1:PORT" */
+        struct MHD_Connection *connection; /* its headers */
 };
 
 /* Zeroed: status 200 without a body. */
 struct endpoint_reply {
         int status;
-        char *headers; /* "Name: value\r\n" each; freed */
+        char *headers; /* "Name: value\r\n" each */
         char *body;    /* freed */
         size_t size;   /* 0: strlen(body) */
-        bool hang;     /* sends nothing until the endpoint is stopped */
-        bool close;    /* closes the connection without an answer */
+        bool hang;     /* sends nothing */
 };
 
 struct endpoint {
         void (*answer)(struct endpoint *endpoint, const struct endpoint_request *request, struct endpoint_reply *reply);
-        void *context;
         _Atomic unsigned requests; /* requests received */
         char url[64];              /* "http://127.0.0.1:PORT" */
-        int fd, stop[2];
 };
 
-/* Set `answer` and `context` before. It ends with the test's process; its threads use `endpoint` until then. */
+/* Set `answer` before. It ends with the test's process; its threads use `endpoint` until then. */
 void endpoint_start(struct endpoint *endpoint);
 
 /* A header's value, or NULL; never freed. */

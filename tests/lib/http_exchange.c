@@ -39,9 +39,10 @@ void http_exchange_read_consume_fd(struct http_exchange *exchange, int fd)
                 die_errno("http_exchange: recv");
         close(fd);
         exchange->all[len] = '\0';
-        sscanf(exchange->all, "HTTP/1.1 %d", &exchange->status);
+        sscanf(exchange->all, "HTTP/1.%*d %d", &exchange->status);
         char *end = strstr(exchange->all, "\r\n\r\n");
         exchange->body = end ? end + 4 : exchange->all + len;
+        exchange->size = len - (size_t)(exchange->body - exchange->all);
 }
 
 void http_exchange_request(struct http_exchange *exchange, const char *where, const char *method, const char *path)

@@ -11,6 +11,7 @@ struct http_exchange {
         int status; /* 0: closed without an answer */
         char *all;  /* head and body, NUL-terminated; http_exchange_free */
         const char *body;
+        size_t size; /* of the body */
 };
 
 /* "unix:/path" or "http://127.0.0.1:PORT". */
