@@ -114,8 +114,10 @@ static void begin(void)
         endpoint_start(&store);
         setenv("AWS_ACCESS_KEY_ID", "key", 1);
         setenv("AWS_SECRET_ACCESS_KEY", "secret", 1);
-        setenv("AWS_ENDPOINT_URL_S3", store.url, 1);
-        fixture_begin((const char *const[]){"--device", "host=64MiB", "--block-size", "1MiB", NULL});
+        char *config = suite_file("config.yaml",
+                                  format_text("s3: {sources: [{source: 's3://models', endpoint: '%s'}]}\n", store.url));
+        fixture_begin(
+                (const char *const[]){"--config", config, "--device", "host=64MiB", "--block-size", "1MiB", NULL});
 }
 
 FIXTURE(.all = {begin, fixture_end}, .each = {fixture_connect, fixture_disconnect});

@@ -1,8 +1,55 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Precedence of file, environment and flags.
+ * The command line: the precedence of file, environment and flags, and what is printed instead of a start.
  */
-#include "tests/unit/config_fixture.h"
+#include "tests/lib/suite.h"
+
+#include "daemon/base/util.h"
+#include "daemon/config/config.h"
+#include "daemon/config/settings/setting.h"
+
+static struct config config;
+static struct error error;
+
+static void begin(void)
+{
+        for (size_t i = 0; i < n_settings; i++)
+                if (settings[i].env != NULL)
+                        unsetenv(settings[i].env);
+        unsetenv("RUNAI_STREAMER_BLOCK_BYTESIZE");
+}
+
+static void end(void)
+{
+        config_deinit(&config);
+}
+
+static enum config_action action;
+
+#define LOAD(...) load((char *[]){"streamerd", __VA_ARGS__, NULL})
+#define NEEDED "--device=host=1GiB", "--root", "/"
+
+static int load(char **argv)
+{
+        int argc = 0;
+        while (argv[argc] != NULL)
+                argc++;
+        config_deinit(&config);
+        return config_load(&config, argc, argv, &action, &error);
+}
+
+static char *write_file(const char *yaml)
+{
+        char *path = suite_path("config-%d.yaml", (int)getpid());
+        file_write(path, yaml, strlen(yaml));
+        return path;
+}
+
+static void assert_usage(int r, const char *what)
+{
+        ck_assert_int_eq(r, STREAMER_EINVAL);
+        ck_assert_msg(strstr(error.text, what) != NULL, "%s", error.text);
+}
 
 /* ---- flags ---- */
 
@@ -129,41 +176,56 @@ TEST(a_percentage_is_of_this_machines_memory)
         ck_assert_ptr_nonnull(strstr(config.notes, "more than this machine's memory"));
 }
 
+/* `text`: the setting, as the file has it; `what`: the error instead. */
 static const struct {
-        const char *name, *value, *what; /* the error; NULL: none */
+        const char *name, *value, *text, *what;
 } variables[] = {
-        {"STREAMERD_SOCKET", "relative", "STREAMERD_SOCKET: 'relative' is not an absolute path"},
-        {"STREAMERD_SOCKET", "", NULL},
-        {"RUNAI_STREAMER_CONCURRENCY", "0", "RUNAI_STREAMER_CONCURRENCY: 0 is not within 1 to 1024"},
-        {"RUNAI_STREAMER_CHUNK_BYTESIZE", "2097152", NULL},
-        {"RUNAI_STREAMER_CHUNK_BYTESIZE", "2000000",
+        {"STREAMERD_SOCKET", "/env", "/env", NULL},
+        {"STREAMERD_SOCKET", "", CONFIG_DEFAULT_SOCKET, NULL},
+        {"STREAMERD_SOCKET", "relative", NULL, "STREAMERD_SOCKET: 'relative' is not an absolute path"},
+        {"RUNAI_STREAMER_CONCURRENCY", "2", "2", NULL},
+        {"RUNAI_STREAMER_CONCURRENCY", "0", NULL, "RUNAI_STREAMER_CONCURRENCY: 0 is not within 1 to 1024"},
+        {"RUNAI_STREAMER_CHUNK_BYTESIZE", "2097152", "2MiB", NULL},
+        {"RUNAI_STREAMER_CHUNK_BYTESIZE", "2000000", NULL,
          "RUNAI_STREAMER_CHUNK_BYTESIZE: 2000000 is not a multiple of 1MiB"},
-        {"RUNAI_STREAMER_BLOCK_BYTESIZE", "x", "RUNAI_STREAMER_BLOCK_BYTESIZE: 'x' is not a size"},
-        {"RUNAI_STREAMER_MEMORY_LIMIT", "-2", "RUNAI_STREAMER_MEMORY_LIMIT: '-2' is not a size"},
-        {"RUNAI_STREAMER_LOG_LEVEL", "WARNING", NULL},
-        {"RUNAI_STREAMER_LOG_LEVEL", "9", "RUNAI_STREAMER_LOG_LEVEL: '9' is not error, warn, info or debug"},
-        {"RUNAI_STREAMER_S3_UNSIGNED", "maybe", "RUNAI_STREAMER_S3_UNSIGNED: "},
-        {"RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING", "2", "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING: "},
-        {"RUNAI_STREAMER_S3_REQUEST_TIMEOUT_MS", "99", "RUNAI_STREAMER_S3_REQUEST_TIMEOUT_MS: "},
-        {"RUNAI_STREAMER_LOG_TO_STDERR", "1", NULL},
-        {"RUNAI_STREAMER_LOG_TO_STDERR", "maybe", "RUNAI_STREAMER_LOG_TO_STDERR: 'maybe' is not true or false"},
+        {"RUNAI_STREAMER_BLOCK_BYTESIZE", "4194304", "4MiB", NULL},
+        {"RUNAI_STREAMER_BLOCK_BYTESIZE", "x", NULL, "RUNAI_STREAMER_BLOCK_BYTESIZE: 'x' is not a size"},
+        {"RUNAI_STREAMER_MEMORY_LIMIT", "67108864", "64MiB", NULL},
+        {"RUNAI_STREAMER_MEMORY_LIMIT", "-2", NULL, "RUNAI_STREAMER_MEMORY_LIMIT: '-2' is not a size"},
+        {"RUNAI_STREAMER_LOG_LEVEL", "WARNING", "warn", NULL},
+        {"RUNAI_STREAMER_LOG_LEVEL", "9", NULL, "RUNAI_STREAMER_LOG_LEVEL: '9' is not error, warn, info or debug"},
+        {"RUNAI_STREAMER_S3_ENDPOINT", "https://store", "https://store", NULL},
+        {"RUNAI_STREAMER_S3_UNSIGNED", "1", "true", NULL},
+        {"RUNAI_STREAMER_S3_UNSIGNED", "false", "false", NULL},
+        {"RUNAI_STREAMER_S3_UNSIGNED", "maybe", NULL, "RUNAI_STREAMER_S3_UNSIGNED: "},
+        {"RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING", "1", "virtual", NULL},
+        {"RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING", "0", "path", NULL},
+        {"RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING", "2", NULL, "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING: "},
+        {"RUNAI_STREAMER_S3_REQUEST_TIMEOUT_MS", "1500", "1500ms", NULL},
+        {"RUNAI_STREAMER_S3_REQUEST_TIMEOUT_MS", "99", NULL, "RUNAI_STREAMER_S3_REQUEST_TIMEOUT_MS: "},
+        {"RUNAI_STREAMER_LOG_TO_STDERR", "true", "true", NULL},
+        {"RUNAI_STREAMER_LOG_TO_STDERR", "0", "false", NULL},
+        {"RUNAI_STREAMER_LOG_TO_STDERR", "maybe", NULL, "RUNAI_STREAMER_LOG_TO_STDERR: 'maybe' is not true or false"},
 };
 
-TEST(a_wrong_variable_is_named, EACH(variables))
+TEST(a_variable_is_read_or_its_error_names_it, EACH(variables))
 {
         setenv(variables[_i].name, variables[_i].value, 1);
         int r = LOAD(NEEDED);
-        if (variables[_i].what == NULL)
-                ck_assert_int_eq(r, 0);
-        else
+        if (variables[_i].what != NULL) {
                 assert_usage(r, variables[_i].what);
+                return;
+        }
+        ck_assert_int_eq(r, 0);
+        for (size_t i = 0; i < n_settings; i++)
+                if (same_text(settings[i].env, variables[_i].name) ||
+                    same_text(settings[i].env_old, variables[_i].name))
+                        ck_assert_str_eq(setting_text(&settings[i], &config), variables[_i].text);
 }
 
 TEST(the_newer_name_of_a_variable_takes_precedence)
 {
         setenv("RUNAI_STREAMER_BLOCK_BYTESIZE", "4194304", 1);
-        ck_assert_int_eq(LOAD(NEEDED), 0);
-        ck_assert_uint_eq(config.io.block_size, 4 * MiB);
         setenv("RUNAI_STREAMER_CHUNK_BYTESIZE", "2097152", 1);
         ck_assert_int_eq(LOAD(NEEDED), 0);
         ck_assert_uint_eq(config.io.block_size, 2 * MiB);
@@ -178,41 +240,118 @@ TEST(an_unlimited_memory_limit_is_the_default_ring_and_is_noted)
         setenv("RUNAI_STREAMER_MEMORY_LIMIT", "0", 1);
         ck_assert_int_eq(LOAD(NEEDED), 0);
         ck_assert_str_eq(config.notes, "RUNAI_STREAMER_MEMORY_LIMIT=0: the staging ring has its default size\n");
-        setenv("RUNAI_STREAMER_MEMORY_LIMIT", "67108864", 1);
-        ck_assert_int_eq(LOAD(NEEDED), 0);
-        ck_assert_uint_eq(config.io.memory_limit, 64 * MiB);
-        ck_assert_str_eq(config.notes, "");
 }
 
-TEST(the_log_can_stay_on_standard_error)
+/* ---- printing only ---- */
+
+/* Runs config_load with standard output in a file. */
+static char *printed(char **argv, int *r)
 {
-        ck_assert_int_eq(LOAD(NEEDED), 0);
-        ck_assert(!config.log.to_stderr);
-        config_deinit(&config);
-        setenv("RUNAI_STREAMER_LOG_TO_STDERR", "true", 1);
-        ck_assert_int_eq(LOAD(NEEDED), 0);
-        ck_assert(config.log.to_stderr);
-        config_deinit(&config);
-        setenv("RUNAI_STREAMER_LOG_TO_STDERR", "0", 1);
-        ck_assert_int_eq(LOAD(NEEDED), 0);
-        ck_assert(!config.log.to_stderr);
+        char *path = suite_path("stdout-%d", (int)getpid());
+        fflush(stdout);
+        int saved = must(dup(STDOUT_FILENO));
+        FILE *f = fopen(path, "w");
+        must(dup2(fileno(f), STDOUT_FILENO));
+        *r = load(argv);
+        fflush(stdout);
+        must(dup2(saved, STDOUT_FILENO));
+        close(saved);
+        fclose(f);
+        return file_read(path, NULL);
 }
 
-TEST(a_store_by_the_streamers_variables)
+TEST(help_and_version_print_and_need_nothing)
 {
-        setenv("RUNAI_STREAMER_S3_ENDPOINT", "https://store", 1);
-        setenv("RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING", "1", 1);
-        setenv("RUNAI_STREAMER_S3_UNSIGNED", "1", 1);
-        setenv("RUNAI_STREAMER_S3_REQUEST_TIMEOUT_MS", "1500", 1);
-        ck_assert_int_eq(LOAD(NEEDED), 0);
-        ck_assert_str_eq(config.s3.endpoint, "https://store");
-        ck_assert_int_eq(config.s3.addressing, S3_VIRTUAL);
-        ck_assert(config.s3.is_unsigned);
-        ck_assert_uint_eq(config.http.opts.stall_ns, UINT64_C(1500000000));
-        config_deinit(&config);
-        setenv("RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING", "0", 1);
-        setenv("RUNAI_STREAMER_S3_UNSIGNED", "false", 1);
-        ck_assert_int_eq(LOAD(NEEDED), 0);
-        ck_assert_int_eq(config.s3.addressing, S3_PATH);
-        ck_assert(!config.s3.is_unsigned);
+        int r;
+        char *usage = config_usage();
+        ck_assert_str_eq(printed((char *[]){"streamerd", "--help", NULL}, &r), usage);
+        ck_assert_int_eq(r, 0);
+        ck_assert_int_eq(action, CONFIG_EXIT);
+        ck_assert_str_eq(printed((char *[]){"streamerd", "-h", NULL}, &r), usage);
+        ck_assert_str_eq(printed((char *[]){"streamerd", "--socket", "/s", "--version", NULL}, &r),
+                         "streamerd " STREAMERD_VERSION "\n");
+        ck_assert_int_eq(action, CONFIG_EXIT);
+}
+
+TEST(check_parses_the_configuration_and_starts_no_daemon)
+{
+        int r;
+        char *path = write_file("roots: [/]\ndevices: [host]\n");
+        char *text = printed((char *[]){"streamerd", "--check-config", "--config", path, NULL}, &r);
+        ck_assert_int_eq(r, 0);
+        ck_assert_int_eq(action, CONFIG_EXIT);
+        ck_assert_ptr_nonnull(strstr(text, "the settings are valid"));
+        ck_assert_ptr_nonnull(strstr(text, path));
+        write_file("roots: [/]\n");
+        assert_usage(LOAD("--check-config", "--config", path), "no device");
+}
+
+TEST(usage_lists_every_variable)
+{
+        char *usage = config_usage();
+        for (size_t i = 0; i < n_settings; i++)
+                ck_assert_msg(settings[i].env == NULL || strstr(usage, settings[i].env) != NULL, "%s", settings[i].env);
+}
+
+/* ---- completion ---- */
+
+#define ALL                                                                                                            \
+        "--device --root --socket --state --exit-idle --keep-alive --config --concurrency --block-size "               \
+        "--memory-limit "                                                                                              \
+        "--log-level --log-format --metrics-listen --check-config --version --help "
+
+static const struct {
+        const char *words[4];
+        const char *offers; /* the first words of the lines */
+} completions[] = {
+        {{""}, ALL},
+        {{"--lo"}, "--log-level --log-format "},
+        {{"--log-level"}, "--log-level "},
+        {{"--log-level", ""}, "error warn info debug "},
+        {{"--log-level", "--log-level", ""}, ALL}, /* a value may look like a flag */
+        {{"--log-format", "j"}, "journal json "},
+        {{"--log-level=d"}, "--log-level=debug "},
+        {{"--device", ""}, "host cuda:0 cuda:all cuda:all? "},
+        {{"--root", "/srv"}, ":files "},
+        {{"--root=/srv"}, ":files "},
+        {{"--check-config", "--ve"}, "--version "},
+        {{"--concurrency", ""}, ""},
+        {{"--nonsense="}, ""},
+        {{"nonsense"}, ""},
+};
+
+/* The first word of each line. */
+static char *offers(const char *const words[4])
+{
+        char *argv[8] = {"streamerd", "complete", "--"};
+        int n = 3, r;
+        for (size_t i = 0; i < 4 && words[i] != NULL; i++)
+                argv[n++] = (char *)(uintptr_t)words[i];
+        char *all = printed(argv, &r), *out = must_alloc(strlen(all) + 1);
+        ck_assert_int_eq(r, 0);
+        ck_assert_int_eq(action, CONFIG_EXIT);
+        out[0] = '\0';
+        for (char *line = strtok(all, "\n"); line != NULL; line = strtok(NULL, "\n"))
+                strcat(strncat(out, line, strcspn(line, "\t")), " ");
+        free(all);
+        return out;
+}
+
+TEST(completion_offers_the_permitted_values, EACH(completions))
+{
+        char *said = offers(completions[_i].words);
+        ck_assert_str_eq(said, completions[_i].offers);
+}
+
+/* Every offered value is accepted. */
+TEST(every_offered_word_is_a_valid_value)
+{
+        for (size_t i = 0; i < n_settings; i++)
+                for (const char *const *word = settings[i].words;
+                     settings[i].flag != NULL && word != NULL && *word != NULL; word++) {
+                        char *flag = format_text("--%s=%s", settings[i].flag, *word);
+                        ck_assert_msg(LOAD("--root", "/", "--device", "cuda:7", flag) == 0, "%s", error.text);
+                        config_deinit(&config);
+                        free(flag);
+                }
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Configuration values: units, and the syntax of the file.
+ * Configuration values: units, the syntax of the file, and every error in it.
  */
 #include "tests/lib/suite.h"
 
@@ -168,12 +168,15 @@ TEST(a_device_is_a_word_or_a_mapping, EACH(devices))
 TEST(sources_of_other_stores)
 {
         assert_parses("s3:\n  addressing: virtual\n  sources:\n"
-                      "    - {source: 's3://a', endpoint: 'http://x', region: r, ca: c, profile: p, addressing: path}\n"
+                      "    - {source: 's3://a', endpoint: 'http://x', region: r, ca: c, profile: p, addressing: path,\n"
+                      "       unsigned: true}\n"
                       "    - source: s3://b/c/\n      access_key: id\n      secret_key: file:/k\n"
-                      "      session_token: t\n  region: eu\n");
+                      "      session_token: t\n      unsigned: false\n  region: eu\n");
         ck_assert_uint_eq(config.n_s3_sources, 2);
         ck_assert_str_eq(config.s3_sources[0].endpoint, "http://x");
         ck_assert_int_eq(config.s3_sources[0].addressing, S3_PATH);
+        ck_assert(config.s3_sources[0].is_unsigned && !config.s3_sources[0].is_signed);
+        ck_assert(config.s3_sources[1].is_signed && !config.s3_sources[1].is_unsigned);
         ck_assert_str_eq(config.s3_sources[1].source, "s3://b/c/");
         ck_assert_str_eq(config.s3_sources[1].secret_key, "file:/k");
         ck_assert_str_eq(config.s3_sources[1].session_token, "t");
@@ -181,6 +184,9 @@ TEST(sources_of_other_stores)
         ck_assert_int_eq(config.s3.addressing, S3_VIRTUAL);
         ck_assert_str_eq(config.s3.region, "eu");
 }
+
+#define RULE(text) "access: {roles: [{" text "}]}"
+#define AT(key) "f.yaml:1: access.roles[0]" key ": "
 
 static const struct {
         const char *yaml, *what;
@@ -285,6 +291,31 @@ static const struct {
          "f.yaml:1: devices[0]: prefaulted: of the host device only"},
         {"devices: [{device: host, colour: red}]", "f.yaml:1: devices[0].colour: unknown key"},
         {"devices: [{device: host, device: host}]", "f.yaml:1: devices[0].device: given twice"},
+        /* rules */
+        {"access: 1", "f.yaml:1: access: takes keys of its own"},
+        {"access: {rules: []}", "f.yaml:1: access.rules: unknown key"},
+        {"access: {roles: 1}", "f.yaml:1: access.roles: takes a list"},
+        {"access: {roles: [load]}", AT("") "takes keys of its own"},
+        {RULE("users: 1"), AT("") "has no 'role'"},
+        {RULE("role: load"), AT("") "names no user: it requires 'users' or 'groups'"},
+        {RULE("role: load, users: []"), AT("") "names no user"},
+        {RULE("role: boss, users: 1"), AT(".role") "'boss' is not attach, load or admin"},
+        {RULE("role: none, users: 1"), AT(".role") "'none' is not attach, load or admin"},
+        {RULE("role: [load], users: 1"), AT(".role") "takes a single value"},
+        {RULE("role: load, role: load, users: 1"), AT(".role") "given twice"},
+        {RULE("role: load, user: 1"), AT(".user") "unknown key"},
+        {RULE("role: load, users: no-such-user-here"), AT(".users") "there is no user 'no-such-user-here'"},
+        {RULE("role: load, groups: no-such-group-here"), AT(".groups") "there is no group 'no-such-group-here'"},
+        {RULE("role: load, users: -1"), AT(".users") "there is no user '-1'"},
+        {RULE("role: load, users: 4294967295"), AT(".users") "'4294967295' is no user's number"},
+        {RULE("role: load, users: [[1]]"), AT(".users") "takes a list of single values"},
+        {RULE("role: load, users: {a: 1}"), AT(".users") "takes a list of single values"},
+        {RULE("role: load, users: 1, roots: [srv]"), AT(".roots") "'srv' is not an absolute path"},
+        {RULE("role: load, users: 1, roots: [/srv/../etc]"), AT(".roots") "/srv/../etc: '..' is not allowed"},
+        {RULE("role: load, users: 1, buckets: [bucket]"), AT(".buckets") "'bucket' is not the beginning of a URI"},
+        {RULE("role: load, users: 1, buckets: ['://x']"), AT(".buckets") "'://x' is not the beginning of a URI"},
+        {RULE("role: load, users: 1, loads: 0"), AT(".loads") "0 is less than 1"},
+        {RULE("role: load, users: 1, bytes: 1GB"), AT(".bytes") "'1GB' is not a size"},
 };
 
 TEST(an_error_in_the_file_names_file_line_and_key, EACH(bad_files))
@@ -292,6 +323,84 @@ TEST(an_error_in_the_file_names_file_line_and_key, EACH(bad_files))
         ck_assert_int_eq(parse(bad_files[_i].yaml), STREAMER_EINVAL);
         ck_assert_msg(strstr(error.text, bad_files[_i].what) != NULL, "%s", error.text);
 }
+
+/* ---- access ---- */
+
+static const struct role_rule *parse_one(const char *yaml)
+{
+        ck_assert_msg(parse(yaml) == 0, "%s", error.text);
+        ck_assert_uint_ge(config.access.n, 1);
+        return &config.access.rules[0];
+}
+
+TEST(without_access_rules_the_default_applies)
+{
+        ck_assert_int_eq(parse("roots: [/a]"), 0);
+        ck_assert(!config.access.given);
+        ck_assert_int_eq(parse("access: {}"), 0);
+        ck_assert(!config.access.given);
+}
+
+TEST(an_empty_list_of_rules_is_no_default)
+{
+        ck_assert_int_eq(parse("access: {roles: []}"), 0);
+        ck_assert(config.access.given);
+        ck_assert_uint_eq(config.access.n, 0);
+}
+
+TEST(every_key_of_a_rule_is_read)
+{
+        const struct role_rule *rule =
+                parse_one("access:\n  roles:\n    - role: load\n      users: [root, 7]\n      groups: [root, '8']\n"
+                          "      roots: [/srv/a/, /srv//b]\n      buckets: ['s3://b/']\n      connections: 1\n"
+                          "      leases: 2\n      loads: 3\n      models: 5\n      bytes: 4GiB\n");
+        ck_assert_int_eq(rule->role, ROLE_LOAD);
+        ck_assert_uint_eq(rule->line, 3);
+        ck_assert_uint_eq(rule->users.n, 2);
+        ck_assert_uint_eq(rule->users.v[0], 0);
+        ck_assert_uint_eq(rule->users.v[1], 7);
+        ck_assert_uint_eq(rule->groups.v[1], 8);
+        ck_assert_str_eq(rule->roots.v[0], "/srv/a");
+        ck_assert_str_eq(rule->roots.v[1], "/srv/b");
+        ck_assert_str_eq(rule->buckets.v[0], "s3://b/");
+        ck_assert_uint_eq(rule->max[QUOTA_CONNECTIONS], 1);
+        ck_assert_uint_eq(rule->max[QUOTA_LEASES], 2);
+        ck_assert_uint_eq(rule->max[QUOTA_LOADS], 3);
+        ck_assert_uint_eq(rule->max[QUOTA_MODELS], 5);
+        ck_assert_uint_eq(rule->max[QUOTA_BYTES], 4 * GiB);
+        ck_assert_str_eq(config.access.file, "f.yaml");
+}
+
+TEST(a_single_value_is_a_list_of_one)
+{
+        const struct role_rule *rule = parse_one("access: {roles: [{role: attach, users: '*'}]}");
+        ck_assert(rule->users.all);
+        ck_assert(!rule->roots.given);
+        ck_assert(!rule->buckets.given);
+}
+
+TEST(an_empty_list_is_returned)
+{
+        const struct role_rule *rule = parse_one("access: {roles: [{role: load, users: 1, buckets: []}]}");
+        ck_assert(rule->buckets.given);
+        ck_assert_uint_eq(rule->buckets.n, 0);
+}
+
+TEST(a_rules_root_must_be_below_a_root_of_the_daemon)
+{
+        char *path = suite_path("rules.yaml");
+        const char *yaml = "access: {roles: [{role: load, users: 1, roots: [/srv/a, /elsewhere]}]}";
+        char *argv[] = {(char[]){"streamerd"}, (char[]){"--config"}, path, (char[]){"--device=host"},
+                        (char[]){"--root=/srv/"}};
+        enum config_action action;
+        file_write(path, yaml, strlen(yaml));
+        ck_assert_int_eq(config_load(&config, ARRAY_SIZE(argv), argv, &action, &error), STREAMER_EINVAL);
+        ck_assert_msg(
+                strstr(error.text, ":1: access.roles[0].roots: /elsewhere is below none of the daemon's own roots"),
+                "%s", error.text);
+}
+
+/* ---- bounds ---- */
 
 TEST(a_key_of_any_length_is_unknown)
 {
@@ -316,6 +425,8 @@ TEST(a_list_is_bounded)
         ck_assert_int_eq(parse(strcat(yaml, "]")), STREAMER_EINVAL);
         ck_assert_ptr_nonnull(strstr(error.text, "more than 64 entries"));
 }
+
+/* ---- documentation ---- */
 
 TEST(the_documented_file_shows_the_defaults)
 {
