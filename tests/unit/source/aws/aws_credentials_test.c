@@ -7,76 +7,59 @@
 
 /* ---- the environment and the files ---- */
 
+#define PROFILES                                                                                                       \
+        "[default]\naws_access_key_id=F\naws_secret_access_key=thesecret\n"                                            \
+        "[other]\naws_access_key_id=O\naws_secret_access_key=p\naws_session_token=T\n"                                 \
+        "[team]\naws_access_key_id=M\naws_secret_access_key=thesecret\n"
+#define ENV_KEYS "AWS_ACCESS_KEY_ID=A AWS_SECRET_ACCESS_KEY=b"
+#define ENV_ALL ENV_KEYS " AWS_WEB_IDENTITY_TOKEN_FILE=/nonexistent AWS_PROFILE=other"
+
+/* The environment, the shared files, and the profile of the settings; the keys and their source, or the error. */
+static const struct {
+        const char *env, *config, *credentials, *profile;
+        const char *keys, *from;
+        int code;
+        const char *why;
+} chains[] = {
+        {ENV_KEYS, "", PROFILES, NULL, "A b ", "environment", 0, NULL},
+        {ENV_KEYS " AWS_SESSION_TOKEN=T", "", PROFILES, NULL, "A b T", "environment", 0, NULL},
+        {"AWS_SECRET_ACCESS_KEY=thesecret", "", "", NULL, NULL, NULL, STREAMER_EPERM, "one is set without the other"},
+        {"", "", PROFILES, NULL, "F thesecret ", "profile 'default'", 0, NULL},
+        {"AWS_PROFILE=other", "", PROFILES, NULL, "O p T", "profile 'other'", 0, NULL},
+        /* A profile of the settings precedes the environment, and AWS_PROFILE follows it. */
+        {ENV_ALL, "", PROFILES, "team", "M thesecret ", "profile 'team'", 0, NULL},
+        {ENV_ALL, "[profile none]\nregion=x\n", PROFILES, "none", NULL, NULL, STREAMER_EPERM, "no credentials"},
+        {ENV_ALL, "", PROFILES, NULL, "A b ", "environment", 0, NULL},
+        {"AWS_PROFILE=nobody", "", PROFILES, NULL, NULL, NULL, STREAMER_EPERM,
+         "profile 'nobody' is in none of the shared files"},
+        {"", "[default]\nrole_arn = r\ncredential_process = thesecret\n", "", NULL, NULL, NULL, STREAMER_EUNSUPPORTED,
+         "credential_process"},
+        {"", "[default]\nrole_arn = r\nsso_session = thesecret\n", "", NULL, NULL, NULL, STREAMER_EUNSUPPORTED,
+         "sso_session"},
+        {"", "[default]\nrole_arn = r\nsso_start_url = thesecret\n", "", NULL, NULL, NULL, STREAMER_EUNSUPPORTED,
+         "sso_start_url"},
+        {"", "", "[default]\nthesecret\n", NULL, NULL, NULL, STREAMER_EFAILED, "neither a section nor 'key = value'"},
+        {"", "", "", NULL, NULL, NULL, STREAMER_EPERM,
+         "no credentials: none in the settings, the environment or profile 'default'"},
+};
+
 FIXTURE(.each = {begin, end});
 
-TEST(the_environment_is_first)
+TEST(the_first_place_that_is_configured_decides, EACH(chains))
 {
-        setenv("AWS_ACCESS_KEY_ID", "A", 1);
-        setenv("AWS_SECRET_ACCESS_KEY", "thesecret", 1);
-        setenv("AWS_SESSION_TOKEN", "T", 1);
-        write_file("AWS_SHARED_CREDENTIALS_FILE", "[default]\naws_access_key_id=F\naws_secret_access_key=G\n");
-        assert_keys("A", "thesecret", "T", "environment");
-}
-
-TEST(an_incomplete_key_in_the_environment_is_an_error)
-{
-        setenv("AWS_SECRET_ACCESS_KEY", "thesecret", 1);
-        assert_fails(STREAMER_EPERM, "one is set without the other");
-}
-
-TEST(a_profile_of_the_files)
-{
-        write_file("AWS_SHARED_CREDENTIALS_FILE", "[default]\naws_access_key_id=F\naws_secret_access_key=thesecret\n"
-                                                  "[other]\naws_access_key_id=O\naws_secret_access_key=p\n"
-                                                  "aws_session_token=T\n");
-        assert_keys("F", "thesecret", "", "profile 'default'");
-        credentials = aws_credentials_free(credentials);
-        setenv("AWS_PROFILE", "other", 1);
-        assert_keys("O", "p", "T", "profile 'other'");
-}
-
-/* AWS_PROFILE is in the environment, where the keys of the environment take precedence. */
-TEST(a_configured_profile_precedes_the_environment)
-{
-        setenv("AWS_ACCESS_KEY_ID", "A", 1);
-        setenv("AWS_SECRET_ACCESS_KEY", "b", 1);
-        setenv("AWS_WEB_IDENTITY_TOKEN_FILE", "/nonexistent", 1);
-        setenv("AWS_PROFILE", "other", 1);
-        write_file("AWS_CONFIG_FILE", "[profile none]\nregion=x\n");
-        write_file("AWS_SHARED_CREDENTIALS_FILE", "[team]\naws_access_key_id=F\naws_secret_access_key=thesecret\n"
-                                                  "[other]\naws_access_key_id=O\naws_secret_access_key=p\n");
-        open_with(&(struct aws_credentials_opts){.profile = "team"});
-        assert_keys("F", "thesecret", "", "profile 'team'");
-        credentials = aws_credentials_free(credentials);
-        open_with(&(struct aws_credentials_opts){.profile = "none"});
-        assert_fails(STREAMER_EPERM, "no credentials");
-        credentials = aws_credentials_free(credentials);
-        assert_keys("A", "b", "", "environment");
-}
-
-TEST(a_requested_profile_must_exist)
-{
-        setenv("AWS_PROFILE", "nobody", 1);
-        assert_fails(STREAMER_EPERM, "profile 'nobody' is in none of the shared files");
-}
-
-static const char *const ways[] = {"credential_process", "sso_session", "sso_start_url"};
-
-TEST(an_unsupported_credential_type_is_named, EACH(ways))
-{
-        write_file("AWS_CONFIG_FILE", format_text("[default]\nrole_arn = r\n%s = thesecret\n", ways[_i]));
-        assert_fails(STREAMER_EUNSUPPORTED, ways[_i]);
-}
-
-TEST(a_file_with_an_error_stops_the_chain)
-{
-        write_file("AWS_SHARED_CREDENTIALS_FILE", "[default]\nthesecret\n");
-        assert_fails(STREAMER_EFAILED, "neither a section nor 'key = value'");
-}
-
-TEST(without_credentials_the_error_lists_the_places_searched)
-{
-        assert_fails(STREAMER_EPERM, "no credentials: none in the settings, the environment or profile 'default'");
+        char *env = format_text("%s", chains[_i].env);
+        for (char *entry = strtok(env, " "); entry != NULL; entry = strtok(NULL, " "))
+                putenv(entry);
+        write_file("AWS_CONFIG_FILE", chains[_i].config);
+        write_file("AWS_SHARED_CREDENTIALS_FILE", chains[_i].credentials);
+        open_with(&(struct aws_credentials_opts){.profile = chains[_i].profile});
+        if (chains[_i].keys == NULL) {
+                assert_fails(chains[_i].code, chains[_i].why);
+                return;
+        }
+        ck_assert_msg(get() == 0, "%s", error.text);
+        ck_assert_str_eq(format_text("%s %s %s", keys.access, keys.secret, keys.token ?: ""), chains[_i].keys);
+        ck_assert_str_eq(keys.origin, chains[_i].from);
 }
 
 /* ---- the daemon's settings ---- */
