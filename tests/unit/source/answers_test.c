@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Answers of the Hub and of a store that cannot be used: a server gives the same one to each request. hub_test and
- * s3_test load models.
+ * Answers of the Hub and of a store that cannot be used, or are unusual: a server gives the same one to each request.
+ * hub_test and s3_test load models.
  */
 #include "tests/lib/endpoint.h"
 #include "tests/lib/suite.h"
@@ -97,7 +97,7 @@ TEST(a_refusal_says_whether_a_token_was_sent)
         assert_hub_fails("hf_thetoken", STREAMER_EPERM, "the Hub answers 403 (hf://org/name@main, with a token)");
 }
 
-/* ---- lists of a store: sixteen pages of files beside the weights ---- */
+/* ---- lists of a store ---- */
 
 static struct listing list;
 
@@ -115,6 +115,22 @@ static void end_store(void)
         s3_endpoints_free(sources.s3);
 }
 
+/* A store that lists ETags without their quotes, which it requires in a condition. */
+static void answer_bare(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
+{
+        const char *condition = endpoint_header(request, "If-Match");
+        (void)e;
+        if (strchr(request->path, '?') != NULL) {
+                reply->body = format_text("<ListBucketResult><Contents><Key>m/model.safetensors</Key><Size>4</Size>"
+                                          "<ETag>e1</ETag></Contents></ListBucketResult>");
+        } else if (condition == NULL || strcmp(condition, "\"e1\"") != 0) {
+                reply->status = 412;
+        } else {
+                reply->headers = format_text("ETag: \"e1\"\r\n");
+                endpoint_range(request, reply, "four", 4);
+        }
+}
+
 static void assert_list_fails(const char *text)
 {
         ck_assert_int_eq(source_list_sidecars(&sources, "s3://bucket/m/", &list, &error), STREAMER_EFAILED);
@@ -130,10 +146,19 @@ TEST(an_empty_answer_to_a_list_fails_the_source)
         ck_assert_uint_eq(server.requests, 1);
 }
 
+/* Sixteen pages, of files beside the weights. */
 TEST(a_list_without_an_end_fails_the_source)
 {
         body = "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>again</NextContinuationToken>"
                "</ListBucketResult>";
         assert_list_fails("more than 16 pages of keys (s3://bucket/m/)");
         ck_assert_uint_eq(server.requests, 16);
+}
+
+TEST(an_etag_that_is_listed_without_quotes_is_sent_with_them)
+{
+        server.answer = answer_bare;
+        ck_assert_msg(source_open(&sources, "s3://bucket/m/", false, &set, &error) == 0, "%s", error.text);
+        ck_assert_uint_eq(set.objects[0].version.size, 4);
+        source_set_deinit(&set);
 }

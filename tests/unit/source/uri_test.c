@@ -54,9 +54,19 @@ static const struct {
         {"gs://bucket/key", STREAMER_EUNSUPPORTED, "no source of this kind"},
         {"rsync://host/x", STREAMER_EUNSUPPORTED, "no source of this kind"},
         {"hf://org/x@../../y", STREAMER_EINVAL, "hf://org/x@../../y: not a revision"},
+        {"hf://", STREAMER_EINVAL, "not hf://org/name[@revision]"},
+        {"hf:///x", STREAMER_EINVAL, "not hf://org/name[@revision]"},
+        {"hf://a/b/c", STREAMER_EINVAL, "not hf://org/name[@revision]"},
+        {"hf://../x", STREAMER_EINVAL, "not hf://org/name[@revision]"},
+        {"hf://org/..", STREAMER_EINVAL, "not hf://org/name[@revision]"},
+        {"hf://o rg/x", STREAMER_EINVAL, "not hf://org/name[@revision]"},
+        {"s3://", STREAMER_EINVAL, "not the name of a bucket"},
+        {"s3:///key", STREAMER_EINVAL, "not the name of a bucket"},
+        {"s3://a b/key", STREAMER_EINVAL, "not the name of a bucket"},
+        {"s3://models@evil/key", STREAMER_EINVAL, "not the name of a bucket"},
 };
 
-TEST(a_text_that_is_no_local_path_is_refused, EACH(refused_texts))
+TEST(a_text_that_names_no_source_is_refused, EACH(refused_texts))
 {
         char *out = NULL;
         ck_assert_int_eq(source_canonical(refused_texts[_i].source, &out, &error), refused_texts[_i].code);

@@ -32,16 +32,10 @@ static char *elements(const char *text, size_t size)
 static const struct {
         const char *text, *elements;
 } valid[] = {
-        {"<a/>", "0 a: ."},
         {"<?xml version=\"1.0\"?>\n<a>x</a>\n", "0 a:x ."},
-        {"<a xmlns=\"http://s3/\"><b>1</b><b>2</b></a>", "1 b:1 1 b:2 0 a: ."},
-        {"<a x='>'>1</a>", "0 a:1 ."},
-        {"<a ><b /></a >", "1 b: 0 a: ."},
-        {"<n:a xmlns:n='u'>1</n:a>", "0 a:1 ."},
-        {"<a>&lt;&gt;&amp;&quot;&apos;</a>", "0 a:<>&\"' ."},
-        {"<a>&#65;&#x42;&#xe9;&#x4e2d;&#x1f600;</a>", "0 a:AB\xc3\xa9\xe4\xb8\xad\xf0\x9f\x98\x80 ."},
+        {"<n:a xmlns:n='u'><b>1</b><b />tail</n:a>", "1 b:1 1 b: 0 a:tail ."},
+        {"<a>&lt;&gt;&amp;&quot;&apos;&#65;&#x4e2d;&#x1f600;</a>", "0 a:<>&\"'A\xe4\xb8\xad\xf0\x9f\x98\x80 ."},
         {"<a>1<!-- <b> -->2<?pi?>3<![CDATA[<&>]]>4</a>", "0 a:123<&>4 ."},
-        {"<a><b>1</b>tail</a>", "1 b:1 0 a:tail ."},
 };
 
 TEST(valid_xml_is_read, EACH(valid))
@@ -50,30 +44,8 @@ TEST(valid_xml_is_read, EACH(valid))
 }
 
 static const char *const invalid[] = {
-        "",
-        "<a>",
-        "<a",
-        "<a><b</a>",
-        "<a></b>",
-        "</a>",
-        "<a/><b/>",
-        "x<a/>",
-        "<a/>x",
-        "< >",
-        "<!DOCTYPE a><a/>",
-        "<!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>",
-        "<a>&b;</a>",
-        "<a>&#0;</a>",
-        "<a>&#xd800;</a>",
-        "<a>&#x110000;</a>",
-        "<a>&#1;</a>",
-        "<a>&#;</a>",
-        "<a>& </a>",
-        "<a>&#99999999999;</a>",
-        "<a><!-- </a>",
-        "<a><![CDATA[ </a>",
-        "<?xml <a/>",
-        "<a>\xff</a>",
+        "",           "<a>",         "<a></b>",     "<a/><b/>",
+        "<a>&b;</a>", "<a>&#1;</a>", "<a>\xff</a>", "<!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>",
 };
 
 TEST(invalid_xml_is_refused, EACH(invalid))
