@@ -5,7 +5,7 @@
  */
 #include "daemon/source/aws/aws_config.h"
 #include "daemon/source/aws/keys.h"
-#include "daemon/source/hf/hf_reply.h"
+#include "daemon/source/hf/hf.h"
 #include "tests/fuzz/fuzz.h"
 
 static void fuzz_ini(const uint8_t *data, size_t size)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The providers of credentials: the environment and the profile (profile.c), STS (sts.c), the endpoint of a container
- * and the metadata of an instance (metadata.c). Calls that take clients block, each for a bounded time.
+ * The providers of credentials: the environment, the profile and its roles (profile.c), the endpoint of a container and
+ * the metadata of an instance (metadata.c). Calls that take clients block, each for a bounded time.
  *
  * A provider returns 1 with keys, 0 if it is not configured, or an error.
  */
@@ -34,14 +34,9 @@ int aws_environment(struct aws_keys *keys, struct error *error);
 int aws_profile(struct aws_clients *clients, struct aws_keys *keys, const struct aws_config *config,
                 struct error *error);
 
-/* ---- sts.c ---- */
-
 /* The profile's web identity or, if `environment`, preferably the environment's. */
 int aws_web_identity(struct aws_clients *clients, struct aws_keys *keys, const struct aws_config *config,
                      bool environment, struct error *error);
-/* Keys for the profile's role_arn, requested with other keys. */
-int aws_assume_role(struct aws_clients *clients, struct aws_keys *keys, const struct aws_config *config,
-                    const struct aws_keys *signer, struct error *error);
 
 /* ---- parts: for STS, and for the tests ---- */
 

@@ -5,6 +5,7 @@
 #ifndef DAEMON_SOURCE_HF_HF_H
 #define DAEMON_SOURCE_HF_HF_H
 
+#include "daemon/source/listing.h"
 #include "daemon/source/source.h"
 
 struct hf; /* shared by threads */
@@ -15,5 +16,13 @@ int hf_new(struct hf **hf, const char *endpoint, const char *token, struct error
 struct hf *hf_free(struct hf *hf);
 
 extern const struct source_ops source_hf;
+
+/* ---- for the fuzzer ---- */
+
+#define HF_COMMIT 65
+
+/* Parses the Hub's description of a revision: its commit, and its files, which are added to the list, each with the
+ * SHA-256 that the Hub has of a large file. `text` is changed, and has space for one more byte. */
+int hf_reply_parse(char *text, size_t size, char commit[HF_COMMIT], struct listing *list, struct error *error);
 
 #endif
