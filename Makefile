@@ -185,7 +185,7 @@ export TAP FUZZ_SECONDS SOAK_SECONDS CHECKER_STEPS CHECKER_SEED CHECKER_KIND CI
 #                            shell_completion user_limits
 #   repeat http on a device  http_failures http_tunnel https hub network_faults s3*
 #   include both kinds       model_checker
-ON_GPU := attach_while_loading changes_during_load cli cli_during_load crash_recovery desired_pending \
+ON_GPU := cli cli_during_load crash_recovery desired_pending during_load \
 	http invalid_fields invalid_sources lifecycle old_kernel preload protocol_violations \
 	residency scale sources http_round_trips published published_base
 # What needs Swift, Ceph, Prometheus, zsh, fish or a container with systemd: make check-servers.
