@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fixture of the tests of remote sources: loads, and the error of the last one.
+ * Fixture of the tests of sources: loads, and the error of the last one.
  */
 #ifndef TESTS_INTEGRATION_REMOTE_FIXTURE_H
 #define TESTS_INTEGRATION_REMOTE_FIXTURE_H

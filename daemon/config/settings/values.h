@@ -12,7 +12,7 @@
 #include "daemon/serve/desired/preload.h"
 #include "daemon/serve/limits.h"
 #include "daemon/source/s3/endpoint.h"
-#include "daemon/source/web/web.h"
+#include "daemon/source/web/http_auth.h"
 
 #define CONFIG_DEFAULT_PATH "/etc/streamerd/streamerd.yaml"
 #define CONFIG_DEFAULT_SOCKET "/run/streamerd/streamerd.sock"

@@ -4,6 +4,7 @@
 #include "daemon/base/text/secret.h"
 #include "daemon/base/thread/threads.h"
 #include "daemon/base/util.h"
+#include "daemon/io/http/policy.h"
 
 #include <openssl/evp.h>
 
@@ -85,4 +86,37 @@ bool http_auth_reread(struct http_auth *auth)
                 value = old;
         }
         return auth->changed_ns > 0 && now_ns() - auth->changed_ns < IN_FLIGHT_NS;
+}
+
+/* ---- by host ---- */
+
+static int refused(struct http_access *access, const struct http_request *request, const struct http_answer *answer,
+                   struct error *error)
+{
+        (void)request, (void)error;
+        return answer->status == 401 && http_auth_reread(container_of(access, struct http_auth, access));
+}
+
+int web_auth(const struct web_host *hosts, size_t n, const char *text, struct http_access **access, struct error *error)
+{
+        static const struct http_access_ops ops = {
+                .authorize = http_auth_authorize, .refused = refused, .free = http_auth_free};
+        const struct web_host *host = NULL;
+        struct http_url url;
+        *access = NULL;
+        if (http_url_parse(&url, text) < 0)
+                return 0;
+        for (size_t i = 0; i < n && host == NULL; i++)
+                if (http_host_matches(&url, hosts[i].host))
+                        host = &hosts[i];
+        if (host == NULL)
+                return 0;
+        const char *value = host->user != NULL ? host->password : host->token;
+        const char *file = host->user != NULL ? host->password_file : host->token_file;
+        if (value != NULL || file == NULL)
+                return http_auth_new(access, &ops, host->user, value ?: "", NULL, error);
+        cleanup_free char *setting = format_new("%s:%s", strchr(file, '/') != NULL ? "file" : "credential", file);
+        if (setting == NULL)
+                return error_no_memory(error);
+        return http_auth_new(access, &ops, host->user, NULL, setting, error);
 }

@@ -32,4 +32,18 @@ void http_auth_free(struct http_access *access);
 /* After a 401: true if there are other credentials to try. */
 bool http_auth_reread(struct http_auth *auth);
 
+/* ---- the credentials that the settings have for hosts ---- */
+
+/* A bearer token, or user and password; values, or files that hold them. A file's name without a slash
+ * is one of the service manager's credentials ($CREDENTIALS_DIRECTORY). NULL: not given. */
+struct web_host {
+        char *host; /* "host" or "host:port" */
+        char *token, *token_file;
+        char *user, *password, *password_file;
+};
+
+/* The credentials for the host of this URL, with a reference; *access NULL: these hosts have none. Files are read again
+ * in each call. */
+int web_auth(const struct web_host *hosts, size_t n, const char *url, struct http_access **access, struct error *error);
+
 #endif

@@ -125,13 +125,6 @@ static const char *no_radosgw(void)
 
 FIXTURE(.all = {begin, end}, .each = {fixture_connect, fixture_disconnect}, .unavailable = no_radosgw);
 
-TEST(keys_of_the_store)
-{
-        model = model_mixed(1, 4 << 20);
-        put("models", model, "own/model.safetensors");
-        load_equals("s3://models/own/", "own", model);
-}
-
 /* The session's token is signed with each request, and its role may read. */
 TEST(a_session_of_sts)
 {

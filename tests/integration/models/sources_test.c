@@ -3,15 +3,7 @@
  * Local sources: a file, a folder with an index, a snapshot of the Hugging Face cache. The tests of daemon/source and
  * daemon/load have the rules.
  */
-#include "tests/lib/fixture.h"
-#include "tests/lib/suite.h"
-
-static void load_equals(const char *source, const char *name, const struct model *m)
-{
-        client_load(client, source, NULL);
-        client_equals(client, name, m);
-        client_unload(client, name);
-}
+#include "tests/integration/remote_fixture.h"
 
 /* ---- files ---- */
 
@@ -85,7 +77,6 @@ static void make_hub(const struct model *m)
 TEST(a_model_of_the_hf_cache_by_its_name)
 {
         struct model *m = model_mixed(20, 1 << 20);
-        char text[1024];
 
         make_hub(m);
         load_equals("org/tiny", "org/tiny", m);

@@ -10,7 +10,7 @@
 #include "daemon/base/util.h"
 #include "daemon/io/http/transfer.h"
 #include "daemon/io/remote/http_object.h"
-#include "daemon/source/web/web.h"
+#include "daemon/source/web/http_auth.h"
 
 #include <curl/curl.h>
 #include <netdb.h>
