@@ -42,7 +42,6 @@ enum map_mode { MODE_READ, MODE_COPY, MODE_LENT };
 struct handle_kind {
         const char *name;        /* on the wire */
         const char *device_kind; /* "host", "cuda" */
-        int dl_device_type;      /* DLPack's number of the device */
         bool outlives_daemon;    /* a map keeps the memory by itself */
         /* 0 or STREAMER_E* with the text kept in `fault`. */
         int (*map)(struct mapping *mapping, const struct handle *handle, enum map_mode mode, struct fault *fault);
@@ -52,11 +51,9 @@ struct handle_kind {
         /* Of what is lent: what this process writes from now on reaches no other, and the address stays. `reading`: a
          * descriptor for reading alone, or -1. */
         int (*make_private)(struct mapping *mapping, int reading, struct fault *fault);
-        /* Copies from host memory to what is lent. */
-        int (*write)(const struct mapping *mapping, uint64_t offset, const void *from, size_t size,
-                     struct fault *fault);
-        /* Copies to host memory; the range is inside the mapping. */
-        int (*read)(const struct mapping *mapping, uint64_t offset, void *to, size_t size, struct fault *fault);
+        /* Copies a range of the mapping to host memory, or from there to what is lent; the other one is NULL. */
+        int (*copy)(const struct mapping *mapping, uint64_t offset, void *to, const void *from, size_t size,
+                    struct fault *fault);
 };
 
 extern const struct handle_kind handle_kind_memfd;

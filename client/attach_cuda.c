@@ -23,7 +23,6 @@
 #include <inttypes.h>
 #include <unistd.h>
 
-#define DL_CUDA 2
 #define SIZE_UNKNOWN SIZE_MAX
 
 /* A segment of this process: memory of the daemon's that is open, or mapped, on a GPU. */
@@ -104,16 +103,6 @@ static int copy(const struct mapping *mapping, uint64_t offset, void *to, const 
         driver->cuGetErrorName(e, &name);
         return fault_set(fault, STREAMER_EFAILED, "%s: %s: %s (%d)", what, entered ? call : "cuCtxPushCurrent",
                          name ? name : "error", (int)e);
-}
-
-static int read_back(const struct mapping *mapping, uint64_t offset, void *to, size_t size, struct fault *fault)
-{
-        return copy(mapping, offset, to, NULL, size, fault);
-}
-
-static int write_to(const struct mapping *mapping, uint64_t offset, const void *from, size_t size, struct fault *fault)
-{
-        return copy(mapping, offset, NULL, from, size, fault);
 }
 
 /* ---- cuda-ipc ---- */
@@ -276,13 +265,11 @@ static void ipc_forget(struct mapping *mapping)
 const struct handle_kind handle_kind_cuda_ipc = {
         .name = "cuda-ipc",
         .device_kind = "cuda",
-        .dl_device_type = DL_CUDA,
         .map = ipc_map,
         .unmap = ipc_unmap,
         .make_private = ipc_make_private,
-        .write = write_to,
         .forget = ipc_forget,
-        .read = read_back,
+        .copy = copy,
 };
 
 /* ---- cuda-vmm-fd ---- */
@@ -450,11 +437,9 @@ static void vmm_unmap(struct mapping *mapping)
 const struct handle_kind handle_kind_cuda_vmm_fd = {
         .name = "cuda-vmm-fd",
         .device_kind = "cuda",
-        .dl_device_type = DL_CUDA,
         .outlives_daemon = true,
         .map = vmm_map,
         .unmap = vmm_unmap,
         .make_private = vmm_make_private,
-        .write = write_to,
-        .read = read_back,
+        .copy = copy,
 };

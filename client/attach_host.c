@@ -18,7 +18,6 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
-#define DL_CPU 1
 #define HUGE_PAGE ((size_t)2 << 20)
 
 /* A free address that is a multiple of HUGE_PAGE, as a hint: another thread may take it first. NULL: none. */
@@ -99,29 +98,21 @@ static int memfd_make_private(struct mapping *mapping, int reading, struct fault
         return 0;
 }
 
-static int memfd_write(const struct mapping *mapping, uint64_t offset, const void *from, size_t size,
-                       struct fault *fault)
+static int memfd_copy(const struct mapping *mapping, uint64_t offset, void *to, const void *from, size_t size,
+                      struct fault *fault)
 {
+        char *at = (char *)(uintptr_t)mapping->data + offset;
         (void)fault;
-        memcpy((char *)(uintptr_t)mapping->data + offset, from, size);
-        return 0;
-}
-
-static int memfd_read(const struct mapping *mapping, uint64_t offset, void *to, size_t size, struct fault *fault)
-{
-        (void)fault;
-        memcpy(to, (const char *)mapping->data + offset, size);
+        memcpy(to ?: at, from ?: at, size);
         return 0;
 }
 
 const struct handle_kind handle_kind_memfd = {
         .name = "memfd",
         .device_kind = "host",
-        .dl_device_type = DL_CPU,
         .outlives_daemon = true,
         .map = memfd_map,
         .unmap = memfd_unmap,
         .make_private = memfd_make_private,
-        .write = memfd_write,
-        .read = memfd_read,
+        .copy = memfd_copy,
 };

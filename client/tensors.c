@@ -154,7 +154,7 @@ int streamer_tensor_read(const streamer_lease *lease, const streamer_tensor *ten
         if (len == 0)
                 return 0;
         const struct mapping *m = &lease->segments[t.segment];
-        return m->kind->read(m, t.offset + offset, to, len, lease->client->fault);
+        return m->kind->copy(m, t.offset + offset, to, NULL, len, lease->client->fault);
 }
 
 int tensor_copy(const struct streamer_lease *lease, const char *call, streamer_tensor *to, const streamer_tensor *from)

@@ -323,7 +323,7 @@ static int write_table(streamer_publication *p, struct placed_storage *at)
         if (rc != 0)
                 return rc;
         const struct mapping *mapping = &p->lease->segments[p->segments[at->segment].number];
-        return mapping->kind->write(mapping, at->offset, bytes, size, p->client->fault);
+        return mapping->kind->copy(mapping, at->offset, NULL, bytes, size, p->client->fault);
 }
 
 static int make_private(streamer_publication *p)

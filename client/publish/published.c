@@ -76,9 +76,8 @@ static int read_table(const struct streamer_lease *lease, struct published **out
         if (!p)
                 return fail(lease->client, STREAMER_ENOMEM, "no memory to read the table of the published model");
         const struct mapping *mapping = &lease->segments[record->segment];
-        rc = mapping->kind->read(mapping, record->offset, p->table, record->bytes, lease->client->fault);
-        if (rc == 0)
-                rc = open_table(lease, p, record);
+        rc = mapping->kind->copy(mapping, record->offset, p->table, NULL, record->bytes, lease->client->fault)
+                     ?: open_table(lease, p, record);
         if (rc != 0)
                 return rc;
         p->by_name = (void *)((unsigned char *)p->table + size);
