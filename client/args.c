@@ -29,14 +29,12 @@ int args_text(const streamer_client *client, const char *call, const char *name,
 
 int args_client(const streamer_client *client, const char *call)
 {
-        int rc = args_pointer(NULL, call, "client", client);
-        return rc == 0 ? channel_check(client) : rc;
+        return args_pointer(NULL, call, "client", client) ?: channel_check(client);
 }
 
 int args_lease(const streamer_lease *lease, const char *call)
 {
-        int rc = args_pointer(NULL, call, "lease", lease);
-        return rc == 0 ? lease_check(lease) : rc;
+        return args_pointer(NULL, call, "lease", lease) ?: lease_check(lease);
 }
 
 int args_flags(const streamer_client *client, const char *call, unsigned flags, unsigned all)

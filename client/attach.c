@@ -168,11 +168,7 @@ int lease_map(struct streamer_lease *lease, const struct call *call)
                             ") does not know: it is older than the daemon");
         /* A model without bytes has no segment to tell the kind of its device. */
         lease->device_kind = object_str_eq(reply, "device_kind", "cuda") ? "cuda" : "host";
-        int rc = lease_map_manifest(lease, call);
-        if (rc == 0)
-                rc = map_arrival(lease, call, reply);
-        if (rc == 0)
-                rc = map_segments(lease, call, reply);
+        int rc = lease_map_manifest(lease, call) ?: map_arrival(lease, call, reply) ?: map_segments(lease, call, reply);
         atomic_store(&lease->complete, rc == 0 && lease->arrival == NULL);
         return rc;
 }
@@ -234,17 +230,15 @@ static int attach(struct streamer_lease *lease, const char *model, const streame
 int attach_options(const streamer_client *c, const char *call, const char *name, streamer_attach_opts *to,
                    const streamer_attach_opts *from)
 {
-        int rc = args_options(c, call, name, to, sizeof(*to), from);
-        return rc == 0 ? args_flags(c, call, to->flags, STREAMER_ATTACH_READY | STREAMER_ATTACH_PRIVATE) : rc;
+        return args_options(c, call, name, to, sizeof(*to), from)
+                       ?: args_flags(c, call, to->flags, STREAMER_ATTACH_READY | STREAMER_ATTACH_PRIVATE);
 }
 
 int streamer_attach(streamer_client *client, const char *model, const streamer_attach_opts *opts,
                     streamer_lease **lease)
 {
         streamer_attach_opts o = {0};
-        int rc = args_client(client, "attach");
-        if (rc == 0)
-                rc = attach_options(client, "attach", "opts", &o, opts);
+        int rc = args_client(client, "attach") ?: attach_options(client, "attach", "opts", &o, opts);
         if (rc == 0 && (model || !o.digest))
                 rc = args_text(client, "attach", "model", model);
         if (rc == 0)

@@ -353,9 +353,7 @@ static int vmm_new(struct open_segment *s, const struct handle *handle, enum map
         const struct cuda_driver *driver;
         const char *call;
         bool mapped = false;
-        int rc = cuda_driver_get(&driver, handle, fault);
-        if (rc == 0)
-                rc = cuda_context_init(&s->context, driver, handle, fault);
+        int rc = cuda_driver_get(&driver, handle, fault) ?: cuda_context_init(&s->context, driver, handle, fault);
         if (rc != 0)
                 return rc;
         enum cu_result result = vmm_map_steps(s, handle, mode, &mapped, &call);

@@ -89,16 +89,12 @@ static int check_features(streamer_client *c, const char *verb, const json_t *ar
 {
         const char *key;
         json_t *value;
-        pthread_mutex_lock(&c->lock);
-        int rc = channel_ensure(c, true, channel_deadline(c));
-        if (rc == 0)
-                rc = features_check_field(c, verb, NULL);
+        lock_scope(&c->lock);
+        int rc = channel_ensure(c, true, channel_deadline(c)) ?: features_check_field(c, verb, NULL);
         json_object_foreach((json_t *)(uintptr_t)args, key, value)
         {
-                if (rc == 0)
-                        rc = features_check_field(c, verb, key);
+                rc = rc ?: features_check_field(c, verb, key);
         }
-        pthread_mutex_unlock(&c->lock);
         return rc;
 }
 
@@ -181,12 +177,10 @@ static int call_paged(streamer_client *c, const struct paged *p, json_t *args, j
 {
         int rc = call_once(c, p->verb, args, whole);
         for (json_t *next; rc == 0 && (next = json_object_get(*whole, "next"));) {
-                cleanup_json json_t *page = NULL;
+                json_auto_t *page = NULL;
                 json_object_set(args, p->cursor, next);
                 json_object_del(*whole, "next");
-                rc = call_once(c, p->verb, args, &page);
-                if (rc == 0)
-                        rc = add_page(c, p, *whole, page);
+                rc = call_once(c, p->verb, args, &page) ?: add_page(c, p, *whole, page);
         }
         return rc;
 }
@@ -246,16 +240,12 @@ static int dump(streamer_client *c, const json_t *json, char **text)
 
 int streamer_call(streamer_client *client, const char *verb, const char *args_json, char **reply_json)
 {
-        cleanup_json json_t *args = NULL, *reply = NULL;
-        int rc = args_client(client, "call");
-        if (rc == 0)
-                rc = args_text(client, "call", "verb", verb);
-        if (rc == 0)
-                rc = parse_args(client, verb, args_json, &args);
-        if (rc == 0)
-                rc = check_verb(client, verb, args);
-        if (rc == 0)
-                rc = call_json(client, verb, args, &reply);
+        json_auto_t *args = NULL, *reply = NULL;
+        int rc = args_client(client, "call")
+                         ?: args_text(client, "call", "verb", verb)
+                         ?: parse_args(client, verb, args_json, &args)
+                         ?: check_verb(client, verb, args)
+                         ?: call_json(client, verb, args, &reply);
         return rc == 0 && reply_json ? dump(client, reply, reply_json) : rc;
 }
 
@@ -270,9 +260,8 @@ int streamer_subscribe(streamer_client *client, const char *model)
         if (rc == 0 && model)
                 rc = args_text(client, "subscribe", "model", model);
         if (rc == 0)
-                rc = subscription_init(&s, client, model);
-        if (rc == 0)
-                rc = channel_call(client, &request, &call, channel_deadline(client));
+                rc = subscription_init(&s, client, model)
+                             ?: channel_call(client, &request, &call, channel_deadline(client));
         if (rc == 0)
                 call_deinit(&call);
         free(s.subject);
@@ -308,24 +297,18 @@ static json_t *pop_event(streamer_client *c)
 
 int streamer_event_next(streamer_client *client, int timeout_ms, char **event_json)
 {
-        cleanup_json json_t *event = NULL;
-        int rc = args_client(client, "event_next");
-        if (rc == 0)
-                rc = args_pointer(client, "event_next", "event_json", event_json);
+        int rc = args_client(client, "event_next") ?: args_pointer(client, "event_next", "event_json", event_json);
         if (rc != 0)
                 return rc;
-        pthread_mutex_lock(&client->lock);
+        lock_scope(&client->lock);
         if (!client->subscribed)
-                rc = fail(client, STREAMER_EINVAL, "event_next: the client has not subscribed");
-        else
-                rc = channel_wait(client, has_event, client, deadline_in_ms(timeout_ms));
+                return fail(client, STREAMER_EINVAL, "event_next: the client has not subscribed");
+        rc = channel_wait(client, has_event, client, deadline_in_ms(timeout_ms));
         if (rc == STREAMER_ETIMEOUT)
                 fail(client, rc, "no event in time");
-        if (rc == 0)
-                event = pop_event(client);
-        pthread_mutex_unlock(&client->lock);
         if (rc != 0)
                 return rc;
+        json_auto_t *event = pop_event(client);
         return event ? dump(client, event, event_json)
                      : fail(client, STREAMER_EPROTO, "event_next: an event cannot be written as JSON");
 }

@@ -13,10 +13,4 @@
  * object. 0 with *reply, which is the caller's. */
 int call_json(streamer_client *c, const char *verb, json_t *args, json_t **reply);
 
-static inline void json_decref_p(json_t **json)
-{
-        json_decref(*json);
-}
-#define cleanup_json __attribute__((cleanup(json_decref_p)))
-
 #endif

@@ -414,10 +414,8 @@ static int outcome(struct streamer_client *c, struct call *call)
 
 uint64_t channel_next_id(struct streamer_client *c)
 {
-        pthread_mutex_lock(&c->lock);
-        uint64_t id = ++c->last_id;
-        pthread_mutex_unlock(&c->lock);
-        return id;
+        lock_scope(&c->lock);
+        return ++c->last_id;
 }
 
 /* Lock held. */
@@ -438,20 +436,14 @@ static int await(struct streamer_client *c, struct call *call, int64_t deadline)
         if (rc == STREAMER_ETIMEOUT)
                 channel_timed_out(c);
         channel_end(c, call);
-        return rc;
+        return rc ?: outcome(c, call);
 }
 
 int channel_exchange(struct streamer_client *c, const void *body, size_t len, struct call *call, int64_t deadline)
 {
-        pthread_mutex_lock(&c->lock);
+        lock_scope(&c->lock);
         /* A loss since the last look is found first, so that the request is not lost with the connection. */
-        int rc = channel_ensure(c, true, deadline);
-        if (rc == 0)
-                rc = begin(c, body, len, call);
-        if (rc == 0)
-                rc = await(c, call, deadline);
-        pthread_mutex_unlock(&c->lock);
-        return rc == 0 ? outcome(c, call) : rc;
+        return channel_ensure(c, true, deadline) ?: begin(c, body, len, call) ?: await(c, call, deadline);
 }
 
 int channel_begin(struct streamer_client *c, struct request *request, struct call *call, int64_t deadline)
@@ -472,12 +464,8 @@ int channel_begin(struct streamer_client *c, struct request *request, struct cal
 
 int channel_call(struct streamer_client *c, struct request *request, struct call *call, int64_t deadline)
 {
-        pthread_mutex_lock(&c->lock);
-        int rc = channel_begin(c, request, call, deadline);
-        if (rc == 0)
-                rc = await(c, call, deadline);
-        pthread_mutex_unlock(&c->lock);
-        return rc == 0 ? outcome(c, call) : rc;
+        lock_scope(&c->lock);
+        return channel_begin(c, request, call, deadline) ?: await(c, call, deadline);
 }
 
 int channel_request(struct streamer_client *c, struct request *request, int64_t deadline)

@@ -176,9 +176,8 @@ int channel_dial(const char *path, int64_t deadline, struct fault *fault, struct
 static int connect_with(const streamer_connect_opts *o, streamer_client **client)
 {
         streamer_client *c;
-        int rc = args_pointer(NULL, "connect", "client", client);
-        if (rc == 0)
-                rc = args_flags(NULL, "connect", o->flags, STREAMER_CONNECT_OWN);
+        int rc = args_pointer(NULL, "connect", "client", client)
+                         ?: args_flags(NULL, "connect", o->flags, STREAMER_CONNECT_OWN);
         if (rc != 0)
                 return rc;
         struct socket_places places = socket_places_here();

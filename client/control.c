@@ -8,15 +8,13 @@
 
 static int check(const streamer_client *c, const char *call, const char *model)
 {
-        int rc = args_client(c, call);
-        return rc == 0 ? args_text(c, call, "model", model) : rc;
+        return args_client(c, call) ?: args_text(c, call, "model", model);
 }
 
 int streamer_unload(streamer_client *client, const char *model, unsigned flags)
 {
-        int rc = check(client, "unload", model);
-        if (rc == 0)
-                rc = args_flags(client, "unload", flags, STREAMER_UNLOAD_DRAIN | STREAMER_UNLOAD_FORCE);
+        int rc = check(client, "unload", model)
+                         ?: args_flags(client, "unload", flags, STREAMER_UNLOAD_DRAIN | STREAMER_UNLOAD_FORCE);
         if (rc != 0)
                 return rc;
         struct request request = {.verb = VERB_unload,
@@ -30,23 +28,20 @@ int streamer_pin(streamer_client *client, const char *model, int pinned)
 {
         struct request pin = {.verb = VERB_pin, .u.pin = {.model = model}};
         struct request unpin = {.verb = VERB_unpin, .u.unpin = {.model = model}};
-        int rc = check(client, "pin", model);
-        return rc == 0 ? channel_request(client, pinned ? &pin : &unpin, channel_deadline(client)) : rc;
+        return check(client, "pin", model) ?: channel_request(client, pinned ? &pin : &unpin, channel_deadline(client));
 }
 
 int streamer_keep_alive(streamer_client *client, const char *model, uint64_t keep_alive_ms)
 {
         struct request request = {.verb = VERB_keep_alive,
                                   .u.keep_alive = {.model = model, .keep_alive_ms = keep_alive_ms}};
-        int rc = check(client, "keep_alive", model);
-        return rc == 0 ? channel_request(client, &request, channel_deadline(client)) : rc;
+        return check(client, "keep_alive", model) ?: channel_request(client, &request, channel_deadline(client));
 }
 
 int streamer_cancel(streamer_client *client, const char *model)
 {
         struct request request = {.verb = VERB_cancel, .u.cancel = {.model = model}};
-        int rc = check(client, "cancel", model);
-        return rc == 0 ? channel_request(client, &request, channel_deadline(client)) : rc;
+        return check(client, "cancel", model) ?: channel_request(client, &request, channel_deadline(client));
 }
 
 /* The daemon ends the wait; the reply then has the time that every reply has. A timeout of 0 is an absent one. */

@@ -111,9 +111,8 @@ static int start_driver(const struct cuda_driver *driver, const struct handle *h
 int cuda_driver_get(const struct cuda_driver **driver, const struct handle *handle, struct fault *fault)
 {
         pthread_once(&fork_once, follow_forks);
-        int rc = process_driver.library ? 0 : open_library(&process_driver, handle, fault);
-        if (rc == 0)
-                rc = start_driver(&process_driver, handle, fault);
+        int rc = (process_driver.library ? 0 : open_library(&process_driver, handle, fault))
+                         ?: start_driver(&process_driver, handle, fault);
         *driver = &process_driver;
         return rc;
 }

@@ -94,11 +94,9 @@ static int32_t device_type(const struct streamer_lease *lease)
 
 int streamer_segment_dlpack(streamer_lease *lease, size_t i, unsigned flags, void **managed)
 {
-        int rc = args_lease(lease, "segment_dlpack");
-        if (rc == 0)
-                rc = args_pointer(lease->client, "segment_dlpack", "managed", managed);
-        if (rc == 0)
-                rc = args_flags(lease->client, "segment_dlpack", flags, STREAMER_DLPACK_UNVERSIONED);
+        int rc = args_lease(lease, "segment_dlpack")
+                         ?: args_pointer(lease->client, "segment_dlpack", "managed", managed)
+                         ?: args_flags(lease->client, "segment_dlpack", flags, STREAMER_DLPACK_UNVERSIONED);
         if (rc != 0)
                 return rc;
         if (i >= lease->n_segments)
@@ -127,13 +125,10 @@ static int check_dtype(const struct streamer_lease *lease, const streamer_tensor
 int streamer_tensor_dlpack(streamer_lease *lease, const streamer_tensor *tensor, unsigned flags, void **managed)
 {
         streamer_tensor t;
-        int rc = args_lease(lease, "tensor_dlpack");
-        if (rc == 0)
-                rc = tensor_copy(lease, "tensor_dlpack", &t, tensor);
-        if (rc == 0)
-                rc = args_pointer(lease->client, "tensor_dlpack", "managed", managed);
-        if (rc == 0)
-                rc = args_flags(lease->client, "tensor_dlpack", flags, STREAMER_DLPACK_UNVERSIONED);
+        int rc = args_lease(lease, "tensor_dlpack")
+                         ?: tensor_copy(lease, "tensor_dlpack", &t, tensor)
+                         ?: args_pointer(lease->client, "tensor_dlpack", "managed", managed)
+                         ?: args_flags(lease->client, "tensor_dlpack", flags, STREAMER_DLPACK_UNVERSIONED);
         if (rc == 0 && t.rank > 0)
                 rc = args_pointer(lease->client, "tensor_dlpack", "tensor->shape", t.shape);
         if (rc == 0)

@@ -6,6 +6,8 @@
  */
 #include "client/fault.h"
 
+#include "client/util.h"
+
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -101,9 +103,8 @@ int fault_set(struct fault *fault, int code, const char *format, ...)
         vsnprintf(s->text, sizeof(s->text), format, ap);
         va_end(ap);
         if (fault && fault->pid == getpid()) {
-                pthread_mutex_lock(&fault->lock);
+                lock_scope(&fault->lock);
                 memcpy(fault->text, s->text, sizeof(fault->text));
-                pthread_mutex_unlock(&fault->lock);
         }
         return code;
 }
@@ -121,7 +122,6 @@ void fault_copy(struct fault *fault, char *text, size_t size)
         text[0] = 0;
         if (fault->pid != getpid())
                 return;
-        pthread_mutex_lock(&fault->lock);
+        lock_scope(&fault->lock);
         snprintf(text, size, "%s", fault->text);
-        pthread_mutex_unlock(&fault->lock);
 }

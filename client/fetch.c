@@ -57,17 +57,12 @@ static int64_t deadline_of(const struct streamer_client *c)
 int streamer_fetch(streamer_client *client, const char *source, const char *file, void **data, uint64_t *size)
 {
         cleanup_free char *resolved = NULL;
-        int rc = args_client(client, "fetch");
-        if (rc == 0)
-                rc = args_text(client, "fetch", "source", source);
-        if (rc == 0)
-                rc = args_pointer(client, "fetch", "file", file);
-        if (rc == 0)
-                rc = args_pointer(client, "fetch", "data", data);
-        if (rc == 0)
-                rc = args_pointer(client, "fetch", "size", size);
-        if (rc == 0)
-                rc = source_resolve(source, &resolved, client->fault);
+        int rc = args_client(client, "fetch")
+                         ?: args_text(client, "fetch", "source", source)
+                         ?: args_pointer(client, "fetch", "file", file)
+                         ?: args_pointer(client, "fetch", "data", data)
+                         ?: args_pointer(client, "fetch", "size", size)
+                         ?: source_resolve(source, &resolved, client->fault);
         if (rc != 0)
                 return rc;
         struct contents contents = {.data = NULL};
@@ -102,11 +97,9 @@ static char *list_args(const char *source)
 
 int streamer_fetch_list(streamer_client *client, const char *source, char **json)
 {
-        int rc = args_client(client, "fetch_list");
-        if (rc == 0)
-                rc = args_text(client, "fetch_list", "source", source);
-        if (rc == 0)
-                rc = args_pointer(client, "fetch_list", "json", json);
+        int rc = args_client(client, "fetch_list")
+                         ?: args_text(client, "fetch_list", "source", source)
+                         ?: args_pointer(client, "fetch_list", "json", json);
         if (rc != 0)
                 return rc;
         cleanup_free char *args = list_args(source);

@@ -94,11 +94,10 @@ static void lose_segment(struct streamer_lease *lease, struct mapping *mapping)
 
 void lease_add_segment(struct streamer_lease *lease)
 {
-        pthread_mutex_lock(&lease->client->lock);
+        lock_scope(&lease->client->lock);
         struct mapping *mapping = &lease->segments[lease->n_segments++];
         if (lease->lost)
                 lose_segment(lease, mapping);
-        pthread_mutex_unlock(&lease->client->lock);
 }
 
 void lease_mark_lost(struct streamer_lease *lease)
@@ -142,14 +141,11 @@ int streamer_lease_check(streamer_lease *lease)
                 rc = channel_request(c, &request, channel_deadline(c));
         if (rc != 0)
                 return rc;
-        pthread_mutex_lock(&c->lock);
-        if (lease->lost)
-                rc = fail(c, STREAMER_ELOST, "the daemon does not hold this lease any more");
-        else if (lease->revoked)
-                rc = fail(c, lease->code, "%s", lease->text ? lease->text : code_text(lease->code));
+        lock_scope(&c->lock);
         readiness_drop(c, &lease->change_note);
-        pthread_mutex_unlock(&c->lock);
-        return rc;
+        if (lease->lost)
+                return fail(c, STREAMER_ELOST, "the daemon does not hold this lease any more");
+        return lease->revoked ? fail(c, lease->code, "%s", lease->text ?: code_text(lease->code)) : 0;
 }
 
 /* ---- the end ---- */
@@ -207,11 +203,10 @@ void lease_unref(struct streamer_lease *lease)
         unmap(lease);
         /* In a forked child the lease is the parent's, and the lock may be held for ever. */
         if (!channel_forked(lease->client)) {
-                pthread_mutex_lock(&lease->client->lock);
+                lock_scope(&lease->client->lock);
                 if (lease->linked && !lease->lost)
                         send_detach(lease);
                 unlink_lease(lease);
-                pthread_mutex_unlock(&lease->client->lock);
         }
         channel_unref(lease->client);
         free(lease->model);
@@ -259,11 +254,9 @@ const char *streamer_digest(streamer_lease *lease)
         if (args_lease(lease, "digest") != 0)
                 return "";
         struct streamer_client *c = lease->client;
-        pthread_mutex_lock(&c->lock);
+        lock_scope(&c->lock);
         channel_wait(c, settled, lease, 0); /* the event may not have been read yet */
-        const char *digest = lease->state == LEASE_READY ? lease->key.digest : "";
-        pthread_mutex_unlock(&c->lock);
-        return digest;
+        return lease->state == LEASE_READY ? lease->key.digest : "";
 }
 
 size_t streamer_segment_count(const streamer_lease *lease)
@@ -273,9 +266,7 @@ size_t streamer_segment_count(const streamer_lease *lease)
 
 int streamer_segment_get(const streamer_lease *lease, size_t i, streamer_segment *segment)
 {
-        int rc = args_lease(lease, "segment_get");
-        if (rc == 0)
-                rc = args_out(lease->client, "segment_get", "segment", segment);
+        int rc = args_lease(lease, "segment_get") ?: args_out(lease->client, "segment_get", "segment", segment);
         if (rc != 0)
                 return rc;
         if (i >= lease->n_segments)
@@ -305,11 +296,9 @@ size_t streamer_metadata_count(const streamer_lease *lease)
 int streamer_metadata_get(const streamer_lease *lease, size_t i, const char **key, const char **value)
 {
         const char *k, *v;
-        int rc = args_lease(lease, "metadata_get");
-        if (rc == 0)
-                rc = args_pointer(lease->client, "metadata_get", "key", key);
-        if (rc == 0)
-                rc = args_pointer(lease->client, "metadata_get", "value", value);
+        int rc = args_lease(lease, "metadata_get")
+                         ?: args_pointer(lease->client, "metadata_get", "key", key)
+                         ?: args_pointer(lease->client, "metadata_get", "value", value);
         if (rc != 0)
                 return rc;
         if (i >= lease->manifest.header->n_metadata)

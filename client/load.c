@@ -12,9 +12,7 @@
 int load_options(const streamer_client *c, const char *call, const char *name, streamer_load_opts *to,
                  const streamer_load_opts *from)
 {
-        int rc = args_options(c, call, name, to, sizeof(*to), from);
-        if (rc == 0)
-                rc = args_flags(c, call, to->flags, LOAD_FLAGS);
+        int rc = args_options(c, call, name, to, sizeof(*to), from) ?: args_flags(c, call, to->flags, LOAD_FLAGS);
         if (rc == 0 && to->n_devices > 0)
                 rc = args_pointer(c, call, "devices", to->devices);
         for (size_t i = 0; rc == 0 && i < to->n_devices; i++)
@@ -73,17 +71,12 @@ int streamer_load(streamer_client *client, const streamer_load_opts *opts, strea
 {
         streamer_load_opts o = {0};
         cleanup_free char *source = NULL;
-        int rc = args_client(client, "load");
-        if (rc == 0)
-                rc = args_pointer(client, "load", "opts", opts);
-        if (rc == 0)
-                rc = load_options(client, "load", "opts", &o, opts);
-        if (rc == 0)
-                rc = args_text(client, "load", "source", o.source);
-        if (rc == 0)
-                rc = args_pointer(client, "load", "op", op);
-        if (rc == 0)
-                rc = source_resolve(o.source, &source, client->fault);
+        int rc = args_client(client, "load")
+                         ?: args_pointer(client, "load", "opts", opts)
+                         ?: load_options(client, "load", "opts", &o, opts)
+                         ?: args_text(client, "load", "source", o.source)
+                         ?: args_pointer(client, "load", "op", op)
+                         ?: source_resolve(o.source, &source, client->fault);
         struct streamer_op *made = rc == 0 ? op_new(client) : NULL;
         if (!made)
                 return rc != 0 ? rc : STREAMER_ENOMEM;

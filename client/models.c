@@ -34,10 +34,8 @@ static const json_t *models_of(const streamer_model_list *list)
 
 int streamer_list(streamer_client *client, streamer_model_list **list)
 {
-        cleanup_json json_t *args = json_object();
-        int rc = args_client(client, "list");
-        if (rc == 0)
-                rc = args_pointer(client, "list", "list", list);
+        json_auto_t *args = json_object();
+        int rc = args_client(client, "list") ?: args_pointer(client, "list", "list", list);
         if (rc != 0)
                 return rc;
         struct streamer_model_list *made = calloc(1, sizeof(*made));

@@ -142,15 +142,6 @@ void op_link(struct streamer_op *op)
         op->client->ops = op;
 }
 
-static void unlink_op(struct streamer_op *op)
-{
-        struct streamer_client *c = op->client;
-        pthread_mutex_lock(&c->lock);
-        list_remove(c->ops, op);
-        readiness_drop(c, &op->end_note);
-        pthread_mutex_unlock(&c->lock);
-}
-
 void ops_drop_notes(struct streamer_client *c)
 {
         for (struct streamer_op *op = c->ops; op; op = op->next) {
@@ -164,11 +155,15 @@ void streamer_op_free(streamer_op *op)
 {
         if (!op)
                 return;
+        struct streamer_client *c = op->client;
         if (op->opening)
                 opening_free(op);
-        if (!channel_forked(op->client))
-                unlink_op(op);
-        channel_unref(op->client);
+        if (!channel_forked(c)) {
+                lock_scope(&c->lock);
+                list_remove(c->ops, op);
+                readiness_drop(c, &op->end_note);
+        }
+        channel_unref(c);
         free(op->source);
         free(op->model);
         for (size_t i = 0; i < op->n_failures; i++) {
@@ -184,8 +179,7 @@ void streamer_op_free(streamer_op *op)
 
 static int check_op(const streamer_op *op, const char *call)
 {
-        int rc = args_pointer(NULL, call, "op", op);
-        return rc == 0 ? channel_check(op->client) : rc;
+        return args_pointer(NULL, call, "op", op) ?: channel_check(op->client);
 }
 
 static bool op_ended(const void *arg)
@@ -226,7 +220,7 @@ int streamer_op_wait(streamer_op *op, int timeout_ms, streamer_progress *progres
         if (rc != 0)
                 return rc;
         struct streamer_client *c = op->client;
-        pthread_mutex_lock(&c->lock);
+        lock_scope(&c->lock);
         if (op->watched)
                 rc = wait_ended(op, deadline_in_ms(timeout_ms));
         else
@@ -239,7 +233,6 @@ int streamer_op_wait(streamer_op *op, int timeout_ms, streamer_progress *progres
                 fill_progress(op, progress);
         if (op->ended)
                 readiness_drop(c, &op->end_note);
-        pthread_mutex_unlock(&c->lock);
         return rc;
 }
 
@@ -252,18 +245,13 @@ size_t streamer_op_failure_count(const streamer_op *op)
 {
         if (check_op(op, "op_failure_count") != 0)
                 return 0;
-        struct streamer_client *c = op->client;
-        pthread_mutex_lock(&c->lock);
-        size_t n = op->n_failures;
-        pthread_mutex_unlock(&c->lock);
-        return n;
+        lock_scope(&op->client->lock);
+        return op->n_failures;
 }
 
 int streamer_op_failure_get(const streamer_op *op, size_t i, streamer_device_failure *failure)
 {
-        int rc = check_op(op, "op_failure_get");
-        if (rc == 0)
-                rc = args_out(op->client, "op_failure_get", "failure", failure);
+        int rc = check_op(op, "op_failure_get") ?: args_out(op->client, "op_failure_get", "failure", failure);
         if (rc == 0 && i >= streamer_op_failure_count(op))
                 rc = fail(op->client, STREAMER_ENOENT, "the load has no failure %zu", i);
         if (rc == 0)

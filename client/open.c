@@ -22,15 +22,11 @@ struct open_args {
 static int check_args(const streamer_client *c, const char *call, const char *source_or_name, struct open_args *to,
                       const streamer_open_opts *from)
 {
-        int rc = args_client(c, call);
-        if (rc == 0)
-                rc = args_text(c, call, "source_or_name", source_or_name);
-        if (rc == 0)
-                rc = args_options(c, call, "opts", &to->open, sizeof(to->open), from);
-        if (rc == 0)
-                rc = load_options(c, call, "opts->load", &to->load, to->open.load);
-        if (rc == 0)
-                rc = attach_options(c, call, "opts->attach", &to->attach, to->open.attach);
+        int rc = args_client(c, call)
+                         ?: args_text(c, call, "source_or_name", source_or_name)
+                         ?: args_options(c, call, "opts", &to->open, sizeof(to->open), from)
+                         ?: load_options(c, call, "opts->load", &to->load, to->open.load)
+                         ?: attach_options(c, call, "opts->attach", &to->attach, to->open.attach);
         if (rc == 0 && to->load.source)
                 rc = fail(c, STREAMER_EINVAL, "%s: 'opts->load->source' must be NULL", call);
         if (rc == 0 && (to->load.flags & STREAMER_LOAD_DETACH))
@@ -100,18 +96,15 @@ static int start(struct streamer_op *op, struct request *request)
         struct streamer_client *c = op->client;
         struct call *call = &op->opening->call;
         int64_t deadline = channel_deadline(c);
-        pthread_mutex_lock(&c->lock);
+        lock_scope(&c->lock);
         int rc = channel_begin(c, request, call, deadline);
-        if (rc == 0) {
-                op_link(op);
-                rc = channel_wait(c, is_accepted, op, deadline);
-        }
+        if (rc != 0)
+                return rc;
+        op_link(op);
+        rc = channel_wait(c, is_accepted, op, deadline);
         if (rc == STREAMER_ETIMEOUT)
                 channel_timed_out(c);
-        if (rc == 0 && op->ended && op->code != 0)
-                rc = op_failed(op);
-        pthread_mutex_unlock(&c->lock);
-        return rc;
+        return rc == 0 && op->ended && op->code != 0 ? op_failed(op) : rc;
 }
 
 static struct streamer_op *opening_new(struct streamer_client *c, const struct open_args *args, const char *name)
@@ -175,10 +168,9 @@ int streamer_open_start(streamer_client *client, const char *source_or_name, con
                         streamer_op **op)
 {
         struct open_args args = {0};
-        int rc = check_args(client, "open_start", source_or_name, &args, opts);
-        if (rc == 0)
-                rc = args_pointer(client, "open_start", "op", op);
-        return rc == 0 ? begin(client, "open_start", source_or_name, &args, op) : rc;
+        return check_args(client, "open_start", source_or_name, &args, opts)
+                         ?: args_pointer(client, "open_start", "op", op)
+                         ?: begin(client, "open_start", source_or_name, &args, op);
 }
 
 /* ---- the lease ---- */
@@ -188,10 +180,9 @@ void opening_free(struct streamer_op *op)
         struct opening *o = op->opening;
         struct streamer_client *c = op->client;
         if (!channel_forked(c)) {
-                pthread_mutex_lock(&c->lock);
+                lock_scope(&c->lock);
                 channel_end(c, &o->call);
                 readiness_drop(c, &o->note);
-                pthread_mutex_unlock(&c->lock);
         }
         if (o->call.done)
                 call_deinit(&o->call);
@@ -251,21 +242,15 @@ static int check_ready(const struct opening *o, const struct streamer_lease *lea
 int streamer_op_lease(streamer_op *op, int timeout_ms, streamer_lease **lease)
 {
         struct streamer_lease *taken = NULL;
-        int rc = args_pointer(NULL, "op_lease", "op", op);
-        if (rc == 0)
-                rc = channel_check(op->client);
-        if (rc == 0)
-                rc = args_pointer(op->client, "op_lease", "lease", lease);
+        int rc = args_pointer(NULL, "op_lease", "op", op)
+                         ?: channel_check(op->client)
+                         ?: args_pointer(op->client, "op_lease", "lease", lease);
         if (rc == 0 && !op->opening)
                 rc = fail(op->client, STREAMER_EINVAL, "op_lease: 'op' is of streamer_load(), not of an open");
         if (rc != 0)
                 return rc;
         pthread_mutex_lock(&op->client->lock);
-        rc = wait_lease(op, deadline_in_ms(timeout_ms));
-        if (rc == 0)
-                rc = take_lease(op, &taken);
-        if (rc == 0)
-                rc = check_ready(op->opening, taken);
+        rc = wait_lease(op, deadline_in_ms(timeout_ms)) ?: take_lease(op, &taken) ?: check_ready(op->opening, taken);
         pthread_mutex_unlock(&op->client->lock);
         if (rc == 0)
                 rc = lease_map(taken, &op->opening->call);
@@ -281,9 +266,8 @@ int streamer_open(streamer_client *client, const char *source_or_name, const str
 {
         struct open_args args = {0};
         streamer_op *op;
-        int rc = check_args(client, "open", source_or_name, &args, opts);
-        if (rc == 0)
-                rc = args_pointer(client, "open", "lease", lease);
+        int rc =
+                check_args(client, "open", source_or_name, &args, opts) ?: args_pointer(client, "open", "lease", lease);
         if (rc != 0)
                 return rc;
         int timeout_ms = args.open.timeout_ms == 0 ? -1 : args.open.timeout_ms;

@@ -106,13 +106,10 @@ int streamer_fd(streamer_client *client)
         int rc = args_client(client, "fd");
         if (rc != 0)
                 return rc;
-        pthread_mutex_lock(&client->lock);
+        lock_scope(&client->lock);
         if (client->readiness.epoll_fd < 0)
                 rc = make(client);
-        if (rc == 0)
-                rc = client->readiness.epoll_fd;
-        pthread_mutex_unlock(&client->lock);
-        return rc;
+        return rc ?: client->readiness.epoll_fd;
 }
 
 static void drop_notes(struct streamer_client *c)
@@ -129,13 +126,12 @@ int streamer_process(streamer_client *client)
         int rc = args_client(client, "process");
         if (rc != 0)
                 return rc;
-        pthread_mutex_lock(&client->lock);
+        lock_scope(&client->lock);
         channel_poll(client);
         if (pending(client))
                 rc = 1;
         else if (client->dead)
                 rc = channel_error(client);
         drop_notes(client);
-        pthread_mutex_unlock(&client->lock);
         return rc;
 }

@@ -204,13 +204,12 @@ static int prepare(const struct streamer_client *c, bool patient, bool subscribe
                    struct claims *claims, struct streamer_client **fresh)
 {
         int rc = dial(c, patient, deadline, fresh);
-        if (rc == 0)
-                (*fresh)->making = true;
-        if (rc == 0 && subscribed)
+        if (rc != 0)
+                return rc;
+        (*fresh)->making = true;
+        if (subscribed)
                 rc = subscribe(*fresh, c->subject);
-        if (rc == 0)
-                rc = reclaim_all(*fresh, claims);
-        return rc == 0 ? (*fresh)->dead : rc;
+        return rc ?: reclaim_all(*fresh, claims) ?: (*fresh)->dead;
 }
 
 static int revive(struct streamer_client *c, bool patient, int64_t deadline)

@@ -99,9 +99,7 @@ static int dial_user(const struct socket_places *places, int64_t deadline, struc
         size_t n = socket_of_user(places, paths);
         int rc = STREAMER_EUNREACHABLE;
         for (size_t i = 0; rc == STREAMER_EUNREACHABLE && i < n; i++) {
-                rc = check_folder(paths[i], places->uid);
-                if (rc == 0)
-                        rc = dial(paths[i], STREAMER_SOCKET_USER, deadline, client);
+                rc = check_folder(paths[i], places->uid) ?: dial(paths[i], STREAMER_SOCKET_USER, deadline, client);
         }
         return rc;
 }
@@ -164,9 +162,7 @@ int streamer_user_socket(char **path)
 
 int streamer_socket(const streamer_client *client, streamer_socket_info *info)
 {
-        int rc = args_client(client, "socket");
-        if (rc == 0)
-                rc = args_out(client, "socket", "info", info);
+        int rc = args_client(client, "socket") ?: args_out(client, "socket", "info", info);
         if (rc != 0)
                 return rc;
         const streamer_socket_info found = {

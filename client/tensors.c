@@ -75,11 +75,9 @@ static int check_arrived(struct streamer_lease *lease, uint64_t i)
         struct streamer_client *c = lease->client;
         if (atomic_load(&lease->complete))
                 return 0;
-        pthread_mutex_lock(&c->lock);
+        lock_scope(&c->lock);
         int rc = read_log(lease);
-        bool there = rc == 0 && (lease->arrived[i / 8] & 1u << i % 8);
-        pthread_mutex_unlock(&c->lock);
-        if (rc != 0 || there)
+        if (rc != 0 || lease->arrived[i / 8] & 1u << i % 8)
                 return rc;
         return fail(c, STREAMER_EBUSY, "tensor %" PRIu64 " has not arrived yet", i);
 }
@@ -94,9 +92,7 @@ static struct streamer_lease *mutable(const streamer_lease *lease)
 
 int streamer_tensor_count(const streamer_lease *lease, size_t *count)
 {
-        int rc = args_lease(lease, "tensor_count");
-        if (rc == 0)
-                rc = args_pointer(lease->client, "tensor_count", "count", count);
+        int rc = args_lease(lease, "tensor_count") ?: args_pointer(lease->client, "tensor_count", "count", count);
         if (rc == 0)
                 *count = (size_t)lease->manifest.header->n_records;
         return rc;
@@ -104,28 +100,23 @@ int streamer_tensor_count(const streamer_lease *lease, size_t *count)
 
 static int get(const streamer_lease *lease, uint64_t i, streamer_tensor *tensor)
 {
-        int rc = check_arrived(mutable(lease), i);
-        return rc == 0 ? fill(lease, i, tensor) : rc;
+        return check_arrived(mutable(lease), i) ?: fill(lease, i, tensor);
 }
 
 int streamer_tensor_get(const streamer_lease *lease, size_t i, streamer_tensor *tensor)
 {
-        int rc = args_lease(lease, "tensor_get");
-        if (rc == 0)
-                rc = args_out(lease->client, "tensor_get", "tensor", tensor);
+        int rc = args_lease(lease, "tensor_get") ?: args_out(lease->client, "tensor_get", "tensor", tensor);
         if (rc == 0 && i >= lease->manifest.header->n_records)
                 rc = fail(lease->client, STREAMER_ENOENT, "no such tensor: %zu", i);
-        return rc == 0 ? get(lease, i, tensor) : rc;
+        return rc ?: get(lease, i, tensor);
 }
 
 int streamer_tensor_find(const streamer_lease *lease, const char *name, streamer_tensor *tensor)
 {
         const char *why;
-        int rc = args_lease(lease, "tensor_find");
-        if (rc == 0)
-                rc = args_pointer(lease->client, "tensor_find", "name", name);
-        if (rc == 0)
-                rc = args_out(lease->client, "tensor_find", "tensor", tensor);
+        int rc = args_lease(lease, "tensor_find")
+                         ?: args_pointer(lease->client, "tensor_find", "name", name)
+                         ?: args_out(lease->client, "tensor_find", "tensor", tensor);
         if (rc != 0)
                 return rc;
         int64_t i = manifest_find(&lease->manifest, name, strlen(name), &why);
@@ -140,9 +131,7 @@ int streamer_tensor_read(const streamer_lease *lease, const streamer_tensor *ten
                          size_t len)
 {
         streamer_tensor t;
-        int rc = args_lease(lease, "tensor_read");
-        if (rc == 0)
-                rc = tensor_copy(lease, "tensor_read", &t, tensor);
+        int rc = args_lease(lease, "tensor_read") ?: tensor_copy(lease, "tensor_read", &t, tensor);
         if (rc == 0 && len > 0)
                 rc = args_pointer(lease->client, "tensor_read", "to", to);
         if (rc != 0)
@@ -235,9 +224,7 @@ static int next_index(struct streamer_lease *lease, uint64_t *i)
 int streamer_tensor_next(streamer_lease *lease, int timeout_ms, streamer_tensor *tensor)
 {
         uint64_t i = 0;
-        int rc = args_lease(lease, "tensor_next");
-        if (rc == 0)
-                rc = args_out(lease->client, "tensor_next", "tensor", tensor);
+        int rc = args_lease(lease, "tensor_next") ?: args_out(lease->client, "tensor_next", "tensor", tensor);
         if (rc != 0)
                 return rc;
         pthread_mutex_lock(&lease->client->lock);
@@ -250,5 +237,5 @@ int streamer_tensor_next(streamer_lease *lease, int timeout_ms, streamer_tensor 
         pthread_mutex_unlock(&lease->client->lock);
         if (rc == STREAMER_EEND)
                 return fail(lease->client, rc, "no more tensors");
-        return rc == 0 ? fill(lease, i, tensor) : rc;
+        return rc ?: fill(lease, i, tensor);
 }

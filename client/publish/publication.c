@@ -19,11 +19,12 @@
 #define TABLE_BYTES (UINT64_C(512) << 10)
 #define TABLE_PER_STORAGE UINT64_C(2048)
 #define BYTES_MAX (UINT64_C(1) << 56)
+#define TENSOR_FLAGS                                                                                                   \
+        (STREAMER_PUBLISHED_PERSISTENT | STREAMER_PUBLISHED_CLONE | STREAMER_PUBLISHED_HOST | STREAMER_PUBLISHED_GRAD)
 
 static int check(const streamer_publication *p, const char *call)
 {
-        int rc = args_pointer(NULL, call, "publication", p);
-        return rc == 0 ? channel_check(p->client) : rc;
+        return args_pointer(NULL, call, "publication", p) ?: channel_check(p->client);
 }
 
 static int check_begun(const streamer_publication *p, const char *call)
@@ -119,9 +120,7 @@ int streamer_publish_begin(streamer_publication *publication, const uint64_t *by
         struct streamer_lease *lease = publication->storages ? lease_new(publication->client, 0) : NULL;
         if (!lease)
                 return fail(publication->client, STREAMER_ENOMEM, "publish_begin: no memory");
-        rc = place(publication, bytes, n, &total);
-        if (rc == 0)
-                rc = begin(publication, lease, total);
+        rc = place(publication, bytes, n, &total) ?: begin(publication, lease, total);
         if (rc != 0) {
                 lease_unref(lease);
                 return rc;
@@ -176,9 +175,8 @@ static unsigned char *address_of(const streamer_publication *p, const struct pla
 
 int streamer_publish_storage(streamer_publication *publication, size_t i, void **data)
 {
-        int rc = check_begun(publication, "publish_storage");
-        if (rc == 0)
-                rc = args_pointer(publication->client, "publish_storage", "data", data);
+        int rc = check_begun(publication, "publish_storage")
+                         ?: args_pointer(publication->client, "publish_storage", "data", data);
         if (rc != 0)
                 return rc;
         if (i >= publication->n_storages)
@@ -199,9 +197,8 @@ static int check_tensor(const streamer_publication *p, const streamer_published_
 {
         const struct streamer_client *c = p->client;
         uint64_t extent;
-        int rc = args_text(c, "publish_tensor", "tensor->name", t->name);
-        if (rc == 0)
-                rc = args_pointer(c, "publish_tensor", "tensor->dtype", t->dtype);
+        int rc = args_text(c, "publish_tensor", "tensor->name", t->name)
+                         ?: args_pointer(c, "publish_tensor", "tensor->dtype", t->dtype);
         if (rc == 0 && t->rank > 0)
                 rc = args_pointer(c, "publish_tensor", "tensor->shape", t->shape);
         if (rc == 0 && t->rank > 0)
@@ -229,15 +226,10 @@ static int check_writer(const streamer_publication *p, const char *call)
 int streamer_publish_tensor(streamer_publication *publication, const streamer_published_tensor *tensor)
 {
         streamer_published_tensor t;
-        int rc = check_begun(publication, "publish_tensor");
-        if (rc == 0)
-                rc = args_copy(publication->client, "publish_tensor", "tensor", &t, sizeof(t), tensor);
-        if (rc == 0)
-                rc = args_flags(publication->client, "publish_tensor", t.flags,
-                                STREAMER_PUBLISHED_PERSISTENT | STREAMER_PUBLISHED_CLONE | STREAMER_PUBLISHED_HOST |
-                                        STREAMER_PUBLISHED_GRAD);
-        if (rc == 0)
-                rc = check_tensor(publication, &t);
+        int rc = check_begun(publication, "publish_tensor")
+                         ?: args_copy(publication->client, "publish_tensor", "tensor", &t, sizeof(t), tensor)
+                         ?: args_flags(publication->client, "publish_tensor", t.flags, TENSOR_FLAGS)
+                         ?: check_tensor(publication, &t);
         if (rc != 0)
                 return rc;
         const struct published_tensor entry = {.rank = t.rank,
@@ -254,11 +246,9 @@ int streamer_publish_tensor(streamer_publication *publication, const streamer_pu
 
 int streamer_publish_attribute(streamer_publication *publication, const char *name, const char *value)
 {
-        int rc = check_begun(publication, "publish_attribute");
-        if (rc == 0)
-                rc = args_text(publication->client, "publish_attribute", "name", name);
-        if (rc == 0)
-                rc = args_pointer(publication->client, "publish_attribute", "value", value);
+        int rc = check_begun(publication, "publish_attribute")
+                         ?: args_text(publication->client, "publish_attribute", "name", name)
+                         ?: args_pointer(publication->client, "publish_attribute", "value", value);
         if (rc != 0)
                 return rc;
         published_add_attribute(&publication->writer, name, value);
@@ -314,9 +304,7 @@ static int write_table(streamer_publication *p, struct placed_storage *at)
 {
         void *made = NULL;
         uint64_t size = 0;
-        int rc = request_segment(p, &p->segments[p->n_segments - 1]);
-        if (rc == 0)
-                rc = make_table(p, &made, &size, at);
+        int rc = request_segment(p, &p->segments[p->n_segments - 1]) ?: make_table(p, &made, &size, at);
         cleanup_free void *bytes = made;
         if (rc == 0)
                 rc = check_table(p, bytes, size, at);
@@ -351,9 +339,8 @@ static int take_commit(streamer_publication *p, const struct call *call)
                 if (lease->segments[i].size < manifest_segment(&lease->manifest, i)->size)
                         return fail(p->client, STREAMER_ECORRUPT,
                                     "publish_commit: a segment is smaller than the manifest says");
-        pthread_mutex_lock(&p->client->lock);
+        lock_scope(&p->client->lock);
         lease_update(lease, &call->reply.unpacked.data);
-        pthread_mutex_unlock(&p->client->lock);
         atomic_store(&lease->complete, true);
         return 0;
 }
@@ -389,15 +376,11 @@ static void publication_free(streamer_publication *p)
 int streamer_publish_commit(streamer_publication *publication, streamer_lease **lease)
 {
         struct placed_storage table;
-        int rc = check_begun(publication, "publish_commit");
-        if (rc == 0)
-                rc = args_pointer(publication->client, "publish_commit", "lease", lease);
-        if (rc == 0)
-                rc = write_table(publication, &table);
-        if (rc == 0)
-                rc = make_private(publication);
-        if (rc == 0)
-                rc = commit(publication, &table);
+        int rc = check_begun(publication, "publish_commit")
+                         ?: args_pointer(publication->client, "publish_commit", "lease", lease)
+                         ?: write_table(publication, &table)
+                         ?: make_private(publication)
+                         ?: commit(publication, &table);
         if (rc != 0)
                 return rc;
         *lease = publication->lease;
@@ -413,9 +396,8 @@ void streamer_publish_abort(streamer_publication *publication)
         /* In a forked child the publication is the parent's, and the lock may be held for ever. */
         if (!channel_forked(c)) {
                 struct request request = {.verb = VERB_publish_abort, .u.publish_abort = {.claim = publication->claim}};
-                pthread_mutex_lock(&c->lock);
+                lock_scope(&c->lock);
                 channel_post(c, &request);
-                pthread_mutex_unlock(&c->lock);
         }
         if (publication->lease)
                 lease_unref(publication->lease);

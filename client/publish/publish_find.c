@@ -53,11 +53,9 @@ static int take_claim(streamer_client *c, const msgpack_object *reply, streamer_
 
 static int check_options(const streamer_client *c, streamer_publish_opts *to, const streamer_publish_opts *from)
 {
-        int rc = args_copy(c, "publish_find", "opts", to, sizeof(*to), from);
-        if (rc == 0)
-                rc = args_text(c, "publish_find", "opts->name", to->name);
-        if (rc == 0)
-                rc = args_flags(c, "publish_find", to->flags, FLAGS);
+        int rc = args_copy(c, "publish_find", "opts", to, sizeof(*to), from)
+                         ?: args_text(c, "publish_find", "opts->name", to->name)
+                         ?: args_flags(c, "publish_find", to->flags, FLAGS);
         if (rc == 0 && to->n_key > 0)
                 rc = args_pointer(c, "publish_find", "opts->key", to->key);
         for (size_t i = 0; rc == 0 && i < to->n_key; i++)
@@ -74,11 +72,9 @@ int streamer_publish_find(streamer_client *client, const streamer_publish_opts *
         streamer_found result = {.struct_size = sizeof(result)};
         cleanup_free char *base = NULL;
         struct call call = {0};
-        int rc = args_client(client, "publish_find");
-        if (rc == 0)
-                rc = check_options(client, &o, opts);
-        if (rc == 0)
-                rc = args_out(client, "publish_find", "found", found);
+        int rc = args_client(client, "publish_find")
+                         ?: check_options(client, &o, opts)
+                         ?: args_out(client, "publish_find", "found", found);
         if (rc != 0)
                 return rc;
         bool by_name = o.base && source_is_name(o.base);
@@ -107,9 +103,8 @@ int streamer_publish_find(streamer_client *client, const streamer_publish_opts *
                 rc = take_claim(client, reply, &made);
         if (rc != 0) {
                 free(result.differs);
-                pthread_mutex_lock(&client->lock);
+                lock_scope(&client->lock);
                 channel_give_back(client, reply);
-                pthread_mutex_unlock(&client->lock);
                 call_deinit(&call);
                 return rc;
         }

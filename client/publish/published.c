@@ -155,9 +155,7 @@ static void fill(const struct streamer_lease *lease, const struct published_view
 int streamer_published_get(streamer_lease *lease, size_t i, streamer_published_tensor *tensor)
 {
         const struct published *p;
-        int rc = get_table(lease, "published_get", &p);
-        if (rc == 0)
-                rc = args_out(lease->client, "published_get", "tensor", tensor);
+        int rc = get_table(lease, "published_get", &p) ?: args_out(lease->client, "published_get", "tensor", tensor);
         if (rc == 0 && i >= p->view.header->n_tensors)
                 rc = fail(lease->client, STREAMER_ENOENT, "published_get: no such tensor: %zu", i);
         if (rc == 0)
@@ -168,11 +166,9 @@ int streamer_published_get(streamer_lease *lease, size_t i, streamer_published_t
 int streamer_published_find(streamer_lease *lease, const char *name, streamer_published_tensor *tensor)
 {
         const struct published *p;
-        int rc = get_table(lease, "published_find", &p);
-        if (rc == 0)
-                rc = args_pointer(lease->client, "published_find", "name", name);
-        if (rc == 0)
-                rc = args_out(lease->client, "published_find", "tensor", tensor);
+        int rc = get_table(lease, "published_find", &p)
+                         ?: args_pointer(lease->client, "published_find", "name", name)
+                         ?: args_out(lease->client, "published_find", "tensor", tensor);
         if (rc != 0)
                 return rc;
         for (size_t from = 0, to = p->view.header->n_tensors; from < to;) {
@@ -206,11 +202,9 @@ int streamer_published_storage(streamer_lease *lease, size_t i, streamer_tensor 
 int streamer_published_attribute(streamer_lease *lease, size_t i, const char **name, const char **value)
 {
         const struct published *p;
-        int rc = get_table(lease, "published_attribute", &p);
-        if (rc == 0)
-                rc = args_pointer(lease->client, "published_attribute", "name", name);
-        if (rc == 0)
-                rc = args_pointer(lease->client, "published_attribute", "value", value);
+        int rc = get_table(lease, "published_attribute", &p)
+                         ?: args_pointer(lease->client, "published_attribute", "name", name)
+                         ?: args_pointer(lease->client, "published_attribute", "value", value);
         if (rc == 0 && i >= p->view.header->n_attributes)
                 rc = fail(lease->client, STREAMER_ENOENT, "published_attribute: there is no attribute %zu", i);
         if (rc != 0)
