@@ -40,59 +40,53 @@ static const char *ipc_device(const struct doctor *d)
         return json_string_value(json_object_get(doctor_device(d, "handles", "cuda-ipc"), "device"));
 }
 
-static void check_pid_namespace(struct doctor *d)
+/* Where cuda-ipc is used, the probe shows whether it works across two. */
+static const struct namespace
 {
-        uint64_t theirs = json_u64(machine_of(d), "pid_namespace"), ours = self_namespace("pid");
+        const char *kind, *fact, *name; /* of /proc; in the daemon's facts; as people say */
+        const char *advice;             /* where cuda-ipc is used */
+        const char *crosses;            /* what is known of it */
+        bool names_processes;           /* the daemon must know a client's process, whatever the kind of handle */
+}
+namespaces[] = {
+        {"pid", "pid_namespace", "PID",
+         "share the daemon's PID namespace (hostPID, --pid=host), or set handles: cuda-vmm-fd", "does", true},
+        /* Reported of libcuda, and not verified: it binds an abstract socket, which belongs to a network namespace, to
+         * pass descriptors to the processes that open a legacy handle. */
+        {"net", "net_namespace", "network",
+         "if the probe fails, share the network namespace (hostNetwork, --network=host), or set handles: cuda-vmm-fd",
+         "may", false},
+};
+
+static void check_namespace(struct doctor *d, const struct namespace *n)
+{
+        uint64_t theirs = json_u64(machine_of(d), n->fact), ours = self_namespace(n->kind);
         const char *ipc = ipc_device(d);
+        bool needed = n->names_processes || ipc;
+        if (!has(machine_of(d), n->fact))
+                return; /* an older daemon */
         if (theirs == 0 || ours == 0)
-                doctor_add(d, FINDING_WARN, "namespace", "mount /proc in both containers",
-                           "the PID namespaces cannot be compared: /proc shows none (older gVisor has none)");
+                doctor_add(d, needed ? FINDING_WARN : FINDING_OK, "namespace",
+                           needed ? "mount /proc in both containers" : NULL,
+                           "the %s namespaces cannot be compared: /proc shows none%s", n->name,
+                           n->names_processes ? " (older gVisor has none)" : "");
         else if (theirs == ours)
-                doctor_add(d, FINDING_OK, "namespace", NULL, "one PID namespace (%" PRIu64 ")", ours);
+                doctor_add(d, FINDING_OK, "namespace", NULL, "one %s namespace (%" PRIu64 ")", n->name, ours);
         else if (ipc)
-                doctor_add(d, FINDING_WARN, "namespace", /* the probe shows whether it does here */
-                           "share the daemon's PID namespace (hostPID, --pid=host), or set handles: cuda-vmm-fd",
-                           "%s uses cuda-ipc, which does not cross PID namespaces (%" PRIu64 "; the daemon's: %" PRIu64
+                doctor_add(d, FINDING_WARN, "namespace", n->advice,
+                           "%s uses cuda-ipc, which %s not cross %s namespaces (%" PRIu64 "; the daemon's: %" PRIu64
                            ")",
-                           ipc, ours, theirs);
-        else if (!json_bool(machine_of(d), "peerpidfd"))
+                           ipc, n->crosses, n->name, ours, theirs);
+        else if (n->names_processes && !json_bool(machine_of(d), "peerpidfd"))
                 doctor_add(d, FINDING_FAIL, "namespace", "use Linux 6.5 or newer, or share the PID namespace",
                            "another PID namespace (%" PRIu64 ") than the daemon's (%" PRIu64
                            "); this kernel cannot identify processes there",
                            ours, theirs);
         else
                 doctor_add(d, FINDING_OK, "namespace", NULL,
-                           "another PID namespace (%" PRIu64 ") than the daemon's (%" PRIu64
+                           "another %s namespace (%" PRIu64 ") than the daemon's (%" PRIu64
                            "); its handles work across it",
-                           ours, theirs);
-}
-
-/* Reported of libcuda, and not verified: it binds an abstract socket, which belongs to a network namespace, to pass
- * descriptors to the processes that open a legacy handle. */
-static void check_net_namespace(struct doctor *d)
-{
-        uint64_t theirs = json_u64(machine_of(d), "net_namespace"), ours = self_namespace("net");
-        const char *ipc = ipc_device(d);
-        if (!has(machine_of(d), "net_namespace"))
-                return; /* an older daemon */
-        if (theirs == 0 || ours == 0)
-                doctor_add(d, ipc ? FINDING_WARN : FINDING_OK, "namespace",
-                           ipc ? "mount /proc in both containers" : NULL,
-                           "the network namespaces cannot be compared: /proc shows none");
-        else if (theirs == ours)
-                doctor_add(d, FINDING_OK, "namespace", NULL, "one network namespace (%" PRIu64 ")", ours);
-        else if (ipc)
-                doctor_add(d, FINDING_WARN, "namespace",
-                           "if the probe fails, share the network namespace (hostNetwork, --network=host), or "
-                           "set handles: cuda-vmm-fd",
-                           "%s uses cuda-ipc, which may not cross network namespaces (%" PRIu64
-                           "; the daemon's: %" PRIu64 ")",
-                           ipc, ours, theirs);
-        else
-                doctor_add(d, FINDING_OK, "namespace", NULL,
-                           "another network namespace (%" PRIu64 ") than the daemon's (%" PRIu64
-                           "); its handles work across it",
-                           ours, theirs);
+                           n->name, ours, theirs);
 }
 
 /* Of one user on both sides there is nothing to say. */
@@ -288,20 +282,17 @@ static void check_device(struct doctor *d, const json_t *device)
 
 static void check_devices(struct doctor *d)
 {
-        size_t i;
         const json_t *device;
-        json_array_foreach(json_object_get(d->facts, "devices"), i, device)
-        {
+        for (size_t i = 0; (device = json_array_get(json_object_get(d->facts, "devices"), i)); i++)
                 if (strcmp(json_str(device, "kind"), "cuda") == 0)
                         check_device(d, device);
-        }
 }
 
 void daemon_check(struct doctor *d)
 {
         check_version(d);
-        check_pid_namespace(d);
-        check_net_namespace(d);
+        for (size_t i = 0; i < sizeof(namespaces) / sizeof(namespaces[0]); i++)
+                check_namespace(d, &namespaces[i]);
         check_users(d);
         check_kernel(d);
         check_names(d);
