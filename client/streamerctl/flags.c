@@ -83,44 +83,42 @@ static size_t likely(const char *word)
         return strlen(word) / 4 + 1;
 }
 
-static int unknown_verb(const struct ctl *ctl, const char *word)
+/* What was meant, as far as it was looked for; `best`: more than its distance from the word. */
+struct meant {
+        const char *name;
+        size_t best;
+};
+
+static void compare(struct meant *meant, const char *word, const char *name, bool hidden)
 {
-        const char *near = meant_verb(word);
-        size_t best = likely(word) + 1;
-        for (const struct verb *v = verbs; v->name && (!near || best <= likely(word)); v++) {
-                size_t d = v->hidden ? best : distance(word, v->name);
-                if (d < best) {
-                        best = d;
-                        near = v->name;
-                }
-        }
-        if (near)
-                return usage_error(ctl, "unknown verb '%.100s': did you mean '%s'?", word, near);
-        return usage_error(ctl, "unknown verb '%.100s'", word);
+        size_t d = hidden ? meant->best : distance(word, name);
+        if (d < meant->best)
+                *meant = (struct meant){name, d};
 }
 
-static const char *nearest_flag(const struct flag *flags, const char *word)
+static int unknown(const struct ctl *ctl, const char *what, const char *word, const char *near)
 {
-        const char *near = NULL;
-        size_t best = likely(word) + 1;
-        for (const struct flag *f = flags; f && f->name; f++) {
-                size_t d = f->hidden ? best : distance(word, f->name);
-                if (d < best) {
-                        best = d;
-                        near = f->name;
-                }
-        }
-        return near;
+        return near ? usage_error(ctl, "unknown %s '%.100s': did you mean '%s'?", what, word, near)
+                    : usage_error(ctl, "unknown %s '%.100s'", what, word);
+}
+
+static int unknown_verb(const struct ctl *ctl, const char *word)
+{
+        struct meant meant = {NULL, likely(word) + 1};
+        for (const struct verb *v = verbs; v->name; v++)
+                compare(&meant, word, v->name, v->hidden);
+        return unknown(ctl, "verb", word, meant_verb(word) ?: meant.name);
 }
 
 static int unknown_flag(const struct ctl *ctl, const char *word)
 {
-        const char *near = ctl->verb ? nearest_flag(ctl->verb->flags, word) : NULL;
-        if (!near)
-                near = nearest_flag(global_flags, word);
-        if (near)
-                return usage_error(ctl, "unknown flag '%.100s': did you mean '%s'?", word, near);
-        return usage_error(ctl, "unknown flag '%.100s'", word);
+        struct meant meant = {NULL, likely(word) + 1};
+        for (const struct flag *f = ctl->verb ? ctl->verb->flags : NULL; f && f->name; f++)
+                compare(&meant, word, f->name, f->hidden);
+        bool found = meant.name;
+        for (const struct flag *f = global_flags; f->name && !found; f++)
+                compare(&meant, word, f->name, f->hidden);
+        return unknown(ctl, "flag", word, meant.name);
 }
 
 /* ---- values ---- */
