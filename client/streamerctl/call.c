@@ -56,7 +56,7 @@ int ctl_each(struct ctl *ctl, int (*act)(struct ctl *ctl, const char *model))
 
 void ctl_print_json(const json_t *json)
 {
-        cleanup_json json_t *out = json_pack("{s:i}", "schema", JSON_SCHEMA);
+        json_auto_t *out = json_pack("{s:i}", "schema", JSON_SCHEMA);
         json_object_update(out, (json_t *)(uintptr_t)json);
         json_dumpf(out, stdout, JSON_COMPACT);
         putchar('\n');
@@ -70,12 +70,9 @@ void ctl_print_name(const char *name)
 
 void ctl_print_names(const json_t *rows)
 {
-        size_t i;
         const json_t *row;
-        json_array_foreach(rows, i, row)
-        {
+        for (size_t i = 0; (row = json_array_get(rows, i)); i++)
                 ctl_print_name(json_str(row, "name"));
-        }
 }
 
 /* ---- members ---- */

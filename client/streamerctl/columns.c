@@ -45,10 +45,8 @@ void add_yes_no(struct table *t, const json_t *row, const char *key)
 void columns_print(const json_t *rows, const struct column *columns, size_t n, bool whole, below_fn *below)
 {
         struct table t = {.n_columns = n, .columns = columns, .whole = whole};
-        size_t i;
         const json_t *row;
-        json_array_foreach(rows, i, row)
-        {
+        for (size_t i = 0; (row = json_array_get(rows, i)); i++) {
                 for (size_t c = 0; c < n; c++)
                         columns[c].add(&t, row, columns[c].key);
                 if (below)

@@ -66,20 +66,17 @@ static void offer(const struct line *line, const char *word, const char *what)
 static void offer_rows(const struct line *line, const char *verb, json_t *args, const char *list, const char *key,
                        const char *what_key)
 {
-        size_t i;
         const json_t *row;
         streamer_client *client = NULL;
-        cleanup_json json_t *reply = NULL;
+        json_auto_t *reply = NULL;
         streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = line->socket, .timeout_ms = DAEMON_MS};
         if (streamer_connect(&opts, &client) == 0)
                 ask(client, verb, args, &reply);
         else
                 json_decref(args);
         streamer_close(client);
-        json_array_foreach(json_object_get(reply, list), i, row)
-        {
+        for (size_t i = 0; (row = json_array_get(json_object_get(reply, list), i)); i++)
                 offer(line, json_str(row, key), json_str(row, what_key));
-        }
 }
 
 static void offer_verbs(const struct line *line)

@@ -12,13 +12,11 @@
 
 static void print_list(const char *title, const json_t *list)
 {
-        size_t i;
         const json_t *item;
         if (!list)
                 return;
         printf("%-12s", title);
-        json_array_foreach(list, i, item)
-        {
+        for (size_t i = 0; (item = json_array_get(list, i)); i++) {
                 fputs(i > 0 ? ", " : "", stdout);
                 put_escaped(stdout, json_string_value(item));
         }
@@ -51,12 +49,9 @@ static void print_holdings(const json_t *holds, const json_t *limits)
         }
 }
 
-int verb_whoami(struct ctl *ctl)
+void print_whoami(const struct ctl *ctl, const json_t *reply)
 {
-        cleanup_json json_t *reply = NULL;
-        int rc = ctl_query(ctl, "whoami", json_object(), NULL, &reply);
-        if (!reply)
-                return rc;
+        (void)ctl;
         printf("%-12s%" PRIu64 "\n%-12s%" PRIu64 "\n%-12s%s (", "uid", json_u64(reply, "uid"), "gid",
                json_u64(reply, "gid"), "role", json_str(reply, "role"));
         put_escaped(stdout, json_str(reply, "rule"));
@@ -64,7 +59,6 @@ int verb_whoami(struct ctl *ctl)
         print_list("roots", json_object_get(reply, "roots"));
         print_list("buckets", json_object_get(reply, "buckets"));
         print_holdings(json_object_get(reply, "holds"), json_object_get(reply, "limits"));
-        return 0;
 }
 
 /* ---- config ---- */
@@ -79,26 +73,16 @@ static void add_origin(struct table *t, const json_t *row, const char *key)
 static const struct column setting_columns[] = {
         {"KEY", "key", add_text}, {"VALUE", "value", add_text}, {"ORIGIN", "origin", add_origin}};
 
-int verb_config(struct ctl *ctl)
+void print_config(const struct ctl *ctl, const json_t *reply)
 {
-        cleanup_json json_t *reply = NULL;
-        int rc = ctl_query(ctl, "config", json_object(), NULL, &reply);
-        if (reply)
-                columns_print(json_object_get(reply, "settings"), COLUMNS(setting_columns), ctl->format == FORMAT_WIDE,
-                              NULL);
-        return rc;
+        columns_print(json_object_get(reply, "settings"), COLUMNS(setting_columns), ctl->format == FORMAT_WIDE, NULL);
 }
 
 /* ---- reload ---- */
 
-int verb_reload(struct ctl *ctl)
+void print_reload(const struct ctl *ctl, const json_t *reply)
 {
-        cleanup_json json_t *reply = NULL;
-        int rc = ctl_query(ctl, "reload", json_object(), NULL, &reply);
         const char *restart = json_str(reply, "restart");
-        if (restart[0])
-                printf("applied; these need a restart: %s\n", restart);
-        else if (reply)
-                puts("applied");
-        return rc;
+        (void)ctl;
+        printf("applied%s%s\n", restart[0] ? "; these need a restart: " : "", restart);
 }

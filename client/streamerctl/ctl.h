@@ -72,47 +72,51 @@ struct verb {
         const char *examples;     /* lines, each a command */
         const struct flag *flags; /* up to a row without a name; NULL: none */
         size_t min_args, max_args;
-        int (*run)(struct ctl *ctl); /* an exit code */
-        bool offline;                /* needs no daemon */
-        bool own;                    /* never about the system's daemon, unless its socket is named */
-        bool hidden;                 /* for programs: neither helped nor completed */
-        bool raw;                    /* writes bytes: has no format */
-        bool waits;                  /* --timeout bounds the wait for models, not for one reply */
+        /* One of these; an exit code. */
+        int (*run)(struct ctl *ctl);
+        int (*each)(struct ctl *ctl, const char *arg);             /* with each argument: ctl_each() */
+        void (*print)(const struct ctl *ctl, const json_t *reply); /* the reply to the request of this name */
+
+        bool offline; /* needs no daemon */
+        bool own;     /* never about the system's daemon, unless its socket is named */
+        bool hidden;  /* for programs: neither helped nor completed */
+        bool raw;     /* writes bytes: has no format */
+        bool waits;   /* --timeout bounds the wait for models, not for one reply */
 };
 
 extern const struct verb verbs[]; /* up to a row without a name */
 extern const struct flag global_flags[];
 
 int verb_load(struct ctl *ctl);
-int verb_cancel(struct ctl *ctl);
 int verb_set_priority(struct ctl *ctl);
 int verb_run(struct ctl *ctl);
 int verb_unload(struct ctl *ctl);
 int verb_keep_alive(struct ctl *ctl);
-int verb_pin(struct ctl *ctl);
-int verb_unpin(struct ctl *ctl);
-int verb_reload(struct ctl *ctl);
 int verb_shutdown(struct ctl *ctl);
-int verb_config(struct ctl *ctl);
-int verb_whoami(struct ctl *ctl);
 int verb_wait(struct ctl *ctl);
-int verb_verify(struct ctl *ctl);
 int verb_list(struct ctl *ctl);
-int verb_show(struct ctl *ctl);
-int verb_explain(struct ctl *ctl);
 int verb_diff(struct ctl *ctl);
-int verb_status(struct ctl *ctl);
 int verb_ps(struct ctl *ctl);
 int verb_cat(struct ctl *ctl);
 int verb_events(struct ctl *ctl);
 int verb_fetch(struct ctl *ctl);
-int verb_metrics(struct ctl *ctl);
-int verb_ping(struct ctl *ctl);
 int verb_version(struct ctl *ctl);
 int verb_doctor(struct ctl *ctl);
 int verb_complete(struct ctl *ctl);
 int verb_top(struct ctl *ctl);
 int verb_help(struct ctl *ctl);
+int each_cancel(struct ctl *ctl, const char *model);
+int each_pin(struct ctl *ctl, const char *model);
+int each_unpin(struct ctl *ctl, const char *model);
+int each_verify(struct ctl *ctl, const char *model);
+int each_show(struct ctl *ctl, const char *model);
+int each_explain(struct ctl *ctl, const char *model);
+void print_reload(const struct ctl *ctl, const json_t *reply);
+void print_config(const struct ctl *ctl, const json_t *reply);
+void print_whoami(const struct ctl *ctl, const json_t *reply);
+void print_status(const struct ctl *ctl, const json_t *reply);
+void print_metrics(const struct ctl *ctl, const json_t *reply);
+void print_ping(const struct ctl *ctl, const json_t *reply);
 
 /* ---- flags.c ---- */
 
@@ -187,12 +191,6 @@ void ctl_print_names(const json_t *rows);
 uint64_t clock_now_ns(void); /* CLOCK_MONOTONIC */
 /* Milliseconds until the deadline, at most `most` (-1: no limit); 0: it has passed. */
 int ctl_left_ms(const struct ctl *ctl, int most);
-
-static inline void json_decref_p(json_t **json)
-{
-        json_decref(*json);
-}
-#define cleanup_json __attribute__((cleanup(json_decref_p)))
 
 const char *json_str(const json_t *o, const char *key); /* "" if missing */
 bool json_bool(const json_t *o, const char *key);       /* false if missing */

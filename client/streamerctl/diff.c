@@ -39,7 +39,6 @@ static void print_tensor(const json_t *row)
 
 static void print_diff(const json_t *reply)
 {
-        size_t i;
         const json_t *row, *counts = json_object_get(reply, "tensors"), *same = json_object_get(reply, "files_same");
         put_escaped(stdout, json_str(reply, "name"));
         printf("  generation %" PRIu64 "\n", json_u64(reply, "generation"));
@@ -48,25 +47,21 @@ static void print_diff(const json_t *reply)
                        json_u64(reply, "files_same"));
         else
                 puts("files    not known: the model was not read by this run of the daemon");
-        json_array_foreach(json_object_get(reply, "files"), i, row)
-        {
+        for (size_t i = 0; (row = json_array_get(json_object_get(reply, "files"), i)); i++)
                 print_file(row);
-        }
         printf("tensors  %" PRIu64 " added, %" PRIu64 " removed, %" PRIu64 " changed, %" PRIu64 " may differ, %" PRIu64
                " the same\n",
                json_u64(counts, "added"), json_u64(counts, "removed"), json_u64(counts, "changed"),
                json_u64(reply, "may_differ"), json_u64(reply, "same"));
-        json_array_foreach(json_object_get(reply, "changes"), i, row)
-        {
+        for (size_t i = 0; (row = json_array_get(json_object_get(reply, "changes"), i)); i++)
                 print_tensor(row);
-        }
         if (json_bool(reply, "truncated"))
                 puts("  ...");
 }
 
 int verb_diff(struct ctl *ctl)
 {
-        cleanup_json json_t *reply = NULL;
+        json_auto_t *reply = NULL;
         json_t *args = json_pack("{s:s, s:s}", "model", ctl->args[0], "source", ctl->args[1]);
         int rc = ctl_query(ctl, "diff", args, ctl->args[0], &reply);
         if (reply)

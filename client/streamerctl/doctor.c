@@ -38,7 +38,7 @@ void doctor_add(struct doctor *d, enum finding finding, const char *check, const
 /* A failure of one question does not end the others. */
 static void check_root(struct doctor *d, const char *root)
 {
-        cleanup_json json_t *reply = NULL;
+        json_auto_t *reply = NULL;
         int rc = ask(d->ctl->client, "doctor", json_pack("{s:s}", "root", root), &reply);
         if (rc == STREAMER_ETIMEOUT)
                 doctor_add(d, FINDING_FAIL, "root", "check its file system; other roots are not affected",
@@ -71,11 +71,9 @@ static int connect_again(struct ctl *ctl, const streamer_client *first)
 /* Each by a call that is given up after a while: a file system that hangs must not hold the rest. */
 static void check_roots(struct doctor *d)
 {
-        size_t i;
         const json_t *root;
         streamer_client *client = d->ctl->client;
-        json_array_foreach(json_object_get(d->facts, "roots"), i, root)
-        {
+        for (size_t i = 0; (root = json_array_get(json_object_get(d->facts, "roots"), i)); i++) {
                 if (connect_again(d->ctl, client) != 0)
                         break;
                 check_root(d, json_string_value(root));
@@ -88,10 +86,8 @@ static void check_roots(struct doctor *d)
 
 static void print_table(const struct doctor *d)
 {
-        size_t i;
         const json_t *row;
-        json_array_foreach(d->checks, i, row)
-        {
+        for (size_t i = 0; (row = json_array_get(d->checks, i)); i++) {
                 printf("%-5s %-10s ", json_str(row, "result"), json_str(row, "check"));
                 put_escaped(stdout, json_str(row, "text"));
                 putchar('\n');
@@ -109,7 +105,7 @@ static void print(const struct doctor *d)
                 return;
         }
         const char *worst = d->count[FINDING_FAIL] ? "fail" : d->count[FINDING_WARN] ? "warn" : "ok";
-        cleanup_json json_t *all = json_pack("{s:s, s:O}", "result", worst, "checks", d->checks);
+        json_auto_t *all = json_pack("{s:s, s:O}", "result", worst, "checks", d->checks);
         if (d->facts)
                 json_object_set(all, "daemon", d->facts);
         ctl_print_json(all);

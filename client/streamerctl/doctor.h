@@ -31,13 +31,10 @@ void doctor_add(struct doctor *doctor, enum finding finding, const char *check, 
 /* The daemon's first device with this member; NULL: none. */
 static inline const json_t *doctor_device(const struct doctor *doctor, const char *key, const char *value)
 {
-        size_t i;
         const json_t *d;
-        json_array_foreach(json_object_get(doctor->facts, "devices"), i, d)
-        {
+        for (size_t i = 0; (d = json_array_get(json_object_get(doctor->facts, "devices"), i)); i++)
                 if (strcmp(json_str(d, key), value) == 0)
                         return d;
-        }
         return NULL;
 }
 

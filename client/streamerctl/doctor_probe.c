@@ -105,7 +105,7 @@ static int attach_and_compare(struct outcome *o, struct ctl *ctl, const json_t *
 /* On a connection of its own, which is ctl->client meanwhile. */
 static void probe(struct outcome *o, struct ctl *ctl, const char *device)
 {
-        cleanup_json json_t *reply = NULL;
+        json_auto_t *reply = NULL;
         streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = ctl->socket, .timeout_ms = PROBE_MS};
         int rc = streamer_connect(&opts, &ctl->client);
         if (rc != 0) {
@@ -163,12 +163,9 @@ static void probe_device(struct doctor *d, const char *device, const char *handl
 
 void probe_check(struct doctor *d)
 {
-        size_t i;
         const json_t *device;
         streamer_client *client = d->ctl->client;
-        json_array_foreach(json_object_get(d->facts, "devices"), i, device)
-        {
+        for (size_t i = 0; (device = json_array_get(json_object_get(d->facts, "devices"), i)); i++)
                 probe_device(d, json_str(device, "device"), json_str(device, "handles"));
-        }
         d->ctl->client = client;
 }

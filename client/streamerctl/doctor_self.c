@@ -128,22 +128,18 @@ static const char *visible_devices(void)
 
 static bool sees(const json_t *uuids, const char *uuid)
 {
-        size_t i;
         const json_t *u;
-        json_array_foreach(uuids, i, u)
-        {
+        for (size_t i = 0; (u = json_array_get(uuids, i)); i++)
                 if (strcmp(json_string_value(u), uuid) == 0)
                         return true;
-        }
         return false;
 }
 
 static void check_visible(struct doctor *d, const json_t *uuids)
 {
-        size_t i, missing = 0;
+        size_t missing = 0;
         const json_t *device;
-        json_array_foreach(json_object_get(d->facts, "devices"), i, device)
-        {
+        for (size_t i = 0; (device = json_array_get(json_object_get(d->facts, "devices"), i)); i++) {
                 if (strcmp(json_str(device, "kind"), "cuda") != 0 || sees(uuids, json_str(device, "uuid")))
                         continue;
                 missing++;
@@ -159,7 +155,7 @@ static void check_visible(struct doctor *d, const json_t *uuids)
 void self_check_cuda(struct doctor *d)
 {
         char why[400] = "";
-        cleanup_json json_t *uuids = json_array();
+        json_auto_t *uuids = json_array();
         bool needed = doctor_has_cuda(d);
         if (d->facts && !needed)
                 return;

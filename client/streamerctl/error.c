@@ -30,7 +30,7 @@ static void print_line(const char *subject, const char *text, const char *hint)
 static void print_object(int err, const char *subject, const char *text)
 {
         char *safe = escape(text), *safe_subject = escape(subject);
-        cleanup_json json_t *o =
+        json_auto_t *o =
                 json_pack("{s:i, s:{s:s, s:s, s:s?}}", "schema", JSON_SCHEMA, "error", "code", streamer_error_name(err),
                           "text", safe, "model", safe_subject[0] ? safe_subject : NULL);
         if (!o || json_dumpf(o, stderr, JSON_COMPACT) != 0)

@@ -127,7 +127,7 @@ static void print_files(const struct ctl *ctl, json_t *files)
 {
         static const struct column columns[] = {{"FILE", "name", add_text}, {">SIZE", "bytes", add_size_if_known}};
         if (ctl->format == FORMAT_JSON) {
-                cleanup_json json_t *json = json_pack("{s:O}", "files", files);
+                json_auto_t *json = json_pack("{s:O}", "files", files);
                 ctl_print_json(json);
         } else if (!ctl->quiet) {
                 columns_print(files, COLUMNS(columns), false, NULL);
@@ -153,16 +153,12 @@ static int fetch_file(const struct ctl *ctl, int output, const char *name, json_
 
 static int fetch_files(const struct ctl *ctl, int output, const json_t *names, json_t *done)
 {
-        size_t i;
         const json_t *name;
         int rc = 0;
-        json_array_foreach(names, i, name)
-        {
+        for (size_t i = 0; (name = json_array_get(names, i)); i++) {
                 const char *text = json_string_value(name);
                 if (rc == 0)
-                        rc = check_name(ctl, text);
-                if (rc == 0)
-                        rc = fetch_file(ctl, output, text, done);
+                        rc = check_name(ctl, text) ?: fetch_file(ctl, output, text, done);
         }
         return rc;
 }
@@ -170,9 +166,8 @@ static int fetch_files(const struct ctl *ctl, int output, const json_t *names, j
 /* The files that were named, else all that the source lists. */
 static int choose(struct ctl *ctl, json_t **names)
 {
-        size_t i;
         const json_t *file;
-        cleanup_json json_t *reply = NULL;
+        json_auto_t *reply = NULL;
         *names = json_array();
         for (size_t n = 1; n < ctl->n_args; n++)
                 json_array_append_new(*names, json_string(ctl->args[n]));
@@ -181,10 +176,8 @@ static int choose(struct ctl *ctl, json_t **names)
                                ? 0
                                : usage_error(ctl, "fetch: a file's name is not valid UTF-8");
         int rc = ctl_call(ctl, "fetch", json_pack("{s:s}", "source", ctl->args[0]), ctl->args[0], &reply);
-        json_array_foreach(json_object_get(reply, "files"), i, file)
-        {
+        for (size_t i = 0; (file = json_array_get(json_object_get(reply, "files"), i)); i++)
                 json_array_append(*names, json_object_get(file, "name"));
-        }
         if (rc != 0 || json_array_size(*names) > 0)
                 return rc;
         return ctl_error(ctl, STREAMER_ENOENT, ctl->args[0], "lists no files: name those to fetch");
@@ -192,7 +185,7 @@ static int choose(struct ctl *ctl, json_t **names)
 
 static int list(struct ctl *ctl)
 {
-        cleanup_json json_t *reply = NULL;
+        json_auto_t *reply = NULL;
         if (ctl->n_args > 1)
                 return usage_error(ctl, "fetch: --list takes no files");
         int rc = ctl_call(ctl, "fetch", json_pack("{s:s}", "source", ctl->args[0]), ctl->args[0], &reply);
@@ -203,7 +196,7 @@ static int list(struct ctl *ctl)
 
 int verb_fetch(struct ctl *ctl)
 {
-        cleanup_json json_t *names = NULL, *done = json_array();
+        json_auto_t *names = NULL, *done = json_array();
         if (ctl->list)
                 return list(ctl);
         const char *path = ctl->output ? ctl->output : ".";

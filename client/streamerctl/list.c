@@ -20,10 +20,8 @@
 static void add_devices(struct table *t, const json_t *model, const char *key)
 {
         char text[200] = "";
-        size_t i;
         const json_t *device;
-        json_array_foreach(json_object_get(model, key), i, device)
-        {
+        for (size_t i = 0; (device = json_array_get(json_object_get(model, key), i)); i++) {
                 size_t len = strlen(text);
                 snprintf(text + len, sizeof(text) - len, "%s%s", i > 0 ? "," : "", json_str(device, "device"));
         }
@@ -43,23 +41,18 @@ static void add_expiry(struct table *t, const json_t *model, const char *key)
 static void add_reason(struct table *t, const json_t *model, const char *key)
 {
         const char *reason = json_str(model, key);
-        size_t i;
         const json_t *device;
-        json_array_foreach(json_object_get(model, "devices"), i, device)
-        {
+        for (size_t i = 0; (device = json_array_get(json_object_get(model, "devices"), i)); i++)
                 if (!reason[0])
                         reason = json_str(device, key);
-        }
         table_add(t, reason);
 }
 
 static void add_shape(struct table *t, const json_t *tensor, const char *key)
 {
         char text[200] = "[";
-        size_t i;
         const json_t *dim;
-        json_array_foreach(json_object_get(tensor, key), i, dim)
-        {
+        for (size_t i = 0; (dim = json_array_get(json_object_get(tensor, key), i)); i++) {
                 size_t len = strlen(text);
                 snprintf(text + len, sizeof(text) - len, "%s%" JSON_INTEGER_FORMAT, i > 0 ? ", " : "",
                          json_integer_value(dim));
@@ -96,11 +89,10 @@ _Static_assert(sizeof(list_wide_columns) / sizeof(list_wide_columns[0]) <= COLUM
 static void print_list(const json_t *models)
 {
         struct column columns[COLUMNS_MAX];
-        size_t i, n = sizeof(list_columns) / sizeof(list_columns[0]);
+        size_t n = sizeof(list_columns) / sizeof(list_columns[0]);
         bool tier = false, priority = false;
         const json_t *m;
-        json_array_foreach(models, i, m)
-        {
+        for (size_t i = 0; (m = json_array_get(models, i)); i++) {
                 tier = tier || strcmp(json_str(m, "tier"), "host") == 0;
                 priority = priority || json_u64(m, "priority") != PRIORITY_USUAL;
         }
@@ -114,7 +106,7 @@ static void print_list(const json_t *models)
 
 static int list(struct ctl *ctl)
 {
-        cleanup_json json_t *reply = NULL;
+        json_auto_t *reply = NULL;
         int rc = ctl_query(ctl, "list", json_object(), NULL, &reply);
         if (!reply)
                 return rc;
@@ -222,7 +214,6 @@ static void show_published(const json_t *published)
 static void show_model(const json_t *m, bool wide)
 {
         char text[HUMAN_MAX];
-        size_t i;
         const json_t *d;
         show_line("name", json_str(m, "name"));
         show_line("state", json_str(m, "state"));
@@ -238,8 +229,7 @@ static void show_model(const json_t *m, bool wide)
         printf("generation  %" PRIu64 "\ntensors     %" PRIu64 "\nsize        %s\nleases      %" PRIu64 "%s\n",
                json_u64(m, "generation"), json_u64(m, "tensors"), human_size(text, json_u64(m, "bytes")),
                json_u64(m, "leases"), json_bool(m, "pinned") ? ", pinned" : "");
-        json_array_foreach(json_object_get(m, "devices"), i, d)
-        {
+        for (size_t i = 0; (d = json_array_get(json_object_get(m, "devices"), i)); i++) {
                 printf("device      %s, %s", json_str(d, "device"), human_size(text, json_u64(d, "bytes")));
                 printf(", pages: %s", json_str(d, "page_kind"));
                 if (json_u64(d, "small_page_bytes") > 0)
@@ -266,25 +256,23 @@ static const struct column tensor_columns[] = {
 static void print_shown(const struct ctl *ctl, const json_t *reply)
 {
         bool wide = ctl->format == FORMAT_WIDE;
-        size_t i, n = sizeof(tensor_columns) / sizeof(tensor_columns[0]);
+        size_t n = sizeof(tensor_columns) / sizeof(tensor_columns[0]);
         const json_t *m, *tensors = json_object_get(reply, "tensor_list");
         if (ctl->quiet) {
                 ctl_print_names(ctl->tensors ? tensors : json_object_get(reply, "models"));
                 return;
         }
-        json_array_foreach(json_object_get(reply, "models"), i, m)
-        {
+        for (size_t i = 0; (m = json_array_get(json_object_get(reply, "models"), i)); i++)
                 show_model(m, wide);
-        }
         if (ctl->tensors) {
                 putchar('\n');
                 columns_print(tensors, tensor_columns, wide ? n : NARROW_TENSORS, wide, NULL);
         }
 }
 
-static int show(struct ctl *ctl, const char *model)
+int each_show(struct ctl *ctl, const char *model)
 {
-        cleanup_json json_t *reply = NULL;
+        json_auto_t *reply = NULL;
         json_t *args;
         int rc = model_args(ctl, model, &args);
         if (rc != 0)
@@ -298,25 +286,17 @@ static int show(struct ctl *ctl, const char *model)
         return rc;
 }
 
-int verb_show(struct ctl *ctl)
-{
-        return ctl_each(ctl, show);
-}
-
 /* ---- explain ---- */
 
 static void print_explained(const char *model, const json_t *reply)
 {
         char age[HUMAN_MAX];
-        size_t i;
         const json_t *row;
-        json_array_foreach(json_object_get(reply, "models"), i, row)
-        {
+        for (size_t i = 0; (row = json_array_get(json_object_get(reply, "models"), i)); i++) {
                 put_escaped(stdout, model);
                 printf("  generation %" PRIu64 "  %s\n", json_u64(row, "generation"), json_str(row, "state"));
         }
-        json_array_foreach(json_object_get(reply, "ended"), i, row)
-        {
+        for (size_t i = 0; (row = json_array_get(json_object_get(reply, "ended"), i)); i++) {
                 put_escaped(stdout, model);
                 printf("  generation %" PRIu64 "  %s on %s %s ago%s", json_u64(row, "generation"),
                        json_str(row, "state"), json_str(row, "device"), human_time(age, json_u64(row, "age_ns")),
@@ -326,16 +306,11 @@ static void print_explained(const char *model, const json_t *reply)
         }
 }
 
-static int explain(struct ctl *ctl, const char *model)
+int each_explain(struct ctl *ctl, const char *model)
 {
-        cleanup_json json_t *reply = NULL;
+        json_auto_t *reply = NULL;
         int rc = ctl_query(ctl, "show", json_pack("{s:s, s:b}", "model", model, "ended", 1), model, &reply);
         if (reply)
                 print_explained(model, reply);
         return rc;
-}
-
-int verb_explain(struct ctl *ctl)
-{
-        return ctl_each(ctl, explain);
 }

@@ -51,7 +51,7 @@ static void print_loaded(const struct ctl *ctl, const streamer_op *op, const str
 {
         char size[HUMAN_MAX], rate[HUMAN_MAX];
         if (ctl->format == FORMAT_JSON) {
-                cleanup_json json_t *json = json_pack(
+                json_auto_t *json = json_pack(
                         "{s:s, s:s, s:I, s:I, s:I, s:I, s:b, s:o*}", "name", p->name, "state", "ready", "generation",
                         (json_int_t)p->generation, "bytes", (json_int_t)p->bytes, "tensors", (json_int_t)p->tensors,
                         "load_ns", (json_int_t)p->load_ns, "resident", p->resident, "failed", failures_json(op));
@@ -71,7 +71,7 @@ static void print_loaded(const struct ctl *ctl, const streamer_op *op, const str
 static void print_detached(const struct ctl *ctl, const char *model)
 {
         if (ctl->format == FORMAT_JSON) {
-                cleanup_json json_t *json = json_pack("{s:s}", "name", model);
+                json_auto_t *json = json_pack("{s:s}", "name", model);
                 ctl_print_json(json);
         } else {
                 ctl_print_name(model);
@@ -188,7 +188,6 @@ static int load(struct ctl *ctl)
 static void print_admission(const json_t *plan)
 {
         char size[HUMAN_MAX];
-        size_t i;
         const json_t *victim;
         const char *admission = json_str(plan, "admission");
         if (strcmp(admission, "fits") == 0)
@@ -197,8 +196,7 @@ static void print_admission(const json_t *plan)
                 puts("  fits after memory that is being released is free");
         else if (strcmp(admission, "evicts") != 0)
                 puts("  insufficient memory");
-        json_array_foreach(json_object_get(plan, "evicts"), i, victim)
-        {
+        for (size_t i = 0; (victim = json_array_get(json_object_get(plan, "evicts"), i)); i++) {
                 fputs("  evicts   ", stdout);
                 put_escaped(stdout, json_str(victim, "name"));
                 printf(", generation %" PRIu64 ", %s\n", json_u64(victim, "generation"),
@@ -231,7 +229,6 @@ static void print_plan_of(const json_t *plan)
 static void print_plan(const json_t *plan)
 {
         char bytes[HUMAN_MAX];
-        size_t i;
         const json_t *device, *devices = json_object_get(plan, "devices");
         put_escaped(stdout, json_str(plan, "name"));
         print_count("  ", plan, "tensors");
@@ -239,15 +236,13 @@ static void print_plan(const json_t *plan)
         printf(", %s\n", human_size(bytes, json_u64(plan, "bytes")));
         if (!devices)
                 print_plan_of(plan);
-        json_array_foreach(devices, i, device)
-        {
+        for (size_t i = 0; (device = json_array_get(devices, i)); i++)
                 print_plan_of(device);
-        }
 }
 
 static int dry_run(struct ctl *ctl, const char *source)
 {
-        cleanup_json json_t *reply = NULL;
+        json_auto_t *reply = NULL;
         json_t *list = json_array();
         for (size_t i = 0; i < ctl->n_devices; i++)
                 json_array_append_new(list, json_string(ctl->devices[i]));

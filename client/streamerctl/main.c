@@ -13,22 +13,19 @@
 
 #define CONNECT_MIN_MS 1000
 
-int verb_ping(struct ctl *ctl)
+void print_ping(const struct ctl *ctl, const json_t *reply)
 {
-        cleanup_json json_t *reply = NULL;
-        int rc = ctl_query(ctl, "ping", json_object(), NULL, &reply);
-        if (reply)
-                puts("ok");
-        return rc;
+        (void)ctl;
+        (void)reply;
+        puts("ok");
 }
 
 /* Of both programs, or of this one and then the error. */
 int verb_version(struct ctl *ctl)
 {
-        cleanup_json json_t *reply = NULL;
-        int rc = ctl_connect(ctl, 0, ctl->timeout_ms > 0 ? ctl->timeout_ms : 0);
-        if (rc == 0)
-                rc = ask(ctl->client, "version", json_object(), &reply);
+        json_auto_t *reply = NULL;
+        int rc = ctl_connect(ctl, 0, ctl->timeout_ms > 0 ? ctl->timeout_ms : 0)
+                         ?: ask(ctl->client, "version", json_object(), &reply);
         if (!reply)
                 reply = json_object();
         json_object_set_new(reply, "streamerctl", json_string(STREAMERD_VERSION));
@@ -63,6 +60,20 @@ static int connect_ms(const struct ctl *ctl)
         return ctl->timeout_ms > CONNECT_MIN_MS ? ctl->timeout_ms : CONNECT_MIN_MS;
 }
 
+static int run_verb(struct ctl *ctl)
+{
+        const struct verb *v = ctl->verb;
+        json_auto_t *reply = NULL;
+        if (v->run)
+                return v->run(ctl);
+        if (v->each)
+                return ctl_each(ctl, v->each);
+        int rc = ctl_query(ctl, v->name, json_object(), NULL, &reply);
+        if (reply)
+                v->print(ctl, reply);
+        return rc;
+}
+
 static int run_connected(struct ctl *ctl)
 {
         bool waits = ctl->verb->waits && !ctl->detach && !ctl->dry_run;
@@ -74,7 +85,7 @@ static int run_connected(struct ctl *ctl)
                        : ctl_connect(ctl, 0, ctl->timeout_ms > 0 ? ctl->timeout_ms : 0);
         if (rc != 0)
                 return ctl_fail(ctl, rc, NULL);
-        rc = ctl->verb->run(ctl);
+        rc = run_verb(ctl);
         streamer_close(ctl->client);
         return rc;
 }
@@ -106,9 +117,7 @@ int main(int argc, char **argv)
         ctl.args = calloc((size_t)argc + 1, sizeof(*ctl.args));
         if (!ctl.args)
                 out_of_memory();
-        int rc = flags_parse(&ctl, argc, argv);
-        if (rc == 0)
-                rc = check_output(&ctl, run(&ctl));
+        int rc = flags_parse(&ctl, argc, argv) ?: check_output(&ctl, run(&ctl));
         for (size_t i = 0; i < ctl.n_devices; i++)
                 free(ctl.devices[i]);
         free(ctl.args);

@@ -44,22 +44,32 @@ void print_done(const struct ctl *ctl, const char *model, const json_t *reply, c
 
 static int act(struct ctl *ctl, const char *verb, const char *model, const char *done)
 {
-        cleanup_json json_t *reply = NULL;
+        json_auto_t *reply = NULL;
         int rc = call_model(ctl, verb, model, json_object(), &reply);
         if (rc == 0)
                 print_done(ctl, model, reply, "%s", done);
         return rc;
 }
 
-int verb_cancel(struct ctl *ctl)
+int each_cancel(struct ctl *ctl, const char *model)
 {
-        return act(ctl, "cancel", ctl->args[0], "cancelled");
+        return act(ctl, "cancel", model, "cancelled");
+}
+
+int each_pin(struct ctl *ctl, const char *model)
+{
+        return act(ctl, "pin", model, "pinned");
+}
+
+int each_unpin(struct ctl *ctl, const char *model)
+{
+        return act(ctl, "unpin", model, "unpinned");
 }
 
 int verb_set_priority(struct ctl *ctl)
 {
         uint64_t priority;
-        cleanup_json json_t *reply = NULL;
+        json_auto_t *reply = NULL;
         int rc = parse_priority(ctl, ctl->args[1], &priority);
         if (rc != 0)
                 return rc;
@@ -74,12 +84,11 @@ int verb_keep_alive(struct ctl *ctl)
 {
         char text[HUMAN_MAX];
         uint64_t ms = 0;
-        cleanup_json json_t *reply = NULL;
+        json_auto_t *reply = NULL;
         bool usual = strcmp(ctl->args[1], "default") == 0;
-        int rc = usual ? 0 : parse_duration(ctl, ctl->args[1], &ms);
-        if (rc != 0)
-                return rc;
-        rc = call_model(ctl, "keep_alive", ctl->args[0], json_pack("{s:I}", "keep_alive_ms", (json_int_t)ms), &reply);
+        int rc = (usual ? 0 : parse_duration(ctl, ctl->args[1], &ms))
+                         ?: call_model(ctl, "keep_alive", ctl->args[0],
+                                       json_pack("{s:I}", "keep_alive_ms", (json_int_t)ms), &reply);
         if (rc != 0)
                 return rc;
         uint64_t ns = json_u64(reply, "keep_alive_ns");
@@ -87,29 +96,9 @@ int verb_keep_alive(struct ctl *ctl)
         return 0;
 }
 
-static int pin(struct ctl *ctl, const char *model)
-{
-        return act(ctl, "pin", model, "pinned");
-}
-
-static int unpin(struct ctl *ctl, const char *model)
-{
-        return act(ctl, "unpin", model, "unpinned");
-}
-
-int verb_pin(struct ctl *ctl)
-{
-        return ctl_each(ctl, pin);
-}
-
-int verb_unpin(struct ctl *ctl)
-{
-        return ctl_each(ctl, unpin);
-}
-
 static int unload(struct ctl *ctl, const char *model)
 {
-        cleanup_json json_t *reply = NULL;
+        json_auto_t *reply = NULL;
         json_t *args;
         int rc = model_args(ctl, model, &args);
         if (rc != 0)
@@ -145,7 +134,7 @@ static int unload_selected(struct ctl *ctl, const json_t *model)
         const char *name = json_str(model, "name");
         if (!ctl->dry_run)
                 return unload(ctl, name);
-        cleanup_json json_t *row =
+        json_auto_t *row =
                 json_pack("{s:s, s:s, s:I, s:I}", "name", name, "state", "dry-run", "bytes",
                           (json_int_t)json_u64(model, "bytes"), "leases", (json_int_t)json_u64(model, "leases"));
         print_done(ctl, name, row, "would be unloaded: %s, %" PRIu64 " lease%s",
@@ -158,14 +147,13 @@ static int unload_selected(struct ctl *ctl, const json_t *model)
 static int unload_matching(struct ctl *ctl)
 {
         int rc;
-        size_t i, n = 0;
+        size_t n = 0;
         const json_t *model;
         const char *last = "";
-        cleanup_json json_t *reply = NULL;
+        json_auto_t *reply = NULL;
         if ((rc = ctl_call(ctl, "list", json_object(), NULL, &reply)) != 0)
                 return rc;
-        json_array_foreach(json_object_get(reply, "models"), i, model)
-        {
+        for (size_t i = 0; (model = json_array_get(json_object_get(reply, "models"), i)); i++) {
                 if (strcmp(json_str(model, "name"), last) == 0 || !is_selected(ctl, model))
                         continue;
                 last = json_str(model, "name");
@@ -190,18 +178,13 @@ int verb_unload(struct ctl *ctl)
         return pattern ? unload_matching(ctl) : ctl_each(ctl, unload);
 }
 
-static int verify(struct ctl *ctl, const char *model)
+int each_verify(struct ctl *ctl, const char *model)
 {
         char size[HUMAN_MAX];
-        cleanup_json json_t *reply = NULL;
+        json_auto_t *reply = NULL;
         int rc = call_model(ctl, "verify", model, json_object(), &reply);
         if (rc == 0)
                 print_done(ctl, model, reply, "ok  %" PRIu64 " tensors, %s  %s", json_u64(reply, "tensors"),
                            human_size(size, json_u64(reply, "bytes")), json_str(reply, "digest"));
         return rc;
-}
-
-int verb_verify(struct ctl *ctl)
-{
-        return ctl_each(ctl, verify);
 }

@@ -71,7 +71,7 @@ static void draw_line(const struct progress *p, const streamer_progress *now, ui
 static void print_object(const streamer_progress *now)
 {
         char *name = escape(now->name);
-        cleanup_json json_t *o =
+        json_auto_t *o =
                 json_pack("{s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "schema", JSON_SCHEMA, "event",
                           "progress", "name", name, "state", now->state, "generation", (json_int_t)now->generation,
                           "bytes", (json_int_t)now->bytes, "total", (json_int_t)now->total, "tensors",

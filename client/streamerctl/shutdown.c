@@ -29,7 +29,7 @@ static bool wait_end(const struct ctl *ctl)
 
 int verb_shutdown(struct ctl *ctl)
 {
-        cleanup_json json_t *reply = NULL;
+        json_auto_t *reply = NULL;
         int rc = ctl_call(ctl, "shutdown", json_pack("{s:b}", "drain", ctl->drain), NULL, &reply);
         if (rc != 0)
                 return rc;

@@ -40,10 +40,8 @@ static const struct column load_columns[] = {
 /* Below its load, where there are several or it waits. */
 static void add_targets(struct table *t, const json_t *load)
 {
-        size_t i;
         const json_t *target, *targets = json_object_get(load, "targets");
-        json_array_foreach(targets, i, target)
-        {
+        for (size_t i = 0; (target = json_array_get(targets, i)); i++) {
                 char waits[HUMAN_MAX] = "";
                 uint64_t waiting_ns = json_u64(target, "waiting_ns");
                 if (json_array_size(targets) < 2 && waiting_ns == 0)
@@ -106,21 +104,15 @@ static void print_health(const json_t *status)
 /* Devices that are configured as optional. */
 static void print_absent(const json_t *absent)
 {
-        size_t i;
         const json_t *device;
-        json_array_foreach(absent, i, device)
-        {
+        for (size_t i = 0; (device = json_array_get(absent, i)); i++)
                 printf("not used: %s: %s\n", json_str(device, "device"), json_str(device, "why"));
-        }
 }
 
-int verb_status(struct ctl *ctl)
+void print_status(const struct ctl *ctl, const json_t *reply)
 {
         char up[HUMAN_MAX], ring_size[HUMAN_MAX];
-        cleanup_json json_t *reply = NULL;
-        int rc = ctl_query(ctl, "status", json_object(), NULL, &reply);
-        if (!reply)
-                return rc;
+        (void)ctl;
         const json_t *ring = json_object_get(reply, "ring");
         printf("streamerd %s, protocol %" PRIu64 ", up %s\n", json_str(reply, "version"), json_u64(reply, "protocol"),
                human_time(up, json_u64(reply, "uptime_ns")));
@@ -136,17 +128,14 @@ int verb_status(struct ctl *ctl)
         print_more(json_object_get(reply, "loads"), COLUMNS(load_columns), add_targets);
         print_desired(json_object_get(reply, "preload"), "PRELOAD");
         print_desired(json_object_get(reply, "restoring"), "RESTORING");
-        return 0;
 }
 
 /* ---- metrics ---- */
 
-int verb_metrics(struct ctl *ctl)
+void print_metrics(const struct ctl *ctl, const json_t *reply)
 {
-        cleanup_json json_t *reply = NULL;
-        int rc = ctl_query(ctl, "metrics", json_object(), NULL, &reply);
+        (void)ctl;
         fputs(json_str(reply, "text"), stdout);
-        return rc;
 }
 
 /* ---- ps ---- */
@@ -179,13 +168,11 @@ static int choose(const struct ctl *ctl, const json_t *all, json_t *chosen)
 {
         int rc = 0;
         for (size_t k = 0; k < ctl->n_args; k++) {
-                size_t i, before = json_array_size(chosen);
+                size_t before = json_array_size(chosen);
                 json_t *lease;
-                json_array_foreach((json_t *)(uintptr_t)all, i, lease)
-                {
+                for (size_t i = 0; (lease = json_array_get((json_t *)(uintptr_t)all, i)); i++)
                         if (is_named(lease, ctl->args[k]))
                                 json_array_append(chosen, lease);
-                }
                 bool is_id = strspn(ctl->args[k], "0123456789") == strlen(ctl->args[k]);
                 if (json_array_size(chosen) == before && is_id)
                         rc = ctl_error(ctl, STREAMER_ENOENT, ctl->args[k], "no such lease");
@@ -195,21 +182,18 @@ static int choose(const struct ctl *ctl, const json_t *all, json_t *chosen)
 
 static void print_leases(const struct ctl *ctl, const json_t *leases)
 {
-        size_t i;
         const json_t *lease;
         if (!ctl->quiet) {
                 columns_print(leases, COLUMNS(lease_columns), ctl->format == FORMAT_WIDE, NULL);
                 return;
         }
-        json_array_foreach(leases, i, lease)
-        {
+        for (size_t i = 0; (lease = json_array_get(leases, i)); i++)
                 printf("%" PRIu64 "\n", json_u64(lease, "id"));
-        }
 }
 
 int verb_ps(struct ctl *ctl)
 {
-        cleanup_json json_t *reply = NULL, *leases = json_array();
+        json_auto_t *reply = NULL, *leases = json_array();
         int rc = ctl_call(ctl, "ps", json_object(), NULL, &reply);
         if (rc != 0)
                 return rc;

@@ -70,7 +70,7 @@ int verb_cat(struct ctl *ctl)
 
 static int print_event(const struct ctl *ctl, const char *text)
 {
-        cleanup_json json_t *event = json_loads(text, JSON_ALLOW_NUL, NULL);
+        json_auto_t *event = json_loads(text, JSON_ALLOW_NUL, NULL);
         if (!event)
                 return ctl_error(ctl, STREAMER_EPROTO, NULL, "the daemon's event is not valid");
         ctl_print_json(event);

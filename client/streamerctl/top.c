@@ -36,7 +36,7 @@ static void top_deinit(struct top *top)
 /* One list out of a reply. */
 static int ask_list(struct ctl *ctl, const char *verb, const char *key, json_t **list)
 {
-        cleanup_json json_t *reply = NULL;
+        json_auto_t *reply = NULL;
         int rc = ask(ctl->client, verb, json_object(), &reply);
         *list = json_incref(key ? json_object_get(reply, key) : reply);
         return rc == 0 && !*list ? STREAMER_EPROTO : rc;
@@ -46,11 +46,9 @@ static int ask_list(struct ctl *ctl, const char *verb, const char *key, json_t *
 static int top_take(struct top *top)
 {
         struct top_sample s = {0};
-        int rc = ask_list(top->ctl, "status", NULL, &s.status);
-        if (rc == 0)
-                rc = ask_list(top->ctl, "list", "models", &s.models);
-        if (rc == 0)
-                rc = ask_list(top->ctl, "ps", "leases", &s.leases);
+        int rc = ask_list(top->ctl, "status", NULL, &s.status)
+                         ?: ask_list(top->ctl, "list", "models", &s.models)
+                         ?: ask_list(top->ctl, "ps", "leases", &s.leases);
         if (rc != 0) {
                 sample_deinit(&s);
                 return rc;

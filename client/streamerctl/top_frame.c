@@ -67,11 +67,9 @@ static void put_daemon(struct top_frame *f, const struct top *top)
 
 static void put_devices(struct top_frame *f, const json_t *devices)
 {
-        size_t i;
         const json_t *d;
         put(f, true, "%-12s %-22s %11s %11s %11s", "DEVICE", "", "USED", "FREE", "BUDGET");
-        json_array_foreach(devices, i, d)
-        {
+        for (size_t i = 0; (d = json_array_get(devices, i)); i++) {
                 char name[FRAME_COLUMNS * 4], used[HUMAN_MAX], left[HUMAN_MAX], budget[HUMAN_MAX], b[BAR + 1];
                 put(f, false, "%s [%s] %11s %11s %11s", column(name, json_str(d, "device"), 12),
                     bar(b, json_u64(d, "used"), json_u64(d, "budget")), human_size(used, json_u64(d, "used")),
@@ -82,14 +80,11 @@ static void put_devices(struct top_frame *f, const json_t *devices)
 /* Bytes of this load in the sample before; its own where it was not there. */
 static uint64_t bytes_before(const struct top *top, const json_t *load)
 {
-        size_t i;
         const json_t *l;
-        json_array_foreach(json_object_get(top->before.status, "loads"), i, l)
-        {
+        for (size_t i = 0; (l = json_array_get(json_object_get(top->before.status, "loads"), i)); i++)
                 if (json_u64(l, "generation") == json_u64(load, "generation") &&
                     strcmp(json_str(l, "name"), json_str(load, "name")) == 0)
                         return json_u64(l, "bytes");
-        }
         return json_u64(load, "bytes");
 }
 
@@ -112,15 +107,12 @@ static void put_load(struct top_frame *f, const struct top *top, const json_t *l
 
 static void put_loads(struct top_frame *f, const struct top *top)
 {
-        size_t i;
         const json_t *l, *loads = json_object_get(top->now.status, "loads");
         if (json_array_size(loads) == 0)
                 return;
         put(f, true, "%-24s %-22s %5s %13s  %9s  %s", "LOADING", "", "DONE", "RATE", "ETA", "STATE");
-        json_array_foreach(loads, i, l)
-        {
+        for (size_t i = 0; (l = json_array_get(loads, i)); i++)
                 put_load(f, top, l);
-        }
 }
 
 static enum top_sort sorting;
@@ -180,11 +172,9 @@ static void put_models(struct top_frame *f, struct top *top, int room)
 
 static void put_leases(struct top_frame *f, const json_t *leases)
 {
-        size_t i;
         const json_t *l;
         put(f, true, "%-8s %-16s %-28s %11s %9s", "PID", "COMMAND", "MODEL", "SIZE", "AGE");
-        json_array_foreach(leases, i, l)
-        {
+        for (size_t i = 0; (l = json_array_get(leases, i)); i++) {
                 char comm[FRAME_COLUMNS * 4], model[FRAME_COLUMNS * 4], size[HUMAN_MAX], age[HUMAN_MAX];
                 put(f, false, "%-8" PRIu64 " %s %s %11s %9s%s", json_u64(l, "pid"),
                     column(comm, json_str(l, "comm"), 16), column(model, json_str(l, "model"), 28),

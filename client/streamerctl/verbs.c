@@ -8,6 +8,14 @@
 
 #define AT(field) .offset = offsetof(struct ctl, field)
 #define MANY 4096
+#define FLAGS(...)                                                                                                     \
+        (const struct flag[])                                                                                          \
+        {                                                                                                              \
+                __VA_ARGS__,                                                                                           \
+                {                                                                                                      \
+                        0                                                                                              \
+                }                                                                                                      \
+        }
 
 const struct flag global_flags[] = {
         {"--socket", "PATH", "the daemon's socket ($STREAMERD_SOCKET; else the system's, else your own)", FLAG_STR,
@@ -23,77 +31,30 @@ const struct flag global_flags[] = {
         {0},
 };
 
-static const struct flag load_flags[] = {
-        {"--name", "NAME", "the model's name (default: from the source, and unique)", FLAG_STR, AT(name)},
-        {"--device", "DEVICE", "host, cuda:N or N; several (0,1, or repeated) for replicas", FLAG_DEVICE, AT(devices)},
-        {"--layout", "LAYOUT", "replica, or rank: rank r on the r-th device", FLAG_STR, AT(layout)},
-        {"--pattern", "PATTERN", "names of the ranks' files, with {rank} and {part}", FLAG_STR, AT(pattern)},
-        {"--detach", NULL, "do not wait: print the model's name", FLAG_BOOL, AT(detach)},
-        {"--queue", NULL, "if memory is insufficient, wait for it instead of failing", FLAG_BOOL, AT(queue)},
-        {"--wait", NULL, "the same as --queue", FLAG_BOOL, AT(queue), .hidden = true},
-        {"--no-evict", NULL, "evict no other model", FLAG_BOOL, AT(no_evict)},
-        {"--pin", NULL, "never evict or expire the model", FLAG_BOOL, AT(pin)},
-        {"--keep-alive", "DURATION", "unload it after so long without a lease (30s, 5m, 2h)", FLAG_DURATION,
-         AT(keep_alive_ms)},
-        {"--verify", "DIGESTS", "none, or sha256: compare the files with published digests", FLAG_STR, AT(verify)},
-        {"--priority", "N", "1 to 10000: share of the reader among concurrent loads (100)", FLAG_PRIORITY,
-         AT(priority)},
-        {"--drain-timeout", "DURATION", "unload the generation that it replaces by force after so long", FLAG_DURATION,
-         AT(drain_timeout_ms)},
-        {"--dry-run", NULL, "print what would be loaded, whether it fits, and what would be evicted", FLAG_BOOL,
-         AT(dry_run)},
-        {0},
-};
-static const struct flag cat_flags[] = {
-        {"--device", "DEVICE", "read this device's copy", FLAG_DEVICE, AT(devices)},
-        {0},
-};
-static const struct flag run_flags[] = {
-        {"--device", "DEVICE", "lease this device's copy", FLAG_DEVICE, AT(devices)},
-        {0},
-};
-static const struct flag fetch_flags[] = {
-        {"--output", "PATH", "the directory to write them into (the current one)", FLAG_STR, AT(output)},
-        {"--list", NULL, "only list the files that the source has", FLAG_BOOL, AT(list)},
-        {0},
-};
-static const struct flag show_flags[] = {
-        {"--device", "DEVICE", "list this device's tensors", FLAG_DEVICE, AT(devices)},
-        {"--tensors", NULL, "list every tensor", FLAG_BOOL, AT(tensors)},
-        {0},
-};
-static const struct flag top_flags[] = {
-        {"--once", NULL, "print one frame and exit", FLAG_BOOL, AT(once)},
-        {"--interval", "SECONDS", "between two frames (1)", FLAG_STR, AT(interval)},
-        {0},
-};
-static const struct flag shutdown_flags[] = {
-        {"--drain", NULL, "begin no load and no lease; end with the last lease", FLAG_BOOL, AT(drain)},
-        {0},
-};
-static const struct flag list_flags[] = {
-        {"--watch", NULL, "print the list again when a model changes", FLAG_BOOL, AT(watch)},
-        {0},
-};
-static const struct flag wait_flags[] = {
-        {"--any", NULL, "until one of the models is in the state", FLAG_BOOL, AT(any)},
-        {"--for", "STATE", "ready (the default), or unloaded: no memory is left", FLAG_STR, AT(until)},
-        {0},
-};
-static const struct flag unload_flags[] = {
-        {"--all", NULL, "unload all models", FLAG_BOOL, AT(all)},
-        {"--idle", "DURATION", "only models that have had no lease for so long", FLAG_DURATION, AT(idle_ms)},
-        {"--dry-run", NULL, "print what would be unloaded", FLAG_BOOL, AT(dry_run)},
-        {"--device", "DEVICE", "unload this device's copy only", FLAG_DEVICE, AT(devices)},
-        {"--drain", NULL, "refuse new leases; free the memory with the last lease", FLAG_BOOL, AT(drain)},
-        {"--drain-timeout", "DURATION", "with --drain: as --force after so long", FLAG_DURATION, AT(drain_timeout_ms)},
-        {"--force", NULL, "revoke the leases; mapped memory stays valid until it is detached", FLAG_BOOL, AT(force)},
-        {0},
-};
-
 // clang-format off
 const struct verb verbs[] = {
-        {.name = "load", .args = "SOURCE...", .min_args = 1, .max_args = MANY, .run = verb_load, .flags = load_flags,
+        {.name = "load", .args = "SOURCE...", .min_args = 1, .max_args = MANY, .run = verb_load,
+         .flags = FLAGS(
+                 {"--name", "NAME", "the model's name (default: from the source, and unique)", FLAG_STR, AT(name)},
+                 {"--device", "DEVICE", "host, cuda:N or N; several (0,1, or repeated) for replicas",
+                  FLAG_DEVICE, AT(devices)},
+                 {"--layout", "LAYOUT", "replica, or rank: rank r on the r-th device", FLAG_STR, AT(layout)},
+                 {"--pattern", "PATTERN", "names of the ranks' files, with {rank} and {part}", FLAG_STR, AT(pattern)},
+                 {"--detach", NULL, "do not wait: print the model's name", FLAG_BOOL, AT(detach)},
+                 {"--queue", NULL, "if memory is insufficient, wait for it instead of failing", FLAG_BOOL, AT(queue)},
+                 {"--wait", NULL, "the same as --queue", FLAG_BOOL, AT(queue), .hidden = true},
+                 {"--no-evict", NULL, "evict no other model", FLAG_BOOL, AT(no_evict)},
+                 {"--pin", NULL, "never evict or expire the model", FLAG_BOOL, AT(pin)},
+                 {"--keep-alive", "DURATION", "unload it after so long without a lease (30s, 5m, 2h)",
+                  FLAG_DURATION, AT(keep_alive_ms)},
+                 {"--verify", "DIGESTS", "none, or sha256: compare the files with published digests",
+                  FLAG_STR, AT(verify)},
+                 {"--priority", "N", "1 to 10000: share of the reader among concurrent loads (100)",
+                  FLAG_PRIORITY, AT(priority)},
+                 {"--drain-timeout", "DURATION", "unload the generation that it replaces by force after so long",
+                  FLAG_DURATION, AT(drain_timeout_ms)},
+                 {"--dry-run", NULL, "print what would be loaded, whether it fits, and what would be evicted",
+                  FLAG_BOOL, AT(dry_run)}),
          .waits = true,
          .summary = "Load models and wait until they are ready",
          .about = "SOURCE is a safetensors file, a directory of them, org/name[@rev] in the Hugging Face cache,\n"
@@ -113,10 +74,12 @@ const struct verb verbs[] = {
                      "streamerctl load meta-llama/Llama-3.1-8B --verify sha256\n"
                      "streamerctl load s3://models/llama-3-8b/\n"
                      "streamerctl load /models/llama-3-8b --dry-run"},
-        {.name = "cancel", .args = "MODEL", .min_args = 1, .max_args = 1, .run = verb_cancel,
+        {.name = "cancel", .args = "MODEL", .min_args = 1, .max_args = 1, .each = each_cancel,
          .summary = "Cancel a load",
          .examples = "streamerctl cancel llama-3-8b"},
-        {.name = "list", .alias = "ls", .args = "", .run = verb_list, .flags = list_flags,
+        {.name = "list", .alias = "ls", .args = "", .run = verb_list,
+         .flags = FLAGS(
+                 {"--watch", NULL, "print the list again when a model changes", FLAG_BOOL, AT(watch)}),
          .summary = "List the models",
          .about = "STATE is\n"
                   "  queued    its load waits for memory, or has not begun\n"
@@ -132,11 +95,14 @@ const struct verb verbs[] = {
                      "streamerctl list -o wide\n"
                      "streamerctl list -q\n"
                      "streamerctl list --json | jq -r '.models[].name'"},
-        {.name = "show", .args = "MODEL...", .min_args = 1, .max_args = MANY, .run = verb_show, .flags = show_flags,
+        {.name = "show", .args = "MODEL...", .min_args = 1, .max_args = MANY, .each = each_show,
+         .flags = FLAGS(
+                 {"--device", "DEVICE", "list this device's tensors", FLAG_DEVICE, AT(devices)},
+                 {"--tensors", NULL, "list every tensor", FLAG_BOOL, AT(tensors)}),
          .summary = "Show models",
          .examples = "streamerctl show llama-3-8b\n"
                      "streamerctl show llama-3-8b --tensors -o wide"},
-        {.name = "explain", .args = "MODEL...", .min_args = 1, .max_args = MANY, .run = verb_explain,
+        {.name = "explain", .args = "MODEL...", .min_args = 1, .max_args = MANY, .each = each_explain,
          .summary = "Show what has become of models that are not resident any more",
          .about = "Unloaded, replaced, expired, evicted, failed or damaged: when, by whom or why, the latest first. The\n"
                   "daemon remembers the last 128 ends of all models, and none from before its start.",
@@ -148,7 +114,7 @@ const struct verb verbs[] = {
                   "read: the other tensors of files that differ may differ, too. Requires the role 'load'.",
          .examples = "streamerctl diff llama-3-8b /models/llama-3-8b\n"
                      "streamerctl diff llama-3-8b s3://models/llama-3-8b-v2/"},
-        {.name = "status", .args = "", .run = verb_status,
+        {.name = "status", .args = "", .print = print_status,
          .summary = "Show the daemon, its devices and loads",
          .examples = "streamerctl status\n"
                      "streamerctl status --json"},
@@ -158,13 +124,19 @@ const struct verb verbs[] = {
          .examples = "streamerctl ps\n"
                      "streamerctl ps llama-3-8b\n"
                      "streamerctl ps 17"},
-        {.name = "top", .args = "", .run = verb_top, .flags = top_flags, .raw = true,
+        {.name = "top", .args = "", .run = verb_top, .raw = true,
+         .flags = FLAGS(
+                 {"--once", NULL, "print one frame and exit", FLAG_BOOL, AT(once)},
+                 {"--interval", "SECONDS", "between two frames (1)", FLAG_STR, AT(interval)}),
          .summary = "Watch devices, loads, models and leases",
          .about = "Keys: q quits, j and k (or arrows) scroll the models, s sorts them by name, size or leases.",
          .examples = "streamerctl top\n"
                      "streamerctl top --once"},
         {.name = "wait", .args = "MODEL...", .min_args = 1, .max_args = MANY, .run = verb_wait,
-         .flags = wait_flags, .waits = true,
+         .waits = true,
+         .flags = FLAGS(
+                 {"--any", NULL, "until one of the models is in the state", FLAG_BOOL, AT(any)},
+                 {"--for", "STATE", "ready (the default), or unloaded: no memory is left", FLAG_STR, AT(until)}),
          .summary = "Wait until models are ready or unloaded",
          .about = "Until all are; with --any the first one is printed. A name without a model, or whose load failed, counts\n"
                   "as unloaded; one that drains does not.\n"
@@ -172,11 +144,20 @@ const struct verb verbs[] = {
          .examples = "streamerctl wait llama-3-8b --timeout 600\n"
                      "streamerctl wait --any llama-3-8b qwen-7b\n"
                      "streamerctl wait --for=unloaded llama-3-8b"},
-        {.name = "verify", .args = "MODEL...", .min_args = 1, .max_args = MANY, .run = verb_verify,
+        {.name = "verify", .args = "MODEL...", .min_args = 1, .max_args = MANY, .each = each_verify,
          .summary = "Hash resident models again and compare the digests",
          .examples = "streamerctl verify llama-3-8b"},
         {.name = "unload", .alias = "rm", .args = "[MODEL]...", .max_args = MANY, .run = verb_unload,
-         .flags = unload_flags,
+         .flags = FLAGS(
+                 {"--all", NULL, "unload all models", FLAG_BOOL, AT(all)},
+                 {"--idle", "DURATION", "only models that have had no lease for so long", FLAG_DURATION, AT(idle_ms)},
+                 {"--dry-run", NULL, "print what would be unloaded", FLAG_BOOL, AT(dry_run)},
+                 {"--device", "DEVICE", "unload this device's copy only", FLAG_DEVICE, AT(devices)},
+                 {"--drain", NULL, "refuse new leases; free the memory with the last lease", FLAG_BOOL, AT(drain)},
+                 {"--drain-timeout", "DURATION", "with --drain: as --force after so long",
+                  FLAG_DURATION, AT(drain_timeout_ms)},
+                 {"--force", NULL, "revoke the leases; mapped memory stays valid until it is detached",
+                  FLAG_BOOL, AT(force)}),
          .summary = "Unload models",
          .about = "A model that is leased stays (exit code 6), unless --drain or --force is given. Memory that a\n"
                   "process may have mapped is never freed: after --force it is quarantined ('status', 'ps') until\n"
@@ -186,11 +167,11 @@ const struct verb verbs[] = {
                      "streamerctl unload 'org/*' --idle 1h --dry-run\n"
                      "streamerctl unload --all --drain\n"
                      "streamerctl unload llama-3-8b --drain"},
-        {.name = "pin", .args = "MODEL...", .min_args = 1, .max_args = MANY, .run = verb_pin,
+        {.name = "pin", .args = "MODEL...", .min_args = 1, .max_args = MANY, .each = each_pin,
          .summary = "Never evict or expire models",
          .about = "The pin belongs to the name, on all devices: it applies to later generations, too.",
          .examples = "streamerctl pin llama-3-8b"},
-        {.name = "unpin", .args = "MODEL...", .min_args = 1, .max_args = MANY, .run = verb_unpin,
+        {.name = "unpin", .args = "MODEL...", .min_args = 1, .max_args = MANY, .each = each_unpin,
          .summary = "Remove the pin of models",
          .about = "On all devices, and from all generations of the name.",
          .examples = "streamerctl unpin llama-3-8b"},
@@ -204,7 +185,9 @@ const struct verb verbs[] = {
          .about = "1 to 10000; the default is 100. Concurrent loads share the reader in proportion to their\n"
                   "priorities.",
          .examples = "streamerctl set-priority llama-3-8b 500"},
-        {.name = "run", .args = "MODEL -- COMMAND", .min_args = 2, .max_args = MANY, .run = verb_run, .flags = run_flags,
+        {.name = "run", .args = "MODEL -- COMMAND", .min_args = 2, .max_args = MANY, .run = verb_run,
+         .flags = FLAGS(
+                 {"--device", "DEVICE", "lease this device's copy", FLAG_DEVICE, AT(devices)}),
          .raw = true,
          .summary = "Run a command while holding a lease",
          .about = "Waits until the model is ready and runs the command, with its arguments: until it has exited, the\n"
@@ -212,11 +195,15 @@ const struct verb verbs[] = {
                   "STREAMER_DIGEST in its environment. The exit code is the command's; 128 + N if signal N ended it;\n"
                   "127 if it was not found.",
          .examples = "streamerctl run llama-3-8b -- ./serve --port 8000"},
-        {.name = "cat", .args = "MODEL TENSOR", .min_args = 2, .max_args = 2, .run = verb_cat, .raw = true, .flags = cat_flags,
+        {.name = "cat", .args = "MODEL TENSOR", .min_args = 2, .max_args = 2, .run = verb_cat, .raw = true,
+         .flags = FLAGS(
+                 {"--device", "DEVICE", "read this device's copy", FLAG_DEVICE, AT(devices)}),
          .summary = "Write a tensor's bytes to standard output",
          .examples = "streamerctl cat llama-3-8b model.norm.weight | xxd | head"},
         {.name = "fetch", .args = "SOURCE [FILE]...", .min_args = 1, .max_args = MANY, .run = verb_fetch,
-         .flags = fetch_flags,
+         .flags = FLAGS(
+                 {"--output", "PATH", "the directory to write them into (the current one)", FLAG_STR, AT(output)},
+                 {"--list", NULL, "only list the files that the source has", FLAG_BOOL, AT(list)}),
          .summary = "Copy small files beside the weights of a source, such as config.json",
          .about = "The daemon reads them with its credentials and below its roots; each may have 64 MiB. Without a\n"
                   "FILE all that the source lists are copied: files that are not hidden and hold no weights. An\n"
@@ -229,30 +216,32 @@ const struct verb verbs[] = {
          .summary = "Follow changes of models: one JSON object per line",
          .examples = "streamerctl events | jq .\n"
                      "streamerctl events llama-3-8b"},
-        {.name = "metrics", .args = "", .run = verb_metrics,
+        {.name = "metrics", .args = "", .print = print_metrics,
          .summary = "Print the daemon's metrics in the Prometheus format",
          .examples = "streamerctl metrics | grep device_free"},
-        {.name = "config", .args = "", .run = verb_config,
+        {.name = "config", .args = "", .print = print_config,
          .summary = "Show the effective configuration and the origin of each value",
          .about = "The origin is a flag, an environment variable, the file, or the default. Secrets are redacted.",
          .examples = "streamerctl config\n"
                      "streamerctl config --json | jq '.settings[] | select(.origin != \"default\")'"},
-        {.name = "reload", .args = "", .run = verb_reload,
+        {.name = "reload", .args = "", .print = print_reload,
          .summary = "Reload the daemon's configuration, as SIGHUP does",
          .about = "Limits, access, preload and the log's level are applied; other keys require a restart. An invalid\n"
                   "configuration is refused as a whole.",
          .examples = "streamerctl reload"},
-        {.name = "shutdown", .args = "", .run = verb_shutdown, .flags = shutdown_flags, .own = true,
+        {.name = "shutdown", .args = "", .run = verb_shutdown, .own = true,
+         .flags = FLAGS(
+                 {"--drain", NULL, "begin no load and no lease; end with the last lease", FLAG_BOOL, AT(drain)}),
          .summary = "End your own daemon",
          .about = "The daemon that the Python package starts, or one that --socket or $STREAMERD_SOCKET names; the system's\n"
                   "daemon is a service: 'systemctl stop streamerd'. Memory that processes have mapped stays valid.\n"
                   "Requires the role 'admin', which the daemon's own user has.",
          .examples = "streamerctl shutdown\n"
                      "streamerctl shutdown --drain"},
-        {.name = "whoami", .args = "", .run = verb_whoami,
+        {.name = "whoami", .args = "", .print = print_whoami,
          .summary = "Show your role, limits and usage",
          .examples = "streamerctl whoami"},
-        {.name = "ping", .args = "", .run = verb_ping,
+        {.name = "ping", .args = "", .print = print_ping,
          .summary = "Check that the daemon answers",
          .examples = "streamerctl ping --timeout 1"},
         {.name = "version", .args = "", .run = verb_version, .offline = true,

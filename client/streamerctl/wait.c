@@ -13,7 +13,7 @@
 
 static int wait_ready(struct ctl *ctl, const char *model)
 {
-        cleanup_json json_t *reply = NULL;
+        json_auto_t *reply = NULL;
         json_t *args = json_object();
         int left_ms = ctl_left_ms(ctl, -1);
         if (left_ms >= 0) /* on the wire 0 means no limit */
@@ -34,11 +34,9 @@ struct outlook {
 
 static struct outlook look_up(const json_t *models, const char *name)
 {
-        size_t i;
         const json_t *row;
         struct outlook seen = {0};
-        json_array_foreach(models, i, row)
-        {
+        for (size_t i = 0; (row = json_array_get(models, i)); i++) {
                 if (strcmp(json_str(row, "name"), name) != 0)
                         continue;
                 bool failed = strcmp(json_str(row, "state"), "failed") == 0;
@@ -52,7 +50,7 @@ static struct outlook look_up(const json_t *models, const char *name)
 
 static void print_reached(const struct ctl *ctl, const char *name, const char *state, uint64_t generation)
 {
-        cleanup_json json_t *row =
+        json_auto_t *row =
                 json_pack("{s:s, s:s, s:I}", "name", name, "state", state, "generation", (json_int_t)generation);
         if (generation > 0)
                 print_done(ctl, name, row, "%s  generation %" PRIu64, state, generation);
@@ -109,7 +107,7 @@ static int wait_events(struct ctl *ctl, int (*examine)(struct ctl *ctl, const js
         char *event;
         int rc = streamer_subscribe(ctl->client, NULL);
         while (rc == 0) {
-                cleanup_json json_t *reply = NULL;
+                json_auto_t *reply = NULL;
                 if ((rc = ctl_call(ctl, "list", json_object(), NULL, &reply)) != 0 ||
                     (rc = examine(ctl, json_object_get(reply, "models"))) != STREAMER_ETIMEOUT)
                         return rc;
