@@ -25,13 +25,18 @@ static bool take(const char **at, char c)
 
 static void put_fields(struct writer *w, const char **at, char end);
 
+static size_t read_hex(const char **at, unsigned char data[256])
+{
+        size_t n = 0;
+        for (unsigned byte; n < 256 && sscanf(*at, "%2x", &byte) == 1; *at += 2)
+                data[n++] = (unsigned char)byte;
+        return n;
+}
+
 static void put_hex(struct writer *w, const char **at)
 {
         unsigned char data[256];
-        size_t n = 0;
-        for (unsigned byte; sscanf(*at, "%2x", &byte) == 1 && n < sizeof(data); *at += 2)
-                data[n++] = (unsigned char)byte;
-        writer_bin(w, data, n);
+        writer_bin(w, data, read_hex(at, data));
 }
 
 static void put_list(struct writer *w, const char **at);
@@ -141,10 +146,23 @@ static void reply(struct fake_daemon *f, size_t before, const char **at)
 
 static void reply_model(struct fake_daemon *f, size_t before)
 {
-        char *text = fake_model_fields(f->model, &f->fds, &f->n_fds);
+        char *text = fake_model_fields(f->model, f->fds, &f->n_fds);
         const char *at = text;
         reply(f, before, &at);
         free(text);
+}
+
+static void put_raw(struct fake_daemon *f, const char *hex)
+{
+        unsigned char data[256];
+        size_t n = read_hex(&hex, data);
+        msgpack_sbuffer_write(&f->out, (const char *)data, n);
+}
+
+static void put_descriptors(struct fake_daemon *f, const char *numbers)
+{
+        for (char *end; *numbers != '\0'; numbers = end)
+                f->fds[f->n_fds++] = f->model->fds[strtoul(numbers, &end, 10)];
 }
 
 static void put_event(struct fake_daemon *f, const char *line)
@@ -285,6 +303,10 @@ static void say_line(struct fake_daemon *f, const char *line)
                 put_event(f, text + 2);
         else if (text[0] == '!')
                 put_failure(f, text + 2);
+        else if (strncmp(text, "with ", 5) == 0)
+                put_descriptors(f, text + 5);
+        else if (strncmp(text, "raw #", 5) == 0)
+                put_raw(f, text + 5);
         else if (strncmp(text, "hello", 5) == 0)
                 greet(f, text[5] != '\0' ? text + 6 : text + 5);
         else if (sscanf(text, "arrive %zu", &before) == 1)
@@ -319,21 +341,6 @@ void fake_say(struct fake_daemon *f, const char *text)
                 text += n;
         }
         flush(f);
-}
-
-void fake_sayf(struct fake_daemon *f, const char *format, ...)
-{
-        char text[4096];
-        va_list args;
-        va_start(args, format);
-        vsnprintf(text, sizeof(text), format, args);
-        va_end(args);
-        fake_say(f, text);
-}
-
-void fake_raw(struct fake_daemon *f, const void *data, size_t size)
-{
-        must(send(f->fd, data, size, MSG_NOSIGNAL));
 }
 
 /* ---- lifecycle ---- */

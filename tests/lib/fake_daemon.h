@@ -13,6 +13,8 @@
  *   > VERB [FIELDS]     read a request: it must have this verb and these fields (0 and false: absent as well)
  *   < [FIELDS]          reply to the last request; <N: to the one N before it
  *   < model             reply to an attach with f->model
+ *   with N ...          these descriptors of f->model go with the next message
+ *   raw #HEX            bytes as they are
  *   ! CODE TEXT         fail the last request with a wire code
  *   * EVENT [FIELDS]    an event
  *   arrive N            tensor N of f->model has arrived
@@ -45,7 +47,7 @@ struct fake_daemon {
         struct message request;      /* the last one */
         uint64_t ids[FAKE_REQUESTS]; /* of the last requests; the newest is the first */
         msgpack_sbuffer out;         /* messages that are not yet sent */
-        const int *fds;              /* that are sent with them */
+        int fds[3];                  /* that are sent with them */
         size_t n_fds;
 };
 
@@ -58,8 +60,6 @@ void fake_resume(struct fake_daemon *f); /* ends a pause */
 /* ---- in a script ---- */
 
 void fake_say(struct fake_daemon *f, const char *text);
-__attribute__((format(printf, 2, 3))) void fake_sayf(struct fake_daemon *f, const char *format, ...);
-void fake_raw(struct fake_daemon *f, const void *data, size_t size); /* bytes as they are */
 
 /* ---- the client ---- */
 
@@ -77,10 +77,12 @@ void fake_disconnect(struct fake_daemon *f, streamer_client *c);
                 free(call_reply);                                                                                      \
         } while (0)
 
-#define CALL_FAILS(c, verb, args, code, text)                                                                          \
+/* Of this client; NULL: of calls without one. */
+#define FAILS(c, call, code, text)                                                                                     \
         do {                                                                                                           \
-                ck_assert_int_eq(streamer_call((c), (verb), (args), NULL), (code));                                    \
+                ck_assert_int_eq((call), (code));                                                                      \
                 ck_assert_str_eq(streamer_last_error(c), (text));                                                      \
         } while (0)
+#define CALL_FAILS(c, verb, args, code, text) FAILS(c, streamer_call((c), (verb), (args), NULL), code, text)
 
 #endif

@@ -99,7 +99,7 @@ void fake_model_arrive(struct fake_model *m, uint32_t i)
 
 /* ---- the reply to an attach ---- */
 
-char *fake_model_fields(const struct fake_model *m, const int **fds, size_t *n_fds)
+char *fake_model_fields(const struct fake_model *m, int fds[3], size_t *n_fds)
 {
         char *text = must_alloc(4096), handle[2 * 64 + 1] = "";
         for (size_t i = 0; m->handle && i < 64; i++)
@@ -118,7 +118,7 @@ char *fake_model_fields(const struct fake_model *m, const int **fds, size_t *n_f
                         format_append(text, 4096, "fd=%d}", FD_SEGMENT);
         }
         format_append(text, 4096, "]\n");
-        *fds = m->fds;
+        memcpy(fds, m->fds, sizeof(m->fds));
         *n_fds = m->loading ? m->n_fds : m->handle ? FD_SEGMENT : FD_SEGMENT + 1;
         return text;
 }

@@ -39,7 +39,7 @@ void fake_model_enlarge(struct fake_model *m);
 void fake_model_arrive(struct fake_model *m, uint32_t i);
 
 /* The fields of the reply to an attach, and the descriptors that go with it. The caller frees the text. */
-char *fake_model_fields(const struct fake_model *m, const int **fds, size_t *n_fds);
+char *fake_model_fields(const struct fake_model *m, int fds[3], size_t *n_fds);
 
 /* Steps of a conversation. */
 #define FAKE_ATTACH "> attach model=m\n< model\n"

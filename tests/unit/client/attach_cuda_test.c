@@ -273,10 +273,9 @@ TEST(memory_of_a_daemon_that_has_exited_is_lost)
         export_memory(0, false);
         int rc = attach(&lease, "hello\n" FAKE_ATTACH "close\nhello\n> reclaim\n! lost not held\n> ping\n<\nend\n");
         ck_assert_msg(rc == 0, "%s", streamer_last_error(client));
-        ck_assert_int_eq(streamer_lease_check(lease), STREAMER_ELOST);
-        ck_assert_str_eq(streamer_last_error(client), "the daemon does not hold this lease any more");
-        ck_assert_int_eq(streamer_tensor_count(lease, &n), STREAMER_ELOST);
-        ck_assert_str_eq(streamer_last_error(client), "the memory was the daemon's, which has exited");
+        FAILS(client, streamer_lease_check(lease), STREAMER_ELOST, "the daemon does not hold this lease any more");
+        FAILS(client, streamer_tensor_count(lease, &n), STREAMER_ELOST,
+              "the memory was the daemon's, which has exited");
         streamer_detach(lease);
         streamer_close(client);
         fake_finish(&daemon_);

@@ -4,17 +4,8 @@
  */
 #include "tests/unit/attach_fixture.h"
 
-#define INVALID(call, text)                                                                                            \
-        do {                                                                                                           \
-                ck_assert_int_eq((call), STREAMER_EINVAL);                                                             \
-                ck_assert_str_eq(streamer_last_error(NULL), (text));                                                   \
-        } while (0)
-
-#define INVALID_OF(client, call, text)                                                                                 \
-        do {                                                                                                           \
-                ck_assert_int_eq((call), STREAMER_EINVAL);                                                             \
-                ck_assert_str_eq(streamer_last_error(client), (text));                                                 \
-        } while (0)
+#define INVALID(call, text) FAILS(NULL, call, STREAMER_EINVAL, text)
+#define INVALID_OF(client, call, text) FAILS(client, call, STREAMER_EINVAL, text)
 
 FIXTURE(.each = {begin, NULL});
 

@@ -20,8 +20,7 @@ TEST(a_failure_after_the_last_tensor_is_reported)
         int rc;
         while ((rc = streamer_tensor_next(lease, -1, &t)) == 0)
                 ;
-        ck_assert_int_eq(rc, STREAMER_EFAILED);
-        ck_assert_str_eq(streamer_last_error(client), "the file changed");
+        FAILS(client, rc, STREAMER_EFAILED, "the file changed");
         ck_assert_str_eq(streamer_digest(lease), "");
         finish(lease);
 }
@@ -33,8 +32,7 @@ TEST(a_daemon_lost_during_a_load_is_reported_after_the_arrived_tensors)
         streamer_lease *lease = attach("hello\n" FAKE_ATTACH "end\n", 0);
         fake_disconnect(&fake, client);
         ck_assert_int_eq(streamer_tensor_next(lease, -1, &t), 0);
-        ck_assert_int_eq(streamer_tensor_next(lease, -1, &t), STREAMER_EUNREACHABLE);
-        ck_assert_str_eq(streamer_last_error(client), "the connection was closed");
+        FAILS(client, streamer_tensor_next(lease, -1, &t), STREAMER_EUNREACHABLE, "the connection was closed");
         streamer_detach(lease);
 }
 
@@ -46,8 +44,7 @@ TEST(events_of_an_earlier_daemons_lease_are_ignored)
                                       "close\nhello\n> reclaim\n! lost not held\n" FAKE_ATTACH FAKE_READY FAKE_DETACH,
                                       0),
                        *lease;
-        ck_assert_int_eq(streamer_tensor_next(lost, -1, &t), STREAMER_ELOST);
-        ck_assert_str_eq(streamer_last_error(client), "the daemon exited, and the load ended");
+        FAILS(client, streamer_tensor_next(lost, -1, &t), STREAMER_ELOST, "the daemon exited, and the load ended");
         for (uint32_t i = 0; i < 3; i++)
                 fake_model_arrive(&m, i);
         ck_assert_int_eq(streamer_attach(client, "m", NULL, &lease), 0);
@@ -112,8 +109,7 @@ TEST(an_invalid_reply_fails_the_attach, EACH(invalid))
         if (invalid[_i].damage != NULL)
                 invalid[_i].damage();
         client = fake_connect(&fake, SERVE);
-        ck_assert_int_eq(streamer_attach(client, "m", NULL, &lease), invalid[_i].code);
-        ck_assert_str_eq(streamer_last_error(client), invalid[_i].text);
+        FAILS(client, streamer_attach(client, "m", NULL, &lease), invalid[_i].code, invalid[_i].text);
         fake_finish(&fake);
         streamer_close(client);
 }
@@ -123,8 +119,8 @@ TEST(a_corrupt_record_is_an_error_and_never_a_pointer)
         m.records[1].offset = UINT64_MAX;
         streamer_lease *lease = attach(SERVE, 0);
         ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), 0);
-        ck_assert_int_eq(streamer_tensor_get(lease, 1, &t), STREAMER_ECORRUPT);
-        ck_assert_str_eq(streamer_last_error(client), "tensor 1: a record lies outside its segment");
+        FAILS(client, streamer_tensor_get(lease, 1, &t), STREAMER_ECORRUPT,
+              "tensor 1: a record lies outside its segment");
         finish(lease);
 }
 
@@ -134,8 +130,8 @@ TEST(a_corrupt_pair_of_metadata_is_an_error)
         struct manifest_pair *pair = (void *)((unsigned char *)m.manifest + m.manifest->metadata_off);
         pair->value_off = m.manifest->strings_len;
         streamer_lease *lease = attach(SERVE, 0);
-        ck_assert_int_eq(streamer_metadata_get(lease, 0, &key, &value), STREAMER_ECORRUPT);
-        ck_assert_str_eq(streamer_last_error(client), "metadata 0: a text is out of bounds");
+        FAILS(client, streamer_metadata_get(lease, 0, &key, &value), STREAMER_ECORRUPT,
+              "metadata 0: a text is out of bounds");
         finish(lease);
 }
 
@@ -183,8 +179,7 @@ TEST(a_corrupt_table_of_a_published_model_is_an_error, EACH(tables))
         if (tables[_i].damage != NULL)
                 tables[_i].damage();
         streamer_lease *lease = attach(SERVE, 0);
-        ck_assert_int_eq(streamer_published_count(lease, &n, NULL, NULL), STREAMER_ECORRUPT);
-        ck_assert_str_eq(streamer_last_error(client), tables[_i].text);
+        FAILS(client, streamer_published_count(lease, &n, NULL, NULL), STREAMER_ECORRUPT, tables[_i].text);
         finish(lease);
 }
 
@@ -196,8 +191,8 @@ TEST(missing_descriptors_end_the_connection)
         m.loading = true;
         m.n_fds = 2;
         client = fake_connect(&fake, "hello\n" FAKE_ATTACH "end\n");
-        ck_assert_int_eq(streamer_attach(client, "m", NULL, &lease), STREAMER_EPROTO);
-        ck_assert_str_eq(streamer_last_error(client), "the daemon named descriptors that did not come");
+        FAILS(client, streamer_attach(client, "m", NULL, &lease), STREAMER_EPROTO,
+              "the daemon named descriptors that did not come");
         fake_disconnect(&fake, client);
 }
 
@@ -211,8 +206,7 @@ TEST(attach_sends_its_timeout)
                           "> attach timeout_ms=0\n! timeout m: still loading\n");
         streamer_connect_opts options = {.struct_size = sizeof(options), .socket = fake.socket, .timeout_ms = 20000};
         ck_assert_int_eq(streamer_connect(&options, &client), 0);
-        ck_assert_int_eq(streamer_attach(client, "m", &opts, &lease), STREAMER_ETIMEOUT);
-        ck_assert_str_eq(streamer_last_error(client), "m: still loading");
+        FAILS(client, streamer_attach(client, "m", &opts, &lease), STREAMER_ETIMEOUT, "m: still loading");
         ck_assert_int_eq(streamer_attach(client, "m", NULL, &lease), STREAMER_ETIMEOUT);
         opts.timeout_ms = -1;
         ck_assert_int_eq(streamer_attach(client, "m", &opts, &lease), STREAMER_ETIMEOUT);

@@ -22,9 +22,8 @@ TEST(parts_of_a_tensor_are_copied_out)
         ck_assert_mem_eq(bytes, "xBB", 4);
         ck_assert_int_eq(streamer_tensor_read(lease, &t, 8, bytes, 0), 0);
         ck_assert_int_eq(streamer_tensor_read(lease, &t, 1, bytes, 8), STREAMER_EINVAL);
-        ck_assert_int_eq(streamer_tensor_read(lease, &t, UINT64_MAX, bytes, 2), STREAMER_EINVAL);
-        ck_assert_str_eq(streamer_last_error(client),
-                         "tensor_read: 2 bytes from offset 18446744073709551615 are not all inside 'b'");
+        FAILS(client, streamer_tensor_read(lease, &t, UINT64_MAX, bytes, 2), STREAMER_EINVAL,
+              "tensor_read: 2 bytes from offset 18446744073709551615 are not all inside 'b'");
         finish(lease);
 }
 
@@ -42,13 +41,11 @@ TEST(a_missing_tensor_is_not_found)
         const char *key, *value;
         streamer_segment s = STREAMER_SEGMENT_INIT;
         streamer_lease *lease = attach(SERVE, 0);
-        ck_assert_int_eq(streamer_tensor_find(lease, "c", &t), STREAMER_ENOENT);
-        ck_assert_str_eq(streamer_last_error(client), "no such tensor: 'c'");
+        FAILS(client, streamer_tensor_find(lease, "c", &t), STREAMER_ENOENT, "no such tensor: 'c'");
         ck_assert_int_eq(streamer_tensor_get(lease, 3, &t), STREAMER_ENOENT);
         ck_assert_int_eq(streamer_segment_get(lease, 1, &s), STREAMER_ENOENT);
         ck_assert_ptr_null(streamer_metadata(lease, "x"));
-        ck_assert_int_eq(streamer_metadata_get(lease, 1, &key, &value), STREAMER_ENOENT);
-        ck_assert_str_eq(streamer_last_error(client), "there is no pair of metadata 1");
+        FAILS(client, streamer_metadata_get(lease, 1, &key, &value), STREAMER_ENOENT, "there is no pair of metadata 1");
         finish(lease);
 }
 
@@ -74,8 +71,7 @@ TEST(next_gives_each_tensor_once_in_order_of_names)
                 ck_assert_int_eq(t.name[0], "abe"[i]);
         }
         ck_assert_int_eq(streamer_tensor_next(lease, 0, &t), STREAMER_EEND);
-        ck_assert_int_eq(streamer_tensor_next(lease, 0, &t), STREAMER_EEND);
-        ck_assert_str_eq(streamer_last_error(client), "no more tensors");
+        FAILS(client, streamer_tensor_next(lease, 0, &t), STREAMER_EEND, "no more tensors");
         finish(lease);
 }
 
@@ -128,8 +124,7 @@ TEST(a_lease_revoked_right_after_its_claim_is_reported)
                 attach("hello\n" FAKE_ATTACH "close\n" RECLAIM
                        "* lease lease=8 state=revoked code=revoked text='it was taken'\n" DETACH_RECLAIMED,
                        0);
-        ck_assert_int_eq(streamer_lease_check(lease), STREAMER_EREVOKED);
-        ck_assert_str_eq(streamer_last_error(client), "it was taken");
+        FAILS(client, streamer_lease_check(lease), STREAMER_EREVOKED, "it was taken");
         finish(lease);
 }
 
@@ -238,9 +233,8 @@ TEST(a_capsule_has_whole_pairs_of_4_bit_elements)
         t.dtype_name = "F4";
         t.rank = 2;
         t.shape = shape;
-        ck_assert_int_eq(streamer_tensor_dlpack(lease, &t, 0, &capsule), STREAMER_EUNSUPPORTED);
-        ck_assert_str_eq(streamer_last_error(client),
-                         "tensor_dlpack: the last dimension of F4 must be a multiple of 2");
+        FAILS(client, streamer_tensor_dlpack(lease, &t, 0, &capsule), STREAMER_EUNSUPPORTED,
+              "tensor_dlpack: the last dimension of F4 must be a multiple of 2");
         finish(lease);
 }
 

@@ -57,19 +57,17 @@ TEST(a_failure_has_code_and_text)
 {
         streamer_device_failure failure = {.struct_size = sizeof(failure)};
         streamer_op *op = load(LOAD "* op op=5 state=failed code=no-memory text='what: why (where)'\n", 0);
-        ck_assert_int_eq(streamer_op_wait(op, -1, &p), STREAMER_ENOMEM);
-        ck_assert_str_eq(streamer_last_error(client), "what: why (where)");
+        FAILS(client, streamer_op_wait(op, -1, &p), STREAMER_ENOMEM, "what: why (where)");
         ck_assert_str_eq(p.state, "failed");
-        ck_assert_int_eq(streamer_op_failure_get(op, 0, &failure), STREAMER_ENOENT);
-        ck_assert_str_eq(streamer_last_error(client), "the load has no failure 0");
+        FAILS(client, streamer_op_failure_get(op, 0, &failure), STREAMER_ENOENT, "the load has no failure 0");
         finish(op);
 }
 
 TEST(a_lost_daemon_is_reported)
 {
         streamer_op *op = load(LOAD "close\n", 0);
-        ck_assert_int_eq(streamer_op_wait(op, -1, &p), STREAMER_ELOST);
-        ck_assert_str_eq(streamer_last_error(client), "the connection was lost, and the load is no longer watched");
+        FAILS(client, streamer_op_wait(op, -1, &p), STREAMER_ELOST,
+              "the connection was lost, and the load is no longer watched");
         ck_assert_str_eq(p.state, "resolving");
         finish(op);
 }
@@ -80,8 +78,8 @@ TEST(a_connection_that_is_lost_before_the_lease_is_reported)
         streamer_lease *lease;
         client = fake_connect(&fake, "hello\n> load watch=true attach=true\n* op op=5 request=2 name=m\nclose\n");
         ck_assert_int_eq(streamer_open_start(client, "/m.safetensors", NULL, &op), 0);
-        ck_assert_int_eq(streamer_op_lease(op, -1, &lease), STREAMER_ELOST);
-        ck_assert_str_eq(streamer_last_error(client), "the connection was lost before there was a lease");
+        FAILS(client, streamer_op_lease(op, -1, &lease), STREAMER_ELOST,
+              "the connection was lost before there was a lease");
         finish(op);
 }
 

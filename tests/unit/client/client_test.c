@@ -5,6 +5,7 @@
  */
 #include "client/channel.h"
 #include "tests/lib/fake_daemon.h"
+#include "tests/lib/fake_model.h"
 #include "tests/lib/suite.h"
 
 static struct fake_daemon fake;
@@ -39,8 +40,7 @@ TEST(a_refused_hello_is_the_outcome_of_connect)
 {
         streamer_client *c;
         fake_start(&fake, "accept\n> hello\n! limit connections: 8 are open\nend\n");
-        ck_assert_int_eq(open_with(10000, &c), STREAMER_ELIMIT);
-        ck_assert_str_eq(streamer_last_error(NULL), "cannot connect: connections: 8 are open");
+        FAILS(NULL, open_with(10000, &c), STREAMER_ELIMIT, "cannot connect: connections: 8 are open");
         fake_finish(&fake);
 }
 
@@ -128,7 +128,7 @@ static void answer_in_reverse(struct fake_daemon *f)
                 names[i] = format_text("%.*s", (int)length, name);
         }
         for (size_t i = 8; i-- > 0;)
-                fake_sayf(f, "<%zu model=%s\n", 7 - i, names[i]);
+                fake_say(f, format_text("<%zu model=%s\n", 7 - i, names[i]));
 }
 
 struct caller {
@@ -193,44 +193,29 @@ TEST(a_lost_daemon_fails_calls_and_makes_the_descriptor_readable_once)
         fake_disconnect(&fake, c);
 }
 
-static const char *nonsense;
-static size_t nonsense_size;
+static const struct {
+        const char *bytes, *text;
+} nonsense[] = {
+        {"00000000", "the daemon sent a frame of a forbidden length"},
+        {"ffffffff", "the daemon sent a frame of a forbidden length"},
+        {"00000001c1", "the daemon sent a message that cannot be read"},
+        {"0000000107", "the daemon sent a message that cannot be read"},
+        {"0000000180", "the daemon sent neither a reply nor an event"},
+};
 
-static void talk_nonsense(struct fake_daemon *f)
+TEST(nonsense_ends_the_connection, EACH(nonsense))
 {
-        fake_say(f, "hello\n> ping\n");
-        fake_raw(f, nonsense, nonsense_size);
-}
-
-#define NONSENSE(bytes, code_, text)                                                                                   \
-        do {                                                                                                           \
-                nonsense = (bytes);                                                                                    \
-                nonsense_size = sizeof(bytes) - 1;                                                                     \
-                streamer_client *c = fake_connect_script(&fake, talk_nonsense);                                        \
-                CALL_FAILS(c, "ping", NULL, code_, text);                                                              \
-                fake_disconnect(&fake, c);                                                                             \
-        } while (0)
-
-TEST(nonsense_ends_the_connection)
-{
-        NONSENSE("\0\0\0\0", STREAMER_EPROTO, "the daemon sent a frame of a forbidden length");
-        NONSENSE("\xff\xff\xff\xff", STREAMER_EPROTO, "the daemon sent a frame of a forbidden length");
-        NONSENSE("\0\0\0\1\xc1", STREAMER_EPROTO, "the daemon sent a message that cannot be read");
-        NONSENSE("\0\0\0\1\x07", STREAMER_EPROTO, "the daemon sent a message that cannot be read");
-        NONSENSE("\0\0\0\1\x80", STREAMER_EPROTO, "the daemon sent neither a reply nor an event");
-}
-
-static void send_stray_descriptors(struct fake_daemon *f)
-{
-        fake_say(f, "hello\n> ping\n");
-        f->fds = &f->listener;
-        f->n_fds = 1;
-        fake_say(f, "<\nend\n");
+        streamer_client *c = fake_connect(&fake, format_text("hello\n> ping\nraw #%s\n", nonsense[_i].bytes));
+        CALL_FAILS(c, "ping", NULL, STREAMER_EPROTO, nonsense[_i].text);
+        fake_disconnect(&fake, c);
 }
 
 TEST(descriptors_that_no_reply_asks_for_end_the_connection)
 {
-        streamer_client *c = fake_connect_script(&fake, send_stray_descriptors);
+        struct fake_model model;
+        fake_model_init(&model);
+        fake.model = &model;
+        streamer_client *c = fake_connect(&fake, "hello\n> ping\nwith 0\n<\nend\n");
         CALL_GIVES(c, "ping", NULL, "{}");
         CALL_FAILS(c, "ping", NULL, STREAMER_EPROTO, "the daemon sent descriptors that belong to no reply");
         fake_disconnect(&fake, c);

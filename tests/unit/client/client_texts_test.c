@@ -9,12 +9,6 @@
 
 static struct fake_daemon fake;
 
-#define FAILS(c, result, code, text)                                                                                   \
-        do {                                                                                                           \
-                ck_assert_int_eq((result), (code));                                                                    \
-                ck_assert_str_eq(streamer_last_error(c), (text));                                                      \
-        } while (0)
-
 /* ---- arguments: no request is sent ---- */
 
 TEST(an_open_refuses_what_it_sets_itself)
@@ -178,19 +172,10 @@ TEST(a_segment_that_cannot_be_mapped_is_refused)
 static struct fake_model m;
 
 /* The manifest is the model's; the memory is the segment's, for writing and for reading. */
-static void publish_model(struct fake_daemon *f)
-{
-        const int segment[] = {m.fds[1], m.fds[1]};
-        fake_say(f, "hello\n" FIND BEGIN "> publish_segment claim=7\n");
-        f->fds = segment;
-        f->n_fds = 2;
-        fake_say(f, "< number=0 segment={kind=memfd size=1048576 fd=0} reading={fd=1}\n");
-        fake_say(f, "> publish_commit claim=7\n");
-        f->fds = m.fds;
-        f->n_fds = 1;
-        fake_sayf(f, "< generation=42 state=ready manifest={fd=0 size=%llu}\n", (unsigned long long)m.manifest->size);
-        fake_say(f, ABORT);
-}
+#define PUBLISH                                                                                                        \
+        "hello\n" FIND BEGIN "> publish_segment claim=7\nwith 1 1\n"                                                   \
+        "< number=0 segment={kind=memfd size=1048576 fd=0} reading={fd=1}\n> publish_commit claim=7\nwith 0\n"         \
+        "< generation=42 state=ready manifest={fd=0 size=%llu}\n" ABORT
 
 static void drop_segment(void)
 {
@@ -218,7 +203,8 @@ TEST(a_commit_whose_manifest_is_of_other_memory_is_corrupt, EACH(manifests))
         fake_model_init(&m);
         must(ftruncate(m.fds[1], SEGMENT_BYTES));
         manifests[_i].damage();
-        streamer_client *c = fake_connect_script(&fake, publish_model);
+        fake.model = &m;
+        streamer_client *c = fake_connect(&fake, format_text(PUBLISH, (unsigned long long)m.manifest->size));
         streamer_publication *claim = begin_from(c);
         ck_assert_int_eq(streamer_publish_storage(claim, 0, &data), 0);
         FAILS(c, streamer_publish_commit(claim, &lease), STREAMER_ECORRUPT, manifests[_i].text);
