@@ -92,11 +92,17 @@ static void fails(int code, const char *text)
         ck_assert_msg(strstr(fault_text(NULL), text) != NULL, "%s", fault_text(NULL));
 }
 
+static void set_up_one(void)
+{
+        set_up("hello\n");
+}
+
 /* ---- order ---- */
+
+FIXTURE(.each = {set_up_one, NULL});
 
 TEST(the_callers_socket_is_first)
 {
-        set_up("hello\n");
         serve_at(places.system);
         char *given = in(folder("given"), "s");
         serve_at(given);
@@ -107,7 +113,6 @@ TEST(the_callers_socket_is_first)
 
 TEST(the_environment_is_next)
 {
-        set_up("hello\n");
         serve_at(places.system);
         char *environment = in(folder("environment"), "s");
         serve_at(environment);
@@ -117,7 +122,6 @@ TEST(the_environment_is_next)
 
 TEST(a_named_daemon_has_no_substitute)
 {
-        set_up("hello\n");
         serve_at(places.system);
         places.environment = in(folder("environment"), "s");
         fails(STREAMER_EUNREACHABLE, places.environment);
@@ -127,7 +131,6 @@ TEST(a_named_daemon_has_no_substitute)
 
 TEST(the_systems_daemon_is_before_the_users)
 {
-        set_up("hello\n");
         serve_at(places.system);
         own_in(places.tmp, tmp_name());
         finds(places.system, STREAMER_SOCKET_SYSTEM, "");
@@ -135,7 +138,6 @@ TEST(the_systems_daemon_is_before_the_users)
 
 TEST(the_users_own_alone_may_be_asked_for)
 {
-        set_up("hello\n");
         serve_at(places.system);
         char *own = own_in(places.tmp, tmp_name());
         finds_with(NULL, STREAMER_CONNECT_OWN, own, STREAMER_SOCKET_USER, "");
@@ -144,7 +146,6 @@ TEST(the_users_own_alone_may_be_asked_for)
 
 TEST(without_any_the_error_names_all)
 {
-        set_up("hello\n");
         fails(STREAMER_EUNREACHABLE, places.system);
         fails(STREAMER_EUNREACHABLE, in(in(places.tmp, tmp_name()), "streamerd.sock"));
         serve_at(places.system);
@@ -155,7 +156,6 @@ TEST(without_any_the_error_names_all)
 
 TEST(a_socket_on_which_nobody_listens_is_skipped)
 {
-        set_up("hello\n");
         struct sockaddr_un addr = {.sun_family = AF_UNIX};
         int fd = must(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
         snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", places.system);
@@ -166,7 +166,6 @@ TEST(a_socket_on_which_nobody_listens_is_skipped)
 
 TEST(a_socket_that_refuses_the_user_is_skipped)
 {
-        set_up("hello\n");
         if (geteuid() == 0) {
                 places.uid = 60101;
                 must(chmod(suite_folder(), 0755));
@@ -183,27 +182,10 @@ TEST(a_socket_that_refuses_the_user_is_skipped)
         must(chmod(parent, 0700));
 }
 
-TEST(a_daemon_that_gives_the_user_no_role_is_skipped)
-{
-        set_up("accept\n> hello\n! denied no role\nclose\nhello\n");
-        serve_at(places.system);
-        finds(own_in(places.tmp, tmp_name()), STREAMER_SOCKET_USER, "no role");
-}
-
 /* ---- the user's own ---- */
-
-TEST(sessions_with_and_without_a_runtime_directory_find_one_daemon)
-{
-        set_up("hello\nclose\nhello\n");
-        char *own = own_in(runtime_of_user(), "streamerd");
-        finds_with(NULL, 0, own, STREAMER_SOCKET_USER, "");
-        places.runtime_dir = runtime_of_user();
-        finds(own, STREAMER_SOCKET_USER, "");
-}
 
 TEST(a_daemon_that_was_started_without_a_runtime_directory_is_found_with_one)
 {
-        set_up("hello\n");
         char *own = own_in(places.tmp, tmp_name());
         places.runtime_dir = runtime_of_user();
         finds(own, STREAMER_SOCKET_USER, "");
@@ -211,7 +193,6 @@ TEST(a_daemon_that_was_started_without_a_runtime_directory_is_found_with_one)
 
 TEST(another_runtime_directory_is_the_only_one)
 {
-        set_up("hello\n");
         own_in(places.tmp, tmp_name());
         own_in(runtime_of_user(), "streamerd");
         places.runtime_dir = folder("chosen");
@@ -222,7 +203,6 @@ TEST(another_runtime_directory_is_the_only_one)
 /* Left in the environment by sudo. */
 TEST(the_runtime_directory_of_another_user_is_ignored)
 {
-        set_up("hello\n");
         if (geteuid() == 0) {
                 places.runtime_dir = folder("others");
                 must(chown(places.runtime_dir, 60102, 0));
@@ -236,7 +216,6 @@ static const mode_t untrusted[] = {0770, 0707, 0777, 01777};
 
 TEST(a_folder_that_others_can_write_to_is_refused, EACH(untrusted))
 {
-        set_up("hello\n");
         char *own = own_in(places.tmp, tmp_name());
         must(chmod(in(places.tmp, tmp_name()), untrusted[_i]));
         fails(STREAMER_EUNREACHABLE, "not a folder of this user alone");
@@ -246,7 +225,6 @@ TEST(a_folder_that_others_can_write_to_is_refused, EACH(untrusted))
 
 TEST(a_link_to_a_folder_is_refused)
 {
-        set_up("hello\n");
         own_in(places.tmp, "elsewhere");
         must(symlink(in(places.tmp, "elsewhere"), in(places.tmp, tmp_name())));
         fails(STREAMER_EUNREACHABLE, "not a folder of this user alone");
@@ -257,7 +235,6 @@ TEST(a_link_to_a_folder_is_refused)
 TEST(a_new_daemon_takes_the_first)
 {
         char paths[USER_SOCKETS][PATH_MAX];
-        set_up("hello\n");
         ck_assert_uint_eq(socket_of_user(&places, paths), 1);
         ck_assert_str_eq(paths[0], in(in(places.tmp, tmp_name()), "streamerd.sock"));
         char *runtime = runtime_of_user();
@@ -267,7 +244,25 @@ TEST(a_new_daemon_takes_the_first)
         finds(places.system, STREAMER_SOCKET_SYSTEM, "");
 }
 
-/* ---- time ---- */
+/* ---- several connections, or none ---- */
+
+FIXTURE();
+
+TEST(a_daemon_that_gives_the_user_no_role_is_skipped)
+{
+        set_up("accept\n> hello\n! denied no role\nclose\nhello\n");
+        serve_at(places.system);
+        finds(own_in(places.tmp, tmp_name()), STREAMER_SOCKET_USER, "no role");
+}
+
+TEST(sessions_with_and_without_a_runtime_directory_find_one_daemon)
+{
+        set_up("hello\nclose\nhello\n");
+        char *own = own_in(runtime_of_user(), "streamerd");
+        finds_with(NULL, 0, own, STREAMER_SOCKET_USER, "");
+        places.runtime_dir = runtime_of_user();
+        finds(own, STREAMER_SOCKET_USER, "");
+}
 
 TEST(a_daemon_that_does_not_answer_is_named)
 {
