@@ -126,25 +126,6 @@ TEST(top_handles_a_tiny_terminal_and_resizing)
         quit(&s);
 }
 
-TEST(top_fails_without_a_terminal)
-{
-        struct ctl r;
-        ctl(&r, test_daemon.socket, "top", NULL);
-        ck_assert_int_eq(r.code, 2);
-        ck_assert_str_eq(r.out, "");
-        ck_assert_ptr_nonnull(strstr(r.err, "top: needs a terminal; --once prints one frame without"));
-}
-
-static const char *const intervals[] = {"0", "-1", "nan", "x", "1x", "3601", ""};
-
-TEST(a_wrong_interval_is_refused, EACH(intervals))
-{
-        struct ctl r;
-        ctl(&r, test_daemon.socket, "top", "--once", "--interval", intervals[_i], NULL);
-        ck_assert_int_eq(r.code, 2);
-        ck_assert_ptr_nonnull(strstr(r.err, "is not within 0.1 to 3600 seconds"));
-}
-
 TEST(top_once_prints_without_a_terminal)
 {
         struct ctl r;

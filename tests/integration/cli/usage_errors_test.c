@@ -8,6 +8,7 @@
 
 #define NOT_UTF8 "\xff"
 #define EIGHT "0,1,2,3,4,5,6,7,"
+#define INTERVAL "is not within 0.1 to 3600 seconds"
 
 static const struct {
         const char *args[6];
@@ -54,6 +55,14 @@ static const struct {
         {{"unload"}, 2, "streamerctl: unload: "},
         {{"unload", "--all", "c"}, 2, "streamerctl: unload: "},
         {{"unload", "--dry-run"}, 2, "streamerctl: unload: "},
+        {{"top"}, 2, "top: needs a terminal; --once prints one frame without"},
+        {{"top", "--once", "--interval", "0"}, 2, INTERVAL},
+        {{"top", "--once", "--interval", "-1"}, 2, INTERVAL},
+        {{"top", "--once", "--interval", "nan"}, 2, INTERVAL},
+        {{"top", "--once", "--interval", "x"}, 2, INTERVAL},
+        {{"top", "--once", "--interval", "1x"}, 2, INTERVAL},
+        {{"top", "--once", "--interval", "3601"}, 2, INTERVAL},
+        {{"top", "--once", "--interval", ""}, 2, INTERVAL},
         {{"run", "nobody", "--", "true"}, 3, "nobody: no such model"},
         {{"run", "witness"}, 2, "streamerctl: run: "},
         {{"run", "witness", "--", "no-such-command"}, 127, "no-such-command"},
