@@ -45,12 +45,10 @@ TEST(show_lists_the_tensors_in_byte_order_of_their_names)
         json_t *reply = JSON("show", "witness", "--tensors", "-o", "json");
         json_t *list = json_object_get(reply, "tensor_list"), *t;
         const char *last = "";
-        size_t i;
 
         check_model_object(json_array_get(json_object_get(reply, "models"), 0), "witness", fixture_witness);
         ck_assert_uint_eq(json_array_size(list), fixture_witness->n);
-        json_array_foreach(list, i, t)
-        {
+        for (size_t i = 0; (t = json_array_get(list, i)); i++) {
                 const char *name = json_text(t, "name");
                 const struct model_tensor *want = &fixture_witness->tensors[model_index(fixture_witness, name)];
                 ck_assert_str_gt(name, last);

@@ -89,13 +89,12 @@ TEST(hugetlb_pages_are_mapped_for_reading_alone)
         fixture_connect();
         streamer_lease *lease =
                 open_model(fixture_write(m, "huge.safetensors"), NULL, STREAMER_ATTACH_READY | STREAMER_ATTACH_PRIVATE);
-        json_t *list = client_call(client, "list", NULL);
+        json_auto_t *list = client_call(client, "list", NULL);
         const json_t *device =
                 json_array_get(json_object_get(json_array_get(json_object_get(list, "models"), 0), "devices"), 0);
         bool huge = strcmp(json_string_value(json_object_get(device, "page_kind")), "hugetlb") == 0;
         ck_assert_int_eq(streamer_lease_writable(lease), !huge);
         lease_equals(lease, m);
-        json_decref(list);
         streamer_detach(lease);
         streamer_close(client);
         fixture_end();
