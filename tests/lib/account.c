@@ -128,10 +128,8 @@ static void add_threads(struct lines *lines, pid_t pid)
 static void add_reply(struct lines *lines, streamer_client *c)
 {
         json_t *reply = client_call(c, "status", NULL), *device;
-        size_t i;
 
-        json_array_foreach(json_object_get(reply, "devices"), i, device)
-        {
+        for (size_t i = 0; (device = json_array_get(json_object_get(reply, "devices"), i)); i++) {
                 char *name = format_text("bytes of %s", json_text(device, "device"));
                 add(lines, name, json_number(device, "used"));
                 free(name);

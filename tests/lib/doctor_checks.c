@@ -24,11 +24,9 @@ void doctor_ask(void)
 
 void doctor_found(const char *result, const char *check, const char *part)
 {
-        size_t i;
         const json_t *row;
 
-        json_array_foreach(json_object_get(doctor_said, "checks"), i, row)
-        {
+        for (size_t i = 0; (row = json_array_get(json_object_get(doctor_said, "checks"), i)); i++) {
                 if (strcmp(json_text(row, "check"), check) != 0 || !strstr(json_text(row, "text"), part))
                         continue;
                 ck_assert_str_eq(json_text(row, "result"), result);
@@ -40,15 +38,12 @@ void doctor_found(const char *result, const char *check, const char *part)
 
 static bool no_probe_listed(void *arg)
 {
-        json_t *list = client_call(arg, "list", NULL);
-        size_t i, n = 0;
+        json_auto_t *list = client_call(arg, "list", NULL);
+        size_t n = 0;
         const json_t *model;
 
-        json_array_foreach(json_object_get(list, "models"), i, model)
-        {
+        for (size_t i = 0; (model = json_array_get(json_object_get(list, "models"), i)); i++)
                 n += strncmp(json_text(model, "name"), "probe:", 6) == 0;
-        }
-        json_decref(list);
         return n == 0;
 }
 

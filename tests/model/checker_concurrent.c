@@ -95,14 +95,13 @@ static void read_target(struct load_query *q, const json_t *target)
 static void read_load(struct load_query *q)
 {
         json_t *status = call_json(q->c, "status", NULL), *load, *target;
-        size_t i, k;
         *q = (struct load_query){.c = q->c, .t = q->t, .both = q->both, .settled = true};
-        json_array_foreach(json_object_get(status, "loads"), i, load)
-        {
+        for (size_t i = 0; (load = json_array_get(json_object_get(status, "loads"), i)); i++) {
                 if (strcmp(json_text(load, "name"), name_of(q->t->name)) != 0)
                         continue;
                 q->listed = true;
-                json_array_foreach(json_object_get(load, "targets"), k, target) read_target(q, target);
+                for (size_t k = 0; (target = json_array_get(json_object_get(load, "targets"), k)); k++)
+                        read_target(q, target);
         }
         json_decref(status);
 }
@@ -126,11 +125,10 @@ static bool load_waits(struct checker *c, const struct trial *t)
 static bool leases_agree(void *arg)
 {
         struct checker *c = arg;
-        json_t *ps = call_json(c, "ps", NULL);
+        json_auto_t *ps = call_json(c, "ps", NULL);
         uint64_t have = json_array_size(json_object_get(ps, "leases")), want = 0;
         for (unsigned i = 0; i < GENERATIONS; i++)
                 want += c->gens[i].leases;
-        json_decref(ps);
         return have == want;
 }
 

@@ -90,12 +90,9 @@ static bool in_service(struct checker *c, unsigned device)
 {
         json_t *doctor = call_json(c, "doctor", NULL), *d;
         bool in = false;
-        size_t i;
-        json_array_foreach(json_object_get(doctor, "devices"), i, d)
-        {
+        for (size_t i = 0; (d = json_array_get(json_object_get(doctor, "devices"), i)); i++)
                 if (strcmp(json_text(d, "device"), c->devices[device].name) == 0)
                         in = json_is_true(json_object_get(d, "in_service"));
-        }
         json_decref(doctor);
         return in;
 }

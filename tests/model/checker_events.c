@@ -67,14 +67,11 @@ void subscriber_read_events(struct checker *c)
 static bool received_ready(const struct checker *c, const char *name, const struct gen *g)
 {
         const json_t *event;
-        size_t i;
-        json_array_foreach(c->events, i, event)
-        {
+        for (size_t i = 0; (event = json_array_get(c->events, i)); i++)
                 if (strcmp(json_text(event, "event"), "model") == 0 && strcmp(json_text(event, "model"), name) == 0 &&
                     strcmp(json_text(event, "device"), c->devices[g->device].name) == 0 &&
                     strcmp(json_text(event, "state"), "loading") != 0 && json_number(event, "generation") == g->number)
                         return true;
-        }
         return false;
 }
 

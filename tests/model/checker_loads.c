@@ -89,9 +89,8 @@ static uint64_t needed(struct checker *c, const char *source, unsigned device)
 {
         char *args = format_text("{\"source\":\"%s\",\"dry_run\":true,\"devices\":[\"%s\"]}", source,
                                  c->devices[device].name);
-        json_t *estimate = call_json(c, "load", args);
+        json_auto_t *estimate = call_json(c, "load", args);
         uint64_t bytes = json_number(estimate, "needed");
-        json_decref(estimate);
         free(args);
         return bytes;
 }
@@ -260,13 +259,10 @@ void trial_end(struct checker *c, const struct trial *t, int r, streamer_op *op,
 static bool was_listed(const struct trial *t, uint64_t number, const char *device)
 {
         const json_t *row, *entry;
-        size_t i, k;
-        json_array_foreach(json_object_get(t->before, "models"), i, row)
-        {
+        for (size_t i = 0; (row = json_array_get(json_object_get(t->before, "models"), i)); i++) {
                 if (json_number(row, "generation") != number)
                         continue;
-                json_array_foreach(json_object_get(row, "devices"), k, entry)
-                {
+                for (size_t k = 0; (entry = json_array_get(json_object_get(row, "devices"), k)); k++) {
                         bool is_replaced = strcmp(json_text(entry, "state"), "failed") == 0 &&
                                            strcmp(json_text(row, "name"), name_of(t->name)) == 0;
                         if (strcmp(json_text(entry, "device"), device) == 0 && !is_replaced)
@@ -527,20 +523,17 @@ void step_load(struct checker *c)
 static bool serves_resident_copy(struct checker *c, const struct trial *t, unsigned device)
 {
         const struct gen *g = resident_copy(c, t, device);
-        json_t *list = call_json(c, "list", NULL);
+        json_auto_t *list = call_json(c, "list", NULL);
         const json_t *row, *entry;
-        size_t i, k;
         bool shared = false;
-        json_array_foreach(json_object_get(list, "models"), i, row)
-        {
+        for (size_t i = 0; (row = json_array_get(json_object_get(list, "models"), i)); i++) {
                 if (g == NULL || json_number(row, "generation") != g->number ||
                     strcmp(json_text(row, "name"), name_of(t->name)) != 0)
                         continue;
-                json_array_foreach(json_object_get(row, "devices"), k, entry) shared =
-                        shared || (strcmp(json_text(entry, "device"), c->devices[device].name) == 0 &&
-                                   strcmp(json_text(entry, "state"), "ready") == 0);
+                for (size_t k = 0; (entry = json_array_get(json_object_get(row, "devices"), k)); k++)
+                        shared = shared || (strcmp(json_text(entry, "device"), c->devices[device].name) == 0 &&
+                                            strcmp(json_text(entry, "state"), "ready") == 0);
         }
-        json_decref(list);
         return shared;
 }
 

@@ -82,21 +82,16 @@ int call_error(struct checker *c, const char *verb, json_t *args)
 static const json_t *device_in(const struct checker *c, const json_t *status, unsigned device)
 {
         const json_t *d;
-        size_t i;
-        json_array_foreach(json_object_get(status, "devices"), i, d)
-        {
+        for (size_t i = 0; (d = json_array_get(json_object_get(status, "devices"), i)); i++)
                 if (strcmp(json_text(d, "device"), c->devices[device].name) == 0)
                         return d;
-        }
         checker_fail(c, "%s: is not in the status", c->devices[device].name);
 }
 
 uint64_t device_bytes(struct checker *c, unsigned device, const char *which)
 {
-        json_t *status = call_json(c, "status", NULL);
-        uint64_t bytes = json_number(device_in(c, status, device), which);
-        json_decref(status);
-        return bytes;
+        json_auto_t *status = call_json(c, "status", NULL);
+        return json_number(device_in(c, status, device), which);
 }
 
 /* ---- the model ---- */
@@ -295,10 +290,8 @@ static bool entry_agrees(struct comparison *now, const json_t *row, const json_t
 static bool row_agrees(struct comparison *now, const json_t *row)
 {
         const json_t *entry;
-        size_t i;
         bool same = true, first_match = true, pinned = false;
-        json_array_foreach(json_object_get(row, "devices"), i, entry)
-        {
+        for (size_t i = 0; (entry = json_array_get(json_object_get(row, "devices"), i)); i++) {
                 same = same && entry_agrees(now, row, entry, &first_match);
                 pinned = pinned || json_is_true(json_object_get(entry, "pinned"));
         }
@@ -415,12 +408,11 @@ static bool cache_agrees(const struct comparison *now, const json_t *reply)
 static bool bytes_agree(const struct comparison *now)
 {
         struct checker *c = now->c;
-        json_t *status = call_json(c, "status", NULL);
+        json_auto_t *status = call_json(c, "status", NULL);
         bool same = true;
         for (unsigned d = 0; d < c->n_devices; d++)
                 same = same && device_agrees(now, d, device_in(c, status, d));
         same = same && (c->cache_budget == 0 || cache_agrees(now, json_object_get(status, "host_cache")));
-        json_decref(status);
         return same;
 }
 
@@ -430,12 +422,12 @@ static bool agrees(void *arg)
         struct checker *c = now->c;
         json_t *list = call_json(c, "list", NULL), *row;
         unsigned expected = 0;
-        size_t i;
         bool same = true;
         *now = (struct comparison){.c = c, .may_evict = now->may_evict};
-        json_array_foreach(json_object_get(list, "models"), i, row) same = same && row_agrees(now, row);
+        for (size_t i = 0; (row = json_array_get(json_object_get(list, "models"), i)); i++)
+                same = same && row_agrees(now, row);
         json_decref(list);
-        for (i = 0; i < GENERATIONS; i++)
+        for (size_t i = 0; i < GENERATIONS; i++)
                 expected += c->gens[i].number != 0 && !is_named(c, &c->gens[i]);
         if (same && now->draining != expected)
                 same = mismatch(c, "%u generations are draining, not %u", now->draining, expected);

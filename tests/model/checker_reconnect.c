@@ -26,9 +26,7 @@ static bool leases_listed(void *arg)
         struct checker *c = h->c;
         json_t *ps = call_json(c, "ps", NULL), *row;
         unsigned n = 0, alike = 0;
-        size_t i;
-        json_array_foreach(json_object_get(ps, "leases"), i, row)
-        {
+        for (size_t i = 0; (row = json_array_get(json_object_get(ps, "leases"), i)); i++) {
                 bool own = json_number(row, "pid") == (uint64_t)c->processes[h->process].pid;
                 n += own;
                 alike += own && json_is_true(json_object_get(row, "orphan")) == h->orphans;

@@ -274,10 +274,8 @@ static void run_workers(uint64_t until)
 
 static bool no_load_runs(void *arg)
 {
-        json_t *status = client_call(arg, "status", NULL);
-        bool none = json_array_size(json_object_get(status, "loads")) == 0;
-        json_decref(status);
-        return none;
+        json_auto_t *status = client_call(arg, "status", NULL);
+        return json_array_size(json_object_get(status, "loads")) == 0;
 }
 
 static void unload_all(streamer_client *c)
