@@ -242,20 +242,22 @@ int client_load_with(streamer_client *c, streamer_load_opts opts)
         return r != 0 ? r : client_load_end(op);
 }
 
-int client_load_result(streamer_client *c, const char *source, const char *name, char text[1024])
+static int load_verified(streamer_client *c, const char *source, const char *name, const char *verify, char text[1024])
 {
-        int r = client_load_with(c, (streamer_load_opts){.source = source, .name = name});
+        int r = client_load_with(c, (streamer_load_opts){.source = source, .name = name, .verify = verify});
 
         snprintf(text, 1024, "%s", streamer_last_error(c));
         return r;
 }
 
+int client_load_result(streamer_client *c, const char *source, const char *name, char text[1024])
+{
+        return load_verified(c, source, name, NULL, text);
+}
+
 int client_load_sha256(streamer_client *c, const char *source, const char *name, char text[1024])
 {
-        int r = client_load_with(c, (streamer_load_opts){.source = source, .name = name, .verify = "sha256"});
-
-        snprintf(text, 1024, "%s", streamer_last_error(c));
-        return r;
+        return load_verified(c, source, name, "sha256", text);
 }
 
 void client_load(streamer_client *c, const char *source, const char *name)
@@ -286,10 +288,7 @@ void client_unload(streamer_client *c, const char *name)
 
 streamer_lease *client_attach(streamer_client *c, const char *name)
 {
-        streamer_lease *lease = NULL;
-
-        client_ok(c, streamer_attach(c, name, NULL, &lease), name);
-        return lease;
+        return client_attach_on(c, name, NULL);
 }
 
 streamer_lease *client_attach_on(streamer_client *c, const char *name, const char *device)
@@ -344,21 +343,18 @@ bool lease_is_revoked(void *lease)
 
 void client_equals(streamer_client *c, const char *name, const struct model *m)
 {
-        streamer_lease *lease = client_attach(c, name);
+        client_equals_on(c, name, NULL, m);
+}
+
+void client_equals_on(streamer_client *c, const char *name, const char *device, const struct model *m)
+{
+        streamer_lease *lease = client_attach_on(c, name, device);
         char digest[33];
 
         lease_equals(lease, m);
         model_digest(m, digest);
         if (strcmp(streamer_digest(lease), digest) != 0)
                 die("%s: digest %s instead of %s", name, streamer_digest(lease), digest);
-        streamer_detach(lease);
-}
-
-void client_equals_on(streamer_client *c, const char *name, const char *device, const struct model *m)
-{
-        streamer_lease *lease = client_attach_on(c, name, device);
-
-        lease_equals(lease, m);
         streamer_detach(lease);
 }
 
@@ -403,20 +399,14 @@ uint64_t json_number(const json_t *object, const char *key)
 
 uint64_t client_leases(streamer_client *c)
 {
-        json_t *reply = client_call(c, "ps", NULL);
-        uint64_t n = json_array_size(json_object_get(reply, "leases"));
-
-        json_decref(reply);
-        return n;
+        json_auto_t *reply = client_call(c, "ps", NULL);
+        return json_array_size(json_object_get(reply, "leases"));
 }
 
 uint64_t client_device_number(streamer_client *c, const char *key)
 {
-        json_t *reply = client_call(c, "status", NULL);
-        uint64_t n = json_number(json_array_get(json_object_get(reply, "devices"), 0), key);
-
-        json_decref(reply);
-        return n;
+        json_auto_t *reply = client_call(c, "status", NULL);
+        return json_number(json_array_get(json_object_get(reply, "devices"), 0), key);
 }
 
 uint64_t client_used(streamer_client *c)
@@ -426,7 +416,7 @@ uint64_t client_used(streamer_client *c)
 
 double client_metric(streamer_client *c, const char *series)
 {
-        json_t *reply = client_call(c, "metrics", NULL);
+        json_auto_t *reply = client_call(c, "metrics", NULL);
         const char *text = json_text(reply, "text");
         char *line = format_text("\n%s ", series);
         const char *at = strstr(text, line);
@@ -434,7 +424,6 @@ double client_metric(streamer_client *c, const char *series)
                 die("no series %s", series);
         double value = strtod(at + strlen(line), NULL);
         free(line);
-        json_decref(reply);
         return value;
 }
 
@@ -460,11 +449,8 @@ bool client_is_unloaded(void *name)
 
 uint64_t client_host_cache(streamer_client *c)
 {
-        json_t *reply = client_call(c, "status", NULL);
-        uint64_t used = json_number(json_object_get(reply, "host_cache"), "used");
-
-        json_decref(reply);
-        return used;
+        json_auto_t *reply = client_call(c, "status", NULL);
+        return json_number(json_object_get(reply, "host_cache"), "used");
 }
 
 struct awaited {
