@@ -27,15 +27,6 @@ TEST(parts_of_a_tensor_are_copied_out)
         finish(lease);
 }
 
-TEST(an_empty_tensor_has_no_address)
-{
-        streamer_lease *lease = attach(SERVE, 0);
-        ck_assert_int_eq(streamer_tensor_find(lease, "e", &t), 0);
-        ck_assert_uint_eq(t.bytes, 0);
-        ck_assert_ptr_null(t.data);
-        finish(lease);
-}
-
 TEST(a_missing_tensor_is_not_found)
 {
         const char *key, *value;

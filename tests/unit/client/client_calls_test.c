@@ -82,16 +82,6 @@ TEST(the_list_of_models_is_put_together_from_its_pages)
         fake_disconnect(&fake, c);
 }
 
-TEST(unload_takes_the_drain_flag_and_no_other)
-{
-        streamer_client *c =
-                fake_connect(&fake, "hello\n> unload drain=false\n! in-use unload: leased\n> unload drain=true\n<\n");
-        ck_assert_int_eq(streamer_unload(c, "m", 0), STREAMER_EBUSY);
-        ck_assert_int_eq(streamer_unload(c, "m", STREAMER_UNLOAD_DRAIN), 0);
-        ck_assert_int_eq(streamer_unload(c, "m", 1u << 31), STREAMER_EINVAL);
-        fake_disconnect(&fake, c);
-}
-
 /* ---- events ---- */
 
 TEST(events_right_after_the_subscription_are_queued)

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Loads in the library, against a scripted daemon; and the resolution of sources: absolute paths, and Hub ids in the
- * caller's cache.
+ * Loads in the library, against a scripted daemon; and what is sent as their source: absolute paths, and for Hub ids
+ * the folders in the caller's cache.
  */
+#include "client/fault.h"
+#include "client/source.h"
 #include "tests/lib/fake_daemon.h"
 #include "tests/lib/suite.h"
 
@@ -128,30 +130,12 @@ TEST(progress_of_an_older_caller_is_filled_as_far_as_it_reaches)
 
 /* ---- sources ---- */
 
-static char sent[PATH_SIZE], refusal[256];
+static char *sent;
 
-/* 0, or the code with which the library refused. */
+/* 0, or the code with which the library refuses it. */
 static int resolve(const char *source)
 {
-        streamer_op *op;
-        streamer_load_opts opts = {.struct_size = sizeof(opts), .source = source, .flags = STREAMER_LOAD_DETACH};
-        client = fake_connect(&fake, "hello\n> load\n< op=5 name=m\n");
-        int rc = streamer_load(client, &opts, &op);
-        if (rc == 0) {
-                streamer_op_free(op);
-        } else { /* nothing was sent: let the script have its load */
-                snprintf(refusal, sizeof(refusal), "%s", streamer_last_error(client));
-                opts.source = "/";
-                ck_assert_int_eq(streamer_load(client, &opts, &op), 0);
-                streamer_op_free(op);
-        }
-        fake_finish(&fake);
-        const char *source_sent;
-        size_t length;
-        ck_assert(object_str(&fake.request.unpacked.data, "source", &source_sent, &length));
-        snprintf(sent, sizeof(sent), "%.*s", (int)length, source_sent);
-        streamer_close(client);
-        return rc;
+        return source_resolve(source, &sent, NULL);
 }
 
 static void make_folder(const char *path)
@@ -245,7 +229,7 @@ TEST(a_missing_or_ambiguous_hub_id_is_refused)
         ck_assert_int_eq(resolve("org/name@gone"), STREAMER_ENOENT);
         ck_assert_int_eq(resolve("org/name@evil"), STREAMER_ENOENT);
         ck_assert_int_eq(resolve("org/name@../x"), STREAMER_EINVAL);
-        ck_assert_str_eq(refusal, "org/name@../x: the id's revision or the cache's path is not valid");
+        ck_assert_str_eq(fault_text(NULL), "org/name@../x: the id's revision or the cache's path is not valid");
         ck_assert_int_eq(resolve("org/name@"), STREAMER_EINVAL);
 }
 

@@ -18,14 +18,6 @@ static int open_with(int timeout_ms, streamer_client **c)
 
 /* ---- connect ---- */
 
-TEST(the_environment_names_the_default_socket)
-{
-        streamer_client *c;
-        setenv("STREAMERD_SOCKET", "/elsewhere/sock", 1);
-        ck_assert_int_eq(streamer_connect(NULL, &c), STREAMER_EUNREACHABLE);
-        ck_assert_ptr_nonnull(strstr(streamer_last_error(NULL), "(/elsewhere/sock)"));
-}
-
 TEST(a_path_that_is_too_long_is_refused)
 {
         streamer_client *c;
