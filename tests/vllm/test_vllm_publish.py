@@ -25,7 +25,6 @@ LIBC = ctypes.CDLL(None)
 
 PUBLISHED = "publish: published"
 ATTACHED = "publish: attached to"
-AS_WITHOUT = "publish: loading as without"
 FROM_FILES = "publish: loading from the files"
 
 

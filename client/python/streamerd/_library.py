@@ -35,7 +35,6 @@ E_UNREACHABLE = -4
 E_TIMEOUT = -5
 E_BUSY = -6
 E_END = -9
-E_UNSUPPORTED = -16
 
 # What a Handle owns.
 CLIENT, OP, LEASE, MEMORY, PUBLICATION = range(5)
