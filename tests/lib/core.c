@@ -77,8 +77,7 @@ void gate_await(struct gate *gate, unsigned n)
 unsigned gate_arrived(struct gate *gate)
 {
         LOCKED(&gate->mutex);
-        unsigned come = gate->come;
-        return come;
+        return gate->come;
 }
 
 void gate_pass_more(struct gate *gate, unsigned n)

@@ -60,14 +60,19 @@ static const char *gpu_instead(const char *flag)
 static char logs[LOGS_MAX][PATH_SIZE]; /* of the last daemons */
 static size_t n_logs;
 
+static const char *end_of(const char *path)
+{
+        size_t len;
+        char *log = file_read(path, &len);
+        return len > LOG_END ? log + len - LOG_END : log;
+}
+
 static void print_logs(void)
 {
         for (size_t i = 0; i < n_logs && i < LOGS_MAX; i++) {
                 if (access(logs[i], R_OK) < 0)
                         continue;
-                char *log = file_read(logs[i], NULL);
-                size_t len = strlen(log);
-                printf("---- the end of %s:\n%s\n", logs[i], len > LOG_END ? log + len - LOG_END : log);
+                printf("---- the end of %s:\n%s\n", logs[i], end_of(logs[i]));
         }
         fflush(stdout);
 }
@@ -99,10 +104,8 @@ void daemon_init(struct daemon *d, const char *folder)
 void daemon_die(const struct daemon *d, const char *format, ...)
 {
         char text[1024];
-        char *log = file_read(d->log, NULL);
-        size_t len = strlen(log);
         FORMAT_ARGS(text, format);
-        die("the daemon %s; its log:\n%s", text, len > LOG_END ? log + len - LOG_END : log);
+        die("the daemon %s; its log:\n%s", text, end_of(d->log));
 }
 
 /* ---- start ---- */
@@ -240,15 +243,6 @@ int daemon_wait(struct daemon *d, int timeout_ms)
         return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-bool daemon_gave_up(const struct daemon *d)
-{
-        char *log = file_read(d->log, NULL);
-        bool gave_up = strstr(log, "ending without them") != NULL;
-
-        free(log);
-        return gave_up;
-}
-
 int daemon_stop(struct daemon *d)
 {
         daemon_terminate(d);
@@ -276,6 +270,11 @@ static bool log_has(void *arg)
 
         free(log);
         return found;
+}
+
+bool daemon_gave_up(const struct daemon *d)
+{
+        return log_has(&(struct said){d->log, "ending without them"});
 }
 
 bool log_wait_for(const char *log, const char *text)

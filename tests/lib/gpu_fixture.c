@@ -65,17 +65,13 @@ int attach_code(const char *device)
 
 uint64_t used_on(const char *device)
 {
-        size_t i;
-        const json_t *d;
-        uint64_t used = UINT64_MAX;
-        json_t *reply = client_call(client, "status", NULL);
-        json_array_foreach(json_object_get(reply, "devices"), i, d)
-        {
-                if (strcmp(json_text(d, "device"), device) == 0)
-                        used = json_number(d, "used");
+        json_auto_t *reply = client_call(client, "status", NULL);
+        const json_t *devices = json_object_get(reply, "devices");
+        for (size_t i = 0; i < json_array_size(devices); i++) {
+                if (strcmp(json_text(json_array_get(devices, i), "device"), device) == 0)
+                        return json_number(json_array_get(devices, i), "used");
         }
-        json_decref(reply);
-        return used;
+        return UINT64_MAX;
 }
 
 static bool is_unused(void *device)

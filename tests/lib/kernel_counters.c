@@ -399,7 +399,6 @@ bool hugepages_reserve(uint64_t bytes)
         return false;
 }
 
-/* The kernel shows the current value in brackets. */
 /* ---- a limit of huge pages ---- */
 
 #define GROUPS "/sys/fs/cgroup"
