@@ -137,7 +137,7 @@ static inline char *log_text(void)
 
 static inline bool has_begun(void *arg)
 {
-        return proxy_seen(arg, PROXY_BLOCKS) > 0;
+        return ((struct proxy *)arg)->seen[PROXY_BLOCKS] > 0;
 }
 
 #endif

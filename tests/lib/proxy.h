@@ -7,13 +7,14 @@
  *   ... load proxy_url(&p, "/model.safetensors"): the first request of the third block is reset ...
  *   proxy_stop(&p);
  *
- * A thread of the calling process with its own loop. Requests are classified as openings (a range from byte 0),
- * checks (one byte, or HEAD) and blocks (all others).
+ * Threads of the calling process. Requests are classified as openings (a range from byte 0), checks (one byte, or HEAD)
+ * and blocks (all others).
  */
 #ifndef TESTS_LIB_PROXY_H
 #define TESTS_LIB_PROXY_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -56,28 +57,33 @@ struct proxy_rule {
 #define PROXY_ASKED 256
 
 struct proxy {
-        unsigned port, upstream;
+        unsigned port;
+        _Atomic unsigned faults;              /* faults applied */
+        _Atomic unsigned accepted, most_open; /* connections: ever, and at a time */
+        _Atomic unsigned seen[PROXY_ALL + 1]; /* requests, by class */
+
+        /* private, under the mutex */
+        unsigned upstream;
         pthread_t thread;
+        int listener;
         pthread_mutex_t mutex;
+        pthread_cond_t changed;
+        struct conn *conns;
+        unsigned open; /* of them */
         struct proxy_rule rules[PROXY_RULES];
         unsigned n_rules;
-        unsigned seen[PROXY_ALL + 1]; /* requests, by class */
-        unsigned faults;              /* faults applied */
-        unsigned open, most_open;     /* connections */
-        unsigned accepted;            /* ever */
-        unsigned asking[PROXY_ALL];   /* requests in progress, by class */
+        unsigned asking[PROXY_ALL]; /* requests in progress, by class */
         unsigned most_asking[PROXY_ALL];
         struct proxy_asked {
                 uint64_t first, last;
                 uint64_t path;      /* hash */
                 uint64_t until;     /* the rule passes the bytes before this one on */
                 bool again;         /* see proxy_asked_again() */
-        } asked[PROXY_ASKED];       /* of requests for blocks, proxy_seen() of them */
+        } asked[PROXY_ASKED];       /* of requests for blocks, `seen` of them */
         char held[PROXY_HELD][160]; /* the held requests */
         unsigned n_held;
         unsigned releases;            /* calls of proxy_release() */
         char last_authorization[512]; /* "" if the last request had none */
-        struct proxy_loop *loop;
 };
 
 void proxy_start(struct proxy *p, unsigned upstream);
@@ -89,10 +95,6 @@ unsigned proxy_asked_for(struct proxy *p, uint64_t byte);
 /* The number of requests for blocks that have this byte (0: any) and bytes that an earlier request asked for and the
  * rules pass on. A daemon sends them when an answer is late, so their number depends on the speed of all processes. */
 unsigned proxy_asked_again(struct proxy *p, uint64_t byte);
-unsigned proxy_seen(struct proxy *p, enum proxy_what what);
-unsigned proxy_faults(struct proxy *p);
-unsigned proxy_accepted(struct proxy *p);
-unsigned proxy_most_open(struct proxy *p); /* connections at a time */
 /* The maximum of concurrent requests of this class at the server since the last call, without those of
  * proxy_asked_again(). */
 unsigned proxy_most_asking(struct proxy *p, enum proxy_what what);

@@ -176,7 +176,7 @@ TEST(concurrent_loads_that_back_off)
 TEST(no_request_begins_during_a_backoff)
 {
         load_until_paused(source_through());
-        ck_assert_uint_le(proxy_most_open(&proxy), SLOTS + THREADS);
+        ck_assert_uint_le(proxy.most_open, SLOTS + THREADS);
 }
 
 /* ---- concurrent changes ---- */
@@ -195,7 +195,7 @@ TEST(a_load_completes_if_requests_fail_during_a_backoff, EACH(meanwhile))
 {
         proxy_rule(&proxy, &meanwhile[_i].rule);
         load_completes(begin_paused(source_through(), "m"), "m");
-        ck_assert_msg(proxy_faults(&proxy) > 0, "%s: no fault was injected", meanwhile[_i].name);
+        ck_assert_msg(proxy.faults > 0, "%s: no fault was injected", meanwhile[_i].name);
 }
 
 TEST(a_request_is_retried_after_the_server_closed)

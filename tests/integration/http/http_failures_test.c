@@ -17,7 +17,7 @@ static uint64_t last_byte(void)
 TEST(one_request_reads_adjacent_blocks)
 {
         serves(through("/m.safetensors"));
-        unsigned requests = proxy_seen(&proxy, PROXY_BLOCKS) - proxy_asked_again(&proxy, 0);
+        unsigned requests = proxy.seen[PROXY_BLOCKS] - proxy_asked_again(&proxy, 0);
         ck_assert_uint_lt(requests, BLOCKS);
         ck_assert_uint_ge(requests, CONCURRENCY - 1);
 }
@@ -40,9 +40,9 @@ TEST(a_truncated_reply_resumes_at_the_first_missing_byte)
         unsigned went_on = 0;
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_SHORT, .nth = 1, .bytes = came, .byte = first});
         another_loads("io: {block_size: 1MiB, concurrency: 1}\nhttp: {backoff: 5ms}\n");
-        for (unsigned i = 0; i < proxy_seen(&proxy, PROXY_BLOCKS); i++)
+        for (unsigned i = 0; i < proxy.seen[PROXY_BLOCKS]; i++)
                 went_on += !proxy.asked[i].again && proxy.asked[i].first == first + came;
-        ck_assert_uint_eq(proxy_faults(&proxy), 1);
+        ck_assert_uint_eq(proxy.faults, 1);
         ck_assert_uint_eq(went_on, 1);
         ck_assert_uint_eq(proxy_asked_for(&proxy, first + came - 1), 1);
         ck_assert_uint_eq(proxy_asked_for(&proxy, first + came), 2);
@@ -55,7 +55,7 @@ TEST(a_slow_down_reply_delays_further_requests)
         proxy_rule(&proxy, &(struct proxy_rule){
                                    .fault = PROXY_STATUS, .what = PROXY_OPENINGS, .nth = 1, .count = 4, .status = 429});
         another_loads("io: {block_size: 1MiB, concurrency: 8}\nhttp: {tries: 2, backoff: 5ms}\n");
-        ck_assert_uint_eq(proxy_faults(&proxy), 34);
+        ck_assert_uint_eq(proxy.faults, 34);
 }
 
 /* The end is sent slowly over half a minute; hedge requests for its blocks complete at once. */
@@ -87,7 +87,7 @@ TEST(a_losing_hedge_leaks_nothing)
         proxy_rule(&proxy,
                    &(struct proxy_rule){.fault = PROXY_STALL, .nth = 1, .count = 2, .bytes = 1, .byte = last_byte()});
         serves(through("/m.safetensors"));
-        ck_assert_uint_ge(proxy_faults(&proxy), 2);
+        ck_assert_uint_ge(proxy.faults, 2);
         ck_assert_uint_gt(proxy_asked_again(&proxy, last_byte()), again);
         ck_assert(process_wait_fds(test_daemon.pid, fds));
         ck_assert(eventually(no_slot_is_used, NULL, 20000));
@@ -103,8 +103,8 @@ TEST(requests_that_are_not_answered_are_repeated)
         streamer_client *c = start_own(&d, "single", config);
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_HOLD, .nth = 3, .count = 4});
         client_load(c, through("/m.safetensors"), "m");
-        ck_assert_uint_eq(proxy_faults(&proxy), 4);
-        ck_assert_uint_le(proxy_seen(&proxy, PROXY_BLOCKS), 2 * (BLOCKS + 1));
+        ck_assert_uint_eq(proxy.faults, 4);
+        ck_assert_uint_le(proxy.seen[PROXY_BLOCKS], 2 * (BLOCKS + 1));
         proxy_release(&proxy);
         client_equals(c, "m", model);
         stop_own(&d, c);
@@ -126,13 +126,13 @@ static unsigned ranges_in_flight(const struct daemon *d)
 
 static bool four_are_refused(void *arg)
 {
-        return proxy_faults(arg) == 4;
+        return ((struct proxy *)arg)->faults == 4;
 }
 
 static bool so_many_are_asked(void *arg)
 {
         unsigned n = ranges_in_flight(arg);
-        return n > 0 && proxy_faults(&proxy) >= 4 + n && proxy_most_asking(&proxy, PROXY_BLOCKS) == n;
+        return n > 0 && proxy.faults >= 4 + n && proxy_most_asking(&proxy, PROXY_BLOCKS) == n;
 }
 
 /* The first four requests are refused together, and all later ones are held: two of them are in flight, or one, if the

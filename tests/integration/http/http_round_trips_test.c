@@ -380,11 +380,11 @@ TEST(openings_reuse_connections)
         streamer_op *op = start("s3://near/sharded/", false);
 
         round_is("list", 1, loads[PREFIX_WITH_INDEX].rounds[0]);
-        ck_assert_uint_eq(proxy_accepted(&proxy), 2);
+        ck_assert_uint_eq(proxy.accepted, 2);
         round_is("headers", 2, loads[PREFIX_WITH_INDEX].rounds[1]);
-        ck_assert_uint_eq(proxy_accepted(&proxy), 2);
+        ck_assert_uint_eq(proxy.accepted, 2);
         round_is("ranges", 3, loads[PREFIX_WITH_INDEX].rounds[2]);
-        ck_assert_uint_eq(proxy_accepted(&proxy), 2 + 4);
+        ck_assert_uint_eq(proxy.accepted, 2 + 4);
         ck_assert_int_eq(streamer_op_wait(op, 10000, NULL), 0);
         streamer_op_free(op);
         client_unload(client, "m");

@@ -176,7 +176,7 @@ TEST(a_refusal_fails_at_once_with_the_servers_message, EACH(statuses))
                    &(struct proxy_rule){
                            .fault = PROXY_STATUS, .what = PROXY_OPENINGS, .status = statuses[_i].status, .text = said});
         refuses(through("/m.safetensors?key=the-secret-query"), statuses[_i].code, "No\\x1b[31m way");
-        ck_assert_uint_eq(proxy_seen(&proxy, PROXY_OPENINGS), 1);
+        ck_assert_uint_eq(proxy.seen[PROXY_OPENINGS], 1);
         ck_assert_msg(strstr(log_text(), "the-secret-query") == NULL, "%s", log_text());
 }
 
@@ -186,14 +186,14 @@ TEST(blocks_are_requested_from_the_target_of_a_redirect)
 {
         redirect(url(web.http, "/m.safetensors"));
         serves(through("/elsewhere.safetensors"));
-        ck_assert_uint_le(proxy_seen(&proxy, PROXY_BLOCKS), 0);
+        ck_assert_uint_le(proxy.seen[PROXY_BLOCKS], 0);
 }
 
 TEST(a_loop_of_redirects_ends)
 {
         redirect(through("/m.safetensors"));
         refuses(through("/m.safetensors"), STREAMER_EFAILED, "of more than http.redirects steps");
-        ck_assert_uint_eq(proxy_seen(&proxy, PROXY_ALL), 4);
+        ck_assert_uint_eq(proxy.seen[PROXY_ALL], 4);
 }
 
 TEST(no_redirect_to_plain_http_on_another_host_is_followed)
