@@ -263,7 +263,7 @@ static void end(struct server *server, const char *why)
                 return;
         log_event(LOG_LEVEL_INFO, LOG_STOPPING, NULL, "%s: shutting down", why);
         notify_state("STOPPING=1"); /* no new work is taken */
-        http_stop(d->sources.http);
+        store_relaxed(&d->sources.http->stopping, true);
         d->closing_since = now_ns();
         server_close(server);
         uv_timer_start(&d->ending, on_ending, 0, 5);

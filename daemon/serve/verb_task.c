@@ -213,7 +213,7 @@ void verb_task_submit_source(struct verb_task *task, const char *source)
 
 void verb_task_set_deadline(struct verb_task *task)
 {
-        const struct http_opts *http = http_opts(task->server->loads->sources->http);
+        const struct http_opts *http = &task->server->loads->sources->http->opts;
         task->deadline_ns = ns_after(now_ns(), http->patience_ns + http->tries * http->stall_ns);
 }
 

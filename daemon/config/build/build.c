@@ -118,7 +118,7 @@ int stores_make(const struct config *config, struct sources *sources, struct err
         sources->n_hosts = config->http.n_hosts;
         return http_new(&sources->http, &opts, error)
                        ?: s3_endpoints_new(&sources->s3, &config->s3, config->s3_sources, config->n_s3_sources,
-                                           http_opts(sources->http), error)
+                                           &sources->http->opts, error)
                        ?: hf_new(&sources->hf, config->hf.endpoint, config->hf.token, error);
 }
 

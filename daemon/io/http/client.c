@@ -11,7 +11,7 @@
 
 #include <inttypes.h>
 
-#define TICK_NS (100 * UINT64_C(1000000)) /* how soon http_stop() is noticed */
+#define TICK_NS (100 * UINT64_C(1000000)) /* how soon http.stopping is noticed */
 #define BUFFER (64u * 1024)
 #define BODY_FIRST (4 * KiB)
 
@@ -40,7 +40,7 @@ void http_reuse_end(void)
 
 static bool given_up(const struct http *http)
 {
-        return http_stopping(http) || (work.given_up != NULL && load_relaxed(work.given_up));
+        return load_relaxed(&http->stopping) || (work.given_up != NULL && load_relaxed(work.given_up));
 }
 
 /* One call of http_fetch(). */
@@ -57,10 +57,9 @@ struct run {
 struct part {
         struct http_transfer transfer;
         struct run *run;
-        struct http_fetch *fetch;
+        struct http_fetch *fetch; /* NULL: none any more */
         struct http_retry retry;
         size_t cap;   /* of the body */
-        bool busy;    /* has a fetch */
         bool waiting; /* for its first or next try */
 };
 
@@ -123,13 +122,13 @@ static void on_done(struct http_transfer *t, enum http_outcome outcome)
                 return;
         }
         bool ok = outcome == HTTP_OK || (fetch->any_status && t->answer.status >= 300) || is_fine(p);
-        p->busy = false;
         p->run->left--;
         p->run->failed = p->run->failed || !ok;
         fetch->error = ok ? (struct error){0} : t->error;
         fetch->got = ok && t->answer.status < 300 ? t->received : 0;
         fetch->answer = t->answer;
         t->answer = (struct http_answer){0};
+        p->fetch = NULL;
         if (ok && fetch->done != NULL)
                 fetch->done(fetch);
 }
@@ -159,10 +158,10 @@ static void run_all(struct run *run, struct part *parts, size_t n_parts, struct 
                 uint64_t now = now_ns(), soonest = now + TICK_NS;
                 for (size_t i = 0; i < n_parts; i++) {
                         struct part *p = &parts[i];
-                        if (!p->busy && next < n) {
+                        if (p->fetch == NULL && next < n) {
                                 p->fetch = &fetches[next++];
                                 p->retry = (struct http_retry){0};
-                                p->busy = p->waiting = true;
+                                p->waiting = true;
                         }
                         if (!p->waiting)
                                 continue;
@@ -196,7 +195,7 @@ int http_fetch(struct http *http, struct http_fetch *fetches, size_t n, struct e
                 parts[i].run = &run;
         run_all(&run, parts, n_parts, fetches, n);
         for (size_t i = 0; i < n_parts; i++) {
-                if (parts[i].busy && !parts[i].waiting)
+                if (parts[i].fetch != NULL && !parts[i].waiting)
                         http_loop_remove(run.loop, &parts[i].transfer);
                 http_transfer_deinit(&parts[i].transfer);
         }
@@ -211,9 +210,4 @@ int http_fetch(struct http *http, struct http_fetch *fetches, size_t n, struct e
                         return error->code;
                 }
         return error_set(error, STREAMER_ECANCELED, "given up: cancelled, or the daemon is ending");
-}
-
-void http_fetch_deinit(struct http_fetch *fetch)
-{
-        http_answer_deinit(&fetch->answer);
 }

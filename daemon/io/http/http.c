@@ -15,15 +15,9 @@
 #include <pthread.h>
 #include <strings.h>
 
-struct http {
-        struct http_opts opts;
-        bool stopping; /* atomic */
-        CURLSH *share;
-        pthread_mutex_t locks[CURL_LOCK_DATA_LAST]; /* of the share */
-};
-
 static pthread_once_t curl_once = PTHREAD_ONCE_INIT;
 static bool curl_works;
+static pthread_mutex_t share_locks[] = {[0 ... CURL_LOCK_DATA_LAST - 1] = PTHREAD_MUTEX_INITIALIZER};
 
 static void init_curl(void)
 {
@@ -34,32 +28,14 @@ static void init_curl(void)
 
 static void lock(CURL *easy, curl_lock_data data, curl_lock_access access, void *context)
 {
-        struct http *http = context;
-        (void)easy, (void)access;
-        pthread_mutex_lock(&http->locks[data]);
+        (void)easy, (void)access, (void)context;
+        pthread_mutex_lock(&share_locks[data]);
 }
 
 static void unlock(CURL *easy, curl_lock_data data, void *context)
 {
-        struct http *http = context;
-        (void)easy;
-        pthread_mutex_unlock(&http->locks[data]);
-}
-
-static bool share_init(struct http *http)
-{
-        for (size_t i = 0; i < ARRAY_SIZE(http->locks); i++)
-                pthread_mutex_init(&http->locks[i], NULL);
-        http->share = curl_share_init();
-        return http->share != NULL && curl_share_setopt(http->share, CURLSHOPT_USERDATA, http) == CURLSHE_OK &&
-               curl_share_setopt(http->share, CURLSHOPT_LOCKFUNC, lock) == CURLSHE_OK &&
-               curl_share_setopt(http->share, CURLSHOPT_UNLOCKFUNC, unlock) == CURLSHE_OK &&
-               curl_share_setopt(http->share, CURLSHOPT_SHARE, CURL_LOCK_DATA_SSL_SESSION) == CURLSHE_OK;
-}
-
-void *http_share(const struct http *http)
-{
-        return http->share;
+        (void)easy, (void)context;
+        pthread_mutex_unlock(&share_locks[data]);
 }
 
 /* ---- lifecycle ---- */
@@ -72,7 +48,10 @@ int http_new(struct http **out, const struct http_opts *opts, struct error *erro
         if (!curl_works)
                 return error_set(error, STREAMER_EOS, "libcurl cannot be used");
         struct http *http = calloc(1, sizeof(*http));
-        if (http == NULL || !share_init(http)) {
+        CURLSH *share = http != NULL ? http->share = curl_share_init() : NULL;
+        if (share == NULL || curl_share_setopt(share, CURLSHOPT_LOCKFUNC, lock) != CURLSHE_OK ||
+            curl_share_setopt(share, CURLSHOPT_UNLOCKFUNC, unlock) != CURLSHE_OK ||
+            curl_share_setopt(share, CURLSHOPT_SHARE, CURL_LOCK_DATA_SSL_SESSION) != CURLSHE_OK) {
                 http_free(http);
                 return error_no_memory(error);
         }
@@ -83,29 +62,10 @@ int http_new(struct http **out, const struct http_opts *opts, struct error *erro
 
 struct http *http_free(struct http *http)
 {
-        if (http == NULL)
-                return NULL;
-        if (http->share != NULL)
+        if (http != NULL && http->share != NULL)
                 curl_share_cleanup(http->share);
-        for (size_t i = 0; i < ARRAY_SIZE(http->locks); i++)
-                pthread_mutex_destroy(&http->locks[i]);
         free(http);
         return NULL;
-}
-
-void http_stop(struct http *http)
-{
-        __atomic_store_n(&http->stopping, true, __ATOMIC_RELAXED);
-}
-
-bool http_stopping(const struct http *http)
-{
-        return __atomic_load_n(&http->stopping, __ATOMIC_RELAXED);
-}
-
-const struct http_opts *http_opts(const struct http *http)
-{
-        return &http->opts;
 }
 
 /* ---- headers ---- */

@@ -21,8 +21,6 @@
 
 #include <stdint.h>
 
-struct http; /* settings and limits, shared by threads */
-
 struct http_opts {
         uint64_t connect_timeout_ns; /* for name, connection and handshake */
         uint64_t stall_ns;           /* without a byte */
@@ -36,14 +34,16 @@ struct http_opts {
         size_t n_allow_plain;
 };
 
+/* Shared by threads. */
+struct http {
+        struct http_opts opts;
+        bool stopping; /* atomic: the process ends, and fetches end soon, with STREAMER_ECANCELED */
+        void *share;   /* CURLSH: sessions of TLS */
+};
+
 /* Borrows the strings of opts until http_free(). STREAMER_EINVAL: the CA file cannot be read. */
 int http_new(struct http **http, const struct http_opts *opts, struct error *error);
 struct http *http_free(struct http *http);
-/* The process ends: fetches end soon, with STREAMER_ECANCELED. */
-void http_stop(struct http *http);
-const struct http_opts *http_opts(const struct http *http);
-bool http_stopping(const struct http *http);
-void *http_share(const struct http *http); /* CURLSH: sessions of TLS; for the files of io/http */
 
 /* ---- headers ---- */
 
@@ -138,7 +138,10 @@ struct http_fetch {
 /* Until all are done; on a worker. 0, or the first failure. With a Range, a server that does not support ranges is read
  * up to the range's end: see answer.ranged. */
 int http_fetch(struct http *http, struct http_fetch *fetches, size_t n, struct error *error);
-void http_fetch_deinit(struct http_fetch *fetch); /* the answer */
+static inline void http_fetch_deinit(struct http_fetch *fetch)
+{
+        http_answer_deinit(&fetch->answer);
+}
 /* Until http_reuse_end() the fetches of this thread share their connections. They end soon (STREAMER_ECANCELED) once
  * *given_up, which is atomic, has become true. */
 void http_reuse_begin(const bool *given_up);

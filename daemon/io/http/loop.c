@@ -129,7 +129,7 @@ void http_transfer_resume(struct http_transfer *t)
 
 static bool stalled(const struct http_transfer *t, uint64_t now)
 {
-        return !t->paused && now > t->moved_ns && now - t->moved_ns > http_opts(t->http)->stall_ns;
+        return !t->paused && now > t->moved_ns && now - t->moved_ns > t->http->opts.stall_ns;
 }
 
 /* Starts or ends the first transfer that needs no network for it. Only one, since done() may change the list. */
@@ -146,7 +146,7 @@ static bool advance_one(struct http_loop *loop, uint64_t now)
                         continue;
                 if (!t->judged) {
                         error_set(&t->error, STREAMER_EFAILED, "no byte for %.1f s%s (%s)",
-                                  (double)http_opts(t->http)->stall_ns / 1e9, t->in_multi ? "" : ", no credentials yet",
+                                  (double)t->http->opts.stall_ns / 1e9, t->in_multi ? "" : ", no credentials yet",
                                   t->request.shown);
                         t->stalled = true;
                         http_transfer_set_verdict(t, HTTP_RETRY);

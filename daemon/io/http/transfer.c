@@ -6,6 +6,9 @@
  * Between two tries there is a pause that doubles, with full jitter, or the server's Retry-After; after each of the
  * first three broken connections a shorter one that doubles. An overloaded or starting server is retried beyond the
  * number of tries, at the last pause, until `patience` is over. After the last try the http_access words the error.
+ *
+ * Credentials are sent to the first origin only. A handle keeps nothing of the try before, except its connection:
+ * handles are reused by other loads, which may have other certificates.
  */
 #include "daemon/io/http/transfer.h"
 
@@ -26,6 +29,7 @@
 #define HEADER_LINE_MAX 8192u
 #define CREDENTIALS_PAUSE (50 * MS)
 #define BROKEN_TRIES 3 /* with the shorter pause */
+#define KEEPALIVE_S 30L
 
 /* ---- verdicts ---- */
 
@@ -235,6 +239,122 @@ static size_t on_bytes(char *data, size_t size, size_t n, void *context)
         return pass_on(t, (const unsigned char *)data, size * n);
 }
 
+/* ---- the headers and options of a try ---- */
+
+static bool same_origin(const struct http_transfer *t)
+{
+        struct http_url first, now;
+        return http_url_parse(&first, t->request.url) == 0 && http_url_parse(&now, t->url) == 0 &&
+               first.tls == now.tls && first.port == now.port && strcmp(first.host, now.host) == 0;
+}
+
+static bool add_line(struct http_transfer *t, const char *line)
+{
+        struct curl_slist *lines = curl_slist_append(t->lines, line);
+        if (lines != NULL)
+                t->lines = lines;
+        return lines != NULL;
+}
+
+static bool add_lines(struct http_transfer *t, const struct http_headers *headers)
+{
+        bool ok = true;
+        for (size_t i = 0; headers != NULL && i < headers->n; i++)
+                ok = ok && add_line(t, headers->lines[i]);
+        return ok;
+}
+
+static void free_headers(struct http_transfer *t)
+{
+        for (struct curl_slist *l = t->lines; l != NULL; l = l->next)
+                explicit_bzero(l->data, strlen(l->data));
+        curl_slist_free_all(t->lines);
+        t->lines = NULL;
+}
+
+/* As http_access_ops.authorize answers. */
+static int add_headers(struct http_transfer *t)
+{
+        const struct http_request *r = &t->request;
+        struct http_headers more = {.n = 0};
+        int e = 0;
+        free_headers(t);
+        /* Without Accept-Encoding, the server may choose any encoding. */
+        bool ok = add_line(t, "Accept:") && add_line(t, "Expect:") && add_line(t, "Accept-Encoding: identity");
+        if (r->if_match != NULL) {
+                char line[HTTP_ETAG_MAX + 16];
+                snprintf(line, sizeof(line), "If-Match: %s", r->if_match);
+                ok = ok && add_line(t, line);
+        }
+        if (same_origin(t)) {
+                ok = ok && add_lines(t, r->headers);
+                if (r->access != NULL && r->access->ops->authorize != NULL)
+                        e = r->access->ops->authorize(r->access, r, &more, &t->error);
+                ok = ok && add_lines(t, &more);
+                t->by = more.by;
+                http_headers_deinit(&more);
+        }
+        return ok || e < 0 ? e : error_no_memory(&t->error);
+}
+
+/* False: no memory. A request without one of its options would be another request: without its range, or with another
+ * body. */
+#define SET(option, value) (ok = curl_easy_setopt(easy, option, value) == CURLE_OK && ok)
+
+static bool set_options(struct http_transfer *t)
+{
+        CURL *easy = t->easy;
+        const struct http_opts *opts = &t->http->opts;
+        const struct http_request *r = &t->request;
+        const char *ca = r->access != NULL && r->access->ca != NULL ? r->access->ca : opts->ca;
+        const char *method = r->method ?: "GET";
+        bool head = strcmp(method, "HEAD") == 0, ok = true;
+        struct http_url url;
+        curl_easy_reset(easy);
+        SET(CURLOPT_URL, t->url);
+        SET(CURLOPT_SHARE, t->http->share);
+        SET(CURLOPT_PATH_AS_IS, 1L);
+        SET(CURLOPT_NOSIGNAL, 1L);
+        /* A proxy's answer to CONNECT is not the object's. */
+        SET(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
+#if LIBCURL_VERSION_NUM >= 0x075700
+        /* Else the end of a request waits for its host's name to be resolved, without a limit. */
+        SET(CURLOPT_QUICK_EXIT, 1L);
+#endif
+        SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
+#if LIBCURL_VERSION_NUM >= 0x075500
+        SET(CURLOPT_PROTOCOLS_STR, "http,https");
+#else
+        SET(CURLOPT_PROTOCOLS, (long)(CURLPROTO_HTTP | CURLPROTO_HTTPS));
+#endif
+        SET(CURLOPT_USERAGENT, "streamerd/" STREAMERD_VERSION);
+        SET(CURLOPT_CONNECTTIMEOUT_MS, (long)(opts->connect_timeout_ns / MS));
+        SET(CURLOPT_TCP_KEEPALIVE, 1L);
+        SET(CURLOPT_TCP_KEEPIDLE, KEEPALIVE_S);
+        SET(CURLOPT_BUFFERSIZE, (long)t->buffer_size);
+        SET(CURLOPT_FRESH_CONNECT, t->fresh ? 1L : 0L);
+        if (ca != NULL) {
+                SET(CURLOPT_CAINFO, ca);
+                SET(CURLOPT_CAPATH, NULL);
+        }
+        /* The environment's proxy is for hosts outside. */
+        if (http_url_parse(&url, t->url) == 0 && (http_url_loopback(&url) || r->plain_ok))
+                SET(CURLOPT_NOPROXY, "*");
+        SET(CURLOPT_HTTPHEADER, t->lines);
+        SET(CURLOPT_NOBODY, head ? 1L : 0L);
+        if (r->body != NULL) {
+                SET(CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)r->body_len);
+                SET(CURLOPT_POSTFIELDS, r->body);
+        }
+        SET(CURLOPT_CUSTOMREQUEST, head ? NULL : method);
+        if (r->len > 0) {
+                char range[64];
+                snprintf(range, sizeof(range), "%" PRIu64 "-%" PRIu64, r->offset, r->offset + r->len - 1);
+                SET(CURLOPT_RANGE, range);
+        }
+        return ok;
+}
+
 /* ---- a try begins ---- */
 
 /* False: no memory. */
@@ -242,7 +362,7 @@ static bool add_to_multi(struct http_loop *loop, struct http_transfer *t)
 {
         if (t->easy == NULL)
                 t->easy = curl_easy_init();
-        t->in_multi = t->easy != NULL && http_options_set(t) &&
+        t->in_multi = t->easy != NULL && set_options(t) &&
                       curl_easy_setopt(t->easy, CURLOPT_HEADERFUNCTION, on_header) == CURLE_OK &&
                       curl_easy_setopt(t->easy, CURLOPT_HEADERDATA, t) == CURLE_OK &&
                       curl_easy_setopt(t->easy, CURLOPT_WRITEFUNCTION, on_bytes) == CURLE_OK &&
@@ -262,10 +382,10 @@ void http_transfer_begin(struct http_loop *loop, struct http_transfer *t)
         t->moved_ns = now_ns();
         t->error = (struct error){0};
         t->start_ns = 0;
-        int r = t->url != NULL ? http_url_allowed(http_opts(t->http), &t->request, t->url, &t->error)
+        int r = t->url != NULL ? http_url_allowed(&t->http->opts, &t->request, t->url, &t->error)
                                : error_no_memory(&t->error);
         if (r == 0)
-                r = http_options_add_headers(t);
+                r = add_headers(t);
         if (r == 1)
                 t->start_ns = now_ns() + CREDENTIALS_PAUSE;
         if (r == 0 && !add_to_multi(loop, t))
@@ -301,7 +421,7 @@ void http_transfer_deinit(struct http_transfer *t)
         require(!t->in_multi);
         if (t->easy != NULL)
                 curl_easy_cleanup(t->easy);
-        http_options_free_headers(t);
+        free_headers(t);
         http_answer_deinit(&t->answer);
         free(t->url);
         *t = (struct http_transfer){0};
@@ -313,7 +433,7 @@ void http_transfer_deinit(struct http_transfer *t)
 static int report_refusal(struct http_transfer *t)
 {
         struct http_access *access = t->request.access;
-        if (access == NULL || access->ops->refused == NULL || !http_transfer_same_origin(t))
+        if (access == NULL || access->ops->refused == NULL || !same_origin(t))
                 return 0;
         t->answer.by = t->by;
         return access->ops->refused(access, &t->request, &t->answer, &t->error);
@@ -414,7 +534,7 @@ static bool follow(struct http_loop *loop, struct http_transfer *t)
                 why = "to an invalid URL";
         else if (from.tls && !to.tls)
                 why = "from https to plain http";
-        else if (++t->hops > http_opts(t->http)->redirects)
+        else if (++t->hops > t->http->opts.redirects)
                 why = "of more than http.redirects steps";
         if (why != NULL) {
                 if (next != NULL)
@@ -463,7 +583,7 @@ static enum metric_cause cause_of(const struct http_transfer *t)
 
 bool http_retry(struct http_transfer *t, struct http_retry *retry)
 {
-        const struct http_opts *opts = http_opts(t->http);
+        const struct http_opts *opts = &t->http->opts;
         uint64_t draw = 0;
         if (retry->made++ == 0)
                 retry->since_ns = now_ns();

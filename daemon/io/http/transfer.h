@@ -93,19 +93,12 @@ void http_loop_wake(struct http_loop *loop);
 /* Closes connections that are kept alive. None may be in it. */
 void http_loop_close_idle(struct http_loop *loop);
 
-/* ---- between transfer.c, options.c and loop.c ---- */
+/* ---- between transfer.c and loop.c ---- */
 
 void http_transfer_set_verdict(struct http_transfer *t, enum http_outcome verdict);
 /* One hop. Verdicts that need no network are left for the loop's next turn. */
 void http_transfer_begin(struct http_loop *loop, struct http_transfer *t);
 /* `code` is libcurl's. */
 void http_transfer_finish(struct http_loop *loop, struct http_transfer *t, int code);
-/* The present hop is at the origin of the request's URL. */
-bool http_transfer_same_origin(const struct http_transfer *t);
 
-/* The headers of a try; as http_access.authorize answers. */
-int http_options_add_headers(struct http_transfer *t);
-void http_options_free_headers(struct http_transfer *t);
-/* False: no memory. */
-bool http_options_set(struct http_transfer *t);
 #endif

@@ -4,7 +4,7 @@
  * which blocks are fetched as ranges straight to their destination. They are started with the first job.
  *
  * A network thread takes as many runs of blocks as its load may have in flight, evenly with the other threads so that
- * TLS and hashing use more than one core (http_job.c), and makes a range of each (range.c). This file runs the threads:
+ * TLS and hashing use more than one core, and makes a range of each (range.c). This file runs the threads:
  *
  *   asleep > woken: takes runs, ends the runs of stopped jobs > serves transfers in flight > asleep ...
  *               \
@@ -122,8 +122,9 @@ static int http_begin(struct reader *reader, struct read_job *job, struct error 
         own->moved_ns = now_ns();
         job->limit = own->concurrency.limit;
         job->run_parts = own->concurrency.most;
-        if (http_opts(reader->opts.http)->request_max > reader->opts.block_size)
-                job->run_most = (size_t)(http_opts(reader->opts.http)->request_max / reader->opts.block_size);
+        uint64_t request_max = reader->opts.http->opts.request_max;
+        if (request_max > reader->opts.block_size)
+                job->run_most = (size_t)(request_max / reader->opts.block_size);
         job->engine_data = own;
         return 0;
 }
@@ -139,7 +140,7 @@ static void http_end(struct reader *reader, struct read_job *job)
 static void http_init(const struct reader *reader, struct engine *engine)
 {
         const struct http *http = reader->opts.http;
-        unsigned threads = http != NULL ? http_opts(http)->threads : 0;
+        unsigned threads = http != NULL ? http->opts.threads : 0;
         unsigned needed = reader->opts.concurrency * READER_THREADS_PER_BLOCK;
         unsigned even = threads > 0 ? (needed + threads - 1) / threads : 0;
         engine->base = threads;

@@ -61,8 +61,8 @@ int aws_clients_init(struct aws_clients *clients, const struct http_opts *http, 
 
 void aws_clients_stop(struct aws_clients *clients)
 {
-        http_stop(clients->instance);
-        http_stop(clients->others);
+        store_relaxed(&clients->instance->stopping, true);
+        store_relaxed(&clients->others->stopping, true);
 }
 
 void aws_clients_deinit(struct aws_clients *clients)
