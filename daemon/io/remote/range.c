@@ -25,8 +25,57 @@
 
 #define MS UINT64_C(1000000)
 #define BUFFER (256u * 1024)
+#define REPEATS 4u /* of one load at a time */
+
+/* ---- jobs, which several threads share: with the reader's lock held ---- */
+
+void http_wake(struct reader *reader, bool all)
+{
+        struct engine *engine = &reader->engines[READ_HTTP];
+        (void)all; /* the thread with the fewest ranges is to take it, which the threads find out themselves */
+        if (engine->jobs == 0 && !reader->stopping)
+                return;
+        list_each_item (struct http_thread, t, &engine->threads, base.link) {
+                http_thread_recheck(t);
+                http_loop_wake(&t->loop);
+        }
+}
+
+static void sample(struct http_job *own, uint64_t now)
+{
+        concurrency_add_bytes(&own->concurrency, load_relaxed(&own->received), now);
+}
+
+/* The limit applies to new runs. Once the server has asked to slow down it applies to retries of earlier ones, too. */
+static bool may_request(const struct http_job *own)
+{
+        return own->concurrency.slowed_ns == 0 || own->requests < own->concurrency.limit;
+}
+
+bool http_block_late_locked(struct read_job *job, uint64_t since_ns, uint64_t now)
+{
+        struct http_job *own = http_job(job);
+        uint64_t after = concurrency_straggler(&own->concurrency);
+        sample(own, now);
+        bool late = after > 0 && now - since_ns > after;
+        return late && job->next == job->plan->n_blocks && !concurrency_is_saturated(&own->concurrency) &&
+               may_request(own);
+}
+
+bool http_try_repeat_locked(struct read_job *job)
+{
+        struct http_job *own = http_job(job);
+        bool may = job->next == job->plan->n_blocks && own->repeats < REPEATS;
+        own->repeats += may;
+        return may;
+}
 
 /* ---- ranges ---- */
+
+static struct reader *reader_of(const struct range *range)
+{
+        return range->thread->base.reader;
+}
 
 static const struct object *object_of(const struct range *range)
 {
@@ -62,23 +111,35 @@ static void range_free(struct range *range)
 
 static void set_counted(struct range *range, bool counted)
 {
-        if (range->counted != counted)
-                http_count_request(range->thread->base.reader, range->run.job, counted);
+        struct http_job *own = http_job(range->run.job);
+        if (range->counted == counted)
+                return;
         range->counted = counted;
+        lock_scope(&reader_of(range)->mutex);
+        own->requests += counted ? 1u : -1u;
+        if (!counted && own->concurrency.slowed_ns > 0)
+                http_wake(reader_of(range), true); /* a range of another thread may wait for it */
 }
 
+/* Others may take the place of a ticket that is silent. */
 static void set_silent(struct range *range, bool silent)
 {
-        if (range->silent != silent)
-                http_count_silent(range->thread->base.reader, range->run.job, silent);
+        if (range->silent == silent)
+                return;
         range->silent = silent;
+        lock_scope(&reader_of(range)->mutex);
+        range->run.job->silent += silent ? 1u : -1u;
+        if (silent)
+                http_wake(reader_of(range), true);
 }
 
 static void end_repeat(struct range *range)
 {
-        if (range->repeating)
-                http_repeat_over(range->thread->base.reader, range->run.job);
+        if (!range->repeating)
+                return;
         range->repeating = false;
+        lock_scope(&reader_of(range)->mutex);
+        http_job(range->run.job)->repeats--;
 }
 
 static void attempt_cancel(struct attempt *a)
@@ -95,7 +156,7 @@ static void attempt_cancel(struct attempt *a)
 static void hedge_free_slot(struct range *range)
 {
         if (range->hedge_slot != NULL)
-                reader_slot_put(range->thread->base.reader, range->hedge_slot);
+                reader_slot_put(reader_of(range), range->hedge_slot);
         range->hedge_slot = NULL;
 }
 
@@ -110,10 +171,9 @@ static void range_end(struct range *range, const struct error *error)
         reader_run_end(self->base.reader, &range->run, error);
         list_remove(&range->link);
         range_free(range);
-        reader_lock(self->base.reader);
-        self->n_ranges--;
-        reader_unlock(self->base.reader);
         http_thread_recheck(self);
+        lock_scope(&self->base.reader->mutex);
+        self->n_ranges--;
 }
 
 /* Error NULL: the job was stopped. */
@@ -123,15 +183,14 @@ static void range_fail(struct range *range, const struct error *error)
         attempt_cancel(&range->hedge);
         set_silent(range, false);
         if (range->has_block)
-                reader_return_ticket(range->thread->base.reader, &range->ticket, error);
+                reader_return_ticket(reader_of(range), &range->ticket, error);
         range->has_block = false;
         range_end(range, error);
 }
 
 static bool run_over(struct range *range)
 {
-        struct reader *reader = range->thread->base.reader;
-        lock_scope(&reader->mutex);
+        lock_scope(&reader_of(range)->mutex);
         return reader_run_over_locked(&range->run);
 }
 
@@ -150,11 +209,12 @@ static bool block_begin(struct range *range, struct error *error)
 /* False: `error` is set; or the run is over; or there is no slot just now. */
 static bool have_block(struct range *range, struct error *error)
 {
-        struct reader *reader = range->thread->base.reader;
+        struct reader *reader = reader_of(range);
         if (range->has_block)
                 return true;
-        lock_scope(&reader->mutex);
+        reader_lock(reader);
         bool taken = reader_run_next_locked(reader, &range->run, &range->ticket);
+        reader_unlock(reader); /* preparing memory may take long */
         return taken && block_begin(range, error);
 }
 
@@ -167,23 +227,71 @@ static size_t block_fill(struct range *range, const unsigned char *data, size_t 
         return taken;
 }
 
-/* The current block is full. */
+/* Adds the figures of a block to those of its job. */
+static void count_block(struct range *range, uint64_t now)
+{
+        struct read_job *job = range->run.job;
+        struct http_job *own = http_job(job);
+        uint64_t took_ns = now - range->begun_ns;
+        stages_add(&job->stages, STAGE_storage, took_ns);
+        lock_scope(&reader_of(range)->mutex);
+        concurrency_add_block(&own->concurrency, range->ticket.block->len, took_ns, now);
+        sample(own, now);
+        job->limit = own->concurrency.limit;
+}
+
+/* The current block is full: lands it, or starts its copies. */
 static void block_land(struct range *range)
 {
+        struct copy_queue *copy_queue = &range->thread->copy_queue;
         struct ticket ticket = range->ticket;
+        uint64_t now = now_ns();
+        int r = 0;
         set_silent(range, false);
+        count_block(range, now);
         range->has_block = false;
         range->retry.made = 0; /* it made progress */
-        http_block_done(range->thread, &ticket, range->to, now_ns() - range->begun_ns);
+        if (ticket.slot != NULL) {
+                while (copy_queue_full(copy_queue)) {
+                        copy_queue_wait(copy_queue);
+                        copy_queue_reap(copy_queue);
+                }
+                r = copy_queue_start(copy_queue, &ticket, range->to);
+                stages_add(&ticket.job->stages, STAGE_copy, now_ns() - now);
+        }
+        http_thread_recheck(range->thread); /* more may be in flight by now */
+        if (r == 1) {
+                copy_queue_mark_copying(copy_queue);
+                return;
+        }
+        reader_notify_block(&ticket);
+        reader_return_ticket(reader_of(range), &ticket, NULL);
 }
 
 /* ---- answers ---- */
+
+/* The number that may be in flight after the server has answered a request, or has asked to slow down. */
+static void update_limit(struct range *range, bool slow_down, uint64_t answered_ns)
+{
+        struct read_job *job = range->run.job;
+        struct concurrency *concurrency = &http_job(job)->concurrency;
+        lock_scope(&reader_of(range)->mutex);
+        if (slow_down)
+                concurrency_slow_down(concurrency, now_ns());
+        else
+                concurrency_answered(concurrency, answered_ns);
+        job->limit = concurrency->limit;
+        if (slow_down)
+                log_debug("the server asks to slow down: %u ranges in flight", job->limit);
+        else
+                http_thread_recheck(range->thread); /* more may be in flight by now */
+}
 
 static enum http_outcome on_accept(struct http_transfer *t)
 {
         struct attempt *a = container_of(t, struct attempt, transfer);
         const struct object *object = object_of(a->range);
-        http_answered(a->range->thread, a->range->run.job, http_transfer_answered_ns(t));
+        update_limit(a->range, false, http_transfer_answered_ns(t));
         if (a == &a->range->first)
                 end_repeat(a->range);
         if (remote_check_answer(object, &t->answer, &t->error) < 0)
@@ -238,7 +346,7 @@ static void on_first_done(struct http_transfer *t, enum http_outcome outcome)
                 error_set(&t->error, STREAMER_EFAILED, "short body (%s)", t->request.shown);
         }
         if (http_status_slow_down(t->answer.status))
-                http_slow_down(range->thread->base.reader, range->run.job);
+                update_limit(range, true, 0);
         /* The stored target of a redirect may have expired: the next try starts from the object's own URL. */
         if (a->redirected)
                 remote_set_redirect_url(object_of(range), NULL);
@@ -299,24 +407,45 @@ static void attempt_start(struct attempt *a, uint64_t from, uint64_t to)
 /* Requests the rest of the run; ends the run if it is complete. */
 static void request_rest(struct range *range)
 {
-        struct reader *reader = range->thread->base.reader;
+        struct reader *reader = reader_of(range);
         struct read_job *job = range->run.job;
         range->begun_ns = now_ns();
         reader_lock(reader);
-        bool over = reader_run_over_locked(&range->run);
+        bool over = reader_run_over_locked(&range->run), ends = over && !range->has_block;
         size_t end = range->run.end;
+        range->counted = !ends && may_request(http_job(job));
+        range->waiting = !range->counted;
+        http_job(job)->requests += range->counted;
         reader_unlock(reader);
-        if (over && !range->has_block) {
+        if (ends) {
                 range_end(range, NULL);
                 return;
         }
         const struct plan_block *block = range->has_block ? range->ticket.block : &job->plan->blocks[range->run.next];
         range->file = block->file;
-        range->counted = http_try_count_request(reader, job);
-        range->waiting = !range->counted;
         if (range->counted)
                 attempt_start(&range->first, block->file_off + (range->has_block ? range->fill.have : 0),
                               block_end(over ? block : &job->plan->blocks[end - 1]));
+}
+
+/* The thread with the fewest ranges takes first: a thread that has more than another leaves the run to that one. */
+static bool take_run(struct range *range)
+{
+        struct http_thread *self = range->thread, *fewest = self;
+        struct reader *reader = reader_of(range);
+        const struct engine *engine = &reader->engines[READ_HTTP];
+        lock_scope(&reader->mutex);
+        list_each_item (struct http_thread, t, &engine->threads, base.link)
+                if (t->n_ranges < fewest->n_ranges)
+                        fewest = t;
+        bool taken = fewest == self && self->n_ranges < engine->capacity &&
+                     reader_run_begin_locked(reader, READ_HTTP, self->base.node, &range->run, &range->ticket);
+        self->n_ranges += taken;
+        if (fewest != self) {
+                http_thread_recheck(fewest);
+                http_loop_wake(&fewest->loop);
+        }
+        return taken;
 }
 
 bool range_take(struct http_thread *self)
@@ -327,7 +456,7 @@ bool range_take(struct http_thread *self)
                 http_thread_recheck(self);
                 return false;
         }
-        if (!http_take_run(self, &range->run, &range->ticket)) {
+        if (!take_run(range)) {
                 range_free(range);
                 return false;
         }
@@ -357,7 +486,7 @@ static void pass_rest_to_other(struct range *range)
 
 static void hedge_if_late(struct range *range, uint64_t now)
 {
-        struct reader *reader = range->thread->base.reader;
+        struct reader *reader = reader_of(range);
         if (!range->first.busy || !range->has_block || range->hedge.busy || now - range->begun_ns < HTTP_TICK_MS * MS)
                 return;
         reader_lock(reader);
@@ -375,11 +504,17 @@ static void hedge_if_late(struct range *range, uint64_t now)
 /* False: it is not repeated. */
 static bool repeat_if_silent(struct range *range, uint64_t now)
 {
-        struct http_thread *self = range->thread;
+        struct reader *reader = reader_of(range);
+        struct read_job *job = range->run.job;
         uint64_t silent_ns = range->first.busy ? http_transfer_silent_ns(&range->first.transfer, now) : 0;
-        bool silent = silent_ns >= HTTP_TICK_MS * MS && http_is_silent(self, range->run.job, silent_ns);
+        bool silent = silent_ns >= HTTP_TICK_MS * MS, repeats = false;
+        if (silent) {
+                lock_scope(&reader->mutex);
+                silent = silent_ns > concurrency_silence(&http_job(job)->concurrency);
+                repeats = silent && !range->repeated && !range->hedge.busy && http_try_repeat_locked(job);
+        }
         set_silent(range, silent && range->has_block);
-        if (!silent || range->repeated || range->hedge.busy || !http_try_repeat(self->base.reader, range->run.job))
+        if (!repeats)
                 return false;
         log_debug("no byte for %.1f s: requested again (%s)", (double)silent_ns / 1e9, object_of(range)->path);
         attempt_cancel(&range->first);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Private to daemon/io/remote: remote objects (http_object.c), the network threads (http_engine.c), the ranges that
- * they have in flight (range.c), and the jobs that these belong to (http_job.c).
+ * Private to daemon/io/remote: remote objects (http_object.c), the network threads (http_engine.c), and the ranges of
+ * their jobs that they have in flight (range.c).
  */
 #ifndef DAEMON_IO_REMOTE_REMOTE_H
 #define DAEMON_IO_REMOTE_REMOTE_H
@@ -68,35 +68,12 @@ static inline struct http_job *http_job(const struct read_job *job)
         return job->engine_data;
 }
 
-/* The engine's operation: wakes all threads; the one with the fewest ranges takes what there is. */
-void http_wake(struct reader *reader, bool all);
-/* The block is whole and hashed at `data`: lands it, or starts its copies; consumes the ticket. */
-void http_block_done(struct http_thread *self, struct ticket *ticket, const unsigned char *data, uint64_t took_ns);
-/* For the thread with the fewest ranges: a run, and its first block. */
-bool http_take_run(struct http_thread *self, struct read_run *run, struct ticket *ticket);
-void http_slow_down(struct reader *reader, struct read_job *job);
-/* Counts a range's request: false if the server has asked to slow down, and enough are under way. */
-bool http_try_count_request(struct reader *reader, struct read_job *job);
-/* Counts a request that is resumed; or one that has ended or is paused no more. */
-void http_count_request(struct reader *reader, struct read_job *job, bool under_way);
 /* Bytes of an answer were received and taken: those that a pause puts off are received again. */
 static inline void http_job_moved(struct http_job *job, uint64_t now, size_t n)
 {
         store_relaxed(&job->moved_ns, now);
         add_relaxed(&job->received, n);
 }
-/* With the lock held: the block that was requested at `since_ns` is late, no block is left to take, and the server has
- * capacity for more requests. */
-bool http_block_late_locked(struct read_job *job, uint64_t since_ns, uint64_t now);
-/* A request receives no byte for too long. */
-bool http_is_silent(struct http_thread *self, struct read_job *job, uint64_t silent_ns);
-/* Counts a ticket as silent, or not any more: others may take its place. */
-void http_count_silent(struct reader *reader, struct read_job *job, bool silent);
-/* Counts the repeat of a silent request: false if blocks are left to take, or enough are repeated. */
-bool http_try_repeat(struct reader *reader, struct read_job *job);
-void http_repeat_over(struct reader *reader, struct read_job *job);
-/* A server began to answer, so long after the request. */
-void http_answered(struct http_thread *self, struct read_job *job, uint64_t after_ns);
 
 /* ---- ranges ---- */
 
@@ -138,6 +115,16 @@ unsigned ranges_tick(struct http_thread *self);
 /* Those whose jobs were stopped; all if the reader ends. */
 void ranges_end_stopped(struct http_thread *self);
 
+/* The engine's operation: wakes all threads; the one with the fewest ranges takes what there is. */
+void http_wake(struct reader *reader, bool all);
+
+/* ---- steps of a range that tests call, too ---- */
+
+/* With the lock held: the block that was requested at `since_ns` is late, no block is left to take, and the server has
+ * capacity for more requests. */
+bool http_block_late_locked(struct read_job *job, uint64_t since_ns, uint64_t now);
+/* The same: counts the repeat of a silent request. False if blocks are left to take, or enough are repeated. */
+bool http_try_repeat_locked(struct read_job *job);
 /* Callbacks of the first request and of the hedge. */
 enum http_sink range_bytes(struct http_transfer *t, const unsigned char *data, size_t n);
 void hedge_done(struct http_transfer *t, enum http_outcome outcome);
