@@ -6,7 +6,6 @@
 #include "daemon/load/load_private.h"
 
 #include "daemon/base/text/secret.h"
-#include "daemon/load/content/sha.h"
 #include "daemon/model/ranks.h"
 
 #include <string.h>
@@ -85,14 +84,6 @@ int load_open_parts(struct load *load, struct error *error)
 
 /* ---- plan and publishing, on a worker ---- */
 
-static int hash_header(void *context, size_t file, const void *data, size_t len, struct error *error)
-{
-        EVP_MD_CTX *md;
-        int r = sha_header(&md, data, len, error);
-        ((struct sha_step *)context)[file].header = md;
-        return r;
-}
-
 int part_plan(struct load_part *part, struct error *error)
 {
         const struct load *load = part->load;
@@ -102,8 +93,8 @@ int part_plan(struct load_part *part, struct error *error)
                 return error_no_memory(error);
         for (size_t i = 0; sha256 && i < n; i++)
                 part->sha_steps[i] = (struct sha_step){.part = part, .file = i};
-        int r = resolve_plan(&part->resolved, &part->targets[0]->device->layout, load->loads->block_size,
-                             sha256 ? hash_header : NULL, part->sha_steps, error);
+        int r = resolve_plan(&part->resolved, &part->targets[0]->device->layout, load->loads->block_size, sha256,
+                             error);
         if (r < 0 || load->request.dry_run)
                 return r;
         return publish_init(&part->publish, &part->resolved, part->job.targets, part->n_targets, load->request.sha256,
@@ -117,8 +108,6 @@ void part_deinit(struct load_part *part)
                 table_drop(&part->targets[i]->manifest);
                 table_drop(&part->targets[i]->arrival);
         }
-        for (size_t i = 0; part->sha_steps != NULL && i < part->resolved.set.n_objects; i++)
-                EVP_MD_CTX_free(part->sha_steps[i].header);
         resolve_deinit(&part->resolved);
         source_files_free(part->files);
         free(part->sha_steps);

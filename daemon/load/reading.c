@@ -48,8 +48,8 @@ static void sha_run(struct work *work)
                 return;
         }
         const struct load_target *target = part->targets[step->target];
-        sha_check_file(step->header, part->load->loads->reader, &part->resolved, target->device, target->copy.segments,
-                       step->file, &step->error);
+        sha_check_file(part->load->loads->reader, &part->resolved, target->device, target->copy.segments, step->file,
+                       &step->error);
 }
 
 static void sha_done(struct work *work)

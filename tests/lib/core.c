@@ -312,7 +312,7 @@ void core_resolve(struct resolved *resolved, const char *path, const struct plan
         struct error error = {0};
         int r = resolve_open(resolved, core_sources(), path, &core_caller, false, &error);
         if (r == 0)
-                r = resolve_plan(resolved, layout, block_size, NULL, NULL, &error);
+                r = resolve_plan(resolved, layout, block_size, false, &error);
         ck_assert_msg(r == 0, "%s: %s", path, error.text);
 }
 

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <openssl/evp.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -109,6 +110,15 @@ static int read_headers(struct resolved *resolved, size_t from, size_t to, struc
         return r < 0 ? r : object_read_ranges(ranges, n, error);
 }
 
+static int hash_header(struct header_text *text, struct error *error)
+{
+        text->sha256 = EVP_MD_CTX_new();
+        if (text->sha256 == NULL || EVP_DigestInit_ex(text->sha256, EVP_sha256(), NULL) != 1 ||
+            EVP_DigestUpdate(text->sha256, text->map, ST_PREFIX + text->n) != 1)
+                return error_set(error, STREAMER_ENOMEM, "SHA-256 could not be set up");
+        return 0;
+}
+
 /* ---- which tensors of a file belong to the model ---- */
 
 /* Marks the tensors of file i that the index takes from elsewhere; counts those it takes from here. */
@@ -156,8 +166,8 @@ static int missing_tensor(const struct resolved *resolved, struct error *error)
 
 /* ---- all of it ---- */
 
-int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, uint64_t block_size,
-                 resolve_header_fn header, void *context, struct error *error)
+int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, uint64_t block_size, bool sha256,
+                 struct error *error)
 {
         struct source_set *set = &resolved->set;
         size_t n = set->n_objects, taken = 0;
@@ -172,10 +182,10 @@ int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, ui
                 if (i % HEADERS_AT_ONCE == 0)
                         r = read_headers(resolved, i, i + (left < HEADERS_AT_ONCE ? left : HEADERS_AT_ONCE), error);
                 const struct object *object = &set->objects[i];
-                const struct header_text *text = &resolved->texts[i];
+                struct header_text *text = &resolved->texts[i];
                 struct st_error st;
-                if (r == 0 && header != NULL)
-                        r = header(context, i, text->map, ST_PREFIX + text->n, error);
+                if (r == 0 && sha256)
+                        r = hash_header(text, error);
                 if (r == 0 && st_parse(&resolved->headers[i], (char *)text->map + ST_PREFIX, text->n,
                                        object->version.size, &st) < 0)
                         r = bad_file(object, &st, error);
@@ -197,8 +207,11 @@ void resolve_deinit(struct resolved *resolved)
         for (size_t i = 0; i < resolved->set.n_objects; i++) {
                 if (resolved->headers != NULL)
                         st_header_deinit(&resolved->headers[i]);
-                if (resolved->texts != NULL && resolved->texts[i].map != NULL)
-                        munmap(resolved->texts[i].map, resolved->texts[i].size);
+                if (resolved->texts != NULL) {
+                        EVP_MD_CTX_free(resolved->texts[i].sha256);
+                        if (resolved->texts[i].map != NULL)
+                                munmap(resolved->texts[i].map, resolved->texts[i].size);
+                }
                 if (resolved->files != NULL)
                         free(resolved->files[i].skip);
         }

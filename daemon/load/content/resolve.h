@@ -12,9 +12,10 @@
 #include "daemon/source/source.h"
 
 struct header_text {
-        unsigned char *map; /* the file's first bytes, page-aligned */
-        uint64_t size;      /* mapped */
-        uint64_t n;         /* of the header itself, without its prefix */
+        unsigned char *map;           /* the file's first bytes, page-aligned */
+        uint64_t size;                /* mapped */
+        uint64_t n;                   /* of the header itself, without its prefix */
+        struct evp_md_ctx_st *sha256; /* of its 8 + n bytes, before they were parsed, which changes them; or NULL */
 };
 
 struct resolved {
@@ -35,11 +36,9 @@ int resolve_open(struct resolved *resolved, const struct sources *sources, const
 int resolve_view(struct resolved *resolved, const struct source_set *set, const uint32_t *numbers, size_t n,
                  struct error *error);
 
-/* Called once with each header's raw bytes (8 + n of them) before they are parsed, which changes them. */
-typedef int (*resolve_header_fn)(void *context, size_t file, const void *data, size_t len, struct error *error);
-
-int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, uint64_t block_size,
-                 resolve_header_fn header, void *context, struct error *error);
+/* With sha256 the headers are hashed, for sha_check_file(). */
+int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, uint64_t block_size, bool sha256,
+                 struct error *error);
 
 void resolve_deinit(struct resolved *resolved); /* accepts a zeroed one */
 

@@ -5,17 +5,10 @@
 #include "daemon/base/util.h"
 #include "daemon/io/readback.h"
 
+#include <openssl/evp.h>
 #include <string.h>
 
 #define PIECE MiB
-
-int sha_header(EVP_MD_CTX **md, const void *data, size_t len, struct error *error)
-{
-        *md = EVP_MD_CTX_new();
-        if (*md == NULL || EVP_DigestInit_ex(*md, EVP_sha256(), NULL) != 1 || EVP_DigestUpdate(*md, data, len) != 1)
-                return error_set(error, STREAMER_ENOMEM, "SHA-256 could not be set up");
-        return 0;
-}
 
 struct walk {
         EVP_MD_CTX *md;
@@ -87,8 +80,8 @@ static int hash_file(struct walk *walk, uint64_t data_start, struct error *error
         return r < 0 ? r : hash_gap(walk, walk->object->version.size, error);
 }
 
-int sha_check_file(const EVP_MD_CTX *header, struct reader *reader, const struct resolved *resolved,
-                   struct device *device, const struct segment *segments, size_t file, struct error *error)
+int sha_check_file(struct reader *reader, const struct resolved *resolved, struct device *device,
+                   const struct segment *segments, size_t file, struct error *error)
 {
         struct walk walk = {.md = EVP_MD_CTX_new(),
                             .object = &resolved->set.objects[file],
@@ -99,7 +92,8 @@ int sha_check_file(const EVP_MD_CTX *header, struct reader *reader, const struct
         unsigned char digest[32];
         int r = readback_init(&walk.readback, reader, device, error);
         /* The header's digest is where each target begins. */
-        if (r == 0 && (walk.buffer == NULL || walk.md == NULL || EVP_MD_CTX_copy_ex(walk.md, header) != 1))
+        if (r == 0 &&
+            (walk.buffer == NULL || walk.md == NULL || EVP_MD_CTX_copy_ex(walk.md, resolved->texts[file].sha256) != 1))
                 r = error_no_memory(error);
         if (r == 0)
                 r = hash_file(&walk, resolved->headers[file].data_start, error);

@@ -9,16 +9,11 @@
 
 #include "daemon/load/content/resolve.h"
 
-#include <openssl/evp.h>
-
 struct reader;
-
-/* *md: with the header's raw bytes; of the caller, also after a failure. */
-int sha_header(EVP_MD_CTX **md, const void *data, size_t len, struct error *error);
 
 /* On a worker, once for each file and target, when all its bytes are in the device's segments; borrows slots of the
  * reader's ring. STREAMER_EFAILED where the digest differs. */
-int sha_check_file(const EVP_MD_CTX *header, struct reader *reader, const struct resolved *resolved,
-                   struct device *device, const struct segment *segments, size_t file, struct error *error);
+int sha_check_file(struct reader *reader, const struct resolved *resolved, struct device *device,
+                   const struct segment *segments, size_t file, struct error *error);
 
 #endif

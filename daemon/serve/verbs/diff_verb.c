@@ -195,7 +195,7 @@ static void diff_run(struct verb_task *task)
         struct resolved resolved;
         struct error *error = &task->error;
         if (resolve_open(&resolved, &sources, diff->source, &diff->caller, false, error) == 0 &&
-            resolve_plan(&resolved, &diff->generation->device->layout, loads->block_size, NULL, NULL, error) == 0)
+            resolve_plan(&resolved, &diff->generation->device->layout, loads->block_size, false, error) == 0)
                 compare(diff, &resolved, error);
         resolve_deinit(&resolved);
 }
