@@ -12,39 +12,20 @@
 #define SLOTS 4u
 
 static struct reader turns;
-static struct fake_device device;
-static struct segment segment;
-static struct read_target target;
-static struct plan_block blocks[BLOCKS];
-static struct plan plan = {.blocks = blocks, .n_blocks = BLOCKS};
-static struct read_job job;
-static bool ended;
-
-static void on_ended(struct read_job *j)
-{
-        (void)j;
-        ended = true;
-}
+static struct read_fixture r;
 
 static void begin(void)
 {
         read_fixture_bare_begin(&turns, PARTS, SLOTS, 4 * PARTS);
-        for (size_t i = 0; i < BLOCKS; i++)
-                blocks[i] = (struct plan_block){.file_off = 100 + i * BLOCK, .len = BLOCK, .in_place = true};
-        fake_device_init(&device, "fake", GiB, false);
-        segment = (struct segment){.device = &device.device};
-        target = (struct read_target){.segments = &segment};
-        job = (struct read_job){.plan = &plan, .targets = {&target}, .n_targets = 1, .ended = on_ended};
-        ended = false;
-        reader_start(&turns, &job);
-        job.run_parts = PARTS;
-        job.run_most = BLOCKS;
+        read_fixture_plan(&r, even_file("even", BLOCKS), false);
+        reader_start(&turns, &r.job);
+        r.job.run_parts = PARTS;
+        r.job.run_most = BLOCKS;
 }
 
 static void end(void)
 {
         read_fixture_bare_end(&turns);
-        fake_device_deinit(&device);
 }
 
 static bool take(struct read_run *run, struct ticket *ticket)
@@ -59,7 +40,7 @@ static bool next(struct read_run *run, struct ticket *ticket)
 
 static size_t number(const struct ticket *ticket)
 {
-        return (size_t)(ticket->block - blocks);
+        return (size_t)(ticket->block - r.resolved.plan.blocks);
 }
 
 /* Takes and returns the rest of a run. */
@@ -93,20 +74,20 @@ TEST(each_thread_gets_an_equal_contiguous_part)
                 ck_assert(!next(&runs[i], &more));
                 finish(&runs[i], &tickets[i]);
         }
-        core_until(ended);
-        ck_assert(!job.failed);
+        core_until(r.ended);
+        ck_assert(!r.job.failed);
 }
 
 TEST(a_new_request_finds_work_when_the_limit_grows)
 {
         struct read_run run;
         struct ticket ticket;
-        job.limit = PARTS / 2;
+        r.job.limit = PARTS / 2;
         for (size_t i = 0; i < PARTS / 2; i++) {
                 ck_assert(take(must_alloc(sizeof(run)), &ticket));
         }
         ck_assert(!take(&run, &ticket));
-        job.limit = PARTS;
+        r.job.limit = PARTS;
         ck_assert(take(&run, &ticket));
         ck_assert_uint_eq(number(&ticket), BLOCKS / 2);
 }
@@ -115,7 +96,7 @@ TEST(a_run_is_at_most_as_long_as_its_engine_permits)
 {
         struct read_run run;
         struct ticket ticket;
-        job.run_most = 2;
+        r.job.run_most = 2;
         ck_assert(take(&run, &ticket));
         ck_assert_uint_eq(run.end, 2);
 }
@@ -126,9 +107,9 @@ TEST(a_run_ends_at_a_gap_between_blocks)
         struct read_run runs[3];
         struct ticket ticket;
         for (size_t i = 2; i < BLOCKS; i++)
-                blocks[i].file_off += 1;
+                r.resolved.plan.blocks[i].file_off += 1;
         for (size_t i = 4; i < BLOCKS; i++)
-                blocks[i].file = 1;
+                r.resolved.plan.blocks[i].file = 1;
         for (size_t i = 0; i < 2; i++) {
                 ck_assert(take(&runs[i], &ticket));
                 ck_assert_uint_eq(runs[i].end, 2 * (i + 1));
@@ -155,15 +136,15 @@ TEST(a_stopped_job_ends_with_the_last_of_its_runs)
         struct ticket tickets[2], ticket;
         for (size_t i = 0; i < 2; i++)
                 ck_assert(take(&runs[i], &tickets[i]));
-        reader_stop(&turns, &job);
+        reader_stop(&turns, &r.job);
         for (size_t i = 0; i < 2; i++) {
                 ck_assert(reader_run_over_locked(&runs[i]));
                 ck_assert(!next(&runs[i], &ticket));
                 reader_return_ticket(&turns, &tickets[i], NULL);
-                ck_assert(!job.over);
+                ck_assert(!r.job.over);
                 reader_run_end(&turns, &runs[i], NULL);
         }
-        core_until(ended);
+        core_until(r.ended);
 }
 
 TEST(a_failed_run_ends_its_job)
@@ -179,9 +160,9 @@ TEST(a_failed_run_ends_its_job)
         ck_assert(reader_run_over_locked(&runs[1]));
         reader_return_ticket(&turns, &tickets[1], NULL);
         reader_run_end(&turns, &runs[1], NULL);
-        core_until(ended);
-        ck_assert(job.failed);
-        ck_assert_str_eq(job.error.text, "gone");
+        core_until(r.ended);
+        ck_assert(r.job.failed);
+        ck_assert_str_eq(r.job.error.text, "gone");
 }
 
 /* A load holds at most half of the slots; a run waits until its own are recycled. */
@@ -190,7 +171,7 @@ TEST(a_run_waits_for_a_slot)
         struct read_run runs[SLOTS];
         struct ticket tickets[SLOTS], ticket;
         for (size_t i = 0; i < BLOCKS; i++)
-                blocks[i].in_place = false;
+                r.resolved.plan.blocks[i].in_place = false;
         size_t n = 0;
         while (take(&runs[n], &tickets[n]))
                 n++;
