@@ -166,7 +166,7 @@ enum load_coalesced load_coalesce(struct load *load, void (*awaited_ended)(struc
         uint64_t number = load->pattern != NULL ? number_of_ranks(load) : 0;
         for (size_t i = 0; i < load->n_targets; i++) {
                 same[i] = find_resident(&load->targets[i], number, &other);
-                load->targets[i].estimate.resident = same[i] != NULL;
+                load->targets[i].resident = same[i] != NULL;
                 under_way = under_way == NULL ? other : under_way;
         }
         bool counts = !load->request.dry_run && ranks_agree(load, same);

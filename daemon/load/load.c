@@ -83,7 +83,7 @@ static void find_lane_run(struct load *load)
 static void find_lane_done(struct load *load)
 {
         if (source_is_local(load->source) && !load->request.dry_run)
-                load->announced = reader_announce(load->loads->reader, load->lane);
+                reader_announce(load->loads->reader, &load->announced, load->lane);
         load_step_start(load, load->lane, open_run, open_done);
 }
 
@@ -103,35 +103,14 @@ static void plan_run(struct load *load)
                         part_plan(&load->parts[i], &load->step_error);
 }
 
-static void estimate(struct load_target *target)
-{
-        const struct plan *plan = &target->part->resolved.plan;
-        bool resident = target->estimate.resident;
-        uint64_t needed = target_needs(target), unused = device_unused(target->device);
-        target->estimate = (struct load_estimate){.files = target->part->resolved.set.n_objects,
-                                                  .tensors = plan->n_tensors,
-                                                  .bytes = plan->bytes,
-                                                  .segments = plan->n_segments,
-                                                  .blocks = plan->n_blocks,
-                                                  .copied = plan->copied_bytes,
-                                                  .needed = needed,
-                                                  .budget = device_budget(target->device),
-                                                  .unused = unused,
-                                                  .resident = resident,
-                                                  .fits = resident || needed <= unused};
-}
-
 static void plan_done(struct load *load)
 {
         if (load_step_failed(load))
                 return;
-        if (!load->request.dry_run) {
+        if (load->request.dry_run)
+                load_end(load, LOAD_READY, NULL);
+        else
                 reserve(load);
-                return;
-        }
-        load_each_target (t, load)
-                estimate(t);
-        load_end(load, LOAD_READY, NULL);
 }
 
 static void plan(struct load *load)
@@ -162,7 +141,7 @@ static void start_reading(struct load *load)
         load_each_part (part, load)
                 if (part_lives(part))
                         part_read(part);
-        load->announced = reader_announce_end(load->loads->reader, load->announced);
+        reader_announce_end(load->loads->reader, &load->announced);
 }
 
 /* ---- allocating ----

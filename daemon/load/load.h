@@ -78,12 +78,6 @@ struct load_request {
         const struct quota_limits *limits;
 };
 
-/* What a dry run answers for a device. */
-struct load_estimate {
-        uint64_t files, tensors, bytes, needed, unused, budget, segments, blocks, copied;
-        bool fits, resident;
-};
-
 struct load;
 
 /* A watcher or subscriber of the end; embedded. load_unwatch() removes it; a watcher is removed before it is called. */
@@ -106,7 +100,6 @@ struct sha_step {
         struct work work;
         struct callback item;
         struct load_part *part;
-        void *header;        /* EVP_MD_CTX: the file's header is hashed */
         size_t file, target; /* whose bytes are hashed; after the last target the file is published */
         struct error error;
 };
@@ -126,7 +119,7 @@ struct load_target {
         struct host_copy *cached;      /* in the host cache, referenced: its source; NULL: the files */
         enum target_state state;
         struct error error; /* why it failed */
-        struct load_estimate estimate;
+        bool resident;      /* when the source was opened, these files were */
         struct read_target copy;
         struct table manifest, arrival; /* until they are the generation's */
         struct work step;               /* on the device's thread */
@@ -181,7 +174,7 @@ struct load {
         struct quota_charge charge; /* until it has ended */
         unsigned priority;          /* its weight where loads share the reader */
         uint64_t lane;
-        struct announced_load *announced; /* from opening to reading; NULL: other loads need not make way */
+        struct announced_load announced; /* from opening to reading: other loads make way */
 
         struct load_target *targets; /* as named; rank r is the r-th */
         size_t n_targets;
@@ -272,6 +265,10 @@ bool retention_allowed(const struct model_settings *asked, uid_t owner, uid_t ui
 void load_watch(struct load *load, struct load_watch *watch, void (*ended)(struct load_watch *, struct load *));
 void load_unwatch(struct load_watch *watch);
 void load_progress(struct load *load, struct load_progress *progress);
+
+/* The segments that a target needs: how many, and their sizes; and their sum. */
+size_t target_segments(const struct load_target *target, const uint64_t **sizes);
+uint64_t target_needs(const struct load_target *target);
 
 /* The state of one device, in the same words; `waits_ns`: how long it has waited for memory, 0: it does not. */
 const char *load_target_state(const struct load_target *target, uint64_t now, uint64_t *waits_ns);

@@ -78,6 +78,7 @@ struct load *load_new(struct loads *loads, const struct load_request *request, c
                 return NULL;
         load->magic = LOAD_MAGIC;
         list_init(&load->link);
+        list_init(&load->announced.link);
         list_init(&load->watchers);
         list_init(&load->subscribers);
         load->loads = loads;

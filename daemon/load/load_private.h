@@ -82,7 +82,7 @@ int load_open_parts(struct load *load, struct error *error);
 int part_plan(struct load_part *part, struct error *error);
 void part_deinit(struct load_part *part); /* on a worker */
 
-/* ---- report.c: one line of the log, and the metrics ---- */
+/* ---- report.c ---- */
 
 /* At its end. */
 void load_report(const struct load *load);
@@ -105,8 +105,6 @@ bool load_step_done(struct load *load);
 /* Logs the time at which a stage was reached. */
 void load_log_stage(const struct load *load, const char *stage);
 
-/* ---- end.c ---- */
-
 /* The outcome is known. Called when a step is done (`pending` may be zero) or by a cancel. The load is freed in a later
  * turn of the loop. */
 void load_end(struct load *load, enum load_state state, const struct error *error);
@@ -123,10 +121,6 @@ void load_call_watchers(struct load *load);
 void load_move_watchers(struct load *from, struct load *to);
 
 /* ---- memory/reserve.c ---- */
-
-/* The segments that a target needs: how many, and their sizes; and their sum. */
-size_t target_segments(const struct load_target *target, const uint64_t **sizes);
-uint64_t target_needs(const struct load_target *target);
 
 /* While QUEUED; granted() when the memory of all targets that are left is charged. */
 void load_reserve(struct load *load, void (*granted)(struct load *));

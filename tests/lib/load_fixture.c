@@ -132,7 +132,8 @@ static void on_ended(struct load_watch *watch, struct load *load)
         w->ended = true;
         w->state = load->state;
         w->error = load->error;
-        w->estimate = load->targets[0].estimate;
+        w->resident = load->targets[0].resident;
+        w->needed = target_needs(&load->targets[0]);
         w->generation = load->targets[0].generation;
         load_progress(load, &w->progress);
 }
@@ -146,27 +147,37 @@ int load_request(struct watched *w, const struct load_request *what)
         return r;
 }
 
-void load_start(struct watched *w, const char *source, const char *name)
+static void begin(struct watched *w, struct load_request what)
 {
-        int r = load_request(w, &(struct load_request){.source = source, .name = name, .caller = &core_caller});
+        what.caller = &core_caller;
+        int r = load_request(w, &what);
         ck_assert_msg(r == 0, "%s", w->error.text);
         ck_assert(!load_ended(w->load->state)); /* never inside the call that began the load */
         ck_assert(!w->ended);
 }
 
-void load_start_sha256(struct watched *w, const char *source, const char *name)
+void ask_for(struct watched *w, struct load_request what)
 {
-        int r = load_request(
-                w, &(struct load_request){.source = source, .name = name, .sha256 = true, .caller = &core_caller});
-        ck_assert_msg(r == 0, "%s", w->error.text);
+        what.name = what.name != NULL ? what.name : "m";
+        begin(w, what);
+}
+
+void load_start(struct watched *w, const char *source, const char *name)
+{
+        begin(w, (struct load_request){.source = source, .name = name});
+}
+
+void ends(struct watched *w, enum load_state state)
+{
+        core_until(w->ended);
+        ck_assert_msg(w->state == state, "%s: %s", load_state_name(w->state), w->error.text);
 }
 
 struct generation *load_ready(const char *source, const char *name)
 {
         struct watched w;
         load_start(&w, source, name);
-        core_until(w.ended);
-        ck_assert_msg(w.state == LOAD_READY, "%s", w.error.text);
+        ends(&w, LOAD_READY);
         return w.generation;
 }
 
@@ -174,8 +185,7 @@ void load_fails(const char *source, const char *name, int code, const char *text
 {
         struct watched w;
         load_start(&w, source, name);
-        core_until(w.ended);
-        ck_assert_int_eq((int)w.state, (int)LOAD_FAILED);
+        ends(&w, LOAD_FAILED);
         ck_assert_msg(w.error.code == code && strstr(w.error.text, text) != NULL, "%d %s", w.error.code, w.error.text);
 }
 
@@ -262,7 +272,7 @@ static void start_held_planning(struct watched *w, const char *path)
 {
         load_hold_lane(path);
         load_start(w, path, "m");
-        core_until(w->load->announced != NULL); /* it is queued in its lane */
+        core_until(!list_empty(&w->load->announced.link)); /* it is queued in its lane */
         held_work_submit(&lane_work[1], pool, source_lane(path), &lane_gate);
         gate_pass_more(&lane_gate, 1);
 }
@@ -320,14 +330,6 @@ void load_release_held(void)
 
 /* ---- loads of several devices ---- */
 
-void ask_for(struct watched *w, struct load_request what)
-{
-        what.caller = &core_caller;
-        what.name = what.name != NULL ? what.name : "m";
-        int r = load_request(w, &what);
-        ck_assert_msg(r == 0, "%s", w->error.text);
-}
-
 void start_on(struct watched *w, const char *source, const char *const *names, size_t n, const char *pattern)
 {
         ask_for(w, (struct load_request){.source = source, .devices = names, .n_devices = n, .pattern = pattern});
@@ -337,12 +339,6 @@ void wait_on(struct watched *w, const char *source, const char *name, const char
 {
         ask_for(w,
                 (struct load_request){.source = source, .name = name, .devices = names, .n_devices = n, .wait = true});
-}
-
-void ends(struct watched *w, enum load_state state)
-{
-        core_until(w->ended);
-        ck_assert_msg(w->state == state, "%s: %s", load_state_name(w->state), w->error.text);
 }
 
 struct generation *on(const char *device, enum generation_state state)

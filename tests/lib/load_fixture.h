@@ -40,14 +40,18 @@ struct watched {
         enum load_state state;
         struct error error;
         struct load_progress progress;
-        struct load_estimate estimate;
+        bool resident;   /* of the first device */
+        uint64_t needed; /* there, by its plan */
         struct generation *generation;
 };
 
 int load_request(struct watched *w, const struct load_request *what);
+/* Begins a load, by default as "m". */
+void ask_for(struct watched *w, struct load_request what);
+/* The same; without a name it has its default one. */
 void load_start(struct watched *w, const char *source, const char *name);
-void load_start_sha256(struct watched *w, const char *source, const char *name);
-/* Runs the loop until the load ends, which must be in this state. */
+/* Runs the loop until it ends, which must be in this state. */
+void ends(struct watched *w, enum load_state state);
 struct generation *load_ready(const char *source, const char *name);
 void load_fails(const char *source, const char *name, int code, const char *text);
 
@@ -65,12 +69,8 @@ void load_release_held(void);
         .devices = (const char *const[]){__VA_ARGS__},                                                                 \
         .n_devices = sizeof((const char *const[]){__VA_ARGS__}) / sizeof(const char *)
 
-/* Begins a load, by default as "m". */
-void ask_for(struct watched *w, struct load_request what);
 void start_on(struct watched *w, const char *source, const char *const *names, size_t n, const char *pattern);
 void wait_on(struct watched *w, const char *source, const char *name, const char *const *names, size_t n);
-/* Runs the loop until it ends, which must be in this state. */
-void ends(struct watched *w, enum load_state state);
 /* What has the name "m" on a device; NULL: none. */
 struct generation *on(const char *device, enum generation_state state);
 void serves_on(const char *device, uint64_t seed);

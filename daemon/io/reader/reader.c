@@ -63,30 +63,31 @@ void reader_run_end(struct reader *reader, struct read_run *run, const struct er
                 reader_wake_locked(reader, true);
 }
 
-static void fail_target_locked(struct reader *reader, struct read_job *job, struct read_target *target,
-                               const struct error *error)
+/* False: it was dead already. */
+static bool kill_target(struct reader *reader, struct read_job *job, struct read_target *target,
+                        const struct error *error)
 {
         bool lives = false;
-        if (!read_target_dead(target)) {
-                target->error = *error;
-                __atomic_store_n(&target->dead, true, __ATOMIC_RELEASE);
-                wake_post(reader->wake, &target->died_item);
-                if (target->in_flight == 0)
-                        wake_post(reader->wake, &target->idle_item);
-        }
+        if (read_target_dead(target))
+                return false;
+        __atomic_store_n(&target->dead, true, __ATOMIC_RELEASE);
         for (size_t i = 0; i < job->n_targets; i++)
                 lives = lives || !read_target_dead(job->targets[i]);
-        if (!lives) {
+        if (!lives && !job->over) {
                 job_failed(job, error);
                 job_try_end(reader, job); /* perhaps no ticket is in flight */
         }
+        return true;
 }
 
 void reader_fail_target(struct reader *reader, struct read_job *job, struct read_target *target,
                         const struct error *error)
 {
         lock_scope(&reader->mutex);
-        fail_target_locked(reader, job, target, error);
+        if (!kill_target(reader, job, target, error))
+                return;
+        target->error = *error;
+        wake_post(reader->wake, &target->died_item);
 }
 
 void reader_notify_block(const struct ticket *ticket)
@@ -143,42 +144,27 @@ static void target_idle(struct callback *item)
         target->idle(target);
 }
 
-/* Targets that were dropped after all was read die now, since nothing of them is in flight. */
 static void job_ended(struct callback *item)
 {
         struct read_job *job = container_of(item, struct read_job, item);
-        for (size_t i = 0; i < job->n_targets; i++) {
-                struct read_target *target = job->targets[i];
-                if (!target->dropped || read_target_dead(target))
-                        continue;
-                __atomic_store_n(&target->dead, true, __ATOMIC_RELEASE);
-                target->died(target);
-                target->idle(target);
-        }
         job->ended(job);
 }
 
-struct announced_load *reader_announce(struct reader *reader, uint64_t storage)
+void reader_announce(struct reader *reader, struct announced_load *announced, uint64_t storage)
 {
-        struct announced_load *announced = storage != 0 ? calloc(1, sizeof(*announced)) : NULL;
-        if (announced == NULL)
-                return NULL;
-        *announced = (struct announced_load){.storage = storage, .since_ns = now_ns()};
+        announced->storage = storage;
+        announced->since_ns = now_ns();
         lock_scope(&reader->mutex);
         list_append(&reader->announced, &announced->link);
-        return announced;
 }
 
-struct announced_load *reader_announce_end(struct reader *reader, struct announced_load *announced)
+void reader_announce_end(struct reader *reader, struct announced_load *announced)
 {
-        if (announced == NULL)
-                return NULL;
-        reader_lock(reader);
+        lock_scope(&reader->mutex);
+        if (list_empty(&announced->link))
+                return;
         list_remove(&announced->link);
         reader_wake_locked(reader, true);
-        reader_unlock(reader);
-        free(announced);
-        return NULL;
 }
 
 /* A slot near one of several nodes is no nearer to the others. A dead target has no memory. */
@@ -213,7 +199,6 @@ void reader_start(struct reader *reader, struct read_job *job)
         require(job->n_targets > 0 && job->n_targets <= READ_TARGETS);
         for (size_t i = 0; i < job->n_targets; i++) {
                 job->targets[i]->in_flight = 0;
-                job->targets[i]->dropped = false;
                 job->targets[i]->died_item.run = target_died;
                 job->targets[i]->idle_item.run = target_idle;
         }
@@ -250,16 +235,11 @@ void reader_set_weight(struct reader *reader, struct read_job *job, unsigned wei
         reader_wake_locked(reader, true); /* another job's share has grown */
 }
 
-void reader_drop_target(struct reader *reader, struct read_job *job, struct read_target *target,
+bool reader_drop_target(struct reader *reader, struct read_job *job, struct read_target *target,
                         const struct error *error)
 {
         lock_scope(&reader->mutex);
-        if (!job->over) {
-                fail_target_locked(reader, job, target, error);
-        } else if (!target->dropped && !read_target_dead(target)) {
-                target->dropped = true;
-                target->error = *error;
-        }
+        return !kill_target(reader, job, target, error) || target->in_flight > 0;
 }
 
 /* ---- threads ---- */

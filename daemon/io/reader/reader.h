@@ -53,16 +53,16 @@ struct reader;
 /* One device's segments, as destination of a job's blocks. Dead from the start: the job leaves it out. */
 struct read_target {
         struct segment *segments; /* by plan_block.segment */
-        /* On the loop, if it died, each once and before the job's ended(): it has died; no copy to it is in flight. */
+        /* On the loop, each once and before the job's ended(): a copy to it has failed; it is dead, and no copy to it
+         * is in flight any more. */
         void (*died)(struct read_target *target);
         void (*idle)(struct read_target *target);
         bool dead;          /* atomic; never back */
-        struct error error; /* why it died, or is to die */
+        struct error error; /* of the copy */
 
         /* private to the reader, under its lock */
         struct callback died_item, idle_item;
         unsigned in_flight;
-        bool dropped; /* after its job was over: dies in job_ended() */
 };
 
 /* One load's reading; embedded by the load, which owns everything it points to until ended(). */
@@ -110,9 +110,9 @@ struct read_job {
         struct stages stages;      /* of its threads */
 };
 
-/* A load that is going to read. */
+/* A load that is going to read; embedded. */
 struct announced_load {
-        struct list link; /* in the reader's announced, until ANNOUNCED_NS are over */
+        struct list link; /* in the reader's announced, until ANNOUNCED_NS are over; else empty */
         uint64_t storage, since_ns;
 };
 
@@ -161,10 +161,10 @@ bool reader_deinit(struct reader *reader, uint64_t deadline_ns);
 /* ---- on the loop ---- */
 
 /* Before a load opens its files: meanwhile, and for at most ANNOUNCED_NS, other loads have fewer reads in flight on
- * this storage, so that the headers and the first blocks do not wait behind them. NULL: no memory, and no effect. */
-struct announced_load *reader_announce(struct reader *reader, uint64_t storage);
-/* Accepts NULL. Returns NULL. */
-struct announced_load *reader_announce_end(struct reader *reader, struct announced_load *announced);
+ * this storage, so that the headers and the first blocks do not wait behind them. */
+void reader_announce(struct reader *reader, struct announced_load *announced, uint64_t storage);
+/* Also without it, and twice. */
+void reader_announce_end(struct reader *reader, struct announced_load *announced);
 
 void reader_start(struct reader *reader, struct read_job *job);
 /* No new blocks; what is in flight completes, then ended(). May be called at any time before. */
@@ -172,8 +172,9 @@ void reader_stop(struct reader *reader, struct read_job *job);
 /* Between reader_start() and ended(): its share from now on. */
 void reader_set_weight(struct reader *reader, struct read_job *job, unsigned weight);
 
-/* Likewise: the target fails with this error. */
-void reader_drop_target(struct reader *reader, struct read_job *job, struct read_target *target,
+/* Between reader_start() and ended(): nothing more is copied to the target; a job without others fails with this error.
+ * True: copies are in flight, and idle() follows. */
+bool reader_drop_target(struct reader *reader, struct read_job *job, struct read_target *target,
                         const struct error *error);
 
 /* About once a second: replaces threads that have moved no byte for stall_ns, up to a cap. */

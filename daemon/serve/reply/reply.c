@@ -316,9 +316,9 @@ static void write_outlook(struct writer *w, const struct load_target *target)
                                             [ADMISSION_BLOCKED] = "blocked"};
         const struct load *load = target->load;
         struct admission_outlook outlook = {.outcome = ADMISSION_FITS};
-        if (!target->estimate.resident)
-                admission_estimate(load->loads->resident->admission, target->device, load->name,
-                                   target->estimate.needed, !load->request.no_evict, &outlook);
+        if (!target->resident)
+                admission_estimate(load->loads->resident->admission, target->device, load->name, target_needs(target),
+                                   !load->request.no_evict, &outlook);
         writer_kstr(w, "admission", names[outlook.outcome]);
         size_t n = outlook.n_victims < EVICTS_MAX ? outlook.n_victims : EVICTS_MAX;
         writer_karray(w, "evicts", n);
@@ -334,16 +334,17 @@ static void write_outlook(struct writer *w, const struct load_target *target)
 
 static void write_estimate(struct writer *w, const struct load_target *target)
 {
-        const struct load_estimate *e = &target->estimate;
+        const struct plan *plan = &target->part->resolved.plan;
+        uint64_t needed = target_needs(target), unused = device_unused(target->device);
         writer_kstr(w, "device", target->device->name);
-        writer_ku64(w, "needed", e->needed);
-        writer_ku64(w, "free", e->unused);
-        writer_ku64(w, "budget", e->budget);
-        writer_kbool(w, "fits", e->fits);
-        writer_ku64(w, "segments", e->segments);
-        writer_ku64(w, "blocks", e->blocks);
-        writer_ku64(w, "copied_bytes", e->copied);
-        writer_kbool(w, "resident", e->resident);
+        writer_ku64(w, "needed", needed);
+        writer_ku64(w, "free", unused);
+        writer_ku64(w, "budget", device_budget(target->device));
+        writer_kbool(w, "fits", target->resident || needed <= unused);
+        writer_ku64(w, "segments", plan->n_segments);
+        writer_ku64(w, "blocks", plan->n_blocks);
+        writer_ku64(w, "copied_bytes", plan->copied_bytes);
+        writer_kbool(w, "resident", target->resident);
         write_outlook(w, target);
 }
 
@@ -355,9 +356,10 @@ void reply_estimate(struct writer *w, const struct load *load, uint64_t id)
         uint64_t files = 0, tensors = 0, bytes = 0;
         /* Replicas are of the same files, ranks each of their own. */
         for (size_t i = 0; i < (load->pattern != NULL ? load->n_targets : 1); i++) {
-                files += load->targets[i].estimate.files;
-                tensors += load->targets[i].estimate.tensors;
-                bytes += load->targets[i].estimate.bytes;
+                const struct resolved *resolved = &load->targets[i].part->resolved;
+                files += resolved->set.n_objects;
+                tensors += resolved->plan.n_tensors;
+                bytes += resolved->plan.bytes;
         }
         writer_reply(w, id, 5 + (several ? 1 : ESTIMATE_FIELDS));
         writer_kstr(w, "name", load->name);

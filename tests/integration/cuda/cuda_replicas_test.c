@@ -181,6 +181,8 @@ TEST(a_dry_run_estimates_each_device)
                                  write_model(m, "m.safetensors"));
         json_t *plan = client_call(client, "load", args), *devices = json_object_get(plan, "devices");
 
+        ck_assert_uint_eq(json_number(plan, "files"), 1);
+        ck_assert_uint_eq(json_number(plan, "tensors"), m->n);
         ck_assert_uint_eq(json_number(plan, "bytes"), m->bytes);
         ck_assert_uint_eq(json_array_size(devices), 2);
         ck_assert(json_is_true(json_object_get(json_array_get(devices, 0), "fits")));

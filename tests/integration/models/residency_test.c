@@ -74,6 +74,10 @@ TEST(a_dry_run_lists_the_victims_and_evicts_none)
         ck_assert_ptr_nonnull(strstr(result.out, "evicts   a, generation"));
         ctl(&result, test_daemon.socket, "load", path_of("d"), "--dry-run", "--no-evict", NULL);
         ck_assert_ptr_nonnull(strstr(result.out, "insufficient memory"));
+        char *args = format_text("{\"source\":\"%s\",\"dry_run\":true}", path_of("a"));
+        json_t *resident = client_call(client, "load", args);
+        ck_assert(json_is_true(json_object_get(resident, "resident")) &&
+                  json_is_true(json_object_get(resident, "fits")));
         ck_assert_str_eq(client_state(client, "a"), "ready");
 }
 

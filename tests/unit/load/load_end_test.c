@@ -40,8 +40,7 @@ TEST(cancelling_ends_a_load_at_once_and_frees_its_memory_later, .from = FIRST_ST
         ck_assert_uint_eq(loads.n_running, 0);
         load_cancel(w.load); /* it has ended: nothing */
         ck_assert(!w.ended); /* watchers are not called inside the call */
-        core_until(w.ended);
-        ck_assert_int_eq((int)w.state, (int)LOAD_CANCELLED);
+        ends(&w, LOAD_CANCELLED);
         ck_assert_int_eq(w.error.code, STREAMER_ECANCELED);
         core_settle();
         ck_assert_uint_eq(fake.device.used > 0, _i >= LOAD_QUEUED); /* blocks in flight may be written */
@@ -61,8 +60,7 @@ TEST(a_name_can_be_loaded_again_while_its_cancelled_load_completes)
         ck_assert_ptr_ne(second.load, first.load);
         core_settle();
         load_release_held();
-        core_until(second.ended);
-        ck_assert_msg(second.state == LOAD_READY, "%s", second.error.text);
+        ends(&second, LOAD_READY);
         serves_small(second.generation, 1);
         ck_assert_ptr_null(resident_on(&resident, "m", GENERATION_FAILED, NULL));
 }
@@ -168,8 +166,7 @@ TEST(a_load_whose_last_subscriber_is_notified_when_it_ends_is_freed_once)
         load_start(&w, path, "m");
         load_watch(w.load, &subscription, NULL);
         loads.ended = release_subscription;
-        core_until(w.ended);
-        ck_assert_int_eq((int)w.state, (int)LOAD_READY);
+        ends(&w, LOAD_READY);
         ck_assert_ptr_eq(w.generation, resident_one);
         core_until(loads_empty(&loads));
         ck_assert_ptr_null(subscription.load);
@@ -225,8 +222,7 @@ TEST(a_load_whose_storage_hangs_can_be_cancelled, EACH(held))
         core_until(w.load->state == (_i == 0 ? LOAD_PLANNING : LOAD_READING));
         fuse_file_wait_held(&hang);
         load_cancel(w.load);
-        core_until(w.ended);
-        ck_assert_int_eq((int)w.state, (int)LOAD_CANCELLED);
+        ends(&w, LOAD_CANCELLED);
         core_settle();
         ck_assert(!loads_empty(&loads));
         fuse_file_release(&hang);
@@ -243,8 +239,7 @@ TEST(a_failed_allocation_frees_the_others, .from = 1, .to = 5)
         fake.device.layout.max_segment = 2 * MiB;
         fake.fail_alloc = (unsigned)_i;
         load_start(&w, blocks_file("blocks.safetensors", 4), "m");
-        core_until(w.ended);
-        ck_assert_int_eq((int)w.state, (int)LOAD_FAILED);
+        ends(&w, LOAD_FAILED);
         ck_assert_int_eq(w.error.code, STREAMER_ENOMEM);
         core_until(loads_empty(&loads) && fake.device.used == 0);
         ck_assert_uint_eq(fake.freed, (unsigned)_i - 1);
@@ -277,8 +272,7 @@ TEST(a_file_that_is_replaced_while_it_is_read_is_loaded_again)
         load_set_priority(w.load, 90);
         replace_file();
         load_release_held();
-        core_until(w.ended);
-        ck_assert_msg(w.state == LOAD_READY, "%s", w.error.text);
+        ends(&w, LOAD_READY);
         ck_assert_uint_eq(w.progress.restarts, 1);
         ck_assert(resident_ready(&resident, "m")->settings.pinned);
         ck_assert_uint_eq(resident_ready(&resident, "m")->settings.priority, 90);
@@ -300,8 +294,7 @@ TEST(a_file_that_is_replaced_each_time_fails_the_load)
         replaced_path = small_file("small.safetensors", 1);
         loads.arrived = replace_on_arrival;
         load_start(&w, replaced_path, "m");
-        core_until(w.ended);
-        ck_assert_int_eq((int)w.state, (int)LOAD_FAILED);
+        ends(&w, LOAD_FAILED);
         ck_assert_uint_eq(w.progress.restarts, LOAD_RESTARTS);
         ck_assert_ptr_nonnull(strstr(w.error.text, "changed while it was read"));
         ck_assert_ptr_null(resident_ready(&resident, "m"));
@@ -317,18 +310,7 @@ TEST(a_cancel_ends_a_load_that_has_begun_again)
         core_until(w.watch.load != w.load || w.ended);
         ck_assert(!w.ended);
         load_cancel(w.watch.load);
-        core_until(w.ended);
-        ck_assert_int_eq((int)w.state, (int)LOAD_CANCELLED);
-}
-
-TEST(a_failed_load_can_be_retried)
-{
-        char *path = small_file("small.safetensors", 1);
-        fake.fail_alloc = 1;
-        load_fails(path, "m", STREAMER_ENOMEM, "fails");
-        fake.fail_alloc = 0;
-        serves_small(load_ready(path, "m"), 1);
-        ck_assert_ptr_null(resident_on(&resident, "m", GENERATION_FAILED, NULL));
+        ends(&w, LOAD_CANCELLED);
 }
 
 /* ---- published digests ---- */
@@ -362,9 +344,8 @@ static char *published(const char *name, const char *wrong)
 TEST(a_file_without_a_published_digest_cannot_be_verified)
 {
         struct watched w;
-        load_start_sha256(&w, small_file("unpublished.safetensors", 1), "m");
-        core_until(w.ended);
-        ck_assert_int_eq((int)w.state, (int)LOAD_FAILED);
+        ask_for(&w, (struct load_request){.source = small_file("unpublished.safetensors", 1), .sha256 = true});
+        ends(&w, LOAD_FAILED);
         ck_assert_ptr_nonnull(strstr(w.error.text, "unpublished.safetensors"));
 }
 
@@ -378,9 +359,8 @@ TEST(a_verified_model_without_bytes_is_ready)
         char *path = format_text("%s/only.safetensors", folder);
         model_write(m, path);
         publish_sums(folder, (const char *const[]){"only.safetensors"}, 1, NULL);
-        load_start_sha256(&w, path, "m");
-        core_until(w.ended);
-        ck_assert_msg(w.state == LOAD_READY, "%s", w.error.text);
+        ask_for(&w, (struct load_request){.source = path, .sha256 = true});
+        ends(&w, LOAD_READY);
         serves(w.generation, m);
 }
 
@@ -391,9 +371,8 @@ TEST(an_unverified_model_does_not_satisfy_a_verified_load)
         char *folder = published("again", NULL);
         struct generation *plain = load_ready(folder, "m");
         uint64_t number = plain->number;
-        load_start_sha256(&w, folder, "m");
-        core_until(w.ended);
-        ck_assert_msg(w.state == LOAD_READY, "%s", w.error.text);
+        ask_for(&w, (struct load_request){.source = folder, .sha256 = true});
+        ends(&w, LOAD_READY);
         ck_assert_uint_ne(w.generation->number, number);
         ck_assert(w.generation->verified);
         struct generation *verified = w.generation;
@@ -405,11 +384,11 @@ TEST(a_verified_load_does_not_join_an_unverified_one)
         struct watched a, b;
         char *folder = published("beside", NULL);
         load_start_held(&a, folder, LOAD_READING);
-        load_start_sha256(&b, folder, "m");
+        ask_for(&b, (struct load_request){.source = folder, .sha256 = true});
         ck_assert_ptr_ne(a.load, b.load);
         load_release_held();
-        core_until(a.ended && b.ended);
-        ck_assert_msg(b.state == LOAD_READY, "%s", b.error.text);
+        ends(&a, LOAD_READY);
+        ends(&b, LOAD_READY);
         ck_assert(b.generation->verified);
         ck_assert_ptr_eq(resident_ready(&resident, "m"), b.generation);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One load for several devices: shared reads and independent failures.
+ * One load for several devices: shared reads and independent failures; loads of overlapping devices; ranks.
  */
 #include "tests/lib/load_fixture.h"
 
@@ -24,24 +24,6 @@ TEST(a_device_read_in_place_is_a_separate_part)
         ck_assert_uint_eq(w.progress.total, 2 * SMALL_BYTES);
         ck_assert_uint_eq(w.progress.tensors, SMALL_TENSORS);
         ck_assert_uint_eq(w.progress.tensors_total, SMALL_TENSORS);
-}
-
-TEST(replicas_share_a_number_and_are_a_group)
-{
-        struct watched w;
-        struct model_set group;
-        start_on(&w, small_file("small.safetensors", 1), ON("two", "fake", "one"), NULL);
-        ends(&w, LOAD_READY);
-        model_set_find(&group, &resident, "m", w.generation);
-        ck_assert_uint_eq(group.n, 3);
-        for (size_t i = 0; i < 3; i++)
-                ck_assert_ptr_eq(group.members[i]->device, devices[i]);
-        ck_assert_ptr_eq(model_set_leading(&group), group.members[0]);
-        ck_assert_uint_eq(model_set_size(&group).bytes, SMALL_BYTES);
-        ck_assert_uint_eq(model_set_size(&group).tensors, SMALL_TENSORS);
-        ck_assert_mem_eq(model_set_digest(&group), w.generation->digest, DIGEST_SIZE);
-        ck_assert_ptr_eq(model_set_on(&group, devices[2]), on("two", GENERATION_READY));
-        ck_assert_ptr_null(model_set_on(&group, devices[3]));
 }
 
 /* ---- one of several fails ---- */
@@ -172,23 +154,6 @@ TEST(storage_that_fails_fails_all)
         failed_on("two", "cut short");
 }
 
-TEST(cancelling_ends_it_on_all_devices)
-{
-        struct watched w;
-        gate_init(&others[1].put, false);
-        start_on(&w, small_file("small.safetensors", 1), ON("fake", "one", "two"), NULL);
-        core_until(w.load->state == LOAD_READING);
-        gate_await(&others[1].put, 1);
-        load_cancel(w.load);
-        ends(&w, LOAD_CANCELLED);
-        failed_on("fake", "cancelled");
-        failed_on("one", "cancelled");
-        failed_on("two", "cancelled");
-        gate_open(&others[1].put);
-        core_until(loads_empty(&loads) && fake.device.used == 0 && others[0].device.used == 0 &&
-                   others[1].device.used == 0);
-}
-
 TEST(a_failure_is_replaced_on_its_device_alone)
 {
         struct watched w;
@@ -202,4 +167,140 @@ TEST(a_failure_is_replaced_on_its_device_alone)
         serves_on("one", 1);
         ck_assert_ptr_null(on("one", GENERATION_FAILED));
         failed_on("two", "segment 1 fails");
+}
+
+/* ---- coalescing loads ---- */
+
+TEST(devices_of_a_load_are_joined_only_as_a_whole)
+{
+        struct watched a, b, c;
+        char *path = small_file("small.safetensors", 1);
+        gate_init(&others[0].put, false);
+        start_on(&a, path, ON("one", "two"), NULL);
+        core_until(a.load->state == LOAD_READING);
+        start_on(&b, path, ON("one", "two"), NULL);
+        start_on(&c, path, ON("one", "three"), NULL);
+        ck_assert_ptr_eq(a.load, b.load);
+        ck_assert_ptr_ne(a.load, c.load);
+        gate_open(&others[0].put);
+        ends(&a, LOAD_READY);
+        ends(&c, LOAD_READY);
+        serves_on("one", 1);
+        serves_on("three", 1);
+        ck_assert_uint_eq(others[0].allocs, 1); /* it waited for the other's generation */
+        ck_assert_uint_eq(on("one", GENERATION_READY)->number, on("three", GENERATION_READY)->number);
+}
+
+/* Loop test: the other load fails, or the one that waits is cancelled. */
+TEST(a_load_that_awaits_another_ends_independently, .to = 2)
+{
+        struct watched a, b;
+        char *path = small_file("small.safetensors", 1);
+        gate_init(&others[0].put, false);
+        start_on(&a, path, ON("one", "two"), NULL);
+        core_until(a.load->state == LOAD_READING);
+        start_on(&b, path, ON("one"), NULL);
+        core_until(!list_empty(&b.load->awaited.link) && b.load->awaited.load != NULL);
+        load_cancel(_i == 0 ? a.load : b.load);
+        gate_open(&others[0].put);
+        ends(&a, _i == 0 ? LOAD_CANCELLED : LOAD_READY);
+        ends(&b, _i == 0 ? LOAD_READY : LOAD_CANCELLED);
+        serves_on("one", 1);
+}
+
+TEST(a_device_cannot_be_named_twice)
+{
+        struct watched w;
+        const char *const twice[] = {"one", "uuid-of-one"};
+        int r = load_request(
+                &w, &(struct load_request){.source = "/x", .devices = twice, .n_devices = 2, .caller = &core_caller});
+        ck_assert_int_eq(r, STREAMER_EINVAL);
+        ck_assert_ptr_nonnull(strstr(w.error.text, "named twice"));
+}
+
+/* ---- ranks ---- */
+
+#define PATTERN "r{rank}.safetensors"
+
+static char *write_ranks(size_t n)
+{
+        char *folder = suite_path("ranks-%d", (int)getpid());
+        mkdir(folder, 0755);
+        for (size_t i = 0; i < n; i++) {
+                struct model *m = small_model(50 + i);
+                char *path = format_text("%s/r%zu.safetensors", folder, i);
+                model_write(m, path);
+                free(path);
+                model_free(m);
+        }
+        return folder;
+}
+
+static unsigned ready_alone; /* changes at which only some ranks were ready */
+
+/* A client is answered in a later iteration of the loop, where it sees all of them or none. */
+static void count_ready(void)
+{
+        unsigned n = 0;
+        list_each (pos, &resident.generations)
+                n += container_of(pos, struct generation, link)->state == GENERATION_READY;
+        ready_alone += n != 0 && n != 3;
+}
+
+TEST(ranks_are_on_their_devices_and_become_ready_together)
+{
+        struct watched w;
+        struct model_set group;
+        start_on(&w, write_ranks(3), ON("three", "fake", "one"), PATTERN);
+        ck_assert_uint_eq(w.load->n_parts, 3);
+        while (!w.ended) {
+                uv_run(&core_loop, UV_RUN_ONCE);
+                count_ready();
+        }
+        ends(&w, LOAD_READY);
+        ck_assert_uint_eq(ready_alone, 0);
+        serves_on("three", 50);
+        serves_on("fake", 51);
+        serves_on("one", 52);
+        model_set_find(&group, &resident, "m", w.generation);
+        ck_assert_uint_eq(group.n, 3);
+        for (unsigned i = 0; i < 3; i++)
+                ck_assert_uint_eq(group.members[i]->rank, i);
+        ck_assert_uint_eq(model_set_size(&group).bytes, 3 * SMALL_BYTES);
+        ck_assert_ptr_null(model_set_digest(&group));
+        ck_assert_uint_eq(w.progress.tensors, 3 * SMALL_TENSORS);
+}
+
+static void rank_fails(const char *says)
+{
+        struct watched w;
+        start_on(&w, write_ranks(3), ON("one", "two", "three"), PATTERN);
+        ends(&w, LOAD_FAILED);
+        ck_assert_msg(strstr(w.error.text, says) != NULL, "%s", w.error.text);
+        failed_on("one", says);
+        failed_on("two", says);
+        failed_on("three", says);
+        core_until(loads_empty(&loads));
+        for (size_t i = 0; i < OTHERS; i++)
+                core_until(others[i].device.used == 0);
+}
+
+TEST(all_ranks_are_charged_before_any_allocation)
+{
+        others[2].device.budget = 2 * MiB;
+        rank_fails("three: nothing resident");
+        ck_assert_uint_eq(others[0].allocs + others[1].allocs, 0);
+}
+
+TEST(a_ranks_files_alone_are_a_model_of_their_own)
+{
+        struct watched w;
+        char *folder = write_ranks(2), *path = format_text("%s/r0.safetensors", folder);
+        start_on(&w, folder, ON("one", "two"), PATTERN);
+        ends(&w, LOAD_READY);
+        uint64_t number = w.generation->number;
+        start_on(&w, path, ON("three"), NULL);
+        ends(&w, LOAD_READY);
+        ck_assert_uint_ne(w.generation->number, number);
+        serves_on("three", 50);
 }

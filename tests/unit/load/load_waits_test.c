@@ -87,21 +87,6 @@ TEST(replicas_wait_together_and_are_read_once)
         ck_assert_uint_eq(on("one", GENERATION_READY)->number, on("two", GENERATION_READY)->number);
 }
 
-TEST(blocked_loads_hold_no_memory)
-{
-        struct watched w;
-        reserve_all_but(0, 0);
-        reserve_all_but(1, 0);
-        wait_on(&w, small_file("small.safetensors", 1), "m", ON("one", "two"));
-        await_blocked(&w);
-        target_is(&w, 0, "queued", true);
-        target_is(&w, 1, "queued", true);
-        ck_assert_uint_eq(ONE.device.used, BUDGET);
-        load_cancel(w.load);
-        ends(&w, LOAD_CANCELLED);
-        ck_assert_uint_eq(ONE.allocs + TWO.allocs, 0);
-}
-
 /* Its published digest beside it, in the same folder. */
 static void publish(const char *path)
 {
@@ -390,14 +375,6 @@ TEST(a_source_that_changes_during_the_wait_fails_the_load)
         ends(&w, LOAD_FAILED);
         serves_small(on("one", GENERATION_READY), 1);
         ck_assert_ptr_nonnull(strstr(on("two", GENERATION_FAILED)->error.text, "changed"));
-}
-
-TEST(shutdown_does_not_wait_for_clients)
-{
-        struct watched w;
-        begin_waiting(&w);
-        loads_cancel_all(&loads);
-        core_until(loads_empty(&loads));
 }
 
 /* ---- ranks ---- */

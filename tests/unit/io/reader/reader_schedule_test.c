@@ -248,32 +248,34 @@ TEST(a_load_from_hung_storage_uses_the_remaining_threads, .from = 1, .to = DEPTH
 TEST(an_expected_load_finds_a_short_queue)
 {
         begin_large();
-        struct announced_load *expect = reader_announce(&turns, STORAGE);
+        struct announced_load expect;
+        reader_announce(&turns, &expect, STORAGE);
         for (unsigned i = 0; i < DEPTH; i++) {
                 ck_assert_ptr_null(take(NUMA_ANYWHERE));
                 return_one_of(&near.job);
         }
         ck_assert_ptr_eq(take(NUMA_ANYWHERE), &near.job);
         ck_assert_ptr_null(take(NUMA_ANYWHERE));
-        ck_assert_ptr_null(reader_announce_end(&turns, expect));
-        ck_assert_ptr_null(reader_announce_end(&turns, NULL));
+        reader_announce_end(&turns, &expect);
+        reader_announce_end(&turns, &expect);
         ck_assert_ptr_eq(take(NUMA_ANYWHERE), &near.job);
 }
 
 TEST(a_load_expected_elsewhere_or_later_is_not_awaited)
 {
         begin_large();
-        struct announced_load *elsewhere = reader_announce(&turns, STORAGE + 1);
+        struct announced_load elsewhere, late;
+        reader_announce(&turns, &elsewhere, STORAGE + 1);
         return_one_of(&near.job);
         ck_assert_ptr_eq(take(NUMA_ANYWHERE), &near.job);
-        struct announced_load *late = reader_announce(&turns, STORAGE);
-        late->since_ns -= UINT64_C(3600) * 1000000000;
+        reader_announce(&turns, &late, STORAGE);
+        late.since_ns -= UINT64_C(3600) * 1000000000;
         return_one_of(&near.job);
         ck_assert_ptr_null(take(NUMA_ANYWHERE));
         reader_watch(&turns);
         ck_assert_ptr_eq(take(NUMA_ANYWHERE), &near.job);
-        reader_announce_end(&turns, elsewhere);
-        reader_announce_end(&turns, late);
+        reader_announce_end(&turns, &elsewhere);
+        reader_announce_end(&turns, &late);
 }
 
 /* ---- calls of the loop ---- */
