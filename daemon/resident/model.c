@@ -126,7 +126,7 @@ static struct generation *generation_free(struct generation *generation)
         name_free(generation->last_name);
         list_remove(&generation->link);
         list_remove(&generation->reap);
-        list_remove(&generation->by_change);
+        list_remove(&generation->change.in_changes);
         generation->magic = 0;
         quota_discharge(&generation->quota_charge);
         quota_discharge(&generation->model_charge);
@@ -152,7 +152,7 @@ struct generation *generation_new(struct resident *resident, const char *name, c
         g->refs = 1;
         list_init(&g->link);
         list_init(&g->reap);
-        list_init(&g->by_change);
+        list_init(&g->change.in_changes);
         list_init(&g->names);
         list_init(&g->leases);
         g->source = strdup(source);

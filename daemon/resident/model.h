@@ -76,13 +76,19 @@ struct model_settings {
         bool pinned;               /* never evicted, and does not expire; in the state file: on any of its devices */
 };
 
+/* In the order of the latest changes, while clients subscribe to them (serve/events/changes.h). */
+struct change_link {
+        struct list in_changes;
+        uint64_t number; /* ascending */
+        bool removal;    /* of a name, else a generation's */
+};
+
 struct generation {
-        unsigned magic;        /* GENERATION_MAGIC */
-        struct list link;      /* in resident->generations, oldest first */
-        struct list reap;      /* in resident->reap: something that held it back has ended */
-        uint64_t sequence;     /* in resident->generations, ascending; never reused */
-        struct list by_change; /* in the order of the latest changes, while clients subscribe to them */
-        uint64_t change;       /* ascending in that order */
+        unsigned magic;    /* GENERATION_MAGIC */
+        struct list link;  /* in resident->generations, oldest first */
+        struct list reap;  /* in resident->reap: something that held it back has ended */
+        uint64_t sequence; /* in resident->generations, ascending; never reused */
+        struct change_link change;
         struct resident *resident;
         uint64_t number; /* 0 until it is known to be new */
         enum generation_state state;

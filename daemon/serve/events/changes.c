@@ -5,16 +5,19 @@
 #include <string.h>
 
 struct removal {
-        struct list link;
+        struct change_link link;
         struct change change;
         char texts[]; /* of the change */
 };
 
 /* ---- changes ---- */
 
-static struct change state_of(const struct generation *g)
+static struct change state_of(const struct change_link *link)
 {
-        return (struct change){.number = g->change,
+        if (link->removal)
+                return container_of(link, struct removal, link)->change;
+        const struct generation *g = container_of(link, struct generation, change);
+        return (struct change){.number = link->number,
                                .generation = g->number,
                                .bytes = g->data_bytes,
                                .tensors = g->n_tensors,
@@ -25,26 +28,34 @@ static struct change state_of(const struct generation *g)
                                .text = g->error.text};
 }
 
-static void drop_removal(struct changes *changes, struct removal *removal)
+static void drop(struct changes *changes, struct change_link *link)
 {
+        list_remove(&link->in_changes);
+        if (!link->removal)
+                return;
         changes->n_stored--;
-        list_remove(&removal->link);
-        free(removal);
+        free(container_of(link, struct removal, link));
 }
 
 void changes_deinit(struct changes *changes)
 {
-        list_each_item_safe (struct generation, g, &changes->generations, by_change)
-                list_remove(&g->by_change);
-        list_each_item_safe (struct removal, removal, &changes->removals, link)
-                drop_removal(changes, removal);
+        list_each_item_safe (struct change_link, link, &changes->all, in_changes)
+                drop(changes, link);
 }
 
 void changes_init(struct changes *changes)
 {
         *changes = (struct changes){.last = 0};
-        list_init(&changes->generations);
-        list_init(&changes->removals);
+        list_init(&changes->all);
+}
+
+static void drop_oldest_removal(struct changes *changes)
+{
+        list_each_item (struct change_link, link, &changes->all, in_changes)
+                if (link->removal) {
+                        drop(changes, link);
+                        return;
+                }
 }
 
 static void add_removal(struct changes *changes, const struct generation *g, const char *name)
@@ -55,32 +66,34 @@ static void add_removal(struct changes *changes, const struct generation *g, con
         changes->n_removals++;
         if (removal == NULL)
                 return;
-        removal->change = state_of(g);
+        removal->link = (struct change_link){.number = changes->last, .removal = true};
+        removal->change = state_of(&g->change);
         removal->change.number = changes->last;
         removal->change.removal = changes->n_removals;
         removal->change.state = generation_state_name(GENERATION_UNLOADED);
         removal->change.name = memcpy(removal->texts, name, name_size);
         removal->change.text = memcpy(removal->texts + name_size, g->error.text, text_size);
-        list_append(&changes->removals, &removal->link);
+        list_append(&changes->all, &removal->link.in_changes);
         if (++changes->n_stored > CHANGES_REMOVALS)
-                drop_removal(changes, container_of(changes->removals.next, struct removal, link));
+                drop_oldest_removal(changes);
 }
 
 void changes_add(struct changes *changes, struct generation *generation, const char *removed)
 {
+        struct change_link *link = &generation->change;
         if (changes->n_subscribers == 0)
                 return;
         if (removed != NULL) {
                 add_removal(changes, generation, removed);
                 return;
         }
-        list_remove(&generation->by_change);
+        list_remove(&link->in_changes);
         if (generation->state == GENERATION_UNLOADED) {
                 add_removal(changes, generation, generation_name(generation));
                 return;
         }
-        generation->change = ++changes->last;
-        list_append(&changes->generations, &generation->by_change);
+        link->number = ++changes->last;
+        list_append(&changes->all, &link->in_changes);
 }
 
 /* ---- subscribers ---- */
@@ -103,32 +116,6 @@ void changes_unsubscribe(struct changes *changes, struct subscriber *subscriber)
                 changes_deinit(changes);
 }
 
-/* The oldest after this number; the newest are searched first, since most subscribers lack few. */
-static const struct generation *next_generation(const struct changes *changes, uint64_t number)
-{
-        const struct generation *next = NULL;
-        for (const struct list *pos = changes->generations.prev; pos != &changes->generations; pos = pos->prev) {
-                const struct generation *g = container_of(pos, struct generation, by_change);
-                if (g->change <= number)
-                        break;
-                next = g;
-        }
-        return next;
-}
-
-/* Likewise. */
-static const struct removal *next_removal(const struct changes *changes, uint64_t number)
-{
-        const struct removal *next = NULL;
-        for (const struct list *pos = changes->removals.prev; pos != &changes->removals; pos = pos->prev) {
-                const struct removal *removal = container_of(pos, struct removal, link);
-                if (removal->change.number <= number)
-                        break;
-                next = removal;
-        }
-        return next;
-}
-
 /* Removals up to this one, which it was not notified of, are lost. */
 static void pass_removals(struct subscriber *subscriber, uint64_t removal)
 {
@@ -140,23 +127,22 @@ static void pass_removals(struct subscriber *subscriber, uint64_t removal)
 bool changes_peek(const struct changes *changes, struct subscriber *subscriber, struct change *next)
 {
         const char *subject = subscriber->subject;
+        const struct list *pos = &changes->all;
         if (!subscriber->active || subscriber->number == changes->last)
                 return false;
-        const struct generation *g = next_generation(changes, subscriber->number);
-        const struct removal *removal = next_removal(changes, subscriber->number);
-        while (g != NULL || removal != NULL) {
-                bool removed = g == NULL || (removal != NULL && removal->change.number < g->change);
-                *next = removed ? removal->change : state_of(g);
-                if (removed)
+        /* The newest are searched first, since most subscribers lack few. */
+        while (pos->prev != &changes->all &&
+               container_of(pos->prev, struct change_link, in_changes)->number > subscriber->number)
+                pos = pos->prev;
+        for (; pos != &changes->all; pos = pos->next) {
+                const struct change_link *link = container_of(pos, struct change_link, in_changes);
+                *next = state_of(link);
+                if (link->removal)
                         pass_removals(subscriber, next->removal - 1);
                 if (subject == NULL || strcmp(next->name, subject) == 0 ||
-                    (!removed && generation_has_name(g, subject)))
+                    (!link->removal && generation_has_name(container_of(link, struct generation, change), subject)))
                         return true;
                 changes_advance(subscriber, next);
-                if (removed)
-                        removal = list_item(removal->link.next, &changes->removals, const struct removal, link);
-                else
-                        g = list_item(g->by_change.next, &changes->generations, const struct generation, by_change);
         }
         pass_removals(subscriber, changes->n_removals);
         subscriber->number = changes->last;

@@ -28,10 +28,9 @@ struct change {
 };
 
 struct changes {
-        struct list generations;       /* by by_change, oldest first */
-        struct list removals;          /* oldest first */
+        struct list all;               /* of struct change_link: generations and removals, oldest first */
         uint64_t last;                 /* number of the newest change */
-        uint64_t n_removals, n_stored; /* ever; and in `removals` */
+        uint64_t n_removals, n_stored; /* ever; and in the list */
         size_t n_subscribers;
 };
 

@@ -20,7 +20,7 @@ static void end_changes(void)
 {
         changes_unsubscribe(&stored, &a);
         changes_unsubscribe(&stored, &b);
-        ck_assert(list_empty(&stored.generations) && list_empty(&stored.removals));
+        ck_assert(list_empty(&stored.all));
         changes_deinit(&stored);
         end();
 }
@@ -47,9 +47,7 @@ static void unload(struct generation *g)
 static size_t count(void)
 {
         size_t n = 0;
-        list_each (pos, &stored.generations)
-                n++;
-        list_each (pos, &stored.removals)
+        list_each (pos, &stored.all)
                 n++;
         return n;
 }
