@@ -253,20 +253,54 @@ size_t writer_features(struct writer *w, const char *lacking)
         return n;
 }
 
-void writer_reply(struct writer *w, uint64_t id, size_t pairs)
+static void put_value(struct writer *w, const struct pair *pair)
 {
-        writer_map(w, pairs + 2);
-        writer_ku64(w, "id", id);
-        writer_kbool(w, "ok", true);
+        switch (pair->kind) {
+        case PAIR_NONE:
+                break;
+        case PAIR_U64:
+                writer_u64(w, pair->number);
+                break;
+        case PAIR_BOOL:
+                writer_bool(w, pair->number);
+                break;
+        case PAIR_TEXT:
+                if (pair->number == SIZE_MAX)
+                        writer_str(w, pair->text);
+                else
+                        writer_strn(w, pair->text, pair->number);
+                break;
+        case PAIR_HEX:
+                writer_hex(w, pair->data, pair->number);
+                break;
+        case PAIR_BIN:
+                writer_bin(w, pair->data, pair->number);
+                break;
+        case PAIR_MAP:
+                writer_pairs(w, pair->data, pair->number);
+                break;
+        case PAIR_ITEMS:
+                writer_array(w, pair->number);
+                if (pair->data != NULL)
+                        writer_append(w, pair->data);
+                break;
+        case PAIR_CALL:
+                pair->write(w, pair->data);
+        }
 }
 
-void writer_error(struct writer *w, uint64_t id, int code, const char *text)
+void writer_pairs(struct writer *w, const struct pair *pairs, size_t n)
 {
-        writer_map(w, 4);
-        writer_ku64(w, "id", id);
-        writer_kbool(w, "ok", false);
-        writer_kstr(w, "code", code_wire(code));
-        writer_kstr(w, "text", text);
+        size_t present = 0;
+        for (size_t i = 0; i < n; i++)
+                present += pairs[i].kind != PAIR_NONE;
+        writer_map(w, present);
+        for (size_t i = 0; i < n; i++) {
+                if (pairs[i].kind == PAIR_NONE)
+                        continue;
+                writer_key(w, pairs[i].key);
+                put_value(w, &pairs[i]);
+        }
 }
 
 /* ---- reading ---- */

@@ -44,8 +44,8 @@ int request_encode(const struct request *request, msgpack_sbuffer *out);
 
 /* ---- writing replies and events ---- */
 
-/* Counts no keys itself: maps are opened with their size, as msgpack wants it. Memory failure is
- * kept and asked once, at the end. */
+/* Maps and arrays are opened with their size, as msgpack requires. Memory failure is kept and asked once, at the end.
+ */
 struct writer {
         msgpack_sbuffer buf;
         msgpack_packer pk;
@@ -66,15 +66,56 @@ void writer_hex(struct writer *w, const unsigned char *data, size_t len); /* as 
 void writer_append(struct writer *w, const struct writer *values);        /* what another has written */
 #define writer_kstr(w, k, v) (writer_key((w), (k)), writer_str((w), (v)))
 #define writer_ku64(w, k, v) (writer_key((w), (k)), writer_u64((w), (v)))
-#define writer_kbool(w, k, v) (writer_key((w), (k)), writer_bool((w), (v)))
-#define writer_karray(w, k, n) (writer_key((w), (k)), writer_array((w), (n)))
-#define writer_kmap(w, k, n) (writer_key((w), (k)), writer_map((w), (n)))
 /* Appends each verb ("load") and each of its fields ("load.source") as strings, except `lacking` (may be NULL). How
  * many. */
 size_t writer_features(struct writer *w, const char *lacking);
-/* {id, ok: true} with room for `pairs` more */
-void writer_reply(struct writer *w, uint64_t id, size_t pairs);
-void writer_error(struct writer *w, uint64_t id, int code, const char *text);
+
+/* A key of a map and its value. writer_map_of(w, pair...) writes a map of the pairs that are not left out. */
+struct pair {
+        const char *key;
+        enum {
+                PAIR_NONE,
+                PAIR_U64,
+                PAIR_BOOL,
+                PAIR_TEXT,
+                PAIR_HEX,
+                PAIR_BIN,
+                PAIR_MAP,
+                PAIR_ITEMS,
+                PAIR_CALL,
+        } kind;
+        union {
+                uint64_t number; /* the value, or its bytes, pairs or items */
+                void (*write)(struct writer *w, const void *data);
+        };
+        union {
+                const char *text; /* NULL: nil */
+                const void *data;
+        };
+};
+#define ku64(k, v) ((struct pair){.key = (k), .kind = PAIR_U64, .number = (v)})
+#define kbool(k, v) ((struct pair){.key = (k), .kind = PAIR_BOOL, .number = (v)})
+#define kstr(k, v) kstrn(k, v, SIZE_MAX)
+#define kstrn(k, v, n) ((struct pair){.key = (k), .kind = PAIR_TEXT, .text = (v), .number = (n)})
+#define khex(k, v, n) ((struct pair){.key = (k), .kind = PAIR_HEX, .data = (v), .number = (n)})
+#define kbin(k, v, n) ((struct pair){.key = (k), .kind = PAIR_BIN, .data = (v), .number = (n)})
+#define kmap(k, ...)                                                                                                   \
+        ((struct pair){.key = (k), .kind = PAIR_MAP, .data = PAIR_LIST(__VA_ARGS__), .number = N_PAIRS(__VA_ARGS__)})
+/* An array of n items that another writer has; the value that f(w, v) writes. */
+#define kitems(k, v, n) ((struct pair){.key = (k), .kind = PAIR_ITEMS, .data = (v), .number = (n)})
+#define kcall(k, f, v) ((struct pair){.key = (k), .kind = PAIR_CALL, .write = (f), .data = (v)})
+/* Left out, and not evaluated, unless the condition holds. */
+#define kif(condition, p) ((condition) ? (p) : (struct pair){.kind = PAIR_NONE})
+
+#define PAIR_LIST(...) ((const struct pair[]){__VA_ARGS__})
+#define N_PAIRS(...) (sizeof(PAIR_LIST(__VA_ARGS__)) / sizeof(struct pair))
+#define PAIRS(...) PAIR_LIST(__VA_ARGS__), N_PAIRS(__VA_ARGS__)
+void writer_pairs(struct writer *w, const struct pair *pairs, size_t n);
+#define writer_map_of(w, ...) writer_pairs(w, PAIRS(__VA_ARGS__))
+/* {id, ok: true, pair...}; {id, ok: false, code, text} */
+#define REPLY_PAIRS(id, ...) PAIRS(ku64("id", id), kbool("ok", true), __VA_ARGS__)
+#define ERROR_PAIRS(id, error, message)                                                                                \
+        PAIRS(ku64("id", id), kbool("ok", false), kstr("code", code_wire(error)), kstr("text", message))
 
 /* ---- reading replies and events (the client) ---- */
 

@@ -57,11 +57,8 @@ static void put_row(struct rows *rows, const struct setting *setting, const char
         else if (origin == CONFIG_FLAG)
                 snprintf(name, sizeof(name), "--%s", setting->flag);
         rows->n++;
-        writer_map(rows->writer, 4);
-        writer_kstr(rows->writer, "key", setting->key);
-        writer_kstr(rows->writer, "value", value);
-        writer_kstr(rows->writer, "origin", origins[origin]);
-        writer_kstr(rows->writer, "from", from);
+        writer_map_of(rows->writer, kstr("key", setting->key), kstr("value", value), kstr("origin", origins[origin]),
+                      kstr("from", from));
 }
 
 /* Roots and devices are listed; of other lists, the number. */

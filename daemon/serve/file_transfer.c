@@ -74,18 +74,11 @@ void transfer_free(struct transfer *t)
 static void send_page(struct session *session, uint64_t id, struct transfer *t)
 {
         uint64_t left = t->size - t->sent, n = left < TRANSFER_PAGE ? left : TRANSFER_PAGE;
-        struct writer w;
-        session_reply(&w, id, 3u + (n < left));
-        writer_kstr(&w, "file", t->file);
-        writer_ku64(&w, "size", t->size);
-        writer_str(&w, "data");
-        writer_bin(&w, t->data + t->sent, n);
-        if (n < left)
-                writer_ku64(&w, "more", t->id);
+        session_reply(session, id, kstr("file", t->file), ku64("size", t->size), kbin("data", t->data + t->sent, n),
+                      kif(n < left, ku64("more", t->id)));
         t->sent += n;
         if (n == left)
                 transfer_free(t);
-        session_send(session, &w);
 }
 
 void transfer_send_consume(struct session *session, uint64_t id, struct transfer *t, uint64_t until_ns)

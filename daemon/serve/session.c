@@ -17,12 +17,6 @@
 
 /* ---- simple answers ---- */
 
-void session_reply(struct writer *writer, uint64_t id, size_t n_fields)
-{
-        conn_writer(writer);
-        writer_reply(writer, id, n_fields);
-}
-
 /* Those that were sent since the last count may still be in flight. A count asks the kernel about each connection, so
  * it is made only when a limit would be exceeded. */
 static void recount_fds(struct server *server)
@@ -70,26 +64,22 @@ int session_check_fds(struct session *session, unsigned n, const char *verb, str
         return 0;
 }
 
-void session_send_fds(struct session *session, struct writer *writer, const int *fds, size_t n_fds)
+void session_send(struct session *session, const struct fds *fds, const struct pair *pairs, size_t n)
 {
+        struct writer w;
+        conn_writer(&w);
+        writer_pairs(&w, pairs, n);
+        size_t n_fds = fds != NULL ? fds->n : 0;
         session->server->fds_out += n_fds;
         quota_adjust(&session->fds, session->fds.amount + n_fds);
         session->server->session_ops->notify(session);
-        conn_send(session->conn, writer, fds, n_fds);
-}
-
-void session_send(struct session *session, struct writer *writer)
-{
-        session_send_fds(session, writer, NULL, 0);
+        conn_send(session->conn, &w, n_fds > 0 ? fds->v : NULL, n_fds);
 }
 
 void session_error(struct session *session, uint64_t id, const struct error *error)
 {
-        struct writer w;
         metric_add_code(METRIC_REQUEST_ERRORS, error->code, 1);
-        conn_writer(&w);
-        writer_error(&w, id, error->code, error->text);
-        session_send(session, &w);
+        session_send(session, NULL, ERROR_PAIRS(id, error->code, error->text));
 }
 
 void session_fail(struct session *session, uint64_t id, int code, const char *format, ...)
@@ -104,20 +94,13 @@ void session_fail(struct session *session, uint64_t id, int code, const char *fo
 
 void session_ok(struct session *session, uint64_t id)
 {
-        struct writer w;
-        session_reply(&w, id, 0);
-        session_send(session, &w);
+        session_send(session, NULL, PAIRS(ku64("id", id), kbool("ok", true)));
 }
 
 void session_reply_state(struct session *session, uint64_t id, const char *model, const char *state,
                          uint64_t generation)
 {
-        struct writer w;
-        session_reply(&w, id, 3);
-        writer_kstr(&w, "name", model);
-        writer_kstr(&w, "state", state);
-        writer_ku64(&w, "generation", generation);
-        session_send(session, &w);
+        session_reply(session, id, kstr("name", model), kstr("state", state), ku64("generation", generation));
 }
 
 int session_state_error(const struct session *session, const char *model, const char *what, struct error *error)
@@ -266,7 +249,7 @@ void session_refuse_consume_fd(const struct server *server, int fd)
                  server->n_conns);
         metric_add_code(METRIC_REQUEST_ERRORS, STREAMER_ELIMIT, 1);
         conn_writer(&w);
-        writer_error(&w, 0, STREAMER_ELIMIT, text);
+        writer_pairs(&w, ERROR_PAIRS(0, STREAMER_ELIMIT, text));
         if (!w.failed) {
                 frame_put_header((unsigned char *)w.buf.data, w.buf.size - FRAME_HEADER);
                 frame_send_fds(fd, w.buf.data, w.buf.size, NULL, 0);

@@ -62,18 +62,25 @@ struct session {
 
 /* ---- answers ---- */
 
-/* A reply: begun, and sent once its fields are written. */
-void session_reply(struct writer *writer, uint64_t id, size_t n_fields);
-void session_send(struct session *session, struct writer *writer);
+/* Descriptors of a reply, borrowed. */
+struct fds {
+        int v[FRAME_FDS_MAX];
+        size_t n;
+};
+
+/* session_reply(session, id, pair...) sends a reply; session_reply_fds() with descriptors (NULL: none), which the pairs
+ * may add to, and which are counted. */
+#define session_reply(session, id, ...) session_reply_fds(session, id, NULL, __VA_ARGS__)
+#define session_reply_fds(session, id, fds, ...) session_send(session, fds, REPLY_PAIRS(id, __VA_ARGS__))
+void session_send(struct session *session, const struct fds *fds, const struct pair *pairs, size_t n);
 /* May a reply to this verb bring n descriptors more (limits.fds_per_client, limits.fds_in_flight, the user's share of
  * these)? 0, or STREAMER_ELIMIT. */
 int session_check_fds(struct session *session, unsigned n, const char *verb, struct error *error);
-/* As session_send(), with descriptors, which are counted. */
-void session_send_fds(struct session *session, struct writer *writer, const int *fds, size_t n_fds);
 
 void session_error(struct session *session, uint64_t id, const struct error *error);
 void session_fail(struct session *session, uint64_t id, int code, const char *format, ...)
         __attribute__((format(printf, 4, 5)));
+/* A reply without fields. */
 void session_ok(struct session *session, uint64_t id);
 void session_reply_state(struct session *session, uint64_t id, const char *model, const char *state,
                          uint64_t generation);

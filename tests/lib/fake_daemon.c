@@ -138,7 +138,10 @@ static void reply(struct fake_daemon *f, size_t before, const char **at)
         writer_init(&w);
         writer_init(&pairs);
         size_t n = put_pairs(&pairs, at, '\n');
-        writer_reply(&w, f->ids[before], n);
+        writer_map(&w, n + 2);
+        writer_ku64(&w, "id", f->ids[before]);
+        writer_key(&w, "ok");
+        writer_bool(&w, true);
         writer_append(&w, &pairs);
         writer_deinit(&pairs);
         add_message(f, &w);
@@ -181,7 +184,7 @@ static void put_failure(struct fake_daemon *f, const char *line)
         struct writer w;
         size_t n = strcspn(line, " ");
         writer_init(&w);
-        writer_error(&w, f->ids[0], code_from_wire(line, n), line + n + 1);
+        writer_pairs(&w, ERROR_PAIRS(f->ids[0], code_from_wire(line, n), line + n + 1));
         add_message(f, &w);
 }
 
@@ -269,15 +272,12 @@ static void greet(struct fake_daemon *f, const char *feature)
         accept_connection(f);
         expect(f, "hello");
         writer_init(&w);
-        writer_reply(&w, f->ids[0], 3);
-        writer_ku64(&w, "protocol", PROTOCOL_MAX);
-        writer_kstr(&w, "version", "0.0.fake");
         writer_init(&features);
         size_t n = writer_features(&features, feature[0] == '-' ? feature + 1 : NULL);
         if (additional)
                 writer_str(&features, feature + 1);
-        writer_karray(&w, "features", n + additional);
-        writer_append(&w, &features);
+        writer_pairs(&w, REPLY_PAIRS(f->ids[0], ku64("protocol", PROTOCOL_MAX), kstr("version", "0.0.fake"),
+                                     kitems("features", &features, n + additional)));
         writer_deinit(&features);
         add_message(f, &w);
 }

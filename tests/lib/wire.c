@@ -77,11 +77,7 @@ bool wire_verb(struct wire *w, const char *verb, uint64_t id, const char *key, c
         struct writer writer;
 
         writer_init(&writer);
-        writer_map(&writer, key ? 3 : 2);
-        writer_kstr(&writer, "verb", verb);
-        writer_ku64(&writer, "id", id);
-        if (key)
-                writer_kstr(&writer, key, value);
+        writer_map_of(&writer, kstr("verb", verb), ku64("id", id), kif(key, kstr(key, value)));
         bool sent = wire_frame(w, writer.buf.data, writer.buf.size);
         writer_deinit(&writer);
         return sent;

@@ -147,7 +147,8 @@ int state_file_pack(const struct state_file *state, msgpack_sbuffer *out)
         writer_init(&w);
         writer_map(&w, 2);
         writer_ku64(&w, "last_generation", state->last_number);
-        writer_karray(&w, "models", state->n);
+        writer_key(&w, "models");
+        writer_array(&w, state->n);
         for (size_t i = 0; i < state->n; i++)
                 model_record_write(&w, &state->models[i], STORE_STATE);
         if (w.failed || record_seal(&w.buf, NULL, 0, MAGIC) < 0) {

@@ -292,6 +292,14 @@ void conn_send(struct conn *conn, struct writer *writer, const int *fds, size_t 
         writer_deinit(writer);
 }
 
+void conn_send_pairs(struct conn *conn, const struct pair *pairs, size_t n)
+{
+        struct writer w;
+        conn_writer(&w);
+        writer_pairs(&w, pairs, n);
+        conn_send(conn, &w, NULL, 0);
+}
+
 bool conn_idle(const struct conn *conn)
 {
         return conn->state == CONN_OPEN && list_empty(&conn->out);
@@ -324,10 +332,7 @@ unsigned conn_fds_in_flight(struct conn *conn)
 
 static void break_framing(struct conn *conn, const char *why)
 {
-        struct writer w;
-        conn_writer(&w);
-        writer_error(&w, 0, STREAMER_EPROTO, why);
-        conn_send(conn, &w, NULL, 0);
+        conn_send_pairs(conn, ERROR_PAIRS(0, STREAMER_EPROTO, why));
         conn_close(conn, true);
 }
 

@@ -118,6 +118,8 @@ void conn_writer(struct writer *writer);
 /* Sends what the writer (of conn_writer) holds as one frame and deinits the writer; descriptors are borrowed (they
  * are duplicated where the frame must wait). A failure closes the connection. */
 void conn_send(struct conn *conn, struct writer *writer, const int *fds, size_t n_fds);
+/* Likewise, a map. */
+void conn_send_pairs(struct conn *conn, const struct pair *pairs, size_t n);
 
 /* Does the user have more unsent bytes than its share? */
 bool conn_output_full(const struct conn *conn);

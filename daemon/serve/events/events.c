@@ -33,20 +33,12 @@ void events_mark(struct session *session)
 
 static void send_change(struct session *session, const struct change *change)
 {
-        struct writer w;
         const char *subject = session->subscriber.subject;
-        event_writer(&w, "model", change->code != 0 ? 9 : 7);
-        writer_kstr(&w, "model", subject != NULL ? subject : change->name);
-        writer_ku64(&w, "generation", change->generation);
-        writer_kstr(&w, "device", change->device);
-        writer_kstr(&w, "state", change->state);
-        writer_ku64(&w, "bytes", change->bytes);
-        writer_ku64(&w, "tensors", change->tensors);
-        if (change->code != 0) {
-                writer_kstr(&w, "code", code_wire(change->code));
-                writer_kstr(&w, "text", change->text);
-        }
-        conn_send(session->conn, &w, NULL, 0);
+        bool failed = change->code != 0;
+        event_send(session, "model", kstr("model", subject != NULL ? subject : change->name),
+                   ku64("generation", change->generation), kstr("device", change->device), kstr("state", change->state),
+                   ku64("bytes", change->bytes), ku64("tensors", change->tensors),
+                   kif(failed, kstr("code", code_wire(change->code))), kif(failed, kstr("text", change->text)));
 }
 
 /* What was lost precedes the state that follows it. False: the client is up to date. */
@@ -56,11 +48,8 @@ static bool send_next_state(struct session *session)
         struct change change;
         bool more = changes_peek(&session->server->model_changes, subscriber, &change);
         if (subscriber->lost > 0) {
-                struct writer w;
-                event_writer(&w, "lost", 2);
-                writer_ku64(&w, "count", subscriber->lost);
+                event_send(session, "lost", ku64("count", subscriber->lost));
                 subscriber->lost = 0;
-                conn_send(session->conn, &w, NULL, 0);
         } else if (more) {
                 changes_advance(subscriber, &change);
                 send_change(session, &change);
@@ -117,15 +106,10 @@ void events_notify(struct session *session)
 /* The model was unloaded by force; memory that the client has mapped stays valid. */
 static void send_revoked(struct session *session, struct lease *lease)
 {
-        struct writer w;
         lease_set_state(lease, LEASE_REVOKED);
-        event_writer(&w, "lease", 6);
-        writer_ku64(&w, "lease", lease->id);
-        writer_ku64(&w, "arrived", generation_arrived(lease->generation));
-        writer_kstr(&w, "state", "revoked");
-        writer_kstr(&w, "code", code_wire(STREAMER_EREVOKED));
-        writer_kstr(&w, "text", "the model was unloaded by force; detach to give its memory back");
-        conn_send(session->conn, &w, NULL, 0);
+        event_send(session, "lease", ku64("lease", lease->id), ku64("arrived", generation_arrived(lease->generation)),
+                   kstr("state", "revoked"), kstr("code", code_wire(STREAMER_EREVOKED)),
+                   kstr("text", "the model was unloaded by force; detach to give its memory back"));
 }
 
 static void send_arrivals(struct session *session, struct lease *lease)
@@ -133,20 +117,15 @@ static void send_arrivals(struct session *session, struct lease *lease)
         const struct generation *g = lease->generation;
         uint64_t count = generation_arrived(g);
         bool ended = g->state != GENERATION_LOADING, failed = g->state == GENERATION_FAILED;
-        struct writer w;
         lease->notified_arrivals = count;
         if (ended)
                 lease_set_state(lease, LEASE_HELD);
-        event_writer(&w, "lease", failed ? 7 : 5);
-        writer_ku64(&w, "lease", lease->id);
-        writer_ku64(&w, "arrived", count);
-        writer_kstr(&w, "state", !ended ? "loading" : failed ? "failed" : "ready");
-        reply_digest(&w, g);
-        if (failed) {
-                writer_kstr(&w, "code", code_wire(g->error.code));
-                writer_kstr(&w, "text", g->error.text);
-        }
-        conn_send(session->conn, &w, NULL, 0);
+        event_send(session, "lease", ku64("lease", lease->id), ku64("arrived", count),
+                   kstr("state", !ended   ? "loading"
+                                 : failed ? "failed"
+                                          : "ready"),
+                   reply_digest(g), kif(failed, kstr("code", code_wire(g->error.code))),
+                   kif(failed, kstr("text", g->error.text)));
 }
 
 static bool has_arrivals(const struct lease *lease)
@@ -288,9 +267,7 @@ void events_load_ended(struct loads *loads)
 void events_send_shutdown(struct server *server)
 {
         list_each_item (struct conn, conn, &server->conns, link) {
-                struct writer w;
-                event_writer(&w, "shutdown", 1);
-                session_send(conn->context, &w); /* after what preceded it */
+                session_send(conn->context, NULL, PAIRS(kstr("event", "shutdown"))); /* after what preceded it */
                 conn_close(conn, true);
         }
 }

@@ -31,8 +31,8 @@
 
 #include "daemon/serve/session.h"
 
-/* Begins an event; n_fields counts `event`, its first one. */
-void event_writer(struct writer *writer, const char *event, size_t n_fields);
+/* event_send(session, name, pair...) */
+#define event_send(session, name, ...) conn_send_pairs((session)->conn, PAIRS(kstr("event", name), __VA_ARGS__))
 
 /* ---- a session's ---- */
 

@@ -8,13 +8,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-void event_writer(struct writer *w, const char *event, size_t n_fields)
-{
-        conn_writer(w);
-        writer_map(w, n_fields);
-        writer_kstr(w, "event", event);
-}
-
 /* It became a name for generations that served already: nothing was read. */
 static bool was_resident(const struct load *load)
 {
@@ -24,38 +17,22 @@ static bool was_resident(const struct load *load)
         return true;
 }
 
-static void write_op(struct writer *w, struct op *op)
+static size_t count_failed(const struct load *load)
 {
-        struct load *load = op->watch.load;
-        struct load_progress p;
-        load_progress(load, &p);
-        bool bad = p.state == LOAD_FAILED || p.state == LOAD_CANCELLED;
-        size_t n_failed = 0;
+        size_t n = 0;
         load_each_target (t, load)
-                n_failed += load_ended(p.state) && t->state == TARGET_FAILED;
-        event_writer(w, "op", 12u + 2 * bad + (n_failed > 0) + (op->request != 0));
-        writer_ku64(w, "op", op->id);
-        if (op->request != 0)
-                writer_ku64(w, "request", op->request);
-        writer_kstr(w, "name", load->name);
-        reply_progress(w, &p);
-        writer_ku64(w, "restarts", p.restarts);
-        writer_kbool(w, "resident", was_resident(load));
-        if (bad) {
-                writer_kstr(w, "code", code_wire(load->error.code));
-                writer_kstr(w, "text", load->error.text);
-        }
-        if (n_failed == 0)
-                return;
-        writer_karray(w, "failed", n_failed);
-        load_each_target (t, load) {
-                if (t->state != TARGET_FAILED)
-                        continue;
-                writer_map(w, 3);
-                writer_kstr(w, "device", t->device->name);
-                writer_kstr(w, "code", code_wire(t->error.code));
-                writer_kstr(w, "text", t->error.text);
-        }
+                n += t->state == TARGET_FAILED;
+        return n;
+}
+
+static void write_failed(struct writer *w, const void *data)
+{
+        const struct load *load = data;
+        writer_array(w, count_failed(load));
+        load_each_target (t, load)
+                if (t->state == TARGET_FAILED)
+                        writer_map_of(w, kstr("device", t->device->name), kstr("code", code_wire(t->error.code)),
+                                      kstr("text", t->error.text));
 }
 
 int op_check(struct session *session, struct error *error)
@@ -109,8 +86,14 @@ void op_free(struct op *op)
 
 void op_send(struct op *op)
 {
-        struct writer w;
+        struct load *load = op->watch.load;
+        struct load_progress p;
         require(op->magic == OP_MAGIC);
-        write_op(&w, op);
-        conn_send(op->session->conn, &w, NULL, 0);
+        load_progress(load, &p);
+        bool bad = p.state == LOAD_FAILED || p.state == LOAD_CANCELLED;
+        event_send(op->session, "op", ku64("op", op->id), kif(op->request != 0, ku64("request", op->request)),
+                   kstr("name", load->name), REPLY_PROGRESS(p), ku64("restarts", p.restarts),
+                   kbool("resident", was_resident(load)), kif(bad, kstr("code", code_wire(load->error.code))),
+                   kif(bad, kstr("text", load->error.text)),
+                   kif(load_ended(p.state) && count_failed(load) > 0, kcall("failed", write_failed, load)));
 }

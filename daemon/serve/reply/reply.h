@@ -14,25 +14,27 @@ void reply_model(struct writer *writer, const struct model_set *group, const str
 /* A desired model of which nothing is resident. */
 void reply_desired(struct writer *writer, const struct desired_model *desired);
 
-/* A key and its value. A digest is empty where none is known yet; a URL loses its query, which may be
- * a signature. */
-void reply_source(struct writer *writer, const char *source);
-void reply_digest(struct writer *writer, const struct generation *generation);
-void reply_digest_bytes(struct writer *writer, const char *key, const unsigned char *digest); /* NULL: unknown */
-/* Five keys: how a client maps a segment. `fd`: the number of its descriptor in the reply. Returns the descriptor, or
- * -1 where the reply has the handle's bytes. */
-int reply_segment(struct writer *writer, const struct generation *generation, unsigned segment, size_t fd);
-/* A key and its value: the staging ring. */
-void reply_ring(struct writer *writer, struct reader *reader);
-/* Seven keys: the progress of a load, for its watchers and for `status`. */
-void reply_progress(struct writer *writer, const struct load_progress *progress);
+/* A digest is empty where none is known yet (NULL); a URL loses its query, which may be a signature. */
+struct pair reply_source(const char *source);
+struct pair reply_digest(const struct generation *generation);
+struct pair reply_digest_bytes(const char *key, const unsigned char *digest);
+/* The staging ring of a struct server; for kcall(). */
+void reply_ring(struct writer *writer, const void *server);
 
-/* ---- whole replies ---- */
-
-/* Or *error, and nothing is written. */
-typedef int reply_fn(struct writer *writer, const struct server *server, const struct request *request,
-                     struct error *error);
-reply_fn reply_list, reply_show, reply_status;
-void reply_estimate(struct writer *writer, const struct load *load, uint64_t id);
+/* How a client maps a segment that has this handle. `n`: the number of its descriptor in the reply. */
+#define REPLY_SEGMENT(handle, generation, segment, n)                                                                  \
+        kstr("kind", (handle).kind),                                                                                   \
+                (handle).fd >= 0 ? ku64("fd", n) : kbin("handle", (handle).bytes, (handle).n_bytes),                   \
+                ku64("size", (generation)->segments[segment].size), ku64("offset", 0),                                 \
+                kstr("uuid", (generation)->device->uuid)
+/* A struct load_progress, for the load's watchers and for `status`. */
+#define REPLY_PROGRESS(p)                                                                                              \
+        ku64("generation", (p).generation), kstr("state", load_state_name((p).state)), ku64("bytes", (p).bytes),       \
+                ku64("total", (p).total), ku64("tensors", (p).tensors), ku64("tensors_total", (p).tensors_total),      \
+                ku64("load_ns", (p).load_ns)
+/* What `status` and `doctor` say of a device. */
+#define REPLY_DEVICE(d)                                                                                                \
+        kstr("device", (d)->name), kstr("uuid", (d)->uuid), ku64("budget", (d)->budget), ku64("used", (d)->used),      \
+                kstr("page_kind", page_kind_name((d)->pages))
 
 #endif

@@ -24,29 +24,22 @@ void verbs_reloaded(struct server *server, const struct error *error, const char
         list_append_all(&asked, &server->reloads);
         while (!list_empty(&asked)) {
                 struct deferred *d = container_of(asked.next, struct deferred, in_server);
-                struct writer w;
-                if (error != NULL) {
+                if (error != NULL)
                         session_error(d->session, d->request.id, error);
-                } else {
-                        session_reply(&w, d->request.id, 1);
-                        writer_kstr(&w, "restart", restart);
-                        session_send(d->session, &w);
-                }
+                else
+                        session_reply(d->session, d->request.id, kstr("restart", restart));
                 deferred_free(d);
         }
 }
 
 int verb_config(struct session *session, struct request *request, struct error *error)
 {
-        struct writer w, rows;
+        struct writer rows;
         (void)error;
         writer_init(&rows);
         size_t n = session->server->describe_config(session->server, &rows);
-        session_reply(&w, request->id, 1);
-        writer_karray(&w, "settings", n);
-        writer_append(&w, &rows);
+        session_reply(session, request->id, kitems("settings", &rows, n));
         writer_deinit(&rows);
-        session_send(session, &w);
         return 0;
 }
 
@@ -56,13 +49,10 @@ int verb_shutdown(struct session *session, struct request *request, struct error
 {
         struct server *server = session->server;
         bool drain = request->u.shutdown.drain;
-        struct writer w;
         (void)error;
         server->ending = drain ? ENDING_DRAINED : ENDING_NOW;
         server->ended_by = session->conn->caller.uid;
-        session_reply(&w, request->id, 2);
-        writer_kstr(&w, "state", drain ? "draining" : "ending");
-        writer_ku64(&w, "leases", server->leases.n);
-        session_send(session, &w);
+        session_reply(session, request->id, kstr("state", drain ? "draining" : "ending"),
+                      ku64("leases", server->leases.n));
         return 0;
 }

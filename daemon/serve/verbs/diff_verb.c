@@ -54,21 +54,16 @@ static void diff_deinit(struct verb_task *task)
 
 /* ---- rows, on a worker ---- */
 
-/* Begins a row with this name; NULL: the reply is full. */
-static struct writer *begin_row(struct diff *diff, struct rows *rows, const char *key, const char *name,
-                                enum difference change, unsigned n_fields)
+/* Adds a row with this name; false: the reply is full. */
+static bool add_row(struct diff *diff, struct rows *rows, const char *name)
 {
         size_t len = strlen(name);
-        if (rows->n == ROWS_MAX || diff->names + len > NAMES_MAX) {
-                diff->truncated = true;
-                return NULL;
-        }
+        diff->truncated = diff->truncated || rows->n == ROWS_MAX || diff->names + len > NAMES_MAX;
+        if (rows->n == ROWS_MAX || diff->names + len > NAMES_MAX)
+                return false;
         diff->names += len;
         rows->n++;
-        writer_map(&rows->maps, 2 + n_fields);
-        writer_kstr(&rows->maps, key, name);
-        writer_kstr(&rows->maps, "change", changes[change]);
-        return &rows->maps;
+        return true;
 }
 
 /* NULL `before`: it was added; NULL `after`: it was removed. */
@@ -77,15 +72,12 @@ static void add_file(struct diff *diff, const struct source_file *before, const 
         enum difference change = before == NULL ? ADDED : after == NULL ? REMOVED : CHANGED;
         char safe[4 * PROTO_NAME_MAX]; /* the name of a file may be anything */
         error_escape(safe, sizeof(safe), after != NULL ? after->name : before->name);
-        struct writer *w = begin_row(diff, &diff->files, "file", safe, change, change == CHANGED ? 4 : 2);
-        if (w != NULL && before != NULL) {
-                writer_ku64(w, "old_bytes", before->bytes);
-                writer_ku64(w, "old_mtime_ns", before->mtime_ns);
-        }
-        if (w != NULL && after != NULL) {
-                writer_ku64(w, "bytes", after->bytes);
-                writer_ku64(w, "mtime_ns", after->mtime_ns);
-        }
+        if (add_row(diff, &diff->files, safe))
+                writer_map_of(&diff->files.maps, kstr("file", safe), kstr("change", changes[change]),
+                              kif(before != NULL, ku64("old_bytes", before->bytes)),
+                              kif(before != NULL, ku64("old_mtime_ns", before->mtime_ns)),
+                              kif(after != NULL, ku64("bytes", after->bytes)),
+                              kif(after != NULL, ku64("mtime_ns", after->mtime_ns)));
 }
 
 /* Likewise. */
@@ -93,11 +85,9 @@ static void add_tensor(struct diff *diff, const char *name, const char *before, 
 {
         enum difference change = before == NULL ? ADDED : after == NULL ? REMOVED : CHANGED;
         diff->tensors[change]++;
-        struct writer *w = begin_row(diff, &diff->changes, "tensor", name, change, change == CHANGED ? 2 : 1);
-        if (w != NULL && before != NULL)
-                writer_kstr(w, "before", before);
-        if (w != NULL && after != NULL)
-                writer_kstr(w, "after", after);
+        if (add_row(diff, &diff->changes, name))
+                writer_map_of(&diff->changes.maps, kstr("tensor", name), kstr("change", changes[change]),
+                              kif(before != NULL, kstr("before", before)), kif(after != NULL, kstr("after", after)));
 }
 
 /* "BF16 [4096, 32]" */
@@ -206,24 +196,14 @@ static void diff_reply(struct verb_task *task, struct session *session)
 {
         const struct diff *diff = container_of(task, struct diff, task);
         const struct request *request = verb_task_request(task);
-        struct writer w;
-        session_reply(&w, request->id, 9u + (diff->before != NULL));
-        writer_kstr(&w, "name", request->u.diff.model);
-        writer_ku64(&w, "generation", diff->generation->number);
-        reply_source(&w, diff->source);
-        if (diff->before != NULL)
-                writer_ku64(&w, "files_same", diff->files_same);
-        writer_karray(&w, "files", diff->files.n);
-        writer_append(&w, &diff->files.maps);
-        writer_kmap(&w, "tensors", 3);
-        for (enum difference change = ADDED; change <= CHANGED; change++)
-                writer_ku64(&w, changes[change], diff->tensors[change]);
-        writer_ku64(&w, "may_differ", diff->may_differ);
-        writer_ku64(&w, "same", diff->same);
-        writer_karray(&w, "changes", diff->changes.n);
-        writer_append(&w, &diff->changes.maps);
-        writer_kbool(&w, "truncated", diff->truncated);
-        session_send(session, &w);
+        session_reply(session, request->id, kstr("name", request->u.diff.model),
+                      ku64("generation", diff->generation->number), reply_source(diff->source),
+                      kif(diff->before != NULL, ku64("files_same", diff->files_same)),
+                      kitems("files", &diff->files.maps, diff->files.n),
+                      kmap("tensors", ku64("added", diff->tensors[ADDED]), ku64("removed", diff->tensors[REMOVED]),
+                           ku64("changed", diff->tensors[CHANGED])),
+                      ku64("may_differ", diff->may_differ), ku64("same", diff->same),
+                      kitems("changes", &diff->changes.maps, diff->changes.n), kbool("truncated", diff->truncated));
 }
 
 static void diff_start(struct verb_task *task)

@@ -26,132 +26,86 @@ struct doctor {
 
 /* ---- the reply ---- */
 
-static void write_limit(struct writer *w, const char *key, uint64_t limit)
+#define MACHINE_LIMIT(key, limit) kif((limit) != MACHINE_UNLIMITED, ku64(key, limit))
+
+static void write_machine(struct writer *w, const void *data)
 {
-        if (limit != MACHINE_UNLIMITED)
-                writer_ku64(w, key, limit);
+        const struct machine *m = data;
+        writer_map_of(
+                w, kstr("kernel", m->kernel), ku64("pid_namespace", m->pid_namespace),
+                ku64("net_namespace", m->net_namespace), kstr("shmem_enabled", m->shmem_enabled),
+                kbool("openat2", m->openat2), kbool("pidfd", m->pidfd), kbool("peerpidfd", m->peerpidfd),
+                kbool("cachestat", m->cachestat), MACHINE_LIMIT("memlock", m->memlock),
+                MACHINE_LIMIT("files", m->files), MACHINE_LIMIT("cgroup_memory", m->cgroup_memory),
+                MACHINE_LIMIT("cgroup_huge_pages", m->cgroup_huge_pages),
+                kif(m->hugepages >= 0, ku64("hugepages", (uint64_t)m->hugepages)),
+                kif(m->hugepages_overcommit >= 0, ku64("hugepages_overcommit", (uint64_t)m->hugepages_overcommit)));
 }
 
-static void write_machine(struct writer *w, const struct machine *m)
+static void write_cuda(struct writer *w, const void *data)
 {
-        size_t known = (size_t)(m->memlock != MACHINE_UNLIMITED) + (m->files != MACHINE_UNLIMITED) +
-                       (m->cgroup_memory != MACHINE_UNLIMITED) + (m->cgroup_huge_pages != MACHINE_UNLIMITED) +
-                       (m->hugepages >= 0) + (m->hugepages_overcommit >= 0);
-        writer_kmap(w, "machine", 8 + known);
-        writer_kstr(w, "kernel", m->kernel);
-        writer_ku64(w, "pid_namespace", m->pid_namespace);
-        writer_ku64(w, "net_namespace", m->net_namespace);
-        writer_kstr(w, "shmem_enabled", m->shmem_enabled);
-        writer_kbool(w, "openat2", m->openat2);
-        writer_kbool(w, "pidfd", m->pidfd);
-        writer_kbool(w, "peerpidfd", m->peerpidfd);
-        writer_kbool(w, "cachestat", m->cachestat);
-        write_limit(w, "memlock", m->memlock);
-        write_limit(w, "files", m->files);
-        write_limit(w, "cgroup_memory", m->cgroup_memory);
-        write_limit(w, "cgroup_huge_pages", m->cgroup_huge_pages);
-        if (m->hugepages >= 0)
-                writer_ku64(w, "hugepages", (uint64_t)m->hugepages);
-        if (m->hugepages_overcommit >= 0)
-                writer_ku64(w, "hugepages_overcommit", (uint64_t)m->hugepages_overcommit);
+        const struct cuda_facts *cuda = data;
+        char runtime[32], driver[32];
+        snprintf(runtime, sizeof(runtime), "%d.%d", cuda->runtime / 1000, cuda->runtime % 1000 / 10);
+        snprintf(driver, sizeof(driver), "%d.%d", cuda->driver / 1000, cuda->driver % 1000 / 10);
+        if (cuda->on)
+                writer_map_of(w, kbool("on", true), kstr("library", cuda->library), kstr("runtime", runtime),
+                              kstr("driver", driver), ku64("gpus", (uint64_t)cuda->gpus));
+        else
+                writer_map_of(w, kbool("on", false), kstr("why", cuda->why));
 }
 
-static void write_version(struct writer *w, const char *key, int version)
+static void write_roots(struct writer *w, const void *data)
 {
-        char text[32];
-        snprintf(text, sizeof(text), "%d.%d", version / 1000, version % 1000 / 10);
-        writer_kstr(w, key, text);
-}
-
-static void write_cuda(struct writer *w, const struct cuda_facts *cuda)
-{
-        writer_kmap(w, "cuda", cuda->on ? 5 : 2);
-        writer_kbool(w, "on", cuda->on);
-        if (!cuda->on) {
-                writer_kstr(w, "why", cuda->why);
-                return;
-        }
-        writer_kstr(w, "library", cuda->library);
-        write_version(w, "runtime", cuda->runtime);
-        write_version(w, "driver", cuda->driver);
-        writer_ku64(w, "gpus", (uint64_t)cuda->gpus);
-}
-
-static void write_device(struct writer *w, const struct device *d, const struct device_facts *facts)
-{
-        writer_map(w, d->numa_node >= 0 ? 14 : 13);
-        writer_kstr(w, "device", d->name);
-        writer_kstr(w, "kind", d->ops->kind);
-        writer_kstr(w, "uuid", d->uuid);
-        writer_ku64(w, "budget", d->budget);
-        writer_ku64(w, "used", d->used);
-        writer_kstr(w, "page_kind", page_kind_name(d->pages));
-        writer_kstr(w, "handles", facts->handles);
-        writer_kbool(w, "in_service", facts->in_service);
-        writer_kstr(w, "gpu", facts->model);
-        writer_kstr(w, "mig", facts->mig);
-        writer_kstr(w, "pci", facts->pci);
-        writer_kbool(w, "integrated", facts->integrated);
-        writer_kbool(w, "vmm", facts->vmm);
-        if (d->numa_node >= 0)
-                writer_ku64(w, "numa_node", (uint64_t)d->numa_node);
-}
-
-static void write_facts(struct writer *w, const struct doctor *doctor)
-{
-        const struct server *server = doctor->task.server;
-        const struct resident *resident = server->resident;
-        const struct source_roots *roots = server->loads->sources->roots;
-        size_t n_roots = 0;
-        while (source_root(roots, n_roots) != NULL)
-                n_roots++;
-        const struct state_writer *state = &server->state_writer;
-        bool has_state = state->folder != NULL, failed = state->failure.code != 0;
-        writer_reply(w, verb_task_request(&doctor->task)->id, 11u + has_state);
-        writer_kstr(w, "version", STREAMERD_VERSION);
-        writer_ku64(w, "pid", (uint64_t)getpid());
-        writer_ku64(w, "uid", geteuid());
-        writer_ku64(w, "socket_gid", server->listener.gid);
-        writer_ku64(w, "connections", server->limits->connections);
-        writer_kbool(w, "across_uids", server->share_across_uids);
-        write_machine(w, &doctor->machine);
-        write_cuda(w, &doctor->cuda);
-        reply_ring(w, server->reader);
-        if (has_state) {
-                writer_kmap(w, "state", 1u + failed);
-                writer_kstr(w, "folder", state->folder);
-        }
-        if (has_state && failed)
-                writer_kstr(w, "error", state->failure.text);
-        writer_karray(w, "roots", n_roots);
-        for (size_t i = 0; i < n_roots; i++)
+        const struct source_roots *roots = data;
+        size_t n = 0;
+        while (source_root(roots, n) != NULL)
+                n++;
+        writer_array(w, n);
+        for (size_t i = 0; i < n; i++)
                 writer_str(w, source_root(roots, i));
-        writer_karray(w, "devices", resident->n_devices);
-        for (size_t i = 0; i < resident->n_devices; i++)
-                write_device(w, resident->devices[i], &doctor->devices[i]);
 }
 
-static void write_root(struct writer *w, const struct doctor *doctor)
+static void write_devices(struct writer *w, const void *data)
 {
-        const struct request *request = verb_task_request(&doctor->task);
-        char file[4 * sizeof(doctor->root.file)];
-        error_escape(file, sizeof(file), doctor->root.file);
-        writer_reply(w, request->id, 4);
-        writer_kstr(w, "root", request->u.doctor.root);
-        writer_kstr(w, "file", file);
-        writer_ku64(w, "direct_align", doctor->root.direct_align);
-        writer_kbool(w, "cachestat", doctor->root.cachestat);
+        const struct doctor *doctor = data;
+        const struct resident *resident = doctor->task.server->resident;
+        writer_array(w, resident->n_devices);
+        for (size_t i = 0; i < resident->n_devices; i++) {
+                const struct device *d = resident->devices[i];
+                const struct device_facts *facts = &doctor->devices[i];
+                writer_map_of(w, REPLY_DEVICE(d), kstr("kind", d->ops->kind), kstr("handles", facts->handles),
+                              kbool("in_service", facts->in_service), kstr("gpu", facts->model),
+                              kstr("mig", facts->mig), kstr("pci", facts->pci), kbool("integrated", facts->integrated),
+                              kbool("vmm", facts->vmm),
+                              kif(d->numa_node >= 0, ku64("numa_node", (uint64_t)d->numa_node)));
+        }
 }
 
 static void doctor_reply(struct verb_task *task, struct session *session)
 {
-        struct writer w;
-        conn_writer(&w);
-        if (verb_task_request(task)->u.doctor.root != NULL)
-                write_root(&w, container_of(task, struct doctor, task));
-        else
-                write_facts(&w, container_of(task, struct doctor, task));
-        session_send(session, &w);
+        const struct doctor *doctor = container_of(task, struct doctor, task);
+        const struct request *request = verb_task_request(task);
+        const struct server *server = task->server;
+        const struct state_writer *state = &server->state_writer;
+        bool failed = state->failure.code != 0;
+        if (request->u.doctor.root != NULL) {
+                char file[4 * sizeof(doctor->root.file)];
+                error_escape(file, sizeof(file), doctor->root.file);
+                session_reply(session, request->id, kstr("root", request->u.doctor.root), kstr("file", file),
+                              ku64("direct_align", doctor->root.direct_align),
+                              kbool("cachestat", doctor->root.cachestat));
+                return;
+        }
+        session_reply(session, request->id, kstr("version", STREAMERD_VERSION), ku64("pid", (uint64_t)getpid()),
+                      ku64("uid", geteuid()), ku64("socket_gid", server->listener.gid),
+                      ku64("connections", server->limits->connections), kbool("across_uids", server->share_across_uids),
+                      kcall("machine", write_machine, &doctor->machine), kcall("cuda", write_cuda, &doctor->cuda),
+                      kcall("ring", reply_ring, server),
+                      kif(state->folder != NULL, kmap("state", kstr("folder", state->folder),
+                                                      kif(failed, kstr("error", state->failure.text)))),
+                      kcall("roots", write_roots, server->loads->sources->roots),
+                      kcall("devices", write_devices, doctor));
 }
 
 /* ---- facts ---- */

@@ -46,20 +46,13 @@ static void fetch_deinit(struct verb_task *task)
 
 /* ---- replies ---- */
 
-static void reply_files(struct session *session, uint64_t id, const struct listing *list)
+static void write_files(struct writer *w, const void *data)
 {
-        struct writer w;
-        session_reply(&w, id, 1);
-        writer_karray(&w, "files", list->n);
-        for (size_t i = 0; i < list->n; i++) {
-                const struct listed_file *file = &list->v[i];
-                bool known = file->bytes != UINT64_MAX;
-                writer_map(&w, 1u + known);
-                writer_kstr(&w, "name", file->name);
-                if (known)
-                        writer_ku64(&w, "bytes", file->bytes);
-        }
-        session_send(session, &w);
+        const struct listing *list = data;
+        writer_array(w, list->n);
+        for (size_t i = 0; i < list->n; i++)
+                writer_map_of(w, kstr("name", list->v[i].name),
+                              kif(list->v[i].bytes != UINT64_MAX, ku64("bytes", list->v[i].bytes)));
 }
 
 static void fetch_reply(struct verb_task *task, struct session *session)
@@ -67,7 +60,7 @@ static void fetch_reply(struct verb_task *task, struct session *session)
         struct fetch *fetch = container_of(task, struct fetch, task);
         uint64_t id = verb_task_request(task)->id;
         if (file_of(fetch) == NULL) {
-                reply_files(session, id, &fetch->list);
+                session_reply(session, id, kcall("files", write_files, &fetch->list));
                 return;
         }
         transfer_send_consume(session, id, fetch->transfer, task->deadline_ns);

@@ -11,17 +11,85 @@
 
 #include <string.h>
 
+/* ---- the dry run of a load: what it would need, read and find ---- */
+
+/* Named victims: the list has to fit a reply. */
+#define EVICTS_MAX 256
+
+static void write_victims(struct writer *w, const void *data)
+{
+        const struct admission_outlook *outlook = data;
+        size_t n = outlook->n_victims < EVICTS_MAX ? outlook->n_victims : EVICTS_MAX;
+        writer_array(w, n);
+        for (size_t i = 0; i < n; i++) {
+                const struct generation *g = outlook->victims[i];
+                writer_map_of(w, kstr("name", generation_name(g)), ku64("generation", g->number),
+                              ku64("bytes", g->charged));
+        }
+}
+
+/* What a device needs, the outcome of its admission, and the models that would be evicted. */
+#define ESTIMATE_PAIRS(t, outlook)                                                                                     \
+        kstr("device", (t)->device->name), ku64("needed", target_needs(t)), ku64("free", device_unused((t)->device)),  \
+                ku64("budget", device_budget((t)->device)),                                                            \
+                kbool("fits", (t)->resident || target_needs(t) <= device_unused((t)->device)),                         \
+                ku64("segments", (t)->part->resolved.plan.n_segments),                                                 \
+                ku64("blocks", (t)->part->resolved.plan.n_blocks),                                                     \
+                ku64("copied_bytes", (t)->part->resolved.plan.copied_bytes), kbool("resident", (t)->resident),         \
+                kstr("admission", admissions[(outlook).outcome]), kcall("evicts", write_victims, &(outlook))
+
+static const char *const admissions[] = {[ADMISSION_FITS] = "fits",
+                                         [ADMISSION_PENDING] = "waits",
+                                         [ADMISSION_EVICTS] = "evicts",
+                                         [ADMISSION_BLOCKED] = "blocked"};
+
+static void get_outlook(const struct load_target *target, struct admission_outlook *outlook)
+{
+        const struct load *load = target->load;
+        *outlook = (struct admission_outlook){.outcome = ADMISSION_FITS};
+        if (!target->resident)
+                admission_estimate(load->loads->resident->admission, target->device, load->name, target_needs(target),
+                                   !load->request.no_evict, outlook);
+}
+
+static void write_estimates(struct writer *w, const void *data)
+{
+        const struct load *load = data;
+        writer_array(w, load->n_targets);
+        load_each_target (t, load) {
+                struct admission_outlook outlook;
+                get_outlook(t, &outlook);
+                writer_map_of(w, ESTIMATE_PAIRS(t, outlook));
+                admission_outlook_deinit(&outlook);
+        }
+}
+
 static void dry_run_ended(struct load_watch *watch, struct load *load)
 {
         struct deferred *d = container_of(watch, struct deferred, watch);
-        struct writer w;
+        const struct load_target *first = load->targets;
+        struct admission_outlook outlook = {.victims = NULL};
+        uint64_t files = 0, tensors = 0, bytes = 0;
+        /* Replicas are of the same files, ranks each of their own. */
+        for (size_t i = 0; i < (load->pattern != NULL ? load->n_targets : 1); i++) {
+                const struct resolved *resolved = &load->targets[i].part->resolved;
+                files += resolved->set.n_objects;
+                tensors += resolved->plan.n_tensors;
+                bytes += resolved->plan.bytes;
+        }
         if (load->state != LOAD_READY) {
                 session_error(d->session, d->request.id, &load->error);
+        } else if (load->n_targets > 1) {
+                session_reply(d->session, d->request.id, kstr("name", load->name), reply_source(load->source),
+                              ku64("files", files), ku64("tensors", tensors), ku64("bytes", bytes),
+                              kcall("devices", write_estimates, load));
         } else {
-                conn_writer(&w);
-                reply_estimate(&w, load, d->request.id);
-                session_send(d->session, &w);
+                get_outlook(first, &outlook);
+                session_reply(d->session, d->request.id, kstr("name", load->name), reply_source(load->source),
+                              ku64("files", files), ku64("tensors", tensors), ku64("bytes", bytes),
+                              ESTIMATE_PAIRS(first, outlook));
         }
+        admission_outlook_deinit(&outlook);
         deferred_free(d);
 }
 
@@ -174,11 +242,7 @@ int verb_load(struct session *session, struct request *request, struct error *er
                 return 0;
         }
         uint64_t op = ++session->server->last_op;
-        struct writer w;
-        session_reply(&w, request->id, 2);
-        writer_ku64(&w, "op", op);
-        writer_kstr(&w, "name", load->name);
-        session_send(session, &w);
+        session_reply(session, request->id, ku64("op", op), kstr("name", load->name));
         if (request->u.load.watch)
                 op_new(session, load, op);
         return 0;
@@ -193,10 +257,7 @@ int verb_cancel(struct session *session, struct request *request, struct error *
         else if (!publications_cancel(&session->server->publications, model) &&
                  !desired_forget(&session->server->desired, model, NULL))
                 return session_state_error(session, model, "loading", error);
-        struct writer w;
-        session_reply(&w, request->id, 1);
-        writer_kstr(&w, "name", model);
-        session_send(session, &w);
+        session_reply(session, request->id, kstr("name", model));
         return 0;
 }
 
@@ -234,20 +295,12 @@ int verb_wait(struct session *session, struct request *request, struct error *er
 
 /* ---- settings of what the name reaches: resident, loading or desired ---- */
 
-/* Begins the reply, which the new value completes. */
-static void begin_setting(struct writer *w, uint64_t id, const char *model)
-{
-        session_reply(w, id, 2);
-        writer_kstr(w, "name", model);
-}
-
 int verb_set_priority(struct session *session, struct request *request, struct error *error)
 {
         const char *model = request->u.set_priority.model;
         unsigned priority = (unsigned)request->u.set_priority.priority;
         struct server *server = session->server;
         struct load *load = loads_find(server->loads, model);
-        struct writer w;
         if (priority == 0)
                 return error_set(error, STREAMER_EINVAL, "set_priority: it is within 1 to %d", PROTO_PRIORITY_MAX);
         bool found = false;
@@ -262,9 +315,7 @@ int verb_set_priority(struct session *session, struct request *request, struct e
         found |= desired_set_priority(&server->desired, model, priority);
         if (!found)
                 return resident_no_model(server->resident, model, error);
-        begin_setting(&w, request->id, model);
-        writer_ku64(&w, "priority", priority);
-        session_send(session, &w);
+        session_reply(session, request->id, kstr("name", model), ku64("priority", priority));
         return 0;
 }
 
@@ -272,7 +323,6 @@ int verb_pin(struct session *session, struct request *request, struct error *err
 {
         const char *model = request->u.pin.model; /* unpin has the same field at the same place */
         struct server *server = session->server;
-        struct writer w;
         bool pin = request->verb == VERB_pin, found = false;
         list_each_item (struct generation, g, &server->resident->generations, link)
                 if (generation_matches_name(g, model) && g->state != GENERATION_FAILED) {
@@ -283,9 +333,7 @@ int verb_pin(struct session *session, struct request *request, struct error *err
         found |= desired_pin(&server->desired, model, pin);
         if (!found)
                 return resident_no_model(server->resident, model, error);
-        begin_setting(&w, request->id, model);
-        writer_kbool(&w, "pinned", pin);
-        session_send(session, &w);
+        session_reply(session, request->id, kstr("name", model), kbool("pinned", pin));
         return 0;
 }
 
@@ -301,7 +349,6 @@ int verb_keep_alive(struct session *session, struct request *request, struct err
         const struct server *server = session->server;
         uint64_t ms = request->u.keep_alive.keep_alive_ms;
         uint64_t ns = ms > 0 ? ms * MS : server->loads->keep_alive_ns;
-        struct writer w;
         bool found = false;
         list_each_item (struct generation, g, &server->resident->generations, link)
                 if (generation_matches_name(g, model) && g->state != GENERATION_FAILED) {
@@ -312,8 +359,6 @@ int verb_keep_alive(struct session *session, struct request *request, struct err
                 }
         if (!found)
                 return resident_no_model(server->resident, model, error);
-        begin_setting(&w, request->id, model);
-        writer_ku64(&w, "keep_alive_ns", ns);
-        session_send(session, &w);
+        session_reply(session, request->id, kstr("name", model), ku64("keep_alive_ns", ns));
         return 0;
 }

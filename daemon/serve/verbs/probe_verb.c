@@ -42,15 +42,9 @@ static void probe_ended(struct load_watch *watch, struct load *load)
         if (load->state == LOAD_READY) {
                 const struct probe *probe = d->session->probe;
                 const struct generation *g = load->targets[0].generation;
-                struct writer w;
-                session_reply(&w, d->request.id, 6);
-                writer_kstr(&w, "name", probe->name);
-                writer_kstr(&w, "device", g->device->name);
-                writer_ku64(&w, "generation", g->number);
-                reply_digest(&w, g);
-                writer_ku64(&w, "seed", probe->seed);
-                writer_ku64(&w, "load_ns", g->load_ns);
-                session_send(d->session, &w);
+                session_reply(d->session, d->request.id, kstr("name", probe->name), kstr("device", g->device->name),
+                              ku64("generation", g->number), reply_digest(g), ku64("seed", probe->seed),
+                              ku64("load_ns", g->load_ns));
         } else {
                 session_error(d->session, d->request.id, &load->error);
                 probe_end(d->session);

@@ -15,10 +15,19 @@
 
 /* ---- hello, ping, version ---- */
 
+static void write_devices(struct writer *w, const void *data)
+{
+        const struct resident *resident = data;
+        writer_array(w, resident->n_devices);
+        for (size_t i = 0; i < resident->n_devices; i++) {
+                const struct device *d = resident->devices[i];
+                writer_map_of(w, kstr("device", d->name), kstr("kind", d->ops->kind), kstr("uuid", d->uuid));
+        }
+}
+
 int verb_hello(struct session *session, struct request *request, struct error *error)
 {
         const struct req_hello *req = &request->u.hello;
-        struct server *server = session->server;
         (void)error;
         if (req->min > PROTOCOL_MAX || req->max < PROTOCOL_MIN || req->min > req->max) {
                 session_fail(session, request->id, STREAMER_EPROTO,
@@ -31,24 +40,14 @@ int verb_hello(struct session *session, struct request *request, struct error *e
         }
         session->greeted = true;
         session->client = req->client != NULL ? strdup(req->client) : NULL;
-        struct writer w, features;
-        session_reply(&w, request->id, 5);
-        writer_ku64(&w, "protocol", req->max < PROTOCOL_MAX ? req->max : PROTOCOL_MAX);
-        writer_kstr(&w, "version", STREAMERD_VERSION);
-        writer_ku64(&w, "pid", (uint64_t)getpid());
-        writer_karray(&w, "devices", server->resident->n_devices);
-        for (size_t i = 0; i < server->resident->n_devices; i++) {
-                const struct device *d = server->resident->devices[i];
-                writer_map(&w, 3);
-                writer_kstr(&w, "device", d->name);
-                writer_kstr(&w, "kind", d->ops->kind);
-                writer_kstr(&w, "uuid", d->uuid);
-        }
+        struct writer features;
         writer_init(&features);
-        writer_karray(&w, "features", writer_features(&features, NULL));
-        writer_append(&w, &features);
+        size_t n_features = writer_features(&features, NULL);
+        session_reply(session, request->id, ku64("protocol", req->max < PROTOCOL_MAX ? req->max : PROTOCOL_MAX),
+                      kstr("version", STREAMERD_VERSION), ku64("pid", (uint64_t)getpid()),
+                      kcall("devices", write_devices, session->server->resident),
+                      kitems("features", &features, n_features));
         writer_deinit(&features);
-        session_send(session, &w);
         return 0;
 }
 
@@ -61,12 +60,8 @@ int verb_ping(struct session *session, struct request *request, struct error *er
 
 int verb_version(struct session *session, struct request *request, struct error *error)
 {
-        struct writer w;
         (void)error;
-        session_reply(&w, request->id, 2);
-        writer_kstr(&w, "version", STREAMERD_VERSION);
-        writer_ku64(&w, "protocol", PROTOCOL_MAX);
-        session_send(session, &w);
+        session_reply(session, request->id, kstr("version", STREAMERD_VERSION), ku64("protocol", PROTOCOL_MAX));
         return 0;
 }
 
@@ -87,44 +82,42 @@ int verb_subscribe(struct session *session, struct request *request, struct erro
 
 /* ---- whoami ---- */
 
-static void write_list(struct writer *w, const char *key, const struct role_list *list)
+static void write_list(struct writer *w, const void *data)
 {
-        writer_karray(w, key, list->n);
+        const struct role_list *list = data;
+        writer_array(w, list->n);
         for (size_t i = 0; i < list->n; i++)
                 writer_str(w, list->v[i]);
 }
 
+/* Those that are not UINT64_MAX. */
+static void write_amounts(struct writer *w, const void *data)
+{
+        const uint64_t *amounts = data;
+        size_t n = 0;
+        for (size_t i = 0; i < QUOTA_SLOT_COUNT; i++)
+                n += amounts[i] != UINT64_MAX;
+        writer_map(w, n);
+        for (size_t i = 0; i < QUOTA_SLOT_COUNT; i++)
+                if (amounts[i] != UINT64_MAX)
+                        writer_ku64(w, quota_slot_name((enum quota_slot)i), amounts[i]);
+}
+
 int verb_whoami(struct session *session, struct request *request, struct error *error)
 {
+        static const uint64_t nothing[QUOTA_SLOT_COUNT];
         const struct conn *conn = session->conn;
-        const struct server *server = session->server;
-        struct writer w;
-        const struct role_grant grant = access_grant(server, conn);
-        const struct quota_limits limits = access_limits(server, conn);
-        size_t n_limits = 0;
+        const struct role_grant grant = access_grant(session->server, conn);
+        const struct role_rule *rule = grant.rule;
+        const struct quota_limits limits = access_limits(session->server, conn);
+        const struct quota_user *user = quotas_find(&session->server->users, conn->caller.uid);
         (void)error;
-        for (size_t i = 0; i < QUOTA_SLOT_COUNT; i++)
-                n_limits += limits.max[i] != UINT64_MAX;
-        bool roots = grant.rule != NULL && grant.rule->roots.given;
-        bool buckets = grant.rule != NULL && grant.rule->buckets.given;
-        session_reply(&w, request->id, 6u + roots + buckets);
-        writer_ku64(&w, "uid", conn->caller.uid);
-        writer_ku64(&w, "gid", conn->caller.gid);
-        writer_kstr(&w, "role", role_name(grant.role));
-        writer_kstr(&w, "rule", grant.text);
-        if (roots)
-                write_list(&w, "roots", &grant.rule->roots);
-        if (buckets)
-                write_list(&w, "buckets", &grant.rule->buckets);
-        writer_kmap(&w, "limits", n_limits);
-        for (size_t i = 0; i < QUOTA_SLOT_COUNT; i++)
-                if (limits.max[i] != UINT64_MAX)
-                        writer_ku64(&w, quota_slot_name((enum quota_slot)i), limits.max[i]);
-        const struct quota_user *user = quotas_find(&server->users, conn->caller.uid);
-        writer_kmap(&w, "holds", QUOTA_SLOT_COUNT);
-        for (size_t i = 0; i < QUOTA_SLOT_COUNT; i++)
-                writer_ku64(&w, quota_slot_name((enum quota_slot)i), user != NULL ? user->held[i] : 0);
-        session_send(session, &w);
+        session_reply(session, request->id, ku64("uid", conn->caller.uid), ku64("gid", conn->caller.gid),
+                      kstr("role", role_name(grant.role)), kstr("rule", grant.text),
+                      kif(rule != NULL && rule->roots.given, kcall("roots", write_list, &rule->roots)),
+                      kif(rule != NULL && rule->buckets.given, kcall("buckets", write_list, &rule->buckets)),
+                      kcall("limits", write_amounts, limits.max),
+                      kcall("holds", write_amounts, user != NULL ? user->held : nothing));
         return 0;
 }
 
@@ -132,13 +125,10 @@ int verb_whoami(struct session *session, struct request *request, struct error *
 
 int verb_metrics(struct session *session, struct request *request, struct error *error)
 {
-        struct writer w;
         cleanup_free char *text = metrics_text(session->server);
         if (text == NULL)
                 return error_no_memory(error);
-        session_reply(&w, request->id, 1);
-        writer_kstr(&w, "text", text);
-        session_send(session, &w);
+        session_reply(session, request->id, kstr("text", text));
         return 0;
 }
 

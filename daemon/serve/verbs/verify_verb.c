@@ -65,19 +65,14 @@ static void verify_reply(struct verb_task *task, struct session *session)
 {
         const struct verify_task *v = container_of(task, struct verify_task, task);
         uint64_t tensors = 0, bytes = 0;
-        struct writer w;
         for (size_t i = 0; i < v->checked.n; i++) {
                 tensors += v->checked.members[i]->n_tensors;
                 bytes += v->checked.members[i]->data_bytes;
         }
-        session_reply(&w, verb_task_request(task)->id, 6);
-        writer_kstr(&w, "name", model_of(v));
-        writer_ku64(&w, "generation", v->checked.members[0]->number);
-        reply_digest_bytes(&w, "digest", model_set_digest(&v->checked));
-        writer_ku64(&w, "tensors", tensors);
-        writer_ku64(&w, "bytes", bytes);
-        writer_ku64(&w, "devices", v->checked.n);
-        session_send(session, &w);
+        session_reply(session, verb_task_request(task)->id, kstr("name", model_of(v)),
+                      ku64("generation", v->checked.members[0]->number),
+                      reply_digest_bytes("digest", model_set_digest(&v->checked)), ku64("tensors", tensors),
+                      ku64("bytes", bytes), ku64("devices", v->checked.n));
 }
 
 static void verify_deinit(struct verb_task *task)

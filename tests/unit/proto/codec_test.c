@@ -145,25 +145,29 @@ TEST(utf8_is_strict)
 
 /* ---- replies ---- */
 
+static void write_seven(struct writer *w, const void *data)
+{
+        ck_assert_ptr_nonnull(data);
+        writer_u64(w, 7);
+}
+
 TEST(a_reply_is_read_as_it_was_written)
 {
-        struct writer w;
+        struct writer w, list;
         struct message m;
         uint64_t u;
         bool b;
         const char *s;
         size_t len;
         writer_init(&w);
-        writer_reply(&w, 9, 5);
-        writer_ku64(&w, "large", UINT64_MAX);
-        writer_kbool(&w, "flag", true);
-        writer_key(&w, "digest");
-        writer_hex(&w, (const unsigned char[]){0x0f, 0xa0}, 2);
-        writer_kstr(&w, "nothing", NULL);
-        writer_key(&w, "list");
-        writer_array(&w, 2);
-        writer_i64(&w, -5);
-        writer_bin(&w, "\0\1", 2);
+        writer_init(&list);
+        writer_i64(&list, -5);
+        writer_bin(&list, "\0\1", 2);
+        writer_pairs(&w, REPLY_PAIRS(9, ku64("large", UINT64_MAX), kif(false, kstr("left out", "")),
+                                     kbool("flag", true), khex("digest", ((const unsigned char[]){0x0f, 0xa0}), 2),
+                                     kstr("nothing", NULL), kstrn("begins", "text", 2),
+                                     kcall("called", write_seven, &u), kitems("list", &list, 2)));
+        writer_deinit(&list);
         ck_assert(!w.failed);
         ck_assert_int_eq(message_decode(&m, w.buf.data, w.buf.size), 0);
         writer_deinit(&w);
@@ -175,6 +179,9 @@ TEST(a_reply_is_read_as_it_was_written)
         ck_assert(object_str(o, "digest", &s, &len) && len == 4 && memcmp(s, "0fa0", 4) == 0);
         ck_assert(object_str_eq(o, "digest", "0fa0"));
         ck_assert(!object_str_eq(o, "digest", "0fa"));
+        ck_assert_uint_eq(o->via.map.size, 9);
+        ck_assert(object_str_eq(o, "begins", "te"));
+        ck_assert(object_u64(o, "called", &u) && u == 7);
         ck_assert_int_eq((int)object_get(o, "nothing")->type, MSGPACK_OBJECT_NIL);
         ck_assert_int_eq(object_get(o, "list")->via.array.ptr[0].via.i64, -5);
         message_deinit(&m);
@@ -186,7 +193,7 @@ TEST(an_error_carries_code_and_text)
         struct message m;
         bool ok;
         writer_init(&w);
-        writer_error(&w, 3, STREAMER_EBUSY, "unload: two leases");
+        writer_pairs(&w, ERROR_PAIRS(3, STREAMER_EBUSY, "unload: two leases"));
         ck_assert_int_eq(message_decode(&m, w.buf.data, w.buf.size), 0);
         writer_deinit(&w);
         ck_assert(object_bool(&m.unpacked.data, "ok", &ok) && !ok);

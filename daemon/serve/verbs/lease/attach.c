@@ -54,53 +54,41 @@ static int check_trust(const struct session *session, const struct generation *g
 
 /* ---- the reply ---- */
 
-static void write_fd(struct writer *w, const char *key, size_t fd, uint64_t size)
-{
-        writer_kmap(w, key, 2);
-        writer_ku64(w, "fd", fd);
-        writer_ku64(w, "size", size);
-}
+struct attached {
+        const struct generation *generation;
+        struct fds *fds;
+};
 
-static void write_segments(struct writer *w, const struct generation *g, size_t first_fd, int *fds, size_t *n_fds)
+static void write_segments(struct writer *w, const void *data)
 {
-        writer_karray(w, "segments", g->n_segments);
+        const struct attached *attached = data;
+        const struct generation *g = attached->generation;
+        size_t first = attached->fds->n;
+        writer_array(w, g->n_segments);
         for (unsigned i = 0; i < g->n_segments; i++) {
-                writer_map(w, 7);
-                int fd = reply_segment(w, g, i, first_fd + i);
-                if (fd >= 0)
-                        fds[(*n_fds)++] = fd;
-                writer_ku64(w, "generation", g->number);
-                reply_digest(w, g);
+                struct handle handle;
+                g->device->ops->handle(&g->segments[i], &handle);
+                writer_map_of(w, REPLY_SEGMENT(handle, g, i, first + i), ku64("generation", g->number),
+                              reply_digest(g));
+                if (handle.fd >= 0)
+                        attached->fds->v[attached->fds->n++] = handle.fd;
         }
 }
 
-static void send_attach(struct session *session, uint64_t id, const struct lease *lease, const char *model)
+static void reply_attach(struct session *session, uint64_t id, const struct lease *lease, const char *model)
 {
         const struct generation *g = lease->generation;
-        int fds[FRAME_FDS_MAX];
-        size_t n = 0;
-        struct writer w;
-        session_reply(&w, id, lease->state == LEASE_LOADING ? 14 : 13);
-        writer_ku64(&w, "lease", lease->id);
-        writer_key(&w, "token");
-        writer_hex(&w, lease->token, sizeof(lease->token));
-        writer_kstr(&w, "model", model);
-        writer_ku64(&w, "generation", g->number);
-        reply_digest(&w, g);
-        writer_kstr(&w, "state", generation_state_name(g->state));
-        writer_kstr(&w, "device", g->device->name);
-        writer_kstr(&w, "device_kind", g->device->ops->kind);
-        writer_kstr(&w, "device_uuid", g->device->uuid);
-        writer_ku64(&w, "bytes", g->data_bytes);
-        write_fd(&w, "manifest", n, g->manifest.size);
-        fds[n++] = g->manifest.fd;
-        if (lease->state == LEASE_LOADING) {
-                write_fd(&w, "arrival", n, g->arrival.size);
-                fds[n++] = g->arrival.fd;
-        }
-        writer_ku64(&w, "arrived", lease->notified_arrivals);
-        write_segments(&w, g, n, fds, &n);
-        session_send_fds(session, &w, fds, n);
+        const struct device *d = g->device;
+        struct fds fds = {.v = {g->manifest.fd, g->arrival.fd}, .n = lease->state == LEASE_LOADING ? 2 : 1};
+        const struct attached attached = {g, &fds};
+        session_reply_fds(
+                session, id, &fds, ku64("lease", lease->id), khex("token", lease->token, LEASE_TOKEN),
+                kstr("model", model), ku64("generation", g->number), reply_digest(g),
+                kstr("state", generation_state_name(g->state)), kstr("device", d->name),
+                kstr("device_kind", d->ops->kind), kstr("device_uuid", d->uuid), ku64("bytes", g->data_bytes),
+                kmap("manifest", ku64("fd", 0), ku64("size", g->manifest.size)),
+                kif(lease->state == LEASE_LOADING, kmap("arrival", ku64("fd", 1), ku64("size", g->arrival.size))),
+                ku64("arrived", lease->notified_arrivals), kcall("segments", write_segments, &attached));
 }
 
 int attach_lease_new(struct session *session, struct generation *g, struct lease **out, struct error *error)
@@ -148,7 +136,7 @@ int attach_reply_lease(struct session *session, uint64_t id, struct generation *
         if (r < 0)
                 return r;
         lease->notified_arrivals = lease->state == LEASE_LOADING ? generation_arrived(g) : g->n_tensors;
-        send_attach(session, id, lease, model);
+        reply_attach(session, id, lease, model);
         return 0;
 }
 

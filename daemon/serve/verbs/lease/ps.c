@@ -37,38 +37,33 @@ static void write_row(struct writer *w, const struct lease *lease, uint64_t now)
         const struct generation *g = lease->generation;
         char comm[SYSFILE_COMM];
         sysfile_comm(comm, process->pid);
-        writer_map(w, 12);
-        writer_ku64(w, "id", lease->id);
-        writer_kstr(w, "model", generation_name(g));
-        writer_ku64(w, "generation", g->number);
-        writer_kstr(w, "device", g->device->name);
-        writer_ku64(w, "pid", (uint64_t)process->pid);
-        writer_ku64(w, "uid", process->uid);
-        writer_kstr(w, "comm", comm);
-        writer_ku64(w, "bytes", g->data_bytes);
-        writer_ku64(w, "age_ns", now - lease->since_ns);
-        writer_kbool(w, "orphan", lease_is_orphan(lease, now));
-        writer_kbool(w, "quarantined", g->state == GENERATION_REVOKED);
-        writer_kstr(w, "client", process->client != NULL ? process->client : "");
+        writer_map_of(w, ku64("id", lease->id), kstr("model", generation_name(g)), ku64("generation", g->number),
+                      kstr("device", g->device->name), ku64("pid", (uint64_t)process->pid), ku64("uid", process->uid),
+                      kstr("comm", comm), ku64("bytes", g->data_bytes), ku64("age_ns", now - lease->since_ns),
+                      kbool("orphan", lease_is_orphan(lease, now)),
+                      kbool("quarantined", g->state == GENERATION_REVOKED),
+                      kstr("client", process->client != NULL ? process->client : ""));
+}
+
+static void write_rows(struct writer *w, const void *data)
+{
+        const struct page *page = data;
+        uint64_t now = now_ns();
+        writer_array(w, page->n);
+        for (size_t i = 0; i < page->n; i++)
+                write_row(w, page->leases[i], now);
 }
 
 int verb_ps(struct session *session, struct request *request, struct error *error)
 {
         const struct req_ps *req = &request->u.ps;
         struct page page = {.most = req->limit > 0 && req->limit < PS_PAGE ? (size_t)req->limit : PS_PAGE};
-        uint64_t now = now_ns();
-        struct writer w;
         (void)error;
         list_each_item (const struct generation, g, &session->server->resident->generations, link)
                 list_each_item (const struct lease, lease, &g->leases, in_generation)
                         if (lease->id > req->after)
                                 page_add(&page, lease);
-        session_reply(&w, request->id, page.more ? 2 : 1);
-        writer_karray(&w, "leases", page.n);
-        for (size_t i = 0; i < page.n; i++)
-                write_row(&w, page.leases[i], now);
-        if (page.more)
-                writer_ku64(&w, "next", page.leases[page.n - 1]->id);
-        session_send(session, &w);
+        session_reply(session, request->id, kcall("leases", write_rows, &page),
+                      kif(page.more, ku64("next", page.leases[page.n - 1]->id)));
         return 0;
 }

@@ -108,12 +108,8 @@ int verb_reclaim(struct session *session, struct request *request, struct error 
                                                      : LEASE_HELD);
         list_append(&session->leases, &lease->in_owner);
         session->n_leases++;
-        struct writer w;
-        session_reply(&w, request->id, 3);
-        writer_ku64(&w, "lease", lease->id);
-        writer_ku64(&w, "generation", g->number);
-        writer_kstr(&w, "state", g->state == GENERATION_REVOKED ? "revoked" : generation_state_name(g->state));
-        session_send(session, &w);
+        session_reply(session, request->id, ku64("lease", lease->id), ku64("generation", g->number),
+                      kstr("state", g->state == GENERATION_REVOKED ? "revoked" : generation_state_name(g->state)));
         lease->notified_arrivals = 0;
         events_mark_lease(session, lease);
         return 0;

@@ -68,11 +68,7 @@ static void add_difference(void *context, const char *name, size_t len, const ch
 {
         struct difference *difference = context;
         difference->n++;
-        writer_map(&difference->items, 3);
-        writer_key(&difference->items, "field");
-        writer_strn(&difference->items, name, len);
-        writer_kstr(&difference->items, "have", have);
-        writer_kstr(&difference->items, "want", want);
+        writer_map_of(&difference->items, kstrn("field", name, len), kstr("have", have), kstr("want", want));
 }
 
 /* The digest of the model that was loaded from these files, if it is still known. */
@@ -158,30 +154,16 @@ static void reply(struct publish_find *find, const char *state, const struct gen
 {
         struct session *session = find->task.deferred->session;
         const struct publication *p = claims ? claim(find) : NULL;
-        struct writer w;
         if (claims && p == NULL) {
                 verb_task_finish(&find->task);
                 return;
         }
-        bool differs = difference != NULL && difference->n > 0;
-        session_reply(&w, verb_task_request(&find->task)->id,
-                      1u + (hit != NULL ? 2 : 0) + (other != NULL) + differs + (p != NULL ? 2 : 0));
-        writer_kstr(&w, "state", state);
-        if (hit != NULL) {
-                writer_ku64(&w, "generation", hit->number);
-                reply_digest(&w, hit);
-        }
-        if (other != NULL)
-                writer_ku64(&w, "pid", other->pid > 0 ? (uint64_t)other->pid : 0);
-        if (differs) {
-                writer_karray(&w, "differs", difference->n);
-                writer_append(&w, &difference->items);
-        }
-        if (p != NULL) {
-                writer_ku64(&w, "claim", p->id);
-                writer_ku64(&w, "granularity", p->device->layout.granularity);
-        }
-        session_send(session, &w);
+        session_reply(session, verb_task_request(&find->task)->id, kstr("state", state),
+                      kif(hit != NULL, ku64("generation", hit->number)), kif(hit != NULL, reply_digest(hit)),
+                      kif(other != NULL, ku64("pid", other->pid > 0 ? (uint64_t)other->pid : 0)),
+                      kif(difference->n > 0, kitems("differs", &difference->items, difference->n)),
+                      kif(p != NULL, ku64("claim", p->id)),
+                      kif(p != NULL, ku64("granularity", p->device->layout.granularity)));
         verb_task_end(&find->task);
 }
 
@@ -245,7 +227,7 @@ static void find_decide(struct publish_find *find)
         }
         bool hit = g != NULL && difference.n == 0;
         if (hit && !(req->claim && req->replace))
-                reply(find, state, g, NULL, NULL, false);
+                reply(find, state, g, NULL, &difference, false);
         else if (other == NULL)
                 reply(find, state, hit ? g : NULL, NULL, &difference, req->claim);
         else if (!req->wait)

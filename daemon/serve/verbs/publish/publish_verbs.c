@@ -62,7 +62,6 @@ static void begun(struct publication *p, const struct error *error, void *contex
         struct deferred *d = context;
         struct error why = {0};
         struct lease *lease;
-        struct writer w;
         if (answer_failure(d, error))
                 return;
         struct session *session = d->session;
@@ -72,15 +71,9 @@ static void begun(struct publication *p, const struct error *error, void *contex
                 return;
         }
         const struct generation *g = p->generation;
-        session_reply(&w, d->request.id, 6);
-        writer_ku64(&w, "lease", lease->id);
-        writer_key(&w, "token");
-        writer_hex(&w, lease->token, sizeof(lease->token));
-        writer_kstr(&w, "model", p->name);
-        writer_ku64(&w, "generation", g->number);
-        writer_kstr(&w, "device", g->device->name);
-        writer_kstr(&w, "device_kind", g->device->ops->kind);
-        session_send(session, &w);
+        session_reply(session, d->request.id, ku64("lease", lease->id), khex("token", lease->token, LEASE_TOKEN),
+                      kstr("model", p->name), ku64("generation", g->number), kstr("device", g->device->name),
+                      kstr("device_kind", g->device->ops->kind));
         deferred_free(d);
 }
 
@@ -106,9 +99,8 @@ static void segment_added(struct publication *p, const struct error *error, void
 {
         struct deferred *d = context;
         struct error why = {0};
-        int fds[2];
-        size_t n_fds = 0;
-        struct writer w;
+        struct fds fds = {.n = 0};
+        struct handle handle;
         if (answer_failure(d, error))
                 return;
         struct session *session = d->session;
@@ -120,18 +112,14 @@ static void segment_added(struct publication *p, const struct error *error, void
                 return;
         }
         publication_segment_sent(p);
-        session_reply(&w, d->request.id, 2u + reading);
-        writer_ku64(&w, "number", g->n_segments - 1);
-        writer_kmap(&w, "segment", 5);
-        int fd = reply_segment(&w, g, g->n_segments - 1, 0);
-        if (reading) {
-                writer_kmap(&w, "reading", 1);
-                writer_ku64(&w, "fd", 1);
-                fds[n_fds++] = segment->writing_fd;
-        }
-        if (fd >= 0)
-                fds[n_fds++] = fd;
-        session_send_fds(session, &w, fds, n_fds);
+        g->device->ops->handle(segment, &handle);
+        if (reading)
+                fds.v[fds.n++] = segment->writing_fd;
+        if (handle.fd >= 0)
+                fds.v[fds.n++] = handle.fd;
+        session_reply_fds(session, d->request.id, &fds, ku64("number", g->n_segments - 1),
+                          kmap("segment", REPLY_SEGMENT(handle, g, g->n_segments - 1, 0)),
+                          kif(reading, kmap("reading", ku64("fd", 1))));
         deferred_free(d);
 }
 
@@ -148,19 +136,13 @@ int verb_publish_segment(struct session *session, struct request *request, struc
 static void committed(struct publication *p, const struct error *error, void *context)
 {
         struct deferred *d = context;
-        struct writer w;
         if (answer_failure(d, error))
                 return;
         const struct generation *g = p->generation;
-        session_reply(&w, d->request.id, 5);
-        writer_ku64(&w, "generation", g->number);
-        reply_digest(&w, g);
-        writer_kstr(&w, "state", generation_state_name(g->state));
-        writer_ku64(&w, "bytes", g->data_bytes);
-        writer_kmap(&w, "manifest", 2);
-        writer_ku64(&w, "fd", 0);
-        writer_ku64(&w, "size", g->manifest.size);
-        session_send_fds(d->session, &w, &g->manifest.fd, 1);
+        const struct fds fds = {.v = {g->manifest.fd}, .n = 1};
+        session_reply_fds(d->session, d->request.id, &fds, ku64("generation", g->number), reply_digest(g),
+                          kstr("state", generation_state_name(g->state)), ku64("bytes", g->data_bytes),
+                          kmap("manifest", ku64("fd", 0), ku64("size", g->manifest.size)));
         deferred_free(d);
 }
 

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The reply to list: a page of models in the order of their names, and `next`, the name after which the following page
- * begins, unless it is the last. Models that are added or removed between two pages do not shift the others.
+ * list: a page of models in the order of their names, and `next`, the name after which the following page begins,
+ * unless it is the last. Models that are added or removed between two pages do not shift the others.
  *
  * A page walks over all models twice: to find its names, and to find what has them. Its cost grows linearly with the
  * number of models, and only the page itself is sorted.
  */
 #include "daemon/serve/reply/reply.h"
+#include "daemon/serve/verbs/verbs_private.h"
 
 #include <string.h>
 
@@ -125,7 +126,7 @@ static size_t write_name(struct writer *models, const struct entry *entries, siz
 }
 
 /* The generations of one name stay in one page, since `after` is a name. */
-static void write_page(struct writer *w, const struct page *page, uint64_t id)
+static void reply_page(struct session *session, uint64_t id, const struct page *page)
 {
         struct writer models;
         size_t n_models = 0, at = 0;
@@ -137,18 +138,15 @@ static void write_page(struct writer *w, const struct page *page, uint64_t id)
                 n_models += write_name(&models, &page->entries[from], at - from);
         }
         bool more = at < page->n || page->more;
-        writer_reply(w, id, more ? 2 : 1);
-        writer_karray(w, "models", n_models);
-        writer_append(w, &models);
+        session_reply(session, id, kitems("models", &models, n_models),
+                      kif(more, kstr("next", page->entries[at - 1].name)));
         writer_deinit(&models);
-        if (more)
-                writer_kstr(w, "next", page->entries[at - 1].name);
 }
 
-int reply_list(struct writer *w, const struct server *server, const struct request *request, struct error *error)
+int verb_list(struct session *session, struct request *request, struct error *error)
 {
         const struct req_list *req = &request->u.list;
-        struct page page = {.server = server,
+        struct page page = {.server = session->server,
                             .after = req->after,
                             .most = req->limit > 0 && req->limit < LIST_PAGE ? (size_t)req->limit : LIST_PAGE};
         each_name(&page, add_name);
@@ -156,7 +154,7 @@ int reply_list(struct writer *w, const struct server *server, const struct reque
         if (r == 0) {
                 if (page.n > 0)
                         qsort(page.entries, page.n, sizeof(*page.entries), by_name);
-                write_page(w, &page, request->id);
+                reply_page(session, request->id, &page);
         }
         free(page.entries);
         return r;

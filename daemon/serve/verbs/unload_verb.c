@@ -1,46 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The verbs list, show, status and unload.
+ * unload: removes a name, on one device or on all.
  */
 #include "daemon/serve/verbs/verbs_private.h"
 
 #include "daemon/base/sys/sysfile.h"
+#include "daemon/resident/model_set.h"
 #include "daemon/serve/access/access.h"
-#include "daemon/serve/reply/reply.h"
 
 #include <inttypes.h>
 #include <string.h>
-
-/* ---- looking ---- */
-
-static int answer(struct session *session, const struct request *request, reply_fn *reply, struct error *error)
-{
-        struct writer w;
-        conn_writer(&w);
-        int r = reply(&w, session->server, request, error);
-        if (r == 0)
-                session_send(session, &w);
-        else
-                writer_deinit(&w);
-        return r;
-}
-
-int verb_list(struct session *session, struct request *request, struct error *error)
-{
-        return answer(session, request, reply_list, error);
-}
-
-int verb_show(struct session *session, struct request *request, struct error *error)
-{
-        return answer(session, request, reply_show, error);
-}
-
-int verb_status(struct session *session, struct request *request, struct error *error)
-{
-        return answer(session, request, reply_status, error);
-}
-
-/* ---- unload ---- */
 
 static bool last_name(const struct generation *g)
 {

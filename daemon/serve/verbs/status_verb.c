@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * status: what the daemon holds, what it does just now, and its condition (preloads, threads that hang, the loop's
+ * longest iterations).
+ */
+#include "daemon/serve/reply/reply.h"
+#include "daemon/serve/verbs/verbs_private.h"
+
+#include "daemon/resident/hostcache/host_cache.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <string.h>
+
+/* ---- what it holds, and how it is ---- */
+
+static void write_devices(struct writer *w, const void *data)
+{
+        const struct resident *resident = data;
+        writer_array(w, resident->n_devices);
+        for (size_t i = 0; i < resident->n_devices; i++) {
+                const struct device *d = resident->devices[i];
+                writer_map_of(w, REPLY_DEVICE(d), ku64("quarantined", d->quarantined), ku64("free", device_unused(d)),
+                              ku64("prefaulted", prefault_bytes(d->prefault)));
+        }
+}
+
+static void write_absent(struct writer *w, const void *data)
+{
+        const struct server *server = data;
+        writer_array(w, server->n_absent);
+        for (size_t i = 0; i < server->n_absent; i++)
+                writer_map_of(w, kstr("device", server->absent[i].name), kstr("why", server->absent[i].error.text));
+}
+
+static uint64_t count_cached(const struct resident *resident)
+{
+        uint64_t models = 0;
+        list_each_item (const struct generation, g, &resident->generations, link) {
+                const struct generation *first = NULL; /* of this number: ranks, and replicas, are one */
+                list_each_item (const struct generation, other, &resident->generations, link)
+                        if (first == NULL && other->state == GENERATION_CACHED && other->number == g->number)
+                                first = other;
+                models += g == first;
+        }
+        return models;
+}
+
+static void write_histogram(struct writer *w, const void *data)
+{
+        const struct loop_cpu *loop_cpu = data;
+        writer_array(w, LOOP_CPU_BUCKETS);
+        for (unsigned i = 0; i < LOOP_CPU_BUCKETS; i++)
+                writer_map_of(w, kif(loop_cpu_bound_ns(i) != UINT64_MAX, ku64("below_ns", loop_cpu_bound_ns(i))),
+                              ku64("iterations", loop_cpu->counts[i]));
+}
+
+/* ---- rows: a page of loads, then configured models, then restored ones ----
+ *
+ * The last row of a page says where the next one begins: a load's id, or a desired model's priority and sequence. So
+ * rows that are added or removed between two pages shift nothing. */
+
+enum status_list { STATUS_LOADS, STATUS_PRELOAD, STATUS_RESTORING, STATUS_LISTS };
+
+struct status_rows {
+        struct {
+                struct writer rows;
+                size_t n;
+        } lists[STATUS_LISTS];
+        uint64_t left; /* rows that the page may still have */
+        /* The position behind which the page begins, and in the end the next page. */
+        enum status_list list;
+        unsigned priority; /* of a desired model */
+        uint64_t sequence; /* of a desired model, or a load's id */
+        bool more;
+};
+
+/* Of rows in one page. The rest of the frame is large enough for one more row and all other fields. */
+#define PAGE_BYTES (FRAME_MAX / 2)
+
+static const char *const names[] = {
+        [STATUS_LOADS] = "loads", [STATUS_PRELOAD] = "preload", [STATUS_RESTORING] = "restoring"};
+
+/* `after`: the page before's "next", or NULL; `limit`: rows, 0: as many as fit. */
+static int status_rows_init(struct status_rows *rows, const char *after, uint64_t limit, struct error *error)
+{
+        int end = 0;
+        char name[16];
+        *rows = (struct status_rows){
+                .left = limit > 0 ? limit : UINT64_MAX, .list = STATUS_LOADS, .priority = UINT_MAX};
+        for (size_t i = 0; i < STATUS_LISTS; i++)
+                writer_init(&rows->lists[i].rows);
+        if (after == NULL)
+                return 0;
+        bool whole = sscanf(after, "%15[a-z]:%u:%" SCNu64 "%n", name, &rows->priority, &rows->sequence, &end) == 3 &&
+                     after[end] == '\0';
+        for (unsigned i = 0; whole && i < STATUS_LISTS; i++)
+                if (strcmp(name, names[i]) == 0) {
+                        rows->list = (enum status_list)i;
+                        return 0;
+                }
+        return error_set(error, STREAMER_EINVAL, "status: after: not the 'next' of a reply");
+}
+
+/* ---- loads ---- */
+
+static void write_device_names(struct writer *w, const void *data)
+{
+        const struct load *load = data;
+        writer_array(w, load->n_targets);
+        load_each_target (t, load)
+                writer_str(w, t->device->name);
+}
+
+static void write_targets(struct writer *w, const void *data)
+{
+        const struct load *load = data;
+        writer_array(w, load->n_targets);
+        for (size_t i = 0; i < load->n_targets; i++) {
+                const struct load_target *t = &load->targets[i];
+                uint64_t waits_ns;
+                const char *state = load_target_state(t, now_ns(), &waits_ns);
+                writer_map_of(w, kstr("device", t->device->name), kstr("state", state),
+                              ku64("bytes", load->demands[i].bytes), ku64("waiting_ns", waits_ns),
+                              kif(t->state == TARGET_FAILED, kstr("error", t->error.text)));
+        }
+}
+
+static void write_load(struct writer *w, struct load *load)
+{
+        struct load_progress p;
+        load_progress(load, &p);
+        writer_map_of(w, kstr("name", load->name), kcall("devices", write_device_names, load),
+                      kcall("targets", write_targets, load), REPLY_PROGRESS(p), kbool("stalled", p.stalled));
+}
+
+/* ---- desired models ---- */
+
+static void write_desired(struct writer *w, const struct desired_model *m, uint64_t now)
+{
+        bool failed = desired_failed(m);
+        const char *state = failed                        ? "failed"
+                            : m->state == DESIRED_READY   ? "ready"
+                            : m->state == DESIRED_WAITING ? "waiting"
+                                                          : "loading";
+        writer_map_of(w, kif(m->named, kstr("name", m->spec->name)), reply_source(m->spec->source),
+                      kstr("state", state), ku64("tries", m->attempts), kif(failed, kstr("error", m->error.text)),
+                      kif(failed && m->retry_at_ns > 0,
+                          ku64("retry_in_ns", m->retry_at_ns > now ? m->retry_at_ns - now : 0)));
+}
+
+/* ---- the page ---- */
+
+/* A row of this position, if it follows the last one and fits; else NULL. */
+static struct writer *begin_row(struct status_rows *rows, enum status_list list, unsigned priority, uint64_t sequence)
+{
+        size_t bytes = 0;
+        bool follows = list != rows->list           ? list > rows->list
+                       : priority != rows->priority ? priority < rows->priority
+                                                    : sequence > rows->sequence;
+        for (size_t i = 0; i < STATUS_LISTS; i++)
+                bytes += rows->lists[i].rows.buf.size;
+        if (follows && (rows->left == 0 || bytes >= PAGE_BYTES))
+                rows->more = true;
+        if (!follows || rows->more)
+                return NULL;
+        rows->left--;
+        rows->list = list;
+        rows->priority = priority;
+        rows->sequence = sequence;
+        rows->lists[list].n++;
+        return &rows->lists[list].rows;
+}
+
+static void fill_desired(struct status_rows *rows, enum status_list list, const struct desired *desired,
+                         enum desired_origin origin)
+{
+        uint64_t now = now_ns();
+        list_each_item (const struct desired_model, m, &desired->models, link) {
+                struct writer *w =
+                        m->origin == origin ? begin_row(rows, list, m->spec->settings.priority, m->sequence) : NULL;
+                if (w != NULL)
+                        write_desired(w, m, now);
+        }
+}
+
+/* ---- the whole ---- */
+
+/* Further pages are of rows alone. */
+int verb_status(struct session *session, struct request *request, struct error *error)
+{
+        const struct server *server = session->server;
+        const struct req_status *req = &request->u.status;
+        const struct host_cache *cache = server->resident->cache;
+        struct status_rows rows;
+        char next[PROTO_CURSOR_MAX + 1];
+        unsigned threads, hung;
+        int r = status_rows_init(&rows, req->after, req->limit, error);
+        if (r < 0)
+                return r;
+        list_each_item (struct load, load, &server->loads->all, link) {
+                struct writer *row =
+                        load_ended(load->state) ? NULL : begin_row(&rows, STATUS_LOADS, UINT_MAX, load->id);
+                if (row != NULL)
+                        write_load(row, load);
+        }
+        fill_desired(&rows, STATUS_PRELOAD, &server->desired, DESIRED_CONFIGURED);
+        fill_desired(&rows, STATUS_RESTORING, &server->desired, DESIRED_RESTORED);
+        snprintf(next, sizeof(next), "%s:%u:%" PRIu64, names[rows.list], rows.priority, rows.sequence);
+        work_pool_count(server->pool, &threads, &hung);
+        bool first = req->after == NULL;
+        session_reply(session, request->id, kif(first, kstr("version", STREAMERD_VERSION)),
+                      kif(first, ku64("protocol", PROTOCOL_MAX)),
+                      kif(first, ku64("uptime_ns", now_ns() - server->started_ns)),
+                      kif(first, kcall("devices", write_devices, server->resident)),
+                      kif(first, kcall("absent", write_absent, server)),
+                      kif(first, kmap("host_cache", ku64("budget", cache != NULL ? cache->budget : 0),
+                                      ku64("used", cache != NULL ? cache->used : 0),
+                                      ku64("models", count_cached(server->resident)))),
+                      kif(first, kcall("ring", reply_ring, server)),
+                      kif(first, kmap("workers", ku64("threads", threads), ku64("stuck", hung))),
+                      kif(first, kmap("loop", ku64("iterations", server->loop_cpu.iterations),
+                                      ku64("longest_cpu_ns", server->loop_cpu.longest_ns),
+                                      kcall("histogram", write_histogram, &server->loop_cpu))),
+                      kitems("loads", &rows.lists[STATUS_LOADS].rows, rows.lists[STATUS_LOADS].n),
+                      kitems("preload", &rows.lists[STATUS_PRELOAD].rows, rows.lists[STATUS_PRELOAD].n),
+                      kitems("restoring", &rows.lists[STATUS_RESTORING].rows, rows.lists[STATUS_RESTORING].n),
+                      kif(rows.more, kstr("next", next)));
+        for (size_t i = 0; i < STATUS_LISTS; i++)
+                writer_deinit(&rows.lists[i].rows);
+        return 0;
+}
