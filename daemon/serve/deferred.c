@@ -29,9 +29,9 @@ static int charge_request(struct session *session, struct quota_charge *charge, 
         return 0;
 }
 
-struct deferred *deferred_new(struct session *session, struct request *request, struct error *error)
+void *deferred_new_sized(size_t size, struct session *session, struct request *request, struct error *error)
 {
-        struct deferred *d = calloc(1, sizeof(*d));
+        struct deferred *d = calloc(1, size);
         if (d == NULL || charge_request(session, &d->charge, error) < 0) {
                 if (d == NULL)
                         error_no_memory(error);
@@ -47,6 +47,11 @@ struct deferred *deferred_new(struct session *session, struct request *request, 
         session->n_deferred++;
         conn_hold(session->conn, session->n_deferred >= session->server->limits->requests_per_client);
         return d;
+}
+
+struct deferred *deferred_new(struct session *session, struct request *request, struct error *error)
+{
+        return deferred_new_sized(sizeof(struct deferred), session, request, error);
 }
 
 /* The session has one unanswered request less. */
@@ -101,8 +106,9 @@ static void on_deadline(uv_timer_t *timer)
         struct deferred *d = timer->data;
         require(d->magic == DEFERRED_MAGIC);
         struct server *server = d->session->server;
+        d->expired = true;
         list_remove(&d->in_server);
-        list_append(&server->expired, &d->in_server);
+        list_append(&server->recheck, &d->in_server);
         loop_task_begin(&server->answer);
 }
 
@@ -150,13 +156,11 @@ void deferred_recheck(struct server *server)
 bool deferred_answer(struct loop_task *loop_task)
 {
         struct server *server = container_of(loop_task, struct server, answer);
-        bool expired = !list_empty(&server->expired);
-        struct list *first = expired ? server->expired.next : server->recheck.next;
-        struct deferred *d = container_of(first, struct deferred, in_server);
+        struct deferred *d = list_item(server->recheck.next, &server->recheck, struct deferred, in_server);
         struct error error = {0};
-        if (server->closing || first == &server->recheck)
+        if (server->closing || d == NULL)
                 return false;
-        if (expired) {
+        if (d->expired) {
                 session_fail(d->session, d->request.id, STREAMER_ETIMEOUT, "%s: %s", d->model, d->why);
                 deferred_orphan(d);
                 return true;

@@ -15,15 +15,13 @@ typedef int deferred_try_fn(struct session *session, const struct request *reque
                             struct error *error);
 #define DEFERRED_WAITS 1
 
-struct verb_task;
-
 /* A request that is answered by a change (attach, wait, unload), by the end of a load (a dry run), by either (a load
  * that attaches) or by a task (verb_task.h), which may outlive its session. */
 #define DEFERRED_MAGIC 0x64656672u
 
 struct deferred {
         unsigned magic;                    /* DEFERRED_MAGIC */
-        struct list in_session, in_server; /* in_server: in waiting, recheck, expired or reloads */
+        struct list in_session, in_server; /* in_server: in waiting, recheck or reloads */
         struct session *session;           /* NULL: the client has disconnected, or is answered */
         struct request request;
         struct quota_charge charge;
@@ -31,15 +29,17 @@ struct deferred {
         const char *model;    /* what it waits for, and why, in the error of its deadline; the request's, constant */
         const char *why;
         uv_timer_t deadline;     /* `data` NULL: none */
+        bool expired;            /* it has passed */
         uint64_t generation;     /* an unload waits for its end, or older ones' */
         struct load_watch watch; /* a dry run, a load that attaches */
         /* Of what frees it, also after the client has disconnected: the client is answered or has disconnected.
          * NULL: nothing frees it. */
         void (*orphaned)(struct deferred *deferred);
-        struct verb_task *task; /* which frees it */
 };
 
-/* Takes the request's memory over. NULL with *error: STREAMER_ELIMIT, STREAMER_ENOMEM. */
+/* Takes the request's memory over. The object, zeroed, begins with the struct deferred and has this size. NULL with
+ * *error: STREAMER_ELIMIT, STREAMER_ENOMEM. */
+void *deferred_new_sized(size_t size, struct session *session, struct request *request, struct error *error);
 struct deferred *deferred_new(struct session *session, struct request *request, struct error *error);
 /* It was answered, or cannot be. Its memory is freed at once, or when the handle of its deadline has closed. */
 void deferred_free(struct deferred *deferred);

@@ -251,7 +251,6 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         list_init(&server->conns);
         list_init(&server->waiting);
         list_init(&server->recheck);
-        list_init(&server->expired);
         list_init(&server->due);
         list_init(&server->up_to_date);
         changes_init(&server->model_changes);

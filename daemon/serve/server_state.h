@@ -100,9 +100,8 @@ struct server {
 
         struct list conns;       /* of struct conn */
         struct list waiting;     /* of struct deferred: requests that a change may answer */
-        struct list recheck;     /* the same, since there was one */
-        struct list expired;     /* of struct deferred, whose deadline has passed */
-        struct loop_task answer; /* examines these two */
+        struct list recheck;     /* the same, since there was one, and those whose deadline has passed */
+        struct loop_task answer; /* examines them */
         /* Notification (events.h). */
         struct changes model_changes;
         struct list due, up_to_date;    /* of struct session */

@@ -39,7 +39,7 @@ static struct verb_task *share_next(const struct verb_share *share, const struct
         if (share->n_started >= share->max || list_empty(&share->queued) || server->closing)
                 return NULL;
         struct verb_task *task = container_of(share->queued.next, struct verb_task, link);
-        return conn_output_full(task->deferred->session->conn) ? NULL : task;
+        return conn_output_full(task->deferred.session->conn) ? NULL : task;
 }
 
 /* Starts what may start. A task may end at once, which is no reason to begin again. Frees the share with its last
@@ -65,45 +65,27 @@ static void share_start_put(struct verb_share *share, struct server *server)
 
 /* ---- life ---- */
 
-void *verb_task_new(size_t size, const struct verb_task_ops *ops, struct error *error)
+static void task_free(struct verb_task *task)
 {
-        struct verb_task *task = calloc(1, size);
-        if (task == NULL) {
-                error_no_memory(error);
-                return NULL;
-        }
-        task->magic = VERB_TASK_MAGIC;
-        task->ops = ops;
-        list_init(&task->link);
-        return task;
-}
-
-void verb_task_free(struct verb_task *task)
-{
-        require(task->magic == VERB_TASK_MAGIC);
-        task->magic = 0;
         if (task->ops->deinit != NULL)
                 task->ops->deinit(task);
         list_remove(&task->link);
-        free(task);
+        deferred_free(&task->deferred);
 }
 
 void verb_task_end(struct verb_task *task)
 {
         struct verb_share *share = task->share;
         struct server *server = task->server;
-        struct deferred *deferred = task->deferred;
         share->n_started -= task->state == VERB_TASK_STARTED;
         share->n_tasks--;
-        verb_task_free(task);
-        deferred->orphaned = NULL;
-        deferred_free(deferred);
+        task_free(task);
         share_start_put(share, server);
 }
 
 void verb_task_finish(struct verb_task *task)
 {
-        struct session *session = task->deferred->session;
+        struct session *session = task->deferred.session;
         if (session != NULL && task->error.code != 0)
                 session_error(session, verb_task_request(task)->id, &task->error);
         else if (session != NULL)
@@ -114,7 +96,7 @@ void verb_task_finish(struct verb_task *task)
 /* Its client has disconnected, or is answered. */
 static void abandon(struct deferred *deferred)
 {
-        struct verb_task *task = deferred->task;
+        struct verb_task *task = container_of(deferred, struct verb_task, deferred);
         if (task->state != VERB_TASK_STARTED) {
                 verb_task_end(task);
                 return;
@@ -124,33 +106,31 @@ static void abandon(struct deferred *deferred)
                 verb_task_end(task);
 }
 
-int verb_task_begin(struct verb_task *task, struct session *session, struct request *request, enum verb_task_kind kind,
+void *verb_task_new(size_t size, const struct verb_task_ops *ops, struct session *session, struct request *request,
                     struct error *error)
 {
-        struct server *server = session->server;
-        task->server = server;
-        if (!access_grant(server, session->conn).own)
+        struct verb_task *task = deferred_new_sized(size, session, request, error);
+        if (task == NULL)
+                return NULL;
+        task->deferred.orphaned = abandon;
+        task->ops = ops;
+        task->server = session->server;
+        list_init(&task->link);
+        if (!access_grant(session->server, session->conn).own)
                 task->work.user = work_user(session->conn->caller.uid);
-        struct deferred *deferred = deferred_new(session, request, error);
-        if (deferred == NULL) {
-                verb_task_free(task);
-                return error->code;
-        }
-        task->share = share_get(server, session->conn, kind);
+        return task;
+}
+
+int verb_task_begin(struct verb_task *task, int r, enum verb_task_kind kind, struct error *error)
+{
+        task->share = r == 0 ? share_get(task->server, task->deferred.session->conn, kind) : NULL;
         if (task->share == NULL) {
-                verb_task_free(task);
-                deferred_free(deferred);
-                return error_no_memory(error);
+                task_free(task);
+                return r < 0 ? r : error_no_memory(error);
         }
         task->share->n_tasks++;
-        task->deferred = deferred;
-        deferred->task = task;
-        deferred->orphaned = abandon;
-        if (task->timeout_ms > 0)
-                deferred_set_deadline(deferred, task->model, "the workers are busy with other requests of this user",
-                                      task->timeout_ms);
         list_append(&task->share->queued, &task->link);
-        share_start_put(task->share, server);
+        share_start_put(task->share, task->server);
         return 0;
 }
 
@@ -160,8 +140,8 @@ void verb_task_pause(struct verb_task *task, const char *why, deferred_try_fn *t
         require(task->state == VERB_TASK_STARTED && !task->working);
         task->state = VERB_TASK_PAUSED;
         list_remove(&task->link);
-        task->deferred->why = why;
-        deferred_await_change(task->deferred, try);
+        task->deferred.why = why;
+        deferred_await_change(&task->deferred, try);
         share->n_started--;
         share_start_put(share, task->server);
 }
@@ -171,7 +151,7 @@ void verb_task_resume(struct verb_task *task)
         struct verb_share *share = task->share;
         require(task->state == VERB_TASK_PAUSED);
         task->state = VERB_TASK_QUEUED;
-        list_remove(&task->deferred->in_server);
+        list_remove(&task->deferred.in_server);
         list_append(&share->queued, &task->link);
         share_start_put(share, task->server);
 }
@@ -191,7 +171,7 @@ static void run(struct work *work)
 static void done(struct work *work)
 {
         struct verb_task *task = container_of(work, struct verb_task, work);
-        require(task->magic == VERB_TASK_MAGIC);
+        require(task->deferred.magic == DEFERRED_MAGIC);
         task->working = false;
         if (task->ops->done != NULL)
                 task->ops->done(task);
@@ -224,7 +204,7 @@ void verb_tasks_tick(struct server *server, uint64_t now)
         list_each_item_safe (struct verb_share, share, &server->shares, link)
                 share_start_put(share, server);
         list_each_item_safe (struct verb_task, task, &server->started, link) {
-                struct deferred *deferred = task->deferred;
+                struct deferred *deferred = &task->deferred;
                 if (task->deadline_ns == 0 || now < task->deadline_ns || deferred->session == NULL)
                         continue;
                 session_fail(deferred->session, deferred->request.id, STREAMER_ETIMEOUT,

@@ -28,6 +28,12 @@ enum verb_task_kind {
         VERB_TASK_FIND_REMOTE,
 };
 
+/* To open a source that is not known (NULL) to be remote. */
+static inline enum verb_task_kind verb_task_fetch_kind(const char *source)
+{
+        return source == NULL || source_is_local(source) ? VERB_TASK_FETCH_LOCAL : VERB_TASK_FETCH_REMOTE;
+}
+
 enum verb_task_state { VERB_TASK_QUEUED, VERB_TASK_STARTED, VERB_TASK_PAUSED };
 
 struct verb_task;
@@ -44,14 +50,11 @@ struct verb_task_ops {
         void (*deinit)(struct verb_task *task); /* NULL: nothing is owned */
 };
 
-#define VERB_TASK_MAGIC 0x7461736bu
-
 /* The beginning of a verb's object. */
 struct verb_task {
-        unsigned magic; /* VERB_TASK_MAGIC */
+        struct deferred deferred; /* the request; its session is NULL once abandoned */
         const struct verb_task_ops *ops;
         struct work work;
-        struct deferred *deferred; /* the request; its session is NULL once abandoned */
         struct server *server;
         struct verb_share *share;
         enum verb_task_state state;
@@ -59,21 +62,18 @@ struct verb_task {
         bool working;         /* its work was submitted, and is not done */
         bool given_up;        /* atomic: abandoned */
         uint64_t deadline_ns; /* abandoned then; 0: none */
-        uint64_t timeout_ms;  /* of the request, set before it begins: answered then with deferred->why; 0: none */
-        const char *model;    /* likewise, for that answer; the request's */
         struct error error;
 };
 
-/* The object, of this size and zeroed. NULL on ENOMEM. */
-void *verb_task_new(size_t size, const struct verb_task_ops *ops, struct error *error);
-/* Of one that has not begun. */
-void verb_task_free(struct verb_task *task);
-/* Takes over the task, also on failure, and the request's memory. */
-int verb_task_begin(struct verb_task *task, struct session *session, struct request *request, enum verb_task_kind kind,
+/* The object, of this size and zeroed. NULL with *error: STREAMER_ELIMIT, STREAMER_ENOMEM. Takes the request's memory
+ * over. */
+void *verb_task_new(size_t size, const struct verb_task_ops *ops, struct session *session, struct request *request,
                     struct error *error);
+/* Begins it, if r is 0, or frees it. 0, or an error, which answers the request. */
+int verb_task_begin(struct verb_task *task, int r, enum verb_task_kind kind, struct error *error);
 static inline const struct request *verb_task_request(const struct verb_task *task)
 {
-        return &task->deferred->request;
+        return &task->deferred.request;
 }
 
 /* Calls run() on a worker and then done(). The second finds the lane of the source, which it borrows. */

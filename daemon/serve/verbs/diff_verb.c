@@ -225,20 +225,16 @@ int verb_diff(struct session *session, struct request *request, struct error *er
                 return session_state_error(session, model, "ready", error);
         if (g->n_ranks > 0)
                 return error_set(error, STREAMER_EUNSUPPORTED, "%s: models of ranks are not compared", model);
-        struct diff *diff = verb_task_new(sizeof(*diff), &diff_ops, error);
+        struct diff *diff = verb_task_new(sizeof(*diff), &diff_ops, session, request, error);
         if (diff == NULL)
                 return error->code;
         writer_init(&diff->files.maps);
         writer_init(&diff->changes.maps);
-        if (access_check_fetch(session->server, session->conn, request->u.diff.source, NULL, &diff->source,
-                               &diff->roots, error) < 0) {
-                verb_task_free(&diff->task);
-                return error->code;
-        }
+        int r = access_check_fetch(session->server, session->conn, request->u.diff.source, NULL, &diff->source,
+                                   &diff->roots, error);
         diff->caller = session->conn->caller;
         diff->generation = g;
         diff->before = source_files_ref(g->files);
         generation_get(g);
-        return verb_task_begin(&diff->task, session, request,
-                               source_is_local(diff->source) ? VERB_TASK_FETCH_LOCAL : VERB_TASK_FETCH_REMOTE, error);
+        return verb_task_begin(&diff->task, r, verb_task_fetch_kind(diff->source), error);
 }

@@ -155,6 +155,6 @@ int verb_doctor(struct session *session, struct request *request, struct error *
         if (root != NULL && !is_root(server->loads->sources->roots, root))
                 return error_set(error, STREAMER_ENOENT, "doctor: not one of the roots (%s)", root);
         size_t devices = server->resident->n_devices * sizeof(struct device_facts);
-        struct doctor *doctor = verb_task_new(sizeof(*doctor) + devices, &doctor_ops, error);
-        return doctor != NULL ? verb_task_begin(&doctor->task, session, request, VERB_TASK_DOCTOR, error) : error->code;
+        struct doctor *doctor = verb_task_new(sizeof(*doctor) + devices, &doctor_ops, session, request, error);
+        return doctor != NULL ? verb_task_begin(&doctor->task, 0, VERB_TASK_DOCTOR, error) : error->code;
 }

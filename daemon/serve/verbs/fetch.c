@@ -126,7 +126,7 @@ static void fetch_done(struct verb_task *task)
         if (task->error.code == 0 && size > TRANSFER_FILE_MAX)
                 error_set(&task->error, STREAMER_ELIMIT, "%" PRIu64 " bytes: files of up to %u MiB are fetched (%s)",
                           size, (unsigned)(TRANSFER_FILE_MAX / MiB), fetch->object.path);
-        const struct session *session = task->deferred->session;
+        const struct session *session = task->deferred.session;
         if (task->error.code == 0 && !was_read && file_of(fetch) != NULL && session != NULL)
                 fetch->transfer = transfer_new(session, file_of(fetch), size, &task->error);
         if (!was_read && fetch->transfer != NULL) {
@@ -155,18 +155,13 @@ int verb_fetch(struct session *session, struct request *request, struct error *e
         const struct req_fetch *req = &request->u.fetch;
         if (req->more != 0)
                 return transfer_send_next(session, request->id, req->more, error);
-        struct fetch *fetch = verb_task_new(sizeof(*fetch), &fetch_ops, error);
+        struct fetch *fetch = verb_task_new(sizeof(*fetch), &fetch_ops, session, request, error);
         if (fetch == NULL)
                 return error->code;
         int r = req->file != NULL ? sidecar_check_name(req->file, error) : 0;
         if (r == 0)
                 r = access_check_fetch(session->server, session->conn, req->source, req->file, &fetch->source,
                                        &fetch->roots, error);
-        if (r < 0) {
-                verb_task_free(&fetch->task);
-                return r;
-        }
         fetch->caller = session->conn->caller;
-        return verb_task_begin(&fetch->task, session, request,
-                               source_is_local(fetch->source) ? VERB_TASK_FETCH_LOCAL : VERB_TASK_FETCH_REMOTE, error);
+        return verb_task_begin(&fetch->task, r, verb_task_fetch_kind(fetch->source), error);
 }

@@ -30,7 +30,7 @@ static void verify_start_task(struct verb_task *task)
         const struct generation *ready = resident_ready(resident, model_of(v));
         struct model_set group;
         if (ready == NULL) {
-                session_state_error(task->deferred->session, model_of(v), "ready", &task->error);
+                session_state_error(task->deferred.session, model_of(v), "ready", &task->error);
                 verb_task_finish(task);
                 return;
         }
@@ -55,7 +55,7 @@ static void verify_run_task(struct verb_task *task)
 static void verify_done_task(struct verb_task *task)
 {
         struct verify_task *v = container_of(task, struct verify_task, task);
-        if (task->error.code == 0 && task->deferred->session != NULL && ++v->at < v->checked.n)
+        if (task->error.code == 0 && task->deferred.session != NULL && ++v->at < v->checked.n)
                 verify_next(v);
         else
                 verb_task_finish(task);
@@ -93,6 +93,6 @@ int verb_verify(struct session *session, struct request *request, struct error *
         const char *model = request->u.verify.model;
         if (resident_ready(session->server->resident, model) == NULL)
                 return session_state_error(session, model, "ready", error);
-        struct verify_task *v = verb_task_new(sizeof(*v), &verify_ops, error);
-        return v != NULL ? verb_task_begin(&v->task, session, request, VERB_TASK_VERIFY, error) : error->code;
+        struct verify_task *v = verb_task_new(sizeof(*v), &verify_ops, session, request, error);
+        return v != NULL ? verb_task_begin(&v->task, 0, VERB_TASK_VERIFY, error) : error->code;
 }

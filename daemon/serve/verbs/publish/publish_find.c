@@ -125,7 +125,7 @@ static int is_stale(const struct publish_find *find, const struct generation *g,
 static struct publication *claim(struct publish_find *find)
 {
         struct error *error = &find->task.error;
-        struct session *session = find->task.deferred->session;
+        struct session *session = find->task.deferred.session;
         size_t n = 0;
         list_each (pos, &session->publications)
                 n++;
@@ -152,7 +152,7 @@ static struct publication *claim(struct publish_find *find)
 static void reply(struct publish_find *find, const char *state, const struct generation *hit,
                   const struct publication *other, const struct difference *difference, bool claims)
 {
-        struct session *session = find->task.deferred->session;
+        struct session *session = find->task.deferred.session;
         const struct publication *p = claims ? claim(find) : NULL;
         if (claims && p == NULL) {
                 verb_task_finish(&find->task);
@@ -170,7 +170,7 @@ static void reply(struct publish_find *find, const char *state, const struct gen
 /* The base that the client names is another text, and it may not have it opened to compare the files. */
 static int check_text(const struct publish_find *find, const struct generation *g, struct error *error)
 {
-        const struct conn *conn = find->task.deferred->session->conn;
+        const struct conn *conn = find->task.deferred.session->conn;
         const struct role_grant grant = access_grant(find->task.server, conn);
         if (!find->by_text || same_base(find, &g->published->base))
                 return 0;
@@ -184,7 +184,7 @@ static int check_text(const struct publish_find *find, const struct generation *
 static int find_retry(struct session *session, const struct request *request, const struct deferred *deferred,
                       struct error *error)
 {
-        struct publish_find *find = container_of(deferred->task, struct publish_find, task);
+        struct publish_find *find = container_of(deferred, struct publish_find, task.deferred);
         (void)error;
         if (publications_find(&session->server->publications, request->u.publish_find.model, find->device) == NULL)
                 verb_task_resume(&find->task);
@@ -259,7 +259,7 @@ static void find_start(struct verb_task *task)
         base_probe_deinit(&find->probes[BASE_RECORDED]);
         find->at = 0;
         find->checked = g != NULL ? g->number : 0;
-        task->deferred->why = "the files of its base are still being examined";
+        task->deferred.why = "the files of its base are still being examined";
         if (g != NULL && g->published->base.source != NULL)
                 r = base_probe_init(&find->probes[BASE_RECORDED], g->published->base.source, &g->caller, NULL);
         if (r < 0) {
@@ -304,7 +304,7 @@ static int take_named(struct publish_find *find)
 static void find_done(struct verb_task *task)
 {
         struct publish_find *find = container_of(task, struct publish_find, task);
-        if (task->deferred->session == NULL) {
+        if (task->deferred.session == NULL) {
                 verb_task_end(task);
                 return;
         }
@@ -400,19 +400,16 @@ int verb_publish_find(struct session *session, struct request *request, struct e
         int r = check_request(session, req, &device, error);
         if (r < 0)
                 return r;
-        struct publish_find *find = verb_task_new(sizeof(*find), &find_ops, error);
+        struct publish_find *find = verb_task_new(sizeof(*find), &find_ops, session, request, error);
         if (find == NULL)
                 return error->code;
         find->device = device;
         r = published_new(&find->want, req->key.v, req->key.n, error);
         if (r == 0)
                 r = set_base(find, session, req, error);
-        if (r < 0) {
-                verb_task_free(&find->task);
-                return r;
-        }
-        find->task.timeout_ms = req->timeout_ms;
-        find->task.model = req->model;
-        return verb_task_begin(&find->task, session, request, kind_of(find, session->server->resident, req->model),
-                               error);
+        enum verb_task_kind kind = r == 0 ? kind_of(find, session->server->resident, req->model) : VERB_TASK_FIND_LOCAL;
+        if (r == 0 && req->timeout_ms > 0)
+                deferred_set_deadline(&find->task.deferred, req->model,
+                                      "the workers are busy with other requests of this user", req->timeout_ms);
+        return verb_task_begin(&find->task, r, kind, error);
 }
