@@ -237,8 +237,12 @@ static int check_name(const char *value, char why[SETTING_WHY])
 
 static int set_devices(void *field, const char *value, char why[SETTING_WHY])
 {
-        struct preload_entry *e = container_of(field, struct preload_entry, devices);
-        return value == NULL ? 0 : setting_append(&e->devices, &e->n_devices, LOAD_DEVICES, "devices", value, why);
+        struct model_record *entry = container_of(field, struct model_record, devices);
+        if (value == NULL)
+                return 0;
+        if (entry->n_devices == LOAD_DEVICES)
+                return setting_wrong(why, "more than %zu %s", (size_t)LOAD_DEVICES, "devices");
+        return state_file_add_device(entry, value, false) == 0 ? 0 : setting_wrong(why, "no memory");
 }
 
 static int check_pattern(const char *value, char why[SETTING_WHY])
@@ -250,30 +254,30 @@ static int check_pattern(const char *value, char why[SETTING_WHY])
 static const char *const layout_words[] = {"replica", "rank", NULL};
 static const char *const verify_words[] = {"none", "sha256", NULL};
 
-#define F(name) SETTING_FIELD(struct preload_entry, name)
+#define F(name) SETTING_FIELD(struct model_record, name)
 static const struct setting preload_fields[] = {
         {"source", SETTING_TEXT, F(source), .check = check_source},
         {"name", SETTING_TEXT, F(name), .check = check_name},
         {"devices", SETTING_OWN, F(devices), .set = set_devices, .several = true},
-        {"layout", SETTING_WORD, F(rank), .words = layout_words},
+        {"layout", SETTING_WORD, F(ranks), .words = layout_words},
         {"pattern", SETTING_TEXT, F(pattern), .check = check_pattern},
-        {"verify", SETTING_WORD, F(sha256), .words = verify_words},
-        {"pin", SETTING_WORD, F(pin), .words = setting_bool_words},
-        {"priority", SETTING_NUMBER, F(priority), NULL, 1, PROTO_PRIORITY_MAX},
-        {"keep_alive", SETTING_DURATION, F(keep_alive_ns), NULL, 0, PROTO_DURATION_MAX *UINT64_C(1000000)},
+        {"verify", SETTING_WORD, F(verified), .words = verify_words},
+        {"pin", SETTING_WORD, F(settings.pinned), .words = setting_bool_words},
+        {"priority", SETTING_NUMBER, F(settings.priority), NULL, 1, PROTO_PRIORITY_MAX},
+        {"keep_alive", SETTING_DURATION, F(settings.keep_alive_ns), NULL, 0, PROTO_DURATION_MAX *UINT64_C(1000000)},
 };
 #undef F
 
 static int check_preload(struct config *config, void *entry, unsigned given, char why[SETTING_WHY])
 {
-        const struct preload_entry *last = entry;
+        const struct model_record *last = entry;
         (void)given;
         if (last->source == NULL)
                 return setting_wrong(why, "has no 'source'");
-        if (last->pattern != NULL && !last->rank)
+        if (last->pattern != NULL && !last->ranks)
                 return setting_wrong(why, "only the layout 'rank' has a pattern");
-        for (const struct preload_entry *other = config->preload.v; other != last; other++)
-                if (preload_entry_equal(other, last))
+        for (const struct model_record *other = config->preload.v; other != last; other++)
+                if (model_record_equal(other, last))
                         return setting_wrong(why, "listed twice");
         return 0;
 }
@@ -284,5 +288,5 @@ static void deinit_preload(struct config *config)
 }
 
 const struct setting_list list_preload = {
-        ENTRIES(preload_fields), sizeof(struct preload_entry), PRELOAD_MAX, offsetof(struct config, preload.n),
+        ENTRIES(preload_fields), sizeof(struct model_record), PRELOAD_MAX, offsetof(struct config, preload.n),
         .check = check_preload,  .deinit = deinit_preload};

@@ -9,7 +9,7 @@
 #include "daemon/base/log/log.h"
 #include "daemon/device/cuda/cuda.h"
 #include "daemon/serve/access/role.h"
-#include "daemon/serve/desired/preload.h"
+#include "daemon/serve/desired/desired.h"
 #include "daemon/serve/limits.h"
 #include "daemon/source/s3/endpoint.h"
 #include "daemon/source/web/http_auth.h"

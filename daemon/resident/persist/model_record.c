@@ -146,6 +146,23 @@ int model_record_copy(struct model_record *to, const struct model_record *from)
         return ok ? 0 : STREAMER_ENOMEM;
 }
 
+bool model_record_equal(const struct model_record *a, const struct model_record *b)
+{
+        bool equal = a->n_devices == b->n_devices;
+        for (const struct fact *f = model_facts; f->key != NULL && equal; f++) {
+                const unsigned char *x = (const unsigned char *)a + f->offset,
+                                    *y = (const unsigned char *)b + f->offset;
+                if (f->type == FACT_TEXT)
+                        equal = same_text(*(char *const *)x, *(char *const *)y);
+                else if (f->type != FACT_LIST)
+                        equal = memcmp(x, y, f->size) == 0;
+        }
+        for (size_t i = 0; equal && i < a->n_devices; i++)
+                equal = strcmp(a->devices[i].uuid, b->devices[i].uuid) == 0 &&
+                        a->devices[i].pinned == b->devices[i].pinned;
+        return equal;
+}
+
 /* ---- generations ---- */
 
 struct model_record model_record_of(const struct generation *g)

@@ -62,6 +62,7 @@ void model_record_move(struct model_record *record, struct generation *generatio
 /* With texts of its own, without segments and devices. STREAMER_ENOMEM. */
 int model_record_copy(struct model_record *to, const struct model_record *from);
 void model_record_deinit(struct model_record *record); /* of one that owns its texts; accepts a zeroed one */
+bool model_record_equal(const struct model_record *a, const struct model_record *b); /* without segments */
 
 /* Appends what `store` carries, as one msgpack map; and reads it: the key of what is missing, malformed or out of
  * range, or NULL. */

@@ -9,8 +9,16 @@
 
 #include <string.h>
 
+void preload_list_deinit(struct preload_list *list)
+{
+        for (size_t i = 0; i < list->n; i++)
+                model_record_deinit(&list->v[i]);
+        free(list->v);
+        *list = (struct preload_list){0};
+}
+
 /* As of a load without a name; of a Hub id without the revision, unless an earlier entry has another one. */
-static char *derive_name(const struct desired *d, const struct preload_entry *entry)
+static char *derive_name(const struct desired *d, const struct model_record *entry)
 {
         struct error error;
         char *name = NULL;
@@ -31,30 +39,26 @@ static char *derive_name(const struct desired *d, const struct preload_entry *en
 /* The load that the entry describes, under `name`, on all of its devices. */
 static int set_request(struct desired_model *m, char *name)
 {
-        const struct preload_entry *e = &m->entry;
         const struct device *only = resident_device(m->desired->loads->resident, NULL, NULL);
         char pattern[] = RANKS_PATTERN;
-        const struct model_record request = {
-                .name = name,
-                .source = e->source,
-                .verified = e->sha256,
-                .caller = {.uid = geteuid(), .gid = getegid()},
-                .pattern = e->rank && e->pattern == NULL ? pattern : e->pattern,
-                .settings = {.keep_alive_ns = e->keep_alive_ns,
-                             .priority = e->priority > 0 ? e->priority : PROTO_PRIORITY_DEFAULT},
-                .owner = geteuid(),
-                .ranks = e->rank,
-        };
+        struct model_record request = m->entry;
+        request.name = name;
+        request.caller = (struct caller){.uid = geteuid(), .gid = getegid()};
+        request.owner = geteuid();
+        if (request.ranks && request.pattern == NULL)
+                request.pattern = pattern;
+        if (request.settings.priority == 0)
+                request.settings.priority = PROTO_PRIORITY_DEFAULT;
         int r = model_record_copy(&m->request, &request);
-        for (size_t i = 0; r == 0 && i < e->n_devices; i++)
-                r = state_file_add_device(&m->request, e->devices[i], true);
-        if (r == 0 && e->n_devices == 0 && only != NULL)
-                r = state_file_add_device(&m->request, only->name, true);
-        m->request.settings.pinned = e->pin;
+        for (size_t i = 0; r == 0 && i < m->entry.n_devices; i++)
+                r = state_file_add_device(&m->request, m->entry.devices[i].uuid, false);
+        if (r == 0 && m->entry.n_devices == 0 && only != NULL)
+                r = state_file_add_device(&m->request, only->name, false);
+        desired_set_pins(&m->request, true);
         return r;
 }
 
-static struct desired_model *configured_new_consume(struct desired *d, struct preload_entry *entry)
+static struct desired_model *configured_new_consume(struct desired *d, struct model_record *entry)
 {
         cleanup_free char *name = derive_name(d, entry);
         struct desired_model *m = name != NULL ? desired_model_new(d, DESIRED_CONFIGURED) : NULL;
@@ -62,7 +66,7 @@ static struct desired_model *configured_new_consume(struct desired *d, struct pr
                 return NULL;
         m->named = entry->name != NULL;
         m->entry = *entry;
-        *entry = (struct preload_entry){.source = NULL};
+        *entry = (struct model_record){.source = NULL};
         m->spec = &m->request;
         if (set_request(m, name) == 0)
                 return m;
@@ -99,7 +103,7 @@ int desired_configure_consume(struct desired *d, struct preload_list *list, stru
         for (size_t i = 0; i < list->n; i++) {
                 struct desired_model *m = NULL;
                 list_each_item (struct desired_model, known, &before, link)
-                        if (m == NULL && preload_entry_equal(&known->entry, &list->v[i]))
+                        if (m == NULL && model_record_equal(&known->entry, &list->v[i]))
                                 m = known;
                 if (m != NULL)
                         list_remove(&m->link);

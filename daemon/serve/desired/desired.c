@@ -62,7 +62,7 @@ void desired_model_free(struct desired_model *m)
 {
         list_remove(&m->link);
         load_unwatch(&m->watch);
-        preload_entry_deinit(&m->entry);
+        model_record_deinit(&m->entry);
         model_record_deinit(&m->request);
         free(m->path);
         free(m);

@@ -30,7 +30,6 @@
 #include "daemon/base/text/secret.h"
 #include "daemon/load/load.h"
 #include "daemon/resident/persist/state_file.h"
-#include "daemon/serve/desired/preload.h"
 #include "daemon/serve/limits.h"
 
 enum desired_state {
@@ -62,11 +61,17 @@ struct desired_model {
         /* restored */
         size_t index; /* in desired->restored */
         /* configured */
-        struct model_record request;
-        struct preload_entry entry;
+        struct model_record request, entry;
         struct work work;
         char *path; /* of the resolved Hub id */
 };
+
+/* The list `preload` of the configuration. Its records have what an entry names, with the devices' names as UUIDs. */
+struct preload_list {
+        struct model_record *v;
+        size_t n;
+};
+void preload_list_deinit(struct preload_list *list); /* accepts a zeroed one */
 
 struct desired {
         struct loads *loads;

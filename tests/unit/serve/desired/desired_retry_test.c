@@ -155,9 +155,7 @@ TEST(a_name_of_the_hub_does_not_wait_for_doctors)
         for (size_t i = 0; i < ARRAY_SIZE(doctors); i++)
                 held_work_submit(&doctors[i], loads.pool, WORK_LANE_INSPECT, &gate);
         list.v[0].source = strdup("org/tiny");
-        list.v[0].devices = calloc(2, sizeof(char *));
-        list.v[0].devices[0] = strdup("uuid-0");
-        list.v[0].n_devices = 1;
+        ck_assert_int_eq(state_file_add_device(&list.v[0], "uuid-0", false), 0);
         desired_init(&desired, &loads, loads.pool, &desired_limits);
         ck_assert_int_eq(desired_configure_consume(&desired, &list, &error), 0);
         desired_tick(&desired, FAR);
