@@ -149,38 +149,26 @@ int access_check_restored(struct desired *desired, struct load_request *request,
         return r < 0 ? r : role_check_source(&grant, canonical, error);
 }
 
-/* The model that a request would change; NULL: none. */
-static const char *changed_model(const struct request *request)
-{
-        switch (request->verb) {
-        case VERB_cancel:
-                return request->u.cancel.model;
-        case VERB_unload:
-                return request->u.unload.model;
-        case VERB_set_priority:
-                return request->u.set_priority.model;
-        case VERB_keep_alive:
-                return request->u.keep_alive.model;
-        case VERB_pin:
-        case VERB_unpin:
-                return request->u.pin.model;
-        default:
-                return NULL;
-        }
-}
+/* Verbs that would change a model, which is the first field of each. */
+static const enum {
+        CHANGES_NOTHING,
+        CHANGES_LOAD,
+        CHANGES_NAME,
+        CHANGES_MODEL
+} changes[VERB_COUNT] = {
+        [VERB_cancel] = CHANGES_LOAD,      [VERB_unload] = CHANGES_NAME, [VERB_set_priority] = CHANGES_MODEL,
+        [VERB_keep_alive] = CHANGES_MODEL, [VERB_pin] = CHANGES_MODEL,   [VERB_unpin] = CHANGES_MODEL};
 
-/* Unloading removes a name; the other verbs change what it leads to. A failure counts only if nothing else has the
- * name. */
+/* Unloading removes a name; settings are of what it leads to. A failure counts only if nothing else has the name. */
 static bool is_anothers(const struct server *server, const struct generation *g, enum verb verb, const char *model,
                         uid_t uid, uid_t *owner)
 {
         const struct model_name *name = generation_find_name(g, model);
-        bool keeps = verb == VERB_pin || verb == VERB_unpin || verb == VERB_set_priority || verb == VERB_keep_alive;
-        if (keeps ? !generation_matches_name(g, model) : name == NULL)
+        if (changes[verb] == CHANGES_MODEL ? !generation_matches_name(g, model) : name == NULL)
                 return false;
         if (g->state == GENERATION_FAILED && g != resident_named(server->resident, model))
                 return false;
-        *owner = verb == VERB_unload ? name->owner : generation_owner(g);
+        *owner = changes[verb] == CHANGES_NAME ? name->owner : generation_owner(g);
         return *owner != uid;
 }
 
@@ -194,16 +182,16 @@ static bool begins_use(enum verb verb)
 int access_check(const struct server *server, const struct conn *conn, const struct request *request,
                  struct error *error)
 {
-        const char *model = changed_model(request);
+        const char *model = request->u.cancel.model;
         const struct role_grant granted = access_grant(server, conn), *grant = &granted;
         const char *verb = verb_desc(request->verb)->name;
         int r = role_check(grant, conn->caller.uid, request->verb, error);
         if (r == 0 && server->ending != ENDING_NOT && begins_use(request->verb))
                 r = error_set(error, STREAMER_ECANCELED, "%s: the daemon is ending (shutdown)", verb);
-        if (r < 0 || model == NULL)
+        if (r < 0 || changes[request->verb] == CHANGES_NOTHING)
                 return r;
         /* The user who requested a load may cancel it, also if the name has another owner. */
-        const struct load *load = request->verb == VERB_cancel ? loads_find(server->loads, model) : NULL;
+        const struct load *load = changes[request->verb] == CHANGES_LOAD ? loads_find(server->loads, model) : NULL;
         if (grant->role >= ROLE_ADMIN || (load != NULL && load->caller.uid == conn->caller.uid))
                 return 0;
         list_each_item (const struct generation, g, &server->resident->generations, link) {
