@@ -63,7 +63,7 @@ daemon/serve/access daemon/serve/reply
 daemon/serve/session
 daemon/serve/deferred
 daemon/serve/verb_task
-daemon/serve/events daemon/serve/file_transfer
+daemon/serve/events
 daemon/serve/monitor
 daemon/serve/server
 daemon/serve/verbs

@@ -10,7 +10,6 @@
 #include "daemon/serve/deferred.h"
 #include "daemon/serve/events/events.h"
 #include "daemon/serve/monitor/monitor.h"
-#include "daemon/serve/file_transfer.h"
 #include "daemon/serve/verb_task.h"
 
 #include <errno.h>
@@ -118,10 +117,8 @@ static void on_second(uv_timer_t *timer)
         admission_tick(server->resident->admission);
         host_cache_tick(server->resident->cache, now_ns());
         loads_check_prefault(server->loads);
-        list_each_item (struct conn, conn, &server->conns, link) {
+        list_each_item (struct conn, conn, &server->conns, link)
                 conn_tick(conn, now_ns());
-                transfers_expire(conn->context, now_ns());
-        }
         verb_tasks_tick(server, now_ns());
         log_tick();
         manager_send_status(server);

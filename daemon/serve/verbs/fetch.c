@@ -3,21 +3,43 @@
  * fetch: a small file beside the weights of a source, or the list of such files.
  *
  *   list:  opened > replied
- *   file:  opened > (waits for memory) > read > replied, page by page (serve/file_transfer)
+ *   file:  opened > (waits for memory) > read > replied, page by page
  *
  * Workers open and read, in the lane of the source's file system or store; the loop replies. All of it has a time that
  * follows from the settings of http: as long as a server that answers nothing would be tried.
+ *
+ * A file of one page is sent at once. A larger one waits until the bytes of its user and of all users allow it, in
+ * order; it uses them from its reading until its last page is sent, its connection is closed, or its time is over.
  */
 #include "daemon/base/log/log.h"
 #include "daemon/serve/access/access.h"
-#include "daemon/serve/file_transfer.h"
+#include "daemon/serve/verb_task.h"
 #include "daemon/serve/verbs/verbs_private.h"
 #include "daemon/source/listing.h"
 #include "daemon/source/roots/caller.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 #define PAGE 4096
+#define TRANSFER_PAGE (512 * KiB)
+#define TRANSFER_FILE_MAX (64 * MiB)
+#define TRANSFER_USER_MAX (64 * MiB)   /* files of one user that are read or sent, without those of one page */
+#define TRANSFER_BYTES_MAX (256 * MiB) /* of all users */
+
+/* A file, from the request for its memory to its last page. */
+struct transfer {
+        struct list in_session; /* while it is sent */
+        struct list waiting;    /* in server->file_memory */
+        struct server *server;
+        struct quota_charge charge; /* of the user; amount 0 while it waits */
+        bool own;                   /* root or the daemon's own user */
+        struct verb_task *task;     /* while it waits, as `source` */
+        const char *source;
+        uint64_t id, size, sent, until_ns;
+        char *data;
+        char file[];
+};
 
 struct fetch {
         struct verb_task task;
@@ -28,6 +50,113 @@ struct fetch {
         struct object object;
         struct transfer *transfer; /* NULL: the file is not opened */
 };
+
+/* ---- memory ---- */
+
+static void grant_waiting(struct server *server)
+{
+        list_each_item_safe (struct transfer, t, &server->file_memory, waiting) {
+                if (server->file_bytes + t->size > TRANSFER_BYTES_MAX)
+                        return;
+                if (!t->own && t->charge.user->held[QUOTA_FETCHED] + t->size > TRANSFER_USER_MAX)
+                        continue;
+                server->file_bytes += t->size;
+                quota_adjust(&t->charge, t->size);
+                list_remove(&t->waiting);
+                verb_task_submit_source(t->task, t->source);
+        }
+}
+
+static struct transfer *transfer_new(const struct session *session, const char *file, uint64_t size,
+                                     struct error *error)
+{
+        struct server *server = session->server;
+        struct transfer *t = calloc(1, sizeof(*t) + strlen(file) + 1);
+        if (t == NULL || (size > TRANSFER_PAGE && quota_charge_restored(&server->users, session->conn->caller.uid,
+                                                                        &t->charge, QUOTA_FETCHED, 0) < 0)) {
+                free(t);
+                error_no_memory(error);
+                return NULL;
+        }
+        list_init(&t->in_session);
+        list_init(&t->waiting);
+        t->server = server;
+        t->own = access_grant(server, session->conn).own;
+        t->size = size;
+        strcpy(t->file, file);
+        return t;
+}
+
+/* Submits the task in the lane of the source, at once or when `data` may be allocated, by malloc(). */
+static void transfer_await_memory(struct transfer *t, struct verb_task *task, const char *source)
+{
+        t->task = task;
+        t->source = source;
+        if (t->charge.user == NULL) {
+                verb_task_submit_source(task, source);
+                return;
+        }
+        list_append(&t->server->file_memory, &t->waiting);
+        grant_waiting(t->server);
+}
+
+static void transfer_free(struct transfer *t)
+{
+        if (t == NULL)
+                return;
+        struct server *server = t->server;
+        list_remove(&t->in_session);
+        list_remove(&t->waiting);
+        server->file_bytes -= t->charge.amount;
+        bool counted = t->charge.user != NULL;
+        quota_discharge(&t->charge);
+        free(t->data);
+        free(t);
+        if (counted && !server->closing)
+                grant_waiting(server);
+}
+
+/* ---- pages ---- */
+
+static void send_page(struct session *session, uint64_t id, struct transfer *t)
+{
+        uint64_t left = t->size - t->sent, n = left < TRANSFER_PAGE ? left : TRANSFER_PAGE;
+        session_reply(session, id, kstr("file", t->file), ku64("size", t->size), kbin("data", t->data + t->sent, n),
+                      kif(n < left, ku64("more", t->id)));
+        t->sent += n;
+        if (n == left)
+                transfer_free(t);
+}
+
+/* Replies with the file, or its first page. `until_ns`: its end. */
+static void transfer_send_consume(struct session *session, uint64_t id, struct transfer *t, uint64_t until_ns)
+{
+        t->id = ++session->server->last_transfer;
+        t->until_ns = until_ns;
+        list_append(&session->transfers, &t->in_session);
+        send_page(session, id, t);
+}
+
+/* Replies with the next page. STREAMER_ENOENT. */
+static int transfer_send_next(struct session *session, uint64_t id, uint64_t more, struct error *error)
+{
+        list_each_item (struct transfer, t, &session->transfers, in_session)
+                if (t->id == more) {
+                        send_page(session, id, t);
+                        return 0;
+                }
+        return error_set(error, STREAMER_ENOENT, "fetch: this connection has no transfer %" PRIu64 ": its time is over",
+                         more);
+}
+
+void fetch_expire_transfers(struct session *session, uint64_t now)
+{
+        list_each_item_safe (struct transfer, t, &session->transfers, in_session)
+                if (now >= t->until_ns)
+                        transfer_free(t);
+}
+
+/* ---- the task ---- */
 
 static const char *file_of(const struct fetch *fetch)
 {

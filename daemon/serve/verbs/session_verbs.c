@@ -8,7 +8,6 @@
 #include "daemon/serve/access/access.h"
 #include "daemon/serve/events/events.h"
 #include "daemon/serve/monitor/monitor.h"
-#include "daemon/serve/file_transfer.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -144,12 +143,19 @@ static void on_closed(struct session *session)
 {
         while (!list_empty(&session->deferred))
                 deferred_orphan(container_of(session->deferred.next, struct deferred, in_session));
-        transfers_expire(session, UINT64_MAX);
+        fetch_expire_transfers(session, UINT64_MAX);
         probe_end(session);
         publish_abandon(session);
         attach_abandon_leases(session);
         events_deinit(session); /* last: a publication that ends marks its publisher's lease */
 }
 
+static void tick(struct server *server)
+{
+        list_each_item (struct conn, conn, &server->conns, link)
+                fetch_expire_transfers(conn->context, now_ns());
+        publish_tick(server);
+}
+
 const struct session_ops verbs_session_ops = {
-        .verbs = handlers, .notify = events_notify, .drained = events_mark, .closed = on_closed, .tick = publish_tick};
+        .verbs = handlers, .notify = events_notify, .drained = events_mark, .closed = on_closed, .tick = tick};

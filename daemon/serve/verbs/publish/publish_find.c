@@ -15,6 +15,7 @@
 #include "daemon/serve/verb_task.h"
 #include "daemon/serve/verbs/verbs_private.h"
 
+#include "daemon/base/log/log.h"
 #include "daemon/base/text/secret.h"
 
 #include <inttypes.h>
@@ -55,6 +56,39 @@ static struct generation *find_published(struct resident *resident, const char *
 {
         struct generation *g = resident_on(resident, model, GENERATION_READY, device);
         return g != NULL && g->published != NULL ? g : NULL;
+}
+
+/* ---- models whose base has changed ---- */
+
+/* Unloads a published model whose base has changed; its leases keep what they have mapped. */
+static void drop_stale(struct generation *g)
+{
+        char shown[REDACTED_SOURCE];
+        redact_source(shown, g->published->base.source);
+        log_info("%s: generation %" PRIu64 " is unloaded: its base has changed (%s)", generation_name(g), g->number,
+                 shown);
+        end_reason_set(&g->end, END_UNLOADED, "its base has changed (%s)", shown);
+        generation_drop_all(g);
+}
+
+/* Another version of the base was loaded from the same source, later than it was published: numbers ascend, also over
+ * restarts, and an older version that is still resident has a lower one. */
+static bool is_replaced(const struct resident *resident, const struct generation *published)
+{
+        const struct published_base *base = &published->published->base;
+        list_each_item (const struct generation, g, &resident->generations, link)
+                if (g->state == GENERATION_READY && g->has_identity && g->number > published->number &&
+                    base->source != NULL && strcmp(g->source, base->source) == 0 &&
+                    memcmp(&g->identity, &base->identity, sizeof(base->identity)) != 0)
+                        return true;
+        return false;
+}
+
+void publish_tick(struct server *server)
+{
+        list_each_item_safe (struct generation, g, &server->resident->generations, link)
+                if (g->state == GENERATION_READY && g->published != NULL && is_replaced(server->resident, g))
+                        drop_stale(g);
 }
 
 /* ---- the outcome ---- */
@@ -217,7 +251,7 @@ static void find_decide(struct publish_find *find)
         }
         if (r > 0) {
                 state = "stale";
-                publish_drop_stale(g);
+                drop_stale(g);
                 g = NULL;
         }
         writer_init(&difference.items);
