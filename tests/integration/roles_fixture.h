@@ -10,7 +10,7 @@
 #include "tests/lib/wire.h"
 
 /* Users that exist on no system. All are in the socket's group, so only the rules distinguish them. */
-enum { VIEWER = 60101, TRAINER = 60102, OTHER = 60103, BOSS = 60104, STRANGER = 60105 };
+enum { VIEWER = 60101, TRAINER = 60102, OTHER = 60103, BOSS = 60104 };
 
 static char *team, *outside, *sneaky, *large;
 

@@ -40,11 +40,6 @@ TEST(each_user_has_the_rights_of_its_rule, EACH(verbs_of))
                          verbs_of[_i].trainer ? 0 : STREAMER_EPERM);
 }
 
-TEST(a_user_without_a_rule_has_no_rights)
-{
-        ck_assert_int_eq(do_as(STRANGER, do_connect, "uid 60105 has no role"), STREAMER_EPERM);
-}
-
 TEST(the_role_attach_attaches)
 {
         ck_assert_int_eq(run_as(VIEWER, SOCKET_GROUP, do_attach), 0);
@@ -156,12 +151,6 @@ TEST(only_the_owner_changes_a_models_settings, EACH(changes))
 }
 
 /* ---- roots and buckets ---- */
-
-TEST(a_source_below_the_rules_roots_is_loaded)
-{
-        loads(TRAINER, team, "team");
-        unload("team");
-}
 
 TEST(a_source_elsewhere_is_denied_by_the_rule)
 {

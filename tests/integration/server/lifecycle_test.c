@@ -175,10 +175,14 @@ TEST(a_daemon_killed_is_noticed_and_maps_stay_valid)
 
 TEST(a_stale_socket_is_replaced)
 {
+        struct stat st;
+
         start_own();
         daemon_kill(&d);
         ck_assert_int_eq(access(d.socket, F_OK), 0);
         daemon_start(&d, (const char *const[]){"--device", "host=64MiB", "--root", suite_path("own"), NULL});
+        must(stat(d.socket, &st));
+        ck_assert_uint_eq(st.st_mode & 0777, 0660);
         streamer_close(client_open(&d));
         ck_assert_int_eq(daemon_stop(&d), 0);
         ck_assert_int_ne(access(d.socket, F_OK), 0);

@@ -312,28 +312,6 @@ TEST(a_port_of_this_machine_is_served_and_logged)
         ck_assert_int_eq(daemon_stop(&d), 0);
 }
 
-TEST(a_stale_socket_is_replaced_and_removed_at_exit)
-{
-        struct daemon d;
-        struct stat st;
-        struct http_exchange v;
-        char *path = suite_path("left"), *address = format_text("unix:%s", path);
-        const char *const flags[] = {"--device",         "host=64MiB", "--root", suite_folder(),
-                                     "--metrics-listen", address,      NULL};
-        daemon_init(&d, suite_path("left-daemon"));
-        daemon_start(&d, flags);
-        daemon_kill(&d);
-        ck_assert_int_eq(stat(path, &st), 0);
-        daemon_start(&d, flags);
-        must(stat(path, &st));
-        ck_assert_uint_eq(st.st_mode & 0777, 0660);
-        http_exchange_request(&v, address, "GET", "/healthz");
-        ck_assert_int_eq(v.status, 200);
-        http_exchange_free(&v);
-        ck_assert_int_eq(daemon_stop(&d), 0);
-        ck_assert_int_eq(stat(path, &st), -1);
-}
-
 FIXTURE(.all = {begin, fixture_end});
 
 TEST(an_address_in_use_fails_the_start)

@@ -49,13 +49,6 @@ TEST(an_unknown_verb)
         ck_assert(wire_read(&wire));
 }
 
-TEST(a_verb_before_hello)
-{
-        wire_verb(&wire, "list", 1, NULL, NULL);
-        ck_assert(wire_read(&wire));
-        ck_assert(!object_get(&wire.reply.unpacked.data, "models"));
-}
-
 /* The oldest, and one that does not exist yet. */
 static const unsigned versions[] = {1, 77};
 
