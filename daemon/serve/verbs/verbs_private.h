@@ -12,9 +12,6 @@
 VERBS(V)
 #undef V
 
-/* Selects the generation to attach to: 0 with *out; DEFERRED_WAITS: to be repeated after a change; or an error. */
-int attach_select(struct resident *resident, const struct req_attach *req, struct generation **out,
-                  struct error *error);
 /* Clients can attach to it while it loads. */
 bool attach_can_follow(const struct generation *generation);
 /* Replies with a lease of this generation. */
