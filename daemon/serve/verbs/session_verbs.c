@@ -39,14 +39,18 @@ int verb_hello(struct session *session, struct request *request, struct error *e
         }
         session->greeted = true;
         session->client = req->client != NULL ? strdup(req->client) : NULL;
-        struct writer features;
-        writer_init(&features);
-        size_t n_features = writer_features(&features, NULL);
+        /* Written once: they are most of what a client costs that connects. */
+        static struct writer features;
+        static size_t n_features;
+        if (n_features == 0 || features.failed) {
+                writer_deinit(&features);
+                writer_init(&features);
+                n_features = writer_features(&features, NULL);
+        }
         session_reply(session, request->id, ku64("protocol", req->max < PROTOCOL_MAX ? req->max : PROTOCOL_MAX),
                       kstr("version", STREAMERD_VERSION), ku64("pid", (uint64_t)getpid()),
                       kcall("devices", write_devices, session->server->resident),
                       kitems("features", &features, n_features));
-        writer_deinit(&features);
         return 0;
 }
 
