@@ -23,8 +23,7 @@ static int refuse(const char **why, const char *text)
 
 /* ---- reading ---- */
 
-/* This version's, or a larger one. */
-static bool is_size(uint32_t size, size_t least)
+bool manifest_is_size(uint32_t size, size_t least)
 {
         return size >= least && size % 8 == 0;
 }
@@ -35,9 +34,10 @@ static const char *check_header(const struct manifest_header *h, size_t size)
                 return "no manifest: wrong magic";
         if (h->version != MANIFEST_VERSION)
                 return "unknown version of the manifest";
-        if (!is_size(h->header_size, sizeof(*h)) || !is_size(h->segment_size, sizeof(struct manifest_segment)) ||
-            !is_size(h->record_size, sizeof(struct manifest_record)) ||
-            !is_size(h->pair_size, sizeof(struct manifest_pair)))
+        if (!manifest_is_size(h->header_size, sizeof(*h)) ||
+            !manifest_is_size(h->segment_size, sizeof(struct manifest_segment)) ||
+            !manifest_is_size(h->record_size, sizeof(struct manifest_record)) ||
+            !manifest_is_size(h->pair_size, sizeof(struct manifest_pair)))
                 return "the size of the header or of an item is too small";
         if (h->size < h->header_size || h->size > size || h->size > MANIFEST_MAX_SIZE)
                 return "the manifest's size is out of bounds";
@@ -46,8 +46,7 @@ static const char *check_header(const struct manifest_header *h, size_t size)
         return NULL;
 }
 
-/* A section of n items lies between *end and the table's end; *end moves behind it. */
-static bool section(uint64_t off, uint64_t n, uint64_t item, uint64_t size, uint64_t *end)
+bool manifest_section(uint64_t off, uint64_t n, uint64_t item, uint64_t size, uint64_t *end)
 {
         if (off < *end || off > size || off % 8 != 0 || n > (size - off) / item)
                 return false;
@@ -58,15 +57,15 @@ static bool section(uint64_t off, uint64_t n, uint64_t item, uint64_t size, uint
 static const char *check_sections(const struct manifest_header *h)
 {
         uint64_t end = h->header_size;
-        if (!section(h->segments_off, h->n_segments, h->segment_size, h->size, &end))
+        if (!manifest_section(h->segments_off, h->n_segments, h->segment_size, h->size, &end))
                 return "the segments are out of bounds";
-        if (!section(h->records_off, h->n_records, h->record_size, h->size, &end))
+        if (!manifest_section(h->records_off, h->n_records, h->record_size, h->size, &end))
                 return "the records are out of bounds";
-        if (!section(h->metadata_off, h->n_metadata, h->pair_size, h->size, &end))
+        if (!manifest_section(h->metadata_off, h->n_metadata, h->pair_size, h->size, &end))
                 return "the metadata is out of bounds";
-        if (!section(h->shapes_off, h->n_shapes, sizeof(uint64_t), h->size, &end))
+        if (!manifest_section(h->shapes_off, h->n_shapes, sizeof(uint64_t), h->size, &end))
                 return "the shapes are out of bounds";
-        if (!section(h->strings_off, h->strings_len, 1, h->size, &end))
+        if (!manifest_section(h->strings_off, h->strings_len, 1, h->size, &end))
                 return "the strings are out of bounds";
         return NULL;
 }
@@ -95,14 +94,17 @@ int manifest_open(struct manifest_view *view, const void *base, size_t size, con
         return 0;
 }
 
-/* A string of the table, NUL at its end and nowhere before; NULL if it is not. */
-static const char *string_at(const struct manifest_view *view, uint64_t off, uint64_t len)
+const char *manifest_text(const char *strings, uint64_t total, uint64_t off, uint64_t len)
 {
-        uint64_t total = view->header->strings_len;
         if (off >= total || len >= total - off)
                 return NULL;
-        const char *s = view->strings + off;
+        const char *s = strings + off;
         return memchr(s, 0, (size_t)len + 1) == s + len ? s : NULL;
+}
+
+static const char *string_at(const struct manifest_view *view, uint64_t off, uint64_t len)
+{
+        return manifest_text(view->strings, view->header->strings_len, off, len);
 }
 
 /* The shape's size in bytes is the record's. Dimensions are multiplied left to right, as the file
@@ -202,8 +204,8 @@ const uint32_t *arrival_entries(const struct arrival_header *log, uint64_t size,
 {
         if (size < sizeof(*log) || memcmp(log->magic, ARRIVAL_MAGIC, sizeof(log->magic)) != 0)
                 return NULL;
-        if (!is_size(log->header_size, sizeof(*log)) || log->header_size > size || log->capacity != n_records ||
-            (size - log->header_size) / sizeof(uint32_t) < n_records)
+        if (!manifest_is_size(log->header_size, sizeof(*log)) || log->header_size > size ||
+            log->capacity != n_records || (size - log->header_size) / sizeof(uint32_t) < n_records)
                 return NULL;
         return (const void *)((const unsigned char *)log + log->header_size);
 }

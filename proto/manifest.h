@@ -150,6 +150,15 @@ bool manifest_pair_get(const struct manifest_view *view, uint64_t i, const char 
 /* The indexes of an arrival log that was mapped with `size` bytes; NULL if it is none, or has no room for as many. */
 const uint32_t *arrival_entries(const struct arrival_header *log, uint64_t size, uint64_t n_records);
 
+/* ---- any flat table of sections: manifests, and those of published models ---- */
+
+/* The size of an item: this version's, or a larger one. */
+bool manifest_is_size(uint32_t size, size_t least);
+/* A section of n items lies between *end and the table's end; *end moves behind it. */
+bool manifest_section(uint64_t off, uint64_t n, uint64_t item, uint64_t size, uint64_t *end);
+/* A text in a section of `total` bytes, NUL at its end and nowhere before; NULL if it is not. */
+const char *manifest_text(const char *strings, uint64_t total, uint64_t off, uint64_t len);
+
 /* Writing side (the daemon): sizes first, then fill into one block that the caller has mapped,
  * zeroed, of manifest_size() bytes. */
 struct manifest_counts {

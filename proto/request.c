@@ -26,25 +26,16 @@ struct decoder {
         char *strings;         /* copies of strings are cut from here */
 };
 
-__attribute__((format(printf, 2, 3))) static int invalid(const struct decoder *d, const char *format, ...)
+__attribute__((format(printf, 3, 4))) static int refuse(const struct decoder *d, int code, const char *format, ...)
 {
         va_list ap;
         va_start(ap, format);
         if (d->text_size > 0)
                 vsnprintf(d->text, d->text_size, format, ap);
         va_end(ap);
-        return STREAMER_EINVAL;
+        return code;
 }
-
-__attribute__((format(printf, 2, 3))) static int unsupported(const struct decoder *d, const char *format, ...)
-{
-        va_list ap;
-        va_start(ap, format);
-        if (d->text_size > 0)
-                vsnprintf(d->text, d->text_size, format, ap);
-        va_end(ap);
-        return STREAMER_EUNSUPPORTED;
-}
+#define invalid(d, ...) refuse((d), STREAMER_EINVAL, __VA_ARGS__)
 
 /* The other side's words, made safe for a message. */
 static const char *quote(char out[64], const char *s, size_t len)
@@ -167,7 +158,7 @@ static int take_head(struct decoder *d, const msgpack_object *map)
                 return invalid(d, "a request must have a verb");
         d->verb = verb_find(verb, len);
         if (!d->verb)
-                return unsupported(d, "unknown verb '%s'", quote(q, verb, len));
+                return refuse(d, STREAMER_EUNSUPPORTED, "unknown verb '%s'", quote(q, verb, len));
         d->out->verb = d->verb->verb;
         if (!has_id)
                 return invalid(d, "%s: a request must have an id, an integer", d->verb->name);
@@ -202,7 +193,8 @@ static int take_fields(struct decoder *d, const msgpack_object *map)
                 if (row == ROW_NONE && d->verb->verb == VERB_hello)
                         continue;
                 if (row == ROW_NONE)
-                        return unsupported(d, "%s: unknown field '%s'", d->verb->name, quote(q, key, len));
+                        return refuse(d, STREAMER_EUNSUPPORTED, "%s: unknown field '%s'", d->verb->name,
+                                      quote(q, key, len));
                 if (seen[row])
                         return invalid(d, "%s: duplicate field '%s'", d->verb->name, quote(q, key, len));
                 seen[row] = true;
@@ -227,10 +219,8 @@ static int take_all(struct decoder *d, const msgpack_object *map, size_t len)
         if (rc != 0)
                 return rc;
         d->out->memory = malloc(MAX_VALUES * sizeof(char *) + len);
-        if (!d->out->memory) {
-                invalid(d, "%s: no memory", d->verb->name);
-                return STREAMER_ENOMEM;
-        }
+        if (!d->out->memory)
+                return refuse(d, STREAMER_ENOMEM, "%s: no memory", d->verb->name);
         d->pointers = d->out->memory;
         d->strings = (char *)d->out->memory + MAX_VALUES * sizeof(char *);
         return take_fields(d, map);
@@ -247,12 +237,10 @@ int request_decode(struct request *out, const void *data, size_t len, char *text
         msgpack_unpacked unpacked;
         msgpack_unpacked_init(&unpacked);
         size_t off = 0;
-        int rc;
-        if (msgpack_unpack_next(&unpacked, data, len, &off) != MSGPACK_UNPACK_SUCCESS) {
-                invalid(&d, "no memory"); /* well-formed it is: that was checked */
-                rc = STREAMER_ENOMEM;
-        } else
-                rc = take_all(&d, &unpacked.data, len);
+        /* It is well-formed: that was checked. */
+        int rc = msgpack_unpack_next(&unpacked, data, len, &off) == MSGPACK_UNPACK_SUCCESS
+                         ? take_all(&d, &unpacked.data, len)
+                         : refuse(&d, STREAMER_ENOMEM, "no memory");
         msgpack_unpacked_destroy(&unpacked);
         if (rc != 0)
                 request_deinit(out);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "proto/published/table.h"
 
+#include "proto/manifest.h"
+
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -30,52 +32,34 @@ __attribute__((format(printf, 2, 3))) static int refuse(const struct check *chec
 
 /* ---- sections ---- */
 
-static bool is_size(uint32_t size, size_t least)
-{
-        return size >= least && size <= 4096 && size % 8 == 0;
-}
-
-/* A section of n items lies between *end and the table's end; *end moves behind it. */
-static bool section(uint64_t off, uint64_t n, uint64_t item, uint64_t size, uint64_t *end)
-{
-        if (off < *end || off > size || off % 8 != 0 || n > (size - off) / item)
-                return false;
-        *end = off + n * item;
-        return true;
-}
-
 static int check_header(const struct check *check, const struct published_header *h, size_t size)
 {
         if (memcmp(h->magic, PUBLISHED_MAGIC, sizeof(h->magic)) != 0)
                 return refuse(check, "wrong magic");
         if (h->version != PUBLISHED_VERSION)
                 return refuse(check, "version %u is unknown", h->version);
-        if (!is_size(h->header_size, sizeof(*h)) || !is_size(h->storage_size, sizeof(struct published_storage)) ||
-            !is_size(h->tensor_size, sizeof(struct published_tensor)) ||
-            !is_size(h->attribute_size, sizeof(struct published_attribute)))
+        if (!manifest_is_size(h->header_size, sizeof(*h)) ||
+            !manifest_is_size(h->storage_size, sizeof(struct published_storage)) ||
+            !manifest_is_size(h->tensor_size, sizeof(struct published_tensor)) ||
+            !manifest_is_size(h->attribute_size, sizeof(struct published_attribute)))
                 return refuse(check, "the size of the header or of an item is out of bounds");
         if (h->size < h->header_size || h->size != size || h->size > PUBLISHED_MAX_SIZE)
                 return refuse(check, "its size is out of bounds");
         uint64_t end = h->header_size;
-        if (!section(h->storages_off, h->n_storages, h->storage_size, h->size, &end) ||
-            !section(h->tensors_off, h->n_tensors, h->tensor_size, h->size, &end) ||
-            !section(h->attributes_off, h->n_attributes, h->attribute_size, h->size, &end) ||
-            !section(h->numbers_off, h->n_numbers, sizeof(uint64_t), h->size, &end) ||
-            !section(h->strings_off, h->strings_len, 1, h->size, &end))
+        if (!manifest_section(h->storages_off, h->n_storages, h->storage_size, h->size, &end) ||
+            !manifest_section(h->tensors_off, h->n_tensors, h->tensor_size, h->size, &end) ||
+            !manifest_section(h->attributes_off, h->n_attributes, h->attribute_size, h->size, &end) ||
+            !manifest_section(h->numbers_off, h->n_numbers, sizeof(uint64_t), h->size, &end) ||
+            !manifest_section(h->strings_off, h->strings_len, 1, h->size, &end))
                 return refuse(check, "a section is out of bounds");
         if (h->n_storages > PUBLISHED_MAX_STORAGES)
                 return refuse(check, "more than %u storages", PUBLISHED_MAX_STORAGES);
         return 0;
 }
 
-/* A text with a NUL at its end and none before. */
 static bool is_text(const struct published_view *view, uint64_t off, uint64_t len)
 {
-        uint64_t total = view->header->strings_len;
-        if (off >= total || len >= total - off)
-                return false;
-        const char *s = view->strings + off;
-        return memchr(s, 0, (size_t)len + 1) == s + len;
+        return manifest_text(view->strings, view->header->strings_len, off, len) != NULL;
 }
 
 /* ---- extents ---- */
@@ -201,23 +185,19 @@ static int check_tensor(const struct check *check, uint64_t i, uint64_t *extent)
         return 0;
 }
 
-struct named {
-        const char *name;
-};
-
 static int by_name(const void *a, const void *b)
 {
-        return strcmp(((const struct named *)a)->name, ((const struct named *)b)->name);
+        return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
 /* Sorts them. */
-static const char *find_duplicate(struct named *names, size_t n)
+static const char *find_duplicate(const char **names, size_t n)
 {
         if (n > 0)
                 qsort(names, n, sizeof(*names), by_name);
         for (size_t i = 1; i < n; i++)
-                if (strcmp(names[i - 1].name, names[i].name) == 0)
-                        return names[i].name;
+                if (strcmp(names[i - 1], names[i]) == 0)
+                        return names[i];
         return NULL;
 }
 
@@ -237,7 +217,7 @@ static int check_tensors(const struct check *check)
         const struct published_view *view = check->view;
         uint64_t n = view->header->n_tensors;
         struct range *ranges = malloc((n + 1) * sizeof(*ranges));
-        struct named *names = malloc((n + 1) * sizeof(*names));
+        const char **names = malloc((n + 1) * sizeof(*names));
         size_t used = 0;
         int r = ranges != NULL && names != NULL ? 0 : -2;
         for (uint64_t i = 0; r == 0 && i < n; i++) {
@@ -246,7 +226,7 @@ static int check_tensors(const struct check *check)
                 r = check_tensor(check, i, &extent);
                 if (r < 0)
                         break;
-                names[i].name = view->strings + t->name_off;
+                names[i] = view->strings + t->name_off;
                 if (extent > 0)
                         ranges[used++] = (struct range){.space = t->storage,
                                                         .from = t->offset,
@@ -268,7 +248,7 @@ static int check_attributes(const struct check *check)
 {
         const struct published_view *view = check->view;
         uint64_t n = view->header->n_attributes;
-        struct named *names = malloc((n + 1) * sizeof(*names));
+        const char **names = malloc((n + 1) * sizeof(*names));
         int r = names != NULL ? 0 : -2;
         for (uint64_t i = 0; r == 0 && i < n; i++) {
                 const struct published_attribute *a = published_attribute(view, i);
@@ -276,7 +256,7 @@ static int check_attributes(const struct check *check)
                     !is_text(view, a->value_off, a->value_len))
                         r = refuse(check, "attribute %" PRIu64 ": a text is out of bounds", i);
                 else
-                        names[i].name = view->strings + a->name_off;
+                        names[i] = view->strings + a->name_off;
         }
         const char *duplicate = r == 0 ? find_duplicate(names, n) : NULL;
         if (duplicate != NULL)
