@@ -7,7 +7,7 @@
  * the deadline is left to the end of the process.
  */
 #include "daemon/base/log/log.h"
-#include "daemon/base/fallback/pidwatch.h"
+#include "daemon/base/fallback/pidfd.h"
 #include "daemon/base/sys/machine.h"
 #include "daemon/base/sys/systemd.h"
 #include "daemon/base/thread/threads.h"

@@ -2,7 +2,7 @@
 #include "daemon/serve/server.h"
 
 #include "daemon/base/fallback/peer_cred.h"
-#include "daemon/base/fallback/pidwatch.h"
+#include "daemon/base/fallback/pidfd.h"
 #include "daemon/base/log/log.h"
 #include "daemon/resident/hostcache/host_cache.h"
 #include "daemon/resident/model.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/base/fallback/peer_cred.h"
 
-#include "daemon/base/fallback/pidwatch.h"
+#include "daemon/base/fallback/pidfd.h"
 #include "daemon/base/util.h"
 #include "proto/frame.h"
 

@@ -1,19 +1,166 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A process that is polled has a pipe. This module owns its writing end and closes it when the process has exited;
+ * when the reader closes the other end it sees POLLERR and forgets the process.
+ *
+ * A process has exited where the kernel does not know its number (ESRCH), or /proc says so. Where /proc cannot be read
+ * it has not: memory is freed on this answer.
+ */
 #include "daemon/base/fallback/pidfd.h"
 
-#include "daemon/base/fallback/pidwatch.h"
+#include "daemon/base/list.h"
 #include "daemon/base/sys/machine.h"
-#include "daemon/base/text/text.h"
+#include "daemon/base/sys/sysfile.h"
 #include "daemon/base/util.h"
 
 #include <errno.h>
-#include <sys/socket.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/vfs.h>
 
 /* The file system of pidfds, where each process has an inode of its own. */
 #define PIDFS 0x50494446
+
+/* ---- /proc/PID/stat ---- */
+
+#define NS_PER_S UINT64_C(1000000000)
+
+/* Fields of /proc/PID/stat after the name, which is in parentheses and may hold anything. */
+enum field { FIELD_STATE = 1, FIELD_THREADS = 18, FIELD_START = 20 };
+
+static const char *field(const char *line, enum field number)
+{
+        const char *at = strrchr(line, ')');
+        for (int i = 0; at != NULL && i < (int)number; i++)
+                at = strchr(at + 1, ' ');
+        return at != NULL ? at + 1 : NULL;
+}
+
+bool pid_stat_read(struct pid_stat *stat, pid_t pid)
+{
+        char line[1024];
+        if (!sysfile_line(line, sizeof(line), "/proc/%d/stat", (int)pid))
+                return false;
+        const char *start = field(line, FIELD_START);
+        if (start == NULL)
+                return false;
+        *stat = (struct pid_stat){*field(line, FIELD_STATE), strtoull(field(line, FIELD_THREADS), NULL, 10),
+                                  strtoull(start, NULL, 10)};
+        return stat->start > 0;
+}
+
+pid_t pid_of_thread(pid_t thread)
+{
+        char line[256];
+        int pid = 0;
+        FILE *f = sysfile_open("/proc/%d/status", (int)thread);
+        while (f != NULL && fgets(line, sizeof(line), f) != NULL && sscanf(line, "Tgid: %d", &pid) != 1)
+                ;
+        if (f != NULL)
+                fclose(f);
+        return pid > 0 ? pid : 0;
+}
+
+bool pid_stat_exited(const struct pid_stat *stat, uint64_t start)
+{
+        switch (stat->state) {
+        case 'X':
+        case 'x':
+                return true;
+        case 'Z': /* its first thread is done; others may have all of its memory */
+                return stat->start != start || stat->threads <= 1;
+        default:
+                return stat->start != start;
+        }
+}
+
+bool pid_stat_began_by(const struct pid_stat *stat, uint64_t time)
+{
+        return stat->start <= time / (NS_PER_S / (uint64_t)sysconf(_SC_CLK_TCK));
+}
+
+/* ---- watched processes ---- */
+
+/* Processes that are examined in one turn, so that the loop is not held up by many. */
+#define TURN 64
+
+struct watched {
+        struct list link;
+        pid_t pid;
+        uint64_t start;
+        int end; /* of the pipe, to write to */
+};
+
+static struct list all = {&all, &all}; /* examined first: first */
+static size_t n_all;
+
+static bool is_closed(const struct watched *watched)
+{
+        return poll(&(struct pollfd){.fd = watched->end}, 1, 0) > 0;
+}
+
+static bool has_exited(const struct watched *watched)
+{
+        struct pid_stat stat;
+        if (kill(watched->pid, 0) < 0 && errno == ESRCH)
+                return true;
+        return pid_stat_read(&stat, watched->pid) && pid_stat_exited(&stat, watched->start);
+}
+
+static void watched_free(struct watched *watched)
+{
+        list_remove(&watched->link);
+        close(watched->end);
+        free(watched);
+        n_all--;
+}
+
+/* The first n: those that live move to the end. */
+static void examine(size_t n, bool exits)
+{
+        for (n = n < n_all ? n : n_all; n > 0; n--) {
+                struct watched *watched = container_of(all.next, struct watched, link);
+                if (is_closed(watched) || (exits && has_exited(watched))) {
+                        watched_free(watched);
+                        continue;
+                }
+                list_remove(&watched->link);
+                list_append(&all, &watched->link);
+        }
+}
+
+int pidwatch_open(pid_t pid, uint64_t start)
+{
+        int ends[2];
+        /* A process that attaches again and again leaves a pipe each time: more are examined than are added. */
+        examine(2, false);
+        struct watched *watched = calloc(1, sizeof(*watched));
+        if (watched == NULL)
+                return -1;
+        if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0) {
+                free(watched);
+                return -1;
+        }
+        *watched = (struct watched){.pid = pid, .start = start, .end = ends[1]};
+        list_append(&all, &watched->link);
+        n_all++;
+        return ends[0];
+}
+
+void pidwatch_turn(void)
+{
+        examine(TURN, true);
+}
+
+void pidwatch_stop(void)
+{
+        list_each_item_safe (struct watched, watched, &all, link)
+                watched_free(watched);
+}
+
+/* ---- descriptors of clients ---- */
 
 uint64_t boot_time_ns(void)
 {

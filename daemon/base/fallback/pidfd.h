@@ -3,8 +3,9 @@
  * A descriptor for the process at the other end of a socket, which becomes readable at its exit.
  *
  * The kernel provides it (SO_PEERPIDFD, 6.5). An older one is asked by number, which may belong to another process by
- * then: one that began after the connection is refused. Where the kernel has no pidfds the process is polled
- * (pidwatch.h).
+ * then: one that began after the connection is refused. Where the kernel has no pidfds (gVisor; a system call filter
+ * without pidfd_open) the loop polls /proc/PID/stat, a number of processes a turn. The descriptors are then useless
+ * after the daemon has ended: they must not go to the fd store, where each process would look exited to the next run.
  */
 #ifndef DAEMON_BASE_FALLBACK_PIDFD_H
 #define DAEMON_BASE_FALLBACK_PIDFD_H
@@ -18,11 +19,43 @@ uint64_t boot_time_ns(void);
 
 /* `pid` as SO_PEERCRED reports it, for a connection that existed at `since` (of boot_time_ns). A new
  * descriptor, or -1 with errno: ESRCH where that process has ended, or is in another namespace. *began: 0, or where the
- * process is polled, when it began (pidwatch.h), which distinguishes it from others of its number; such a
+ * process is polled, when it began (pid_stat.start), which distinguishes it from others of its number; such a
  * descriptor has a meaning for this daemon alone. */
 int pidfd_of_client(int socket, pid_t pid, uint64_t since, uint64_t *began);
 
 /* Do both denote one process? False also where the kernel does not say (before 6.9). */
 bool pidfd_same(int a, int b);
+
+/* ---- /proc/PID ---- */
+
+struct pid_stat {
+        char state;
+        uint64_t threads;
+        uint64_t start; /* ticks since the machine booted; never 0 */
+};
+
+/* False where it cannot be read, which a process may have forbidden (hidepid=). */
+bool pid_stat_read(struct pid_stat *stat, pid_t pid);
+
+/* The process that a thread is of; 0 where that cannot be read. */
+pid_t pid_of_thread(pid_t thread);
+
+/* Has the process that began then ended? Another has its number by now, or all its threads are done. */
+bool pid_stat_exited(const struct pid_stat *stat, uint64_t start);
+
+/* Did it begin at this time at the latest (of boot_time_ns)? */
+bool pid_stat_began_by(const struct pid_stat *stat, uint64_t time);
+
+/* ---- polling ---- */
+
+/* A new descriptor, or -1 with errno. It is readable (hung up) when the process has ended that began at `start`,
+ * as in struct pid_stat. Closing it ends the watch. */
+int pidwatch_open(pid_t pid, uint64_t start);
+
+/* About ten times a second: examines some of the processes. */
+void pidwatch_turn(void);
+
+/* All descriptors become readable. */
+void pidwatch_stop(void);
 
 #endif

@@ -3,7 +3,6 @@
  * The process of a connection if the kernel does not report it directly.
  */
 #include "daemon/base/fallback/pidfd.h"
-#include "daemon/base/fallback/pidwatch.h"
 #include "daemon/base/sys/sysfile.h"
 #include "tests/lib/deny_syscalls.h"
 #include "tests/lib/suite.h"

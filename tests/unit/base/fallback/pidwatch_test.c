@@ -2,7 +2,7 @@
  *
  * Polled processes: what counts as an exit, and that a watch leaks nothing.
  */
-#include "daemon/base/fallback/pidwatch.h"
+#include "daemon/base/fallback/pidfd.h"
 #include "daemon/base/util.h"
 #include "tests/lib/base.h"
 #include "tests/lib/suite.h"
