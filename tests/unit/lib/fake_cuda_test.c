@@ -1,9 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the tests of the daemon rely on in the fake CUDA libraries to see a fault: copies that complete late, stale
- * handles that abort, memory that was not pinned, and leaks.
+ * What the tests of the daemon rely on in the fake CUDA libraries to see a fault, and would not miss: stale handles
+ * that abort, and leaks.
  */
-#include "tests/unit/fake_cuda_fixture.h"
+#include "daemon/device/cuda/api.h"
+#include "tests/lib/fake_cuda/state.h"
+#include "tests/lib/suite.h"
+
+static struct cuda_api *api;
+
+static void start(void)
+{
+        char path[PATH_SIZE], why[1024];
+        fake_library("libcudart.so.13", path, sizeof(path));
+        ck_assert_msg(cuda_api_open(path, &api, why, sizeof(why)) == 0, "%s", why);
+}
 
 struct pipe {
         unsigned char *device, host[4096];
@@ -25,52 +36,6 @@ static void pipe_copy(struct pipe *p)
 {
         ck_assert_int_eq(api->cudaMemcpyAsync(p->device, p->host, sizeof(p->host), CUDA_COPY_HOST_TO_DEVICE, p->stream),
                          CUDA_OK);
-}
-
-/* ---- copies ---- */
-
-TEST(a_copy_completes_when_its_event_fires)
-{
-        struct fake_state *state = share_state();
-        struct pipe p;
-        start();
-        pipe_begin(&p);
-        state->hold = 1;
-        pipe_copy(&p);
-        ck_assert_int_eq(api->cudaEventRecord(p.event, p.stream), CUDA_OK);
-        ck_assert_int_eq(api->cudaEventQuery(p.event), CUDA_NOT_READY);
-        ck_assert_int_eq(api->cudaGetLastError(), CUDA_OK);
-        ck_assert_uint_eq(p.device[0], 0);
-        state->hold = 0;
-        ck_assert_uint_eq(p.device[0], 0);
-        ck_assert_int_eq(api->cudaEventQuery(p.event), CUDA_OK);
-        ck_assert_uint_eq(p.device[0], 'x');
-        ck_assert_uint_eq(p.device[sizeof(p.host) - 1], 'x');
-        ck_assert_uint_eq(state->copied[0], sizeof(p.host));
-}
-
-TEST(a_buffer_changed_before_its_event_is_copied_changed)
-{
-        struct pipe p;
-        start();
-        pipe_begin(&p);
-        pipe_copy(&p);
-        ck_assert_int_eq(api->cudaEventRecord(p.event, p.stream), CUDA_OK);
-        p.host[0] = 'y';
-        ck_assert_int_eq(api->cudaEventQuery(p.event), CUDA_OK);
-        ck_assert_uint_eq(p.device[0], 'y');
-}
-
-TEST(copies_from_memory_that_is_not_pinned_are_counted)
-{
-        struct fake_state *state = share_state();
-        struct pipe p;
-        start();
-        pipe_begin(&p);
-        pipe_copy(&p);
-        ck_assert_uint_eq(state->pageable, 0);
-        ck_assert_int_eq(api->cudaMemcpyAsync(p.device, &p.device, 8, CUDA_COPY_HOST_TO_DEVICE, p.stream), CUDA_OK);
-        ck_assert_uint_eq(state->pageable, 1);
 }
 
 static void use_stale(struct pipe *p, int call)
@@ -108,8 +73,6 @@ TEST(streams_and_events_of_a_destroyed_context_abort, .signal = SIGABRT, .to = 7
         ck_assert_int_eq(api->cudaMalloc((void **)&p.device, sizeof(p.host)), CUDA_OK);
         use_stale(&p, _i);
 }
-
-/* ---- the report ---- */
 
 TEST(the_report_lists_leaks)
 {
