@@ -22,16 +22,9 @@ enum cu_result {
         CU_NOT_INITIALIZED = 3, /* also: in a child of the process that initialised it */
         CU_STUB_LIBRARY = 34,
         CU_NO_DEVICE = 100,
-        CU_INVALID_DEVICE = 101,
         CU_INVALID_CONTEXT = 201, /* also: a handle opened in the process that exported it */
-        CU_MAP_FAILED = 205,
-        CU_ALREADY_MAPPED = 208,
-        CU_PEER_UNSUPPORTED = 217,
-        CU_INVALID_HANDLE = 400,
-        CU_NOT_READY = 600,
         CU_NOT_PERMITTED = 800,
         CU_NOT_SUPPORTED = 801,
-        CU_UNKNOWN = 999,
 };
 
 enum cu_attribute {

@@ -88,8 +88,8 @@ struct device_ops {
          * can change. To be read only. NULL where DEVICE_PERSISTENT is not set. */
         int (*adopt_consume_fd)(struct device *device, int fd, uint64_t size, enum page_kind pages,
                                 struct segment *segment, struct error *error);
-        /* Before bytes are written to [offset, offset + len): here a lack of memory is an error, later it would be a
-         * signal. */
+        /* Before bytes are written to [offset, offset + len) of a segment with a base: here a lack of memory is an
+         * error, later it would be a signal. NULL: segments have none. */
         int (*prepare)(struct segment *segment, uint64_t offset, uint64_t len, struct error *error);
         /* Copies from host memory; complete on return. */
         int (*put)(struct segment *segment, uint64_t offset, const void *from, uint64_t len, struct error *error);

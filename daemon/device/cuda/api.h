@@ -20,14 +20,10 @@
         X(CUDA_OK, 0, cudaSuccess) \
         X(CUDA_INVALID_VALUE, 1, cudaErrorInvalidValue) \
         X(CUDA_OUT_OF_MEMORY, 2, cudaErrorMemoryAllocation) \
-        X(CUDA_NOT_INITIALIZED, 3, cudaErrorInitializationError) \
         X(CUDA_STUB_LIBRARY, 34, cudaErrorStubLibrary) \
         X(CUDA_INSUFFICIENT_DRIVER, 35, cudaErrorInsufficientDriver) \
         X(CUDA_NO_DEVICE, 100, cudaErrorNoDevice) \
-        X(CUDA_INVALID_CONTEXT, 201, cudaErrorDeviceUninitialized) /* also: a handle opened in the process that exported it */ \
         X(CUDA_NOT_READY, 600, cudaErrorNotReady) /* an event that has not fired: no error */ \
-        X(CUDA_ILLEGAL_ADDRESS, 700, cudaErrorIllegalAddress) /* sticky, as are its neighbours: the context is lost */ \
-        X(CUDA_ALREADY_REGISTERED, 712, cudaErrorHostMemoryAlreadyRegistered) \
         X(CUDA_NOT_PERMITTED, 800, cudaErrorNotPermitted) \
         X(CUDA_NOT_SUPPORTED, 801, cudaErrorNotSupported) \
         X(CUDA_SYSTEM_NOT_READY, 802, cudaErrorSystemNotReady) \
@@ -45,24 +41,10 @@ enum cuda_error {
 
 enum cuda_copy_kind { CUDA_COPY_HOST_TO_DEVICE = 1, CUDA_COPY_DEVICE_TO_HOST = 2 };
 
-/* cudaDeviceAttr; CUdevice_attribute has the same numbers */
-enum cuda_attribute {
-        CUDA_ATTR_INTEGRATED = 18,
-        CUDA_ATTR_PCI_BUS_ID = 33,
-        CUDA_ATTR_PCI_DEVICE_ID = 34,
-        CUDA_ATTR_PCI_DOMAIN_ID = 50,
-        CUDA_ATTR_CAPABILITY_MAJOR = 75,
-        CUDA_ATTR_CAPABILITY_MINOR = 76,
-        CUDA_ATTR_HOST_REGISTER = 99,
-        CUDA_ATTR_IPC_EVENT = 125,
-        CUDA_ATTR_HOST_NUMA_ID = 134, /* from 12.2 on; older runtimes: invalid value */
-};
-
 #define CUDA_STREAM_NON_BLOCKING 0x01u
 #define CUDA_EVENT_BLOCKING_SYNC 0x01u
 #define CUDA_EVENT_DISABLE_TIMING 0x02u
 #define CUDA_HOST_REGISTER_PORTABLE 0x01u
-#define CUDA_IPC_LAZY_PEER_ACCESS 0x01u
 
 /* ---- types ---- */
 
@@ -86,9 +68,7 @@ struct cuda_batch_attributes {    /* cudaMemcpyAttributes of 12.8 and newer */
 #define CUDA_RUNTIME_CALLS(X) \
         X(cudaGetDeviceCount, enum cuda_error, (int *count)) \
         X(cudaSetDevice, enum cuda_error, (int device)) /* creates its context, 12 and newer */ \
-        X(cudaGetDevice, enum cuda_error, (int *device)) \
         X(cudaDeviceReset, enum cuda_error, (void)) \
-        X(cudaDeviceGetAttribute, enum cuda_error, (int *value, enum cuda_attribute attribute, int device)) \
         X(cudaDeviceGetPCIBusId, enum cuda_error, (char *id, int size, int device)) \
         X(cudaDriverGetVersion, enum cuda_error, (int *version)) /* 1000 x major + 10 x minor */ \
         X(cudaRuntimeGetVersion, enum cuda_error, (int *version)) \
@@ -103,8 +83,6 @@ struct cuda_batch_attributes {    /* cudaMemcpyAttributes of 12.8 and newer */
         X(cudaMemcpyAsync, enum cuda_error, \
           (void *to, const void *from, size_t size, enum cuda_copy_kind kind, struct CUstream_st *stream)) \
         X(cudaIpcGetMemHandle, enum cuda_error, (struct cuda_ipc_handle *handle, void *pointer)) \
-        X(cudaIpcOpenMemHandle, enum cuda_error, (void **pointer, struct cuda_ipc_handle handle, unsigned flags)) \
-        X(cudaIpcCloseMemHandle, enum cuda_error, (void *pointer)) \
         X(cudaHostRegister, enum cuda_error, (void *pointer, size_t size, unsigned flags)) \
         X(cudaHostUnregister, enum cuda_error, (void *pointer)) \
         X(cudaStreamCreateWithFlags, enum cuda_error, (struct CUstream_st **stream, unsigned flags)) \

@@ -56,8 +56,9 @@ void cuda_copier_free(struct copier *base)
         free(copier);
 }
 
-/* The calling thread's stream on this device; a new one where the context was destroyed. */
-static int copier_open(struct cuda_copier *copier, struct error *error)
+/* The calling thread's stream on this device, a new one where the context was destroyed, and an event that is not in
+ * use. */
+static int copy_begin(struct cuda_copier *copier, struct CUevent_st **event, struct error *error)
 {
         struct cuda_device *d = copier->device;
         int r = cuda_select(d, error);
@@ -69,28 +70,20 @@ static int copier_open(struct cuda_copier *copier, struct error *error)
                 copier->stream = NULL;
                 copier->n_events = 0;
         }
-        if (copier->stream != NULL)
-                return 0;
-        r = cuda_make_current(d, error)
-                    ?: CUDA_TRY(d, error, cudaStreamCreateWithFlags, &copier->stream, CUDA_STREAM_NON_BLOCKING);
-        if (r < 0)
-                copier->stream = NULL;
-        return r;
-}
-
-/* With an event that is not in use. */
-static int copy_begin(struct cuda_copier *copier, struct CUevent_st **event, struct error *error)
-{
-        int r = copier_open(copier, error);
-        if (r < 0)
-                return r;
+        if (copier->stream == NULL) {
+                r = cuda_make_current(d, error)
+                            ?: CUDA_TRY(d, error, cudaStreamCreateWithFlags, &copier->stream, CUDA_STREAM_NON_BLOCKING);
+                if (r < 0) {
+                        copier->stream = NULL;
+                        return r;
+                }
+        }
         if (copier->n_events > 0) {
                 *event = copier->events[--copier->n_events];
                 return 0;
         }
-        bool poll = copier->device->cuda->settings.poll_copies;
-        return CUDA_TRY(copier->device, error, cudaEventCreateWithFlags, event,
-                        CUDA_EVENT_DISABLE_TIMING | (poll ? 0 : CUDA_EVENT_BLOCKING_SYNC));
+        return CUDA_TRY(d, error, cudaEventCreateWithFlags, event,
+                        CUDA_EVENT_DISABLE_TIMING | (d->cuda->settings.poll_copies ? 0 : CUDA_EVENT_BLOCKING_SYNC));
 }
 
 static void event_put(struct cuda_copier *copier, struct CUevent_st *event)

@@ -62,7 +62,6 @@ static const struct device_ops cuda_ops = {
         .release = cuda_release,
         .lend = cuda_lend,
         .seal = cuda_seal,
-        .prepare = cuda_prepare,
         .put = cuda_put,
         .copier_new = cuda_copier_new,
         .copier_free = cuda_copier_free,

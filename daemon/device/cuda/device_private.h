@@ -139,7 +139,6 @@ int cuda_alloc(struct device *device, uint64_t size, struct segment *segment, st
 void cuda_release(struct segment *segment);
 int cuda_lend(struct device *device, uint64_t size, struct segment *segment, struct error *error);
 int cuda_seal(struct segment *segment, struct error *error);
-int cuda_prepare(struct segment *segment, uint64_t offset, uint64_t len, struct error *error);
 int cuda_put(struct segment *segment, uint64_t offset, const void *from, uint64_t len, struct error *error);
 int cuda_read(const struct segment *segment, uint64_t offset, void *to, uint64_t len, struct error *error);
 void cuda_handle(const struct segment *segment, struct handle *handle);

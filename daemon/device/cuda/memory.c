@@ -245,13 +245,6 @@ void cuda_handle(const struct segment *segment, struct handle *handle)
 
 /* ---- contents ---- */
 
-int cuda_prepare(struct segment *segment, uint64_t offset, uint64_t len, struct error *error)
-{
-        (void)offset;
-        (void)len;
-        return cuda_is_lost(cuda_of(segment->device)) ? device_lost_error(segment->device, error) : 0;
-}
-
 int cuda_put(struct segment *segment, uint64_t offset, const void *from, uint64_t len, struct error *error)
 {
         struct cuda_device *d = cuda_of(segment->device);

@@ -85,13 +85,6 @@ enum cuda_error cudaSetDevice(int device)
         return CUDA_OK;
 }
 
-enum cuda_error cudaGetDevice(int *device)
-{
-        ENTER(cudaGetDevice, -1);
-        *device = fake_current() ? fake_ordinal_of(fake_current()->gpu) : chosen;
-        return CUDA_OK;
-}
-
 /* The calling thread's context stays current, but is destroyed. */
 enum cuda_error cudaDeviceReset(void)
 {
@@ -104,38 +97,6 @@ enum cuda_error cudaDeviceReset(void)
         fake_memory_reset(gpu);
         context->alive = context->runtime = false;
         return CUDA_OK;
-}
-
-enum cuda_error cudaDeviceGetAttribute(int *value, enum cuda_attribute attribute, int device)
-{
-        ENTER(cudaDeviceGetAttribute, -1);
-        int gpu = fake_gpu(device);
-        if (gpu < 0)
-                return runtime_result(E_DEVICE);
-        switch (attribute) {
-        case CUDA_ATTR_INTEGRATED:
-                *value = fake_settings()->integrated;
-                return CUDA_OK;
-        case CUDA_ATTR_PCI_BUS_ID:
-                *value = gpu + 1;
-                return CUDA_OK;
-        case CUDA_ATTR_PCI_DEVICE_ID:
-        case CUDA_ATTR_PCI_DOMAIN_ID:
-        case CUDA_ATTR_CAPABILITY_MINOR:
-                *value = 0;
-                return CUDA_OK;
-        case CUDA_ATTR_CAPABILITY_MAJOR:
-                *value = 9;
-                return CUDA_OK;
-        case CUDA_ATTR_HOST_REGISTER:
-        case CUDA_ATTR_IPC_EVENT:
-                *value = 1;
-                return CUDA_OK;
-        case CUDA_ATTR_HOST_NUMA_ID:
-                *value = -1;
-                return CUDA_OK;
-        }
-        return runtime_result(E_VALUE);
 }
 
 enum cuda_error cudaDeviceGetPCIBusId(char *id, int size, int device)
@@ -212,19 +173,6 @@ enum cuda_error cudaIpcGetMemHandle(struct cuda_ipc_handle *handle, void *pointe
         if (fake_settings()->integrated)
                 return runtime_result(E_NOT_SUPPORTED);
         return runtime_result(fake_ipc_export(pointer, handle));
-}
-
-enum cuda_error cudaIpcOpenMemHandle(void **pointer, struct cuda_ipc_handle handle, unsigned flags)
-{
-        int gpu = runtime_gpu();
-        ENTER(cudaIpcOpenMemHandle, gpu);
-        return runtime_result(flags == CUDA_IPC_LAZY_PEER_ACCESS ? fake_ipc_open(&handle, gpu, pointer) : E_VALUE);
-}
-
-enum cuda_error cudaIpcCloseMemHandle(void *pointer)
-{
-        ENTER(cudaIpcCloseMemHandle, runtime_gpu());
-        return runtime_result(fake_ipc_close(pointer));
 }
 
 enum cuda_error cudaHostRegister(void *pointer, size_t size, unsigned flags)

@@ -183,43 +183,32 @@ int fake_enter(const char *call, int gpu)
         return failure(call, gpu);
 }
 
-static const struct {
+static const struct error {
         int error;
         const char *name, *text;
 } errors[] = {
-        {E_OK, "SUCCESS", "no error"},
-        {E_VALUE, "INVALID_VALUE", "invalid argument"},
-        {E_MEMORY, "OUT_OF_MEMORY", "out of memory"},
-        {E_UNINITIALISED, "NOT_INITIALIZED", "initialization error"},
-        {E_DRIVER, "INSUFFICIENT_DRIVER", "CUDA driver version is insufficient for CUDA runtime version"},
-        {E_NO_DEVICE, "NO_DEVICE", "no CUDA-capable device is detected"},
-        {E_DEVICE, "INVALID_DEVICE", "invalid device ordinal"},
-        {E_CONTEXT, "INVALID_CONTEXT", "invalid device context"},
-        {E_MAP, "MAP_FAILED", "mapping of buffer object failed"},
-        {E_PEER, "PEER_ACCESS_UNSUPPORTED", "peer access is not supported between these two devices"},
-        {E_HANDLE, "INVALID_HANDLE", "invalid resource handle"},
-        {E_NOT_READY, "NOT_READY", "device not ready"},
-        {E_ILLEGAL, "ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
-        {E_DESTROYED, "CONTEXT_IS_DESTROYED", "context is destroyed"},
-        {E_REGISTERED, "HOST_MEMORY_ALREADY_REGISTERED", "part or all of the requested memory range is already mapped"},
-        {E_NOT_REGISTERED, "HOST_MEMORY_NOT_REGISTERED", "pointer does not correspond to a registered memory region"},
-        {E_NOT_SUPPORTED, "NOT_SUPPORTED", "operation not supported"},
+#define X(error, number, name, text) {error, name, text},
+        FAKE_ERRORS(X)
+#undef X
 };
+
+static const struct error *error_of(int error)
+{
+        static const struct error unknown = {-1, "UNKNOWN", "unknown error"};
+        for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
+                if (errors[i].error == error)
+                        return &errors[i];
+        return &unknown;
+}
 
 const char *fake_error_name(int error)
 {
-        for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
-                if (errors[i].error == error)
-                        return errors[i].name;
-        return "UNKNOWN";
+        return error_of(error)->name;
 }
 
 const char *fake_error_text(int error)
 {
-        for (size_t i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
-                if (errors[i].error == error)
-                        return errors[i].text;
-        return "unknown error";
+        return error_of(error)->text;
 }
 
 /* ---- GPUs and contexts ---- */

@@ -14,24 +14,32 @@
 #include "tests/lib/base.h"
 #include "tests/lib/fake_cuda/state.h"
 
+/* CUDA's numbers, names and texts of errors. */
+// clang-format off
+#define FAKE_ERRORS(X) \
+        X(E_OK, 0, "SUCCESS", "no error") \
+        X(E_VALUE, 1, "INVALID_VALUE", "invalid argument") \
+        X(E_MEMORY, 2, "OUT_OF_MEMORY", "out of memory") \
+        X(E_UNINITIALISED, 3, "NOT_INITIALIZED", "initialization error") \
+        X(E_DRIVER, 35, "INSUFFICIENT_DRIVER", "CUDA driver version is insufficient for CUDA runtime version") \
+        X(E_NO_DEVICE, 100, "NO_DEVICE", "no CUDA-capable device is detected") \
+        X(E_DEVICE, 101, "INVALID_DEVICE", "invalid device ordinal") \
+        X(E_CONTEXT, 201, "INVALID_CONTEXT", "invalid device context") \
+        X(E_MAP, 205, "MAP_FAILED", "mapping of buffer object failed") \
+        X(E_PEER, 217, "PEER_ACCESS_UNSUPPORTED", "peer access is not supported between these two devices") \
+        X(E_HANDLE, 400, "INVALID_HANDLE", "invalid resource handle") \
+        X(E_NOT_READY, 600, "NOT_READY", "device not ready") \
+        X(E_ILLEGAL, 700, "ILLEGAL_ADDRESS", "an illegal memory access was encountered") \
+        X(E_DESTROYED, 709, "CONTEXT_IS_DESTROYED", "context is destroyed") \
+        X(E_REGISTERED, 712, "HOST_MEMORY_ALREADY_REGISTERED", "part of the memory is already mapped") \
+        X(E_NOT_REGISTERED, 713, "HOST_MEMORY_NOT_REGISTERED", "pointer to no registered memory") \
+        X(E_NOT_SUPPORTED, 801, "NOT_SUPPORTED", "operation not supported")
+// clang-format on
+
 enum {
-        E_OK = 0,
-        E_VALUE = 1,
-        E_MEMORY = 2,
-        E_UNINITIALISED = 3,
-        E_DRIVER = 35,
-        E_NO_DEVICE = 100,
-        E_DEVICE = 101,
-        E_CONTEXT = 201,
-        E_MAP = 205,
-        E_PEER = 217,
-        E_HANDLE = 400,
-        E_NOT_READY = 600,
-        E_ILLEGAL = 700,
-        E_DESTROYED = 709,
-        E_REGISTERED = 712,
-        E_NOT_REGISTERED = 713,
-        E_NOT_SUPPORTED = 801,
+#define X(error, number, name, text) error = (number),
+        FAKE_ERRORS(X)
+#undef X
 };
 
 struct fake_settings {
