@@ -9,9 +9,54 @@
 struct fake_state *gpus;
 const char *const cuda_devices[GPUS] = {"cuda:0", "cuda:1", "cuda:2", "cuda:3"};
 
+static void set_number(const char *name, unsigned number)
+{
+        char text[16];
+        snprintf(text, sizeof(text), "%u", number);
+        if (number > 0)
+                setenv(name, text, 1);
+}
+
+char *gpu_prepare(const struct gpu_daemon *daemon, const char *folder, const char *name)
+{
+        char driver[PATH_SIZE], runtime[PATH_SIZE], *state = format_text("%s/%s.state", folder, name), *text = NULL;
+        size_t size;
+        fake_library(daemon->runtime ? daemon->runtime : "libcudart.so.13", runtime, sizeof(runtime));
+        fake_library("libcuda.so.1", driver, sizeof(driver));
+        set_number("FAKECUDA_DEVICES", daemon->n);
+        set_number("FAKECUDA_MEM_MIB", daemon->mib);
+        setenv("FAKECUDA_STATE", state, 1);
+        setenv("STREAMER_CUDA_LIBRARY", driver, 1);
+        gpus = fake_state_map(state);
+        if (gpus == NULL)
+                die("%s: cannot be made", state);
+        free(state);
+        FILE *settings = open_memstream(&text, &size);
+        char *library = realpath(runtime, NULL);
+        fprintf(settings, "%scuda: {library: '%s'%s%s}\ndevices:\n", daemon->more ? daemon->more : "", library,
+                daemon->cuda ? ", " : "", daemon->cuda ? daemon->cuda : "");
+        for (const char *const *d = daemon->devices; *d != NULL; d++)
+                fprintf(settings, "  - {device: %s}\n", *d);
+        must(fclose(settings));
+        char *config = format_text("%s/%s.yaml", folder, name);
+        file_write(config, text, size);
+        free(library);
+        free(text);
+        return config;
+}
+
+char *gpu_start(const struct gpu_daemon *daemon)
+{
+        int n = (int)getpid();
+        char *config = gpu_prepare(daemon, suite_folder(), format_text("gpus-%d", n));
+        daemon_init(&test_daemon, suite_path("d-%d", n));
+        daemon_start(&test_daemon, (const char *const[]){"--config", config, "--root", suite_folder(), NULL});
+        return config;
+}
+
 void gpu_begin(const struct gpu_daemon *daemon)
 {
-        gpus = gpu_daemon_start(daemon);
+        gpu_start(daemon);
         client = client_open(&test_daemon);
 }
 

@@ -1,19 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fixture of the tests with fake GPUs: a daemon on them, loads on some of them, and what the daemon says of them.
+ * Fixture of the tests with fake GPUs (tests/lib/fake_cuda): a daemon on them, whose root is the program's directory,
+ * loads on some of them, and what the daemon says of them.
  */
 #ifndef TESTS_LIB_GPU_FIXTURE_H
 #define TESTS_LIB_GPU_FIXTURE_H
 
-#include "tests/lib/gpu_daemon.h"
+#include "tests/lib/fake_cuda/state.h"
+#include "tests/lib/fixture.h"
 
 #define GPUS 4
 #define WAIT_MS 20000
 
+struct gpu_daemon {
+        unsigned n, mib;        /* number of GPUs and memory of each; 0: one, 1 GiB */
+        const char *runtime;    /* "libcudart.so.12"; NULL: 13 */
+        const char *cuda;       /* further settings of cuda, "segment_size: 8MiB"; NULL: none */
+        const char *more;       /* lines of other settings, each with its end; NULL: none */
+        const char *devices[5]; /* entries of the list: "'cuda:0', budget: 64MiB"; ends with NULL */
+};
+
 extern struct fake_state *gpus;
 extern const char *const cuda_devices[GPUS]; /* "cuda:0", ... */
 
-/* Starts the daemon and connects `client`; fixture_stop() ends both. */
+/* Writes the settings to FOLDER/NAME.yaml, whose path it returns, and sets the environment of the fake libraries and
+ * `gpus`, which all processes share. Set other variables of the fake libraries before. */
+char *gpu_prepare(const struct gpu_daemon *daemon, const char *folder, const char *name);
+/* The same, and starts `test_daemon`; returns the settings' path. */
+char *gpu_start(const struct gpu_daemon *daemon);
+/* The same, and connects `client`; fixture_stop() ends both. */
 void gpu_begin(const struct gpu_daemon *daemon);
 /* On four GPUs of 64 MiB, the second with descriptors; the last is limited to 8 MiB. */
 void gpu_begin_four(void);

@@ -48,12 +48,12 @@ static void start_on_gpus(struct checker *c)
                                               .devices = {"'cuda:0', budget: 16MiB",
                                                           "'cuda:1', budget: 10MiB, handles: cuda-vmm-fd",
                                                           "host, budget: 12MiB"}};
-        char config[PATH_SIZE];
         c->report = format_text("%s/report", c->root);
         setenv("FAKECUDA_REPORT", c->report, 1);
-        c->gpus = gpu_daemon_prepare(&two, c->root, "gpus", config);
+        char *config = gpu_prepare(&two, c->root, "gpus");
         daemon_start(&c->daemon, (const char *const[]){"--config", config, "--root", c->root, "--memory-limit", RING,
                                                        "--concurrency", "4", NULL});
+        free(config);
 }
 
 void start_daemon(struct checker *c, enum checker_kind kind, const char *folder)
@@ -104,9 +104,9 @@ void lose_device(struct checker *c)
         struct checker_device *d = &c->devices[device];
         if (d->gpu < 0)
                 return;
-        c->gpus->broken[d->gpu] = 700;
+        gpus->broken[d->gpu] = 700;
         int r = call_error(c, "probe", json_pack("{s:s}", "device", d->name));
-        c->gpus->broken[d->gpu] = 0;
+        gpus->broken[d->gpu] = 0;
         if (r == 0)
                 checker_fail(c, "probe %s: succeeded on a failing GPU", d->name);
         d->lost = true;

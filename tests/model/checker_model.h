@@ -29,7 +29,6 @@
 #define TESTS_LIB_CHECKER_MODEL_H
 
 #include "tests/model/checker.h"
-#include "tests/lib/fake_cuda/state.h"
 #include "tests/lib/client_process.h"
 #include "tests/lib/fixture.h"
 
@@ -64,7 +63,6 @@ struct checker_device {
 
 struct checker {
         struct daemon daemon;
-        struct fake_state *gpus;
         struct checker_device devices[DEVICES];
         unsigned n_devices;
         uint64_t cache_budget; /* 0: no cache */

@@ -125,17 +125,6 @@ TEST(a_rejected_batch_is_copied_singly_and_not_retried, .to = 2)
         ck_assert(log_wait_for(test_daemon.log, "tensors are copied one by one"));
 }
 
-TEST(a_block_for_two_gpus_is_copied_once_to_each)
-{
-        struct model *m = ordinary_model();
-        start(NULL);
-        load_and_compare(m, 2);
-        ck_assert_uint_eq(gpus->pageable, 0);
-        ck_assert_uint_eq(gpus->copies, 2 * m->bytes / BLOCK);
-        ck_assert_uint_eq(gpus->copied[0], m->bytes);
-        ck_assert_uint_eq(gpus->copied[1], m->bytes);
-}
-
 static bool two_copies_in_flight(void *arg)
 {
         (void)arg;

@@ -1,43 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The daemon with GPUs, on the fake CUDA libraries: a model on each kind of memory, other users of a GPU, and the
- * names and budgets of GPUs.
+ * The daemon with GPUs, on the fake CUDA libraries: other users of a GPU, and the names and budgets of GPUs.
  */
 #include "tests/lib/gpu_fixture.h"
 #include "tests/lib/suite.h"
 
-/* Two GPUs of 64 MiB, the second with descriptors; budgets that are larger than one of them. */
-static void begin(void)
+/* ---- other users ---- */
+
+/* Of two GPUs of 64 MiB, the second with descriptors; budgets that are larger than one of them. */
+static void begin_with_other_users(void)
 {
         static const struct gpu_daemon two = {
                 .n = 2,
                 .mib = 64,
                 .cuda = "segment_size: 8MiB",
                 .devices = {"'cuda:0', budget: 256MiB", "'cuda:1', budget: 256MiB, handles: cuda-vmm-fd"}};
+        setenv("FAKECUDA_OTHERS_MIB", "40", 1);
         gpu_begin(&two);
 }
-
-static void begin_with_other_users(void)
-{
-        setenv("FAKECUDA_OTHERS_MIB", "40", 1);
-        begin();
-}
-
-FIXTURE(.each = {begin, fixture_stop});
-
-TEST(a_model_on_the_gpu_equals_its_file, .to = 2)
-{
-        struct model *m = model_mixed(7, 20 << 20); /* several segments */
-
-        ck_assert_int_eq(load_to(write_model(m, "m.safetensors"), "m", cuda_devices[_i]), 0);
-        client_equals(client, "m", m);
-        json_decref(client_call(client, "verify", "{\"model\":\"m\"}"));
-        ck_assert_uint_eq(gpus->pageable, 0);
-        ck_assert_uint_ge(gpus->copied[_i], m->bytes);
-        client_unload(client, "m");
-}
-
-/* ---- other users ---- */
 
 FIXTURE(.each = {begin_with_other_users, fixture_stop});
 
@@ -115,8 +95,7 @@ TEST(a_gpu_that_is_optional_may_be_absent)
 TEST(without_cuda_the_daemon_has_what_works)
 {
         static const struct gpu_daemon none = {.n = 1, .mib = 64, .devices = {"'cuda:all?'"}};
-        char config[PATH_SIZE];
-        gpu_daemon_prepare(&none, suite_folder(), "none", config);
+        char *config = gpu_prepare(&none, suite_folder(), "none");
         file_write(config, "cuda: {library: /nowhere}\n", 26);
         daemon_init(&test_daemon, suite_path("d"));
         const char *root = suite_folder();
@@ -136,9 +115,8 @@ TEST(without_cuda_the_daemon_has_what_works)
 TEST(a_gpu_by_two_names_is_configured_twice)
 {
         static const struct gpu_daemon one = {.n = 1, .mib = 64, .devices = {"'cuda:0', budget: 16MiB"}};
-        gpu_daemon_start(&one);
+        const char *config = gpu_start(&one), *uuid = "cuda:GPU-" UUID "00=16MiB";
         ck_assert_int_eq(daemon_stop(&test_daemon), 0);
-        const char *config = suite_path("gpus-%d.yaml", (int)getpid()), *uuid = "cuda:GPU-" UUID "00=16MiB";
         ck_assert_int_eq(
                 daemon_run(&test_daemon, (const char *const[]){"--config", config, "--root", suite_folder(), "--device",
                                                                "cuda:0=16MiB", "--device", uuid, NULL}),

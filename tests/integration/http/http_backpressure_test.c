@@ -3,7 +3,7 @@
  * Requests that pause because no slot of the ring is free: a ring of three slots, and a fake GPU that holds copies.
  * Whatever happens to a request during that time, every byte arrives once, at its place.
  */
-#include "tests/lib/gpu_daemon.h"
+#include "tests/lib/gpu_fixture.h"
 #include "tests/lib/nginx.h"
 #include "tests/lib/proxy.h"
 #include "tests/lib/suite.h"
@@ -18,7 +18,6 @@
 
 static struct nginx web;
 static struct proxy proxy;
-static struct fake_state *gpus;
 static struct model *model;
 
 /* ---- fixture ---- */
@@ -32,7 +31,7 @@ static void start_daemon(unsigned slots, const char *copies_take_ms, unsigned st
         const struct gpu_daemon one = {
                 .n = 2, .more = more, .devices = {"'cuda:0', budget: 128MiB", "'cuda:1', budget: 128MiB"}};
         setenv("FAKECUDA_EVENT_MS", copies_take_ms, 1);
-        gpus = gpu_daemon_start(&one);
+        gpu_start(&one);
 }
 
 static void begin(void)
