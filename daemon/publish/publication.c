@@ -255,9 +255,6 @@ int publication_begin(struct publication *p, uint64_t bytes, const struct model_
         uint64_t rounded = bytes;
         if (r == 0)
                 r = round_bytes(p, &rounded, error);
-        if (r == 0 && p->device->ops->lend == NULL)
-                r = error_set(error, STREAMER_EUNSUPPORTED, "%s: a client cannot publish on this device",
-                              p->device->name);
         snprintf(source, sizeof(source), PUBLISHED_SOURCE "%u", (unsigned)p->caller.uid);
         if (r < 0)
                 return r;

@@ -413,9 +413,6 @@ static int check_request(const struct session *session, const struct req_publish
                               "%s: cuda-ipc leaves published memory writable for every client (publish.cuda_ipc allows "
                               "it; handles: cuda-vmm-fd does not)",
                               (*device)->name);
-        if (r == 0 && (*device)->ops->lend == NULL)
-                r = error_set(error, STREAMER_EUNSUPPORTED, "%s: a client cannot publish on this device",
-                              (*device)->name);
         return r == 0 ? access_check_publish(server, session->conn, req->model, error) : r;
 }
 
