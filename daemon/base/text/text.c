@@ -5,17 +5,12 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 
 int text_new(struct text *text, uint64_t size, const char *name, struct error *error)
 {
-        size_t mapped = round_up(size + 1, 4096);
-        void *map = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (map == MAP_FAILED)
-                return error_errno(error, STREAMER_ENOMEM, errno, "memory for %s", name);
-        *text = (struct text){.data = map, .size = size, .mapped = mapped};
-        return 0;
+        *text = (struct text){.data = calloc(1, size + 1), .size = size};
+        return text->data != NULL ? 0 : error_errno(error, STREAMER_ENOMEM, ENOMEM, "memory for %s", name);
 }
 
 int text_read_fd(struct text *text, int fd, uint64_t max, const char *name, struct error *error)
@@ -46,8 +41,7 @@ int text_read_fd(struct text *text, int fd, uint64_t max, const char *name, stru
 
 void text_deinit(struct text *text)
 {
-        if (text->data != NULL)
-                munmap(text->data, text->mapped);
+        free(text->data);
         *text = (struct text){0};
 }
 

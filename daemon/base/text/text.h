@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads and writes small files whole. A text is in a mapping of its own, which is returned to the system when it is
+ * Reads and writes small files whole. The memory of a long text, which malloc() maps, returns to the system when it is
  * freed.
  */
 #ifndef DAEMON_BASE_TEXT_TEXT_H
@@ -13,7 +13,6 @@
 struct text {
         char *data; /* NUL-terminated, writable; NULL: nothing here */
         size_t size;
-        size_t mapped;
 };
 
 /* Zeros; `name` is for messages. */
