@@ -67,19 +67,6 @@ static void update_u64(struct hash *hash, uint64_t v)
         hash_update(hash, &v, sizeof(v));
 }
 
-void hash_model_tensor(struct hash *hash, const char *name, size_t name_len, const char *dtype, const uint64_t *shape,
-                       uint32_t rank, const unsigned char digest[DIGEST_SIZE])
-{
-        update_u64(hash, name_len);
-        hash_update(hash, name, name_len);
-        update_u64(hash, strlen(dtype));
-        hash_update(hash, dtype, strlen(dtype));
-        update_u64(hash, rank);
-        for (uint32_t i = 0; i < rank; i++)
-                update_u64(hash, shape[i]);
-        hash_update(hash, digest, DIGEST_SIZE);
-}
-
 bool hash_model(const struct manifest_view *manifest, unsigned char digest[DIGEST_SIZE])
 {
         struct hash *hash = hash_new();
@@ -87,8 +74,15 @@ bool hash_model(const struct manifest_view *manifest, unsigned char digest[DIGES
                 return false;
         for (uint64_t i = 0; i < manifest->header->n_records; i++) {
                 const struct manifest_record *r = manifest_record(manifest, i);
-                hash_model_tensor(hash, manifest->strings + r->name_off, r->name_len, dtype_name(r->dtype),
-                                  manifest->shapes + r->shape_off, r->rank, r->digest);
+                const char *dtype = dtype_name(r->dtype);
+                update_u64(hash, r->name_len);
+                hash_update(hash, manifest->strings + r->name_off, r->name_len);
+                update_u64(hash, strlen(dtype));
+                hash_update(hash, dtype, strlen(dtype));
+                update_u64(hash, r->rank);
+                for (uint32_t k = 0; k < r->rank; k++)
+                        update_u64(hash, manifest->shapes[r->shape_off + k]);
+                hash_update(hash, r->digest, DIGEST_SIZE);
         }
         hash_final(hash, digest);
         hash_free(hash);

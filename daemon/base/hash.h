@@ -4,7 +4,7 @@
  *
  *   leaf    1 MiB of a tensor counted from its start, the last one shorter
  *   tensor  over its leaves' digests in order (an empty tensor: over nothing)
- *   model   over all tensors in byte order of names, see hash_model_tensor() and hash_model()
+ *   model   over all tensors in byte order of names, see hash_model()
  */
 #ifndef DAEMON_BASE_HASH_H
 #define DAEMON_BASE_HASH_H
@@ -31,11 +31,9 @@ void hash_reset(struct hash *hash);
 void hash_update(struct hash *hash, const void *data, size_t len);
 void hash_final(const struct hash *hash, unsigned char digest[DIGEST_SIZE]);
 
-/* One tensor of a model digest: u64 length of name, name, u64 length of dtype, dtype code, u64 rank,
- * u64 dimensions, 16 bytes of tensor digest; integers little-endian. */
-void hash_model_tensor(struct hash *hash, const char *name, size_t name_len, const char *dtype, const uint64_t *shape,
-                       uint32_t rank, const unsigned char digest[DIGEST_SIZE]);
-/* The digest of a model whose manifest has the digests of all tensors. False: no memory. */
+/* The digest of a model whose manifest has the digests of all tensors: of each tensor the u64 length of its name, the
+ * name, u64 length of the dtype's code, the code, u64 rank, u64 dimensions, the digest; integers little-endian. False:
+ * no memory. */
 bool hash_model(const struct manifest_view *manifest, unsigned char digest[DIGEST_SIZE]);
 
 #endif
