@@ -2,9 +2,9 @@
  *
  * Shared by the files of the CUDA device alone:
  *
- *   cuda.c      the runtime, the GPUs, a device and its vtable
- *   context.c   when a GPU has a context; what an error means
- *   memory.c    segments, by kind of handle; host memory that is registered with CUDA
+ *   cuda.c      the runtime, the GPUs by name
+ *   context.c   when a GPU has a context; what an error means; registered host memory
+ *   memory.c    a device and its vtable; segments, by kind of handle
  *   copier.c    copies from the ring, by events
  */
 #ifndef DAEMON_DEVICE_CUDA_DEVICE_PRIVATE_H
@@ -68,8 +68,7 @@ static inline struct cuda_device *cuda_of(struct device *device)
         return container_of(device, struct cuda_device, device);
 }
 
-/* All facts but `handles` and `in_service`. Needs no context. */
-void cuda_describe(const struct cuda_api *api, int ordinal, struct device_facts *facts);
+int cuda_uuid_of(const struct cuda *cuda, int ordinal, char text[CUDA_UUID_TEXT]); /* -1: the driver does not know it */
 
 /* ---- errors (context.c) ---- */
 
@@ -110,38 +109,12 @@ bool cuda_context_hold_epoch(struct cuda_device *d, unsigned epoch);
 
 uint64_t cuda_ceiling(struct device *device); /* device_ops: see device.h */
 
-/* ---- host memory (memory.c) ---- */
+/* ---- host memory (context.c) ---- */
 
 /* For all GPUs. `unit` (bytes): no copy crosses a multiple of it, counted from base. Nothing stays registered if it
  * fails. */
 enum cuda_error cuda_host_register(const struct cuda_api *api, void *base, uint64_t size, uint64_t unit);
 void cuda_host_unregister(struct cuda_device *d, void *base, uint64_t size, uint64_t unit);
-
-/* device_ops: see device.h. */
-int cuda_host_alloc(struct device *device, uint64_t size, void **base, struct error *error);
-void cuda_host_free(struct device *device, void *base, uint64_t size);
-
-/* ---- memory (memory.c) ---- */
-
-/* One kind of handle. Called with the context held. */
-struct cuda_memory {
-        const char *kind; /* on the wire */
-        unsigned caps;    /* enum device_caps */
-        /* Fills in the segment's address and handle; nothing of it is left where it fails. */
-        int (*alloc)(struct cuda_device *d, struct segment *segment, struct error *error);
-        void (*release)(struct cuda_device *d, struct segment *segment);
-        size_t handle_bytes; /* of segment->ipc; 0: the handle is segment->fd */
-};
-
-const struct cuda_memory *cuda_memory_of(enum cuda_handles handles);
-
-int cuda_alloc(struct device *device, uint64_t size, struct segment *segment, struct error *error);
-void cuda_release(struct segment *segment);
-int cuda_lend(struct device *device, uint64_t size, struct segment *segment, struct error *error);
-int cuda_seal(struct segment *segment, struct error *error);
-int cuda_put(struct segment *segment, uint64_t offset, const void *from, uint64_t len, struct error *error);
-int cuda_read(const struct segment *segment, uint64_t offset, void *to, uint64_t len, struct error *error);
-void cuda_handle(const struct segment *segment, struct handle *handle);
 
 /* ---- copies (copier.c) ---- */
 

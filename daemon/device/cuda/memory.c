@@ -1,22 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Segments on a GPU, and host memory that GPUs copy from and to, which is registered with CUDA. Segments by kind of
- * handle:
+ * A GPU as a device: its segments, and host memory that is registered with CUDA. Segments by kind of handle:
  *
  *   cuda-ipc      cudaMalloc; a handle of 64 bytes opens the whole allocation for writing
  *   cuda-vmm-fd   cuMemCreate, mapped at a reserved address; a descriptor, mapped with the access that the importer
  *                 sets
  *
- * alloc and release run on the device's thread, the other calls on workers, while a segment holds the context.
+ * Threads: alloc, release and calls that need a context but no segment run on the device's thread; copies on
+ * reader threads, while a load holds segments; the rest on workers.
  *
  * Failure: a failed call frees everything of its segment. An out-of-memory error has the free bytes; the error for a
  * kind of handle that the GPU lacks names the kind that would work.
  */
 #include "daemon/device/cuda/device_private.h"
 
+#include "daemon/base/sys/numa.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <sys/mman.h>
+
+/* One kind of handle. Called with the context held. */
+struct cuda_memory {
+        const char *kind; /* on the wire */
+        unsigned caps;    /* enum device_caps */
+        /* Fills in the segment's address and handle; nothing of it is left where it fails. */
+        int (*alloc)(struct cuda_device *d, struct segment *segment, struct error *error);
+        void (*release)(struct cuda_device *d, struct segment *segment);
+        size_t handle_bytes; /* of segment->ipc; 0: the handle is segment->fd */
+};
 
 static bool has_attribute(const struct cuda_api *api, enum cu_attribute which, cu_device device)
 {
@@ -24,8 +36,9 @@ static bool has_attribute(const struct cuda_api *api, enum cu_attribute which, c
         return api->cuDeviceGetAttribute(&value, which, device) == CU_OK && value != 0;
 }
 
-/* From driver calls that need no context. What the driver does not know stays empty. */
-void cuda_describe(const struct cuda_api *api, int ordinal, struct device_facts *facts)
+/* All facts but `handles` and `in_service`, from driver calls that need no context. What the driver does not know stays
+ * empty. */
+static void describe_gpu(const struct cuda_api *api, int ordinal, struct device_facts *facts)
 {
         cu_device device;
         *facts = (struct device_facts){.in_service = true};
@@ -62,7 +75,7 @@ static int out_of_memory(struct cuda_device *d, uint64_t size, struct error *err
 static const char *suggest_handles(const struct cuda_api *api, int ordinal, bool legacy)
 {
         struct device_facts facts;
-        cuda_describe(api, ordinal, &facts);
+        describe_gpu(api, ordinal, &facts);
         if (access("/dev/dxg", F_OK) == 0)
                 return "WSL does not share GPU memory between processes, only the host device would work";
         if (!legacy)
@@ -180,12 +193,7 @@ static const struct cuda_memory memory_vmm = {
 
 /* ---- segments ---- */
 
-const struct cuda_memory *cuda_memory_of(enum cuda_handles handles)
-{
-        return handles == CUDA_HANDLES_VMM_FD ? &memory_vmm : &memory_ipc;
-}
-
-int cuda_alloc(struct device *device, uint64_t size, struct segment *segment, struct error *error)
+static int segment_alloc(struct device *device, uint64_t size, struct segment *segment, struct error *error)
 {
         struct cuda_device *d = cuda_of(device);
         *segment = (struct segment){.device = device, .size = size, .fd = -1, .pages = PAGES_DEVICE};
@@ -201,33 +209,7 @@ int cuda_alloc(struct device *device, uint64_t size, struct segment *segment, st
         return r;
 }
 
-/* Memory that the daemon has freed comes back with its contents, which the publisher may not be allowed to read. */
-static int zero(struct cuda_device *d, const struct segment *segment, struct error *error)
-{
-        return cuda_select(d, error)
-                       ?: CUDA_TRY(d, error, cudaMemset, (void *)(uintptr_t)segment->address, 0, segment->size)
-                       ?: CUDA_TRY(d, error, cudaStreamSynchronize, NULL);
-}
-
-int cuda_lend(struct device *device, uint64_t size, struct segment *segment, struct error *error)
-{
-        int r = cuda_alloc(device, size, segment, error);
-        if (r == 0 && (r = zero(cuda_of(device), segment, error)) < 0)
-                cuda_release(segment);
-        segment->lent = r == 0;
-        segment->writing_fd = -1;
-        return r;
-}
-
-/* CUDA cannot revoke a mapping, nor tell of one: the publisher, which could write, is trusted. */
-int cuda_seal(struct segment *segment, struct error *error)
-{
-        (void)error;
-        segment->lent = false;
-        return 0;
-}
-
-void cuda_release(struct segment *segment)
+static void segment_release(struct segment *segment)
 {
         struct cuda_device *d = cuda_of(segment->device);
         d->cuda->api->cudaSetDevice(d->ordinal);
@@ -236,7 +218,33 @@ void cuda_release(struct segment *segment)
         cuda_context_release(d);
 }
 
-void cuda_handle(const struct segment *segment, struct handle *handle)
+/* Memory that the daemon has freed comes back with its contents, which the publisher may not be allowed to read. */
+static int zero(struct cuda_device *d, const struct segment *segment, struct error *error)
+{
+        return cuda_select(d, error)
+                       ?: CUDA_TRY(d, error, cudaMemset, (void *)(uintptr_t)segment->address, 0, segment->size)
+                       ?: CUDA_TRY(d, error, cudaStreamSynchronize, NULL);
+}
+
+static int segment_lend(struct device *device, uint64_t size, struct segment *segment, struct error *error)
+{
+        int r = segment_alloc(device, size, segment, error);
+        if (r == 0 && (r = zero(cuda_of(device), segment, error)) < 0)
+                segment_release(segment);
+        segment->lent = r == 0;
+        segment->writing_fd = -1;
+        return r;
+}
+
+/* CUDA cannot revoke a mapping, nor tell of one: the publisher, which could write, is trusted. */
+static int segment_seal(struct segment *segment, struct error *error)
+{
+        (void)error;
+        segment->lent = false;
+        return 0;
+}
+
+static void segment_handle(const struct segment *segment, struct handle *handle)
 {
         const struct cuda_memory *memory = cuda_of(segment->device)->memory;
         *handle = (struct handle){.kind = memory->kind, .fd = segment->fd, .n_bytes = memory->handle_bytes};
@@ -245,7 +253,7 @@ void cuda_handle(const struct segment *segment, struct handle *handle)
 
 /* ---- contents ---- */
 
-int cuda_put(struct segment *segment, uint64_t offset, const void *from, uint64_t len, struct error *error)
+static int segment_put(struct segment *segment, uint64_t offset, const void *from, uint64_t len, struct error *error)
 {
         struct cuda_device *d = cuda_of(segment->device);
         void *to = (void *)(uintptr_t)(segment->address + offset);
@@ -253,7 +261,7 @@ int cuda_put(struct segment *segment, uint64_t offset, const void *from, uint64_
         return cuda_select(d, error) ?: CUDA_TRY(d, error, cudaMemcpy, to, from, len, CUDA_COPY_HOST_TO_DEVICE);
 }
 
-int cuda_read(const struct segment *segment, uint64_t offset, void *to, uint64_t len, struct error *error)
+static int segment_read(const struct segment *segment, uint64_t offset, void *to, uint64_t len, struct error *error)
 {
         struct cuda_device *d = cuda_of(segment->device);
         const void *from = (const void *)(uintptr_t)(segment->address + offset);
@@ -263,7 +271,7 @@ int cuda_read(const struct segment *segment, uint64_t offset, void *to, uint64_t
 
 /* ---- host memory ---- */
 
-int cuda_host_alloc(struct device *device, uint64_t size, void **base, struct error *error)
+static int cuda_host_alloc(struct device *device, uint64_t size, void **base, struct error *error)
 {
         struct cuda_device *d = cuda_of(device);
         int r = cuda_context_hold(d, error);
@@ -284,11 +292,98 @@ int cuda_host_alloc(struct device *device, uint64_t size, void **base, struct er
         return r;
 }
 
-void cuda_host_free(struct device *device, void *base, uint64_t size)
+static void cuda_host_free(struct device *device, void *base, uint64_t size)
 {
         struct cuda_device *d = cuda_of(device);
         d->cuda->api->cudaSetDevice(d->ordinal);
         cuda_host_unregister(d, base, size, CUDA_GRANULARITY);
         munmap(base, size);
         cuda_context_release(d);
+}
+
+/* ---- the device ---- */
+
+static bool in_service(struct device *device)
+{
+        return !cuda_is_lost(cuda_of(device));
+}
+
+static void describe_device(struct device *device, struct device_facts *facts)
+{
+        struct cuda_device *d = cuda_of(device);
+        describe_gpu(d->cuda->api, d->ordinal, facts);
+        facts->handles = d->memory->kind;
+        facts->in_service = in_service(device);
+}
+
+static void cuda_device_free(struct device *device)
+{
+        struct cuda_device *d = cuda_of(device), **at = &d->cuda->devices;
+        require(d->context == CONTEXT_NONE || d->cuda->joined);
+        pthread_mutex_lock(&d->cuda->mutex);
+        while (*at != d)
+                at = &(*at)->next;
+        *at = d->next;
+        pthread_mutex_unlock(&d->cuda->mutex);
+        free(d);
+}
+
+static const struct device_ops cuda_ops = {
+        .kind = "cuda",
+        .alloc = segment_alloc,
+        .release = segment_release,
+        .lend = segment_lend,
+        .seal = segment_seal,
+        .put = segment_put,
+        .copier_new = cuda_copier_new,
+        .copier_free = cuda_copier_free,
+        .copy = cuda_copy,
+        .copied = cuda_copied,
+        .fetch = cuda_fetch,
+        .read = segment_read,
+        .handle = segment_handle,
+        .describe = describe_device,
+        .ceiling = cuda_ceiling,
+        .in_service = in_service,
+        .host_alloc = cuda_host_alloc,
+        .host_free = cuda_host_free,
+        .free = cuda_device_free,
+};
+
+int cuda_device_new(struct device **out, struct cuda *cuda, int ordinal, const struct cuda_opts *opts,
+                    struct wake *wake, struct error *error)
+{
+        cleanup_free struct cuda_device *d = calloc(1, sizeof(*d));
+        cu_device gpu;
+        size_t total = 0;
+        if (d == NULL)
+                return error_no_memory(error);
+        struct device *device = &d->device;
+        d->cuda = cuda;
+        d->ordinal = ordinal;
+        d->memory = opts->handles == CUDA_HANDLES_VMM_FD ? &memory_vmm : &memory_ipc;
+        device->ops = &cuda_ops;
+        device->caps = d->memory->caps;
+        device->pages = PAGES_DEVICE;
+        device->layout = (struct plan_layout){
+                .page = 0, .align = 256, .granularity = CUDA_GRANULARITY, .max_segment = opts->max_segment};
+        snprintf(device->name, sizeof(device->name), "cuda:%d", ordinal);
+        if (cuda_uuid_of(cuda, ordinal, device->uuid) < 0 || cuda->api->cuDeviceGet(&gpu, ordinal) != CU_OK ||
+            cuda->api->cuDeviceTotalMem_v2(&total, gpu) != CU_OK)
+                return error_set(error, STREAMER_EUNSUPPORTED, "cuda:%d: the driver does not describe it", ordinal);
+        struct device_facts facts;
+        describe_gpu(cuda->api, ordinal, &facts);
+        device->numa_node = numa_of_pci(facts.pci);
+        d->batches = cuda_has_batch(cuda->api) && facts.host_pointers;
+        device->budget = opts->budget > 0 ? opts->budget : total / 100 * opts->budget_percent;
+        device->thread = work_pool_new(wake, "device-cuda", 1, 1);
+        if (device->thread == NULL)
+                return error_no_memory(error);
+        pthread_mutex_lock(&cuda->mutex);
+        d->next = cuda->devices;
+        cuda->devices = d;
+        pthread_mutex_unlock(&cuda->mutex);
+        d = NULL;
+        *out = device;
+        return 0;
 }
