@@ -88,21 +88,6 @@ TEST(shapes_are_read_back)
         ck_assert_uint_eq(header.tensors[0].rank, ST_RANK_MAX);
 }
 
-TEST(tensors_are_in_the_order_of_their_bytes)
-{
-        accept(text_of("{'c':{'dtype':'U8','shape':[2],'data_offsets':[2,4]},"
-                       "'a':{'dtype':'U8','shape':[2],'data_offsets':[0,2]},"
-                       "'e':{'dtype':'U8','shape':[0],'data_offsets':[4,4]},"
-                       "'b':{'dtype':'U8','shape':[0],'data_offsets':[2,2]},"
-                       "'d':{'dtype':'U8','shape':[0],'data_offsets':[2,2]}}"),
-               4);
-        check_tensor(0, "a", 0, 2);
-        check_tensor(1, "b", 2, 2);
-        check_tensor(2, "d", 2, 2);
-        check_tensor(3, "c", 2, 4);
-        check_tensor(4, "e", 4, 4);
-}
-
 TEST(many_tensors_in_any_order)
 {
         enum { N = 20011 };
