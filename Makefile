@@ -155,7 +155,7 @@ FAKES := $(addprefix $(FAKE)/,libcuda.so.1 libcudart.so.13 libcudart.so.12)
 LINK_FAKE = $(call run,LD)mkdir -p $(@D) && $(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -fPIC -shared -Wl,-soname,$(@F) -o $@ $(filter-out %.h,$^)
 
 $(FAKES): $(wildcard tests/lib/fake_cuda/*.h) proto/cuda.h daemon/device/cuda/api.h | $(BUILD)/deps-build
-$(FAKE)/libcuda.so.1: $(addprefix tests/lib/fake_cuda/,cuda.c memory.c vmm.c machine.c)
+$(FAKE)/libcuda.so.1: $(addprefix tests/lib/fake_cuda/,cuda.c memory.c machine.c)
 	$(LINK_FAKE)
 $(FAKE)/libcudart.so.%: tests/lib/fake_cuda/cudart.c tests/lib/fake_cuda/stream.c $(FAKE)/libcuda.so.1
 	@mkdir -p $(@D)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The fake libcuda.so.1: devices, contexts, IPC handles, and calls by which tests read
- * memory. vmm.c has the virtual memory management.
+ * memory. memory.c has the virtual memory management.
  */
 #include "tests/lib/fake_cuda/machine.h"
 

@@ -103,14 +103,4 @@ int fake_gpu_of(const void *pointer, size_t size, void **base, size_t *whole);
 void fake_memory_reset(int gpu);
 void fake_ipc_reset(int gpu); /* imported memory, of any context */
 
-/* The GPU of a memfd of this library; -1 for other descriptors. */
-int fake_memfd(int gpu, uint64_t cookie, size_t size);
-int fake_memfd_gpu(int fd);
-
-/* ---- virtual memory management: for fake_gpu_of() ---- */
-
-#define FAKE_GRANULARITY ((size_t)2 << 20)
-int fake_vmm_gpu_of(const void *pointer, size_t size, void **base, size_t *whole); /* lock held */
-uint64_t fake_vmm_used(int gpu);                                                   /* lock held */
-
 #endif
