@@ -160,9 +160,7 @@ static int open_runtime(struct cuda_api *api, const char *name, char *why, size_
                 error = CUDA_NO_DEVICE;
         if (error == CUDA_OK)
                 return 0;
-        char text[512];
-        cuda_api_explain(api, error, "/dev", text, sizeof(text));
-        format_append(why, size, "%s", text);
+        cuda_api_explain(api, error, "/dev", why, size);
         return -1;
 }
 
