@@ -5,23 +5,15 @@
 #ifndef TESTS_UNIT_ADMISSION_FIXTURE_H
 #define TESTS_UNIT_ADMISSION_FIXTURE_H
 
-#include "tests/lib/core.h"
+#include "tests/unit/resident_fixture.h"
 
-#include "daemon/base/util.h"
 #include "daemon/resident/admission/admission.h"
-#include "daemon/resident/lease.h"
-
-#include <sys/eventfd.h>
 
 #define BUDGET (10 * MiB)
 #define MAX_BLOCKED 2
 #define N_ASKS 8
 
-static struct fake_device fakes[2];
-static struct device *devices[2];
-static struct resident resident;
 static struct admission admission;
-static struct leases leases;
 
 /* A request for device memory. */
 struct ask {
@@ -37,41 +29,10 @@ static unsigned turns;
 
 #define PID_OF_NOBODY (1 << 30) /* more than any can be */
 
-static int watch(struct process *process)
+static void begin_admission(void)
 {
-        (void)process;
-        return 0;
-}
-
-static void unwatch(struct process *process)
-{
-        (void)process;
-}
-
-static void begin(void)
-{
-        for (unsigned i = 0; i < 2; i++) {
-                fake_device_init(&fakes[i], i == 0 ? "first" : "second", BUDGET, false);
-                fakes[i].device.number = i;
-                devices[i] = &fakes[i].device;
-        }
-        resident_init(&resident, core_wake, devices, 2, 0);
+        begin_with(2, BUDGET, 0);
         admission_init(&admission, &resident, core_wake, MAX_BLOCKED);
-        leases_init(&leases);
-        leases.watch = watch;
-        leases.unwatch = unwatch;
-}
-
-static void drop_all(void)
-{
-        list_each_item_safe (struct generation, g, &resident.generations, link) {
-                if (g->state == GENERATION_LOADING) {
-                        generation_fail(g, &(struct error){.code = STREAMER_ECANCELED});
-                        generation_put(g);
-                } else if (!list_empty(&g->names)) {
-                        generation_drop_name(g, generation_name(g));
-                }
-        }
 }
 
 static bool is_quiet(void)
@@ -83,7 +44,7 @@ static bool is_quiet(void)
 }
 
 /* Nothing is lost: every byte is unused in the end. */
-static void end(void)
+static void end_admission(void)
 {
         for (size_t i = 0; i < n_asks; i++)
                 admission_withdraw(&asks[i].request);
@@ -97,10 +58,7 @@ static void end(void)
                 uv_run(&core_loop, UV_RUN_NOWAIT);
         }
         core_until(is_quiet());
-        for (int i = 0; i < 2; i++) {
-                ck_assert_uint_eq(fakes[i].device.used, 0);
-                fake_device_deinit(&fakes[i]);
-        }
+        end();
         wake_drain(core_wake);
         ck_assert(list_empty(&admission.queue));
 }
@@ -109,22 +67,12 @@ static void end(void)
 
 static struct generation *resident_model(const char *name, int device, uint64_t bytes)
 {
-        struct error error = {0};
-        struct generation *g = generation_new(&resident, name, "/models/x", devices[device], 0);
-        generation_assign_number(g);
-        ck_assert_int_eq(generation_charge(g, bytes, &error), 0);
-        ck_assert_int_eq(devices[device]->ops->alloc(devices[device], bytes, &g->segments[0], &error), 0);
-        g->n_segments = 1;
-        generation_ready(g);
-        generation_put(g);
-        return g;
+        return ready(allocated(loading_on(name, device), bytes));
 }
 
 static struct lease *lease_of(struct generation *g)
 {
-        struct process *process =
-                leases_process_consume_fd(&leases, PID_OF_NOBODY, 0, must(eventfd(0, EFD_CLOEXEC)), 0);
-        return lease_new(&leases, process, g, NULL);
+        return lease_new(&leases, process_of(PID_OF_NOBODY), g, NULL);
 }
 
 static bool is_ready(const char *name)

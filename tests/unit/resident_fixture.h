@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fixture of the tests of resident models: one device, and generations as a load creates them.
+ * Fixture of the tests of resident models: two devices, of which begin() configures one, generations as a load creates
+ * them, and leases.
  */
 #ifndef TESTS_UNIT_RESIDENT_FIXTURE_H
 #define TESTS_UNIT_RESIDENT_FIXTURE_H
@@ -8,16 +9,18 @@
 #include "tests/lib/core.h"
 
 #include "daemon/base/util.h"
-#include "daemon/resident/model.h"
+#include "daemon/resident/lease.h"
 
-#define BUDGET (64 * MiB)
+#include <sys/eventfd.h>
 
-static struct fake_device fake;
+static struct fake_device fakes[2];
 static struct device *devices[2];
 static struct resident resident;
-static unsigned changes;
+static struct leases leases;
+static unsigned changes, watched, unwatched;
+static bool fail_watch;
 
-static void on_changed(struct resident *r, struct generation *generation, const char *removed)
+static inline void on_changed(struct resident *r, struct generation *generation, const char *removed)
 {
         (void)removed;
         ck_assert_ptr_eq(r, &resident);
@@ -25,79 +28,125 @@ static void on_changed(struct resident *r, struct generation *generation, const 
         changes++;
 }
 
-static void begin(void)
+static inline int watch_process(struct process *process)
 {
-        fake_device_init(&fake, "fake", BUDGET, false);
-        devices[0] = &fake.device;
-        resident_init(&resident, core_wake, devices, 1, 2);
-        resident.changed = on_changed;
+        (void)process;
+        watched++;
+        return fail_watch ? STREAMER_ENOMEM : 0;
 }
 
-/* Removes a name of any generation; false if none has one. */
-static bool drop_one_name(void)
+static inline void unwatch_process(struct process *process)
 {
-        list_each (pos, &resident.generations) {
-                struct generation *g = container_of(pos, struct generation, link);
-                if (list_empty(&g->names))
-                        continue;
-                char *name = format_text("%s", generation_name(g));
-                generation_drop_name(g, name);
-                free(name);
-                return true;
+        (void)process;
+        unwatched++;
+}
+
+static inline void begin_with(size_t n_devices, uint64_t budget, uint64_t failed_kept)
+{
+        for (unsigned i = 0; i < 2; i++) {
+                fake_device_init(&fakes[i], i == 0 ? "first" : "second", budget, false);
+                fakes[i].device.number = i;
+                devices[i] = &fakes[i].device;
         }
-        return false;
+        resident_init(&resident, core_wake, devices, n_devices, failed_kept);
+        resident.changed = on_changed;
+        leases_init(&leases);
+        leases.watch = watch_process;
+        leases.unwatch = unwatch_process;
+}
+
+static inline void begin(void)
+{
+        begin_with(1, 64 * MiB, 2);
+}
+
+static inline void drop_all(void)
+{
+        list_each_item_safe (struct generation, g, &resident.generations, link) {
+                if (g->state == GENERATION_LOADING) {
+                        generation_fail(g, &(struct error){.code = STREAMER_ECANCELED});
+                        generation_put(g);
+                } else if (!list_empty(&g->names)) {
+                        generation_drop_all(g);
+                }
+        }
 }
 
 /* Frees what a test left, as the daemon would. */
-static void end(void)
+static inline void end(void)
 {
-        while (drop_one_name())
-                ;
-        core_until(resident_empty(&resident));
-        ck_assert_uint_eq(fake.device.used, 0);
-        ck_assert(resident_empty(&resident));
-        fake_device_deinit(&fake);
+        while (!resident_empty(&resident)) {
+                drop_all();
+                uv_run(&core_loop, UV_RUN_NOWAIT);
+        }
+        for (int i = 0; i < 2; i++) {
+                ck_assert_uint_eq(fakes[i].device.used, 0);
+                fake_device_deinit(&fakes[i]);
+        }
 }
 
 /* ---- generations of loads ---- */
 
-static struct generation *loading(const char *name)
+static inline struct generation *loading_on(const char *name, int device)
 {
-        struct generation *g = generation_new(&resident, name, "/models/x", &fake.device, 0);
+        struct generation *g = generation_new(&resident, name, "/models/x", devices[device], 0);
         ck_assert_ptr_nonnull(g);
         generation_assign_number(g);
         return g;
 }
 
-/* With its own memory: a segment and tables. */
-static struct generation *loading_with(const char *name, uint64_t bytes)
+static inline struct generation *loading(const char *name)
+{
+        return loading_on(name, 0);
+}
+
+static inline struct generation *charged(struct generation *g, uint64_t bytes)
 {
         struct error error = {0};
-        struct generation *g = loading(name);
-        ck_assert_int_eq(generation_charge(g, bytes, &error), 0);
-        ck_assert_int_eq(fake.device.ops->alloc(&fake.device, bytes, &g->segments[0], &error), 0);
+        ck_assert_msg(generation_charge(g, bytes, &error) == 0, "%s", error.text);
+        return g;
+}
+
+/* With its own memory: a segment and tables. */
+static inline struct generation *allocated(struct generation *g, uint64_t bytes)
+{
+        struct error error = {0};
+        charged(g, bytes);
+        ck_assert_int_eq(g->device->ops->alloc(g->device, bytes, &g->segments[0], &error), 0);
         g->n_segments = 1;
-        g->manifest.size = g->arrival.size = 4096;
         ck_assert_int_eq(host_table_new(&g->manifest, "m", 4096, &error), 0);
         ck_assert_int_eq(host_table_new(&g->arrival, "a", 4096, &error), 0);
         return g;
 }
 
+static inline struct generation *loading_with(const char *name, uint64_t bytes)
+{
+        return allocated(loading(name), bytes);
+}
+
 /* The load is done with it. */
-static struct generation *ready(struct generation *g)
+static inline struct generation *ready(struct generation *g)
 {
         generation_ready(g);
         generation_put(g);
         return g;
 }
 
-static struct generation *failed(struct generation *g, const char *text)
+static inline struct generation *failed(struct generation *g, const char *text)
 {
         struct error error;
         error_set(&error, STREAMER_EFAILED, "%s", text);
         generation_fail(g, &error);
         generation_put(g);
         return g;
+}
+
+/* ---- leases ---- */
+
+/* An eventfd replaces the pidfd, because no test waits on it. */
+static inline struct process *process_of(pid_t pid)
+{
+        return leases_process_consume_fd(&leases, pid, 0, must(eventfd(0, EFD_CLOEXEC)), 0);
 }
 
 #endif

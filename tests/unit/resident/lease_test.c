@@ -3,79 +3,29 @@
  * Leases end by detach, or when the connection is closed and the process has exited, in either order. A process is
  * watched once, whatever the number of its connections and leases.
  */
-#include "tests/lib/core.h"
+#include "tests/unit/resident_fixture.h"
 
-#include "daemon/base/util.h"
-#include "daemon/resident/lease.h"
 #include "tests/lib/kernel_counters.h"
 
-#include <sys/eventfd.h>
-
-static struct fake_device fake;
-static struct device *devices[1];
-static struct resident resident;
-static struct leases leases;
 static struct generation *model;
-static unsigned watched, unwatched;
-static bool fail_watch;
 static unsigned fds_before;
 
-static int watch_process(struct process *process)
+static void begin_leases(void)
 {
-        (void)process;
-        watched++;
-        return fail_watch ? STREAMER_ENOMEM : 0;
-}
-
-static void on_unwatch(struct process *process)
-{
-        (void)process;
-        unwatched++;
-}
-
-static struct generation *ready_model(const char *name)
-{
-        struct error error = {0};
-        struct generation *g = generation_new(&resident, name, "/models/x", &fake.device, 0);
-        generation_assign_number(g);
-        ck_assert_int_eq(generation_charge(g, 2 * MiB, &error), 0);
-        ck_assert_int_eq(fake.device.ops->alloc(&fake.device, 2 * MiB, &g->segments[0], &error), 0);
-        g->n_segments = 1;
-        generation_ready(g);
-        generation_put(g);
-        return g;
-}
-
-static void begin(void)
-{
-        fake_device_init(&fake, "fake", 64 * MiB, false);
-        devices[0] = &fake.device;
-        resident_init(&resident, core_wake, devices, 1, 2);
-        leases_init(&leases);
-        leases.watch = watch_process;
-        leases.unwatch = on_unwatch;
-        model = ready_model("m");
+        begin();
+        model = ready(loading_with("m", 2 * MiB));
         fds_before = process_fds(getpid());
 }
 
 /* Each test ends its leases; then no process record is left and the memory is freed. */
-static void end(void)
+static void end_leases(void)
 {
         ck_assert_uint_eq(leases.n, 0);
         ck_assert(list_empty(&leases.processes));
         ck_assert_uint_eq(watched, unwatched);
-        ck_assert_uint_eq(process_fds(getpid()), fds_before);
         if (!resident_empty(&resident))
-                generation_drop_name(model, "m");
-        core_until(resident_empty(&resident));
-        ck_assert_uint_eq(fake.device.used, 0);
-        fake_device_deinit(&fake);
-}
-
-/* An eventfd replaces the pidfd, because no test waits on it. */
-static struct process *process_of(pid_t pid)
-{
-        return leases_process_consume_fd(&leases, pid, 1000, must(eventfd(0, EFD_CLOEXEC)), 0);
+                ck_assert_uint_eq(process_fds(getpid()), fds_before);
+        end();
 }
 
 static struct lease *lease_of(pid_t pid, void *owner)
@@ -96,44 +46,7 @@ static int owner_a, owner_b; /* sessions */
 
 /* ---- how a lease ends ---- */
 
-CORE_FIXTURE(begin, end);
-
-TEST(a_lease_holds_its_model_until_it_is_detached)
-{
-        struct lease *lease = lease_of(100, &owner_a);
-        ck_assert(has_memory());
-        ck_assert_uint_eq(leases.n, 1);
-        generation_drop_name(model, "m");
-        core_settle();
-        ck_assert_uint_eq(fake.freed, 0);
-        ck_assert_ptr_eq(resident_any(&resident, "m"), model); /* for ps */
-        lease_end(&leases, lease);
-        core_until(resident_empty(&resident));
-        ck_assert_uint_eq(fake.freed, 1);
-}
-
-TEST(a_closed_connection_alone_ends_no_lease)
-{
-        struct lease *lease = lease_of(100, &owner_a);
-        struct process *process = lease->process;
-        lease_abandon(&leases, lease);
-        ck_assert(has_memory());
-        ck_assert_ptr_null(lease->owner);
-        generation_drop_name(model, "m");
-        core_settle();
-        ck_assert_uint_eq(fake.freed, 0); /* the process may have it mapped */
-        process_exited(process);
-        core_until(resident_empty(&resident));
-}
-
-TEST(an_exit_alone_ends_no_lease_of_an_open_connection)
-{
-        struct lease *lease = lease_of(100, &owner_a);
-        process_exited(lease->process);
-        ck_assert(has_memory());
-        lease_abandon(&leases, lease);
-        ck_assert(!has_memory());
-}
+CORE_FIXTURE(begin_leases, end_leases);
 
 /* The end of one that is looked at is seen when its number may have been given on. */
 TEST(a_reused_pid_is_detected_by_its_start_time)
@@ -145,17 +58,6 @@ TEST(a_reused_pid_is_detected_by_its_start_time)
         ck_assert_ptr_eq(second, third);
         process_reap(first);
         process_reap(second);
-}
-
-TEST(exit_after_abandon_ends_all_orphans_of_the_process)
-{
-        struct lease *first = lease_of(100, &owner_a), *second = lease_of(100, &owner_a);
-        struct process *process = first->process;
-        lease_abandon(&leases, first);
-        lease_abandon(&leases, second);
-        ck_assert_uint_eq(leases.n, 2);
-        process_exited(process);
-        ck_assert_uint_eq(leases.n, 0);
 }
 
 TEST(orphans_end_wherever_they_are_in_the_list)
@@ -266,7 +168,7 @@ TEST(a_process_that_cannot_be_watched_gets_no_lease)
         ck_assert_uint_eq(process_fds(getpid()), fds_before);
 }
 
-CORE_FIXTURE(begin, end, .timeout = 10);
+CORE_FIXTURE(begin_leases, end_leases, .timeout = 10);
 
 /* One by one that would be ten thousand million comparisons. */
 TEST(a_process_is_found_among_very_many)
@@ -296,7 +198,7 @@ TEST(a_lease_is_found_by_its_token_among_very_many)
         ck_assert_ptr_null(leases_by_token(&leases, token));
 }
 
-CORE_FIXTURE(begin, end);
+CORE_FIXTURE(begin_leases, end_leases);
 
 TEST(leases_are_numbered_and_dated)
 {

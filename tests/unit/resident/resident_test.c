@@ -83,7 +83,7 @@ TEST(an_older_load_that_finishes_later_yields)
         ck_assert_ptr_eq(resident_ready(&resident, "m"), newer);
         ck_assert_int_eq((int)older->state, (int)GENERATION_DRAINING);
         core_until(listed() == 1);
-        ck_assert_uint_eq(fake.device.used, 0);
+        ck_assert_uint_eq(fakes[0].device.used, 0);
 }
 
 TEST(an_older_load_that_ends_later_keeps_its_free_names)
@@ -120,17 +120,6 @@ TEST(a_failure_replaces_the_one_before_it)
 
 TEST(the_list_of_failed_loads_is_bounded)
 {
-        failed(loading("a"), "first");
-        failed(loading("b"), "second");
-        failed(loading("c"), "third");
-        core_until(listed() == 2);
-        ck_assert_ptr_null(resident_any(&resident, "a"));
-        ck_assert_ptr_nonnull(resident_on(&resident, "b", GENERATION_FAILED, NULL));
-        ck_assert_ptr_nonnull(resident_on(&resident, "c", GENERATION_FAILED, NULL));
-}
-
-TEST(discarded_failures_may_have_many_names)
-{
         struct generation *g = loading("a");
         generation_add_name(g, "a2", g->source, 0, NULL);
         generation_add_name(g, "a3", g->source, 0, NULL);
@@ -138,7 +127,10 @@ TEST(discarded_failures_may_have_many_names)
         failed(loading("b"), "second");
         failed(loading("c"), "third");
         core_until(listed() == 2);
+        ck_assert_ptr_null(resident_any(&resident, "a"));
         ck_assert_ptr_null(resident_any(&resident, "a3"));
+        ck_assert_ptr_nonnull(resident_on(&resident, "b", GENERATION_FAILED, NULL));
+        ck_assert_ptr_nonnull(resident_on(&resident, "c", GENERATION_FAILED, NULL));
 }
 
 /* ---- the same files ---- */
@@ -147,20 +139,20 @@ TEST(the_same_files_on_the_same_device_are_the_same)
 {
         struct source_identity x = {.digest = "x"}, y = {.digest = "y"};
         struct generation *g = loading("m");
-        ck_assert_ptr_null(resident_same(&resident, &x, &fake.device, NULL, 0));
+        ck_assert_ptr_null(resident_same(&resident, &x, &fakes[0].device, NULL, 0));
         g->identity = x;
         g->has_identity = true;
-        ck_assert_ptr_eq(resident_same(&resident, &x, &fake.device, NULL, 0), g);
-        ck_assert_ptr_null(resident_same(&resident, &y, &fake.device, NULL, 0));
+        ck_assert_ptr_eq(resident_same(&resident, &x, &fakes[0].device, NULL, 0), g);
+        ck_assert_ptr_null(resident_same(&resident, &y, &fakes[0].device, NULL, 0));
         ck_assert_ptr_null(resident_same(&resident, &x, NULL, NULL, 0));
-        ck_assert_ptr_null(resident_same(&resident, &x, &fake.device, g, 0));
+        ck_assert_ptr_null(resident_same(&resident, &x, &fakes[0].device, g, 0));
         ready(g);
-        ck_assert_ptr_eq(resident_same(&resident, &x, &fake.device, NULL, 0), g);
-        ck_assert_ptr_eq(resident_same(&resident, &x, &fake.device, NULL, g->number), g);
-        ck_assert_ptr_null(resident_same(&resident, &x, &fake.device, NULL, g->number + 1));
+        ck_assert_ptr_eq(resident_same(&resident, &x, &fakes[0].device, NULL, 0), g);
+        ck_assert_ptr_eq(resident_same(&resident, &x, &fakes[0].device, NULL, g->number), g);
+        ck_assert_ptr_null(resident_same(&resident, &x, &fakes[0].device, NULL, g->number + 1));
         generation_get(g);
         generation_drop_name(g, "m");
-        ck_assert_ptr_null(resident_same(&resident, &x, &fake.device, NULL, 0));
+        ck_assert_ptr_null(resident_same(&resident, &x, &fakes[0].device, NULL, 0));
         generation_put(g);
 }
 
@@ -169,9 +161,9 @@ TEST(the_same_files_on_the_same_device_are_the_same)
 TEST(a_device_is_found_by_name_or_uuid_or_by_being_the_only_one)
 {
         struct error error = {0};
-        ck_assert_ptr_eq(resident_device(&resident, NULL, &error), &fake.device);
-        ck_assert_ptr_eq(resident_device(&resident, "fake", &error), &fake.device);
-        ck_assert_ptr_eq(resident_device(&resident, "uuid-of-fake", &error), &fake.device);
+        ck_assert_ptr_eq(resident_device(&resident, NULL, &error), &fakes[0].device);
+        ck_assert_ptr_eq(resident_device(&resident, "first", &error), &fakes[0].device);
+        ck_assert_ptr_eq(resident_device(&resident, "uuid-of-first", &error), &fakes[0].device);
         ck_assert_ptr_null(resident_device(&resident, "cuda:7", &error));
         ck_assert_int_eq(error.code, STREAMER_EINVAL);
         ck_assert_ptr_nonnull(strstr(error.text, "cuda:7"));
@@ -180,15 +172,10 @@ TEST(a_device_is_found_by_name_or_uuid_or_by_being_the_only_one)
 TEST(among_several_devices_one_must_be_named)
 {
         struct error error = {0};
-        struct fake_device second;
-        fake_device_init(&second, "second", BUDGET, false);
-        devices[1] = &second.device;
         resident.n_devices = 2;
         ck_assert_ptr_null(resident_device(&resident, NULL, &error));
         ck_assert_int_eq(error.code, STREAMER_EINVAL);
-        ck_assert_ptr_eq(resident_device(&resident, "second", &error), &second.device);
-        resident.n_devices = 1;
-        fake_device_deinit(&second);
+        ck_assert_ptr_eq(resident_device(&resident, "second", &error), &fakes[1].device);
 }
 
 /* ---- the written record ---- */
@@ -218,15 +205,6 @@ TEST(each_name_is_written_once_in_the_order_of_names)
 }
 
 /* ---- budget ---- */
-
-TEST(a_load_too_large_for_an_empty_device_reports_that_it_is_empty)
-{
-        struct error error = {0};
-        struct generation *g = loading("m");
-        ck_assert_int_eq(generation_charge(g, BUDGET + 1, &error), STREAMER_ENOMEM);
-        ck_assert_ptr_nonnull(strstr(error.text, "nothing resident"));
-        failed(g, error.text);
-}
 
 TEST(more_holders_than_fit_the_text_are_cut)
 {
@@ -264,10 +242,10 @@ TEST(a_failed_load_keeps_its_memory_for_early_attaches)
         g->n_leases = 1;
         failed(g, "changed");
         core_settle();
-        ck_assert_uint_eq(fake.freed, 0);
+        ck_assert_uint_eq(fakes[0].freed, 0);
         g->n_leases = 0;
         generation_reap(g);
-        core_until(fake.device.used == 0);
+        core_until(fakes[0].device.used == 0);
         ck_assert_ptr_eq(resident_on(&resident, "m", GENERATION_FAILED, NULL), g); /* listed, without memory */
         ck_assert_uint_eq(g->n_segments, 0);
         ck_assert_int_eq(g->manifest.fd, -1);
@@ -276,19 +254,19 @@ TEST(a_failed_load_keeps_its_memory_for_early_attaches)
 TEST(memory_is_freed_exactly_once_on_the_devices_thread)
 {
         struct generation *g = loading_with("m", 2 * MiB);
-        gate_init(&fake.release, false);
+        gate_init(&fakes[0].release, false);
         ready(g);
         generation_drop_name(g, "m");
         core_settle(); /* it is reaped */
-        gate_await(&fake.release, 1);
+        gate_await(&fakes[0].release, 1);
         generation_reap(g);
         generation_reap(g);
         core_settle();
-        ck_assert_uint_eq(fake.device.used, 2 * MiB); /* not granted to others before it is freed */
-        gate_open(&fake.release);
+        ck_assert_uint_eq(fakes[0].device.used, 2 * MiB); /* not granted to others before it is freed */
+        gate_open(&fakes[0].release);
         core_until(resident_empty(&resident));
-        ck_assert_uint_eq(gate_arrived(&fake.release), 1);
-        ck_assert_uint_eq(fake.device.used, 0);
+        ck_assert_uint_eq(gate_arrived(&fakes[0].release), 1);
+        ck_assert_uint_eq(fakes[0].device.used, 0);
 }
 
 /* ---- waiting requests ---- */

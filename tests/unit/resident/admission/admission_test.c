@@ -10,15 +10,7 @@
 
 /* ---- requests that fit ---- */
 
-CORE_FIXTURE(begin, end);
-
-TEST(a_request_that_fits_is_granted_and_charged)
-{
-        struct ask *ask = asked(load_of("m", 0, BUDGET));
-        granted(ask);
-        ck_assert_uint_eq(devices[0]->used, BUDGET);
-        ck_assert_uint_eq(devices[1]->used, 0);
-}
+CORE_FIXTURE(begin_admission, end_admission);
 
 TEST(two_requests_are_not_granted_the_same_bytes)
 {
@@ -28,19 +20,6 @@ TEST(two_requests_are_not_granted_the_same_bytes)
 }
 
 /* ---- memory being freed ---- */
-
-TEST(a_load_waits_for_memory_that_is_being_released)
-{
-        gate_init(&fakes[0].release, false);
-        resident_model("old", 0, 8 * MiB);
-        generation_drop_name(resident_ready(&resident, "old"), "old");
-        struct ask *ask = asked(load_of("m", 0, 8 * MiB));
-        core_settle(); /* it is reaped */
-        gate_await(&fakes[0].release, 1);
-        waits(ask);
-        gate_open(&fakes[0].release);
-        granted(ask);
-}
 
 TEST(released_memory_is_reserved_for_the_first)
 {
@@ -255,13 +234,7 @@ TEST(ranks_are_as_recently_used_as_the_last_of_them)
 /* Of so many bytes, without a segment. */
 static struct generation *small_model(const char *name, uint64_t bytes)
 {
-        struct error error = {0};
-        struct generation *g = generation_new(&resident, name, "/models/x", devices[0], 0);
-        generation_assign_number(g);
-        ck_assert_int_eq(generation_charge(g, bytes, &error), 0);
-        generation_ready(g);
-        generation_put(g);
-        return g;
+        return ready(charged(loading(name), bytes));
 }
 
 /* The loop has other tasks. */

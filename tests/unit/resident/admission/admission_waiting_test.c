@@ -14,7 +14,7 @@ static struct ask *and_of(struct ask *ask, int device, uint64_t bytes)
 
 /* ---- waiting ---- */
 
-CORE_FIXTURE(begin, end);
+CORE_FIXTURE(begin_admission, end_admission);
 
 TEST(priority_is_first_then_age)
 {
@@ -117,7 +117,9 @@ TEST(a_granted_request_is_not_granted_again_before_its_callback)
 
 TEST(a_load_that_never_fits_is_refused_at_once)
 {
-        refused(patient(load_of("m", 0, BUDGET + 1), 0), STREAMER_ENOMEM, "10485761 bytes needed");
+        refused(patient(load_of("m", 0, BUDGET + 1), 0), STREAMER_ENOMEM,
+                "10485761 bytes needed, 10485760 bytes of 10.0 MiB free; more than the whole budget (first: nothing "
+                "resident)");
 }
 
 TEST(a_withdrawn_request_is_not_answered)

@@ -5,8 +5,7 @@
 #include "daemon/resident/hostcache/host_cache.h"
 
 #include "daemon/base/sys/machine.h"
-#include "daemon/base/util.h"
-#include "tests/lib/core.h"
+#include "tests/unit/resident_fixture.h"
 
 /* ---- size ---- */
 
@@ -29,28 +28,22 @@ TEST(the_cache_takes_at_most_half_of_the_cgroup_or_machine, EACH(sizes))
 
 /* ---- choice of victims ---- */
 
-static struct fake_device fake;
-static struct device *devices[] = {&fake.device};
-static struct resident resident;
 static struct host_cache cache;
 
-static void begin(void)
+static void begin_cache(void)
 {
-        fake_device_init(&fake, "gpu", GiB, true);
-        resident_init(&resident, core_wake, devices, 1, 0);
+        begin();
         host_cache_init(&cache, &resident, GiB);
 }
 
-static void end(void)
+static void end_cache(void)
 {
-        list_each_item_safe (struct generation, g, &resident.generations, link) {
+        list_each_item (struct generation, g, &resident.generations, link)
                 g->state = g->copy != NULL ? GENERATION_CACHED : GENERATION_READY;
-                generation_drop_all(g);
-        }
-        core_until(resident_empty(&resident) && host_cache_empty(&cache));
+        drop_all();
+        core_until(host_cache_empty(&cache));
         ck_assert_uint_eq(cache.used, 0);
-        fake_device_deinit(&fake);
-        ck_assert(resident_empty(&resident));
+        end();
 }
 
 static struct generation *model(const char *name, enum generation_state state)
@@ -97,7 +90,7 @@ static const char *victims_for(uint64_t needed)
         return text;
 }
 
-CORE_FIXTURE(begin, end);
+CORE_FIXTURE(begin_cache, end_cache);
 
 TEST(the_least_recently_used_is_dropped)
 {
@@ -119,23 +112,6 @@ TEST(a_cached_copy_that_also_serves_is_dropped_first)
         model("d", GENERATION_READY);
         ck_assert_str_eq(victims_for(10), "c");
         ck_assert_str_eq(victims_for(11), "c a");
-}
-
-TEST(an_unnecessary_victim_is_kept)
-{
-        cached("small", 10, 1);
-        cached("large", 100, 2);
-        cached("recent", 10, 3);
-        ck_assert_str_eq(victims_for(50), "large");
-        ck_assert_str_eq(victims_for(105), "small large");
-}
-
-TEST(none_is_dropped_if_all_would_not_suffice)
-{
-        cached("a", 10, 1);
-        cached("b", 10, 2)->settings.pinned = true;
-        ck_assert_str_eq(victims_for(11), "none");
-        ck_assert_str_eq(victims_for(10), "a");
 }
 
 TEST(pinned_used_and_incomplete_copies_are_not_dropped)

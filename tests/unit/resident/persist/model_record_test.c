@@ -33,7 +33,7 @@ static const struct collapse_kernel no_huge_pages = {
 
 static struct generation *full(const char *name)
 {
-        snprintf(fake.device.uuid, sizeof(fake.device.uuid), "uuid-0");
+        snprintf(fakes[0].device.uuid, sizeof(fakes[0].device.uuid), "uuid-0");
         struct generation *g = loading_with(name, SEGMENT);
         g->segments[0].pages = PAGES_THP;
         g->verified = g->has_identity = g->settings.pinned = true;
@@ -69,7 +69,7 @@ TEST(a_commit_record_restores_all_fields_of_a_generation)
         struct model_record record = record_of(was);
         ck_assert_uint_eq(record.id, 9);
         ck_assert_str_eq(record.name, "m");
-        ck_assert_str_eq(record.device, fake.device.uuid);
+        ck_assert_str_eq(record.device, fakes[0].device.uuid);
         ck_assert_uint_eq(record.charged, SEGMENT);
         ck_assert_uint_eq(record.n_segments, 1);
         ck_assert_uint_eq(record.segments[0].size, SEGMENT);

@@ -166,7 +166,7 @@ TEST(a_failure_has_its_error_also_when_it_is_removed)
         next = peek(&a);
         ck_assert_str_eq(next.state, "unloaded");
         ck_assert_uint_eq(next.generation, number);
-        ck_assert_str_eq(next.device, "fake");
+        ck_assert_str_eq(next.device, "first");
         ck_assert_int_eq(next.code, STREAMER_EFAILED);
         ck_assert_str_eq(next.text, "why");
         ck_assert_str_eq(receive(&a), "m:unloaded:1 ");
