@@ -33,14 +33,19 @@ static int record_of_bytes(const uint8_t *data, size_t size, size_t manifest_siz
         return fd;
 }
 
-static void check(const struct model_record *record, const struct table *table, uint64_t manifest_size)
+static void check_record(const struct commit_record *record)
+{
+        holds(record->name != NULL && record->source != NULL && record->device != NULL);
+        holds(strlen(record->name) <= PROTO_NAME_MAX && strlen(record->device) < 64);
+        holds(record->n_segments <= GENERATION_SEGMENTS);
+}
+
+static void check_generation(const struct commit_record *record, const struct generation *g, uint64_t manifest_size)
 {
         uint64_t sum = 0;
         const char *why = NULL;
-        struct manifest_view manifest = table_manifest(table);
-        holds(record->name != NULL && record->source != NULL && record->device != NULL);
-        holds(strlen(record->name) <= PROTO_NAME_MAX && strlen(record->device) < 64);
-        holds(record->n_segments <= GENERATION_SEGMENTS && table->size == manifest_size);
+        struct manifest_view manifest = table_manifest(&g->manifest);
+        holds(g->manifest.size == manifest_size && record->manifest.fd == -1);
         for (unsigned i = 0; i < record->n_segments; i++)
                 sum += record->segments[i].size;
         holds(sum <= record->charged);
@@ -50,22 +55,25 @@ static void check(const struct model_record *record, const struct table *table, 
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-        struct model_record record;
-        struct table table = {.fd = -1};
+        struct commit_record record;
+        struct generation g = {.manifest.fd = -1};
         struct error error = {0};
         if (size < 2)
                 return 0;
         uint64_t manifest_size = (uint64_t)data[0] | (uint64_t)data[1] << 8;
         if (manifest_size > size - 2)
                 manifest_size = size - 2;
-        int fd = record_of_bytes(data + 2, size - 2, manifest_size);
-        if (commit_record_read_consume_fd(&record, fd, &table, &error) == 0) {
-                check(&record, &table, manifest_size);
-                model_record_deinit(&record);
-                table_drop(&table);
-        } else {
-                holds(error.code != 0 && error.text[0] != '\0');
-                holds(record.name == NULL && table.fd == -1);
+        int r = commit_record_open_consume_fd(&record, record_of_bytes(data + 2, size - 2, manifest_size), &error);
+        if (r == 0) {
+                check_record(&record);
+                r = commit_record_restore(&record, &g, &error);
         }
+        if (r == 0)
+                check_generation(&record, &g, manifest_size);
+        else
+                holds(error.code != 0 && error.text[0] != '\0' && g.manifest.fd == -1);
+        commit_record_deinit(&record);
+        table_drop(&g.manifest);
+        free(g.pattern);
         return 0;
 }

@@ -21,23 +21,68 @@
 #define MAGIC "strmrec2"
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL)
 
+/* ---- facts ---- */
+
+static void segment_facts(struct facts *f, void *list, size_t i)
+{
+        struct commit_record *r = list;
+        uint64_t pages = r->segments[i].pages;
+        if (f->w != NULL)
+                writer_map(f->w, 3);
+        fact_number(f, "size", &r->segments[i].size, 0);
+        fact_number(f, "small_bytes", &r->segments[i].small_bytes, 0);
+        fact_number(f, "pages", &pages, PAGES_DEVICE);
+        r->segments[i].pages = (enum page_kind)pages;
+}
+
+#define FACTS 18 /* of the two functions */
+
+static void record_facts(struct facts *f, struct commit_record *r)
+{
+        fact_text(f, "name", &r->name, 1, PROTO_NAME_MAX);
+        fact_text(f, "source", &r->source, 1, 0);
+        fact_caller(f, &r->caller);
+        fact_number(f, "id", &r->id, 0);
+        fact_text(f, "device", &r->device, 1, FACT_DEVICE_MAX);
+        fact_number(f, "charged", &r->charged, 0);
+        r->n_segments = fact_list(f, "segments", r->n_segments, 0, GENERATION_SEGMENTS, segment_facts, r);
+}
+
+static void generation_facts(struct facts *f, struct generation *g)
+{
+        fact_number(f, "generation", &g->number, 0);
+        fact_bool(f, "verified", &g->verified);
+        fact_text(f, "pattern", &g->pattern, 0, 0);
+        fact_bytes(f, "identity", &g->identity, sizeof(g->identity));
+        fact_bool(f, "has_identity", &g->has_identity);
+        fact_bytes(f, "digest", g->digest, sizeof(g->digest));
+        fact_number(f, "bytes", &g->data_bytes, 0);
+        fact_number(f, "tensors", &g->n_tensors, 0);
+        fact_number(f, "load_ns", &g->load_ns, 0);
+}
+
 /* ---- writing ---- */
 
 int commit_record_pack(msgpack_sbuffer *details, const struct generation *g, uint64_t id)
 {
-        struct model_segment segments[GENERATION_SEGMENTS];
-        struct model_record record = model_record_of(g);
-        record.id = id;
-        record.device = g->device->uuid;
-        record.segments = segments;
-        for (record.n_segments = 0; record.n_segments < g->n_segments; record.n_segments++) {
-                const struct segment *s = &g->segments[record.n_segments];
-                segments[record.n_segments] = (struct model_segment){
-                        .size = s->size, .small_bytes = segment_small_bytes(s), .pages = s->pages};
-        }
         struct writer w;
+        struct facts facts = {.w = &w};
+        struct commit_record record = {.name = (char *)(uintptr_t)generation_name(g),
+                                       .source = g->source,
+                                       .id = id,
+                                       .device = g->device->uuid,
+                                       .charged = g->charged,
+                                       .caller = g->caller,
+                                       .n_segments = g->n_segments};
+        for (unsigned i = 0; i < g->n_segments; i++) {
+                record.segments[i].size = g->segments[i].size;
+                record.segments[i].small_bytes = segment_small_bytes(&g->segments[i]);
+                record.segments[i].pages = g->segments[i].pages;
+        }
         writer_init(&w);
-        model_record_write(&w, &record, STORE_COMMIT);
+        writer_map(&w, FACTS);
+        record_facts(&facts, &record);
+        generation_facts(&facts, (struct generation *)(uintptr_t)g);
         *details = w.buf;
         if (w.failed)
                 msgpack_sbuffer_destroy(details);
@@ -65,22 +110,60 @@ static int damaged(struct error *error, const char *what)
         return error_set(error, STREAMER_ECORRUPT, "its record is damaged: %s", what);
 }
 
-/* The segments, the details and the manifest agree. */
-static int check(const struct model_record *r, const unsigned char *base, uint64_t size, struct error *error)
+static int check_facts(const struct facts *facts, struct error *error)
+{
+        return facts->wrong == NULL
+                       ? 0
+                       : error_set(error, STREAMER_ECORRUPT, "its record is damaged: '%s' is not valid", facts->wrong);
+}
+
+int commit_record_open_consume_fd(struct commit_record *record, int fd, struct error *error)
+{
+        cleanup_close int own = fd;
+        struct facts facts = {.from = &record->map.unpacked.data};
+        struct stat st;
+        size_t manifest_size = 0;
+        *record = (struct commit_record){.manifest.fd = -1};
+        int seals = fcntl(fd, F_GET_SEALS);
+        if (seals < 0 || (seals & SEALS) != SEALS)
+                return damaged(error, "it is not sealed");
+        if (fstat(fd, &st) < 0 || st.st_size <= 0)
+                return damaged(error, "it is too short");
+        void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (map == MAP_FAILED)
+                return error_errno(error, STREAMER_ENOMEM, errno, "the record of a model");
+        const char *wrong = record_open(map, (size_t)st.st_size, MAGIC, &manifest_size, &record->map);
+        munmap(map, (size_t)st.st_size);
+        if (wrong != NULL)
+                return damaged(error, wrong);
+        record_facts(&facts, record);
+        int r = check_facts(&facts, error);
+        if (r < 0)
+                return r;
+        /* The manifest comes first; the rest is not used again. */
+        map = mmap(NULL, manifest_size, PROT_READ, MAP_SHARED, fd, 0);
+        if (map == MAP_FAILED)
+                return error_errno(error, STREAMER_ENOMEM, errno, "the record of a model");
+        record->manifest = (struct table){.fd = take_fd(&own), .map = map, .size = manifest_size};
+        return 0;
+}
+
+/* The segments, the facts and the manifest agree. */
+static int check(const struct commit_record *r, const struct generation *g, struct error *error)
 {
         struct manifest_view m;
         const char *why;
-        uint64_t sum = 0;
+        uint64_t sum = 0, size = r->manifest.size;
         for (size_t i = 0; i < r->n_segments; i++)
-                if (__builtin_add_overflow(sum, r->segments[i].size, &sum) ||
+                if (r->segments[i].size == 0 || __builtin_add_overflow(sum, r->segments[i].size, &sum) ||
                     r->segments[i].small_bytes > r->segments[i].size)
                         return damaged(error, "wrong sizes of segments");
         if (sum > r->charged)
                 return damaged(error, "wrong sizes of segments");
-        if (manifest_open(&m, base, size, &why) < 0)
+        if (manifest_open(&m, r->manifest.map, size, &why) < 0)
                 return damaged(error, why);
-        if (m.header->size != size || m.header->generation != r->number || m.header->n_records != r->n_tensors ||
-            m.header->n_segments != r->n_segments || memcmp(m.header->digest, r->digest, DIGEST_SIZE) != 0)
+        if (m.header->size != size || m.header->generation != g->number || m.header->n_records != g->n_tensors ||
+            m.header->n_segments != r->n_segments || memcmp(m.header->digest, g->digest, DIGEST_SIZE) != 0)
                 return damaged(error, "it is another model's");
         for (unsigned i = 0; i < r->n_segments; i++)
                 if (manifest_segment(&m, i)->size != r->segments[i].size)
@@ -91,44 +174,26 @@ static int check(const struct model_record *r, const unsigned char *base, uint64
         return 0;
 }
 
-static int read_all(struct model_record *record, const unsigned char *base, uint64_t size, size_t *manifest_size,
-                    struct error *error)
+int commit_record_restore(struct commit_record *record, struct generation *g, struct error *error)
 {
-        struct message map;
-        const char *wrong = record_open(base, size, MAGIC, manifest_size, &map);
-        if (wrong != NULL)
-                return damaged(error, wrong);
-        wrong = model_record_read(record, &map.unpacked.data, STORE_COMMIT);
-        message_deinit(&map);
-        if (wrong != NULL)
-                return error_set(error, STREAMER_ECORRUPT, "its record is damaged: '%s' is not valid", wrong);
-        return check(record, base, *manifest_size, error);
+        struct facts facts = {.from = &record->map.unpacked.data};
+        generation_facts(&facts, g);
+        int r = check_facts(&facts, error);
+        if (r == 0)
+                r = check(record, g, error);
+        if (r < 0)
+                return r;
+        g->caller = record->caller;
+        g->manifest = record->manifest;
+        record->manifest = (struct table){.fd = -1};
+        return 0;
 }
 
-int commit_record_read_consume_fd(struct model_record *record, int fd, struct table *out, struct error *error)
+void commit_record_deinit(struct commit_record *record)
 {
-        cleanup_close int own = fd;
-        struct stat st;
-        size_t manifest_size = 0;
-        *record = (struct model_record){.name = NULL};
-        int seals = fcntl(fd, F_GET_SEALS);
-        if (seals < 0 || (seals & SEALS) != SEALS)
-                return damaged(error, "it is not sealed");
-        if (fstat(fd, &st) < 0 || st.st_size <= 0)
-                return damaged(error, "it is too short");
-        uint64_t size = (uint64_t)st.st_size;
-        void *map = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (map == MAP_FAILED)
-                return error_errno(error, STREAMER_ENOMEM, errno, "the record of a model");
-        int r = read_all(record, map, size, &manifest_size, error);
-        munmap(map, size);
-        /* The manifest comes first; the rest is not used again. */
-        map = r == 0 ? mmap(NULL, manifest_size, PROT_READ, MAP_SHARED, fd, 0) : NULL;
-        if (map == MAP_FAILED)
-                r = error_errno(error, STREAMER_ENOMEM, errno, "the record of a model");
-        if (r < 0)
-                model_record_deinit(record);
-        else
-                *out = (struct table){.fd = take_fd(&own), .map = map, .size = manifest_size};
-        return r;
+        message_deinit(&record->map);
+        table_drop(&record->manifest);
+        free(record->name);
+        free(record->source);
+        free(record->device);
 }

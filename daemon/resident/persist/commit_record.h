@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The commit record of a stored model: its manifest, followed by what it takes to restore the model (model_record.h),
- * in one memfd that is sealed against any change. A valid record in the store means that the model was ready and that
- * its segments were stored before. The manifest comes first, so that clients can map the same descriptor.
+ * The commit record of a stored model: its manifest, followed by what it takes to restore the model (facts.h), in one
+ * memfd that is sealed against any change. A valid record in the store means that the model was ready and that its
+ * segments were stored before. The manifest comes first, so that clients can map the same descriptor.
  */
 #ifndef DAEMON_RESIDENT_PERSIST_COMMIT_RECORD_H
 #define DAEMON_RESIDENT_PERSIST_COMMIT_RECORD_H
 
-#include "daemon/resident/persist/model_record.h"
+#include "daemon/resident/persist/facts.h"
 
 /* On the loop, of a generation that is ready: the record without its manifest. STREAMER_ENOMEM. */
 int commit_record_pack(msgpack_sbuffer *details, const struct generation *generation, uint64_t id);
@@ -15,8 +15,28 @@ int commit_record_pack(msgpack_sbuffer *details, const struct generation *genera
 /* On a worker: completes `details`. *fd is the sealed memfd, open for reading. */
 int commit_record_write(msgpack_sbuffer *details, const struct table *manifest, int *fd, struct error *error);
 
-/* Takes over fd. STREAMER_ECORRUPT where the seals, sizes, checksum, version or manifest are wrong. On success *out
- * is the generation's manifest. */
-int commit_record_read_consume_fd(struct model_record *record, int fd, struct table *out, struct error *error);
+/* What a generation is made from; the record has the rest of it. */
+struct commit_record {
+        char *name; /* a provisional one: the journal has its names */
+        char *source;
+        uint64_t id;  /* of the model in the store */
+        char *device; /* its UUID */
+        uint64_t charged;
+        struct caller caller;
+        struct {
+                uint64_t size, small_bytes; /* small_bytes: without the huge pages that `pages` promises */
+                enum page_kind pages;
+        } segments[GENERATION_SEGMENTS];
+        size_t n_segments;
+        struct message map;
+        struct table manifest;
+};
+
+/* Takes over fd. STREAMER_ECORRUPT where the seals, sizes, checksum or version are wrong. To be deinited in any case.
+ */
+int commit_record_open_consume_fd(struct commit_record *record, int fd, struct error *error);
+/* Into a new generation, with the manifest. STREAMER_ECORRUPT where a fact, or the manifest, is wrong. */
+int commit_record_restore(struct commit_record *record, struct generation *generation, struct error *error);
+void commit_record_deinit(struct commit_record *record); /* accepts a zeroed one whose manifest.fd is -1 */
 
 #endif

@@ -16,7 +16,6 @@
 #define DAEMON_RESIDENT_PERSIST_JOURNAL_H
 
 #include "daemon/resident/lease.h"
-#include "daemon/resident/persist/model_record.h"
 
 #define JOURNAL_NAMES 65536u
 #define JOURNAL_LEASES 262144u

@@ -2,8 +2,7 @@
  *
  * Recovery: restores what an earlier run has left in the store.
  *
- *   sort descriptors by name > the journal, its rows by model and process > each complete model, newest first
- *   > processes
+ *   sort descriptors and the journal's rows by model and process > each complete model, newest first > processes
  *
  * No descriptor is trusted for its name. A model is restored if its commit record is sealed and its checksum
  * matches, the store has exactly the segments that the record lists, sealed and of the right sizes, its device is
@@ -27,112 +26,88 @@
 
 #define CLAIM_NS (UINT64_C(60) * 1000000000)
 
-/* ---- descriptors of an earlier run ---- */
+/* ---- what an earlier run has left ---- */
 
-/* The descriptors of one model, or of one process (whose pidfd is in `record`), and its rows of the journal. */
-struct inherited_set {
-        struct list link, by_id;
+enum inherited_kind { INHERITED_MODEL, INHERITED_PROCESS };
+
+/* A descriptor of a model or a process, or a row of the journal that leads to it. */
+struct inherited {
+        enum inherited_kind kind;
         uint64_t id;
-        int record;
-        int segments[GENERATION_SEGMENTS];
-        unsigned n_segments; /* one more than the highest number found */
-        bool duplicate;      /* two have one name */
-        bool leased;         /* a model: a lease leads to it */
-        void **rows;         /* names of a model, leases of a process; in the order of the journal */
-        size_t n_rows;
+        /* A descriptor: 0 (a commit record or a pidfd), or one more than a segment's number. */
+        unsigned part;
+        int fd;    /* -1: a row, or taken */
+        void *row; /* a name of the model, or a lease of the process; of a model, also a lease that leads to it */
 };
 
-struct inherited_sets {
-        struct list all; /* of struct inherited_set */
-        struct buckets by_id;
-};
+#define PART_ROW (GENERATION_SEGMENTS + 1)
+#define PART_LEASE (GENERATION_SEGMENTS + 2)
 
-struct inherited_fds {
-        struct inherited_sets models, processes;
+struct inheritance {
+        struct inherited *v; /* sorted: models before processes, the newest first; of each the descriptors, then rows */
+        size_t n;
         int journal;
         unsigned journals;
 };
 
-static void inherited_sets_init(struct inherited_sets *sets)
+static void inheritance_add(struct inheritance *all, struct inherited one)
 {
-        list_init(&sets->all);
-        buckets_init(&sets->by_id);
+        struct inherited *v = array_grow(all->v, all->n, sizeof(*v));
+        require(v != NULL); /* at the start; some megabytes at most */
+        all->v = v;
+        v[all->n++] = one;
 }
 
-static struct inherited_set *find_set(struct inherited_sets *sets, uint64_t id)
+static int compare(const void *a, const void *b)
 {
-        list_each_item (struct inherited_set, set, bucket(&sets->by_id, id), by_id)
-                if (set->id == id)
-                        return set;
-        return NULL;
-}
-
-static struct inherited_set *set_of(struct inherited_sets *sets, uint64_t id)
-{
-        struct inherited_set *set = find_set(sets, id);
-        if (set != NULL)
-                return set;
-        set = calloc(1, sizeof(*set));
-        require(set != NULL); /* at the start; a few hundred bytes */
-        set->id = id;
-        set->record = -1;
-        for (size_t i = 0; i < GENERATION_SEGMENTS; i++)
-                set->segments[i] = -1;
-        list_append(&sets->all, &set->link);
-        list_append(bucket(&sets->by_id, id), &set->by_id);
-        return set;
+        const struct inherited *x = a, *y = b;
+        int r = ORDER(x->kind, y->kind);
+        if (r == 0)
+                r = ORDER(y->id, x->id);
+        if (r == 0)
+                r = ORDER(x->part, y->part);
+        return r != 0 ? r : ORDER((uintptr_t)x->row, (uintptr_t)y->row);
 }
 
 /* Closes what was not taken out of it. */
-static void inherited_set_free(struct inherited_set *set)
+static void inheritance_deinit(struct inheritance *all)
 {
-        close_p(&set->record);
-        for (size_t i = 0; i < GENERATION_SEGMENTS; i++)
-                close_p(&set->segments[i]);
-        list_remove(&set->link);
-        list_remove(&set->by_id);
-        free(set->rows);
-        free(set);
+        close_p(&all->journal);
+        for (size_t i = 0; i < all->n; i++)
+                close_p(&all->v[i].fd);
+        free(all->v);
 }
 
-/* False: not a name of ours. */
-static bool sort_one(struct inherited_fds *sets, const char *name, int fd)
+/* By its name; its contents are not examined here. False: not a name of ours. */
+static bool add_fd(struct inheritance *all, const char *name, int fd)
 {
-        uint64_t id = 0;
+        struct inherited one = {.fd = fd};
         unsigned segment = 0;
         int process = 0, record = 0, part = 0; /* where the name ends, if it is of this kind */
         if (strcmp(name, PERSIST_JOURNAL) == 0) {
-                close_p(&sets->journal);
-                sets->journal = fd;
-                sets->journals++;
+                close_p(&all->journal);
+                all->journal = fd;
+                all->journals++;
                 return true;
         }
-        sscanf(name, PERSIST_PREFIX "p%" SCNu64 "%n", &id, &process);
-        sscanf(name, PERSIST_PREFIX "m%" SCNu64 ".r%n", &id, &record);
-        sscanf(name, PERSIST_PREFIX "m%" SCNu64 ".%u%n", &id, &segment, &part);
-        if (name[process + record + part] != '\0' || id == 0 || (part > 0 && segment >= GENERATION_SEGMENTS))
+        sscanf(name, PERSIST_PREFIX "p%" SCNu64 "%n", &one.id, &process);
+        sscanf(name, PERSIST_PREFIX "m%" SCNu64 ".r%n", &one.id, &record);
+        sscanf(name, PERSIST_PREFIX "m%" SCNu64 ".%u%n", &one.id, &segment, &part);
+        if (name[process + record + part] != '\0' || one.id == 0 || (part > 0 && segment >= GENERATION_SEGMENTS))
                 return false;
-        struct inherited_set *set = set_of(process > 0 ? &sets->processes : &sets->models, id);
-        int *place = part > 0 ? &set->segments[segment] : &set->record;
-        set->duplicate |= *place >= 0;
-        close_p(place);
-        *place = fd;
-        if (part > 0 && set->n_segments <= segment)
-                set->n_segments = segment + 1;
+        one.kind = process > 0 ? INHERITED_PROCESS : INHERITED_MODEL;
+        one.part = part > 0 ? segment + 1 : 0;
+        inheritance_add(all, one);
         return true;
 }
 
-/* By their names; their contents are not examined here. Unknown ones are closed and removed. */
-static void inherited_fds_sort(struct inherited_fds *sets, struct listen_fds *listen_fds)
+/* Unknown descriptors are closed and removed. */
+static void add_fds(struct inheritance *all, struct listen_fds *listen_fds)
 {
         const char *name;
         int fd;
-        sets->journal = -1;
-        sets->journals = 0;
-        inherited_sets_init(&sets->models);
-        inherited_sets_init(&sets->processes);
         while ((fd = listen_fds_take_named(listen_fds, PERSIST_PREFIX, &name)) >= 0) {
-                if (sort_one(sets, name, fd))
+                if (add_fd(all, name, fd))
                         continue;
                 log_warn("fd store: '%s' is nothing of this version's: dropped", name);
                 close(fd);
@@ -140,23 +115,30 @@ static void inherited_fds_sort(struct inherited_fds *sets, struct listen_fds *li
         }
 }
 
+static void add_rows(struct inheritance *all, const struct journal *journal)
+{
+        for (struct journal_name *row = NULL; (row = journal_each(&journal->names, row)) != NULL;)
+                inheritance_add(all, (struct inherited){INHERITED_MODEL, row->model, PART_ROW, -1, row});
+        for (struct journal_lease *row = NULL; (row = journal_each(&journal->leases, row)) != NULL;) {
+                inheritance_add(all, (struct inherited){INHERITED_MODEL, row->model, PART_LEASE, -1, row});
+                inheritance_add(all, (struct inherited){INHERITED_PROCESS, row->process, PART_ROW, -1, row});
+        }
+}
+
 /* ---- the journal ---- */
 
-static void open_journal(struct persist *persist, struct inherited_fds *sets)
+static void open_journal(struct persist *persist, struct inheritance *all)
 {
         struct error error = {0};
-        if (sets->journals == 1) {
-                persist->journal = journal_open_consume_fd(sets->journal, &error);
-                sets->journal = -1;
-        } else if (sets->journals > 1) {
-                error_set(&error, STREAMER_ECORRUPT, "the journal of leases: there are %u", sets->journals);
-                close_p(&(int){take_fd(&sets->journal)});
-        }
+        if (all->journals == 1)
+                persist->journal = journal_open_consume_fd(take_fd(&all->journal), &error);
+        else if (all->journals > 1)
+                error_set(&error, STREAMER_ECORRUPT, "the journal of leases: there are %u", all->journals);
         if (persist->journal != NULL) {
                 persist->used++;
                 return;
         }
-        if (sets->journals > 0) {
+        if (all->journals > 0) {
                 log_error("fd store: nothing can be restored: %s", error.text);
                 fdstore_remove(PERSIST_JOURNAL);
         }
@@ -171,54 +153,31 @@ static void open_journal(struct persist *persist, struct inherited_fds *sets)
         persist->used++;
 }
 
-static void add_row(struct inherited_sets *sets, uint64_t id, void *row)
-{
-        struct inherited_set *set = find_set(sets, id);
-        if (set == NULL)
-                return;
-        void **rows = array_grow(set->rows, set->n_rows, sizeof(void *));
-        require(rows != NULL); /* at the start; some megabytes at most */
-        set->rows = rows;
-        rows[set->n_rows++] = row;
-}
-
-static void sort_rows(const struct journal *journal, struct inherited_fds *sets)
-{
-        for (struct journal_name *row = NULL; (row = journal_each(&journal->names, row)) != NULL;)
-                add_row(&sets->models, row->model, row);
-        for (struct journal_lease *row = NULL; (row = journal_each(&journal->leases, row)) != NULL;) {
-                struct inherited_set *model = find_set(&sets->models, row->model);
-                if (model != NULL)
-                        model->leased = true;
-                add_row(&sets->processes, row->process, row);
-        }
-}
-
 /* ---- models ---- */
 
-static int check_set(const struct inherited_set *set, struct error *error)
+/* The descriptors of a model are its commit record, then its segments in order. */
+static int check_parts(const struct inherited *e, size_t n, struct error *error)
 {
-        if (set->duplicate)
-                return error_set(error, STREAMER_ECORRUPT, "two descriptors have one name");
-        if (set->record < 0)
+        for (size_t i = 1; i < n; i++)
+                if (e[i].row == NULL && e[i].part == e[i - 1].part)
+                        return error_set(error, STREAMER_ECORRUPT, "two descriptors have one name");
+        if (e[0].part != 0)
                 return error_set(error, STREAMER_ECORRUPT, "it was not committed: it has no commit record");
-        if (set->n_rows == 0 && !set->leased)
+        if (e[n - 1].row == NULL)
                 return error_set(error, STREAMER_ENOENT, "no name and no lease leads to it");
         return 0;
 }
 
-static int adopt_segments(struct generation *g, struct inherited_set *set, const struct model_record *record,
-                          struct error *error)
+static int adopt_segments(struct generation *g, struct inherited *segments, size_t n,
+                          const struct commit_record *record, struct error *error)
 {
-        if (set->n_segments != record->n_segments)
-                return error_set(error, STREAMER_ECORRUPT, "%u of %zu segments are there", set->n_segments,
-                                 record->n_segments);
-        for (unsigned i = 0; i < record->n_segments; i++) {
-                if (set->segments[i] < 0)
+        if (n != record->n_segments)
+                return error_set(error, STREAMER_ECORRUPT, "%zu of %zu segments are there", n, record->n_segments);
+        for (unsigned i = 0; i < n; i++) {
+                if (segments[i].part != i + 1)
                         return error_set(error, STREAMER_ECORRUPT, "segment %u is not there", i);
-                int r = g->device->ops->adopt_consume_fd(g->device, take_fd(&set->segments[i]),
-                                                         record->segments[i].size, record->segments[i].pages,
-                                                         &g->segments[i], error);
+                int r = g->device->ops->adopt_consume_fd(g->device, take_fd(&segments[i].fd), record->segments[i].size,
+                                                         record->segments[i].pages, &g->segments[i], error);
                 if (r < 0)
                         return r;
                 g->segments[i].small_bytes = record->segments[i].small_bytes;
@@ -249,12 +208,14 @@ static bool restore_name(struct quotas *users, struct generation *g, const struc
  *
  * A new generation has a provisional name until its own are known. If it is none of them it is removed before the
  * generation serves: it may belong to another one, with a lower number but stored later, which would lose it. */
-static void restore_names(struct persisted *persisted, const struct inherited_set *set, const char *provisional)
+static void restore_names(struct persisted *persisted, const struct inherited *e, size_t n, const char *provisional)
 {
         struct generation *g = persisted->generation;
         bool is_own = false;
-        for (size_t i = 0; i < set->n_rows; i++) {
-                struct journal_name *row = set->rows[i];
+        for (size_t i = 0; i < n; i++) {
+                struct journal_name *row = e[i].part == PART_ROW ? e[i].row : NULL;
+                if (row == NULL)
+                        continue;
                 bool mine = resident_on(g->resident, row->text, GENERATION_READY, g->device) == NULL &&
                             restore_name(persisted->persist->leases->users, g, row);
                 if (mine) {
@@ -285,11 +246,14 @@ static int charge(struct persist *persist, struct generation *g, uint64_t bytes,
         return r;
 }
 
-static int restore(struct persist *persist, struct inherited_set *set, struct model_record *record, struct table *table,
+static int restore(struct persist *persist, struct inherited *e, size_t n, struct commit_record *record,
                    struct error *error)
 {
         struct device *device = resident_device(persist->resident, record->device, NULL);
-        if (record->id != set->id)
+        size_t n_fds = 1;
+        while (n_fds < n && e[n_fds].row == NULL)
+                n_fds++;
+        if (record->id != e->id)
                 return error_set(error, STREAMER_ECORRUPT, "the record is another's");
         if (device == NULL || !(device->caps & DEVICE_PERSISTENT))
                 return error_set(error, STREAMER_ENOENT, "its device (%s) is not configured", record->device);
@@ -297,19 +261,17 @@ static int restore(struct persist *persist, struct inherited_set *set, struct mo
                 generation_new(persist->resident, record->name, record->source, device, record->caller.uid);
         if (g == NULL)
                 return error_no_memory(error);
-        model_record_move(record, g);
         g->unchecked = true;
-        g->manifest = *table;
-        *table = (struct table){.fd = -1};
-        const struct manifest_view manifest = table_manifest(&g->manifest);
-        int r = 0;
-        if (strncmp(g->source, PUBLISHED_SOURCE, strlen(PUBLISHED_SOURCE)) == 0)
+        int r = commit_record_restore(record, g, error);
+        if (r == 0 && strncmp(g->source, PUBLISHED_SOURCE, strlen(PUBLISHED_SOURCE)) == 0) {
+                const struct manifest_view manifest = table_manifest(&g->manifest);
                 r = published_read(&g->published, &manifest, error);
+        }
         if (r == 0)
                 r = charge(persist, g, record->charged, error);
         if (r == 0)
-                r = adopt_segments(g, set, record, error);
-        struct persisted *persisted = r == 0 ? persisted_new(persist, g, set->id, g->n_segments + 1) : NULL;
+                r = adopt_segments(g, e + 1, n_fds - 1, record, error);
+        struct persisted *persisted = r == 0 ? persisted_new(persist, g, e->id, (unsigned)n_fds) : NULL;
         if (r == 0 && persisted == NULL)
                 r = error_no_memory(error);
         if (r < 0) { /* undone at once and without an event: no client has seen it */
@@ -322,66 +284,63 @@ static int restore(struct persist *persist, struct inherited_set *set, struct mo
                 return r;
         }
         persisted->state = PERSIST_STORED;
-        restore_names(persisted, set, record->name);
+        restore_names(persisted, e, n, record->name);
         return 0; /* its reference stays until leases are restored */
 }
 
-static void restore_model_set(struct persist *persist, struct inherited_set *set)
+/* Of a model that is not restored: its clients get an error when they reclaim. */
+static void drop_rows(struct journal *journal, const struct inherited *e, size_t n)
 {
-        struct model_record record = {.name = NULL};
-        struct table table = {.fd = -1};
+        for (size_t i = 0; i < n; i++)
+                if (e[i].row != NULL)
+                        journal_drop(e[i].part == PART_ROW ? &journal->names : &journal->leases, e[i].row);
+}
+
+static void restore_model(struct persist *persist, struct inherited *e, size_t n)
+{
+        struct commit_record record = {.manifest.fd = -1};
         struct error error = {0};
-        int r = check_set(set, &error);
+        int r = check_parts(e, n, &error);
         if (r == 0)
-                r = commit_record_read_consume_fd(&record, take_fd(&set->record), &table, &error);
+                r = commit_record_open_consume_fd(&record, take_fd(&e->fd), &error);
         if (r == 0)
-                r = restore(persist, set, &record, &table, &error);
+                r = restore(persist, e, n, &record, &error);
         if (r == 0) {
                 persist->recovered.models++;
         } else {
+                unsigned n_fds = 0;
+                for (size_t i = 0; i < n && e[i].row == NULL; i++)
+                        n_fds = e[i].part + 1;
                 persist->recovered.dropped++;
-                log_warn("fd store: model %" PRIu64 "%s%s is dropped: %s", set->id, record.name != NULL ? ", " : "",
+                log_warn("fd store: model %" PRIu64 "%s%s is dropped: %s", e->id, record.name != NULL ? ", " : "",
                          record.name != NULL ? record.name : "", error.text);
-                table_drop(&table);
-                /* The messages are sent once the threads run; clear_rows() drops its rows. */
-                struct persisted *persisted = persisted_new(persist, NULL, set->id, set->n_segments + 1);
+                drop_rows(persist->journal, e, n);
+                /* The messages are sent once the threads run. */
+                struct persisted *persisted = persisted_new(persist, NULL, e->id, n_fds);
                 if (persisted != NULL)
                         persisted_remove(persisted);
         }
-        model_record_deinit(&record);
-}
-
-/* Newest first, by their ids. */
-static void restore_models(struct persist *persist, struct inherited_fds *sets)
-{
-        struct list *models = &sets->models.all;
-        while (!list_empty(models)) {
-                struct inherited_set *newest = container_of(models->next, struct inherited_set, link);
-                list_each_item (struct inherited_set, set, models, link)
-                        if (set->id > newest->id)
-                                newest = set;
-                journal_raise(persist->journal, JOURNAL_MODEL, newest->id);
-                restore_model_set(persist, newest);
-                inherited_set_free(newest);
-        }
+        commit_record_deinit(&record);
 }
 
 /* ---- processes and their leases ---- */
 
-static void restore_process(struct persist *persist, struct inherited_set *set)
+static void restore_process(struct persist *persist, struct inherited *e, size_t n)
 {
-        struct pollfd pidfd = {.fd = set->record, .events = POLLIN};
-        bool alive = !set->duplicate && poll(&pidfd, 1, 0) <= 0;
+        struct pollfd pidfd = {.fd = e->fd, .events = POLLIN};
+        bool duplicate = n > 1 && e[1].row == NULL, alive = !duplicate && poll(&pidfd, 1, 0) <= 0;
         struct process *process = NULL;
-        for (size_t i = 0; i < set->n_rows; i++) {
-                struct journal_lease *row = set->rows[i];
+        for (size_t i = 0; i < n; i++) {
+                struct journal_lease *row = e[i].row;
+                if (row == NULL)
+                        continue;
                 struct generation *g = alive ? persist_generation(persist, row->model) : NULL;
                 struct lease *lease = NULL;
                 if (g != NULL && process == NULL) {
-                        process = leases_process_consume_fd(persist->leases, (pid_t)row->pid, row->uid,
-                                                            take_fd(&set->record), 0);
+                        process = leases_process_consume_fd(persist->leases, (pid_t)row->pid, row->uid, take_fd(&e->fd),
+                                                            0);
                         if (process != NULL) {
-                                process->persisted_id = set->id;
+                                process->persisted_id = e->id;
                                 process->stored = true;
                                 persist->used++;
                         }
@@ -401,48 +360,51 @@ static void restore_process(struct persist *persist, struct inherited_set *set)
         }
         if (process == NULL) {
                 char name[PERSIST_NAME_MAX];
-                persist_process_name(name, set->id);
+                persist_process_name(name, e->id);
                 fdstore_remove(name);
         }
 }
 
-static void restore_processes(struct persist *persist, struct inherited_fds *sets)
-{
-        persist->claim_until_ns = now_ns() + CLAIM_NS;
-        list_each_item_safe (struct inherited_set, set, &sets->processes.all, link) {
-                journal_raise(persist->journal, JOURNAL_PROCESS, set->id);
-                restore_process(persist, set);
-                inherited_set_free(set);
-        }
-}
+/* ---- all of it ---- */
 
-/* Rows of models that were not restored: their clients get an error when they reclaim. */
-static void clear_rows(struct persist *persist)
+/* One model or process after the other. A process without a descriptor may still reclaim its leases. */
+static void restore_all(struct persist *persist, struct inheritance *all)
 {
-        for (struct journal_name *row = NULL; (row = journal_each(&persist->journal->names, row)) != NULL;)
-                if (persist_generation(persist, row->model) == NULL)
-                        journal_drop(&persist->journal->names, row);
-        for (struct journal_lease *row = NULL; (row = journal_each(&persist->journal->leases, row)) != NULL;)
-                if (persist_generation(persist, row->model) == NULL)
-                        journal_drop(&persist->journal->leases, row);
+        if (all->n > 0)
+                qsort(all->v, all->n, sizeof(*all->v), compare);
+        for (size_t i = 0, n; i < all->n; i += n) {
+                struct inherited *e = &all->v[i];
+                for (n = 1; i + n < all->n && e[n].kind == e->kind && e[n].id == e->id;)
+                        n++;
+                bool is_model = e->kind == INHERITED_MODEL;
+                if (e->row != NULL) {
+                        if (is_model)
+                                drop_rows(persist->journal, e, n);
+                        continue;
+                }
+                journal_raise(persist->journal, is_model ? JOURNAL_MODEL : JOURNAL_PROCESS, e->id);
+                if (is_model)
+                        restore_model(persist, e, n);
+                else
+                        restore_process(persist, e, n);
+        }
 }
 
 void persist_recover(struct persist *persist, struct listen_fds *listen_fds)
 {
-        struct inherited_fds sets;
+        cleanup_with(inheritance_deinit) struct inheritance all = {.journal = -1};
         if (persist->max == 0)
                 return;
-        inherited_fds_sort(&sets, listen_fds);
-        open_journal(persist, &sets);
+        add_fds(&all, listen_fds);
+        open_journal(persist, &all);
         if (persist->journal == NULL)
                 return;
         persist->frozen = true; /* restoring raises events that must not be written again */
         persist->resident->last_number = persist->journal->counters[JOURNAL_GENERATION];
         persist->leases->last_id = persist->journal->counters[JOURNAL_LEASE];
-        sort_rows(persist->journal, &sets);
-        restore_models(persist, &sets);
-        restore_processes(persist, &sets);
-        clear_rows(persist);
+        persist->claim_until_ns = now_ns() + CLAIM_NS;
+        add_rows(&all, persist->journal);
+        restore_all(persist, &all);
         persist->frozen = false;
         /* From now on a generation without names is freed with its last lease. */
         list_each_item_safe (struct persisted, persisted, &persist->models, link)

@@ -26,7 +26,44 @@ struct model_record *state_file_find(const struct state_file *state, const char 
         return state->n == 0 ? NULL : bsearch(&key, state->models, state->n, sizeof(key), by_name);
 }
 
-/* Room for one more; NULL on ENOMEM. */
+int model_record_copy(struct model_record *to, const struct model_record *from)
+{
+        *to = *from;
+        to->name = strdup(from->name);
+        to->source = strdup(from->source);
+        to->pattern = from->pattern != NULL ? strdup(from->pattern) : NULL;
+        to->devices = NULL;
+        to->n_devices = 0;
+        if (to->name != NULL && to->source != NULL && (to->pattern != NULL || from->pattern == NULL))
+                return 0;
+        model_record_deinit(to);
+        return STREAMER_ENOMEM;
+}
+
+bool model_record_equal(const struct model_record *a, const struct model_record *b)
+{
+        const struct model_settings *x = &a->settings, *y = &b->settings;
+        bool equal = same_text(a->name, b->name) && same_text(a->source, b->source) &&
+                     same_text(a->pattern, b->pattern) && a->verified == b->verified && a->ranks == b->ranks &&
+                     x->keep_alive_ns == y->keep_alive_ns && x->drain_timeout_ns == y->drain_timeout_ns &&
+                     x->priority == y->priority && x->pinned == y->pinned && a->n_devices == b->n_devices;
+        for (size_t i = 0; equal && i < a->n_devices; i++)
+                equal = strcmp(a->devices[i].uuid, b->devices[i].uuid) == 0;
+        return equal;
+}
+
+void model_record_deinit(struct model_record *record)
+{
+        for (size_t i = 0; i < record->n_devices; i++)
+                free(record->devices[i].uuid);
+        free(record->devices);
+        free(record->pattern);
+        free(record->source);
+        free(record->name);
+        *record = (struct model_record){.name = NULL};
+}
+
+/* Space for one more; NULL on ENOMEM. */
 static struct model_record *next_model(struct state_file *state)
 {
         struct model_record *models = array_grow(state->models, state->n, sizeof(*models));
@@ -47,9 +84,15 @@ struct model_record *state_file_add(struct state_file *state, const struct model
 
 struct model_record *state_file_add_generation(struct state_file *state, const struct generation *g, const char *name)
 {
-        struct model_record model = model_record_of(g);
-        model.name = (char *)(uintptr_t)name;
-        model.owner = generation_find_name(g, name)->owner;
+        struct model_record model = {.name = (char *)(uintptr_t)name,
+                                     .source = g->source,
+                                     .number = g->number,
+                                     .verified = g->verified,
+                                     .caller = g->caller,
+                                     .pattern = g->pattern,
+                                     .settings = g->settings,
+                                     .owner = generation_find_name(g, name)->owner,
+                                     .ranks = g->n_ranks > 1};
         model.settings.pinned = false; /* it is pinned on devices */
         return state_file_add(state, &model);
 }
@@ -141,6 +184,38 @@ int state_file_of(struct state_file *state, const struct resident *resident)
 
 /* ---- bytes ---- */
 
+static void device_facts(struct facts *f, void *list, size_t i)
+{
+        struct model_record *m = list;
+        struct model_device read = {.uuid = NULL}, *device = f->w != NULL ? &m->devices[i] : &read;
+        if (f->w != NULL)
+                writer_map(f->w, 2);
+        fact_text(f, "uuid", &device->uuid, 1, FACT_DEVICE_MAX);
+        fact_bool(f, "pinned", &device->pinned);
+        if (f->w == NULL && f->wrong == NULL && state_file_add_device(m, read.uuid, read.pinned) < 0)
+                f->wrong = "devices"; /* too many for the memory */
+        free(read.uuid);
+}
+
+#define FACTS 15
+
+static void model_facts(struct facts *f, struct model_record *m)
+{
+        fact_text(f, "name", &m->name, 1, PROTO_NAME_MAX);
+        fact_text(f, "source", &m->source, 1, 0);
+        fact_number(f, "generation", &m->number, 0);
+        fact_bool(f, "verified", &m->verified);
+        fact_caller(f, &m->caller);
+        fact_text(f, "pattern", &m->pattern, 0, 0);
+        fact_number(f, "keep_alive_ns", &m->settings.keep_alive_ns, 0);
+        fact_number(f, "drain_timeout_ns", &m->settings.drain_timeout_ns, 0);
+        fact_number32(f, "priority", &m->settings.priority, PROTO_PRIORITY_MAX);
+        fact_bool(f, "pinned", &m->settings.pinned);
+        fact_number32(f, "owner", &m->owner, FACT_ID_MAX);
+        fact_bool(f, "ranks", &m->ranks);
+        fact_list(f, "devices", m->n_devices, 1, MODEL_RECORD_DEVICES, device_facts, m);
+}
+
 int state_file_pack(const struct state_file *state, msgpack_sbuffer *out)
 {
         struct writer w;
@@ -149,8 +224,10 @@ int state_file_pack(const struct state_file *state, msgpack_sbuffer *out)
         writer_ku64(&w, "last_generation", state->last_number);
         writer_key(&w, "models");
         writer_array(&w, state->n);
-        for (size_t i = 0; i < state->n; i++)
-                model_record_write(&w, &state->models[i], STORE_STATE);
+        for (size_t i = 0; i < state->n; i++) {
+                writer_map(&w, FACTS);
+                model_facts(&(struct facts){.w = &w}, &state->models[i]);
+        }
         if (w.failed || record_seal(&w.buf, NULL, 0, MAGIC) < 0) {
                 writer_deinit(&w);
                 return STREAMER_ENOMEM;
@@ -168,13 +245,15 @@ static const char *unpack_map(struct state_file *state, const msgpack_object *o)
         if (list == NULL || list->type != MSGPACK_OBJECT_ARRAY || list->via.array.size > MODELS_MAX)
                 return "models";
         for (uint32_t i = 0; i < list->via.array.size; i++) {
+                struct facts facts = {.from = &list->via.array.ptr[i]};
                 struct model_record *model = next_model(state);
-                const char *wrong = "models"; /* too many for the memory */
-                if (model != NULL)
-                        wrong = model_record_read(model, &list->via.array.ptr[i], STORE_STATE);
-                if (wrong != NULL)
-                        return wrong;
+                if (model == NULL)
+                        return "models"; /* too many for the memory */
+                *model = (struct model_record){.name = NULL};
                 state->n++;
+                model_facts(&facts, model);
+                if (facts.wrong != NULL)
+                        return facts.wrong;
         }
         if (state->n > 0)
                 qsort(state->models, state->n, sizeof(state->models[0]), by_name);

@@ -3,7 +3,7 @@
  * The state file: which names led to which sources, on which devices, with which settings and for which users, for
  * the next run.
  *
- *   DIR/state          one msgpack map, and a foot (model_record.h)
+ *   DIR/state          one msgpack map, and a foot (facts.h)
  *   DIR/state.new      the next one, while it is written
  *   DIR/state.damaged  one that could not be read, set aside
  *
@@ -13,9 +13,35 @@
 #ifndef DAEMON_RESIDENT_PERSIST_STATE_FILE_H
 #define DAEMON_RESIDENT_PERSIST_STATE_FILE_H
 
-#include "daemon/resident/persist/model_record.h"
+#include "daemon/resident/persist/facts.h"
 
 #define STATE_FILE "state"
+#define MODEL_RECORD_DEVICES 64
+
+struct model_device {
+        char *uuid;
+        bool pinned;
+};
+
+struct model_record {
+        char *name;
+        char *source;
+        uint64_t number;
+        bool verified;
+        struct caller caller;
+        char *pattern;
+        struct model_settings settings;
+        uint32_t owner; /* of the name */
+        bool ranks;
+        struct model_device *devices; /* by rank where it has ranks */
+        size_t n_devices;
+};
+
+/* With texts of its own, without devices. STREAMER_ENOMEM. */
+int model_record_copy(struct model_record *to, const struct model_record *from);
+/* What is to be loaded, where, and with which settings. */
+bool model_record_equal(const struct model_record *a, const struct model_record *b);
+void model_record_deinit(struct model_record *record); /* of one that owns its texts; accepts a zeroed one */
 
 struct state_file {
         uint64_t last_number;

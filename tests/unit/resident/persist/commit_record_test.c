@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The facts of a model that outlive a run: a commit record restores those of a generation, and a record of one store is
- * refused by another.
+ * A commit record restores a generation; a damaged one is refused.
  */
 #include "daemon/device/host/collapse.h"
 #include "daemon/resident/persist/commit_record.h"
@@ -31,6 +30,24 @@ static const struct collapse_kernel no_huge_pages = {
 
 /* ---- a model ---- */
 
+static struct error error;
+
+/* Of one segment and one tensor. */
+static void make_manifest(struct generation *g)
+{
+        const struct manifest_counts counts = {.n_records = 1, .n_shapes = 1, .n_segments = 1, .strings_len = 2};
+        struct manifest_fill fill = {.header = manifest_init(g->manifest.map, &counts)};
+        unsigned char *base = g->manifest.map;
+        struct manifest_segment *segment = (void *)(base + fill.header->segments_off);
+        struct manifest_record *record = (void *)(base + fill.header->records_off);
+        g->manifest.size = manifest_size(&counts);
+        fill.header->generation = g->number;
+        memcpy(fill.header->digest, g->digest, sizeof(g->digest));
+        segment->size = SEGMENT;
+        *record = (struct manifest_record){
+                .name_off = manifest_add_text(&fill, "t", 1), .name_len = 1, .dtype = DTYPE_U8, .rank = 1};
+}
+
 static struct generation *full(const char *name)
 {
         snprintf(fakes[0].device.uuid, sizeof(fakes[0].device.uuid), "uuid-0");
@@ -42,22 +59,22 @@ static struct generation *full(const char *name)
         memset(g->identity.digest, 3, sizeof(g->identity.digest));
         memset(g->digest, 4, sizeof(g->digest));
         g->data_bytes = UINT64_C(1) << 40;
-        g->n_tensors = 6;
+        g->n_tensors = 1;
         g->load_ns = 7;
+        make_manifest(g);
         return g;
 }
 
-/* The contents of its commit record. */
-static struct model_record record_of(const struct generation *g)
+/* Its commit record, as the next run reads it. */
+static struct commit_record record_of(const struct generation *g)
 {
-        struct model_record record;
+        struct commit_record record;
         msgpack_sbuffer details;
-        struct message map;
+        int fd;
         ck_assert_int_eq(commit_record_pack(&details, g, 9), 0);
-        ck_assert_int_eq(message_decode(&map, details.data, details.size), 0);
-        ck_assert_ptr_null(model_record_read(&record, &map.unpacked.data, STORE_COMMIT));
-        message_deinit(&map);
+        ck_assert_int_eq(commit_record_write(&details, &g->manifest, &fd, &error), 0);
         msgpack_sbuffer_destroy(&details);
+        ck_assert_msg(commit_record_open_consume_fd(&record, fd, &error) == 0, "%s", error.text);
         return record;
 }
 
@@ -66,17 +83,17 @@ CORE_FIXTURE(begin, end);
 TEST(a_commit_record_restores_all_fields_of_a_generation)
 {
         struct generation *was = full("m"), *is = loading("n");
-        struct model_record record = record_of(was);
+        struct commit_record record = record_of(was);
         ck_assert_uint_eq(record.id, 9);
         ck_assert_str_eq(record.name, "m");
+        ck_assert_str_eq(record.source, was->source);
         ck_assert_str_eq(record.device, fakes[0].device.uuid);
         ck_assert_uint_eq(record.charged, SEGMENT);
         ck_assert_uint_eq(record.n_segments, 1);
         ck_assert_uint_eq(record.segments[0].size, SEGMENT);
         ck_assert_int_eq((int)record.segments[0].pages, (int)PAGES_THP);
-        model_record_move(&record, is);
-        model_record_deinit(&record);
-        ck_assert_str_eq(is->source, was->source);
+        ck_assert_msg(commit_record_restore(&record, is, &error) == 0, "%s", error.text);
+        commit_record_deinit(&record);
         ck_assert_str_eq(is->pattern, "rank-{rank}");
         ck_assert_int_eq(memcmp(&is->caller, &was->caller, sizeof(is->caller)), 0);
         ck_assert_int_eq(memcmp(&is->identity, &was->identity, sizeof(is->identity)), 0);
@@ -86,6 +103,7 @@ TEST(a_commit_record_restores_all_fields_of_a_generation)
         ck_assert_uint_eq(is->data_bytes, was->data_bytes);
         ck_assert_uint_eq(is->n_tensors, was->n_tensors);
         ck_assert_uint_eq(is->load_ns, was->load_ns);
+        ck_assert_int_eq(memcmp(is->manifest.map, was->manifest.map, was->manifest.size), 0);
         ready(was);
         failed(is, "of no use");
 }
@@ -99,39 +117,20 @@ TEST(small_pages_are_restored)
         ck_assert_int_eq(collapse_prepare(collapse, 0, SMALL), 0);
         g->segments[0].collapse = collapse;
         ck_assert_uint_eq(segment_small_bytes(&g->segments[0]), SMALL);
-        struct model_record record = record_of(g);
+        struct commit_record record = record_of(g);
         ck_assert_uint_eq(record.segments[0].small_bytes, SMALL);
         g->segments[0].collapse = collapse_free(collapse);
         g->segments[0].small_bytes = record.segments[0].small_bytes;
         ck_assert_uint_eq(segment_small_bytes(&g->segments[0]), SMALL);
-        model_record_deinit(&record);
+        commit_record_deinit(&record);
         record = record_of(g); /* and so they are after the next restart */
         ck_assert_uint_eq(record.segments[0].small_bytes, SMALL);
-        model_record_deinit(&record);
-        ready(g);
-}
-
-TEST(a_record_of_another_store_is_refused)
-{
-        struct generation *g = full("m");
-        struct model_record record = model_record_of(g), read;
-        struct writer w;
-        struct message map;
-        writer_init(&w);
-        model_record_write(&w, &record, STORE_STATE);
-        ck_assert_int_eq(message_decode(&map, w.buf.data, w.buf.size), 0);
-        ck_assert_str_eq(model_record_read(&read, &map.unpacked.data, STORE_COMMIT), "id");
-        ck_assert_ptr_null(read.name);
-        ck_assert_str_eq(model_record_read(&read, &map.unpacked.data, STORE_STATE),
-                         "devices"); /* no record is stored */
-        message_deinit(&map);
-        writer_deinit(&w);
+        commit_record_deinit(&record);
         ready(g);
 }
 
 /* ---- the file ---- */
 
-static struct error error;
 static struct table manifest;
 
 /* These details, behind a manifest of zeros. */
@@ -157,11 +156,23 @@ static int record_fd(const char *bytes, size_t size)
 
 static void refused(int fd, const char *text)
 {
-        struct model_record record;
-        struct table table;
-        ck_assert_int_eq(commit_record_read_consume_fd(&record, fd, &table, &error), STREAMER_ECORRUPT);
+        struct commit_record record;
+        ck_assert_int_eq(commit_record_open_consume_fd(&record, fd, &error), STREAMER_ECORRUPT);
         ck_assert_str_eq(error.text, text);
-        ck_assert_ptr_null(record.name);
+        commit_record_deinit(&record);
+}
+
+/* Under another number: the manifest is that of the old one. */
+TEST(a_manifest_of_another_generation_is_refused)
+{
+        struct generation *was = full("m"), *is = loading("n");
+        was->number++;
+        struct commit_record record = record_of(was);
+        ck_assert_int_eq(commit_record_restore(&record, is, &error), STREAMER_ECORRUPT);
+        ck_assert_str_eq(error.text, "its record is damaged: it is another model's");
+        commit_record_deinit(&record);
+        ready(was);
+        failed(is, "of no use");
 }
 
 TEST(a_damaged_commit_record_is_refused_with_the_reason)
