@@ -8,6 +8,7 @@
  */
 #include "daemon/resident/persist/journal.h"
 
+#include "daemon/base/text/text.h"
 #include "daemon/base/util.h"
 
 #include <errno.h>
@@ -39,44 +40,27 @@ _Static_assert(sizeof(struct journal_name) == 1072 && sizeof(struct journal_leas
 
 /* ---- lifecycle ---- */
 
-/* Takes over *fd; on failure it stays the caller's. */
-static struct journal *journal_map(int *fd, struct error *error)
-{
-        struct journal *journal = calloc(1, sizeof(*journal));
-        void *map = mmap(NULL, sizeof(struct journal_file), PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
-        if (journal == NULL || map == MAP_FAILED) {
-                error_errno(error, STREAMER_ENOMEM, errno, "the journal of leases");
-                free(journal);
-                if (map != MAP_FAILED)
-                        munmap(map, sizeof(struct journal_file));
-                return NULL;
-        }
-        struct journal_file *file = map;
-        *journal = (struct journal){
-                .fd = take_fd(fd),
-                .file = file,
-                .counters = file->head.counters,
-                .names = {(unsigned char *)file->names, sizeof(file->names[0]), JOURNAL_NAMES, &file->head.names_end,
-                          0},
-                .leases = {(unsigned char *)file->leases, sizeof(file->leases[0]), JOURNAL_LEASES,
-                           &file->head.leases_end, 0},
-        };
-        return journal;
-}
-
 struct journal *journal_new(struct error *error)
 {
+        const struct head head = {.magic = MAGIC, .size = sizeof(struct journal_file)};
         cleanup_close int fd = memfd_create("streamerd-journal", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-        if (fd < 0 || ftruncate(fd, sizeof(struct journal_file)) < 0 || fcntl(fd, F_ADD_SEALS, SEALS) < 0) {
+        if (fd < 0 || text_write_fd(fd, &head, sizeof(head)) < 0 || ftruncate(fd, sizeof(struct journal_file)) < 0 ||
+            fcntl(fd, F_ADD_SEALS, SEALS) < 0) {
                 error_errno(error, STREAMER_ENOMEM, errno, "the journal of leases");
                 return NULL;
         }
-        struct journal *journal = journal_map(&fd, error);
-        if (journal == NULL)
-                return NULL;
-        memcpy(journal->file->head.magic, MAGIC, sizeof(journal->file->head.magic));
-        journal->file->head.size = sizeof(struct journal_file);
-        return journal;
+        return journal_open_consume_fd(take_fd(&fd), error);
+}
+
+static bool is_journal(int fd)
+{
+        struct stat st;
+        struct head head;
+        int seals = fcntl(fd, F_GET_SEALS);
+        return fstat(fd, &st) == 0 && st.st_size == sizeof(struct journal_file) && seals >= 0 &&
+               (seals & SEALS) == SEALS && pread(fd, &head, sizeof(head), 0) == sizeof(head) &&
+               memcmp(head.magic, MAGIC, sizeof(head.magic)) == 0 && head.size == sizeof(struct journal_file) &&
+               head.names_end <= JOURNAL_NAMES && head.leases_end <= JOURNAL_LEASES;
 }
 
 static bool is_valid(const struct journal_name *row)
@@ -88,22 +72,29 @@ static bool is_valid(const struct journal_name *row)
 
 struct journal *journal_open_consume_fd(int fd, struct error *error)
 {
-        cleanup_close int journal_fd = fd;
-        struct stat st;
-        int seals = fcntl(fd, F_GET_SEALS);
-        if (fstat(fd, &st) < 0 || st.st_size != sizeof(struct journal_file) || seals < 0 || (seals & SEALS) != SEALS) {
+        cleanup_close int own = fd;
+        if (!is_journal(fd)) {
                 error_set(error, STREAMER_ECORRUPT, "the journal of leases: not one of this version");
                 return NULL;
         }
-        struct journal *journal = journal_map(&journal_fd, error);
-        if (journal == NULL)
+        struct journal *journal = malloc(sizeof(*journal));
+        struct journal_file *file = MAP_FAILED;
+        if (journal != NULL)
+                file = mmap(NULL, sizeof(*file), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (file == MAP_FAILED) {
+                error_errno(error, STREAMER_ENOMEM, errno, "the journal of leases");
+                free(journal);
                 return NULL;
-        const struct head *head = &journal->file->head;
-        if (memcmp(head->magic, MAGIC, sizeof(head->magic)) != 0 || head->size != sizeof(struct journal_file) ||
-            head->names_end > JOURNAL_NAMES || head->leases_end > JOURNAL_LEASES) {
-                error_set(error, STREAMER_ECORRUPT, "the journal of leases: not one of this version");
-                return journal_free(journal);
         }
+        *journal = (struct journal){
+                .fd = take_fd(&own),
+                .file = file,
+                .counters = file->head.counters,
+                .names = {(unsigned char *)file->names, sizeof(file->names[0]), JOURNAL_NAMES, &file->head.names_end,
+                          0},
+                .leases = {(unsigned char *)file->leases, sizeof(file->leases[0]), JOURNAL_LEASES,
+                           &file->head.leases_end, 0},
+        };
         for (struct journal_name *row = NULL; (row = journal_each(&journal->names, row)) != NULL;)
                 if (!is_valid(row))
                         row->model = 0;
