@@ -15,12 +15,11 @@ static bool has_restarted(void *arg)
         return !has_property("NRestarts", "0") && has_property("ActiveState", "active");
 }
 
-FIXTURE(.all = {begin, end}, .timeout = 120);
+FIXTURE(.all = {begin, end}, .each = {afresh, NULL}, .timeout = 120);
 
 TEST(a_daemon_that_hangs_is_restarted)
 {
         BOOTED();
-        afresh();
         drop_in("WatchdogSec=1s\\nTimeoutAbortSec=1s");
         free(SHELL(0, "systemctl start streamerd; kill -STOP $(systemctl show streamerd.service -p MainPID --value)"));
         ck_assert(eventually(has_restarted, NULL, 20000));
@@ -30,7 +29,6 @@ TEST(a_daemon_that_hangs_is_restarted)
 TEST(a_responsive_daemon_is_not_restarted)
 {
         BOOTED();
-        afresh();
         drop_in("WatchdogSec=2s"); /* a busy machine may delay its loop */
         free(SHELL(0, "systemctl start streamerd"));
         /* Signs of life over twice that time, in the manager's own count of time since the last one. */
@@ -117,7 +115,6 @@ static const char *const ends[] = {"restart", "kill -s KILL"};
 TEST(models_and_leases_outlive_a_restart_and_a_crash, EACH(ends))
 {
         BOOTED();
-        afresh();
         load_tiny();
         struct attached a = attach_for_long();
         free(SHELL(0, "mv /srv/models/tiny.safetensors /srv/aside; systemctl %s streamerd.service", ends[_i]));
@@ -134,7 +131,6 @@ TEST(models_and_leases_outlive_a_restart_and_a_crash, EACH(ends))
 TEST(stop_does_not_wait_for_clients_and_persists_nothing)
 {
         BOOTED();
-        afresh();
         load_tiny();
         struct attached a = attach();
         free(SHELL(0, "systemctl stop streamerd.service streamerd.socket"));

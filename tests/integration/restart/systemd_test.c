@@ -11,7 +11,7 @@
 
 /* ---- the files ---- */
 
-FIXTURE(.all = {begin, end}, .timeout = 120);
+FIXTURE(.all = {begin, end}, .each = {afresh, NULL}, .timeout = 120);
 
 TEST(the_units_are_valid)
 {
@@ -46,7 +46,6 @@ static bool reports(void *status)
 TEST(start_is_done_when_the_socket_serves)
 {
         BOOTED();
-        afresh();
         char *out = SHELL(0, "systemctl start streamerd && streamerctl load /srv/models/tiny.safetensors && "
                              "streamerctl verify tiny && stat -c '%%U %%G %%a' /run/streamerd/streamerd.sock");
         ck_assert_msg(strstr(out, "streamerd streamerd 660") != NULL, "%s", out);
@@ -58,7 +57,6 @@ TEST(start_is_done_when_the_socket_serves)
 TEST(an_early_client_is_served_when_the_daemon_is_ready)
 {
         BOOTED();
-        afresh();
         free(SHELL(0, "systemctl start streamerd.socket"));
         ck_assert(has_property("ActiveState", "inactive"));
         free(SHELL(0, "streamerctl load /srv/models/tiny.safetensors"));
@@ -68,7 +66,6 @@ TEST(an_early_client_is_served_when_the_daemon_is_ready)
 TEST(a_member_of_the_group_loads_and_a_stranger_does_not)
 {
         BOOTED();
-        afresh();
         free(SHELL(0, "systemctl start streamerd; setpriv --reuid=nobody --regid=streamerd --clear-groups "
                       "streamerctl load /srv/models/tiny.safetensors"));
         free(SHELL(8, "setpriv --reuid=nobody --regid=nogroup --clear-groups streamerctl list"));
@@ -77,7 +74,6 @@ TEST(a_member_of_the_group_loads_and_a_stranger_does_not)
 TEST(a_wrong_setting_is_reported_once_and_a_corrected_one_applied)
 {
         BOOTED();
-        afresh();
         free(SHELL(0, "echo 'nonsense: 1' >>/etc/streamerd/streamerd.yaml; ! systemctl start streamerd.service"));
         ck_assert(has_property("ExecMainStatus", "2"));
         ck_assert(has_property("NRestarts", "0"));
@@ -90,7 +86,6 @@ TEST(a_wrong_setting_is_reported_once_and_a_corrected_one_applied)
 TEST(a_connection_starts_the_stopped_service)
 {
         BOOTED();
-        afresh();
         free(SHELL(0, "systemctl start streamerd && systemctl stop streamerd.service && streamerctl status"));
         ck_assert(has_property("ActiveState", "active"));
 }
@@ -107,7 +102,6 @@ static bool serves(void *name)
 TEST(reload_applies_settings_and_drops_no_model)
 {
         BOOTED();
-        afresh();
         settings("");
         free(SHELL(0, "systemctl start streamerd && streamerctl load /srv/models/tiny.safetensors"));
         char *before = property("MainPID");
@@ -121,7 +115,6 @@ TEST(reload_applies_settings_and_drops_no_model)
 TEST(a_refused_reload_fails_with_the_reason)
 {
         BOOTED();
-        afresh();
         free(SHELL(0, "systemctl start streamerd && echo 'nonsense: 1' >>/etc/streamerd/streamerd.yaml && "
                       "! systemctl reload streamerd && streamerctl status"));
         ck_assert(has_property("ActiveState", "active"));
@@ -149,7 +142,6 @@ static bool has_applied(void *arg)
 TEST(sighup_leaves_the_service_active)
 {
         BOOTED();
-        afresh();
         settings("");
         free(SHELL(0, "systemctl start streamerd"));
         settings("log: {level: debug}");
@@ -163,7 +155,6 @@ TEST(sighup_leaves_the_service_active)
 TEST(a_failed_preload_is_reported_and_the_service_stays_up)
 {
         BOOTED();
-        afresh();
         settings("preload: [{source: /srv/models/absent.safetensors, name: absent}, "
                  "{source: /srv/models/tiny.safetensors}]");
         free(SHELL(0, "systemctl start streamerd"));
@@ -179,7 +170,6 @@ TEST(a_failed_preload_is_reported_and_the_service_stays_up)
 TEST(the_journal_has_fields)
 {
         BOOTED();
-        afresh();
         settings("log: {level: debug}");
         free(SHELL(0,
                    "systemctl start streamerd && streamerctl load /srv/models/tiny.safetensors --name 'a=b c' && "
@@ -199,7 +189,6 @@ TEST(the_journal_has_fields)
 TEST(metrics_are_served_from_inside_the_sandbox)
 {
         BOOTED();
-        afresh();
         settings("metrics: {listen: \"unix:/run/streamerd/metrics.sock\"}");
         free(SHELL(0, "systemctl start streamerd && streamerctl load /srv/models/tiny.safetensors"));
         SAYS("ready", "curl -sf --unix-socket /run/streamerd/metrics.sock 'http://d/readyz?model=tiny'");
@@ -218,7 +207,6 @@ TEST(a_credential_of_the_service_opens_a_store)
         BOOTED();
         if (nginx_unavailable() != NULL)
                 return skip("credential", nginx_unavailable());
-        afresh();
         struct nginx nginx;
         must(chmod(suite_folder(), 0755)); /* nginx' workers are another user */
         must(chmod(suite_path("tiny.safetensors"), 0644));
