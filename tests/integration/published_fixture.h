@@ -151,6 +151,15 @@ static inline void describe_tensors(streamer_client *c, streamer_publication *pu
         ok(c, streamer_publish_attribute(publication, "linear.scale", "0.5"));
 }
 
+/* A claim whose commit is due. */
+static inline streamer_publication *filled(streamer_client *c, const streamer_publish_opts *of)
+{
+        streamer_publication *publication = claim_of(c, of, "absent");
+        fill_storages(c, publication, 1);
+        describe_tensors(c, publication);
+        return publication;
+}
+
 static inline streamer_lease *commit_model(streamer_client *c, streamer_publication *publication, unsigned seed)
 {
         streamer_lease *lease = NULL;

@@ -99,9 +99,7 @@ TEST(a_changed_base_makes_it_stale, .to = CHANGES)
 TEST(a_base_that_changes_meanwhile_refuses_the_commit, .to = CHANGES)
 {
         streamer_lease *lease;
-        streamer_publication *p = claim_of(client, &opts, "absent");
-        fill_storages(client, p, 1);
-        describe_tensors(client, p);
+        streamer_publication *p = filled(client, &opts);
         changes[_i]();
         fails(client, STREAMER_EFAILED, "its base", streamer_publish_commit(p, &lease));
         ck_assert_str_eq(client_state(client, "tiny"), "");

@@ -72,9 +72,7 @@ TEST(the_publisher_keeps_its_memory, .to = 2)
 TEST(what_was_not_committed_is_lost, .to = 2)
 {
         streamer_lease *lease;
-        streamer_publication *p = claim_of(managed.client, &opts, "absent");
-        fill_storages(managed.client, p, 1);
-        describe_tensors(managed.client, p);
+        streamer_publication *p = filled(managed.client, &opts);
         const unsigned char *weight = storage_of(managed.client, p, 0);
         managed_restart(_i);
         fails(managed.client, STREAMER_ELOST, "connection was lost", streamer_publish_commit(p, &lease));
@@ -99,9 +97,7 @@ static pid_t publisher_start(void)
         pid_t pid = must(fork());
         if (pid == 0) {
                 streamer_client *c = client_open(&managed.m.d);
-                streamer_publication *publication = claim_of(c, &opts, "absent");
-                fill_storages(c, publication, 1);
-                describe_tensors(c, publication);
+                streamer_publication *publication = filled(c, &opts);
                 must(write(ready[1], &byte, 1));
                 ok(c, streamer_publish_commit(publication, &lease));
                 pause();

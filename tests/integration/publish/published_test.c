@@ -29,18 +29,6 @@ static void begin_few_fds(void)
 
 FIXTURE(.all = {begin_dirty, daemon_end}, .each = {connect_client, disconnect_client});
 
-TEST(a_published_model_is_found_and_read)
-{
-        streamer_lease *lease = publish_model(client, &opts, 1);
-        streamer_client *reader = client_open(&d);
-        check_model(client, lease, 1);
-        streamer_lease *other = attach_model(reader, &opts, 1);
-        streamer_detach(lease);
-        check_model(reader, other, 1);
-        streamer_detach(other);
-        streamer_close(reader);
-}
-
 TEST(what_a_published_model_does_not_have_is_not_found)
 {
         streamer_published_tensor t = STREAMER_PUBLISHED_TENSOR_INIT;
@@ -101,9 +89,7 @@ TEST(the_digest_covers_storages_and_table)
         ck_assert_str_ne(streamer_digest(again), first);
         streamer_detach(again);
         opts.name = "other table";
-        streamer_publication *p = claim_of(client, &opts, "absent");
-        fill_storages(client, p, 1);
-        describe_tensors(client, p);
+        streamer_publication *p = filled(client, &opts);
         ok(client, streamer_publish_attribute(p, "one", "more"));
         ok(client, streamer_publish_commit(p, &again));
         ck_assert_str_ne(streamer_digest(again), first);
@@ -256,9 +242,7 @@ TEST(the_memory_keeps_its_address_and_later_writes_reach_no_other_process)
         ABOUT_HOST_MEMORY();
         streamer_lease *lease;
         streamer_tensor storage = STREAMER_TENSOR_INIT;
-        streamer_publication *p = claim_of(client, &opts, "absent");
-        fill_storages(client, p, 1);
-        describe_tensors(client, p);
+        streamer_publication *p = filled(client, &opts);
         const void *before = storage_of(client, p, 0);
         ok(client, streamer_publish_commit(p, &lease));
         streamer_client *reader = client_open(&d);
@@ -281,9 +265,7 @@ TEST(a_writable_mapping_that_remains_refuses_the_commit)
 {
         ABOUT_HOST_MEMORY();
         streamer_lease *lease;
-        streamer_publication *p = claim_of(client, &opts, "absent");
-        fill_storages(client, p, 1);
-        describe_tensors(client, p);
+        streamer_publication *p = filled(client, &opts);
         pid_t child = must(fork());
         if (child == 0) {
                 pause();
@@ -353,9 +335,7 @@ TEST(an_attach_waits_for_the_commit)
         streamer_attach_opts attach = STREAMER_ATTACH_OPTS_INIT;
         streamer_client *reader = client_open(&d);
         streamer_lease *lease, *other;
-        streamer_publication *p = claim_of(client, &opts, "absent");
-        fill_storages(client, p, 1);
-        describe_tensors(client, p);
+        streamer_publication *p = filled(client, &opts);
         attach.timeout_ms = 100;
         ck_assert_int_eq(streamer_attach(reader, "tiny", &attach, &other), STREAMER_ETIMEOUT);
         ok(client, streamer_publish_commit(p, &lease));
@@ -369,9 +349,7 @@ TEST(an_attach_waits_for_the_commit)
 TEST(cancel_ends_a_publication)
 {
         streamer_lease *lease;
-        streamer_publication *p = claim_of(client, &opts, "absent");
-        fill_storages(client, p, 1);
-        describe_tensors(client, p);
+        streamer_publication *p = filled(client, &opts);
         ok(client, streamer_cancel(client, "tiny"));
         fails(client, STREAMER_ELOST, "", streamer_publish_commit(p, &lease));
         streamer_publish_abort(p);
