@@ -365,20 +365,17 @@ static void publish(struct publication *p)
 
 static void hash_run(struct work *work)
 {
-        struct hasher *hasher = container_of(work, struct hasher, work);
-        storage_hash_run(&hasher->publication->hash, &hasher->error);
+        storage_hash_run(&container_of(work, struct hasher, work)->publication->hash);
 }
 
 static void hash_done(struct work *work)
 {
-        const struct hasher *hasher = container_of(work, struct hasher, work);
-        struct publication *p = hasher->publication;
-        if (hasher->error.code != 0 && p->error.code == 0)
-                p->error = hasher->error;
+        struct publication *p = container_of(work, struct hasher, work)->publication;
         if (p->in_flight > 1) {
                 p->in_flight--;
                 return;
         }
+        p->error = p->hash.error;
         storage_hash_deinit(&p->hash);
         if (step_done(p))
                 publish(p);

@@ -82,7 +82,6 @@ typedef void publication_done_fn(struct publication *publication, const struct e
 struct hasher {
         struct work work;
         struct publication *publication;
-        struct error error;
 };
 
 struct publication {

@@ -193,7 +193,7 @@ static bool next_leaf(void *context, struct readback_run *run)
         return found;
 }
 
-static int write_digests(const struct storage_hash *hash, struct error *error)
+static void write_digests(struct storage_hash *hash)
 {
         const struct manifest_view m = table_manifest(hash->manifest);
         struct manifest_header *header = hash->manifest->map;
@@ -203,27 +203,30 @@ static int write_digests(const struct storage_hash *hash, struct error *error)
                 hash_bytes(hash->digests[leaf], plan_leaves(r->bytes) * DIGEST_SIZE, r->digest);
                 leaf += plan_leaves(r->bytes);
         }
-        return hash_model(&m, header->digest) ? 0 : error_no_memory(error);
+        if (!hash_model(&m, header->digest))
+                error_no_memory(&hash->error);
 }
 
-int storage_hash_run(struct storage_hash *hash, struct error *error)
+void storage_hash_run(struct storage_hash *hash)
 {
         struct leaves leaves = {.hash = hash, .manifest = table_manifest(hash->manifest)};
-        int r = readback_init(&leaves.readback, hash->reader, hash->generation->device, error);
+        struct error error = {0};
+        int r = readback_init(&leaves.readback, hash->reader, hash->generation->device, &error);
         if (r == 0)
-                r = readback_begin(&leaves.readback, next_leaf, &leaves, error);
+                r = readback_begin(&leaves.readback, next_leaf, &leaves, &error);
         while (r == 0 && leaves.n_taken < leaves.n_asked) {
                 const unsigned char *data;
                 uint64_t len, leaf = leaves.asked[leaves.n_taken++ % 2];
-                r = readback_take(&leaves.readback, &data, &len, error);
+                r = readback_take(&leaves.readback, &data, &len, &error);
                 if (r == 0)
                         hash_bytes(data, len, hash->digests[leaf]);
         }
         readback_deinit(&leaves.readback);
-        if (r == 0 && __atomic_load_n(hash->stop, __ATOMIC_RELAXED))
-                r = error_set(error, STREAMER_ECANCELED, "the publication was aborted");
+        pthread_mutex_lock(&hash->mutex);
         if (r < 0)
-                __atomic_store_n(&hash->failed, true, __ATOMIC_RELAXED);
-        bool last = __atomic_sub_fetch(&hash->n_running, 1, __ATOMIC_ACQ_REL) == 0;
-        return last && !__atomic_load_n(&hash->failed, __ATOMIC_RELAXED) ? write_digests(hash, error) : r;
+                hash->error = error;
+        bool last = --hash->n_running == 0;
+        pthread_mutex_unlock(&hash->mutex);
+        if (last && hash->error.code == 0 && !__atomic_load_n(hash->stop, __ATOMIC_RELAXED))
+                write_digests(hash);
 }

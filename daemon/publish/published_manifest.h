@@ -23,15 +23,16 @@ struct storage_hash {
         unsigned char (*digests)[DIGEST_SIZE]; /* of the leaves */
         pthread_mutex_t mutex;
         uint64_t leaf, record, done; /* the first leaf that no worker has taken, in which record, after these bytes */
-        unsigned n_running;          /* atomic: workers */
-        bool failed;                 /* atomic: one of them has */
+        unsigned n_running;          /* workers */
+        struct error error;          /* of one of them */
 };
 
 /* STREAMER_ENOMEM. To be deinited in any case. */
 int storage_hash_init(struct storage_hash *hash, const struct generation *generation, const struct table *manifest,
                       struct reader *reader, unsigned workers, const bool *stop, struct error *error);
 void storage_hash_deinit(struct storage_hash *hash); /* accepts a zeroed one */
-/* On each worker: hashes leaves until none is left. The last one to end writes the digests into the manifest. */
-int storage_hash_run(struct storage_hash *hash, struct error *error);
+/* On each worker: hashes leaves until none is left, or *stop. The last one to end writes the digests into the manifest,
+ * unless one has failed. */
+void storage_hash_run(struct storage_hash *hash);
 
 #endif
