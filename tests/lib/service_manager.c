@@ -47,36 +47,17 @@ struct message_in {
         size_t n_fds;
 };
 
-/* The value of KEY=; "" if missing. */
-static void value_of(const struct message_in *in, const char *key, char value[128])
-{
-        const char *at = in->text;
-        size_t len = strlen(key);
-        value[0] = '\0';
-        while (at != NULL && *at != '\0') {
-                if (strncmp(at, key, len) == 0 && at[len] == '=')
-                        snprintf(value, 128, "%.*s", (int)strcspn(at + len + 1, "\n"), at + len + 1);
-                at = strchr(at, '\n');
-                at = at != NULL ? at + 1 : NULL;
-        }
-}
-
-static bool value_is(const struct message_in *in, const char *key)
-{
-        char value[128];
-        value_of(in, key, value);
-        return strcmp(value, "1") == 0;
-}
-
 static void take(struct manager *m, struct message_in *in)
 {
-        char name[128];
-        value_of(in, "FDNAME", name);
-        m->ready |= value_is(in, "READY");
-        if (value_is(in, "FDSTOREREMOVE"))
+        char name[128] = "";
+        const char *named = strstr(in->text, "FDNAME=");
+        if (named != NULL)
+                sscanf(named, "FDNAME=%127[^\n]", name);
+        m->ready |= strstr(in->text, "READY=1") != NULL;
+        if (strstr(in->text, "FDSTOREREMOVE=1") != NULL)
                 store_remove(m, name);
         for (size_t i = 0; i < in->n_fds; i++) {
-                if (value_is(in, "FDSTORE") && strcmp(name, "") != 0)
+                if (strstr(in->text, "FDSTORE=1") != NULL && name[0] != '\0')
                         store_add(m, name, in->fds[i]);
                 else
                         close(in->fds[i]); /* the barrier waits for this close */

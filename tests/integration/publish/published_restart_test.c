@@ -85,7 +85,7 @@ TEST(what_was_not_committed_is_lost, .to = 2)
         streamer_detach(publish_model(managed.client, &opts, 1));
 }
 
-/* ---- publishers that die, and several ---- */
+/* ---- publishers that die ---- */
 
 /* A process that writes a byte before its commit. */
 static pid_t publisher_start(void)
@@ -121,37 +121,6 @@ TEST(a_publisher_that_dies_during_the_commit_leaves_all_or_nothing, .to = 2)
         if (claim != NULL)
                 streamer_detach(commit_model(managed.client, claim, 1));
         streamer_detach(attach_model(managed.client, &opts, 1));
-        client_wait_leases(managed.client, 0);
-        client_wait_used(managed.client, CHARGED);
-}
-
-static void race(void)
-{
-        streamer_client *c = client_open(&managed.m.d);
-        streamer_found found = STREAMER_FOUND_INIT;
-        streamer_publication *claim = NULL;
-        opts.timeout_ms = -1;
-        ok(c, streamer_publish_find(c, &opts, &found, &claim));
-        streamer_lease *lease = claim != NULL ? commit_model(c, claim, 1) : attach_model(c, &opts, 1);
-        check_model(c, lease, 1);
-        _exit(claim != NULL ? 10 : 11);
-}
-
-/* One publishes, the others attach to what it made. */
-TEST(of_several_publishers_one_wins)
-{
-        enum { RACERS = 5 };
-        pid_t pids[RACERS];
-        int publishers = 0, status;
-        for (int i = 0; i < RACERS; i++)
-                if ((pids[i] = must(fork())) == 0)
-                        race();
-        for (int i = 0; i < RACERS; i++) {
-                must(waitpid(pids[i], &status, 0));
-                ck_assert(WIFEXITED(status) && (WEXITSTATUS(status) == 10 || WEXITSTATUS(status) == 11));
-                publishers += WEXITSTATUS(status) == 10;
-        }
-        ck_assert_int_eq(publishers, 1);
         client_wait_leases(managed.client, 0);
         client_wait_used(managed.client, CHARGED);
 }

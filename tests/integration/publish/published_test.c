@@ -186,8 +186,6 @@ static bool same(const json_t *value, const char *text)
                             : json_is_string(value) && strcmp(json_string_value(value), text) == 0;
 }
 
-FIXTURE(.all = {begin_dirty, daemon_end}, .each = {connect_client, disconnect_client});
-
 TEST(each_field_that_differs_is_reported, EACH(other_keys))
 {
         const struct other_key *row = &other_keys[_i];
@@ -234,8 +232,6 @@ TEST(the_name_of_a_loaded_model_is_refused)
 }
 
 /* ---- sealing ---- */
-
-FIXTURE(.all = {begin_dirty, daemon_end}, .each = {connect_client, disconnect_client});
 
 TEST(the_memory_keeps_its_address_and_later_writes_reach_no_other_process)
 {
@@ -327,8 +323,6 @@ TEST(memory_is_charged_from_the_beginning)
 }
 
 /* ---- while it is being published ---- */
-
-FIXTURE(.all = {begin_dirty, daemon_end}, .each = {connect_client, disconnect_client});
 
 TEST(an_attach_waits_for_the_commit)
 {

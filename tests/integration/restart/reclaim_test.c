@@ -151,9 +151,12 @@ FIXTURE();
 TEST(a_lease_is_lost_without_a_store, .to = 2)
 {
         managed_begin_sized(0);
+        ck_assert(managed_log_has("fd store: none"));
         client_load(managed.client, managed_file(), "m");
         streamer_lease *lease = client_attach(managed.client, "m");
         managed_restart(1);
+        ck_assert_str_eq(client_state(managed.client, "m"), "");
+        ck_assert_uint_eq(managed.m.dropped, 0);
         if (_i == 1)
                 client_load(managed.client, managed_file(), "m"); /* the same bytes, generation 1 again */
         check_lost(lease);
