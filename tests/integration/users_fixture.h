@@ -12,7 +12,7 @@
 #define SOCKET_GROUP 0 /* that of the daemon */
 
 /* What the process does, which inherits them. */
-static const char *expected_text, *verb, *args, *source, *name;
+static const char *expected_text, *as_verb, *as_args, *as_source, *as_name;
 
 static inline int expect_error(const streamer_client *c, int r)
 {
@@ -33,10 +33,10 @@ static inline int do_as(uid_t uid, int (*fn)(void), const char *text)
 
 static inline int do_connect(void)
 {
-        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = test_daemon.socket};
+        streamer_connect_opts to = {.struct_size = sizeof(to), .socket = test_daemon.socket};
         streamer_client *c;
 
-        return expect_error(NULL, streamer_connect(&opts, &c));
+        return expect_error(NULL, streamer_connect(&to, &c));
 }
 
 static inline int do_attach(void)
@@ -49,13 +49,13 @@ static inline int do_call(void)
 {
         streamer_client *c = client_open(&test_daemon);
 
-        return expect_error(c, client_call_code(c, verb, args));
+        return expect_error(c, client_call_code(c, as_verb, as_args));
 }
 
 static inline int call_as(uid_t uid, const char *the_verb, const char *the_args, const char *text)
 {
-        verb = the_verb;
-        args = the_args;
+        as_verb = the_verb;
+        as_args = the_args;
         return do_as(uid, do_call, text);
 }
 
@@ -70,13 +70,13 @@ static inline int do_load(void)
         char text[1024];
         streamer_client *c = client_open(&test_daemon);
 
-        return expect_error(c, client_load_result(c, source, name, text));
+        return expect_error(c, client_load_result(c, as_source, as_name, text));
 }
 
 static inline int load_as(uid_t uid, const char *the_source, const char *the_name, const char *text)
 {
-        source = the_source;
-        name = the_name;
+        as_source = the_source;
+        as_name = the_name;
         return do_as(uid, do_load, text);
 }
 

@@ -177,12 +177,12 @@ static int do_fetch(void)
         streamer_client *c = client_open(&test_daemon);
         void *data;
         uint64_t size;
-        return expect_error(c, streamer_fetch(c, source, file, &data, &size));
+        return expect_error(c, streamer_fetch(c, as_source, file, &data, &size));
 }
 
 static int fetch_as(uid_t uid, const char *the_source, const char *the_file, const char *text)
 {
-        source = the_source;
+        as_source = the_source;
         file = the_file;
         return do_as(uid, do_fetch, text);
 }

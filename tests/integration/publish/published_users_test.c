@@ -4,22 +4,19 @@
  */
 #include "tests/integration/published_fixture.h"
 
-#include "tests/lib/run_as.h"
+#include "tests/integration/users_fixture.h"
 
 enum { TRAINER = 60102, OTHER = 60103, VIEWER = 60104 };
 
-static const char *expected;
-
 static void begin_with(const char *across)
 {
-        if (getuid() != 0)
-                return;
         must(chmod(suite_folder(), 0755));
         daemon_begin("device: host, budget: 64MiB",
                      format_text("publish: {across_uids: %s}\naccess:\n  roles:\n    - {role: load, users: %d, models: "
                                  "2, bytes: 8MiB}\n"
                                  "    - {role: load, users: %d}\n    - {role: attach, users: %d}\n",
                                  across, TRAINER, OTHER, VIEWER));
+        test_daemon = d;
 }
 
 static void begin(void)
@@ -32,26 +29,12 @@ static void begin_across(void)
         begin_with("true");
 }
 
-static void end(void)
-{
-        if (getuid() == 0)
-                daemon_end();
-}
-
 static void begin_test(void)
 {
         opts = options("tiny");
 }
 
 /* ---- what a user does ---- */
-
-static int outcome(const streamer_client *c, int r)
-{
-        const char *text = streamer_last_error(c);
-        if (r != 0 && expected != NULL && strstr(text, expected) == NULL)
-                die("\"%s\" does not contain \"%s\"", text, expected);
-        return r;
-}
 
 static int publish_it(void)
 {
@@ -61,13 +44,13 @@ static int publish_it(void)
         const uint64_t bytes[] = {WEIGHT, 0, BUFFER};
         int r = streamer_publish_find(c, &opts, &found, &claim);
         if (r != 0)
-                return outcome(c, r);
+                return expect_error(c, r);
         if (claim == NULL)
                 return STREAMER_EBUSY;
         r = streamer_publish_begin(claim, bytes, 3);
         streamer_publish_abort(claim);
         if (r != 0)
-                return outcome(c, r);
+                return expect_error(c, r);
         streamer_detach(commit_model(c, claim_of(c, &opts, "absent"), 1));
         return 0;
 }
@@ -81,35 +64,17 @@ static int attach_it(void)
                 check_model(c, lease, 1);
                 streamer_detach(lease);
         }
-        return outcome(c, r);
+        return expect_error(c, r);
 }
 
 static int find_it(void)
 {
-        json_decref(find(client_open(&d), &opts, "hit", NULL));
-        return 0;
-}
-
-static int find_its_base(void)
-{
         streamer_client *c = client_open(&d);
         streamer_found found = STREAMER_FOUND_INIT;
         int r = streamer_publish_find(c, &opts, &found, NULL);
-        if (r == 0 && expected != NULL && strcmp(found.state, expected) != 0)
-                die("found \"%s\", not \"%s\"", found.state, expected);
-        return outcome(c, r);
-}
-
-static int unload_it(void)
-{
-        streamer_client *c = client_open(&d);
-        return outcome(c, streamer_unload(c, "tiny", 0));
-}
-
-static int as(uid_t uid, int (*what)(void), const char *text)
-{
-        expected = text;
-        return run_as(uid, 0, what);
+        if (r == 0 && expected_text != NULL && strcmp(found.state, expected_text) != 0)
+                die("found \"%s\", not \"%s\"", found.state, expected_text);
+        return expect_error(c, r);
 }
 
 static void forget(void)
@@ -123,32 +88,18 @@ static void forget(void)
 
 /* ---- tests ---- */
 
-FIXTURE(.all = {begin, end}, .each = {begin_test, NULL});
+FIXTURE(.all = {begin, daemon_end}, .each = {begin_test, NULL}, .unavailable = root_unavailable);
 
 TEST(only_the_publisher_and_root_attach)
 {
-        ROOT_ONLY();
-        ck_assert_int_eq(as(TRAINER, publish_it, NULL), 0);
-        ck_assert_int_eq(as(TRAINER, attach_it, NULL), 0);
+        ck_assert_int_eq(do_as(TRAINER, publish_it, NULL), 0);
+        ck_assert_int_eq(do_as(TRAINER, attach_it, NULL), 0);
         ck_assert_int_eq(attach_it(), 0);
-        ck_assert_int_eq(as(OTHER, attach_it, "uid 60102 published it"), STREAMER_EPERM);
-        ck_assert_int_eq(as(VIEWER, attach_it, "publish.across_uids"), STREAMER_EPERM);
-        ck_assert_int_eq(as(VIEWER, find_it, NULL), 0);
+        ck_assert_int_eq(do_as(OTHER, attach_it, "uid 60102 published it"), STREAMER_EPERM);
+        ck_assert_int_eq(do_as(VIEWER, attach_it, "publish.across_uids"), STREAMER_EPERM);
+        ck_assert_int_eq(do_as(VIEWER, find_it, "hit"), 0);
         forget();
 }
-
-FIXTURE(.all = {begin_across, end}, .each = {begin_test, NULL});
-
-TEST(every_user_attaches_where_configured)
-{
-        ROOT_ONLY();
-        ck_assert_int_eq(as(TRAINER, publish_it, NULL), 0);
-        ck_assert_int_eq(as(OTHER, attach_it, NULL), 0);
-        ck_assert_int_eq(as(VIEWER, attach_it, NULL), 0);
-        forget();
-}
-
-FIXTURE(.all = {begin, end}, .each = {begin_test, NULL});
 
 static char *public_base(const char *name)
 {
@@ -161,68 +112,64 @@ static char *public_base(const char *name)
 /* The role attach has nothing opened: it names the base as its publisher did, or a resident model. */
 TEST(another_base_is_opened_for_the_role_load_only)
 {
-        ROOT_ONLY();
         char *base = public_base("base.safetensors");
         opts.base = base;
-        ck_assert_int_eq(as(TRAINER, publish_it, NULL), 0);
-        ck_assert_int_eq(as(VIEWER, find_its_base, "hit"), 0);
+        ck_assert_int_eq(do_as(TRAINER, publish_it, NULL), 0);
+        ck_assert_int_eq(do_as(VIEWER, find_it, "hit"), 0);
         opts.base = public_base("other.safetensors");
-        ck_assert_int_eq(as(VIEWER, find_its_base,
-                            "publish_find: base: comparing it with the published model's requires role 'load', unless "
-                            "the two are written alike; uid 60104 has role 'attach'"),
-                         STREAMER_EPERM);
-        ck_assert_int_eq(as(OTHER, find_its_base, "mismatch"), 0);
+        ck_assert_int_eq(
+                do_as(VIEWER, find_it,
+                      "publish_find: base: comparing it with the published model's requires role 'load', unless "
+                      "the two are written alike; uid 60104 has role 'attach'"),
+                STREAMER_EPERM);
+        ck_assert_int_eq(do_as(OTHER, find_it, "mismatch"), 0);
         opts.base = "http://127.0.0.1:1/m.safetensors";
-        ck_assert_int_eq(as(VIEWER, find_its_base, "requires role 'load'"), STREAMER_EPERM);
-        ck_assert_int_eq(as(OTHER, find_its_base, "connect to server"), STREAMER_EFAILED);
+        ck_assert_int_eq(do_as(VIEWER, find_it, "requires role 'load'"), STREAMER_EPERM);
+        ck_assert_int_eq(do_as(OTHER, find_it, "connect to server"), STREAMER_EFAILED);
         opts.name = "none";
-        ck_assert_int_eq(as(VIEWER, find_its_base, "absent"), 0);
+        ck_assert_int_eq(do_as(VIEWER, find_it, "absent"), 0);
         forget();
 }
 
 /* Its files are those that the published model was made from. */
 TEST(the_role_attach_names_a_resident_base)
 {
-        ROOT_ONLY();
         streamer_client *c = client_open(&d);
         opts.base = public_base("base.safetensors");
         client_load(c, opts.base, "base");
-        ck_assert_int_eq(as(TRAINER, publish_it, NULL), 0);
+        ck_assert_int_eq(do_as(TRAINER, publish_it, NULL), 0);
         opts.base = "base";
-        ck_assert_int_eq(as(VIEWER, find_its_base, "hit"), 0);
+        ck_assert_int_eq(do_as(VIEWER, find_it, "hit"), 0);
         streamer_close(c);
         forget();
 }
 
 TEST(publishing_requires_the_role_load)
 {
-        ROOT_ONLY();
-        ck_assert_int_eq(as(VIEWER, publish_it, "requires role 'load'"), STREAMER_EPERM);
+        ck_assert_int_eq(do_as(VIEWER, publish_it, "requires role 'load'"), STREAMER_EPERM);
 }
 
 TEST(the_name_of_another_user_is_refused)
 {
         static const char *other_key[] = {"torch=1"};
-        ROOT_ONLY();
-        ck_assert_int_eq(as(TRAINER, publish_it, NULL), 0);
+        ck_assert_int_eq(do_as(TRAINER, publish_it, NULL), 0);
         opts.key = other_key;
         opts.n_key = 1;
-        ck_assert_int_eq(as(OTHER, publish_it, "the name belongs to uid 60102, and uid 60103 has the role load"),
+        ck_assert_int_eq(do_as(OTHER, publish_it, "the name belongs to uid 60102, and uid 60103 has the role load"),
                          STREAMER_EPERM);
-        ck_assert_int_eq(as(OTHER, unload_it, "uid 60102"), STREAMER_EPERM);
-        ck_assert_int_eq(as(TRAINER, unload_it, NULL), 0);
+        ck_assert_int_eq(model_call_as(OTHER, "unload", "tiny", "uid 60102"), STREAMER_EPERM);
+        ck_assert_int_eq(model_call_as(TRAINER, "unload", "tiny", NULL), 0);
 }
 
 TEST(a_users_models_are_limited)
 {
-        ROOT_ONLY();
         opts.name = "one";
-        ck_assert_int_eq(as(TRAINER, publish_it, NULL), 0);
+        ck_assert_int_eq(do_as(TRAINER, publish_it, NULL), 0);
         opts.name = "two";
-        ck_assert_int_eq(as(TRAINER, publish_it, NULL), 0);
+        ck_assert_int_eq(do_as(TRAINER, publish_it, NULL), 0);
         opts.name = "three";
-        ck_assert_int_eq(as(TRAINER, publish_it, "models"), STREAMER_ELIMIT);
-        ck_assert_int_eq(as(OTHER, publish_it, NULL), 0);
+        ck_assert_int_eq(do_as(TRAINER, publish_it, "models"), STREAMER_ELIMIT);
+        ck_assert_int_eq(do_as(OTHER, publish_it, NULL), 0);
         forget();
 }
 
@@ -231,15 +178,24 @@ static int publish_too_much(void)
         streamer_client *c = client_open(&d);
         const uint64_t bytes = UINT64_C(9) << 20;
         streamer_publication *claim = claim_of(c, &opts, "absent");
-        int r = outcome(c, streamer_publish_begin(claim, &bytes, 1));
+        int r = expect_error(c, streamer_publish_begin(claim, &bytes, 1));
         streamer_publish_abort(claim);
         return r;
 }
 
 TEST(a_users_bytes_are_limited)
 {
-        ROOT_ONLY();
-        ck_assert_int_eq(as(TRAINER, publish_too_much, "bytes"), STREAMER_ELIMIT);
-        ck_assert_int_eq(as(TRAINER, publish_it, NULL), 0);
+        ck_assert_int_eq(do_as(TRAINER, publish_too_much, "bytes"), STREAMER_ELIMIT);
+        ck_assert_int_eq(do_as(TRAINER, publish_it, NULL), 0);
+        forget();
+}
+
+FIXTURE(.all = {begin_across, daemon_end}, .each = {begin_test, NULL}, .unavailable = root_unavailable);
+
+TEST(every_user_attaches_where_configured)
+{
+        ck_assert_int_eq(do_as(TRAINER, publish_it, NULL), 0);
+        ck_assert_int_eq(do_as(OTHER, attach_it, NULL), 0);
+        ck_assert_int_eq(do_as(VIEWER, attach_it, NULL), 0);
         forget();
 }

@@ -4,23 +4,12 @@
  * or lost; what they are charged, and models that were unloaded by force. Each test has its own service manager; _i 0
  * is a restart, 1 a crash.
  */
+#include "tests/integration/users_fixture.h"
 #include "tests/lib/managed_daemon.h"
-#include "tests/lib/run_as.h"
 #include "tests/lib/suite.h"
 #include "tests/lib/wire.h"
 
 /* ---- leases ---- */
-
-/* {"leases": [...]} of `ps` for the first lease. */
-static bool first_is_orphan(void)
-{
-        json_t *reply = client_call(managed.client, "ps", NULL);
-        json_t *lease = json_array_get(json_object_get(reply, "leases"), 0);
-        bool orphan = json_is_true(json_object_get(lease, "orphan"));
-
-        ck_assert_ptr_nonnull(lease);
-        return orphan;
-}
 
 FIXTURE(.each = {managed_begin, managed_end});
 
@@ -34,7 +23,9 @@ TEST(a_lease_is_reclaimed_by_the_next_call, .to = 2)
                         manager_kill(&managed.m);
                 else
                         manager_stop(&managed.m);
-                lease_equals(lease, managed.model); /* while no daemon runs */
+                /* While no daemon runs. */
+                ck_assert_int_eq(streamer_lease_check(lease), STREAMER_EUNREACHABLE);
+                lease_equals(lease, managed.model);
                 manager_start(&managed.m);
                 client_ok(managed.client, streamer_call(managed.client, "ping", NULL, NULL), "ping");
                 ck_assert_int_eq(streamer_fd(managed.client), fd);
@@ -49,25 +40,6 @@ TEST(a_lease_is_reclaimed_by_the_next_call, .to = 2)
         client_unload(managed.client, "m");
         client_wait_used(managed.client, 0);
         manager_wait(&managed.m, MANAGED_PROCESSES, 0);
-}
-
-TEST(a_lease_holds_memory_before_it_is_reclaimed)
-{
-        managed_load("m");
-        streamer_lease *lease = managed_attach();
-        manager_kill(&managed.m);
-        manager_start(&managed.m);
-        streamer_client *other = client_open(&managed.m.d);
-        ck_assert_uint_eq(client_leases(other), 1);
-        ck_assert_int_eq(streamer_unload(other, "m", 0), STREAMER_EBUSY);
-        streamer_client *before = managed.client;
-        managed.client = other;
-        ck_assert(!first_is_orphan()); /* it may still reclaim */
-        managed.client = before;
-        streamer_detach(lease); /* waits for no daemon: the next call reclaims the lease and detaches it */
-        client_ok(before, streamer_call(before, "ping", NULL, NULL), "ping");
-        client_wait_leases(other, 0);
-        streamer_close(other);
 }
 
 TEST(a_drained_model_survives_for_its_leases, .to = 2)
@@ -165,18 +137,6 @@ TEST(a_lease_is_lost_without_a_store, .to = 2)
 
 FIXTURE(.each = {managed_begin, managed_end});
 
-TEST(without_a_daemon_a_call_fails_and_the_lease_stays_valid)
-{
-        managed_load("m");
-        streamer_lease *lease = managed_attach();
-        manager_kill(&managed.m);
-        ck_assert_int_eq(streamer_lease_check(lease), STREAMER_EUNREACHABLE);
-        lease_equals(lease, managed.model);
-        manager_start(&managed.m);
-        client_ok(managed.client, streamer_lease_check(lease), "check");
-        streamer_detach(lease);
-}
-
 /* ---- accounts ---- */
 
 static uint64_t holds(const char *what)
@@ -187,7 +147,18 @@ static uint64_t holds(const char *what)
         return n;
 }
 
-/* Before a lease is claimed, too: limits are no looser after a restart. */
+/* {"leases": [...]} of `ps` for the first lease. */
+static bool first_is_orphan(void)
+{
+        json_t *reply = client_call(managed.client, "ps", NULL);
+        json_t *lease = json_array_get(json_object_get(reply, "leases"), 0);
+        bool orphan = json_is_true(json_object_get(lease, "orphan"));
+
+        ck_assert_ptr_nonnull(lease);
+        return orphan;
+}
+
+/* Before a lease is claimed, too: it holds the memory, and limits are no looser after a restart. */
 TEST(the_owners_of_models_and_leases_are_restored, .to = 2)
 {
         managed_load("m");
@@ -200,10 +171,16 @@ TEST(the_owners_of_models_and_leases_are_restored, .to = 2)
         managed.client = client_open(&managed.m.d);
         ck_assert_uint_eq(holds("bytes"), bytes);
         ck_assert_uint_eq(holds("leases"), 1);
-        client_ok(before, streamer_lease_check(lease), "check");
-        ck_assert_uint_eq(holds("leases"), 1);
-        streamer_detach(lease);
-        client_ok(before, streamer_call(before, "ping", NULL, NULL), "ping"); /* the daemon has processed the detach */
+        ck_assert_int_eq(streamer_unload(managed.client, "m", 0), STREAMER_EBUSY);
+        ck_assert(!first_is_orphan()); /* it may still reclaim */
+        if (_i == 0) {
+                client_ok(before, streamer_lease_check(lease), "check");
+                ck_assert_uint_eq(holds("leases"), 1);
+        }
+        streamer_detach(
+                lease); /* waits for no daemon: the next call reclaims the lease, if it has to, and detaches it */
+        client_ok(before, streamer_call(before, "ping", NULL, NULL), "ping");
+        client_wait_leases(managed.client, 0);
         client_unload(managed.client, "m");
         client_wait_used(managed.client, 0);
         ck_assert_uint_eq(holds("bytes"), 0);
@@ -213,17 +190,6 @@ TEST(the_owners_of_models_and_leases_are_restored, .to = 2)
 
 /* Of the group of the socket, and nothing of the model is its but a further name. */
 #define PERSON 60102
-
-static int name_it_n(void)
-{
-        char text[1024];
-        return client_load_result(client_open(&managed.m.d), managed_file(), "n", text);
-}
-
-static int unload_n(void)
-{
-        return streamer_unload(client_open(&managed.m.d), "n", 0);
-}
 
 static int holds_one_name(void)
 {
@@ -242,15 +208,16 @@ TEST(the_owner_of_an_alias_is_restored, .to = 2)
 {
         ROOT_ONLY();
         must(chmod(suite_folder(), 0755));
+        test_daemon = managed.m.d;
         managed_load("m");
-        ck_assert_int_eq(run_as(PERSON, 0, name_it_n), 0);
+        ck_assert_int_eq(load_as(PERSON, managed_file(), "n", NULL), 0);
         for (int i = 0; i < 3; i++) {
                 if (i > 0)
                         managed_restart_and_reconnect(_i);
                 ck_assert_int_eq(run_as(PERSON, 0, holds_one_name), 0);
                 ck_assert_uint_eq(holds("models"), 1);
         }
-        ck_assert_int_eq(run_as(PERSON, 0, unload_n), 0);
+        ck_assert_int_eq(model_call_as(PERSON, "unload", "n", NULL), 0);
         ck_assert_int_eq(run_as(PERSON, 0, holds_none), 0);
         ck_assert_uint_eq(holds("models"), 1);
 }

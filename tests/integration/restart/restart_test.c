@@ -3,8 +3,8 @@
  * Models and names survive a restart and a crash; damaged entries of the fd store are dropped. Each test has its own
  * service manager.
  */
+#include "tests/integration/users_fixture.h"
 #include "tests/lib/managed_daemon.h"
-#include "tests/lib/run_as.h"
 #include "tests/lib/kernel_counters.h"
 #include "tests/lib/suite.h"
 
@@ -299,34 +299,6 @@ TEST(only_a_lease_without_a_journal_row_is_lost, .to = 2)
 /* ---- owners of names ---- */
 
 enum { OWNER = 60301, GUEST = 60302 };
-#define SOCKET_GROUP 0
-
-static const char *the_name, *the_verb, *the_args;
-
-static int do_load(void)
-{
-        char text[1024];
-
-        return client_load_result(client_open(&managed.m.d), managed_file(), the_name, text);
-}
-
-static int load_as(uid_t uid, const char *name)
-{
-        the_name = name;
-        return run_as(uid, SOCKET_GROUP, do_load);
-}
-
-static int do_call(void)
-{
-        return client_call_code(client_open(&managed.m.d), the_verb, the_args);
-}
-
-static int call_as(uid_t uid, const char *verb, const char *args)
-{
-        the_verb = verb;
-        the_args = args;
-        return run_as(uid, SOCKET_GROUP, do_call);
-}
 
 /* Also if another user loaded its generation, whose record has that owner. */
 TEST(a_name_keeps_its_owner, .to = 2)
@@ -334,21 +306,22 @@ TEST(a_name_keeps_its_owner, .to = 2)
         ROOT_ONLY();
         struct model *newer = model_mixed(75, 2 << 20);
         must(chmod(suite_folder(), 0755));
-        ck_assert_int_eq(load_as(OWNER, "owned"), 0);
+        test_daemon = managed.m.d;
+        ck_assert_int_eq(load_as(OWNER, managed_file(), "owned", NULL), 0);
         model_write(newer, managed_file());
-        ck_assert_int_eq(load_as(GUEST, "owned"), 0);
-        ck_assert_int_eq(load_as(GUEST, "further"), 0);
+        ck_assert_int_eq(load_as(GUEST, managed_file(), "owned", NULL), 0);
+        ck_assert_int_eq(load_as(GUEST, managed_file(), "further", NULL), 0);
         manager_wait(&managed.m, MANAGED_MODELS "2.", 2);
         manager_wait(&managed.m, MANAGED_MODELS "1.", 0);
         for (int runs = 0; runs < 2; runs++) {
                 managed_restart_and_reconnect(_i);
                 client_equals(managed.client, "owned", newer);
-                ck_assert_int_eq(call_as(GUEST, "pin", "{\"model\":\"owned\"}"), STREAMER_EPERM);
-                ck_assert_int_eq(call_as(GUEST, "unload", "{\"model\":\"owned\"}"), STREAMER_EPERM);
-                ck_assert_int_eq(call_as(OWNER, "unload", "{\"model\":\"further\"}"), STREAMER_EPERM);
-                ck_assert_int_eq(call_as(OWNER, "set_priority", "{\"model\":\"owned\",\"priority\":9}"), 0);
+                ck_assert_int_eq(model_call_as(GUEST, "pin", "owned", NULL), STREAMER_EPERM);
+                ck_assert_int_eq(model_call_as(GUEST, "unload", "owned", NULL), STREAMER_EPERM);
+                ck_assert_int_eq(model_call_as(OWNER, "unload", "further", NULL), STREAMER_EPERM);
+                ck_assert_int_eq(call_as(OWNER, "set_priority", "{\"model\":\"owned\",\"priority\":9}", NULL), 0);
         }
-        ck_assert_int_eq(call_as(GUEST, "unload", "{\"model\":\"further\"}"), 0);
-        ck_assert_int_eq(call_as(OWNER, "unload", "{\"model\":\"owned\"}"), 0);
+        ck_assert_int_eq(model_call_as(GUEST, "unload", "further", NULL), 0);
+        ck_assert_int_eq(model_call_as(OWNER, "unload", "owned", NULL), 0);
         client_wait_used(managed.client, 0);
 }
