@@ -83,10 +83,12 @@ int commit_record_pack(msgpack_sbuffer *details, const struct generation *g, uin
         writer_map(&w, FACTS);
         record_facts(&facts, &record);
         generation_facts(&facts, (struct generation *)(uintptr_t)g);
+        if (w.failed) {
+                writer_deinit(&w);
+                return STREAMER_ENOMEM;
+        }
         *details = w.buf;
-        if (w.failed)
-                msgpack_sbuffer_destroy(details);
-        return w.failed ? STREAMER_ENOMEM : 0;
+        return 0;
 }
 
 int commit_record_write(msgpack_sbuffer *details, const struct table *manifest, int *fd, struct error *error)

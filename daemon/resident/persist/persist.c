@@ -284,15 +284,13 @@ static bool has_capacity(struct persist *persist, struct generation *g)
 static void store(struct persist *persist, struct generation *g)
 {
         uint64_t id = ++persist->journal->counters[JOURNAL_MODEL];
-        msgpack_sbuffer details;
-        if (commit_record_pack(&details, g, id) < 0)
-                return;
         struct persisted *persisted = persisted_new(persist, g, id, g->n_segments + 1);
-        if (persisted == NULL) {
-                msgpack_sbuffer_destroy(&details);
+        if (persisted == NULL)
+                return;
+        if (commit_record_pack(&persisted->details, g, id) < 0) {
+                persisted_free(persisted);
                 return;
         }
-        persisted->details = details;
         write_names(persisted);
         list_each_item (struct lease, lease, &g->leases, in_generation)
                 persist_lease(persist, lease);

@@ -641,20 +641,16 @@ static void close_wire(void)
 
 static struct request of_claim(enum verb verb, uint64_t bytes)
 {
-        struct request request = {.verb = verb};
-        if (verb == VERB_publish_begin) {
-                request.u.publish_begin.claim = claim;
-                request.u.publish_begin.bytes = bytes;
-        } else if (verb == VERB_publish_segment) {
-                request.u.publish_segment.claim = claim;
-                request.u.publish_segment.bytes = bytes;
-        } else if (verb == VERB_publish_commit) {
-                request.u.publish_commit.claim = claim;
-                request.u.publish_commit.bytes = bytes;
-        } else {
-                request.u.publish_abort.claim = claim;
+        switch (verb) {
+        case VERB_publish_begin:
+                return (struct request){.verb = verb, .u.publish_begin = {.claim = claim, .bytes = bytes}};
+        case VERB_publish_segment:
+                return (struct request){.verb = verb, .u.publish_segment = {.claim = claim, .bytes = bytes}};
+        case VERB_publish_commit:
+                return (struct request){.verb = verb, .u.publish_commit = {.claim = claim, .bytes = bytes}};
+        default:
+                return (struct request){.verb = verb, .u.publish_abort = {.claim = claim}};
         }
-        return request;
 }
 
 /* Its memory stays while this process, which lives, may have mapped it: until the detach. */
@@ -845,12 +841,12 @@ TEST(a_segment_that_was_not_sent_is_sent_when_the_request_is_repeated)
         client_load(client, path, "loaded");
         open_wire();
         wire_begin(6 << 20);
-        ck_assert(wire_request(&wire, &(struct request){.verb = VERB_publish_segment,
-                                                        .u.publish_segment = {.claim = claim, .bytes = 2 << 20}}));
+        struct request first = of_claim(VERB_publish_segment, 2 << 20),
+                       second = of_claim(VERB_publish_segment, 4 << 20);
+        ck_assert(wire_request(&wire, &first));
         ck_assert(eventually(is_readable, &wire.fd, 20000));
         for (int i = 0; i < ATTACHES; i++)
                 ck_assert(wire_request(&wire, &attach));
-        struct request second = of_claim(VERB_publish_segment, 4 << 20);
         ck_assert(wire_request(&wire, &second));
         ck_assert(eventually(a_limit_was_met, (void *)(uintptr_t) "streamerd_request_errors_total{code=\"limit\"}",
                              20000));

@@ -14,29 +14,15 @@
 static struct daemon d;
 static struct model *model;
 static struct state_file state;
-static char host[64]; /* the device's UUID */
+static char *host; /* the device's UUID */
 
-static const char *const flags[] = {"--device", "host=64MiB", "--root", NULL, "--state", NULL, NULL};
-
-/* The flags with the folders of this test. */
 static const char *const *own_flags(void)
 {
-        static const char *own[7];
+        static const char *flags[] = {"--device", "host=64MiB", "--root", NULL, "--state", NULL, NULL};
 
-        memcpy(own, flags, sizeof(own));
-        own[3] = suite_path("root");
-        own[5] = suite_path("state");
-        return own;
-}
-
-static void read_host(void)
-{
-        FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
-
-        if (!f || !fgets(host, sizeof(host), f))
-                die("no boot id");
-        host[strcspn(host, "\n")] = '\0';
-        fclose(f);
+        flags[3] = suite_path("root");
+        flags[5] = suite_path("state");
+        return flags;
 }
 
 static void begin(void)
@@ -45,7 +31,7 @@ static void begin(void)
         mkdir(suite_path("state"), 0700);
         model = model_mixed(80, 2 << 20);
         model_write(model, suite_path("root/m.safetensors"));
-        read_host();
+        ck_assert_int_eq(shell(&host, "tr -d '\\n' </proc/sys/kernel/random/boot_id"), 0);
         state = (struct state_file){.last_number = 7};
         daemon_init(&d, suite_path("d"));
 }
