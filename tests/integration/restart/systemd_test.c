@@ -83,13 +83,6 @@ TEST(a_wrong_setting_is_reported_once_and_a_corrected_one_applied)
                       "streamerctl status"));
 }
 
-TEST(a_connection_starts_the_stopped_service)
-{
-        BOOTED();
-        free(SHELL(0, "systemctl start streamerd && systemctl stop streamerd.service && streamerctl status"));
-        ck_assert(has_property("ActiveState", "active"));
-}
-
 /* ---- reload ---- */
 
 static bool serves(void *name)
