@@ -61,7 +61,8 @@ static size_t check_rows(struct journal *journal)
         size_t n = 0;
         for (struct journal_name *row = NULL; (row = journal_each(&journal->names, row)) != NULL; n++)
                 holds(row->model != 0 && row->text[0] != '\0' && memchr(row->text, '\0', sizeof(row->text)) != NULL &&
-                      row->settings.priority <= PROTO_PRIORITY_MAX);
+                      row->settings.priority <= PROTO_PRIORITY_MAX &&
+                      *(const unsigned char *)&row->settings.pinned <= 1);
         for (struct journal_lease *row = NULL; (row = journal_each(&journal->leases, row)) != NULL; n++)
                 holds(row->id != 0 && row->model != 0);
         return n;

@@ -260,8 +260,8 @@ for field in DETAILS:
 # ---- journals: the numbers of names and leases in the head, and rows ----
 
 
-def name_row(model, text, priority=100):
-    return struct.pack("<QQQI?3xII", model, 0, 0, priority, True, 1000, 0) + text.ljust(1032, b"\0")
+def name_row(model, text, priority=100, pinned=1):
+    return struct.pack("<QQQIB3xII", model, 0, 0, priority, pinned, 1000, 0) + text.ljust(1032, b"\0")
 
 
 def lease_row(number, model):
@@ -274,6 +274,7 @@ put("journal", "free-rows", b"\x03\x02" + name_row(0, b"") * 2 + name_row(4, b"b
 put("journal", "no-text", b"\x01\x00" + name_row(3, b""))
 put("journal", "no-end", b"\x01\x00" + name_row(3, b"n" * 1032))
 put("journal", "priority-large", b"\x01\x00" + name_row(3, b"n", 10001))
+put("journal", "pinned-unknown", b"\x01\x00" + name_row(3, b"n", pinned=7))
 put("journal", "lease-of-none", b"\x00\x01" + lease_row(9, 0))
 put("journal", "rows-missing", b"\xff\xff" + name_row(3, b"a"))
 

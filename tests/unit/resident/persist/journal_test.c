@@ -172,23 +172,3 @@ TEST(another_size_no_seals_or_no_magic_is_refused)
         refused(fd);
         refused(must(open("/dev/null", O_RDWR)));
 }
-
-TEST(inconsistent_rows_are_cleared)
-{
-        struct journal_lease lease = lease_of(1);
-        struct journal_name *name = add_name(1, "n"), *endless = add_name(2, "n"), *greedy = add_name(4, "n"),
-                            *wild = add_name(5, "n");
-
-        add_name(3, "kept");
-        name->text[0] = '\0';
-        memset(endless->text, 'x', sizeof(endless->text));
-        greedy->settings.priority = PROTO_PRIORITY_MAX + 1;
-        memset(&wild->settings.pinned, 7, 1);
-        struct journal_lease *unowned = journal_add(&journal->leases, &lease);
-        unowned->model = 0;
-        pass_on();
-        ck_assert_uint_eq(count(&journal->names), 1);
-        const struct journal_name *left = journal_each(&journal->names, NULL);
-        ck_assert_str_eq(left->text, "kept");
-        ck_assert_uint_eq(count(&journal->leases), 0);
-}
