@@ -177,17 +177,33 @@ TEST(streamerctl_names_the_device_that_failed_and_exits_1)
 TEST(a_dry_run_estimates_each_device)
 {
         struct model *m = model_mixed(15, 20 << 20);
-        char *args = format_text("{\"source\":\"%s\",\"dry_run\":true,\"devices\":[\"cuda:0\",\"cuda:3\"]}",
-                                 write_model(m, "m.safetensors"));
+        char *path = write_model(m, "m.safetensors");
+        char *args = format_text("{\"source\":\"%s\",\"dry_run\":true,\"devices\":[\"cuda:0\",\"cuda:3\"]}", path);
         json_t *plan = client_call(client, "load", args), *devices = json_object_get(plan, "devices");
 
         ck_assert_uint_eq(json_number(plan, "files"), 1);
         ck_assert_uint_eq(json_number(plan, "tensors"), m->n);
         ck_assert_uint_eq(json_number(plan, "bytes"), m->bytes);
         ck_assert_uint_eq(json_array_size(devices), 2);
-        ck_assert(json_is_true(json_object_get(json_array_get(devices, 0), "fits")));
-        ck_assert(json_is_false(json_object_get(json_array_get(devices, 1), "fits")));
+        for (size_t i = 0; i < 2; i++) {
+                const json_t *row = json_array_get(devices, i);
+                ck_assert_uint_eq(json_number(row, "budget"), i == 0 ? 64 << 20 : 8 << 20);
+                ck_assert_uint_eq(json_number(row, "free"), json_number(row, "budget"));
+                ck_assert_uint_eq(json_number(row, "copied_bytes"), m->bytes);
+                ck_assert_uint_ge(json_number(row, "segments"), 1);
+                ck_assert_uint_ge(json_number(row, "blocks"), 1);
+                ck_assert(json_is_true(json_object_get(row, "fits")) == (i == 0));
+                ck_assert_str_eq(json_text(row, "admission"), i == 0 ? "fits" : "blocked");
+        }
         ck_assert_uint_eq(used_on("cuda:0"), 0);
+
+        uint64_t needed = json_number(json_array_get(devices, 0), "needed");
+        ck_assert_int_eq(load_to(path, "m", "cuda:0"), 0);
+        ck_assert_uint_eq(used_on("cuda:0"), needed);
+        plan = client_call(client, "load",
+                           format_text("{\"source\":\"%s\",\"dry_run\":true,\"devices\":[\"cuda:0\"]}", path));
+        ck_assert(json_is_true(json_object_get(plan, "resident")));
+        ck_assert_uint_eq(json_number(plan, "free"), json_number(plan, "budget") - needed);
 }
 
 TEST(wrong_devices_are_refused)

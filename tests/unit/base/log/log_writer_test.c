@@ -151,7 +151,7 @@ static void check_account(char *text, uint64_t said, uint64_t lost)
         char *save = NULL, *line = strtok_r(text, "\n", &save);
         for (; line != NULL && strcmp(line, "<6>after") != 0; line = strtok_r(NULL, "\n", &save)) {
                 uint64_t n;
-                if (sscanf(line, "<4>log: %" SCNu64 " lines were lost", &n) == 1) {
+                if (sscanf(line, "<4>log: %" SCNu64 " lines dropped: log output was blocked", &n) == 1) {
                         told += n;
                         continue;
                 }
