@@ -494,7 +494,9 @@ void proxy_rule(struct proxy *p, const struct proxy_rule *rule)
 void proxy_clear(struct proxy *p)
 {
         LOCKED(&p->mutex);
-        p->n_rules = p->faults = p->accepted = 0;
+        p->n_rules = 0;
+        p->faults = 0;
+        p->accepted = 0;
         for (unsigned i = 0; i <= PROXY_ALL; i++)
                 p->seen[i] = 0;
         memset(p->most_asking, 0, sizeof(p->most_asking));
