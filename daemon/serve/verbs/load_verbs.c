@@ -64,11 +64,9 @@ static void write_estimates(struct writer *w, const void *data)
         }
 }
 
-static void dry_run_ended(struct load_watch *watch, struct load *load)
+/* Of a load that is ready: the plan of one that was cancelled may still be being made. */
+static void reply_estimate(struct session *session, uint64_t id, const struct load *load)
 {
-        struct deferred *d = container_of(watch, struct deferred, watch);
-        const struct load_target *first = load->targets;
-        struct admission_outlook outlook = {.victims = NULL};
         uint64_t files = 0, tensors = 0, bytes = 0;
         /* Replicas are of the same files, ranks each of their own. */
         for (size_t i = 0; i < (load->pattern != NULL ? load->n_targets : 1); i++) {
@@ -77,19 +75,26 @@ static void dry_run_ended(struct load_watch *watch, struct load *load)
                 tensors += resolved->plan.n_tensors;
                 bytes += resolved->plan.bytes;
         }
-        if (load->state != LOAD_READY) {
-                session_error(d->session, d->request.id, &load->error);
-        } else if (load->n_targets > 1) {
-                session_reply(d->session, d->request.id, kstr("name", load->name), reply_source(load->source),
-                              ku64("files", files), ku64("tensors", tensors), ku64("bytes", bytes),
-                              kcall("devices", write_estimates, load));
-        } else {
-                get_outlook(first, &outlook);
-                session_reply(d->session, d->request.id, kstr("name", load->name), reply_source(load->source),
-                              ku64("files", files), ku64("tensors", tensors), ku64("bytes", bytes),
-                              ESTIMATE_PAIRS(first, outlook));
+        if (load->n_targets > 1) {
+                session_reply(session, id, kstr("name", load->name), reply_source(load->source), ku64("files", files),
+                              ku64("tensors", tensors), ku64("bytes", bytes), kcall("devices", write_estimates, load));
+                return;
         }
+        const struct load_target *only = load->targets;
+        struct admission_outlook outlook;
+        get_outlook(only, &outlook);
+        session_reply(session, id, kstr("name", load->name), reply_source(load->source), ku64("files", files),
+                      ku64("tensors", tensors), ku64("bytes", bytes), ESTIMATE_PAIRS(only, outlook));
         admission_outlook_deinit(&outlook);
+}
+
+static void dry_run_ended(struct load_watch *watch, struct load *load)
+{
+        struct deferred *d = container_of(watch, struct deferred, watch);
+        if (load->state == LOAD_READY)
+                reply_estimate(d->session, d->request.id, load);
+        else
+                session_error(d->session, d->request.id, &load->error);
         deferred_free(d);
 }
 
