@@ -153,6 +153,13 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *connecti
         return send_reply(connection, &reply);
 }
 
+/* libmicrohttpd joins a connection's thread when the next one arrives. The last ones end with the process. */
+const char *__tsan_default_suppressions(void);
+const char *__tsan_default_suppressions(void)
+{
+        return "thread:libmicrohttpd\n";
+}
+
 void endpoint_start(struct endpoint *endpoint)
 {
         unsigned port;
