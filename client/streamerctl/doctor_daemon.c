@@ -45,7 +45,7 @@ static const struct namespace
 {
         const char *kind, *fact, *name; /* of /proc; in the daemon's facts; as people say */
         const char *advice;             /* where cuda-ipc is used */
-        const char *crosses;            /* what is known of it */
+        const char *crosses;            /* "does" or "may": how certain it is that cuda-ipc fails across two */
         bool names_processes;           /* the daemon must know a client's process, whatever the kind of handle */
 }
 namespaces[] = {

@@ -167,8 +167,8 @@ struct load {
         struct caller caller;
         uid_t owner; /* of the name, if it is new */
         struct quota_limits limits;
-        /* The request that began the load, merged with those that joined it. Its pointers are to the fields above; its
-         * devices are NULL. */
+        /* The request that began the load, merged with the requests that joined it. Its pointers point to the fields
+         * above; its devices are NULL. */
         struct load_request request;
         bool abandoned;             /* atomic: it has ended; for steps still in flight */
         struct quota_charge charge; /* until it has ended */

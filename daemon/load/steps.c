@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The states of a load and of its targets; its work in flight, which `pending` counts; and its end: what the failure of
- * a target means for the others, the outcome, and who is notified of it.
+ * The states of a load and of its targets; its work in flight, which `pending` counts; and its end: which
+ * targets fail with a failed one, the outcome, and the notification of watchers.
  *
  * Replicas fail each on its own, ranks all together; the load fails with the last open one, unless others serve.
  * load_end() decides the outcome at once; watchers are called in a later turn of the loop. The last piece of work of a

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The files of a folder, prefix or revision: those that make the model, or its sidecars. Pure.
+ * The files of a folder, prefix or revision: the weights of the model, or its sidecars. Pure.
  *
  * Sidecars are the small files beside the weights, such as config.json and tokenizer.json. A sidecar's name is relative
  * to the directory of the source; the directory of a source that is one file is the one that holds it.
@@ -34,8 +34,8 @@ struct listing {
 /* Adds a file if it belongs to the list. Weights: *.safetensors of the directory itself. Sidecars: files that are not
  * hidden, hold no weights and have a valid name. STREAMER_EFAILED beyond SOURCE_FILES_MAX, or SIDECAR_FILES_MAX. */
 int listing_add(struct listing *list, const char *name, uint64_t bytes, const char *tag, struct error *error);
-/* Of weights: reduces the files to those of the model, unless an index decides. STREAMER_ENOENT: "no safetensors files
- * WHERE". */
+/* In a list of weights, keeps only the files of the model, unless an index decides. STREAMER_ENOENT: "no safetensors
+ * files WHERE". */
 int listing_choose(struct listing *list, const char *where, struct error *error);
 void listing_sort(struct listing *list);
 const struct listed_file *listing_find(const struct listing *list, const char *name); /* a sorted one; NULL: none */

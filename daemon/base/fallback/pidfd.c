@@ -117,7 +117,7 @@ static void watched_free(struct watched *watched)
         n_all--;
 }
 
-/* The first n: those that live move to the end. */
+/* Polls the first n watches; a process that is alive moves to the end of the list. */
 static void examine(size_t n, bool exits)
 {
         for (n = n < n_all ? n : n_all; n > 0; n--) {

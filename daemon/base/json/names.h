@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Many names at once: finding those that occur twice, finding one, and putting all in byte order. The caller owns the
+ * Sets of names: finds duplicates, finds one name, sorts all in byte order. The caller owns the
  * names, and its function returns name i. They are untrusted, so no choice of them may make this slow.
  */
 #ifndef DAEMON_BASE_JSON_NAMES_H

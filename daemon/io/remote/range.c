@@ -227,7 +227,7 @@ static size_t block_fill(struct range *range, const unsigned char *data, size_t 
         return taken;
 }
 
-/* Adds the figures of a block to those of its job. */
+/* Adds a block's time and bytes to its job's statistics. */
 static void count_block(struct range *range, uint64_t now)
 {
         struct read_job *job = range->run.job;

@@ -24,7 +24,7 @@
 #define PAGE 4096
 #define TRANSFER_PAGE (512 * KiB)
 #define TRANSFER_FILE_MAX (64 * MiB)
-#define TRANSFER_USER_MAX (64 * MiB)   /* files of one user that are read or sent, without those of one page */
+#define TRANSFER_USER_MAX (64 * MiB)   /* files of one user in transfer, except files of one page */
 #define TRANSFER_BYTES_MAX (256 * MiB) /* of all users */
 
 /* A file, from the request for its memory to its last page. */

@@ -93,7 +93,7 @@ static void write_list(struct writer *w, const void *data)
                 writer_str(w, list->v[i]);
 }
 
-/* Those that are not UINT64_MAX. */
+/* Leaves out the amounts that are UINT64_MAX. */
 static void write_amounts(struct writer *w, const void *data)
 {
         const uint64_t *amounts = data;

@@ -4,7 +4,7 @@
  *
  *   role_arn + source_profile           keys of that profile > AssumeRole > keys of the role
  *   role_arn + credential_source        keys of the environment, the container or the instance > the same
- *   role_arn + web_identity_token_file  a token > AssumeRoleWithWebIdentity > the same; also those of the environment
+ *   role_arn + web_identity_token_file  a token > AssumeRoleWithWebIdentity > the same; the environment may name both
  *
  * Refused with a message that names them: a source_profile without keys of its own, such as another role;
  * credential_process (the daemon runs no programs that a file names), SSO and mfa_serial (which need a person).

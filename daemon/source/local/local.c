@@ -227,7 +227,7 @@ static int list_entry(struct listing *list, const struct root_path *folder, int 
         return listing_add(list, name, (uint64_t)st.st_size, "", error);
 }
 
-/* Of sidecars, also those of the folders below it. */
+/* Lists weights in this folder alone; sidecars also in the folders below it. */
 static int list_folder(struct listing *list, const struct root_path *path, const char *prefix, unsigned depth,
                        struct error *error)
 {
