@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Small things of the library: time, lists, cleanup locals, locks.
+ * Small things of the library: time and lists.
  */
 #ifndef CLIENT_UTIL_H
 #define CLIENT_UTIL_H
 
-#include <pthread.h>
+#include "proto/scope.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -46,24 +47,5 @@ static inline int ms_until(int64_t deadline)
                 if (*at_)                                                                                              \
                         *at_ = (item)->next;                                                                           \
         } while (0)
-
-static inline void free_p(void *p)
-{
-        free(*(void **)p);
-}
-#define cleanup_free __attribute__((cleanup(free_p)))
-
-/* Locks a mutex until the end of the block. */
-#define lock_scope(mutex)                                                                                              \
-        __attribute__((cleanup(mutex_unlock_p), unused)) pthread_mutex_t *const locked_ = mutex_locked(mutex)
-static inline pthread_mutex_t *mutex_locked(pthread_mutex_t *mutex)
-{
-        pthread_mutex_lock(mutex);
-        return mutex;
-}
-static inline void mutex_unlock_p(pthread_mutex_t *const *mutex)
-{
-        pthread_mutex_unlock(*mutex);
-}
 
 #endif

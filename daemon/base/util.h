@@ -5,6 +5,8 @@
 #ifndef DAEMON_BASE_UTIL_H
 #define DAEMON_BASE_UTIL_H
 
+#include "proto/scope.h"
+
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -139,10 +141,6 @@ __attribute__((format(printf, 3, 4))) static inline void format_append(char *tex
         va_end(args);
 }
 
-static inline void free_p(void *p)
-{
-        free(*(void **)p);
-}
 static inline void close_p(const int *fd)
 {
         if (*fd >= 0)
@@ -154,7 +152,6 @@ static inline int take_fd(int *fd)
         *fd = -1;
         return r;
 }
-#define cleanup_free __attribute__((cleanup(free_p)))
 #define cleanup_close __attribute__((cleanup(close_p)))
 /* Calls x_deinit(&variable); the variable is valid for it from its definition on. */
 #define cleanup_with(x_deinit) __attribute__((cleanup(x_deinit)))

@@ -8,6 +8,8 @@
 #ifndef TESTS_LIB_BASE_H
 #define TESTS_LIB_BASE_H
 
+#include "proto/scope.h"
+
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -54,18 +56,6 @@ void *must_alloc(size_t size);                                                  
 void *must_share(size_t size);                                                    /* zeroed; shared with children */
 void *must_realloc(void *p, size_t size);                                         /* not zeroed */
 char *format_text(const char *format, ...) __attribute__((format(printf, 1, 2))); /* the caller frees */
-
-/* Holds the mutex to the end of the block. */
-#define LOCKED(mutex) __attribute__((cleanup(unlock_p), unused)) pthread_mutex_t *locked_ = lock_p(mutex)
-static inline pthread_mutex_t *lock_p(pthread_mutex_t *mutex)
-{
-        pthread_mutex_lock(mutex);
-        return mutex;
-}
-static inline void unlock_p(pthread_mutex_t **mutex)
-{
-        pthread_mutex_unlock(*mutex);
-}
 
 /* ---- random numbers ---- */
 

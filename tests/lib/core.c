@@ -49,7 +49,7 @@ void gate_init(struct gate *gate, bool open)
 
 void gate_pass(struct gate *gate)
 {
-        LOCKED(&gate->mutex);
+        lock_scope(&gate->mutex);
         gate->come++;
         pthread_cond_broadcast(&gate->changed);
         while (!gate->open && gate->passes == 0)
@@ -59,7 +59,7 @@ void gate_pass(struct gate *gate)
 
 bool gate_try(struct gate *gate)
 {
-        LOCKED(&gate->mutex);
+        lock_scope(&gate->mutex);
         bool passed = gate->open || gate->passes > 0;
         gate->come++;
         gate->passes -= passed && !gate->open;
@@ -69,27 +69,27 @@ bool gate_try(struct gate *gate)
 
 void gate_await(struct gate *gate, unsigned n)
 {
-        LOCKED(&gate->mutex);
+        lock_scope(&gate->mutex);
         while (gate->come < n)
                 pthread_cond_wait(&gate->changed, &gate->mutex);
 }
 
 unsigned gate_arrived(struct gate *gate)
 {
-        LOCKED(&gate->mutex);
+        lock_scope(&gate->mutex);
         return gate->come;
 }
 
 void gate_pass_more(struct gate *gate, unsigned n)
 {
-        LOCKED(&gate->mutex);
+        lock_scope(&gate->mutex);
         gate->passes += n;
         pthread_cond_broadcast(&gate->changed);
 }
 
 void gate_open(struct gate *gate)
 {
-        LOCKED(&gate->mutex);
+        lock_scope(&gate->mutex);
         gate->open = true;
         pthread_cond_broadcast(&gate->changed);
 }

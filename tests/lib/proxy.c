@@ -181,7 +181,7 @@ static void choose_rule(struct conn *c)
         const char *authorization = find_header(&c->request, "\r\nAuthorization: ") ?: "";
         classify(c);
         c->rule = (struct proxy_rule){.fault = PROXY_NONE};
-        LOCKED(&p->mutex);
+        lock_scope(&p->mutex);
         p->seen[c->what]++;
         p->seen[PROXY_ALL]++;
         snprintf(p->last_authorization, sizeof(p->last_authorization), "%.*s", (int)strcspn(authorization, "\r"),
@@ -220,7 +220,7 @@ static void set_asks(struct conn *c, bool asks)
         if (c->asks == asks)
                 return;
         c->asks = asks;
-        LOCKED(&p->mutex);
+        lock_scope(&p->mutex);
         p->asking[c->what] += asks ? 1u : -1u;
         if (p->asking[c->what] > p->most_asking[c->what])
                 p->most_asking[c->what] = p->asking[c->what];
@@ -244,7 +244,7 @@ static void log_held(const struct conn *c)
 static void hold(struct conn *c)
 {
         struct proxy *p = c->proxy;
-        LOCKED(&p->mutex);
+        lock_scope(&p->mutex);
         if (c->releases == p->releases)
                 log_held(c);
         while (c->releases == p->releases && !c->ended)
@@ -255,7 +255,7 @@ static void hold(struct conn *c)
 static void pause_until(struct conn *c, uint64_t ns)
 {
         const struct timespec at = {.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
-        LOCKED(&c->proxy->mutex);
+        lock_scope(&c->proxy->mutex);
         while (!c->ended && clock_ns() < ns)
                 if (ns == UINT64_MAX)
                         pthread_cond_wait(&c->proxy->changed, &c->proxy->mutex);
@@ -333,7 +333,7 @@ static bool receive(int fd, struct buffer *b)
 
 static int set_server(struct conn *c, int fd)
 {
-        LOCKED(&c->proxy->mutex);
+        lock_scope(&c->proxy->mutex);
         if (c->server >= 0)
                 close(c->server);
         return c->server = fd;
@@ -412,7 +412,7 @@ static void *serve(void *arg)
                 set_asks(c, false);
                 set_server(c, -1);
         }
-        LOCKED(&p->mutex);
+        lock_scope(&p->mutex);
         struct conn **at = &p->conns;
         while (*at != c)
                 at = &(*at)->next;
@@ -432,7 +432,7 @@ static void *accept_all(void *arg)
         for (int fd; (fd = accept4(p->listener, NULL, NULL, SOCK_CLOEXEC)) >= 0;) {
                 pthread_t thread;
                 struct conn *c = must_alloc(sizeof(*c));
-                LOCKED(&p->mutex);
+                lock_scope(&p->mutex);
                 c->proxy = p;
                 c->client = fd;
                 c->server = -1;
@@ -477,7 +477,7 @@ void proxy_stop(struct proxy *p)
         shutdown(p->listener, SHUT_RDWR);
         pthread_join(p->thread, NULL);
         close(p->listener);
-        LOCKED(&p->mutex);
+        lock_scope(&p->mutex);
         end_all(p);
         while (p->open > 0)
                 pthread_cond_wait(&p->changed, &p->mutex);
@@ -485,7 +485,7 @@ void proxy_stop(struct proxy *p)
 
 void proxy_rule(struct proxy *p, const struct proxy_rule *rule)
 {
-        LOCKED(&p->mutex);
+        lock_scope(&p->mutex);
         if (p->n_rules == PROXY_RULES)
                 die("too many rules");
         p->rules[p->n_rules++] = *rule;
@@ -493,7 +493,7 @@ void proxy_rule(struct proxy *p, const struct proxy_rule *rule)
 
 void proxy_clear(struct proxy *p)
 {
-        LOCKED(&p->mutex);
+        lock_scope(&p->mutex);
         p->n_rules = 0;
         p->faults = 0;
         p->accepted = 0;
@@ -505,7 +505,7 @@ void proxy_clear(struct proxy *p)
 static unsigned count_asked(struct proxy *p, uint64_t byte, bool again)
 {
         unsigned n = 0;
-        LOCKED(&p->mutex);
+        lock_scope(&p->mutex);
         for (unsigned i = 0; i < p->seen[PROXY_BLOCKS] && i < PROXY_ASKED; i++)
                 n += p->asked[i].again == again && (byte == 0 || has_byte(&p->asked[i], byte));
         return n;
@@ -523,7 +523,7 @@ unsigned proxy_asked_again(struct proxy *p, uint64_t byte)
 
 unsigned proxy_most_asking(struct proxy *p, enum proxy_what what)
 {
-        LOCKED(&p->mutex);
+        lock_scope(&p->mutex);
         unsigned n = p->most_asking[what];
         p->most_asking[what] = p->asking[what];
         return n;
@@ -537,7 +537,7 @@ static int compare_held(const void *a, const void *b)
 char *proxy_held(struct proxy *p)
 {
         char *text = format_text("%s", "");
-        LOCKED(&p->mutex);
+        lock_scope(&p->mutex);
         qsort(p->held, p->n_held, sizeof(p->held[0]), compare_held);
         for (unsigned i = 0, n; i < p->n_held; i += n) {
                 for (n = 1; i + n < p->n_held && strcmp(p->held[i], p->held[i + n]) == 0;)
@@ -550,7 +550,7 @@ char *proxy_held(struct proxy *p)
 
 void proxy_release(struct proxy *p)
 {
-        LOCKED(&p->mutex);
+        lock_scope(&p->mutex);
         p->n_held = 0;
         p->releases++;
         pthread_cond_broadcast(&p->changed);
@@ -558,7 +558,7 @@ void proxy_release(struct proxy *p)
 
 void proxy_cut(struct proxy *p)
 {
-        LOCKED(&p->mutex);
+        lock_scope(&p->mutex);
         for (struct conn *c = p->conns; c != NULL; c = c->next)
                 c->reset = true;
         end_all(p);

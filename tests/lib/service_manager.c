@@ -141,7 +141,7 @@ void manager_spawn(struct manager *m)
 
 static bool has_sent_ready(struct manager *m)
 {
-        LOCKED(&m->mutex);
+        lock_scope(&m->mutex);
         bool ready = m->ready;
         return ready;
 }
@@ -189,7 +189,7 @@ struct stored *manager_find(struct manager *m, const char *prefix, size_t n)
 {
         struct stored *found = NULL;
 
-        LOCKED(&m->mutex);
+        lock_scope(&m->mutex);
         drain(m);
         qsort(m->store, m->n, sizeof(m->store[0]), by_name);
         for (size_t i = 0; i < m->n && !found; i++)
@@ -231,13 +231,13 @@ void manager_wait(struct manager *m, const char *prefix, size_t n)
 
 void manager_drop(struct manager *m, struct stored *stored)
 {
-        LOCKED(&m->mutex);
+        lock_scope(&m->mutex);
         store_drop(m, (size_t)(stored - m->store));
 }
 
 void manager_add_consume_fd(struct manager *m, const char *name, int fd)
 {
-        LOCKED(&m->mutex);
+        lock_scope(&m->mutex);
         store_add(m, name, fd);
 }
 

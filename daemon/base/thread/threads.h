@@ -5,7 +5,8 @@
 #ifndef DAEMON_BASE_THREAD_THREADS_H
 #define DAEMON_BASE_THREAD_THREADS_H
 
-#include <pthread.h>
+#include "proto/scope.h"
+
 #include <stdbool.h>
 
 /* How much better than the others' the loop's nice value is. */
@@ -18,19 +19,6 @@ bool thread_raise_priority(void);
 /* As pthread_create(), with all signals blocked except the thread's own faults, since the first thread handles the
  * signals to the daemon. Creates every thread of the daemon. */
 int thread_start(pthread_t *thread, const pthread_attr_t *attr, void *(*main)(void *), void *arg);
-
-/* Locks a mutex until the end of the block. */
-#define lock_scope(mutex)                                                                                              \
-        __attribute__((cleanup(mutex_unlock_p), unused)) pthread_mutex_t *const locked_ = mutex_locked(mutex)
-static inline pthread_mutex_t *mutex_locked(pthread_mutex_t *mutex)
-{
-        pthread_mutex_lock(mutex);
-        return mutex;
-}
-static inline void mutex_unlock_p(pthread_mutex_t *const *mutex)
-{
-        pthread_mutex_unlock(*mutex);
-}
 
 /* What each of the daemon's threads does first. `name`: up to 15 bytes. */
 void thread_begin(const char *name);

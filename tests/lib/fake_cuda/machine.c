@@ -179,7 +179,7 @@ int fake_enter(const char *call, int gpu)
                 return E_UNINITIALISED;
         }
         hang(call, gpu);
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         return failure(call, gpu);
 }
 
@@ -234,7 +234,7 @@ int fake_ordinal_of(int gpu)
 
 struct CUctx_st *fake_primary(int gpu, bool runtime)
 {
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         struct CUctx_st *c = &primary[gpu];
         if (!c->alive)
                 state->contexts[gpu]++;
@@ -245,7 +245,7 @@ struct CUctx_st *fake_primary(int gpu, bool runtime)
 
 struct CUctx_st *fake_primary_or_null(int gpu)
 {
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         return primary[gpu].alive ? &primary[gpu] : NULL;
 }
 

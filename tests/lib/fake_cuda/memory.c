@@ -216,7 +216,7 @@ static bool fits(int gpu, size_t size)
 
 uint64_t fake_used(int gpu)
 {
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         return used(gpu);
 }
 
@@ -225,7 +225,7 @@ int fake_alloc(int gpu, size_t size, void **pointer)
         *pointer = NULL;
         if (size == 0)
                 return E_OK;
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         if (!fits(gpu, size))
                 return E_MEMORY;
         uint64_t cookie = ++cookies;
@@ -241,7 +241,7 @@ int fake_free(void *pointer)
 {
         if (!pointer)
                 return E_OK;
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         struct range *r = find(pointer, 1);
         if (!r || r->reserved || r->opens > 0 || r->base != pointer)
                 return E_VALUE;
@@ -266,20 +266,20 @@ static void drop_all(int gpu, bool own)
 
 void fake_memory_reset(int gpu)
 {
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         drop_all(gpu, true);
         drop_all(gpu, false);
 }
 
 void fake_ipc_reset(int gpu)
 {
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         drop_all(gpu, false);
 }
 
 int fake_gpu_of(const void *pointer, size_t size, void **base, size_t *whole)
 {
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         const struct range *r = find(pointer, size);
         if (r && base)
                 *base = r->base;
@@ -292,7 +292,7 @@ int fake_gpu_of(const void *pointer, size_t size, void **base, size_t *whole)
 
 int fake_ipc_export(const void *pointer, struct cuda_ipc_handle *handle)
 {
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         const struct range *r = find(pointer, 1);
         if (!r || r->reserved || r->opens > 0)
                 return E_VALUE;
@@ -328,7 +328,7 @@ int fake_ipc_open(const struct cuda_ipc_handle *handle, int current_gpu, void **
         /* CUDA would use peer access, at the cost of a second context: the product must not. */
         if (wire.gpu != current_gpu)
                 return E_PEER;
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         uint64_t cookie = wire.cookie ^ (uint64_t)wire.pid << 32;
         struct range *r = ranges;
         while (r && (r->opens == 0 || r->memory->cookie != cookie))
@@ -350,7 +350,7 @@ int fake_ipc_open(const struct cuda_ipc_handle *handle, int current_gpu, void **
 
 int fake_ipc_close(void *pointer)
 {
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         struct range *r = find(pointer, 1);
         if (!r || r->opens == 0 || r->base != pointer)
                 return E_VALUE;
@@ -399,14 +399,14 @@ static int current_gpu(void)
 
 static int gpu_of_allocation(cu_allocation id)
 {
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         const struct memory *m = memory_of(id);
         return m ? m->gpu : -1;
 }
 
 static int gpu_of_range(cu_pointer pointer, size_t size)
 {
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         const struct range *r = range_at(pointer, size);
         return r && r->memory ? r->memory->gpu : -1;
 }
@@ -436,7 +436,7 @@ enum cu_result cuMemCreate(cu_allocation *allocation, size_t size, const struct 
         if (flags != 0 || size == 0 || size % FAKE_GRANULARITY != 0 || prop->type != CU_ALLOCATION_PINNED ||
             prop->location.type != CU_LOCATION_DEVICE)
                 return RESULT(E_VALUE);
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         if (!fits(gpu, size))
                 return RESULT(E_MEMORY);
         return RESULT(handle_new(memory_new_consume_fd(fake_memfd(gpu, 0, size), size, gpu, 0, false), allocation));
@@ -445,7 +445,7 @@ enum cu_result cuMemCreate(cu_allocation *allocation, size_t size, const struct 
 enum cu_result cuMemRelease(cu_allocation allocation)
 {
         ENTER(cuMemRelease, gpu_of_allocation(allocation));
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         struct memory *m = memory_of(allocation);
         if (m) {
                 m->id = 0;
@@ -479,7 +479,7 @@ enum cu_result cuMemImportFromShareableHandle(cu_allocation *allocation, void *h
         if (fake_ordinal_of(gpu) < 0)
                 return RESULT(E_DEVICE);
         int fd = fcntl(from, F_DUPFD_CLOEXEC, 3);
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         return RESULT(handle_new(memory_new_consume_fd(fd, (size_t)st.st_size, gpu, 0, true), allocation));
 }
 
@@ -493,7 +493,7 @@ enum cu_result cuMemAddressReserve(cu_pointer *pointer, size_t size, size_t alig
         (void)hint;
         if (size == 0 || size % FAKE_GRANULARITY != 0 || flags != 0)
                 return RESULT(E_VALUE);
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         struct range *r = range_new(size, true);
         if (!r)
                 return RESULT(E_MEMORY);
@@ -505,7 +505,7 @@ enum cu_result cuMemAddressReserve(cu_pointer *pointer, size_t size, size_t alig
 enum cu_result cuMemAddressFree(cu_pointer pointer, size_t size)
 {
         ENTER(cuMemAddressFree, current_gpu());
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         struct range *r = range_at(pointer, size);
         if (!r || r->memory)
                 return RESULT(E_VALUE);
@@ -518,7 +518,7 @@ enum cu_result cuMemMap(cu_pointer pointer, size_t size, size_t offset, cu_alloc
                         unsigned long long flags)
 {
         ENTER(cuMemMap, gpu_of_allocation(allocation));
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         struct memory *m = memory_of(allocation);
         struct range *r = range_at(pointer, size);
         bool good = m && r && !r->memory && offset == 0 && flags == 0 && size <= m->size && map(r, m, PROT_NONE);
@@ -529,7 +529,7 @@ enum cu_result cuMemMap(cu_pointer pointer, size_t size, size_t offset, cu_alloc
 enum cu_result cuMemUnmap(cu_pointer pointer, size_t size)
 {
         ENTER(cuMemUnmap, gpu_of_range(pointer, size));
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         struct range *r = range_at(pointer, size);
         if (!r || !r->memory)
                 return RESULT(E_VALUE);
@@ -545,7 +545,7 @@ enum cu_result cuMemSetAccess(cu_pointer pointer, size_t size, const struct cu_a
                 return RESULT(E_DESTROYED);
         if (n == 1 && access->flags == CU_ACCESS_READ && fake_settings()->read_only != E_OK)
                 return RESULT(fake_settings()->read_only);
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         struct range *r = range_at(pointer, size);
         bool good = n == 1 && r && r->memory && access->location.type == CU_LOCATION_DEVICE &&
                     fake_gpu(access->location.id) == r->memory->gpu;

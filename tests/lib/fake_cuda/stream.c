@@ -65,7 +65,7 @@ static bool is_pinned(const void *pointer, size_t size, int gpu)
 
 void streams_touch(const void *host, size_t size, int gpu)
 {
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         if (!is_pinned(host, size, gpu))
                 fake_state()->pageable++;
 }
@@ -101,7 +101,7 @@ int streams_register(const void *pointer, size_t size, int gpu, unsigned flags)
         int error = check_flags(p, size, flags);
         if (error)
                 return error;
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         for (struct host_range *r = pinned; r; r = r->next)
                 if (p < r->base + r->size && r->base < p + size)
                         error = E_REGISTERED;
@@ -131,7 +131,7 @@ static void unpin(struct host_range **at)
 
 int streams_unregister(const void *pointer)
 {
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         struct host_range **at = &pinned;
         while (*at && (*at)->base != pointer)
                 at = &(*at)->next;
@@ -244,7 +244,7 @@ static void breathe(void)
 
 void streams_await_release(int gpu)
 {
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         while (gpu >= 0 && is_held(gpu))
                 breathe();
 }
@@ -260,14 +260,14 @@ static bool gpu_idle(int gpu)
 
 void streams_finish(int gpu)
 {
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         while (!gpu_idle(gpu))
                 breathe();
 }
 
 void streams_reset(int gpu)
 {
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         for (struct CUstream_st *s = streams; s; s = s->next) {
                 if (s->gpu != gpu || s->destroyed)
                         continue;
@@ -314,7 +314,7 @@ enum cuda_error cudaStreamSynchronize(struct CUstream_st *stream)
         }
         require_live("cudaStreamSynchronize", stream->destroyed);
         ENTER(cudaStreamSynchronize, stream->gpu);
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         while (!finish(stream))
                 breathe();
         error = outcome(stream->gpu);
@@ -328,7 +328,7 @@ enum cuda_error cudaStreamDestroy(struct CUstream_st *stream)
                 return runtime_result(E_HANDLE);
         require_live("cudaStreamDestroy", stream->destroyed);
         ENTER(cudaStreamDestroy, stream->gpu);
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         while (stream->first)
                 carry_out(stream);
         remove_stream(stream);
@@ -340,7 +340,7 @@ static int copy(void *to, const void *from, size_t size, bool to_host, struct CU
         const void *device = to_host ? from : to, *host = to_host ? to : from;
         if (fake_gpu_of(device, size, NULL, NULL) < 0)
                 return E_VALUE;
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         if (!is_pinned(host, size, stream->gpu))
                 fake_state()->pageable++;
         return append(stream, (struct op){.to = to, .from = from, .size = size, .to_host = to_host});
@@ -360,7 +360,7 @@ enum cuda_error cudaMemcpyAsync(void *to, const void *from, size_t size, enum cu
 /* Whether host memory has the same address on the GPU. */
 static bool same_address(const void *host, size_t size, int gpu)
 {
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         return fake_settings()->host_pointers && is_pinned(host, size, gpu);
 }
 
@@ -430,7 +430,7 @@ enum cuda_error cudaEventRecord(struct CUevent_st *event, struct CUstream_st *st
         ENTER(cudaEventRecord, stream->gpu);
         if (event->gpu != stream->gpu)
                 return runtime_result(E_HANDLE);
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         if (event->mark) /* recorded again: the old mark has no event */
                 event->mark->event = NULL;
         event->stream = stream;
@@ -444,7 +444,7 @@ enum cuda_error cudaEventQuery(struct CUevent_st *event)
                 return runtime_result(E_HANDLE);
         require_live("cudaEventQuery", event->destroyed);
         ENTER(cudaEventQuery, event->gpu);
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         error = event_fired(event) ? outcome(event->gpu) : E_NOT_READY;
         return runtime_result(error);
 }
@@ -457,7 +457,7 @@ enum cuda_error cudaEventSynchronize(struct CUevent_st *event)
         ENTER(cudaEventSynchronize, event->gpu);
         if (!event->blocking) /* CUDA would spin: such an event must be polled */
                 return runtime_result(E_VALUE);
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         while (!event_fired(event))
                 breathe();
         error = outcome(event->gpu);
@@ -470,7 +470,7 @@ enum cuda_error cudaEventDestroy(struct CUevent_st *event)
                 return runtime_result(E_HANDLE);
         require_live("cudaEventDestroy", event->destroyed);
         ENTER(cudaEventDestroy, event->gpu);
-        LOCKED(&fake_lock);
+        lock_scope(&fake_lock);
         remove_event(event);
         return CUDA_OK;
 }
