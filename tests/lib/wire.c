@@ -169,9 +169,8 @@ bool wire_read_code(struct wire *w, const char *code)
         return object_str_eq(&w->reply.unpacked.data, "code", code);
 }
 
-bool wire_ends(struct wire *w)
+void wire_read_to_end(struct wire *w)
 {
         while (wire_read(w))
                 ;
-        return true;
 }

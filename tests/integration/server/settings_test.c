@@ -139,7 +139,7 @@ TEST(a_connection_that_sends_no_whole_frame_ends_after_frame_timeout)
         start("limits:\n  frame_timeout: 100ms\n");
         struct wire w;
         wire_open(&w, &test_daemon);
-        ck_assert(wire_ends(&w));
+        wire_read_to_end(&w);
         wire_close(&w);
 }
 
