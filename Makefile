@@ -143,11 +143,12 @@ $(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(call obj,tests/fuzz/driver.
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(ARCHIVES)
 	$(LINK_TEST)
 
-# A preload library that makes the daemon's calls fail.
+# A preload library that makes the daemon's calls fail. -O2: a call is passed on by a tail call, which leaves further arguments
+# of a variadic function where they are.
 FAULT := $(BUILD)/tests/fault/libfault.so
 $(FAULT): tests/lib/fault/shim.c tests/lib/fault/calls.h | $(BUILD)/deps-build
 	@mkdir -p $(@D)
-	$(call run,LD)$(CC) -std=gnu11 $(WARN) $(CFLAGS) -I. -fPIC -shared -fno-builtin -o $@ $<
+	$(call run,LD)$(CC) -std=gnu11 $(WARN) $(CFLAGS) -O2 -I. -fPIC -shared -fno-builtin -o $@ $<
 
 # The fake CUDA libraries, with the file names and sonames of the real ones.
 FAKE := $(BUILD)/tests/fake
