@@ -35,9 +35,10 @@ TEST(replicas_are_read_once_and_copied_to_each_device)
 
 TEST(replicas_are_one_model_with_several_devices)
 {
+        static const char *const in_reverse[] = {"cuda:1", "cuda:0"};
         struct model *m = model_mixed(2, 4 << 20);
 
-        ck_assert_int_eq(load_on(write_model(m, "m.safetensors"), "m", cuda_devices, 2, NULL), 0);
+        ck_assert_int_eq(load_on(write_model(m, "m.safetensors"), "m", in_reverse, 2, NULL), 0);
         streamer_lease *lease = client_attach_on(client, "m", "cuda:1");
         const json_t *model = client_show(client, "m"), *devices = json_object_get(model, "devices");
         ck_assert_uint_eq(json_array_size(devices), 2);
@@ -55,6 +56,11 @@ TEST(replicas_are_one_model_with_several_devices)
         json_t *list = client_call(client, "list", NULL), *ps = client_call(client, "ps", NULL);
         ck_assert_uint_eq(json_array_size(json_object_get(list, "models")), 1);
         ck_assert_str_eq(json_text(json_array_get(json_object_get(ps, "leases"), 0), "device"), "cuda:1");
+        uint64_t used = used_on("cuda:1");
+        ck_assert_int_eq(streamer_unload(client, "m", STREAMER_UNLOAD_DRAIN), 0);
+        wait_until_freed("cuda:0");
+        ck_assert_uint_eq((uint64_t)client_metric(client, "streamerd_device_draining_bytes{device=\"cuda:0\"}"), 0);
+        ck_assert_uint_eq((uint64_t)client_metric(client, "streamerd_device_draining_bytes{device=\"cuda:1\"}"), used);
         streamer_detach(lease);
 }
 
