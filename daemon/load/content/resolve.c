@@ -121,8 +121,8 @@ static int hash_header(struct header_text *text, struct error *error)
 
 /* ---- which tensors of a file belong to the model ---- */
 
-/* Marks the tensors of file i that the index takes from elsewhere; counts those it takes from here. */
-static int apply_index(struct resolved *resolved, size_t i, size_t *taken, struct error *error)
+/* Marks the tensors of file i that the index takes from elsewhere, and in `found` its entries that are here. */
+static int apply_index(struct resolved *resolved, size_t i, bool *found, struct error *error)
 {
         const struct st_header *header = &resolved->headers[i];
         const struct st_index *index = &resolved->set.index;
@@ -134,33 +134,18 @@ static int apply_index(struct resolved *resolved, size_t i, size_t *taken, struc
                 const struct st_tensor *tensor = &header->tensors[t];
                 const struct st_index_entry *entry = st_index_find(index, st_name(header, tensor), tensor->name_len);
                 if (entry != NULL && entry->file == i)
-                        ++*taken;
+                        found[entry - index->entries] = true;
                 else
                         skip[t / 8] |= (unsigned char)(1u << (t % 8));
         }
         return 0;
 }
 
-static bool header_has(const struct st_header *header, const char *name, size_t len)
-{
-        for (size_t t = 0; t < header->n_tensors; t++)
-                if (header->tensors[t].name_len == len && memcmp(st_name(header, &header->tensors[t]), name, len) == 0)
-                        return true;
-        return false;
-}
-
-/* The index lists a tensor that its file does not have. */
-static int missing_tensor(const struct resolved *resolved, struct error *error)
+static int missing_tensor(const struct resolved *resolved, const struct st_index_entry *entry, struct error *error)
 {
         const struct st_index *index = &resolved->set.index;
-        for (size_t e = 0; e < index->n_entries; e++) {
-                const struct st_index_entry *entry = &index->entries[e];
-                if (!header_has(&resolved->headers[entry->file], index->text + entry->name, entry->name_len))
-                        return error_set(error, STREAMER_EFAILED, "tensor '%s' is in the index but not in %s (%s)",
-                                         index->text + entry->name, st_index_file(index, entry->file),
-                                         resolved->set.index_object.path);
-        }
-        return error_set(error, STREAMER_EFAILED, "the index and its files do not agree (%s)",
+        return error_set(error, STREAMER_EFAILED, "tensor '%s' is in the index but not in %s (%s)",
+                         index->text + entry->name, st_index_file(index, entry->file),
                          resolved->set.index_object.path);
 }
 
@@ -170,11 +155,12 @@ int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, ui
                  struct error *error)
 {
         struct source_set *set = &resolved->set;
-        size_t n = set->n_objects, taken = 0;
+        size_t n = set->n_objects;
+        cleanup_free bool *found = calloc(set->index.n_entries + 1, sizeof(*found));
         resolved->texts = calloc(n, sizeof(*resolved->texts));
         resolved->headers = calloc(n, sizeof(*resolved->headers));
         resolved->files = calloc(n, sizeof(*resolved->files));
-        if (resolved->texts == NULL || resolved->headers == NULL || resolved->files == NULL)
+        if (found == NULL || resolved->texts == NULL || resolved->headers == NULL || resolved->files == NULL)
                 return error_no_memory(error);
         int r = 0;
         for (size_t i = 0; r == 0 && i < n; i++) {
@@ -190,14 +176,15 @@ int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, ui
                                        object->version.size, &st) < 0)
                         r = bad_file(object, &st, error);
                 if (r == 0 && set->has_index)
-                        r = apply_index(resolved, i, &taken, error);
+                        r = apply_index(resolved, i, found, error);
                 resolved->files[i].header = &resolved->headers[i];
                 resolved->files[i].path = object->path;
         }
         if (r < 0)
                 return r;
-        if (set->has_index && taken != set->index.n_entries)
-                return missing_tensor(resolved, error);
+        for (size_t e = 0; set->has_index && e < set->index.n_entries; e++)
+                if (!found[e])
+                        return missing_tensor(resolved, &set->index.entries[e], error);
         return plan_make(&resolved->plan, resolved->files, n, layout, block_size, error);
 }
 
