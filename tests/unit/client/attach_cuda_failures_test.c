@@ -87,6 +87,19 @@ TEST(a_lack_of_memory_is_reported_as_such)
         assert_refused(&handle_kind_cuda_ipc, STREAMER_ENOMEM, "OUT_OF_MEMORY");
 }
 
+static const char *const not_started[][2] = {
+        {"cuInit:1:3", "CUDA was used before a fork()"},
+        {"cuInit:1:34", "libcuda.so.1 is the toolkit's stub, see LD_LIBRARY_PATH"},
+        {"cuInit:1:100", "no GPU is visible, see CUDA_VISIBLE_DEVICES"},
+};
+
+TEST(a_driver_that_does_not_start_is_explained, EACH(not_started))
+{
+        export_memory(0, false);
+        setenv("FAKECUDA_FAIL", not_started[_i][0], 1);
+        assert_refused(&handle_kind_cuda_ipc, STREAMER_EUNSUPPORTED, not_started[_i][1]);
+}
+
 /* ---- alternatives ---- */
 
 enum exporter_is { ELSEWHERE_IN_REACH, OUT_OF_REACH, THIS_PROCESS };
