@@ -2,7 +2,9 @@
  *
  * Attach to a ready model, against a scripted daemon: tensors, the lease's properties, and its lifetime.
  */
+#include "client/attach.h"
 #include "client/channel.h"
+#include "client/fault.h"
 #include "tests/lib/dlpack.h"
 #include "tests/unit/attach_fixture.h"
 
@@ -25,6 +27,19 @@ TEST(parts_of_a_tensor_are_copied_out)
         FAILS(client, streamer_tensor_read(lease, &t, UINT64_MAX, bytes, 2), STREAMER_EINVAL,
               "tensor_read: 2 bytes from offset 18446744073709551615 are not all inside 'b'");
         finish(lease);
+}
+
+/* A descriptor that is closed, and one that is not open for reading. */
+TEST(a_segment_that_the_kernel_does_not_map_is_an_error_of_the_system)
+{
+        void *map;
+        int closed = must(dup(0)), writing = must(open(suite_path("segment"), O_WRONLY | O_CREAT, 0600));
+        close(closed);
+        must(ftruncate(writing, 1));
+        ck_assert_int_eq(map_fd(&map, closed, 1, 0, PROT_READ, MAP_SHARED, "segment", NULL), STREAMER_EOS);
+        ck_assert_str_eq(fault_text(NULL), "segment: cannot map 1 bytes: Bad file descriptor");
+        ck_assert_int_eq(map_fd(&map, writing, 1, 0, PROT_READ, MAP_SHARED, "segment", NULL), STREAMER_EOS);
+        ck_assert_str_eq(fault_text(NULL), "segment: cannot map 1 bytes: Permission denied");
 }
 
 TEST(a_missing_tensor_is_not_found)
