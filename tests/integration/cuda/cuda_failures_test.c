@@ -11,7 +11,7 @@
 #include "tests/lib/suite.h"
 
 #define TWO 2
-#define PLACES_MAX (suite_short() ? 10u : 100u) /* of one call in one life; events are queried repeatedly */
+#define PLACES_MAX (suite_short() ? 5u : 100u) /* of one call in one life; events are queried repeatedly */
 #define MEMORY_ERROR 2
 #define OTHER_ERROR 801
 

@@ -248,7 +248,7 @@ TEST(every_plan_loads_its_model, .to = 8)
         const char *given = getenv("STREAMERD_TEST_SEED");
         seed = given != NULL ? strtoull(given, NULL, 0) : clock_ns() + (uint64_t)_i;
         state = seed;
-        for (int round = 0; round < (suite_short() ? 5 : 25); round++) {
+        for (int round = 0; round < (suite_short() ? 2 : 25); round++) {
                 struct world w = {0};
                 world_begin(&w);
                 check_listed(&w);
