@@ -39,13 +39,14 @@ static void report(const char *text)
         snprintf(reported + len, REPORTED_SIZE - len, "%s\n", text);
 }
 
-/* A failure must be one of ours, in words. Lost connections count: the next request works. */
+/* A failure must be one of ours, in words. Lost connections count: the next request works. Malformed messages do not. */
 static bool named(streamer_client *c, int r)
 {
         if (r >= 0)
                 return true;
         ck_assert_msg(r >= STREAMER_EOS, "%d is no code of ours", r);
         ck_assert_msg(r != STREAMER_ETIMEOUT, "no answer: %s", streamer_last_error(c));
+        ck_assert_msg(r != STREAMER_EPROTO, "%s", streamer_last_error(c));
         ck_assert(strlen(streamer_last_error(c)) > 0);
         report(streamer_last_error(c));
         return false;
