@@ -104,8 +104,9 @@ static int refused(struct http_access *access, const struct http_request *reques
         const char *keys = a->endpoint->credentials == NULL ? "unsigned"
                            : origin[0] == '\0'              ? "no credentials"
                                                             : "credentials from ";
-        return error_set(error, code, "%sthe store answers %d %s%s%s (%s%s%s, %s%s)", where, status, fault.code,
-                         fault.message[0] != '\0' ? ": " : "", fault.message, request->shown,
+        return error_set(error, code, "%sthe store answers %d%s%s%s%s (%s%s%s, %s%s)", where, status,
+                         fault.code[0] != '\0' ? " " : "", fault.code, fault.message[0] != '\0' ? ": " : "",
+                         fault.message, request->shown,
                          fault.request_id[0] != '\0' ? ", request " : "", fault.request_id, keys, origin);
 }
 
