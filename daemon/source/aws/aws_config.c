@@ -143,24 +143,32 @@ void aws_ini_deinit(struct aws_ini *ini)
         *ini = (struct aws_ini){.n = 0};
 }
 
-const char *aws_ini_get(const struct aws_ini *ini, const char *section, const char *key)
+static bool is_section(const char *section, const char *kind, const char *name)
+{
+        size_t len = kind != NULL ? strlen(kind) : 0;
+        if (kind != NULL && (strncmp(section, kind, len) != 0 || section[len++] != ' '))
+                return false;
+        return strcmp(section + len, name) == 0;
+}
+
+const char *aws_ini_get(const struct aws_ini *ini, const char *kind, const char *section, const char *key)
 {
         const char *dot = strchr(key, '.'), *name = dot != NULL ? dot + 1 : key;
         size_t parent_len = dot != NULL ? (size_t)(dot - key) : 0;
         for (size_t i = ini->n; i-- > 0;) {
                 const struct aws_ini_entry *entry = &ini->entries[i];
                 const char *parent = entry->parent ?: "";
-                if (strcmp(entry->section, section) == 0 && strcmp(entry->key, name) == 0 &&
+                if (is_section(entry->section, kind, section) && strcmp(entry->key, name) == 0 &&
                     strlen(parent) == parent_len && strncmp(parent, key, parent_len) == 0)
                         return entry->value;
         }
         return NULL;
 }
 
-bool aws_ini_has(const struct aws_ini *ini, const char *section)
+bool aws_ini_has(const struct aws_ini *ini, const char *kind, const char *section)
 {
         for (size_t i = 0; i < ini->n; i++)
-                if (strcmp(ini->entries[i].section, section) == 0)
+                if (is_section(ini->entries[i].section, kind, section))
                         return true;
         return false;
 }
@@ -216,17 +224,14 @@ void aws_config_deinit(struct aws_config *config)
 /* In the config file the default profile has two names, the longer of which counts. */
 static const char *config_get(const struct aws_config *config, const char *kind, const char *name, const char *key)
 {
-        cleanup_free char *section = format_new("%s %s", kind, name);
-        if (section == NULL)
-                return NULL;
-        const char *value = aws_ini_get(&config->config, section, key);
-        bool is_default = strcmp(section, "profile default") == 0;
-        return value != NULL || !is_default ? value : aws_ini_get(&config->config, "default", key);
+        const char *value = aws_ini_get(&config->config, kind, name, key);
+        bool is_default = strcmp(kind, "profile") == 0 && strcmp(name, "default") == 0;
+        return value != NULL || !is_default ? value : aws_ini_get(&config->config, NULL, "default", key);
 }
 
 const char *aws_config_get(const struct aws_config *config, const char *key)
 {
-        const char *value = filled(aws_ini_get(&config->credentials, config->profile, key));
+        const char *value = filled(aws_ini_get(&config->credentials, NULL, config->profile, key));
         return value ?: filled(config_get(config, "profile", config->profile, key));
 }
 
@@ -242,8 +247,7 @@ const char *aws_config_endpoint(const struct aws_config *config, const char *ser
 
 bool aws_config_has_profile(const struct aws_config *config)
 {
-        cleanup_free char *section = format_new("profile %s", config->profile);
-        return section != NULL &&
-               (aws_ini_has(&config->credentials, config->profile) || aws_ini_has(&config->config, section) ||
-                (strcmp(config->profile, "default") == 0 && aws_ini_has(&config->config, "default")));
+        const char *name = config->profile;
+        return aws_ini_has(&config->credentials, NULL, name) || aws_ini_has(&config->config, "profile", name) ||
+               (strcmp(name, "default") == 0 && aws_ini_has(&config->config, NULL, name));
 }

@@ -22,7 +22,7 @@ static int parse(const char *text)
 
 static const char *get(const char *section, const char *key)
 {
-        return aws_ini_get(&ini, section, key) ?: "(none)";
+        return aws_ini_get(&ini, NULL, section, key) ?: "(none)";
 }
 
 /* ---- one file ---- */
