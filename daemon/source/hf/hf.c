@@ -310,8 +310,8 @@ static int hf_open_sidecar(const struct sources *sources, const char *canonical,
 
 /* ---- lifecycle ---- */
 
-/* The file that huggingface-cli writes, as a setting; NULL: the environment does not determine it. */
-static char *stored_token(void)
+/* The file that huggingface-cli writes, as a setting; NULL if the environment does not determine it. False: no memory. */
+static bool stored_token(char **token)
 {
         static const struct {
                 const char *variable, *below;
@@ -322,9 +322,9 @@ static char *stored_token(void)
         for (size_t i = 0; i < ARRAY_SIZE(files); i++) {
                 const char *value = filled(getenv(files[i].variable));
                 if (value != NULL)
-                        return format_new(FILE_SETTING "%s%s", value, files[i].below);
+                        return (*token = format_new(FILE_SETTING "%s%s", value, files[i].below)) != NULL;
         }
-        return NULL;
+        return true;
 }
 
 int hf_new(struct hf **out, const char *endpoint, const char *token, struct error *error)
@@ -335,11 +335,11 @@ int hf_new(struct hf **out, const char *endpoint, const char *token, struct erro
                 return error_no_memory(error);
         hf->endpoint = strdup(filled(endpoint) ?: ENDPOINT);
         hf->stored = filled(token) == NULL;
-        hf->token = hf->stored ? stored_token() : strdup(token);
+        bool ok = hf->stored ? stored_token(&hf->token) : (hf->token = strdup(token)) != NULL;
         if (hf->endpoint != NULL)
                 hf->endpoint[trimmed_len(hf->endpoint, '/')] = '\0';
         int r = 0;
-        if (hf->endpoint == NULL || (!hf->stored && hf->token == NULL))
+        if (hf->endpoint == NULL || !ok)
                 r = error_no_memory(error);
         else if (http_url_parse(&url, hf->endpoint) < 0)
                 r = error_set(error, STREAMER_EINVAL,
