@@ -155,9 +155,14 @@ static void header_line(struct http_transfer *t, const char *line, size_t len)
         const char *value = colon + 1, *end = line + len;
         while (value < end && (*value == ' ' || *value == '\t'))
                 value++;
-        char *copy;
-        if (asprintf(&copy, "%.*s: %.*s", (int)(colon - line), line, (int)(end - value), value) >= 0)
-                headers->lines[headers->n++] = copy;
+        char *copy = format_new("%.*s: %.*s", (int)(colon - line), line, (int)(end - value), value);
+        if (copy == NULL) { /* without one of its headers it would be another answer */
+                t->answer.status = 0;
+                error_no_memory(&t->error);
+                http_transfer_set_verdict(t, HTTP_FAILED);
+                return;
+        }
+        headers->lines[headers->n++] = copy;
 }
 
 static size_t on_header(char *line, size_t size, size_t n, void *context)
