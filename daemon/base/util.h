@@ -120,16 +120,12 @@ static inline bool same_text(const char *a, const char *b)
         return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
 }
 
-/* As asprintf(). malloc'd; NULL: no memory. */
-__attribute__((format(printf, 1, 2))) static inline char *format_new(const char *format, ...)
-{
-        char *text;
-        va_list args;
-        va_start(args, format);
-        int n = vasprintf(&text, format, args);
-        va_end(args);
-        return n >= 0 ? text : NULL;
-}
+/* As asprintf(): a char *, malloc'd; NULL: no memory. A macro, so that a failed call is found by its place. */
+#define format_new(...)                                                                                                \
+        ({                                                                                                             \
+                char *text_;                                                                                           \
+                asprintf(&text_, __VA_ARGS__) >= 0 ? text_ : NULL;                                                     \
+        })
 
 /* Appends to the text as snprintf() does; the result is truncated to size. */
 __attribute__((format(printf, 3, 4))) static inline void format_append(char *text, size_t size, const char *format, ...)

@@ -39,7 +39,7 @@ const char *fault_name(enum fault_call call)
 {
         static const char *const names[] = {
 #define CALL(name, result, error) #name,
-                FAULT_CALLS(CALL) FAULT_CLIENT_CALLS(CALL) FAULT_VARIADIC_CALLS(CALL)
+                FAULT_CALLS(CALL) FAULT_VARIADIC_CALLS(CALL) FAULT_CLIENT_CALLS(CALL)
 #undef CALL
         };
         return names[call];
@@ -62,7 +62,7 @@ bool fault_disarm(void)
 
 static const int errors[] = {
 #define CALL(name, result, error) error,
-        FAULT_CALLS(CALL) FAULT_CLIENT_CALLS(CALL) FAULT_VARIADIC_CALLS(CALL)
+        FAULT_CALLS(CALL) FAULT_VARIADIC_CALLS(CALL) FAULT_CLIENT_CALLS(CALL)
 #undef CALL
 };
 

@@ -58,23 +58,23 @@
         CALL(sd_pid_notify_with_fds, -ENOBUFS, 0) CALL(sd_bus_open_system, -EIO, 0) \
         CALL(MHD_start_daemon, 0, ENOMEM) CALL(MHD_create_response_from_buffer, 0, ENOMEM) \
         CALL(MHD_queue_response, 0, 0) CALL(MHD_add_response_header, 0, 0) CALL(MHD_get_connection_info, 0, 0)
+/* These have functions of their own in the shim. */
+#define FAULT_VARIADIC_CALLS(CALL) CALL(asprintf, -1, ENOMEM)
 /* More calls of streamerctl and the client library. The daemon calls some of these, too; for it they are exempt. */
 #define FAULT_CLIENT_CALLS(CALL) \
         CALL(recvmsg, -1, ECONNRESET) CALL(send, -1, ENOBUFS) CALL(poll, -1, EINTR) CALL(realpath, 0, ENOMEM) \
         CALL(mkdirat, -1, ENOSPC) CALL(fread, 0, EIO) CALL(fwrite, 0, ENOSPC) \
         CALL(fflush, -1, ENOSPC) CALL(fork, -1, EAGAIN)
-/* These have functions of their own in the shim. */
-#define FAULT_VARIADIC_CALLS(CALL) CALL(asprintf, -1, ENOMEM)
 // clang-format on
 
 enum fault_call {
 #define CALL(name, result, error) FAULT_##name,
-        FAULT_CALLS(CALL)
+        FAULT_CALLS(CALL) FAULT_VARIADIC_CALLS(CALL)
 #undef CALL
                 FAULT_COUNT,
         FAULT_CLIENT_BEFORE = FAULT_COUNT - 1,
 #define CALL(name, result, error) FAULT_##name,
-        FAULT_CLIENT_CALLS(CALL) FAULT_VARIADIC_CALLS(CALL)
+        FAULT_CLIENT_CALLS(CALL)
 #undef CALL
                 FAULT_COUNT_ALL
 };

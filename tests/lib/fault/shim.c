@@ -35,7 +35,7 @@ static const char *object, *sites, *object_path;
 
 static const char *const names[] = {
 #define CALL(name, result, error) #name,
-        FAULT_CALLS(CALL) FAULT_CLIENT_CALLS(CALL) FAULT_VARIADIC_CALLS(CALL)
+        FAULT_CALLS(CALL) FAULT_VARIADIC_CALLS(CALL) FAULT_CLIENT_CALLS(CALL)
 #undef CALL
 };
 
