@@ -256,12 +256,10 @@ int streamer_subscribe(streamer_client *client, const char *model)
         struct subscription s = {0};
         struct call call = {.accept = accept_subscribe, .arg = &s};
         struct request request = {.verb = VERB_subscribe, .u.subscribe = {.model = model}};
-        int rc = args_client(client, "subscribe");
-        if (rc == 0 && model)
-                rc = args_text(client, "subscribe", "model", model);
-        if (rc == 0)
-                rc = subscription_init(&s, client, model)
-                             ?: channel_call(client, &request, &call, channel_deadline(client));
+        int rc = args_client(client, "subscribe")
+                         ?: (model ? args_text(client, "subscribe", "model", model) : 0)
+                         ?: subscription_init(&s, client, model)
+                         ?: channel_call(client, &request, &call, channel_deadline(client));
         if (rc == 0)
                 call_deinit(&call);
         free(s.subject);

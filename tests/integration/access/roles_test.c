@@ -56,6 +56,22 @@ TEST(a_model_is_unloaded_by_its_owner_or_an_admin)
         expect_permitted(BOSS, "unload", "theirs");
 }
 
+TEST(what_another_user_left_draining_is_not_revoked)
+{
+        static const char drain[] = "{\"model\":\"theirs\",\"drain\":true}",
+                          force[] = "{\"model\":\"theirs\",\"force\":true}";
+        loads(OTHER, team, "theirs");
+        fixture_connect();
+        streamer_lease *lease = client_attach(client, "theirs");
+        ck_assert_int_eq(call_as(OTHER, "unload", drain, NULL), 0);
+        ck_assert_int_eq(call_as(TRAINER, "unload", force, "no such model"), STREAMER_ENOENT);
+        client_ok(client, streamer_lease_check(lease), "lease_check");
+        ck_assert_int_eq(call_as(OTHER, "unload", force, NULL), 0);
+        ck_assert_int_eq(streamer_lease_check(lease), STREAMER_EREVOKED);
+        streamer_detach(lease);
+        fixture_disconnect();
+}
+
 TEST(another_users_name_is_refused)
 {
         loads(OTHER, outside, "theirs");

@@ -100,3 +100,35 @@ TEST(force_notifies_the_client_and_ps_lists_it_until_it_detaches)
         streamer_detach(lease);
         streamer_close(holder);
 }
+
+static const char *state_after_unload(const char *flag)
+{
+        return json_text(client_call(client, "unload", format_text("{\"model\":\"a\",\"%s\":true}", flag)), "state");
+}
+
+TEST(force_revokes_what_was_left_draining)
+{
+        streamer_lease *lease = client_attach(client, "a");
+        ck_assert_str_eq(state_after_unload("drain"), "draining");
+        client_ok(client, streamer_lease_check(lease), "lease_check");
+        ck_assert_str_eq(state_after_unload("force"), "draining");
+        ck_assert_int_eq(streamer_lease_check(lease), STREAMER_EREVOKED);
+        streamer_detach(lease);
+}
+
+static bool is_gone(void *name)
+{
+        return client_call_code(client, "show", format_text("{\"model\":\"%s\"}", (char *)name)) == STREAMER_ENOENT;
+}
+
+/* Both would expire in one turn of the loop. */
+TEST(a_pinned_model_does_not_expire)
+{
+        client_ok(client, streamer_pin(client, "b", 1), "pin");
+        client_ok(client, streamer_keep_alive(client, "b", 1), "keep_alive");
+        client_ok(client, streamer_keep_alive(client, "a", 1), "keep_alive");
+        ck_assert(eventually(is_gone, "a", 20000));
+        ck_assert_str_eq(client_state(client, "b"), "ready");
+        client_ok(client, streamer_pin(client, "b", 0), "unpin");
+        ck_assert(eventually(is_gone, "b", 20000));
+}

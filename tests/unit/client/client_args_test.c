@@ -72,6 +72,7 @@ TEST(a_missing_argument_is_named)
         streamer_lease *other, *lease = attach(SERVE, 0);
         INVALID_OF(client, streamer_attach(client, NULL, NULL, &other), "attach: 'model' is NULL");
         INVALID_OF(client, streamer_attach(client, "", NULL, &other), "attach: 'model' is empty");
+        INVALID_OF(client, streamer_subscribe(client, ""), "subscribe: 'model' is empty");
         INVALID_OF(client, streamer_attach(client, "m", NULL, NULL), "attach: 'lease' is NULL");
         INVALID_OF(client, streamer_attach(client, "m", &unsized, &other),
                    "attach: the struct_size of 'opts' is not set");
