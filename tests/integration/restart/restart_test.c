@@ -7,10 +7,12 @@
 #include "tests/lib/managed_daemon.h"
 #include "tests/lib/kernel_counters.h"
 #include "tests/lib/suite.h"
+#include "tests/lib/wire.h"
 
 #include "daemon/resident/persist/journal.h"
 
 #include <fcntl.h>
+#include <poll.h>
 
 /* ---- models: _i 0, over a restart; 1, over a crash ---- */
 
@@ -33,6 +35,23 @@ TEST(a_model_survives_with_its_bytes_digest_and_number_and_is_not_read, .to = 2)
         client_unload(managed.client, "m");
         ck_assert_uint_eq(client_used(managed.client), 0);
         manager_wait(&managed.m, MANAGED_MODELS, 0);
+}
+
+/* Until then it could still pass the memory to a next run. */
+TEST(an_unload_waits_until_the_manager_has_closed_the_memory)
+{
+        struct wire w;
+        managed_load("m");
+        wire_connect(&w, &managed.m.d);
+        pthread_mutex_lock(&managed.m.mutex); /* it reads no message */
+        wire_verb(&w, "unload", 2, "model", "m");
+        struct pollfd reply = {.fd = w.fd, .events = POLLIN};
+        ck_assert_int_eq(poll(&reply, 1, 300), 0);
+        ck_assert_uint_gt(client_used(managed.client), 0);
+        pthread_mutex_unlock(&managed.m.mutex);
+        wire_read_ok(&w);
+        ck_assert_uint_eq(client_used(managed.client), 0);
+        wire_close(&w);
 }
 
 /* ---- incomplete sets ---- */
