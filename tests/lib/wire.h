@@ -38,7 +38,8 @@ const msgpack_object *wire_next(struct wire *w);
 bool wire_read_code(struct wire *w, const char *code);
 /* The next frame is the reply to a request that was accepted. */
 void wire_read_ok(struct wire *w);
-/* Returns when the daemon has closed the connection; until then the test waits, and in the end fails by its limit of time. */
+/* Returns when the daemon has closed the connection; until then the test waits, and in the end fails by its limit of
+ * time. */
 void wire_read_to_end(struct wire *w);
 
 #endif

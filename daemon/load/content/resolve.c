@@ -145,8 +145,7 @@ static int missing_tensor(const struct resolved *resolved, const struct st_index
 {
         const struct st_index *index = &resolved->set.index;
         return error_set(error, STREAMER_EFAILED, "tensor '%s' is in the index but not in %s (%s)",
-                         index->text + entry->name, st_index_file(index, entry->file),
-                         resolved->set.index_object.path);
+                         index->text + entry->name, st_index_file(index, entry->file), resolved->set.index_object.path);
 }
 
 /* ---- all of it ---- */

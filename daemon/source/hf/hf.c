@@ -310,7 +310,7 @@ static int hf_open_sidecar(const struct sources *sources, const char *canonical,
 
 /* ---- lifecycle ---- */
 
-/* The file that huggingface-cli writes, as a setting; NULL if the environment does not determine it. False: no memory. */
+/* The file that huggingface-cli writes, as a setting; NULL: the environment names none. False: no memory. */
 static bool stored_token(char **token)
 {
         static const struct {

@@ -106,8 +106,8 @@ static int refused(struct http_access *access, const struct http_request *reques
                                                             : "credentials from ";
         return error_set(error, code, "%sthe store answers %d%s%s%s%s (%s%s%s, %s%s)", where, status,
                          fault.code[0] != '\0' ? " " : "", fault.code, fault.message[0] != '\0' ? ": " : "",
-                         fault.message, request->shown,
-                         fault.request_id[0] != '\0' ? ", request " : "", fault.request_id, keys, origin);
+                         fault.message, request->shown, fault.request_id[0] != '\0' ? ", request " : "",
+                         fault.request_id, keys, origin);
 }
 
 /* ---- lifecycle ---- */

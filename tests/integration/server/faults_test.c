@@ -39,7 +39,7 @@ static void report(const char *text)
         snprintf(reported + len, REPORTED_SIZE - len, "%s\n", text);
 }
 
-/* A failure must be one of ours, in words. Lost connections count: the next request works. Malformed messages do not. */
+/* One of our errors, in words. Lost connections count: the next request works. Malformed messages do not. */
 static bool named(streamer_client *c, int r)
 {
         if (r >= 0)
