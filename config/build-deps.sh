@@ -154,9 +154,17 @@ flock 9
 absent=$(missing "$@")
 [ -n "$absent" ] || exit 0
 echo "missing packages: $list; installing them" >&2
-$as_root apt-get -qq update
+# A machine that has just started often runs apt itself. install waits for its lock; update does not.
+for attempt in 1 2 3 4 5 6; do
+        if $as_root apt-get -qq update; then
+                break
+        elif [ "$attempt" = 6 ]; then
+                give_up "apt-get update failed; missing packages: $list"
+        fi
+        sleep 10
+done
 # shellcheck disable=SC2046 # one word for each package
-$as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install \
+$as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=300 --no-install-recommends install \
         $(echo "$absent" | choose) >/dev/null || [ "$optional" = 1 ]
 absent=$(missing "$@")
 [ -z "$absent" ] || give_up "still missing after installation: $(echo "$absent" | paste -sd' ')"
