@@ -11,7 +11,7 @@ from typing import Any
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 BUILD = (ROOT / os.environ.get("STREAMERD_BUILD", "build")).resolve()
-sys.path.insert(0, str(ROOT / "tests/gpu"))
+sys.path.insert(0, str(ROOT / "tests/bench/gpu"))
 
 from harness import daemon  # noqa: E402
 from harness.processes import Failure as EngineError  # noqa: E402

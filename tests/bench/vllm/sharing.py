@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""sharing.py: the figures of `publish` in docs/performance.md.
+"""sharing.py: the figures of publishing in docs/performance.md.
 
 Two processes have run an engine each, so that no code is loaded any more. In rounds the first loads a random Llama of 2 GiB
 from the page cache and publishes it, and the second attaches to it. Both have the same kernels, and give the same tokens.
@@ -17,9 +17,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from processes import BUILD, Daemon, Engine
+sys.path.insert(0, str(Path(__file__).parents[2] / "vllm"))
+from processes import BUILD, Daemon, Engine  # noqa: E402
 
-from harness import llama, model
+from harness import llama, model  # noqa: E402
 
 FOLDER = BUILD / "bench-vllm"
 SMALL, LARGE = FOLDER / "small/checkpoint", FOLDER / "large/checkpoint"
