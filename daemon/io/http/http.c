@@ -17,7 +17,8 @@
 
 static pthread_once_t curl_once = PTHREAD_ONCE_INIT;
 static bool curl_works;
-static pthread_mutex_t share_locks[] = {[0 ... CURL_LOCK_DATA_LAST - 1] = PTHREAD_MUTEX_INITIALIZER};
+/* Checked: a share that could not be given `lock` still calls `unlock` when it is freed. */
+static pthread_mutex_t share_locks[] = {[0 ... CURL_LOCK_DATA_LAST - 1] = PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP};
 
 static void init_curl(void)
 {
@@ -49,9 +50,10 @@ int http_new(struct http **out, const struct http_opts *opts, struct error *erro
                 return error_set(error, STREAMER_EOS, "libcurl cannot be used");
         struct http *http = calloc(1, sizeof(*http));
         CURLSH *share = http != NULL ? http->share = curl_share_init() : NULL;
-        if (share == NULL || curl_share_setopt(share, CURLSHOPT_LOCKFUNC, lock) != CURLSHE_OK ||
+        /* `unlock` before `lock`: a share with the latter alone would keep the lock for ever. */
+        if (share == NULL || curl_share_setopt(share, CURLSHOPT_SHARE, CURL_LOCK_DATA_SSL_SESSION) != CURLSHE_OK ||
             curl_share_setopt(share, CURLSHOPT_UNLOCKFUNC, unlock) != CURLSHE_OK ||
-            curl_share_setopt(share, CURLSHOPT_SHARE, CURL_LOCK_DATA_SSL_SESSION) != CURLSHE_OK) {
+            curl_share_setopt(share, CURLSHOPT_LOCKFUNC, lock) != CURLSHE_OK) {
                 http_free(http);
                 return error_no_memory(error);
         }
