@@ -3,8 +3,7 @@
  * Checks of what callers pass to the library, and structs of other versions. Each check returns 0, or
  * a STREAMER_E* whose text names the call and the argument.
  */
-#ifndef CLIENT_ARGS_H
-#define CLIENT_ARGS_H
+#pragma once
 
 #include "streamer/client.h"
 
@@ -37,5 +36,3 @@ int args_out(const streamer_client *client, const char *call, const char *name, 
 
 /* Fills it from one of this library's version, of `size` bytes. What this library does not know of it is 0. */
 void args_fill(void *out, const void *from, size_t size);
-
-#endif

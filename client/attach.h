@@ -3,8 +3,7 @@
  * Kinds of handles: how a segment that the daemon hands out becomes an address in this process.
  * Each kind is a constant table in a file of its own, listed in attach.c.
  */
-#ifndef CLIENT_ATTACH_H
-#define CLIENT_ATTACH_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -67,5 +66,3 @@ int map_fd(void **map, int fd, uint64_t size, uint64_t offset, int prot, int fla
 /* A write to a private mapping of hugetlb pages takes a page of the pool, and the kernel kills the writer when the pool
  * is empty. */
 bool fd_is_hugetlb(int fd);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Any verb with JSON in and out.
  */
-#ifndef CLIENT_CALL_H
-#define CLIENT_CALL_H
+#pragma once
 
 #include "client/channel.h"
 
@@ -12,5 +11,3 @@
 /* Checks that the daemon supports the request, sends it, and puts the pages of a list together. May change `args`, an
  * object. 0 with *reply, which is the caller's. */
 int call_json(streamer_client *c, const char *verb, json_t *args, json_t **reply);
-
-#endif

@@ -10,8 +10,7 @@
  *   alive > lost (the daemon closed it) > alive: the next call reconnects (reconnect.c)
  *       \> closed, or an invalid message was received: final
  */
-#ifndef CLIENT_CHANNEL_H
-#define CLIENT_CHANNEL_H
+#pragma once
 
 #include "client/fault.h"
 #include "client/readiness.h"
@@ -178,5 +177,3 @@ void channel_give_back(struct streamer_client *c, const msgpack_object *reply);
 
 /* Lock held: hands one decoded message (consumed) to whom it belongs (dispatch.c). */
 void channel_dispatch(struct streamer_client *c, struct message *message);
-
-#endif

@@ -4,8 +4,7 @@
  * by name, so that an application without a GPU needs none and no version of the CUDA runtime is
  * forced on one that has its own.
  */
-#ifndef CLIENT_CUDA_DRIVER_H
-#define CLIENT_CUDA_DRIVER_H
+#pragma once
 
 #include "client/attach.h"
 #include "proto/cuda.h"
@@ -48,5 +47,3 @@ void cuda_leave(const struct cuda_context *c);
 /* Keeps "`call`: its error; what to do" and returns the STREAMER_E* that fits. */
 int cuda_fault(const struct cuda_context *c, const struct handle *handle, const char *call, enum cu_result result,
                struct fault *fault);
-
-#endif

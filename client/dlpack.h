@@ -2,8 +2,7 @@
  *
  * The ABI of DLPack: of 0.8, which has no flag for read-only memory, and of 1.1.
  */
-#ifndef CLIENT_DLPACK_H
-#define CLIENT_DLPACK_H
+#pragma once
 
 #include <stdint.h>
 
@@ -45,5 +44,3 @@ struct dl_managed_tensor_versioned {
         uint64_t flags;
         struct dl_tensor tensor;
 };
-
-#endif

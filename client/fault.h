@@ -3,8 +3,7 @@
  * The texts of failures: the last one of each thread and client, and the last one of each client in any thread. A
  * thread has the texts of its last few clients; NULL instead of a fault stands for calls without a client.
  */
-#ifndef CLIENT_FAULT_H
-#define CLIENT_FAULT_H
+#pragma once
 
 #include <stddef.h>
 
@@ -24,5 +23,3 @@ const char *fault_text(const struct fault *fault);
 
 /* The last one of any thread, or as much of it as fits; "" if none, and in a forked child. */
 void fault_copy(struct fault *fault, char *text, size_t size);
-
-#endif

@@ -3,8 +3,7 @@
  * What the daemon supports, as its reply to "hello" lists it: a feature is a verb ("load") or a field of a verb
  * ("load.pattern"). The library sends nothing else; the error says which side is older.
  */
-#ifndef CLIENT_FEATURES_H
-#define CLIENT_FEATURES_H
+#pragma once
 
 #include "proto/messages.h"
 
@@ -18,5 +17,3 @@ int features_check(const struct streamer_client *c, const struct request *reques
 
 /* Of a verb, and of one of its fields unless that is NULL. */
 int features_check_field(const struct streamer_client *c, const char *verb, const char *field);
-
-#endif

@@ -8,8 +8,7 @@
  *   loading > ready       all tensors are there and the model has its digest
  *           > failed      what has arrived stays mapped until the lease is detached
  */
-#ifndef CLIENT_LEASE_H
-#define CLIENT_LEASE_H
+#pragma once
 
 #include "client/attach.h"
 #include "client/channel.h"
@@ -107,5 +106,3 @@ void lease_unref(struct streamer_lease *lease);
 
 /* Lock held: nothing of any lease is left to report. */
 void leases_drop_notes(struct streamer_client *c);
-
-#endif

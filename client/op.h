@@ -6,8 +6,7 @@
  *   resolving > queued > loading > ready | failed | cancelled       (the load)
  *   requested > replied > returned                                  (the lease of an open)
  */
-#ifndef CLIENT_OP_H
-#define CLIENT_OP_H
+#pragma once
 
 #include "client/channel.h"
 
@@ -68,5 +67,3 @@ int load_options(const streamer_client *c, const char *call, const char *name, s
 
 /* The request of a load, whose strings are borrowed. */
 void op_load_request(struct request *request, const streamer_load_opts *opts, const char *source);
-
-#endif

@@ -4,8 +4,7 @@
  * streamer/client.h, and without a promise between releases. The functions that return an object are called with the
  * interpreter's lock held.
  */
-#ifndef CLIENT_PYTHON_H
-#define CLIENT_PYTHON_H
+#pragma once
 
 #include "streamer/client.h"
 
@@ -24,5 +23,3 @@ STREAMER_API void streamer_python_abort(streamer_publication **publication);
 STREAMER_API PyObject *streamer_python_tensor(streamer_lease *lease, const streamer_tensor *tensor, unsigned flags,
                                               int *code);
 STREAMER_API PyObject *streamer_python_segment(streamer_lease *lease, size_t segment, unsigned flags, int *code);
-
-#endif

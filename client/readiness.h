@@ -7,8 +7,7 @@
  *   pending   events in the queue                               until streamer_event_next() returns them
  *             a note: an operation, a lease, the lost connection  until the call that reports it, or streamer_process()
  */
-#ifndef CLIENT_READINESS_H
-#define CLIENT_READINESS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -37,5 +36,3 @@ void readiness_drop(struct streamer_client *c, readiness_note *note); /* reporte
 
 /* After the queue of events, the output or the connection has changed. */
 void readiness_update(struct streamer_client *c);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Which daemon a client connects to: the one rule of the library, streamerctl and the Python package.
  */
-#ifndef CLIENT_SOCKET_H
-#define CLIENT_SOCKET_H
+#pragma once
 
 #include "client/channel.h"
 
@@ -31,5 +30,3 @@ size_t socket_of_user(const struct socket_places *places, char paths[USER_SOCKET
  * kept under NULL. */
 int socket_connect(const struct socket_places *places, const char *socket, unsigned flags, int timeout_ms,
                    struct streamer_client **client);
-
-#endif

@@ -3,8 +3,7 @@
  * What the caller wrote as a source, made independent of the caller: the daemon has another working
  * folder and another environment.
  */
-#ifndef CLIENT_SOURCE_H
-#define CLIENT_SOURCE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -26,5 +25,3 @@ int source_resolve(const char *source, char **out, struct fault *fault);
 /* What was looked for besides a resident model, of a name; or (NULL) the nearest entry of its folder, of an absolute
  * path. For the end of an error message; malloc'd, NULL: nothing to add. May block on a file system. */
 char *source_explain_missing(const char *name, const char *path);
-
-#endif

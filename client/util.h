@@ -2,8 +2,7 @@
  *
  * Small things of the library: time and lists.
  */
-#ifndef CLIENT_UTIL_H
-#define CLIENT_UTIL_H
+#pragma once
 
 #include "proto/scope.h"
 
@@ -47,5 +46,3 @@ static inline int ms_until(int64_t deadline)
                 if (*at_)                                                                                              \
                         *at_ = (item)->next;                                                                           \
         } while (0)
-
-#endif

@@ -9,8 +9,7 @@
  * Input is hostile: codec_check() walks the bytes first, so that msgpack-c never sees a length
  * that lies, a depth over CODEC_DEPTH or trailing bytes.
  */
-#ifndef PROTO_CODEC_H
-#define PROTO_CODEC_H
+#pragma once
 
 #include "proto/messages.h"
 
@@ -133,5 +132,3 @@ bool object_bool(const msgpack_object *map, const char *key, bool *out);
 bool object_str(const msgpack_object *map, const char *key, const char **s, size_t *len);
 bool object_bin(const msgpack_object *map, const char *key, const char **data, size_t *len);
 bool object_str_eq(const msgpack_object *map, const char *key, const char *want);
-
-#endif

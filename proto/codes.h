@@ -3,8 +3,7 @@
  * The one table of outcomes: wire code, library code, exit code of streamerctl, text.
  * docs/errors.md is checked against it by the tests.
  */
-#ifndef PROTO_CODES_H
-#define PROTO_CODES_H
+#pragma once
 
 #include "streamer/client.h"
 
@@ -36,5 +35,3 @@ const char *code_wire(int code);                  /* "failed" for an unknown cod
 int code_from_wire(const char *wire, size_t len); /* STREAMER_EFAILED for an unknown word */
 int code_exit(int code);                          /* 0 for 0 */
 const char *code_text(int code);
-
-#endif

@@ -7,8 +7,7 @@
  *
  * All of it has the same ABI in CUDA 12 and 13. Names of enum values are CUDA's in our spelling.
  */
-#ifndef PROTO_CUDA_H
-#define PROTO_CUDA_H
+#pragma once
 
 #include <stddef.h>
 
@@ -142,5 +141,3 @@ struct cu_access_desc {
 
 /* As nvidia-smi prints it and CUDA_VISIBLE_DEVICES takes it. */
 void cuda_uuid_text(const struct cu_uuid *uuid, char text[CUDA_UUID_TEXT]);
-
-#endif

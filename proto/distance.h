@@ -2,8 +2,7 @@
  *
  * How much two names differ, to find the one that was meant. The Python package has the same rule (_source.py).
  */
-#ifndef PROTO_DISTANCE_H
-#define PROTO_DISTANCE_H
+#pragma once
 
 #include <stddef.h>
 
@@ -14,5 +13,3 @@
 size_t name_distance(const char *a, const char *b);
 /* A name that differs by less is similar. */
 size_t name_distance_limit(const char *name);
-
-#endif

@@ -8,8 +8,7 @@
  * client's side; the daemon reads with plain recv(), so that descriptors sent to it are dropped by
  * the kernel.
  */
-#ifndef PROTO_FRAME_H
-#define PROTO_FRAME_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -49,5 +48,3 @@ ssize_t frame_recv_fds(int sock, void *buf, size_t size, int *fds, size_t *n_fds
 /* One sendmsg of iov-like pieces with descriptors attached to its first byte (n_fds may be 0).
  * Returns bytes sent or -1 with errno. MSG_NOSIGNAL. */
 ssize_t frame_send_fds(int sock, const void *buf, size_t size, const int *fds, size_t n_fds);
-
-#endif

@@ -4,8 +4,7 @@
  * them up for its caller, the daemon for its own preloads: they mean something in one environment
  * only, and never go over the socket.
  */
-#ifndef PROTO_HUB_H
-#define PROTO_HUB_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -16,5 +15,3 @@ bool hub_is_id(const char *source);
 /* The snapshot's folder: 0 with *path (malloc'd), else STREAMER_ENOENT, STREAMER_EINVAL or
  * STREAMER_ENOMEM with a text. Reads the cache, so it may block. */
 int hub_resolve(const char *id, char **path, char *text, size_t text_size);
-
-#endif

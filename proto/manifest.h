@@ -17,8 +17,7 @@
  * order of arrival. `count` is stored with release order after the indexes it covers. Its header, too,
  * may be larger than this version's.
  */
-#ifndef PROTO_MANIFEST_H
-#define PROTO_MANIFEST_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -179,5 +178,3 @@ struct manifest_fill {
 uint64_t manifest_add_text(struct manifest_fill *fill, const char *text, size_t len);
 void manifest_add_pair(struct manifest_fill *fill, const char *key, size_t key_len, const char *value,
                        size_t value_len);
-
-#endif

@@ -7,8 +7,7 @@
  * A field: F(verb, type, name, required, limit). Types: STR (UTF-8, no NUL; limit = bytes), U64 (limit =
  * largest value; 0 = any), BOOL, STRLIST (limit = number of strings, each at most 255 bytes).
  */
-#ifndef PROTO_MESSAGES_H
-#define PROTO_MESSAGES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -209,5 +208,3 @@ struct verb_desc {
 
 const struct verb_desc *verb_desc(enum verb verb);
 const struct verb_desc *verb_find(const char *name, size_t len); /* NULL if unknown */
-
-#endif

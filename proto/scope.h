@@ -2,8 +2,7 @@
  *
  * What is released at the end of a block, for the daemon, the client library and the tests.
  */
-#ifndef PROTO_SCOPE_H
-#define PROTO_SCOPE_H
+#pragma once
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -26,5 +25,3 @@ static inline void mutex_unlock_p(pthread_mutex_t *const *mutex)
 {
         pthread_mutex_unlock(*mutex);
 }
-
-#endif

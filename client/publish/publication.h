@@ -7,8 +7,7 @@
  *
  * The lease is made with the first memory: whatever happens, the memory is mapped until it is released.
  */
-#ifndef CLIENT_PUBLISH_PUBLICATION_H
-#define CLIENT_PUBLISH_PUBLICATION_H
+#pragma once
 
 #include "client/lease.h"
 #include "proto/published/table.h"
@@ -42,5 +41,3 @@ struct streamer_publication {
 /* Opens a table of a published model that is, or will be, at this place of the lease's segments: published_open(). */
 int lease_open_published(const struct streamer_lease *lease, struct published_view *view, const void *table,
                          struct published_storage place, char *text, size_t size);
-
-#endif

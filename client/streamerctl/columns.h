@@ -2,8 +2,7 @@
  *
  * Tables of JSON rows.
  */
-#ifndef STREAMERCTL_COLUMNS_H
-#define STREAMERCTL_COLUMNS_H
+#pragma once
 
 #include "client/streamerctl/ctl.h"
 #include "client/streamerctl/output.h"
@@ -25,5 +24,3 @@ void add_size(struct table *t, const json_t *row, const char *key);
 void add_time(struct table *t, const json_t *row, const char *key);
 void add_time_or_nothing(struct table *t, const json_t *row, const char *key); /* nothing where it is 0 */
 void add_yes_no(struct table *t, const json_t *row, const char *key);
-
-#endif

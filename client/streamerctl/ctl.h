@@ -6,8 +6,7 @@
  * explain), status.c (status, ps, metrics), config_verbs.c (whoami, config, reload), stream_verbs.c (cat, events),
  * fetch.c, top.c, doctor.c.
  */
-#ifndef STREAMERCTL_CTL_H
-#define STREAMERCTL_CTL_H
+#pragma once
 
 #include "streamer/client.h"
 
@@ -195,5 +194,3 @@ int ctl_left_ms(const struct ctl *ctl, int most);
 const char *json_str(const json_t *o, const char *key); /* "" if missing */
 bool json_bool(const json_t *o, const char *key);       /* false if missing */
 uint64_t json_u64(const json_t *o, const char *key);    /* 0 if missing; reads strings of digits too */
-
-#endif

@@ -8,8 +8,7 @@
  *   doctor_daemon.c  the daemon's facts
  *   doctor_probe.c   a model on each device, attached to and read back
  */
-#ifndef STREAMERCTL_DOCTOR_H
-#define STREAMERCTL_DOCTOR_H
+#pragma once
 
 #include "client/streamerctl/ctl.h"
 
@@ -55,5 +54,3 @@ void self_check_cuda(struct doctor *doctor);
 
 void daemon_check(struct doctor *doctor);
 void probe_check(struct doctor *doctor);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Text for people: sizes, durations, names made safe for a terminal, aligned columns, progress.
  */
-#ifndef STREAMERCTL_OUTPUT_H
-#define STREAMERCTL_OUTPUT_H
+#pragma once
 
 #include "streamer/client.h"
 
@@ -55,5 +54,3 @@ struct progress {
 void progress_init(struct progress *p, const struct ctl *ctl);
 void progress_show(struct progress *p, const streamer_progress *now);
 void progress_clear(struct progress *p); /* erases the bar, before other output */
-
-#endif

@@ -3,8 +3,7 @@
  * What a terminal on standard output changes: colour, and tables that fit its width. A pipe or a
  * file gets the plain and the whole text.
  */
-#ifndef STREAMERCTL_TERM_H
-#define STREAMERCTL_TERM_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -20,5 +19,3 @@ const char *term_plain(void);
 /* Characters of UTF-8 text; bytes of its first n characters. */
 int text_width(const char *text);
 size_t text_bytes(const char *text, int n);
-
-#endif

@@ -3,8 +3,7 @@
  * streamerctl top: what is asked of the daemon (a sample), and how it is laid out (a frame). A frame
  * is lines of text, so that a terminal and a test see the same.
  */
-#ifndef STREAMERCTL_TOP_H
-#define STREAMERCTL_TOP_H
+#pragma once
 
 #include "client/streamerctl/ctl.h"
 
@@ -38,5 +37,3 @@ struct top_frame {
 
 /* Lays the sample out within width x height, at most FRAME_COLUMNS x FRAME_LINES. */
 void top_compose(struct top *top, struct top_frame *frame, int width, int height);
-
-#endif

@@ -3,8 +3,7 @@
  * The text of a failure travels with the failed request. A function that can fail for external reasons takes a struct
  * error and returns its code (a negative STREAMER_E*); broken invariants abort.
  */
-#ifndef DAEMON_BASE_ERROR_H
-#define DAEMON_BASE_ERROR_H
+#pragma once
 
 #include "proto/codes.h"
 
@@ -32,5 +31,3 @@ int error_no_memory(struct error *error);
  * UTF-8 become \xNN; what does not fit is cut at a whole character and ends with "...". */
 void error_escape(char *out, size_t size, const char *text);
 void error_escape_n(char *out, size_t size, const char *text, size_t len); /* which may hold NULs */
-
-#endif

@@ -6,8 +6,7 @@
  *   tensor  over its leaves' digests in order (an empty tensor: over nothing)
  *   model   over all tensors in byte order of names, see hash_model()
  */
-#ifndef DAEMON_BASE_HASH_H
-#define DAEMON_BASE_HASH_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,5 +34,3 @@ void hash_final(const struct hash *hash, unsigned char digest[DIGEST_SIZE]);
  * name, u64 length of the dtype's code, the code, u64 rank, u64 dimensions, the digest; integers little-endian. False:
  * no memory. */
 bool hash_model(const struct manifest_view *manifest, unsigned char digest[DIGEST_SIZE]);
-
-#endif

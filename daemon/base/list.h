@@ -2,8 +2,7 @@
  *
  * An intrusive, circular, doubly linked list, and a hash table of such lists. An unlinked node points to itself.
  */
-#ifndef DAEMON_BASE_LIST_H
-#define DAEMON_BASE_LIST_H
+#pragma once
 
 #include "daemon/base/util.h"
 
@@ -79,5 +78,3 @@ static inline struct list *bucket(struct buckets *buckets, uint64_t key)
 {
         return &buckets->of[key % BUCKETS];
 }
-
-#endif

@@ -3,8 +3,7 @@
  * Quotas: what each user holds. Every object that a client makes the daemon hold is charged to its uid; the charge is
  * part of the object and ends with it. A user's entry exists while anything is charged to it. Owned by the loop thread.
  */
-#ifndef DAEMON_BASE_QUOTA_H
-#define DAEMON_BASE_QUOTA_H
+#pragma once
 
 #include "daemon/base/error.h"
 #include "daemon/base/list.h"
@@ -79,5 +78,3 @@ int quota_charge_restored(struct quotas *users, uid_t uid, struct quota_charge *
 void quota_adjust(struct quota_charge *charge, uint64_t amount);
 void quota_commit(struct quota_charge *charge);    /* forgives one that is empty or counted */
 void quota_discharge(struct quota_charge *charge); /* likewise */
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Small tools of every module: invariants, cleanup of local variables, sizes, times.
  */
-#ifndef DAEMON_BASE_UTIL_H
-#define DAEMON_BASE_UTIL_H
+#pragma once
 
 #include "proto/scope.h"
 
@@ -151,5 +150,3 @@ static inline int take_fd(int *fd)
 #define cleanup_close __attribute__((cleanup(close_p)))
 /* Calls x_deinit(&variable); the variable is valid for it from its definition on. */
 #define cleanup_with(x_deinit) __attribute__((cleanup(x_deinit)))
-
-#endif

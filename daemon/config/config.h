@@ -2,8 +2,7 @@
  *
  * The daemon's settings. config/streamerd.yaml describes each key. A wrong one is refused with file, line and key.
  */
-#ifndef DAEMON_CONFIG_CONFIG_H
-#define DAEMON_CONFIG_CONFIG_H
+#pragma once
 
 #include "daemon/config/settings/values.h"
 
@@ -18,5 +17,3 @@ void config_deinit(struct config *config); /* accepts a zeroed one */
 /* YAML text of this length, as a file of this name, into a config that has its defaults. STREAMER_EINVAL:
  * "file:line: key: what". */
 int config_parse_yaml(struct config *config, const char *name, const char *text, size_t len, struct error *error);
-
-#endif

@@ -7,8 +7,7 @@
  * Applied are limits, access, preload and the log level. Other changed keys are named, and need a restart. Connections,
  * leases, models and loads continue. A request during a reload starts another one.
  */
-#ifndef DAEMON_CONFIG_RELOAD_H
-#define DAEMON_CONFIG_RELOAD_H
+#pragma once
 
 #include "daemon/config/config.h"
 #include "daemon/serve/monitor/monitor.h"
@@ -34,5 +33,3 @@ void reload_begin(struct reload *reload);
 
 /* Keys that differ and cannot be applied, as "a, b"; "" if none. Pure. */
 void reload_restart_keys(const struct config *running, const struct config *next, char *text, size_t size);
-
-#endif

@@ -8,8 +8,7 @@
  * by put(), which is complete on return, or if the device has copiers by copy(), which is complete
  * when its event has fired. Until then the slot belongs to the device, and no client may see the bytes.
  */
-#ifndef DAEMON_DEVICE_DEVICE_H
-#define DAEMON_DEVICE_DEVICE_H
+#pragma once
 
 #include "daemon/base/error.h"
 #include "daemon/base/thread/work.h"
@@ -199,5 +198,3 @@ int host_table_new(struct table *table, const char *name, uint64_t size, struct 
 int host_table_share(const struct table *table, struct table *shared, struct error *error);
 
 void table_drop(struct table *table); /* accepts one without */
-
-#endif

@@ -5,8 +5,7 @@
  * A file has two descriptors: `fd` reads through the page cache (POSIX_FADV_RANDOM, so that a 4 KiB probe starts no
  * read-ahead), `direct` with O_DIRECT (-1: the file system refuses it). Remote objects: http_object.h.
  */
-#ifndef DAEMON_IO_OBJECT_H
-#define DAEMON_IO_OBJECT_H
+#pragma once
 
 #include "daemon/base/error.h"
 
@@ -85,4 +84,3 @@ static inline void object_deinit(struct object *object)
         free(object->path);
         *object = (struct object){.fd = -1, .direct = -1};
 }
-#endif

@@ -5,8 +5,7 @@
  * copiers copies to the destination of the run, or else to two slots of the ring in turn. If the ring has no free
  * slots, or the device has no copiers, pieces are copied to a buffer and nothing is read ahead.
  */
-#ifndef DAEMON_IO_READBACK_H
-#define DAEMON_IO_READBACK_H
+#pragma once
 
 #include "daemon/io/reader/reader.h"
 
@@ -42,5 +41,3 @@ void readback_deinit(struct readback *readback);
 int readback_begin(struct readback *readback, readback_runs_fn *runs, void *context, struct error *error);
 /* The next piece, which must exist; its bytes are valid until the following one is taken. */
 int readback_take(struct readback *readback, const unsigned char **data, uint64_t *len, struct error *error);
-
-#endif

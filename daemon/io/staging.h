@@ -3,8 +3,7 @@
  * The staging ring: a fixed set of equal slots in one allocation, touched once before it is used: all of the daemon's
  * buffer memory, whatever the size of the models. Slots are handed out under the reader's lock.
  */
-#ifndef DAEMON_IO_STAGING_H
-#define DAEMON_IO_STAGING_H
+#pragma once
 
 #include "daemon/base/sys/numa.h"
 #include "daemon/device/device.h"
@@ -35,5 +34,3 @@ void staging_touch(struct staging *staging, unsigned char *slot);
 /* A free slot, on this node if there is one; or NULL. It has block_size + 2 x STAGING_EDGE bytes, page-aligned. */
 unsigned char *staging_get(struct staging *staging, int node);
 void staging_put(struct staging *staging, unsigned char *slot);
-
-#endif

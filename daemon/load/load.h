@@ -30,8 +30,7 @@
  * until work in flight is done and all subscribers are notified. Only cancel ends a load early, not the end of its
  * client's connection.
  */
-#ifndef DAEMON_LOAD_LOAD_H
-#define DAEMON_LOAD_LOAD_H
+#pragma once
 
 #include "daemon/io/reader/reader.h"
 #include "daemon/load/content/publish.h"
@@ -272,5 +271,3 @@ uint64_t target_needs(const struct load_target *target);
 
 /* The state of one device, in the same words; `waits_ns`: how long it has waited for memory, 0: it does not. */
 const char *load_target_state(const struct load_target *target, uint64_t now, uint64_t *waits_ns);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The parts of a load: private to daemon/load. Each file calls only those above it here; loads.c and load.c call all.
  */
-#ifndef DAEMON_LOAD_LOAD_STEPS_H
-#define DAEMON_LOAD_LOAD_STEPS_H
+#pragma once
 
 #include "daemon/load/load.h"
 
@@ -155,5 +154,3 @@ enum load_coalesced load_coalesce(struct load *load, void (*awaited_ended)(struc
 
 /* The first step of one that is new. */
 void load_open(struct load *load);
-
-#endif

@@ -12,8 +12,7 @@
  *
  * A leaf is PLAN_LEAF bytes of a tensor counted from its start (the last one shorter).
  */
-#ifndef DAEMON_MODEL_PLAN_H
-#define DAEMON_MODEL_PLAN_H
+#pragma once
 
 #include "daemon/base/error.h"
 #include "daemon/model/safetensors.h"
@@ -103,5 +102,3 @@ bool plan_pieces_next(const struct plan *plan, const struct plan_block *block, s
  * ENOMEM. Fast where files already list names in order. Duplicate names over files are refused by
  * plan_make, so the order is total. */
 uint32_t *plan_sort_names(const struct plan *plan, const struct plan_file *files);
-
-#endif

@@ -6,8 +6,7 @@
  * {rank} and {part} are decimal numbers that count from 0; without {part} each rank is one file. Names that do not
  * match are not the model's. A missing or duplicate file, or more or fewer ranks than devices, is an error with a name.
  */
-#ifndef DAEMON_MODEL_RANKS_H
-#define DAEMON_MODEL_RANKS_H
+#pragma once
 
 #include "daemon/base/error.h"
 
@@ -28,5 +27,3 @@ int ranks_check_pattern(const char *pattern, struct error *error);
 int ranks_make(struct ranks *ranks, const char *const *names, size_t n_names, const char *pattern, size_t n_devices,
                struct error *error);
 void ranks_deinit(struct ranks *ranks); /* accepts a zeroed one */
-
-#endif

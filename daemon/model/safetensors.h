@@ -5,8 +5,7 @@
  * The parser unescapes the caller's copy of the text in place, so names and metadata are pointers into it. Shapes stay
  * text and are read on demand. So memory is the header plus at most 128 bytes a tensor.
  */
-#ifndef DAEMON_MODEL_SAFETENSORS_H
-#define DAEMON_MODEL_SAFETENSORS_H
+#pragma once
 
 #include "daemon/base/json/json.h"
 
@@ -134,5 +133,3 @@ static inline const char *st_index_file(const struct st_index *x, size_t i)
 {
         return x->text + x->files[i];
 }
-
-#endif

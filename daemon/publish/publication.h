@@ -23,8 +23,7 @@
  *
  * The end of the client's connection fails a publication that has not begun to commit; later it is completed.
  */
-#ifndef DAEMON_PUBLISH_PUBLICATION_H
-#define DAEMON_PUBLISH_PUBLICATION_H
+#pragma once
 
 #include "daemon/io/reader/reader.h"
 #include "daemon/publish/published_manifest.h"
@@ -148,5 +147,3 @@ bool publications_cancel(struct publications *publications, const char *name);
 void publication_abandon(struct publication *publication);
 /* The daemon ends: all are aborted. */
 void publications_stop(struct publications *publications);
-
-#endif

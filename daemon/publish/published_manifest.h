@@ -3,8 +3,7 @@
  * The manifest of a published model, made from the client's table in the sealed memory: a record for each storage and
  * one for the table, and the key and base as metadata. Then its digests: several workers hash leaves in turn.
  */
-#ifndef DAEMON_PUBLISH_PUBLISHED_MANIFEST_H
-#define DAEMON_PUBLISH_PUBLISHED_MANIFEST_H
+#pragma once
 
 #include "daemon/resident/model.h"
 #include "proto/published/table.h"
@@ -34,5 +33,3 @@ void storage_hash_deinit(struct storage_hash *hash); /* accepts a zeroed one */
 /* On each worker: hashes leaves until none is left, or *stop. The last one to end writes the digests into the manifest,
  * unless one has failed. */
 void storage_hash_run(struct storage_hash *hash);
-
-#endif

@@ -3,8 +3,7 @@
  * Compares the bytes of a resident model with the digests that were taken while it was loaded, tensor by
  * tensor in the order of its manifest. May also store the bytes in host memory of the same layout.
  */
-#ifndef DAEMON_RESIDENT_DIGEST_CHECK_H
-#define DAEMON_RESIDENT_DIGEST_CHECK_H
+#pragma once
 
 #include "daemon/io/readback.h"
 #include "daemon/resident/model.h"
@@ -19,5 +18,3 @@ int digest_check(const struct generation *generation, struct reader *reader, uns
  * every tensor and the model's digest. `reader`, `stop`: as above. STREAMER_EFAILED, STREAMER_ECANCELED. */
 int verify_generation(const struct generation *generation, struct reader *reader, const bool *stop,
                       struct error *error);
-
-#endif

@@ -3,8 +3,7 @@
  * The last names that models have lost, each with how, when and why: a ring that overwrites its oldest entry. For
  * messages, and for clients that miss a model. Owned by the loop; it ends with the daemon.
  */
-#ifndef DAEMON_RESIDENT_ENDED_H
-#define DAEMON_RESIDENT_ENDED_H
+#pragma once
 
 #include "proto/messages.h"
 
@@ -40,5 +39,3 @@ void ended_add(struct ended_ring *ring, const char *name, uint64_t generation, c
                const struct end_reason *reason);
 /* Of this name, the one before `last` (NULL: the latest); NULL: none is left. */
 const struct ended *ended_find(const struct ended_ring *ring, const char *name, const struct ended *last);
-
-#endif

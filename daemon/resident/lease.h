@@ -21,8 +21,7 @@
  * Each lease has a token that only its client knows: with it the client library reclaims the lease after the
  * connection or the daemon was lost.
  */
-#ifndef DAEMON_RESIDENT_LEASE_H
-#define DAEMON_RESIDENT_LEASE_H
+#pragma once
 
 #include "daemon/base/list.h"
 #include "daemon/base/quota.h"
@@ -131,5 +130,3 @@ void lease_abandon(struct leases *leases, struct lease *lease);
 void process_exited(struct process *process);
 /* Frees a process without leases. */
 void process_reap(struct process *process);
-
-#endif

@@ -21,8 +21,7 @@
  * No function of this module frees a generation, its argument or another: what has ended is reaped in a later turn of
  * the loop. The hooks that report a change are called in the midst of it, so they only mark what is to be done later.
  */
-#ifndef DAEMON_RESIDENT_MODEL_H
-#define DAEMON_RESIDENT_MODEL_H
+#pragma once
 
 #include "daemon/base/hash.h"
 #include "daemon/base/list.h"
@@ -299,5 +298,3 @@ uint64_t generation_expires_in(const struct generation *generation, uint64_t now
 /* Unloads models whose keep-alive is over, and revokes the leases of generations that have drained for longer than
  * their drain timeout. Called about once a second. */
 void resident_expire(struct resident *resident, uint64_t now);
-
-#endif

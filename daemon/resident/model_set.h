@@ -3,8 +3,7 @@
  * A model as clients see it: the generations of one name and one number, on one device or several. Generations
  * that drain have lost their name and form a set of their own.
  */
-#ifndef DAEMON_RESIDENT_MODEL_SET_H
-#define DAEMON_RESIDENT_MODEL_SET_H
+#pragma once
 
 #include "daemon/resident/model.h"
 
@@ -44,5 +43,3 @@ struct model_size {
 struct model_size model_set_size(const struct model_set *set);
 /* NULL where it is not known yet, or differs between ranks. */
 const unsigned char *model_set_digest(const struct model_set *set);
-
-#endif

@@ -3,8 +3,7 @@
  * What identifies a published model: its key, and the model that it was made from. Two are the same if no field
  * differs. It is persisted in the model's manifest, as metadata, where clients read it, too.
  */
-#ifndef DAEMON_RESIDENT_PUBLISHED_H
-#define DAEMON_RESIDENT_PUBLISHED_H
+#pragma once
 
 #include "daemon/base/hash.h"
 #include "daemon/source/source.h"
@@ -44,5 +43,3 @@ typedef void published_pair_fn(void *context, const char *key, const char *value
 void published_each_pair(const struct published *published, published_pair_fn *pair, void *context);
 /* STREAMER_ECORRUPT. */
 int published_read(struct published **out, const struct manifest_view *manifest, struct error *error);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Deferred replies: requests that are answered later, and are counted against their client until then.
  */
-#ifndef DAEMON_SERVE_DEFERRED_H
-#define DAEMON_SERVE_DEFERRED_H
+#pragma once
 
 #include "daemon/serve/session.h"
 
@@ -63,5 +62,3 @@ void deferred_orphan(struct deferred *deferred);
 void deferred_recheck(struct server *server);
 /* Examines one request: its deadline has passed, or it waits for a change. */
 bool deferred_answer(struct loop_task *loop_task);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The limits of the configuration (`limits`), each with its default. A reload changes them.
  */
-#ifndef DAEMON_SERVE_LIMITS_H
-#define DAEMON_SERVE_LIMITS_H
+#pragma once
 
 #include "daemon/base/quota.h"
 #include "daemon/serve/conn/conn.h"
@@ -24,5 +23,3 @@ struct limits {
         uint64_t preload_retry_ns; /* 1 s after the first failure, then twice as long each time */
         uint64_t failed_kept;      /* 64 failed loads stay visible */
 };
-
-#endif

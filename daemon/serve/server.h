@@ -5,8 +5,7 @@
  * At the end it closes the socket, cancels loads, notifies the clients, sends what is queued and closes the
  * connections; then the models are freed. server_closed() reports that no connection is left.
  */
-#ifndef DAEMON_SERVE_SERVER_H
-#define DAEMON_SERVE_SERVER_H
+#pragma once
 
 #include "daemon/serve/server_state.h"
 
@@ -22,5 +21,3 @@ bool server_closed(const struct server *server);
 /* Then, until the resident is empty: ends leases and drops models, as far as they can be by now. */
 void server_release(struct server *server);
 void server_deinit(struct server *server);
-
-#endif

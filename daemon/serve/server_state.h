@@ -3,8 +3,7 @@
  * The state that the modules of daemon/serve share: the daemon's parts that sessions act on, the connections, and the
  * queues and tasks of the loop. Everything here belongs to the loop thread.
  */
-#ifndef DAEMON_SERVE_SERVER_STATE_H
-#define DAEMON_SERVE_SERVER_STATE_H
+#pragma once
 
 #include "daemon/base/sys/listen.h"
 #include "daemon/load/load.h"
@@ -117,5 +116,3 @@ struct server {
         uint64_t n_conns;
         char last_status[STATUS_MAX]; /* the last STATUS= */
 };
-
-#endif

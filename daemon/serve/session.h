@@ -10,8 +10,7 @@
  * read. Events do not queue (events/events.h), but a client is notified of all that happened before a reply before it
  * is sent the reply.
  */
-#ifndef DAEMON_SERVE_SESSION_H
-#define DAEMON_SERVE_SESSION_H
+#pragma once
 
 #include "daemon/serve/server_state.h"
 
@@ -91,5 +90,3 @@ int session_state_error(const struct session *session, const char *model, const 
 void session_new(struct server *server, int fd);
 /* Beyond the limit of connections: sends an error and closes. */
 void session_refuse_consume_fd(const struct server *server, int fd);
-
-#endif

@@ -11,8 +11,7 @@
  * Of each kind a user has VERB_TASKS started, abandoned ones included and paused ones not; the others wait for these.
  * Root and the daemon's own user have twice as many.
  */
-#ifndef DAEMON_SERVE_VERB_TASK_H
-#define DAEMON_SERVE_VERB_TASK_H
+#pragma once
 
 #include "daemon/serve/deferred.h"
 
@@ -98,5 +97,3 @@ void verb_task_end(struct verb_task *task);
 /* About once a second: starts those that waited until their user read its replies; answers and abandons those whose
  * time is over. */
 void verb_tasks_tick(struct server *server, uint64_t now_ns);
-
-#endif

@@ -5,8 +5,7 @@
  * Sidecars are the small files beside the weights, such as config.json and tokenizer.json. A sidecar's name is relative
  * to the directory of the source; the directory of a source that is one file is the one that holds it.
  */
-#ifndef DAEMON_SOURCE_LISTING_H
-#define DAEMON_SOURCE_LISTING_H
+#pragma once
 
 #include "daemon/base/error.h"
 #include "proto/messages.h"
@@ -43,5 +42,3 @@ void listing_deinit(struct listing *list);                                      
 
 /* 0, or STREAMER_EINVAL unless the name is relative and has no empty, "." or ".." component. */
 int sidecar_check_name(const char *name, struct error *error);
-
-#endif

@@ -6,8 +6,7 @@
  * Its bytes follow from a seed, so a reader needs no copy to compare them: in tensor "probe.N" the 64-bit little-endian
  * word k is splitmix64(seed + (N << 32) + k). docs/protocol.md has the function.
  */
-#ifndef DAEMON_SOURCE_PROBE_H
-#define DAEMON_SOURCE_PROBE_H
+#pragma once
 
 #include "daemon/source/source.h"
 
@@ -17,5 +16,3 @@ extern const struct source_ops source_probe;
 
 /* Fills `bytes` of tensor `n`. */
 void probe_fill(unsigned char *to, uint64_t bytes, uint64_t seed, uint64_t n);
-
-#endif

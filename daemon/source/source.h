@@ -6,8 +6,7 @@
  * A scheme chooses the source from one table (uri.c); each kind is a file of its own. Local files are opened below the
  * roots only (roots/roots.h).
  */
-#ifndef DAEMON_SOURCE_SOURCE_H
-#define DAEMON_SOURCE_SOURCE_H
+#pragma once
 
 #include "daemon/base/error.h"
 #include "daemon/base/text/text.h"
@@ -160,5 +159,3 @@ int source_list_sidecars(const struct sources *sources, const char *canonical, s
 /* Opens one of this name; STREAMER_ENOENT, or as source_open(). */
 int source_open_sidecar(const struct sources *sources, const char *canonical, const char *name, struct object *object,
                         struct error *error);
-
-#endif

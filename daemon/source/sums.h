@@ -2,8 +2,7 @@
  *
  * Published SHA-256 digests of files. They are looked up here and compared where the bytes are read.
  */
-#ifndef DAEMON_SOURCE_SUMS_H
-#define DAEMON_SOURCE_SUMS_H
+#pragma once
 
 #include "daemon/source/roots/roots.h"
 
@@ -19,5 +18,3 @@ int sums_set_digest(struct object *object, const char *hex, const char *publishe
 
 #define SUMS_NAME "SHA256SUMS"
 #define SUMS_MAX (16 * MiB)
-
-#endif

@@ -12,8 +12,7 @@
  *
  * The header holds its own size and that of an item of each section; later versions append members.
  */
-#ifndef PROTO_PUBLISHED_TABLE_H
-#define PROTO_PUBLISHED_TABLE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -139,5 +138,3 @@ void published_add_attribute(struct published_writer *writer, const char *name, 
 /* The size of the finished table; and the table, into that many bytes, aligned to 8. */
 uint64_t published_size(const struct published_writer *writer);
 void published_finish(const struct published_writer *writer, void *to);
-
-#endif

@@ -10,8 +10,7 @@
  *   BENCH_POOL    0: sets no huge pages aside, so that each comes from the system's free memory and goes
  *                 back there (1: a pool of them, as machines that serve have)
  */
-#ifndef TESTS_BENCH_BENCH_H
-#define TESTS_BENCH_BENCH_H
+#pragma once
 
 #include "tests/lib/base.h"
 #include "tests/lib/daemon.h"
@@ -183,5 +182,3 @@ int attach_child(const char *socket, const char *model); /* the process that is 
 /* An HTTP proxy on loopback that delays each answer of `upstream` by `ms`; prints its port, ends with standard input.
  */
 int delay_proxy(unsigned upstream, unsigned ms);
-
-#endif

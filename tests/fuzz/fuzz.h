@@ -3,8 +3,7 @@
  * Common to the fuzz targets. A target is LLVMFuzzerTestOneInput(); it is linked with libFuzzer, or with driver.c,
  * which replays the corpus.
  */
-#ifndef TESTS_FUZZ_FUZZ_H
-#define TESTS_FUZZ_FUZZ_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -32,5 +31,3 @@ static inline void *fuzz_copy(const uint8_t *data, size_t size, size_t more)
         memcpy(copy, data, size);
         return copy;
 }
-
-#endif

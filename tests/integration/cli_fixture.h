@@ -2,8 +2,7 @@
  *
  * Fixture of the tests of streamerctl: checks of its text and JSON output.
  */
-#ifndef TESTS_INTEGRATION_CLI_FIXTURE_H
-#define TESTS_INTEGRATION_CLI_FIXTURE_H
+#pragma once
 
 #include "tests/lib/streamerctl.h"
 #include "tests/lib/fuse_file.h"
@@ -86,5 +85,3 @@ static inline json_t *run_json(const char *const *args)
                 ck_assert_msg(json_unpack_ex((o), &unpack_error, 0, __VA_ARGS__) == 0, "%s: %s", unpack_error.text,    \
                               json_dumps((o), JSON_COMPACT));                                                          \
         } while (0)
-
-#endif

@@ -3,8 +3,7 @@
  * Fixture of the HTTP tests: nginx with a model of BLOCKS blocks, a daemon that trusts it, and for each test a proxy
  * in front of nginx and a client.
  */
-#ifndef TESTS_INTEGRATION_HTTP_FIXTURE_H
-#define TESTS_INTEGRATION_HTTP_FIXTURE_H
+#pragma once
 
 #include "tests/lib/streamerctl.h"
 #include "tests/lib/nginx.h"
@@ -139,5 +138,3 @@ static inline bool has_begun(void *arg)
 {
         return ((struct proxy *)arg)->seen[PROXY_BLOCKS] > 0;
 }
-
-#endif

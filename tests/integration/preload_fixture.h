@@ -2,8 +2,7 @@
  *
  * Fixture of the preload and reload tests: one daemon per test, configured by a file.
  */
-#ifndef TESTS_INTEGRATION_PRELOAD_FIXTURE_H
-#define TESTS_INTEGRATION_PRELOAD_FIXTURE_H
+#pragma once
 
 #include "tests/lib/streamerctl.h"
 #include "tests/lib/run_as.h"
@@ -134,5 +133,3 @@ static void is_served(const char *name)
         client_equals(c, name, model);
         streamer_close(c);
 }
-
-#endif

@@ -3,8 +3,7 @@
  * Publishing a small model through the library: a weight, a transposed view of it, an empty tensor, a buffer and an
  * attribute.
  */
-#ifndef TESTS_INTEGRATION_PUBLISHED_FIXTURE_H
-#define TESTS_INTEGRATION_PUBLISHED_FIXTURE_H
+#pragma once
 
 #include "tests/lib/fixture.h"
 #include "tests/lib/suite.h"
@@ -228,5 +227,3 @@ static inline streamer_lease *attach_model(streamer_client *c, const streamer_pu
         check_model(c, lease, seed);
         return lease;
 }
-
-#endif

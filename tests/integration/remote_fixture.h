@@ -2,8 +2,7 @@
  *
  * Fixture of the tests of sources: loads, and the error of the last one.
  */
-#ifndef TESTS_INTEGRATION_REMOTE_FIXTURE_H
-#define TESTS_INTEGRATION_REMOTE_FIXTURE_H
+#pragma once
 
 #include "tests/lib/fixture.h"
 #include "tests/lib/suite.h"
@@ -63,5 +62,3 @@ static inline void assert_lists(const char *source, const char *list)
         ck_assert_str_eq(json, list);
         free(json);
 }
-
-#endif

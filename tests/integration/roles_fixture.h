@@ -2,8 +2,7 @@
  *
  * Fixture of the tests of access rules: a daemon with rules per user, and requests of these users.
  */
-#ifndef TESTS_INTEGRATION_ROLES_FIXTURE_H
-#define TESTS_INTEGRATION_ROLES_FIXTURE_H
+#pragma once
 
 #include "tests/integration/users_fixture.h"
 #include "tests/lib/kernel_counters.h"
@@ -49,5 +48,3 @@ static void loads(uid_t uid, const char *the_source, const char *model)
 {
         ck_assert_int_eq(load_as(uid, the_source, model, NULL), 0);
 }
-
-#endif

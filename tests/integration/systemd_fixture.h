@@ -3,8 +3,7 @@
  * Fixture of systemd_test and systemd_lifecycle_test: a container with systemd and the installed files. Both are
  * skipped if it cannot be booted.
  */
-#ifndef TESTS_INTEGRATION_SYSTEMD_FIXTURE_H
-#define TESTS_INTEGRATION_SYSTEMD_FIXTURE_H
+#pragma once
 
 #include "tests/lib/base.h"
 #include "tests/lib/container.h"
@@ -110,5 +109,3 @@ static inline bool has_property(const char *name, const char *value)
         bool same = strcmp(text, value) == 0;
         return same;
 }
-
-#endif

@@ -3,8 +3,7 @@
  * Requests of other users to `test_daemon`, each in a process of its own: 0 or a STREAMER_E*. The text of a failure
  * must contain `text` where it is not NULL.
  */
-#ifndef TESTS_INTEGRATION_USERS_FIXTURE_H
-#define TESTS_INTEGRATION_USERS_FIXTURE_H
+#pragma once
 
 #include "tests/lib/fixture.h"
 #include "tests/lib/run_as.h"
@@ -79,5 +78,3 @@ static inline int load_as(uid_t uid, const char *the_source, const char *the_nam
         as_name = the_name;
         return do_as(uid, do_load, text);
 }
-
-#endif

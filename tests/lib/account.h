@@ -3,8 +3,7 @@
  * What a daemon uses: bytes of its devices and of the host cache, leases, descriptors and threads. Two accounts of an
  * idle daemon with the same models are equal, except for the pools that account.c names.
  */
-#ifndef TESTS_LIB_ACCOUNT_H
-#define TESTS_LIB_ACCOUNT_H
+#pragma once
 
 #include "tests/lib/daemon.h"
 
@@ -13,5 +12,3 @@ char *account_of(const struct daemon *d);
 
 /* Waits until the account is this one; fails with their difference after 20 s. */
 void account_await(const struct daemon *d, const char *account);
-
-#endif

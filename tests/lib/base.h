@@ -5,8 +5,7 @@
  * Helpers do not return errors: a failed helper fails the test. die() ends the program with a message, or passes the
  * message to die_hook, which the Check suites set.
  */
-#ifndef TESTS_LIB_BASE_H
-#define TESTS_LIB_BASE_H
+#pragma once
 
 #include "proto/scope.h"
 
@@ -116,5 +115,3 @@ void child_kill(pid_t pid); /* SIGKILL, and waits for its end */
 /* Polls until the function returns true; false after timeout_ms. For states that cause no event or reply, such as a
  * lease whose process died. */
 bool eventually(bool (*ask)(void *arg), void *arg, int timeout_ms);
-
-#endif

@@ -4,8 +4,7 @@
  *
  * The model's metadata contains the seed of its contents, from which a client computes the expected bytes.
  */
-#ifndef TESTS_LIB_CLIENT_PROCESS_H
-#define TESTS_LIB_CLIENT_PROCESS_H
+#pragma once
 
 #include "tests/lib/model.h"
 
@@ -50,5 +49,3 @@ void client_process_detach(struct client_process *process, unsigned slot, struct
 void client_process_break(struct client_process *process, bool unnoticed, struct client_answer *answer);
 /* Compares every byte of all leases again, and checks which of them are revoked. */
 void client_process_recheck(struct client_process *process, struct client_answer *answer);
-
-#endif

@@ -6,8 +6,7 @@
  * The container sees this machine's files as of its boot, has its own /run, /tmp and /dev, shares the machine's
  * network, and ends with the process that booted it.
  */
-#ifndef TESTS_LIB_CONTAINER_H
-#define TESTS_LIB_CONTAINER_H
+#pragma once
 
 #include "tests/lib/base.h"
 
@@ -24,5 +23,3 @@ void container_stop(struct container *boot);
 /* Runs a shell script in it. Returns its exit status, and both outputs together in a text that the caller frees. */
 int container_shell(const struct container *boot, char **out, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
-
-#endif

@@ -6,8 +6,7 @@
  * Gates replace time. A test that needs "while it reads" closes the gate, waits until a thread has arrived at it,
  * checks, and opens it.
  */
-#ifndef TESTS_LIB_CORE_H
-#define TESTS_LIB_CORE_H
+#pragma once
 
 #include "daemon/device/device.h"
 #include "daemon/load/content/resolve.h"
@@ -113,5 +112,3 @@ void core_resolve(struct resolved *resolved, const char *path, const struct plan
 
 /* The index in the model's table of tensor i of the plan. */
 size_t core_tensor(const struct resolved *resolved, const struct model *model, size_t i);
-
-#endif

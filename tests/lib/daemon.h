@@ -5,8 +5,7 @@
  * It is ready when it sends READY=1 to our NOTIFY_SOCKET. It dies with the process that started it. Its output goes
  * to DIRECTORY/log, which is part of the message if it does not start or exit as expected.
  */
-#ifndef TESTS_LIB_DAEMON_H
-#define TESTS_LIB_DAEMON_H
+#pragma once
 
 #include "tests/lib/base.h"
 
@@ -70,5 +69,3 @@ const char *build_path(const char *program);
 
 /* The log of the daemon. A thread writes it, so a line may be missing for a moment until the daemon has exited. */
 bool log_wait_for(const char *log, const char *text);
-
-#endif

@@ -3,8 +3,7 @@
  * Denies newer system calls, as an older kernel or a container's filter does, in this process and all its children,
  * permanently.
  */
-#ifndef TESTS_LIB_DENY_SYSCALLS_H
-#define TESTS_LIB_DENY_SYSCALLS_H
+#pragma once
 
 /* openat2 fails with `error`. */
 void deny_openat2(int error);
@@ -14,5 +13,3 @@ void deny_pidfds(int error);
 
 /* setfsuid and setfsgid fail with `error`, so a thread that opens files as a user must change its effective ids. */
 void deny_fsids(int error);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * A DLPack 0.8 capsule from a consumer's side, written from its ABI and independent of the library's declarations.
  */
-#ifndef TESTS_LIB_DLPACK_H
-#define TESTS_LIB_DLPACK_H
+#pragma once
 
 #include <stdint.h>
 
@@ -17,5 +16,3 @@ struct dl {
         void *manager_ctx;
         void (*deleter)(struct dl *self);
 };
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Checks of the findings of `streamerctl doctor` for `test_daemon`, and that no probe is leaked.
  */
-#ifndef TESTS_LIB_DOCTOR_CHECKS_H
-#define TESTS_LIB_DOCTOR_CHECKS_H
+#pragma once
 
 #include "tests/lib/fixture.h"
 
@@ -24,5 +23,3 @@ const char *doctor_driver(void);
 /* Starts a daemon with these flags for one test; returns its client. */
 streamer_client *doctor_begin(const char *const *flags);
 void doctor_end(streamer_client *c);
-
-#endif

@@ -3,8 +3,7 @@
  * A small HTTP server on loopback, for services that no package provides. A function of the test answers each
  * request, in its own thread. One request per connection, no TLS.
  */
-#ifndef TESTS_LIB_ENDPOINT_H
-#define TESTS_LIB_ENDPOINT_H
+#pragma once
 
 #include "tests/lib/base.h"
 
@@ -42,5 +41,3 @@ void endpoint_range(const struct endpoint_request *request, struct endpoint_repl
                     size_t size);
 /* Forwards the request to the server at this loopback port, and returns its answer. */
 void endpoint_forward(const struct endpoint_request *request, struct endpoint_reply *reply, unsigned port);
-
-#endif

@@ -4,8 +4,7 @@
  * that exported them. Uses the fake CUDA libraries; the parent must not have used them before it starts
  * an exporter.
  */
-#ifndef TESTS_LIB_EXPORTER_H
-#define TESTS_LIB_EXPORTER_H
+#pragma once
 
 #include "proto/cuda.h"
 
@@ -27,5 +26,3 @@ unsigned char exporter_byte(int ordinal, size_t offset);
 /* Allocates memory on the GPU with this ordinal in the current environment; with `vmm`, exports a descriptor. */
 void exporter_start(struct exporter *e, int ordinal, size_t size, bool vmm);
 void exporter_stop(struct exporter *e);
-
-#endif

@@ -25,8 +25,7 @@
  * FIELDS are NAME=VALUE, a VALUE is 12, -1, true, null, word, 'text', #hex, [VALUE ...] or {FIELDS}. Successive
  * messages are sent in one piece.
  */
-#ifndef TESTS_LIB_FAKE_DAEMON_H
-#define TESTS_LIB_FAKE_DAEMON_H
+#pragma once
 
 #include "streamer/client.h"
 #include "proto/codec.h"
@@ -84,5 +83,3 @@ void fake_disconnect(struct fake_daemon *f, streamer_client *c);
                 ck_assert_str_eq(streamer_last_error(c), (text));                                                      \
         } while (0)
 #define CALL_FAILS(c, verb, args, code, text) FAILS(c, streamer_call((c), (verb), (args), NULL), code, text)
-
-#endif

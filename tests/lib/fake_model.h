@@ -6,8 +6,7 @@
  *
  * ready or loading, and wrong where a test changes it before it attaches.
  */
-#ifndef TESTS_LIB_FAKE_MODEL_H
-#define TESTS_LIB_FAKE_MODEL_H
+#pragma once
 
 #include "proto/manifest.h"
 #include "tests/lib/fake_daemon.h"
@@ -45,5 +44,3 @@ char *fake_model_fields(const struct fake_model *m, int fds[3], size_t *n_fds);
 #define FAKE_ATTACH "> attach model=m\n< model\n"
 #define FAKE_DETACH "> detach lease=7\n<\n"
 #define FAKE_READY "* lease lease=7 state=ready digest=" FAKE_DIGEST "\n"
-
-#endif

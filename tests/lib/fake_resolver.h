@@ -2,8 +2,7 @@
  *
  * Replaces the resolution of host names in this program, as libcurl calls it, and observes libcurl's options.
  */
-#ifndef TESTS_LIB_FAKE_RESOLVER_H
-#define TESTS_LIB_FAKE_RESOLVER_H
+#pragma once
 
 #include <netdb.h>
 #include <stdbool.h>
@@ -13,5 +12,3 @@ extern int (*fake_getaddrinfo)(const char *name, const char *service, struct add
 
 /* The options of curl_easy_setopt that named certificates, so far. */
 extern unsigned fake_resolver_certificates;
-
-#endif

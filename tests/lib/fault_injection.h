@@ -2,8 +2,7 @@
  *
  * Failing calls of a daemon: the test's interface to tests/lib/fault.
  */
-#ifndef TESTS_LIB_FAULT_INJECTION_H
-#define TESTS_LIB_FAULT_INJECTION_H
+#pragma once
 
 #include "tests/lib/fault/calls.h"
 
@@ -30,5 +29,3 @@ bool fault_is_silent(enum fault_call call, const char *site);
 
 uint64_t fault_seen(enum fault_call call);
 uint64_t fault_failed(enum fault_call call);
-
-#endif

@@ -3,8 +3,7 @@
  * Common to the integration tests: the daemon of a group of tests, client calls, comparisons, and "the daemon still
  * serves and resident models are unchanged".
  */
-#ifndef TESTS_LIB_FIXTURE_H
-#define TESTS_LIB_FIXTURE_H
+#pragma once
 
 #include "tests/lib/daemon.h"
 #include "tests/lib/model.h"
@@ -111,5 +110,3 @@ void client_wait_used(streamer_client *c, uint64_t used);
 uint64_t client_host_cache(streamer_client *c); /* bytes used */
 /* Waits until the host cache uses `bytes`: eviction and restore copy in the background. */
 void client_wait_host_cache(streamer_client *c, uint64_t bytes);
-
-#endif

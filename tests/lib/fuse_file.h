@@ -12,8 +12,7 @@
  * Spoken straight to /dev/fuse by a child process. The mount is in a mount namespace of the calling process. A daemon
  * must be started afterwards; the mount ends with the last process of the namespace.
  */
-#ifndef TESTS_LIB_FUSE_FILE_H
-#define TESTS_LIB_FUSE_FILE_H
+#pragma once
 
 #include "tests/lib/base.h"
 
@@ -34,5 +33,3 @@ void fuse_file_hold(struct fuse_file *h, uint64_t from);
 void fuse_file_wait_held(struct fuse_file *h); /* waits waits until a read is held; fails after 20 s */
 void fuse_file_release(struct fuse_file *h);
 void fuse_file_fail(struct fuse_file *h); /* held reads fail with EIO, as do later ones that would be held */
-
-#endif

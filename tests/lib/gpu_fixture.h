@@ -3,8 +3,7 @@
  * Fixture of the tests with fake GPUs (tests/lib/fake_cuda): a daemon on them, whose root is the program's directory,
  * loads on some of them, and what the daemon says of them.
  */
-#ifndef TESTS_LIB_GPU_FIXTURE_H
-#define TESTS_LIB_GPU_FIXTURE_H
+#pragma once
 
 #include "tests/lib/fake_cuda/state.h"
 #include "tests/lib/fixture.h"
@@ -49,5 +48,3 @@ void wait_until_freed(const char *device); /* its memory */
 /* The daemon with this pid, which has exited, has freed all of its memory, streams, ... of the GPUs. FAKECUDA_REPORT
  * must have named the file. */
 void gpu_check_freed(const char *report, pid_t pid);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Sends one request to a local HTTP server, as given, and reads the response to its end.
  */
-#ifndef TESTS_LIB_HTTP_EXCHANGE_H
-#define TESTS_LIB_HTTP_EXCHANGE_H
+#pragma once
 
 #include <stddef.h>
 
@@ -21,5 +20,3 @@ void http_exchange_request(struct http_exchange *exchange, const char *where, co
 /* Reads to the end of the connection, and closes it. */
 void http_exchange_read_consume_fd(struct http_exchange *exchange, int fd);
 void http_exchange_free(struct http_exchange *exchange);
-
-#endif

@@ -3,8 +3,7 @@
  * Counters of the kernel: bytes read from storage, cached pages of a file, a process's memory, descriptors, threads
  * and processor time; and the pool of huge pages.
  */
-#ifndef TESTS_LIB_KERNEL_COUNTERS_H
-#define TESTS_LIB_KERNEL_COUNTERS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -76,5 +75,3 @@ void hugepages_unlimit(void);
 void shmem_thp_allow(void);
 /* Whether these pages are off, or the kernel has none. */
 bool shmem_thp_is_off(void);
-
-#endif

@@ -15,8 +15,7 @@
  *   - the held lease reads the same bytes; the daemon has it, or it is lost
  * and at the end the store and the journal are empty.
  */
-#ifndef TESTS_LIB_KILLS_H
-#define TESTS_LIB_KILLS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -30,5 +29,3 @@ struct kills_counts {
 
 /* Runs in this directory, with or without an fd store. Fails with the seed and the round. */
 void kills_run(const char *folder, bool stored, uint64_t seed, unsigned kills, struct kills_counts *counts);
-
-#endif

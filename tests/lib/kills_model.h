@@ -7,8 +7,7 @@
  * An fd store keeps ready models, and each change of a name with the next store to memory. The state file follows a few
  * times a second; it restores pinned models by their source, with the file's current contents.
  */
-#ifndef TESTS_LIB_KILLS_MODEL_H
-#define TESTS_LIB_KILLS_MODEL_H
+#pragma once
 
 #include "tests/lib/client_process.h"
 #include "tests/lib/kills.h"
@@ -70,5 +69,3 @@ void is_only(struct history *name, uint64_t version);
 
 /* The client that makes changes; exits when the daemon does. */
 _Noreturn void kills_change(struct kills *k);
-
-#endif

@@ -5,8 +5,7 @@
  * A load is held in a state by work that blocks the lane of its file system (opening, planning, checking) or by a
  * gate of the device (allocating, reading). The end checks for leaked bytes of the budget, descriptors and threads.
  */
-#ifndef TESTS_LIB_LOAD_FIXTURE_H
-#define TESTS_LIB_LOAD_FIXTURE_H
+#pragma once
 
 #include "daemon/load/load.h"
 #include "tests/lib/core.h"
@@ -89,5 +88,3 @@ char *blocks_file(const char *name, size_t n);
 /* Checks that the generation is ready and equal to the model: manifest, bytes, arrival log, digests. */
 void serves(const struct generation *g, const struct model *m);
 void serves_small(const struct generation *g, uint64_t seed);
-
-#endif

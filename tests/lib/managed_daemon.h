@@ -2,8 +2,7 @@
  *
  * A daemon under a fake service manager, one file to load, and one client: the fixture of the restart tests.
  */
-#ifndef TESTS_LIB_MANAGED_DAEMON_H
-#define TESTS_LIB_MANAGED_DAEMON_H
+#pragma once
 
 #include "tests/lib/service_manager.h"
 #include "tests/lib/fixture.h"
@@ -38,5 +37,3 @@ void managed_reconnect(void);
 bool managed_log_has(const char *text);
 struct stored *managed_segment(void); /* of the first model */
 struct stored *managed_record(void);
-
-#endif

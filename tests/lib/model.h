@@ -11,8 +11,7 @@
  *
  * The digests are computed here from the contents, independently of the daemon's own code.
  */
-#ifndef TESTS_LIB_MODEL_H
-#define TESTS_LIB_MODEL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -81,5 +80,3 @@ bool model_check(const struct model *m, size_t i, const void *data);
 
 void model_tensor_digest(const struct model *m, size_t i, unsigned char digest[16]);
 void model_digest(const struct model *m, char hex[33]);
-
-#endif

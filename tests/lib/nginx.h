@@ -3,8 +3,7 @@
  * nginx on loopback: plain, with TLS (a private CA), and without ranges, all with one directory; or with the caller's
  * configuration.
  */
-#ifndef TESTS_LIB_NGINX_H
-#define TESTS_LIB_NGINX_H
+#pragma once
 
 #include "tests/lib/base.h"
 
@@ -28,5 +27,3 @@ char *nginx_tls_server(const struct nginx *n, unsigned port, unsigned upstream, 
 
 /* Bytes of all bodies sent, from the access log. */
 uint64_t nginx_sent(const struct nginx *n);
-
-#endif

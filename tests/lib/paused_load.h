@@ -3,8 +3,7 @@
  * A daemon and a model of which one half has been read and the other is held, for tests of what happens during a
  * load. One for each test, as a checked fixture.
  */
-#ifndef TESTS_LIB_PAUSED_LOAD_H
-#define TESTS_LIB_PAUSED_LOAD_H
+#pragma once
 
 #include "tests/lib/fuse_file.h"
 #include "tests/lib/fixture.h"
@@ -34,5 +33,3 @@ void paused_load_fails(streamer_op *op, const char *text);
 void paused_load_rewrite(off_t at, size_t size);
 /* Reads n tensors in order of arrival; each must be complete, hashed and not in `seen`. */
 void paused_load_take(streamer_lease *lease, size_t n, bool seen[PAUSED_N]);
-
-#endif

@@ -4,8 +4,7 @@
  * has exited, and no connection uses one by accident: they lie below the kernel's ephemeral range. So a server may be
  * started late, or restarted on the same port.
  */
-#ifndef TESTS_LIB_PORTS_H
-#define TESTS_LIB_PORTS_H
+#pragma once
 
 #define PORTS_MAX 64 /* at a time */
 
@@ -15,5 +14,3 @@ unsigned free_port(void);
 
 /* A socket that listens on any port of IPv4 loopback. */
 int listen_on_loopback(int backlog, unsigned *port);
-
-#endif

@@ -10,8 +10,7 @@
  * Threads of the calling process. Requests are classified as openings (a range from byte 0), checks (one byte, or HEAD)
  * and blocks (all others).
  */
-#ifndef TESTS_LIB_PROXY_H
-#define TESTS_LIB_PROXY_H
+#pragma once
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -108,5 +107,3 @@ void proxy_release(struct proxy *p);
 void proxy_cut(struct proxy *p);
 /* Never freed. */
 const char *proxy_url(const struct proxy *p, const char *path);
-
-#endif

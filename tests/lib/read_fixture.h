@@ -6,8 +6,7 @@
  * A thread hangs at a closed gate in the device's prepare() (blocks in place) or put() (blocks through slots): the
  * reader cannot distinguish why a thread moves no byte.
  */
-#ifndef TESTS_LIB_READ_FIXTURE_H
-#define TESTS_LIB_READ_FIXTURE_H
+#pragma once
 
 #include "daemon/io/reader/engine.h"
 #include "tests/lib/core.h"
@@ -64,5 +63,3 @@ char *odd_file(const char *name, uint64_t residue);
 /* n tensors of a block each, at page boundaries. */
 char *even_file(const char *name, size_t n);
 void cache_or_not(const char *path, bool cached);
-
-#endif

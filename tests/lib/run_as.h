@@ -2,8 +2,7 @@
  *
  * Runs a function as another user. Needs root.
  */
-#ifndef TESTS_LIB_RUN_AS_H
-#define TESTS_LIB_RUN_AS_H
+#pragma once
 
 #include "tests/lib/suite.h"
 
@@ -22,5 +21,3 @@ static inline const char *root_unavailable(void)
                 if (root_unavailable())                                                                                \
                         SKIP(root_unavailable());                                                                      \
         } while (0)
-
-#endif

@@ -3,8 +3,7 @@
  * Real S3 stores on loopback: OpenStack Swift with s3api, and Ceph's radosgw. The script of the same name starts each
  * in the program's directory; it ends with the process that started it.
  */
-#ifndef TESTS_LIB_S3_STORE_H
-#define TESTS_LIB_S3_STORE_H
+#pragma once
 
 #include "tests/lib/base.h"
 
@@ -24,5 +23,3 @@ void s3_store_stop(struct s3_store *store);
 
 /* Runs one command of store.py, its fields separated by tabs, which must succeed. Returns its answer; never freed. */
 char *s3_store_do(struct s3_store *store, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-#endif

@@ -8,8 +8,7 @@
  *
  * A thread of the test reads the messages. Between two runs a test may inspect and damage the store.
  */
-#ifndef TESTS_LIB_SERVICE_MANAGER_H
-#define TESTS_LIB_SERVICE_MANAGER_H
+#pragma once
 
 #include "tests/lib/daemon.h"
 
@@ -53,5 +52,3 @@ void manager_wait(struct manager *m, const char *prefix, size_t n);
 struct stored *manager_find(struct manager *m, const char *prefix, size_t n);
 void manager_drop(struct manager *m, struct stored *stored);
 void manager_add_consume_fd(struct manager *m, const char *name, int fd);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Runs streamerctl as a user does, and returns its exit code, output and errors.
  */
-#ifndef TESTS_LIB_STREAMERCTL_H
-#define TESTS_LIB_STREAMERCTL_H
+#pragma once
 
 #include <stddef.h>
 #include <sys/types.h>
@@ -26,5 +25,3 @@ struct ctl_running {
 };
 void ctl_start(struct ctl_running *running, const char *socket, const char *const *args);
 void ctl_finish(struct ctl_running *running, struct ctl *result);
-
-#endif

@@ -10,8 +10,7 @@
  * tests/unit/base/quota_test.c has the tests "quota.*" of the program tests/unit; main.c runs those that its arguments
  * select. The tests of a file run in the order of the file, each in a process of its own.
  */
-#ifndef TESTS_LIB_SUITE_H
-#define TESTS_LIB_SUITE_H
+#pragma once
 
 #include "tests/lib/base.h"
 
@@ -112,5 +111,3 @@ void skip(const char *name, const char *reason);
                 skip(tcase_name(), (reason));                                                                          \
                 return;                                                                                                \
         } while (0)
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The registered tests of a program, for its main().
  */
-#ifndef TESTS_LIB_SUITE_RUN_H
-#define TESTS_LIB_SUITE_RUN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,5 +16,3 @@ void suite_list(void);
  * The environment of the caller loses its settings for AWS, Hugging Face and proxies, so that tests have no credentials
  * but their own. TAP=DIR in it writes DIR/FILE.tap. */
 int suite_run(bool keep);
-
-#endif

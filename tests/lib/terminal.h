@@ -3,8 +3,7 @@
  * A program on a pseudo-terminal: its screen, size and keys. The terminal supports what curses sends to a vt100;
  * non-ASCII characters are shown as '?'.
  */
-#ifndef TESTS_LIB_TERMINAL_H
-#define TESTS_LIB_TERMINAL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -43,5 +42,3 @@ void terminal_type(struct terminal *s, const char *keys);
 void terminal_resize(struct terminal *s, int rows, int columns);
 /* Reads to the end; returns the exit code. */
 int terminal_finish(struct terminal *s);
-
-#endif

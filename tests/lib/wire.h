@@ -2,8 +2,7 @@
  *
  * A client on the level of frames, for requests that the library would not send.
  */
-#ifndef TESTS_LIB_WIRE_H
-#define TESTS_LIB_WIRE_H
+#pragma once
 
 #include "tests/lib/daemon.h"
 
@@ -41,5 +40,3 @@ void wire_read_ok(struct wire *w);
 /* Returns when the daemon has closed the connection; until then the test waits, and in the end fails by its limit of
  * time. */
 void wire_read_to_end(struct wire *w);
-
-#endif

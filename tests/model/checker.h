@@ -7,8 +7,7 @@
  * Steps are sequential, so that each step has one outcome or one of few. Exceptions are attaches to a loading model,
  * clients that exit while a load waits for memory, and broken connections. tests/soak/soak.c tests concurrency.
  */
-#ifndef TESTS_LIB_CHECKER_H
-#define TESTS_LIB_CHECKER_H
+#pragma once
 
 #include <stdint.h>
 
@@ -46,5 +45,3 @@ void checker_run(enum checker_kind kind, const char *folder, uint64_t seed, uint
 
 /* Prints "checker: steps 1000 attaches 301 ..." on one line, and the times of the loop on another. */
 void checker_print(const struct checker_counts *counts);
-
-#endif

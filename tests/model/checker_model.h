@@ -25,8 +25,7 @@
  * priorities suffice), whether the host cache accepts them and what it drops, and whether a cancelled load ends
  * first.
  */
-#ifndef TESTS_LIB_CHECKER_MODEL_H
-#define TESTS_LIB_CHECKER_MODEL_H
+#pragma once
 
 #include "tests/model/checker.h"
 #include "tests/lib/client_process.h"
@@ -236,5 +235,3 @@ void step_subscribe(struct checker *c);
 
 void step_attach_loading(struct checker *c);
 void step_wait(struct checker *c);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Fixture of the admission tests: two devices of 10 MiB, models on them, and loads that request memory.
  */
-#ifndef TESTS_UNIT_ADMISSION_FIXTURE_H
-#define TESTS_UNIT_ADMISSION_FIXTURE_H
+#pragma once
 
 #include "tests/unit/resident_fixture.h"
 
@@ -147,5 +146,3 @@ static struct ask *patient(struct ask *ask, uint64_t priority)
         ask->request.priority = priority;
         return asked(ask);
 }
-
-#endif

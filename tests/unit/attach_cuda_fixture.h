@@ -3,8 +3,7 @@
  * Fixture of the tests that open GPU segments: a process that exports memory, and an application that uses CUDA
  * itself. The driver is a fake.
  */
-#ifndef TESTS_UNIT_ATTACH_CUDA_FIXTURE_H
-#define TESTS_UNIT_ATTACH_CUDA_FIXTURE_H
+#pragma once
 
 #include "client/attach.h"
 #include "client/cuda_driver.h"
@@ -131,5 +130,3 @@ static inline void assert_nothing_leaked(void)
         ck_assert_int_eq(h->retained, 0);
         ck_assert_ptr_null(current());
 }
-
-#endif

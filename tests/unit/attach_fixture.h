@@ -2,8 +2,7 @@
  *
  * Fixture of the attach tests: a fake daemon with the model "m", and a client.
  */
-#ifndef TESTS_UNIT_ATTACH_FIXTURE_H
-#define TESTS_UNIT_ATTACH_FIXTURE_H
+#pragma once
 
 #include "tests/lib/fake_daemon.h"
 #include "tests/lib/fake_model.h"
@@ -42,5 +41,3 @@ static void finish(streamer_lease *lease)
         streamer_detach(lease);
         fake_disconnect(&fake, client);
 }
-
-#endif

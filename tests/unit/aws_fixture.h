@@ -3,8 +3,7 @@
  * Fixture of the credential tests: configuration files, and endpoints in place of a container's metadata service and
  * STS.
  */
-#ifndef TESTS_UNIT_AWS_FIXTURE_H
-#define TESTS_UNIT_AWS_FIXTURE_H
+#pragma once
 
 #include "tests/lib/endpoint.h"
 #include "tests/lib/suite.h"
@@ -163,5 +162,3 @@ static inline char *set_sts(void)
         setenv("AWS_ENDPOINT_URL_STS", service.url, 1);
         return path;
 }
-
-#endif

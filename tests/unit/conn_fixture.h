@@ -3,8 +3,7 @@
  * Fixture of the connection tests: the test drives the client's end of a socket pair, and passes the time to
  * conn_tick.
  */
-#ifndef TESTS_UNIT_CONN_FIXTURE_H
-#define TESTS_UNIT_CONN_FIXTURE_H
+#pragma once
 
 #include "tests/lib/core.h"
 
@@ -122,5 +121,3 @@ static size_t read_to_end(unsigned char *to, size_t cap)
                 uv_run(&core_loop, UV_RUN_NOWAIT);
         return used;
 }
-
-#endif

@@ -3,8 +3,7 @@
  * Headers in the notation of the tests: ' stands for ", ~ for a NUL byte, and ^ marks the byte at which a fault must
  * be detected.
  */
-#ifndef TESTS_UNIT_HEADER_TEXT_H
-#define TESTS_UNIT_HEADER_TEXT_H
+#pragma once
 
 #include "daemon/model/safetensors.h"
 #include "tests/lib/base.h"
@@ -49,5 +48,3 @@ static inline int parse_text(struct st_header *header, struct text *text, uint64
 {
         return st_parse(header, text->s, text->size, ST_PREFIX + text->size + data, error);
 }
-
-#endif

@@ -5,8 +5,7 @@
  * Page kinds that this machine does not grant (hugetlb pages, transparent huge pages of shared memory) are skipped by
  * name.
  */
-#ifndef TESTS_UNIT_HOST_DEVICE_FIXTURE_H
-#define TESTS_UNIT_HOST_DEVICE_FIXTURE_H
+#pragma once
 
 #include "tests/lib/core.h"
 
@@ -53,5 +52,3 @@ static void device_end(void)
                 if (why_not != NULL)                                                                                   \
                         SKIP(why_not);                                                                                 \
         } while (0)
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Fixture of the log tests: standard error is a file.
  */
-#ifndef TESTS_UNIT_LOG_FIXTURE_H
-#define TESTS_UNIT_LOG_FIXTURE_H
+#pragma once
 
 #include "tests/lib/suite.h"
 
@@ -17,5 +16,3 @@ static void set_output(enum log_format format)
         log_set_level(LOG_LEVEL_DEBUG);
         log_set_output(&(struct log_output){.format = format});
 }
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Files for plan tests: parsed headers and contents, without a file system.
  */
-#ifndef TESTS_UNIT_PLAN_FILES_H
-#define TESTS_UNIT_PLAN_FILES_H
+#pragma once
 
 #include "daemon/model/plan.h"
 #include "proto/manifest.h"
@@ -61,5 +60,3 @@ static inline void file_free(struct made_file *f)
         free(f->skip);
         free(f->bytes);
 }
-
-#endif

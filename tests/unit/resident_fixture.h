@@ -3,8 +3,7 @@
  * Fixture of the tests of resident models: two devices, of which begin() configures one, generations as a load creates
  * them, and leases.
  */
-#ifndef TESTS_UNIT_RESIDENT_FIXTURE_H
-#define TESTS_UNIT_RESIDENT_FIXTURE_H
+#pragma once
 
 #include "tests/lib/core.h"
 
@@ -148,5 +147,3 @@ static inline struct process *process_of(pid_t pid)
 {
         return leases_process_consume_fd(&leases, pid, 0, must(eventfd(0, EFD_CLOEXEC)), 0);
 }
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Fixture of the source tests: a directory with root/ and outside/, a set of roots, and one open source.
  */
-#ifndef TESTS_UNIT_SOURCE_FIXTURE_H
-#define TESTS_UNIT_SOURCE_FIXTURE_H
+#pragma once
 
 #include "tests/lib/suite.h"
 
@@ -79,5 +78,3 @@ static inline void assert_object(size_t i, const char *name)
 {
         ck_assert_str_eq(set.objects[i].path, at(name));
 }
-
-#endif

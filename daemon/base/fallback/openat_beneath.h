@@ -5,8 +5,7 @@
  * The kernel does this since 5.6 (openat2). Where it cannot (gVisor, a system call filter without openat2) the name is
  * walked here, component by component.
  */
-#ifndef DAEMON_BASE_FALLBACK_OPENAT_BENEATH_H
-#define DAEMON_BASE_FALLBACK_OPENAT_BENEATH_H
+#pragma once
 
 /* A descriptor (O_PATH) of what the name leads to, or -1 with errno, whichever way alike:
  *
@@ -21,5 +20,3 @@ openat_beneath_fn openat_beneath_by_kernel, openat_beneath_by_walk; /* its two p
 
 /* Folders that are open at one time, for "..". */
 #define OPENAT_BENEATH_DEPTH 128
-
-#endif

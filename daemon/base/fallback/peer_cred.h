@@ -5,8 +5,7 @@
  * Linux reports it (SO_PEERCRED). gVisor reports the asking process instead, as if each client were the daemon; but it
  * verifies credentials that are sent with a message, and clients send theirs with the first one (SCM_CREDENTIALS).
  */
-#ifndef DAEMON_BASE_FALLBACK_PEER_CRED_H
-#define DAEMON_BASE_FALLBACK_PEER_CRED_H
+#pragma once
 
 #include <stdbool.h>
 #include <sys/socket.h>
@@ -19,5 +18,3 @@ void peer_cred_enable(int fd);
 /* As recv(), for the first bytes, with their sender's credentials, or 0, -1 and -1; pid is also 0 if the sending thread
  * has ended. Later messages carry none. */
 ssize_t peer_cred_receive(int fd, void *space, size_t size, struct ucred *cred);
-
-#endif

@@ -7,8 +7,7 @@
  * without pidfd_open) the loop polls /proc/PID/stat, a number of processes a turn. The descriptors are then useless
  * after the daemon has ended: they must not go to the fd store, where each process would look exited to the next run.
  */
-#ifndef DAEMON_BASE_FALLBACK_PIDFD_H
-#define DAEMON_BASE_FALLBACK_PIDFD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -57,5 +56,3 @@ void pidwatch_turn(void);
 
 /* All descriptors become readable. */
 void pidwatch_stop(void);
-
-#endif

@@ -6,8 +6,7 @@
  * Strict: RFC 8259 with duplicate keys refused, UTF-8 without surrogates, one value and white space.
  * The first fault is stored; after it every function returns false.
  */
-#ifndef DAEMON_BASE_JSON_JSON_H
-#define DAEMON_BASE_JSON_JSON_H
+#pragma once
 
 #include "daemon/base/json/names.h"
 
@@ -91,5 +90,3 @@ static inline bool json_is(const struct json *j, struct json_string string, cons
         return string.len == len && __builtin_memcmp(j->text + string.at, word, len) == 0;
 }
 #define JSON_IS(j, string, word) json_is((j), (string), (word), sizeof(word) - 1)
-
-#endif

@@ -3,8 +3,7 @@
  * Sets of names: finds duplicates, finds one name, sorts all in byte order. The caller owns the
  * names, and its function returns name i. They are untrusted, so no choice of them may make this slow.
  */
-#ifndef DAEMON_BASE_JSON_NAMES_H
-#define DAEMON_BASE_JSON_NAMES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -55,5 +54,3 @@ bool names_repeated(struct nameset *set, const struct names_in_text *names, size
 /* Fills `order` with 0..n-1 in byte order of the names, a name before its extensions. Equal names
  * are adjacent. */
 void names_sort(uint32_t *order, size_t n, name_at at, const void *owner);
-
-#endif

@@ -5,8 +5,7 @@
  * find its queue full are lost, and their number is logged later. A message that repeats within some seconds is counted
  * instead of written.
  */
-#ifndef DAEMON_BASE_LOG_LOG_H
-#define DAEMON_BASE_LOG_LOG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -96,5 +95,3 @@ void log_event(enum log_level level, enum log_message message, const struct log_
 #define log_warn(...) log_event(LOG_LEVEL_WARN, LOG_NO_ID, NULL, __VA_ARGS__)
 #define log_info(...) log_event(LOG_LEVEL_INFO, LOG_NO_ID, NULL, __VA_ARGS__)
 #define log_debug(...) log_event(LOG_LEVEL_DEBUG, LOG_NO_ID, NULL, __VA_ARGS__)
-
-#endif

@@ -3,8 +3,7 @@
  * The metrics, as one table, which docs/metrics.md lists. A metric has at most one label, with values from a fixed set
  * (codes, kinds of sources, states, configured devices): clients cannot create series.
  */
-#ifndef DAEMON_BASE_METRIC_METRIC_H
-#define DAEMON_BASE_METRIC_METRIC_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -134,5 +133,3 @@ void metric_begin(FILE *out, enum metric metric);
 void metric_sample(FILE *out, enum metric metric, const char *label_value, double value);
 /* All samples of a metric that is counted here. */
 void metric_counted(FILE *out, enum metric metric);
-
-#endif

@@ -3,8 +3,7 @@
  * Local listening addresses: "127.0.0.1:9464", "[::1]:9464", "localhost:9464" or "unix:/path". Addresses that other
  * machines could reach, and names that need a look-up, are refused. Port 0: the system chooses.
  */
-#ifndef DAEMON_BASE_SYS_LISTEN_H
-#define DAEMON_BASE_SYS_LISTEN_H
+#pragma once
 
 #include "daemon/base/error.h"
 
@@ -48,5 +47,3 @@ void listener_deinit(struct listener *listener); /* accepts one that could not b
 
 /* What is really listened on: "http://127.0.0.1:9464", or "unix:/path". */
 void listen_text(int fd, char text[LISTEN_TEXT]);
-
-#endif

@@ -3,8 +3,7 @@
  * What the machine, the container and the kernel grant this process, for `streamerctl doctor`. Read again each time,
  * since an operator may change it while the daemon runs.
  */
-#ifndef DAEMON_BASE_SYS_MACHINE_H
-#define DAEMON_BASE_SYS_MACHINE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -57,5 +56,3 @@ uint64_t machine_available_memory(void);
 
 /* Bytes of huge pages of 2 MiB that were set aside (vm.nr_hugepages) and are neither used nor promised. */
 uint64_t machine_pool_left(void);
-
-#endif

@@ -12,8 +12,7 @@
  * Not by libnuma: it does not know a PCI device's node, which is half of this, reads the machine at its first call, so
  * that no test can describe another one, and would be one more library of the Python package.
  */
-#ifndef DAEMON_BASE_SYS_NUMA_H
-#define DAEMON_BASE_SYS_NUMA_H
+#pragma once
 
 #include <sched.h>
 #include <stdbool.h>
@@ -52,5 +51,3 @@ bool numa_place_memory(int node, void *base, uint64_t bytes);
 /* The processors for threads: those of the node that this process may use at all. False where threads
  * are to run anywhere. */
 bool numa_processors(int node, cpu_set_t *set);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The kernel's small files (/proc, /sys), one value in each.
  */
-#ifndef DAEMON_BASE_SYS_SYSFILE_H
-#define DAEMON_BASE_SYS_SYSFILE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -29,5 +28,3 @@ bool sysfile_number(int64_t *number, const char *format, ...) __attribute__((for
 
 /* The word in brackets, as in "always [madvise] never". False where none is. */
 bool sysfile_chosen(char *word, size_t size, const char *path);
-
-#endif

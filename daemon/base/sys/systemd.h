@@ -3,8 +3,7 @@
  * The service manager: notifications to it, its fd store, and the descriptors that it passes at start. Nothing is sent
  * without one ($NOTIFY_SOCKET unset).
  */
-#ifndef DAEMON_BASE_SYS_SYSTEMD_H
-#define DAEMON_BASE_SYS_SYSTEMD_H
+#pragma once
 
 #include "daemon/base/error.h"
 
@@ -78,5 +77,3 @@ int listen_fds_take_listener(struct listen_fds *listen_fds, int *fd, struct erro
 /* Takes the next one whose name begins with `prefix`: the caller owns it; *name is valid until listen_fds_deinit().
  * -1: no more. */
 int listen_fds_take_named(struct listen_fds *listen_fds, const char *prefix, const char **name);
-
-#endif

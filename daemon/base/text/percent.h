@@ -2,8 +2,7 @@
  *
  * Percent-encoding, as "%41".
  */
-#ifndef DAEMON_BASE_TEXT_PERCENT_H
-#define DAEMON_BASE_TEXT_PERCENT_H
+#pragma once
 
 #include <ctype.h>
 #include <stdbool.h>
@@ -57,5 +56,3 @@ static inline bool percent_decode(char *text, char plus)
         *to = '\0';
         return true;
 }
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Secrets: wiped when they are freed, named in settings by their location, and redacted in texts.
  */
-#ifndef DAEMON_BASE_TEXT_SECRET_H
-#define DAEMON_BASE_TEXT_SECRET_H
+#pragma once
 
 #include "daemon/base/error.h"
 
@@ -25,5 +24,3 @@ bool secret_is_reference(const char *setting);
  * is unchanged. */
 void redact_source(char out[REDACTED_SOURCE], const char *source); /* truncated */
 char *redact_source_new(const char *source);                       /* malloc'd; NULL: no memory */
-
-#endif

@@ -3,8 +3,7 @@
  * Reads and writes small files whole. The memory of a long text, which malloc() maps, returns to the system when it is
  * freed.
  */
-#ifndef DAEMON_BASE_TEXT_TEXT_H
-#define DAEMON_BASE_TEXT_TEXT_H
+#pragma once
 
 #include "daemon/base/error.h"
 
@@ -29,5 +28,3 @@ int text_write_fd(int fd, const void *data, size_t size);
 
 /* "1.5 GiB", "12 B": with streamerctl's units. Returns out. */
 char *size_text(char out[SIZE_TEXT], uint64_t bytes);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Threads of the daemon: how they are started, and the loop's place among them.
  */
-#ifndef DAEMON_BASE_THREAD_THREADS_H
-#define DAEMON_BASE_THREAD_THREADS_H
+#pragma once
 
 #include "proto/scope.h"
 
@@ -22,5 +21,3 @@ int thread_start(pthread_t *thread, const pthread_attr_t *attr, void *(*main)(vo
 
 /* What each of the daemon's threads does first. `name`: up to 15 bytes. */
 void thread_begin(const char *name);
-
-#endif

@@ -3,8 +3,7 @@
  * Wakes the loop: other threads post a callback, and the loop runs it on a later turn, never inside the call that
  * posted it.
  */
-#ifndef DAEMON_BASE_THREAD_WAKE_H
-#define DAEMON_BASE_THREAD_WAKE_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -30,5 +29,3 @@ void wake_post_once(struct wake *wake, struct callback *callback);
 
 /* On the loop thread: runs what has been posted (used while shutting down). */
 void wake_drain(struct wake *wake);
-
-#endif

@@ -15,8 +15,7 @@
  *
  * The last thread of a lane is for users of whom no work runs in it.
  */
-#ifndef DAEMON_BASE_THREAD_WORK_H
-#define DAEMON_BASE_THREAD_WORK_H
+#pragma once
 
 #include "daemon/base/list.h"
 #include "daemon/base/thread/wake.h"
@@ -83,5 +82,3 @@ void work_pool_count(struct work_pool *pool, unsigned *threads, unsigned *hung);
  * must end without them: they are detached, and this is not called again. */
 bool work_pool_stop(struct work_pool *pool, uint64_t deadline_ns);
 struct work_pool *work_pool_free(struct work_pool *pool);
-
-#endif

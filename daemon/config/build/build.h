@@ -3,8 +3,7 @@
  * Builds from the settings, which are borrowed: the devices, and what remote sources need (the HTTP client, credentials
  * by host, S3 endpoints, the Hub).
  */
-#ifndef DAEMON_CONFIG_BUILD_BUILD_H
-#define DAEMON_CONFIG_BUILD_BUILD_H
+#pragma once
 
 #include "daemon/base/sys/numa.h"
 #include "daemon/config/config.h"
@@ -31,5 +30,3 @@ struct numa_choice devices_numa(const struct devices *devices);
 /* Sets http, hosts, s3 and hf. What was made before a failure is stores_free()'s. */
 int stores_make(const struct config *config, struct sources *sources, struct error *error);
 void stores_free(struct sources *sources);
-
-#endif

@@ -4,8 +4,7 @@
  * From it follow the parsers of file, environment and flags, --help, the manual page streamerd(8), completion, the verb
  * `config`, and what a reload compares. Entries of lists are described by tables of their own, in lists.c.
  */
-#ifndef DAEMON_CONFIG_SETTINGS_SETTING_H
-#define DAEMON_CONFIG_SETTINGS_SETTING_H
+#pragma once
 
 #include "daemon/config/settings/values.h"
 
@@ -115,5 +114,3 @@ bool flags_complete(int argc, char **argv);
 
 /* What --help prints: the caller's to free; NULL: no memory. */
 char *config_usage(void);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The values of all settings.
  */
-#ifndef DAEMON_CONFIG_SETTINGS_VALUES_H
-#define DAEMON_CONFIG_SETTINGS_VALUES_H
+#pragma once
 
 #include "daemon/base/error.h"
 #include "daemon/base/log/log.h"
@@ -95,5 +94,3 @@ struct config {
                 bool to_stderr; /* $RUNAI_STREAMER_LOG_TO_STDERR: not to the journal's own socket */
         } log;
 };
-
-#endif

@@ -5,8 +5,7 @@
  * Their ABI is the same in both, but for the batched copy (cuda_copy_batch()). Where a toolkit is installed,
  * tests/lib/cuda_headers.c compares every line below with its headers. Runtime and driver number errors alike.
  */
-#ifndef DAEMON_DEVICE_CUDA_API_H
-#define DAEMON_DEVICE_CUDA_API_H
+#pragma once
 
 #include "proto/cuda.h"
 
@@ -137,5 +136,3 @@ bool cuda_has_batch(const struct cuda_api *api);
  * not change until the copies are done. */
 enum cuda_error cuda_copy_batch(const struct cuda_api *api, void *const *to, const void *const *from,
                                 const size_t *sizes, size_t n, struct CUstream_st *stream);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * CUDA devices. One `struct cuda` for the process: the runtime, and the staging ring that is registered with it.
  */
-#ifndef DAEMON_DEVICE_CUDA_CUDA_H
-#define DAEMON_DEVICE_CUDA_CUDA_H
+#pragma once
 
 #include "daemon/device/device.h"
 
@@ -62,5 +61,3 @@ void cuda_facts_read(const struct cuda *cuda, const char *library, struct cuda_f
 /* Creates no context: a GPU that has had no model costs nothing. */
 int cuda_device_new(struct device **device, struct cuda *cuda, int ordinal, const struct cuda_opts *opts,
                     struct wake *wake, struct error *error);
-
-#endif

@@ -7,8 +7,7 @@
  *   memory.c    a device and its vtable; segments, by kind of handle
  *   copier.c    copies from the ring, by events
  */
-#ifndef DAEMON_DEVICE_CUDA_DEVICE_PRIVATE_H
-#define DAEMON_DEVICE_CUDA_DEVICE_PRIVATE_H
+#pragma once
 
 #include "daemon/base/log/log.h"
 #include "daemon/base/util.h"
@@ -124,5 +123,3 @@ int cuda_copy(struct copier *copier, const struct device_span *spans, size_t n, 
 int cuda_copied(struct copier *copier, void *event, bool wait, struct error *error);
 int cuda_fetch(struct copier *copier, const struct segment *segment, uint64_t offset, void *to, uint64_t len,
                void **event, struct error *error);
-
-#endif

@@ -14,8 +14,7 @@
  * more processor time than small pages would, and the kernel has compacted memory meanwhile (compact_stall in
  * /proc/vmstat), the segment's remaining ranges get small pages.
  */
-#ifndef DAEMON_DEVICE_HOST_COLLAPSE_H
-#define DAEMON_DEVICE_HOST_COLLAPSE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -60,5 +59,3 @@ int collapse_prepare(struct collapse *collapse, uint64_t offset, uint64_t len);
 /* Any thread. Bytes of ranges that got small pages, and whether the guard has stopped collapsing. */
 uint64_t collapse_small_bytes(const struct collapse *collapse);
 bool collapse_stopped(const struct collapse *collapse);
-
-#endif

@@ -6,8 +6,7 @@
  * and future writing, before another process can open it: F_SEAL_FUTURE_WRITE leaves the map made before it
  * writable and refuses every later one. So a client that attaches during the load can only read.
  */
-#ifndef DAEMON_DEVICE_HOST_MEMFD_H
-#define DAEMON_DEVICE_HOST_MEMFD_H
+#pragma once
 
 #include "daemon/base/util.h"
 #include "daemon/device/device.h"
@@ -29,5 +28,3 @@ int host_memfd_seal_lent(int fd);
 /* Another descriptor, for reading alone. -1 with errno. */
 int host_memfd_reopen(int fd);
 bool host_memfd_sealed(int fd);
-
-#endif

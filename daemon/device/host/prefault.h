@@ -9,8 +9,7 @@
  * One that is not configured is modest: it takes idle huge pages of the pool alone, and must not cost other programs
  * anything. The next segment is assumed to be as large as the largest of the last few, if there were any.
  */
-#ifndef DAEMON_DEVICE_HOST_PREFAULT_H
-#define DAEMON_DEVICE_HOST_PREFAULT_H
+#pragma once
 
 #include "daemon/device/device.h"
 #include "daemon/device/host/collapse.h"
@@ -44,5 +43,3 @@ void prefault_release(struct prefault *prefault, uint64_t bytes);
 int prefault_take(struct prefault *prefault, uint64_t size, uint64_t *ready, enum page_kind *pages);
 /* Memory is short: frees it. False: none existed. */
 bool prefault_drop(struct prefault *prefault);
-
-#endif

@@ -6,8 +6,7 @@
  * unless this process owns the file or may write to it, by two 4 KiB RWF_NOWAIT probes on a descriptor with
  * POSIX_FADV_RANDOM (a larger probe, or one without the advice, starts read-ahead of the whole file).
  */
-#ifndef DAEMON_IO_FILE_FILE_OBJECT_H
-#define DAEMON_IO_FILE_FILE_OBJECT_H
+#pragma once
 
 #include "daemon/io/object.h"
 
@@ -46,5 +45,3 @@ bool pread_cached(const struct object *object, uint64_t offset, uint64_t len);
  * them after all. `clock` may be NULL. */
 int pread_target(const struct object *object, int fd, struct pread_target *t, struct pread_clock *clock,
                  struct error *error);
-
-#endif

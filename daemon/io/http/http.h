@@ -14,8 +14,7 @@
  * Redirects are followed here, not by libcurl: never from https to http, and no credentials are sent to another origin.
  * Plain http is allowed for loopback and for the hosts that the settings name.
  */
-#ifndef DAEMON_IO_HTTP_HTTP_H
-#define DAEMON_IO_HTTP_HTTP_H
+#pragma once
 
 #include "daemon/base/error.h"
 
@@ -159,5 +158,3 @@ struct http_url {
 int http_url_parse(struct http_url *url, const char *text);
 /* Percent-encodes all but unreserved characters and those in `keep`. malloc'd. */
 char *http_url_encode(const char *text, const char *keep);
-
-#endif

@@ -3,8 +3,7 @@
  * Decisions about requests and answers, as functions of values: which URLs may be requested, which redirects are
  * followed, whether and when a failure is retried.
  */
-#ifndef DAEMON_IO_HTTP_POLICY_H
-#define DAEMON_IO_HTTP_POLICY_H
+#pragma once
 
 #include "daemon/io/http/http.h"
 
@@ -51,5 +50,3 @@ uint64_t http_pause(const struct http_opts *opts, unsigned tries, const char *re
 /* The server asks to slow down: halves *n, at least one remains. It may answer all requests in flight so, of which one
  * counts: false if *n was halved a moment ago, at *slowed_ns (0: never). */
 bool http_halve_concurrency(unsigned *n, uint64_t *slowed_ns, uint64_t now);
-
-#endif

@@ -8,8 +8,7 @@
  * The headers of a success are checked before its first byte is passed on: a range must be the requested one, and
  * accept() may refuse it. A transfer is one try; http_retry() decides on more.
  */
-#ifndef DAEMON_IO_HTTP_TRANSFER_H
-#define DAEMON_IO_HTTP_TRANSFER_H
+#pragma once
 
 #include "daemon/base/list.h"
 #include "daemon/io/http/http.h"
@@ -100,5 +99,3 @@ void http_transfer_set_verdict(struct http_transfer *t, enum http_outcome verdic
 void http_transfer_begin(struct http_loop *loop, struct http_transfer *t);
 /* `code` is libcurl's. */
 void http_transfer_finish(struct http_loop *loop, struct http_transfer *t, int code);
-
-#endif

@@ -4,8 +4,7 @@
  * thread fills the next. A block has landed when the event of each of its copies has fired. A failed copy fails its
  * target, not the block.
  */
-#ifndef DAEMON_IO_READER_COPY_QUEUE_H
-#define DAEMON_IO_READER_COPY_QUEUE_H
+#pragma once
 
 #include "daemon/io/reader/engine.h"
 
@@ -53,5 +52,3 @@ void copy_queue_mark_copying(struct copy_queue *copy_queue);
 void copy_queue_wait(struct copy_queue *copy_queue);
 /* Completes blocks whose copies are done, and returns their slots. */
 void copy_queue_reap(struct copy_queue *copy_queue);
-
-#endif

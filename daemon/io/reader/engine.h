@@ -3,8 +3,7 @@
  * The reader as its engines see it. An engine takes tickets and runs of blocks, fills slots or segments, and gives the
  * tickets back.
  */
-#ifndef DAEMON_IO_READER_ENGINE_H
-#define DAEMON_IO_READER_ENGINE_H
+#pragma once
 
 #include "daemon/base/hash.h"
 #include "daemon/base/thread/threads.h"
@@ -140,5 +139,3 @@ void reader_fail_target(struct reader *reader, struct read_job *job, struct read
 void reader_notify_block(const struct ticket *ticket);
 /* An error fails the whole job. */
 void reader_return_ticket(struct reader *reader, struct ticket *ticket, const struct error *error);
-
-#endif

@@ -12,8 +12,7 @@
  * Virtual time counts bytes times FAIR_SHARE_WEIGHT_MAX, so that no weight loses a byte to rounding; at 100 GiB/s and
  * the default weight it lasts for years, and is compared by difference all the same.
  */
-#ifndef DAEMON_IO_READER_FAIR_SHARE_H
-#define DAEMON_IO_READER_FAIR_SHARE_H
+#pragma once
 
 #include "daemon/base/util.h"
 
@@ -61,5 +60,3 @@ static inline void fair_share_take(struct fair_share *share, uint64_t *now, uint
                 *now = share->due;
         share->due = *now + bytes * FAIR_SHARE_WEIGHT_MAX / share->weight;
 }
-
-#endif

@@ -22,8 +22,7 @@
  * copied to its devices holds only its slot. On storage that several loads read from, those under way make way for one
  * that is being opened (announced) or has just begun (its head start); fairness_small_load of `make bench` measures it.
  */
-#ifndef DAEMON_IO_READER_READER_H
-#define DAEMON_IO_READER_READER_H
+#pragma once
 
 #include "daemon/base/hash.h"
 #include "daemon/base/list.h"
@@ -191,5 +190,3 @@ struct reader_usage {
         uint64_t ring_bytes;
 };
 void reader_usage(struct reader *reader, struct reader_usage *usage);
-
-#endif

@@ -16,8 +16,7 @@
  * Near the end of a load, requests are cut in two and blocks requested twice if that may end it sooner: never while the
  * throughput holds, since one more request would then take its share from the others.
  */
-#ifndef DAEMON_IO_REMOTE_CONCURRENCY_H
-#define DAEMON_IO_REMOTE_CONCURRENCY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -56,5 +55,3 @@ void concurrency_slow_down(struct concurrency *c, uint64_t now);
 uint64_t concurrency_straggler(const struct concurrency *c);
 /* A request that receives no byte for longer is silent. */
 uint64_t concurrency_silence(const struct concurrency *c);
-
-#endif

@@ -6,8 +6,7 @@
  * only if the time differs by a second. A strong ETag is sent with each request (If-Match), and every answer is
  * compared with it.
  */
-#ifndef DAEMON_IO_REMOTE_HTTP_OBJECT_H
-#define DAEMON_IO_REMOTE_HTTP_OBJECT_H
+#pragma once
 
 #include "daemon/io/http/http.h"
 #include "daemon/io/object.h"
@@ -44,5 +43,3 @@ bool object_http_has_etag(const struct object *object, const char *etag);
  * opened are not requested again; they are freed. */
 struct text;
 int object_http_text(struct object *object, uint64_t max, struct text *text, struct error *error);
-
-#endif

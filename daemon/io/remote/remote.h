@@ -3,8 +3,7 @@
  * Private to daemon/io/remote: remote objects (http_object.c), the network threads (http_engine.c), and the ranges of
  * their jobs that they have in flight (range.c).
  */
-#ifndef DAEMON_IO_REMOTE_REMOTE_H
-#define DAEMON_IO_REMOTE_REMOTE_H
+#pragma once
 
 #include "daemon/io/http/transfer.h"
 #include "daemon/io/reader/copy_queue.h"
@@ -128,5 +127,3 @@ bool http_try_repeat_locked(struct read_job *job);
 /* Callbacks of the first request and of the hedge. */
 enum http_sink range_bytes(struct http_transfer *t, const unsigned char *data, size_t n);
 void hedge_done(struct http_transfer *t, enum http_outcome outcome);
-
-#endif

@@ -12,8 +12,7 @@
  *
  * Several targets share all of this but the arrival log: each has its own, which ends when its target dies.
  */
-#ifndef DAEMON_LOAD_CONTENT_PUBLISH_H
-#define DAEMON_LOAD_CONTENT_PUBLISH_H
+#pragma once
 
 #include "daemon/io/reader/reader.h"
 #include "daemon/load/content/resolve.h"
@@ -67,5 +66,3 @@ uint64_t publish_count(struct publish *publish);
 
 /* On a worker, when everything was published: the model digest, into the manifest. */
 int publish_finish(struct publish *publish, struct error *error);
-
-#endif

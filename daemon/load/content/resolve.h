@@ -3,8 +3,7 @@
  * The blocking first part of a load: opens the source, reads and parses its headers, plans. Runs in the work lane of
  * the source's file system and touches no state of the daemon.
  */
-#ifndef DAEMON_LOAD_CONTENT_RESOLVE_H
-#define DAEMON_LOAD_CONTENT_RESOLVE_H
+#pragma once
 
 #include "daemon/device/device.h"
 #include "daemon/model/plan.h"
@@ -41,5 +40,3 @@ int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, ui
                  struct error *error);
 
 void resolve_deinit(struct resolved *resolved); /* accepts a zeroed one */
-
-#endif

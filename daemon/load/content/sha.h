@@ -4,8 +4,7 @@
  * the tensors read back. The file is not read a second time, since it could have changed; only tensors that the model
  * does not use, and that were not read, are.
  */
-#ifndef DAEMON_LOAD_CONTENT_SHA_H
-#define DAEMON_LOAD_CONTENT_SHA_H
+#pragma once
 
 #include "daemon/load/content/resolve.h"
 
@@ -15,5 +14,3 @@ struct reader;
  * reader's ring. STREAMER_EFAILED where the digest differs. */
 int sha_check_file(struct reader *reader, const struct resolved *resolved, struct device *device,
                    const struct segment *segments, size_t file, struct error *error);
-
-#endif

@@ -22,8 +22,7 @@
  * Requests for other devices do not wait for that answer; a request for several waits for all of them, and reserves its
  * bytes meanwhile. The number of blocked requests is limited.
  */
-#ifndef DAEMON_RESIDENT_ADMISSION_ADMISSION_H
-#define DAEMON_RESIDENT_ADMISSION_ADMISSION_H
+#pragma once
 
 #include "daemon/resident/model.h"
 
@@ -106,5 +105,3 @@ void admission_outlook_deinit(struct admission_outlook *outlook); /* accepts a z
 /* The outcome that a request would have for these bytes of one device and a model of this name. */
 void admission_estimate(struct admission *admission, struct device *device, const char *name, uint64_t bytes,
                         bool evict, struct admission_outlook *outlook);
-
-#endif

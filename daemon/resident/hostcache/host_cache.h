@@ -25,8 +25,7 @@
  * A cached model keeps its names and is listed; clients cannot attach to it. Its bytes are compared with the tensors'
  * digests while they are copied out: a copy that differs is dropped.
  */
-#ifndef DAEMON_RESIDENT_HOSTCACHE_HOST_CACHE_H
-#define DAEMON_RESIDENT_HOSTCACHE_HOST_CACHE_H
+#pragma once
 
 #include "daemon/resident/model.h"
 
@@ -92,5 +91,3 @@ void host_copy_unuse(struct host_copy *copy);
 /* Chooses the copies that leave the cache for another (victims.c). Changes only marks of the copies. A malloc'd array
  * of those to drop, in order; NULL where all candidates do not free `needed` bytes, or without memory. */
 struct host_copy **host_cache_choose(const struct host_cache *cache, uint64_t needed, size_t *n);
-
-#endif

@@ -4,8 +4,7 @@
  * memfd that is sealed against any change. A valid record in the store means that the model was ready and that its
  * segments were stored before. The manifest comes first, so that clients can map the same descriptor.
  */
-#ifndef DAEMON_RESIDENT_PERSIST_COMMIT_RECORD_H
-#define DAEMON_RESIDENT_PERSIST_COMMIT_RECORD_H
+#pragma once
 
 #include "daemon/resident/persist/facts.h"
 
@@ -38,5 +37,3 @@ int commit_record_open_consume_fd(struct commit_record *record, int fd, struct e
 /* Into a new generation, with the manifest. STREAMER_ECORRUPT where a fact, or the manifest, is wrong. */
 int commit_record_restore(struct commit_record *record, struct generation *generation, struct error *error);
 void commit_record_deinit(struct commit_record *record); /* accepts a zeroed one whose manifest.fd is -1 */
-
-#endif

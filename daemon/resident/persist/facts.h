@@ -10,8 +10,7 @@
  *
  *   manifest, of a commit record | one msgpack map | foot: magic, version, sizes, XXH3-128 of everything before it
  */
-#ifndef DAEMON_RESIDENT_PERSIST_FACTS_H
-#define DAEMON_RESIDENT_PERSIST_FACTS_H
+#pragma once
 
 #include "daemon/resident/model.h"
 #include "proto/codec.h"
@@ -47,5 +46,3 @@ int record_seal(msgpack_sbuffer *out, const void *first, size_t first_size, cons
 /* A file's map, and the size of what is before it. NULL, or what is wrong with the file. */
 const char *record_open(const void *file, size_t size, const char magic[RECORD_MAGIC], size_t *first_size,
                         struct message *map);
-
-#endif

@@ -12,8 +12,7 @@
  * do, so it has names and sources alone and may be a moment old. The journal is exact to the last attach. As a snapshot
  * it would copy up to 16 MiB of rows for each attach; so it is changed in place, one row at a time.
  */
-#ifndef DAEMON_RESIDENT_PERSIST_JOURNAL_H
-#define DAEMON_RESIDENT_PERSIST_JOURNAL_H
+#pragma once
 
 #include "daemon/resident/lease.h"
 
@@ -68,5 +67,3 @@ void *journal_add(struct journal_table *table, const void *row);
 void journal_drop(struct journal_table *table, void *row);
 /* Rows that are marked: the next after `row`, NULL for the first; NULL at the end. */
 void *journal_each(const struct journal_table *table, const void *row);
-
-#endif

@@ -19,8 +19,7 @@
  * Owned by the loop; messages to the manager are sent in order on a thread of their own. Without a store nothing
  * is persisted, and every call does nothing.
  */
-#ifndef DAEMON_RESIDENT_PERSIST_PERSIST_H
-#define DAEMON_RESIDENT_PERSIST_PERSIST_H
+#pragma once
 
 #include "daemon/base/sys/systemd.h"
 #include "daemon/resident/lease.h"
@@ -122,5 +121,3 @@ static inline void persist_process_name(char name[PERSIST_NAME_MAX], uint64_t id
 {
         snprintf(name, PERSIST_NAME_MAX, PERSIST_PREFIX "p%" PRIu64, id);
 }
-
-#endif

@@ -10,8 +10,7 @@
  * A file is complete or absent: the new one is written beside it, synced, and renamed. It is kept in step with what is
  * resident: compared a few times a second on the loop, and written by a worker where it differs, one write at a time.
  */
-#ifndef DAEMON_RESIDENT_PERSIST_STATE_FILE_H
-#define DAEMON_RESIDENT_PERSIST_STATE_FILE_H
+#pragma once
 
 #include "daemon/resident/persist/facts.h"
 
@@ -95,5 +94,3 @@ void state_writer_deinit(struct state_writer *writer);
 void state_writer_tick(struct state_writer *writer);
 /* The daemon ends: the present state is written, and models that are unloaded from now on stay in it. */
 void state_writer_freeze(struct state_writer *writer);
-
-#endif

@@ -12,8 +12,7 @@
  *
  * Models that are in use (leased), pinned, not ready, or hold no memory are never candidates.
  */
-#ifndef DAEMON_RESIDENT_UNLOAD_EVICT_H
-#define DAEMON_RESIDENT_UNLOAD_EVICT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -33,5 +32,3 @@ struct evict_candidate {
 /* Sets `chosen` of each and sorts them, the least valuable first. False, with none chosen, where all candidates
  * together do not free `needed` bytes. */
 bool evict_choose(struct evict_candidate *candidates, size_t n, uint64_t needed);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Access control: applies the rules (role.h) to a connection and its request, and to what its user may hold.
  */
-#ifndef DAEMON_SERVE_ACCESS_ACCESS_H
-#define DAEMON_SERVE_ACCESS_ACCESS_H
+#pragma once
 
 #include "daemon/serve/access/role.h"
 #include "daemon/serve/server_state.h"
@@ -39,5 +38,3 @@ struct quota_limits access_limits(const struct server *server, const struct conn
 /* Charges the connection's user. */
 int access_charge(struct server *server, const struct conn *conn, struct quota_charge *charge, enum quota_slot slot,
                   uint64_t amount, struct error *error);
-
-#endif

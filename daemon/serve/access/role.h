@@ -7,8 +7,7 @@
  * The first rule that lists the caller decides. Root and the daemon's own user are always admins, so that no rule locks
  * them out. Without any rule the members of the socket's group have the role load.
  */
-#ifndef DAEMON_SERVE_ACCESS_ROLE_H
-#define DAEMON_SERVE_ACCESS_ROLE_H
+#pragma once
 
 #include "daemon/base/quota.h"
 #include "daemon/source/roots/caller.h"
@@ -72,5 +71,3 @@ enum role role_needed(enum verb verb);
 int role_check(const struct role_grant *grant, uid_t uid, enum verb verb, struct error *error);
 /* May models be loaded from this source, which is in its canonical form? */
 int role_check_source(const struct role_grant *grant, const char *canonical, struct error *error);
-
-#endif

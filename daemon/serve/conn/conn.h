@@ -23,8 +23,7 @@
  * connections beyond what a turn allows for all of them (conn.c). Input is received by plain recv(), so the kernel
  * drops descriptors that clients send.
  */
-#ifndef DAEMON_SERVE_CONN_CONN_H
-#define DAEMON_SERVE_CONN_CONN_H
+#pragma once
 
 #include "daemon/base/list.h"
 #include "daemon/base/quota.h"
@@ -140,5 +139,3 @@ void conn_tick(struct conn *conn, uint64_t now);
 /* Descriptors that the client may not have received yet. Asks the kernel how much the client has not read; the result
  * may include some that the client has just received. */
 unsigned conn_fds_in_flight(struct conn *conn);
-
-#endif

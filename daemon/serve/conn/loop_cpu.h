@@ -3,8 +3,7 @@
  * The processor time of each iteration of the loop: what the loop itself costs its connections, whatever
  * else the machine does. Kept as the longest of all and as a histogram, shown by `status`, and handed to the metrics.
  */
-#ifndef DAEMON_SERVE_CONN_LOOP_CPU_H
-#define DAEMON_SERVE_CONN_LOOP_CPU_H
+#pragma once
 
 #include <stdint.h>
 #include <uv.h>
@@ -25,5 +24,3 @@ uint64_t loop_cpu_iteration(struct loop_cpu *loop_cpu, uint64_t now_ns);
 
 /* By the loop's thread. The handle is closed with the loop's others. */
 void loop_cpu_start(struct loop_cpu *loop_cpu, uv_loop_t *loop);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * A task of the loop that is done in steps: for a millisecond of each turn, until no step is left.
  */
-#ifndef DAEMON_SERVE_CONN_LOOP_TASK_H
-#define DAEMON_SERVE_CONN_LOOP_TASK_H
+#pragma once
 
 #include <stdbool.h>
 #include <uv.h>
@@ -18,5 +17,3 @@ struct loop_task {
 void loop_task_init(struct loop_task *loop_task, uv_loop_t *loop, bool (*step)(struct loop_task *loop_task));
 /* From the next turn on; has no effect on a task that runs. */
 void loop_task_begin(struct loop_task *loop_task);
-
-#endif

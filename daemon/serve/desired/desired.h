@@ -24,8 +24,7 @@
  * unloaded, and it evicts nothing. A restored model leaves the list instead of becoming READY, or when a client
  * unpins, unloads or cancels it; as long as it is in the list, the state file contains it.
  */
-#ifndef DAEMON_SERVE_DESIRED_DESIRED_H
-#define DAEMON_SERVE_DESIRED_DESIRED_H
+#pragma once
 
 #include "daemon/base/text/secret.h"
 #include "daemon/load/load.h"
@@ -124,5 +123,3 @@ void desired_title(char out[REDACTED_SOURCE], const struct desired_model *model)
 bool desired_forget(struct desired *desired, const char *name, const char *device);
 bool desired_pin(struct desired *desired, const char *name, bool pin);
 bool desired_set_priority(struct desired *desired, const char *name, unsigned priority);
-
-#endif

@@ -3,8 +3,7 @@
  * Private to the parts of `desired`: the reconciler (desired.c) and the origins of its models (configured.c,
  * restored.c).
  */
-#ifndef DAEMON_SERVE_DESIRED_DESIRED_MODEL_H
-#define DAEMON_SERVE_DESIRED_DESIRED_MODEL_H
+#pragma once
 
 #include "daemon/serve/desired/desired.h"
 
@@ -23,5 +22,3 @@ static inline void desired_set_pins(struct model_record *spec, bool pin)
         for (size_t i = 0; i < spec->n_devices; i++)
                 spec->devices[i].pinned = pin;
 }
-
-#endif

@@ -6,8 +6,7 @@
  *
  * A tick starts the check of a model when none is under way. The end of the daemon stops the check that is.
  */
-#ifndef DAEMON_SERVE_DESIRED_SCRUB_H
-#define DAEMON_SERVE_DESIRED_SCRUB_H
+#pragma once
 
 #include "daemon/serve/desired/desired.h"
 
@@ -24,5 +23,3 @@ void scrub_init(struct scrub *scrub, struct desired *desired, struct reader *rea
 /* A few times a second: starts to check the next model. */
 void scrub_tick(struct scrub *scrub);
 void scrub_stop(struct scrub *scrub);
-
-#endif

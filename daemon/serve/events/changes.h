@@ -10,8 +10,7 @@
  *
  * Nothing is stored without subscribers. Sending states is the caller's task.
  */
-#ifndef DAEMON_SERVE_EVENTS_CHANGES_H
-#define DAEMON_SERVE_EVENTS_CHANGES_H
+#pragma once
 
 #include "daemon/resident/model.h"
 
@@ -57,5 +56,3 @@ void changes_unsubscribe(struct changes *changes, struct subscriber *subscriber)
 bool changes_peek(const struct changes *changes, struct subscriber *subscriber, struct change *next);
 /* It was notified of this one. */
 void changes_advance(struct subscriber *subscriber, const struct change *change);
-
-#endif

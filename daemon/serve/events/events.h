@@ -26,8 +26,7 @@
  *
  * The daemon's end is sent to all at once and is the last event: its connections are not read or sent anything else.
  */
-#ifndef DAEMON_SERVE_EVENTS_EVENTS_H
-#define DAEMON_SERVE_EVENTS_EVENTS_H
+#pragma once
 
 #include "daemon/serve/session.h"
 
@@ -86,5 +85,3 @@ void events_progress(struct server *server);
 bool events_send_next(struct loop_task *loop_task);
 /* The daemon ends: notifies and closes all connections. */
 void events_send_shutdown(struct server *server);
-
-#endif

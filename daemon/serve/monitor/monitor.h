@@ -2,8 +2,7 @@
  *
  * Monitoring: the metrics, HTTP for them, and the service manager. Runs on the loop.
  */
-#ifndef DAEMON_SERVE_MONITOR_MONITOR_H
-#define DAEMON_SERVE_MONITOR_MONITOR_H
+#pragma once
 
 #include "daemon/base/metric/metric.h"
 #include "daemon/serve/server_state.h"
@@ -36,5 +35,3 @@ void manager_notify_ready(struct manager *manager);
 /* About once a second: sends the status line (loads, models, leases, preloads that are not ready) when it has changed.
  */
 void manager_send_status(struct server *server);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The parts of replies that describe models and loads: the shapes of docs/protocol.md.
  */
-#ifndef DAEMON_SERVE_REPLY_REPLY_H
-#define DAEMON_SERVE_REPLY_REPLY_H
+#pragma once
 
 #include "daemon/resident/model_set.h"
 #include "daemon/serve/server_state.h"
@@ -36,5 +35,3 @@ void reply_ring(struct writer *writer, const void *server);
 #define REPLY_DEVICE(d)                                                                                                \
         kstr("device", (d)->name), kstr("uuid", (d)->uuid), ku64("budget", (d)->budget), ku64("used", (d)->used),      \
                 kstr("page_kind", page_kind_name((d)->pages))
-
-#endif

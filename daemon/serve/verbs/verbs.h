@@ -2,8 +2,7 @@
  *
  * The verbs of the protocol: what sessions do.
  */
-#ifndef DAEMON_SERVE_VERBS_VERBS_H
-#define DAEMON_SERVE_VERBS_VERBS_H
+#pragma once
 
 #include "daemon/serve/session.h"
 
@@ -11,5 +10,3 @@ extern const struct session_ops verbs_session_ops;
 
 /* Answers the requests for a reload: it failed, or was applied except for the keys in `restart`. */
 void verbs_reloaded(struct server *server, const struct error *error, const char *restart);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Shared by the files of the verbs alone: the handlers, and what verbs use of each other.
  */
-#ifndef DAEMON_SERVE_VERBS_VERBS_PRIVATE_H
-#define DAEMON_SERVE_VERBS_VERBS_PRIVATE_H
+#pragma once
 
 #include "daemon/serve/deferred.h"
 #include "daemon/serve/verbs/verbs.h"
@@ -32,5 +31,3 @@ void fetch_expire_transfers(struct session *session, uint64_t now_ns);
 void attach_abandon_leases(struct session *session);
 /* Whatever became of the load: the model is unloaded when its leases have ended. */
 void probe_end(struct session *session);
-
-#endif

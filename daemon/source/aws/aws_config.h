@@ -3,8 +3,7 @@
  * The files that AWS tools share: ~/.aws/config ([default], [profile NAME], [services NAME]) and ~/.aws/credentials
  * ([NAME]). They hold secrets: errors do not quote them.
  */
-#ifndef DAEMON_SOURCE_AWS_AWS_CONFIG_H
-#define DAEMON_SOURCE_AWS_AWS_CONFIG_H
+#pragma once
 
 #include "daemon/base/text/text.h"
 
@@ -52,5 +51,3 @@ bool aws_config_has_profile(const struct aws_config *config);
 
 /* An environment variable; NULL: unset or empty. */
 const char *aws_env(const char *name);
-
-#endif

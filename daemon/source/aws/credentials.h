@@ -12,8 +12,7 @@
  *
  * The first that is configured decides, also by failing: another one's keys would have another one's rights.
  */
-#ifndef DAEMON_SOURCE_AWS_CREDENTIALS_H
-#define DAEMON_SOURCE_AWS_CREDENTIALS_H
+#pragma once
 
 #include "daemon/io/http/http.h"
 #include "daemon/source/aws/keys.h"
@@ -42,5 +41,3 @@ void aws_credentials_origin(struct aws_credentials *credentials, char *origin, s
 
 /* The store says that the keys of this number have expired. True if there are others, or may be soon. */
 bool aws_credentials_refused(struct aws_credentials *credentials, uint64_t number);
-
-#endif

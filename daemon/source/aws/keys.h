@@ -2,8 +2,7 @@
  *
  * A set of credentials, and the forms in which services return them. Secrets are wiped when they are freed.
  */
-#ifndef DAEMON_SOURCE_AWS_KEYS_H
-#define DAEMON_SOURCE_AWS_KEYS_H
+#pragma once
 
 #include "daemon/base/error.h"
 
@@ -34,5 +33,3 @@ int aws_keys_parse_xml(struct aws_keys *keys, const char *text, size_t size, con
 
 /* "2031-02-28T12:00:00Z", with a fraction or not; -1 if it is something else. */
 time_t aws_time_parse(const char *text);
-
-#endif

@@ -5,8 +5,7 @@
  *
  * A provider returns 1 with keys, 0 if it is not configured, or an error.
  */
-#ifndef DAEMON_SOURCE_AWS_PROVIDERS_H
-#define DAEMON_SOURCE_AWS_PROVIDERS_H
+#pragma once
 
 #include "daemon/io/http/http.h"
 #include "daemon/source/aws/aws_config.h"
@@ -46,5 +45,3 @@ int aws_fetch(struct http *http, struct http_fetch *fetch, struct error *error);
 /* Where a container's credentials are; *uri NULL: not configured. malloc'd. Plain http is used for these hosts alone:
  * loopback and the addresses of ECS and EKS. */
 int aws_container_uri(char **uri, struct error *error);
-
-#endif

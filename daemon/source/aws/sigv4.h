@@ -6,8 +6,7 @@
  * Signed are the host, the time, the digest of the body, its type, the session token and other x-amz-* headers. Range
  * and If-Match are not: a cache between client and store may split ranges.
  */
-#ifndef DAEMON_SOURCE_AWS_SIGV4_H
-#define DAEMON_SOURCE_AWS_SIGV4_H
+#pragma once
 
 #include "daemon/io/http/http.h"
 #include "daemon/source/aws/keys.h"
@@ -39,5 +38,3 @@ struct aws_sign_request {
 /* Adds the headers of the signature. STREAMER_ENOMEM, also for a secret of AWS_SECRET_MAX bytes. */
 int aws_sign(struct http_headers *headers, const struct aws_sign_request *request, const struct aws_keys *keys,
              struct error *error);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * hf://org/name[@rev]: a model of the Hugging Face Hub, or of an endpoint with the same protocol.
  */
-#ifndef DAEMON_SOURCE_HF_HF_H
-#define DAEMON_SOURCE_HF_HF_H
+#pragma once
 
 #include "daemon/source/listing.h"
 #include "daemon/source/source.h"
@@ -24,5 +23,3 @@ extern const struct source_ops source_hf;
 /* Parses the Hub's description of a revision: its commit, and its files, which are added to the list, each with the
  * SHA-256 that the Hub has of a large file. `text` is changed, and has space for one more byte. */
 int hf_reply_parse(char *text, size_t size, char commit[HF_COMMIT], struct listing *list, struct error *error);
-
-#endif

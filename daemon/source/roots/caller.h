@@ -2,8 +2,7 @@
  *
  * Files opened on a caller's behalf: a daemon that is root opens them as the caller's user, group and groups.
  */
-#ifndef DAEMON_SOURCE_ROOTS_CALLER_H
-#define DAEMON_SOURCE_ROOTS_CALLER_H
+#pragma once
 
 #include "daemon/base/error.h"
 
@@ -29,5 +28,3 @@ struct assumed {
 int caller_assume(const struct caller *caller, struct assumed *assumed, struct error *error);
 /* To be called whatever caller_assume() returned. Aborts if the thread would keep the caller's ids or groups. */
 void caller_drop(struct assumed *assumed);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * The roots: folders below which files may be opened, and the only module that opens files by a client's name.
  */
-#ifndef DAEMON_SOURCE_ROOTS_ROOTS_H
-#define DAEMON_SOURCE_ROOTS_ROOTS_H
+#pragma once
 
 #include "daemon/source/source.h"
 
@@ -45,5 +44,3 @@ struct root_facts {
 /* As the daemon's own user. May hang with its file system: for its lane. STREAMER_EFAILED where the root
  * cannot be listed. */
 int root_facts_read(const struct source_roots *roots, const char *path, struct root_facts *facts, struct error *error);
-
-#endif

@@ -3,8 +3,7 @@
  * S3 endpoints: for each source its address, region and credentials, from the settings of the daemon, AWS's variables
  * and the shared files.
  */
-#ifndef DAEMON_SOURCE_S3_ENDPOINT_H
-#define DAEMON_SOURCE_S3_ENDPOINT_H
+#pragma once
 
 #include "daemon/io/http/http.h"
 #include "daemon/source/aws/credentials.h"
@@ -58,5 +57,3 @@ int s3_endpoint_base(const struct s3_endpoint *endpoint, const char *bucket, con
  * (s3_auth.c). The endpoints must outlive it. NULL: no memory. */
 struct http_access *s3_auth_new(struct s3_endpoints *endpoints, const struct s3_endpoint *endpoint, const char *bucket,
                                 const char *region);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Parses an S3 store's XML (a page of ListObjectsV2, and errors) and checksums. Pure.
  */
-#ifndef DAEMON_SOURCE_S3_S3_REPLY_H
-#define DAEMON_SOURCE_S3_S3_REPLY_H
+#pragma once
 
 #include "daemon/base/error.h"
 
@@ -38,5 +37,3 @@ int s3_page_parse(char **next, const char *text, size_t size, s3_entry_fn fn, vo
 
 /* From base64, as in a checksum header, to hexadecimal; false: it is of parts, or no SHA-256. */
 bool s3_checksum_decode(const char *value, char hex[65]);
-
-#endif

@@ -3,8 +3,7 @@
  * XML responses of services (lists, errors, sessions), element by element, parsed by libexpat. UTF-8 alone, no document
  * type (and so no entities but those of XML), XML_DEPTH levels at most.
  */
-#ifndef DAEMON_SOURCE_S3_XML_H
-#define DAEMON_SOURCE_S3_XML_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -24,5 +23,3 @@ typedef int (*xml_fn)(void *context, const struct xml *xml);
 /* 0; the negative result of fn(); or -1 with *why: the text is not valid. *why is NULL otherwise. */
 int xml_parse(const char *text, size_t size, xml_fn fn, void *context, const char **why);
 bool xml_is(const struct xml *xml, const char *name);
-
-#endif

@@ -3,8 +3,7 @@
  * An http_access that adds one header, Authorization: a bearer token, or user and password, read when a load begins.
  * If a server refuses credentials from a file (401), the file is read again: it may have been replaced meanwhile.
  */
-#ifndef DAEMON_SOURCE_WEB_HTTP_AUTH_H
-#define DAEMON_SOURCE_WEB_HTTP_AUTH_H
+#pragma once
 
 #include "daemon/io/http/http.h"
 
@@ -45,5 +44,3 @@ struct web_host {
 /* The credentials for the host of this URL, with a reference; *access NULL: these hosts have none. Files are read again
  * in each call. */
 int web_auth(const struct web_host *hosts, size_t n, const char *url, struct http_access **access, struct error *error);
-
-#endif

@@ -3,8 +3,7 @@
  * Files by name on a remote server: what web servers, S3 and the Hub have in common, given a function from a name to
  * its URL.
  */
-#ifndef DAEMON_SOURCE_WEB_REMOTE_DIR_H
-#define DAEMON_SOURCE_WEB_REMOTE_DIR_H
+#pragma once
 
 #include "daemon/io/remote/http_object.h"
 #include "daemon/source/listing.h"
@@ -35,5 +34,3 @@ int remote_dir_open_files(const struct remote_dir *dir, const char *const *names
 /* Those of the index, where the listing has one or there is no listing; else those of the listing. The set's
  * index_object may be open. */
 int remote_dir_open(const struct remote_dir *dir, struct source_set *set, struct error *error);
-
-#endif

@@ -7,8 +7,7 @@
  * "gpu" is a number on the machine, "ordinal" one in this process. Results are CUDA's error numbers.
  * Functions take `fake_lock` themselves unless the comment says otherwise; it guards all state of the libraries.
  */
-#ifndef TESTS_LIB_FAKE_CUDA_MACHINE_H
-#define TESTS_LIB_FAKE_CUDA_MACHINE_H
+#pragma once
 
 #include "proto/cuda.h"
 #include "tests/lib/base.h"
@@ -102,5 +101,3 @@ int fake_ipc_close(void *pointer);
 int fake_gpu_of(const void *pointer, size_t size, void **base, size_t *whole);
 void fake_memory_reset(int gpu);
 void fake_ipc_reset(int gpu); /* imported memory, of any context */
-
-#endif

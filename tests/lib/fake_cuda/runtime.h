@@ -2,8 +2,7 @@
  *
  * Private to the fake runtime: the begin and end of a call, and what cudart.c and stream.c share.
  */
-#ifndef TESTS_LIB_FAKE_CUDA_RUNTIME_H
-#define TESTS_LIB_FAKE_CUDA_RUNTIME_H
+#pragma once
 
 #include "daemon/device/cuda/api.h"
 #include "tests/lib/fake_cuda/machine.h"
@@ -32,5 +31,3 @@ void streams_touch(const void *host, size_t size, int gpu); /* counts copies fro
 int streams_register(const void *pointer, size_t size, int gpu, unsigned flags);
 int streams_unregister(const void *pointer);
 void streams_await_release(int gpu); /* while a test blocks its events: for synchronous copies */
-
-#endif

@@ -23,8 +23,7 @@
  * A gpu is a number on the machine, independent of CUDA_VISIBLE_DEVICES. A call that belongs to none (cuInit) has gpu
  * -1.
  */
-#ifndef TESTS_LIB_FAKE_CUDA_STATE_H
-#define TESTS_LIB_FAKE_CUDA_STATE_H
+#pragma once
 
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -120,5 +119,3 @@ static inline void fake_gpu_uuid(int gpu, char text[41])
 {
         snprintf(text, 41, "GPU-fa4eda00-5eed-4000-8000-0000000000%02x", (unsigned)gpu & 0xff);
 }
-
-#endif

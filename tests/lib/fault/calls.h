@@ -6,8 +6,7 @@
  *
  * Each failure is a likely one of the real call: out of memory, no descriptor, disk full, I/O error.
  */
-#ifndef TESTS_LIB_FAULT_CALLS_H
-#define TESTS_LIB_FAULT_CALLS_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdint.h>
@@ -93,5 +92,3 @@ struct fault_page {
         _Atomic uint64_t seen[FAULT_COUNT_ALL];
         _Atomic uint64_t failed[FAULT_COUNT_ALL];
 };
-
-#endif
