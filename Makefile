@@ -34,7 +34,7 @@ LIBS_CTL = $(call once,LIBS_CTL,$(call pkg,--libs,ncursesw))
 LIBS_TEST = $(call once,LIBS_TEST,$(call pkg,--libs,$(PKGS_TEST)))
 CLANG = $(call once,CLANG,$(shell for c in clang-14 clang-18 clang; do command -v $$c && break; done))
 
-WARN := -Wall -Wextra -Wshadow -Wconversion -Wformat=2
+WARN := -Wall -Wextra -Wno-unused-parameter -Wshadow -Wconversion -Wformat=2
 # -O1 -g1: two thirds of the time to compile, and reports name the same lines.
 CFLAGS ?= $(if $(SANITIZE),-O1 -g1,-O2 -g)
 SAN = $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer -fno-sanitize-recover=all)

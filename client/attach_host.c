@@ -102,7 +102,6 @@ static int memfd_copy(const struct mapping *mapping, uint64_t offset, void *to, 
                       struct fault *fault)
 {
         char *at = (char *)(uintptr_t)mapping->data + offset;
-        (void)fault;
         memcpy(to ?: at, from ?: at, size);
         return 0;
 }

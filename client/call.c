@@ -113,7 +113,6 @@ static int subscription_init(struct subscription *s, streamer_client *c, const c
 static void accept_subscribe(struct call *call, const msgpack_object *reply)
 {
         struct subscription *s = call->arg;
-        (void)reply;
         free(s->client->subject);
         s->client->subject = s->subject;
         s->client->subscribed = true;

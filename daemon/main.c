@@ -273,8 +273,6 @@ static void on_signals(uv_poll_t *poll, int status, int events)
 {
         struct daemon *d = poll->data;
         struct signalfd_siginfo signal;
-        (void)status;
-        (void)events;
         while (read(d->signalfd, &signal, sizeof(signal)) == sizeof(signal)) {
                 if (signal.ssi_signo == SIGHUP)
                         reload_begin(&d->reload);
@@ -310,7 +308,6 @@ static bool stop_threads(struct daemon *d, bool *cuda_hangs)
 
 static void close_handle(uv_handle_t *handle, void *arg)
 {
-        (void)arg;
         if (!uv_is_closing(handle))
                 uv_close(handle, NULL);
 }

@@ -51,7 +51,6 @@ static void print_holdings(const json_t *holds, const json_t *limits)
 
 void print_whoami(const struct ctl *ctl, const json_t *reply)
 {
-        (void)ctl;
         printf("%-12s%" PRIu64 "\n%-12s%" PRIu64 "\n%-12s%s (", "uid", json_u64(reply, "uid"), "gid",
                json_u64(reply, "gid"), "role", json_str(reply, "role"));
         put_escaped(stdout, json_str(reply, "rule"));
@@ -83,6 +82,5 @@ void print_config(const struct ctl *ctl, const json_t *reply)
 void print_reload(const struct ctl *ctl, const json_t *reply)
 {
         const char *restart = json_str(reply, "restart");
-        (void)ctl;
         printf("applied%s%s\n", restart[0] ? "; these need a restart: " : "", restart);
 }

@@ -15,8 +15,6 @@
 
 void print_ping(const struct ctl *ctl, const json_t *reply)
 {
-        (void)ctl;
-        (void)reply;
         puts("ok");
 }
 

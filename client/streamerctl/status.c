@@ -112,7 +112,6 @@ static void print_absent(const json_t *absent)
 void print_status(const struct ctl *ctl, const json_t *reply)
 {
         char up[HUMAN_MAX], ring_size[HUMAN_MAX];
-        (void)ctl;
         const json_t *ring = json_object_get(reply, "ring");
         printf("streamerd %s, protocol %" PRIu64 ", up %s\n", json_str(reply, "version"), json_u64(reply, "protocol"),
                human_time(up, json_u64(reply, "uptime_ns")));
@@ -134,7 +133,6 @@ void print_status(const struct ctl *ctl, const json_t *reply)
 
 void print_metrics(const struct ctl *ctl, const json_t *reply)
 {
-        (void)ctl;
         fputs(json_str(reply, "text"), stdout);
 }
 

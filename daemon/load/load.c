@@ -42,7 +42,6 @@ static void reserve(struct load *load)
 
 static void awaited_ended(struct load_watch *watch, struct load *other)
 {
-        (void)other;
         coalesce(container_of(watch, struct load, awaited));
 }
 

@@ -82,7 +82,6 @@ static void accept_consume_fd(struct server *server, int fd)
 static void on_accept(uv_poll_t *poll, int status, int events)
 {
         struct server *server = poll->data;
-        (void)events;
         for (int i = 0; status == 0 && i < ACCEPT_TURN; i++) {
                 if (server->n_conns >= server->limits->connections + OWN_CONNECTIONS) {
                         pause_accepting(server, "the limit (limits.connections)");
@@ -163,8 +162,6 @@ static void free_handle(uv_handle_t *handle)
 
 static void on_exit_of(uv_poll_t *poll, int status, int events)
 {
-        (void)status;
-        (void)events;
         uv_poll_stop(poll); /* it stays readable */
         process_exited(poll->data);
 }

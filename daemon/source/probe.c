@@ -88,7 +88,6 @@ static int make_file(uint64_t seed, int *out, struct error *error)
 
 static int probe_canonical(const char *source, char **out, struct error *error)
 {
-        (void)out;
         return error_set(error, STREAMER_EINVAL, "%s: only the daemon makes models of this kind", source);
 }
 
@@ -96,7 +95,6 @@ static int probe_open(const struct sources *sources, const char *canonical, bool
                       struct error *error)
 {
         int fd = -1;
-        (void)sources, (void)want_sha256;
         return source_set_reserve(set, 1, error)
                        ?: make_file(strtoull(canonical + strlen(PROBE_SCHEME), NULL, 10), &fd, error)
                        ?: object_init_consume_fd(&set->objects[0], fd, PROBE_SCHEME, error);
@@ -104,7 +102,6 @@ static int probe_open(const struct sources *sources, const char *canonical, bool
 
 static char *probe_default_name(const char *canonical, unsigned n)
 {
-        (void)n;
         return strdup(canonical);
 }
 

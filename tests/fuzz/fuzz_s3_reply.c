@@ -9,7 +9,6 @@
 
 static int on_entry(void *context, const struct s3_entry *entry, struct error *error)
 {
-        (void)context, (void)error;
         holds(entry->key != NULL && entry->etag != NULL);
         return 0;
 }

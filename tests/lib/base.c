@@ -93,7 +93,6 @@ void folder_make(char path[PATH_SIZE], const char *prefix)
 
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
-        (void)st, (void)type, (void)ftw;
         return remove(path) && errno != ENOENT ? -1 : 0;
 }
 

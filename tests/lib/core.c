@@ -208,7 +208,6 @@ static int fake_put(struct segment *segment, uint64_t offset, const void *from, 
 
 static int fake_read(const struct segment *segment, uint64_t offset, void *to, uint64_t len, struct error *error)
 {
-        (void)error;
         require(offset <= segment->size && len <= segment->size - offset);
         memcpy(to, fake_memory(segment) + offset, len);
         return 0;
@@ -216,7 +215,6 @@ static int fake_read(const struct segment *segment, uint64_t offset, void *to, u
 
 static void fake_handle(const struct segment *segment, struct handle *handle)
 {
-        (void)segment;
         *handle = (struct handle){.kind = "fake", .fd = -1};
 }
 
@@ -234,7 +232,6 @@ static bool fake_in_service(struct device *device)
 
 static void fake_free(struct device *device)
 {
-        (void)device;
 }
 
 static const struct device_ops fake_ops = {

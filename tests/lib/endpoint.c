@@ -43,7 +43,6 @@ void endpoint_range(const struct endpoint_request *request, struct endpoint_repl
 
 static enum MHD_Result append_header(void *text, enum MHD_ValueKind kind, const char *name, const char *value)
 {
-        (void)kind;
         *(char **)text = format_text("%s%s: %s\r\n", *(char **)text, name, value);
         return MHD_YES;
 }
@@ -120,7 +119,6 @@ static void *on_line(void *context, const char *path, struct MHD_Connection *con
 {
         struct receiving *receiving = must_alloc(sizeof(*receiving));
 
-        (void)context, (void)connection;
         receiving->path = format_text("%s", path);
         receiving->body = format_text("%s", "");
         return receiving;
@@ -134,7 +132,6 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *connecti
         struct endpoint *endpoint = context;
         struct receiving *receiving = *request_context;
 
-        (void)path, (void)version;
         if (!receiving->begun || *size > 0) {
                 receiving->begun = true;
                 receiving->body = must_realloc(receiving->body, receiving->size + *size + 1);

@@ -17,7 +17,6 @@ struct fake_event {
 
 static struct copier *copier_new(struct device *device, struct error *error)
 {
-        (void)error;
         struct fake_copier *copier = must_alloc(sizeof(*copier));
         copier->copier.ops = device->ops;
         copier->fake = container_of(device, struct fake_device, device);
@@ -31,7 +30,6 @@ static void copier_free(struct copier *copier)
 
 static int copy(struct copier *copier, const struct device_span *spans, size_t n, void **event, struct error *error)
 {
-        (void)error;
         struct fake_device *fake = container_of(copier, struct fake_copier, copier)->fake;
         __atomic_add_fetch(&fake->copies, 1, __ATOMIC_SEQ_CST);
         gate_pass(&fake->put);

@@ -435,7 +435,6 @@ bool hugepages_limit(uint64_t bytes, const char *elsewhere)
 
 static bool group_is_removed(void *unused)
 {
-        (void)unused;
         return rmdir(limited_group) == 0;
 }
 

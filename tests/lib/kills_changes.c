@@ -136,7 +136,6 @@ static void do_attach(streamer_client *c, unsigned i)
 
 static void do_status(struct kills *k, streamer_client *c)
 {
-        (void)k;
         char *reply = NULL;
 
         check(c, "status", streamer_call(c, "status", NULL, &reply));

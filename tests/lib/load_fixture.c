@@ -96,7 +96,6 @@ bool load_fixture_drop_name(void)
 /* A joined thread may be listed for a moment. */
 static bool no_threads(void *arg)
 {
-        (void)arg;
         return threads_named("reader") + threads_named("pool") + threads_named("fake-device") == 0;
 }
 

@@ -27,7 +27,6 @@ void read_fixture_reader_begin(unsigned concurrency, uint64_t memory_limit)
 
 static bool no_reader_threads(void *arg)
 {
-        (void)arg;
         return threads_named("reader") == 0;
 }
 
@@ -57,14 +56,10 @@ void read_fixture_reader_end(void)
 
 static void no_wake(struct reader *bare, bool all)
 {
-        (void)bare;
-        (void)all;
 }
 
 static void no_progress(struct reader *bare, uint64_t now)
 {
-        (void)bare;
-        (void)now;
 }
 
 void read_fixture_bare_begin(struct reader *bare, unsigned concurrency, unsigned slots, unsigned alive)

@@ -109,7 +109,6 @@ static inline void serve(void (*answer)(struct endpoint *, const struct endpoint
 static inline void answer_container(struct endpoint *e, const struct endpoint_request *request,
                                     struct endpoint_reply *reply)
 {
-        (void)e;
         const char *token = endpoint_header(request, "Authorization");
         note(request);
         reply->status = token != NULL && strcmp(token, "bearer thetoken") == 0 ? status : 401;
@@ -139,7 +138,6 @@ static inline void answer_xml(struct endpoint_reply *reply)
 
 static inline void answer_sts(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
 {
-        (void)e;
         note(request);
         reply->status = status;
         reply->hang = hang;

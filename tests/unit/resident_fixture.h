@@ -21,7 +21,6 @@ static bool fail_watch;
 
 static inline void on_changed(struct resident *r, struct generation *generation, const char *removed)
 {
-        (void)removed;
         ck_assert_ptr_eq(r, &resident);
         ck_assert_ptr_nonnull(generation);
         changes++;
@@ -29,14 +28,12 @@ static inline void on_changed(struct resident *r, struct generation *generation,
 
 static inline int watch_process(struct process *process)
 {
-        (void)process;
         watched++;
         return fail_watch ? STREAMER_ENOMEM : 0;
 }
 
 static inline void unwatch_process(struct process *process)
 {
-        (void)process;
         unwatched++;
 }
 

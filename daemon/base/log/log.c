@@ -271,7 +271,6 @@ static void write_filled(void)
 
 static void *log_thread(void *arg)
 {
-        (void)arg;
         thread_begin("log");
         lock_scope(&out.mutex);
         while (!out.ending) {

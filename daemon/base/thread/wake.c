@@ -37,8 +37,6 @@ static void on_event(uv_poll_t *poll, int status, int events)
 {
         struct wake *wake = poll->data;
         eventfd_t n;
-        (void)status;
-        (void)events;
         eventfd_read(wake->event, &n);
         wake_drain(wake);
 }

@@ -134,7 +134,6 @@ _Static_assert(ARRAY_SIZE(fields) == 5 + QUOTA_SLOT_COUNT, "a key for each quota
 static int check_rule(struct config *config, void *entry, unsigned given, char why[SETTING_WHY])
 {
         const struct role_rule *rule = entry;
-        (void)config, (void)given;
         if (rule->role == ROLE_NONE)
                 return setting_wrong(why, "has no 'role'");
         if (!rule->users.all && rule->users.n == 0 && !rule->groups.all && rule->groups.n == 0)

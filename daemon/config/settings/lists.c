@@ -151,7 +151,6 @@ static int check_host(struct config *config, void *entry, unsigned given, char w
         const struct web_host *h = entry;
         bool token = h->token != NULL || h->token_file != NULL;
         bool password = h->password != NULL || h->password_file != NULL;
-        (void)given;
         if (h->host == NULL)
                 return setting_wrong(why, "has no 'host'");
         if ((h->token != NULL && h->token_file != NULL) || (h->password != NULL && h->password_file != NULL))
@@ -198,7 +197,6 @@ static int check_s3_source(struct config *config, void *entry, unsigned given, c
 {
         const struct s3_endpoint_opts *s3 = entry;
         const char *source = s3->source;
-        (void)given;
         if (source == NULL || strncmp(source, "s3://", 5) != 0 || source[5] == '\0' || source[5] == '/')
                 return setting_wrong(why, "has no 'source' that begins with s3://BUCKET");
         if ((s3->access_key == NULL) != (s3->secret_key == NULL))
@@ -271,7 +269,6 @@ static const struct setting preload_fields[] = {
 static int check_preload(struct config *config, void *entry, unsigned given, char why[SETTING_WHY])
 {
         const struct model_record *last = entry;
-        (void)given;
         if (last->source == NULL)
                 return setting_wrong(why, "has no 'source'");
         if (last->pattern != NULL && !last->ranks)

@@ -378,7 +378,6 @@ static void start_run(struct work *work)
 
 static void start_done(struct work *work)
 {
-        (void)work;
 }
 
 void cuda_create_contexts(struct cuda *cuda)

@@ -239,7 +239,6 @@ static int segment_lend(struct device *device, uint64_t size, struct segment *se
 /* CUDA cannot revoke a mapping, nor tell of one: the publisher, which could write, is trusted. */
 static int segment_seal(struct segment *segment, struct error *error)
 {
-        (void)error;
         segment->lent = false;
         return 0;
 }

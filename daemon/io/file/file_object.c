@@ -245,7 +245,6 @@ static uint32_t direct_alignment(int fd)
                 return align < ALIGN_MIN ? ALIGN_MIN : align;
         }
 #endif
-        (void)fd;
         return ALIGN_MAX;
 }
 

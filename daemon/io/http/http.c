@@ -29,13 +29,11 @@ static void init_curl(void)
 
 static void lock(CURL *easy, curl_lock_data data, curl_lock_access access, void *context)
 {
-        (void)easy, (void)access, (void)context;
         pthread_mutex_lock(&share_locks[data]);
 }
 
 static void unlock(CURL *easy, curl_lock_data data, void *context)
 {
-        (void)easy, (void)context;
         pthread_mutex_unlock(&share_locks[data]);
 }
 

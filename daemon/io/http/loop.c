@@ -39,7 +39,6 @@ static int on_socket(CURL *easy, curl_socket_t s, int what, void *context, void 
         struct http_loop *loop = context;
         struct http_transfer *t = NULL;
         bool watched = watch(loop, s, what);
-        (void)unused;
         curl_easy_getinfo(easy, CURLINFO_PRIVATE, (char **)&t);
         if (watched || t == NULL) /* a connection without a transfer is being closed */
                 return 0;
@@ -51,7 +50,6 @@ static int on_socket(CURL *easy, curl_socket_t s, int what, void *context, void 
 static int on_timer(CURLM *multi, long ms, void *context)
 {
         struct http_loop *loop = context;
-        (void)multi;
         loop->timer_ns = ms < 0 ? NEVER : now_ns() + (uint64_t)ms * MS;
         return 0;
 }

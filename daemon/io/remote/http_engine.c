@@ -131,7 +131,6 @@ static int http_begin(struct reader *reader, struct read_job *job, struct error 
 
 static void http_end(struct reader *reader, struct read_job *job)
 {
-        (void)reader;
         free(job->engine_data);
         job->engine_data = NULL;
 }

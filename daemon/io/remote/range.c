@@ -29,10 +29,10 @@
 
 /* ---- jobs, which several threads share: with the reader's lock held ---- */
 
+/* All in any case: the one with the fewest ranges is to take the block, which the threads find out themselves. */
 void http_wake(struct reader *reader, bool all)
 {
         struct engine *engine = &reader->engines[READ_HTTP];
-        (void)all; /* the thread with the fewest ranges is to take it, which the threads find out themselves */
         if (engine->jobs == 0 && !reader->stopping)
                 return;
         list_each_item (struct http_thread, t, &engine->threads, base.link) {

@@ -73,7 +73,6 @@ static void on_closed(uv_handle_t *handle)
 
 static void on_idle(uv_idle_t *idle)
 {
-        (void)idle;
 }
 
 static void wait_for_turn(struct conn *conn, int events)

@@ -76,7 +76,6 @@ void manager_send_status(struct server *server)
 /* Sent by the loop itself, so that the manager notices a loop that hangs. */
 static void on_alive(uv_timer_t *timer)
 {
-        (void)timer;
         notify_state("WATCHDOG=1");
 }
 

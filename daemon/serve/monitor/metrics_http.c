@@ -98,8 +98,6 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *connecti
                                   void **request)
 {
         static char seen;
-        (void)version;
-        (void)upload;
         /* Called first with the headers alone; answered once the request is complete. */
         if (*request == NULL) {
                 *request = &seen;
@@ -170,8 +168,6 @@ static void on_timer(uv_timer_t *timer)
 
 static void on_readable(uv_poll_t *poll, int status, int events)
 {
-        (void)status;
-        (void)events;
         turn(poll->data);
 }
 
@@ -180,9 +176,6 @@ static void on_readable(uv_poll_t *poll, int status, int events)
 /* Discards the messages of libmicrohttpd about its clients. */
 static void discard_message(void *context, const char *format, va_list args)
 {
-        (void)context;
-        (void)format;
-        (void)args;
 }
 
 int metrics_http_new(struct metrics_http **out, struct server *server, const char *address, struct error *error)

@@ -35,7 +35,6 @@ void verbs_reloaded(struct server *server, const struct error *error, const char
 int verb_config(struct session *session, struct request *request, struct error *error)
 {
         struct writer rows;
-        (void)error;
         writer_init(&rows);
         size_t n = session->server->describe_config(session->server, &rows);
         session_reply(session, request->id, kitems("settings", &rows, n));
@@ -49,7 +48,6 @@ int verb_shutdown(struct session *session, struct request *request, struct error
 {
         struct server *server = session->server;
         bool drain = request->u.shutdown.drain;
-        (void)error;
         server->ending = drain ? ENDING_DRAINED : ENDING_NOW;
         server->ended_by = session->conn->caller.uid;
         session_reply(session, request->id, kstr("state", drain ? "draining" : "ending"),

@@ -271,7 +271,6 @@ int verb_cancel(struct session *session, struct request *request, struct error *
 static int try_wait(struct session *session, const struct request *request, const struct deferred *deferred,
                     struct error *error)
 {
-        (void)deferred;
         struct resident *resident = session->server->resident;
         const char *model = request->u.wait.model;
         struct generation *g = resident_ready(resident, model);

@@ -27,7 +27,6 @@ static void write_devices(struct writer *w, const void *data)
 int verb_hello(struct session *session, struct request *request, struct error *error)
 {
         const struct req_hello *req = &request->u.hello;
-        (void)error;
         if (req->min > PROTOCOL_MAX || req->max < PROTOCOL_MIN || req->min > req->max) {
                 session_fail(session, request->id, STREAMER_EPROTO,
                              "hello: this daemon (" STREAMERD_VERSION ") speaks protocol %u to %u, the client %" PRIu64
@@ -56,14 +55,12 @@ int verb_hello(struct session *session, struct request *request, struct error *e
 
 int verb_ping(struct session *session, struct request *request, struct error *error)
 {
-        (void)error;
         session_ok(session, request->id);
         return 0;
 }
 
 int verb_version(struct session *session, struct request *request, struct error *error)
 {
-        (void)error;
         session_reply(session, request->id, kstr("version", STREAMERD_VERSION), ku64("protocol", PROTOCOL_MAX));
         return 0;
 }
@@ -114,7 +111,6 @@ int verb_whoami(struct session *session, struct request *request, struct error *
         const struct role_rule *rule = grant.rule;
         const struct quota_limits limits = access_limits(session->server, conn);
         const struct quota_user *user = quotas_find(&session->server->users, conn->caller.uid);
-        (void)error;
         session_reply(session, request->id, ku64("uid", conn->caller.uid), ku64("gid", conn->caller.gid),
                       kstr("role", role_name(grant.role)), kstr("rule", grant.text),
                       kif(rule != NULL && rule->roots.given, kcall("roots", write_list, &rule->roots)),

@@ -80,7 +80,6 @@ static int try_unloaded(struct session *session, const struct request *request, 
                         struct error *error)
 {
         const struct req_unload *req = &request->u.unload;
-        (void)error;
         if (!is_unloaded(session->server->resident, req, deferred->generation))
                 return DEFERRED_WAITS;
         session_reply_state(session, request->id, req->model, "unloaded", deferred->generation);

@@ -35,7 +35,6 @@ static void stop(struct parse *p, int result, const char *why)
 static void on_open(void *context, const char *name, const char **attributes)
 {
         struct parse *p = context;
-        (void)name, (void)attributes;
         p->end = p->begin;
         if (p->xml.depth++ == XML_DEPTH)
                 stop(p, -1, "too many levels");
@@ -65,7 +64,6 @@ static void on_text(void *context, const char *text, int len)
 
 static void on_document_type(void *context, const char *name, const char *system, const char *public, int subset)
 {
-        (void)name, (void)system, (void)public, (void)subset;
         stop(context, -1, "a document type");
 }
 

@@ -61,7 +61,6 @@ int http_auth_authorize(struct http_access *access, const struct http_request *r
                         struct error *error)
 {
         struct http_auth *auth = container_of(access, struct http_auth, access);
-        (void)request;
         if (auth->empty)
                 return 0;
         lock_scope(&auth->mutex);
@@ -93,7 +92,6 @@ bool http_auth_reread(struct http_auth *auth)
 static int refused(struct http_access *access, const struct http_request *request, const struct http_answer *answer,
                    struct error *error)
 {
-        (void)request, (void)error;
         return answer->status == 401 && http_auth_reread(container_of(access, struct http_auth, access));
 }
 

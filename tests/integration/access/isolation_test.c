@@ -41,7 +41,6 @@ static struct endpoint slow, prompt;
 static void answer_slowly(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
 {
         const char *range = endpoint_header(request, "Range");
-        (void)e;
         if (range == NULL || strncmp(range, "bytes=0-", 8) != 0) {
                 reply->hang = true;
                 return;
@@ -54,7 +53,6 @@ static void answer_slowly(struct endpoint *e, const struct endpoint_request *req
 
 static void answer_promptly(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
 {
-        (void)e;
         reply->headers = format_text("ETag: \"1\"\r\n");
         endpoint_range(request, reply, source_data, source_size);
 }

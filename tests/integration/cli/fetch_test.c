@@ -44,7 +44,6 @@ static void answer(struct endpoint *e, const struct endpoint_request *request, s
 {
         size_t size = 0, len = strlen(request->path);
         bool is_file = len > strlen(NAME) && strcmp(request->path + len - strlen(NAME), NAME) == 0;
-        (void)e;
         if (strncmp(request->path, "/hang/", 6) == 0) {
                 if (strstr(request->path, "told.json"))
                         file_write(suite_path("asked"), "", 0);

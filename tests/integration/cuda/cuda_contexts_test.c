@@ -41,7 +41,6 @@ static void unload(const char *name)
 
 static bool nothing_is_registered(void *arg)
 {
-        (void)arg;
         return gpus->pinned == 0;
 }
 
@@ -65,7 +64,6 @@ static uint32_t contexts_of_load(const char *name)
 
 static bool both_have_contexts(void *arg)
 {
-        (void)arg;
         return gpus->contexts[0] == 1 && gpus->contexts[1] == 1;
 }
 
@@ -134,7 +132,6 @@ TEST(a_context_that_cannot_be_created_at_start_is_created_by_a_load)
 
 static bool is_hung(void *arg)
 {
-        (void)arg;
         return gpus->hung == 1;
 }
 

@@ -127,7 +127,6 @@ TEST(a_rejected_batch_is_copied_singly_and_not_retried, .to = 2)
 
 static bool two_copies_in_flight(void *arg)
 {
-        (void)arg;
         return gpus->copies >= 2;
 }
 

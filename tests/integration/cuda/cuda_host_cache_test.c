@@ -146,7 +146,6 @@ static bool first_is_copied(void *arg)
 {
         char *reply = NULL;
         int r = streamer_call(client, "show", "{\"model\":\"a\",\"device\":\"cuda:1\",\"tensors\":true}", &reply);
-        (void)arg;
         return r == 0;
 }
 
@@ -204,7 +203,6 @@ static streamer_op *evict_while_nothing_is_freed(void)
 
 static bool e_is_cached(void *arg)
 {
-        (void)arg;
         return listed("e", "cached", "host") == 1;
 }
 

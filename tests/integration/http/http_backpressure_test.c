@@ -268,7 +268,6 @@ TEST(a_pause_is_no_stall, EACH(kinds))
 
 static bool half_the_ring_is_used(void *arg)
 {
-        (void)arg;
         return client_metric(client, "streamerd_ring_used_slots") >= 4 * SLOTS;
 }
 

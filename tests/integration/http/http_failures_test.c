@@ -73,7 +73,6 @@ TEST(a_straggler_at_the_end_gets_a_hedge)
 
 static bool no_slot_is_used(void *unused)
 {
-        (void)unused;
         return client_metric(client, "streamerd_ring_used_slots") == 0;
 }
 

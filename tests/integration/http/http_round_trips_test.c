@@ -100,7 +100,6 @@ static const char *behind(const char *path, const char *prefix)
 static void answer(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
 {
         const char *path = request->path, *rest;
-        (void)e;
 
         if ((rest = behind(path, "/web/")) || (rest = behind(path, "/cdn/"))) {
                 answer_file(request, reply, rest);
@@ -204,7 +203,6 @@ static bool hedges_are_logged(void *arg)
         static const char line[] = "a hedge for a range of ";
         char *log = file_read(own.log, NULL);
         unsigned n = 0;
-        (void)arg;
         for (const char *at = log; (at = strstr(at, line)) != NULL; at += strlen(line))
                 n++;
         free(log);

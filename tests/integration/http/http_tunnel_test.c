@@ -65,7 +65,6 @@ static void *tunnel(void *arg)
 
 static void *accept_all(void *arg)
 {
-        (void)arg;
         for (;;) {
                 pthread_t thread;
                 int fd = must(accept(listener, NULL, NULL));

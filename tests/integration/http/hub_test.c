@@ -40,7 +40,6 @@ static bool link_serves(const struct endpoint_request *request)
 
 static void answer_cdn(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
 {
-        (void)e;
         size_t size;
         if (endpoint_header(request, "Authorization"))
                 file_write(suite_path("leaked"), "x", 1);
@@ -117,7 +116,6 @@ static const char *resolved(const char *path)
 
 static void answer_hub(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
 {
-        (void)e;
         const char *token = endpoint_header(request, "Authorization"), *resolve = resolved(request->path);
         const char *repository = repository_of(request->path);
         if (!knows(token, request->path)) {

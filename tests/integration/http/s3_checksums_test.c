@@ -79,7 +79,6 @@ static void answer_sums(struct endpoint_reply *reply, size_t i)
 
 static void answer(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
 {
-        (void)e;
         for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
                 const char *prefix = format_text("/models/%s/", cases[i].folder);
                 if (strncmp(request->path, prefix, strlen(prefix)) != 0)

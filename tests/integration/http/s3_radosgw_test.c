@@ -24,8 +24,6 @@ static struct shared {
 /* Hands out real sessions of the store's STS. */
 static void answer_container(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
 {
-        (void)e;
-        (void)request;
         char *session = s3_store_do(&store, "session\tarn:aws:iam:::role/reader\t900"), *save;
         const char *access = strtok_r(session, "\t", &save), *secret = strtok_r(NULL, "\t", &save);
         const char *token = strtok_r(NULL, "\t", &save);
@@ -40,7 +38,6 @@ static void answer_container(struct endpoint *e, const struct endpoint_request *
 /* Forwards requests; once armed, the first session has expired from the third object request on. */
 static void answer_proxy(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
 {
-        (void)e;
         bool object = strstr(request->path, ".safetensors") != NULL;
         const char *authorization = endpoint_header(request, "Authorization");
         unsigned n = object ? __atomic_add_fetch(&shared->gets, 1, __ATOMIC_SEQ_CST) : 0;

@@ -57,13 +57,11 @@ static uint64_t whole; /* bytes of the file */
 
 static bool cache_has_logged(void *arg)
 {
-        (void)arg;
         return nginx_sent(&cache) >= DAEMONS * whole;
 }
 
 static bool origin_has_logged(void *arg)
 {
-        (void)arg;
         return nginx_sent(&origin) >= whole;
 }
 

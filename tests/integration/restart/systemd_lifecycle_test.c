@@ -11,7 +11,6 @@
 /* Once or more often: on a busy machine the watchdog may end the next one, too. */
 static bool has_restarted(void *arg)
 {
-        (void)arg;
         return !has_property("NRestarts", "0") && has_property("ActiveState", "active");
 }
 

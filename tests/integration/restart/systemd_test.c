@@ -116,14 +116,12 @@ TEST(a_refused_reload_fails_with_the_reason)
 
 static bool is_active(void *arg)
 {
-        (void)arg;
         return has_property("ActiveState", "active");
 }
 
 static bool has_applied(void *arg)
 {
         char *out;
-        (void)arg;
         int code = container_shell(
                 &boot, &out,
                 "journalctl -o cat --no-pager _SYSTEMD_INVOCATION_ID=$(systemctl show streamerd.service "

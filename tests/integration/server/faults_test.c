@@ -251,7 +251,6 @@ static void live_published(void)
 static bool is_written(void *unused)
 {
         struct stat st;
-        (void)unused;
         return stat(format_text("%s/state", state), &st) == 0;
 }
 
@@ -296,8 +295,6 @@ static void sum_files(const char *folder)
 
 static void has_nothing(struct endpoint *endpoint, const struct endpoint_request *request, struct endpoint_reply *reply)
 {
-        (void)endpoint;
-        (void)request;
         reply->status = 404;
 }
 

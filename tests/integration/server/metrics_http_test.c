@@ -139,7 +139,6 @@ TEST(leases_are_counted_and_keep_unloaded_models)
 
 static bool no_slot_is_used(void *arg)
 {
-        (void)arg;
         return value_of("streamerd_ring_used_slots") == 0;
 }
 

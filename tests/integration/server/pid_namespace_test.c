@@ -73,7 +73,6 @@ static void create_orphan(void)
 
 static bool is_orphan(void *unused)
 {
-        (void)unused;
         json_t *row = first_lease();
         bool orphan = json_is_true(json_object_get(row, "orphan"));
         json_decref(row);

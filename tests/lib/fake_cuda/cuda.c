@@ -187,7 +187,6 @@ enum cu_result cuCtxPopCurrent_v2(struct CUctx_st **context)
 enum cu_result cuCtxCreate_v2(struct CUctx_st **context, unsigned flags, cu_device device)
 {
         ENTER(cuCtxCreate_v2);
-        (void)flags;
         struct CUctx_st *c = fake_gpu(device) < 0 ? NULL : calloc(1, sizeof(*c));
         if (!c)
                 return RESULT(E_DEVICE);

@@ -417,7 +417,6 @@ enum cu_result cuMemGetAllocationGranularity(size_t *granularity, const struct c
                                              enum cu_granularity option)
 {
         ENTER(cuMemGetAllocationGranularity, fake_gpu(prop->location.id));
-        (void)option;
         if (prop->location.type != CU_LOCATION_DEVICE || fake_gpu(prop->location.id) < 0)
                 return RESULT(E_DEVICE);
         *granularity = FAKE_GRANULARITY;
@@ -489,8 +488,6 @@ enum cu_result cuMemAddressReserve(cu_pointer *pointer, size_t size, size_t alig
                                    unsigned long long flags)
 {
         ENTER(cuMemAddressReserve, current_gpu());
-        (void)alignment;
-        (void)hint;
         if (size == 0 || size % FAKE_GRANULARITY != 0 || flags != 0)
                 return RESULT(E_VALUE);
         lock_scope(&fake_lock);

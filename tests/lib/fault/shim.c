@@ -55,8 +55,6 @@ static void record_site(enum fault_call call, uintptr_t at)
 
 static int find_object(struct dl_phdr_info *info, size_t size, void *arg)
 {
-        (void)size;
-        (void)arg;
         /* The first entry is the program. */
         if (object != NULL && strstr(info->dlpi_name, object) == NULL)
                 return 0;

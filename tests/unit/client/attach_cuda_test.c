@@ -78,7 +78,6 @@ TEST(a_handle_of_the_same_bytes_is_not_the_same_segment, .to = 2)
 
 static void *attach_and_detach(void *arg)
 {
-        (void)arg;
         for (int i = 0; i < 50; i++) {
                 struct mapping m;
                 assert_map(&handle_kind_cuda_ipc, &m);

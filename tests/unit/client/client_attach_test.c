@@ -140,7 +140,6 @@ static sem_t asked, held, closed, unblock_signal;
 
 static void block_signal(int signum)
 {
-        (void)signum;
         sem_post(&held);
         while (sem_wait(&unblock_signal) < 0)
                 ;
@@ -155,7 +154,6 @@ static void await(sem_t *sem)
 /* The first call reads the socket; the second finds the connection closed before it sends its request. */
 static void *ping_twice(void *arg)
 {
-        (void)arg;
         ck_assert_int_eq(streamer_call(client, "ping", NULL, NULL), 0);
         await(&closed);
         ck_assert_int_eq(streamer_call(client, "ping", NULL, NULL), 0);

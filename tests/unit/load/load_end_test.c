@@ -88,8 +88,6 @@ static struct error next_error;
 
 static void ask_for_the_next(struct load_watch *watch, struct load *load)
 {
-        (void)watch;
-        (void)load;
         loads_begin(&loads, &(struct load_request){.source = next_path, .name = "next", .caller = &core_caller},
                     &next_load, &next_error);
 }
@@ -283,7 +281,6 @@ TEST(a_file_that_is_replaced_while_it_is_read_is_loaded_again)
 
 static void replace_on_arrival(struct loads *the_loads, struct generation *generation)
 {
-        (void)the_loads, (void)generation;
         replace_file();
 }
 

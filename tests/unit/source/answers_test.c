@@ -24,7 +24,6 @@ static const char *body;
 
 static void answer(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
 {
-        (void)e, (void)request;
         reply->status = status;
         reply->body = format_text("%s", body);
 }
@@ -119,7 +118,6 @@ static void end_store(void)
 static void answer_bare(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
 {
         const char *condition = endpoint_header(request, "If-Match");
-        (void)e;
         if (strchr(request->path, '?') != NULL) {
                 reply->body = format_text("<ListBucketResult><Contents><Key>m/model.safetensors</Key><Size>4</Size>"
                                           "<ETag>e1</ETag></Contents></ListBucketResult>");

@@ -92,7 +92,6 @@ static const char *reserved_source;
 
 static const char *reserve(const struct loads *the_loads, const char *name)
 {
-        (void)the_loads;
         return strcmp(name, "model") == 0 ? reserved_source : NULL;
 }
 

@@ -279,7 +279,6 @@ static bool is_desired(const struct server *server, const struct req_attach *req
 static int try_attach(struct session *session, const struct request *request, const struct deferred *deferred,
                       struct error *error)
 {
-        (void)deferred;
         const struct req_attach *req = &request->u.attach;
         struct generation *g = NULL;
         int r = attach_select(session->server->resident, req, &g, error);

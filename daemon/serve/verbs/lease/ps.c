@@ -58,7 +58,6 @@ int verb_ps(struct session *session, struct request *request, struct error *erro
 {
         const struct req_ps *req = &request->u.ps;
         struct page page = {.most = req->limit > 0 && req->limit < PS_PAGE ? (size_t)req->limit : PS_PAGE};
-        (void)error;
         list_each_item (const struct generation, g, &session->server->resident->generations, link)
                 list_each_item (const struct lease, lease, &g->leases, in_generation)
                         if (lease->id > req->after)

@@ -219,7 +219,6 @@ static int find_retry(struct session *session, const struct request *request, co
                       struct error *error)
 {
         struct publish_find *find = container_of(deferred, struct publish_find, task.deferred);
-        (void)error;
         if (publications_find(&session->server->publications, request->u.publish_find.model, find->device) == NULL)
                 verb_task_resume(&find->task);
         return DEFERRED_WAITS;

@@ -22,7 +22,6 @@ static struct publication *publication_of(struct session *session, uint64_t clai
 /* The step that is under way frees it. */
 static void outlives_client(struct deferred *d)
 {
-        (void)d;
 }
 
 /* The request is answered by a step of the publication (NULL: *error says why). NULL with *error. */

@@ -372,7 +372,6 @@ TEST(an_unused_pool_can_be_freed_without_a_stop)
 /* One that was joined may be listed for a moment more. */
 static bool no_threads(void *arg)
 {
-        (void)arg;
         return threads_named(THREADS) == 0;
 }
 

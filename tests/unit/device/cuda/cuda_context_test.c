@@ -58,13 +58,11 @@ static void *use(void *device)
 
 static bool is_hung(void *unused)
 {
-        (void)unused;
         return state->hung == 1;
 }
 
 static bool has_no_context(void *unused)
 {
-        (void)unused;
         return state->pinned == 0;
 }
 
@@ -137,7 +135,6 @@ static void copy_once(void)
 
 static void *free_copier(void *unused)
 {
-        (void)unused;
         devices[0]->ops->copier_free(copier);
         return NULL;
 }

@@ -27,7 +27,6 @@ static struct {
 
 static int own_collapse(void *base, uint64_t len)
 {
-        (void)base;
         ck_assert_uint_eq(len, COLLAPSE_RANGE);
         own.calls++;
         own.now += own.collapse_ns;
@@ -179,7 +178,6 @@ TEST(ranges_become_huge_pages)
 
 static void *prepare_second(void *unused)
 {
-        (void)unused;
         return (void *)(intptr_t)collapse_prepare(collapse, 4096, 4096);
 }
 
@@ -206,7 +204,6 @@ TEST(a_caller_waits_until_its_range_is_collapsed)
 
 static void *prepare_all(void *unused)
 {
-        (void)unused;
         for (uint64_t at = 0; at < SIZE; at += 3 * 4096)
                 if (collapse_prepare(collapse, at, 4096) < 0)
                         return base;

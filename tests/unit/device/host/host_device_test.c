@@ -173,8 +173,6 @@ TEST(hugetlb_by_name_fails_without_reserved_pages)
 
 static int refuse(void *base, uint64_t len)
 {
-        (void)base;
-        (void)len;
         errno = EINVAL;
         return -1;
 }

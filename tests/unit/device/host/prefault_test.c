@@ -19,7 +19,6 @@ static bool has_ready(void *bytes)
 
 static bool has_begun(void *unused)
 {
-        (void)unused;
         return prefault_bytes(device->prefault) > 0;
 }
 

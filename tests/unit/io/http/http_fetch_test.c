@@ -30,7 +30,6 @@ static bool asked, known;
 
 static int resolve(const char *name, const char *service, struct addrinfo **found)
 {
-        (void)name, (void)service, (void)found;
         pthread_mutex_lock(&mutex);
         asked = true;
         pthread_cond_broadcast(&changed);
@@ -149,7 +148,6 @@ TEST(other_failures_back_off_longer)
 
 static void answer_anything(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
 {
-        (void)e, (void)request, (void)reply;
 }
 
 /* Even an empty setting would leave libcurl without the system's. */
@@ -186,7 +184,6 @@ static void answer_encoded(struct endpoint *e, const struct endpoint_request *re
 static void answer_plain(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
 {
         char *accepted = endpoint_header(request, "Accept-Encoding");
-        (void)e;
         if (accepted != NULL && strcmp(accepted, "identity") == 0)
                 endpoint_range(request, reply, content, sizeof(content));
         else
@@ -218,7 +215,6 @@ TEST(an_encoded_range_is_refused)
 static void answer_unknown_size(struct endpoint *e, const struct endpoint_request *request,
                                 struct endpoint_reply *reply)
 {
-        (void)e;
         unsigned long last;
         const char *range = endpoint_header(request, "Range");
         if (range == NULL || sscanf(range, "bytes=0-%lu", &last) != 1)
@@ -243,7 +239,6 @@ TEST(an_object_of_unknown_size_is_refused)
 static int not_yet(struct http_access *access, const struct http_request *request, struct http_headers *more,
                    struct error *why)
 {
-        (void)access, (void)request, (void)more, (void)why;
         return 1;
 }
 
@@ -274,7 +269,6 @@ static void answer_second_token(struct endpoint *e, const struct endpoint_reques
                                 struct endpoint_reply *reply)
 {
         char *authorization = endpoint_header(request, "Authorization");
-        (void)e;
         if (authorization == NULL || strcmp(authorization, "Bearer the-second") != 0)
                 reply->status = 401;
 }

@@ -56,7 +56,6 @@ static void on_done(struct http_transfer *t, enum http_outcome outcome)
 
 static enum http_sink no_bytes(struct http_transfer *t, const unsigned char *data, size_t n)
 {
-        (void)t, (void)data, (void)n;
         return HTTP_MORE;
 }
 

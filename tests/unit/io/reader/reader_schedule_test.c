@@ -322,13 +322,11 @@ static unsigned woken[READ_ENGINES];
 
 static void count_files(struct reader *bare, bool all)
 {
-        (void)bare;
         woken[READ_PREAD] += all;
 }
 
 static void count_network(struct reader *bare, bool all)
 {
-        (void)bare;
         woken[READ_HTTP] += all;
 }
 

@@ -267,7 +267,6 @@ TEST(dropping_a_target_fails_its_job)
 
 static bool all_is_read(void *unused)
 {
-        (void)unused;
         pthread_mutex_lock(&reader.mutex);
         bool read = list_empty(&reader.jobs);
         pthread_mutex_unlock(&reader.mutex);

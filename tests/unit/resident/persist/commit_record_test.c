@@ -15,8 +15,6 @@
 
 static int collapse_refused(void *base, uint64_t len)
 {
-        (void)base;
-        (void)len;
         return -1;
 }
 

@@ -39,7 +39,6 @@ static uint64_t thread_ns(void)
 
 static void compute(uv_timer_t *timer)
 {
-        (void)timer;
         uint64_t until = thread_ns() + 20 * MS;
         while (thread_ns() < until)
                 ;
@@ -47,7 +46,6 @@ static void compute(uv_timer_t *timer)
 
 static void sleep_on(uv_timer_t *timer)
 {
-        (void)timer;
         poll(NULL, 0, 100);
 }
 

@@ -27,7 +27,6 @@ static bool step(struct loop_task *of)
 
 static void on_turn(uv_prepare_t *of)
 {
-        (void)of;
         turns++;
 }
 

@@ -191,8 +191,6 @@ static size_t n_asked;
 static int refuse(struct desired *d, struct load_request *request, struct quota_limits *quota_limits,
                   struct error *error)
 {
-        (void)d;
-        (void)quota_limits;
         snprintf(asked[n_asked++ % ARRAY_SIZE(asked)], sizeof(asked[0]), "%s", request->name);
         return error_set(error, STREAMER_ELIMIT, "enough");
 }

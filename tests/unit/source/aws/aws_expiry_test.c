@@ -144,7 +144,6 @@ TEST(exit_does_not_wait_for_a_hanging_service)
 
 static void answer_any_token(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
 {
-        (void)e;
         const char *token = endpoint_header(request, "Authorization") ?: strstr(request->body, "WebIdentityToken=");
         strcat(requests_seen, format_text("%s\n", token));
         if (strncmp(token, "bearer", 6) == 0)

@@ -176,7 +176,6 @@ static const char *role = "node-role"; /* the instance's; changed by tests */
 
 static void answer_instance(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
 {
-        (void)e;
         const char *token = endpoint_header(request, "X-aws-ec2-metadata-token");
         note(request);
         reply->hang = hang;

@@ -10,7 +10,6 @@
 /* Keys of the role that is asked for: "AK-" and its name. */
 static void answer_role(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
 {
-        (void)e;
         const char *authorization = endpoint_header(request, "Authorization"), *role = strstr(request->body, "role%2F");
         const char *token = endpoint_header(request, "x-amz-security-token");
         if (!authorization || !role || !strstr(request->body, "Action=AssumeRole&")) {

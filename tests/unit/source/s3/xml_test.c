@@ -15,7 +15,6 @@ static char *seen;
 
 static int on_element(void *context, const struct xml *xml)
 {
-        (void)context;
         seen = format_text("%s%u %s:%s ", seen, xml->depth, xml->name, xml->text);
         return 0;
 }
@@ -119,8 +118,6 @@ static char *listed;
 
 static int collect(void *context, const struct s3_entry *entry, struct error *why)
 {
-        (void)context;
-        (void)why;
         listed = format_text("%s[%s %s %lu]", listed, entry->key, entry->etag, (unsigned long)entry->size);
         return 0;
 }
