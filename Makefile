@@ -148,7 +148,7 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(ARCHIVES)
 FAULT := $(BUILD)/tests/fault/libfault.so
 $(FAULT): tests/lib/fault/shim.c tests/lib/fault/calls.h | $(BUILD)/deps-build
 	@mkdir -p $(@D)
-	$(call run,LD)$(CC) -std=gnu11 $(WARN) $(CFLAGS) -O2 -I. -fPIC -shared -fno-builtin -o $@ $<
+	$(call run,LD)$(CC) -std=gnu11 $(WARN) $(filter-out --coverage,$(CFLAGS)) -O2 -I. -fPIC -shared -fno-builtin -o $@ $<
 
 # The fake CUDA libraries, with the file names and sonames of the real ones.
 FAKE := $(BUILD)/tests/fake
