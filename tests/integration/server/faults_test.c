@@ -21,6 +21,7 @@
 #include "tests/lib/nginx.h"
 #include "tests/lib/suite.h"
 
+#include <dirent.h>
 #include <sys/socket.h>
 
 static struct model *model;
@@ -85,6 +86,24 @@ static void look(streamer_client *c)
         streamer_detach(lease);
 }
 
+static void load_look_unload(streamer_client *c, const char *from, const char *verify)
+{
+        if (load(c, from, verify))
+                look(c);
+        named(c, streamer_unload(c, "victim", 0));
+}
+
+static void fetch(streamer_client *c, const char *from)
+{
+        char *json;
+        void *data;
+        uint64_t size;
+        if (named(c, streamer_fetch_list(c, from, &json)))
+                streamer_free(json);
+        if (named(c, streamer_fetch(c, from, "SHA256SUMS", &data, &size)))
+                streamer_free(data);
+}
+
 static bool call(streamer_client *c, const char *verb, const char *args)
 {
         char *reply = NULL;
@@ -107,9 +126,8 @@ static void live(void)
         call(c, "status", "{}");
         call(c, "pin", "{\"model\":\"victim\"}");
         named(c, streamer_unload(c, "victim", 0));
-        if (url != NULL && load(c, url, NULL))
-                look(c);
-        named(c, streamer_unload(c, "victim", 0));
+        if (url != NULL)
+                load_look_unload(c, url, NULL);
         streamer_close(c);
 }
 
@@ -150,6 +168,18 @@ static void live_by_store(void)
                 return;
         ck_assert(!load(c, "s3://bucket/model.safetensors", NULL));
         ck_assert(!load(c, "s3://bucket/folder/", NULL));
+        load_look_unload(c, "s3://bucket/full/", "sha256");
+        fetch(c, "s3://bucket/full/");
+        streamer_close(c);
+}
+
+static void live_by_hub(void)
+{
+        streamer_client *c = try_connect();
+        if (c == NULL)
+                return;
+        load_look_unload(c, "hf://org/victim", NULL);
+        fetch(c, "hf://org/victim");
         streamer_close(c);
 }
 
@@ -187,19 +217,13 @@ static void live_verbs(void)
                 {"subscribe", "{\"model\":\"witness\"}"},
         };
         streamer_client *c = try_connect();
-        char *json;
-        void *data;
-        uint64_t size;
         if (c == NULL)
                 return;
         for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
                 call(c, calls[i].verb, calls[i].args);
         call(c, "diff", format_text("{\"model\":\"witness\",\"source\":\"%s\"}", source));
         call(c, "load", format_text("{\"source\":\"%s\",\"dry_run\":true}", source));
-        if (named(c, streamer_fetch_list(c, source, &json)))
-                streamer_free(json);
-        if (named(c, streamer_fetch(c, source, "SHA256SUMS", &data, &size)))
-                streamer_free(data);
+        fetch(c, source);
         reclaim(c);
         streamer_close(c);
 }
@@ -277,12 +301,13 @@ static void live_remembered(void)
 #define LOG_MS 10000
 
 static struct nginx nginx;
-static struct endpoint store; /* of S3: it has nothing, and is asked all the same */
+static struct endpoint store; /* of S3, and a Hub */
 
 /* Also settings that are off by default; the daemon's user may do everything, by a rule with a user name. */
 /* A fake runtime without a GPU, so the daemon gives the same reason on every machine. */
 #define SETTINGS                                                                                                       \
         "devices:\n  - host=64MiB\nio:\n  memory_limit: 16MiB\nmetrics:\n  listen: %s\nhttp:\n  ca: %s\n"              \
+        "  hosts:\n    - {host: 127.0.0.1, user: u, password: p}\n"                                                    \
         "cuda:\n  library: %s\n"                                                                                       \
         "access:\n  roles:\n    - role: admin\n      users: [root]\n    - role: attach\n      groups: [root]\n"
 
@@ -293,19 +318,61 @@ static void sum_files(const char *folder)
         ck_assert_int_eq(shell(&said, "cd '%s' && sha256sum *.safetensors >SHA256SUMS", folder), 0);
 }
 
-static void has_nothing(struct endpoint *endpoint, const struct endpoint_request *request, struct endpoint_reply *reply)
+#define COMMIT "0123456789abcdef0123456789abcdef01234567"
+
+/* The files of the model, as a list of keys, or of a revision's files. */
+static char *list_files(bool keys)
 {
-        reply->status = 404;
+        struct dirent *entry;
+        char *text = format_text("%s", "");
+        DIR *folder = opendir(source);
+        while ((entry = readdir(folder)) != NULL)
+                if (entry->d_type == DT_REG && keys)
+                        text = format_text("%s<Contents><Key>full/%s</Key><Size>%ju</Size><ETag>e1</ETag></Contents>",
+                                           text, entry->d_name,
+                                           (uintmax_t)file_size(format_text("%s/%s", source, entry->d_name)));
+                else if (entry->d_type == DT_REG)
+                        text = format_text("%s%s{\"rfilename\":\"%s\"}", text, text[0] != '\0' ? "," : "",
+                                           entry->d_name);
+        closedir(folder);
+        return text;
+}
+
+/* s3://bucket/full/ and hf://org/victim are the model's folder; the Hub redirects. */
+static void answer_store(struct endpoint *endpoint, const struct endpoint_request *request,
+                         struct endpoint_reply *reply)
+{
+        const char *name = strrchr(request->path, '/') + 1;
+        char *file = format_text("%s/%s", source, name);
+        if (strncmp(request->path, "/bucket/?list-type", 18) == 0 && strstr(request->path, "prefix=full") != NULL) {
+                reply->body = format_text("<ListBucketResult><IsTruncated>false</IsTruncated>%s</ListBucketResult>",
+                                          list_files(true));
+        } else if (strncmp(request->path, "/api/models/org/victim/revision/main", 36) == 0) {
+                reply->body = format_text("{\"sha\":\"" COMMIT "\",\"siblings\":[%s]}", list_files(false));
+        } else if (strncmp(request->path, "/org/victim/resolve/", 20) == 0) {
+                reply->status = 302;
+                reply->headers = format_text("Location: %s/bucket/full/%s\r\nETag: \"e1\"\r\n", endpoint->url, name);
+        } else if (strncmp(request->path, "/bucket/full/", 13) == 0 && access(file, R_OK) == 0) {
+                size_t size;
+                char *data = file_read(file, &size);
+                reply->headers = format_text("ETag: \"e1\"\r\n");
+                endpoint_range(request, reply, data, size);
+                free(data);
+        } else {
+                reply->status = 404;
+        }
 }
 
 static void begin_store(void)
 {
-        store.answer = has_nothing;
+        store.answer = answer_store;
         endpoint_start(&store);
         setenv("AWS_ENDPOINT_URL_S3", store.url, 1);
         setenv("AWS_ACCESS_KEY_ID", "test", 1);
         setenv("AWS_SECRET_ACCESS_KEY", "secret", 1);
         setenv("AWS_REGION", "here", 1);
+        setenv("HF_ENDPOINT", store.url, 1);
+        setenv("HF_TOKEN", "hf_token", 1);
 }
 
 /* The one call that this run is about; NULL: all. */
@@ -333,7 +400,8 @@ static uint64_t next_nth(uint64_t nth)
         return nth * 2;
 }
 
-static void (*const lives[])(void) = {live, live_asked, live_by_store, live_remembered, live_verbs, live_published};
+static void (*const lives[])(void) = {live,       live_asked,    live_by_store, live_by_hub, live_remembered,
+                                      live_verbs, live_published};
 #define LIVES (sizeof(lives) / sizeof(lives[0]))
 /* The calls of each scenario without failures. */
 static bool calls_of[LIVES][FAULT_COUNT];
