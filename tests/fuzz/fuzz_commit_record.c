@@ -10,26 +10,18 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
-static int sealed(const char *bytes, size_t size)
-{
-        int fd = memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-        holds(fd >= 0 && write(fd, bytes, size) == (ssize_t)size);
-        holds(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) == 0);
-        return fd;
-}
-
 static int record_of_bytes(const uint8_t *data, size_t size, size_t manifest_size)
 {
-        msgpack_sbuffer details, file;
+        msgpack_sbuffer details;
+        int fd = memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         msgpack_sbuffer_init(&details);
-        msgpack_sbuffer_init(&file);
-        holds(msgpack_sbuffer_write(&details, (const char *)data + manifest_size, size - manifest_size) == 0);
+        if (size > manifest_size)
+                holds(msgpack_sbuffer_write(&details, (const char *)data + manifest_size, size - manifest_size) == 0);
         holds(record_seal(&details, data, manifest_size, "strmrec2") == 0);
-        holds(msgpack_sbuffer_write(&file, (const char *)data, manifest_size) == 0);
-        holds(msgpack_sbuffer_write(&file, details.data, details.size) == 0);
-        int fd = sealed(file.data, file.size);
+        holds(write(fd, data, manifest_size) == (ssize_t)manifest_size);
+        holds(write(fd, details.data, details.size) == (ssize_t)details.size);
+        holds(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) == 0);
         msgpack_sbuffer_destroy(&details);
-        msgpack_sbuffer_destroy(&file);
         return fd;
 }
 
