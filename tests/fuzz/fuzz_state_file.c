@@ -48,7 +48,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
         msgpack_sbuffer file;
         msgpack_sbuffer_init(&file);
-        holds(msgpack_sbuffer_write(&file, (const char *)data, size) == 0);
+        holds(size == 0 || msgpack_sbuffer_write(&file, (const char *)data, size) == 0);
         holds(record_seal(&file, NULL, 0, "strmsta2") == 0);
         check(file.data, file.size);
         msgpack_sbuffer_destroy(&file);

@@ -125,8 +125,10 @@ char *http_url_join(const char *base, const char *reference)
         if (strncasecmp(reference, "http://", 7) == 0 || strncasecmp(reference, "https://", 8) == 0)
                 return strdup(reference);
         bool other_scheme = reference[strcspn(reference, ":/?#")] == ':';
-        if (other_scheme || http_url_parse(&url, base) < 0)
+        if (other_scheme || http_url_parse(&url, base) < 0) {
+                errno = EINVAL;
                 return NULL;
+        }
         int origin = (int)(url.path - base);
         int path = (int)strcspn(url.path, "?#");
         if (strncmp(reference, "//", 2) == 0)

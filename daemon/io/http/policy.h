@@ -11,7 +11,7 @@
 
 bool http_url_loopback(const struct http_url *url);
 bool http_host_matches(const struct http_url *url, const char *pattern); /* "host" or "host:port" */
-/* A redirect's Location, or a file beside an index; NULL: another scheme, or no memory. malloc'd. */
+/* A redirect's Location, or a file beside an index. malloc'd; NULL, with errno: EINVAL (another scheme), ENOMEM. */
 char *http_url_join(const char *base, const char *reference);
 
 /* STREAMER_EINVAL (no URL), STREAMER_EPERM (plain http to a host that is not named). */

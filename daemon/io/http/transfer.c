@@ -19,6 +19,7 @@
 #include "daemon/io/http/policy.h"
 
 #include <curl/curl.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <strings.h>
 #include <sys/random.h>
@@ -535,6 +536,11 @@ static bool follow(struct http_loop *loop, struct http_transfer *t)
         char shown[REDACTED_SOURCE] = "";
         char *next = http_url_join(t->url, header(t, "Location"));
         const char *why = NULL;
+        if (next == NULL && errno == ENOMEM) {
+                error_no_memory(&t->error);
+                http_transfer_set_verdict(t, HTTP_FAILED);
+                return false;
+        }
         if (next == NULL || http_url_parse(&from, t->url) < 0 || http_url_parse(&to, next) < 0)
                 why = "to an invalid URL";
         else if (from.tls && !to.tls)
