@@ -63,7 +63,13 @@ void fixture_begin(const char *const *flags)
         daemon_start(&test_daemon, all);
         fixture_witness = model_mixed(4711, 1 << 20);
         streamer_client *c = client_open(&test_daemon);
-        client_load(c, fixture_write(fixture_witness, "witness.safetensors"), "witness");
+        char *path = fixture_write(fixture_witness, "witness.safetensors");
+        const char *device = fixture_device();
+        client_ok(
+                c,
+                client_load_with(
+                        c, (streamer_load_opts){.source = path, .name = "witness", .devices = &device, .n_devices = 1}),
+                path);
         streamer_close(c);
         fixture_account();
 }

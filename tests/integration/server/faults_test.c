@@ -25,7 +25,7 @@
 #include <sys/socket.h>
 
 static struct model *model;
-static char *source, *url; /* url: NULL without a web server */
+static char *source, *copy, *url; /* url: NULL without a web server */
 static char *metrics, *state;
 
 /* ---- scenarios with failures ---- */
@@ -61,9 +61,14 @@ static streamer_client *try_connect(void)
         return named(NULL, streamer_connect(&opts, &c)) ? c : NULL;
 }
 
-static bool load(streamer_client *c, const char *from, const char *verify)
+static bool load_to(streamer_client *c, const char *from, const char *name, const char *device, const char *verify)
 {
-        streamer_load_opts opts = {.struct_size = sizeof(opts), .source = from, .name = "victim", .verify = verify};
+        streamer_load_opts opts = {.struct_size = sizeof(opts),
+                                   .source = from,
+                                   .name = name,
+                                   .devices = &device,
+                                   .n_devices = 1,
+                                   .verify = verify};
         streamer_progress progress = {.struct_size = sizeof(progress)};
         streamer_op *op;
         if (!named(c, streamer_load(c, &opts, &op)))
@@ -71,6 +76,11 @@ static bool load(streamer_client *c, const char *from, const char *verify)
         bool ok = named(c, streamer_op_wait(op, 20000, &progress));
         streamer_op_free(op);
         return ok;
+}
+
+static bool load(streamer_client *c, const char *from, const char *verify)
+{
+        return load_to(c, from, "victim", "host", verify);
 }
 
 /* Every returned byte is right, whichever call failed. */
@@ -178,6 +188,20 @@ static void live_by_store(void)
         streamer_close(c);
 }
 
+/* Each evicts the other to the host cache. */
+static void live_on_gpu(void)
+{
+        streamer_client *c = try_connect();
+        if (c == NULL)
+                return;
+        if (load_to(c, source, "victim", "cuda:0", NULL) && load_to(c, copy, "other", "cuda:0", NULL) &&
+            load_to(c, source, "victim", "cuda:0", NULL))
+                call(c, "verify", "{\"model\":\"victim\"}");
+        named(c, streamer_unload(c, "other", 0));
+        named(c, streamer_unload(c, "victim", 0));
+        streamer_close(c);
+}
+
 static void live_by_hub(void)
 {
         streamer_client *c = try_connect();
@@ -213,7 +237,7 @@ static void live_verbs(void)
                 {"config", "{}"},
                 {"reload", "{}"},
                 {"metrics", "{}"},
-                {"probe", "{}"},
+                {"probe", "{\"device\":\"host\"}"},
                 {"show", "{\"model\":\"victim\",\"ended\":true}"},
                 {"cancel", "{\"model\":\"victim\"}"},
                 {"wait", "{\"model\":\"witness\"}"},
@@ -227,7 +251,7 @@ static void live_verbs(void)
         for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
                 call(c, calls[i].verb, calls[i].args);
         call(c, "diff", format_text("{\"model\":\"witness\",\"source\":\"%s\"}", source));
-        call(c, "load", format_text("{\"source\":\"%s\",\"dry_run\":true}", source));
+        call(c, "load", format_text("{\"source\":\"%s\",\"device\":\"host\",\"dry_run\":true}", source));
         fetch(c, source);
         reclaim(c);
         streamer_close(c);
@@ -244,6 +268,7 @@ static void publish(streamer_client *c, bool commits)
         streamer_lease *lease;
         void *data;
         opts.name = "published";
+        opts.device = "host";
         opts.key = key;
         opts.n_key = 1;
         if (!named(c, streamer_publish_find(c, &opts, &found, &publication)))
@@ -309,9 +334,9 @@ static struct nginx nginx;
 static struct endpoint store; /* of S3, and a Hub */
 
 /* Also settings that are off by default; the daemon's user may do everything, by a rule with a user name. */
-/* A fake runtime without a GPU, so the daemon gives the same reason on every machine. */
 #define SETTINGS                                                                                                       \
-        "devices:\n  - host=64MiB\nio:\n  memory_limit: 16MiB\nmetrics:\n  listen: %s\nhttp:\n  ca: %s\n"              \
+        "devices:\n  - host=64MiB\n  - cuda:0=6MiB\nhost_cache: 16MiB\nio:\n  memory_limit: 16MiB\nmetrics:\n  "       \
+        "listen: %s\nhttp:\n  ca: %s\n"                                                                                \
         "  hosts:\n    - {host: 127.0.0.1, user: u, password: p}\n"                                                    \
         "cuda:\n  library: %s\n"                                                                                       \
         "access:\n  roles:\n    - role: admin\n      users: [root]\n    - role: attach\n      groups: [root]\n"
@@ -406,8 +431,8 @@ static uint64_t next_nth(uint64_t nth)
         return nth * 2;
 }
 
-static void (*const lives[])(void) = {live,       live_asked,    live_by_store, live_by_hub, live_remembered,
-                                      live_verbs, live_published};
+static void (*const lives[])(void) = {live,        live_asked,      live_by_store, live_by_hub,
+                                      live_on_gpu, live_remembered, live_verbs,    live_published};
 #define LIVES (sizeof(lives) / sizeof(lives[0]))
 /* The calls of each scenario without failures. */
 static bool calls_of[LIVES][FAULT_COUNT];
@@ -443,8 +468,13 @@ static bool is_persisted(void *arg)
 /* The failure may have prevented it, or ended the connection while the load was running. */
 static bool is_unloaded(void *arg)
 {
-        streamer_call(arg, "cancel", "{\"model\":\"victim\"}", NULL);
-        return streamer_unload(arg, "victim", STREAMER_UNLOAD_FORCE) == STREAMER_ENOENT;
+        static const char *const names[] = {"victim", "other", "published"};
+        bool all = true;
+        for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+                streamer_call(arg, "cancel", format_text("{\"model\":\"%s\"}", names[i]), NULL);
+                all &= streamer_unload(arg, names[i], STREAMER_UNLOAD_FORCE) == STREAMER_ENOENT;
+        }
+        return all;
 }
 
 /* Without failures all scenarios pass, earlier models are resident, and the daemon uses what it used before: memory of
@@ -459,7 +489,6 @@ static void works(enum fault_call which, uint64_t nth)
         }
         streamer_client *c = client_open(&test_daemon);
         ck_assert(eventually(is_unloaded, c, 20000));
-        streamer_unload(c, "published", STREAMER_UNLOAD_FORCE);
         ck_assert(eventually(is_persisted, c, 20000));
         streamer_close(c);
         fixture_still_serves();
@@ -550,7 +579,7 @@ static void begin(void)
         file_write(ca, "", 0); /* nothing here asks for its certificates */
         char *config = suite_file("config.yaml", settings);
         free(settings);
-        setenv("FAKECUDA_DEVICES", "0", 1);
+        setenv("FAKECUDA_DEVICES", "1", 1);
         begin_store();
         reported = must_share(REPORTED_SIZE);
         counts = must_share(sizeof(*counts));
@@ -562,6 +591,8 @@ static void begin(void)
         source = fixture_path("victim");
         model_write_sharded(model, source, 2, false);
         sum_files(source);
+        copy = fixture_path("copy");
+        model_write_sharded(model, copy, 2, false);
         if (nginx_unavailable() == NULL) {
                 nginx_start(&nginx, suite_path("nginx"), fixture_root());
                 url = format_text("http://127.0.0.1:%u/victim/model.safetensors.index.json", nginx.http);

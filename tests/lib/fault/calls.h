@@ -19,7 +19,7 @@
         CALL(mmap, -1, ENOMEM) CALL(mremap, -1, ENOMEM) CALL(madvise, -1, EAGAIN) \
         CALL(memfd_create, -1, ENFILE) CALL(ftruncate, -1, ENOSPC) CALL(fallocate, -1, ENOSPC) \
         /* files */ \
-        CALL(open, -1, EMFILE) CALL(openat, -1, EMFILE) CALL(fopen, 0, EMFILE) CALL(opendir, 0, EMFILE) \
+        CALL(open, -1, EMFILE) CALL(openat, -1, EMFILE) CALL(fopen, 0, EMFILE) \
         CALL(fdopendir, 0, ENOMEM) CALL(readdir, 0, EIO) CALL(__getdelim, -1, EIO) CALL(fgets, 0, EIO) \
         CALL(stat, -1, EIO) CALL(lstat, -1, EIO) CALL(fstat, -1, EIO) CALL(fstatat, -1, EIO) CALL(statx, -1, EIO) \
         CALL(access, -1, EIO) CALL(getcwd, 0, ENOENT) CALL(readlink, -1, EIO) \
@@ -63,7 +63,7 @@
 #define FAULT_CLIENT_CALLS(CALL) \
         CALL(recvmsg, -1, ECONNRESET) CALL(send, -1, ENOBUFS) CALL(poll, -1, EINTR) CALL(realpath, 0, ENOMEM) \
         CALL(mkdirat, -1, ENOSPC) CALL(fread, 0, EIO) CALL(fwrite, 0, ENOSPC) \
-        CALL(fflush, -1, ENOSPC) CALL(fork, -1, EAGAIN)
+        CALL(fflush, -1, ENOSPC) CALL(fork, -1, EAGAIN) CALL(opendir, 0, EMFILE)
 // clang-format on
 
 enum fault_call {
