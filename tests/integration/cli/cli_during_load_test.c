@@ -27,7 +27,7 @@ FIXTURE(.each = {begin_held, end_held}, .unavailable = fuse_file_unavailable);
 
 TEST(load_ends_its_wait_with_exit_5_and_the_load_continues)
 {
-        SAYS(5, "slow: not ready after 2 s; the load continues", "load", hang.path, "--name", "slow", "--timeout", "2",
+        SAYS(5, "slow: not ready after 5 s; the load continues", "load", hang.path, "--name", "slow", "--timeout", "5",
              "--no-progress");
         struct ctl r = RUN(5, "load", hang.path, "--name", "slow", "--timeout", "0", "--json", "--no-progress");
         ck_assert_str_eq(json_text(error_object(&r), "code"), "timeout");

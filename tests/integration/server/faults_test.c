@@ -569,6 +569,15 @@ static void note_calls(void)
         }
 }
 
+static bool gpu_is_unused(void *arg)
+{
+        json_t *reply = client_call(arg, "status", NULL);
+        json_t *gpu = json_array_get(json_object_get(reply, "devices"), 1);
+        bool unused = json_number(gpu, "used") + json_number(json_object_get(reply, "host_cache"), "used") == 0;
+        json_decref(reply);
+        return unused;
+}
+
 static void begin(void)
 {
         metrics = format_text("unix:%s", suite_path("metrics"));
@@ -597,7 +606,12 @@ static void begin(void)
                 nginx_start(&nginx, suite_path("nginx"), fixture_root());
                 url = format_text("http://127.0.0.1:%u/victim/model.safetensors.index.json", nginx.http);
         }
+        streamer_client *c = client_open(&test_daemon);
+        uint64_t used = client_used(c);
         note_calls();
+        ck_assert(eventually(gpu_is_unused, c, 20000));
+        client_wait_used(c, used);
+        streamer_close(c);
         fixture_account();
 }
 
