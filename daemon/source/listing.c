@@ -52,16 +52,22 @@ static bool is_weights(const char *name)
 
 /* ---- lists ---- */
 
-static int set_file(struct listed_file *file, const char *name, uint64_t bytes, const char *tag, struct error *error)
-{
-        *file = (struct listed_file){strdup(name), strdup(tag), bytes};
-        return file->name != NULL && file->tag != NULL ? 0 : error_no_memory(error);
-}
-
 static void file_deinit(struct listed_file *file)
 {
         free(file->name);
         free(file->tag);
+}
+
+/* Complete, or as before. */
+static int set_file(struct listed_file *file, const char *name, uint64_t bytes, const char *tag, struct error *error)
+{
+        struct listed_file new = {strdup(name), strdup(tag), bytes};
+        if (new.name == NULL || new.tag == NULL) {
+                file_deinit(&new);
+                return error_no_memory(error);
+        }
+        *file = new;
+        return 0;
 }
 
 int listing_add(struct listing *list, const char *name, uint64_t bytes, const char *tag, struct error *error)
@@ -80,7 +86,9 @@ int listing_add(struct listing *list, const char *name, uint64_t bytes, const ch
         if (v == NULL)
                 return error_no_memory(error);
         list->v = v;
-        return set_file(&v[list->n++], name, bytes, tag, error);
+        int r = set_file(&v[list->n], name, bytes, tag, error);
+        list->n += r == 0;
+        return r;
 }
 
 static int compare(const void *a, const void *b)

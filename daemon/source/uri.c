@@ -84,8 +84,7 @@ int source_list_sidecars(const struct sources *sources, const char *canonical, s
         const struct source_ops *ops = ops_of(canonical);
         *list = (struct listing){.shown = canonical, .sidecars = true};
         int r = ops->list_sidecars != NULL ? ops->list_sidecars(sources, canonical, list, error) : 0;
-        if (r == 0)
-                listing_sort(list); /* else the last one may lack its name */
+        listing_sort(list);
         return r;
 }
 
