@@ -155,12 +155,10 @@ absent=$(missing "$@")
 [ -n "$absent" ] || exit 0
 echo "missing packages: $list; installing them" >&2
 # A machine that has just started often runs apt itself. install waits for its lock; update does not.
-for attempt in 1 2 3 4 5 6; do
-        if $as_root apt-get -qq update; then
-                break
-        elif [ "$attempt" = 6 ]; then
-                give_up "apt-get update failed; missing packages: $list"
-        fi
+attempts=6
+until $as_root apt-get -qq update; do
+        attempts=$((attempts - 1))
+        [ $attempts -gt 0 ] || give_up "apt-get update failed; missing packages: $list"
         sleep 10
 done
 # shellcheck disable=SC2046 # one word for each package
