@@ -65,11 +65,8 @@ void fixture_begin(const char *const *flags)
         streamer_client *c = client_open(&test_daemon);
         char *path = fixture_write(fixture_witness, "witness.safetensors");
         const char *device = fixture_device();
-        client_ok(
-                c,
-                client_load_with(
-                        c, (streamer_load_opts){.source = path, .name = "witness", .devices = &device, .n_devices = 1}),
-                path);
+        streamer_load_opts opts = {.source = path, .name = "witness", .devices = &device, .n_devices = 1};
+        client_ok(c, client_load_with(c, opts), path);
         streamer_close(c);
         fixture_account();
 }

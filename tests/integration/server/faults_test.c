@@ -383,7 +383,8 @@ static void answer_store(struct endpoint *endpoint, const struct endpoint_reques
         } else if (strncmp(request->path, "/org/victim/resolve/", 20) == 0 && strcmp(name, "SHA256SUMS") == 0) {
                 reply->status = 302;
                 reply->headers = format_text("Location: %s/bucket/full/%s\r\nETag: \"e1\"\r\n", endpoint->url, name);
-        } else if (strncmp(request->path, "/bucket/folder/", 15) != 0 && access(file, R_OK) == 0) {
+        } else if (strncmp(request->path, "/bucket/full/", 13) == 0 ||
+                   strncmp(request->path, "/org/victim/resolve/", 20) == 0) {
                 size_t size;
                 char *data = file_read(file, &size);
                 reply->headers = format_text("ETag: \"e1\"\r\n");

@@ -51,7 +51,7 @@
         CALL(HMAC, 0, 0) CALL(EVP_Digest, 0, 0) \
         CALL(XXH3_createState, 0, ENOMEM) CALL(EVP_MD_CTX_new, 0, ENOMEM) CALL(EVP_DigestInit_ex, 0, 0) \
         CALL(EVP_MD_CTX_copy_ex, 0, 0) CALL(EVP_DigestUpdate, 0, 0) CALL(EVP_DigestFinal_ex, 0, 0) CALL(msgpack_unpack_next, -2, 0) \
-        CALL(yaml_parser_initialize, 0, 0) CALL(yaml_parser_parse, 0, 0) \
+        CALL(yaml_parser_initialize, 0, 0) CALL(yaml_parser_parse, 0, 0) CALL(XML_ParserCreate, 0, ENOMEM) \
         CALL(sd_is_socket_unix, -EINVAL, 0) CALL(sd_listen_fds_with_names, -ENOMEM, 0) \
         CALL(sd_watchdog_enabled, -EINVAL, 0) CALL(sd_notify, -ENOBUFS, 0) CALL(sd_notify_barrier, -ENOBUFS, 0) \
         CALL(sd_pid_notify_with_fds, -ENOBUFS, 0) CALL(sd_bus_open_system, -EIO, 0) \
