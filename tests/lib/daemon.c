@@ -131,9 +131,15 @@ void daemon_exec(const struct daemon *d, const char *notify, const char *const *
 {
         const char *argv[FLAGS_MAX] = {build_path("streamerd"), "--socket", d->socket};
         size_t n = 3;
+        bool configured = false;
 
-        while (*flags && n < FLAGS_MAX - 1)
-                argv[n++] = *flags++;
+        for (; *flags && n < FLAGS_MAX - 1; flags++) {
+                configured |= strcmp(*flags, "--config") == 0;
+                argv[n++] = *flags;
+        }
+        /* The first load writes the whole ring; the variable would override a file. */
+        if (!configured)
+                setenv("RUNAI_STREAMER_MEMORY_LIMIT", "33554432", 0);
         int log = must(open(d->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
         must(dup2(log, STDOUT_FILENO));
         must(dup2(log, STDERR_FILENO));

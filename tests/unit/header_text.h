@@ -35,7 +35,7 @@ static inline struct text repeated(const char *before, size_t n, const char *ite
         fputs(before, f);
         for (size_t i = 0; i < n; i++)
                 for (const char *c = item; *c; c++)
-                        *c == '#' ? fprintf(f, "%zu", i) : fputc(*c, f);
+                        *c == '#' ? fprintf(f, "%zu", i) : putc_unlocked(*c, f);
         fputs(after, f);
         fclose(f);
         struct text text = text_of(pattern);
