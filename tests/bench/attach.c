@@ -16,7 +16,6 @@ int attach_child(const char *socket, const char *model)
         streamer_lease *lease;
         streamer_tensor t = STREAMER_TENSOR_INIT;
         size_t n;
-
         uint64_t begin = clock_ns();
         if (streamer_connect(&opts, &client) || streamer_attach(client, model, NULL, &lease) ||
             streamer_tensor_count(lease, &n) || streamer_tensor_get(lease, n - 1, &t))
@@ -35,7 +34,6 @@ static double attach_once(const struct bench *b, const struct bench_daemon *bd, 
 {
         int ends[2], status;
         char text[64] = "";
-
         must(pipe2(ends, O_CLOEXEC));
         pid_t pid = must(fork());
         if (pid == 0) {
@@ -58,7 +56,6 @@ static void row_attach(const struct bench *b, struct bench_daemon *bd, enum row 
         struct model *m = model_new(5);
         const char *name = row_name(row);
         double us[ATTACHES];
-
         model_add_many(m, "model.layers.weight", n, bytes / n);
         const char *path = bench_file(b, m, name);
         bench_load_resident(bd, path, name);
@@ -74,7 +71,6 @@ static void row_attach(const struct bench *b, struct bench_daemon *bd, enum row 
 void rows_attach(const struct bench *b)
 {
         struct bench_daemon bd;
-
         bench_daemon_start(&bd, b, b->hugetlb ? "hugetlb" : "auto", "");
         row_attach(b, &bd, ROW_attach_300, 300, GIB / b->shrink);
         row_attach(b, &bd, ROW_attach_100k, 100000, GIB / b->shrink);

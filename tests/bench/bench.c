@@ -13,7 +13,6 @@ static uint64_t setting(const char *name, uint64_t otherwise, uint64_t most)
 {
         const char *text = getenv(name);
         uint64_t n = text ? strtoull(text, NULL, 10) : 0;
-
         if (n == 0)
                 n = otherwise;
         return n < most ? n : most;
@@ -22,7 +21,6 @@ static uint64_t setting(const char *name, uint64_t otherwise, uint64_t most)
 static bool setting_on(const char *name)
 {
         const char *text = getenv(name);
-
         return !text || strcmp(text, "0") != 0;
 }
 
@@ -88,7 +86,6 @@ int main(int argc, char **argv)
 {
         const char *dir = getenv("BENCH_DIR"), *only = argc == 2 ? argv[1] : NULL;
         struct bench b = {.self = "/proc/self/exe"};
-
         signal(SIGPIPE, SIG_IGN); /* libuv writes without MSG_NOSIGNAL */
         if (argc == 4 && strcmp(argv[1], "--attach") == 0)
                 return attach_child(argv[2], argv[3]);

@@ -44,7 +44,6 @@ static void *map_pages(bool hugetlb, uint64_t bytes)
 {
         int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (hugetlb ? MAP_HUGETLB : 0);
         void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
-
         if (p == MAP_FAILED)
                 die_errno("mmap of %llu bytes", (unsigned long long)bytes);
         if (!hugetlb)
@@ -102,7 +101,6 @@ static bool read_block(struct shared_read *s, uint64_t at, size_t len)
 static void *read_blocks(void *arg)
 {
         struct shared_read *s = arg;
-
         for (;;) {
                 uint64_t at = atomic_fetch_add(&s->next, BLOCK);
                 if (at >= s->size)
@@ -117,7 +115,6 @@ static double two_threads(struct shared_read *s, const char *path)
 {
         pthread_t threads[2];
         uint64_t begin = clock_ns();
-
         for (int i = 0; i < 2; i++)
                 if (pthread_create(&threads[i], NULL, read_blocks, s))
                         die("no thread");
@@ -135,7 +132,6 @@ double ceiling_preads_fresh(const char *path)
         struct collapse_kernel kernel;
         void *map;
         int memory = must(host_memfd_seal_consume_fd(host_memfd_new(PAGES_4K), whole_pages(s.size), false, &map));
-
         collapse_probe(&kernel, &collapse_calls);
         s.to = map;
         if (kernel.supported)
@@ -151,7 +147,6 @@ double ceiling_preads_fresh(const char *path)
 double ceiling_preads(const struct bench *b, const char *path)
 {
         struct shared_read s = {.fd = must(open(path, O_RDONLY | O_CLOEXEC)), .size = file_size(path)};
-
         s.to = map_pages(b->hugetlb, whole_pages(s.size));
         double rate = two_threads(&s, path);
         munmap(s.to, whole_pages(s.size));

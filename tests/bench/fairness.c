@@ -17,7 +17,6 @@ static streamer_op *begin_load(struct bench_daemon *bd, const char *path, const 
 {
         streamer_load_opts opts = {.struct_size = sizeof(opts), .source = path, .name = name};
         streamer_op *op;
-
         must_do(bd, streamer_load(bd->client, &opts, &op), name);
         return op;
 }
@@ -26,7 +25,6 @@ static void await_bytes(struct bench_daemon *bd, streamer_op *op)
 {
         streamer_progress p = {.struct_size = sizeof(p)};
         int r;
-
         do {
                 r = streamer_op_wait(op, 1, &p);
         } while (r == STREAMER_ETIMEOUT && p.bytes == 0);
@@ -38,7 +36,6 @@ static void await_bytes(struct bench_daemon *bd, streamer_op *op)
 static double beside(struct bench_daemon *bd, const char *large, const char *small)
 {
         streamer_progress p = {.struct_size = sizeof(p)};
-
         bench_await_ready(bd);
         file_uncache(small);
         file_uncache(large);
@@ -62,7 +59,6 @@ void rows_fairness(const struct bench *b)
 {
         struct model *large = model_new(21), *small = model_new(22);
         uint64_t bytes = 4 * GIB / b->shrink;
-
         model_add_many(large, "model.layers.weight", 300, bytes / 300);
         model_add_many(small, "model.layers.weight", 30, bytes / SMALL_SHARE / 30);
         const char *large_path = bench_file(b, large, "fair-large"), *small_path = bench_file(b, small, "fair-small");

@@ -33,7 +33,6 @@ static struct daemon *running_slot(pid_t pid)
 static json_t *ask_status(struct bench_daemon *bd)
 {
         char *text = NULL;
-
         must_do(bd, streamer_call(bd->client, "status", NULL, &text), "status");
         json_t *status = json_loads(text, 0, NULL);
         free(text);
@@ -44,7 +43,6 @@ static void ask_ring(struct bench_daemon *bd)
 {
         json_t *status = ask_status(bd), *ring = json_object_get(status, "ring");
         const char *kind = json_string_value(json_object_get(ring, "page_kind"));
-
         bd->ring = (uint64_t)json_integer_value(json_object_get(ring, "bytes"));
         report_note("daemon with %s segments: ring of %llu MiB in %s pages", bd->pages,
                     (unsigned long long)(bd->ring / MIB), kind ? kind : "?");
@@ -59,7 +57,6 @@ static uint64_t of_device(struct bench_daemon *bd, const char *key)
 {
         json_t *status = ask_status(bd), *device = json_array_get(json_object_get(status, "devices"), 0);
         uint64_t n = (uint64_t)json_integer_value(json_object_get(device, key));
-
         json_decref(status);
         return n;
 }
@@ -73,7 +70,6 @@ static bool is_ready(void *arg)
 {
         struct await *a = arg;
         uint64_t ready = of_device(a->bd, "prefaulted"), now = clock_ns(), wanted = a->bd->largest;
-
         if (ready != a->ready)
                 a->since = now;
         a->ready = ready;
@@ -151,7 +147,6 @@ void bench_daemon_start(struct bench_daemon *bd, const struct bench *b, const ch
 void bench_daemon_start_ordinary(struct bench_daemon *bd, const struct bench *b, const char *more)
 {
         mode_t mask = umask(0); /* it should use the prefaulted memory */
-
         must(chmod(b->folder, 0755));
         if (geteuid() == 0)
                 ordinary_folder = format_text("%s/d-auto", b->folder);
@@ -190,7 +185,6 @@ static uint64_t memory_now(const struct bench_daemon *bd)
 static void wait_ready(struct bench_daemon *bd, streamer_op *op, uint64_t *peak)
 {
         int r;
-
         do {
                 r = streamer_op_wait(op, peak ? 5 : -1, NULL);
                 uint64_t now = peak ? memory_now(bd) : 0;
@@ -204,7 +198,6 @@ static void load(struct bench_daemon *bd, const char *path, const char *name, ui
 {
         streamer_load_opts opts = {.struct_size = sizeof(opts), .source = path, .name = name};
         streamer_op *op;
-
         must_do(bd, streamer_load(bd->client, &opts, &op), "load");
         wait_ready(bd, op, peak);
         streamer_op_free(op);
@@ -241,7 +234,6 @@ static void ask_stages(struct bench_daemon *bd, struct load_figures *f)
         size_t used = 0;
         const char *key;
         json_t *ns;
-
         must_do(bd, streamer_call(bd->client, "show", "{\"model\":\"m\"}", &text), "show");
         json_t *reply = json_loads(text, 0, NULL);
         json_t *model = json_array_get(json_object_get(reply, "models"), 0);
@@ -258,7 +250,6 @@ static void ask_stages(struct bench_daemon *bd, struct load_figures *f)
 void bench_load(struct bench_daemon *bd, const char *path, const struct model *m, bool sample, struct load_figures *f)
 {
         double gib = (double)m->bytes / (double)GIB;
-
         bench_await_ready(bd);
         uint64_t ready = of_device(bd, "prefaulted");
         bd->least_ready = ready < bd->least_ready ? ready : bd->least_ready;
@@ -279,7 +270,6 @@ void bench_load(struct bench_daemon *bd, const char *path, const struct model *m
 const char *bench_file(const struct bench *b, const struct model *m, const char *name)
 {
         const char *path = format_text("%s/%s.safetensors", b->folder, name);
-
         model_write(m, path);
         file_uncache(path);
         report_note("%s: %zu tensors, %.3f GiB, data at offset %llu, which is %llu modulo 512", path, m->n,

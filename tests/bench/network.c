@@ -24,7 +24,6 @@ static pid_t curl_start(const char *url, const char *ca, uint64_t from, uint64_t
 {
         const char *range = format_text("%llu-%llu", (unsigned long long)from, (unsigned long long)to);
         pid_t pid = must(fork());
-
         if (pid > 0)
                 return pid;
         if (ca)
@@ -45,13 +44,11 @@ static double curls(const char *url, const char *ca, uint64_t size, unsigned n, 
         pid_t pids[CURLS_MAX];
         uint64_t share = size / n, begin = clock_ns();
         double cpu = 0, gib = (double)size / (double)GIB;
-
         for (unsigned i = 0; i < n; i++)
                 pids[i] = curl_start(url, ca, i * share, i + 1 < n ? (i + 1) * share - 1 : size - 1);
         for (unsigned i = 0; i < n; i++) {
                 struct rusage used;
                 int status;
-
                 must(wait4(pids[i], &status, 0, &used));
                 if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
                         die("curl: status %d (%s)", WEXITSTATUS(status), url);
@@ -73,7 +70,6 @@ static unsigned best_without(const struct curls *c, unsigned round)
 {
         double others[ROUNDS_MAX], best = 0;
         unsigned step = 0;
-
         for (unsigned i = 0; i < CURL_STEPS; i++) {
                 unsigned n = 0;
                 for (unsigned r = 0; r < c->rounds; r++)
@@ -91,7 +87,6 @@ struct curl_ceiling curls_best(const struct curls *c)
 {
         double gib_per_s[ROUNDS_MAX], cpu[ROUNDS_MAX];
         unsigned of_all = best_without(c, c->rounds);
-
         for (unsigned r = 0; r < c->rounds; r++) {
                 unsigned step = best_without(c, r);
                 gib_per_s[r] = c->gib_per_s[step][r];
@@ -132,7 +127,6 @@ struct network {
 static double memory_of(struct network *n, const char *url)
 {
         struct load_figures f;
-
         bench_touch(&n->daemon, n->model->bytes);
         bench_load(&n->daemon, url, n->model, true, &f);
         return (double)f.memory / (double)MIB;
@@ -144,7 +138,6 @@ static void row_rate(struct network *n, enum row row, const char *url, const cha
         struct load_figures f;
         double rates[ROUNDS_MAX], cpu[ROUNDS_MAX];
         unsigned rounds = curls_rounds(n->bench);
-
         report_note("network ceiling: 1, 2, 4, 8 and 16 of: curl -s -f -o /dev/null -r FROM-TO%s%s %s",
                     ca ? " --cacert " : "", ca ? ca : "", url);
         for (unsigned i = 0; i < rounds; i++) {
@@ -165,7 +158,6 @@ static void row_rate(struct network *n, enum row row, const char *url, const cha
 static void row_memory(struct network *n, const char *http, const char *https)
 {
         double plain = memory_of(n, http), tls = memory_of(n, https);
-
         report_note("beside the ring: %.1f MiB by http, %.1f MiB by https", plain, tls);
         report_row(ROW_http_memory, plain > tls ? plain : tls, 0);
 }
@@ -175,7 +167,6 @@ static void row_memory(struct network *n, const char *http, const char *https)
 static double seconds_through(struct network *n, struct proxy *p, const struct proxy_rule *rule)
 {
         struct load_figures f;
-
         proxy_clear(p);
         if (rule)
                 proxy_rule(p, rule);
@@ -201,7 +192,6 @@ static void rows_behind_proxy(struct network *n)
         double gib = (double)n->model->bytes / (double)GIB;
         double in_flight = (double)CONCURRENCY * (double)BLOCK / (double)GIB / (LATENCY_MS / 1e3);
         double ceilings[ROUNDS_MAX], shares[ROUNDS_MAX], times[ROUNDS_MAX], beyond[ROUNDS_MAX];
-
         proxy_start(&p, n->web.http);
         for (unsigned i = 0; i < n->bench->rounds; i++) {
                 double plain = seconds_through(n, &p, NULL), late = seconds_through(n, &p, &latency),
@@ -223,7 +213,6 @@ static void rows_behind_proxy(struct network *n)
 void rows_network(const struct bench *b)
 {
         struct network n = {.bench = b, .model = model_new(9)};
-
         if (nginx_unavailable() != NULL)
                 die("%s", nginx_unavailable());
         model_add_many(n.model, "model.layers.weight", 300, 2 * GIB / b->shrink / 300);
@@ -250,7 +239,6 @@ int delay_proxy(unsigned upstream, unsigned ms)
 {
         struct proxy proxy;
         char byte;
-
         proxy_start(&proxy, upstream);
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_LATENCY, .what = PROXY_ALL, .ms = ms});
         printf("%u\n", proxy.port);

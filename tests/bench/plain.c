@@ -10,7 +10,6 @@
 static struct model *large_model(const struct bench *b)
 {
         struct model *m = model_new(1);
-
         model_add_many(m, "model.layers.weight", 300, 4 * GIB / b->shrink / 300);
         return m;
 }
@@ -27,7 +26,6 @@ static void round_of(const struct bench *b, struct bench_daemon *bd, const char 
 {
         struct load_figures cold, warm;
         struct held_file held;
-
         r->fio[i] = ceiling_fio(b, path);
         file_uncache(path);
         bench_touch(bd, m->bytes);
@@ -55,7 +53,6 @@ static void rates(const struct bench *b)
         struct rounds r;
         struct model *m = large_model(b);
         const char *path = bench_file(b, m, "plain");
-
         report_note("disk ceiling: %s", ceiling_fio_command(b, path));
         bench_daemon_start_ordinary(&bd, b, "");
         for (unsigned i = 0; i < b->rounds; i++)
@@ -77,7 +74,6 @@ static void http(const struct bench *b)
         struct model *m = model_new(9);
         double loads[ROUNDS_MAX];
         unsigned rounds = curls_rounds(b);
-
         model_add_many(m, "model.layers.weight", 300, 2 * GIB / b->shrink / 300);
         const char *path = bench_file(b, m, "plain-network");
         file_map_cached(&held, path);
@@ -119,7 +115,6 @@ static void sweep_at(const struct bench *b, const char *path, const struct model
         struct bench_daemon bd;
         struct held_file held;
         struct load_figures f;
-
         bench_daemon_start_ordinary(&bd, b,
                                     format_text("io: {block_size: %uMiB, concurrency: %u}\n", mib, concurrency));
         for (unsigned i = 0; i < b->rounds; i++) {
@@ -144,7 +139,6 @@ void sweep(const struct bench *b)
         static const unsigned blocks[] = {1, 2, 4, 8, 16}, concurrencies[] = {4, 8, 16};
         struct model *m = large_model(b);
         const char *path = bench_file(b, m, "sweep");
-
         for (size_t i = 0; i < sizeof(blocks) / sizeof(blocks[0]); i++)
                 for (size_t k = 0; k < sizeof(concurrencies) / sizeof(concurrencies[0]); k++)
                         sweep_at(b, path, m, blocks[i], concurrencies[k]);

@@ -29,14 +29,12 @@ const char *row_name(enum row row)
 static int by_value(const void *a, const void *b)
 {
         double x = *(const double *)a, y = *(const double *)b;
-
         return (x > y) - (x < y);
 }
 
 double median(const double *values, size_t n)
 {
         double *sorted = must_alloc(n * sizeof(*sorted)), m = 0;
-
         memcpy(sorted, values, n * sizeof(*sorted));
         qsort(sorted, n, sizeof(*sorted), by_value);
         if (n > 0)
@@ -48,7 +46,6 @@ double median(const double *values, size_t n)
 static bool reached(enum row row)
 {
         double value = rows[row].value, target = promised[row].target;
-
         if (target <= 0)
                 return rows[row].measured;
         return rows[row].measured && (promised[row].better == HIGHER ? value >= target : value <= target);
@@ -64,7 +61,6 @@ void report_row(enum row row, double value, double ceiling)
 void report_note(const char *format, ...)
 {
         va_list args;
-
         va_start(args, format);
         vprintf(format, args);
         va_end(args);
@@ -100,7 +96,6 @@ static json_t *number_or_null(double value, bool known)
 static json_t *row_json(enum row row)
 {
         json_t *o = json_object();
-
         json_object_set_new(o, "name", json_string(promised[row].name));
         json_object_set_new(o, "value", number_or_null(rows[row].value, rows[row].measured));
         json_object_set_new(o, "unit", json_string(promised[row].unit));
@@ -113,7 +108,6 @@ static json_t *row_json(enum row row)
 void report_write(const char *path)
 {
         json_t *list = json_array();
-
         for (enum row i = 0; i < ROW_COUNT; i++)
                 json_array_append_new(list, row_json(i));
         if (json_dump_file(list, path, JSON_INDENT(2) | JSON_REAL_PRECISION(6)))

@@ -9,7 +9,6 @@
 static struct model *even_model(uint64_t seed, size_t n, uint64_t bytes)
 {
         struct model *m = model_new(seed);
-
         model_add_many(m, "model.layers.weight", n, bytes / n);
         return m;
 }
@@ -37,7 +36,6 @@ static void cold_load(struct bench_daemon *bd, const char *path, const struct mo
 static void cold_round(struct bench_daemon *bd, const char *path, const struct model *m, struct rates *r, unsigned i)
 {
         struct load_figures f;
-
         cold_load(bd, path, m, &f);
         r->cold[i] = f.gib_per_s;
         r->cpu[i] = f.cpu_s_per_gib;
@@ -48,7 +46,6 @@ static void cold_round(struct bench_daemon *bd, const char *path, const struct m
 static void warm_round(struct bench_daemon *bd, const char *path, const struct model *m, struct rates *r, unsigned i)
 {
         struct load_figures f;
-
         bench_touch(bd, m->bytes);
         bench_load(bd, path, m, false, &f);
         r->warm[i] = f.gib_per_s;
@@ -61,7 +58,6 @@ static void round_of_rates(const struct bench *b, struct bench_daemon *huge, str
                            const char *path, const struct model *m, struct round_rates *r, unsigned i)
 {
         struct held_file held;
-
         if (b->hugetlb)
                 hugepages_allow(HUGE_BYTES); /* another program may have restored the old value */
         r->fio[i] = ceiling_fio(b, path);
@@ -89,7 +85,6 @@ static void report_rates(const struct bench *b, const struct round_rates *r)
         unsigned n = b->rounds;
         double fio = median(r->fio, n), preads = median(r->preads, n);
         const struct rates *best = b->hugetlb ? &r->huge : &r->small;
-
         if (b->hugetlb) {
                 report_ratio(ROW_cold_hugetlb_vs_fio, r->huge.cold, fio, n);
                 report_ratio(ROW_warm_hugetlb_vs_2preads, r->huge.warm, preads, n);
@@ -106,7 +101,6 @@ void rows_rates(const struct bench *b)
         struct round_rates r = {0};
         struct model *m = even_model(1, 300, 4 * GIB / b->shrink);
         const char *path = bench_file(b, m, "large");
-
         report_note("disk ceiling: %s", ceiling_fio_command(b, path));
         report_note("page cache ceiling: two threads, preads of 8 MiB into %s pages that are there already",
                     b->hugetlb ? "huge (hugetlb)" : "transparent huge");
@@ -135,7 +129,6 @@ void rows_tensors(const struct bench *b)
         double many_rate[ROUNDS_MAX], one_rate[ROUNDS_MAX];
         struct bench_daemon bd;
         struct load_figures f;
-
         bench_daemon_start(&bd, b, b->hugetlb ? "hugetlb" : "auto", "");
         for (unsigned i = 0; i < b->rounds; i++) {
                 cold_load(&bd, one_path, one, &f);
@@ -161,7 +154,6 @@ static void row_memory(const struct bench *b, enum row row, size_t n, uint64_t b
         const char *path = bench_file(b, m, row_name(row));
         struct bench_daemon bd;
         struct load_figures f;
-
         bench_daemon_start(&bd, b, b->hugetlb ? "hugetlb" : "auto", "");
         bench_load(&bd, path, m, true, &f);
         report_row(row, (double)f.memory / (double)MIB, 0);

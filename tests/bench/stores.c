@@ -15,7 +15,6 @@ static void row_store(const struct bench *b, enum row row, struct s3_store *stor
         struct bench_daemon daemon;
         struct curls c = {.url = url, .size = file_size(path)};
         struct load_figures f;
-
         bench_daemon_start(&daemon, b, b->hugetlb ? "hugetlb" : "auto",
                            format_text("s3: {endpoint: '%s', access_key: '%s', secret_key: '%s'}\n", store->url,
                                        store->access, store->secret));
@@ -36,7 +35,6 @@ static void row_store(const struct bench *b, enum row row, struct s3_store *stor
 static void measure(const struct bench *b, enum row row, const char *kind, const char *path, const struct model *m)
 {
         struct s3_store store;
-
         if (s3_store_missing(kind)) {
                 report_note("%s: not measured: %s", kind, s3_store_missing(kind));
                 return;
@@ -51,7 +49,6 @@ static void measure(const struct bench *b, enum row row, const char *kind, const
 void rows_stores(const struct bench *b)
 {
         struct model *m = model_new(10);
-
         model_add_many(m, "model.layers.weight", 100, GIB / b->shrink / 100);
         const char *path = bench_file(b, m, "stores");
         measure(b, ROW_swift_vs_curl, "swift", path, m);

@@ -31,7 +31,6 @@
 static void add(struct model *m, int layer, const char *name, uint64_t rows, uint64_t columns)
 {
         char *full = layer < 0 ? format_text("model.%s", name) : format_text("model.layers.%d.%s", layer, name);
-
         model_add(m, full, "BF16", (uint64_t[]){rows, columns}, columns ? 2 : 1);
         free(full);
 }
@@ -55,7 +54,6 @@ static void add_layer(struct model *m, int layer)
 static struct model *qwen(void)
 {
         struct model *m = model_new(25);
-
         model_set_metadata(m, "{\"format\":\"pt\"}");
         add(m, -1, "embed_tokens.weight", VOCABULARY, HIDDEN);
         for (int layer = 0; layer < LAYERS; layer++)
@@ -67,7 +65,6 @@ static struct model *qwen(void)
 static int make(const char *path)
 {
         struct model *m = qwen();
-
         model_write(m, path);
         file_uncache(path);
         printf("made      %s: %zu tensors, %.2f GB, not in the page cache\n", path, m->n, (double)m->bytes / 1e9);
@@ -98,7 +95,6 @@ static size_t compare(const streamer_lease *lease, const char *path)
         unsigned char *buf = must_alloc(CHUNK);
         uint64_t at = model_data_offset(m);
         size_t equal = 0;
-
         for (size_t i = 0; i < m->n; at += m->tensors[i++].bytes) {
                 streamer_tensor t = STREAMER_TENSOR_INIT;
                 if (streamer_tensor_find(lease, m->tensors[i].name, &t) || t.bytes != m->tensors[i].bytes)
@@ -120,7 +116,6 @@ static int attach(const char *socket, const char *model, const char *path)
         streamer_lease *lease;
         streamer_tensor t = STREAMER_TENSOR_INIT;
         size_t n;
-
         uint64_t begin = clock_ns();
         if (streamer_connect(&opts, &client) || streamer_attach(client, model, NULL, &lease) ||
             streamer_tensor_count(lease, &n) || streamer_tensor_get(lease, n - 1, &t))
@@ -142,7 +137,6 @@ static int read_again(const char *path)
         uint64_t begin = clock_ns(), size = file_size(path), at = 0;
         int fd = must(open(path, O_RDONLY | O_CLOEXEC));
         unsigned char *to = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
         if (to == MAP_FAILED)
                 die_errno("mmap");
         while (at < size) {

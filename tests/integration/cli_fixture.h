@@ -39,7 +39,6 @@ static inline json_t *error_object(const struct ctl *r)
 static inline struct ctl run(int code, const char *const *args)
 {
         struct ctl r;
-
         ctl_v(&r, test_daemon.socket, args);
         ck_assert_msg(r.code == code, "%s: exit %d instead of %d: %s", args[0], r.code, code, r.err);
         if (code != 0 && wants_json(args)) {

@@ -24,7 +24,6 @@ static struct model *model;
 static void configure(const char *rest)
 {
         char *text = format_text("roots: [%s]\n" COMMON "%s\n", root, rest);
-
         file_write(config, text, strlen(text));
 }
 
@@ -32,7 +31,6 @@ static void configure(const char *rest)
 static void begin(const char *rest)
 {
         static unsigned n;
-
         snprintf(root, sizeof(root), "%s", suite_path("root-%d", (int)getpid()));
         mkdir(root, 0755);
         must(chmod(suite_folder(), 0755));
@@ -50,7 +48,6 @@ static void end(void)
 static char *write_model(const char *name)
 {
         char *path = format_text("%s/%s", root, name);
-
         model_write(model, path);
         return path;
 }
@@ -61,7 +58,6 @@ static json_t *preload_row(streamer_client *c, size_t i)
 {
         json_t *reply = client_call(c, "status", NULL);
         json_t *row = json_incref(json_array_get(json_object_get(reply, "preload"), i));
-
         return row;
 }
 
@@ -87,7 +83,6 @@ static bool row_is(void *arg)
 static void await_row(size_t i, const char *state, int tries)
 {
         struct question q = {i, state, tries};
-
         ck_assert_msg(eventually(row_is, &q, WAIT_MS), "preload[%zu] does not become %s", i, state);
 }
 
@@ -101,7 +96,6 @@ static void await_log(const char *text)
 static void await_notify(const char *word)
 {
         char text[4096];
-
         do {
                 struct pollfd fd = {.fd = d.notify, .events = POLLIN};
                 ck_assert_msg(must(poll(&fd, 1, WAIT_MS)) == 1, "no %s", word);
@@ -118,7 +112,6 @@ static void hangup(void)
 static int reload_code(const char *expected)
 {
         struct ctl result;
-
         ctl(&result, d.socket, "reload", NULL);
         if (expected && !strstr(result.code == 0 ? result.out : result.err, expected))
                 die("\"%s%s\" does not say \"%s\"", result.out, result.err, expected);
@@ -129,7 +122,6 @@ static int reload_code(const char *expected)
 static void is_served(const char *name)
 {
         streamer_client *c = client_open(&d);
-
         client_equals(c, name, model);
         streamer_close(c);
 }

@@ -23,7 +23,6 @@ static void begin(void)
                                  "    - {role: load, users: %d}\n"
                                  "    - {role: admin, users: %d}\n",
                                  root, VIEWER, TRAINER, root, OTHER, BOSS);
-
         mkdir(root, 0755);
         must(mkdir(format_text("%s/team", root), 0755));
         char *config = suite_file("roles.yaml", text);
@@ -39,7 +38,6 @@ static void begin(void)
 static void unload(const char *model)
 {
         streamer_client *c = client_open(&test_daemon);
-
         client_unload(c, model);
         streamer_close(c);
 }

@@ -16,7 +16,6 @@ static const char *expected_text, *as_verb, *as_args, *as_source, *as_name;
 static inline int expect_error(const streamer_client *c, int r)
 {
         const char *text = streamer_last_error(c);
-
         if (r != 0 && expected_text && !strstr(text, expected_text))
                 die("\"%s\" does not say \"%s\"", text, expected_text);
         return r;
@@ -34,7 +33,6 @@ static inline int do_connect(void)
 {
         streamer_connect_opts to = {.struct_size = sizeof(to), .socket = test_daemon.socket};
         streamer_client *c;
-
         return expect_error(NULL, streamer_connect(&to, &c));
 }
 
@@ -47,7 +45,6 @@ static inline int do_attach(void)
 static inline int do_call(void)
 {
         streamer_client *c = client_open(&test_daemon);
-
         return expect_error(c, client_call_code(c, as_verb, as_args));
 }
 
@@ -68,7 +65,6 @@ static inline int do_load(void)
 {
         char text[1024];
         streamer_client *c = client_open(&test_daemon);
-
         return expect_error(c, client_load_result(c, as_source, as_name, text));
 }
 

@@ -19,7 +19,6 @@ struct lines {
 static void add(struct lines *lines, const char *name, uint64_t n)
 {
         size_t i = 0;
-
         while (i < lines->n && strcmp(lines->lines[i].name, name) != 0)
                 i++;
         if (i == LINES_MAX)
@@ -36,7 +35,6 @@ static bool is_tcp(pid_t pid, const char *fd)
 {
         char *path = format_text("/proc/%d/fd/%s", (int)pid, fd), protocol[16] = ""; /* "TCP" or "TCPv6" */
         ssize_t len = getxattr(path, "system.sockprotoname", protocol, sizeof(protocol) - 1);
-
         free(path);
         return len > 0 && strncmp(protocol, "TCP", 3) == 0;
 }
@@ -67,7 +65,6 @@ static const char prefaulted[] = "fd /memfd:streamerd-segment (deleted)";
 static void remove_digits(char *text)
 {
         char *to = text;
-
         for (const char *at = text; *at; at++)
                 if (*at < '0' || *at > '9')
                         *to++ = *at;
@@ -78,7 +75,6 @@ static void add_fds(struct lines *lines, pid_t pid)
 {
         char *path = format_text("/proc/%d/fd", (int)pid), target[PATH_SIZE - 8];
         DIR *dir = opendir(path);
-
         if (!dir)
                 die_errno("%s", path);
         for (struct dirent *e; (e = readdir(dir));) {
@@ -101,7 +97,6 @@ static void add_threads(struct lines *lines, pid_t pid)
 {
         char *folder = format_text("/proc/%d/task", (int)pid);
         DIR *dir = opendir(folder);
-
         if (!dir)
                 die_errno("%s", folder);
         for (struct dirent *e; (e = readdir(dir));) {
@@ -128,7 +123,6 @@ static void add_threads(struct lines *lines, pid_t pid)
 static void add_reply(struct lines *lines, streamer_client *c)
 {
         json_t *reply = client_call(c, "status", NULL), *device;
-
         for (size_t i = 0; (device = json_array_get(json_object_get(reply, "devices"), i)); i++) {
                 char *name = format_text("bytes of %s", json_text(device, "device"));
                 add(lines, name, json_number(device, "used"));
@@ -152,7 +146,6 @@ static char *account_with(const struct daemon *d, streamer_client *c)
 {
         struct lines *lines = must_alloc(sizeof(*lines));
         char *text = format_text("%s", "");
-
         add_reply(lines, c);
         add_fds(lines, d->pid);
         add_threads(lines, d->pid);
@@ -192,7 +185,6 @@ static bool is_settled(void *arg)
 {
         struct sample *sample = arg;
         char *before = sample->account;
-
         sample->account = account_with(sample->d, sample->c);
         bool same = before != NULL && strcmp(before, sample->account) == 0;
         free(before);
@@ -202,7 +194,6 @@ static bool is_settled(void *arg)
 char *account_of(const struct daemon *d)
 {
         struct sample sample = {.d = d, .c = client_open(d)};
-
         eventually(is_settled, &sample, WAIT_MS);
         streamer_close(sample.c);
         return sample.account;
@@ -218,7 +209,6 @@ struct expected {
 static bool is_equal(void *arg)
 {
         struct expected *e = arg;
-
         free(e->now);
         e->now = account_with(e->d, e->c);
         return strcmp(e->now, e->account) == 0;
@@ -228,7 +218,6 @@ static bool is_equal(void *arg)
 static char *lines_only_in(const char *text, const char *other)
 {
         char *found = format_text("%s", "");
-
         for (const char *line = text; *line;) {
                 size_t len = strcspn(line, "\n") + 1;
                 char *one = format_text("%.*s", (int)len, line);
@@ -246,7 +235,6 @@ static char *lines_only_in(const char *text, const char *other)
 void account_await(const struct daemon *d, const char *account)
 {
         struct expected e = {.d = d, .c = client_open(d), .account = account};
-
         if (!eventually(is_equal, &e, WAIT_MS))
                 daemon_die(d, "used, of what has changed:\n%suses now:\n%s", lines_only_in(account, e.now),
                            lines_only_in(e.now, account));

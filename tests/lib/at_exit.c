@@ -35,7 +35,6 @@ static _Noreturn void cleaner_main(int from)
 {
         struct task *tasks = must_alloc(TASKS_MAX * sizeof(*tasks));
         size_t n = 0, have = 0;
-
         setsid();
         for (;;) {
                 ssize_t got = read(from, (char *)&tasks[n] + have, sizeof(*tasks) - have);
@@ -56,7 +55,6 @@ static _Noreturn void cleaner_main(int from)
 static void start(void)
 {
         int ends[2];
-
         owner = getpid();
         must(pipe2(ends, O_CLOEXEC));
         cleaner = must(fork());
@@ -80,7 +78,6 @@ static void send_task(const struct task *t)
 void at_exit_remove(const char *path)
 {
         struct task t = {0};
-
         snprintf(t.path, sizeof(t.path), "%s", path);
         send_task(&t);
 }
@@ -88,7 +85,6 @@ void at_exit_remove(const char *path)
 void at_exit_restore(const char *path, const char *value)
 {
         struct task t = {0};
-
         snprintf(t.path, sizeof(t.path), "%s", path);
         snprintf(t.value, sizeof(t.value), "%s", value);
         send_task(&t);

@@ -43,7 +43,6 @@ uint64_t env_number(const char *name, uint64_t otherwise)
 void *must_alloc(size_t size)
 {
         void *p = calloc(1, size ? size : 1);
-
         if (!p)
                 die("out of memory: %zu bytes", size);
         return p;
@@ -52,7 +51,6 @@ void *must_alloc(size_t size)
 void *must_share(size_t size)
 {
         void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-
         if (p == MAP_FAILED)
                 die_errno("%zu bytes of shared memory", size);
         return p;
@@ -61,7 +59,6 @@ void *must_share(size_t size)
 void *must_realloc(void *p, size_t size)
 {
         void *r = realloc(p, size ? size : 1);
-
         if (!r)
                 die("out of memory: %zu bytes", size);
         return r;
@@ -71,7 +68,6 @@ char *format_text(const char *format, ...)
 {
         char *text = NULL;
         va_list args;
-
         va_start(args, format);
         int n = vasprintf(&text, format, args);
         va_end(args);
@@ -85,7 +81,6 @@ char *format_text(const char *format, ...)
 void folder_make(char path[PATH_SIZE], const char *prefix)
 {
         const char *base = getenv("TMPDIR");
-
         snprintf(path, PATH_SIZE, "%s/%s-XXXXXX", base && *base ? base : "/var/tmp", prefix);
         if (!mkdtemp(path))
                 die_errno("mkdtemp %s", path);
@@ -106,7 +101,6 @@ void file_write(const char *path, const void *data, size_t size)
 {
         int fd = must(open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
         const char *p = data;
-
         while (size > 0) {
                 ssize_t n = must(write(fd, p, size));
                 p += n;
@@ -118,7 +112,6 @@ void file_write(const char *path, const void *data, size_t size)
 void file_put(const char *folder, const char *path, const char *text)
 {
         char *name = format_text("%s/%s", folder, path);
-
         for (char *at = strchr(name + strlen(folder) + 1, '/'); at != NULL; at = strchr(at + 1, '/')) {
                 *at = '\0';
                 mkdir(name, 0755);
@@ -151,7 +144,6 @@ char *file_read(const char *path, size_t *size)
 {
         int fd = must(open(path, O_RDONLY | O_CLOEXEC));
         char *text = fd_read(fd, size);
-
         close(fd);
         return text;
 }
@@ -161,7 +153,6 @@ void file_sha256(const char *path, char hex[65])
         unsigned char digest[SHA256_DIGEST_LENGTH];
         size_t size;
         char *data = file_read(path, &size);
-
         SHA256((const unsigned char *)data, size, digest);
         for (size_t i = 0; i < sizeof(digest); i++)
                 snprintf(hex + 2 * i, 3, "%02x", digest[i]);
@@ -171,7 +162,6 @@ void file_sha256(const char *path, char hex[65])
 uint64_t file_size(const char *path)
 {
         struct stat st;
-
         must(stat(path, &st));
         return (uint64_t)st.st_size;
 }
@@ -182,7 +172,6 @@ int shell(char **output, const char *format, ...)
 {
         char *command;
         va_list args;
-
         va_start(args, format);
         must(vasprintf(&command, format, args));
         va_end(args);
@@ -201,7 +190,6 @@ bool command_exists(const char *program)
 {
         char *path;
         bool exists = shell(&path, "command -v %s", program) == 0;
-
         free(path);
         return exists;
 }
@@ -211,7 +199,6 @@ bool command_exists(const char *program)
 uint64_t clock_ns(void)
 {
         struct timespec ts;
-
         clock_gettime(CLOCK_MONOTONIC, &ts);
         return (uint64_t)ts.tv_sec * UINT64_C(1000000000) + (uint64_t)ts.tv_nsec;
 }
@@ -219,7 +206,6 @@ uint64_t clock_ns(void)
 bool eventually(bool (*ask)(void *arg), void *arg, int timeout_ms)
 {
         uint64_t deadline = clock_ns() + (uint64_t)timeout_ms * 1000000;
-
         while (!ask(arg)) {
                 if (clock_ns() > deadline)
                         return false;
@@ -232,7 +218,6 @@ pid_t child_start(void (*fn)(void))
 {
         int ends[2];
         char byte;
-
         must(pipe2(ends, O_CLOEXEC));
         pid_t pid = must(fork());
         if (pid == 0) {
@@ -257,7 +242,6 @@ void child_kill(pid_t pid)
 unsigned count_open_fds(void)
 {
         unsigned n = 0;
-
         for (int fd = 0; fd < 1024; fd++)
                 n += fcntl(fd, F_GETFD) >= 0;
         return n;

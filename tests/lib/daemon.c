@@ -19,7 +19,6 @@
 const char *build_path(const char *program)
 {
         const char *build = getenv("STREAMERD_BUILD");
-
         return format_text("%s/%s", build && *build ? build : "build", program);
 }
 
@@ -28,7 +27,6 @@ const char *build_path(const char *program)
 bool daemon_on_gpu(void)
 {
         const char *device = getenv("STREAMERD_TEST_DEVICE");
-
         return device && strcmp(device, "cuda") == 0;
 }
 
@@ -36,7 +34,6 @@ bool daemon_on_gpu(void)
 static void use_fakes(void)
 {
         char *folder = realpath(build_path("tests/fake"), NULL);
-
         if (!folder)
                 die("the fake CUDA libraries are not built (make tests)");
         setenv("STREAMER_CUDA_LIBRARY", format_text("%s/libcuda.so.1", folder), 1);
@@ -132,7 +129,6 @@ void daemon_exec(const struct daemon *d, const char *notify, const char *const *
         const char *argv[FLAGS_MAX] = {build_path("streamerd"), "--socket", d->socket};
         size_t n = 3;
         bool configured = false;
-
         for (; *flags && n < FLAGS_MAX - 1; flags++) {
                 configured |= strcmp(*flags, "--config") == 0;
                 argv[n++] = *flags;
@@ -159,7 +155,6 @@ void daemon_spawn(struct daemon *d, const char *const *flags)
 {
         char notify[108];
         const char *all[FLAGS_MAX] = {NULL};
-
         for (size_t n = 0; flags[n] != NULL && n < FLAGS_MAX - 1; n++)
                 all[n] = gpu_instead(flags[n]);
         d->notify = daemon_notify_socket(notify);
@@ -181,7 +176,6 @@ static bool read_ready(int notify)
 {
         char text[4096];
         ssize_t n = must(recv(notify, text, sizeof(text) - 1, 0));
-
         text[n] = '\0';
         return strncmp(text, "READY=1", 7) == 0 || strstr(text, "\nREADY=1");
 }
@@ -190,7 +184,6 @@ bool daemon_wait_ready(struct daemon *d)
 {
         struct pollfd fds[] = {{.fd = d->notify, .events = POLLIN}, {.fd = d->pidfd, .events = POLLIN}};
         uint64_t deadline = clock_ns() + (uint64_t)START_MS * 1000000;
-
         while (clock_ns() < deadline) {
                 must(poll(fds, 2, START_MS));
                 if (fds[0].revents && read_ready(d->notify))
@@ -211,7 +204,6 @@ void daemon_start(struct daemon *d, const char *const *flags)
 void daemon_start_simple(struct daemon *d, const char *folder, const char *root, const char *budget)
 {
         char *device = format_text("host=%s", budget);
-
         daemon_init(d, folder);
         daemon_start(d, (const char *const[]){"--device", device, "--root", root, NULL});
         free(device);
@@ -240,7 +232,6 @@ int daemon_wait(struct daemon *d, int timeout_ms)
 {
         struct pollfd fd = {.fd = d->pidfd, .events = POLLIN};
         int status;
-
         if (must(poll(&fd, 1, timeout_ms)) == 0)
                 daemon_die(d, "did not end in time");
         if (waitpid(d->pid, &status, 0) != d->pid)
@@ -273,7 +264,6 @@ static bool log_has(void *arg)
         const struct said *said = arg;
         char *log = file_read(said->log, NULL);
         bool found = strstr(log, said->text) != NULL;
-
         free(log);
         return found;
 }

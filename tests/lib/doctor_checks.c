@@ -25,7 +25,6 @@ void doctor_ask(void)
 void doctor_found(const char *result, const char *check, const char *part)
 {
         const json_t *row;
-
         for (size_t i = 0; (row = json_array_get(json_object_get(doctor_said, "checks"), i)); i++) {
                 if (strcmp(json_text(row, "check"), check) != 0 || !strstr(json_text(row, "text"), part))
                         continue;
@@ -41,7 +40,6 @@ static bool no_probe_listed(void *arg)
         json_auto_t *list = client_call(arg, "list", NULL);
         size_t n = 0;
         const json_t *model;
-
         for (size_t i = 0; (model = json_array_get(json_object_get(list, "models"), i)); i++)
                 n += strncmp(json_text(model, "name"), "probe:", 6) == 0;
         return n == 0;
@@ -57,7 +55,6 @@ void doctor_check_no_leak(streamer_client *c, uint64_t used)
 const char *doctor_driver(void)
 {
         static char driver[PATH_SIZE];
-
         fake_library("libcuda.so.1", driver, sizeof(driver));
         return driver;
 }

@@ -20,7 +20,6 @@ struct receiving {
 char *endpoint_header(const struct endpoint_request *request, const char *name)
 {
         const char *value = MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND, name);
-
         return value ? format_text("%s", value) : NULL;
 }
 
@@ -28,7 +27,6 @@ void endpoint_range(const struct endpoint_request *request, struct endpoint_repl
 {
         const char *range = endpoint_header(request, "Range"), *more = reply->headers ? reply->headers : "";
         unsigned long first = 0, last = size - 1;
-
         if (range && sscanf(range, "bytes=%lu-%lu", &first, &last) == 2 && first < size) {
                 last = last < size ? last : size - 1;
                 reply->status = 206;
@@ -51,7 +49,6 @@ static enum MHD_Result append_header(void *text, enum MHD_ValueKind kind, const 
 static size_t join_chunks(char *body)
 {
         char *to = body, *from = body, *line_end;
-
         for (unsigned long n; (n = strtoul(from, &line_end, 16)) > 0; from = line_end + 2 + n + 2) {
                 memmove(to, line_end + 2, n);
                 to += n;
@@ -64,7 +61,6 @@ void endpoint_forward(const struct endpoint_request *request, struct endpoint_re
         struct http_exchange answer;
         int fd = http_exchange_connect(format_text("http://127.0.0.1:%u", port));
         char *text = format_text("%s %s HTTP/1.1\r\nConnection: close\r\n", request->method, request->path);
-
         MHD_get_connection_values(request->connection, MHD_HEADER_KIND, append_header, &text);
         text = format_text("%s\r\n", text);
         must(send(fd, text, strlen(text), MSG_NOSIGNAL));
@@ -88,7 +84,6 @@ void endpoint_forward(const struct endpoint_request *request, struct endpoint_re
 static void add_headers(struct MHD_Response *response, char *headers)
 {
         char *save;
-
         for (char *line = strtok_r(headers, "\r\n", &save); line; line = strtok_r(NULL, "\r\n", &save)) {
                 char *colon = strchr(line, ':');
                 if (!colon)
@@ -105,7 +100,6 @@ static enum MHD_Result send_reply(struct MHD_Connection *connection, const struc
 {
         size_t size = reply->body && reply->size == 0 ? strlen(reply->body) : reply->size;
         struct MHD_Response *response = MHD_create_response_from_buffer(size, reply->body, MHD_RESPMEM_MUST_FREE);
-
         if (reply->headers)
                 add_headers(response, reply->headers);
         enum MHD_Result r = MHD_queue_response(connection, reply->status ? (unsigned)reply->status : 200, response);
@@ -118,7 +112,6 @@ static enum MHD_Result send_reply(struct MHD_Connection *connection, const struc
 static void *on_line(void *context, const char *path, struct MHD_Connection *connection)
 {
         struct receiving *receiving = must_alloc(sizeof(*receiving));
-
         receiving->path = format_text("%s", path);
         receiving->body = format_text("%s", "");
         return receiving;
@@ -131,7 +124,6 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *connecti
 {
         struct endpoint *endpoint = context;
         struct receiving *receiving = *request_context;
-
         if (!receiving->begun || *size > 0) {
                 receiving->begun = true;
                 receiving->body = must_realloc(receiving->body, receiving->size + *size + 1);
@@ -161,7 +153,6 @@ void endpoint_start(struct endpoint *endpoint)
 {
         unsigned port;
         int fd = listen_on_loopback(64, &port);
-
         snprintf(endpoint->url, sizeof(endpoint->url), "http://127.0.0.1:%u", port);
         if (!MHD_start_daemon(MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD, 0, NULL, NULL,
                               on_request, endpoint, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_URI_LOG_CALLBACK, on_line,

@@ -41,7 +41,6 @@ char *fixture_path(const char *format, ...)
 char *fixture_write(const struct model *m, const char *file)
 {
         char *path = fixture_path("%s", file);
-
         model_write(m, path);
         return path;
 }
@@ -50,7 +49,6 @@ void fixture_begin(const char *const *flags)
 {
         const char *all[FLAGS_MAX] = {"--root", root};
         size_t n = 2;
-
         snprintf(root, sizeof(root), "%s", suite_path("root-%u", stages));
         mkdir(root, 0755);
         for (; flags && *flags; flags++)
@@ -84,7 +82,6 @@ void fixture_account(void)
 void fixture_serves(void)
 {
         streamer_client *c = client_open(&test_daemon);
-
         client_equals(c, "witness", fixture_witness);
         streamer_close(c);
 }
@@ -132,7 +129,6 @@ static void unload_others(void)
         streamer_client *c = client_open(&test_daemon);
         streamer_model_list *list = NULL;
         streamer_model m = STREAMER_MODEL_INIT;
-
         client_ok(c, streamer_list(c, &list), "list");
         for (size_t i = 0; streamer_model_list_get(list, i, &m) == 0; i++)
                 if (strcmp(m.name, "witness") != 0)
@@ -146,7 +142,6 @@ static void check_at_exit(void)
 {
         int status;
         pid_t pid = must(fork());
-
         if (pid == 0) {
                 die_hook = NULL;
                 unload_others();
@@ -202,7 +197,6 @@ streamer_client *client_open(const struct daemon *d)
         streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = d->socket, .timeout_ms = WAIT_MS};
         streamer_client *c = NULL;
         int r = streamer_connect(&opts, &c);
-
         if (r)
                 die("connect: %s: %s", streamer_strerror(r), streamer_last_error(NULL));
         return c;
@@ -222,7 +216,6 @@ streamer_op *client_load_begin(streamer_client *c, const char *source, const cha
 streamer_op *client_load_begin_with(streamer_client *c, streamer_load_opts opts)
 {
         streamer_op *op = NULL;
-
         opts.struct_size = sizeof(opts);
         client_ok(c, streamer_load(c, &opts, &op), opts.source);
         return op;
@@ -231,7 +224,6 @@ streamer_op *client_load_begin_with(streamer_client *c, streamer_load_opts opts)
 int client_load_end(streamer_op *op)
 {
         int r = streamer_op_wait(op, WAIT_MS, NULL);
-
         streamer_op_free(op);
         return r;
 }
@@ -239,7 +231,6 @@ int client_load_end(streamer_op *op)
 int client_load_with(streamer_client *c, streamer_load_opts opts)
 {
         streamer_op *op = NULL;
-
         opts.struct_size = sizeof(opts);
         int r = streamer_load(c, &opts, &op);
         return r != 0 ? r : client_load_end(op);
@@ -248,7 +239,6 @@ int client_load_with(streamer_client *c, streamer_load_opts opts)
 static int load_verified(streamer_client *c, const char *source, const char *name, const char *verify, char text[1024])
 {
         int r = client_load_with(c, (streamer_load_opts){.source = source, .name = name, .verify = verify});
-
         snprintf(text, 1024, "%s", streamer_last_error(c));
         return r;
 }
@@ -267,7 +257,6 @@ void client_load(streamer_client *c, const char *source, const char *name)
 {
         char text[1024];
         int r = client_load_result(c, source, name, text);
-
         if (r)
                 die("load %s: %s: %s", source, streamer_strerror(r), text);
 }
@@ -276,7 +265,6 @@ void client_load_fails(streamer_client *c, const char *source, const char *name,
 {
         char text[1024];
         int r = client_load_result(c, source, name, text);
-
         if (r != code)
                 die("load %s: \"%s\" (%s) instead of \"%s\"", source, streamer_strerror(r), text,
                     streamer_strerror(code));
@@ -298,7 +286,6 @@ streamer_lease *client_attach_on(streamer_client *c, const char *name, const cha
 {
         streamer_attach_opts opts = {.struct_size = sizeof(opts), .device = device};
         streamer_lease *lease = NULL;
-
         client_ok(c, streamer_attach(c, name, &opts, &lease), name);
         return lease;
 }
@@ -309,7 +296,6 @@ static void tensor_equals(const streamer_tensor *t, const struct model *m, size_
 {
         const struct model_tensor *want = &m->tensors[i];
         unsigned char digest[16];
-
         model_tensor_digest(m, i, digest);
         if (strcmp(t->name, want->name) != 0 || strcmp(t->dtype_name, want->dtype) != 0 || t->rank != want->rank)
                 die("tensor %s: a wrong name, dtype or rank", want->name);
@@ -327,7 +313,6 @@ static void tensor_equals(const streamer_tensor *t, const struct model *m, size_
 void lease_equals(streamer_lease *lease, const struct model *m)
 {
         size_t n = 0;
-
         if (streamer_tensor_count(lease, &n) || n != m->n)
                 die("%zu tensors instead of %zu", n, m->n);
         for (size_t i = 0; i < m->n; i++) {
@@ -353,7 +338,6 @@ void client_equals_on(streamer_client *c, const char *name, const char *device, 
 {
         streamer_lease *lease = client_attach_on(c, name, device);
         char digest[33];
-
         lease_equals(lease, m);
         model_digest(m, digest);
         if (strcmp(streamer_digest(lease), digest) != 0)
@@ -379,7 +363,6 @@ json_t *client_call(streamer_client *c, const char *verb, const char *args)
 const json_t *client_show(streamer_client *c, const char *name)
 {
         json_t *reply = client_call(c, "show", format_text("{\"model\":\"%s\"}", name));
-
         return json_array_get(json_object_get(reply, "models"), 0);
 }
 
@@ -391,7 +374,6 @@ int client_call_code(streamer_client *c, const char *verb, const char *args)
 const char *json_text(const json_t *object, const char *key)
 {
         const char *text = json_string_value(json_object_get(object, key));
-
         return text ? text : "";
 }
 
@@ -435,7 +417,6 @@ const char *client_state(streamer_client *c, const char *name)
         static char state[32];
         streamer_model_list *list = NULL;
         streamer_model m = STREAMER_MODEL_INIT;
-
         client_ok(c, streamer_list(c, &list), "list");
         state[0] = '\0';
         for (size_t i = 0; streamer_model_list_get(list, i, &m) == 0; i++)
@@ -465,7 +446,6 @@ struct awaited {
 static bool is_equal(void *arg)
 {
         struct awaited *a = arg;
-
         a->have = a->get(a->c);
         return a->have == a->want;
 }
@@ -473,7 +453,6 @@ static bool is_equal(void *arg)
 static void wait_for(streamer_client *c, uint64_t (*get)(streamer_client *c), uint64_t want, const char *what)
 {
         struct awaited a = {c, get, want, 0};
-
         if (!eventually(is_equal, &a, WAIT_MS))
                 die("%s: %llu instead of %llu", what, (unsigned long long)a.have, (unsigned long long)want);
 }

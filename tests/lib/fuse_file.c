@@ -54,7 +54,6 @@ static void reply(const struct server *s, uint64_t unique, int error, const void
 static void fill_attr(const struct server *s, uint64_t node, struct fuse_attr *attr)
 {
         struct stat st;
-
         *attr = (struct fuse_attr){.ino = node, .mode = S_IFDIR | 0755, .nlink = 1, .blksize = 4096};
         if (node != FILE_NODE || fstat(s->backing, &st))
                 return;
@@ -75,7 +74,6 @@ static void answer_init(const struct server *s, const struct fuse_in_header *in,
                                     .flags = FUSE_ASYNC_READ | FUSE_MAX_PAGES,
                                     .max_write = READ_MAX,
                                     .max_pages = READ_MAX / 4096};
-
         if (init->minor < out.minor)
                 out.minor = init->minor;
         reply(s, in->unique, 0, &out, sizeof(out));
@@ -84,7 +82,6 @@ static void answer_init(const struct server *s, const struct fuse_in_header *in,
 static void answer_lookup(const struct server *s, const struct fuse_in_header *in, const char *name)
 {
         struct fuse_entry_out out = {.nodeid = FILE_NODE};
-
         if (in->nodeid != FUSE_ROOT_ID || strcmp(name, s->name) != 0) {
                 reply(s, in->unique, ENOENT, NULL, 0);
                 return;
@@ -96,7 +93,6 @@ static void answer_lookup(const struct server *s, const struct fuse_in_header *i
 static void answer_getattr(const struct server *s, const struct fuse_in_header *in)
 {
         struct fuse_attr_out out = {0};
-
         fill_attr(s, in->nodeid, &out.attr);
         reply(s, in->unique, 0, &out, sizeof(out));
 }
@@ -107,7 +103,6 @@ static void answer_readdir(const struct server *s, const struct fuse_in_header *
         size_t len = strlen(s->name);
         const struct fuse_dirent entry = {.ino = FILE_NODE, .off = 1, .namelen = (uint32_t)len, .type = DT_REG};
         unsigned char out[FUSE_DIRENT_ALIGN(FUSE_NAME_OFFSET + 256)] = {0};
-
         memcpy(out, &entry, FUSE_NAME_OFFSET);
         memcpy(out + FUSE_NAME_OFFSET, s->name, len);
         reply(s, in->unique, 0, out, range->offset == 0 ? FUSE_DIRENT_SIZE(&entry) : 0);
@@ -150,7 +145,6 @@ static void handle_request(struct server *s)
 {
         const struct fuse_in_header *in = (const void *)s->request;
         const void *body = in + 1;
-
         switch (in->opcode) {
         case FUSE_INIT:
                 answer_init(s, in, body);
@@ -197,7 +191,6 @@ static void handle_request(struct server *s)
 static void handle_command(struct server *s)
 {
         struct command c;
-
         if (read(s->commands, &c, sizeof(c)) != sizeof(c))
                 _exit(0);
         if (c.what != HOLD)
@@ -213,7 +206,6 @@ static void handle_command(struct server *s)
 static _Noreturn void serve(struct server *s)
 {
         struct pollfd fds[] = {{.fd = s->commands, .events = POLLIN}, {.fd = s->fuse, .events = POLLIN}};
-
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         signal(SIGINT, SIG_IGN);
         s->hold_from = s->fail_from = UINT64_MAX;
@@ -240,7 +232,6 @@ static _Noreturn void serve(struct server *s)
 const char *fuse_file_unavailable(void)
 {
         int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
-
         if (fd < 0)
                 return "no /dev/fuse";
         close(fd);
@@ -258,7 +249,6 @@ void fuse_file_start(struct fuse_file *h, const char *folder, const char *name, 
         struct server s = {.name = h->name,
                            .fuse = must(open("/dev/fuse", O_RDWR | O_CLOEXEC)),
                            .backing = must(open(backing, O_RDONLY | O_CLOEXEC))};
-
         mkdir(folder, 0755);
         snprintf(h->folder, sizeof(h->folder), "%s", folder);
         snprintf(h->name, sizeof(h->name), "%s", name);
@@ -312,7 +302,6 @@ void fuse_file_wait_held(struct fuse_file *h)
 {
         struct pollfd fd = {.fd = h->reports, .events = POLLIN};
         char byte;
-
         if (must(poll(&fd, 1, 20000)) == 0)
                 die("no read was held");
         must(read(h->reports, &byte, 1));

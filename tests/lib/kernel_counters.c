@@ -30,7 +30,6 @@ static uint64_t proc_number(pid_t pid, const char *file, const char *key)
         char *path = format_text("/proc/%d/%s", (int)pid, file);
         char *text = file_read(path, NULL);
         uint64_t value = 0;
-
         for (char *line = text; line && *line;) {
                 if (strncmp(line, key, strlen(key)) == 0)
                         value = strtoull(line + strlen(key), NULL, 10);
@@ -62,7 +61,6 @@ uint64_t file_cached_bytes(const char *path)
         size_t pages = (size_t)((size + page - 1) / page);
         unsigned char *in_core = must_alloc(pages);
         void *map = size ? mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0) : NULL;
-
         if (map == MAP_FAILED || (map && mincore(map, size, in_core)))
                 die_errno("mincore %s", path);
         for (size_t i = 0; i < pages; i++)
@@ -82,7 +80,6 @@ struct dropped {
 static bool is_dropped(void *arg)
 {
         const struct dropped *d = arg;
-
         must(-posix_fadvise(d->fd, 0, 0, POSIX_FADV_DONTNEED));
         return file_cached_bytes(d->path) == 0;
 }
@@ -91,7 +88,6 @@ void file_uncache(const char *path)
 {
         int fd = must(open(path, O_RDONLY | O_CLOEXEC));
         struct statfs fs;
-
         must(fsync(fd));
         must(fstatfs(fd, &fs));
         if (fs.f_type != TMPFS_MAGIC && !eventually(is_dropped, &(struct dropped){path, fd}, DROP_MS))
@@ -104,7 +100,6 @@ void file_cache(const char *path)
         int fd = must(open(path, O_RDONLY | O_CLOEXEC));
         size_t size = (size_t)8 << 20;
         void *buf = must_alloc(size);
-
         while (must(read(fd, buf, size)) > 0)
                 ;
         free(buf);
@@ -114,7 +109,6 @@ void file_cache(const char *path)
 void file_map_cached(struct held_file *held, const char *path)
 {
         int fd = must(open(path, O_RDONLY | O_CLOEXEC));
-
         file_cache(path);
         held->size = file_size(path);
         held->map = mmap(NULL, held->size, PROT_READ, MAP_SHARED, fd, 0);
@@ -143,7 +137,6 @@ struct mapping {
 static bool is_of_file(const char *path)
 {
         static const char *const memory[] = {"/memfd:", "/dev/zero", "/SYSV", "/anon_hugepage"};
-
         for (size_t i = 0; i < sizeof(memory) / sizeof(memory[0]); i++)
                 if (strncmp(path, memory[i], strlen(memory[i])) == 0)
                         return false;
@@ -157,7 +150,6 @@ static void each_mapping(pid_t pid, void (*see)(const struct mapping *m, void *a
         struct mapping m = {0};
         unsigned long long a, b;
         int name;
-
         if (!f)
                 die_errno("%s", path);
         while (fgets(line, sizeof(line), f)) {
@@ -182,7 +174,6 @@ static void add_own(const struct mapping *m, void *sum)
 uint64_t process_own_memory(pid_t pid)
 {
         uint64_t sum = 0;
-
         each_mapping(pid, add_own, &sum);
         return sum;
 }
@@ -194,14 +185,12 @@ struct sized {
 static void add_sized(const struct mapping *m, void *arg)
 {
         struct sized *sized = arg;
-
         sized->sum += m->size == sized->size ? m->anonymous : 0;
 }
 
 uint64_t process_mapping_memory(pid_t pid, uint64_t size)
 {
         struct sized sized = {.size = size};
-
         each_mapping(pid, add_sized, &sized);
         return sized.sum;
 }
@@ -219,7 +208,6 @@ uint64_t process_peak_memory(pid_t pid)
 void process_peak_memory_reset(pid_t pid)
 {
         char *path = format_text("/proc/%d/clear_refs", (int)pid);
-
         file_write(path, "5", 1);
         free(path);
 }
@@ -228,7 +216,6 @@ uint64_t process_cpu_ns(pid_t pid)
 {
         clockid_t clock;
         struct timespec ts;
-
         if (clock_getcpuclockid(pid, &clock) || clock_gettime(clock, &ts))
                 die("no processor time of process %d", (int)pid);
         return (uint64_t)ts.tv_sec * UINT64_C(1000000000) + (uint64_t)ts.tv_nsec;
@@ -239,7 +226,6 @@ unsigned process_fds_named(pid_t pid, const char *text)
         char *path = format_text("/proc/%d/fd", (int)pid), target[256];
         DIR *dir = opendir(path);
         unsigned n = 0;
-
         if (!dir)
                 die_errno("%s", path);
         for (struct dirent *e; (e = readdir(dir));) {
@@ -283,7 +269,6 @@ unsigned process_threads_named(pid_t pid, const char *name, unsigned *asleep)
         char *folder = format_text("/proc/%d/task", (int)pid);
         DIR *dir = opendir(folder);
         unsigned n = 0;
-
         if (!dir)
                 die_errno("%s", folder);
         *asleep = 0;
@@ -313,14 +298,12 @@ static bool all_asleep(void *arg)
 {
         const struct sleepers *s = arg;
         unsigned asleep;
-
         return process_threads_named(s->pid, s->name, &asleep) == s->n && asleep == s->n;
 }
 
 void process_threads_await_asleep(pid_t pid, const char *name, unsigned n)
 {
         struct sleepers s = {pid, name, n};
-
         if (!eventually(all_asleep, &s, 20000))
                 die("not %u threads '%s' of process %d asleep", n, name, (int)pid);
 }
@@ -331,7 +314,6 @@ static uint64_t number_in(const char *path)
 {
         char *text = file_read(path, NULL);
         uint64_t n = strtoull(text, NULL, 10);
-
         free(text);
         return n;
 }
@@ -385,7 +367,6 @@ bool hugepages_reserve(uint64_t bytes)
 {
         static uint64_t others = UINT64_MAX;
         uint64_t pages = (bytes + HUGE_PAGE - 1) / HUGE_PAGE;
-
         if (others == UINT64_MAX)
                 others = number_in(SET_ASIDE);
         if (number_in(SET_ASIDE) == others + pages)

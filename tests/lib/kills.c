@@ -17,7 +17,6 @@ static void print_seed(const char *text)
         char all[4096];
         size_t size;
         const char *log = file_read(running->m.d.log, &size);
-
         snprintf(all, sizeof(all), "seed %llu, round %u: %s; the log ends:\n%s", (unsigned long long)running->seed,
                  running->round, text, size > 2500 ? log + size - 2500 : log);
         outer_hook(all);
@@ -37,7 +36,6 @@ static uint64_t version_of(struct kills *k, const char *name)
 {
         streamer_lease *lease = NULL;
         int r = streamer_attach(k->client, name, NULL, &lease);
-
         if (r == STREAMER_ENOENT)
                 return ABSENT;
         client_ok(k->client, r, name);
@@ -63,7 +61,6 @@ static void find(struct kills *k, struct found found[NAMES])
 {
         json_t *list = client_call(k->client, "list", NULL), *row;
         size_t at;
-
         for (unsigned i = 0; i < NAMES; i++) {
                 found[i] = (struct found){.version = version_of(k, kills_name(i))};
                 json_array_foreach(json_object_get(list, "models"), at, row)
@@ -83,7 +80,6 @@ static bool may_be_reloaded(const struct kills *k, unsigned i, uint64_t version)
 {
         const struct shared *s = k->shared;
         unsigned file = i % FILES;
-
         return (s->names[i].pins & MAY_BE_PINNED) && version != ABSENT &&
                (version == s->written[file] || version == s->writing[file]);
 }
@@ -101,7 +97,6 @@ static void check_version(const struct kills *k, unsigned i, uint64_t version)
 {
         const struct history *name = &k->shared->names[i];
         bool may_go = name->pins & MAY_BE_LOOSE;
-
         if (version == ABSENT && !may_go)
                 die("%s was pinned and was not restored", kills_name(i));
         if (may_be_reloaded(k, i, version) || (!k->stored && version == ABSENT))
@@ -116,7 +111,6 @@ static void check_settings(const struct kills *k, unsigned i, const struct found
 {
         const struct history *name = &k->shared->names[i], *other = &k->shared->names[other_name(i)];
         unsigned pins = name->pins | (other->pins & MAY_BE_PINNED), priorities = name->priorities;
-
         if (name->pins & MAY_BE_PINNED)
                 priorities |= other->priorities;
         if (!(pins & (found->pinned ? MAY_BE_PINNED : MAY_BE_LOOSE)) || (!k->stored && !found->pinned))
@@ -128,7 +122,6 @@ static void check_settings(const struct kills *k, unsigned i, const struct found
 static void query_names(struct kills *k)
 {
         struct found found[NAMES];
-
         find(k, found);
         for (unsigned i = 0; i < NAMES; i++) {
                 check_version(k, i, found[i].version);
@@ -157,7 +150,6 @@ static bool state_agrees(void *arg)
         int r = state_file_load(&state, k->state, &error);
         const struct model_record *witness = r == 0 ? state_file_find(&state, PINNED) : NULL;
         bool agrees = witness != NULL && witness->settings.pinned;
-
         if (r != 0 && r != STREAMER_ENOENT)
                 die("%s", error.text);
         for (unsigned i = 0; i < NAMES && agrees; i++) {
@@ -183,7 +175,6 @@ static bool pinned_are_restored(void *arg)
         struct kills *k = arg;
         json_t *status = client_call(k->client, "status", NULL);
         bool done = json_array_size(json_object_get(status, "restoring")) == 0;
-
         json_decref(status);
         return done;
 }
@@ -191,7 +182,6 @@ static bool pinned_are_restored(void *arg)
 static void check_lease(struct kills *k)
 {
         int r = streamer_lease_check(k->held);
-
         if (r != 0 && r != STREAMER_ELOST)
                 die("the lease: %s (%s)", streamer_strerror(r), streamer_last_error(k->client));
         lease_equals(k->held, k->pinned);
@@ -219,7 +209,6 @@ static void query_daemon(struct kills *k)
 static void pause_us(uint64_t us)
 {
         struct timespec ts = {.tv_nsec = (long)us * 1000};
-
         nanosleep(&ts, NULL);
 }
 
@@ -228,7 +217,6 @@ static void round_of(struct kills *k)
 {
         int status;
         pid_t pid = must(fork());
-
         if (pid == 0)
                 kills_change(k);
         pause_us(kills_below(k, kills_below(k, 4) == 0 ? 400000 : 60000));
@@ -297,7 +285,6 @@ static void unload_all(struct kills *k)
 void kills_run(const char *folder, bool stored, uint64_t seed, unsigned kills, struct kills_counts *counts)
 {
         static struct kills k;
-
         k = (struct kills){.stored = stored,
                            .seed = seed,
                            .chance = seed,

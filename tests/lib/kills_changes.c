@@ -61,7 +61,6 @@ static void rewrite(struct kills *k, unsigned file)
         uint64_t version = ++k->shared->next_version;
         struct model *m = seeded_model(version);
         char *path = path_of(k, file), *aside = format_text("%s/aside", k->root);
-
         model_write(m, aside);
         k->shared->writing[file] = version;
         must(rename(aside, path));
@@ -95,7 +94,6 @@ static void do_load(struct kills *k, streamer_client *c, unsigned i)
 static void do_unload(struct kills *k, streamer_client *c, unsigned i)
 {
         struct history *name = &k->shared->names[i];
-
         may_be(name, ABSENT);
         name->pins |= MAY_BE_LOOSE;
         check_named(c, "unload", streamer_unload(c, kills_name(i), 0));
@@ -107,7 +105,6 @@ static void do_pin(struct kills *k, streamer_client *c, unsigned i)
 {
         bool pin = kills_below(k, 2) == 0;
         unsigned bit = pin ? MAY_BE_PINNED : MAY_BE_LOOSE;
-
         k->shared->names[i].pins |= bit;
         k->shared->names[other_name(i)].pins |= bit;
         check_named(c, "pin", streamer_pin(c, kills_name(i), pin));
@@ -117,7 +114,6 @@ static void do_priority(struct kills *k, streamer_client *c, unsigned i)
 {
         unsigned number = (unsigned)kills_below(k, PRIORITIES);
         char *args = format_text("{\"model\":\"%s\",\"priority\":%u}", kills_name(i), kills_priority(number));
-
         k->shared->names[i].priorities |= 1u << number;
         k->shared->names[other_name(i)].priorities |= 1u << number;
         check_named(c, "set_priority", streamer_call(c, "set_priority", args, NULL));
@@ -128,7 +124,6 @@ static void do_attach(streamer_client *c, unsigned i)
 {
         streamer_lease *lease = NULL;
         int r = streamer_attach(c, kills_name(i), NULL, &lease);
-
         check_named(c, "attach", r);
         if (r == 0)
                 streamer_detach(lease);
@@ -137,7 +132,6 @@ static void do_attach(streamer_client *c, unsigned i)
 static void do_status(struct kills *k, streamer_client *c)
 {
         char *reply = NULL;
-
         check(c, "status", streamer_call(c, "status", NULL, &reply));
         free(reply);
 }
@@ -148,7 +142,6 @@ static void change(struct kills *k, streamer_client *c)
 {
         unsigned i = (unsigned)kills_below(k, NAMES);
         uint64_t dice = kills_below(k, 20);
-
         if (dice < 9)
                 do_load(k, c, i);
         else if (dice < 12)
@@ -167,7 +160,6 @@ void kills_change(struct kills *k)
 {
         streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = k->m.d.socket};
         streamer_client *c = NULL;
-
         k->chance = splitmix(k->seed + k->round); /* random numbers of this process, which is a copy of its parent */
         check(NULL, "connect", streamer_connect(&opts, &c));
         for (;;)

@@ -18,7 +18,6 @@
 struct model *model_new(uint64_t seed)
 {
         struct model *m = must_alloc(sizeof(*m));
-
         m->seed = seed;
         m->modulus = 8;
         return m;
@@ -40,7 +39,6 @@ void model_add(struct model *m, const char *name, const char *dtype, const uint6
 {
         int code = dtype_find(dtype, strlen(dtype));
         uint64_t elements = 1;
-
         if (code < 0 || rank > MODEL_RANK_MAX)
                 die("tensor %s: no such dtype or rank", name);
         if (m->n == m->cap) {
@@ -61,7 +59,6 @@ void model_add(struct model *m, const char *name, const char *dtype, const uint6
 void model_add_many(struct model *m, const char *prefix, size_t n, uint64_t bytes)
 {
         char name[256];
-
         for (size_t i = 0; i < n; i++) {
                 snprintf(name, sizeof(name), "%s.%06zu", prefix, i);
                 model_add(m, name, "U8", &bytes, 1);
@@ -84,7 +81,6 @@ struct model *model_mixed(uint64_t seed, uint64_t bytes)
 {
         struct model *m = model_new(seed);
         uint64_t row = bytes / 8 / 64; /* elements in a row of 16 */
-
         model_add(m, "embed.weight", "BF16", (uint64_t[]){16, row * 2}, 2);
         model_add(m, "layers.0.attn.bias", "F32", (uint64_t[]){17}, 1);
         model_add(m, "layers.0.attn.weight", "F16", (uint64_t[]){4, 4, row * 2}, 3);
@@ -100,7 +96,6 @@ struct model *model_mixed(uint64_t seed, uint64_t bytes)
 size_t model_index(const struct model *m, const char *name)
 {
         size_t i = 0;
-
         while (i < m->n && strcmp(m->tensors[i].name, name) != 0)
                 i++;
         return i;
@@ -112,7 +107,6 @@ static void contents(uint64_t key, uint64_t from, unsigned char *to, size_t len)
 {
         uint64_t k = from / 8;
         size_t skip = (size_t)(from % 8);
-
         if (skip > 0 && len > 0) {
                 uint64_t word = splitmix(key + k++ * SPLITMIX_GAMMA);
                 size_t n = len < 8 - skip ? len : 8 - skip;
@@ -140,7 +134,6 @@ bool model_check(const struct model *m, size_t i, const void *data)
         unsigned char want[65536];
         const unsigned char *have = data;
         uint64_t bytes = m->tensors[i].bytes;
-
         for (uint64_t at = 0; at < bytes; at += sizeof(want)) {
                 size_t n = bytes - at < sizeof(want) ? (size_t)(bytes - at) : sizeof(want);
                 contents(m->tensors[i].key, at, want, n);
@@ -173,14 +166,12 @@ void model_tensor_digest(const struct model *m, size_t i, unsigned char digest[1
 static int by_name(const void *a, const void *b, void *arg)
 {
         const struct model *m = arg;
-
         return strcmp(m->tensors[*(const size_t *)a].name, m->tensors[*(const size_t *)b].name);
 }
 
 static void update_u64(XXH3_state_t *state, uint64_t v)
 {
         unsigned char le[8];
-
         for (int i = 0; i < 8; i++)
                 le[i] = (unsigned char)(v >> (8 * i));
         XXH3_128bits_update(state, le, 8);
@@ -190,7 +181,6 @@ static void update_tensor(XXH3_state_t *state, const struct model *m, size_t i)
 {
         const struct model_tensor *t = &m->tensors[i];
         unsigned char digest[16];
-
         update_u64(state, strlen(t->name));
         XXH3_128bits_update(state, t->name, strlen(t->name));
         update_u64(state, strlen(t->dtype));

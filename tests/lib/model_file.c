@@ -36,7 +36,6 @@ static void output_open(struct output *out, const char *path)
 static void output_flush(struct output *out)
 {
         size_t size = (out->used + ALIGN - 1) / ALIGN * ALIGN;
-
         memset(out->buf + out->used, 0, size - out->used);
         for (size_t done = 0; done < size;)
                 done += (size_t)must(write(out->fd, out->buf + done, size - done));
@@ -58,7 +57,6 @@ static unsigned char *output_space(struct output *out, uint64_t want, size_t *go
 static void output_bytes(struct output *out, const void *data, size_t size)
 {
         const unsigned char *p = data;
-
         while (size > 0) {
                 size_t n;
                 unsigned char *space = output_space(out, size, &n);
@@ -109,7 +107,6 @@ char *model_header(const struct model *m, size_t *size)
         size_t len = 0;
         uint64_t begin = 0;
         FILE *f = open_memstream(&text, &len);
-
         if (!f)
                 die("out of memory");
         fputc('{', f);
@@ -133,7 +130,6 @@ char *model_header(const struct model *m, size_t *size)
 uint64_t model_data_offset(const struct model *m)
 {
         size_t size;
-
         free(model_header(m, &size));
         return 8 + size;
 }
@@ -141,7 +137,6 @@ uint64_t model_data_offset(const struct model *m)
 static void put_header(struct output *out, const char *header, size_t size)
 {
         unsigned char prefix[8];
-
         for (int i = 0; i < 8; i++)
                 prefix[i] = (unsigned char)((uint64_t)size >> (8 * i));
         output_bytes(out, prefix, sizeof(prefix));
@@ -153,7 +148,6 @@ static void put_header(struct output *out, const char *header, size_t size)
 static void put_contents(struct output *out, const struct model *m, size_t i)
 {
         uint64_t bytes = m->tensors[i].bytes;
-
         for (uint64_t at = 0; at < bytes;) {
                 size_t n;
                 unsigned char *p = output_space(out, bytes - at, &n);
@@ -167,7 +161,6 @@ void model_write(const struct model *m, const char *path)
         struct output out;
         size_t size;
         char *header = model_header(m, &size);
-
         output_open(&out, path);
         put_header(&out, header, size);
         for (size_t i = 0; i < m->n; i++)
@@ -180,7 +173,6 @@ void model_write_raw(const char *path, const char *header, size_t header_size, u
 {
         struct output out;
         static const unsigned char zeros[4096];
-
         output_open(&out, path);
         put_header(&out, header, header_size);
         for (; data_bytes > 0; data_bytes -= data_bytes < sizeof(zeros) ? data_bytes : sizeof(zeros))
@@ -193,7 +185,6 @@ void model_write_raw(const char *path, const char *header, size_t header_size, u
 static void add_copy(struct model *to, const struct model *from, size_t i)
 {
         const struct model_tensor *t = &from->tensors[i];
-
         model_add(to, t->name, t->dtype, t->shape, t->rank);
 }
 
@@ -203,7 +194,6 @@ static struct model *make_shard(const struct model *m, size_t s, size_t n, bool 
 {
         struct model *shard = model_new(m->seed);
         size_t left = (s + n - 1) % n;
-
         shard->modulus = m->modulus;
         shard->residue = m->residue;
         if (m->metadata)
@@ -221,7 +211,6 @@ static void put_index(const struct model *m, const char *folder, size_t n)
 {
         char *path = format_text("%s/model.safetensors.index.json", folder);
         FILE *f = fopen(path, "we");
-
         if (!f)
                 die_errno("%s", path);
         fprintf(f, "{\"metadata\":{\"total_size\":%llu},\"weight_map\":{", (unsigned long long)m->bytes);

@@ -12,7 +12,6 @@ struct paused_load paused;
 void paused_load_begin(void)
 {
         uint64_t bytes = MIB;
-
         paused.model = model_new(77);
         for (int i = 0; i < PAUSED_N; i++)
                 model_add(paused.model, format_text("t%02d", i), "U8", &bytes, 1);
@@ -43,7 +42,6 @@ void paused_load_end(void)
 streamer_op *paused_load_start(const char *name)
 {
         streamer_op *op = client_load_begin(paused.client, paused.hang.path, name);
-
         fuse_file_wait_held(&paused.hang);
         return op;
 }
@@ -51,7 +49,6 @@ streamer_op *paused_load_start(const char *name)
 void paused_load_fails(streamer_op *op, const char *text)
 {
         int r = streamer_op_wait(op, 20000, NULL);
-
         ck_assert_msg(r == STREAMER_EFAILED, "%s", streamer_strerror(r));
         ck_assert_msg(!text || strstr(streamer_last_error(paused.client), text), "\"%s\" does not say \"%s\"",
                       streamer_last_error(paused.client), text);
@@ -63,7 +60,6 @@ void paused_load_rewrite(off_t at, size_t size)
 {
         int fd = must(open(paused.backing, O_WRONLY | O_CLOEXEC));
         unsigned char *data = must_alloc(size);
-
         ck_assert_int_eq(pwrite(fd, data, size, at), (ssize_t)size);
         close(fd);
         free(data);

@@ -24,7 +24,6 @@ static bool claim(unsigned first)
         int n = snprintf(name.sun_path + 1, sizeof(name.sun_path) - 1, "streamerd-test/ports/%u", first);
         int fd = must(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
         socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
-
         if (bind(fd, (struct sockaddr *)&name, len) == 0)
                 return true;
         if (errno != EADDRINUSE)
@@ -51,7 +50,6 @@ static bool is_free(unsigned port)
 static bool are_free(unsigned first, unsigned n)
 {
         unsigned i = 0;
-
         while (i < n && is_free(first + i))
                 i++;
         return i == n;
@@ -85,7 +83,6 @@ int listen_on_loopback(int backlog, unsigned *port)
         struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
         socklen_t len = sizeof(address);
         int fd = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-
         must(bind(fd, (struct sockaddr *)&address, len));
         must(listen(fd, backlog));
         must(getsockname(fd, (struct sockaddr *)&address, &len));

@@ -15,7 +15,6 @@ int run_as(uid_t uid, gid_t gid, int (*fn)(void))
 {
         int status;
         pid_t pid = must(fork());
-
         if (pid == 0) {
                 die_hook = fail_in_child;
                 must(setgroups(0, NULL));

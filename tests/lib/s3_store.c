@@ -10,7 +10,6 @@
 const char *s3_store_missing(const char *kind)
 {
         bool swift = strcmp(kind, "swift") == 0;
-
         if (system("python3 -c 'import botocore' >/dev/null 2>&1") != 0)
                 return "python3-botocore is not installed";
         if (swift && !(command_exists("swift-proxy-server") && command_exists("swift-object-server") &&
@@ -26,7 +25,6 @@ static void start_script(struct s3_store *store, const char *folder)
         char *port = format_text("%u", store->port), *script = format_text("tests/lib/%s.sh", store->kind);
         int out[2];
         char line[64] = "";
-
         must(pipe(out));
         store->pid = must(fork());
         if (store->pid == 0) {
@@ -47,7 +45,6 @@ static void start_script(struct s3_store *store, const char *folder)
 static void start_filler(struct s3_store *store)
 {
         int to[2], from[2];
-
         must(pipe(to));
         must(pipe(from));
         store->filler_pid = must(fork());
@@ -69,7 +66,6 @@ static void start_filler(struct s3_store *store)
 void s3_store_start(struct s3_store *store, const char *kind, const char *folder)
 {
         bool swift = strcmp(kind, "swift") == 0;
-
         *store = (struct s3_store){.kind = kind,
                                    .port = free_ports(PORTS_MAX),
                                    .access = swift ? "test:tester" : "TESTACCESS",
@@ -97,7 +93,6 @@ char *s3_store_do(struct s3_store *store, const char *format, ...)
         va_list args;
         char *line = NULL;
         size_t size = 0;
-
         va_start(args, format);
         vfprintf(store->to, format, args);
         va_end(args);

@@ -77,7 +77,6 @@ static bool receive(int fd, struct message_in *in)
 static void drain(struct manager *m)
 {
         struct message_in in;
-
         while (receive(m->socket, &in))
                 take(m, &in);
 }
@@ -86,7 +85,6 @@ static void *run(void *arg)
 {
         struct manager *m = arg;
         struct pollfd fds[] = {{.fd = m->socket, .events = POLLIN}, {.fd = m->stop, .events = POLLIN}};
-
         for (;;) {
                 poll(fds, 2, -1);
                 if (fds[1].revents)
@@ -104,7 +102,6 @@ static void pass_fds(const struct manager *m, char *names, size_t size)
 {
         int first = 3 + (int)m->n, moved[MANAGER_FDS];
         size_t used = 0;
-
         for (size_t i = 0; i < m->n; i++)
                 moved[i] = must(fcntl(m->store[i].fd, F_DUPFD_CLOEXEC, first));
         for (size_t i = 0; i < m->n; i++) {
@@ -116,7 +113,6 @@ static void pass_fds(const struct manager *m, char *names, size_t size)
 static _Noreturn void exec_daemon(const struct manager *m)
 {
         static char names[MANAGER_FDS * 128];
-
         pass_fds(m, names, sizeof(names));
         setenv("FDSTORE", format_text("%zu", m->max), 1);
         if (m->n > 0) {
@@ -173,7 +169,6 @@ void manager_kill(struct manager *m)
 void manager_stop(struct manager *m)
 {
         int status = daemon_stop(&m->d);
-
         if (status)
                 daemon_die(&m->d, "ended with %d", status);
 }
@@ -188,7 +183,6 @@ static int by_name(const void *a, const void *b)
 struct stored *manager_find(struct manager *m, const char *prefix, size_t n)
 {
         struct stored *found = NULL;
-
         lock_scope(&m->mutex);
         drain(m);
         qsort(m->store, m->n, sizeof(m->store[0]), by_name);
@@ -201,7 +195,6 @@ struct stored *manager_find(struct manager *m, const char *prefix, size_t n)
 size_t manager_count(struct manager *m, const char *prefix)
 {
         size_t n = 0;
-
         while (manager_find(m, prefix, n))
                 n++;
         return n;
@@ -216,7 +209,6 @@ struct desired {
 static bool has_count(void *arg)
 {
         struct desired *w = arg;
-
         w->have = manager_count(w->m, w->prefix);
         return w->have == w->n;
 }
@@ -224,7 +216,6 @@ static bool has_count(void *arg)
 void manager_wait(struct manager *m, const char *prefix, size_t n)
 {
         struct desired w = {.m = m, .prefix = prefix, .n = n};
-
         if (!eventually(has_count, &w, START_MS))
                 daemon_die(&m->d, "has stored %zu descriptors '%s...' instead of %zu", w.have, prefix, n);
 }

@@ -15,7 +15,6 @@ static _Noreturn void exec_ctl(const char *socket, const char *const *args, int 
 {
         const char *argv[ARGS_MAX] = {build_path("streamerctl")};
         size_t n = 1;
-
         if (socket) {
                 argv[n++] = "--socket";
                 argv[n++] = socket;
@@ -36,7 +35,6 @@ static _Noreturn void exec_ctl(const char *socket, const char *const *args, int 
 void ctl_start(struct ctl_running *running, const char *socket, const char *const *args)
 {
         int out[2], err[2];
-
         must(pipe2(out, O_CLOEXEC));
         must(pipe2(err, O_CLOEXEC));
         running->pid = must(fork());
@@ -71,7 +69,6 @@ void ctl_finish(struct ctl_running *running, struct ctl *result)
         struct pollfd fds[2] = {{.fd = running->out, .events = POLLIN}, {.fd = running->err, .events = POLLIN}};
         struct text texts[2] = {{0}};
         int status;
-
         while (fds[0].fd >= 0 || fds[1].fd >= 0) {
                 must(poll(fds, 2, -1));
                 for (int i = 0; i < 2; i++)
@@ -90,7 +87,6 @@ void ctl_finish(struct ctl_running *running, struct ctl *result)
 void ctl_v(struct ctl *result, const char *socket, const char *const *args)
 {
         struct ctl_running running;
-
         ctl_start(&running, socket, args);
         ctl_finish(&running, result);
 }
@@ -99,7 +95,6 @@ void ctl(struct ctl *result, const char *socket, ...)
 {
         const char *args[ARGS_MAX] = {0};
         va_list list;
-
         va_start(list, socket);
         for (size_t n = 0; n < ARGS_MAX - 1 && (args[n] = va_arg(list, const char *)); n++)
                 ;

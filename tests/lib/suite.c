@@ -26,7 +26,6 @@ char *suite_path(const char *format, ...)
 char *suite_file(const char *name, const char *text)
 {
         char *path = suite_path("%s", name);
-
         file_write(path, text, strlen(text));
         return path;
 }
@@ -35,7 +34,6 @@ char *suite_stderr(void (*say)(void))
 {
         char *path = suite_path("stderr-%d", (int)getpid());
         int saved = must(dup(STDERR_FILENO)), fd = must(open(path, O_RDWR | O_CREAT | O_TRUNC, 0600));
-
         must(dup2(fd, STDERR_FILENO));
         say();
         must(dup2(saved, STDERR_FILENO));
@@ -63,7 +61,6 @@ void suite_passed(const char *file, int line)
 bool suite_short(void)
 {
         const char *word = getenv("STREAMERD_TEST_SHORT");
-
         return word && *word && strcmp(word, "0") != 0;
 }
 
@@ -306,7 +303,6 @@ static void add_file(Suite *suite, const char *file)
 static int run_file(const char *file, bool keep)
 {
         char *name = file_name(file), *tap = getenv("TAP");
-
         before_folder(file);
         folder_make(folder, "streamerd-test");
         if (keep)
@@ -334,7 +330,6 @@ static int run_file(const char *file, bool keep)
 static int run_forked(const char *file, bool keep)
 {
         int status;
-
         fflush(stdout);
         pid_t pid = must(fork());
         if (pid == 0)
@@ -347,7 +342,6 @@ int suite_run(bool keep)
 {
         const char *file = n_tests ? tests[0]->test.file : NULL;
         int result = EXIT_SUCCESS;
-
         if (!file || strcmp(file, tests[n_tests - 1]->test.file) == 0)
                 return file ? run_file(file, keep) : EXIT_FAILURE;
         for (size_t i = 0; i < n_tests; i++)

@@ -13,7 +13,6 @@
 void wire_open(struct wire *w, const struct daemon *d)
 {
         struct sockaddr_un address = {.sun_family = AF_UNIX};
-
         *w = (struct wire){.fd = must(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0))};
         memcpy(address.sun_path, d->socket, strlen(d->socket) + 1);
         must(connect(w->fd, (struct sockaddr *)&address, sizeof(address)));
@@ -36,7 +35,6 @@ void wire_close(struct wire *w)
 bool wire_send(struct wire *w, const void *data, size_t size)
 {
         const char *p = data;
-
         while (size > 0) {
                 ssize_t n = send(w->fd, p, size, MSG_NOSIGNAL);
                 if (n < 0 && (errno == EPIPE || errno == ECONNRESET))
@@ -52,7 +50,6 @@ bool wire_send(struct wire *w, const void *data, size_t size)
 bool wire_frame(struct wire *w, const void *body, size_t size)
 {
         unsigned char *frame = must_alloc(FRAME_HEADER + size);
-
         frame_put_header(frame, size);
         memcpy(frame + FRAME_HEADER, body, size);
         bool sent = wire_send(w, frame, FRAME_HEADER + size);
@@ -63,7 +60,6 @@ bool wire_frame(struct wire *w, const void *body, size_t size)
 bool wire_request(struct wire *w, const struct request *request)
 {
         msgpack_sbuffer buf;
-
         msgpack_sbuffer_init(&buf);
         if (request_encode(request, &buf))
                 die("request_encode");
@@ -75,7 +71,6 @@ bool wire_request(struct wire *w, const struct request *request)
 bool wire_verb(struct wire *w, const char *verb, uint64_t id, const char *key, const char *value)
 {
         struct writer writer;
-
         writer_init(&writer);
         writer_map_of(&writer, kstr("verb", verb), ku64("id", id), kif(key, kstr(key, value)));
         bool sent = wire_frame(w, writer.buf.data, writer.buf.size);
@@ -87,7 +82,6 @@ void wire_hello(struct wire *w)
 {
         struct request hello = {.verb = VERB_hello, .id = 1, .u.hello = {.min = PROTOCOL_MIN, .max = PROTOCOL_MAX}};
         bool ok;
-
         if (!wire_request(w, &hello) || !wire_read(w) || !object_bool(&w->reply.unpacked.data, "ok", &ok) || !ok)
                 die("hello was refused");
 }
@@ -104,7 +98,6 @@ static bool read_exactly(struct wire *w, unsigned char *to, size_t size)
         int fds[FRAME_FDS_MAX];
         size_t n_fds = 0;
         bool lost = false;
-
         while (size > 0) {
                 struct pollfd fd = {.fd = w->fd, .events = POLLIN};
                 if (must(poll(&fd, 1, WAIT_MS)) == 0)
@@ -125,7 +118,6 @@ static bool read_exactly(struct wire *w, unsigned char *to, size_t size)
 bool wire_read(struct wire *w)
 {
         unsigned char header[FRAME_HEADER];
-
         forget_reply(w);
         if (!read_exactly(w, header, sizeof(header)))
                 return false;
@@ -152,7 +144,6 @@ const msgpack_object *wire_next(struct wire *w)
 void wire_read_ok(struct wire *w)
 {
         bool ok = false;
-
         if (!object_bool(wire_next(w), "ok", &ok) || !ok)
                 die("the request was refused");
 }
@@ -161,7 +152,6 @@ bool wire_read_code(struct wire *w, const char *code)
 {
         const char *event;
         size_t len;
-
         do {
                 if (!wire_read(w))
                         return false;

@@ -11,7 +11,6 @@ static void run(bool stored, uint64_t seed, unsigned kills)
         struct kills_counts counts = {0};
         char folder[PATH_SIZE];
         const char *with = stored ? "kills, with a store" : "kills, state file alone";
-
         folder_make(folder, "streamerd-kills");
         kills_run(folder, stored, seed, kills, &counts);
         printf("%s: %u, %u of them while it started; names: %u as last told, %u as before that, %u not there, %u "
@@ -24,7 +23,6 @@ static void run(bool stored, uint64_t seed, unsigned kills)
 int main(void)
 {
         uint64_t seed = env_number("KILLS_SEED", clock_ns()), kills = env_number("KILLS", 200);
-
         printf("kills: seed %" PRIu64 ", %" PRIu64 " kills each\n", seed, kills);
         fflush(stdout);
         alarm((unsigned)env_number("KILLS_SECONDS", 900));

@@ -57,7 +57,6 @@ TEST(a_file_unreadable_for_the_caller_is_not_loaded)
 static void begin_small(void)
 {
         static const char settings[] = "devices:\n  - host=64MiB\nlimits: {connections: 2}\n";
-
         char *config = suite_file("small.yaml", settings);
         must(chmod(suite_folder(), 0755));
         fixture_begin((const char *const[]){"--config", config, NULL});
@@ -68,7 +67,6 @@ FIXTURE(.all = {begin_small, fixture_end}, .unavailable = root_unavailable);
 TEST(a_connection_over_the_limit_gets_an_error_and_root_connects)
 {
         struct wire wires[2];
-
         for (int i = 0; i < 2; i++) {
                 wire_connect(&wires[i], &test_daemon);
         }

@@ -127,7 +127,6 @@ static int do_connect(void)
 {
         streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = d.socket};
         streamer_client *c;
-
         return streamer_connect(&opts, &c);
 }
 

@@ -101,7 +101,6 @@ static int do_lease_three(void)
 {
         streamer_client *c = client_open(&test_daemon);
         streamer_lease *lease;
-
         for (int i = 0; i < 2; i++)
                 client_ok(c, streamer_attach(c, "witness", NULL, &lease), "attach");
         /* Another connection does not help. */
@@ -123,7 +122,6 @@ TEST(leases_of_a_user_are_limited_until_they_end)
 static int do_connect_five(void)
 {
         struct wire wires[5];
-
         for (int i = 0; i < 4; i++) {
                 wire_connect(&wires[i], &test_daemon);
         }
@@ -143,7 +141,6 @@ static int do_whoami(void)
 {
         streamer_client *c = client_open(&test_daemon);
         json_t *reply = client_call(c, "whoami", NULL), *limits = json_object_get(reply, "limits");
-
         if (json_integer_value(json_object_get(reply, "uid")) != TRAINER ||
             strcmp(json_string_value(json_object_get(reply, "role")), "load") != 0 ||
             strncmp(json_string_value(json_object_get(reply, "rule")), "access.roles[1], ", 17) != 0 ||

@@ -46,7 +46,6 @@ static int wait_on_all_connections(void)
         struct pollfd fds[UNANSWERED + 1];
         const struct request wait = {.verb = VERB_wait, .id = 2, .u.wait = {.model = "pending"}};
         size_t i = 0;
-
         for (size_t k = 0; k <= UNANSWERED; k++) {
                 wire_connect(&wires[k], &test_daemon);
                 if (!wire_request(&wires[k], &wait))
@@ -75,7 +74,6 @@ static int leave_descriptors_on_their_way(void)
         struct wire w;
         const struct request attach = {.verb = VERB_attach, .id = 2, .u.attach = {.model = "witness"}};
         streamer_client *c = client_open(&test_daemon);
-
         limits_met = client_metric(c, "streamerd_request_errors_total{code=\"limit\"}");
         wire_connect(&w, &test_daemon);
         for (int i = 0; i < ATTACHES + 1; i++)
@@ -138,7 +136,6 @@ static int give_back_while_others_do_not_read(void)
 {
         static struct wire wires[FLOODED], w;
         struct request detach = {.verb = VERB_detach, .id = 5}, abort = {.verb = VERB_publish_abort, .id = 6};
-
         wire_connect(&w, &test_daemon);
         wire_request(&w, &(struct request){.verb = VERB_attach, .id = 2, .u.attach = {.model = "witness"}});
         read_ok(&w);

@@ -40,7 +40,6 @@ static const char *read_line(const struct ctl_running *running)
 {
         static char line[4096];
         size_t n = 0;
-
         do
                 ck_assert_int_eq(must(read(running->err, &line[n], 1)), 1);
         while (line[n++] != '\n');
@@ -51,7 +50,6 @@ static const char *read_line(const struct ctl_running *running)
 static void check_progress(const char *line)
 {
         json_t *o = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
-
         ck_assert_msg(o != NULL, "%s", line);
         ck_assert_str_eq(json_text(o, "event"), "progress");
         ck_assert_str_eq(json_text(o, "name"), "slow");
@@ -118,7 +116,6 @@ TEST(ctrl_c_does_not_cancel_the_load_and_cancel_does)
 {
         struct ctl_running running;
         struct ctl r;
-
         ctl_start(&running, test_daemon.socket, (const char *const[]){"load", hang.path, "--name", "slow", NULL});
         fuse_file_wait_held(&hang);
         kill(running.pid, SIGINT);
@@ -140,7 +137,6 @@ TEST(events_are_one_object_per_line)
         struct model *m = model_mixed(9, 1 << 16);
         const char *path = fixture_write(m, "events.safetensors");
         char text[4096];
-
         ctl_start(&running, test_daemon.socket, (const char *const[]){"events", NULL});
         /* It prints nothing when it has subscribed, so models are loaded until it receives an event. */
         struct pollfd fd = {.fd = running.out, .events = POLLIN};

@@ -11,7 +11,6 @@ static void check_model_object(const json_t *o, const char *name, const struct m
 {
         const json_t *device = json_array_get(json_object_get(o, "devices"), 0);
         char digest[33];
-
         model_digest(m, digest);
         ck_assert_str_eq(json_text(o, "name"), name);
         ck_assert_str_eq(json_text(o, "digest"), digest);
@@ -45,7 +44,6 @@ TEST(show_lists_the_tensors_in_byte_order_of_their_names)
         json_t *reply = JSON("show", "witness", "--tensors", "-o", "json");
         json_t *list = json_object_get(reply, "tensor_list"), *t;
         const char *last = "";
-
         check_model_object(json_array_get(json_object_get(reply, "models"), 0), "witness", fixture_witness);
         ck_assert_uint_eq(json_array_size(list), fixture_witness->n);
         for (size_t i = 0; (t = json_array_get(list, i)); i++) {
@@ -73,7 +71,6 @@ TEST(ps_lists_each_lease_holder_and_model)
         streamer_client *c = client_open(&test_daemon);
         streamer_lease *lease = client_attach(c, "witness");
         json_t *leases = json_object_get(JSON("ps", "--json"), "leases"), *row = json_array_get(leases, 0);
-
         ck_assert_uint_eq(json_array_size(leases), 1);
         ck_assert_str_eq(json_text(row, "model"), "witness");
         ck_assert_uint_eq(json_number(row, "pid"), (uint64_t)getpid());
@@ -102,7 +99,6 @@ TEST(cat_writes_only_the_bytes_of_a_tensor)
 TEST(verify_rebuilds_the_digest_from_memory)
 {
         char digest[33];
-
         model_digest(fixture_witness, digest);
         ck_assert_str_eq(json_string_value(json_object_get(JSON("verify", "witness", "--json"), "digest")), digest);
         ck_assert_ptr_nonnull(strstr(RUN(0, "verify", "witness").out, digest));

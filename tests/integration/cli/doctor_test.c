@@ -66,7 +66,6 @@ TEST(a_probe_is_marked_in_the_list)
         char *args = format_text("{\"model\":\"%s\"}", json_text(probe, "name"));
         json_t *shown = client_call(client, "show", args);
         const json_t *model = json_array_get(json_object_get(shown, "models"), 0);
-
         ck_assert_int_eq(strncmp(json_text(model, "name"), "probe:", 6), 0);
         ck_assert_int_eq(strncmp(json_text(model, "source"), "probe:", 6), 0);
         ck_assert_uint_gt(client_used(client), used_before);

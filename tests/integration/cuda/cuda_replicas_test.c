@@ -15,7 +15,6 @@ TEST(replicas_are_read_once_and_copied_to_each_device)
 {
         struct model *m = model_mixed(1, 20 << 20);
         char *path = write_model(m, "m.safetensors");
-
         file_uncache(path);
         uint64_t before = process_read_bytes(test_daemon.pid);
         ck_assert_int_eq(load_on(path, "m", cuda_devices, 3, NULL), 0);
@@ -37,7 +36,6 @@ TEST(replicas_are_one_model_with_several_devices)
 {
         static const char *const in_reverse[] = {"cuda:1", "cuda:0"};
         struct model *m = model_mixed(2, 4 << 20);
-
         ck_assert_int_eq(load_on(write_model(m, "m.safetensors"), "m", in_reverse, 2, NULL), 0);
         streamer_lease *lease = client_attach_on(client, "m", "cuda:1");
         const json_t *model = client_show(client, "m"), *devices = json_object_get(model, "devices");
@@ -68,7 +66,6 @@ TEST(load_and_attach_must_name_one_of_several_devices)
 {
         struct model *m = model_mixed(3, 1 << 20);
         char *path = write_model(m, "m.safetensors");
-
         client_load_fails(client, path, "m", STREAMER_EINVAL,
                           "device: the daemon has 4 devices, name one: cuda:0, cuda:1, cuda:2, cuda:3");
         ck_assert_int_eq(load_on(path, "m", cuda_devices, 1, NULL), 0);
@@ -87,7 +84,6 @@ TEST(a_pending_copy_on_one_device_hides_the_tensor_on_all)
         struct model *m = model_mixed(8, 12 << 20);
         streamer_progress p = {.struct_size = sizeof(p)};
         streamer_tensor t = STREAMER_TENSOR_INIT;
-
         gpus->held[1] = 1;
         streamer_op *op = load_begin(write_model(m, "m.safetensors"), "m", cuda_devices, 2, NULL);
         streamer_lease *lease[2] = {client_attach_on(client, "m", "cuda:0"), client_attach_on(client, "m", "cuda:1")};
@@ -112,7 +108,6 @@ TEST(a_lost_device_fails_alone)
         struct model *m = model_mixed(9, 20 << 20);
         streamer_device_failure f = STREAMER_DEVICE_FAILURE_INIT;
         streamer_progress p = {.struct_size = sizeof(p)};
-
         gpus->broken[1] = 700;
         streamer_op *op = load_begin(write_model(m, "m.safetensors"), "m", cuda_devices, 2, NULL);
         ck_assert_int_eq(streamer_op_wait(op, WAIT_MS, &p), STREAMER_EFAILED);
@@ -140,7 +135,6 @@ TEST(a_device_lost_during_a_copy_fails_alone)
         struct model *m = model_mixed(10, 20 << 20);
         streamer_progress p = {.struct_size = sizeof(p)};
         streamer_tensor t = STREAMER_TENSOR_INIT;
-
         gpus->held[2] = 1;
         streamer_op *op = load_begin(write_model(m, "m.safetensors"), "m", cuda_devices, 3, NULL);
         streamer_lease *lease = client_attach_on(client, "m", "cuda:2");
@@ -166,7 +160,6 @@ TEST(streamerctl_names_the_device_that_failed_and_exits_1)
         struct model *m = model_mixed(14, 20 << 20);
         struct ctl r;
         char *path = write_model(m, "m.safetensors");
-
         ctl(&r, test_daemon.socket, "load", path, "--device", "0", "--device", "3", "--json", NULL);
         ck_assert_int_eq(r.code, 1);
         ck_assert_ptr_nonnull(strstr(r.err, "\"text\":\"cuda:3: does not fit"));
@@ -186,7 +179,6 @@ TEST(a_dry_run_estimates_each_device)
         char *path = write_model(m, "m.safetensors");
         char *args = format_text("{\"source\":\"%s\",\"dry_run\":true,\"devices\":[\"cuda:0\",\"cuda:3\"]}", path);
         json_t *plan = client_call(client, "load", args), *devices = json_object_get(plan, "devices");
-
         ck_assert_uint_eq(json_number(plan, "files"), 1);
         ck_assert_uint_eq(json_number(plan, "tensors"), m->n);
         ck_assert_uint_eq(json_number(plan, "bytes"), m->bytes);

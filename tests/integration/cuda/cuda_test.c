@@ -24,7 +24,6 @@ FIXTURE(.each = {begin_with_other_users, fixture_stop});
 TEST(memory_of_other_processes_is_reported_and_evicts_none, .to = 2)
 {
         struct model *first = model_mixed(10, 8 << 20);
-
         ck_assert_int_eq(load_to(write_model(first, "f.safetensors"), "first", cuda_devices[_i]), 0);
         ck_assert_int_eq(load_to(write_model(model_mixed(11, 30 << 20), "m.safetensors"), "m", cuda_devices[_i]),
                          STREAMER_ENOMEM);

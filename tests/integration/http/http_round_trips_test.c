@@ -30,7 +30,6 @@ static void answer_file(const struct endpoint_request *request, struct endpoint_
 {
         char *file = suite_path("files/%.*s", (int)strcspn(path, "?"), path);
         size_t size;
-
         if (access(file, R_OK) != 0) {
                 reply->status = 404;
                 return;
@@ -44,7 +43,6 @@ static void answer_file(const struct endpoint_request *request, struct endpoint_
 static char *entry(const char *prefix, const char *name)
 {
         char *file = suite_path("files/%s%s", prefix, name);
-
         if (access(file, R_OK) != 0)
                 return format_text("%s", "");
         size_t size = (size_t)file_size(file);
@@ -57,7 +55,6 @@ static void answer_list(const struct endpoint_request *request, struct endpoint_
 {
         static const char *const names[] = {"SHA256SUMS", SHARD(1), SHARD(2), "model.safetensors", INDEX};
         char prefix[64] = "", *text = format_text("<ListBucketResult><IsTruncated>false</IsTruncated>");
-
         sscanf(strstr(request->path, "prefix="), "prefix=%63[a-z]", prefix);
         for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
                 text = format_text("%s%s", text, entry(format_text("%s/", prefix), names[i]));
@@ -69,7 +66,6 @@ static void answer_s3(const struct endpoint_request *request, struct endpoint_re
 {
         const char *authorization = endpoint_header(request, "Authorization");
         bool far = strncmp(request->path, "/far/", 5) == 0, moving = strncmp(request->path, "/moving/", 8) == 0;
-
         if (far && strstr(authorization, "/elsewhere-1/s3/") == NULL) {
                 reply->status = 301;
                 reply->headers = format_text("x-amz-bucket-region: elsewhere-1\r\n");
@@ -93,14 +89,12 @@ static void answer_info(struct endpoint_reply *reply, bool shards)
 static const char *behind(const char *path, const char *prefix)
 {
         size_t len = strlen(prefix);
-
         return strncmp(path, prefix, len) == 0 ? path + len : NULL;
 }
 
 static void answer(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
 {
         const char *path = request->path, *rest;
-
         if ((rest = behind(path, "/web/")) || (rest = behind(path, "/cdn/"))) {
                 answer_file(request, reply, rest);
         } else if ((rest = behind(path, "/near/")) || (rest = behind(path, "/far/")) ||
@@ -159,7 +153,6 @@ static void hold_all(void)
 static void before(void)
 {
         char *config = suite_path("config-%d.yaml", (int)getpid());
-
         server.answer = answer;
         endpoint_start(&server);
         proxy_start(&proxy, (unsigned)strtoul(strrchr(server.url, ':') + 1, NULL, 10));
@@ -186,7 +179,6 @@ static bool is_held(void *lines)
 {
         char *held = proxy_held(&proxy);
         bool is = strcmp(held, lines) == 0;
-
         free(held);
         return is;
 }
@@ -337,7 +329,6 @@ TEST(rounds_of_a_load, EACH(loads))
 {
         const struct model *models[] = {[ONE] = one, [SHARDED] = sharded, [MANY] = many};
         const char *source = loads[_i].source;
-
         if (strncmp(source, "web/", 4) == 0)
                 source = proxy_url(&proxy, format_text("/%s", source));
         load_takes(loads[_i].name, source, loads[_i].sha256, loads[_i].rounds, models[loads[_i].model]);
@@ -376,7 +367,6 @@ TEST(a_resident_model_costs_only_the_opening_requests)
 TEST(openings_reuse_connections)
 {
         streamer_op *op = start("s3://near/sharded/", false);
-
         round_is("list", 1, loads[PREFIX_WITH_INDEX].rounds[0]);
         ck_assert_uint_eq(proxy.accepted, 2);
         round_is("headers", 2, loads[PREFIX_WITH_INDEX].rounds[1]);

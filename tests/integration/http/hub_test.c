@@ -228,7 +228,6 @@ TEST(a_token_that_a_login_has_stored, EACH(stored))
 {
         struct daemon d;
         char *path = suite_path("%s", stored[_i].token), *slash = strrchr(path, '/');
-
         must(system(format_text("mkdir -p '%.*s'", (int)(slash - path), path)));
         file_write(path, "hf_thetoken\n", 12);
         unsetenv("HF_TOKEN");

@@ -46,7 +46,6 @@ static const struct {
 static char *filled(const char *headers)
 {
         const char *at = strchr(headers, '%');
-
         if (!at)
                 return format_text("%s", headers);
         return format_text("%.*s%s%s", (int)(at - headers), headers, checksums[at[1] == 'w'], at + 2);
@@ -56,7 +55,6 @@ static void answer_head(const struct endpoint_request *request, struct endpoint_
 {
         const char *mode = endpoint_header(request, "x-amz-checksum-mode");
         const char *authorization = endpoint_header(request, "Authorization");
-
         checksums_requested += mode != NULL;
         if (mode && (!authorization || !strstr(authorization, ";x-amz-checksum-mode;"))) {
                 reply->status = 403; /* what is of x-amz-* has to be signed */
@@ -100,7 +98,6 @@ static void answer(struct endpoint *e, const struct endpoint_request *request, s
 static void begin(void)
 {
         unsigned char sum[32];
-
         model = model_mixed(1, 2 << 20);
         model_write(model, suite_path("model.safetensors"));
         data = file_read(suite_path("model.safetensors"), &size);
@@ -126,7 +123,6 @@ TEST(a_load_is_verified_against_the_stores_checksum, EACH(cases))
         const char *says = cases[_i].says;
         int r = client_load_sha256(client, format_text("s3://models/%s/model.safetensors", cases[_i].folder), "sha",
                                    text);
-
         if (!says) {
                 ck_assert_msg(r == 0, "%s: %s", cases[_i].folder, text);
                 client_equals(client, "sha", model);

@@ -27,7 +27,6 @@ static void answer_container(struct endpoint *e, const struct endpoint_request *
         char *session = s3_store_do(&store, "session\tarn:aws:iam:::role/reader\t900"), *save;
         const char *access = strtok_r(session, "\t", &save), *secret = strtok_r(NULL, "\t", &save);
         const char *token = strtok_r(NULL, "\t", &save);
-
         if (shared->sessions++ == 0)
                 snprintf(shared->first, sizeof(shared->first), "%s", access);
         reply->body = format_text("{\"AccessKeyId\":\"%s\",\"SecretAccessKey\":\"%s\",\"Token\":\"%s\","
@@ -41,7 +40,6 @@ static void answer_proxy(struct endpoint *e, const struct endpoint_request *requ
         bool object = strstr(request->path, ".safetensors") != NULL;
         const char *authorization = endpoint_header(request, "Authorization");
         unsigned n = object ? __atomic_add_fetch(&shared->gets, 1, __ATOMIC_SEQ_CST) : 0;
-
         if (shared->armed && n > 2 && authorization && strstr(authorization, shared->first)) {
                 __atomic_add_fetch(&shared->refused, 1, __ATOMIC_SEQ_CST);
                 reply->status = 403;
@@ -108,7 +106,6 @@ static void end(void)
 static void put(const char *bucket, const struct model *m, const char *key)
 {
         char *path = suite_path("upload");
-
         model_write(m, path);
         s3_store_do(&store, "put\t%s\t%s\t%s", bucket, key, path);
 }
@@ -196,7 +193,6 @@ TEST(a_store_that_takes_any_region)
 TEST(no_log_line_contains_a_secret)
 {
         char *log = file_read(test_daemon.log, NULL);
-
         ck_assert_ptr_null(strstr(log, "testsecret"));
         ck_assert_ptr_null(strstr(log, "security-token:"));
         ck_assert_ptr_nonnull(strstr(log, "credentials: from container endpoint"));

@@ -78,7 +78,6 @@ static void put_file(const char *key, const char *path)
 static void put_model(const struct model *m, const char *key)
 {
         char *path = suite_path("upload");
-
         model_write(m, path);
         put_file(key, path);
 }
@@ -272,7 +271,6 @@ TEST(no_log_line_or_reply_contains_a_secret)
         static const char *const secrets[] = {"storesecret", "notthesecret", "Signature=", "AWS4-HMAC"};
         static const char *const verbs[] = {"status", "list", "ps"};
         char *log = file_read(test_daemon.log, NULL);
-
         for (size_t i = 0; i < sizeof(secrets) / sizeof(secrets[0]); i++) {
                 ck_assert_msg(strstr(log, secrets[i]) == NULL, "%s", secrets[i]);
                 for (size_t v = 0; v < sizeof(verbs) / sizeof(verbs[0]); v++)

@@ -123,7 +123,6 @@ static struct model *put_model(uint64_t seed, const char *key)
 {
         struct model *model = model_mixed(seed, 3 << 20);
         char *path = suite_path("upload");
-
         model_write(model, path);
         s3_store_do(&store, "put\tmodels\t%s\t%s", key, path);
         return model;
@@ -151,7 +150,6 @@ FIXTURE(.all = {begin_store, end_store}, .each = {fixture_connect, fixture_disco
 TEST(each_key_and_each_list_has_its_own_slices)
 {
         struct model *models[PREFIXES];
-
         for (size_t i = 0; i < PREFIXES; i++)
                 models[i] = put_model(10 + i, format_text("%s/model.safetensors", prefixes[i]));
         for (int warm = 0; warm < 2; warm++)
@@ -172,7 +170,6 @@ TEST(a_file_added_to_a_prefix_is_found_despite_a_warm_cache)
 TEST(a_head_request_reaches_the_store_as_signed)
 {
         char text[1024];
-
         put_model(50, "head/model.safetensors");
         ck_assert_int_eq(client_load_sha256(client, "s3://models/head/", "m", text), STREAMER_EFAILED);
         ck_assert_msg(strstr(text, "no published SHA-256") != NULL, "%s", text);
@@ -184,7 +181,6 @@ TEST(a_warm_cache_needs_no_credentials)
 {
         struct model *model = put_model(40, "secret/m.safetensors");
         const char *url = format_text("%s/models/secret/m.safetensors", url_of(cache_port));
-
         client_load_fails(client, url, "m", STREAMER_EFAILED, "the server answers 4");
         client_unload(client, "m");
         load_equals("s3://models/secret/m.safetensors", model);

@@ -17,7 +17,6 @@ TEST(a_lease_survives_a_reconnect_while_its_model_loads, .to = 3)
 {
         bool seen[PAUSED_N] = {false};
         streamer_tensor t = STREAMER_TENSOR_INIT;
-
         streamer_op *op = paused_load_start("m");
         streamer_lease *lease = client_attach(paused.client, "m");
         paused_load_take(lease, PAUSED_HALF, seen);
@@ -99,7 +98,6 @@ TEST(progress_counts_bytes_in_place)
 {
         streamer_progress p = {.struct_size = sizeof(p)};
         bool seen[PAUSED_N] = {false};
-
         streamer_op *op = paused_load_start("m");
         streamer_lease *lease = client_attach(paused.client, "m");
         paused_load_take(lease, PAUSED_HALF, seen);
@@ -147,7 +145,6 @@ TEST(attach_by_digest_waits_for_it)
         char digest[33];
         streamer_attach_opts opts = {.struct_size = sizeof(opts), .digest = digest, .timeout_ms = 50};
         streamer_lease *lease = NULL;
-
         model_digest(paused.model, digest);
         streamer_op *op = paused_load_start("m");
         ck_assert_int_eq(streamer_attach(paused.client, "m", &opts, &lease), STREAMER_ETIMEOUT);
@@ -167,7 +164,6 @@ TEST(early_clients_are_notified_of_a_late_failure)
         bool seen[PAUSED_N] = {false};
         streamer_tensor t = STREAMER_TENSOR_INIT;
         int r;
-
         streamer_op *op = paused_load_start("m");
         streamer_lease *lease = client_attach(paused.client, "m");
         paused_load_take(lease, PAUSED_HALF, seen);
@@ -189,7 +185,6 @@ TEST(a_waiting_attach_receives_the_failure)
 {
         streamer_attach_opts opts = {.struct_size = sizeof(opts), .flags = STREAMER_ATTACH_READY, .timeout_ms = 50};
         streamer_lease *lease = NULL;
-
         streamer_op *op = paused_load_start("m");
         ck_assert_int_eq(streamer_attach(paused.client, "m", &opts, &lease), STREAMER_ETIMEOUT);
         fuse_file_fail(&paused.hang);
@@ -202,7 +197,6 @@ TEST(a_waiting_attach_receives_the_failure)
 TEST(a_read_error_names_the_file_and_the_error)
 {
         streamer_op *op = paused_load_start("m");
-
         fuse_file_fail(&paused.hang);
         paused_load_fails(op, "Input/output error");
         ck_assert_ptr_nonnull(strstr(streamer_last_error(paused.client), "m.safetensors"));
@@ -216,7 +210,6 @@ TEST(a_hanging_file_system_does_not_block_other_loads)
         streamer_op *op = paused_load_start("m");
         struct model *other = model_mixed(78, 8 << 20);
         char *path = suite_path("root/other.safetensors");
-
         model_place_data(other, 8, 1); /* misaligned: needs slots of the ring, too */
         model_write(other, path);
         for (int i = 0; i < 3; i++) {

@@ -20,7 +20,6 @@ TEST(a_header_that_breaks_a_rule_fails_with_the_rule)
 {
         static const char header[] = "{\"a\":{\"dtype\":\"U9\",\"shape\":[4],\"data_offsets\":[0,4]}}";
         char *path = fixture_path("header.safetensors");
-
         model_write_raw(path, header, strlen(header), 4);
         refused(path, "unknown-dtype: tensor 'a': the dtype is none that is known");
 }
@@ -35,7 +34,6 @@ TEST(a_hostile_header_of_100_million_bytes_costs_neither_memory_nor_the_others_t
         uint64_t before = fixture_memory();
         size_t size = 99999990, at = 1;
         char *header = must_alloc(size), *path = fixture_path("hostile.safetensors");
-
         memset(header, ' ', size);
         header[0] = '{';
         for (unsigned i = 0; at + 100 < size; i++)
@@ -54,7 +52,6 @@ TEST(a_hostile_header_of_100_million_bytes_costs_neither_memory_nor_the_others_t
 TEST(an_index_that_names_a_tensor_its_file_does_not_have)
 {
         static const char index[] = "{\"weight_map\":{\"ghost\":\"model.safetensors\"}}";
-
         must(mkdir(fixture_path("ghost"), 0755));
         fixture_write(model_mixed(3, 1 << 18), "ghost/model.safetensors");
         file_write(fixture_path("ghost/model.safetensors.index.json"), index, strlen(index));
@@ -64,7 +61,6 @@ TEST(an_index_that_names_a_tensor_its_file_does_not_have)
 TEST(a_path_outside_the_roots_is_not_listed)
 {
         char *path = suite_path("outside.safetensors");
-
         model_write(model_mixed(4, 1 << 16), path);
         client_load_fails(client, path, "bad", STREAMER_EFAILED, "root");
         ck_assert_str_eq(client_state(client, "bad"), "");

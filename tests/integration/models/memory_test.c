@@ -16,7 +16,6 @@
 static const char *page_kind_of(const char *name)
 {
         const json_t *devices = json_object_get(client_show(client, name), "devices");
-
         return json_text(json_array_get(devices, 0), "page_kind");
 }
 
@@ -26,7 +25,6 @@ static void load_on(const char *pages)
         char *config = suite_path("%s.yaml", pages);
         char *text = format_text("devices:\n  - device: host\n    budget: 128MiB\n    pages: %s\n", pages);
         struct model *m = model_mixed(1, 20 << 20), *odd = model_mixed(2, 20 << 20);
-
         file_write(config, text, strlen(text));
         fixture_begin((const char *const[]){"--config", config, NULL});
         client = client_open(&test_daemon);
@@ -52,7 +50,6 @@ TEST(segments_of_4_kib_pages)
 TEST(segments_of_transparent_huge_pages)
 {
         struct collapse_kernel kernel;
-
         collapse_probe(&kernel, &collapse_calls);
         if (!kernel.supported && shmem_thp_is_off())
                 SKIP("transparent huge pages are off for shared memory (shmem_enabled)");
@@ -178,7 +175,6 @@ TEST(an_unreported_memory_limit_fails_the_load_and_not_the_daemon)
 TEST(a_ring_of_one_slot_suffices)
 {
         struct model *m = model_mixed(3, 20 << 20), *odd = model_mixed(4, 20 << 20);
-
         fixture_begin((const char *const[]){"--device", "host=128MiB", "--block-size", "1MiB", "--memory-limit", "1MiB",
                                             NULL});
         client = client_open(&test_daemon);
@@ -221,7 +217,6 @@ TEST(a_cold_load_reads_each_byte_once_and_caches_none, .to = 2)
 {
         struct model *m = model_mixed(6, 64 * MIB);
         uint64_t read = UINT64_MAX, cached = 0;
-
         model_place_data(m, 8, (uint64_t)_i);
         const char *path = fixture_write(m, "cold.safetensors");
         for (int i = 0; i < 3 && (read > m->bytes / 100 * 101 || read < m->bytes / 2); i++)
@@ -238,7 +233,6 @@ TEST(a_warm_load_reads_nothing_from_storage)
         struct model *m = model_mixed(7, 32 * MIB);
         const char *path = fixture_write(m, "warm.safetensors");
         uint64_t read = UINT64_MAX;
-
         for (int i = 0; i < 3 && read > MIB; i++) {
                 file_cache(path);
                 uint64_t before = process_read_bytes(test_daemon.pid);
@@ -273,7 +267,6 @@ TEST(loads_leak_no_memory_descriptor_or_thread, .slow = true)
         const char *path = fixture_write(m, "again.safetensors");
         uint64_t used = client_used(client), memory, least_growth = UINT64_MAX;
         unsigned fds = 0;
-
         for (int stretch = 0; stretch < 6 && least_growth > MIB / 2; stretch++) {
                 memory = fixture_memory();
                 for (int i = 0; i < 20; i++)
@@ -292,7 +285,6 @@ TEST(loads_leak_no_memory_descriptor_or_thread, .slow = true)
 TEST(the_daemons_own_memory_does_not_grow_with_the_model, .slow = true)
 {
         struct model *small = model_mixed(11, 4 * MIB), *large = model_mixed(12, 160 * MIB);
-
         client_load(client, fixture_write(small, "small.safetensors"), "small");
         uint64_t before = fixture_memory();
         client_load(client, fixture_write(large, "large.safetensors"), "large");

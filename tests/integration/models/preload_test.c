@@ -95,7 +95,6 @@ TEST(a_secret_in_a_url_is_neither_logged_nor_returned)
 TEST(a_name_of_the_hub_is_looked_up_in_the_daemons_own_cache)
 {
         static const char commit[] = "0123456789012345678901234567890123456789";
-
         snprintf(root, sizeof(root), "%s", suite_path("root-%d", (int)getpid()));
         mkdir(root, 0755);
         must(setenv("HF_HUB_CACHE", root, 1));

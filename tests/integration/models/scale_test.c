@@ -54,7 +54,6 @@ TEST(a_model_of_100_000_tensors)
 static char *long_folder(void)
 {
         char *path = fixture_path("long");
-
         for (int i = 0; i < 15; i++) {
                 mkdir(path, 0755);
                 path = format_text("%s/%0220d", path, i);
@@ -70,7 +69,6 @@ TEST(a_list_longer_than_one_reply_is_complete)
         static streamer_lease *leases[N];
         char *path = format_text("%s/many.safetensors", long_folder());
         struct model *m = model_mixed(3, 1 << 18);
-
         client = client_open(&test_daemon);
         client_load(client, fixture_write(m, "zebra.safetensors"), "zebra");
         for (int i = 0; i < N; i++) {
@@ -96,7 +94,6 @@ static _Noreturn void keep_lease(int ready)
         streamer_tensor t = STREAMER_TENSOR_INIT;
         streamer_client *c = client_open(&test_daemon);
         streamer_lease *lease = client_attach(c, "witness");
-
         client_ok(c, streamer_tensor_find(lease, "step", &t), "find");
         _exit(!model_check(fixture_witness, model_index(fixture_witness, "step"), t.data) || write(ready, "", 1) != 1 ||
               pause());
@@ -108,7 +105,6 @@ TEST(a_thousand_processes_attach_at_once)
         int ends[2];
         char bytes[64];
         ssize_t got;
-
         must(pipe2(ends, O_CLOEXEC));
         pid_t *pids = must_alloc(n * sizeof(*pids));
         for (unsigned i = 0; i < n; i++) {

@@ -12,7 +12,6 @@ FIXTURE(.all = {fixture_begin_default, fixture_end}, .each = {fixture_connect, f
 TEST(a_file_by_its_path_its_uri_and_a_relative_path)
 {
         struct model *m = model_mixed(1, 1 << 18);
-
         load_equals(fixture_write(m, "a b.safetensors"), "a b", m);
         load_equals(format_text("file://%s/a%%20b.safetensors", fixture_root()), "a b", m);
         must(chdir(fixture_root()));
@@ -32,7 +31,6 @@ TEST(a_tensor_is_aligned_to_its_element_size)
 {
         struct model *m = model_mixed(4, 1 << 20);
         streamer_tensor t = STREAMER_TENSOR_INIT;
-
         model_place_data(m, 8, 3);
         client_load(client, fixture_write(m, "odd.safetensors"), "odd");
         streamer_lease *lease = client_attach(client, "odd");
@@ -47,7 +45,6 @@ TEST(a_tensor_is_aligned_to_its_element_size)
 TEST(stale_copies_in_other_shards_are_ignored)
 {
         struct model *m = model_mixed(11, 4 << 20);
-
         model_write_sharded(m, fixture_path("stale"), 3, true);
         load_equals(fixture_path("stale"), "stale", m);
 }
@@ -61,7 +58,6 @@ static void make_hub(const struct model *m)
 {
         char hex[65], *hub = fixture_path("hub"), *base = format_text("%s/models--org--tiny", hub);
         char *blob = format_text("%s/blobs/new", base);
-
         must(mkdir(hub, 0755));
         file_put(hub, "models--org--tiny/refs/main", REVISION);
         file_put(base, "blobs/new", "");
@@ -77,7 +73,6 @@ static void make_hub(const struct model *m)
 TEST(a_model_of_the_hf_cache_by_its_name)
 {
         struct model *m = model_mixed(20, 1 << 20);
-
         make_hub(m);
         load_equals("org/tiny", "org/tiny", m);
         load_equals("org/tiny@main", "org/tiny", m);

@@ -19,7 +19,6 @@ static char *host; /* the device's UUID */
 static const char *const *own_flags(void)
 {
         static const char *flags[] = {"--device", "host=64MiB", "--root", NULL, "--state", NULL, NULL};
-
         flags[3] = suite_path("root");
         flags[5] = suite_path("state");
         return flags;
@@ -41,7 +40,6 @@ static struct model_record *knew(const char *name, const char *file, bool pinned
         struct model_record *m = state_file_add(&state, &(struct model_record){.name = (char *)(uintptr_t)name,
                                                                                .source = suite_path("root/%s", file),
                                                                                .caller = {.uid = uid, .gid = uid}});
-
         ck_assert_int_eq(state_file_add_device(m, host, pinned), 0);
         m->owner = uid;
         m->settings.priority = PROTO_PRIORITY_DEFAULT;
@@ -52,7 +50,6 @@ static void write_state(void)
 {
         struct error error;
         msgpack_sbuffer bytes;
-
         ck_assert_int_eq(state_file_pack(&state, &bytes), 0);
         ck_assert_int_eq(state_file_save(suite_path("state"), bytes.data, bytes.size, &error), 0);
         msgpack_sbuffer_destroy(&bytes);
@@ -68,7 +65,6 @@ static void end(void)
 static void wait_ready(streamer_client *c, const char *name)
 {
         char *args = format_text("{\"model\":\"%s\"}", name);
-
         client_ok(c, streamer_call(c, "wait", args, NULL), name);
 }
 
@@ -81,7 +77,6 @@ static uint64_t generation_of(streamer_client *c, const char *name)
 {
         streamer_lease *lease = client_attach(c, name);
         uint64_t number = streamer_generation(lease);
-
         streamer_detach(lease);
         return number;
 }
@@ -162,7 +157,6 @@ static bool state_has(void *name)
         struct state_file now;
         struct error error = {0};
         bool has = state_file_load(&now, suite_path("state"), &error) == 0 && state_file_find(&now, name) != NULL;
-
         state_file_deinit(&now);
         return has;
 }

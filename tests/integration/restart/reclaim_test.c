@@ -143,7 +143,6 @@ static uint64_t holds(const char *what)
 {
         json_t *reply = client_call(managed.client, "whoami", NULL);
         uint64_t n = json_number(json_object_get(reply, "holds"), what);
-
         return n;
 }
 
@@ -153,7 +152,6 @@ static bool first_is_orphan(void)
         json_t *reply = client_call(managed.client, "ps", NULL);
         json_t *lease = json_array_get(json_object_get(reply, "leases"), 0);
         bool orphan = json_is_true(json_object_get(lease, "orphan"));
-
         ck_assert_ptr_nonnull(lease);
         return orphan;
 }
@@ -266,7 +264,6 @@ static void attach_by_hand(void)
 {
         const char *s;
         size_t len;
-
         wire_connect(&holder, &managed.m.d);
         wire_verb(&holder, "attach", 2, "model", "m");
         ck_assert(object_str(wire_next(&holder), "token", &s, &len) && len == 32);
@@ -287,7 +284,6 @@ static bool reclaim_fails_with(struct wire *w, const char *by, uint64_t generati
 static int is_denied(void)
 {
         struct wire w;
-
         wire_connect(&w, &managed.m.d);
         return reclaim_fails_with(&w, token, 1, digest, "denied") ? 0 : STREAMER_EFAILED;
 }
@@ -296,7 +292,6 @@ static void is_denied_in_child(void)
 {
         int status;
         pid_t pid = must(fork());
-
         if (pid == 0)
                 _exit(is_denied() != 0);
         must(waitpid(pid, &status, 0));
@@ -306,7 +301,6 @@ static void is_denied_in_child(void)
 TEST(only_the_right_token_generation_and_digest_of_the_same_process_are_accepted)
 {
         static const char zero[] = "00000000000000000000000000000000";
-
         managed_load("m");
         attach_by_hand();
         ck_assert(reclaim_fails_with(&holder, "0123", 1, digest, "invalid"));

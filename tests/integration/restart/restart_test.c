@@ -87,7 +87,6 @@ static struct journal *open_journal(void)
         struct error error;
         int fd = must(dup(manager_find(&managed.m, MANAGED_JOURNAL, 0)->fd));
         struct journal *book = journal_open_consume_fd(fd, &error);
-
         ck_assert_ptr_nonnull(book);
         return book;
 }
@@ -108,7 +107,6 @@ static void record_of_another(void)
 static void replace(struct stored *stored, off_t size, int seals)
 {
         int fd = must(memfd_create("other", MFD_ALLOW_SEALING | MFD_CLOEXEC));
-
         must(ftruncate(fd, size));
         if (seals)
                 must(fcntl(fd, F_ADD_SEALS, seals));
@@ -124,7 +122,6 @@ static void segment_truncated(void)
 static void segment_unsealed(void)
 {
         struct stat st;
-
         must(fstat(managed_segment()->fd, &st));
         replace(managed_segment(), st.st_size, 0);
 }
@@ -137,7 +134,6 @@ static void record_zero(void)
 static void journal_twice(void)
 {
         int fd = must(fcntl(manager_find(&managed.m, MANAGED_JOURNAL, 0)->fd, F_DUPFD_CLOEXEC, 0));
-
         manager_add_consume_fd(&managed.m, MANAGED_JOURNAL, fd);
 }
 
@@ -262,7 +258,6 @@ struct journal_question {
 static bool is_in_journal(void *arg)
 {
         const struct journal_question *q = arg;
-
         for (struct journal_name *row = NULL; (row = journal_each(&q->book->names, row));)
                 if (strcmp(row->text, q->name) == 0)
                         return true;

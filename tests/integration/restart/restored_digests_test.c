@@ -33,7 +33,6 @@ static size_t a_byte(streamer_client *c)
 {
         streamer_tensor t = STREAMER_TENSOR_INIT;
         streamer_lease *lease = client_attach(c, "m");
-
         for (size_t i = 0; streamer_tensor_get(lease, i, &t) == 0; i++)
                 if (t.bytes > 0)
                         break;

@@ -12,7 +12,6 @@ static void kill_often(bool stored)
         struct kills_counts counts = {0};
         const char *text = getenv("KILLS_SEED");
         char *folder = suite_path("%s", stored ? "stored" : "state-file");
-
         must(mkdir(folder, 0700));
         kills_run(folder, stored, text ? strtoull(text, NULL, 10) : clock_ns(), KILLS, &counts);
         ck_assert_uint_ge(counts.kills, KILLS);

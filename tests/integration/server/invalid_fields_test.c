@@ -86,7 +86,6 @@ static void send_invalid(struct wire *wire, const struct verb_desc *verb, size_t
 {
         struct writer w;
         size_t n = 3;
-
         for (size_t i = 0; i < verb->n_fields; i++)
                 n += i != field && verb->fields[i].required;
         writer_init(&w);
@@ -110,7 +109,6 @@ static void send_invalid(struct wire *wire, const struct verb_desc *verb, size_t
 static bool is_answered(struct wire *wire, uint64_t id)
 {
         uint64_t have;
-
         while (wire_read(wire)) {
                 if (!object_u64(&wire->reply.unpacked.data, "id", &have))
                         continue;
@@ -135,7 +133,6 @@ TEST(every_field_of_every_verb_may_be_invalid, .to = VERB_COUNT)
         streamer_client *other = client_open(&test_daemon);
         struct wire wire;
         uint64_t id = 1;
-
         open_wire(&wire, verb);
         for (size_t field = 0; field < verb->n_fields; field++)
                 for (size_t lie = 0; lie < N_LIES; lie++) {

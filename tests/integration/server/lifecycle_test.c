@@ -28,14 +28,12 @@ static char *path_of_model;
 static void at_connect(void)
 {
         struct wire w;
-
         wire_open(&w, &test_daemon);
 }
 
 static void at_half_a_frame(void)
 {
         struct wire w;
-
         wire_open(&w, &test_daemon);
         wire_send(&w, "\0\0\0\x20\x82", 5);
 }
@@ -48,7 +46,6 @@ static void at_hello(void)
 static void send_verb(const char *verb, const char *key, const char *value)
 {
         struct wire w;
-
         wire_connect(&w, &test_daemon);
         wire_verb(&w, verb, 2, key, value);
 }
@@ -77,7 +74,6 @@ static void at_attach_of_a_loading_model(void)
 {
         streamer_client *c = client_open(&test_daemon);
         streamer_lease *lease;
-
         client_load_begin(c, path_of_model, "m");
         client_ok(c, streamer_attach(c, "m", NULL, &lease), "attach");
 }
@@ -90,7 +86,6 @@ static void at_lease(void)
 static void at_lease_without_connection(void)
 {
         streamer_client *c = client_open(&test_daemon);
-
         client_attach(c, "witness");
         streamer_close(c);
 }
@@ -98,7 +93,6 @@ static void at_lease_without_connection(void)
 static void at_detach(void)
 {
         streamer_client *c = client_open(&test_daemon);
-
         streamer_detach(client_attach(c, "witness"));
 }
 
@@ -126,7 +120,6 @@ TEST(the_leases_of_a_killed_client_end, EACH(stages))
 {
         struct model *m = model_mixed((uint64_t)_i, 4 << 20);
         streamer_client *c = client_open(&test_daemon);
-
         path_of_model = fixture_write(m, "m.safetensors");
         child_kill(child_start(stages[_i]));
         client_wait_leases(c, 0);
@@ -176,7 +169,6 @@ TEST(a_daemon_killed_is_noticed_and_maps_stay_valid)
 TEST(a_stale_socket_is_replaced)
 {
         struct stat st;
-
         start_own();
         daemon_kill(&d);
         ck_assert_int_eq(access(d.socket, F_OK), 0);
@@ -191,7 +183,6 @@ TEST(a_stale_socket_is_replaced)
 TEST(a_second_daemon_on_the_same_socket_is_refused)
 {
         struct daemon second;
-
         start_own();
         daemon_init(&second, suite_path("d-second"));
         memcpy(second.socket, d.socket, sizeof(d.socket));
@@ -208,7 +199,6 @@ TEST(of_several_daemons_started_at_once_one_serves)
         struct daemon all[DAEMONS];
         const char *const flags[] = {"--device", "host=1MiB", "--root", suite_path("own"), NULL};
         size_t served = 0;
-
         mkdir(suite_path("own"), 0755);
         for (size_t i = 0; i < DAEMONS; i++) {
                 daemon_init(&all[i], suite_path("d-at-once-%zu", i));
@@ -266,7 +256,6 @@ TEST(without_flags_and_a_file_the_daemon_exits)
 TEST(sigterm_notifies_clients_and_removes_the_socket)
 {
         char *event = NULL;
-
         start_own();
         streamer_client *c = client_open(&d);
         client_call(c, "subscribe", NULL);
@@ -283,7 +272,6 @@ TEST(sigterm_during_a_load_that_hangs_ends_in_time)
 {
         const char *why = fuse_file_unavailable();
         struct fuse_file hang;
-
         if (why)
                 SKIP(why);
         model = model_mixed(61, 4 << 20);

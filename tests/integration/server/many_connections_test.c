@@ -13,7 +13,6 @@ static void begin(void)
 {
         static const char config[] = "devices:\n  - host=64MiB\nlimits:\n  connections: 12000\n";
         struct rlimit files;
-
         char *path = suite_file("crowds.yaml", config);
         must(getrlimit(RLIMIT_NOFILE, &files));
         files.rlim_cur = files.rlim_max;
@@ -72,7 +71,6 @@ static bool attaches(size_t i)
 static void ask_all(void)
 {
         static const char *const verbs[] = {"ping", "list", "status"};
-
         for (size_t i = 0; i < n; i++)
                 if (attaches(i))
                         ck_assert(wire_verb(&many[i], "attach", 2, "model", "witness"));
@@ -83,7 +81,6 @@ static void ask_all(void)
 static void detach(struct wire *w)
 {
         struct request request = {.verb = VERB_detach, .id = 3};
-
         ck_assert(object_u64(&w->reply.unpacked.data, "lease", &request.u.detach.lease));
         wire_request(w, &request);
         ck_assert(wire_read(w));
@@ -125,7 +122,6 @@ static const char *const states[] = {"loading", "ready", "draining", "unloaded"}
 static void read_states(struct wire *w)
 {
         size_t last = 0;
-
         while (last < 3) {
                 const msgpack_object *event = wire_next(w);
                 ck_assert(object_str_eq(event, "event", "model") && object_str_eq(event, "model", "crowd"));
@@ -138,7 +134,6 @@ static void read_states(struct wire *w)
 TEST(a_reply_follows_earlier_events)
 {
         struct wire *last = &many[n - 1];
-
         client_load(client, fixture_write(fixture_witness, "crowd.safetensors"), "crowd");
         for (size_t i = 0; i < n; i++)
                 ask(&many[i], "subscribe", "crowd");
@@ -178,7 +173,6 @@ static uint64_t load_and_subscribe(struct wire *w, const char *path, const char 
 {
         struct request load = {.verb = VERB_load, .id = 2};
         uint64_t op;
-
         load.u.load.source = path;
         load.u.load.name = name;
         load.u.load.wait = load.u.load.no_evict = load.u.load.watch = true;
@@ -191,7 +185,6 @@ static uint64_t load_and_subscribe(struct wire *w, const char *path, const char 
 static bool read_op_events(struct wire *w, uint64_t op)
 {
         uint64_t told;
-
         const msgpack_object *event = wire_next(w);
         ck_assert(object_str_eq(event, "event", "op"));
         ck_assert(object_u64(event, "op", &told) && told == op);
@@ -202,7 +195,6 @@ TEST(each_watcher_receives_its_loads_last_event)
 {
         uint64_t *ops = must_alloc(n * sizeof(*ops));
         char *path = write_large();
-
         for (size_t i = 0; i < n; i++)
                 ops[i] = load_and_subscribe(&many[i], path, "large");
         for (int round = 0; round < 2; round++)
@@ -224,7 +216,6 @@ static const char *read_cancel_events(struct wire *w)
 {
         static char heard[256];
         uint64_t id = 0;
-
         for (heard[0] = '\0'; id != 4;) {
                 const msgpack_object *map = wire_next(w);
                 bool model = object_str_eq(map, "event", "model"), op = object_str_eq(map, "event", "op");
@@ -244,7 +235,6 @@ static const char *read_cancel_events(struct wire *w)
 TEST(the_last_load_event_follows_the_change_and_precedes_the_reply)
 {
         char *path = write_large();
-
         for (size_t i = 0; i < n; i++) {
                 load_and_subscribe(&many[i], path, "given_up");
                 if (i % 3 > 0)
@@ -272,7 +262,6 @@ struct waits {
 static uint64_t read_waits_reply(struct waits *waits)
 {
         uint64_t id;
-
         ck_assert(wire_read(&waits->w));
         ck_assert(object_u64(&waits->w.reply.unpacked.data, "id", &id));
         if (id > WAITS)
@@ -301,7 +290,6 @@ static void send_wait(struct waits *waits, uint64_t id)
 TEST(waiting_requests_are_answered_in_the_order_of_their_deadlines)
 {
         struct waits waits = {.answered = 0};
-
         wire_connect(&waits.w, &test_daemon);
         load_and_subscribe(&many[0], write_large(), "slow");
         for (uint64_t id = WAITS; id > 0; id--)

@@ -89,7 +89,6 @@ TEST(a_message_that_claims_to_be_huge, .to = 4)
 static size_t many_requests(unsigned char *frames)
 {
         size_t size = 0;
-
         for (unsigned i = 0; i < FLOOD; i++) {
                 struct request request = {.verb = VERB_status, .id = i + 2};
                 msgpack_sbuffer buf;
@@ -110,7 +109,6 @@ TEST(floods_of_requests_do_not_starve_other_clients)
         struct wire floods[FLOODS];
         unsigned char *frames = must_alloc(FLOOD * 64);
         size_t size = many_requests(frames);
-
         for (int i = 0; i < FLOODS; i++) {
                 wire_connect(&floods[i], &test_daemon);
         }

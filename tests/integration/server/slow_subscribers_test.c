@@ -19,7 +19,6 @@ static void begin(void)
 static struct wire *open_subscribers(void)
 {
         struct wire *many = must_alloc(SUBSCRIBERS * sizeof(*many));
-
         for (size_t i = 0; i < SUBSCRIBERS; i++) {
                 wire_connect(&many[i], &test_daemon);
                 ck_assert(wire_verb(&many[i], "subscribe", 2, NULL, NULL));
@@ -59,7 +58,6 @@ static pid_t begin_requests(struct wire *w, unsigned n)
 static void read_ends(struct wire *w, unsigned n)
 {
         unsigned answered = 0, accepted = 0, ended = 0;
-
         while (answered < n || ended < accepted) {
                 bool ok;
                 const msgpack_object *map = wire_next(w);
@@ -80,7 +78,6 @@ static void fail_loads(unsigned n)
 {
         struct wire w;
         int status;
-
         memset(name, 'n', NAME_SIZE);
         for (size_t i = 0; i < SOURCES; i++)
                 paths[i] = fixture_path("missing-%zu.safetensors", i);
@@ -114,7 +111,6 @@ TEST(a_subscriber_that_reads_late_receives_the_latest_states)
 {
         struct wire w;
         bool ready = false, ok = false;
-
         wire_connect(&w, &test_daemon);
         ck_assert(wire_verb(&w, "subscribe", 2, NULL, NULL));
         ck_assert(wire_read(&w));

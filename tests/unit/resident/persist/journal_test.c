@@ -29,7 +29,6 @@ static void end(void)
 static void pass_on(void)
 {
         int fd = must(dup(journal->fd));
-
         journal_free(journal);
         journal = journal_open_consume_fd(fd, &error);
         ck_assert_ptr_nonnull(journal);
@@ -38,7 +37,6 @@ static void pass_on(void)
 static struct journal_name *add_name(uint64_t model, const char *text)
 {
         struct journal_name name = {.model = model, .settings = settings, .owner = 8, .charged = 9};
-
         snprintf(name.text, sizeof(name.text), "%s", text);
         return journal_add(&journal->names, &name);
 }
@@ -46,7 +44,6 @@ static struct journal_name *add_name(uint64_t model, const char *text)
 static struct journal_lease lease_of(uint64_t id)
 {
         struct journal_lease lease = {.id = id, .model = 3, .process = 4, .since_ns = 5, .pid = 6, .uid = 7};
-
         memset(lease.token, (int)id, sizeof(lease.token));
         return lease;
 }
@@ -64,7 +61,6 @@ FIXTURE(.each = {begin, end});
 TEST(written_rows_are_present_in_the_next_run)
 {
         struct journal_lease lease = lease_of(9);
-
         ck_assert_ptr_nonnull(add_name(3, "a name/ \xc3\xa4"));
         ck_assert_ptr_nonnull(journal_add(&journal->leases, &lease));
         ck_assert_uint_eq(++journal->counters[JOURNAL_MODEL], 1);
@@ -88,7 +84,6 @@ TEST(a_dropped_row_is_removed_and_reused)
 {
         struct journal_name *names[3];
         struct journal_lease lease = lease_of(1), *row = journal_add(&journal->leases, &lease);
-
         for (size_t i = 0; i < 3; i++)
                 names[i] = add_name(i + 1, "n");
         journal_drop(&journal->names, names[1]);
@@ -104,7 +99,6 @@ TEST(a_dropped_row_is_removed_and_reused)
 TEST(the_longest_name_fits)
 {
         char name[PROTO_NAME_MAX + 1];
-
         memset(name, 'x', PROTO_NAME_MAX);
         name[PROTO_NAME_MAX] = '\0';
         ck_assert_str_eq(add_name(1, name)->text, name);
@@ -137,7 +131,6 @@ TEST(a_journal_uses_only_the_memory_of_its_rows)
 {
         struct stat st;
         struct journal_lease lease = lease_of(1);
-
         for (int i = 0; i < 10000; i++)
                 journal_drop(&journal->leases, journal_add(&journal->leases, &lease));
         journal_drop(&journal->names, add_name(1, "n"));

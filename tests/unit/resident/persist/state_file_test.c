@@ -46,7 +46,6 @@ static msgpack_sbuffer packed(void)
 {
         struct state_file state = {.last_number = 42};
         msgpack_sbuffer out;
-
         add(&state, "a", 3);
         add(&state, "b/ c \xc3\xa4", 4);
         ck_assert_int_eq(state_file_pack(&state, &out), 0);
@@ -120,7 +119,6 @@ TEST(a_write_replaces_the_file_whole)
 TEST(without_a_file_there_is_no_state_and_no_error)
 {
         struct state_file state;
-
         ck_assert_int_eq(state_file_load(&state, folder, &error), STREAMER_ENOENT);
         ck_assert_int_eq(error.code, 0);
 }
@@ -128,7 +126,6 @@ TEST(without_a_file_there_is_no_state_and_no_error)
 TEST(a_missing_folder_is_an_error_that_names_it)
 {
         struct state_file state;
-
         ck_assert_int_eq(state_file_load(&state, "/nonexistent/state", &error), STREAMER_EFAILED);
         ck_assert_ptr_nonnull(strstr(error.text, "/nonexistent/state"));
         ck_assert_int_eq(state_file_save("/nonexistent/state", "x", 1, &error), STREAMER_EFAILED);
@@ -140,7 +137,6 @@ TEST(a_file_truncated_anywhere_is_refused)
 {
         struct state_file state;
         msgpack_sbuffer bytes = packed();
-
         for (size_t n = 0; n < bytes.size; n++)
                 ck_assert_int_eq(state_file_unpack(&state, bytes.data, n, &error), STREAMER_ECORRUPT);
         ck_assert_int_eq(state_file_unpack(&state, bytes.data, 10, &error), STREAMER_ECORRUPT);
@@ -153,7 +149,6 @@ TEST(a_bit_that_differs_anywhere_is_noticed)
 {
         struct state_file state;
         msgpack_sbuffer bytes = packed();
-
         for (size_t i = 0; i < bytes.size; i++) {
                 bytes.data[i] = (char)(bytes.data[i] ^ (1 << i % 8));
                 ck_assert_int_eq(state_file_unpack(&state, bytes.data, bytes.size, &error), STREAMER_ECORRUPT);
@@ -165,7 +160,6 @@ TEST(a_bit_that_differs_anywhere_is_noticed)
 static int read_body(struct state_file *state, const char *body, size_t size)
 {
         msgpack_sbuffer file;
-
         msgpack_sbuffer_init(&file);
         ck_assert_int_eq(msgpack_sbuffer_write(&file, body, size), 0);
         ck_assert_int_eq(record_seal(&file, NULL, 0, "strmsta2"), 0);
