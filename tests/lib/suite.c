@@ -103,6 +103,13 @@ const char *__asan_default_options(void)
         return "detect_leaks=0";
 }
 
+/* Else a process with a second thread sleeps for a second at its end. */
+const char *__tsan_default_options(void);
+const char *__tsan_default_options(void)
+{
+        return "atexit_sleep_ms=0";
+}
+
 /* ---- the caller's settings ---- */
 
 /* Prefixes of environment variables that are removed. */

@@ -16,7 +16,7 @@
 static struct model *model;
 static char *source;
 
-static void start(const char *settings)
+static void start_daemon(const char *settings)
 {
         char *root = suite_path("root"), *config = suite_file("settings.yaml", settings);
         mkdir(root, 0755); /* each test has a process of its own, and the folder of all */
@@ -24,6 +24,11 @@ static void start(const char *settings)
         source = format_text("%s/m.safetensors", root);
         model_write(model, source);
         DAEMON_START(&test_daemon, suite_path("daemon"), "--device", "host=64MiB", "--root", root, "--config", config);
+}
+
+static void start(const char *settings)
+{
+        start_daemon(settings);
         client = client_open(&test_daemon);
 }
 
@@ -136,7 +141,7 @@ TEST(descriptors_on_their_way_to_clients_are_limited)
 
 TEST(a_connection_that_sends_no_whole_frame_ends_after_frame_timeout)
 {
-        start("limits:\n  frame_timeout: 100ms\n");
+        start_daemon("limits:\n  frame_timeout: 100ms\n");
         struct wire w;
         wire_open(&w, &test_daemon);
         wire_read_to_end(&w);
