@@ -220,19 +220,14 @@ bool json_take_string(struct json *j, struct json_string *string)
         return true;
 }
 
-bool json_key(struct json *j, struct json_string *key)
+bool json_member(struct json *j, size_t *n, struct json_string *key)
 {
-        if (!json_take_string(j, key))
+        if (!json_more(j, '}', (*n)++) || !json_take_string(j, key))
                 return false;
         if (json_peek(j) != ':')
                 return json_unexpected(j, "':'");
         j->at++;
         return true;
-}
-
-bool json_member(struct json *j, size_t *n, struct json_string *key)
-{
-        return json_more(j, '}', (*n)++) && json_key(j, key);
 }
 
 /* ---- numbers ---- */

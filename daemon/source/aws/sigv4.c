@@ -58,8 +58,8 @@ char *aws_query(struct aws_param *params, size_t n)
         return text;
 }
 
-/* As libcurl sends it, and so as the server verifies the signature. */
-char *aws_host(const char *url)
+/* The Host header as libcurl sends it: without the scheme's own port. malloc'd. */
+static char *host_header(const char *url)
 {
         const char *scheme = strstr(url, "://"), *host = scheme != NULL ? scheme + 3 : url;
         const char *own = strncasecmp(url, "https:", 6) == 0 ? ":443" : ":80";
@@ -162,7 +162,7 @@ static char *authorization(const struct signing *s)
 int aws_sign(struct http_headers *headers, const struct aws_sign_request *request, const struct aws_keys *keys,
              struct error *error)
 {
-        cleanup_free char *host = aws_host(request->url);
+        cleanup_free char *host = host_header(request->url);
         struct signing s = {.request = request,
                             .keys = keys,
                             .service = request->service ?: "s3",

@@ -19,9 +19,6 @@ struct aws_param {
 /* "a=1&b=2": encoded, and sorted as the signature requires (in place), without those whose value is NULL. malloc'd. */
 char *aws_query(struct aws_param *params, size_t n);
 
-/* The Host header of a request for this URL: as it is sent, without the scheme's own port. malloc'd. */
-char *aws_host(const char *url);
-
 /* ---- signing ---- */
 
 struct aws_sign_request {
