@@ -201,10 +201,10 @@ char *odd_file(const char *name, uint64_t residue)
         model_place_data(m, 4096, residue);
         model_add(m, "a", "U8", (uint64_t[]){1}, 1);
         model_add(m, "b", "U8", (uint64_t[]){4097}, 1);
-        model_add(m, "c", "U8", (uint64_t[]){3 * MiB + 123}, 1);
+        model_add(m, "c", "U8", (uint64_t[]){5 * MiB + 123}, 1);
         model_add(m, "d", "U8", (uint64_t[]){0, 3}, 2);
         model_add_many(m, "e", 300, 77);
-        model_add(m, "f", "BF16", (uint64_t[]){3, MiB / 4 + 1}, 2);
+        model_add(m, "f", "BF16", (uint64_t[]){3, MiB / 2 + 1}, 2);
         model_add(m, "g", "U8", (uint64_t[]){2 * MiB}, 1);
         model_add(m, "h", "U8", (uint64_t[]){13}, 1);
         return core_write_consume(m, name);
