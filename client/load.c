@@ -48,7 +48,8 @@ static void accept_op(struct call *call, const msgpack_object *reply)
         if (!object_u64(reply, "op", &op->id) || !object_str(reply, "name", &name, &len))
                 return;
         op->model = strndup(name, len);
-        op_link(op);
+        if (op->model) /* an event would name it: the load would succeed, after a failure */
+                op_link(op);
 }
 
 static int start(struct streamer_op *op, const streamer_load_opts *o, const char *source)

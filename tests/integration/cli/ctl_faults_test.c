@@ -4,6 +4,7 @@
  * exit code of the table and a line that names the failure, or does what it was asked to. The daemon is not affected.
  * A failure that changes nothing is one that tests/fault-silent.txt lists, with the reason.
  */
+#include "tests/lib/fake_daemon.h"
 #include "tests/lib/fault_injection.h"
 #include "tests/lib/fixture.h"
 #include "tests/lib/streamerctl.h"
@@ -102,6 +103,7 @@ static void start(void)
         folder = suite_path("fetched");
         faults_begin(suite_folder());
         fixture_connect();
+        client_call_code(client, "unload", "{\"model\":\"victim\"}");
 }
 
 FIXTURE(.all = {fixture_begin_default, fixture_end}, .each = {start, fixture_disconnect}, .timeout = 600);
@@ -130,5 +132,21 @@ TEST(a_failed_call_ends_it_with_a_named_error, EACH(commands), .slow = true)
                 }
         }
         ck_assert_uint_gt(struck, 20);
-        client_call_code(client, "unload", "{\"model\":\"victim\"}");
+}
+
+/* The event that follows the reply names the model, too. */
+TEST(a_load_without_memory_for_its_name_fails)
+{
+        struct fake_daemon fake;
+        struct ctl r;
+        fake_start(&fake, "hello\n> load watch=true\n< op=5 name=m\n* op op=5 name=m state=ready\nend\n");
+        faults_show();
+        fault_arm(FAULT_strndup, 0);
+        ctl(&r, fake.socket, "load", source, "--no-progress", NULL);
+        faults_hide();
+        ck_assert(fault_disarm());
+        fake_finish(&fake);
+        ck_assert_int_ne(r.code, 0);
+        ck_assert_str_eq(r.err, format_text("streamerctl: %s: no memory for an operation\n", source));
+        ctl_free(&r);
 }
