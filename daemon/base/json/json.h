@@ -65,7 +65,7 @@ bool json_more(struct json *j, char bracket, size_t n);
 bool json_take_string(struct json *j, struct json_string *string);
 /* The text of a string, NUL-terminated; a value of another kind is skipped, and *text is unchanged. */
 bool json_take_text(struct json *j, const char **text);
-/* The key of the next member after *n, which it counts, and its colon. False: the object has ended, or a fault. */
+/* The key of the next member, past its colon; *n counts the members. False: the object has ended, or a fault. */
 bool json_member(struct json *j, size_t *n, struct json_string *key);
 /* A whole number that fits 64 bits; anything else is this fault. */
 bool json_whole(struct json *j, int fault, uint64_t *value);

@@ -58,7 +58,7 @@ char *aws_query(struct aws_param *params, size_t n)
         return text;
 }
 
-/* The Host header as libcurl sends it: without the scheme's own port. malloc'd. */
+/* As libcurl sends it, and so as the server verifies the signature: without the scheme's own port. malloc'd. */
 static char *host_header(const char *url)
 {
         const char *scheme = strstr(url, "://"), *host = scheme != NULL ? scheme + 3 : url;
