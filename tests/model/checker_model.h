@@ -75,6 +75,7 @@ struct checker {
         struct checker_counts *counts;
         char trail[TRAIL][200]; /* the last actions: a ring */
         unsigned n_trail;
+
         unsigned versions[SOURCES];       /* how often each source was written */
         uint64_t seeds[SOURCES][DEVICES]; /* of each rank's file */
         struct gen gens[GENERATIONS];
