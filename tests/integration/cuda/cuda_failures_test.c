@@ -35,7 +35,7 @@ static const struct kind {
         {NULL, live_on_one, {.n = 1, .mib = 6, .devices = {"'cuda:0', budget: 64MiB, handles: cuda-vmm-fd"}}, 20},
 #define ON_TWO                                                                                                         \
         {                                                                                                              \
-                .n = TWO, .mib = 6, .cuda = "segment_size: 2MiB, context_retention: 0s", .devices = {                  \
+                .n = TWO, .mib = 8, .cuda = "segment_size: 2MiB, context_retention: 0s", .devices = {                  \
                         "'cuda:0', budget: 64MiB",                                                                     \
                         "'cuda:1', budget: 64MiB, handles: cuda-vmm-fd"                                                \
                 }                                                                                                      \
@@ -55,7 +55,7 @@ static void write_source(void)
         for (size_t i = 0; i < TWO; i++) {
                 models[i] = kind->gpus.n == 1 ? model_mixed(21, 17 << 17) : model_new(40 + i);
                 if (kind->gpus.n > 1) {
-                        model_add_many(models[i], "layer", 5, 1 << 19);
+                        model_add_many(models[i], "layer", 5, 3 << 18); /* two fill a segment */
                         model_add_many(models[i], "small", 20, 100);
                 }
                 model_write(models[i], format_text("%s/model-rank-%zu-part-0.safetensors", folder, i));
