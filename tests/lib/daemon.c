@@ -133,9 +133,9 @@ void daemon_exec(const struct daemon *d, const char *notify, const char *const *
                 configured |= strcmp(*flags, "--config") == 0;
                 argv[n++] = *flags;
         }
-        /* The first load writes the whole ring; the variable would override a file. */
+        /* The first load writes the whole ring. The variable would override a file. */
         if (!configured)
-                setenv("RUNAI_STREAMER_MEMORY_LIMIT", "33554432", 0);
+                setenv("RUNAI_STREAMER_MEMORY_LIMIT", "67108864", 0);
         int log = must(open(d->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
         must(dup2(log, STDOUT_FILENO));
         must(dup2(log, STDERR_FILENO));

@@ -33,10 +33,8 @@ char *gpu_prepare(const struct gpu_daemon *daemon, const char *folder, const cha
         free(state);
         FILE *settings = open_memstream(&text, &size);
         char *library = realpath(runtime, NULL);
-        if (daemon->more == NULL || strstr(daemon->more, "io: ") == NULL)
-                fprintf(settings, "io: {memory_limit: 64MiB}\n"); /* the first load writes it all */
-        fprintf(settings, "%scuda: {library: '%s'%s%s}\ndevices:\n", daemon->more ? daemon->more : "", library,
-                daemon->cuda ? ", " : "", daemon->cuda ? daemon->cuda : "");
+        fprintf(settings, "io: {%s}\n%scuda: {library: '%s'%s%s}\ndevices:\n", daemon->io ?: "memory_limit: 64MiB",
+                daemon->more ? daemon->more : "", library, daemon->cuda ? ", " : "", daemon->cuda ? daemon->cuda : "");
         for (const char *const *d = daemon->devices; *d != NULL; d++)
                 fprintf(settings, "  - {device: %s}\n", *d);
         must(fclose(settings));

@@ -15,6 +15,7 @@ struct gpu_daemon {
         unsigned n, mib;        /* number of GPUs and memory of each; 0: one, 1 GiB */
         const char *runtime;    /* "libcudart.so.12"; NULL: 13 */
         const char *cuda;       /* further settings of cuda, "segment_size: 8MiB"; NULL: none */
+        const char *io;         /* settings of io, "concurrency: 1"; NULL: a ring of 64 MiB, as in daemon.c */
         const char *more;       /* lines of other settings, each with its end; NULL: none */
         const char *devices[5]; /* entries of the list: "'cuda:0', budget: 64MiB"; ends with NULL */
 };

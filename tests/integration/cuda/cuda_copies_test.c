@@ -14,19 +14,19 @@
 #define SMALL 2000u      /* tensors of 100 bytes, each with its own address on the GPU */
 
 /* With further settings of cuda; NULL: none. */
-static void start_with(const char *more, const char *settings)
+static void start_with(const char *io, const char *settings)
 {
         const struct gpu_daemon two = {.n = 2,
                                        .runtime = "libcudart.so.12",
                                        .cuda = settings,
-                                       .more = more,
+                                       .io = io,
                                        .devices = {"'cuda:0', budget: 64MiB", "'cuda:1', budget: 64MiB"}};
         gpu_begin(&two);
 }
 
 static void start(const char *settings)
 {
-        start_with("io: {block_size: 2MiB}\n", settings);
+        start_with("block_size: 2MiB", settings);
 }
 
 /* On the first n devices; reads it back on each. */
@@ -135,7 +135,7 @@ TEST(reads_and_copies_overlap_with_one_block_in_flight)
 {
         struct model *m = ordinary_model();
         char *path = write_model(m, "m.safetensors");
-        start_with("io: {block_size: 2MiB, concurrency: 1}\n", NULL);
+        start_with("block_size: 2MiB, concurrency: 1", NULL);
         /* Waits for the whole ring: with a part of it a load may have one slot, and its thread waits for the copy. */
         process_threads_await_asleep(test_daemon.pid, "reader", 2);
         gpus->hold = 1;
@@ -151,7 +151,7 @@ TEST(reads_and_copies_overlap_with_one_block_in_flight)
 TEST(verify_reads_back_through_the_ring)
 {
         struct model *m = model_mixed(41, 12 << 20);
-        start_with("io: {block_size: 2MiB, memory_limit: 8MiB}\n", NULL);
+        start_with("block_size: 2MiB, memory_limit: 8MiB", NULL);
         ck_assert(log_wait_for(test_daemon.log, "io.memory_limit: 4 slots for 32 reader threads, which want two each"));
         load_and_compare(m, 1);
         uint32_t loaded = gpus->copies;

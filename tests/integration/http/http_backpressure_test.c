@@ -24,12 +24,13 @@ static struct model *model;
 
 static void start_daemon(unsigned slots, const char *copies_take_ms, unsigned stall_s)
 {
-        const char *more =
-                format_text("io: {block_size: 1MiB, memory_limit: %uMiB, concurrency: %u}\n"
-                            "http: {ca: %s, stall: %us, backoff: 5ms, tries: 6, threads: %u, request_max: 4MiB}\n",
-                            slots, CONCURRENCY, web.ca, stall_s, THREADS);
         const struct gpu_daemon one = {
-                .n = 2, .more = more, .devices = {"'cuda:0', budget: 128MiB", "'cuda:1', budget: 128MiB"}};
+                .n = 2,
+                .io = format_text("block_size: 1MiB, memory_limit: %uMiB, concurrency: %u", slots, CONCURRENCY),
+                .more = format_text(
+                        "http: {ca: %s, stall: %us, backoff: 5ms, tries: 6, threads: %u, request_max: 4MiB}\n", web.ca,
+                        stall_s, THREADS),
+                .devices = {"'cuda:0', budget: 128MiB", "'cuda:1', budget: 128MiB"}};
         setenv("FAKECUDA_EVENT_MS", copies_take_ms, 1);
         gpu_start(&one);
 }
