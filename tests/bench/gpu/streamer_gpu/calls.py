@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What CUDA itself answers here, call by call and without the product: what the daemon and the client
-library take for granted, and what would take its place where one of these is refused."""
+"""What CUDA itself answers here, call by call and without the product. An answer that the daemon and the client library
+take for granted is expected: these are the contract that the fake GPUs of the tests keep, too. The others tell what would
+take its place where one of these is refused."""
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -13,7 +15,10 @@ from . import cuda
 MIB = 1 << 20
 GRANULE = 2 * MIB
 PORTABLE, READ_ONLY = 1, 8
+DISABLE_TIMING = 2  # of an event
+NOT_READY = 600  # cudaErrorNotReady
 MFD_HUGETLB = 4
+EXPECTED = {True: "yes", False: "no"}
 ATTRIBUTES = {  # CUdevice_attribute
     "integrated": 18,
     "unified addresses": 41,
@@ -41,16 +46,23 @@ class Questions:
     """Each has an answer, whatever the others come to."""
 
     def __init__(self, driver, runtime):
-        self.driver, self.runtime, self.answers = driver, runtime, []
+        self.driver, self.runtime = driver, runtime
+        self.answers = []  # [question, answer, whether it is another than the expected one]
 
-    def ask(self, what, function, *arguments):
+    def ask(self, what, function, *arguments, expect=None):
+        """What the function returns; None where CUDA refuses. `expect`: whether it answers, or its answer; None: either."""
+        result, answer = None, "yes"
         try:
-            answer = function(*arguments)
-            self.answers.append([what, "yes" if answer is None else str(answer)])
-            return answer
+            result = function(*arguments)
+            answer = "yes" if result is None else str(result)
+            broken = expect not in (None, True, answer)
         except (cuda.CudaError, OSError, ValueError) as e:
-            self.answers.append([what, f"no: {e}"])
-            return None
+            answer = f"no: {e}"
+            broken = expect not in (None, False)
+        if broken:
+            answer += f" (expected: {EXPECTED.get(expect, expect)})"
+        self.answers.append([what, answer, broken])
+        return result
 
     # ---- this GPU, in one process
 
@@ -58,11 +70,15 @@ class Questions:
         for what, number in ATTRIBUTES.items():
             self.ask("attribute: " + what, self._attribute, number)
         self.ask("granularity of virtual memory, least and recommended", self._granularities)
-        self.ask("a handle of 2 MiB opens in its own process (no is expected)", self._own_handle)
-        self.ask("two allocations of 2 MiB have handles of their own, at multiples of 2 MiB", self._two_handles)
+        self.ask("2 MiB are a multiple of the least one", self._is_granule, expect=True)
+        self.ask("a handle of 2 MiB opens in its own process", self._own_handle, expect=False)
+        two = "two allocations of 2 MiB have handles of their own, at multiples of 2 MiB"
+        self.ask(two, self._two_handles, expect="different handles, [0, 0] beyond a multiple")
         self.ask("two allocations of 64 KiB lie in one block", self._small_allocations)
         for what, map_memory, flags in self._host_memories():
             self.ask("registering " + what, self._register, map_memory, flags)
+        self.ask("registering what is registered", self._register_twice, expect=False)
+        self.ask("a copy has arrived once its event is over", self._copy, expect=True)
 
     def _attribute(self, number):
         value = c_int()
@@ -77,6 +93,11 @@ class Questions:
             self.driver.cuMemGetAllocationGranularity(byref(size), byref(prop), c_int(option))
             sizes.append(str(size.value))
         return ", ".join(sizes)
+
+    def _is_granule(self):
+        least = int(self._granularities().partition(",")[0])
+        if GRANULE % least != 0:
+            raise ValueError(f"it is {least}")
 
     def _allocate(self, size):
         pointer = c_void_p()
@@ -132,26 +153,58 @@ class Questions:
         yield "a memfd of huge pages", of_memfd(MFD_HUGETLB), PORTABLE
         yield "a memfd, for reading alone", of_memfd(0), PORTABLE | READ_ONLY
 
-    def _register(self, map_memory, flags):
-        memory = map_memory()
+    @contextlib.contextmanager
+    def _registered(self, memory, flags=PORTABLE):
         address = c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(memory)))
         ctypes.memset(address, 1, GRANULE)
         self.runtime.cudaHostRegister(address, c_size_t(GRANULE), c_uint(flags))
-        self.runtime.cudaHostUnregister(address)
+        try:
+            yield address
+        finally:
+            self.runtime.cudaHostUnregister(address)
+
+    def _register(self, map_memory, flags):
+        with self._registered(map_memory(), flags):
+            pass
+
+    def _register_twice(self):
+        memory = mmap.mmap(-1, GRANULE)
+        with self._registered(memory), self._registered(memory):
+            pass
+
+    def _copy(self):
+        """From registered memory, on a stream of its own, as a load copies."""
+        sent, read = mmap.mmap(-1, GRANULE), ctypes.create_string_buffer(GRANULE)
+        pointer, stream, event = self._allocate(GRANULE), c_void_p(), c_void_p()
+        with self._registered(sent) as address:
+            sent[:] = os.urandom(GRANULE)
+            self.runtime.cudaStreamCreateWithFlags(byref(stream), c_uint(cuda.STREAM_NON_BLOCKING))
+            self.runtime.cudaEventCreateWithFlags(byref(event), c_uint(DISABLE_TIMING))
+            self.runtime.cudaMemcpyAsync(pointer, address, c_size_t(GRANULE), c_int(cuda.HOST_TO_DEVICE), stream)
+            self.runtime.cudaEventRecord(event, stream)
+            while self.runtime.lib.cudaEventQuery(event) == NOT_READY:
+                pass
+            self.driver.read(ctypes.addressof(read), pointer.value, GRANULE)
+            self.runtime.cudaEventDestroy(event)
+            self.runtime.cudaStreamDestroy(stream)
+        self.runtime.cudaFree(pointer)
+        if read.raw != sent[:]:
+            raise ValueError("other bytes were read")
 
     # ---- memory of another process
 
     def ipc(self, segment):
         raw, size = segment["handle"], segment["size"]
-        pointer = self.ask("cuda-ipc: the handle opens", self._open_at, raw)
+        pointer = self.ask("cuda-ipc: where the handle opens", self._open_at, raw, expect=True)
         if pointer is None:
             return
         address = int(pointer, 16)
-        self.ask(f"cuda-ipc: what the driver says of its {size} bytes", self._range, address)
-        self.ask("cuda-ipc: it opens once more in the same process", self._open_at, raw)
-        self.ask("cuda-ipc: its last byte can be read", self._read, address + size - 1)
+        whole = f"{size} from 0 before it"
+        self.ask("cuda-ipc: what the driver says of its bytes", self._range, address, expect=whole)
+        self.ask("cuda-ipc: where it opens once more in the same process", self._open_at, raw, expect=pointer)
+        self.ask("cuda-ipc: its last byte can be read", self._read, address + size - 1, expect=True)
         for which in ("first", "second"):
-            self.ask(f"cuda-ipc: it closes, {which} time", self.driver.ipc_close, address)
+            self.ask(f"cuda-ipc: it closes, {which} time", self.driver.ipc_close, address, expect=True)
 
     def _open_at(self, raw):
         return hex(self.driver.ipc_open(raw))
@@ -167,13 +220,14 @@ class Questions:
 
     def vmm(self, segment):
         fd, size = segment["fd"], segment["size"]
-        ways = {"for reading": cuda.ACCESS_READ, "for writing": cuda.ACCESS_READ_WRITE}
-        for how, flags in ways.items():
-            self.ask(f"cuda-vmm-fd: a descriptor maps whole, {how}", self._map, fd, size, size, flags)
+        whole = "cuda-vmm-fd: a descriptor maps whole, for "
+        self.ask(whole + "reading", self._map, fd, size, size, cuda.ACCESS_READ, expect=True)
+        self.ask(whole + "writing", self._map, fd, size, size, cuda.ACCESS_READ_WRITE)
         if size > GRANULE:
             self.ask("cuda-vmm-fd: its first 2 MiB alone map", self._map, fd, GRANULE, GRANULE, cuda.ACCESS_READ)
-        self.ask("cuda-vmm-fd: it maps twice at once", self._map_twice, fd, size)
-        self.ask("cuda-vmm-fd: more than all of it maps (no is expected)", self._map, fd, size + GRANULE, 1, 1)
+        self.ask("cuda-vmm-fd: it maps twice at once", self._map_twice, fd, size, expect=True)
+        more = "cuda-vmm-fd: more than all of it maps"
+        self.ask(more, self._map, fd, size + GRANULE, 1, cuda.ACCESS_READ, expect=False)
 
     def _map(self, fd, size, readable, flags):
         mapped = self.driver.vmm_open(fd, size, flags)

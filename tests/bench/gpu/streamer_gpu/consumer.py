@@ -120,7 +120,7 @@ class Consumer:
     # ---- CUDA by itself
 
     def op_questions(self, ordinal, socket=None, name=None):
-        """[[question, answer]]: of this GPU, or of memory that a daemon exports."""
+        """[[question, answer, whether it is not the expected one]]: of this GPU, or of memory that a daemon exports."""
         questions = calls.Questions(self.driver, self.use_runtime(ordinal))
         if socket is None:
             questions.machine()

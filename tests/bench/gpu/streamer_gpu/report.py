@@ -40,6 +40,7 @@ def _rows():
     for name in ("1gib_ipc", "1gib_third", "1gib_vmm", "8gib_ipc", "30gib_ipc", "loading_ipc", "loading_vmm",
                  "restored", "1gib_torch_ipc", "1gib_torch_vmm", "30gib_torch"):  # fmt: skip
         yield f"tensors_differ_{name}", "tensors", LOWER, 0
+    yield "contract_broken", "answers", LOWER, 0
     for kind in ("vmm", "ipc"):
         yield f"llama_tokens_differ_{kind}", "tokens", LOWER, 0
         yield f"llama_tokens_differ_killed_{kind}", "tokens", LOWER, 0

@@ -45,11 +45,15 @@ def attached(bench, stack, daemon, label):
 
 
 def calls_step(bench, stack):
-    """CUDA's own answers; a refusal is one, too. Each set is asked in a process of its own."""
+    """CUDA's own answers; a refusal is one, too. Each set is asked in a process of its own. The row counts those that
+    the product does not expect."""
+    broken = []
 
     def observe(consumer, **of):
-        for what, answer in consumer.ask("questions", ordinal=bench.ordinal, **of)["answers"]:
+        for what, answer, is_broken in consumer.ask("questions", ordinal=bench.ordinal, **of)["answers"]:
             bench.report.observe("CUDA: " + what, answer)
+            if is_broken:
+                broken.append(what)
 
     observe(bench.consumer(stack))
 
@@ -60,6 +64,7 @@ def calls_step(bench, stack):
         daemon.stop()
 
     for_each(bench, [("calls", kind) for kind in KINDS.values()], measure)
+    bench.report.row("contract_broken", len(broken), note=", ".join(broken))
 
 
 def call_times_step(bench, stack):

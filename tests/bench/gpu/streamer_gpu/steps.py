@@ -29,7 +29,7 @@ STEPS = [
     Step("loads-1gib", "a", 60, ("warm_1gib",), rates.warm_step("1gib", 5), ("tiny", "1gib")),
     Step("consumer-killed", "a", 60, KILLED, sharing.consumer_killed_step, ("tiny", "1gib")),
     Step("contexts", "a", 60, ("context_",), rates.contexts_step, ("tiny",)),
-    Step("calls", "a", 60, (), sharing.calls_step, ("tiny",)),
+    Step("calls", "a", 60, ("contract_broken",), sharing.calls_step, ("tiny",)),
     Step("cold-8gib", "a", 90, ("cold_8gib", "disk_ceiling"), rates.cold_step("8gib", 2), ("tiny", "8gib")),
     Step("cold-1gib", "a", 60, ("cold_1gib",), rates.cold_step("1gib", 2), ("tiny", "1gib")),
     Step("daemon-killed-vmm", "a", 60, ("bytes_reused_vmm",), sharing.daemon_killed_step("vmm"), ("1gib",)),
