@@ -51,6 +51,17 @@ static void cut_comment(char *value)
                 }
 }
 
+static int add_entry(struct parser *p, const char *key, const char *value, const char *parent, struct error *error)
+{
+        struct aws_ini *ini = p->ini;
+        struct aws_ini_entry *entries = array_grow(ini->entries, ini->n, sizeof(*entries));
+        if (entries == NULL)
+                return error_no_memory(error);
+        ini->entries = entries;
+        ini->entries[ini->n++] = (struct aws_ini_entry){p->section, key, value, parent};
+        return 0;
+}
+
 static int parse_section(struct parser *p, char *line, struct error *error)
 {
         char *end = strchr(line, ']');
@@ -68,7 +79,7 @@ static int parse_section(struct parser *p, char *line, struct error *error)
         *to = '\0';
         p->section = name;
         p->parent = NULL;
-        return 0;
+        return add_entry(p, "", "", NULL, error); /* a section exists without settings, too */
 }
 
 /* An indented line below no open key is an ordinary one: some people indent whole sections. */
@@ -89,13 +100,7 @@ static int parse_entry(struct parser *p, char *line, bool indented, struct error
         const char *parent = indented ? p->parent : NULL;
         if (parent == NULL)
                 p->parent = value[0] == '\0' ? key : NULL;
-        struct aws_ini *ini = p->ini;
-        struct aws_ini_entry *entries = array_grow(ini->entries, ini->n, sizeof(*entries));
-        if (entries == NULL)
-                return error_no_memory(error);
-        ini->entries = entries;
-        ini->entries[ini->n++] = (struct aws_ini_entry){p->section, key, value, parent};
-        return 0;
+        return add_entry(p, key, value, parent, error);
 }
 
 /* ---- one file ---- */

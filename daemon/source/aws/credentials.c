@@ -66,8 +66,7 @@ static int find_along_chain(struct aws_credentials *c, struct aws_keys *keys, st
         int r = aws_config_init(&config, c->opts.profile, error);
         if (r == 0 && !named)
                 r = aws_environment(keys, error);
-        return r ?: aws_profile(&c->clients, keys, &config, error)
-                       ?: aws_web_identity(&c->clients, keys, &config, !named, error)
+        return r ?: aws_profile(&c->clients, keys, &config, !named, error)
                        ?: aws_container(&c->clients, keys, error)
                        ?: aws_instance(&c->clients, keys, &why, error)
                        ?: error_set(error, STREAMER_EPERM,

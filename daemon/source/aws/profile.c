@@ -137,8 +137,8 @@ static int post(struct aws_clients *clients, struct aws_keys *keys, struct sts_r
         return aws_keys_parse_xml(keys, answer->body, answer->body_len, request->origin, error) ?: 1;
 }
 
-int aws_web_identity(struct aws_clients *clients, struct aws_keys *keys, const struct aws_config *config,
-                     bool environment, struct error *error)
+static int web_identity(struct aws_clients *clients, struct aws_keys *keys, const struct aws_config *config,
+                        bool environment, struct error *error)
 {
         const char *file = environment ? aws_env("AWS_WEB_IDENTITY_TOKEN_FILE") : NULL;
         const char *role = file != NULL ? aws_env("AWS_ROLE_ARN") : aws_config_get(config, "role_arn");
@@ -250,11 +250,13 @@ static int keys_of_role(struct aws_clients *clients, struct aws_keys *keys, cons
         return r == 1 ? assume_role(clients, keys, config, &signer, error) : r;
 }
 
-int aws_profile(struct aws_clients *clients, struct aws_keys *keys, const struct aws_config *config,
+int aws_profile(struct aws_clients *clients, struct aws_keys *keys, const struct aws_config *config, bool environment,
                 struct error *error)
 {
         if (config->named && !aws_config_has_profile(config))
                 return error_set(error, STREAMER_EPERM, "profile '%s' is in none of the shared files", config->profile);
-        return keys_of_role(clients, keys, config, error) ?: static_keys(keys, config, error)
+        return keys_of_role(clients, keys, config, error)
+                       ?: web_identity(clients, keys, config, environment, error)
+                       ?: static_keys(keys, config, error)
                        ?: refuse_unsupported(config, error);
 }

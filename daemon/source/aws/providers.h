@@ -30,12 +30,10 @@ int aws_instance(struct aws_clients *clients, struct aws_keys *keys, struct erro
 /* ---- profile.c ---- */
 
 int aws_environment(struct aws_keys *keys, struct error *error);
-int aws_profile(struct aws_clients *clients, struct aws_keys *keys, const struct aws_config *config,
+/* A role, a web identity or the keys of the profile, or before them, if `environment`, the environment's web identity.
+ */
+int aws_profile(struct aws_clients *clients, struct aws_keys *keys, const struct aws_config *config, bool environment,
                 struct error *error);
-
-/* The profile's web identity or, if `environment`, preferably the environment's. */
-int aws_web_identity(struct aws_clients *clients, struct aws_keys *keys, const struct aws_config *config,
-                     bool environment, struct error *error);
 
 /* ---- parts: for STS, and for the tests ---- */
 

@@ -103,15 +103,6 @@ static void open_profile(const char *profile)
         ck_assert_msg(aws_config_init(&config, profile, &error) == 0, "%s", error.text);
 }
 
-TEST(the_credentials_file_precedes_the_config_file)
-{
-        write_files("[default]\naws_access_key_id = A\nregion = r\n", "[default]\naws_access_key_id = B\n");
-        open_profile(NULL);
-        ck_assert_str_eq(aws_config_get(&config, "aws_access_key_id"), "B");
-        ck_assert_str_eq(aws_config_get(&config, "region"), "r");
-        ck_assert(!config.named && aws_config_has_profile(&config));
-}
-
 /* As in a container that runs as another user with root's HOME. */
 TEST(unreadable_files_in_the_home_directory_are_skipped_unless_named)
 {
@@ -129,19 +120,6 @@ TEST(unreadable_files_in_the_home_directory_are_skipped_unless_named)
         ck_assert_int_eq(aws_config_init(&config, NULL, &error), STREAMER_EPERM);
         ck_assert(geteuid() != 65534 || seteuid(0) == 0);
         ck_assert_int_eq(chmod(suite_path("home/.aws"), 0700), 0);
-}
-
-TEST(a_profile_by_the_environment_or_by_name)
-{
-        write_files("[profile a]\nregion = ra\n[profile b]\nregion = rb\n[b]\nregion = no\n", "");
-        setenv("AWS_PROFILE", "a", 1);
-        open_profile(NULL);
-        ck_assert_str_eq(aws_config_get(&config, "region"), "ra");
-        ck_assert(config.named);
-        open_profile("b");
-        ck_assert_str_eq(aws_config_get(&config, "region"), "rb");
-        open_profile("c");
-        ck_assert(config.named && !aws_config_has_profile(&config));
 }
 
 TEST(the_long_name_of_the_default_profile_counts)

@@ -7,52 +7,41 @@
 
 /* ---- the environment and the files ---- */
 
-#define PROFILES                                                                                                       \
-        "[default]\naws_access_key_id=F\naws_secret_access_key=thesecret\n"                                            \
-        "[other]\naws_access_key_id=O\naws_secret_access_key=p\naws_session_token=T\n"                                 \
-        "[team]\naws_access_key_id=M\naws_secret_access_key=thesecret\n"
-#define ENV_KEYS "AWS_ACCESS_KEY_ID=A AWS_SECRET_ACCESS_KEY=b"
-#define ENV_ALL ENV_KEYS " AWS_WEB_IDENTITY_TOKEN_FILE=/nonexistent AWS_PROFILE=other"
+#define PROFILES "[other]\naws_access_key_id=O\naws_secret_access_key=p\naws_session_token=T\n"
 
-/* The environment, the shared files, and the profile of the settings; the keys and their source, or the error. */
+/* The environment and the shared files; the keys and their source, or the error (aws_precedence_test.c: the order). */
 static const struct {
-        const char *env, *config, *credentials, *profile;
+        const char *env, *config, *credentials;
         const char *keys, *from;
         int code;
         const char *why;
 } chains[] = {
-        {ENV_KEYS, "", PROFILES, NULL, "A b ", "environment", 0, NULL},
-        {ENV_KEYS " AWS_SESSION_TOKEN=T", "", PROFILES, NULL, "A b T", "environment", 0, NULL},
-        {"AWS_SECRET_ACCESS_KEY=thesecret", "", "", NULL, NULL, NULL, STREAMER_EPERM, "one is set without the other"},
-        {"", "", PROFILES, NULL, "F thesecret ", "profile 'default'", 0, NULL},
-        {"AWS_PROFILE=other", "", PROFILES, NULL, "O p T", "profile 'other'", 0, NULL},
-        /* A profile of the settings precedes the environment, and AWS_PROFILE follows it. */
-        {ENV_ALL, "", PROFILES, "team", "M thesecret ", "profile 'team'", 0, NULL},
-        {ENV_ALL, "[profile none]\nregion=x\n", PROFILES, "none", NULL, NULL, STREAMER_EPERM, "no credentials"},
-        {ENV_ALL, "", PROFILES, NULL, "A b ", "environment", 0, NULL},
-        {"AWS_PROFILE=nobody", "", PROFILES, NULL, NULL, NULL, STREAMER_EPERM,
+        {"AWS_ACCESS_KEY_ID=A AWS_SECRET_ACCESS_KEY=b AWS_SESSION_TOKEN=T", "", PROFILES, "A b T", "environment", 0,
+         NULL},
+        {"AWS_SECRET_ACCESS_KEY=thesecret", "", "", NULL, NULL, STREAMER_EPERM, "one is set without the other"},
+        {"AWS_PROFILE=other", "", PROFILES, "O p T", "profile 'other'", 0, NULL},
+        {"AWS_PROFILE=nobody", "", PROFILES, NULL, NULL, STREAMER_EPERM,
          "profile 'nobody' is in none of the shared files"},
-        {"", "[default]\nrole_arn = r\ncredential_process = thesecret\n", "", NULL, NULL, NULL, STREAMER_EUNSUPPORTED,
+        {"", "[default]\nrole_arn = r\ncredential_process = thesecret\n", "", NULL, NULL, STREAMER_EUNSUPPORTED,
          "credential_process"},
-        {"", "[default]\nrole_arn = r\nsso_session = thesecret\n", "", NULL, NULL, NULL, STREAMER_EUNSUPPORTED,
+        {"", "[default]\nrole_arn = r\nsso_session = thesecret\n", "", NULL, NULL, STREAMER_EUNSUPPORTED,
          "sso_session"},
-        {"", "[default]\nrole_arn = r\nsso_start_url = thesecret\n", "", NULL, NULL, NULL, STREAMER_EUNSUPPORTED,
+        {"", "[default]\nrole_arn = r\nsso_start_url = thesecret\n", "", NULL, NULL, STREAMER_EUNSUPPORTED,
          "sso_start_url"},
-        {"", "", "[default]\nthesecret\n", NULL, NULL, NULL, STREAMER_EFAILED, "neither a section nor 'key = value'"},
-        {"", "", "", NULL, NULL, NULL, STREAMER_EPERM,
+        {"", "", "[default]\nthesecret\n", NULL, NULL, STREAMER_EFAILED, "neither a section nor 'key = value'"},
+        {"", "", "", NULL, NULL, STREAMER_EPERM,
          "no credentials: none in the settings, the environment or profile 'default'"},
 };
 
 FIXTURE(.each = {begin, end});
 
-TEST(the_first_place_that_is_configured_decides, EACH(chains))
+TEST(keys_are_complete_and_errors_name_their_place, EACH(chains))
 {
         char *env = format_text("%s", chains[_i].env);
         for (char *entry = strtok(env, " "); entry != NULL; entry = strtok(NULL, " "))
                 putenv(entry);
         write_file("AWS_CONFIG_FILE", chains[_i].config);
         write_file("AWS_SHARED_CREDENTIALS_FILE", chains[_i].credentials);
-        open_with(&(struct aws_credentials_opts){.profile = chains[_i].profile});
         if (chains[_i].keys == NULL) {
                 assert_fails(chains[_i].code, chains[_i].why);
                 return;
