@@ -7,19 +7,17 @@
 #include "daemon/source/s3/s3_reply.h"
 #include "tests/fuzz/fuzz.h"
 
-static int on_entry(void *context, const struct s3_entry *entry, struct error *error)
-{
-        holds(entry->key != NULL && entry->etag != NULL);
-        return 0;
-}
-
 static void fuzz_page(const uint8_t *data, size_t size)
 {
         char *text = fuzz_copy(data, size, 1);
         char *next;
         struct error error = {0};
-        if (s3_page_parse(&next, text, size, on_entry, NULL, &error) < 0)
+        struct listing list = {.shown = "fuzz", .sidecars = true};
+        if (s3_page_parse(&next, text, size, "", &list, &error) < 0)
                 holds(error.code < 0 && next == NULL);
+        for (size_t i = 0; i < list.n; i++)
+                holds(list.v[i].name != NULL && list.v[i].tag != NULL);
+        listing_deinit(&list);
         free(next);
         free(text);
 }

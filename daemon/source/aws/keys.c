@@ -122,31 +122,18 @@ int aws_keys_parse_json(struct aws_keys *keys, char *text, size_t size, const ch
         return keys_init_response(keys, &response, origin, error);
 }
 
-struct xml_response {
-        struct aws_keys *keys;
-        struct response response;
-        const char *origin;
-        struct error *error;
-};
-
-/* The texts live as long as the parser, so the keys are copied when the root element closes. */
-static int xml_element(void *context, const struct xml *xml)
-{
-        struct xml_response *x = context;
-        const char **field = response_field(&x->response, xml->name, "SessionToken");
-        if (field != NULL)
-                *field = xml->text;
-        return xml->depth == 0 ? keys_init_response(x->keys, &x->response, x->origin, x->error) : 0;
-}
-
 int aws_keys_parse_xml(struct aws_keys *keys, const char *text, size_t size, const char *origin, struct error *error)
 {
-        struct xml_response x = {.keys = keys, .origin = origin, .error = error};
-        const char *why;
+        struct response response = {.access = NULL};
+        cleanup_with(xml_deinit) struct xml xml;
         *keys = (struct aws_keys){.access = NULL};
-        int r = xml_parse(text, size, xml_element, &x, &why);
-        if (why == NULL)
-                return r;
-        aws_keys_deinit(keys);
-        return error_set(error, STREAMER_EFAILED, "the answer is not valid XML: %s (%s)", why, origin);
+        xml_init(&xml, text, size);
+        if (xml.why != NULL)
+                return error_set(error, STREAMER_EFAILED, "the answer is not valid XML: %s (%s)", xml.why, origin);
+        for (size_t i = 0; i < xml.n; i++) {
+                const char **field = response_field(&response, xml.elements[i].name, "SessionToken");
+                if (field != NULL)
+                        *field = xml.elements[i].text;
+        }
+        return keys_init_response(keys, &response, origin, error);
 }

@@ -92,20 +92,6 @@ struct opening {
 
 /* ---- listing ---- */
 
-/* A store that does not know the delimiter also lists the keys of folders below. If-Match requires quotes, which some
- * stores omit in their lists. */
-static int on_entry(void *context, const struct s3_entry *entry, struct error *error)
-{
-        struct opening *o = context;
-        size_t len = strlen(o->key);
-        const char *quote = entry->etag[0] != '\0' && strchr(entry->etag, '"') == NULL ? "\"" : "";
-        cleanup_free char *etag = format_new("%s%s%s", quote, entry->etag, quote);
-        if (etag == NULL)
-                return error_no_memory(error);
-        return strncmp(entry->key, o->key, len) == 0 ? listing_add(o->list, entry->key + len, entry->size, etag, error)
-                                                     : 0;
-}
-
 /* Fetches the page with the token *next and, in the same round, the other fetches. */
 static int fetch_page(struct opening *o, char **next, struct http_fetch *fetches, size_t n)
 {
@@ -126,7 +112,7 @@ static int fetch_page(struct opening *o, char **next, struct http_fetch *fetches
         const struct http_answer *answer = &fetches[0].answer;
         if (r == 0 && answer->body == NULL)
                 r = error_set(o->error, STREAMER_EFAILED, "an empty answer to a list (%s)", o->canonical);
-        r = r ?: s3_page_parse(next, answer->body, answer->body_len, on_entry, o, o->error);
+        r = r ?: s3_page_parse(next, answer->body, answer->body_len, o->key, o->list, o->error);
         http_fetch_deinit(&fetches[0]);
         return r;
 }

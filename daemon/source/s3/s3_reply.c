@@ -8,17 +8,16 @@
 #include "daemon/base/hash.h"
 #include "daemon/base/text/percent.h"
 #include "daemon/base/util.h"
+#include "daemon/io/http/policy.h"
 #include "daemon/source/s3/xml.h"
 
-#include <errno.h>
 #include <openssl/evp.h>
 
 /* ---- errors ---- */
 
 /* The first of several elements with one name counts. */
-static int fault_element(void *context, const struct xml *xml)
+void s3_fault_parse(struct s3_fault *fault, const char *text, size_t size)
 {
-        struct s3_fault *fault = context;
         const struct {
                 const char *name;
                 char *to;
@@ -27,97 +26,86 @@ static int fault_element(void *context, const struct xml *xml)
                       {"Message", fault->message, sizeof(fault->message)},
                       {"RequestId", fault->request_id, sizeof(fault->request_id)},
                       {"Region", fault->region, sizeof(fault->region)}};
-        for (size_t i = 0; i < ARRAY_SIZE(fields); i++)
-                if (xml_is(xml, fields[i].name) && fields[i].to[0] == '\0')
-                        error_escape(fields[i].to, fields[i].size, xml->text);
-        return 0;
-}
-
-void s3_fault_parse(struct s3_fault *fault, const char *text, size_t size)
-{
-        const char *why;
+        cleanup_with(xml_deinit) struct xml xml;
         *fault = (struct s3_fault){.code = ""};
-        xml_parse(text, size, fault_element, fault, &why);
+        xml_init(&xml, text, size);
+        for (size_t i = 0; i < xml.n; i++)
+                for (size_t k = 0; k < ARRAY_SIZE(fields); k++)
+                        if (strcmp(xml.elements[i].name, fields[k].name) == 0 && fields[k].to[0] == '\0')
+                                error_escape(fields[k].to, fields[k].size, xml.elements[i].text);
 }
 
 /* ---- lists ---- */
-
-struct parser {
-        char **next;
-        struct error *error;
-        struct s3_entry entry; /* being read: of the elements since the last one in the list itself */
-        bool has_size, truncated, encoded;
-        s3_entry_fn fn;
-        void *context;
-};
 
 static int bad_list(const char *why, struct error *error)
 {
         return error_set(error, STREAMER_EFAILED, "the store's list of keys is not valid: %s", why);
 }
 
-static int entry_field(struct parser *p, const struct xml *xml)
+/* A key with its fields: n elements. A store that does not know the delimiter also lists the keys of folders below.
+ * If-Match requires quotes, which some stores omit in their lists. */
+static int add_entry(struct listing *list, const struct xml_element *fields, size_t n, const char *prefix, bool encoded,
+                     struct error *error)
 {
-        if (xml_is(xml, "Size")) {
-                char *end;
-                errno = 0;
-                p->entry.size = strtoull(xml->text, &end, 10);
-                p->has_size = xml->text[0] >= '0' && xml->text[0] <= '9' && *end == '\0' && errno == 0;
-                return p->has_size ? 0 : bad_list("a size is not a number", p->error);
+        const char *size = NULL, *etag = "";
+        char *key = NULL;
+        size_t len = strlen(prefix);
+        uint64_t bytes;
+        for (size_t i = 0; i < n; i++) {
+                if (fields[i].depth != 2)
+                        continue;
+                if (strcmp(fields[i].name, "Key") == 0)
+                        key = fields[i].text;
+                else if (strcmp(fields[i].name, "Size") == 0)
+                        size = fields[i].text;
+                else if (strcmp(fields[i].name, "ETag") == 0)
+                        etag = fields[i].text;
         }
-        if (xml_is(xml, "ETag"))
-                p->entry.etag = xml->text;
-        if (!xml_is(xml, "Key"))
+        if (key == NULL || size == NULL)
+                return bad_list("a key or its size is missing", error);
+        if (http_number(size, &bytes) < 0)
+                return bad_list("a size is not a number", error);
+        if (encoded && !percent_decode(key, ' '))
+                return bad_list("a key is not percent-encoded as it should be", error);
+        if (strncmp(key, prefix, len) != 0)
                 return 0;
-        p->entry.key = xml->text;
-        return !p->encoded || percent_decode(xml->text, ' ')
-                       ? 0
-                       : bad_list("a key is not percent-encoded as it should be", p->error);
+        const char *quote = etag[0] != '\0' && strchr(etag, '"') == NULL ? "\"" : "";
+        cleanup_free char *tag = format_new("%s%s%s", quote, etag, quote);
+        return tag != NULL ? listing_add(list, key + len, bytes, tag, error) : error_no_memory(error);
 }
 
-static int list_field(struct parser *p, const struct xml *xml)
-{
-        const struct s3_entry entry = p->entry;
-        bool complete = entry.key != NULL && p->has_size;
-        p->entry = (struct s3_entry){.etag = ""};
-        p->has_size = false;
-        if (xml_is(xml, "Contents"))
-                return complete ? p->fn(p->context, &entry, p->error)
-                                : bad_list("a key or its size is missing", p->error);
-        if (xml_is(xml, "IsTruncated"))
-                p->truncated = strcmp(xml->text, "true") == 0;
-        if (!xml_is(xml, "NextContinuationToken") || *p->next != NULL)
-                return 0;
-        *p->next = strdup(xml->text);
-        return *p->next != NULL ? 0 : error_no_memory(p->error);
-}
-
-static int list_element(void *context, const struct xml *xml)
-{
-        struct parser *p = context;
-        if (xml->depth == 0 && !xml_is(xml, "ListBucketResult"))
-                return bad_list("it is something else", p->error);
-        return xml->depth == 2 ? entry_field(p, xml) : xml->depth == 1 ? list_field(p, xml) : 0;
-}
-
-int s3_page_parse(char **next, const char *text, size_t size, s3_entry_fn fn, void *context, struct error *error)
+int s3_page_parse(char **next, const char *text, size_t size, const char *prefix, struct listing *list,
+                  struct error *error)
 {
         static const char encoding[] = "<EncodingType>url<";
-        struct parser p = {.next = next, .error = error, .entry.etag = "", .fn = fn, .context = context};
-        const char *why;
-        *next = NULL;
         /* The element may follow the keys. A store that does not know the encoding omits it. */
-        p.encoded = memmem(text, size, encoding, sizeof(encoding) - 1) != NULL;
-        int r = xml_parse(text, size, list_element, &p, &why);
-        if (why != NULL)
-                r = bad_list(why, error);
-        if (r == 0 && p.truncated && *next == NULL)
-                r = bad_list("it is truncated and names no next page", error);
-        if (r < 0 || !p.truncated) {
-                free(*next);
-                *next = NULL;
+        bool encoded = memmem(text, size, encoding, sizeof(encoding) - 1) != NULL, truncated = false;
+        cleanup_with(xml_deinit) struct xml xml;
+        const char *token = NULL;
+        int r = 0;
+        *next = NULL;
+        xml_init(&xml, text, size);
+        if (xml.why != NULL || strcmp(xml.elements[xml.n - 1].name, "ListBucketResult") != 0)
+                return bad_list(xml.why ?: "it is something else", error);
+        size_t first = 0; /* of the elements since the last one in the list itself */
+        for (size_t i = 0; r == 0 && i < xml.n; i++) {
+                const struct xml_element *element = &xml.elements[i];
+                if (element->depth != 1)
+                        continue;
+                if (strcmp(element->name, "Contents") == 0)
+                        r = add_entry(list, &xml.elements[first], i - first, prefix, encoded, error);
+                else if (strcmp(element->name, "IsTruncated") == 0)
+                        truncated = strcmp(element->text, "true") == 0;
+                else if (strcmp(element->name, "NextContinuationToken") == 0)
+                        token = token ?: element->text;
+                first = i + 1;
         }
-        return r;
+        if (r < 0 || !truncated)
+                return r;
+        if (token == NULL)
+                return bad_list("it is truncated and names no next page", error);
+        *next = strdup(token);
+        return *next != NULL ? 0 : error_no_memory(error);
 }
 
 bool s3_checksum_decode(const char *value, char hex[65])

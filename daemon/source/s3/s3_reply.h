@@ -4,9 +4,7 @@
  */
 #pragma once
 
-#include "daemon/base/error.h"
-
-#include <stdint.h>
+#include "daemon/source/listing.h"
 
 /* ---- errors ---- */
 
@@ -20,18 +18,10 @@ void s3_fault_parse(struct s3_fault *fault, const char *text, size_t size);
 
 /* ---- lists ---- */
 
-struct s3_entry {
-        const char *key;
-        const char *etag; /* with its quotes; "" if it is not given */
-        uint64_t size;
-};
-
-/* Called for each key; an error ends the parsing. */
-typedef int (*s3_entry_fn)(void *context, const struct s3_entry *entry, struct error *error);
-
-/* A page, in encoding-type=url where it says so. *next: the token of the next page, malloc'd; NULL: this is the last,
- * or an error. */
-int s3_page_parse(char **next, const char *text, size_t size, s3_entry_fn fn, void *context, struct error *error);
+/* Adds the files below the prefix of a page, in encoding-type=url where it says so. *next: the token of the next page,
+ * malloc'd; NULL: this is the last, or an error. */
+int s3_page_parse(char **next, const char *text, size_t size, const char *prefix, struct listing *list,
+                  struct error *error);
 
 /* ---- checksums ---- */
 

@@ -11,21 +11,17 @@
 static struct error error;
 
 /* "depth name:text " for each element, and at the end "." or "!why". */
-static char *seen;
-
-static int on_element(void *context, const struct xml *xml)
-{
-        seen = format_text("%s%u %s:%s ", seen, xml->depth, xml->name, xml->text);
-        return 0;
-}
-
 static char *elements(const char *text, size_t size)
 {
-        const char *why;
-        seen = format_text("%s", "");
-        int r = xml_parse(text, size, on_element, NULL, &why);
-        ck_assert_int_eq(r, why != NULL ? -1 : 0);
-        return format_text("%s%s%s", seen, why == NULL ? "." : "!", why ?: "");
+        struct xml xml;
+        char *seen = format_text("%s", "");
+        xml_init(&xml, text, size);
+        for (size_t i = 0; i < xml.n; i++)
+                seen = format_text("%s%u %s:%s ", seen, xml.elements[i].depth, xml.elements[i].name,
+                                   xml.elements[i].text);
+        seen = format_text("%s%s%s", seen, xml.why == NULL ? "." : "!", xml.why ?: "");
+        xml_deinit(&xml);
+        return seen;
 }
 
 static const struct {
@@ -59,24 +55,29 @@ TEST(a_document_type_is_refused_with_the_reason)
         ck_assert_str_eq(elements("<!DOCTYPE a><a/>", 16), "!a document type");
 }
 
-static int stop_at_b(void *context, const struct xml *xml)
+TEST(what_precedes_a_fault_is_read)
 {
-        on_element(context, xml);
-        return xml_is(xml, "b") ? -7 : 0;
-}
-
-TEST(a_failure_of_the_caller_ends_it)
-{
-        const char text[] = "<a><b/><c/></a>", *why;
-        seen = format_text("%s", "");
-        ck_assert_int_eq(xml_parse(text, strlen(text), stop_at_b, NULL, &why), -7);
-        ck_assert_ptr_null(why);
-        ck_assert_str_eq(seen, "1 b: ");
+        const char text[] = "<a><b>1</b><c>2</d></a>";
+        ck_assert_str_eq(elements(text, strlen(text)), "1 b:1 !mismatched tag");
 }
 
 TEST(a_nul_is_refused)
 {
         ck_assert_ptr_nonnull(strchr(elements("<a>\0</a>", 8), '!'));
+}
+
+TEST(the_number_of_elements_is_bounded)
+{
+        char *text = must_alloc(XML_ELEMENTS * 4 + 8), *to = stpcpy(text, "<a>");
+        struct xml xml;
+        for (unsigned i = 0; i < XML_ELEMENTS; i++)
+                to = stpcpy(to, "<b/>");
+        strcpy(to, "</a>");
+        xml_init(&xml, text, strlen(text));
+        ck_assert_uint_eq(xml.n, XML_ELEMENTS);
+        ck_assert_str_eq(xml.why, "too many elements");
+        xml_deinit(&xml);
+        free(text);
 }
 
 TEST(depth_is_bounded)
@@ -116,17 +117,22 @@ TEST(an_error_that_is_no_xml_is_ignored)
 
 static char *listed;
 
-static int collect(void *context, const struct s3_entry *entry, struct error *why)
+static int parse_text(char **next, const char *text)
 {
-        listed = format_text("%s[%s %s %lu]", listed, entry->key, entry->etag, (unsigned long)entry->size);
-        return 0;
+        struct listing list = {.shown = "a list", .sidecars = true};
+        int r = s3_page_parse(next, text, strlen(text), "p/", &list, &error);
+        listed = format_text("%s", "");
+        for (size_t i = 0; i < list.n; i++)
+                listed = format_text("%s[%s %s %lu]", listed, list.v[i].name, list.v[i].tag,
+                                     (unsigned long)list.v[i].bytes);
+        listing_deinit(&list);
+        return r;
 }
 
 static int parse_page(char **next, const char *inside)
 {
-        char *text = format_text("<?xml version='1.0'?><ListBucketResult xmlns='x'>%s</ListBucketResult>", inside);
-        listed = format_text("%s", "");
-        return s3_page_parse(next, text, strlen(text), collect, NULL, &error);
+        return parse_text(
+                next, format_text("<?xml version='1.0'?><ListBucketResult xmlns='x'>%s</ListBucketResult>", inside));
 }
 
 TEST(a_page_has_its_keys_and_the_next_marker)
@@ -137,18 +143,20 @@ TEST(a_page_has_its_keys_and_the_next_marker)
                                     "<NextContinuationToken>1/+=</NextContinuationToken>"
                                     "<Contents><Key>p/a+b%2Bc%25</Key><ETag>&quot;e1&quot;</ETag><Size>5</Size>"
                                     "<Owner><ID>x</ID><Size>9</Size></Owner></Contents>"
-                                    "<Contents><Size>18446744073709551615</Size><Key>%E4%B8%AD</Key></Contents>"
+                                    "<Contents><Size>18446744073709551615</Size><Key>p/%E4%B8%AD</Key></Contents>"
+                                    "<Contents><Key>q/d</Key><Size>5</Size></Contents>"
                                     "<CommonPrefixes><Prefix>p/q/</Prefix></CommonPrefixes>"),
                          0);
-        ck_assert_str_eq(listed, "[p/a b+c% \"e1\" 5][\xe4\xb8\xad  18446744073709551615]");
+        ck_assert_str_eq(listed, "[a b+c% \"e1\" 5][\xe4\xb8\xad  18446744073709551615]");
         ck_assert_str_eq(next, "1/+=");
 }
 
 TEST(unencoded_keys_are_used_literally)
 {
         char *next;
-        ck_assert_int_eq(parse_page(&next, "<Contents><Key>a+%41&amp;b</Key><Size>1</Size></Contents>"), 0);
-        ck_assert_str_eq(listed, "[a+%41&b  1]");
+        ck_assert_int_eq(
+                parse_page(&next, "<Contents><Key>p/a+%41&amp;b</Key><ETag>e1</ETag><Size>1</Size></Contents>"), 0);
+        ck_assert_str_eq(listed, "[a+%41&b \"e1\" 1]");
         ck_assert_ptr_null(next);
 }
 
@@ -178,6 +186,6 @@ TEST(an_invalid_list_is_refused)
 {
         char text[] = "<Error><Code>x</Code></Error>";
         char *next;
-        ck_assert_int_eq(s3_page_parse(&next, text, strlen(text), collect, NULL, &error), STREAMER_EFAILED);
+        ck_assert_int_eq(parse_text(&next, text), STREAMER_EFAILED);
         ck_assert_str_eq(error.text, "the store's list of keys is not valid: it is something else");
 }
