@@ -1,32 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * model.safetensors.index.json: which file holds which tensor. The entries stay in the file's order; the set that finds
- * repeated names also serves st_index_find(). Neighbouring entries mostly name the same file, so a file is looked up
- * only where the name changes.
+ * repeated names also serves st_index_find(). Neighbouring entries mostly name the same file, so files are compared by
+ * runs of such entries.
  */
 #include "daemon/base/util.h"
 #include "daemon/model/safetensors.h"
 
 #define ENTRIES_MAX ((size_t)2 << 20)
-#define FILES_MAX ((size_t)65536)
 
 struct parser {
         struct json json;
-        struct st_index_entry *entries;
-        struct json_string *files; /* distinct, in order of appearance */
-        size_t n_entries, n_files;
-        struct nameset file_set;
+        struct st_index_entry *entries; /* `file`: the number of its run */
+        struct json_string *runs;       /* the file of each run of entries */
+        size_t n_entries, n_runs;
         struct json_string name; /* being read */
         bool has_map, in_entry;
 };
 
 /* ---- files ---- */
-
-static struct name file_at(const void *owner, uint32_t i)
-{
-        const struct parser *p = owner;
-        return (struct name){p->json.text + p->files[i].at, p->files[i].len};
-}
 
 /* A file beside the index, not a way to another folder. */
 static bool check_file(struct json *j, struct json_string file)
@@ -41,37 +33,21 @@ static bool check_file(struct json *j, struct json_string file)
         return true;
 }
 
-static bool add_file(struct parser *p, struct json_string file, uint32_t *number)
+/* Begins another run, unless it is the same file as before. */
+static bool add_run(struct parser *p, struct json_string file)
 {
         struct json *j = &p->json;
-        *number = nameset_find(&p->file_set, file_at, p, (struct name){j->text + file.at, file.len});
-        if (*number != NAMES_NONE)
+        const struct json_string *last = p->n_runs > 0 ? &p->runs[p->n_runs - 1] : NULL;
+        if (last != NULL && last->len == file.len && memcmp(j->text + last->at, j->text + file.at, file.len) == 0)
                 return true;
-        struct json_string *files = json_grow(j, p->files, p->n_files, sizeof(*files), FILES_MAX, file.at - 1, "files");
-        if (files == NULL)
+        if (!check_file(j, file))
                 return false;
-        p->files = files;
-        /* At powers of two the set doubles, and the present files are inserted again. */
-        bool grow = (p->n_files & (p->n_files - 1)) == 0;
-        if (grow && !nameset_begin(&p->file_set, 2 * p->n_files + 8))
-                return json_fail(j, ST_NO_MEMORY, file.at - 1, "no memory for %zu files", p->n_files + 1);
-        for (uint32_t i = 0; grow && i < p->n_files; i++)
-                nameset_add(&p->file_set, file_at, p, i);
-        *number = (uint32_t)p->n_files++;
-        files[*number] = file;
-        nameset_add(&p->file_set, file_at, p, *number);
+        struct json_string *runs = json_grow(j, p->runs, p->n_runs, sizeof(*runs), ENTRIES_MAX, file.at - 1, "files");
+        if (runs == NULL)
+                return false;
+        p->runs = runs;
+        runs[p->n_runs++] = file;
         return true;
-}
-
-static bool file_number(struct parser *p, struct json_string file, uint32_t *number)
-{
-        if (p->n_entries > 0) {
-                *number = p->entries[p->n_entries - 1].file;
-                struct name last = file_at(p, *number);
-                if (last.len == file.len && memcmp(last.s, p->json.text + file.at, file.len) == 0)
-                        return true;
-        }
-        return check_file(&p->json, file) && add_file(p, file, number);
 }
 
 /* ---- weight_map ---- */
@@ -80,20 +56,19 @@ static bool parse_entry(struct parser *p)
 {
         struct json *j = &p->json;
         struct json_string file;
-        uint32_t number;
         p->in_entry = true;
         if (memchr(j->text + p->name.at, 0, p->name.len) != NULL)
                 return json_fail(j, ST_NUL_IN_NAME, p->name.at - 1, "a tensor's name holds a NUL");
         if (json_peek(j) != '"')
                 return json_fail(j, ST_BAD_ENTRY, j->at, "the file name is not a string");
-        if (!json_take_string(j, &file) || !file_number(p, file, &number))
+        if (!json_take_string(j, &file) || !add_run(p, file))
                 return false;
         struct st_index_entry *entries =
                 json_grow(j, p->entries, p->n_entries, sizeof(*entries), ENTRIES_MAX, p->name.at - 1, "tensors");
         if (entries == NULL)
                 return false;
         p->entries = entries;
-        entries[p->n_entries++] = (struct st_index_entry){p->name.at, p->name.len, number};
+        entries[p->n_entries++] = (struct st_index_entry){p->name.at, p->name.len, (uint32_t)p->n_runs - 1};
         p->in_entry = false;
         return true;
 }
@@ -129,46 +104,48 @@ static bool parse_object(struct parser *p)
 
 /* ---- the index ---- */
 
-static struct name entry_at(const void *owner, uint32_t i)
+static struct names_in_text entry_names(const struct st_index *index)
 {
-        const struct st_index *index = owner;
-        return (struct name){index->text + index->entries[i].name, index->entries[i].name_len};
+        return (struct names_in_text){index->text, index->entries, sizeof(*index->entries)};
 }
 
 /* The set of all names, which st_index_find() also uses. */
 static bool collect_names(struct parser *p, struct st_index *index)
 {
         struct json *j = &p->json;
+        const struct names_in_text names = entry_names(index);
         if (!nameset_begin(&index->names, index->n_entries))
                 return json_fail(j, ST_NO_MEMORY, j->at, "no memory for %zu names", index->n_entries);
         for (uint32_t i = 0; i < index->n_entries; i++) {
-                if (nameset_add(&index->names, entry_at, index, i) == NAMES_NONE)
+                if (nameset_add(&index->names, names_in_text_at, &names, i) == NAMES_NONE)
                         continue;
                 char quoted[NAME_QUOTE];
-                name_quote(quoted, entry_at(index, i));
+                name_quote(quoted, names_in_text_at(&names, i));
                 return json_fail(j, ST_DUPLICATE_KEY, index->entries[i].name - 1, "the key '%s' is given twice",
                                  quoted);
         }
         return true;
 }
 
-/* Files in byte order; entries follow with their numbers. */
+/* The distinct files of all runs in byte order; entries follow with their numbers. */
 static bool order_files(struct parser *p, struct st_index *index)
 {
-        size_t n = p->n_files;
-        uint32_t *files = calloc(n + 1, sizeof(*files));
-        cleanup_free uint32_t *ranks = calloc(n + 1, sizeof(*ranks));
-        index->files = files;
-        if (files == NULL || ranks == NULL)
+        size_t n = p->n_runs;
+        const struct names_in_text names = {index->text, p->runs, sizeof(*p->runs)};
+        cleanup_free uint32_t *order = calloc(n + 1, sizeof(*order));
+        cleanup_free uint32_t *numbers = calloc(n + 1, sizeof(*numbers));
+        uint32_t *files = index->files = calloc(n + 1, sizeof(*files));
+        if (order == NULL || numbers == NULL || files == NULL)
                 return json_fail(&p->json, ST_NO_MEMORY, p->json.at, "no memory for %zu files", n);
-        names_sort(files, n, file_at, p);
-        for (uint32_t i = 0; i < n; i++) {
-                ranks[files[i]] = i;
-                files[i] = p->files[files[i]].at;
+        names_sort(order, n, names_in_text_at, &names);
+        for (size_t i = 0; i < n; i++) {
+                uint32_t file = p->runs[order[i]].at;
+                if (i == 0 || strcmp(index->text + file, st_index_file(index, index->n_files - 1)) != 0)
+                        files[index->n_files++] = file;
+                numbers[order[i]] = (uint32_t)index->n_files - 1;
         }
         for (size_t i = 0; i < index->n_entries; i++)
-                index->entries[i].file = ranks[index->entries[i].file];
-        index->n_files = n;
+                index->entries[i].file = numbers[index->entries[i].file];
         return true;
 }
 
@@ -192,8 +169,7 @@ int st_index_parse(struct st_index *index, char *text, size_t n, struct st_error
                 st_index_deinit(index);
         }
         json_deinit(&p.json);
-        free(p.files);
-        nameset_deinit(&p.file_set);
+        free(p.runs);
         return ok ? 0 : -1;
 }
 
@@ -207,6 +183,7 @@ void st_index_deinit(struct st_index *index)
 
 const struct st_index_entry *st_index_find(const struct st_index *index, const char *name, size_t len)
 {
-        uint32_t i = nameset_find(&index->names, entry_at, index, (struct name){name, len});
+        const struct names_in_text names = entry_names(index);
+        uint32_t i = nameset_find(&index->names, names_in_text_at, &names, (struct name){name, len});
         return i == NAMES_NONE ? NULL : &index->entries[i];
 }

@@ -119,3 +119,9 @@ TEST(a_header_of_two_million_entries, .slow = true)
         check_worst(repeated("{'weight_map':{", 2000000, "'layers.............................#':'f',", "'z':'f'}}"),
                     true, ST_OK);
 }
+
+TEST(a_header_of_two_million_files, .slow = true)
+{
+        check_worst(repeated("{'weight_map':{", 2000000, "'layers.#':'model-#.safetensors',", "'z':'f'}}"), true,
+                    ST_OK);
+}
