@@ -76,18 +76,18 @@ static char *s3_default_name(const char *canonical, unsigned n)
 
 struct opening {
         struct remote_dir dir;
-        struct s3_endpoints *endpoints;
         const struct s3_endpoint *endpoint;
-        char *bucket;
-        char *canonical;      /* the key or prefix that is read */
-        const char *key;      /* in it: a whole key, or a prefix that is empty or ends in '/' */
-        struct listing *list; /* that a list of keys is added to */
+        const char *canonical; /* the key or prefix that is read */
+        const char *key;       /* in it: a whole key, or a prefix that is empty or ends in '/' */
+        const char *base;      /* URL of the bucket */
         struct error *error;
 
-        /* of an attempt */
-        bool again;
-        char region[S3_REGION];
-        char *base; /* URL of the bucket */
+        /* what is opened */
+        struct listing *list; /* that a list of keys is added to */
+        struct source_set *set;
+        bool want_sha256;
+        const char *sidecar;
+        struct object *object; /* of the sidecar */
 };
 
 /* ---- listing ---- */
@@ -137,8 +137,8 @@ static int list_weights(struct opening *o, struct object *index)
         struct http_fetch fetches[2] = {{.max_body = 0}};
         cleanup_with(remote_dir_url_deinit) struct object_url url;
         struct error ignored;
-        int r = remote_dir_url_init(&o->dir, LISTING_INDEX, &url, o->error);
-        url.text = true;
+        int r = remote_dir_url_init(&o->dir, &(struct remote_file){.name = LISTING_INDEX, .text = true}, &url,
+                                    o->error);
         r = r ?: object_http_prepare(o->dir.http, &url, index, &fetches[1], o->error);
         fetches[1].any_status = true;
         r = r ?: list_pages(o, fetches, 2);
@@ -230,117 +230,94 @@ static int find_sums(struct opening *o, struct source_set *set)
                                        o->error);
 }
 
-static int open_weights(struct opening *o, bool want_sha256, struct source_set *set)
-{
-        static const char *const itself = "";
-        int r = is_prefix(o->canonical) ? list_weights(o, &set->index_object) ?: remote_dir_open(&o->dir, set, o->error)
-                                        : remote_dir_open_files(&o->dir, &itself, 1, set, o->error);
-        return r == 0 && want_sha256 ? find_sums(o, set) : r;
-}
-
 /* ---- attempts ---- */
 
-/* `source` chooses the endpoint and its credentials; its first `len` bytes are read. `list` may be NULL. */
-static int opening_init(struct opening *o, const struct sources *sources, const char *source, size_t len,
-                        struct listing *list, struct error *error)
+/* `source` chooses the endpoint and its credentials; its first `len` bytes are read. If the store names another region
+ * than assumed, there is a second attempt. Each begins with what an earlier one has opened. */
+static int open_in_region(struct opening *o, const struct sources *sources, const char *source, size_t len,
+                          int (*attempt)(struct opening *o))
 {
-        const char *bucket = source + strlen(SCHEME);
-        bool listed = source[len - 1] == '/' && list != NULL && !list->sidecars;
-        *o = (struct opening){.dir = {.http = sources->http,
-                                      .atomic = true,
-                                      .etags = true,
-                                      .listing = listed ? list : NULL,
-                                      .promise = listed ? "listed with its prefix" : NULL,
-                                      .locate = s3_locate},
-                              .endpoints = sources->s3,
-                              .endpoint = s3_endpoints_find(sources->s3, source),
-                              .bucket = strndup(bucket, strcspn(bucket, "/")),
-                              .canonical = strndup(source, len),
-                              .list = list,
-                              .error = error};
-        if (o->canonical == NULL || o->bucket == NULL)
-                return error_no_memory(error);
-        o->key = key_of(o->canonical);
-        return 0;
-}
-
-static int attempt_begin(struct opening *o)
-{
-        s3_endpoints_get_region(o->endpoints, o->endpoint, o->bucket, o->region);
-        o->dir.access = s3_auth_new(o->endpoints, o->endpoint, o->bucket, o->region);
-        return o->dir.access == NULL ? error_no_memory(o->error)
-                                     : s3_endpoint_base(o->endpoint, o->bucket, o->region, &o->base, o->error);
-}
-
-/* True: the store has named another region, and the caller begins again. */
-static bool attempt_end(struct opening *o, int r)
-{
-        char now[S3_REGION];
-        free(o->base);
-        o->base = NULL;
-        o->dir.access = http_access_unref(o->dir.access);
-        if (r == 0 || o->again)
-                return false;
-        s3_endpoints_get_region(o->endpoints, o->endpoint, o->bucket, now);
-        o->again = strcmp(o->region, now) != 0;
-        if (o->again) {
-                log_info("bucket %s is in region %s", o->bucket, now);
+        const char *name = source + strlen(SCHEME);
+        cleanup_free char *bucket = strndup(name, strcspn(name, "/"));
+        cleanup_free char *canonical = strndup(source, len);
+        char region[S3_REGION], now[S3_REGION];
+        if (bucket == NULL || canonical == NULL)
+                return error_no_memory(o->error);
+        o->dir = (struct remote_dir){.http = sources->http,
+                                     .atomic = true,
+                                     .etags = true,
+                                     .promise = "listed with its prefix",
+                                     .locate = s3_locate};
+        o->endpoint = s3_endpoints_find(sources->s3, source);
+        o->canonical = canonical;
+        o->key = key_of(canonical);
+        s3_endpoints_get_region(sources->s3, o->endpoint, bucket, region);
+        for (bool first = true;; first = false) {
+                cleanup_free char *base = NULL;
+                o->dir.access = s3_auth_new(sources->s3, o->endpoint, bucket, region);
+                int r = o->dir.access == NULL ? error_no_memory(o->error)
+                                              : s3_endpoint_base(o->endpoint, bucket, region, &base, o->error);
+                o->base = base;
+                r = r ?: attempt(o);
+                http_access_unref(o->dir.access);
+                s3_endpoints_get_region(sources->s3, o->endpoint, bucket, now);
+                if (r == 0 || !first || strcmp(region, now) == 0)
+                        return r;
+                log_info("bucket %s is in region %s", bucket, now);
+                strcpy(region, now);
                 *o->error = (struct error){.code = 0};
         }
-        return o->again;
 }
 
-static void opening_deinit(struct opening *o)
+static int open_weights(struct opening *o)
 {
-        free(o->bucket);
-        free(o->canonical);
+        static const struct remote_file itself = {.name = ""};
+        struct source_set *set = o->set;
+        bool prefix = is_prefix(o->canonical);
+        source_set_deinit(set);
+        listing_deinit(o->list);
+        o->dir.listing = prefix ? o->list : NULL;
+        int r = prefix ? list_weights(o, &set->index_object) ?: remote_dir_open(&o->dir, set, o->error)
+                       : source_set_reserve(set, 1, o->error)
+                                 ?: remote_dir_open_files(&o->dir, &itself, 1, set->objects, o->error);
+        return r == 0 && o->want_sha256 ? find_sums(o, set) : r;
 }
 
 static int s3_open(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,
                    struct error *error)
 {
         cleanup_with(listing_deinit) struct listing list = {.shown = canonical};
-        cleanup_with(opening_deinit) struct opening o;
-        int r = opening_init(&o, sources, canonical, strlen(canonical), &list, error);
-        if (r < 0)
-                return r;
-        do {
-                source_set_deinit(set);
-                listing_deinit(&list);
-                r = attempt_begin(&o) ?: open_weights(&o, want_sha256, set);
-        } while (attempt_end(&o, r));
-        return r;
+        struct opening o = {.list = &list, .set = set, .want_sha256 = want_sha256, .error = error};
+        return open_in_region(&o, sources, canonical, strlen(canonical), open_weights);
 }
 
 /* ---- sidecars ---- */
 
+static int list_sidecars(struct opening *o)
+{
+        struct http_fetch fetch;
+        listing_deinit(o->list);
+        return list_pages(o, &fetch, 1);
+}
+
 static int s3_list_sidecars(const struct sources *sources, const char *canonical, struct listing *list,
                             struct error *error)
 {
-        struct http_fetch fetch;
-        cleanup_with(opening_deinit) struct opening o;
-        int r = opening_init(&o, sources, canonical, directory_len(canonical), list, error);
-        if (r < 0)
-                return r;
-        do {
-                listing_deinit(list);
-                r = attempt_begin(&o) ?: list_pages(&o, &fetch, 1);
-        } while (attempt_end(&o, r));
-        return r;
+        struct opening o = {.list = list, .error = error};
+        return open_in_region(&o, sources, canonical, directory_len(canonical), list_sidecars);
+}
+
+static int open_sidecar(struct opening *o)
+{
+        object_deinit(o->object);
+        return remote_dir_open_text(&o->dir, o->sidecar, o->object, o->error);
 }
 
 static int s3_open_sidecar(const struct sources *sources, const char *canonical, const char *name,
                            struct object *object, struct error *error)
 {
-        cleanup_with(opening_deinit) struct opening o;
-        int r = opening_init(&o, sources, canonical, directory_len(canonical), NULL, error);
-        if (r < 0)
-                return r;
-        do {
-                object_deinit(object);
-                r = attempt_begin(&o) ?: remote_dir_open_text(&o.dir, name, object, error);
-        } while (attempt_end(&o, r));
-        return r;
+        struct opening o = {.sidecar = name, .object = object, .error = error};
+        return open_in_region(&o, sources, canonical, directory_len(canonical), open_sidecar);
 }
 
 static char *s3_sidecar_uri(const char *canonical, const char *name)

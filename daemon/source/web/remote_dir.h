@@ -21,16 +21,23 @@ struct remote_dir {
         bool (*locate)(const struct remote_dir *dir, const char *name, char **url, char **shown);
 };
 
-/* The URL of a file of this name. Freed with remote_dir_url_deinit(), also on failure. */
-int remote_dir_url_init(const struct remote_dir *dir, const char *name, struct object_url *url, struct error *error);
+struct remote_file {
+        const char *name;
+        uint64_t header;     /* as object_url.header */
+        bool text, optional; /* likewise */
+};
+
+/* The URL of a file. Freed with remote_dir_url_deinit(), also on failure. */
+int remote_dir_url_init(const struct remote_dir *dir, const struct remote_file *file, struct object_url *url,
+                        struct error *error);
 void remote_dir_url_deinit(struct object_url *url);
 
+/* All in one round; on failure none is left open. */
+int remote_dir_open_files(const struct remote_dir *dir, const struct remote_file *files, size_t n,
+                          struct object *objects, struct error *error);
 /* A file that is no safetensors file: see object_url.text. */
 int remote_dir_open_text(const struct remote_dir *dir, const char *name, struct object *object, struct error *error);
 
-/* The model's files, in this order. */
-int remote_dir_open_files(const struct remote_dir *dir, const char *const *names, size_t n, struct source_set *set,
-                          struct error *error);
-/* Those of the index, where the listing has one or there is no listing; else those of the listing. The set's
- * index_object may be open. */
+/* The model's files: those of the index, where the listing has one or there is no listing; else those of the listing.
+ * The set's index_object may be open. */
 int remote_dir_open(const struct remote_dir *dir, struct source_set *set, struct error *error);

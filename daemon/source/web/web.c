@@ -118,28 +118,6 @@ static void web_files_deinit(struct web_files *files)
 
 /* ---- opening ---- */
 
-/* The source itself and, where digests are wanted, the list of them that may lie beside it: one round. */
-static int open_first(const struct web_files *files, bool text, struct object *itself, struct object *sums,
-                      struct error *error)
-{
-        cleanup_with(remote_dir_url_deinit) struct object_url own = {.url = NULL};
-        cleanup_with(remote_dir_url_deinit) struct object_url list = {.url = NULL};
-        struct object objects[2] = {{.ops = NULL}};
-        int r = remote_dir_url_init(&files->dir, "", &own, error);
-        if (r == 0 && sums != NULL)
-                r = remote_dir_url_init(&files->dir, SUMS_NAME, &list, error);
-        own.text = text;
-        list.text = list.optional = true;
-        const struct object_url urls[] = {own, list};
-        r = r ?: object_http_open(files->dir.http, urls, sums != NULL ? 2 : 1, objects, error);
-        if (r < 0)
-                return r;
-        *itself = objects[0];
-        if (sums != NULL)
-                *sums = objects[1];
-        return 0;
-}
-
 static int apply_sums(struct object *list, struct source_set *set, struct error *error)
 {
         cleanup_with(text_deinit) struct text text = {0};
@@ -150,19 +128,25 @@ static int apply_sums(struct object *list, struct source_set *set, struct error 
                        ?: sums_require(set->objects, set->n_objects, "the " SUMS_NAME " beside it", error);
 }
 
+/* The source itself and, where digests are wanted, the list of them that may lie beside it: one round. */
 static int web_open(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,
                     struct error *error)
 {
         cleanup_with(web_files_deinit) struct web_files files;
         cleanup_with(object_deinit) struct object list = {.ops = NULL};
+        struct object first[2] = {{.ops = NULL}};
         bool index = source_ends_with(canonical, strcspn(canonical, "?"), INDEX_SUFFIX);
+        const struct remote_file names[] = {{.name = "", .text = index},
+                                            {.name = SUMS_NAME, .text = true, .optional = true}};
         int r = web_files_init(&files, sources, canonical, error);
         if (r == 0 && !index)
                 r = source_set_reserve(set, 1, error);
-        if (r == 0)
-                r = open_first(&files, index, index ? &set->index_object : &set->objects[0], want_sha256 ? &list : NULL,
-                               error);
-        if (r == 0 && index)
+        r = r ?: remote_dir_open_files(&files.dir, names, want_sha256 ? 2 : 1, first, error);
+        if (r < 0)
+                return r;
+        *(index ? &set->index_object : &set->objects[0]) = first[0];
+        list = first[1];
+        if (index)
                 r = remote_dir_open(&files.dir, set, error);
         return r == 0 && want_sha256 ? apply_sums(&list, set, error) : r;
 }
