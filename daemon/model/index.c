@@ -162,10 +162,7 @@ int st_index_parse(struct st_index *index, char *text, size_t n, struct st_error
         index->entries = p.entries;
         ok = ok && collect_names(&p, index) && order_files(&p, index);
         if (!ok) {
-                struct name name = {0};
-                if (p.in_entry)
-                        name = (struct name){p.json.text + p.name.at, p.name.len};
-                rule_report(error, &p.json, 0, name);
+                rule_report(error, &p.json, 0, p.in_entry ? &p.name : NULL);
                 st_index_deinit(index);
         }
         json_deinit(&p.json);

@@ -54,11 +54,11 @@ int rule_refuse(struct st_error *error, enum st_rule rule, const char *detail)
         return -1;
 }
 
-void rule_report(struct st_error *error, const struct json *j, uint64_t start, struct name name)
+void rule_report(struct st_error *error, const struct json *j, uint64_t start, const struct json_string *tensor)
 {
         char quoted[NAME_QUOTE] = "", subject[NAME_QUOTE + 32] = "";
-        if (name.s != NULL) {
-                name_quote(quoted, name);
+        if (tensor != NULL) {
+                name_quote(quoted, (struct name){j->text + tensor->at, tensor->len});
                 snprintf(subject, sizeof(subject), "tensor '%s': ", quoted);
         }
         error->rule = (enum st_rule)j->fault;
@@ -277,15 +277,6 @@ static bool check_cover(struct parser *p, uint64_t data_bytes)
 
 /* ---- the whole header ---- */
 
-static int check_prefix(uint64_t n, uint64_t file_size, struct st_error *error)
-{
-        if (n > ST_HEADER_MAX)
-                return rule_refuse(error, ST_HEADER_TOO_LARGE, "the header is longer than 100,000,000 bytes");
-        if (file_size < ST_PREFIX || n > file_size - ST_PREFIX)
-                return rule_refuse(error, ST_HEADER_BEYOND_FILE, "the header is longer than the file");
-        return 0;
-}
-
 int st_parse_prefix(const unsigned char prefix[8], uint64_t file_size, uint64_t *n, struct st_error *error)
 {
         if (file_size < ST_PREFIX)
@@ -293,14 +284,16 @@ int st_parse_prefix(const unsigned char prefix[8], uint64_t file_size, uint64_t 
         uint64_t raw;
         memcpy(&raw, prefix, sizeof(raw));
         *n = le64toh(raw);
-        return check_prefix(*n, file_size, error);
+        if (*n > ST_HEADER_MAX)
+                return rule_refuse(error, ST_HEADER_TOO_LARGE, "the header is longer than 100,000,000 bytes");
+        if (*n > file_size - ST_PREFIX)
+                return rule_refuse(error, ST_HEADER_BEYOND_FILE, "the header is longer than the file");
+        return 0;
 }
 
 int st_parse(struct st_header *header, char *text, size_t n, uint64_t file_size, struct st_error *error)
 {
-        *header = (struct st_header){0};
-        if (check_prefix(n, file_size, error) < 0)
-                return -1;
+        require(n <= ST_HEADER_MAX && file_size >= ST_PREFIX && n <= file_size - ST_PREFIX);
         struct parser p = {0};
         json_init(&p.json, text, n);
         bool ok = parse_object(&p);
@@ -310,7 +303,6 @@ int st_parse(struct st_header *header, char *text, size_t n, uint64_t file_size,
         }
         *header = (struct st_header){
                 .text = text,
-                .size = n,
                 .data_start = ST_PREFIX + n,
                 .tensors = p.tensors,
                 .n_tensors = p.n_tensors,
@@ -318,10 +310,7 @@ int st_parse(struct st_header *header, char *text, size_t n, uint64_t file_size,
                 .n_metadata = p.n_metadata,
         };
         if (!ok) {
-                struct name name = {0};
-                if (p.in_entry)
-                        name = (struct name){p.json.text + p.entry.at, p.entry.len};
-                rule_report(error, &p.json, ST_PREFIX, name);
+                rule_report(error, &p.json, ST_PREFIX, p.in_entry ? &p.entry : NULL);
                 st_header_deinit(header);
         }
         json_deinit(&p.json);

@@ -65,8 +65,8 @@ struct st_error {
 int rule_refuse(struct st_error *error, enum st_rule rule, const char *detail);
 
 /* "rule: tensor 'name': detail (header offset N)" from the text's first fault; without the middle part
- * where name.s is NULL. The text begins `start` bytes into its file. */
-void rule_report(struct st_error *error, const struct json *j, uint64_t start, struct name name);
+ * where `tensor` is NULL. The text begins `start` bytes into its file. */
+void rule_report(struct st_error *error, const struct json *j, uint64_t start, const struct json_string *tensor);
 
 /* ---- a file's header ---- */
 
@@ -85,8 +85,7 @@ struct st_pair {
 };
 
 struct st_header {
-        char *text;                /* borrowed; size bytes */
-        size_t size;               /* n */
+        char *text;                /* borrowed; n bytes */
         uint64_t data_start;       /* 8 + n */
         struct st_tensor *tensors; /* in order of (begin, end) */
         size_t n_tensors;
@@ -97,8 +96,8 @@ struct st_header {
 /* Reads the 8-byte prefix: 0 with *n, or a rule broken (error filled). */
 int st_parse_prefix(const unsigned char prefix[8], uint64_t file_size, uint64_t *n, struct st_error *error);
 
-/* Parses n bytes of header at text (borrowed, modified). 0, or -1 with *error. On success the caller
- * calls st_header_deinit(), and keeps text as long as the header is used. */
+/* Parses n bytes of header, which st_parse_prefix() has read, at text (borrowed, modified). 0, or -1 with *error. On
+ * success the caller calls st_header_deinit(), and keeps text as long as the header is used. */
 int st_parse(struct st_header *header, char *text, size_t n, uint64_t file_size, struct st_error *error);
 void st_header_deinit(struct st_header *header);
 

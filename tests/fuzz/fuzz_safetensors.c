@@ -12,7 +12,7 @@
 
 static void check_text(const struct st_header *h, uint32_t at, uint32_t len)
 {
-        holds(at > 0 && at < h->size && len < h->size - at);
+        holds(at > 0 && at < h->data_start - ST_PREFIX && len < h->data_start - ST_PREFIX - at);
         holds(h->text[at + len] == '\0');
         holds(codec_utf8(h->text + at, len));
 }
@@ -22,7 +22,7 @@ static void check_tensor(const struct st_header *h, const struct st_tensor *t)
         uint64_t dims[ST_RANK_MAX], n = 1;
         check_text(h, t->name, t->name_len);
         holds(strlen(st_name(h, t)) == t->name_len);
-        holds(t->rank <= ST_RANK_MAX && t->shape < h->size && h->text[t->shape] == '[');
+        holds(t->rank <= ST_RANK_MAX && t->shape < h->data_start - ST_PREFIX && h->text[t->shape] == '[');
         st_shape(h, t, dims);
         for (unsigned i = 0; i < t->rank; i++)
                 holds(!__builtin_mul_overflow(n, dims[i], &n));
