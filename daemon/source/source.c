@@ -46,6 +46,12 @@ void source_set_deinit(struct source_set *set)
 
 /* ---- names ---- */
 
+bool source_is_below(const char *folder, const char *path)
+{
+        size_t len = trimmed_len(folder, '/');
+        return strncmp(folder, path, len) == 0 && (path[len] == '/' || path[len] == '\0');
+}
+
 bool source_ends_with(const char *text, size_t len, const char *suffix)
 {
         size_t n = strlen(suffix);

@@ -58,7 +58,7 @@ struct web_host;
 /* Context of all sources: made at start, shared by threads. */
 struct sources {
         struct source_roots *roots;
-        struct http *http;            /* NULL: no network sources */
+        struct http *http;
         const struct web_host *hosts; /* credentials by host */
         size_t n_hosts;
         struct s3_endpoints *s3;
@@ -114,6 +114,8 @@ int source_set_index(struct source_set *set, struct error *error);
 
 /* ---- names, for the kinds ---- */
 
+/* The path is this folder, or below it: /models holds /models and /models/x, not /models-old. */
+bool source_is_below(const char *folder, const char *path);
 bool source_ends_with(const char *text, size_t len, const char *suffix);
 /* The length of a name without ".safetensors", unless it is nothing else. */
 size_t source_stem_len(const char *name, size_t len);

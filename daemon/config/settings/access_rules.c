@@ -78,6 +78,21 @@ static int set_groups(void *member, const char *value, char why[SETTING_WHY])
 
 /* ---- roots and buckets ---- */
 
+static int append(struct role_list *list, const char *text, char why[SETTING_WHY])
+{
+        if (list->n == SETTING_LIST_MAX)
+                return setting_wrong(why, "more than %d of them", SETTING_LIST_MAX);
+        char **v = array_grow(list->v, list->n, sizeof(*v));
+        if (v == NULL)
+                return setting_wrong(why, "no memory");
+        list->v = v;
+        v[list->n] = strdup(text);
+        if (v[list->n] == NULL)
+                return setting_wrong(why, "no memory");
+        list->n++;
+        return 0;
+}
+
 static int set_roots(void *member, const char *value, char why[SETTING_WHY])
 {
         struct role_list *list = member;
@@ -90,7 +105,7 @@ static int set_roots(void *member, const char *value, char why[SETTING_WHY])
                 return setting_wrong(why, "'%.80s' is not an absolute path", value);
         if (source_canonical(value, &canonical, &error) < 0)
                 return setting_wrong(why, "%.150s", error.text);
-        return setting_append(&list->v, &list->n, SETTING_LIST_MAX, "of them", canonical, why);
+        return append(list, canonical, why);
 }
 
 static int set_buckets(void *member, const char *value, char why[SETTING_WHY])
@@ -102,7 +117,7 @@ static int set_buckets(void *member, const char *value, char why[SETTING_WHY])
         const char *rest = strstr(value, "://");
         if (rest == NULL || rest == value || rest[3] == '\0')
                 return setting_wrong(why, "'%.80s' is not the beginning of a URI, such as s3://bucket/folder/", value);
-        return setting_append(&list->v, &list->n, SETTING_LIST_MAX, "of them", value, why);
+        return append(list, value, why);
 }
 
 /* ---- rules ---- */
@@ -159,11 +174,9 @@ const struct setting_list list_rules = {fields,
 
 static bool below_a_root(const struct config *config, const char *path)
 {
-        for (size_t i = 0; i < config->n_roots; i++) {
-                size_t len = trimmed_len(config->roots[i], '/');
-                if (strncmp(config->roots[i], path, len) == 0 && (path[len] == '/' || path[len] == '\0'))
+        for (size_t i = 0; i < config->n_roots; i++)
+                if (source_is_below(config->roots[i], path))
                         return true;
-        }
         return false;
 }
 

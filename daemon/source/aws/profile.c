@@ -19,7 +19,6 @@
 #include "daemon/source/aws/sigv4.h"
 #include "daemon/source/s3/s3_reply.h"
 
-#define FORM "application/x-www-form-urlencoded"
 #define VERSION "2011-06-15"
 
 struct sts_request {
@@ -116,16 +115,11 @@ static int post(struct aws_clients *clients, struct aws_keys *keys, struct sts_r
                             .headers = &headers,
                             .body = form,
                             .body_len = form != NULL ? strlen(form) : 0}};
-        const struct aws_sign_request sign = {.method = "POST",
-                                              .url = url,
-                                              .region = region ?: "us-east-1",
-                                              .when = time(NULL),
-                                              .service = "sts",
-                                              .type = FORM,
-                                              .body = form};
+        const struct aws_sign_request sign = {
+                .method = "POST", .url = url, .region = region ?: "us-east-1", .when = time(NULL), .form = form};
         if (url == NULL || form == NULL)
                 return error_no_memory(error);
-        int r = http_headers_add(&headers, "Content-Type", FORM, error);
+        int r = http_headers_add(&headers, "Content-Type", AWS_FORM, error);
         if (r == 0 && request->signer != NULL)
                 r = aws_sign(&headers, &sign, request->signer, error);
         r = r ?: aws_fetch(clients->others, &fetch, error);

@@ -150,7 +150,7 @@ static int signature(char out[HEX], const struct signing *s, const char *canonic
 static char *authorization(const struct signing *s)
 {
         char body_digest[HEX] = EMPTY_BODY, mac[HEX];
-        if (s->request->body != NULL && hex_digest(body_digest, s->request->body) < 0)
+        if (s->request->form != NULL && hex_digest(body_digest, s->request->form) < 0)
                 return NULL;
         cleanup_with(secret_free_p) char *canonical = canonical_request(s, body_digest);
         if (canonical == NULL || signature(mac, s, canonical) < 0)
@@ -165,11 +165,11 @@ int aws_sign(struct http_headers *headers, const struct aws_sign_request *reques
         cleanup_free char *host = host_header(request->url);
         struct signing s = {.request = request,
                             .keys = keys,
-                            .service = request->service ?: "s3",
-                            .headers = {{"content-type", request->type},
+                            .service = request->form != NULL ? "sts" : "s3",
+                            .headers = {{"content-type", request->form != NULL ? AWS_FORM : NULL},
                                         {"host", host},
                                         {"x-amz-checksum-mode", request->checksum ? "ENABLED" : NULL},
-                                        {"x-amz-content-sha256", request->service == NULL ? EMPTY_BODY : NULL},
+                                        {"x-amz-content-sha256", request->form == NULL ? EMPTY_BODY : NULL},
                                         {"x-amz-date", s.time},
                                         {"x-amz-security-token", keys->token}}};
         struct tm tm;

@@ -21,15 +21,15 @@ char *aws_query(struct aws_param *params, size_t n);
 
 /* ---- signing ---- */
 
+#define AWS_FORM "application/x-www-form-urlencoded"
+
 struct aws_sign_request {
         const char *method;
         const char *url; /* encoded; its query as aws_query() makes it */
         const char *region;
         time_t when;
-        bool checksum; /* sent with "x-amz-checksum-mode: ENABLED" */
-        /* Of another service than S3. */
-        const char *service;     /* "sts"; NULL: S3 */
-        const char *type, *body; /* Content-Type and body; NULL: none */
+        bool checksum;    /* sent with "x-amz-checksum-mode: ENABLED" */
+        const char *form; /* to STS, sent with "Content-Type: " AWS_FORM; NULL: a request to S3 */
 };
 
 /* Adds the headers of the signature. STREAMER_ENOMEM, also for a secret of AWS_SECRET_MAX bytes. */

@@ -128,15 +128,6 @@ static void octal_decode(char *text)
         *to = '\0';
 }
 
-/* Bytes of the path that the mount point covers; 0 if it does not hold the path. */
-static size_t covers(const char *mount, const char *path)
-{
-        size_t len = strlen(mount);
-        if (strcmp(mount, "/") == 0)
-                return 1;
-        return strncmp(path, mount, len) == 0 && (path[len] == '/' || path[len] == '\0') ? len : 0;
-}
-
 static uint64_t local_lane(const char *canonical)
 {
         uint64_t lane = 0;
@@ -150,9 +141,9 @@ static uint64_t local_lane(const char *canonical)
                         continue;
                 line[end] = '\0';
                 octal_decode(line + start);
-                size_t len = covers(line + start, canonical);
+                size_t len = strlen(line + start);
                 /* Of several on one point the last is on top. */
-                if (len > 0 && len >= best) {
+                if (len >= best && source_is_below(line + start, canonical)) {
                         best = len;
                         lane = (uint64_t)major << 32 | minor;
                 }

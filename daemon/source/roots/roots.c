@@ -90,16 +90,13 @@ const char *source_root(const struct source_roots *roots, size_t i)
         return i < roots->n ? roots->roots[i].path : NULL;
 }
 
-/* The longest that is a prefix of the path by whole components: /models holds /models and
- * /models/x, not /models-old. */
+/* The longest that holds the path. */
 static const struct root *roots_find(const struct source_roots *roots, const char *path)
 {
         const struct root *best = NULL;
         for (size_t i = 0; i < roots->n; i++) {
                 const struct root *root = &roots->roots[i];
-                bool holds = strncmp(path, root->path, root->len) == 0 &&
-                             (path[root->len] == '/' || path[root->len] == '\0');
-                if (holds && (best == NULL || root->len > best->len))
+                if (source_is_below(root->path, path) && (best == NULL || root->len > best->len))
                         best = root;
         }
         return best;

@@ -106,8 +106,6 @@ static int web_files_init(struct web_files *files, const struct sources *sources
                           struct error *error)
 {
         *files = (struct web_files){.dir = {.http = sources->http, .locate = web_locate}, .base = canonical};
-        if (sources->http == NULL)
-                return error_set(error, STREAMER_EUNSUPPORTED, "this daemon reads no network sources");
         return web_auth(sources->hosts, sources->n_hosts, canonical, &files->dir.access, error);
 }
 
