@@ -111,33 +111,27 @@ static void read_run(struct work *work)
 {
         struct reload *r = container_of(work, struct reload, work);
         enum config_action action;
-        if (config_load(&r->next, r->argc, r->argv, &action, &r->error) < 0) {
-                r->next = (struct config){0};
-                return;
-        }
-        roles_open(&r->next.access, &r->error);
+        if (config_load(&r->next, r->argc, r->argv, &action, &r->error) == 0)
+                roles_open(&r->next.access, &r->error);
 }
 
 /* ---- applying ---- */
 
-#define SWAP(a, b)                                                                                                     \
-        do {                                                                                                           \
-                __typeof__(a) swap_ = (a);                                                                             \
-                (a) = (b);                                                                                             \
-                (b) = swap_;                                                                                           \
-        } while (0)
-
 static void apply(struct reload *r)
 {
         char restart[1024];
+        const struct roles access = r->config->access;
+        const struct preload_list preload = r->config->preload;
         reload_restart_keys(r->config, &r->next, restart, sizeof(restart));
         for (size_t i = 0; i < n_settings; i++)
                 if (is_applied(&settings[i]))
                         r->config->origins[i] = r->next.origins[i];
         r->config->limits = r->next.limits;
         r->config->log.level = r->next.log.level;
-        SWAP(r->config->access, r->next.access);
-        SWAP(r->config->preload, r->next.preload);
+        r->config->access = r->next.access;
+        r->config->preload = r->next.preload;
+        r->next.access = access;
+        r->next.preload = preload;
         r->apply(r);
         if (restart[0] != '\0')
                 log_warn("reload: applied, but for what needs a restart: %s", restart);
@@ -151,21 +145,21 @@ static void start(struct reload *reload);
 static void read_done(struct work *work)
 {
         struct reload *r = container_of(work, struct reload, work);
-        bool stale = r->server->closing || r->again;
-        if (!stale && r->error.code != 0) {
+        if (r->server->closing || r->again) {
+                config_deinit(&r->next);
+                if (!r->server->closing)
+                        start(r);
+                return;
+        }
+        if (r->error.code != 0) {
                 log_error("reload: refused, the settings stay as they are: %s", r->error.text);
                 verbs_reloaded(r->server, &r->error, "");
-        } else if (!stale) {
+        } else {
                 apply(r);
         }
         config_deinit(&r->next);
         r->running = false;
-        if (!stale)
-                manager_notify_ready(r->manager);
-        if (stale && !r->server->closing)
-                start(r);
-        else if (r->again) /* another reload was requested meanwhile */
-                reload_begin(r);
+        manager_notify_ready(r->manager);
 }
 
 static void start(struct reload *r)

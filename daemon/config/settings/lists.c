@@ -239,7 +239,7 @@ static int set_devices(void *field, const char *value, char why[SETTING_WHY])
         if (value == NULL)
                 return 0;
         if (entry->n_devices == LOAD_DEVICES)
-                return setting_wrong(why, "more than %zu %s", (size_t)LOAD_DEVICES, "devices");
+                return setting_wrong(why, "more than %d devices", LOAD_DEVICES);
         return state_file_add_device(entry, value, false) == 0 ? 0 : setting_wrong(why, "no memory");
 }
 

@@ -36,20 +36,6 @@ static int copy_text(char **field, const char *text, char why[SETTING_WHY])
         return 0;
 }
 
-int setting_append(char ***list, size_t *n, size_t max, const char *what, const char *text, char why[SETTING_WHY])
-{
-        if (*n == max)
-                return setting_wrong(why, "more than %zu %s", max, what);
-        char **grown = array_grow(*list, *n, sizeof(*grown));
-        if (grown == NULL)
-                return setting_wrong(why, "no memory");
-        *list = grown;
-        grown[*n] = NULL;
-        int r = copy_text(&grown[*n], text, why);
-        *n += r == 0;
-        return r;
-}
-
 /* ---- numbers with units ---- */
 
 /* Strictly: no sign, no fraction, no space, and no unit that could mean two things (GB may be a power of ten or of two,

@@ -87,8 +87,6 @@ void setting_list_clear(const struct setting *setting, struct config *config);
 
 /* A phrase in why. -1. */
 __attribute__((format(printf, 2, 3))) int setting_wrong(char why[SETTING_WHY], const char *format, ...);
-/* A copy of the text becomes the last of at most `max`, which messages call `what`. */
-int setting_append(char ***list, size_t *n, size_t max, const char *what, const char *text, char why[SETTING_WHY]);
 
 /* Once all roots are known: a rule's must be below one of the daemon's. */
 int access_check_roots(const struct config *config, struct error *error);
