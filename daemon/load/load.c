@@ -17,10 +17,10 @@
 
 /* ---- opening ---- */
 
-static int open_source(const struct load *load, struct resolved *opened, struct error *error)
+static int open_source(const struct load *load, struct source_set *opened, struct error *error)
 {
-        const struct sources sources = sources_with_roots(load->loads->sources, load->request.roots);
-        return resolve_open(opened, &sources, load->source, &load->caller, load->request.sha256, error);
+        const struct sources sources = sources_for(load->loads->sources, load->request.roots, &load->caller);
+        return source_open(&sources, load->source, load->request.sha256, opened, error);
 }
 
 static void open_run(struct load *load)
@@ -218,22 +218,22 @@ static void allocate(struct load *load)
 static bool is_replaced(const struct load *load)
 {
         struct error error;
-        struct resolved now;
+        struct source_set now;
         if (!source_is_local(load->source))
                 return false;
         int r = open_source(load, &now, &error);
-        bool replaced = r == 0 && now.set.n_objects != load->opened.set.n_objects;
-        for (size_t i = 0; r == 0 && !replaced && i < now.set.n_objects; i++) {
-                const struct object_version *a = &now.set.objects[i].version, *b = &load->opened.set.objects[i].version;
+        bool replaced = r == 0 && now.n_objects != load->opened.n_objects;
+        for (size_t i = 0; r == 0 && !replaced && i < now.n_objects; i++) {
+                const struct object_version *a = &now.objects[i].version, *b = &load->opened.objects[i].version;
                 replaced = a->dev != b->dev || a->ino != b->ino;
         }
-        resolve_deinit(&now);
+        source_set_deinit(&now);
         return replaced;
 }
 
 static void check_run(struct load *load)
 {
-        int r = source_check(&load->opened.set, &load->step_error);
+        int r = source_check(&load->opened, &load->step_error);
         if (r < 0)
                 load->replaced = is_replaced(load);
         for (size_t i = 0; r == 0 && i < load->n_parts; i++)

@@ -188,7 +188,7 @@ struct load {
         uint64_t end_number;  /* ascending by end; 0: it has not ended */
         uint64_t started_ns, ended_ns;
 
-        struct resolved opened;    /* the source, all of it */
+        struct source_set opened;  /* the source, all of it */
         struct load_watch awaited; /* another load of the same files, awaited */
         struct callback end;       /* on a later turn of the loop: calls the watchers */
         struct work step;          /* in flight; `pending` counts it and those of parts and targets */

@@ -35,7 +35,7 @@ bool part_lives(const struct load_part *part)
 /* The files of each rank, selected by their names. */
 static int split_ranks(struct load *load, struct error *error)
 {
-        const struct source_set *set = &load->opened.set;
+        const struct source_set *set = &load->opened;
         cleanup_free const char **names = calloc(set->n_objects + 1, sizeof(*names));
         struct ranks ranks;
         struct error why;
@@ -67,7 +67,7 @@ int load_open_parts(struct load *load, struct error *error)
         for (size_t i = 0; r == 0 && i < load->n_parts; i++) {
                 struct load_part *part = &load->parts[i];
                 if (load->pattern == NULL)
-                        r = resolve_view(&part->resolved, &load->opened.set, NULL, 0, error);
+                        r = resolve_view(&part->resolved, &load->opened, NULL, 0, error);
                 if (r == 0)
                         r = source_identity(&part->resolved.set, &part->identity, error);
                 if (r == 0 && !load->request.dry_run && (part->files = source_files_new(&part->resolved.set)) == NULL)

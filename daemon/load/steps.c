@@ -107,7 +107,7 @@ static void teardown_run(struct work *work)
         struct load *load = container_of(work, struct load, step);
         load_each_part (part, load)
                 part_deinit(part);
-        resolve_deinit(&load->opened);
+        source_set_deinit(&load->opened);
 }
 
 void load_log_stage(const struct load *load, const char *stage)

@@ -10,7 +10,7 @@
 #include "daemon/base/log/log.h"
 #include "daemon/base/metric/metric.h"
 #include "daemon/io/http/http.h"
-#include "daemon/load/content/resolve.h"
+#include "daemon/source/source.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -57,12 +57,12 @@ void base_probe_deinit(struct base_probe *probe)
 
 void base_probe_run(struct base_probe *probe, const struct sources *sources)
 {
-        const struct sources below = sources_with_roots(sources, probe->roots);
-        struct resolved resolved;
+        const struct sources below = sources_for(sources, probe->roots, &probe->caller);
+        struct source_set set;
         probe->error = (struct error){0};
-        if (resolve_open(&resolved, &below, probe->source, &probe->caller, false, &probe->error) == 0)
-                source_identity(&resolved.set, &probe->identity, &probe->error);
-        resolve_deinit(&resolved);
+        if (source_open(&below, probe->source, false, &set, &probe->error) == 0)
+                source_identity(&set, &probe->identity, &probe->error);
+        source_set_deinit(&set);
 }
 
 /* ---- life ---- */

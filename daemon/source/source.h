@@ -14,6 +14,7 @@
 #include "daemon/io/object.h"
 #include "daemon/model/safetensors.h"
 
+struct caller;
 struct source_roots; /* immutable once made; shared by threads */
 
 /* Opens each root directory. A root that is missing or no directory is an error that names it. */
@@ -58,17 +59,20 @@ struct web_host;
 /* Context of all sources: made at start, shared by threads. */
 struct sources {
         struct source_roots *roots;
+        const struct caller *caller; /* whose local files are opened (roots/caller.h); NULL: the daemon's own user */
         struct http *http;
         const struct web_host *hosts; /* credentials by host */
         size_t n_hosts;
         struct s3_endpoints *s3;
         struct hf *hf;
 };
-/* The same, but files are opened below `roots`; NULL: its own. */
-static inline struct sources sources_with_roots(const struct sources *sources, struct source_roots *roots)
+/* The same, but local files are opened as the caller and below `roots`; NULL: its own. All are borrowed. */
+static inline struct sources sources_for(const struct sources *sources, struct source_roots *roots,
+                                         const struct caller *caller)
 {
         struct sources s = *sources;
         s.roots = roots != NULL ? roots : s.roots;
+        s.caller = caller;
         return s;
 }
 

@@ -8,6 +8,7 @@
 #include "daemon/source/hf/hf.h"
 #include "daemon/source/listing.h"
 #include "daemon/source/probe.h"
+#include "daemon/source/roots/caller.h"
 
 /* In this order. The last one accepts every text: a source without a scheme is local. */
 static const struct source_ops *const sources_known[] = {
@@ -62,11 +63,22 @@ bool source_is_test(const char *canonical)
         return ops_of(canonical)->test;
 }
 
+/* Ended by caller_drop(), whatever it returns. */
+static int assume(const struct source_ops *ops, const struct sources *sources, struct assumed *assumed,
+                  struct error *error)
+{
+        *assumed = (struct assumed){.ids = IDS_OWN};
+        return ops->local && sources->caller != NULL ? caller_assume(sources->caller, assumed, error) : 0;
+}
+
 int source_open(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,
                 struct error *error)
 {
+        const struct source_ops *ops = ops_of(canonical);
+        struct assumed assumed;
         *set = (struct source_set){0};
-        int r = ops_of(canonical)->open(sources, canonical, want_sha256, set, error);
+        int r = assume(ops, sources, &assumed, error) ?: ops->open(sources, canonical, want_sha256, set, error);
+        caller_drop(&assumed);
         if (r < 0)
                 source_set_deinit(set);
         return r;
@@ -82,8 +94,12 @@ int source_list_sidecars(const struct sources *sources, const char *canonical, s
                          struct error *error)
 {
         const struct source_ops *ops = ops_of(canonical);
+        struct assumed assumed;
         *list = (struct listing){.shown = canonical, .sidecars = true};
-        int r = ops->list_sidecars != NULL ? ops->list_sidecars(sources, canonical, list, error) : 0;
+        int r = assume(ops, sources, &assumed, error);
+        if (r == 0 && ops->list_sidecars != NULL)
+                r = ops->list_sidecars(sources, canonical, list, error);
+        caller_drop(&assumed);
         listing_sort(list);
         return r;
 }
@@ -92,11 +108,13 @@ int source_open_sidecar(const struct sources *sources, const char *canonical, co
                         struct error *error)
 {
         const struct source_ops *ops = ops_of(canonical);
+        struct assumed assumed;
         *object = (struct object){.ops = NULL};
-        int r = sidecar_check_name(name, error);
+        int r = assume(ops, sources, &assumed, error) ?: sidecar_check_name(name, error);
         if (r == 0)
                 r = ops->open_sidecar != NULL ? ops->open_sidecar(sources, canonical, name, object, error)
                                               : error_set(error, STREAMER_ENOENT, "%s has no file %s", canonical, name);
+        caller_drop(&assumed);
         if (r < 0)
                 object_deinit(object);
         return r;

@@ -307,7 +307,8 @@ char *core_write_consume(struct model *model, const char *name)
 void core_resolve(struct resolved *resolved, const char *path, const struct plan_layout *layout, uint64_t block_size)
 {
         struct error error = {0};
-        int r = resolve_open(resolved, core_sources(), path, &core_caller, false, &error);
+        *resolved = (struct resolved){.view = false};
+        int r = source_open(core_sources(), path, false, &resolved->set, &error);
         if (r == 0)
                 r = resolve_plan(resolved, layout, block_size, false, &error);
         ck_assert_msg(r == 0, "%s: %s", path, error.text);

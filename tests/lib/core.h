@@ -10,6 +10,7 @@
 
 #include "daemon/device/device.h"
 #include "daemon/load/content/resolve.h"
+#include "daemon/source/roots/caller.h"
 #include "tests/lib/model.h"
 #include "tests/lib/suite.h"
 

@@ -14,20 +14,6 @@
 
 /* ---- opening ---- */
 
-int resolve_open(struct resolved *resolved, const struct sources *sources, const char *canonical,
-                 const struct caller *caller, bool want_sha256, struct error *error)
-{
-        *resolved = (struct resolved){0};
-        if (!source_is_local(canonical))
-                return source_open(sources, canonical, want_sha256, &resolved->set, error);
-        struct assumed assumed;
-        int r = caller_assume(caller, &assumed, error);
-        if (r == 0)
-                r = source_open(sources, canonical, want_sha256, &resolved->set, error);
-        caller_drop(&assumed);
-        return r;
-}
-
 int resolve_view(struct resolved *resolved, const struct source_set *set, const uint32_t *numbers, size_t n,
                  struct error *error)
 {

@@ -7,7 +7,6 @@
 
 #include "daemon/device/device.h"
 #include "daemon/model/plan.h"
-#include "daemon/source/roots/caller.h"
 #include "daemon/source/source.h"
 
 struct header_text {
@@ -25,10 +24,6 @@ struct resolved {
         struct plan_file *files; /* for the planner; `skip`: tensors that the index does not take from the file */
         struct plan plan;
 };
-
-/* Opens the source's objects; files as the caller. */
-int resolve_open(struct resolved *resolved, const struct sources *sources, const char *canonical,
-                 const struct caller *caller, bool want_sha256, struct error *error);
 
 /* A view of an open set, for a plan of its own: the n objects with these numbers, or all where `numbers` is NULL.
  * The set must outlive it. */

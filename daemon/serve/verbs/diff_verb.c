@@ -181,10 +181,10 @@ static void diff_run(struct verb_task *task)
 {
         struct diff *diff = container_of(task, struct diff, task);
         const struct loads *loads = task->server->loads;
-        const struct sources sources = sources_with_roots(loads->sources, diff->roots);
-        struct resolved resolved;
+        const struct sources sources = sources_for(loads->sources, diff->roots, &diff->caller);
+        struct resolved resolved = {.view = false};
         struct error *error = &task->error;
-        if (resolve_open(&resolved, &sources, diff->source, &diff->caller, false, error) == 0 &&
+        if (source_open(&sources, diff->source, false, &resolved.set, error) == 0 &&
             resolve_plan(&resolved, &diff->generation->device->layout, loads->block_size, false, error) == 0)
                 compare(diff, &resolved, error);
         resolve_deinit(&resolved);

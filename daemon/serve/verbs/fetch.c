@@ -198,17 +198,6 @@ static void fetch_reply(struct verb_task *task, struct session *session)
 
 /* ---- opening and reading, on a worker ---- */
 
-static void open_source(struct fetch *fetch)
-{
-        const struct sources sources = sources_with_roots(fetch->task.server->loads->sources, fetch->roots);
-        const char *file = file_of(fetch);
-        struct error *error = &fetch->task.error;
-        if (file == NULL)
-                source_list_sidecars(&sources, fetch->source, &fetch->list, error);
-        else
-                source_open_sidecar(&sources, fetch->source, file, &fetch->object, error);
-}
-
 static void read_file(struct fetch *fetch)
 {
         const struct object *object = &fetch->object;
@@ -233,16 +222,13 @@ static void read_file(struct fetch *fetch)
 static void fetch_run(struct verb_task *task)
 {
         struct fetch *fetch = container_of(task, struct fetch, task);
-        struct assumed assumed;
-        if (fetch->transfer != NULL) {
+        const struct sources sources = sources_for(task->server->loads->sources, fetch->roots, &fetch->caller);
+        if (fetch->transfer != NULL)
                 read_file(fetch);
-        } else if (source_is_local(fetch->source)) {
-                if (caller_assume(&fetch->caller, &assumed, &task->error) == 0)
-                        open_source(fetch);
-                caller_drop(&assumed);
-        } else {
-                open_source(fetch);
-        }
+        else if (file_of(fetch) == NULL)
+                source_list_sidecars(&sources, fetch->source, &fetch->list, &task->error);
+        else
+                source_open_sidecar(&sources, fetch->source, file_of(fetch), &fetch->object, &task->error);
 }
 
 /* ---- states, on the loop ---- */

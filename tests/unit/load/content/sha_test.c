@@ -46,7 +46,7 @@ static void fill_segments(void)
 static void sha_begin(const char *path, bool hidden)
 {
         fake_device_init(&fake, "fake", 1024 * MiB, hidden);
-        ck_assert_int_eq(resolve_open(&resolved, core_sources(), path, &core_caller, false, &error), 0);
+        ck_assert_int_eq(source_open(core_sources(), path, false, &resolved.set, &error), 0);
         int r = resolve_plan(&resolved, &fake.device.layout, BLOCK, true, &error);
         ck_assert_msg(r == 0, "%s", error.text);
         for (size_t i = 0; i < resolved.plan.n_segments; i++)
