@@ -107,7 +107,6 @@ static char *probe_default_name(const char *canonical, unsigned n)
 
 const struct source_ops source_probe = {
         .schemes = (const char *const[]){PROBE_SCHEME, NULL},
-        .test = true,
         .canonical = probe_canonical,
         .default_name = probe_default_name,
         .fixed_lane = WORK_LANE_PROBE,

@@ -79,8 +79,6 @@ static inline struct sources sources_for(const struct sources *sources, struct s
 /* A kind of source. The functions of the same names describe the contracts. */
 struct source_ops {
         const char *const *schemes; /* "s3://", ..., NULL; "": no scheme */
-        bool local;                 /* opened as the caller, where the daemon is root */
-        bool test;                  /* its models evict nothing, are not cached and are not persisted */
         int (*canonical)(const char *source, char **out, struct error *error);
         char *(*default_name)(const char *canonical, unsigned n);
         uint64_t (*lane)(const char *canonical); /* NULL: fixed_lane, or if it is 0 one for each host or bucket */
@@ -98,8 +96,8 @@ struct source_ops {
 };
 extern const struct source_ops source_local, source_web, source_s3;
 
-bool source_is_local(const char *canonical);
-bool source_is_test(const char *canonical);
+bool source_is_local(const char *canonical); /* opened as the caller, where the daemon is root */
+bool source_is_test(const char *canonical);  /* its models evict nothing, are not cached and are not persisted */
 
 /* Files of one model. Each takes two descriptors. */
 #define SOURCE_FILES_MAX 4096

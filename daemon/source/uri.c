@@ -55,12 +55,12 @@ uint64_t source_lane(const char *canonical)
 
 bool source_is_local(const char *canonical)
 {
-        return ops_of(canonical)->local;
+        return ops_of(canonical) == &source_local;
 }
 
 bool source_is_test(const char *canonical)
 {
-        return ops_of(canonical)->test;
+        return ops_of(canonical) == &source_probe;
 }
 
 /* Ended by caller_drop(), whatever it returns. */
@@ -68,7 +68,7 @@ static int assume(const struct source_ops *ops, const struct sources *sources, s
                   struct error *error)
 {
         *assumed = (struct assumed){.ids = IDS_OWN};
-        return ops->local && sources->caller != NULL ? caller_assume(sources->caller, assumed, error) : 0;
+        return ops == &source_local && sources->caller != NULL ? caller_assume(sources->caller, assumed, error) : 0;
 }
 
 int source_open(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,

@@ -35,7 +35,7 @@ struct aws_credentials {
         struct aws_clients clients;
         pthread_mutex_t mutex;
         pthread_t thread;
-        bool started, fetching, stop;
+        bool started, fetching;
 
         struct aws_keys keys;         /* access NULL: none yet */
         time_t renew_at;              /* 0: never */
@@ -131,7 +131,7 @@ static void *fetch_thread(void *arg)
 /* With the lock held. */
 static void fetch(struct aws_credentials *c)
 {
-        if (c->fetching || c->stop || now_ns() < c->retry_at)
+        if (c->fetching || now_ns() < c->retry_at)
                 return;
         if (c->started)
                 pthread_join(c->thread, NULL); /* it has ended, or is about to */
@@ -157,8 +157,6 @@ static int no_keys(struct aws_credentials *c, time_t now, struct error *error)
         bool expired_recently = c->keys.access != NULL && now - c->keys.expires < (time_t)(PATIENCE / SECOND);
         if (c->fetching && now_ns() - c->fetch_began > PATIENCE)
                 return error_set(error, STREAMER_EFAILED, "credentials: the provider does not answer");
-        if (c->stop)
-                return error_set(error, STREAMER_ECANCELED, "the daemon ends");
         if (c->fetching || expired_recently || replacement_pending(c))
                 return 1;
         return error_set(error, c->error.code, "%s%s", c->keys.access != NULL ? "credentials have expired, and " : "",
@@ -224,9 +222,6 @@ struct aws_credentials *aws_credentials_free(struct aws_credentials *c)
 {
         if (c == NULL)
                 return NULL;
-        pthread_mutex_lock(&c->mutex);
-        c->stop = true;
-        pthread_mutex_unlock(&c->mutex);
         aws_clients_stop(&c->clients);
         if (c->started)
                 pthread_join(c->thread, NULL);

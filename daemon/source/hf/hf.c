@@ -207,25 +207,26 @@ int hf_reply_parse(char *text, size_t size, char commit[HF_COMMIT], struct listi
 struct opening {
         struct remote_dir dir;
         const struct hf *hf;
-        const char *canonical;
-        char *repository; /* encoded */
+        const char *repository; /* up to '@'; encoded */
+        int repository_len;
         char commit[HF_COMMIT];
         struct error *error;
 };
 
 static int read_revision(struct opening *o, struct listing *list)
 {
-        cleanup_free char *revision = http_url_encode(revision_of(o->canonical), "");
-        cleanup_free char *url = revision == NULL ? NULL
-                                                  : format_new("%s/api/models/%s/revision/%s?blobs=true",
-                                                               o->hf->endpoint, o->repository, revision);
+        cleanup_free char *revision = http_url_encode(revision_of(o->dir.source), "");
+        cleanup_free char *url = revision == NULL
+                                         ? NULL
+                                         : format_new("%s/api/models/%.*s/revision/%s?blobs=true", o->hf->endpoint,
+                                                      o->repository_len, o->repository, revision);
         if (url == NULL)
                 return error_no_memory(o->error);
         cleanup_with(http_fetch_deinit) struct http_fetch fetch = {
-                .request = {.url = url, .shown = o->canonical, .access = o->dir.access}, .max_body = INFO_MAX};
+                .request = {.url = url, .shown = o->dir.source, .access = o->dir.access}, .max_body = INFO_MAX};
         int r = http_fetch(o->dir.http, &fetch, 1, o->error);
         if (r == 0 && fetch.answer.body == NULL)
-                r = error_set(o->error, STREAMER_EFAILED, "an empty answer (%s)", o->canonical);
+                r = error_set(o->error, STREAMER_EFAILED, "an empty answer (%s)", o->dir.source);
         return r ?: hf_reply_parse(fetch.answer.body, fetch.answer.body_len, o->commit, list, o->error);
 }
 
@@ -233,11 +234,12 @@ static int read_revision(struct opening *o, struct listing *list)
 static bool hf_locate(const struct remote_dir *dir, const char *name, char **url, char **shown)
 {
         const struct opening *o = container_of(dir, struct opening, dir);
-        const char *revision = o->commit[0] != '\0' ? o->commit : revision_of(o->canonical);
+        const char *revision = o->commit[0] != '\0' ? o->commit : revision_of(o->dir.source);
         cleanup_free char *file = http_url_encode(name, "/"), *encoded = http_url_encode(revision, "");
         if (file != NULL && encoded != NULL)
-                *url = format_new("%s/%s/resolve/%s/%s", o->hf->endpoint, o->repository, encoded, file);
-        *shown = format_new("%.*s@%.12s/%s", (int)strcspn(o->canonical, "@"), o->canonical, revision, name);
+                *url = format_new("%s/%.*s/resolve/%s/%s", o->hf->endpoint, o->repository_len, o->repository, encoded,
+                                  file);
+        *shown = format_new(SCHEME "%.*s@%.12s/%s", o->repository_len, o->repository, revision, name);
         return *url != NULL && *shown != NULL;
 }
 
@@ -259,24 +261,22 @@ static int check_file(const struct opening *o, struct object *object, bool want_
 
 static int opening_init(struct opening *o, const struct sources *sources, const char *canonical, struct error *error)
 {
-        const char *name = canonical + strlen(SCHEME);
-        *o = (struct opening){.dir = {.http = sources->http,
+        const char *repository = canonical + strlen(SCHEME);
+        *o = (struct opening){.dir = {.source = canonical,
+                                      .http = sources->http,
                                       .atomic = true, /* of one commit */
                                       .promise = "listed in its revision",
                                       .locate = hf_locate},
                               .hf = sources->hf,
-                              .canonical = canonical,
-                              .repository = strndup(name, strcspn(name, "@")),
+                              .repository = repository,
+                              .repository_len = (int)strcspn(repository, "@"),
                               .error = error};
-        if (o->repository == NULL)
-                return error_no_memory(error);
         return access_new(o->hf, &o->dir.access, error);
 }
 
 static void opening_deinit(struct opening *o)
 {
-        http_access_unref(o->dir.access);
-        free(o->repository);
+        remote_dir_deinit(&o->dir);
 }
 
 static int hf_open(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,

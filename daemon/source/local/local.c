@@ -308,7 +308,6 @@ static int local_open_sidecar(const struct sources *sources, const char *canonic
 
 const struct source_ops source_local = {
         .schemes = (const char *const[]){FILE_SCHEME, "", NULL},
-        .local = true,
         .canonical = local_canonical,
         .default_name = local_default_name,
         .lane = local_lane,

@@ -77,9 +77,8 @@ static char *s3_default_name(const char *canonical, unsigned n)
 struct opening {
         struct remote_dir dir;
         const struct s3_endpoint *endpoint;
-        const char *canonical; /* the key or prefix that is read */
-        const char *key;       /* in it: a whole key, or a prefix that is empty or ends in '/' */
-        const char *base;      /* URL of the bucket */
+        const char *key;  /* in dir.source: a whole key, or a prefix that is empty or ends in '/' */
+        const char *base; /* URL of the bucket */
         struct error *error;
 
         /* what is opened */
@@ -106,12 +105,12 @@ static int fetch_page(struct opening *o, char **next, struct http_fetch *fetches
         *next = NULL;
         if (url == NULL)
                 return error_no_memory(o->error);
-        fetches[0] = (struct http_fetch){.request = {.url = url, .shown = o->canonical, .access = o->dir.access},
+        fetches[0] = (struct http_fetch){.request = {.url = url, .shown = o->dir.source, .access = o->dir.access},
                                          .max_body = PAGE_BYTES};
         int r = http_fetch(o->dir.http, fetches, n, o->error);
         const struct http_answer *answer = &fetches[0].answer;
         if (r == 0 && answer->body == NULL)
-                r = error_set(o->error, STREAMER_EFAILED, "an empty answer to a list (%s)", o->canonical);
+                r = error_set(o->error, STREAMER_EFAILED, "an empty answer to a list (%s)", o->dir.source);
         r = r ?: s3_page_parse(next, answer->body, answer->body_len, o->key, o->list, o->error);
         http_fetch_deinit(&fetches[0]);
         return r;
@@ -126,7 +125,7 @@ static int list_pages(struct opening *o, struct http_fetch *fetches, size_t n)
         for (unsigned pages = 1; r == 0 && next != NULL; pages++)
                 r = pages < most ? fetch_page(o, &next, fetches, 1)
                                  : error_set(o->error, STREAMER_EFAILED, "more than %u pages of keys (%s)", most,
-                                             o->canonical);
+                                             o->dir.source);
         return r;
 }
 
@@ -167,7 +166,7 @@ static char *object_url(const struct opening *o, const char *uri)
 static bool s3_locate(const struct remote_dir *dir, const char *name, char **url, char **shown)
 {
         const struct opening *o = container_of(dir, struct opening, dir);
-        *shown = format_new("%s%s", o->canonical, name);
+        *shown = format_new("%s%s", o->dir.source, name);
         *url = *shown != NULL ? object_url(o, *shown) : NULL;
         return *url != NULL;
 }
@@ -192,10 +191,10 @@ static int find_sums(struct opening *o, struct source_set *set)
         static const int absent[] = {403, 404, 0};
         struct object *objects = set->objects;
         size_t n = set->n_objects;
-        bool listed = is_prefix(o->canonical), request_list = !listed || o->list->has_sums;
+        bool listed = is_prefix(o->dir.source), request_list = !listed || o->list->has_sums;
         cleanup_with(http_headers_deinit) struct http_headers headers = {.n = 0};
         cleanup_free struct http_fetch *fetches = calloc(n + 1, sizeof(*fetches));
-        cleanup_free char *list_uri = format_new("%.*s" SUMS_NAME, (int)directory_len(o->canonical), o->canonical);
+        cleanup_free char *list_uri = format_new("%.*s" SUMS_NAME, (int)directory_len(o->dir.source), o->dir.source);
         if (fetches == NULL || list_uri == NULL)
                 return error_no_memory(o->error);
         struct http_fetch *list = fetches + n;
@@ -243,13 +242,13 @@ static int open_in_region(struct opening *o, const struct sources *sources, cons
         char region[S3_REGION], now[S3_REGION];
         if (bucket == NULL || canonical == NULL)
                 return error_no_memory(o->error);
-        o->dir = (struct remote_dir){.http = sources->http,
+        o->dir = (struct remote_dir){.source = canonical,
+                                     .http = sources->http,
                                      .atomic = true,
                                      .etags = true,
                                      .promise = "listed with its prefix",
                                      .locate = s3_locate};
         o->endpoint = s3_endpoints_find(sources->s3, source);
-        o->canonical = canonical;
         o->key = key_of(canonical);
         s3_endpoints_get_region(sources->s3, o->endpoint, bucket, region);
         for (bool first = true;; first = false) {
@@ -259,7 +258,7 @@ static int open_in_region(struct opening *o, const struct sources *sources, cons
                                               : s3_endpoint_base(o->endpoint, bucket, region, &base, o->error);
                 o->base = base;
                 r = r ?: attempt(o);
-                http_access_unref(o->dir.access);
+                remote_dir_deinit(&o->dir);
                 s3_endpoints_get_region(sources->s3, o->endpoint, bucket, now);
                 if (r == 0 || !first || strcmp(region, now) == 0)
                         return r;
@@ -273,7 +272,7 @@ static int open_weights(struct opening *o)
 {
         static const struct remote_file itself = {.name = ""};
         struct source_set *set = o->set;
-        bool prefix = is_prefix(o->canonical);
+        bool prefix = is_prefix(o->dir.source);
         source_set_deinit(set);
         listing_deinit(o->list);
         o->dir.listing = prefix ? o->list : NULL;

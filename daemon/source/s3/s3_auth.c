@@ -88,8 +88,6 @@ static int refused(struct http_access *access, const struct http_request *reques
         struct s3_fault fault;
         char where[2 * S3_REGION + 40] = "", origin[512] = "";
         int status = answer->status, code = STREAMER_EFAILED;
-        if (status == 0)
-                return 0;
         read_fault(&fault, answer);
         if (note_move(a, status, &fault))
                 snprintf(where, sizeof(where), "the bucket is in region %s, not in %s: ", fault.region, a->region);

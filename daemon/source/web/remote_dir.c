@@ -13,6 +13,11 @@
 #define TENSOR_REST 104u
 #define HEADER_REST 1024u
 
+void remote_dir_deinit(struct remote_dir *dir)
+{
+        dir->access = http_access_unref(dir->access);
+}
+
 int remote_dir_url_init(const struct remote_dir *dir, const struct remote_file *file, struct object_url *url,
                         struct error *error)
 {

@@ -9,8 +9,9 @@
 #include "daemon/source/listing.h"
 #include "daemon/source/source.h"
 
-/* Embedded in a source's own struct, which locate() finds by container_of(). */
+/* May be embedded in a source's own struct, which locate() finds by container_of(). */
 struct remote_dir {
+        const char *source; /* canonical; borrowed */
         struct http *http;
         struct http_access *access;    /* NULL: no credentials */
         bool atomic;                   /* as object_url.atomic */
@@ -26,6 +27,8 @@ struct remote_file {
         uint64_t header;     /* as object_url.header */
         bool text, optional; /* likewise */
 };
+
+void remote_dir_deinit(struct remote_dir *dir);
 
 /* The URL of a file. Freed with remote_dir_url_deinit(), also on failure. */
 int remote_dir_url_init(const struct remote_dir *dir, const struct remote_file *file, struct object_url *url,

@@ -82,15 +82,10 @@ static char *web_default_name(const char *canonical, unsigned n)
 
 /* ---- files ---- */
 
-struct web_files {
-        struct remote_dir dir;
-        const char *base; /* URL that others are relative to */
-};
-
 /* `shown`: as in messages and SHA256SUMS. */
 static bool web_locate(const struct remote_dir *dir, const char *name, char **url, char **shown)
 {
-        const char *base = container_of(dir, struct web_files, dir)->base;
+        const char *base = dir->source;
         *shown = redact_source_new(base);
         if (name[0] == '\0') {
                 *url = strdup(base);
@@ -102,16 +97,11 @@ static bool web_locate(const struct remote_dir *dir, const char *name, char **ur
         return *url != NULL && *shown != NULL;
 }
 
-static int web_files_init(struct web_files *files, const struct sources *sources, const char *canonical,
-                          struct error *error)
+static int web_dir_init(struct remote_dir *dir, const struct sources *sources, const char *canonical,
+                        struct error *error)
 {
-        *files = (struct web_files){.dir = {.http = sources->http, .locate = web_locate}, .base = canonical};
-        return web_auth(sources->hosts, sources->n_hosts, canonical, &files->dir.access, error);
-}
-
-static void web_files_deinit(struct web_files *files)
-{
-        http_access_unref(files->dir.access);
+        *dir = (struct remote_dir){.source = canonical, .http = sources->http, .locate = web_locate};
+        return web_auth(sources->hosts, sources->n_hosts, canonical, &dir->access, error);
 }
 
 /* ---- opening ---- */
@@ -130,22 +120,22 @@ static int apply_sums(struct object *list, struct source_set *set, struct error 
 static int web_open(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,
                     struct error *error)
 {
-        cleanup_with(web_files_deinit) struct web_files files;
+        cleanup_with(remote_dir_deinit) struct remote_dir dir;
         cleanup_with(object_deinit) struct object list = {.ops = NULL};
         struct object first[2] = {{.ops = NULL}};
         bool index = source_ends_with(canonical, strcspn(canonical, "?"), INDEX_SUFFIX);
         const struct remote_file names[] = {{.name = "", .text = index},
                                             {.name = SUMS_NAME, .text = true, .optional = true}};
-        int r = web_files_init(&files, sources, canonical, error);
+        int r = web_dir_init(&dir, sources, canonical, error);
         if (r == 0 && !index)
                 r = source_set_reserve(set, 1, error);
-        r = r ?: remote_dir_open_files(&files.dir, names, want_sha256 ? 2 : 1, first, error);
+        r = r ?: remote_dir_open_files(&dir, names, want_sha256 ? 2 : 1, first, error);
         if (r < 0)
                 return r;
         *(index ? &set->index_object : &set->objects[0]) = first[0];
         list = first[1];
         if (index)
-                r = remote_dir_open(&files.dir, set, error);
+                r = remote_dir_open(&dir, set, error);
         return r == 0 && want_sha256 ? apply_sums(&list, set, error) : r;
 }
 
@@ -160,9 +150,8 @@ static char *web_sidecar_uri(const char *canonical, const char *name)
 static int web_open_sidecar(const struct sources *sources, const char *canonical, const char *name,
                             struct object *object, struct error *error)
 {
-        cleanup_with(web_files_deinit) struct web_files files;
-        return web_files_init(&files, sources, canonical, error)
-                       ?: remote_dir_open_text(&files.dir, name, object, error);
+        cleanup_with(remote_dir_deinit) struct remote_dir dir;
+        return web_dir_init(&dir, sources, canonical, error) ?: remote_dir_open_text(&dir, name, object, error);
 }
 
 const struct source_ops source_web = {
