@@ -363,42 +363,50 @@ static void publish(struct publication *p)
         end(p, PUBLICATION_PUBLISHED, NULL);
 }
 
+/* The last one to end computes the model's digest, which counts if none has failed. */
 static void hash_run(struct work *work)
 {
-        storage_hash_run(&container_of(work, struct hasher, work)->publication->hash);
+        struct hasher *hasher = container_of(work, struct hasher, work);
+        struct publication *p = hasher->publication;
+        struct manifest_header *header = p->manifest.map;
+        int r = digest_job_run(&p->hash, &hasher->error);
+        bool last = __atomic_sub_fetch(&p->n_hashing, 1, __ATOMIC_ACQ_REL) == 0;
+        if (last && r == 0 && !hash_model(&p->hash.manifest, header->digest))
+                error_no_memory(&hasher->error);
 }
 
 static void hash_done(struct work *work)
 {
-        struct publication *p = container_of(work, struct hasher, work)->publication;
-        if (p->in_flight > 1) {
+        const struct hasher *hasher = container_of(work, struct hasher, work);
+        struct publication *p = hasher->publication;
+        if (hasher->error.code != 0)
+                p->error = hasher->error;
+        if (p->in_flight > 1)
                 p->in_flight--;
-                return;
-        }
-        p->error = p->hash.error;
-        storage_hash_deinit(&p->hash);
-        if (step_done(p))
+        else if (step_done(p))
                 publish(p);
 }
 
 static void table_run(struct work *work)
 {
         struct publication *p = container_of(work, struct publication, work);
-        if (published_manifest_build(&p->manifest, p->generation, &p->table, &p->error) == 0)
-                storage_hash_init(&p->hash, p->generation, &p->manifest, p->publications->reader,
-                                  p->publications->hashers, &p->stop, &p->error);
+        published_manifest_build(&p->manifest, p->generation, &p->table, &p->error);
 }
 
 static void table_done(struct work *work)
 {
         struct publication *p = container_of(work, struct publication, work);
         struct publications *publications = p->publications;
-        if (p->error.code != 0 || has_ended(p))
-                storage_hash_deinit(&p->hash);
         if (!step_done(p))
                 return;
+        struct manifest_header *header = p->manifest.map;
+        p->hash = (struct digest_job){.generation = p->generation,
+                                      .manifest = table_manifest(&p->manifest),
+                                      .reader = publications->reader,
+                                      .stop = &p->stop,
+                                      .records = (void *)((unsigned char *)header + header->records_off)};
         set_state(p, PUBLICATION_HASHING);
-        p->in_flight = publications->hashers;
+        p->in_flight = p->n_hashing = publications->hashers;
         for (unsigned i = 0; i < publications->hashers; i++) {
                 p->hashers[i] = (struct hasher){.publication = p};
                 work_submit(publications->pool, WORK_LANE_DEVICE(p->device->number), &p->hashers[i].work, hash_run,

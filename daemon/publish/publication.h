@@ -25,9 +25,9 @@
  */
 #pragma once
 
-#include "daemon/io/reader/reader.h"
 #include "daemon/publish/published_manifest.h"
 #include "daemon/resident/admission/admission.h"
+#include "daemon/resident/digest_check.h"
 
 enum publication_state {
         PUBLICATION_CLAIMED,
@@ -81,6 +81,7 @@ typedef void publication_done_fn(struct publication *publication, const struct e
 struct hasher {
         struct work work;
         struct publication *publication;
+        struct error error;
 };
 
 struct publication {
@@ -112,8 +113,9 @@ struct publication {
 
         struct published_storage table; /* committing: where the client's table is */
         struct table manifest;
-        struct storage_hash hash;
-        bool stop; /* atomic: it was aborted, and workers end soon */
+        struct digest_job hash;
+        unsigned n_hashing; /* atomic: of the hashers, those whose work has not ended */
+        bool stop;          /* atomic: it was aborted, and workers end soon */
         struct hasher hashers[PUBLICATION_HASHERS];
 };
 

@@ -2,7 +2,6 @@
 #include "daemon/publish/published_manifest.h"
 
 #include "daemon/base/util.h"
-#include "daemon/io/readback.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -134,99 +133,4 @@ int published_manifest_build(struct table *manifest, const struct generation *ge
                 return error->code;
         int r = open_table(&view, bytes, generation, table, error);
         return r == 0 ? build_manifest(manifest, generation, &view, table, error) : r;
-}
-
-/* ---- digests ---- */
-
-int storage_hash_init(struct storage_hash *hash, const struct generation *generation, const struct table *manifest,
-                      struct reader *reader, unsigned workers, const bool *stop, struct error *error)
-{
-        const struct manifest_view m = table_manifest(manifest);
-        uint64_t n_leaves = 0;
-        for (uint64_t i = 0; i < m.header->n_records; i++)
-                n_leaves += plan_leaves(manifest_record(&m, i)->bytes);
-        *hash = (struct storage_hash){
-                .generation = generation, .manifest = manifest, .reader = reader, .stop = stop, .n_running = workers};
-        pthread_mutex_init(&hash->mutex, NULL);
-        hash->digests = calloc(n_leaves + 1, sizeof(*hash->digests));
-        return hash->digests != NULL ? 0
-                                     : error_set(error, STREAMER_ENOMEM, "no memory to hash %" PRIu64 " MiB", n_leaves);
-}
-
-void storage_hash_deinit(struct storage_hash *hash)
-{
-        free(hash->digests);
-        hash->digests = NULL;
-}
-
-/* One worker. The readback asks for one leaf ahead of the one that is hashed. */
-struct leaves {
-        struct storage_hash *hash;
-        struct manifest_view manifest;
-        struct readback readback;
-        uint64_t asked[2], n_asked, n_taken;
-};
-
-static bool next_leaf(void *context, struct readback_run *run)
-{
-        struct leaves *leaves = context;
-        struct storage_hash *hash = leaves->hash;
-        const struct manifest_record *r = NULL;
-        if (__atomic_load_n(hash->stop, __ATOMIC_RELAXED))
-                return false;
-        pthread_mutex_lock(&hash->mutex);
-        for (; hash->record < leaves->manifest.header->n_records; hash->record++, hash->done = 0) {
-                r = manifest_record(&leaves->manifest, hash->record);
-                if (hash->done < r->bytes)
-                        break;
-        }
-        bool found = hash->record < leaves->manifest.header->n_records;
-        if (found) {
-                uint64_t left = r->bytes - hash->done;
-                *run = (struct readback_run){.segment = &hash->generation->segments[r->segment],
-                                             .offset = r->offset + hash->done,
-                                             .bytes = left < PLAN_LEAF ? left : PLAN_LEAF};
-                leaves->asked[leaves->n_asked++ % 2] = hash->leaf++;
-                hash->done += run->bytes;
-        }
-        pthread_mutex_unlock(&hash->mutex);
-        return found;
-}
-
-static void write_digests(struct storage_hash *hash)
-{
-        const struct manifest_view m = table_manifest(hash->manifest);
-        struct manifest_header *header = hash->manifest->map;
-        struct manifest_record *records = (void *)((unsigned char *)header + header->records_off);
-        uint64_t leaf = 0;
-        for (struct manifest_record *r = records; r < records + header->n_records; r++) {
-                hash_bytes(hash->digests[leaf], plan_leaves(r->bytes) * DIGEST_SIZE, r->digest);
-                leaf += plan_leaves(r->bytes);
-        }
-        if (!hash_model(&m, header->digest))
-                error_no_memory(&hash->error);
-}
-
-void storage_hash_run(struct storage_hash *hash)
-{
-        struct leaves leaves = {.hash = hash, .manifest = table_manifest(hash->manifest)};
-        struct error error = {0};
-        int r = readback_init(&leaves.readback, hash->reader, hash->generation->device, &error);
-        if (r == 0)
-                r = readback_begin(&leaves.readback, next_leaf, &leaves, &error);
-        while (r == 0 && leaves.n_taken < leaves.n_asked) {
-                const unsigned char *data;
-                uint64_t len, leaf = leaves.asked[leaves.n_taken++ % 2];
-                r = readback_take(&leaves.readback, &data, &len, &error);
-                if (r == 0)
-                        hash_bytes(data, len, hash->digests[leaf]);
-        }
-        readback_deinit(&leaves.readback);
-        pthread_mutex_lock(&hash->mutex);
-        if (r < 0)
-                hash->error = error;
-        bool last = --hash->n_running == 0;
-        pthread_mutex_unlock(&hash->mutex);
-        if (last && hash->error.code == 0 && !__atomic_load_n(hash->stop, __ATOMIC_RELAXED))
-                write_digests(hash);
 }

@@ -3,34 +3,60 @@
 
 #include <string.h>
 
+/* One worker of a job. */
 struct check {
-        const struct generation *generation;
-        struct manifest_view manifest;
-        unsigned char *const *bases;
+        struct digest_job *job;
         struct readback readback;
         struct hash *hash;
-        uint64_t asked; /* manifest records that were requested from the readback */
+        uint64_t asked[2], n_asked, n_taken; /* the tensor that is hashed, and the next one of the readback */
+        int r;                               /* of a tensor without bytes */
+        struct error *error;
 };
+
+static int take_digest(const struct digest_job *job, uint64_t i, const unsigned char *digest, struct error *error)
+{
+        const struct manifest_record *r = manifest_record(&job->manifest, i);
+        if (job->records != NULL)
+                memcpy(job->records[i].digest, digest, DIGEST_SIZE);
+        else if (memcmp(digest, r->digest, DIGEST_SIZE) != 0)
+                return error_set(error, STREAMER_EFAILED,
+                                 "tensor '%s': resident bytes differ from those that were loaded",
+                                 job->manifest.strings + r->name_off);
+        return 0;
+}
 
 static bool next_run(void *context, struct readback_run *run)
 {
         struct check *check = context;
-        if (check->asked == check->manifest.header->n_records)
-                return false;
-        const struct manifest_record *r = manifest_record(&check->manifest, check->asked++);
-        *run = (struct readback_run){
-                .segment = &check->generation->segments[r->segment], .offset = r->offset, .bytes = r->bytes};
-        if (check->bases != NULL && r->bytes > 0)
-                run->to = check->bases[r->segment] + r->offset;
-        return true;
+        struct digest_job *job = check->job;
+        for (uint64_t i; (i = add_relaxed(&job->next, 1) - 1) < job->manifest.header->n_records;) {
+                const struct manifest_record *r = manifest_record(&job->manifest, i);
+                unsigned char digest[DIGEST_SIZE];
+                if (r->bytes > 0) {
+                        *run = (struct readback_run){.segment = &job->generation->segments[r->segment],
+                                                     .offset = r->offset,
+                                                     .bytes = r->bytes,
+                                                     .to = job->bases != NULL ? job->bases[r->segment] + r->offset
+                                                                              : NULL};
+                        check->asked[check->n_asked++ % 2] = i;
+                        return true;
+                }
+                hash_bytes("", 0, digest);
+                if (take_digest(job, i, digest, check->error) < 0)
+                        check->r = STREAMER_EFAILED;
+        }
+        return false;
 }
 
-static int check_tensor(struct check *check, const struct manifest_record *r, struct error *error)
+static int hash_tensor(struct check *check, uint64_t i, struct error *error)
 {
+        uint64_t bytes = manifest_record(&check->job->manifest, i)->bytes;
         unsigned char digest[DIGEST_SIZE];
         hash_reset(check->hash);
-        for (uint64_t done = 0, len; done < r->bytes; done += len) {
+        for (uint64_t done = 0, len; done < bytes; done += len) {
                 const unsigned char *data;
+                if (load_relaxed(check->job->stop))
+                        return STREAMER_ECANCELED;
                 int e = readback_take(&check->readback, &data, &len, error);
                 if (e < 0)
                         return e;
@@ -38,41 +64,37 @@ static int check_tensor(struct check *check, const struct manifest_record *r, st
                 hash_update(check->hash, digest, sizeof(digest));
         }
         hash_final(check->hash, digest);
-        if (memcmp(digest, r->digest, DIGEST_SIZE) == 0)
-                return 0;
-        return error_set(error, STREAMER_EFAILED, "tensor '%s': resident bytes differ from those that were loaded",
-                         check->manifest.strings + r->name_off);
+        return take_digest(check->job, i, digest, error);
 }
 
-int digest_check(const struct generation *generation, struct reader *reader, unsigned char *const *bases,
-                 const bool *stop, struct error *error)
+int digest_job_run(struct digest_job *job, struct error *error)
 {
-        struct check check = {
-                .generation = generation, .manifest = table_manifest(&generation->manifest), .bases = bases};
-        int r = readback_init(&check.readback, reader, generation->device, error);
+        struct check check = {.job = job, .error = error};
+        int r = readback_init(&check.readback, job->reader, job->generation->device, error);
         if (r == 0 && (check.hash = hash_new()) == NULL)
                 r = error_set(error, STREAMER_ENOMEM, "no memory to compare");
         if (r == 0)
                 r = readback_begin(&check.readback, next_run, &check, error);
-        for (uint64_t i = 0; r == 0 && i < check.manifest.header->n_records; i++)
-                r = __atomic_load_n(stop, __ATOMIC_RELAXED)
-                            ? STREAMER_ECANCELED
-                            : check_tensor(&check, manifest_record(&check.manifest, i), error);
+        while (r == 0 && check.n_taken < check.n_asked)
+                r = hash_tensor(&check, check.asked[check.n_taken++ % 2], error);
         readback_deinit(&check.readback);
         hash_free(check.hash);
-        return r;
+        return r == 0 ? check.r : r;
 }
 
 int verify_generation(const struct generation *generation, struct reader *reader, const bool *stop, struct error *error)
 {
-        const struct manifest_view manifest = table_manifest(&generation->manifest);
+        struct digest_job job = {.generation = generation,
+                                 .manifest = table_manifest(&generation->manifest),
+                                 .reader = reader,
+                                 .stop = stop};
         unsigned char digest[DIGEST_SIZE];
-        int r = digest_check(generation, reader, NULL, stop, error);
+        int r = digest_job_run(&job, error);
         if (r == STREAMER_ECANCELED)
                 return error_set(error, STREAMER_ECANCELED, "verify stopped: the daemon ends");
         if (r < 0)
                 return r;
-        if (!hash_model(&manifest, digest))
+        if (!hash_model(&job.manifest, digest))
                 return error_set(error, STREAMER_ENOMEM, "no memory to verify");
         if (memcmp(digest, generation->digest, DIGEST_SIZE) != 0)
                 return error_set(error, STREAMER_EFAILED, "the model's digest differs");

@@ -1,18 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Compares the bytes of a resident model with the digests that were taken while it was loaded, tensor by
- * tensor in the order of its manifest. May also store the bytes in host memory of the same layout.
+ * The digests of a model's resident bytes, tensor by tensor: compared with those that were taken while it was loaded,
+ * or computed for its manifest. May also store the bytes in host memory of the same layout.
  */
 #pragma once
 
 #include "daemon/io/readback.h"
 #include "daemon/resident/model.h"
 
-/* `reader`: lends slots of its ring where bytes are not stored. `bases`: the host memory, one for each segment; NULL:
- * the bytes are not stored. STREAMER_EFAILED where they differ; STREAMER_ECANCELED, without a text, once *stop (atomic)
- * is true. */
-int digest_check(const struct generation *generation, struct reader *reader, unsigned char *const *bases,
-                 const bool *stop, struct error *error);
+/* The tensors of a manifest. Several workers may share a job: each takes the next tensor in the manifest's order. */
+struct digest_job {
+        const struct generation *generation; /* its segments */
+        struct manifest_view manifest;
+        struct reader *reader;           /* lends slots of its ring where bytes are not stored */
+        unsigned char *const *bases;     /* host memory, one for each segment; NULL: the bytes are not stored */
+        const bool *stop;                /* atomic */
+        struct manifest_record *records; /* they get the digests; NULL: those of the manifest are compared */
+        uint64_t next;                   /* atomic: the first that no worker has taken */
+};
+
+/* On each worker, until no tensor is left. STREAMER_EFAILED where digests differ; STREAMER_ECANCELED, without a text,
+ * once *stop is true. */
+int digest_job_run(struct digest_job *job, struct error *error);
 
 /* On a worker, in the lane of the device, with a reference to the generation, which must have been ready: compares
  * every tensor and the model's digest. `reader`, `stop`: as above. STREAMER_EFAILED, STREAMER_ECANCELED. */

@@ -207,8 +207,12 @@ static void fill_run(struct work *work)
 {
         struct host_copy *copy = container_of(work, struct host_copy, work);
         int r = allocate(copy);
+        struct digest_job job = {.generation = copy->from,
+                                 .manifest = table_manifest(&copy->from->manifest),
+                                 .bases = copy->bases,
+                                 .stop = &copy->unwanted};
         if (r == 0)
-                r = digest_check(copy->from, NULL, copy->bases, &copy->unwanted, &copy->error);
+                r = digest_job_run(&job, &copy->error);
         if (r == STREAMER_ECANCELED)
                 error_set(&copy->error, r, "superseded");
         if (r < 0)
