@@ -42,6 +42,12 @@ static struct verb_task *share_next(const struct verb_share *share, const struct
         return conn_output_full(task->deferred.session->conn) ? NULL : task;
 }
 
+static void start_source(struct verb_task *task)
+{
+        verb_task_set_deadline(task);
+        verb_task_submit_source(task, task->source);
+}
+
 /* Starts what may start. A task may end at once, which is no reason to begin again. Frees the share with its last
  * task. */
 static void share_start_put(struct verb_share *share, struct server *server)
@@ -54,7 +60,10 @@ static void share_start_put(struct verb_share *share, struct server *server)
                 list_append(&server->started, &task->link);
                 task->state = VERB_TASK_STARTED;
                 share->n_started++;
-                task->ops->start(task);
+                if (task->ops->start != NULL)
+                        task->ops->start(task);
+                else
+                        start_source(task);
         }
         share->starting = false;
         if (share->n_tasks > 0)
@@ -69,6 +78,8 @@ static void task_free(struct verb_task *task)
 {
         if (task->ops->deinit != NULL)
                 task->ops->deinit(task);
+        source_roots_free(task->roots);
+        free(task->source);
         list_remove(&task->link);
         deferred_free(&task->deferred);
 }
@@ -132,6 +143,16 @@ int verb_task_begin(struct verb_task *task, int r, enum verb_task_kind kind, str
         list_append(&task->share->queued, &task->link);
         share_start_put(task->share, task->server);
         return 0;
+}
+
+int verb_task_begin_source(struct verb_task *task, int r, const char *source, const char *file, struct error *error)
+{
+        const struct conn *conn = task->deferred.session->conn;
+        if (r == 0)
+                r = access_check_fetch(task->server, conn, source, file, &task->source, &task->roots, error);
+        task->caller = conn->caller;
+        bool remote = r == 0 && !source_is_local(task->source);
+        return verb_task_begin(task, r, remote ? VERB_TASK_FETCH_REMOTE : VERB_TASK_FETCH_LOCAL, error);
 }
 
 void verb_task_pause(struct verb_task *task, const char *why, deferred_try_fn *try)

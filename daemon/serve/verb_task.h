@@ -27,19 +27,13 @@ enum verb_task_kind {
         VERB_TASK_FIND_REMOTE,
 };
 
-/* To open a source that is not known (NULL) to be remote. */
-static inline enum verb_task_kind verb_task_fetch_kind(const char *source)
-{
-        return source == NULL || source_is_local(source) ? VERB_TASK_FETCH_LOCAL : VERB_TASK_FETCH_REMOTE;
-}
-
 enum verb_task_state { VERB_TASK_QUEUED, VERB_TASK_STARTED, VERB_TASK_PAUSED };
 
 struct verb_task;
 struct verb_share;
 
 struct verb_task_ops {
-        /* It is its turn: begins the work, or replies and ends. */
+        /* It is its turn: begins the work, or replies and ends. NULL: begins the work on its source. */
         void (*start)(struct verb_task *task);
         void (*run)(struct verb_task *task); /* on a worker, unless it is abandoned */
         /* The work is done: begins more, or finishes. NULL: finishes. */
@@ -62,6 +56,10 @@ struct verb_task {
         bool given_up;        /* atomic: abandoned */
         uint64_t deadline_ns; /* abandoned then; 0: none */
         struct error error;
+        /* verb_task_begin_source() */
+        char *source;               /* canonical */
+        struct source_roots *roots; /* a reference; NULL: the daemon's own */
+        struct caller caller;
 };
 
 /* The object, of this size and zeroed. NULL with *error: STREAMER_ELIMIT, STREAMER_ENOMEM. Takes the request's memory
@@ -70,6 +68,9 @@ void *verb_task_new(size_t size, const struct verb_task_ops *ops, struct session
                     struct error *error);
 /* Begins it, if r is 0, or frees it. 0, or an error, which answers the request. */
 int verb_task_begin(struct verb_task *task, int r, enum verb_task_kind kind, struct error *error);
+/* Likewise, of a fetch kind, and sets its source, if the client may read it: this file beside its weights, or (NULL)
+ * their list. */
+int verb_task_begin_source(struct verb_task *task, int r, const char *source, const char *file, struct error *error);
 static inline const struct request *verb_task_request(const struct verb_task *task)
 {
         return &task->deferred.request;

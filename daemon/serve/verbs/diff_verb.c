@@ -6,7 +6,6 @@
  * it was loaded from. Tensors are not read: one of the same dtype and shape, in a file that has changed, may differ.
  */
 #include "daemon/load/content/resolve.h"
-#include "daemon/serve/access/access.h"
 #include "daemon/serve/reply/reply.h"
 #include "daemon/serve/verb_task.h"
 #include "daemon/serve/verbs/verbs_private.h"
@@ -29,9 +28,6 @@ struct rows {
 
 struct diff {
         struct verb_task task;
-        struct caller caller;
-        struct source_roots *roots;    /* a reference; NULL: the daemon's own */
-        char *source;                  /* canonical */
         struct generation *generation; /* a reference */
         struct source_files *before;   /* a reference; NULL: not known */
         uint64_t files_same, tensors[CHANGED + 1], may_differ, same;
@@ -48,8 +44,6 @@ static void diff_deinit(struct verb_task *task)
         if (diff->generation != NULL)
                 generation_put(diff->generation);
         source_files_free(diff->before);
-        source_roots_free(diff->roots);
-        free(diff->source);
 }
 
 /* ---- rows, on a worker ---- */
@@ -181,10 +175,10 @@ static void diff_run(struct verb_task *task)
 {
         struct diff *diff = container_of(task, struct diff, task);
         const struct loads *loads = task->server->loads;
-        const struct sources sources = sources_for(loads->sources, diff->roots, &diff->caller);
+        const struct sources sources = sources_for(loads->sources, task->roots, &task->caller);
         struct resolved resolved = {.view = false};
         struct error *error = &task->error;
-        if (source_open(&sources, diff->source, false, &resolved.set, error) == 0 &&
+        if (source_open(&sources, task->source, false, &resolved.set, error) == 0 &&
             resolve_plan(&resolved, &diff->generation->device->layout, loads->block_size, false, error) == 0)
                 compare(diff, &resolved, error);
         resolve_deinit(&resolved);
@@ -197,7 +191,7 @@ static void diff_reply(struct verb_task *task, struct session *session)
         const struct diff *diff = container_of(task, struct diff, task);
         const struct request *request = verb_task_request(task);
         session_reply(session, request->id, kstr("name", request->u.diff.model),
-                      ku64("generation", diff->generation->number), reply_source(diff->source),
+                      ku64("generation", diff->generation->number), reply_source(task->source),
                       kif(diff->before != NULL, ku64("files_same", diff->files_same)),
                       kitems("files", &diff->files.maps, diff->files.n),
                       kmap("tensors", ku64("added", diff->tensors[ADDED]), ku64("removed", diff->tensors[REMOVED]),
@@ -206,14 +200,7 @@ static void diff_reply(struct verb_task *task, struct session *session)
                       kitems("changes", &diff->changes.maps, diff->changes.n), kbool("truncated", diff->truncated));
 }
 
-static void diff_start(struct verb_task *task)
-{
-        verb_task_set_deadline(task);
-        verb_task_submit_source(task, container_of(task, struct diff, task)->source);
-}
-
-static const struct verb_task_ops diff_ops = {
-        .start = diff_start, .run = diff_run, .reply = diff_reply, .deinit = diff_deinit};
+static const struct verb_task_ops diff_ops = {.run = diff_run, .reply = diff_reply, .deinit = diff_deinit};
 
 /* ---- the verb ---- */
 
@@ -230,11 +217,8 @@ int verb_diff(struct session *session, struct request *request, struct error *er
                 return error->code;
         writer_init(&diff->files.maps);
         writer_init(&diff->changes.maps);
-        int r = access_check_fetch(session->server, session->conn, request->u.diff.source, NULL, &diff->source,
-                                   &diff->roots, error);
-        diff->caller = session->conn->caller;
         diff->generation = g;
         diff->before = source_files_ref(g->files);
         generation_get(g);
-        return verb_task_begin(&diff->task, r, verb_task_fetch_kind(diff->source), error);
+        return verb_task_begin_source(&diff->task, 0, request->u.diff.source, NULL, error);
 }

@@ -34,8 +34,7 @@ struct transfer {
         struct server *server;
         struct quota_charge charge; /* of the user; amount 0 while it waits */
         bool own;                   /* root or the daemon's own user */
-        struct verb_task *task;     /* while it waits, as `source` */
-        const char *source;
+        struct verb_task *task;     /* while it waits */
         uint64_t id, size, sent, until_ns;
         char *data;
         char file[];
@@ -43,9 +42,6 @@ struct transfer {
 
 struct fetch {
         struct verb_task task;
-        struct caller caller;
-        struct source_roots *roots; /* a reference; NULL: the daemon's own */
-        char *source;               /* canonical */
         struct listing list;
         struct object object;
         struct transfer *transfer; /* NULL: the file is not opened */
@@ -63,7 +59,7 @@ static void grant_waiting(struct server *server)
                 server->file_bytes += t->size;
                 quota_adjust(&t->charge, t->size);
                 list_remove(&t->waiting);
-                verb_task_submit_source(t->task, t->source);
+                verb_task_submit_source(t->task, t->task->source);
         }
 }
 
@@ -88,12 +84,11 @@ static struct transfer *transfer_new(const struct session *session, const char *
 }
 
 /* Submits the task in the lane of the source, at once or when `data` may be allocated, by malloc(). */
-static void transfer_await_memory(struct transfer *t, struct verb_task *task, const char *source)
+static void transfer_await_memory(struct transfer *t, struct verb_task *task)
 {
         t->task = task;
-        t->source = source;
         if (t->charge.user == NULL) {
-                verb_task_submit_source(task, source);
+                verb_task_submit_source(task, task->source);
                 return;
         }
         list_append(&t->server->file_memory, &t->waiting);
@@ -167,10 +162,8 @@ static void fetch_deinit(struct verb_task *task)
 {
         struct fetch *fetch = container_of(task, struct fetch, task);
         transfer_free(fetch->transfer);
-        source_roots_free(fetch->roots);
         listing_deinit(&fetch->list);
         object_deinit(&fetch->object);
-        free(fetch->source);
 }
 
 /* ---- replies ---- */
@@ -215,20 +208,20 @@ static void read_file(struct fetch *fetch)
         unsigned char *to = (unsigned char *)fetch->transfer->data;
         const struct object_range ranges[] = {{object, 0, first, to}, {object, first, size - first, to + first}};
         int r = object_read_ranges(ranges, first < size ? 2 : 1, error);
-        if (r == 0 && source_is_local(fetch->source))
+        if (r == 0 && source_is_local(fetch->task.source))
                 object_check_versions(&object, 1, error);
 }
 
 static void fetch_run(struct verb_task *task)
 {
         struct fetch *fetch = container_of(task, struct fetch, task);
-        const struct sources sources = sources_for(task->server->loads->sources, fetch->roots, &fetch->caller);
+        const struct sources sources = sources_for(task->server->loads->sources, task->roots, &task->caller);
         if (fetch->transfer != NULL)
                 read_file(fetch);
         else if (file_of(fetch) == NULL)
-                source_list_sidecars(&sources, fetch->source, &fetch->list, &task->error);
+                source_list_sidecars(&sources, task->source, &fetch->list, &task->error);
         else
-                source_open_sidecar(&sources, fetch->source, file_of(fetch), &fetch->object, &task->error);
+                source_open_sidecar(&sources, task->source, file_of(fetch), &fetch->object, &task->error);
 }
 
 /* ---- states, on the loop ---- */
@@ -245,7 +238,7 @@ static void fetch_done(struct verb_task *task)
         if (task->error.code == 0 && !was_read && file_of(fetch) != NULL && session != NULL)
                 fetch->transfer = transfer_new(session, file_of(fetch), size, &task->error);
         if (!was_read && fetch->transfer != NULL) {
-                transfer_await_memory(fetch->transfer, task, fetch->source);
+                transfer_await_memory(fetch->transfer, task);
                 return;
         }
         if (was_read)
@@ -254,14 +247,8 @@ static void fetch_done(struct verb_task *task)
         verb_task_finish(task);
 }
 
-static void fetch_start(struct verb_task *task)
-{
-        verb_task_set_deadline(task);
-        verb_task_submit_source(task, container_of(task, struct fetch, task)->source);
-}
-
 static const struct verb_task_ops fetch_ops = {
-        .start = fetch_start, .run = fetch_run, .done = fetch_done, .reply = fetch_reply, .deinit = fetch_deinit};
+        .run = fetch_run, .done = fetch_done, .reply = fetch_reply, .deinit = fetch_deinit};
 
 /* ---- the verb ---- */
 
@@ -274,9 +261,5 @@ int verb_fetch(struct session *session, struct request *request, struct error *e
         if (fetch == NULL)
                 return error->code;
         int r = req->file != NULL ? sidecar_check_name(req->file, error) : 0;
-        if (r == 0)
-                r = access_check_fetch(session->server, session->conn, req->source, req->file, &fetch->source,
-                                       &fetch->roots, error);
-        fetch->caller = session->conn->caller;
-        return verb_task_begin(&fetch->task, r, verb_task_fetch_kind(fetch->source), error);
+        return verb_task_begin_source(&fetch->task, r, req->source, req->file, error);
 }
