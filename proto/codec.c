@@ -284,6 +284,11 @@ static void put_value(struct writer *w, const struct pair *pair)
                 if (pair->data != NULL)
                         writer_append(w, pair->data);
                 break;
+        case PAIR_ARRAY:
+                writer_array(w, pair->number);
+                for (size_t i = 0; i < pair->number; i++)
+                        pair->write_item(w, pair->data, i);
+                break;
         case PAIR_CALL:
                 pair->write(w, pair->data);
         }

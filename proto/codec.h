@@ -81,11 +81,13 @@ struct pair {
                 PAIR_BIN,
                 PAIR_MAP,
                 PAIR_ITEMS,
+                PAIR_ARRAY,
                 PAIR_CALL,
         } kind;
+        uint64_t number; /* the value, or its bytes, pairs or items */
         union {
-                uint64_t number; /* the value, or its bytes, pairs or items */
                 void (*write)(struct writer *w, const void *data);
+                void (*write_item)(struct writer *w, const void *data, size_t i);
         };
         union {
                 const char *text; /* NULL: nil */
@@ -100,8 +102,10 @@ struct pair {
 #define kbin(k, v, n) ((struct pair){.key = (k), .kind = PAIR_BIN, .data = (v), .number = (n)})
 #define kmap(k, ...)                                                                                                   \
         ((struct pair){.key = (k), .kind = PAIR_MAP, .data = PAIR_LIST(__VA_ARGS__), .number = N_PAIRS(__VA_ARGS__)})
-/* An array of n items that another writer has; the value that f(w, v) writes. */
+/* An array of n items: that another writer has; that f(w, v, i) writes, one by one. The value that f(w, v) writes. */
 #define kitems(k, v, n) ((struct pair){.key = (k), .kind = PAIR_ITEMS, .data = (v), .number = (n)})
+#define karray(k, f, v, n)                                                                                             \
+        ((struct pair){.key = (k), .kind = PAIR_ARRAY, .write_item = (f), .data = (v), .number = (n)})
 #define kcall(k, f, v) ((struct pair){.key = (k), .kind = PAIR_CALL, .write = (f), .data = (v)})
 /* Left out, and not evaluated, unless the condition holds. */
 #define kif(condition, p) ((condition) ? (p) : (struct pair){.kind = PAIR_NONE})

@@ -39,23 +39,18 @@ void reply_ring(struct writer *w, const void *data)
 
 /* ---- models ---- */
 
-static void write_devices(struct writer *w, const void *data)
+static void write_member(struct writer *w, const void *data, size_t i)
 {
-        const struct model_set *group = data;
-        writer_array(w, group->n);
-        for (size_t i = 0; i < group->n; i++) {
-                const struct generation *g = group->members[i];
-                bool allocated = (g->state == GENERATION_READY || generation_drains(g)) && g->n_segments > 0;
-                uint64_t small = generation_small_page_bytes(g);
-                writer_map_of(w, kstr("device", g->device->name), ku64("bytes", g->charged),
-                              kstr("page_kind", page_kind_name(allocated && !g->releasing ? g->segments[0].pages
-                                                                                          : g->device->pages)),
-                              kif(small > 0, ku64("small_page_bytes", small)),
-                              kstr("state", generation_state_name(g->state)), reply_digest(g),
-                              ku64("leases", g->n_leases), kbool("pinned", model_set_member_pinned(g)),
-                              kif(g->n_ranks > 0, ku64("rank", g->rank)),
-                              kif(g->state == GENERATION_FAILED, kstr("error", g->error.text)));
-        }
+        const struct generation *g = ((const struct model_set *)data)->members[i];
+        bool allocated = (g->state == GENERATION_READY || generation_drains(g)) && g->n_segments > 0;
+        uint64_t small = generation_small_page_bytes(g);
+        writer_map_of(
+                w, kstr("device", g->device->name), ku64("bytes", g->charged),
+                kstr("page_kind", page_kind_name(allocated && !g->releasing ? g->segments[0].pages : g->device->pages)),
+                kif(small > 0, ku64("small_page_bytes", small)), kstr("state", generation_state_name(g->state)),
+                reply_digest(g), ku64("leases", g->n_leases), kbool("pinned", model_set_member_pinned(g)),
+                kif(g->n_ranks > 0, ku64("rank", g->rank)),
+                kif(g->state == GENERATION_FAILED, kstr("error", g->error.text)));
 }
 
 static void write_stages(struct writer *w, const void *data)
@@ -131,8 +126,9 @@ void reply_model(struct writer *w, const struct model_set *group, const struct d
         writer_map_of(w, kstr("name", group->name), ku64("generation", g->number),
                       reply_digest_bytes("digest", model_set_digest(group)), reply_source(g->source),
                       kstr("state", generation_state_name(g->state)), ku64("bytes", size.bytes),
-                      ku64("tensors", size.tensors), kcall("devices", write_devices, group), ku64("leases", leases),
-                      kbool("pinned", pinned), kstr("tier", g->state == GENERATION_CACHED ? "host" : "device"),
+                      ku64("tensors", size.tensors), karray("devices", write_member, group, group->n),
+                      ku64("leases", leases), kbool("pinned", pinned),
+                      kstr("tier", g->state == GENERATION_CACHED ? "host" : "device"),
                       ku64("idle_ns", leases > 0 || now <= last_used_ns ? 0 : now - last_used_ns),
                       ku64("keep_alive_ns", g->settings.keep_alive_ns),
                       ku64("expires_in_ns", generation_expires_in(g, now)), ku64("priority", g->settings.priority),

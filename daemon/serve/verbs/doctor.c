@@ -66,20 +66,15 @@ static void write_roots(struct writer *w, const void *data)
                 writer_str(w, source_root(roots, i));
 }
 
-static void write_devices(struct writer *w, const void *data)
+static void write_device(struct writer *w, const void *data, size_t i)
 {
         const struct doctor *doctor = data;
-        const struct resident *resident = doctor->task.server->resident;
-        writer_array(w, resident->n_devices);
-        for (size_t i = 0; i < resident->n_devices; i++) {
-                const struct device *d = resident->devices[i];
-                const struct device_facts *facts = &doctor->devices[i];
-                writer_map_of(w, REPLY_DEVICE(d), kstr("kind", d->ops->kind), kstr("handles", facts->handles),
-                              kbool("in_service", facts->in_service), kstr("gpu", facts->model),
-                              kstr("mig", facts->mig), kstr("pci", facts->pci), kbool("integrated", facts->integrated),
-                              kbool("vmm", facts->vmm),
-                              kif(d->numa_node >= 0, ku64("numa_node", (uint64_t)d->numa_node)));
-        }
+        const struct device *d = doctor->task.server->resident->devices[i];
+        const struct device_facts *facts = &doctor->devices[i];
+        writer_map_of(w, REPLY_DEVICE(d), kstr("kind", d->ops->kind), kstr("handles", facts->handles),
+                      kbool("in_service", facts->in_service), kstr("gpu", facts->model), kstr("mig", facts->mig),
+                      kstr("pci", facts->pci), kbool("integrated", facts->integrated), kbool("vmm", facts->vmm),
+                      kif(d->numa_node >= 0, ku64("numa_node", (uint64_t)d->numa_node)));
 }
 
 static void doctor_reply(struct verb_task *task, struct session *session)
@@ -105,7 +100,7 @@ static void doctor_reply(struct verb_task *task, struct session *session)
                       kif(state->folder != NULL, kmap("state", kstr("folder", state->folder),
                                                       kif(failed, kstr("error", state->failure.text)))),
                       kcall("roots", write_roots, server->loads->sources->roots),
-                      kcall("devices", write_devices, doctor));
+                      karray("devices", write_device, doctor, server->resident->n_devices));
 }
 
 /* ---- facts ---- */

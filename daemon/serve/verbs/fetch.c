@@ -168,13 +168,11 @@ static void fetch_deinit(struct verb_task *task)
 
 /* ---- replies ---- */
 
-static void write_files(struct writer *w, const void *data)
+static void write_file(struct writer *w, const void *data, size_t i)
 {
         const struct listing *list = data;
-        writer_array(w, list->n);
-        for (size_t i = 0; i < list->n; i++)
-                writer_map_of(w, kstr("name", list->v[i].name),
-                              kif(list->v[i].bytes != UINT64_MAX, ku64("bytes", list->v[i].bytes)));
+        writer_map_of(w, kstr("name", list->v[i].name),
+                      kif(list->v[i].bytes != UINT64_MAX, ku64("bytes", list->v[i].bytes)));
 }
 
 static void fetch_reply(struct verb_task *task, struct session *session)
@@ -182,7 +180,7 @@ static void fetch_reply(struct verb_task *task, struct session *session)
         struct fetch *fetch = container_of(task, struct fetch, task);
         uint64_t id = verb_task_request(task)->id;
         if (file_of(fetch) == NULL) {
-                session_reply(session, id, kcall("files", write_files, &fetch->list));
+                session_reply(session, id, karray("files", write_file, &fetch->list, fetch->list.n));
                 return;
         }
         transfer_send_consume(session, id, fetch->transfer, task->deadline_ns);

@@ -16,16 +16,10 @@
 /* Named victims: the list has to fit a reply. */
 #define EVICTS_MAX 256
 
-static void write_victims(struct writer *w, const void *data)
+static void write_victim(struct writer *w, const void *data, size_t i)
 {
-        const struct admission_outlook *outlook = data;
-        size_t n = outlook->n_victims < EVICTS_MAX ? outlook->n_victims : EVICTS_MAX;
-        writer_array(w, n);
-        for (size_t i = 0; i < n; i++) {
-                const struct generation *g = outlook->victims[i];
-                writer_map_of(w, kstr("name", generation_name(g)), ku64("generation", g->number),
-                              ku64("bytes", g->charged));
-        }
+        const struct generation *g = ((const struct admission_outlook *)data)->victims[i];
+        writer_map_of(w, kstr("name", generation_name(g)), ku64("generation", g->number), ku64("bytes", g->charged));
 }
 
 /* What a device needs, the outcome of its admission, and the models that would be evicted. */
@@ -36,7 +30,9 @@ static void write_victims(struct writer *w, const void *data)
                 ku64("segments", (t)->part->resolved.plan.n_segments),                                                 \
                 ku64("blocks", (t)->part->resolved.plan.n_blocks),                                                     \
                 ku64("copied_bytes", (t)->part->resolved.plan.copied_bytes), kbool("resident", (t)->resident),         \
-                kstr("admission", admissions[(outlook).outcome]), kcall("evicts", write_victims, &(outlook))
+                kstr("admission", admissions[(outlook).outcome]),                                                      \
+                karray("evicts", write_victim, &(outlook),                                                             \
+                       (outlook).n_victims < EVICTS_MAX ? (outlook).n_victims : EVICTS_MAX)
 
 static const char *const admissions[] = {[ADMISSION_FITS] = "fits",
                                          [ADMISSION_PENDING] = "waits",
@@ -52,16 +48,13 @@ static void get_outlook(const struct load_target *target, struct admission_outlo
                                    !load->request.no_evict, outlook);
 }
 
-static void write_estimates(struct writer *w, const void *data)
+static void write_estimate(struct writer *w, const void *data, size_t i)
 {
-        const struct load *load = data;
-        writer_array(w, load->n_targets);
-        load_each_target (t, load) {
-                struct admission_outlook outlook;
-                get_outlook(t, &outlook);
-                writer_map_of(w, ESTIMATE_PAIRS(t, outlook));
-                admission_outlook_deinit(&outlook);
-        }
+        const struct load_target *t = &((const struct load *)data)->targets[i];
+        struct admission_outlook outlook;
+        get_outlook(t, &outlook);
+        writer_map_of(w, ESTIMATE_PAIRS(t, outlook));
+        admission_outlook_deinit(&outlook);
 }
 
 /* Of a load that is ready: the plan of one that was cancelled may still be being made. */
@@ -77,7 +70,8 @@ static void reply_estimate(struct session *session, uint64_t id, const struct lo
         }
         if (load->n_targets > 1) {
                 session_reply(session, id, kstr("name", load->name), reply_source(load->source), ku64("files", files),
-                              ku64("tensors", tensors), ku64("bytes", bytes), kcall("devices", write_estimates, load));
+                              ku64("tensors", tensors), ku64("bytes", bytes),
+                              karray("devices", write_estimate, load, load->n_targets));
                 return;
         }
         const struct load_target *only = load->targets;

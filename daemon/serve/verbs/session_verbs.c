@@ -14,19 +14,16 @@
 
 /* ---- hello, ping, version ---- */
 
-static void write_devices(struct writer *w, const void *data)
+static void write_device(struct writer *w, const void *data, size_t i)
 {
-        const struct resident *resident = data;
-        writer_array(w, resident->n_devices);
-        for (size_t i = 0; i < resident->n_devices; i++) {
-                const struct device *d = resident->devices[i];
-                writer_map_of(w, kstr("device", d->name), kstr("kind", d->ops->kind), kstr("uuid", d->uuid));
-        }
+        const struct device *d = ((const struct resident *)data)->devices[i];
+        writer_map_of(w, kstr("device", d->name), kstr("kind", d->ops->kind), kstr("uuid", d->uuid));
 }
 
 int verb_hello(struct session *session, struct request *request, struct error *error)
 {
         const struct req_hello *req = &request->u.hello;
+        const struct resident *resident = session->server->resident;
         if (req->min > PROTOCOL_MAX || req->max < PROTOCOL_MIN || req->min > req->max) {
                 session_fail(session, request->id, STREAMER_EPROTO,
                              "hello: this daemon (" STREAMERD_VERSION ") speaks protocol %u to %u, the client %" PRIu64
@@ -48,7 +45,7 @@ int verb_hello(struct session *session, struct request *request, struct error *e
         }
         session_reply(session, request->id, ku64("protocol", req->max < PROTOCOL_MAX ? req->max : PROTOCOL_MAX),
                       kstr("version", STREAMERD_VERSION), ku64("pid", (uint64_t)getpid()),
-                      kcall("devices", write_devices, session->server->resident),
+                      karray("devices", write_device, resident, resident->n_devices),
                       kitems("features", &features, n_features));
         return 0;
 }
@@ -82,12 +79,9 @@ int verb_subscribe(struct session *session, struct request *request, struct erro
 
 /* ---- whoami ---- */
 
-static void write_list(struct writer *w, const void *data)
+static void write_listed(struct writer *w, const void *data, size_t i)
 {
-        const struct role_list *list = data;
-        writer_array(w, list->n);
-        for (size_t i = 0; i < list->n; i++)
-                writer_str(w, list->v[i]);
+        writer_str(w, ((const struct role_list *)data)->v[i]);
 }
 
 /* Leaves out the amounts that are UINT64_MAX. */
@@ -111,12 +105,14 @@ int verb_whoami(struct session *session, struct request *request, struct error *
         const struct role_rule *rule = grant.rule;
         const struct quota_limits limits = access_limits(session->server, conn);
         const struct quota_user *user = quotas_find(&session->server->users, conn->caller.uid);
-        session_reply(session, request->id, ku64("uid", conn->caller.uid), ku64("gid", conn->caller.gid),
-                      kstr("role", role_name(grant.role)), kstr("rule", grant.text),
-                      kif(rule != NULL && rule->roots.given, kcall("roots", write_list, &rule->roots)),
-                      kif(rule != NULL && rule->buckets.given, kcall("buckets", write_list, &rule->buckets)),
-                      kcall("limits", write_amounts, limits.max),
-                      kcall("holds", write_amounts, user != NULL ? user->held : nothing));
+        session_reply(
+                session, request->id, ku64("uid", conn->caller.uid), ku64("gid", conn->caller.gid),
+                kstr("role", role_name(grant.role)), kstr("rule", grant.text),
+                kif(rule != NULL && rule->roots.given, karray("roots", write_listed, &rule->roots, rule->roots.n)),
+                kif(rule != NULL && rule->buckets.given,
+                    karray("buckets", write_listed, &rule->buckets, rule->buckets.n)),
+                kcall("limits", write_amounts, limits.max),
+                kcall("holds", write_amounts, user != NULL ? user->held : nothing));
         return 0;
 }
 

@@ -32,32 +32,20 @@ static void write_models(struct writer *w, const void *data)
 
 /* ---- tensors ---- */
 
-struct shape {
-        const uint64_t *dims;
-        uint32_t rank;
-};
-
-static void write_shape(struct writer *w, const void *data)
+static void write_dimension(struct writer *w, const void *data, size_t i)
 {
-        const struct shape *shape = data;
-        writer_array(w, shape->rank);
-        for (uint32_t i = 0; i < shape->rank; i++)
-                writer_u64(w, shape->dims[i]);
+        writer_u64(w, ((const uint64_t *)data)[i]);
 }
 
-static void write_tensors(struct writer *w, const void *data)
+static void write_tensor(struct writer *w, const void *data, size_t i)
 {
         const struct shown *shown = data;
         const struct manifest_view *m = &shown->manifest;
-        writer_array(w, shown->end - shown->from);
-        for (uint64_t i = shown->from; i < shown->end; i++) {
-                const struct manifest_record *r = manifest_record(m, i);
-                const struct shape shape = {m->shapes + r->shape_off, r->rank};
-                writer_map_of(w, kstrn("name", m->strings + r->name_off, r->name_len),
-                              kstr("dtype", dtype_name(r->dtype)), kcall("shape", write_shape, &shape),
-                              ku64("bytes", r->bytes), ku64("segment", r->segment), ku64("offset", r->offset),
-                              reply_digest_bytes("digest", shown->loading ? NULL : r->digest));
-        }
+        const struct manifest_record *r = manifest_record(m, shown->from + i);
+        writer_map_of(w, kstrn("name", m->strings + r->name_off, r->name_len), kstr("dtype", dtype_name(r->dtype)),
+                      karray("shape", write_dimension, m->shapes + r->shape_off, r->rank), ku64("bytes", r->bytes),
+                      ku64("segment", r->segment), ku64("offset", r->offset),
+                      reply_digest_bytes("digest", shown->loading ? NULL : r->digest));
 }
 
 static int show_tensors(struct session *session, const struct request *request, struct shown *shown,
@@ -83,7 +71,8 @@ static int show_tensors(struct session *session, const struct request *request, 
                 return error_set(error, STREAMER_EUNSUPPORTED, "tensor %" PRIu64 ": its name does not fit a reply",
                                  shown->from);
         session_reply(session, request->id, kcall("models", write_models, shown),
-                      kcall("tensor_list", write_tensors, shown), kif(more, ku64("next", shown->end)));
+                      karray("tensor_list", write_tensor, shown, shown->end - shown->from),
+                      kif(more, ku64("next", shown->end)));
         return 0;
 }
 

@@ -14,23 +14,17 @@
 
 /* ---- what it holds, and how it is ---- */
 
-static void write_devices(struct writer *w, const void *data)
+static void write_device(struct writer *w, const void *data, size_t i)
 {
-        const struct resident *resident = data;
-        writer_array(w, resident->n_devices);
-        for (size_t i = 0; i < resident->n_devices; i++) {
-                const struct device *d = resident->devices[i];
-                writer_map_of(w, REPLY_DEVICE(d), ku64("quarantined", d->quarantined), ku64("free", device_unused(d)),
-                              ku64("prefaulted", prefault_bytes(d->prefault)));
-        }
+        const struct device *d = ((const struct resident *)data)->devices[i];
+        writer_map_of(w, REPLY_DEVICE(d), ku64("quarantined", d->quarantined), ku64("free", device_unused(d)),
+                      ku64("prefaulted", prefault_bytes(d->prefault)));
 }
 
-static void write_absent(struct writer *w, const void *data)
+static void write_absent(struct writer *w, const void *data, size_t i)
 {
-        const struct server *server = data;
-        writer_array(w, server->n_absent);
-        for (size_t i = 0; i < server->n_absent; i++)
-                writer_map_of(w, kstr("device", server->absent[i].name), kstr("why", server->absent[i].error.text));
+        const struct device_absence *absent = data;
+        writer_map_of(w, kstr("device", absent[i].name), kstr("why", absent[i].error.text));
 }
 
 static uint64_t count_cached(const struct resident *resident)
@@ -46,13 +40,11 @@ static uint64_t count_cached(const struct resident *resident)
         return models;
 }
 
-static void write_histogram(struct writer *w, const void *data)
+static void write_bucket(struct writer *w, const void *data, size_t i)
 {
-        const struct loop_cpu *loop_cpu = data;
-        writer_array(w, LOOP_CPU_BUCKETS);
-        for (unsigned i = 0; i < LOOP_CPU_BUCKETS; i++)
-                writer_map_of(w, kif(loop_cpu_bound_ns(i) != UINT64_MAX, ku64("below_ns", loop_cpu_bound_ns(i))),
-                              ku64("iterations", loop_cpu->counts[i]));
+        uint64_t bound = loop_cpu_bound_ns((unsigned)i);
+        writer_map_of(w, kif(bound != UINT64_MAX, ku64("below_ns", bound)),
+                      ku64("iterations", ((const struct loop_cpu *)data)->counts[i]));
 }
 
 /* ---- rows: a page of loads, then configured models, then restored ones ----
@@ -104,34 +96,28 @@ static int status_rows_init(struct status_rows *rows, const char *after, uint64_
 
 /* ---- loads ---- */
 
-static void write_device_names(struct writer *w, const void *data)
+static void write_device_name(struct writer *w, const void *data, size_t i)
 {
-        const struct load *load = data;
-        writer_array(w, load->n_targets);
-        load_each_target (t, load)
-                writer_str(w, t->device->name);
+        writer_str(w, ((const struct load *)data)->targets[i].device->name);
 }
 
-static void write_targets(struct writer *w, const void *data)
+static void write_target(struct writer *w, const void *data, size_t i)
 {
         const struct load *load = data;
-        writer_array(w, load->n_targets);
-        for (size_t i = 0; i < load->n_targets; i++) {
-                const struct load_target *t = &load->targets[i];
-                uint64_t waits_ns;
-                const char *state = load_target_state(t, now_ns(), &waits_ns);
-                writer_map_of(w, kstr("device", t->device->name), kstr("state", state),
-                              ku64("bytes", load->demands[i].bytes), ku64("waiting_ns", waits_ns),
-                              kif(t->state == TARGET_FAILED, kstr("error", t->error.text)));
-        }
+        const struct load_target *t = &load->targets[i];
+        uint64_t waits_ns;
+        const char *state = load_target_state(t, now_ns(), &waits_ns);
+        writer_map_of(w, kstr("device", t->device->name), kstr("state", state), ku64("bytes", load->demands[i].bytes),
+                      ku64("waiting_ns", waits_ns), kif(t->state == TARGET_FAILED, kstr("error", t->error.text)));
 }
 
 static void write_load(struct writer *w, struct load *load)
 {
         struct load_progress p;
         load_progress(load, &p);
-        writer_map_of(w, kstr("name", load->name), kcall("devices", write_device_names, load),
-                      kcall("targets", write_targets, load), REPLY_PROGRESS(p), kbool("stalled", p.stalled));
+        writer_map_of(w, kstr("name", load->name), karray("devices", write_device_name, load, load->n_targets),
+                      karray("targets", write_target, load, load->n_targets), REPLY_PROGRESS(p),
+                      kbool("stalled", p.stalled));
 }
 
 /* ---- desired models ---- */
@@ -212,8 +198,8 @@ int verb_status(struct session *session, struct request *request, struct error *
         session_reply(session, request->id, kif(first, kstr("version", STREAMERD_VERSION)),
                       kif(first, ku64("protocol", PROTOCOL_MAX)),
                       kif(first, ku64("uptime_ns", now_ns() - server->started_ns)),
-                      kif(first, kcall("devices", write_devices, server->resident)),
-                      kif(first, kcall("absent", write_absent, server)),
+                      kif(first, karray("devices", write_device, server->resident, server->resident->n_devices)),
+                      kif(first, karray("absent", write_absent, server->absent, server->n_absent)),
                       kif(first, kmap("host_cache", ku64("budget", cache != NULL ? cache->budget : 0),
                                       ku64("used", cache != NULL ? cache->used : 0),
                                       ku64("models", count_cached(server->resident)))),
@@ -221,7 +207,7 @@ int verb_status(struct session *session, struct request *request, struct error *
                       kif(first, kmap("workers", ku64("threads", threads), ku64("stuck", hung))),
                       kif(first, kmap("loop", ku64("iterations", server->loop_cpu.iterations),
                                       ku64("longest_cpu_ns", server->loop_cpu.longest_ns),
-                                      kcall("histogram", write_histogram, &server->loop_cpu))),
+                                      karray("histogram", write_bucket, &server->loop_cpu, LOOP_CPU_BUCKETS))),
                       kitems("loads", &rows.lists[STATUS_LOADS].rows, rows.lists[STATUS_LOADS].n),
                       kitems("preload", &rows.lists[STATUS_PRELOAD].rows, rows.lists[STATUS_PRELOAD].n),
                       kitems("restoring", &rows.lists[STATUS_RESTORING].rows, rows.lists[STATUS_RESTORING].n),

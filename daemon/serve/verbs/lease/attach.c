@@ -183,20 +183,16 @@ struct attached {
         struct fds *fds;
 };
 
-static void write_segments(struct writer *w, const void *data)
+static void write_segment(struct writer *w, const void *data, size_t i)
 {
         const struct attached *attached = data;
         const struct generation *g = attached->generation;
-        size_t first = attached->fds->n;
-        writer_array(w, g->n_segments);
-        for (unsigned i = 0; i < g->n_segments; i++) {
-                struct handle handle;
-                g->device->ops->handle(&g->segments[i], &handle);
-                writer_map_of(w, REPLY_SEGMENT(handle, g, i, first + i), ku64("generation", g->number),
-                              reply_digest(g));
-                if (handle.fd >= 0)
-                        attached->fds->v[attached->fds->n++] = handle.fd;
-        }
+        struct fds *fds = attached->fds;
+        struct handle handle;
+        g->device->ops->handle(&g->segments[i], &handle);
+        writer_map_of(w, REPLY_SEGMENT(handle, g, i, fds->n), ku64("generation", g->number), reply_digest(g));
+        if (handle.fd >= 0)
+                fds->v[fds->n++] = handle.fd;
 }
 
 static void reply_attach(struct session *session, uint64_t id, const struct lease *lease, const char *model)
@@ -215,7 +211,7 @@ static void reply_attach(struct session *session, uint64_t id, const struct leas
                 kstr("device_kind", d->ops->kind), kstr("device_uuid", d->uuid), ku64("bytes", g->data_bytes),
                 kmap("manifest", ku64("fd", 0), ku64("size", g->manifest.size)),
                 kif(lease->state == LEASE_LOADING, kmap("arrival", ku64("fd", 1), ku64("size", g->arrival.size))),
-                ku64("arrived", lease->notified_arrivals), kcall("segments", write_segments, &attached));
+                ku64("arrived", lease->notified_arrivals), karray("segments", write_segment, &attached, g->n_segments));
 }
 
 int attach_lease_new(struct session *session, struct generation *g, struct lease **out, struct error *error)

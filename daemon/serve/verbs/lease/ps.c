@@ -31,10 +31,12 @@ static void page_add(struct page *page, const struct lease *lease)
         page->leases[i] = lease;
 }
 
-static void write_row(struct writer *w, const struct lease *lease, uint64_t now)
+static void write_lease(struct writer *w, const void *data, size_t i)
 {
+        const struct lease *lease = ((const struct page *)data)->leases[i];
         const struct process *process = lease->process;
         const struct generation *g = lease->generation;
+        uint64_t now = now_ns();
         char comm[SYSFILE_COMM];
         sysfile_comm(comm, process->pid);
         writer_map_of(w, ku64("id", lease->id), kstr("model", generation_name(g)), ku64("generation", g->number),
@@ -45,15 +47,6 @@ static void write_row(struct writer *w, const struct lease *lease, uint64_t now)
                       kstr("client", process->client != NULL ? process->client : ""));
 }
 
-static void write_rows(struct writer *w, const void *data)
-{
-        const struct page *page = data;
-        uint64_t now = now_ns();
-        writer_array(w, page->n);
-        for (size_t i = 0; i < page->n; i++)
-                write_row(w, page->leases[i], now);
-}
-
 int verb_ps(struct session *session, struct request *request, struct error *error)
 {
         const struct req_ps *req = &request->u.ps;
@@ -62,7 +55,7 @@ int verb_ps(struct session *session, struct request *request, struct error *erro
                 list_each_item (const struct lease, lease, &g->leases, in_generation)
                         if (lease->id > req->after)
                                 page_add(&page, lease);
-        session_reply(session, request->id, kcall("leases", write_rows, &page),
+        session_reply(session, request->id, karray("leases", write_lease, &page, page.n),
                       kif(page.more, ku64("next", page.leases[page.n - 1]->id)));
         return 0;
 }
