@@ -173,11 +173,6 @@ static void on_readable(uv_poll_t *poll, int status, int events)
 
 /* ---- life ---- */
 
-/* Discards the messages of libmicrohttpd about its clients. */
-static void discard_message(void *context, const char *format, va_list args)
-{
-}
-
 int metrics_http_new(struct metrics_http **out, struct server *server, const char *address, struct error *error)
 {
         struct listen_address where;
@@ -199,11 +194,10 @@ int metrics_http_new(struct metrics_http **out, struct server *server, const cha
         list_init(&metrics_http->clients);
         *out = metrics_http;
         metrics_http->http = MHD_start_daemon(
-                MHD_USE_EPOLL | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request, metrics_http, MHD_OPTION_EXTERNAL_LOGGER,
-                discard_message, NULL, MHD_OPTION_LISTEN_SOCKET, metrics_http->listener.fd, MHD_OPTION_CONNECTION_LIMIT,
-                CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, MEMORY, MHD_OPTION_CONNECTION_TIMEOUT,
-                (unsigned)(LIFE_NS / 1000000000), MHD_OPTION_NOTIFY_CONNECTION, on_connection, metrics_http,
-                MHD_OPTION_END);
+                MHD_USE_EPOLL, 0, NULL, NULL, on_request, metrics_http, MHD_OPTION_LISTEN_SOCKET,
+                metrics_http->listener.fd, MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                MEMORY, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)(LIFE_NS / 1000000000), MHD_OPTION_NOTIFY_CONNECTION,
+                on_connection, metrics_http, MHD_OPTION_END);
         if (metrics_http->http == NULL)
                 return error_set(error, STREAMER_EOS, "metrics: the HTTP server could not be started");
         metrics_http->listener.fd = -1;
