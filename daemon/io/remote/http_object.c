@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Remote objects are opened without a HEAD request. The first answer gives the size, the version and whether the server
- * supports ranges, and contains the object's beginning, which of a safetensors file is its header:
- *
- *   first bytes of all objects, concurrently > the rest of longer headers > open
- *
- * Of these bytes only the header is stored, so that 4,096 shards do not cost their speculative bytes in memory.
+ * supports ranges, and contains the object's beginning, which of a safetensors file is its header. Of these bytes only
+ * the header is stored, so that 4,096 shards do not cost their speculative bytes in memory.
  *
  * At the end of a load most objects need no check: each range was requested by its ETag, and in a store that replaces
  * objects atomically this proves that the bytes are of the version that was opened. A web server may serve a file that
@@ -30,8 +27,7 @@
 #define FIRST_BYTES (128 * KiB)
 /* The first request for an index or a list, which is read whole. */
 #define TEXT_BYTES (16 * MiB)
-/* A longer header is read by the parser, which has limits of its own. */
-#define HEADER_AHEAD (16 * MiB)
+#define HEADER_BYTES_MAX (16 * MiB) /* of what an index says about a header */
 
 struct remote *remote_of(const struct object *object)
 {
@@ -285,7 +281,7 @@ int object_http_prepare(struct http *http, const struct object_url *url, struct 
         remote->text = url->text;
         if (object->path == NULL || remote->url == NULL || (url->etag != NULL && remote->etag == NULL))
                 return error_no_memory(error);
-        uint64_t first = url->header > 0 && url->header < HEADER_AHEAD ? url->header : FIRST_BYTES;
+        uint64_t first = url->header > 0 && url->header < HEADER_BYTES_MAX ? url->header : FIRST_BYTES;
         *fetch = (struct http_fetch){.max_body = url->text ? TEXT_BYTES : first,
                                      .empty_ok = true,
                                      .fine = url->optional ? absent : NULL,
@@ -324,41 +320,6 @@ int object_http_finish(struct object *object, const struct http_fetch *fetch, st
         return remote_check_answer(object, answer, error);
 }
 
-/* Bytes of the header that are still to be read; 0 if there are none, or the length is implausible. */
-static uint64_t missing_header(const struct object *object)
-{
-        const struct remote *remote = object->ops != NULL ? remote_of(object) : NULL;
-        if (remote == NULL || remote->text || remote->n_first < LENGTH_BYTES)
-                return 0;
-        uint64_t end = header_end(remote->first, remote->n_first);
-        bool sane = end <= object->version.size && end <= HEADER_AHEAD;
-        return sane && end > remote->n_first ? end - remote->n_first : 0;
-}
-
-static int read_headers(struct object *objects, size_t n, struct error *error)
-{
-        cleanup_free struct object_range *ranges = calloc(n, sizeof(*ranges));
-        size_t longer = 0;
-        if (ranges == NULL)
-                return error_no_memory(error);
-        for (size_t i = 0; i < n; i++) {
-                struct remote *remote = objects[i].remote;
-                uint64_t missing = missing_header(&objects[i]);
-                if (missing == 0)
-                        continue;
-                unsigned char *first = realloc(remote->first, remote->n_first + missing);
-                if (first == NULL)
-                        return error_no_memory(error);
-                remote->first = first;
-                ranges[longer++] =
-                        (struct object_range){&objects[i], remote->n_first, missing, first + remote->n_first};
-        }
-        int r = object_read_ranges(ranges, longer, error);
-        for (size_t i = 0; r == 0 && i < longer; i++)
-                ranges[i].object->remote->n_first += ranges[i].len;
-        return r;
-}
-
 int object_http_open(struct http *http, const struct object_url *urls, size_t n, struct object *objects,
                      struct error *error)
 {
@@ -374,7 +335,6 @@ int object_http_open(struct http *http, const struct object_url *urls, size_t n,
                 r = r ?: object_http_finish(&objects[i], &fetches[i], error);
                 http_fetch_deinit(&fetches[i]);
         }
-        r = r ?: read_headers(objects, n, error);
         for (size_t i = 0; r < 0 && i < n; i++)
                 object_deinit(&objects[i]);
         const struct remote *first = r == 0 && n > 0 && objects[0].ops != NULL ? objects[0].remote : NULL;

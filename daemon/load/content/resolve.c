@@ -2,6 +2,7 @@
 #include "daemon/load/content/resolve.h"
 
 #include "daemon/base/util.h"
+#include "daemon/io/http/http.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -10,7 +11,7 @@
 #include <sys/mman.h>
 
 /* Files whose headers are read at once: limits the memory for bytes beyond them. */
-#define HEADERS_AT_ONCE 32u
+#define HEADERS_AT_ONCE HTTP_PARALLEL
 
 /* ---- opening ---- */
 
