@@ -151,26 +151,27 @@ static void on_landed(struct read_job *job, const struct plan_block *block)
 }
 
 /* A copy has failed. */
-static void on_died(struct read_target *copy)
+static void on_died(struct callback *item)
 {
-        struct load_target *target = container_of(copy, struct load_target, copy);
+        struct load_target *target = container_of(item, struct load_target, copy.died);
         if (load_ended(target->load->state) || !target_lives(target))
                 return;
-        target_fail(target, &copy->error);
+        target_fail(target, &target->copy.error);
         if (!load_ended(target->load->state))
                 target->load->proceed(target->load);
 }
 
-static void on_idle(struct read_target *copy)
+static void on_idle(struct callback *item)
 {
-        struct load_target *target = container_of(copy, struct load_target, copy);
+        struct load_target *target = container_of(item, struct load_target, copy.idle);
         if (!load_ended(target->load->state))
                 target_release(target);
 }
 
-static void read_ended(struct read_job *job)
+static void read_ended(struct callback *item)
 {
-        struct load_part *part = container_of(job, struct load_part, job);
+        struct load_part *part = container_of(item, struct load_part, job.ended);
+        const struct read_job *job = &part->job;
         part_set_state(part, job->failed ? PART_FAILED : PART_READ);
         if (!load_step_done(part->load))
                 return;
@@ -196,10 +197,10 @@ void part_read(struct load_part *part)
         job->leaves = part->publish.leaves;
         job->n_targets = part->n_targets;
         job->landed = on_landed;
-        job->ended = read_ended;
+        job->ended.run = read_ended;
         for (size_t i = 0; i < part->n_targets; i++) {
-                job->targets[i]->died = on_died;
-                job->targets[i]->idle = on_idle;
+                job->targets[i]->died.run = on_died;
+                job->targets[i]->idle.run = on_idle;
         }
         part->arrived.run = on_arrived;
         for (size_t i = 0; load->request.sha256 && i < set->n_objects; i++)

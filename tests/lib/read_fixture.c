@@ -90,14 +90,19 @@ static void on_written(struct read_job *job, const struct plan_block *block)
 }
 
 /* The job's end says it too, where it was the only one. */
-static void on_dropped(struct read_target *target)
+static void on_died(struct callback *item)
 {
-        ck_assert(target->dead);
+        ck_assert(container_of(item, struct read_target, died)->dead);
 }
 
-static void on_ended(struct read_job *job)
+static void on_idle(struct callback *item)
 {
-        struct read_fixture *r = container_of(job, struct read_fixture, job);
+        ck_assert(container_of(item, struct read_target, idle)->dead);
+}
+
+static void on_ended(struct callback *item)
+{
+        struct read_fixture *r = container_of(item, struct read_fixture, job.ended);
         ck_assert_msg(!r->ended, "ended twice");
         r->ended = true;
 }
@@ -112,7 +117,7 @@ void read_fixture_plan(struct read_fixture *r, const char *path, bool hidden)
         for (size_t i = 0; i < plan->n_segments; i++)
                 ck_assert_int_eq(
                         r->device.device.ops->alloc(&r->device.device, plan->segments[i], &r->segments[i], &error), 0);
-        r->target = (struct read_target){.segments = r->segments, .died = on_dropped, .idle = on_dropped};
+        r->target = (struct read_target){.segments = r->segments, .died.run = on_died, .idle.run = on_idle};
         r->landed = must_alloc(plan->n_blocks * sizeof(*r->landed));
         r->job = (struct read_job){.plan = plan,
                                    .objects = r->resolved.set.objects,
@@ -120,7 +125,7 @@ void read_fixture_plan(struct read_fixture *r, const char *path, bool hidden)
                                    .n_targets = 1,
                                    .leaves = must_alloc((plan->n_leaves + 1) * DIGEST_SIZE),
                                    .landed = on_written,
-                                   .ended = on_ended};
+                                   .ended.run = on_ended};
 }
 
 void read_fixture_begin(struct read_fixture *r, const char *path, bool hidden)

@@ -38,7 +38,7 @@ static void job_try_end(struct reader *reader, struct read_job *job)
         list_remove(&job->link);
         if (engine->ops->end != NULL)
                 engine->ops->end(reader, job);
-        wake_post(reader->wake, &job->item);
+        wake_post(reader->wake, &job->ended);
         engine->jobs--;
         reader_wake_locked(reader, true); /* the others' shares have grown */
 }
@@ -87,7 +87,7 @@ void reader_fail_target(struct reader *reader, struct read_job *job, struct read
         if (!kill_target(reader, job, target, error))
                 return;
         target->error = *error;
-        wake_post(reader->wake, &target->died_item);
+        wake_post(reader->wake, &target->died);
 }
 
 void reader_notify_block(const struct ticket *ticket)
@@ -112,7 +112,7 @@ void reader_return_ticket(struct reader *reader, struct ticket *ticket, const st
                         continue;
                 target->in_flight--;
                 if (target->in_flight == 0 && read_target_dead(target))
-                        wake_post(reader->wake, &target->idle_item);
+                        wake_post(reader->wake, &target->idle);
         }
         if (ticket->slot != NULL) {
                 staging_put(&reader->staging, ticket->slot);
@@ -131,24 +131,6 @@ void reader_return_ticket(struct reader *reader, struct ticket *ticket, const st
 }
 
 /* ---- jobs ---- */
-
-static void target_died(struct callback *item)
-{
-        struct read_target *target = container_of(item, struct read_target, died_item);
-        target->died(target);
-}
-
-static void target_idle(struct callback *item)
-{
-        struct read_target *target = container_of(item, struct read_target, idle_item);
-        target->idle(target);
-}
-
-static void job_ended(struct callback *item)
-{
-        struct read_job *job = container_of(item, struct read_job, item);
-        job->ended(job);
-}
 
 void reader_announce(struct reader *reader, struct announced_load *announced, uint64_t storage)
 {
@@ -187,24 +169,11 @@ static int node_of(const struct read_job *job)
 
 void reader_start(struct reader *reader, struct read_job *job)
 {
-        job->next = job->reserved = 0;
-        job->run_most = job->run_parts = 1;
-        job->in_flight = job->copying = job->busy = job->slots = job->stalled = job->held = job->silent = 0;
-        job->no_progress = false;
-        job->stopped = job->over = job->failed = false;
+        require(job->n_targets > 0 && job->n_targets <= READ_TARGETS && job->begun_ns == 0);
         job->begun_ns = now_ns();
-        job->no_slot_since_ns = 0;
-        job->stages = (struct stages){{0}};
-        job->item.run = job_ended;
-        require(job->n_targets > 0 && job->n_targets <= READ_TARGETS);
-        for (size_t i = 0; i < job->n_targets; i++) {
-                job->targets[i]->in_flight = 0;
-                job->targets[i]->died_item.run = target_died;
-                job->targets[i]->idle_item.run = target_idle;
-        }
+        job->run_most = job->run_parts = 1;
         job->node = node_of(job);
         job->limit = reader->opts.concurrency;
-        job->engine_data = NULL;
         struct engine *engine = &reader->engines[job->engine];
         lock_scope(&reader->mutex);
         uint64_t in_flight_bytes = job->storage != 0 ? reader->opts.concurrency * reader->opts.block_size : 0;

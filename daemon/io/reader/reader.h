@@ -52,19 +52,16 @@ struct reader;
 /* One device's segments, as destination of a job's blocks. Dead from the start: the job leaves it out. */
 struct read_target {
         struct segment *segments; /* by plan_block.segment */
-        /* On the loop, each once and before the job's ended(): a copy to it has failed; it is dead, and no copy to it
-         * is in flight any more. */
-        void (*died)(struct read_target *target);
-        void (*idle)(struct read_target *target);
+        /* Posted to the loop, each once and before the job's `ended`: a copy to it has failed; it is dead, and no copy
+         * to it is in flight any more. */
+        struct callback died, idle;
         bool dead;          /* atomic; never back */
         struct error error; /* of the copy */
 
-        /* private to the reader, under its lock */
-        struct callback died_item, idle_item;
-        unsigned in_flight;
+        unsigned in_flight; /* private to the reader, under its lock */
 };
 
-/* One load's reading; embedded by the load, which owns everything it points to until ended(). */
+/* One load's reading; embedded by the load, which owns everything it points to until `ended`. */
 struct read_job {
         enum read_engine engine; /* of all its objects */
         const struct plan *plan;
@@ -78,15 +75,13 @@ struct read_job {
 
         /* On a reader thread: the block's bytes are in each live target, and its leaves are hashed. */
         void (*landed)(struct read_job *job, const struct plan_block *block);
-        /* On the loop, once: nothing of the job is in flight any more. */
-        void (*ended)(struct read_job *job);
+        struct callback ended; /* posted to the loop once: nothing of the job is in flight any more */
 
-        bool failed;        /* final before ended() */
+        bool failed;        /* final before `ended` */
         struct error error; /* of the first failure */
 
-        /* private to the reader, under its lock */
+        /* private to the reader, under its lock; zeroes until it is started */
         struct list link;
-        struct callback item;
         struct fair_share share;
         size_t next;                 /* block that no thread has taken or reserved */
         size_t reserved;             /* blocks of runs that are not taken yet */
@@ -102,7 +97,7 @@ struct read_job {
         bool stopped, over;
         int node;          /* of its devices; NUMA_ANYWHERE where they have none, or several */
         bool no_progress;  /* atomic as well: no byte for too long, and no thread that hangs */
-        void *engine_data; /* freed before ended() */
+        void *engine_data; /* freed before `ended` */
         uint64_t begun_ns;
         uint64_t over_ns;          /* atomic: when its last ticket was returned; 0: not yet */
         uint64_t no_slot_since_ns; /* its next block waits for a slot; 0: it does not */
@@ -166,13 +161,13 @@ void reader_announce(struct reader *reader, struct announced_load *announced, ui
 void reader_announce_end(struct reader *reader, struct announced_load *announced);
 
 void reader_start(struct reader *reader, struct read_job *job);
-/* No new blocks; what is in flight completes, then ended(). May be called at any time before. */
+/* No new blocks; what is in flight completes, then `ended`. May be called at any time before. */
 void reader_stop(struct reader *reader, struct read_job *job);
-/* Between reader_start() and ended(): its share from now on. */
+/* Between reader_start() and `ended`: its share from now on. */
 void reader_set_weight(struct reader *reader, struct read_job *job, unsigned weight);
 
-/* Between reader_start() and ended(): nothing more is copied to the target; a job without others fails with this error.
- * True: copies are in flight, and idle() follows. */
+/* Between reader_start() and `ended`: nothing more is copied to the target; a job without others fails with this error.
+ * True: copies are in flight, and `idle` follows. */
 bool reader_drop_target(struct reader *reader, struct read_job *job, struct read_target *target,
                         const struct error *error);
 

@@ -56,10 +56,12 @@ TEST(a_block_touches_no_byte_but_its_own, .to = WAYS)
         read_fixture_begin(&r, path, WAY_HIDDEN(_i));
         cache_or_not(path, WAY_CACHED(_i));
         const struct plan *plan = &r.resolved.plan;
+        const struct read_job job = r.job;
         for (size_t i = 0; i < plan->n_blocks; i++) {
                 struct plan one = *plan;
                 one.blocks = &plan->blocks[i];
                 one.n_blocks = 1;
+                r.job = job;
                 r.job.plan = &one;
                 r.ended = false;
                 for (size_t s = 0; s < plan->n_segments; s++)
