@@ -77,36 +77,44 @@ int http_headers_add(struct http_headers *headers, const char *name, const char 
                 return error_set(error, STREAMER_EINVAL, "a header that cannot be sent: %s", name);
         if (headers->n == HTTP_HEADERS_MAX)
                 return error_set(error, STREAMER_ELIMIT, "more than %d headers", HTTP_HEADERS_MAX);
-        char *line = format_new("%s: %s", name, value);
-        if (line == NULL)
-                return error_no_memory(error);
-        headers->lines[headers->n++] = line;
-        return 0;
+        cleanup_free char *line = format_new("%s: %s", name, value);
+        bool added = line != NULL && http_headers_append(headers, line);
+        if (line != NULL)
+                explicit_bzero(line, strlen(line)); /* it may be a secret, as any header that is sent */
+        return added ? 0 : error_no_memory(error);
+}
+
+bool http_headers_append(struct http_headers *headers, const char *line)
+{
+        struct curl_slist *lines = curl_slist_append(headers->lines, line);
+        if (lines == NULL)
+                return false;
+        headers->lines = lines;
+        headers->n++;
+        return true;
 }
 
 const char *http_headers_find(const struct http_headers *headers, const char *name)
 {
         size_t len = strlen(name);
-        for (size_t i = 0; i < headers->n; i++)
-                if (strncasecmp(headers->lines[i], name, len) == 0 && headers->lines[i][len] == ':')
-                        return headers->lines[i] + len + 2;
+        for (const struct curl_slist *line = headers->lines; line != NULL; line = line->next)
+                if (strncasecmp(line->data, name, len) == 0 && line->data[len] == ':')
+                        return line->data + len + 2;
         return NULL;
 }
 
 void http_headers_deinit(struct http_headers *headers)
 {
-        /* A header that was sent may be a secret. */
-        for (size_t i = 0; i < headers->n; i++) {
-                explicit_bzero(headers->lines[i], strlen(headers->lines[i]));
-                free(headers->lines[i]);
-        }
-        headers->n = 0;
+        for (struct curl_slist *line = headers->lines; line != NULL; line = line->next)
+                explicit_bzero(line->data, strlen(line->data));
+        curl_slist_free_all(headers->lines);
+        *headers = (struct http_headers){.n = 0};
 }
 
 void http_answer_deinit(struct http_answer *answer)
 {
         http_headers_deinit(&answer->headers);
-        /* So may the answer, even a partial one: keys of a session. */
+        /* So may be the answer, even a partial one: keys of a session. */
         if (answer->body != NULL)
                 explicit_bzero(answer->body, answer->body_len);
         free(answer->body);

@@ -49,13 +49,14 @@ struct http *http_free(struct http *http);
 #define HTTP_HEADERS_MAX 96
 
 struct http_headers {
-        char *lines[HTTP_HEADERS_MAX]; /* "Name: value" */
+        struct curl_slist *lines; /* "Name: value" */
         size_t n;
         uint64_t by; /* whose they are, as authorize() numbers them */
 };
 
 /* Refuses line breaks (STREAMER_EINVAL), and more than HTTP_HEADERS_MAX. */
 int http_headers_add(struct http_headers *headers, const char *name, const char *value, struct error *error);
+bool http_headers_append(struct http_headers *headers, const char *line);            /* a copy; false: no memory */
 const char *http_headers_find(const struct http_headers *headers, const char *name); /* NULL: none */
 void http_headers_deinit(struct http_headers *headers);                              /* accepts a zeroed one */
 
@@ -93,9 +94,9 @@ void http_answer_deinit(struct http_answer *answer); /* accepts a zeroed one */
 
 /* Embedded by a provider of credentials; its functions are called on any thread and return soon. */
 struct http_access_ops {
-        /* Before each try: adds headers to `more`. 1: credentials are being fetched, ask again soon. Not
-         * called after a redirect to another origin. */
-        int (*authorize)(struct http_access *access, const struct http_request *request, struct http_headers *more,
+        /* Before each try: adds to its headers. 1: credentials are being fetched, ask again soon. Not called after a
+         * redirect to another origin. */
+        int (*authorize)(struct http_access *access, const struct http_request *request, struct http_headers *headers,
                          struct error *error);
         /* A final status: sets `error` and returns its code; or 1: try again, with other credentials; or 0, as if
          * NULL: the error of HTTP stays. */

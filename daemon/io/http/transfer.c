@@ -156,14 +156,12 @@ static void header_line(struct http_transfer *t, const char *line, size_t len)
         const char *value = colon + 1, *end = line + len;
         while (value < end && (*value == ' ' || *value == '\t'))
                 value++;
-        char *copy = format_new("%.*s: %.*s", (int)(colon - line), line, (int)(end - value), value);
-        if (copy == NULL) { /* without one of its headers it would be another answer */
+        cleanup_free char *copy = format_new("%.*s: %.*s", (int)(colon - line), line, (int)(end - value), value);
+        if (copy == NULL || !http_headers_append(headers, copy)) { /* without it, it would be another answer */
                 t->answer.status = 0;
                 error_no_memory(&t->error);
                 http_transfer_set_verdict(t, HTTP_FAILED);
-                return;
         }
-        headers->lines[headers->n++] = copy;
 }
 
 static size_t on_header(char *line, size_t size, size_t n, void *context)
@@ -254,51 +252,26 @@ static bool same_origin(const struct http_transfer *t)
                first.tls == now.tls && first.port == now.port && strcmp(first.host, now.host) == 0;
 }
 
-static bool add_line(struct http_transfer *t, const char *line)
-{
-        struct curl_slist *lines = curl_slist_append(t->lines, line);
-        if (lines != NULL)
-                t->lines = lines;
-        return lines != NULL;
-}
-
-static bool add_lines(struct http_transfer *t, const struct http_headers *headers)
-{
-        bool ok = true;
-        for (size_t i = 0; headers != NULL && i < headers->n; i++)
-                ok = ok && add_line(t, headers->lines[i]);
-        return ok;
-}
-
-static void free_headers(struct http_transfer *t)
-{
-        for (struct curl_slist *l = t->lines; l != NULL; l = l->next)
-                explicit_bzero(l->data, strlen(l->data));
-        curl_slist_free_all(t->lines);
-        t->lines = NULL;
-}
-
 /* As http_access_ops.authorize answers. */
 static int add_headers(struct http_transfer *t)
 {
         const struct http_request *r = &t->request;
-        struct http_headers more = {.n = 0};
+        struct http_headers *sent = &t->sent;
         int e = 0;
-        free_headers(t);
+        http_headers_deinit(sent);
         /* Without Accept-Encoding, the server may choose any encoding. */
-        bool ok = add_line(t, "Accept:") && add_line(t, "Expect:") && add_line(t, "Accept-Encoding: identity");
+        bool ok = http_headers_append(sent, "Accept:") && http_headers_append(sent, "Expect:") &&
+                  http_headers_append(sent, "Accept-Encoding: identity");
         if (r->if_match != NULL) {
                 char line[HTTP_ETAG_MAX + 16];
                 snprintf(line, sizeof(line), "If-Match: %s", r->if_match);
-                ok = ok && add_line(t, line);
+                ok = ok && http_headers_append(sent, line);
         }
         if (same_origin(t)) {
-                ok = ok && add_lines(t, r->headers);
+                for (struct curl_slist *l = r->headers != NULL ? r->headers->lines : NULL; l != NULL; l = l->next)
+                        ok = ok && http_headers_append(sent, l->data);
                 if (r->access != NULL && r->access->ops->authorize != NULL)
-                        e = r->access->ops->authorize(r->access, r, &more, &t->error);
-                ok = ok && add_lines(t, &more);
-                t->by = more.by;
-                http_headers_deinit(&more);
+                        e = r->access->ops->authorize(r->access, r, sent, &t->error);
         }
         return ok || e < 0 ? e : error_no_memory(&t->error);
 }
@@ -346,7 +319,7 @@ static bool set_options(struct http_transfer *t)
         /* The environment's proxy is for hosts outside. */
         if (http_url_parse(&url, t->url) == 0 && (http_url_loopback(&url) || r->plain_ok))
                 SET(CURLOPT_NOPROXY, "*");
-        SET(CURLOPT_HTTPHEADER, t->lines);
+        SET(CURLOPT_HTTPHEADER, t->sent.lines);
         SET(CURLOPT_NOBODY, head ? 1L : 0L);
         if (r->body != NULL) {
                 SET(CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)r->body_len);
@@ -427,7 +400,7 @@ void http_transfer_deinit(struct http_transfer *t)
         require(!t->in_multi);
         if (t->easy != NULL)
                 curl_easy_cleanup(t->easy);
-        free_headers(t);
+        http_headers_deinit(&t->sent);
         http_answer_deinit(&t->answer);
         free(t->url);
         *t = (struct http_transfer){0};
@@ -441,7 +414,7 @@ static int report_refusal(struct http_transfer *t)
         struct http_access *access = t->request.access;
         if (access == NULL || access->ops->refused == NULL || !same_origin(t))
                 return 0;
-        t->answer.by = t->by;
+        t->answer.by = t->sent.by;
         return access->ops->refused(access, &t->request, &t->answer, &t->error);
 }
 

@@ -42,9 +42,8 @@ struct http_transfer {
         /* private */
         struct list link;
         void *easy; /* CURL */
-        struct curl_slist *lines;
-        uint64_t by; /* http_headers.by of the credentials */
-        char *url;   /* of the present hop */
+        struct http_headers sent;
+        char *url; /* of the present hop */
         char reason[256];
         uint64_t start_ns, skip, expect;
         bool in_multi, accepted, redirected, paused, judged, stalled, unreached;
