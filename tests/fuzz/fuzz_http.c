@@ -32,10 +32,10 @@ static void fuzz_place(const char *text)
         holds(shown != NULL && strpbrk(shown, "?#") == NULL);
         if (http_url_parse(&url, next) == 0) {
                 holds(url.host[0] != '\0' && url.port > 0 && url.port <= 65535 && strpbrk(url.host, "@/?#") == NULL);
-                int r = http_url_allowed(&opts, &request, next, &error);
+                int r = http_url_allowed(&opts, &request, next, &url, &error);
                 holds(r == 0 ? url.tls || http_url_loopback(&url) : r == STREAMER_EPERM);
         } else {
-                holds(http_url_allowed(&opts, &request, next, &error) == STREAMER_EINVAL);
+                holds(http_url_allowed(&opts, &request, next, &url, &error) == STREAMER_EINVAL);
         }
         free(shown);
         free(next);

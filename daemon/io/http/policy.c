@@ -10,6 +10,7 @@
 
 #include <arpa/inet.h>
 #include <ctype.h>
+#include <curl/curl.h>
 #include <errno.h>
 #include <strings.h>
 
@@ -95,73 +96,43 @@ char *http_url_encode(const char *text, const char *keep)
         return out;
 }
 
-/* ---- references ---- */
-
-/* In place: "." and ".." of the path, up to its query. */
-static void remove_dots(char *path)
-{
-        const char *from = path, *end = path + strcspn(path, "?#");
-        char *to = path;
-        while (from < end) { /* at a '/' */
-                size_t len = strcspn(from + 1, "/?#");
-                bool same = len == 1 && from[1] == '.', parent = len == 2 && strncmp(from + 1, "..", 2) == 0;
-                if (!same && !parent) {
-                        memmove(to, from, len + 1);
-                        to += len + 1;
-                }
-                while (parent && to > path && *--to != '/')
-                        ;
-                from += len + 1;
-                if ((same || parent) && from == end)
-                        *to++ = '/';
-        }
-        memmove(to, end, strlen(end) + 1);
-}
-
 char *http_url_join(const char *base, const char *reference)
 {
-        struct http_url url;
-        char *joined;
         if (strncasecmp(reference, "http://", 7) == 0 || strncasecmp(reference, "https://", 8) == 0)
                 return strdup(reference);
-        bool other_scheme = reference[strcspn(reference, ":/?#")] == ':';
-        if (other_scheme || http_url_parse(&url, base) < 0) {
+        if (reference[strcspn(reference, ":/?#")] == ':') {
                 errno = EINVAL;
                 return NULL;
         }
-        int origin = (int)(url.path - base);
-        int path = (int)strcspn(url.path, "?#");
-        if (strncmp(reference, "//", 2) == 0)
-                return format_new("%s:%s", url.tls ? "https" : "http", reference);
-        if (reference[0] == '/')
-                joined = format_new("%.*s%s", origin, base, reference);
-        else if (reference[0] == '?' || reference[0] == '\0')
-                joined = format_new("%.*s%s", origin + path, base, reference);
-        else {
-                while (path > 0 && url.path[path - 1] != '/')
-                        path--;
-                joined = format_new("%.*s%s%s", origin + path, base, path == 0 ? "/" : "", reference);
-        }
-        if (joined != NULL)
-                remove_dots(joined + origin);
+        char *text = NULL, *joined = NULL;
+        CURLU *url = curl_url();
+        CURLUcode code = url != NULL ? CURLUE_OK : CURLUE_OUT_OF_MEMORY;
+        code = code ?: curl_url_set(url, CURLUPART_URL, base, 0);
+        code = code ?: curl_url_set(url, CURLUPART_URL, reference, 0);
+        code = code ?: curl_url_get(url, CURLUPART_URL, &text, 0);
+        if (code == CURLUE_OK)
+                joined = strdup(text);
+        curl_free(text);
+        curl_url_cleanup(url);
+        if (joined == NULL)
+                errno = code == CURLUE_OK || code == CURLUE_OUT_OF_MEMORY ? ENOMEM : EINVAL;
         return joined;
 }
 
 int http_url_allowed(const struct http_opts *opts, const struct http_request *request, const char *text,
-                     struct error *error)
+                     struct http_url *url, struct error *error)
 {
-        struct http_url url;
-        if (http_url_parse(&url, text) < 0)
+        if (http_url_parse(url, text) < 0)
                 return error_set(error, STREAMER_EINVAL, "not a URL that can be asked for (%s)", request->shown);
-        if (url.tls || request->plain_ok || http_url_loopback(&url))
+        if (url->tls || request->plain_ok || http_url_loopback(url))
                 return 0;
         for (size_t i = 0; i < opts->n_allow_plain; i++)
-                if (http_host_matches(&url, opts->allow_plain[i]))
+                if (http_host_matches(url, opts->allow_plain[i]))
                         return 0;
         return error_set(error, STREAMER_EPERM,
                          "plain http is refused: anyone on the way can read and change it; http.allow_plain in the "
                          "settings permits it for a host (%s, host %s)",
-                         request->shown, url.host);
+                         request->shown, url->host);
 }
 
 /* ---- answers ---- */

@@ -14,9 +14,9 @@ bool http_host_matches(const struct http_url *url, const char *pattern); /* "hos
 /* A redirect's Location, or a file beside an index. malloc'd; NULL, with errno: EINVAL (another scheme), ENOMEM. */
 char *http_url_join(const char *base, const char *reference);
 
-/* STREAMER_EINVAL (no URL), STREAMER_EPERM (plain http to a host that is not named). */
-int http_url_allowed(const struct http_opts *opts, const struct http_request *request, const char *url,
-                     struct error *error);
+/* Parses a URL. STREAMER_EINVAL (no URL), STREAMER_EPERM (plain http to a host that is not named). */
+int http_url_allowed(const struct http_opts *opts, const struct http_request *request, const char *text,
+                     struct http_url *url, struct error *error);
 
 /* ---- answers ---- */
 

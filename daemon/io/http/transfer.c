@@ -247,9 +247,9 @@ static size_t on_bytes(char *data, size_t size, size_t n, void *context)
 
 static bool same_origin(const struct http_transfer *t)
 {
-        struct http_url first, now;
-        return http_url_parse(&first, t->request.url) == 0 && http_url_parse(&now, t->url) == 0 &&
-               first.tls == now.tls && first.port == now.port && strcmp(first.host, now.host) == 0;
+        struct http_url first;
+        return http_url_parse(&first, t->request.url) == 0 && first.tls == t->place.tls &&
+               first.port == t->place.port && strcmp(first.host, t->place.host) == 0;
 }
 
 /* As http_access_ops.authorize answers. */
@@ -288,7 +288,6 @@ static bool set_options(struct http_transfer *t)
         const char *ca = r->access != NULL && r->access->ca != NULL ? r->access->ca : opts->ca;
         const char *method = r->method ?: "GET";
         bool head = strcmp(method, "HEAD") == 0, ok = true;
-        struct http_url url;
         curl_easy_reset(easy);
         SET(CURLOPT_URL, t->url);
         SET(CURLOPT_SHARE, t->http->share);
@@ -317,7 +316,7 @@ static bool set_options(struct http_transfer *t)
                 SET(CURLOPT_CAPATH, NULL);
         }
         /* The environment's proxy is for hosts outside. */
-        if (http_url_parse(&url, t->url) == 0 && (http_url_loopback(&url) || r->plain_ok))
+        if (http_url_loopback(&t->place) || r->plain_ok)
                 SET(CURLOPT_NOPROXY, "*");
         SET(CURLOPT_HTTPHEADER, t->sent.lines);
         SET(CURLOPT_NOBODY, head ? 1L : 0L);
@@ -361,7 +360,7 @@ void http_transfer_begin(struct http_loop *loop, struct http_transfer *t)
         t->moved_ns = now_ns();
         t->error = (struct error){0};
         t->start_ns = 0;
-        int r = t->url != NULL ? http_url_allowed(&t->http->opts, &t->request, t->url, &t->error)
+        int r = t->url != NULL ? http_url_allowed(&t->http->opts, &t->request, t->url, &t->place, &t->error)
                                : error_no_memory(&t->error);
         if (r == 0)
                 r = add_headers(t);
@@ -459,14 +458,8 @@ static bool is_temporary(CURLcode code)
         }
 }
 
-static const char *host_of(const struct http_transfer *t, struct http_url *url)
-{
-        return http_url_parse(url, t->url) == 0 ? url->host : "";
-}
-
 static enum http_outcome curl_outcome(struct http_transfer *t, CURLcode code)
 {
-        struct http_url url;
         long proxy = 0;
         t->unreached = code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST ||
                        code == CURLE_COULDNT_RESOLVE_PROXY || code == CURLE_OPERATION_TIMEDOUT;
@@ -474,8 +467,7 @@ static enum http_outcome curl_outcome(struct http_transfer *t, CURLcode code)
         if (proxy >= 300)
                 error_set(&t->error, STREAMER_EFAILED, "the proxy answers %ld (%s)", proxy, t->request.shown);
         else if (code == CURLE_COULDNT_RESOLVE_HOST)
-                error_set(&t->error, STREAMER_EFAILED, "cannot resolve host %s (%s)", host_of(t, &url),
-                          t->request.shown);
+                error_set(&t->error, STREAMER_EFAILED, "cannot resolve host %s (%s)", t->place.host, t->request.shown);
         else if (code == CURLE_COULDNT_RESOLVE_PROXY)
                 error_set(&t->error, STREAMER_EFAILED, "cannot resolve the proxy's host (%s)", t->request.shown);
         else if (t->accepted)
@@ -505,7 +497,7 @@ static enum http_outcome outcome_of(struct http_transfer *t, CURLcode code)
 /* Refuses redirects from https to http, and too many of them. True: the next hop is under way. */
 static bool follow(struct http_loop *loop, struct http_transfer *t)
 {
-        struct http_url from, to;
+        struct http_url to;
         char shown[REDACTED_SOURCE] = "";
         char *next = http_url_join(t->url, header(t, "Location"));
         const char *why = NULL;
@@ -514,9 +506,9 @@ static bool follow(struct http_loop *loop, struct http_transfer *t)
                 http_transfer_set_verdict(t, HTTP_FAILED);
                 return false;
         }
-        if (next == NULL || http_url_parse(&from, t->url) < 0 || http_url_parse(&to, next) < 0)
+        if (next == NULL || http_url_parse(&to, next) < 0)
                 why = "to an invalid URL";
-        else if (from.tls && !to.tls)
+        else if (t->place.tls && !to.tls)
                 why = "from https to plain http";
         else if (++t->hops > t->http->opts.redirects)
                 why = "of more than http.redirects steps";

@@ -44,6 +44,7 @@ struct http_transfer {
         void *easy; /* CURL */
         struct http_headers sent;
         char *url; /* of the present hop */
+        struct http_url place;
         char reason[256];
         uint64_t start_ns, skip, expect;
         bool in_multi, accepted, redirected, paused, judged, stalled, unreached;

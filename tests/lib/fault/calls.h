@@ -42,6 +42,7 @@
         /* libcurl */ \
         CALL(curl_global_init, 2, 0) CALL(curl_easy_init, 0, ENOMEM) CALL(curl_easy_setopt, 27, 0) \
         CALL(curl_slist_append, 0, ENOMEM) \
+        CALL(curl_url, 0, ENOMEM) CALL(curl_url_set, 7, 0) CALL(curl_url_get, 7, 0) \
         CALL(curl_multi_init, 0, ENOMEM) CALL(curl_multi_add_handle, 3, 0) CALL(curl_multi_setopt, 3, 0) \
         CALL(curl_multi_socket_action, 3, 0) CALL(curl_share_init, 0, ENOMEM) CALL(curl_share_setopt, 4, 0) \
         /* users and groups; these return the error itself */ \

@@ -107,7 +107,8 @@ TEST(plain_http_is_for_loopback_and_named_hosts, EACH(plain))
         struct http_opts opts = {.allow_plain = hosts, .n_allow_plain = 2};
         struct http_request request = {.shown = "x"};
         struct error error = {0};
-        int r = http_url_allowed(&opts, &request, plain[_i].url, &error);
+        struct http_url url;
+        int r = http_url_allowed(&opts, &request, plain[_i].url, &url, &error);
         ck_assert_int_eq(r, plain[_i].allowed ? 0 : STREAMER_EPERM);
 }
 
