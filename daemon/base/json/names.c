@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <xxhash.h>
 
 struct nameset_slot {
         uint32_t hash;
@@ -30,35 +31,12 @@ struct name names_in_text_at(const void *owner, uint32_t i)
         return (struct name){names->text + where[0], where[1]};
 }
 
-/* ---- hash ---- */
-
-static uint64_t load(const char *s, size_t len)
-{
-        uint64_t word = 0;
-        memcpy(&word, s, len < 8 ? len : 8);
-        return word;
-}
-
-/* Both factors are masked by something the names' author does not know: the key, and a state that
- * depends on it. */
-static uint64_t mix(uint64_t a, uint64_t b)
-{
-        __extension__ unsigned __int128 product = (unsigned __int128)a * b;
-        return (uint64_t)product ^ (uint64_t)(product >> 64);
-}
-
-static uint32_t hash_name(const uint64_t key[2], struct name name)
-{
-        uint64_t h = key[1] ^ name.len;
-        const char *s = name.s;
-        size_t len = name.len;
-        for (; len > 16; s += 16, len -= 16)
-                h = mix(load(s, 8) ^ key[0], load(s + 8, 8) ^ h);
-        h = mix(load(s, len) ^ key[0], (len > 8 ? load(s + 8, len - 8) : 0) ^ h);
-        return (uint32_t)mix(h ^ key[0], key[1] | 1);
-}
-
 /* ---- set ---- */
+
+static uint32_t hash_name(const struct nameset *set, struct name name)
+{
+        return (uint32_t)XXH3_64bits_withSeed(name.s, name.len, set->key);
+}
 
 bool nameset_begin(struct nameset *set, size_t n)
 {
@@ -76,8 +54,8 @@ bool nameset_begin(struct nameset *set, size_t n)
         }
         set->mask = capacity - 1;
         /* Early at boot there may be no random bytes yet: the addresses are secret, too. */
-        if (set->key[0] == 0 && getrandom(set->key, sizeof(set->key), GRND_NONBLOCK) < 0)
-                set->key[0] = (uintptr_t)set ^ (uintptr_t)set->slots << 16;
+        if (set->key == 0 && getrandom(&set->key, sizeof(set->key), GRND_NONBLOCK) < 0)
+                set->key = (uintptr_t)set ^ (uintptr_t)set->slots << 16;
         return true;
 }
 
@@ -106,7 +84,7 @@ static struct nameset_slot *probe(const struct nameset *set, name_at at, const v
 uint32_t nameset_add(struct nameset *set, name_at at, const void *owner, uint32_t i)
 {
         struct name name = at(owner, i);
-        uint32_t hash = hash_name(set->key, name);
+        uint32_t hash = hash_name(set, name);
         struct nameset_slot *slot = probe(set, at, owner, name, hash);
         if (slot->number != 0)
                 return slot->number - 1;
@@ -118,7 +96,7 @@ uint32_t nameset_find(const struct nameset *set, name_at at, const void *owner, 
 {
         if (set->slots == NULL)
                 return NAMES_NONE;
-        const struct nameset_slot *slot = probe(set, at, owner, name, hash_name(set->key, name));
+        const struct nameset_slot *slot = probe(set, at, owner, name, hash_name(set, name));
         return slot->number == 0 ? NAMES_NONE : slot->number - 1;
 }
 
