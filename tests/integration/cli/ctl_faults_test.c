@@ -132,6 +132,8 @@ TEST(a_failed_call_ends_it_with_a_named_error, EACH(commands), .slow = true)
                 }
         }
         ck_assert_uint_gt(struck, 20);
+        client_call_code(client, "unload",
+                         "{\"model\":\"victim\"}"); /* the last run, without a failure, has loaded it */
 }
 
 /* The event that follows the reply names the model, too. */
