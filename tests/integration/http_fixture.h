@@ -133,8 +133,3 @@ static inline char *log_text(void)
         ck_assert(log_wait_for(test_daemon.log, next));
         return file_read(test_daemon.log, NULL);
 }
-
-static inline bool has_begun(void *arg)
-{
-        return ((struct proxy *)arg)->seen[PROXY_BLOCKS] > 0;
-}

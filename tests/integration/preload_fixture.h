@@ -54,36 +54,17 @@ static char *write_model(const char *name)
 
 /* ---- requests ---- */
 
-static json_t *preload_row(streamer_client *c, size_t i)
+static bool row_is(size_t i, const char *state, uint64_t tries)
 {
-        json_t *reply = client_call(c, "status", NULL);
-        json_t *row = json_incref(json_array_get(json_object_get(reply, "preload"), i));
-        return row;
-}
-
-struct question {
-        size_t i;
-        const char *state;
-        int tries;
-};
-
-static bool row_is(void *arg)
-{
-        struct question *q = arg;
         streamer_client *c = client_open(&d);
-        json_t *row = preload_row(c, q->i);
-        const char *state = json_string_value(json_object_get(row, "state"));
-        bool is =
-                state && strcmp(state, q->state) == 0 && json_integer_value(json_object_get(row, "tries")) >= q->tries;
-
+        const json_t *row = json_array_get(json_object_get(client_call(c, "status", NULL), "preload"), i);
         streamer_close(c);
-        return is;
+        return strcmp(json_text(row, "state"), state) == 0 && json_number(row, "tries") >= tries;
 }
 
-static void await_row(size_t i, const char *state, int tries)
+static void await_row(size_t i, const char *state, uint64_t tries)
 {
-        struct question q = {i, state, tries};
-        ck_assert_msg(eventually(row_is, &q, WAIT_MS), "preload[%zu] does not become %s", i, state);
+        ck_assert_msg(WITHIN(WAIT_MS, row_is(i, state, tries)), "preload[%zu] does not become %s", i, state);
 }
 
 static void await_log(const char *text)

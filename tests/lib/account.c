@@ -174,44 +174,22 @@ static bool threads_have_names(const char *account)
         return line == NULL || strtoul(line + strlen("thread streamerd: "), NULL, 10) <= most;
 }
 
-struct sample {
-        const struct daemon *d;
-        streamer_client *c;
-        char *account;
-};
-
 /* A model is ready a moment before its load has closed what it used. */
-static bool is_settled(void *arg)
+static bool is_settled(const struct daemon *d, streamer_client *c, char **account)
 {
-        struct sample *sample = arg;
-        char *before = sample->account;
-        sample->account = account_with(sample->d, sample->c);
-        bool same = before != NULL && strcmp(before, sample->account) == 0;
-        free(before);
-        return same && strstr(sample->account, ".safetensors: ") == NULL && threads_have_names(sample->account);
+        const char *before = *account;
+        *account = account_with(d, c);
+        return before != NULL && strcmp(before, *account) == 0 && strstr(*account, ".safetensors: ") == NULL &&
+               threads_have_names(*account);
 }
 
 char *account_of(const struct daemon *d)
 {
-        struct sample sample = {.d = d, .c = client_open(d)};
-        eventually(is_settled, &sample, WAIT_MS);
-        streamer_close(sample.c);
-        return sample.account;
-}
-
-struct expected {
-        const struct daemon *d;
-        streamer_client *c;
-        const char *account;
-        char *now;
-};
-
-static bool is_equal(void *arg)
-{
-        struct expected *e = arg;
-        free(e->now);
-        e->now = account_with(e->d, e->c);
-        return strcmp(e->now, e->account) == 0;
+        streamer_client *c = client_open(d);
+        char *account = NULL;
+        (void)WITHIN(WAIT_MS, is_settled(d, c, &account));
+        streamer_close(c);
+        return account;
 }
 
 /* The lines of `text` that `other` does not have. */
@@ -234,10 +212,10 @@ static char *lines_only_in(const char *text, const char *other)
 
 void account_await(const struct daemon *d, const char *account)
 {
-        struct expected e = {.d = d, .c = client_open(d), .account = account};
-        if (!eventually(is_equal, &e, WAIT_MS))
-                daemon_die(d, "used, of what has changed:\n%suses now:\n%s", lines_only_in(account, e.now),
-                           lines_only_in(e.now, account));
-        free(e.now);
-        streamer_close(e.c);
+        streamer_client *c = client_open(d);
+        char *now;
+        if (!WITHIN(WAIT_MS, strcmp(now = account_with(d, c), account) == 0))
+                daemon_die(d, "used, of what has changed:\n%suses now:\n%s", lines_only_in(account, now),
+                           lines_only_in(now, account));
+        streamer_close(c);
 }

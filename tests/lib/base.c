@@ -205,13 +205,7 @@ uint64_t clock_ns(void)
 
 bool eventually(bool (*ask)(void *arg), void *arg, int timeout_ms)
 {
-        uint64_t deadline = clock_ns() + (uint64_t)timeout_ms * 1000000;
-        while (!ask(arg)) {
-                if (clock_ns() > deadline)
-                        return false;
-                poll(NULL, 0, 2);
-        }
-        return true;
+        return WITHIN(timeout_ms, ask(arg));
 }
 
 pid_t child_start(void (*fn)(void))

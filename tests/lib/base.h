@@ -112,6 +112,24 @@ unsigned count_open_fds(void);
 /* Runs the function, or NULL, in a child process, which then lives until child_kill(); returns when it has returned. */
 pid_t child_start(void (*fn)(void));
 void child_kill(pid_t pid); /* SIGKILL, and waits for its end */
-/* Polls until the function returns true; false after timeout_ms. For states that cause no event or reply, such as a
- * lease whose process died. */
+
+/* Polls until the condition is true; its value is false after timeout_ms. For states that cause no event or reply, such
+ * as a lease whose process died. */
+#define WITHIN(timeout_ms, condition)                                                                                  \
+        __extension__({                                                                                                \
+                const uint64_t within_end = clock_ns() + (uint64_t)(timeout_ms)*1000000;                               \
+                bool within_is;                                                                                        \
+                while (!(within_is = (condition)) && clock_ns() <= within_end)                                         \
+                        poll(NULL, 0, 2);                                                                              \
+                within_is;                                                                                             \
+        })
+
+/* The same for 20 s, after which it fails with the condition's text. */
+#define AWAIT(condition)                                                                                               \
+        do {                                                                                                           \
+                if (!WITHIN(20000, (condition)))                                                                       \
+                        die("%s:%d: not within 20 s: %s", __FILE__, __LINE__, #condition);                             \
+        } while (0)
+
+/* WITHIN() for a condition that is a function. */
 bool eventually(bool (*ask)(void *arg), void *arg, int timeout_ms);

@@ -53,9 +53,8 @@ static pid_t find_init(pid_t nspawn)
         return found;
 }
 
-static bool is_up(void *arg)
+static bool is_up(struct container *boot)
 {
-        struct container *boot = arg;
         if (boot->init == 0)
                 boot->init = find_init(boot->nspawn);
         if (waitpid(boot->nspawn, NULL, WNOHANG) == boot->nspawn) {
@@ -91,14 +90,9 @@ bool container_start(struct container *boot, const char *folder)
         boot->nspawn = must(fork());
         if (boot->nspawn == 0)
                 exec_nspawn(boot);
-        if (!eventually(is_up, boot, BOOT_MS))
+        if (!WITHIN(BOOT_MS, is_up(boot)))
                 container_stop(boot);
         return boot->nspawn > 0;
-}
-
-static bool has_ended(void *arg)
-{
-        return waitpid(*(pid_t *)arg, NULL, WNOHANG) != 0;
 }
 
 void container_stop(struct container *boot)
@@ -107,7 +101,7 @@ void container_stop(struct container *boot)
                 return;
         if (boot->init > 0)
                 kill(boot->init, RTMIN_POWEROFF);
-        if (!eventually(has_ended, &boot->nspawn, 10000)) {
+        if (!WITHIN(10000, waitpid(boot->nspawn, NULL, WNOHANG) != 0)) {
                 kill(boot->nspawn, SIGKILL);
                 waitpid(boot->nspawn, NULL, 0);
         }

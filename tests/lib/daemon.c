@@ -255,25 +255,20 @@ void daemon_kill(struct daemon *d)
         reap(d);
 }
 
-struct said {
-        const char *log, *text;
-};
-
-static bool log_has(void *arg)
+static bool log_has(const char *path, const char *text)
 {
-        const struct said *said = arg;
-        char *log = file_read(said->log, NULL);
-        bool found = strstr(log, said->text) != NULL;
+        char *log = file_read(path, NULL);
+        bool found = strstr(log, text) != NULL;
         free(log);
         return found;
 }
 
 bool daemon_gave_up(const struct daemon *d)
 {
-        return log_has(&(struct said){d->log, "ending without them"});
+        return log_has(d->log, "ending without them");
 }
 
 bool log_wait_for(const char *log, const char *text)
 {
-        return eventually(log_has, &(struct said){log, text}, LOG_MS);
+        return WITHIN(LOG_MS, log_has(log, text));
 }

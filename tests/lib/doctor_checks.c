@@ -35,9 +35,9 @@ void doctor_found(const char *result, const char *check, const char *part)
         ck_abort_msg("no %s with '%s' in %s", check, part, json_dumps(doctor_said, 0));
 }
 
-static bool no_probe_listed(void *arg)
+static bool no_probe_listed(streamer_client *c)
 {
-        json_auto_t *list = client_call(arg, "list", NULL);
+        json_auto_t *list = client_call(c, "list", NULL);
         size_t n = 0;
         const json_t *model;
         for (size_t i = 0; (model = json_array_get(json_object_get(list, "models"), i)); i++)
@@ -49,7 +49,7 @@ void doctor_check_no_leak(streamer_client *c, uint64_t used)
 {
         client_wait_leases(c, 0);
         client_wait_used(c, used);
-        ck_assert(eventually(no_probe_listed, c, 20000));
+        AWAIT(no_probe_listed(c));
 }
 
 const char *doctor_driver(void)

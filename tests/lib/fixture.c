@@ -324,11 +324,6 @@ void lease_equals(streamer_lease *lease, const struct model *m)
         }
 }
 
-bool lease_is_revoked(void *lease)
-{
-        return streamer_lease_check(lease) == STREAMER_EREVOKED;
-}
-
 void client_equals(streamer_client *c, const char *name, const struct model *m)
 {
         client_equals_on(c, name, NULL, m);
@@ -426,35 +421,17 @@ const char *client_state(streamer_client *c, const char *name)
         return state;
 }
 
-bool client_is_unloaded(void *name)
-{
-        return client_state(client, name)[0] == '\0';
-}
-
 uint64_t client_host_cache(streamer_client *c)
 {
         json_auto_t *reply = client_call(c, "status", NULL);
         return json_number(json_object_get(reply, "host_cache"), "used");
 }
 
-struct awaited {
-        streamer_client *c;
-        uint64_t (*get)(streamer_client *c);
-        uint64_t want, have;
-};
-
-static bool is_equal(void *arg)
-{
-        struct awaited *a = arg;
-        a->have = a->get(a->c);
-        return a->have == a->want;
-}
-
 static void wait_for(streamer_client *c, uint64_t (*get)(streamer_client *c), uint64_t want, const char *what)
 {
-        struct awaited a = {c, get, want, 0};
-        if (!eventually(is_equal, &a, WAIT_MS))
-                die("%s: %llu instead of %llu", what, (unsigned long long)a.have, (unsigned long long)want);
+        uint64_t have;
+        if (!WITHIN(WAIT_MS, (have = get(c)) == want))
+                die("%s: %ju instead of %ju", what, (uintmax_t)have, (uintmax_t)want);
 }
 
 void client_wait_leases(streamer_client *c, uint64_t leases)

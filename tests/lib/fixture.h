@@ -82,7 +82,6 @@ streamer_lease *client_attach_on(streamer_client *c, const char *name, const cha
 
 /* Compares every tensor of the lease (name, dtype, shape, bytes, alignment, digest, contents) and their number. */
 void lease_equals(streamer_lease *lease, const struct model *m);
-bool lease_is_revoked(void *lease); /* for eventually() */
 /* Attaches, compares with lease_equals() and the model's digest, and detaches. */
 void client_equals(streamer_client *c, const char *name, const struct model *m);
 /* Compares the replica on this device with lease_equals(). */
@@ -98,7 +97,6 @@ uint64_t client_device_number(streamer_client *c, const char *key); /* of the fi
 uint64_t client_used(streamer_client *c);                           /* its bytes */
 double client_metric(streamer_client *c, const char *series);       /* "NAME" or "NAME{label=\"value\"}" */
 const char *client_state(streamer_client *c, const char *name);     /* "" if it is not listed; static */
-bool client_is_unloaded(void *name);                                /* of `client`, for eventually() */
 
 /* A member of an object; "" or 0 if it is missing. */
 const char *json_text(const json_t *object, const char *key);

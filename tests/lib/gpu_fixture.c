@@ -119,14 +119,9 @@ uint64_t used_on(const char *device)
         return UINT64_MAX;
 }
 
-static bool is_unused(void *device)
-{
-        return used_on(device) == 0;
-}
-
 void wait_until_freed(const char *device)
 {
-        ck_assert_msg(eventually(is_unused, (void *)(uintptr_t)device, WAIT_MS), "%s: %llu bytes are in use", device,
+        ck_assert_msg(WITHIN(WAIT_MS, used_on(device) == 0), "%s: %llu bytes are in use", device,
                       (unsigned long long)used_on(device));
 }
 

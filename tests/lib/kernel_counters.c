@@ -72,25 +72,14 @@ uint64_t file_cached_bytes(const char *path)
         return cached;
 }
 
-struct dropped {
-        const char *path;
-        int fd;
-};
-
-static bool is_dropped(void *arg)
-{
-        const struct dropped *d = arg;
-        must(-posix_fadvise(d->fd, 0, 0, POSIX_FADV_DONTNEED));
-        return file_cached_bytes(d->path) == 0;
-}
-
 void file_uncache(const char *path)
 {
         int fd = must(open(path, O_RDONLY | O_CLOEXEC));
         struct statfs fs;
         must(fsync(fd));
         must(fstatfs(fd, &fs));
-        if (fs.f_type != TMPFS_MAGIC && !eventually(is_dropped, &(struct dropped){path, fd}, DROP_MS))
+        if (fs.f_type != TMPFS_MAGIC &&
+            !WITHIN(DROP_MS, must(-posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED)) == 0 && file_cached_bytes(path) == 0))
                 die("%s: its cached pages are in use", path);
         close(fd);
 }
@@ -243,20 +232,9 @@ unsigned process_fds(pid_t pid)
         return process_fds_named(pid, "");
 }
 
-struct fd_limit {
-        pid_t pid;
-        unsigned max;
-};
-
-static bool has_few_fds(void *arg)
-{
-        const struct fd_limit *limit = arg;
-        return process_fds(limit->pid) <= limit->max;
-}
-
 bool process_wait_fds(pid_t pid, unsigned max)
 {
-        return eventually(has_few_fds, &(struct fd_limit){pid, max}, 20000);
+        return WITHIN(20000, process_fds(pid) <= max);
 }
 
 unsigned process_threads(pid_t pid)
@@ -288,24 +266,10 @@ unsigned process_threads_named(pid_t pid, const char *name, unsigned *asleep)
         return n;
 }
 
-struct sleepers {
-        pid_t pid;
-        const char *name;
-        unsigned n;
-};
-
-static bool all_asleep(void *arg)
-{
-        const struct sleepers *s = arg;
-        unsigned asleep;
-        return process_threads_named(s->pid, s->name, &asleep) == s->n && asleep == s->n;
-}
-
 void process_threads_await_asleep(pid_t pid, const char *name, unsigned n)
 {
-        struct sleepers s = {pid, name, n};
-        if (!eventually(all_asleep, &s, 20000))
-                die("not %u threads '%s' of process %d asleep", n, name, (int)pid);
+        unsigned asleep;
+        AWAIT(process_threads_named(pid, name, &asleep) == n && asleep == n);
 }
 
 /* ---- huge pages ---- */
@@ -414,15 +378,10 @@ bool hugepages_limit(uint64_t bytes, const char *elsewhere)
         return ok;
 }
 
-static bool group_is_removed(void *unused)
-{
-        return rmdir(limited_group) == 0;
-}
-
 /* A thread that was joined may be in the group for a moment more. */
 void hugepages_unlimit(void)
 {
-        if (!write_to(limited_mount, "cgroup.procs", "0") || !eventually(group_is_removed, NULL, 20000))
+        if (!write_to(limited_mount, "cgroup.procs", "0") || !WITHIN(20000, rmdir(limited_group) == 0))
                 die_errno("%s", limited_group);
 }
 

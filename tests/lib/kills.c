@@ -142,9 +142,8 @@ static void query_names(struct kills *k)
 }
 
 /* The state file has the pin and the priority of each name. */
-static bool state_agrees(void *arg)
+static bool state_agrees(const struct kills *k)
 {
-        struct kills *k = arg;
         struct state_file state;
         struct error error = {0};
         int r = state_file_load(&state, k->state, &error);
@@ -166,17 +165,14 @@ static bool state_agrees(void *arg)
 /* From here on it has no earlier state. */
 static void wait_state(struct kills *k)
 {
-        if (!eventually(state_agrees, k, 20000))
+        if (!WITHIN(20000, state_agrees(k)))
                 die("the state file does not have the pins");
 }
 
-static bool pinned_are_restored(void *arg)
+static bool pinned_are_restored(const struct kills *k)
 {
-        struct kills *k = arg;
-        json_t *status = client_call(k->client, "status", NULL);
-        bool done = json_array_size(json_object_get(status, "restoring")) == 0;
-        json_decref(status);
-        return done;
+        json_auto_t *status = client_call(k->client, "status", NULL);
+        return json_array_size(json_object_get(status, "restoring")) == 0;
 }
 
 static void check_lease(struct kills *k)
@@ -196,7 +192,7 @@ static void check_lease(struct kills *k)
 static void query_daemon(struct kills *k)
 {
         client_ok(k->client, streamer_call(k->client, "ping", NULL, NULL), "ping");
-        if (!eventually(pinned_are_restored, k, 20000))
+        if (!WITHIN(20000, pinned_are_restored(k)))
                 die("the pinned model was not restored");
         client_equals(k->client, PINNED, k->pinned);
         check_lease(k);

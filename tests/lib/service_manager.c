@@ -138,20 +138,18 @@ void manager_spawn(struct manager *m)
 static bool has_sent_ready(struct manager *m)
 {
         lock_scope(&m->mutex);
-        bool ready = m->ready;
-        return ready;
+        return m->ready;
 }
 
-static bool is_ready(void *arg)
+static bool is_ready_or_gone(struct manager *m)
 {
-        struct manager *m = arg;
         struct pollfd exited = {.fd = m->d.pidfd, .events = POLLIN};
         return has_sent_ready(m) || poll(&exited, 1, 0) > 0;
 }
 
 static void manager_ready(struct manager *m)
 {
-        if (!eventually(is_ready, m, START_MS) || !has_sent_ready(m))
+        if (!WITHIN(START_MS, is_ready_or_gone(m)) || !has_sent_ready(m))
                 daemon_die(&m->d, "did not become ready");
 }
 
@@ -200,24 +198,11 @@ size_t manager_count(struct manager *m, const char *prefix)
         return n;
 }
 
-struct desired {
-        struct manager *m;
-        const char *prefix;
-        size_t n, have;
-};
-
-static bool has_count(void *arg)
-{
-        struct desired *w = arg;
-        w->have = manager_count(w->m, w->prefix);
-        return w->have == w->n;
-}
-
 void manager_wait(struct manager *m, const char *prefix, size_t n)
 {
-        struct desired w = {.m = m, .prefix = prefix, .n = n};
-        if (!eventually(has_count, &w, START_MS))
-                daemon_die(&m->d, "has stored %zu descriptors '%s...' instead of %zu", w.have, prefix, n);
+        size_t have;
+        if (!WITHIN(START_MS, (have = manager_count(m, prefix)) == n))
+                daemon_die(&m->d, "has stored %zu descriptors '%s...' instead of %zu", have, prefix, n);
 }
 
 void manager_drop(struct manager *m, struct stored *stored)

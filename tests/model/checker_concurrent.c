@@ -107,9 +107,8 @@ static void read_load(struct load_query *q)
 }
 
 /* Each target waits for memory or has ended, or the load has ended. */
-static bool is_settled(void *arg)
+static bool is_settled(struct load_query *q)
 {
-        struct load_query *q = arg;
         read_load(q);
         return !q->listed || q->settled;
 }
@@ -117,14 +116,13 @@ static bool is_settled(void *arg)
 static bool load_waits(struct checker *c, const struct trial *t)
 {
         struct load_query q = {.c = c, .t = t};
-        if (!eventually(is_settled, &q, CHECKER_WAIT_MS))
+        if (!WITHIN(CHECKER_WAIT_MS, is_settled(&q)))
                 checker_fail(c, "load %s: neither waits nor ends", name_of(t->name));
         return q.waits;
 }
 
-static bool leases_agree(void *arg)
+static bool leases_agree(struct checker *c)
 {
-        struct checker *c = arg;
         json_auto_t *ps = call_json(c, "ps", NULL);
         uint64_t have = json_array_size(json_object_get(ps, "leases")), want = 0;
         for (unsigned i = 0; i < GENERATIONS; i++)
@@ -138,7 +136,7 @@ static void free_memory_for(struct checker *c, const struct trial *t)
         for (unsigned p = 0; load_waits(c, t) && p < CLIENTS; p++) {
                 c->counts->waits += p == 0;
                 kill_client(c, p);
-                if (!eventually(leases_agree, c, CHECKER_WAIT_MS))
+                if (!WITHIN(CHECKER_WAIT_MS, leases_agree(c)))
                         checker_fail(c, "the leases of a killed client have not ended");
                 client_process_start(&c->processes[p], c->daemon.socket);
                 c->counts->kills++;
@@ -155,9 +153,8 @@ static bool will_fit(struct checker *c, const struct trial *t, unsigned device)
 
 /* Replicas wait together, except for devices where the model is resident already: those are ready. If the same load
  * without STREAMER_LOAD_WAIT has ended, it may have made the model resident on further devices. */
-static bool resident_targets_are_ready(void *arg)
+static bool resident_targets_are_ready(struct load_query *q)
 {
-        struct load_query *q = arg;
         read_load(q);
         for (unsigned d = 0; d < q->c->n_devices; d++) {
                 bool resident = q->t->ranks == 0 && resident_copy(q->c, q->t, d) != NULL;
@@ -171,7 +168,7 @@ static bool resident_targets_are_ready(void *arg)
 static void cancel_waiting(struct checker *c, const struct trial *t, bool both, bool got[DEVICES])
 {
         struct load_query q = {.c = c, .t = t, .both = both};
-        if (t->n_devices > 1 && !eventually(resident_targets_are_ready, &q, CHECKER_WAIT_MS))
+        if (t->n_devices > 1 && !WITHIN(CHECKER_WAIT_MS, resident_targets_are_ready(&q)))
                 checker_fail(c, "load %s: waits, and is not ready on exactly those devices where it was resident",
                              name_of(t->name));
         memcpy(got, q.ready, sizeof(q.ready));

@@ -416,9 +416,8 @@ static bool bytes_agree(const struct comparison *now)
         return same;
 }
 
-static bool agrees(void *arg)
+static bool agrees(struct comparison *now)
 {
-        struct comparison *now = arg;
         struct checker *c = now->c;
         json_t *list = call_json(c, "list", NULL), *row;
         unsigned expected = 0;
@@ -481,7 +480,7 @@ void compare(struct checker *c, bool may_evict)
 {
         struct comparison now = {.c = c, .may_evict = may_evict};
         drop_incomplete_sets(c);
-        if (!eventually(agrees, &now, CHECKER_WAIT_MS))
+        if (!WITHIN(CHECKER_WAIT_MS, agrees(&now)))
                 checker_fail(c, "%s", c->text);
         apply_evictions(&now);
 }

@@ -5,13 +5,6 @@
 #include "tests/lib/base.h"
 #include "tests/model/checker_model.h"
 
-/* The leases of one client in `ps`. */
-struct lease_query {
-        struct checker *c;
-        unsigned process;
-        bool orphans; /* expected: all leases are orphans, or none */
-};
-
 static unsigned count_leases(const struct checker *c, unsigned p)
 {
         unsigned n = 0;
@@ -20,25 +13,22 @@ static unsigned count_leases(const struct checker *c, unsigned p)
         return n;
 }
 
-static bool leases_listed(void *arg)
+/* `ps` has all leases of the client, and all of them are orphans, or none. */
+static bool leases_listed(struct checker *c, unsigned p, bool orphans)
 {
-        const struct lease_query *h = arg;
-        struct checker *c = h->c;
-        json_t *ps = call_json(c, "ps", NULL), *row;
+        json_auto_t *ps = call_json(c, "ps", NULL), *row;
         unsigned n = 0, alike = 0;
         for (size_t i = 0; (row = json_array_get(json_object_get(ps, "leases"), i)); i++) {
-                bool own = json_number(row, "pid") == (uint64_t)c->processes[h->process].pid;
+                bool own = json_number(row, "pid") == (uint64_t)c->processes[p].pid;
                 n += own;
-                alike += own && json_is_true(json_object_get(row, "orphan")) == h->orphans;
+                alike += own && json_is_true(json_object_get(row, "orphan")) == orphans;
         }
-        json_decref(ps);
-        return n == count_leases(c, h->process) && alike == n;
+        return n == count_leases(c, p) && alike == n;
 }
 
 static void check_orphans(struct checker *c, unsigned p)
 {
-        struct lease_query h = {c, p, true};
-        if (!eventually(leases_listed, &h, CHECKER_WAIT_MS))
+        if (!WITHIN(CHECKER_WAIT_MS, leases_listed(c, p, true)))
                 checker_fail(c, "client %u: its connection is closed, and its %u leases are no orphans", p,
                              count_leases(c, p));
 }
@@ -46,8 +36,7 @@ static void check_orphans(struct checker *c, unsigned p)
 /* The client has reclaimed all its leases when its call ends. */
 static void check_reclaimed(struct checker *c, unsigned p)
 {
-        struct lease_query h = {c, p, false};
-        if (!leases_listed(&h))
+        if (!leases_listed(c, p, false))
                 checker_fail(c, "client %u: has reconnected, and has not its %u leases", p, count_leases(c, p));
 }
 

@@ -272,16 +272,16 @@ static void run_workers(uint64_t until)
         }
 }
 
-static bool no_load_runs(void *arg)
+static bool no_load_runs(streamer_client *c)
 {
-        json_auto_t *status = client_call(arg, "status", NULL);
+        json_auto_t *status = client_call(c, "status", NULL);
         return json_array_size(json_object_get(status, "loads")) == 0;
 }
 
 static void unload_all(streamer_client *c)
 {
         /* Loads that no client waited for. */
-        ck_assert_msg(eventually(no_load_runs, c, WAIT_MS), "a load does not end");
+        ck_assert_msg(WITHIN(WAIT_MS, no_load_runs(c)), "a load does not end");
         for (unsigned i = 0; i < MODELS; i++) {
                 char name[16];
                 snprintf(name, sizeof(name), "m%u", i);

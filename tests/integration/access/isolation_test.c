@@ -96,18 +96,11 @@ static struct wire *connect_one(void)
         return w;
 }
 
-static bool is_taken(void *arg)
-{
-        const struct wire *w = arg;
-        int unread;
-        return must(ioctl(w->fd, SIOCOUTQ, &unread)) == 0 && unread == 0;
-}
-
 /* The daemon has read all requests. */
-static void await_taken(struct wire *w)
+static void await_taken(const struct wire *w)
 {
-        if (!eventually(is_taken, w, 20000))
-                die("the daemon does not read requests");
+        int unread;
+        AWAIT(must(ioctl(w->fd, SIOCOUTQ, &unread)) == 0 && unread == 0);
 }
 
 static void send_fetch(struct wire *w, uint64_t id, const char *from, const char *file)
@@ -390,18 +383,12 @@ static int is_served(void)
 
 /* ---- afterwards ---- */
 
-static bool ends_load(void *arg)
+static bool ends_loads(streamer_client *c)
 {
         bool ended = true;
-        streamer_client *c = arg;
         for (size_t i = 0; i < LOADS; i++)
                 ended = client_call_code(c, "cancel", format_text("{\"model\":\"hung-%zu\"}", i)) != 0 && ended;
         return ended;
-}
-
-static bool few_fds(void *arg)
-{
-        return process_fds(test_daemon.pid) <= *(unsigned *)arg;
 }
 
 FIXTURE(.all = {begin, fixture_end}, .unavailable = root_unavailable, .timeout = 180);
@@ -439,8 +426,8 @@ TEST(another_user_is_served_meanwhile, EACH(attacks))
         must(kill(pid, SIGKILL));
         must(waitpid(pid, NULL, 0));
         streamer_client *c = client_open(&test_daemon);
-        ck_assert(eventually(ends_load, c, 20000));
+        AWAIT(ends_loads(c));
         streamer_close(c);
-        ck_assert_msg(eventually(few_fds, &fds, 20000), "%u descriptors, %u before", process_fds(test_daemon.pid), fds);
+        ck_assert(process_wait_fds(test_daemon.pid, fds));
         fixture_still_serves();
 }

@@ -83,13 +83,6 @@ TEST(load_waits_for_memory)
         streamer_close(c);
 }
 
-static bool is_unloaded(void *model)
-{
-        struct ctl r;
-        ctl(&r, test_daemon.socket, "show", (const char *)model, NULL);
-        return r.code == 3;
-}
-
 FIXTURE(.all = {fixture_begin_default, fixture_end});
 
 TEST(keep_alive_unloads_a_model_without_leases)
@@ -101,7 +94,7 @@ TEST(keep_alive_unloads_a_model_without_leases)
         ck_assert(has(&r, "1h59m") || has(&r, "2h0m"));
         ck_assert_str_eq(RUN(0, "keep-alive", "a", "default").out, "a  keep-alive none\n");
         RUN(0, "keep-alive", "a", "10ms");
-        ck_assert(eventually(is_unloaded, "a", 20000));
+        RUN(0, "wait", "a", "--for=unloaded");
         RUN(3, "keep-alive", "a", "10ms");
 }
 

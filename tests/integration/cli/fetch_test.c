@@ -309,11 +309,6 @@ TEST(a_server_that_sends_one_byte_at_a_time)
         ck_assert_int_eq(daemon_stop(&d), 0);
 }
 
-static bool is_asked(void *arg)
-{
-        return access(arg, F_OK) == 0;
-}
-
 /* Another daemon, whose exit shows that it does not wait for the server. */
 TEST(a_client_that_disconnects_during_a_fetch)
 {
@@ -324,7 +319,7 @@ TEST(a_client_that_disconnects_during_a_fetch)
         struct request request = {.verb = VERB_fetch, .id = 2, .u.fetch = {.source = source, .file = "told.json"}};
         wire_connect(&w, &d);
         ck_assert(wire_request(&w, &request));
-        ck_assert(eventually(is_asked, suite_path("asked"), 20000));
+        AWAIT(access(suite_path("asked"), F_OK) == 0);
         wire_close(&w);
         streamer_client *c = client_open(&d);
         ck_assert_int_eq(client_call_code(c, "ping", NULL), 0);

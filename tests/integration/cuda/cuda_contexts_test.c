@@ -39,11 +39,6 @@ static void unload(const char *name)
         client_wait_used(client, 0);
 }
 
-static bool nothing_is_registered(void *arg)
-{
-        return gpus->pinned == 0;
-}
-
 /* So long the daemon holds an unused context between its question before a load and the allocation. */
 #define LINGER_NS UINT64_C(1000000000)
 
@@ -58,11 +53,11 @@ static uint32_t contexts_of_load(const char *name)
                 if (clock_ns() - began < LINGER_NS)
                         return gpus->contexts[0] - before;
                 unload(name);
-                ck_assert(eventually(nothing_is_registered, NULL, 20000));
+                AWAIT(gpus->pinned == 0);
         }
 }
 
-static bool both_have_contexts(void *arg)
+static bool both_have_contexts(void)
 {
         return gpus->contexts[0] == 1 && gpus->contexts[1] == 1;
 }
@@ -85,7 +80,7 @@ TEST(a_context_is_destroyed_after_its_retention_time)
         begin("context_retention: 50ms");
         ck_assert_uint_eq(contexts_of_load("m"), 1);
         unload("m");
-        ck_assert(eventually(nothing_is_registered, NULL, 20000));
+        AWAIT(gpus->pinned == 0);
         ck_assert_uint_eq(contexts_of_load("m"), 1);
         ck_assert_uint_eq(gpus->pageable, 0);
         end("m");
@@ -103,7 +98,7 @@ TEST(the_context_of_the_ring_lives_while_other_contexts_exist)
         ck_assert_uint_eq(gpus->contexts[0], before);
         client_unload(client, "pins");
         unload("other");
-        ck_assert(eventually(nothing_is_registered, NULL, 20000));
+        AWAIT(gpus->pinned == 0);
         ck_assert_uint_eq(contexts_of_load("pins"), 1);
         ck_assert_uint_eq(gpus->pageable, 0);
         end("pins");
@@ -112,11 +107,11 @@ TEST(the_context_of_the_ring_lives_while_other_contexts_exist)
 TEST(contexts_can_be_created_at_start)
 {
         begin("context_at_start: true, context_retention: 0s");
-        ck_assert(eventually(both_have_contexts, NULL, 20000));
+        AWAIT(both_have_contexts());
         load("m", "cuda:1");
         unload("m");
         load("m", "cuda:0");
-        ck_assert(both_have_contexts(NULL));
+        ck_assert(both_have_contexts());
         end("m");
 }
 
@@ -128,11 +123,6 @@ TEST(a_context_that_cannot_be_created_at_start_is_created_by_a_load)
         load("m", "cuda:0");
         load("n", "cuda:1");
         end("m");
-}
-
-static bool is_hung(void *arg)
-{
-        return gpus->hung == 1;
 }
 
 /* Of a file of its own, so that it joins no other load. */
@@ -148,7 +138,7 @@ TEST(a_gpu_that_hangs_blocks_neither_another_nor_the_daemons_end)
         begin("context_retention: 0s");
         fake_hang(gpus, "cudaMemGetInfo", 0);
         begin_load("x", "cuda:0");
-        ck_assert(eventually(is_hung, NULL, 20000));
+        AWAIT(gpus->hung == 1);
         begin_load("y", "cuda:0");
         load("n", "cuda:1");
         load("h", "host");

@@ -125,11 +125,6 @@ TEST(a_rejected_batch_is_copied_singly_and_not_retried, .to = 2)
         ck_assert(log_wait_for(test_daemon.log, "tensors are copied one by one"));
 }
 
-static bool two_copies_in_flight(void *arg)
-{
-        return gpus->copies >= 2;
-}
-
 /* While no event fires nothing is copied, so the next block given to the GPU was read during the copy. */
 TEST(reads_and_copies_overlap_with_one_block_in_flight)
 {
@@ -140,7 +135,7 @@ TEST(reads_and_copies_overlap_with_one_block_in_flight)
         process_threads_await_asleep(test_daemon.pid, "reader", 2);
         gpus->hold = 1;
         streamer_op *op = load_begin(path, "m", cuda_devices, 1, NULL);
-        ck_assert(eventually(two_copies_in_flight, NULL, 20000));
+        AWAIT(gpus->copies >= 2);
         ck_assert_uint_eq(gpus->copied[0], 0);
         gpus->hold = 0;
         client_ok(client, client_load_end(op), "load");
@@ -178,11 +173,6 @@ TEST(a_failed_read_back_fails_only_its_verify, EACH(read_backs))
 
 #define AT_ONCE 4 /* workers that one device may have */
 
-static bool all_have_begun(void *before)
-{
-        return gpus->copies - *(uint32_t *)before >= AT_ONCE;
-}
-
 TEST(a_stalled_gpu_does_not_delay_a_verify_on_another)
 {
         static const char *const verify[] = {"verify", "m", NULL};
@@ -196,18 +186,13 @@ TEST(a_stalled_gpu_does_not_delay_a_verify_on_another)
         gpus->held[0] = 1;
         for (size_t i = 0; i < AT_ONCE; i++)
                 ctl_start(&running[i], test_daemon.socket, verify);
-        ck_assert(eventually(all_have_begun, &before, 20000));
+        AWAIT(gpus->copies - before >= AT_ONCE);
         json_decref(client_call(client, "verify", "{\"model\":\"n\"}"));
         gpus->held[0] = 0;
         for (size_t i = 0; i < AT_ONCE; i++) {
                 ctl_finish(&running[i], &result);
                 ck_assert_int_eq(result.code, 0);
         }
-}
-
-static bool one_has_begun(void *before)
-{
-        return gpus->copies > *(uint32_t *)before;
 }
 
 TEST(unloading_a_device_during_verify_does_not_stop_the_others)
@@ -221,24 +206,17 @@ TEST(unloading_a_device_during_verify_does_not_stop_the_others)
         uint32_t before = gpus->copies;
         gpus->held[0] = 1;
         ctl_start(&running, test_daemon.socket, verify);
-        ck_assert(eventually(one_has_begun, &before, 20000));
+        AWAIT(gpus->copies > before);
         json_decref(client_call(client, "unload", "{\"model\":\"m\",\"device\":\"cuda:0\",\"drain\":true}"));
         gpus->held[0] = 0;
         ctl_finish(&running, &result);
         ck_assert_msg(result.code == 0 && strstr(result.out, "\"devices\":2") != NULL, "%s%s", result.out, result.err);
 }
 
-static bool ring_is_now(void *pinned)
-{
-        json_t *status = client_call(client, "status", NULL);
-        bool is = strcmp(json_text(json_object_get(status, "ring"), "pinned"), pinned) == 0;
-        return is;
-}
-
 /* A context is destroyed after its last model was freed. */
 static void ring_is(const char *pinned)
 {
-        ck_assert_msg(eventually(ring_is_now, (void *)(uintptr_t)pinned, 20000), "it is never '%s'", pinned);
+        AWAIT(strcmp(json_text(json_object_get(client_call(client, "status", NULL), "ring"), "pinned"), pinned) == 0);
 }
 
 TEST(a_ring_is_pinned_while_a_gpu_holds_something)

@@ -142,13 +142,6 @@ TEST(a_replica_with_a_failed_restore_fails_alone, .from = 1, .to = 3)
         serves("a", &cuda_devices[1], 2);
 }
 
-static bool first_is_copied(void *arg)
-{
-        char *reply = NULL;
-        int r = streamer_call(client, "show", "{\"model\":\"a\",\"device\":\"cuda:1\",\"tensors\":true}", &reply);
-        return r == 0;
-}
-
 /* A restored copy has no arrival log, so it becomes visible when its load is complete. */
 TEST(attach_waits_until_a_model_is_restored)
 {
@@ -158,7 +151,7 @@ TEST(attach_waits_until_a_model_is_restored)
         client_wait_host_cache(client, SIZE);
         gpus->held[2] = 1;
         streamer_op *op = load_begin(path_of("a"), "a", &cuda_devices[1], 2, NULL);
-        ck_assert(eventually(first_is_copied, NULL, 20000));
+        AWAIT(client_call_code(client, "show", "{\"model\":\"a\",\"device\":\"cuda:1\",\"tensors\":true}") == 0);
         ck_assert_int_eq(streamer_attach(client, "a", &opts, &lease), STREAMER_ETIMEOUT);
         gpus->held[2] = 0;
         ck_assert_int_eq(client_load_end(op), 0);
@@ -201,17 +194,12 @@ static streamer_op *evict_while_nothing_is_freed(void)
         return load_begin(path_of("g"), "g", &cuda_devices[1], 1, NULL);
 }
 
-static bool e_is_cached(void *arg)
-{
-        return listed("e", "cached", "host") == 1;
-}
-
 FIXTURE(.each = {begin_two, fixture_stop});
 
 TEST(a_load_waits_for_cache_memory_that_another_gpu_frees)
 {
         streamer_op *op = evict_while_nothing_is_freed();
-        ck_assert(eventually(e_is_cached, NULL, 10000));
+        AWAIT(listed("e", "cached", "host") == 1);
         is_cached("a", false);
         json_decref(client_call(client, "verify", "{\"model\":\"f\"}")); /* the other GPU is not held up */
         ck_assert_int_eq(streamer_op_wait(op, 0, NULL), STREAMER_ETIMEOUT);

@@ -463,7 +463,7 @@ TEST(without_a_gpu_the_script_describes_the_machine, .slow = true)
 
 #define STEPS_BEFORE_THE_KILL 3
 
-static bool has_steps(void *path)
+static bool has_steps(const char *path)
 {
         json_error_t error;
         if (access(path, F_OK) != 0)
@@ -480,7 +480,7 @@ TEST(an_ended_run_has_written_its_results_so_far, EACH(signals), .slow = true)
 {
         char *json = suite_path("ended-by-%d.json", signals[_i]);
         pid_t pid = start((const char *const[]){"--json", json, "--plan", "a", NULL});
-        bool in_time = eventually(has_steps, json, 60000);
+        bool in_time = WITHIN(60000, has_steps(json));
         must(kill(pid, signals[_i]));
         int status = wait_for(pid);
         ck_assert(in_time);

@@ -95,11 +95,6 @@ static double stalls(void)
         return client_metric(client, "streamerd_retries_total{cause=\"stalled\"}");
 }
 
-static bool more_pauses(void *before)
-{
-        return pauses() > *(double *)before;
-}
-
 static streamer_op *begin_load(const char *source, const char *name, const char *device)
 {
         return client_load_begin_with(
@@ -120,7 +115,7 @@ static streamer_op *begin_paused(const char *source, const char *name)
         double before = pauses();
         gpus->hold = 1;
         streamer_op *op = begin_load(source, name, "cuda:0");
-        ck_assert(eventually(more_pauses, &before, 20000));
+        AWAIT(pauses() > before);
         return op;
 }
 
@@ -138,11 +133,6 @@ static void load_until_paused(const char *source)
         for (int i = 0; i < LOADS_MAX && pauses() == before; i++)
                 load_succeeds(begin_load(source, "m", "cuda:0"), "m");
         ck_assert_double_gt(pauses(), before);
-}
-
-static bool time_has_passed(void *until)
-{
-        return clock_ns() > *(uint64_t *)until;
 }
 
 /* ---- every byte ---- */
@@ -166,7 +156,7 @@ TEST(concurrent_loads_that_back_off)
         gpus->hold = 1;
         for (int i = 0; i < 2; i++)
                 ops[i] = begin_load(format_text("%s?%d", source_of(i), i), kinds[i], "cuda:0");
-        ck_assert(eventually(more_pauses, &before, 20000));
+        AWAIT(pauses() > before);
         gpus->hold = 0;
         for (int i = 0; i < 2; i++)
                 load_succeeds(ops[i], kinds[i]);
@@ -206,11 +196,6 @@ TEST(a_request_is_retried_after_the_server_closed)
 }
 
 /* Its copies are still in flight, and a cancel does not wait for them. */
-static bool is_unloaded(void *args)
-{
-        return client_call_code(client, "unload", args) == 0;
-}
-
 TEST(a_load_is_cancelled_during_a_backoff, EACH(kinds))
 {
         streamer_op *op = begin_paused(source_of(_i), "m");
@@ -218,7 +203,7 @@ TEST(a_load_is_cancelled_during_a_backoff, EACH(kinds))
         gpus->hold = 0;
         ck_assert_int_eq(streamer_op_wait(op, 20000, NULL), STREAMER_ECANCELED);
         streamer_op_free(op);
-        ck_assert(eventually(is_unloaded, "{\"model\": \"m\"}", 20000));
+        AWAIT(streamer_unload(client, "m", 0) == 0);
         load_succeeds(begin_load(source_of(_i), "m", "cuda:0"), "m");
 }
 
@@ -260,16 +245,11 @@ TEST(a_pause_is_no_stall, EACH(kinds))
         begin_own_that_stalls(SLOTS, "4", STALL_S);
         streamer_op *op = begin_paused(source_of(_i), "m");
         uint64_t until = clock_ns() + STALL_S * UINT64_C(1250000000);
-        ck_assert(eventually(time_has_passed, &until, 20000));
+        AWAIT(clock_ns() > until);
         load_completes(op, "m");
         ck_assert_double_eq(stalls(), 0);
         daemon_terminate(&test_daemon);
         end_own();
-}
-
-static bool half_the_ring_is_used(void *arg)
-{
-        return client_metric(client, "streamerd_ring_used_slots") >= 4 * SLOTS;
 }
 
 /* It takes as many slots as one load may have; no thread waits for their copies. */
@@ -278,7 +258,7 @@ TEST(a_hanging_gpu_does_not_delay_others, EACH(kinds))
         begin_own(8 * SLOTS, "4");
         gpus->held[0] = 1;
         streamer_op *op = begin_load(source_of(_i), "m", "cuda:0");
-        ck_assert(eventually(half_the_ring_is_used, NULL, 20000));
+        AWAIT(client_metric(client, "streamerd_ring_used_slots") >= 4 * SLOTS);
         load_succeeds(begin_load(format_text("%s?another", source_of(_i)), "other", "cuda:1"), "other");
         ck_assert_int_eq(streamer_op_wait(op, 0, NULL), STREAMER_ETIMEOUT);
         gpus->held[0] = 0;
@@ -292,7 +272,7 @@ TEST(sigterm_during_a_backoff, EACH(kinds))
         begin_own(SLOTS, "50");
         double before = pauses();
         streamer_op *op = begin_load(source_of(_i), "m", "cuda:0");
-        ck_assert(eventually(more_pauses, &before, 20000));
+        AWAIT(pauses() > before);
         daemon_terminate(&test_daemon);
         streamer_op_free(op);
         end_own();

@@ -71,11 +71,6 @@ TEST(a_straggler_at_the_end_gets_a_hedge)
         ck_assert_uint_le(proxy_asked_again(&proxy, last_byte()), 2);
 }
 
-static bool no_slot_is_used(void *unused)
-{
-        return client_metric(client, "streamerd_ring_used_slots") == 0;
-}
-
 /* The first request is slow, but no hedge completes: their bytes are discarded. */
 TEST(a_losing_hedge_leaks_nothing)
 {
@@ -89,7 +84,7 @@ TEST(a_losing_hedge_leaks_nothing)
         ck_assert_uint_ge(proxy.faults, 2);
         ck_assert_uint_gt(proxy_asked_again(&proxy, last_byte()), again);
         ck_assert(process_wait_fds(test_daemon.pid, fds));
-        ck_assert(eventually(no_slot_is_used, NULL, 20000));
+        AWAIT(client_metric(client, "streamerd_ring_used_slots") == 0);
 }
 
 /* A request for each block, as many as may be in flight: they are not answered for a minute, and each is repeated
@@ -123,14 +118,9 @@ static unsigned ranges_in_flight(const struct daemon *d)
         return n;
 }
 
-static bool four_are_refused(void *arg)
+static bool so_many_are_asked(const struct daemon *d)
 {
-        return ((struct proxy *)arg)->faults == 4;
-}
-
-static bool so_many_are_asked(void *arg)
-{
-        unsigned n = ranges_in_flight(arg);
+        unsigned n = ranges_in_flight(d);
         return n > 0 && proxy.faults >= 4 + n && proxy_most_asking(&proxy, PROXY_BLOCKS) == n;
 }
 
@@ -143,9 +133,9 @@ TEST(a_slow_down_reply_reduces_concurrency, EACH(slowing))
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_HOLD, .nth = 1, .count = 4, .status = slowing[_i]});
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_HOLD, .nth = 5, .count = 100});
         streamer_op *op = client_load_begin(c, through("/m.safetensors"), "m");
-        ck_assert(eventually(four_are_refused, &proxy, 20000));
+        AWAIT(proxy.faults == 4);
         proxy_release(&proxy);
-        ck_assert(eventually(so_many_are_asked, &d, 20000));
+        AWAIT(so_many_are_asked(&d));
         ck_assert_uint_le(ranges_in_flight(&d), 2);
         proxy_clear(&proxy);
         proxy_release(&proxy);
@@ -190,11 +180,6 @@ TEST(a_dead_server_does_not_delay_other_loads)
         stop_own(&d, c);
 }
 
-static bool few_fds(void *arg)
-{
-        return process_fds(test_daemon.pid) <= *(unsigned *)arg;
-}
-
 TEST(loads_leak_no_descriptor)
 {
         serves(url(web.http, "/m.safetensors"));
@@ -203,7 +188,7 @@ TEST(loads_leak_no_descriptor)
                 serves(secure("/m.safetensors"));
                 serves(url(web.http, "/m.safetensors"));
         }
-        ck_assert_msg(eventually(few_fds, &fds, 20000), "%u descriptors, %u before", process_fds(test_daemon.pid), fds);
+        ck_assert(process_wait_fds(test_daemon.pid, fds));
 }
 
 TEST(sigterm_in_mid_transfer_ends_the_daemon)
@@ -212,7 +197,7 @@ TEST(sigterm_in_mid_transfer_ends_the_daemon)
         streamer_client *c = start_own(&d, "own", write_config(CONCURRENCY, "60s"));
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_DRIP, .bytes = 1000});
         streamer_op *op = client_load_begin(c, through("/m.safetensors"), "slow");
-        ck_assert(eventually(has_begun, &proxy, 20000));
+        AWAIT(proxy.seen[PROXY_BLOCKS] > 0);
         uint64_t began = clock_ns();
         daemon_terminate(&d);
         ck_assert_int_eq(daemon_wait(&d, 10000), 0);

@@ -175,22 +175,14 @@ static void after(void)
 
 /* ---- rounds ---- */
 
-static bool is_held(void *lines)
-{
-        char *held = proxy_held(&proxy);
-        bool is = strcmp(held, lines) == 0;
-        free(held);
-        return is;
-}
-
 static void round_is(const char *name, unsigned n, const char *lines)
 {
-        if (!eventually(is_held, (void *)(uintptr_t)lines, 10000 * (suite_short() ? 3 : 1)))
+        if (!WITHIN(10000 * (suite_short() ? 3 : 1), strcmp(proxy_held(&proxy), lines) == 0))
                 ck_abort_msg("%s: round %u: not\n%s\nbut\n%s", name, n, lines, proxy_held(&proxy));
         proxy_release(&proxy);
 }
 
-static bool hedges_are_logged(void *arg)
+static bool hedges_are_logged(void)
 {
         static const char line[] = "a hedge for a range of ";
         char *log = file_read(own.log, NULL);
@@ -220,7 +212,7 @@ static void load_takes(const char *name, const char *source, bool sha256, const 
         ck_assert_msg(r == 0, "%s: %d: %s, and is asked for\n%s", name, r, streamer_last_error(client),
                       proxy_held(&proxy));
         streamer_op_free(op);
-        ck_assert_msg(eventually(hedges_are_logged, NULL, 20000), "%s: a block is asked for again", name);
+        ck_assert_msg(WITHIN(20000, hedges_are_logged()), "%s: a block is asked for again", name);
         client_equals(client, "m", m);
         client_unload(client, "m");
 }

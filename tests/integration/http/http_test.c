@@ -86,14 +86,6 @@ TEST(an_error_contains_no_secret)
         client_unload(client, "r");
 }
 
-static bool forty_are_held(void *arg)
-{
-        char *held = proxy_held(arg);
-        bool are = strcmp(held, "GET /large.safetensors range x40") == 0;
-        free(held);
-        return are;
-}
-
 /* One thread, which could serve two loads of sixteen requests each; the latency of the first reply shows that the
  * server is distant. */
 TEST(the_setting_bounds_the_requests_in_flight)
@@ -107,7 +99,7 @@ TEST(the_setting_bounds_the_requests_in_flight)
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_LATENCY, .nth = 1, .ms = 300});
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_HOLD});
         streamer_op *op = client_load_begin(c, through("/large.safetensors"), "m");
-        ck_assert_msg(eventually(forty_are_held, &proxy, 20000), "%s", proxy_held(&proxy));
+        AWAIT(strcmp(proxy_held(&proxy), "GET /large.safetensors range x40") == 0);
         proxy_clear(&proxy);
         proxy_release(&proxy);
         client_ok(c, streamer_op_wait(op, 20000, NULL), "load");

@@ -53,18 +53,6 @@ static void end(void)
         nginx_stop(&origin);
 }
 
-static uint64_t whole; /* bytes of the file */
-
-static bool cache_has_logged(void *arg)
-{
-        return nginx_sent(&cache) >= DAEMONS * whole;
-}
-
-static bool origin_has_logged(void *arg)
-{
-        return nginx_sent(&origin) >= whole;
-}
-
 FIXTURE(.all = {begin, end}, .timeout = 90, .unavailable = nginx_unavailable);
 
 /* nginx logs an answer after the client has received all of it. */
@@ -89,9 +77,9 @@ TEST(the_origin_sends_its_bytes_once_for_many_daemons)
                 streamer_close(clients[i]);
                 ck_assert_int_eq(daemon_stop(&daemons[i]), 0);
         }
-        whole = file_size(path);
-        ck_assert(eventually(cache_has_logged, NULL, 20000));
-        ck_assert(eventually(origin_has_logged, NULL, 20000));
+        uint64_t whole = file_size(path);
+        AWAIT(nginx_sent(&cache) >= DAEMONS * whole);
+        AWAIT(nginx_sent(&origin) >= whole);
         ck_assert_uint_lt(nginx_sent(&origin), whole + whole / 20);
 }
 

@@ -24,15 +24,9 @@ static bool granted; /* whether the machine has huge pages */
 
 /* ---- fixture ---- */
 
-static bool is_ready(void *bytes)
-{
-        return client_device_number(client, "prefaulted") == *(const uint64_t *)bytes;
-}
-
 static void await_prefaulted(uint64_t bytes)
 {
-        ck_assert_msg(eventually(is_ready, &bytes, 20000), "%ju bytes are ready, not %ju",
-                      (uintmax_t)client_device_number(client, "prefaulted"), (uintmax_t)bytes);
+        AWAIT(client_device_number(client, "prefaulted") == bytes);
 }
 
 static void begin(void)
@@ -160,11 +154,6 @@ TEST(the_default_size_of_prefaulted_memory, EACH(pools))
         ck_assert_int_eq(daemon_stop(&d), 0);
 }
 
-static bool has_begun(void *c)
-{
-        return client_device_number(c, "prefaulted") > 0;
-}
-
 TEST(shutdown_does_not_wait_for_prefaulting)
 {
         struct daemon d;
@@ -173,7 +162,7 @@ TEST(shutdown_does_not_wait_for_prefaulting)
         daemon_init(&d, suite_path("end"));
         daemon_start(&d, (const char *const[]){"--config", config, "--root", suite_folder(), NULL});
         streamer_client *c = client_open(&d);
-        ck_assert(eventually(has_begun, c, 20000));
+        AWAIT(client_device_number(c, "prefaulted") > 0);
         streamer_close(c);
         ck_assert_int_eq(daemon_stop(&d), 0);
 }

@@ -116,9 +116,9 @@ TEST(force_revokes_what_was_left_draining)
         streamer_detach(lease);
 }
 
-static bool is_gone(void *name)
+static bool is_gone(const char *name)
 {
-        return client_call_code(client, "show", format_text("{\"model\":\"%s\"}", (char *)name)) == STREAMER_ENOENT;
+        return client_call_code(client, "show", format_text("{\"model\":\"%s\"}", name)) == STREAMER_ENOENT;
 }
 
 /* Both would expire in one turn of the loop. */
@@ -127,8 +127,8 @@ TEST(a_pinned_model_does_not_expire)
         client_ok(client, streamer_pin(client, "b", 1), "pin");
         client_ok(client, streamer_keep_alive(client, "b", 1), "keep_alive");
         client_ok(client, streamer_keep_alive(client, "a", 1), "keep_alive");
-        ck_assert(eventually(is_gone, "a", 20000));
+        AWAIT(is_gone("a"));
         ck_assert_str_eq(client_state(client, "b"), "ready");
         client_ok(client, streamer_pin(client, "b", 0), "unpin");
-        ck_assert(eventually(is_gone, "b", 20000));
+        AWAIT(is_gone("b"));
 }

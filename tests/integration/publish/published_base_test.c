@@ -148,7 +148,7 @@ TEST(a_new_generation_of_the_base_makes_it_stale)
         write_base(base, 2);
         client_load(client, base, "base");
         streamer_detach(old);
-        ck_assert(eventually(client_is_unloaded, (void *)(uintptr_t) "tiny", 10000) ||
+        ck_assert(WITHIN(10000, client_state(client, "tiny")[0] == '\0') ||
                   strcmp(client_state(client, "tiny"), "draining") == 0);
         check_model(client, lease, 1);
         streamer_detach(lease);
@@ -164,7 +164,7 @@ static void await_search(void)
         streamer_detach(publish_model(client, &witness, 3));
         write_base(other, 4);
         client_load(client, other, "witness's base");
-        ck_assert(eventually(client_is_unloaded, (void *)(uintptr_t) "witness", 10000));
+        AWAIT(client_state(client, "witness")[0] == '\0');
 }
 
 /* It was loaded before the files were replaced that the published model was made from. */
@@ -197,17 +197,6 @@ static void answer_nothing(struct endpoint *e, const struct endpoint_request *re
         reply->hang = true;
 }
 
-static bool has_taken_connection(void *e)
-{
-        return ((struct endpoint *)e)->requests > 0;
-}
-
-/* The daemon has ended its requests. */
-static bool has_few_fds(void *before)
-{
-        return process_fds(d.pid) <= *(unsigned *)before;
-}
-
 /* Its time includes the examination. _i 1: the connection ends first. */
 TEST(a_search_that_ends_while_its_base_is_examined_claims_nothing, .to = 2)
 {
@@ -228,13 +217,13 @@ TEST(a_search_that_ends_while_its_base_is_examined_claims_nothing, .to = 2)
                         &wire, &(struct request){.verb = VERB_publish_find,
                                                  .id = 2,
                                                  .u.publish_find = {.model = "tiny", .base = url, .claim = true}}));
-                ck_assert(eventually(has_taken_connection, &silent, 20000));
+                AWAIT(silent.requests > 0);
                 wire_close(&wire);
         }
         opts = options("tiny");
         opts.flags = STREAMER_PUBLISH_NO_WAIT;
         streamer_publish_abort(claim_of(client, &opts, "absent"));
-        ck_assert_msg(eventually(has_few_fds, &before, 20000), "%u descriptors, %u before", process_fds(d.pid), before);
+        ck_assert(process_wait_fds(d.pid, before)); /* the daemon has ended its requests */
 }
 
 struct wrong_base {

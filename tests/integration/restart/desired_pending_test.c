@@ -12,7 +12,6 @@
 #include <arpa/inet.h>
 #include <sys/socket.h>
 
-#define WAIT_MS 20000
 #define NOBODY 60203
 
 static struct daemon d;
@@ -95,16 +94,16 @@ static json_t *entry(const char *name)
         return found;
 }
 
-static bool is_ready(void *name)
+static void await_ready(const char *name)
 {
-        return strcmp(client_state(client, name), "ready") == 0;
+        AWAIT(strcmp(client_state(client, name), "ready") == 0);
 }
 
 /* The first is given up: the second's turn. */
 static void release_first(void)
 {
         ck_assert_int_eq(CTL(NULL, "cancel", "first"), 0);
-        ck_assert(eventually(is_ready, "second", WAIT_MS));
+        await_ready("second");
 }
 
 /* ---- preload ---- */
@@ -155,7 +154,7 @@ TEST(a_preload_list_of_maximum_length_has_each_name_once)
 
 /* ---- status ---- */
 
-static bool status_has(void *text)
+static bool status_has(const char *text)
 {
         char *reply;
         client_ok(client, streamer_call(client, "status", NULL, &reply), "status");
@@ -166,7 +165,7 @@ static bool status_has(void *text)
 /* A timer begins it. */
 static void await_first(void)
 {
-        ck_assert(eventually(status_has, "\"state\":\"resolving\"", WAIT_MS));
+        AWAIT(status_has("\"state\":\"resolving\""));
 }
 
 enum { LOADS = 700, NAME = 1000 };
@@ -314,7 +313,7 @@ TEST(a_queued_preload_can_be_cancelled, .to = 2)
         /* A reload lists the model again. */
         ck_assert_int_eq(CTL(NULL, "reload"), 0);
         ck_assert_int_eq(CTL(NULL, "cancel", "first"), 0);
-        ck_assert(eventually(is_ready, "second", WAIT_MS));
+        await_ready("second");
 }
 
 TEST(waiters_are_notified_when_a_preload_is_removed)
@@ -354,13 +353,11 @@ TEST(a_queued_preload_belongs_to_its_owner)
 
 /* ---- pinned models ---- */
 
-static bool is_retried(void *tries)
+static bool is_retried(uint64_t tries)
 {
-        json_t *m = entry("lost");
-        bool is = m != NULL && strcmp(json_string_value(json_object_get(m, "state")), "failed") == 0 &&
-                  json_integer_value(json_object_get(m, "tries")) >= *(int *)tries &&
-                  json_integer_value(json_object_get(m, "retry_in_ns")) > 0;
-        return is;
+        const json_t *m = entry("lost");
+        return strcmp(json_text(m, "state"), "failed") == 0 && json_number(m, "tries") >= tries &&
+               json_number(m, "retry_in_ns") > 0;
 }
 
 /* "lost" is loaded and pinned; then its file is removed and the daemon restarted. */
@@ -379,28 +376,26 @@ static void begin_lost(void)
 }
 
 /* Not while an attempt is in progress. */
-static bool shows_next_attempt(void *name)
+static bool shows_next_attempt(const char *name)
 {
         struct ctl result;
-        ctl_v(&result, d.socket, (const char *const[]){"show", name, NULL});
-        bool is = result.code == 0 && strstr(result.out, ", next in") != NULL;
-        return is;
+        ctl(&result, d.socket, "show", name, NULL);
+        return result.code == 0 && strstr(result.out, ", next in") != NULL;
 }
 
 FIXTURE(.each = {begin_lost, end});
 
 TEST(a_pinned_model_that_fails_is_visible_and_survives_restarts)
 {
-        int once = 1, twice = 2;
-        ck_assert(eventually(is_retried, &twice, WAIT_MS));
+        AWAIT(is_retried(2));
         ck_assert(status_has("{\"name\":\"lost\""));
-        ck_assert(eventually(shows_next_attempt, "lost", WAIT_MS));
+        AWAIT(shows_next_attempt("lost"));
         ck_assert_int_eq(CTL("lost.safetensors", "wait", "lost"), 1);
         end();
         start();
-        ck_assert(eventually(is_retried, &once, WAIT_MS));
+        AWAIT(is_retried(1));
         model_write(model, format_text("%s/lost.safetensors", root));
-        ck_assert(eventually(is_ready, "lost", WAIT_MS));
+        await_ready("lost");
         client_equals(client, "lost", model);
         json_t *m = entry("lost");
         ck_assert_ptr_null(json_object_get(m, "tries"));

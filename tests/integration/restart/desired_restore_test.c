@@ -152,7 +152,7 @@ TEST(the_current_rule_decides_the_permitted_sources)
 
 /* ---- the file ---- */
 
-static bool state_has(void *name)
+static bool state_has(const char *name)
 {
         struct state_file now;
         struct error error = {0};

@@ -250,16 +250,10 @@ static void fill_leases(struct journal *book)
                 ;
 }
 
-struct journal_question {
-        struct journal *book;
-        const char *name;
-};
-
-static bool is_in_journal(void *arg)
+static bool is_in_journal(struct journal *book, const char *name)
 {
-        const struct journal_question *q = arg;
-        for (struct journal_name *row = NULL; (row = journal_each(&q->book->names, row));)
-                if (strcmp(row->text, q->name) == 0)
+        for (struct journal_name *row = NULL; (row = journal_each(&book->names, row));)
+                if (strcmp(row->text, name) == 0)
                         return true;
         return false;
 }
@@ -272,16 +266,16 @@ TEST(a_name_without_a_journal_row_is_stored_when_a_row_is_free, .to = 4)
 {
         managed_load("m");
         client_load(managed.client, managed_file(), "early");
-        struct journal_question late = {open_journal(), "late"};
-        fill_names(late.book);
+        struct journal *book = open_journal();
+        fill_names(book);
         client_load(managed.client, managed_file(), "late");
         ck_assert(managed_log_has("full: further names"));
         client_equals(managed.client, "late", managed.model);
         if (_i & 2) {
                 client_unload(managed.client, "early");
-                ck_assert(eventually(is_in_journal, &late, 20000));
+                AWAIT(is_in_journal(book, "late"));
         }
-        journal_free(late.book);
+        journal_free(book);
         managed_restart_and_reconnect(_i & 1);
         client_equals(managed.client, "m", managed.model);
         ck_assert_str_eq(client_state(managed.client, "early"), _i & 2 ? "" : "ready");

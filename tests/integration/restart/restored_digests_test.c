@@ -40,11 +40,6 @@ static size_t a_byte(streamer_client *c)
         return t.offset;
 }
 
-static bool is_in_state(void *state)
-{
-        return strcmp(client_state(managed.client, "m"), state) == 0;
-}
-
 /* Loads a model, kills the daemon, changes a byte of the stored segment and restarts the daemon. */
 static void damage_during_restart(bool pinned)
 {
@@ -66,7 +61,7 @@ TEST(one_wrong_byte_fails_the_model)
 {
         streamer_lease *lease;
         damage_during_restart(false);
-        ck_assert(eventually(is_in_state, "failed", 20000));
+        AWAIT(strcmp(client_state(managed.client, "m"), "failed") == 0);
         ck_assert_int_eq(streamer_attach(managed.client, "m", NULL, &lease), STREAMER_EFAILED);
         ck_assert_ptr_nonnull(strstr(streamer_last_error(managed.client), "differ"));
         manager_wait(&managed.m, MANAGED_MODELS, 0);
@@ -78,7 +73,7 @@ TEST(one_wrong_byte_fails_the_model)
 TEST(a_pinned_model_with_a_wrong_byte_is_reloaded)
 {
         damage_during_restart(true);
-        ck_assert(eventually(is_in_state, "ready", 20000));
+        AWAIT(strcmp(client_state(managed.client, "m"), "ready") == 0);
         client_equals(managed.client, "m", managed.model);
         json_t *list = client_call(managed.client, "list", NULL);
         ck_assert(json_is_true(json_object_get(json_array_get(json_object_get(list, "models"), 0), "pinned")));

@@ -9,7 +9,7 @@
 /* ---- watchdog ---- */
 
 /* Once or more often: on a busy machine the watchdog may end the next one, too. */
-static bool has_restarted(void *arg)
+static bool has_restarted(void)
 {
         return !has_property("NRestarts", "0") && has_property("ActiveState", "active");
 }
@@ -21,7 +21,7 @@ TEST(a_daemon_that_hangs_is_restarted)
         BOOTED();
         drop_in("WatchdogSec=1s\\nTimeoutAbortSec=1s");
         free(SHELL(0, "systemctl start streamerd; kill -STOP $(systemctl show streamerd.service -p MainPID --value)"));
-        ck_assert(eventually(has_restarted, NULL, 20000));
+        AWAIT(has_restarted());
         free(SHELL(0, "streamerctl status"));
 }
 
@@ -49,14 +49,8 @@ struct attached {
 };
 
 /* In the fd store: the journal, the model's segment and its commit record; then the process's pidfd. */
-static int a_model = 3, a_model_and_its_user = 4;
-
-static bool are_stored(void *arg)
-{
-        char *n = property("NFileDescriptorStore");
-        bool all = atoi(n) == *(int *)arg;
-        return all;
-}
+#define A_MODEL "3"
+#define A_MODEL_AND_ITS_USER "4"
 
 /* From outside the container, through its own folder: another PID namespace, as a client in a pod is. */
 static struct attached attach(void)
@@ -72,9 +66,9 @@ static struct attached attach(void)
 /* Longer than a second: pidfds of shorter processes are not stored. */
 static struct attached attach_for_long(void)
 {
-        ck_assert(eventually(are_stored, &a_model, 10000));
+        AWAIT(has_property("NFileDescriptorStore", A_MODEL));
         struct attached a = attach();
-        ck_assert(eventually(are_stored, &a_model_and_its_user, 10000));
+        AWAIT(has_property("NFileDescriptorStore", A_MODEL_AND_ITS_USER));
         return a;
 }
 
@@ -118,7 +112,7 @@ TEST(models_and_leases_outlive_a_restart_and_a_crash, EACH(ends))
         struct attached a = attach_for_long();
         free(SHELL(0, "mv /srv/models/tiny.safetensors /srv/aside; systemctl %s streamerd.service", ends[_i]));
         if (_i == 1)
-                ck_assert(eventually(has_restarted, NULL, 20000));
+                AWAIT(has_restarted());
         serves_without_storage();
         is_whole(&a);
         end_client(&a);

@@ -38,18 +38,13 @@ TEST(no_privilege_is_requested)
         ck_assert_ptr_nonnull(strstr(out, "CapabilityBoundingSet=\n"));
 }
 
-static bool reports(void *status)
-{
-        return has_property("StatusText", status);
-}
-
 TEST(start_is_done_when_the_socket_serves)
 {
         BOOTED();
         char *out = SHELL(0, "systemctl start streamerd && streamerctl load /srv/models/tiny.safetensors && "
                              "streamerctl verify tiny && stat -c '%%U %%G %%a' /run/streamerd/streamerd.sock");
         ck_assert_msg(strstr(out, "streamerd streamerd 660") != NULL, "%s", out);
-        ck_assert(eventually(reports, "1 model resident, 0 leases", 10000));
+        AWAIT(has_property("StatusText", "1 model resident, 0 leases"));
         out = SHELL(0, "stat -c %%U /proc/$(systemctl show streamerd.service -p MainPID --value)");
         ck_assert_str_eq(out, "streamerd\n");
 }
@@ -85,11 +80,10 @@ TEST(a_wrong_setting_is_reported_once_and_a_corrected_one_applied)
 
 /* ---- reload ---- */
 
-static bool serves(void *name)
+static bool serves(const char *name)
 {
         char *out;
-        int code = container_shell(&boot, &out, "streamerctl wait %s", (const char *)name);
-        return code == 0;
+        return container_shell(&boot, &out, "streamerctl wait %s", name) == 0;
 }
 
 TEST(reload_applies_settings_and_drops_no_model)
@@ -100,7 +94,7 @@ TEST(reload_applies_settings_and_drops_no_model)
         char *before = property("MainPID");
         settings("preload: [{source: /srv/models/tiny.safetensors, name: second}]");
         free(SHELL(0, "systemctl reload streamerd && streamerctl show tiny"));
-        ck_assert(eventually(serves, "second", 20000));
+        AWAIT(serves("second"));
         ck_assert(has_property("MainPID", before));
         ck_assert(has_property("ActiveState", "active"));
 }
@@ -114,19 +108,12 @@ TEST(a_refused_reload_fails_with_the_reason)
         SAYS("nonsense: unknown key", "journalctl -b -u streamerd -o cat --no-pager | tail -5");
 }
 
-static bool is_active(void *arg)
-{
-        return has_property("ActiveState", "active");
-}
-
-static bool has_applied(void *arg)
+static bool has_applied(void)
 {
         char *out;
-        int code = container_shell(
-                &boot, &out,
-                "journalctl -o cat --no-pager _SYSTEMD_INVOCATION_ID=$(systemctl show streamerd.service "
-                "-p InvocationID --value) | grep 'reload: applied'");
-        return code == 0;
+        return container_shell(&boot, &out,
+                               "journalctl -o cat --no-pager _SYSTEMD_INVOCATION_ID=$(systemctl show streamerd.service "
+                               "-p InvocationID --value) | grep 'reload: applied'") == 0;
 }
 
 /* The manager shows it as reloading until READY=1. */
@@ -137,8 +124,8 @@ TEST(sighup_leaves_the_service_active)
         free(SHELL(0, "systemctl start streamerd"));
         settings("log: {level: debug}");
         free(SHELL(0, "kill -HUP $(systemctl show streamerd.service -p MainPID --value)"));
-        ck_assert(eventually(has_applied, NULL, 10000));
-        ck_assert(eventually(is_active, NULL, 10000));
+        AWAIT(has_applied());
+        AWAIT(has_property("ActiveState", "active"));
 }
 
 /* ---- preload ---- */
@@ -149,8 +136,8 @@ TEST(a_failed_preload_is_reported_and_the_service_stays_up)
         settings("preload: [{source: /srv/models/absent.safetensors, name: absent}, "
                  "{source: /srv/models/tiny.safetensors}]");
         free(SHELL(0, "systemctl start streamerd"));
-        ck_assert(eventually(serves, "tiny", 20000));
-        ck_assert(eventually(reports, "1 model resident, 0 leases; preload: 1 of 2 ready, 1 failed (absent)", 10000));
+        AWAIT(serves("tiny"));
+        AWAIT(has_property("StatusText", "1 model resident, 0 leases; preload: 1 of 2 ready, 1 failed (absent)"));
         SAYS("preload: absent: ", "journalctl -b -u streamerd -o cat --no-pager MODEL=absent CODE=not-found");
         ck_assert(has_property("ActiveState", "active"));
         ck_assert(has_property("NRestarts", "0"));

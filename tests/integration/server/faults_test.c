@@ -302,7 +302,7 @@ static void live_published(void)
 }
 
 /* Changes are persisted; a failed write is retried soon. */
-static bool is_written(void *unused)
+static bool is_written(void)
 {
         struct stat st;
         return stat(format_text("%s/state", state), &st) == 0;
@@ -317,7 +317,7 @@ static void live_remembered(void)
         char *change = format_text("{\"model\":\"witness\",\"priority\":%u}", 1 + (unsigned)(clock_ns() / 1000 % 9999));
         unlink(format_text("%s/state", state));
         if (call(c, "set_priority", change))
-                ck_assert(eventually(is_written, NULL, 20000));
+                AWAIT(is_written());
         free(change);
         streamer_close(c);
 }
@@ -458,22 +458,19 @@ static bool has_ended(void)
 }
 
 /* Only the first of several failures to write the state is logged. */
-static bool is_persisted(void *arg)
+static bool is_persisted(streamer_client *c)
 {
-        json_t *reply = client_call(arg, "doctor", NULL);
-        bool failed = json_object_get(json_object_get(reply, "state"), "error") != NULL;
-        json_decref(reply);
-        return !failed;
+        return json_object_get(json_object_get(client_call(c, "doctor", NULL), "state"), "error") == NULL;
 }
 
 /* The failure may have prevented it, or ended the connection while the load was running. */
-static bool is_unloaded(void *arg)
+static bool are_unloaded(streamer_client *c)
 {
         static const char *const names[] = {"victim", "other", "published"};
         bool all = true;
         for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-                streamer_call(arg, "cancel", format_text("{\"model\":\"%s\"}", names[i]), NULL);
-                all &= streamer_unload(arg, names[i], STREAMER_UNLOAD_FORCE) == STREAMER_ENOENT;
+                streamer_call(c, "cancel", format_text("{\"model\":\"%s\"}", names[i]), NULL);
+                all &= streamer_unload(c, names[i], STREAMER_UNLOAD_FORCE) == STREAMER_ENOENT;
         }
         return all;
 }
@@ -489,8 +486,8 @@ static void works(enum fault_call which, uint64_t nth)
                              len > 1500 ? log + len - 1500 : log);
         }
         streamer_client *c = client_open(&test_daemon);
-        ck_assert(eventually(is_unloaded, c, 20000));
-        ck_assert(eventually(is_persisted, c, 20000));
+        AWAIT(are_unloaded(c));
+        AWAIT(is_persisted(c));
         streamer_close(c);
         fixture_still_serves();
 }
@@ -504,12 +501,6 @@ struct counts {
 
 static struct counts *counts;
 
-struct evidence {
-        enum fault_call call;
-        const char *log;
-        size_t from;
-};
-
 /* The log has an error, or standard error one of the settings. */
 static void check_explained(const struct daemon *d, size_t from, enum fault_call which, uint64_t nth)
 {
@@ -522,13 +513,12 @@ static void check_explained(const struct daemon *d, size_t from, enum fault_call
 
 /* The line of a failed load is no evidence: its client has the same text, and the count of a repeated one may belong to
  * an earlier failure. */
-static bool is_logged(void *arg)
+static bool is_logged(const struct daemon *d, size_t from, enum fault_call which)
 {
-        const struct evidence *evidence = arg;
-        char *log = file_read(evidence->log, NULL), *next = log + evidence->from;
+        char *log = file_read(d->log, NULL), *next = log + from;
         bool found = false;
         for (char *line; !found && (line = strsep(&next, "\n")) != NULL;)
-                found = strstr(line, ": failed: ") == NULL && fault_is_named(evidence->call, line);
+                found = strstr(line, ": failed: ") == NULL && fault_is_named(which, line);
         free(log);
         return found;
 }
@@ -542,16 +532,15 @@ static size_t log_size(const struct daemon *d)
 /* `from`: the size of the log before the call was made to fail. */
 static void check_reported(const struct daemon *d, size_t from, enum fault_call which, uint64_t nth)
 {
-        struct evidence evidence = {which, d->log, from};
         const char *site;
         if (fault_is_named(which, reported)) {
                 counts->in_reply++;
-        } else if (is_logged(&evidence)) {
+        } else if (is_logged(d, from, which)) {
                 counts->in_log++;
         } else if (fault_is_silent(which, site = fault_site(build_path("streamerd")))) {
                 counts->silent++;
         } else {
-                ck_assert_msg(eventually(is_logged, &evidence, LOG_MS),
+                ck_assert_msg(WITHIN(LOG_MS, is_logged(d, from, which)),
                               "%s %ju failed silently at %s: the requests reported '%s'", fault_name(which),
                               (uintmax_t)nth, site, reported);
                 counts->in_log++;
@@ -570,13 +559,9 @@ static void note_calls(void)
         }
 }
 
-static bool gpu_is_unused(void *arg)
+static uint64_t gpu_used(streamer_client *c)
 {
-        json_t *reply = client_call(arg, "status", NULL);
-        json_t *gpu = json_array_get(json_object_get(reply, "devices"), 1);
-        bool unused = json_number(gpu, "used") + json_number(json_object_get(reply, "host_cache"), "used") == 0;
-        json_decref(reply);
-        return unused;
+        return json_number(json_array_get(json_object_get(client_call(c, "status", NULL), "devices"), 1), "used");
 }
 
 static void begin(void)
@@ -610,7 +595,7 @@ static void begin(void)
         streamer_client *c = client_open(&test_daemon);
         uint64_t used = client_used(c);
         note_calls();
-        ck_assert(eventually(gpu_is_unused, c, 20000));
+        AWAIT(gpu_used(c) + client_host_cache(c) == 0);
         client_wait_used(c, used);
         streamer_close(c);
         fixture_account();

@@ -137,15 +137,10 @@ TEST(leases_are_counted_and_keep_unloaded_models)
         ck_assert_double_eq(value_of("streamerd_leases"), 0);
 }
 
-static bool no_slot_is_used(void *arg)
-{
-        return value_of("streamerd_ring_used_slots") == 0;
-}
-
 TEST(the_ring_and_its_threads_are_reported)
 {
         ck_assert_double_gt(value_of("streamerd_ring_slots"), 0);
-        ck_assert(eventually(no_slot_is_used, NULL, 20000)); /* at first they are made ready */
+        AWAIT(value_of("streamerd_ring_used_slots") == 0); /* at first they are made ready */
         ck_assert_double_gt(value_of("streamerd_ring_bytes"), 0);
         ck_assert_double_gt(value_of("streamerd_reader_threads{state=\"working\"}"), 0);
         ck_assert_double_eq(value_of("streamerd_reader_threads{state=\"stuck\"}"), 0);

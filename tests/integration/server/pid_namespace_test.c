@@ -39,13 +39,11 @@ static void end(void)
                         SKIP("PID namespaces cannot be made here");                                                    \
         } while (0)
 
-static json_t *first_lease(void)
+static const json_t *the_lease(void)
 {
-        json_t *ps = client_call(client, "ps", NULL), *row = json_array_get(json_object_get(ps, "leases"), 0);
-        ck_assert_int_eq((int)json_array_size(json_object_get(ps, "leases")), 1);
-        json_incref(row);
-        json_decref(ps);
-        return row;
+        const json_t *leases = json_object_get(client_call(client, "ps", NULL), "leases");
+        ck_assert_uint_eq(json_array_size(leases), 1);
+        return json_array_get(leases, 0);
 }
 
 static void hold(struct client_process *process)
@@ -71,14 +69,6 @@ static void create_orphan(void)
         wire_close(&w);
 }
 
-static bool is_orphan(void *unused)
-{
-        json_t *row = first_lease();
-        bool orphan = json_is_true(json_object_get(row, "orphan"));
-        json_decref(row);
-        return orphan;
-}
-
 TEST(the_end_of_one_process_is_not_that_of_another)
 {
         struct client_process first;
@@ -94,7 +84,7 @@ TEST(the_end_of_one_process_is_not_that_of_another)
         must(waitpid(second, NULL, WUNTRACED));
         client_process_kill(&first);
         client_wait_leases(client, 1);
-        ck_assert(eventually(is_orphan, NULL, 20000));
+        AWAIT(json_is_true(json_object_get(the_lease(), "orphan")));
         must(kill(second, SIGKILL));
         must(waitpid(second, NULL, 0));
         client_wait_leases(client, 0);

@@ -40,7 +40,7 @@ TEST(a_model_without_a_lease_is_unloaded_after_keep_alive)
 {
         start("residency:\n  keep_alive: 1ms\n");
         client_load(client, source, "m");
-        ck_assert(eventually(client_is_unloaded, "m", 20000));
+        AWAIT(client_state(client, "m")[0] == '\0');
 }
 
 TEST(a_draining_model_is_revoked_after_drain_timeout)
@@ -49,7 +49,7 @@ TEST(a_draining_model_is_revoked_after_drain_timeout)
         client_load(client, source, "m");
         streamer_lease *lease = client_attach(client, "m");
         client_ok(client, streamer_unload(client, "m", STREAMER_UNLOAD_DRAIN), "unload");
-        ck_assert(eventually(lease_is_revoked, lease, 20000));
+        AWAIT(streamer_lease_check(lease) == STREAMER_EREVOKED);
         lease_equals(lease, model);
         streamer_detach(lease);
 }
@@ -94,11 +94,11 @@ static bool is_accepted(struct wire *w, const char *text)
 
 #define FDS 128 /* the least that can be set */
 
-static bool all_are_answered(void *requests)
+static void await_answers(unsigned n)
 {
-        return client_metric(client, "streamerd_attaches_total") +
-                       client_metric(client, "streamerd_request_errors_total{code=\"limit\"}") ==
-               *(const unsigned *)requests;
+        AWAIT(client_metric(client, "streamerd_attaches_total") +
+                      client_metric(client, "streamerd_request_errors_total{code=\"limit\"}") ==
+              n);
 }
 
 TEST(a_client_leaves_at_most_fds_per_client_untaken)
@@ -110,7 +110,7 @@ TEST(a_client_leaves_at_most_fds_per_client_untaken)
         wire_connect(&w, &test_daemon);
         for (unsigned i = 0; i < n; i++)
                 ck_assert(wire_verb(&w, "attach", 2 + i, "model", "m"));
-        ck_assert(eventually(all_are_answered, &n, 20000)); /* before one is read */
+        await_answers(n); /* before one is read */
         for (unsigned i = 0; i < n; i++)
                 accepted +=
                         is_accepted(&w, "attach: this client does not take its descriptors (limits.fds_per_client)");
@@ -131,7 +131,7 @@ TEST(descriptors_on_their_way_to_clients_are_limited)
         wire_connect(&w, &test_daemon);
         for (unsigned i = 0; i < n; i++)
                 ck_assert(wire_verb(&w, "attach", 2 + i, "model", "m"));
-        ck_assert(eventually(all_are_answered, &n, 20000));
+        await_answers(n);
         for (unsigned i = 0; i < n; i++)
                 ck_assert_int_eq(is_accepted(&w, "attach: too many descriptors are on their way to clients "
                                                  "(limits.fds_in_flight)"),
