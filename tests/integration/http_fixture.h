@@ -110,9 +110,7 @@ static inline void stop_own(struct daemon *d, streamer_client *c)
 
 static inline void serves(const char *source)
 {
-        client_load(client, source, "m");
-        client_equals(client, "m", model);
-        client_unload(client, "m");
+        client_load_equals(client, source, "m", model);
 }
 
 static inline void refuses(const char *source, int code, const char *text)

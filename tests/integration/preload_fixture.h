@@ -57,7 +57,7 @@ static char *write_model(const char *name)
 static bool row_is(size_t i, const char *state, uint64_t tries)
 {
         streamer_client *c = client_open(&d);
-        const json_t *row = json_array_get(json_object_get(client_call(c, "status", NULL), "preload"), i);
+        const json_t *row = json_at(client_call(c, "status", NULL), format_text("preload.%zu", i));
         streamer_close(c);
         return strcmp(json_text(row, "state"), state) == 0 && json_number(row, "tries") >= tries;
 }

@@ -47,14 +47,7 @@ static inline void daemon_end(void)
 
 #define ok(client, call) client_ok((client), (call), #call)
 
-/* Fails with this code, and a text that contains `text`. */
-#define fails(client, code, text, call)                                                                                \
-        do {                                                                                                           \
-                int fails_ = (call);                                                                                   \
-                const char *why_ = streamer_last_error(client);                                                        \
-                ck_assert_msg(fails_ == (code) && strstr(why_, text) != NULL, "%s: %s: %s", #call,                     \
-                              streamer_error_name(fails_), why_);                                                      \
-        } while (0)
+#define fails(client, code, text, call) client_fails((client), (call), (code), (text))
 
 /* Byte i of storage s of the model with this seed. */
 static inline unsigned char storage_byte(unsigned seed, unsigned s, size_t i)

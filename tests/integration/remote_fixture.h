@@ -37,7 +37,6 @@ static inline void assert_fetches(const char *source, const char *file, const vo
         ck_assert_uint_eq(size, n);
         ck_assert_mem_eq(data, bytes, n);
         ck_assert_int_eq(((const char *)data)[n], 0);
-        free(data);
 }
 
 static inline void assert_fetches_text(const char *source, const char *file, const char *content)
@@ -60,5 +59,4 @@ static inline void assert_lists(const char *source, const char *list)
         char *json;
         client_ok(client, streamer_fetch_list(client, source, &json), "list");
         ck_assert_str_eq(json, list);
-        free(json);
 }

@@ -41,10 +41,10 @@ static inline void begin(void)
         make_stage(stage);
         if (!container_start(&boot, suite_folder()))
                 return;
-        free(SHELL(0,
-                   "set -e; cp -a '%s'/. /; systemctl daemon-reload; systemd-sysusers; systemd-tmpfiles --create;"
-                   "cp '%s' /srv/models/tiny.safetensors; chmod 644 /srv/models/tiny.safetensors",
-                   stage, file));
+        SHELL(0,
+              "set -e; cp -a '%s'/. /; systemctl daemon-reload; systemd-sysusers; systemd-tmpfiles --create;"
+              "cp '%s' /srv/models/tiny.safetensors; chmod 644 /srv/models/tiny.safetensors",
+              stage, file);
 }
 
 static inline void end(void)
@@ -67,25 +67,25 @@ static inline void afresh(void)
 {
         if (boot.init == 0)
                 return;
-        free(SHELL(0, "systemctl stop streamerd.socket streamerd.service; "
-                      "systemctl reset-failed streamerd.service streamerd.socket 2>/dev/null; "
-                      "rm -rf /run/systemd/system/streamerd.service.d /etc/streamerd/streamerd.yaml; "
-                      "systemctl daemon-reload; systemd-tmpfiles --create streamerd.conf"));
+        SHELL(0, "systemctl stop streamerd.socket streamerd.service; "
+                 "systemctl reset-failed streamerd.service streamerd.socket 2>/dev/null; "
+                 "rm -rf /run/systemd/system/streamerd.service.d /etc/streamerd/streamerd.yaml; "
+                 "systemctl daemon-reload; systemd-tmpfiles --create streamerd.conf");
 }
 
 static inline void drop_in(const char *lines)
 {
-        free(SHELL(0,
-                   "d=/run/systemd/system/streamerd.service.d; mkdir -p $d; printf '[Service]\\n%s\\n' >$d/test.conf; "
-                   "systemctl daemon-reload",
-                   lines));
+        SHELL(0,
+              "d=/run/systemd/system/streamerd.service.d; mkdir -p $d; printf '[Service]\\n%s\\n' >$d/test.conf; "
+              "systemctl daemon-reload",
+              lines);
 }
 
 /* Replaces the installed settings. */
 static inline void settings(const char *lines)
 {
-        free(SHELL(0, "printf 'roots: [/srv/models]\\ndevices: [host=256MiB]\\n%s\\n' >/etc/streamerd/streamerd.yaml",
-                   lines));
+        SHELL(0, "printf 'roots: [/srv/models]\\ndevices: [host=256MiB]\\n%s\\n' >/etc/streamerd/streamerd.yaml",
+              lines);
 }
 
 /* Runs a script whose output must contain this text. */
@@ -93,7 +93,6 @@ static inline void settings(const char *lines)
         do {                                                                                                           \
                 char *saying = SHELL(0, __VA_ARGS__);                                                                  \
                 ck_assert_msg(strstr(saying, text) != NULL, "no \"%s\" in\n%s", text, saying);                         \
-                free(saying);                                                                                          \
         } while (0)
 
 static inline char *property(const char *name)
@@ -105,7 +104,5 @@ static inline char *property(const char *name)
 
 static inline bool has_property(const char *name, const char *value)
 {
-        char *text = property(name);
-        bool same = strcmp(text, value) == 0;
-        return same;
+        return strcmp(property(name), value) == 0;
 }

@@ -107,9 +107,8 @@ uint64_t fixture_memory(void)
         return 0;
 #endif
         streamer_client *c = client_open(&test_daemon);
-        json_t *reply = client_call(c, "status", NULL), *ring = json_object_get(reply, "ring");
-        uint64_t bytes = json_number(ring, "bytes");
-        uint64_t memory, touched;
+        json_t *reply = client_call(c, "status", NULL);
+        uint64_t bytes = json_number(reply, "ring.bytes"), memory, touched;
 
         /* Reader threads may still touch the ring, so both figures are read in one pass. */
         do {
@@ -206,6 +205,13 @@ void client_ok(const streamer_client *c, int r, const char *what)
 {
         if (r)
                 die("%s: %s: %s", what, streamer_strerror(r), streamer_last_error(c));
+}
+
+void client_fails(const streamer_client *c, int r, int code, const char *part)
+{
+        if (r != code || strstr(streamer_last_error(c), part) == NULL)
+                die("\"%s\" (%s) instead of \"%s\", '%s'", streamer_strerror(r), streamer_last_error(c),
+                    streamer_strerror(code), part);
 }
 
 streamer_op *client_load_begin(streamer_client *c, const char *source, const char *name)
@@ -324,6 +330,13 @@ void lease_equals(streamer_lease *lease, const struct model *m)
         }
 }
 
+void client_load_equals(streamer_client *c, const char *source, const char *name, const struct model *m)
+{
+        client_load(c, source, name);
+        client_equals(c, name, m);
+        client_unload(c, name);
+}
+
 void client_equals(streamer_client *c, const char *name, const struct model *m)
 {
         client_equals_on(c, name, NULL, m);
@@ -357,8 +370,7 @@ json_t *client_call(streamer_client *c, const char *verb, const char *args)
 
 const json_t *client_show(streamer_client *c, const char *name)
 {
-        json_t *reply = client_call(c, "show", format_text("{\"model\":\"%s\"}", name));
-        return json_array_get(json_object_get(reply, "models"), 0);
+        return json_at(client_call(c, "show", format_text("{\"model\":\"%s\"}", name)), "models.0");
 }
 
 int client_call_code(streamer_client *c, const char *verb, const char *args)
@@ -366,27 +378,46 @@ int client_call_code(streamer_client *c, const char *verb, const char *args)
         return streamer_call(c, verb, args, NULL);
 }
 
-const char *json_text(const json_t *object, const char *key)
+json_t *json_at(const json_t *value, const char *path)
 {
-        const char *text = json_string_value(json_object_get(object, key));
+        char key[64];
+        size_t len = strcspn(path, ".");
+        snprintf(key, sizeof(key), "%.*s", (int)len, path);
+        json_t *found =
+                json_is_array(value) ? json_array_get(value, strtoul(key, NULL, 10)) : json_object_get(value, key);
+        return path[len] == '.' ? json_at(found, path + len + 1) : found;
+}
+
+const char *json_text(const json_t *value, const char *path)
+{
+        const char *text = json_string_value(json_at(value, path));
         return text ? text : "";
 }
 
-uint64_t json_number(const json_t *object, const char *key)
+uint64_t json_number(const json_t *value, const char *path)
 {
-        return (uint64_t)json_integer_value(json_object_get(object, key));
+        return (uint64_t)json_integer_value(json_at(value, path));
+}
+
+json_t *json_find(const json_t *array, const char *key, const char *text)
+{
+        json_t *object;
+        for (size_t i = 0; (object = json_array_get(array, i)) != NULL; i++)
+                if (strcmp(json_text(object, key), text) == 0)
+                        return object;
+        return NULL;
 }
 
 uint64_t client_leases(streamer_client *c)
 {
         json_auto_t *reply = client_call(c, "ps", NULL);
-        return json_array_size(json_object_get(reply, "leases"));
+        return json_array_size(json_at(reply, "leases"));
 }
 
 uint64_t client_device_number(streamer_client *c, const char *key)
 {
         json_auto_t *reply = client_call(c, "status", NULL);
-        return json_number(json_array_get(json_object_get(reply, "devices"), 0), key);
+        return json_number(json_at(reply, "devices.0"), key);
 }
 
 uint64_t client_used(streamer_client *c)
@@ -424,7 +455,7 @@ const char *client_state(streamer_client *c, const char *name)
 uint64_t client_host_cache(streamer_client *c)
 {
         json_auto_t *reply = client_call(c, "status", NULL);
-        return json_number(json_object_get(reply, "host_cache"), "used");
+        return json_number(reply, "host_cache.used");
 }
 
 static void wait_for(streamer_client *c, uint64_t (*get)(streamer_client *c), uint64_t want, const char *what)

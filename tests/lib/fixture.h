@@ -63,6 +63,8 @@ void fixture_stop(void);
 streamer_client *client_open(const struct daemon *d);
 int client_socket(const streamer_client *c); /* to break its connection */
 void client_ok(const streamer_client *c, int r, const char *what);
+/* The result of a call must be this code, and the error contain `part`. */
+void client_fails(const streamer_client *c, int r, int code, const char *part);
 
 void client_load(streamer_client *c, const char *source, const char *name);
 /* The load must fail with this code, and with `text` (NULL: any) in the error. */
@@ -82,6 +84,8 @@ streamer_lease *client_attach_on(streamer_client *c, const char *name, const cha
 
 /* Compares every tensor of the lease (name, dtype, shape, bytes, alignment, digest, contents) and their number. */
 void lease_equals(streamer_lease *lease, const struct model *m);
+/* Loads it, compares it, and unloads it. */
+void client_load_equals(streamer_client *c, const char *source, const char *name, const struct model *m);
 /* Attaches, compares with lease_equals() and the model's digest, and detaches. */
 void client_equals(streamer_client *c, const char *name, const struct model *m);
 /* Compares the replica on this device with lease_equals(). */
@@ -98,9 +102,13 @@ uint64_t client_used(streamer_client *c);                           /* its bytes
 double client_metric(streamer_client *c, const char *series);       /* "NAME" or "NAME{label=\"value\"}" */
 const char *client_state(streamer_client *c, const char *name);     /* "" if it is not listed; static */
 
-/* A member of an object; "" or 0 if it is missing. */
-const char *json_text(const json_t *object, const char *key);
-uint64_t json_number(const json_t *object, const char *key);
+/* The value at a path, "devices.0.used"; NULL if it is missing. */
+json_t *json_at(const json_t *value, const char *path);
+/* The same as a text or a number; "" or 0 if it is missing. */
+const char *json_text(const json_t *value, const char *path);
+uint64_t json_number(const json_t *value, const char *path);
+/* The first object of the array whose member `key` is this text; NULL if there is none. */
+json_t *json_find(const json_t *array, const char *key, const char *text);
 
 /* Waits until `leases` leases exist / `used` bytes are in use. */
 void client_wait_leases(streamer_client *c, uint64_t leases);

@@ -111,12 +111,8 @@ int attach_code(const char *device)
 uint64_t used_on(const char *device)
 {
         json_auto_t *reply = client_call(client, "status", NULL);
-        const json_t *devices = json_object_get(reply, "devices");
-        for (size_t i = 0; i < json_array_size(devices); i++) {
-                if (strcmp(json_text(json_array_get(devices, i), "device"), device) == 0)
-                        return json_number(json_array_get(devices, i), "used");
-        }
-        return UINT64_MAX;
+        const json_t *row = json_find(json_at(reply, "devices"), "device", device);
+        return row != NULL ? json_number(row, "used") : UINT64_MAX;
 }
 
 void wait_until_freed(const char *device)

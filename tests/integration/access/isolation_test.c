@@ -343,7 +343,6 @@ static void fetches(streamer_client *c, const char *file, uint64_t bytes)
         client_ok(c, streamer_fetch(c, fixture_root(), file, &data, &size), file);
         if (size != bytes)
                 die("%s has %llu bytes", file, (unsigned long long)size);
-        free(data);
 }
 
 enum { LOADING, ATTACHING, FETCHING, DIFFING, N_TIMED };
@@ -374,9 +373,7 @@ static int is_served(void)
         json_decref(client_call(c, "status", NULL));
         json_decref(client_call(c, "probe", NULL));
         client_unload(c, "other");
-        client_load(c, format_text("%s/remote.safetensors", prompt.url), "remote");
-        client_equals(c, "remote", source_model);
-        client_unload(c, "remote");
+        client_load_equals(c, format_text("%s/remote.safetensors", prompt.url), "remote", source_model);
         streamer_close(c);
         return 0;
 }

@@ -99,10 +99,8 @@ TEST(the_limit_of_waiting_loads_is_reloaded)
         ctl(&result, d.socket, "load", "--wait", second, NULL);
         ck_assert_int_ne(result.code, 0);
         ck_assert_msg(strstr(result.err, "the limit (limits.queued)") != NULL, "%s", result.err);
-        ctl_free(&result);
         streamer_detach(lease);
         streamer_close(c);
-        model_free(large);
 }
 
 TEST(the_logs_level_is_applied)
@@ -159,7 +157,6 @@ TEST(concurrent_reload_requests_are_all_answered)
                 struct ctl result;
                 ctl_finish(&running[i], &result);
                 ck_assert_int_eq(result.code, 0);
-                ctl_free(&result);
         }
 }
 

@@ -140,16 +140,12 @@ TEST(connections_are_limited_per_user)
 static int do_whoami(void)
 {
         streamer_client *c = client_open(&test_daemon);
-        json_t *reply = client_call(c, "whoami", NULL), *limits = json_object_get(reply, "limits");
-        if (json_integer_value(json_object_get(reply, "uid")) != TRAINER ||
-            strcmp(json_string_value(json_object_get(reply, "role")), "load") != 0 ||
-            strncmp(json_string_value(json_object_get(reply, "rule")), "access.roles[1], ", 17) != 0 ||
-            json_integer_value(json_object_get(limits, "bytes")) != 8 << 20 ||
-            json_integer_value(json_object_get(json_object_get(reply, "holds"), "connections")) != 1 ||
-            json_array_size(json_object_get(reply, "roots")) != 1 ||
-            json_array_size(json_object_get(reply, "buckets")) != 0)
-                return STREAMER_EFAILED;
-        return 0;
+        json_t *reply = client_call(c, "whoami", NULL);
+        bool right = json_number(reply, "uid") == TRAINER && strcmp(json_text(reply, "role"), "load") == 0 &&
+                     strncmp(json_text(reply, "rule"), "access.roles[1], ", 17) == 0 &&
+                     json_number(reply, "limits.bytes") == 8 << 20 && json_number(reply, "holds.connections") == 1 &&
+                     json_array_size(json_at(reply, "roots")) == 1 && json_array_size(json_at(reply, "buckets")) == 0;
+        return right ? 0 : STREAMER_EFAILED;
 }
 
 TEST(whoami_shows_rule_limits_and_holdings)

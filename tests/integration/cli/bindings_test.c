@@ -15,7 +15,6 @@ static void start(void)
         model_add(m, "b", "BF16", (uint64_t[]){2, 3}, 2);
         model_add(m, "empty", "F32", (uint64_t[]){0}, 1);
         model_write(m, suite_path("m.safetensors"));
-        model_free(m);
         daemon_start_simple(&d, suite_path("d"), suite_folder(), "64MiB");
 }
 

@@ -163,16 +163,11 @@ TEST(a_refused_source_adds_no_row)
 /* The row of a key; value and origin must be these. */
 static void setting_is(const char *key, const char *value, const char *origin, const char *from)
 {
-        json_t *row, *rows = json_object_get(JSON("config", "--json"), "settings");
-        for (size_t i = 0; (row = json_array_get(rows, i)); i++) {
-                if (strcmp(json_text(row, "key"), key) != 0)
-                        continue;
-                ck_assert_str_eq(json_text(row, "value"), value);
-                ck_assert_str_eq(json_text(row, "origin"), origin);
-                ck_assert_str_eq(json_text(row, "from"), from);
-                return;
-        }
-        ck_abort_msg("no row of %s", key);
+        const json_t *row = json_find(json_at(JSON("config", "--json"), "settings"), "key", key);
+        ck_assert_msg(row != NULL, "no row of %s", key);
+        ck_assert_str_eq(json_text(row, "value"), value);
+        ck_assert_str_eq(json_text(row, "origin"), origin);
+        ck_assert_str_eq(json_text(row, "from"), from);
 }
 
 FIXTURE();
@@ -216,9 +211,9 @@ TEST(ps_takes_models_and_the_ids_that_it_prints)
         streamer_lease *first = client_attach(c, "witness"), *second = client_attach(c, "witness");
         char *ids = strdup(RUN(0, "ps", "-q").out), *next = strchr(ids, '\n') + 1;
         next[-1] = next[strlen(next) - 1] = '\0';
-        json_t *leases = json_object_get(JSON("ps", next, "--json"), "leases");
-        ck_assert_uint_eq(json_array_size(leases), 1);
-        ck_assert_int_eq(json_integer_value(json_object_get(json_array_get(leases, 0), "id")), atoi(next));
+        json_t *ps = JSON("ps", next, "--json");
+        ck_assert_uint_eq(json_array_size(json_at(ps, "leases")), 1);
+        ck_assert_int_eq((int)json_number(ps, "leases.0.id"), atoi(next));
         ck_assert_uint_eq(json_array_size(json_object_get(JSON("ps", "witness", "--json"), "leases")), 2);
         ck_assert_uint_eq(json_array_size(json_object_get(JSON("ps", "nobody", "--json"), "leases")), 0);
         RUN(3, "ps", "999999");

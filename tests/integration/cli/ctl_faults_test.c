@@ -150,5 +150,4 @@ TEST(a_load_without_memory_for_its_name_fails)
         fake_finish(&fake);
         ck_assert_int_ne(r.code, 0);
         ck_assert_str_eq(r.err, format_text("streamerctl: %s: no memory for an operation\n", source));
-        ctl_free(&r);
 }

@@ -43,9 +43,7 @@ TEST(a_daemon_that_works_passes)
         doctor_found("ok", "root", "O_DIRECT");
         doctor_found("ok", "probe", "host: loaded, attached by memfd");
         doctor_found("ok", "cuda", "no GPU is configured");
-        ck_assert_int_gt(json_integer_value(json_object_get(
-                                 json_object_get(json_object_get(doctor_said, "daemon"), "machine"), "pid_namespace")),
-                         0);
+        ck_assert_uint_gt(json_number(doctor_said, "daemon.machine.pid_namespace"), 0);
         doctor_check_no_leak(client, used_before);
 }
 
@@ -63,9 +61,7 @@ TEST(a_probe_is_marked_in_the_list)
 {
         streamer_client *mine = client_open(&test_daemon);
         json_t *probe = client_call(mine, "probe", NULL);
-        char *args = format_text("{\"model\":\"%s\"}", json_text(probe, "name"));
-        json_t *shown = client_call(client, "show", args);
-        const json_t *model = json_array_get(json_object_get(shown, "models"), 0);
+        const json_t *model = client_show(client, json_text(probe, "name"));
         ck_assert_int_eq(strncmp(json_text(model, "name"), "probe:", 6), 0);
         ck_assert_int_eq(strncmp(json_text(model, "source"), "probe:", 6), 0);
         ck_assert_uint_gt(client_used(client), used_before);

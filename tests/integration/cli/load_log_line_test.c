@@ -54,10 +54,8 @@ TEST(each_load_logs_one_line_with_its_figures)
         ck_assert_int_eq(bytes, (json_int_t)m->bytes);
         ck_assert_int_gt(load_ns, 0);
         ck_assert(busy >= 0 && busy <= 100);
-        json_decref(o);
         o = find_line(said, "623544edab8e4812a6fe71f8ef889b4e", "b");
         ck_assert_int_eq(json_unpack(o, "{s:s, s:s}", "level", &level, "code", &code), 0);
         ck_assert_str_eq(level, "warn");
-        json_decref(o);
         ck_assert_ptr_null(strstr(said, "hidden"));
 }

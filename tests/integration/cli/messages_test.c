@@ -67,8 +67,7 @@ static void open_fails(const char *source, const char *text)
 {
         streamer_client *c = client_open(&test_daemon);
         streamer_lease *lease;
-        ck_assert_int_eq(streamer_open(c, source, NULL, &lease), STREAMER_ENOENT);
-        ck_assert_msg(strstr(streamer_last_error(c), text) != NULL, "%s", streamer_last_error(c));
+        client_fails(c, streamer_open(c, source, NULL, &lease), STREAMER_ENOENT, text);
         streamer_close(c);
 }
 

@@ -126,8 +126,7 @@ TEST(shutdown_drains)
 {
         streamer_lease *another;
         PRINTS("draining: 1 lease left\n", "shutdown", "--drain");
-        ck_assert_int_eq(streamer_attach(c, "m", NULL, &another), STREAMER_ECANCELED);
-        ck_assert_ptr_nonnull(strstr(streamer_last_error(c), "the daemon is ending (shutdown)"));
+        client_fails(c, streamer_attach(c, "m", NULL, &another), STREAMER_ECANCELED, "the daemon is ending (shutdown)");
         client_load_fails(c, file, "n", STREAMER_ECANCELED, "the daemon is ending");
         ck_assert(!ends_within(1500)); /* it looks once a second */
         lease_equals(lease, model_mixed(1, 1 << 20));

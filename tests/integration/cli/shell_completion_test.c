@@ -38,7 +38,6 @@ static char *offered(const char *const *words)
                 *to++ = '\n';
                 line += len + 1;
         }
-        ctl_free(&r);
         return out;
 }
 #define OFFERED(...) offered((const char *const[]){__VA_ARGS__, NULL})

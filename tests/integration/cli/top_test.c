@@ -19,7 +19,6 @@ static void begin(void)
         for (int i = 0; i < N_MODELS - 2; i++) {
                 char *name = format_text("model-%02d", i);
                 client_load(c, file, name);
-                free(name);
         }
         client_load(c, file, LONG_NAME);
         file_write(fixture_path("bad.safetensors"), "no model", 8);
@@ -211,13 +210,12 @@ FIXTURE(.each = {paused_load_begin, paused_load_end}, .unavailable = held_load_u
 TEST(top_shows_a_held_load)
 {
         struct terminal s;
-        streamer_op *op = paused_load_start("half");
+        paused_load_start("half");
         start(&s, 24, 100, paused.d.socket, NULL, (const char *const[]){"top", "--interval", "0.1", NULL});
         terminal_until(&s, "LOADING");
         terminal_until(&s, "half ");
         terminal_until(&s, "50 %");
         quit(&s);
-        streamer_op_free(op);
 }
 
 FIXTURE(.unavailable = terminal_unavailable);

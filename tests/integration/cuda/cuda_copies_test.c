@@ -216,7 +216,7 @@ TEST(unloading_a_device_during_verify_does_not_stop_the_others)
 /* A context is destroyed after its last model was freed. */
 static void ring_is(const char *pinned)
 {
-        AWAIT(strcmp(json_text(json_object_get(client_call(client, "status", NULL), "ring"), "pinned"), pinned) == 0);
+        AWAIT(strcmp(json_text(client_call(client, "status", NULL), "ring.pinned"), pinned) == 0);
 }
 
 TEST(a_ring_is_pinned_while_a_gpu_holds_something)

@@ -293,12 +293,10 @@ TEST(a_cached_model_cannot_be_attached)
 {
         streamer_lease *lease;
         write_and_load("abc", cuda_devices, 1);
-        ck_assert_int_eq(streamer_attach(client, "a", NULL, &lease), STREAMER_ENOENT);
-        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "is in the host cache"));
+        client_fails(client, streamer_attach(client, "a", NULL, &lease), STREAMER_ENOENT, "is in the host cache");
         streamer_attach_opts opts = {.struct_size = sizeof(opts),
                                      .generation = json_number(client_show(client, "a"), "generation")};
         ck_assert_int_eq(streamer_attach(client, "a", &opts, &lease), STREAMER_ENOENT);
         opts.flags = STREAMER_ATTACH_READY;
-        ck_assert_int_eq(streamer_attach(client, "a", &opts, &lease), STREAMER_ENOENT);
-        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "is in the host cache"));
+        client_fails(client, streamer_attach(client, "a", &opts, &lease), STREAMER_ENOENT, "is in the host cache");
 }

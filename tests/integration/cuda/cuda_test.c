@@ -25,9 +25,8 @@ TEST(memory_of_other_processes_is_reported_and_evicts_none, .to = 2)
 {
         struct model *first = model_mixed(10, 8 << 20);
         ck_assert_int_eq(load_to(write_model(first, "f.safetensors"), "first", cuda_devices[_i]), 0);
-        ck_assert_int_eq(load_to(write_model(model_mixed(11, 30 << 20), "m.safetensors"), "m", cuda_devices[_i]),
-                         STREAMER_ENOMEM);
-        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "others use the device too"));
+        client_fails(client, load_to(write_model(model_mixed(11, 30 << 20), "m.safetensors"), "m", cuda_devices[_i]),
+                     STREAMER_ENOMEM, "others use the device too");
         client_equals(client, "first", first);
 }
 
@@ -48,17 +47,6 @@ static const struct {
         {{"'cuda:1', budget: 25%", "'cuda:all?', budget: 75%"}, {48, 16}}, /* the others */
 };
 
-static uint64_t budget_of(const json_t *configured, unsigned gpu)
-{
-        char *name = format_text("cuda:%u", gpu);
-        for (size_t i = 0; i < json_array_size(configured); i++) {
-                const json_t *d = json_array_get(configured, i);
-                if (strcmp(json_string_value(json_object_get(d, "device")), name) == 0)
-                        return (uint64_t)json_integer_value(json_object_get(d, "budget"));
-        }
-        return 0;
-}
-
 FIXTURE();
 
 TEST(a_gpu_is_named_by_number_uuid_or_all_and_has_its_budget, EACH(names))
@@ -68,7 +56,8 @@ TEST(a_gpu_is_named_by_number_uuid_or_all_and_has_its_budget, EACH(names))
         gpu_begin(&two);
         json_t *status = client_call(client, "status", NULL);
         for (unsigned gpu = 0; gpu < 2; gpu++) {
-                uint64_t budget = budget_of(json_object_get(status, "devices"), gpu);
+                const json_t *row = json_find(json_at(status, "devices"), "device", cuda_devices[gpu]);
+                uint64_t budget = json_number(row, "budget");
                 ck_assert_uint_le(budget, names[_i].budget[gpu] << 20);
                 ck_assert_uint_ge(budget + 100, names[_i].budget[gpu] << 20); /* a percent is whole bytes */
         }
@@ -82,11 +71,9 @@ TEST(a_gpu_that_is_optional_may_be_absent)
         gpu_begin(&one);
         json_t *status = client_call(client, "status", NULL);
         ck_assert_uint_eq(json_array_size(json_object_get(status, "devices")), 1);
-        const json_t *absent = json_object_get(status, "absent");
-        ck_assert_uint_eq(json_array_size(absent), 1);
-        ck_assert_str_eq(json_string_value(json_object_get(json_array_get(absent, 0), "device")), "cuda:7");
-        ck_assert_ptr_nonnull(strstr(json_string_value(json_object_get(json_array_get(absent, 0), "why")),
-                                     "no such GPU (1 visible)"));
+        ck_assert_uint_eq(json_array_size(json_at(status, "absent")), 1);
+        ck_assert_str_eq(json_text(status, "absent.0.device"), "cuda:7");
+        ck_assert_ptr_nonnull(strstr(json_text(status, "absent.0.why"), "no such GPU (1 visible)"));
         fixture_stop();
 }
 

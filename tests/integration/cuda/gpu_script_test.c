@@ -340,7 +340,6 @@ static char *folder_of(const char *name, const char *const *files, size_t n)
                 char *from = realpath(build_path(files[i]), NULL);
                 const char *slash = strrchr(files[i], '/');
                 must(symlink(from, suite_path("%s/%s", name, slash != NULL ? slash + 1 : files[i])));
-                free(from);
         }
         return folder;
 }

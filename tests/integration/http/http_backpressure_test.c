@@ -103,8 +103,7 @@ static streamer_op *begin_load(const char *source, const char *name, const char 
 
 static void load_succeeds(streamer_op *op, const char *name)
 {
-        client_ok(client, streamer_op_wait(op, 20000, NULL), name);
-        streamer_op_free(op);
+        client_ok(client, client_load_end(op), name);
         client_equals(client, name, model);
         client_unload(client, name);
 }
@@ -201,8 +200,7 @@ TEST(a_load_is_cancelled_during_a_backoff, EACH(kinds))
         streamer_op *op = begin_paused(source_of(_i), "m");
         ck_assert_int_eq(client_call_code(client, "cancel", "{\"model\": \"m\"}"), 0);
         gpus->hold = 0;
-        ck_assert_int_eq(streamer_op_wait(op, 20000, NULL), STREAMER_ECANCELED);
-        streamer_op_free(op);
+        ck_assert_int_eq(client_load_end(op), STREAMER_ECANCELED);
         AWAIT(streamer_unload(client, "m", 0) == 0);
         load_succeeds(begin_load(source_of(_i), "m", "cuda:0"), "m");
 }
@@ -271,10 +269,9 @@ TEST(sigterm_during_a_backoff, EACH(kinds))
 {
         begin_own(SLOTS, "50");
         double before = pauses();
-        streamer_op *op = begin_load(source_of(_i), "m", "cuda:0");
+        begin_load(source_of(_i), "m", "cuda:0");
         AWAIT(pauses() > before);
         daemon_terminate(&test_daemon);
-        streamer_op_free(op);
         end_own();
 }
 
@@ -282,8 +279,7 @@ TEST(sigterm_during_a_backoff, EACH(kinds))
 TEST(sigterm_while_a_gpu_hangs)
 {
         begin_own(SLOTS, "4");
-        streamer_op *op = begin_paused(source_of(PLAIN), "m");
+        begin_paused(source_of(PLAIN), "m");
         daemon_terminate(&test_daemon);
-        streamer_op_free(op);
         end_own();
 }

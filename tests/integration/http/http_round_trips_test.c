@@ -211,7 +211,6 @@ static void load_takes(const char *name, const char *source, bool sha256, const 
         int r = streamer_op_wait(op, 10000 * (suite_short() ? 3 : 1), NULL);
         ck_assert_msg(r == 0, "%s: %d: %s, and is asked for\n%s", name, r, streamer_last_error(client),
                       proxy_held(&proxy));
-        streamer_op_free(op);
         ck_assert_msg(WITHIN(20000, hedges_are_logged()), "%s: a block is asked for again", name);
         client_equals(client, "m", m);
         client_unload(client, "m");
@@ -344,12 +343,10 @@ TEST(a_resident_model_costs_only_the_opening_requests)
         streamer_op *op = start("s3://near/one/model.safetensors", false);
         round_is("at first", 1, first[0]);
         round_is("at first", 2, first[1]);
-        ck_assert_int_eq(streamer_op_wait(op, 10000, NULL), 0);
-        streamer_op_free(op);
+        ck_assert_int_eq(client_load_end(op), 0);
         op = start("s3://near/one/model.safetensors", false);
         round_is("again", 1, first[0]);
-        ck_assert_int_eq(streamer_op_wait(op, 10000, NULL), 0);
-        streamer_op_free(op);
+        ck_assert_int_eq(client_load_end(op), 0);
         client_unload(client, "m");
 }
 
@@ -365,7 +362,6 @@ TEST(openings_reuse_connections)
         ck_assert_uint_eq(proxy.accepted, 2);
         round_is("ranges", 3, loads[PREFIX_WITH_INDEX].rounds[2]);
         ck_assert_uint_eq(proxy.accepted, 2 + 4);
-        ck_assert_int_eq(streamer_op_wait(op, 10000, NULL), 0);
-        streamer_op_free(op);
+        ck_assert_int_eq(client_load_end(op), 0);
         client_unload(client, "m");
 }

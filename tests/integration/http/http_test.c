@@ -35,9 +35,7 @@ TEST(an_index_names_shards_beside_it)
         model_add_many(whole, "first", 3, 700000);
         model_add_many(whole, "second", 2, 900000);
         write_shards();
-        client_load(client, url(web.http, "/sharded/model.safetensors.index.json"), NULL);
-        client_equals(client, "sharded", whole);
-        client_unload(client, "sharded");
+        client_load_equals(client, url(web.http, "/sharded/model.safetensors.index.json"), "sharded", whole);
 }
 
 TEST(an_index_whose_shard_is_missing_fails)
@@ -76,11 +74,9 @@ TEST(an_error_contains_no_secret)
         ctl(&c, test_daemon.socket, "load", url(web.http, "/m.safetensors?the-secret-query"), "--layout", "rank", NULL);
         ck_assert_msg(c.code != 0 && strstr(c.err, "/m.safetensors") != NULL, "%s", c.err);
         ck_assert_msg(strstr(c.err, "the-secret") == NULL, "%s", c.err);
-        ctl_free(&c);
         ctl(&c, test_daemon.socket, "load", through("/r.safetensors"), NULL);
         ck_assert_msg(c.code != 0 && strstr(c.err, "to an invalid URL is refused: https://localhost/x (") != NULL, "%s",
                       c.err);
-        ctl_free(&c);
         ck_assert_ptr_null(strstr(log_text(), "the-secret"));
         client_unload(client, "m");
         client_unload(client, "r");
@@ -102,10 +98,9 @@ TEST(the_setting_bounds_the_requests_in_flight)
         AWAIT(strcmp(proxy_held(&proxy), "GET /large.safetensors range x40") == 0);
         proxy_clear(&proxy);
         proxy_release(&proxy);
-        client_ok(c, streamer_op_wait(op, 20000, NULL), "load");
+        client_ok(c, client_load_end(op), "load");
         client_equals(c, "m", large);
         ck_assert_uint_le(proxy_most_asking(&proxy, PROXY_BLOCKS), 40);
-        streamer_op_free(op);
         stop_own(&d, c);
 }
 

@@ -113,9 +113,8 @@ TEST(a_restarted_server)
         ck_assert(WITHIN(60000, client_metric(client, "streamerd_retries_total{cause=\"broken\"}") > 5 * TRIES));
         proxy_clear(&proxy);
         start_front();
-        client_ok(client, streamer_op_wait(op, 20000, NULL), "load");
+        client_ok(client, client_load_end(op), "load");
         client_equals(client, "m", model);
-        streamer_op_free(op);
         client_unload(client, "m");
 }
 

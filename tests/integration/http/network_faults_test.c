@@ -199,7 +199,6 @@ TEST(a_permanent_error_fails_the_load_with_its_name, EACH(lasting))
                 streamer_op *op = client_load_begin(client, source, "bad");
                 ck_assert_int_lt(streamer_op_wait(op, 60000, NULL), 0);
                 char *text = format_text("%s", streamer_last_error(client));
-                streamer_op_free(op);
                 ck_assert_msg(strstr(text, lasting[_i].text) != NULL, "%s", text);
                 ck_assert_msg(strstr(text, source) != NULL, "%s", text);
                 if (cause != NULL)

@@ -177,9 +177,7 @@ TEST(a_prefix_of_any_characters, EACH(keys))
 {
         model = model_mixed(10 + (uint64_t)_i, 1 << 18);
         put("models", model, format_text("own/%s/x.safetensors", keys[_i]));
-        client_load(client, format_text("s3://models/own/%s/", keys[_i]), "odd");
-        client_equals(client, "odd", model);
-        client_unload(client, "odd");
+        client_load_equals(client, format_text("s3://models/own/%s/", keys[_i]), "odd", model);
 }
 
 /* This store does not look at the region; nothing is learnt, and nothing fails. */

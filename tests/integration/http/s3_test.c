@@ -169,18 +169,14 @@ TEST(a_key_of_any_characters, EACH(keys))
 {
         model = model_mixed(6 + (uint64_t)_i, 1 << 18);
         put_model(model, format_text("odd/%s.safetensors", keys[_i]));
-        client_load(client, format_text("s3://models/odd/%s.safetensors", keys[_i]), "odd");
-        client_equals(client, "odd", model);
-        client_unload(client, "odd");
+        client_load_equals(client, format_text("s3://models/odd/%s.safetensors", keys[_i]), "odd", model);
 }
 
 TEST(a_prefix_of_any_characters, EACH(keys))
 {
         model = model_mixed(6 + (uint64_t)_i, 1 << 18);
         put_model(model, format_text("odd-prefix/%s/x%s.safetensors", keys[_i], keys[0]));
-        client_load(client, format_text("s3://models/odd-prefix/%s/", keys[_i]), "odd");
-        client_equals(client, "odd", model);
-        client_unload(client, "odd");
+        client_load_equals(client, format_text("s3://models/odd-prefix/%s/", keys[_i]), "odd", model);
 }
 
 /* ---- caller and source ---- */

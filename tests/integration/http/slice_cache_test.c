@@ -73,7 +73,6 @@ TEST(the_origin_sends_its_bytes_once_for_many_daemons)
         for (int i = 0; i < DAEMONS; i++) {
                 client_ok(clients[i], streamer_op_wait(ops[i], 60000, NULL), "load");
                 client_equals(clients[i], "m", model);
-                streamer_op_free(ops[i]);
                 streamer_close(clients[i]);
                 ck_assert_int_eq(daemon_stop(&daemons[i]), 0);
         }
@@ -118,9 +117,7 @@ static struct model *put_model(uint64_t seed, const char *key)
 
 static void load_equals(const char *source, const struct model *model)
 {
-        client_load(client, source, "m");
-        client_equals(client, "m", model);
-        client_unload(client, "m");
+        client_load_equals(client, source, "m", model);
 }
 
 /* Their keys differ in parts that a cache might normalise: an extra slash, an escape, the query of a list. */

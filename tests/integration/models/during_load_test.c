@@ -17,7 +17,7 @@ TEST(a_lease_survives_a_reconnect_while_its_model_loads, .to = 3)
 {
         bool seen[PAUSED_N] = {false};
         streamer_tensor t = STREAMER_TENSOR_INIT;
-        streamer_op *op = paused_load_start("m");
+        paused_load_start("m");
         streamer_lease *lease = client_attach(paused.client, "m");
         paused_load_take(lease, PAUSED_HALF, seen);
         must(shutdown(client_socket(paused.client), SHUT_RDWR));
@@ -33,7 +33,6 @@ TEST(a_lease_survives_a_reconnect_while_its_model_loads, .to = 3)
         }
         streamer_detach(lease);
         ck_assert_uint_eq(client_leases(paused.client), 0);
-        streamer_op_free(op);
 }
 
 /* More replies than the daemon queues for a client; one write for all requests, since it will stop reading them. */
@@ -79,7 +78,7 @@ TEST(a_slow_reader_receives_ready_before_revoked)
         ck_assert(object_u64(&w.reply.unpacked.data, "lease", &detach.u.detach.lease));
         do_not_read(&w);
         fuse_file_release(&paused.hang);
-        client_ok(paused.client, streamer_op_wait(op, 20000, NULL), "load");
+        client_ok(paused.client, client_load_end(op), "load");
         client_ok(paused.client, streamer_unload(paused.client, "m", STREAMER_UNLOAD_FORCE), "unload");
         do
                 event = next_lease_event(&w);
@@ -91,7 +90,6 @@ TEST(a_slow_reader_receives_ready_before_revoked)
         read_answer(&w, detach.id);
         client_wait_leases(paused.client, 0);
         wire_close(&w);
-        streamer_op_free(op);
 }
 
 TEST(progress_counts_bytes_in_place)
@@ -114,7 +112,6 @@ TEST(progress_counts_bytes_in_place)
         ck_assert_int_eq(streamer_op_wait(op, 20000, &p), 0);
         ck_assert_uint_eq(p.bytes, PAUSED_N * MIB);
         ck_assert_str_eq(p.state, "ready");
-        streamer_op_free(op);
 }
 
 /* More of them than a connection may have waiting, which is read on all the same. */
@@ -123,7 +120,7 @@ TEST(a_waiting_attach_is_answered_at_its_timeout)
         struct wire w;
         struct request attach = {.verb = VERB_attach, .u.attach = {.model = "m", .ready = true, .timeout_ms = 1}};
         struct request ping = {.verb = VERB_ping, .id = 1000};
-        streamer_op *op = paused_load_start("m");
+        paused_load_start("m");
         wire_connect(&w, &paused.d);
         for (attach.id = 1; attach.id <= 200; attach.id++)
                 ck_assert(wire_request(&w, &attach));
@@ -137,7 +134,6 @@ TEST(a_waiting_attach_is_answered_at_its_timeout)
         ck_assert_uint_eq(late, 200);
         wire_close(&w);
         fuse_file_release(&paused.hang);
-        streamer_op_free(op);
 }
 
 TEST(attach_by_digest_waits_for_it)
@@ -146,7 +142,7 @@ TEST(attach_by_digest_waits_for_it)
         streamer_attach_opts opts = {.struct_size = sizeof(opts), .digest = digest, .timeout_ms = 50};
         streamer_lease *lease = NULL;
         model_digest(paused.model, digest);
-        streamer_op *op = paused_load_start("m");
+        paused_load_start("m");
         ck_assert_int_eq(streamer_attach(paused.client, "m", &opts, &lease), STREAMER_ETIMEOUT);
         fuse_file_release(&paused.hang);
         opts.timeout_ms = 20000;
@@ -154,7 +150,6 @@ TEST(attach_by_digest_waits_for_it)
         streamer_detach(lease);
         digest[0] ^= 1;
         ck_assert_int_eq(streamer_attach(paused.client, "m", &opts, &lease), STREAMER_EDIGEST);
-        streamer_op_free(op);
 }
 
 /* ---- failures ---- */
@@ -212,16 +207,12 @@ TEST(a_hanging_file_system_does_not_block_other_loads)
         char *path = suite_path("root/other.safetensors");
         model_place_data(other, 8, 1); /* misaligned: needs slots of the ring, too */
         model_write(other, path);
-        for (int i = 0; i < 3; i++) {
-                client_load(paused.client, path, "other");
-                client_equals(paused.client, "other", other);
-                client_unload(paused.client, "other");
-        }
+        for (int i = 0; i < 3; i++)
+                client_load_equals(paused.client, path, "other", other);
         ck_assert_int_eq(streamer_op_wait(op, 0, NULL), STREAMER_ETIMEOUT);
         fuse_file_release(&paused.hang);
-        client_ok(paused.client, streamer_op_wait(op, 20000, NULL), "load");
+        client_ok(paused.client, client_load_end(op), "load");
         client_equals(paused.client, "m", paused.model);
-        streamer_op_free(op);
 }
 
 TEST(a_loading_model_accepts_a_new_priority)
@@ -264,6 +255,5 @@ TEST(a_connection_watches_a_limited_number_of_loads)
         ck_assert_msg(len == strlen(limit) && memcmp(told, limit, len) == 0, "%.*s", (int)len, told);
         wire_close(&w);
         fuse_file_release(&paused.hang);
-        ck_assert_int_eq(streamer_op_wait(op, 20000, NULL), 0);
-        streamer_op_free(op);
+        ck_assert_int_eq(client_load_end(op), 0);
 }

@@ -15,8 +15,7 @@
 
 static const char *page_kind_of(const char *name)
 {
-        const json_t *devices = json_object_get(client_show(client, name), "devices");
-        return json_text(json_array_get(devices, 0), "page_kind");
+        return json_text(client_show(client, name), "devices.0.page_kind");
 }
 
 /* A daemon for one test, whose segments are of this kind. */
@@ -90,7 +89,7 @@ static const struct {
 
 static const char *ring_pages(void)
 {
-        return json_text(json_object_get(client_call(client, "status", NULL), "ring"), "page_kind");
+        return json_text(client_call(client, "status", NULL), "ring.page_kind");
 }
 
 static void begin_limited(void)
@@ -147,17 +146,12 @@ TEST(the_limit_of_huge_pages_is_for_all_models)
         end_limited();
 }
 
-static const char *page_kind_of_device(void)
-{
-        json_t *devices = json_object_get(client_call(client, "status", NULL), "devices");
-        return json_text(json_array_get(devices, 0), "page_kind");
-}
-
 TEST(doctor_reports_the_limit_of_huge_pages)
 {
         BEGIN_LIMITED(0, true);
         doctor_ask();
-        doctor_found(strcmp(page_kind_of_device(), "4k") == 0 ? "warn" : "ok", "pages", "cgroup limit 0 B");
+        const char *pages = json_text(client_call(client, "status", NULL), "devices.0.page_kind");
+        doctor_found(strcmp(pages, "4k") == 0 ? "warn" : "ok", "pages", "cgroup limit 0 B");
         end_limited();
 }
 
@@ -178,18 +172,15 @@ TEST(a_ring_of_one_slot_suffices)
         fixture_begin((const char *const[]){"--device", "host=128MiB", "--block-size", "1MiB", "--memory-limit", "1MiB",
                                             NULL});
         client = client_open(&test_daemon);
-        json_t *ring = json_object_get(client_call(client, "status", NULL), "ring");
-        ck_assert_int_le(json_integer_value(json_object_get(ring, "bytes")), 2 * (json_int_t)MIB);
+        ck_assert_uint_le(json_number(client_call(client, "status", NULL), "ring.bytes"), 2 * MIB);
         model_place_data(odd, 8, 1);
         /* Both at once: they must share the slot, and neither may starve. */
         streamer_op *a = client_load_begin(client, fixture_write(odd, "odd.safetensors"), "odd");
         streamer_op *b = client_load_begin(client, fixture_write(m, "even.safetensors"), "even");
-        client_ok(client, streamer_op_wait(a, 20000, NULL), "odd");
-        client_ok(client, streamer_op_wait(b, 20000, NULL), "even");
+        client_ok(client, client_load_end(a), "odd");
+        client_ok(client, client_load_end(b), "even");
         client_equals(client, "odd", odd);
         client_equals(client, "even", m);
-        streamer_op_free(a);
-        streamer_op_free(b);
         streamer_close(client);
         fixture_end();
 }

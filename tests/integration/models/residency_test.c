@@ -76,8 +76,7 @@ TEST(a_dry_run_lists_the_victims_and_evicts_none)
         ck_assert_ptr_nonnull(strstr(result.out, "insufficient memory"));
         char *args = format_text("{\"source\":\"%s\",\"dry_run\":true}", path_of("a"));
         json_t *resident = client_call(client, "load", args);
-        ck_assert(json_is_true(json_object_get(resident, "resident")) &&
-                  json_is_true(json_object_get(resident, "fits")));
+        ck_assert(json_is_true(json_at(resident, "resident")) && json_is_true(json_at(resident, "fits")));
         ck_assert_str_eq(client_state(client, "a"), "ready");
 }
 
@@ -88,10 +87,9 @@ TEST(force_notifies_the_client_and_ps_lists_it_until_it_detaches)
         client_ok(client, streamer_unload(client, "a", STREAMER_UNLOAD_FORCE), "unload");
         struct pollfd fd = {.fd = streamer_fd(holder), .events = POLLIN};
         ck_assert_int_eq(poll(&fd, 1, 10000), 1);
-        ck_assert_int_eq(streamer_lease_check(lease), STREAMER_EREVOKED);
-        ck_assert_ptr_nonnull(strstr(streamer_last_error(holder), "unloaded by force"));
+        client_fails(holder, streamer_lease_check(lease), STREAMER_EREVOKED, "unloaded by force");
         ck_assert_uint_ge(client_device_number(client, "quarantined"), SIZE);
-        json_t *ps = client_call(client, "ps", NULL), *row = json_array_get(json_object_get(ps, "leases"), 0);
+        const json_t *row = json_at(client_call(client, "ps", NULL), "leases.0");
         ck_assert(json_is_true(json_object_get(row, "quarantined")));
         ck_assert_str_eq(json_text(row, "device"), fixture_device());
         ck_assert_int_eq((int)json_number(row, "pid"), getpid());

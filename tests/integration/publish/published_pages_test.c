@@ -21,9 +21,7 @@ static void end(void)
 
 static bool in_pool(void)
 {
-        return strcmp(json_text(json_array_get(json_object_get(client_show(client, "tiny"), "devices"), 0),
-                                "page_kind"),
-                      "hugetlb") == 0;
+        return strcmp(json_text(client_show(client, "tiny"), "devices.0.page_kind"), "hugetlb") == 0;
 }
 
 FIXTURE(.first = machine_settings_lock);

@@ -39,10 +39,10 @@ TEST(a_published_model_survives_with_key_base_and_pin, .to = 2)
                 streamer_detach(lease);
                 json_decref(client_call(managed.client, "verify", "{\"model\":\"tiny\"}"));
         }
-        const json_t *model = client_show(managed.client, "tiny"), *published = json_object_get(model, "published");
-        ck_assert(json_is_true(json_object_get(model, "pinned")));
-        ck_assert_str_eq(json_text(published, "base"), managed_file());
-        ck_assert_uint_eq(json_number(published, "uid"), getuid());
+        const json_t *model = client_show(managed.client, "tiny");
+        ck_assert(json_is_true(json_at(model, "pinned")));
+        ck_assert_str_eq(json_text(model, "published.base"), managed_file());
+        ck_assert_uint_eq(json_number(model, "published.uid"), getuid());
         opts.key = other;
         opts.n_key = 1;
         json_decref(find(managed.client, &opts, "mismatch", NULL));

@@ -48,11 +48,11 @@ TEST(show_prints_publisher_base_and_key)
         char *expected = format_text("published   by uid %u\nkey         arch=Llama\nkey         torch=2.6.0\n",
                                      (unsigned)getuid());
         streamer_detach(publish_model(client, &opts, 1));
-        const json_t *model = client_show(client, "tiny"), *published = json_object_get(model, "published");
-        ck_assert_uint_eq(json_number(published, "uid"), getuid());
-        ck_assert(json_is_null(json_object_get(published, "base")));
-        ck_assert_str_eq(json_text(json_object_get(published, "key"), "torch"), "2.6.0");
-        ck_assert_str_eq(json_text(json_object_get(published, "key"), "arch"), "Llama");
+        const json_t *model = client_show(client, "tiny");
+        ck_assert_uint_eq(json_number(model, "published.uid"), getuid());
+        ck_assert(json_is_null(json_at(model, "published.base")));
+        ck_assert_str_eq(json_text(model, "published.key.torch"), "2.6.0");
+        ck_assert_str_eq(json_text(model, "published.key.arch"), "Llama");
         ck_assert_uint_eq(json_number(model, "tensors"), 4); /* three storages and the table */
         ck_assert_str_eq(json_text(model, "state"), "ready");
         ctl(&result, d.socket, "show", "tiny", NULL);

@@ -6,29 +6,15 @@
 #include "tests/lib/streamerctl.h"
 #include "tests/lib/run_as.h"
 #include "tests/lib/fixture.h"
+#include "tests/lib/ports.h"
 #include "tests/lib/suite.h"
 #include "tests/lib/wire.h"
-
-#include <arpa/inet.h>
-#include <sys/socket.h>
 
 #define NOBODY 60203
 
 static struct daemon d;
 static char root[PATH_SIZE], state_folder[PATH_SIZE], *config, *silent;
 static struct model *model;
-
-/* Returns the URL of a socket that accepts connections and sends nothing. */
-static char *silent_server(void)
-{
-        struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-        socklen_t len = sizeof(address);
-        int fd = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-        must(bind(fd, (struct sockaddr *)&address, len));
-        must(listen(fd, 16));
-        must(getsockname(fd, (struct sockaddr *)&address, &len));
-        return format_text("http://127.0.0.1:%u/first.safetensors", ntohs(address.sin_port));
-}
 
 static void configure(const char *preload)
 {
@@ -56,7 +42,9 @@ static void begin(void)
         config = suite_path("config-%d.yaml", (int)getpid());
         model = model_mixed(5, 1 << 18);
         model_write(model, format_text("%s/second.safetensors", root));
-        silent = silent_server();
+        unsigned port;
+        listen_on_loopback(16, &port); /* and sends nothing */
+        silent = format_text("http://127.0.0.1:%u/first.safetensors", port);
         configure(format_text("{source: \"%s\", priority: 900}, {source: %s/second.safetensors, pin: true}", silent,
                               root));
         daemon_init(&d, suite_path("d-%d", (int)getpid()));
@@ -76,22 +64,14 @@ static int ctl_fails_with(const char *says, const char *const *args)
         if (says != NULL && strstr(result.out, says) == NULL && strstr(result.err, says) == NULL)
                 die("%s %s: \"%s%s\" does not say \"%s\"", args[0], args[1] != NULL ? args[1] : "", result.out,
                     result.err, says);
-        int code = result.code;
-        return code;
+        return result.code;
 }
 
 #define CTL(says, ...) ctl_fails_with(says, (const char *const[]){__VA_ARGS__, NULL})
 
 static json_t *entry(const char *name)
 {
-        json_t *m, *found = NULL, *reply = client_call(client, "list", NULL);
-        size_t i;
-        json_array_foreach(json_object_get(reply, "models"), i, m)
-        {
-                if (strcmp(json_string_value(json_object_get(m, "name")), name) == 0)
-                        found = json_incref(m);
-        }
-        return found;
+        return json_find(json_at(client_call(client, "list", NULL), "models"), "name", name);
 }
 
 static void await_ready(const char *name)
@@ -114,15 +94,14 @@ TEST(a_preload_not_yet_begun_is_listed_as_queued)
 {
         json_t *m = entry("second");
         ck_assert_ptr_nonnull(m);
-        ck_assert_str_eq(json_string_value(json_object_get(m, "state")), "queued");
-        ck_assert_int_eq(json_integer_value(json_object_get(m, "generation")), 0);
+        ck_assert_str_eq(json_text(m, "state"), "queued");
+        ck_assert_uint_eq(json_number(m, "generation"), 0);
         ck_assert(json_is_true(json_object_get(m, "pinned")));
         ck_assert_uint_eq(json_array_size(json_object_get(m, "devices")), 0);
         ck_assert_int_eq(CTL("second.safetensors", "show", "second"), 0);
         ck_assert_int_eq(CTL("queued", "list"), 0);
         release_first();
-        m = entry("second");
-        ck_assert_int_gt(json_integer_value(json_object_get(m, "generation")), 0);
+        ck_assert_uint_gt(json_number(entry("second"), "generation"), 0);
 }
 
 /* The maximum number of models, none begun: a reply with quadratic work would exceed the test's time. */
@@ -158,8 +137,7 @@ static bool status_has(const char *text)
 {
         char *reply;
         client_ok(client, streamer_call(client, "status", NULL, &reply), "status");
-        bool says = strstr(reply, text) != NULL;
-        return says;
+        return strstr(reply, text) != NULL;
 }
 
 /* A timer begins it. */
@@ -225,7 +203,7 @@ TEST(a_long_status_is_read_page_by_page)
         ck_assert_int_eq(CTL(NULL, "cancel", "first"), 0);
         args = format_text("{\"limit\":1,\"after\":\"%s\"}", json_text(page, "next"));
         page = status_page(args, 1, 0, false);
-        ck_assert_str_eq(json_text(json_array_get(json_object_get(page, "loads"), 0), "name"), "third");
+        ck_assert_str_eq(json_text(page, "loads.0.name"), "third");
         ck_assert_ptr_nonnull(json_object_get(page, "next"));
         ck_assert_int_eq(client_call_code(client, "status", "{\"after\":\"loads:1\"}"), STREAMER_EINVAL);
         ck_assert_int_eq(client_call_code(client, "status", "{\"after\":\"none:0:1\"}"), STREAMER_EINVAL);
@@ -274,7 +252,7 @@ TEST(all_waiting_attaches_are_answered)
 
 static uint64_t lease_id(const json_t *leases, size_t i)
 {
-        return (uint64_t)json_integer_value(json_object_get(json_array_get(leases, i), "id"));
+        return json_number(json_array_get(leases, i), "id");
 }
 
 TEST(leases_are_listed_page_by_page)
@@ -334,7 +312,7 @@ TEST(pin_and_priority_apply_to_a_pending_load)
         release_first();
         json_t *m = entry("second");
         ck_assert(json_is_false(json_object_get(m, "pinned")));
-        ck_assert_int_eq(json_integer_value(json_object_get(m, "priority")), 700);
+        ck_assert_uint_eq(json_number(m, "priority"), 700);
 }
 
 static int change_it(void)
@@ -397,6 +375,5 @@ TEST(a_pinned_model_that_fails_is_visible_and_survives_restarts)
         model_write(model, format_text("%s/lost.safetensors", root));
         await_ready("lost");
         client_equals(client, "lost", model);
-        json_t *m = entry("lost");
-        ck_assert_ptr_null(json_object_get(m, "tries"));
+        ck_assert_ptr_null(json_at(entry("lost"), "tries"));
 }

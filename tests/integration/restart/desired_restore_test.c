@@ -52,7 +52,6 @@ static void write_state(void)
         msgpack_sbuffer bytes;
         ck_assert_int_eq(state_file_pack(&state, &bytes), 0);
         ck_assert_int_eq(state_file_save(suite_path("state"), bytes.data, bytes.size, &error), 0);
-        msgpack_sbuffer_destroy(&bytes);
 }
 
 static void end(void)

@@ -20,16 +20,16 @@ TEST(a_daemon_that_hangs_is_restarted)
 {
         BOOTED();
         drop_in("WatchdogSec=1s\\nTimeoutAbortSec=1s");
-        free(SHELL(0, "systemctl start streamerd; kill -STOP $(systemctl show streamerd.service -p MainPID --value)"));
+        SHELL(0, "systemctl start streamerd; kill -STOP $(systemctl show streamerd.service -p MainPID --value)");
         AWAIT(has_restarted());
-        free(SHELL(0, "streamerctl status"));
+        SHELL(0, "streamerctl status");
 }
 
 TEST(a_responsive_daemon_is_not_restarted)
 {
         BOOTED();
         drop_in("WatchdogSec=2s"); /* a busy machine may delay its loop */
-        free(SHELL(0, "systemctl start streamerd"));
+        SHELL(0, "systemctl start streamerd");
         /* Signs of life over twice that time, in the manager's own count of time since the last one. */
         char *first = property("WatchdogTimestampMonotonic"), *last = NULL;
         for (int seen = 0; seen < 5;) {
@@ -90,7 +90,7 @@ static void end_client(const struct attached *a)
 
 static void load_tiny(void)
 {
-        free(SHELL(0, "systemctl start streamerd && streamerctl load /srv/models/tiny.safetensors"));
+        SHELL(0, "systemctl start streamerd && streamerctl load /srv/models/tiny.safetensors");
 }
 
 /* The weights were restored and not read again, because their file is removed. */
@@ -110,13 +110,13 @@ TEST(models_and_leases_outlive_a_restart_and_a_crash, EACH(ends))
         BOOTED();
         load_tiny();
         struct attached a = attach_for_long();
-        free(SHELL(0, "mv /srv/models/tiny.safetensors /srv/aside; systemctl %s streamerd.service", ends[_i]));
+        SHELL(0, "mv /srv/models/tiny.safetensors /srv/aside; systemctl %s streamerd.service", ends[_i]);
         if (_i == 1)
                 AWAIT(has_restarted());
         serves_without_storage();
         is_whole(&a);
         end_client(&a);
-        free(SHELL(0, "mv /srv/aside /srv/models/tiny.safetensors"));
+        SHELL(0, "mv /srv/aside /srv/models/tiny.safetensors");
 }
 
 /* ---- stopping ---- */
@@ -126,11 +126,11 @@ TEST(stop_does_not_wait_for_clients_and_persists_nothing)
         BOOTED();
         load_tiny();
         struct attached a = attach();
-        free(SHELL(0, "systemctl stop streamerd.service streamerd.socket"));
+        SHELL(0, "systemctl stop streamerd.service streamerd.socket");
         ck_assert(has_property("Result", "success"));
         is_whole(&a);
         end_client(&a);
-        free(SHELL(0, "systemctl start streamerd"));
+        SHELL(0, "systemctl start streamerd");
         char *out = SHELL(0, "streamerctl -o json list");
         ck_assert_msg(strstr(out, "tiny") == NULL, "%s", out);
 }

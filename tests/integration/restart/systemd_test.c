@@ -16,14 +16,14 @@ FIXTURE(.all = {begin, end}, .each = {afresh, NULL}, .timeout = 120);
 TEST(the_units_are_valid)
 {
         BOOTED();
-        free(SHELL(0, "systemd-analyze verify --recursive-errors=yes --man=yes streamerd.service streamerd.socket"));
+        SHELL(0, "systemd-analyze verify --recursive-errors=yes --man=yes streamerd.service streamerd.socket");
 }
 
 TEST(systemd_analyze_rates_the_exposure_as_low)
 {
         BOOTED();
-        free(SHELL(0, "systemd-analyze security --offline=true --threshold=25 --no-pager "
-                      "/usr/lib/systemd/system/streamerd.service"));
+        SHELL(0, "systemd-analyze security --offline=true --threshold=25 --no-pager "
+                 "/usr/lib/systemd/system/streamerd.service");
 }
 
 TEST(no_privilege_is_requested)
@@ -52,30 +52,30 @@ TEST(start_is_done_when_the_socket_serves)
 TEST(an_early_client_is_served_when_the_daemon_is_ready)
 {
         BOOTED();
-        free(SHELL(0, "systemctl start streamerd.socket"));
+        SHELL(0, "systemctl start streamerd.socket");
         ck_assert(has_property("ActiveState", "inactive"));
-        free(SHELL(0, "streamerctl load /srv/models/tiny.safetensors"));
+        SHELL(0, "streamerctl load /srv/models/tiny.safetensors");
         ck_assert(has_property("ActiveState", "active"));
 }
 
 TEST(a_member_of_the_group_loads_and_a_stranger_does_not)
 {
         BOOTED();
-        free(SHELL(0, "systemctl start streamerd; setpriv --reuid=nobody --regid=streamerd --clear-groups "
-                      "streamerctl load /srv/models/tiny.safetensors"));
-        free(SHELL(8, "setpriv --reuid=nobody --regid=nogroup --clear-groups streamerctl list"));
+        SHELL(0, "systemctl start streamerd; setpriv --reuid=nobody --regid=streamerd --clear-groups "
+                 "streamerctl load /srv/models/tiny.safetensors");
+        SHELL(8, "setpriv --reuid=nobody --regid=nogroup --clear-groups streamerctl list");
 }
 
 TEST(a_wrong_setting_is_reported_once_and_a_corrected_one_applied)
 {
         BOOTED();
-        free(SHELL(0, "echo 'nonsense: 1' >>/etc/streamerd/streamerd.yaml; ! systemctl start streamerd.service"));
+        SHELL(0, "echo 'nonsense: 1' >>/etc/streamerd/streamerd.yaml; ! systemctl start streamerd.service");
         ck_assert(has_property("ExecMainStatus", "2"));
         ck_assert(has_property("NRestarts", "0"));
         char *out = SHELL(0, "journalctl -b -u streamerd --no-pager -o cat | tail -20");
         ck_assert_msg(strstr(out, "nonsense") != NULL, "%s", out);
-        free(SHELL(0, "sed -i /nonsense/d /etc/streamerd/streamerd.yaml && systemctl start streamerd.service && "
-                      "streamerctl status"));
+        SHELL(0, "sed -i /nonsense/d /etc/streamerd/streamerd.yaml && systemctl start streamerd.service && "
+                 "streamerctl status");
 }
 
 /* ---- reload ---- */
@@ -90,10 +90,10 @@ TEST(reload_applies_settings_and_drops_no_model)
 {
         BOOTED();
         settings("");
-        free(SHELL(0, "systemctl start streamerd && streamerctl load /srv/models/tiny.safetensors"));
+        SHELL(0, "systemctl start streamerd && streamerctl load /srv/models/tiny.safetensors");
         char *before = property("MainPID");
         settings("preload: [{source: /srv/models/tiny.safetensors, name: second}]");
-        free(SHELL(0, "systemctl reload streamerd && streamerctl show tiny"));
+        SHELL(0, "systemctl reload streamerd && streamerctl show tiny");
         AWAIT(serves("second"));
         ck_assert(has_property("MainPID", before));
         ck_assert(has_property("ActiveState", "active"));
@@ -102,8 +102,8 @@ TEST(reload_applies_settings_and_drops_no_model)
 TEST(a_refused_reload_fails_with_the_reason)
 {
         BOOTED();
-        free(SHELL(0, "systemctl start streamerd && echo 'nonsense: 1' >>/etc/streamerd/streamerd.yaml && "
-                      "! systemctl reload streamerd && streamerctl status"));
+        SHELL(0, "systemctl start streamerd && echo 'nonsense: 1' >>/etc/streamerd/streamerd.yaml && "
+                 "! systemctl reload streamerd && streamerctl status");
         ck_assert(has_property("ActiveState", "active"));
         SAYS("nonsense: unknown key", "journalctl -b -u streamerd -o cat --no-pager | tail -5");
 }
@@ -121,9 +121,9 @@ TEST(sighup_leaves_the_service_active)
 {
         BOOTED();
         settings("");
-        free(SHELL(0, "systemctl start streamerd"));
+        SHELL(0, "systemctl start streamerd");
         settings("log: {level: debug}");
-        free(SHELL(0, "kill -HUP $(systemctl show streamerd.service -p MainPID --value)"));
+        SHELL(0, "kill -HUP $(systemctl show streamerd.service -p MainPID --value)");
         AWAIT(has_applied());
         AWAIT(has_property("ActiveState", "active"));
 }
@@ -135,7 +135,7 @@ TEST(a_failed_preload_is_reported_and_the_service_stays_up)
         BOOTED();
         settings("preload: [{source: /srv/models/absent.safetensors, name: absent}, "
                  "{source: /srv/models/tiny.safetensors}]");
-        free(SHELL(0, "systemctl start streamerd"));
+        SHELL(0, "systemctl start streamerd");
         AWAIT(serves("tiny"));
         AWAIT(has_property("StatusText", "1 model resident, 0 leases; preload: 1 of 2 ready, 1 failed (absent)"));
         SAYS("preload: absent: ", "journalctl -b -u streamerd -o cat --no-pager MODEL=absent CODE=not-found");
@@ -149,10 +149,10 @@ TEST(the_journal_has_fields)
 {
         BOOTED();
         settings("log: {level: debug}");
-        free(SHELL(0,
-                   "systemctl start streamerd && streamerctl load /srv/models/tiny.safetensors --name 'a=b c' && "
-                   "streamerctl cat 'a=b c' '%s' >/dev/null",
-                   model->tensors[0].name));
+        SHELL(0,
+              "systemctl start streamerd && streamerctl load /srv/models/tiny.safetensors --name 'a=b c' && "
+              "streamerctl cat 'a=b c' '%s' >/dev/null",
+              model->tensors[0].name);
         char *said = SHELL(0, "journalctl -b -u streamerd -o json --no-pager 'MODEL=a=b c' "
                               "MESSAGE_ID=f556871bc85f4a2cb3e2fc44114610b9 | tail -1");
         static const char *const fields[] = {"\"GENERATION\":\"", "\"DEVICE\":\"host\"", "\"PRIORITY\":\"6\"",
@@ -168,14 +168,14 @@ TEST(metrics_are_served_from_inside_the_sandbox)
 {
         BOOTED();
         settings("metrics: {listen: \"unix:/run/streamerd/metrics.sock\"}");
-        free(SHELL(0, "systemctl start streamerd && streamerctl load /srv/models/tiny.safetensors"));
+        SHELL(0, "systemctl start streamerd && streamerctl load /srv/models/tiny.safetensors");
         SAYS("ready", "curl -sf --unix-socket /run/streamerd/metrics.sock 'http://d/readyz?model=tiny'");
         SAYS("streamerd_models{state=\"ready\"} 1",
              "curl -sf --unix-socket /run/streamerd/metrics.sock http://d/metrics");
         unsigned port = free_port();
         char *listen = format_text("metrics: {listen: \"127.0.0.1:%u\"}", port);
         settings(listen);
-        free(SHELL(0, "systemctl restart streamerd"));
+        SHELL(0, "systemctl restart streamerd");
         SAYS("ok", "curl -sf http://127.0.0.1:%u/healthz", port);
 }
 
@@ -195,14 +195,14 @@ TEST(a_credential_of_the_service_opens_a_store)
         nginx_start_with(&nginx, suite_path("nginx"), servers, port);
         char *host = format_text("http: {hosts: [{host: \"127.0.0.1:%u\", token_file: hub-token}]}", port);
         settings(host);
-        free(SHELL(0, "systemctl start streamerd"));
+        SHELL(0, "systemctl start streamerd");
         SAYS("credential 'hub-token': the service manager has passed none",
              "! streamerctl load http://127.0.0.1:%u/tiny.safetensors", port);
         drop_in("LoadCredential=hub-token:/etc/streamerd/hub-token");
-        free(SHELL(0,
-                   "umask 077; echo s3cret >/etc/streamerd/hub-token; systemctl restart streamerd && "
-                   "streamerctl load http://127.0.0.1:%u/tiny.safetensors && streamerctl verify tiny",
-                   port));
-        free(SHELL(1, "journalctl -b -u streamerd --no-pager | grep s3cret"));
+        SHELL(0,
+              "umask 077; echo s3cret >/etc/streamerd/hub-token; systemctl restart streamerd && "
+              "streamerctl load http://127.0.0.1:%u/tiny.safetensors && streamerctl verify tiny",
+              port);
+        SHELL(1, "journalctl -b -u streamerd --no-pager | grep s3cret");
         nginx_stop(&nginx);
 }

@@ -73,9 +73,7 @@ static bool load_to(streamer_client *c, const char *from, const char *name, cons
         streamer_op *op;
         if (!named(c, streamer_load(c, &opts, &op)))
                 return false;
-        bool ok = named(c, streamer_op_wait(op, 20000, &progress));
-        streamer_op_free(op);
-        return ok;
+        return named(c, streamer_op_wait(op, 20000, &progress));
 }
 
 static bool load(streamer_client *c, const char *from, const char *verify)
@@ -113,18 +111,14 @@ static void fetch(streamer_client *c, const char *from)
         char *json;
         void *data;
         uint64_t size;
-        if (named(c, streamer_fetch_list(c, from, &json)))
-                streamer_free(json);
-        if (named(c, streamer_fetch(c, from, "SHA256SUMS", &data, &size)))
-                streamer_free(data);
+        named(c, streamer_fetch_list(c, from, &json));
+        named(c, streamer_fetch(c, from, "SHA256SUMS", &data, &size));
 }
 
 static bool call(streamer_client *c, const char *verb, const char *args)
 {
         char *reply = NULL;
-        bool ok = named(c, streamer_call(c, verb, args, &reply));
-        free(reply);
-        return ok;
+        return named(c, streamer_call(c, verb, args, &reply));
 }
 
 static void live(void)
@@ -156,7 +150,6 @@ static void ask(const char *method, const char *page)
                 report("the connection was closed without an answer");
         else if (exchange.status >= 500)
                 report(exchange.body);
-        http_exchange_free(&exchange);
 }
 
 static void live_asked(void)
@@ -172,7 +165,6 @@ static void live_asked(void)
         char *root = format_text("{\"root\":\"%s\"}", fixture_root());
         call(c, "doctor", "{}");
         call(c, "doctor", root);
-        free(root);
         streamer_close(c);
 }
 
@@ -273,7 +265,6 @@ static void publish(streamer_client *c, bool commits)
         opts.n_key = 1;
         if (!named(c, streamer_publish_find(c, &opts, &found, &publication)))
                 return;
-        streamer_free(found.differs);
         if (publication == NULL) /* it is there: an earlier run could not unload it */
                 return;
         if (named(c, streamer_publish_begin(publication, &bytes, 1)) &&
@@ -318,7 +309,6 @@ static void live_remembered(void)
         unlink(format_text("%s/state", state));
         if (call(c, "set_priority", change))
                 AWAIT(is_written());
-        free(change);
         streamer_close(c);
 }
 
@@ -460,7 +450,7 @@ static bool has_ended(void)
 /* Only the first of several failures to write the state is logged. */
 static bool is_persisted(streamer_client *c)
 {
-        return json_object_get(json_object_get(client_call(c, "doctor", NULL), "state"), "error") == NULL;
+        return json_at(client_call(c, "doctor", NULL), "state.error") == NULL;
 }
 
 /* The failure may have prevented it, or ended the connection while the load was running. */
@@ -507,7 +497,6 @@ static void check_explained(const struct daemon *d, size_t from, enum fault_call
         char *log = file_read(d->log, NULL);
         ck_assert_msg(strstr(log + from, " error: ") != NULL || strncmp(log + from, "streamerd: ", 11) == 0,
                       "%s %ju: the daemon has not started, and does not say why", fault_name(which), (uintmax_t)nth);
-        free(log);
         counts->in_log++;
 }
 
@@ -559,11 +548,6 @@ static void note_calls(void)
         }
 }
 
-static uint64_t gpu_used(streamer_client *c)
-{
-        return json_number(json_array_get(json_object_get(client_call(c, "status", NULL), "devices"), 1), "used");
-}
-
 static void begin(void)
 {
         metrics = format_text("unix:%s", suite_path("metrics"));
@@ -573,7 +557,6 @@ static void begin(void)
         char *settings = format_text(SETTINGS, metrics, ca, build_path("tests/fake/libcudart.so.13"));
         file_write(ca, "", 0); /* nothing here asks for its certificates */
         char *config = suite_file("config.yaml", settings);
-        free(settings);
         setenv("FAKECUDA_DEVICES", "1", 1);
         begin_store();
         reported = must_share(REPORTED_SIZE);
@@ -595,7 +578,7 @@ static void begin(void)
         streamer_client *c = client_open(&test_daemon);
         uint64_t used = client_used(c);
         note_calls();
-        AWAIT(gpu_used(c) + client_host_cache(c) == 0);
+        AWAIT(json_number(client_call(c, "status", NULL), "devices.1.used") + client_host_cache(c) == 0);
         client_wait_used(c, used);
         streamer_close(c);
         fixture_account();

@@ -47,10 +47,7 @@ FIXTURE(.all = {begin, fixture_end}, .each = {fixture_connect, close_client});
 TEST(models_are_loaded_and_read)
 {
         struct model *m = model_mixed(31, 1 << 20);
-        client_load(client, fixture_write(m, "m.safetensors"), "m");
-        client_equals(client, "m", m);
-        client_unload(client, "m");
-        model_free(m);
+        client_load_equals(client, fixture_write(m, "m.safetensors"), "m", m);
         fixture_serves();
 }
 
@@ -103,7 +100,6 @@ static char *file_of(uid_t uid, const char *name)
         char *file = fixture_write(m, name);
         must(chown(file, uid, uid));
         must(chmod(file, 0600));
-        model_free(m);
         return file;
 }
 

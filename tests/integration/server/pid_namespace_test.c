@@ -39,13 +39,6 @@ static void end(void)
                         SKIP("PID namespaces cannot be made here");                                                    \
         } while (0)
 
-static const json_t *the_lease(void)
-{
-        const json_t *leases = json_object_get(client_call(client, "ps", NULL), "leases");
-        ck_assert_uint_eq(json_array_size(leases), 1);
-        return json_array_get(leases, 0);
-}
-
 static void hold(struct client_process *process)
 {
         struct client_answer answer;
@@ -84,7 +77,7 @@ TEST(the_end_of_one_process_is_not_that_of_another)
         must(waitpid(second, NULL, WUNTRACED));
         client_process_kill(&first);
         client_wait_leases(client, 1);
-        AWAIT(json_is_true(json_object_get(the_lease(), "orphan")));
+        AWAIT(json_is_true(json_at(client_call(client, "ps", NULL), "leases.0.orphan")));
         must(kill(second, SIGKILL));
         must(waitpid(second, NULL, 0));
         client_wait_leases(client, 0);

@@ -59,8 +59,7 @@ TEST(a_draining_model_is_revoked_after_drain_timeout)
 static void attach_fails(streamer_client *c, const char *text)
 {
         streamer_lease *lease;
-        ck_assert_int_eq(streamer_attach(c, "m", NULL, &lease), STREAMER_ELIMIT);
-        ck_assert_msg(strstr(streamer_last_error(c), text) != NULL, "%s", streamer_last_error(c));
+        client_fails(c, streamer_attach(c, "m", NULL, &lease), STREAMER_ELIMIT, text);
 }
 
 TEST(a_client_has_at_most_leases_per_client)
@@ -216,8 +215,7 @@ TEST(the_stages_of_a_load_take_no_longer_than_its_threads)
         start("io:\n  concurrency: 1\n  block_size: 1MiB\n");
         model_write(model_mixed(2, 32 << 20), source); /* 32 blocks */
         client_load(client, source, "m");
-        json_t *show = client_call(client, "show", "{\"model\":\"m\"}");
-        json_t *shown = json_array_get(json_object_get(show, "models"), 0), *stages = json_object_get(shown, "stages");
+        const json_t *shown = client_show(client, "m"), *stages = json_at(shown, "stages");
         uint64_t took = json_number(shown, "load_ns");
         for (size_t i = 0; i < sizeof(threads) / sizeof(threads[0]); i++)
                 sum += json_number(stages, threads[i]);

@@ -31,7 +31,6 @@ static void close_subscribers(struct wire *many)
 {
         for (size_t i = 0; i < SUBSCRIBERS; i++)
                 wire_close(&many[i]);
-        free(many);
 }
 
 static char name[NAME_SIZE + 1];
