@@ -90,14 +90,9 @@ static void hangup(void)
         must(kill(d.pid, SIGHUP));
 }
 
-static int reload_code(const char *expected)
+static void reload(int code, const char *text)
 {
-        struct ctl result;
-        ctl(&result, d.socket, "reload", NULL);
-        if (expected && !strstr(result.code == 0 ? result.out : result.err, expected))
-                die("\"%s%s\" does not say \"%s\"", result.out, result.err, expected);
-        int code = result.code;
-        return code;
+        ctl_says(d.socket, code, text, "reload", NULL);
 }
 
 static void is_served(const char *name)

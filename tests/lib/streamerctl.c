@@ -91,15 +91,33 @@ void ctl_v(struct ctl *result, const char *socket, const char *const *args)
         ctl_finish(&running, result);
 }
 
-void ctl(struct ctl *result, const char *socket, ...)
+static void ctl_list(struct ctl *result, const char *socket, va_list list)
 {
         const char *args[ARGS_MAX] = {0};
-        va_list list;
-        va_start(list, socket);
         for (size_t n = 0; n < ARGS_MAX - 1 && (args[n] = va_arg(list, const char *)); n++)
                 ;
-        va_end(list);
         ctl_v(result, socket, args);
+}
+
+void ctl(struct ctl *result, const char *socket, ...)
+{
+        va_list list;
+        va_start(list, socket);
+        ctl_list(result, socket, list);
+        va_end(list);
+}
+
+char *ctl_says(const char *socket, int code, const char *text, ...)
+{
+        struct ctl r;
+        va_list list;
+        va_start(list, text);
+        ctl_list(&r, socket, list);
+        va_end(list);
+        char *said = code == 0 ? r.out : r.err;
+        if (r.code != code || strstr(said, text) == NULL)
+                die("streamerctl: exit %d instead of %d, or no '%s' in: %s%s", r.code, code, text, r.out, r.err);
+        return said;
 }
 
 void ctl_free(struct ctl *result)

@@ -17,6 +17,9 @@ struct ctl {
 void ctl(struct ctl *result, const char *socket, ...) __attribute__((sentinel));
 void ctl_v(struct ctl *result, const char *socket, const char *const *args);
 void ctl_free(struct ctl *result);
+/* Runs it; it must exit with this code, and its output (its errors, if the code is not 0) contain the text. Returns
+ * that output; never freed. */
+char *ctl_says(const char *socket, int code, const char *text, ...) __attribute__((sentinel));
 
 /* Starts it and returns at once; ctl_finish() returns the same results. */
 struct ctl_running {

@@ -148,15 +148,52 @@ void wire_read_ok(struct wire *w)
                 die("the request was refused");
 }
 
+const msgpack_object *wire_reply(struct wire *w)
+{
+        const msgpack_object *frame;
+        do
+                frame = wire_next(w);
+        while (object_get(frame, "event") != NULL);
+        return frame;
+}
+
+const msgpack_object *wire_reply_ok(struct wire *w)
+{
+        const msgpack_object *reply = wire_reply(w);
+        bool ok = false;
+        if (!object_bool(reply, "ok", &ok) || !ok)
+                die("the request was refused");
+        return reply;
+}
+
 bool wire_read_code(struct wire *w, const char *code)
 {
-        const char *event;
-        size_t len;
-        do {
-                if (!wire_read(w))
-                        return false;
-        } while (object_str(&w->reply.unpacked.data, "event", &event, &len));
-        return object_str_eq(&w->reply.unpacked.data, "code", code);
+        return object_str_eq(wire_reply(w), "code", code);
+}
+
+void wire_told(const struct wire *w, const char *part)
+{
+        const char *text = "";
+        size_t len = 0;
+        object_str(&w->reply.unpacked.data, "text", &text, &len);
+        if (memmem(text, len, part, strlen(part)) == NULL)
+                die("\"%.*s\" does not say \"%s\"", (int)len, text, part);
+}
+
+void wire_read_error(struct wire *w, const char *code, const char *part)
+{
+        bool has_code = wire_read_code(w, code);
+        wire_told(w, part);
+        if (!has_code)
+                die("\"%s\" without the code '%s'", part, code);
+}
+
+uint64_t wire_number(const struct wire *w, const char *key)
+{
+        uint64_t number;
+        if (!object_u64(&w->reply.unpacked.data, key, &number))
+                die("a frame without '%s'", key);
+        return number;
 }
 
 void wire_read_to_end(struct wire *w)

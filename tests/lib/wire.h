@@ -33,10 +33,19 @@ bool wire_verb(struct wire *w, const char *verb, uint64_t id, const char *key, c
 bool wire_read(struct wire *w);
 /* The next frame, which must come. */
 const msgpack_object *wire_next(struct wire *w);
-/* Whether the reply has this "code"; skips events before it. */
-bool wire_read_code(struct wire *w, const char *code);
 /* The next frame is the reply to a request that was accepted. */
 void wire_read_ok(struct wire *w);
+/* The next reply, which must come; skips events before it. The second one: it must accept its request. */
+const msgpack_object *wire_reply(struct wire *w);
+const msgpack_object *wire_reply_ok(struct wire *w);
+/* Whether the next reply has this "code". */
+bool wire_read_code(struct wire *w, const char *code);
+/* The next reply must have this code, and its text contain `part`. */
+void wire_read_error(struct wire *w, const char *code, const char *part);
+/* The text of the last reply must contain this. */
+void wire_told(const struct wire *w, const char *part);
+/* A member of the last frame, which must be there. */
+uint64_t wire_number(const struct wire *w, const char *key);
 /* Returns when the daemon has closed the connection; until then the test waits, and in the end fails by its limit of
  * time. */
 void wire_read_to_end(struct wire *w);

@@ -29,16 +29,6 @@ static void begin(void)
         large = fixture_write(model_mixed(3, 8 << 20), "large.safetensors");
 }
 
-static void read_limit(struct wire *w, const char *text)
-{
-        const char *told = "";
-        size_t len = 0;
-        if (!wire_read_code(w, "limit") || !object_str(&w->reply.unpacked.data, "text", &told, &len))
-                die("the reply is not a limit");
-        if (len != strlen(text) || memcmp(told, text, len) != 0)
-                die("\"%.*s\"", (int)len, told);
-}
-
 /* One on each connection: as many as may wait, and one that is refused. */
 static int wait_on_all_connections(void)
 {
@@ -56,8 +46,8 @@ static int wait_on_all_connections(void)
                 die("not one reply");
         while (fds[i].revents == 0)
                 i++;
-        read_limit(&wires[i],
-                   format_text("uid %d has 64 unanswered requests (64 x limits.requests_per_client)", GREEDY));
+        wire_read_error(&wires[i], "limit",
+                        format_text("uid %d has 64 unanswered requests (64 x limits.requests_per_client)", GREEDY));
         return 0;
 }
 
@@ -76,24 +66,12 @@ static int leave_descriptors_on_their_way(void)
                         die("a request was not sent");
         AWAIT(client_metric(c, LIMITS_MET) > before);
         for (int i = 0; i < ATTACHES; i++)
-                if (!wire_read(&w) || object_get(&w.reply.unpacked.data, "lease") == NULL)
-                        die("no lease");
-        read_limit(&w, format_text("attach: uid %d has 252 of 253 descriptors on their way to its clients (half of "
-                                   "limits.fds_in_flight)",
-                                   GREEDY));
+                wire_read_ok(&w);
+        wire_read_error(&w, "limit",
+                        format_text("attach: uid %d has 252 of 253 descriptors on their way to its clients (half of "
+                                    "limits.fds_in_flight)",
+                                    GREEDY));
         return 0;
-}
-
-/* The next reply is a success. */
-static void read_ok(struct wire *w)
-{
-        bool done = false;
-        do {
-                if (!wire_read(w))
-                        die("the connection was closed");
-        } while (object_get(&w->reply.unpacked.data, "event") != NULL);
-        if (!object_bool(&w->reply.unpacked.data, "ok", &done) || !done)
-                die("a request was refused");
 }
 
 /* All of the same load, which waits for memory. */
@@ -109,13 +87,14 @@ static int watch_loads(void)
                 wire_connect(w, &test_daemon);
                 for (int i = 0; i < WATCHED && w < last; i++) {
                         wire_request(w, &load);
-                        read_ok(w);
+                        wire_reply_ok(w);
                 }
         }
         wire_request(last, &load);
-        read_limit(last, format_text("load: uid %d watches 4096 loads, the most that a user may", GREEDY));
+        wire_read_error(last, "limit",
+                        format_text("load: uid %d watches 4096 loads, the most that a user may", GREEDY));
         wire_request(last, &cancel);
-        read_ok(last);
+        wire_reply_ok(last);
         return 0;
 }
 
@@ -131,13 +110,13 @@ static int give_back_while_others_do_not_read(void)
         struct request detach = {.verb = VERB_detach, .id = 5}, abort = {.verb = VERB_publish_abort, .id = 6};
         wire_connect(&w, &test_daemon);
         wire_request(&w, &(struct request){.verb = VERB_attach, .id = 2, .u.attach = {.model = "witness"}});
-        read_ok(&w);
-        object_u64(&w.reply.unpacked.data, "lease", &detach.u.detach.lease);
+        wire_reply_ok(&w);
+        detach.u.detach.lease = wire_number(&w, "lease");
         wire_request(&w, &(struct request){.verb = VERB_publish_find,
                                            .id = 3,
                                            .u.publish_find = {.model = "claimed", .claim = true}});
-        read_ok(&w);
-        object_u64(&w.reply.unpacked.data, "claim", &abort.u.publish_abort.claim);
+        wire_reply_ok(&w);
+        abort.u.publish_abort.claim = wire_number(&w, "claim");
         for (size_t i = 0; i < FLOODED; i++) {
                 wire_connect(&wires[i], &test_daemon);
                 for (uint64_t k = 0; k < 100; k++) /* so few that no send waits for the daemon */
@@ -145,9 +124,9 @@ static int give_back_while_others_do_not_read(void)
         }
         AWAIT(is_refused(&w));
         wire_request(&w, &detach);
-        read_ok(&w);
+        wire_reply_ok(&w);
         wire_request(&w, &abort);
-        read_ok(&w);
+        wire_reply_ok(&w);
         if (!is_refused(&w))
                 die("the replies were read");
         return 0;

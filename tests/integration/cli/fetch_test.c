@@ -177,9 +177,8 @@ static size_t read_page(struct wire *w, uint64_t *id, uint64_t *more)
 {
         const char *data;
         size_t n = 0;
-        bool ok = false;
-        const msgpack_object *reply = wire_next(w);
-        ck_assert(object_bool(reply, "ok", &ok) && ok && object_u64(reply, "id", id));
+        const msgpack_object *reply = wire_reply_ok(w);
+        *id = wire_number(w, "id");
         ck_assert(object_bin(reply, "data", &data, &n));
         if (!object_u64(reply, "more", more))
                 *more = 0;

@@ -127,12 +127,9 @@ TEST(top_handles_a_tiny_terminal_and_resizing)
 
 TEST(top_once_prints_without_a_terminal)
 {
-        struct ctl r;
-        ctl(&r, test_daemon.socket, "top", "--once", NULL);
-        ck_assert_int_eq(r.code, 0);
-        ck_assert_ptr_nonnull(strstr(r.out, "\nwitness "));
-        ck_assert_ptr_nonnull(strstr(r.out, "\nzz-failed "));
-        ck_assert_ptr_null(strchr(r.out, '\033'));
+        const char *out = ctl_says(test_daemon.socket, 0, "\nwitness ", "top", "--once", NULL);
+        ck_assert_ptr_nonnull(strstr(out, "\nzz-failed "));
+        ck_assert_ptr_null(strchr(out, '\033'));
 }
 
 /* ---- tables ---- */
@@ -168,10 +165,7 @@ TEST(a_table_fits_the_terminal_without_cutting_figures)
 
 TEST(a_pipe_gets_the_whole_table)
 {
-        struct ctl r;
-        ctl(&r, test_daemon.socket, "list", NULL);
-        ck_assert_ptr_nonnull(strstr(r.out, LONG_NAME));
-        ck_assert_ptr_null(strchr(r.out, '\033'));
+        ck_assert_ptr_null(strchr(ctl_says(test_daemon.socket, 0, LONG_NAME, "list", NULL), '\033'));
 }
 
 static char *raw_list(const char *environment)

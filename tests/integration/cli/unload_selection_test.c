@@ -52,11 +52,9 @@ TEST(a_name_that_is_resident_is_no_pattern)
 /* The leased model is in use: the others are unloaded all the same. */
 TEST(all_are_unloaded_but_leased_ones)
 {
-        struct ctl r;
         streamer_client *owner = client_open(&test_daemon);
         streamer_lease *lease = client_attach(owner, "c");
-        ctl(&r, test_daemon.socket, "unload", "--all", "-q", NULL);
-        ck_assert_int_eq(r.code, 6);
+        ctl_says(test_daemon.socket, 6, "", "unload", "--all", "-q", NULL);
         lists("c\n");
         streamer_detach(lease);
         client_wait_leases(owner, 0);

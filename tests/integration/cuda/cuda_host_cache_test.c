@@ -272,19 +272,15 @@ static void row_is(const char *list, const char *name, const char *state, const 
 
 TEST(list_and_status_show_cached_models)
 {
-        struct ctl said;
         write_and_load("ab", cuda_devices, 1);
-        ctl(&said, test_daemon.socket, "list", NULL);
-        ck_assert_ptr_null(strstr(said.out, "TIER"));
+        ck_assert_ptr_null(strstr(ctl_says(test_daemon.socket, 0, "", "list", NULL), "TIER"));
         write_and_load("c", cuda_devices, 1);
         client_wait_host_cache(client, SIZE);
-        ctl(&said, test_daemon.socket, "list", NULL);
-        ck_assert_ptr_nonnull(strstr(said.out, "TIER"));
-        row_is(said.out, "a", "cached", "cuda:0", "host");
-        row_is(said.out, "b", "ready", "cuda:0", "device");
-        row_is(said.out, "c", "ready", "cuda:0", "device");
-        ctl(&said, test_daemon.socket, "status", NULL);
-        ck_assert_msg(strstr(said.out, "host cache 20.0 MiB of 42.0 MiB, 1 models") != NULL, "%s", said.out);
+        const char *list = ctl_says(test_daemon.socket, 0, "TIER", "list", NULL);
+        row_is(list, "a", "cached", "cuda:0", "host");
+        row_is(list, "b", "ready", "cuda:0", "device");
+        row_is(list, "c", "ready", "cuda:0", "device");
+        ctl_says(test_daemon.socket, 0, "host cache 20.0 MiB of 42.0 MiB, 1 models", "status", NULL);
         write_and_load("de", cuda_devices, 1); /* which evict b and c: a was cached first */
         ck_assert(log_wait_for(test_daemon.log, "a: leaves the host cache"));
 }

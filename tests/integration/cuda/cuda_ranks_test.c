@@ -67,13 +67,10 @@ TEST(ranks_fail_together)
 
 TEST(ranks_by_the_command_line)
 {
-        struct ctl r;
-        ctl(&r, test_daemon.socket, "load", write_ranks("m", 2, 2), "--name", "m", "--layout", "rank", "--device",
-            "1,0", NULL);
-        ck_assert_msg(r.code == 0, "%s", r.err);
-        ctl(&r, test_daemon.socket, "show", "m", NULL);
-        ck_assert_msg(strstr(r.out, "rank 0") < strstr(r.out, "rank 1"), "%s", r.out);
-        ck_assert_ptr_nonnull(strstr(r.out, "cuda:1"));
+        ctl_says(test_daemon.socket, 0, "", "load", write_ranks("m", 2, 2), "--name", "m", "--layout", "rank",
+                 "--device", "1,0", NULL);
+        const char *out = ctl_says(test_daemon.socket, 0, "cuda:1", "show", "m", NULL);
+        ck_assert_msg(strstr(out, "rank 0") < strstr(out, "rank 1"), "%s", out);
 }
 
 /* Errors of sources with ranks, and of requests for them. */
@@ -91,11 +88,9 @@ static const struct {
 
 TEST(an_incomplete_set_of_ranks_is_refused, EACH(wrong))
 {
-        struct ctl r;
-        ctl(&r, test_daemon.socket, "load", write_ranks("m", wrong[_i].ranks, 2), "--device", wrong[_i].devices,
-            "--layout", wrong[_i].layout, wrong[_i].pattern != NULL ? "--pattern" : NULL, wrong[_i].pattern, NULL);
-        ck_assert_msg(strstr(r.err, wrong[_i].says) != NULL, "%s", r.err);
-        ck_assert_int_eq(r.code, wrong[_i].code);
+        ctl_says(test_daemon.socket, wrong[_i].code, wrong[_i].says, "load", write_ranks("m", wrong[_i].ranks, 2),
+                 "--device", wrong[_i].devices, "--layout", wrong[_i].layout,
+                 wrong[_i].pattern != NULL ? "--pattern" : NULL, wrong[_i].pattern, NULL);
 }
 
 /* ---- the host cache ---- */

@@ -50,19 +50,19 @@ static void do_not_read(struct wire *w)
 
 static const msgpack_object *next_lease_event(struct wire *w)
 {
+        const msgpack_object *event;
         do
-                ck_assert(wire_read(w));
-        while (!object_str_eq(&w->reply.unpacked.data, "event", "lease"));
-        return &w->reply.unpacked.data;
+                event = wire_next(w);
+        while (!object_str_eq(event, "event", "lease"));
+        return event;
 }
 
 /* And all earlier frames: the daemon reads no more requests while too much output is queued. */
 static void read_answer(struct wire *w, uint64_t id)
 {
-        uint64_t of = 0;
         do
-                ck_assert(wire_read(w));
-        while (!object_u64(&w->reply.unpacked.data, "id", &of) || of != id);
+                wire_reply(w);
+        while (wire_number(w, "id") != id);
 }
 
 /* It receives both events late, and in order. */
@@ -74,8 +74,9 @@ TEST(a_slow_reader_receives_ready_before_revoked)
         const msgpack_object *event;
         streamer_op *op = paused_load_start("m");
         wire_connect(&w, &paused.d);
-        ck_assert(wire_request(&w, &attach) && wire_read(&w));
-        ck_assert(object_u64(&w.reply.unpacked.data, "lease", &detach.u.detach.lease));
+        ck_assert(wire_request(&w, &attach));
+        wire_read_ok(&w);
+        detach.u.detach.lease = wire_number(&w, "lease");
         do_not_read(&w);
         fuse_file_release(&paused.hang);
         client_ok(paused.client, client_load_end(op), "load");
@@ -127,9 +128,8 @@ TEST(a_waiting_attach_is_answered_at_its_timeout)
         ck_assert(wire_request(&w, &ping));
         unsigned late = 0;
         for (int i = 0; i < 201; i++) {
-                uint64_t id;
-                ck_assert(wire_read(&w) && object_u64(&w.reply.unpacked.data, "id", &id));
-                late += id != ping.id && object_str_eq(&w.reply.unpacked.data, "code", "timeout");
+                const msgpack_object *reply = wire_reply(&w);
+                late += wire_number(&w, "id") != ping.id && object_str_eq(reply, "code", "timeout");
         }
         ck_assert_uint_eq(late, 200);
         wire_close(&w);
@@ -217,14 +217,12 @@ TEST(a_hanging_file_system_does_not_block_other_loads)
 
 TEST(a_loading_model_accepts_a_new_priority)
 {
-        struct ctl result;
         streamer_op *op = client_load_begin_with(
                 paused.client, (streamer_load_opts){.source = paused.hang.path, .name = "m", .priority = 700});
 
         fuse_file_wait_held(&paused.hang);
         ck_assert_uint_eq(json_number(client_show(paused.client, "m"), "priority"), 700);
-        ctl(&result, paused.d.socket, "set-priority", "m", "9000", NULL);
-        ck_assert_int_eq(result.code, 0);
+        ctl_says(paused.d.socket, 0, "", "set-priority", "m", "9000", NULL);
         ck_assert_uint_eq(json_number(client_show(paused.client, "m"), "priority"), 9000);
         fuse_file_release(&paused.hang);
         client_ok(paused.client, client_load_end(op), "load");
@@ -234,25 +232,16 @@ TEST(a_loading_model_accepts_a_new_priority)
 TEST(a_connection_watches_a_limited_number_of_loads)
 {
         enum { WATCHED = 256 };
-        static const char limit[] = "load: this connection watches 256 loads, the most that it may";
         struct wire w;
         struct request load = {.verb = VERB_load, .u.load = {.source = paused.hang.path, .name = "m", .watch = true}};
-        const char *told = "";
-        size_t len = 0;
-        bool done = false;
         streamer_op *op = paused_load_start("m");
         wire_connect(&w, &paused.d);
         for (load.id = 2; load.id < 2 + WATCHED; load.id++) {
                 ck_assert(wire_request(&w, &load));
-                do
-                        ck_assert(wire_read(&w));
-                while (object_get(&w.reply.unpacked.data, "event") != NULL);
-                ck_assert(object_bool(&w.reply.unpacked.data, "ok", &done) && done);
+                wire_reply_ok(&w);
         }
         ck_assert(wire_request(&w, &load));
-        ck_assert(wire_read_code(&w, "limit"));
-        ck_assert(object_str(&w.reply.unpacked.data, "text", &told, &len));
-        ck_assert_msg(len == strlen(limit) && memcmp(told, limit, len) == 0, "%.*s", (int)len, told);
+        wire_read_error(&w, "limit", "load: this connection watches 256 loads, the most that it may");
         wire_close(&w);
         fuse_file_release(&paused.hang);
         ck_assert_int_eq(client_load_end(op), 0);

@@ -4,13 +4,6 @@
  */
 #include "tests/integration/preload_fixture.h"
 
-static void prints(const char *verb, const char *text)
-{
-        struct ctl result;
-        ctl(&result, d.socket, verb, NULL);
-        ck_assert_msg(strstr(result.out, text) != NULL, "%s%s", result.out, result.err);
-}
-
 TEST(listed_models_are_loaded_at_start)
 {
         begin("");
@@ -23,7 +16,7 @@ TEST(listed_models_are_loaded_at_start)
         is_served("first");
         streamer_client *c = client_open(&d);
         ck_assert_uint_eq(json_number(client_show(c, "first"), "priority"), 700);
-        prints("list", "PRIORITY");
+        ctl_says(d.socket, 0, "PRIORITY", "list", NULL);
         streamer_close(c);
         end();
 }
@@ -33,11 +26,11 @@ TEST(a_failed_preload_is_retried_until_it_is_resident)
         begin("");
         char *text = format_text("preload:\n  - {source: %s/late.safetensors}\n", root);
         configure(text);
-        ck_assert_int_eq(reload_code("applied"), 0);
+        reload(0, "applied");
         await_row(0, "failed", 3);
         await_log("preload: ");
-        prints("status", "PRELOAD");
-        prints("status", "longest event loop iteration");
+        ctl_says(d.socket, 0, "PRELOAD", "status", NULL);
+        ctl_says(d.socket, 0, "longest event loop iteration", "status", NULL);
         write_model("late.safetensors");
         await_row(0, "ready", 4);
         is_served("late");
@@ -115,11 +108,11 @@ TEST(an_unloaded_preload_is_not_reloaded)
         char *path = write_model("a.safetensors");
         char *text = format_text("preload: [{source: %s}]", path);
         configure(text);
-        ck_assert_int_eq(reload_code("applied"), 0);
+        reload(0, "applied");
         await_row(0, "ready", 1);
         streamer_client *c = client_open(&d);
         client_unload(c, "a");
-        ck_assert_int_eq(reload_code("applied"), 0);
+        reload(0, "applied");
         await_row(0, "ready", 1);
         ck_assert_str_eq(client_state(c, "a"), "");
         streamer_close(c);

@@ -68,12 +68,8 @@ TEST(a_refused_load_names_the_holders)
 
 TEST(a_dry_run_lists_the_victims_and_evicts_none)
 {
-        struct ctl result;
-        ctl(&result, test_daemon.socket, "load", path_of("d"), "--dry-run", NULL);
-        ck_assert_int_eq(result.code, 0);
-        ck_assert_ptr_nonnull(strstr(result.out, "evicts   a, generation"));
-        ctl(&result, test_daemon.socket, "load", path_of("d"), "--dry-run", "--no-evict", NULL);
-        ck_assert_ptr_nonnull(strstr(result.out, "insufficient memory"));
+        ctl_says(test_daemon.socket, 0, "evicts   a, generation", "load", path_of("d"), "--dry-run", NULL);
+        ctl_says(test_daemon.socket, 0, "insufficient memory", "load", path_of("d"), "--dry-run", "--no-evict", NULL);
         char *args = format_text("{\"source\":\"%s\",\"dry_run\":true}", path_of("a"));
         json_t *resident = client_call(client, "load", args);
         ck_assert(json_is_true(json_at(resident, "resident")) && json_is_true(json_at(resident, "fits")));

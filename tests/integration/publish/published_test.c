@@ -44,7 +44,6 @@ TEST(what_a_published_model_does_not_have_is_not_found)
 
 TEST(show_prints_publisher_base_and_key)
 {
-        struct ctl result;
         char *expected = format_text("published   by uid %u\nkey         arch=Llama\nkey         torch=2.6.0\n",
                                      (unsigned)getuid());
         streamer_detach(publish_model(client, &opts, 1));
@@ -55,9 +54,7 @@ TEST(show_prints_publisher_base_and_key)
         ck_assert_str_eq(json_text(model, "published.key.arch"), "Llama");
         ck_assert_uint_eq(json_number(model, "tensors"), 4); /* three storages and the table */
         ck_assert_str_eq(json_text(model, "state"), "ready");
-        ctl(&result, d.socket, "show", "tiny", NULL);
-        ck_assert_int_eq(result.code, 0);
-        ck_assert_msg(strstr(result.out, expected) != NULL, "%s", result.out);
+        ctl_says(d.socket, 0, expected, "show", "tiny", NULL);
 }
 
 TEST(publications_are_counted)
@@ -594,44 +591,29 @@ static struct wire wire;
 static uint64_t claim;
 static struct request detach;
 
-static const msgpack_object *wire_call(struct request request, const char *code)
+static void wire_call(struct request request, const char *code)
 {
         static uint64_t id = 100;
-        bool done;
         request.id = ++id;
         ck_assert(wire_request(&wire, &request));
-        do
-                ck_assert(wire_read(&wire));
-        while (object_get(&wire.reply.unpacked.data, "event") != NULL);
-        const msgpack_object *reply = &wire.reply.unpacked.data;
-        ck_assert(object_bool(reply, "ok", &done));
         if (code == NULL)
-                ck_assert(done);
+                wire_reply_ok(&wire);
         else
-                ck_assert(object_str_eq(reply, "code", code));
-        return reply;
-}
-
-/* The text of the last reply, an error, contains this. */
-static void wire_told(const char *text)
-{
-        const char *told = "";
-        size_t len = 0;
-        ck_assert(object_str(&wire.reply.unpacked.data, "text", &told, &len));
-        ck_assert_msg(memmem(told, len, text, strlen(text)) != NULL, "%.*s", (int)len, told);
+                wire_read_error(&wire, code, "");
 }
 
 static void wire_fails(struct request request, const char *code, const char *text)
 {
         wire_call(request, code);
-        wire_told(text);
+        wire_told(&wire, text);
 }
 
 static void open_wire(void)
 {
         struct request find_request = {.verb = VERB_publish_find, .u.publish_find = {.model = "raw", .claim = true}};
         wire_connect(&wire, &d);
-        ck_assert(object_u64(wire_call(find_request, NULL), "claim", &claim));
+        wire_call(find_request, NULL);
+        claim = wire_number(&wire, "claim");
 }
 
 static void close_wire(void)
@@ -656,9 +638,8 @@ static struct request of_claim(enum verb verb, uint64_t bytes)
 /* Its memory stays while this process, which lives, may have mapped it: until the detach. */
 static void wire_begin(uint64_t bytes)
 {
-        detach = (struct request){.verb = VERB_detach};
-        const msgpack_object *reply = wire_call(of_claim(VERB_publish_begin, bytes), NULL);
-        ck_assert(object_u64(reply, "lease", &detach.u.detach.lease));
+        wire_call(of_claim(VERB_publish_begin, bytes), NULL);
+        detach = (struct request){.verb = VERB_detach, .u.detach.lease = wire_number(&wire, "lease")};
 }
 
 FIXTURE(.all = {begin_dirty, daemon_end}, .outer = {connect_client, disconnect_client},
@@ -676,8 +657,7 @@ TEST(the_daemon_ends_the_wait_for_a_claim, .to = 2)
         ck_assert(wire_read_code(&other, "timeout"));
         wire_call(of_claim(VERB_publish_abort, 0), NULL);
         ck_assert(wire_request(&other, &wait));
-        ck_assert(wire_read(&other));
-        ck_assert(object_str_eq(&other.reply.unpacked.data, "state", "absent"));
+        ck_assert(object_str_eq(wire_next(&other), "state", "absent"));
         wire_close(&other);
 }
 
@@ -782,11 +762,11 @@ TEST(a_publication_has_one_request_at_a_time)
         for (int i = 0; i < TRIES && !busy; i++) {
                 send_twice(&segment);
                 for (int k = 0; k < 2; k++) {
-                        ck_assert(wire_read(&wire));
-                        if (object_get(&wire.reply.unpacked.data, "segment") != NULL)
+                        const msgpack_object *reply = wire_next(&wire);
+                        if (object_get(reply, "segment") != NULL)
                                 continue;
-                        ck_assert(object_str_eq(&wire.reply.unpacked.data, "code", "in-use"));
-                        wire_told("raw: another request of this publication is under way");
+                        ck_assert(object_str_eq(reply, "code", "in-use"));
+                        wire_told(&wire, "raw: another request of this publication is under way");
                         busy = true;
                 }
         }
@@ -809,22 +789,12 @@ TEST(a_connection_has_a_limited_number_of_claims)
 
 FIXTURE(.all = {begin_few_fds, daemon_end}, .each = {connect_client, disconnect_client});
 
-static void read_reply(const char *code, struct request *end)
-{
-        ck_assert(wire_read(&wire));
-        const msgpack_object *reply = &wire.reply.unpacked.data;
-        ck_assert(code != NULL ? object_str_eq(reply, "code", code) : !object_get(reply, "code"));
-        if (end != NULL)
-                ck_assert(object_u64(reply, "lease", &end->u.detach.lease));
-}
-
 /* The client has not received what it was sent before: 2 descriptors of a segment and of each attach. */
 TEST(a_segment_that_was_not_sent_is_sent_when_the_request_is_repeated)
 {
         ABOUT_HOST_MEMORY();
         enum { ATTACHES = 63 };
         struct request attached[ATTACHES], attach = {.verb = VERB_attach, .u.attach = {.model = "loaded"}};
-        uint64_t number;
         char *path = suite_path("loaded.safetensors");
         model_write(model_mixed(3, 1 << 16), path);
         client_load(client, path, "loaded");
@@ -838,16 +808,16 @@ TEST(a_segment_that_was_not_sent_is_sent_when_the_request_is_repeated)
                 ck_assert(wire_request(&wire, &attach));
         ck_assert(wire_request(&wire, &second));
         AWAIT(client_metric(client, "streamerd_request_errors_total{code=\"limit\"}") > 0);
-        read_reply(NULL, NULL);
+        wire_read_ok(&wire);
         for (int i = 0; i < ATTACHES; i++) {
-                attached[i] = (struct request){.verb = VERB_detach};
-                read_reply(NULL, &attached[i]);
+                wire_read_ok(&wire);
+                attached[i] = (struct request){.verb = VERB_detach, .u.detach.lease = wire_number(&wire, "lease")};
         }
-        read_reply("limit", NULL);
+        ck_assert(object_str_eq(wire_next(&wire), "code", "limit"));
         wire_fails(of_claim(VERB_publish_segment, 2 << 20), "invalid",
                    "raw: a request for a segment of 4194304 bytes was refused, and is to be repeated");
-        ck_assert(object_u64(wire_call(second, NULL), "number", &number));
-        ck_assert_uint_eq(number, 1);
+        wire_call(second, NULL);
+        ck_assert_uint_eq(wire_number(&wire, "number"), 1);
         wire_call(of_claim(VERB_publish_segment, 1), "limit"); /* beyond what was reserved */
         ck_assert_uint_eq(client_used(client), 8 << 20);
         for (int i = 0; i < ATTACHES; i++)

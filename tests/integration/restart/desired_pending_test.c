@@ -57,17 +57,7 @@ static void end(void)
         ck_assert_int_eq(daemon_stop(&d), 0);
 }
 
-static int ctl_fails_with(const char *says, const char *const *args)
-{
-        struct ctl result;
-        ctl_v(&result, d.socket, args);
-        if (says != NULL && strstr(result.out, says) == NULL && strstr(result.err, says) == NULL)
-                die("%s %s: \"%s%s\" does not say \"%s\"", args[0], args[1] != NULL ? args[1] : "", result.out,
-                    result.err, says);
-        return result.code;
-}
-
-#define CTL(says, ...) ctl_fails_with(says, (const char *const[]){__VA_ARGS__, NULL})
+#define CTL(code, says, ...) ctl_says(d.socket, (code), (says), __VA_ARGS__, NULL)
 
 static json_t *entry(const char *name)
 {
@@ -82,7 +72,7 @@ static void await_ready(const char *name)
 /* The first is given up: the second's turn. */
 static void release_first(void)
 {
-        ck_assert_int_eq(CTL(NULL, "cancel", "first"), 0);
+        CTL(0, "", "cancel", "first");
         await_ready("second");
 }
 
@@ -98,8 +88,8 @@ TEST(a_preload_not_yet_begun_is_listed_as_queued)
         ck_assert_uint_eq(json_number(m, "generation"), 0);
         ck_assert(json_is_true(json_object_get(m, "pinned")));
         ck_assert_uint_eq(json_array_size(json_object_get(m, "devices")), 0);
-        ck_assert_int_eq(CTL("second.safetensors", "show", "second"), 0);
-        ck_assert_int_eq(CTL("queued", "list"), 0);
+        CTL(0, "second.safetensors", "show", "second");
+        CTL(0, "queued", "list");
         release_first();
         ck_assert_uint_gt(json_number(entry("second"), "generation"), 0);
 }
@@ -116,7 +106,7 @@ TEST(a_preload_list_of_maximum_length_has_each_name_once)
                 fprintf(f, ",\n  {source: %s/none, name: n%04u}", root, i * 577 % MOST);
         fclose(f);
         configure(entries);
-        ck_assert_int_eq(CTL(NULL, "reload"), 0);
+        CTL(0, "", "reload");
         json_t *reply = client_call(client, "list", NULL), *models = json_object_get(reply, "models");
         ck_assert_uint_eq(json_array_size(models), MOST);
         ck_assert_str_eq(json_text(json_array_get(models, 0), "name"), "first");
@@ -180,7 +170,7 @@ TEST(a_status_longer_than_a_frame_is_complete)
         ck_assert_uint_eq(json_array_size(json_object_get(reply, "devices")), 1);
         ck_assert_ptr_null(json_object_get(reply, "next"));
         char *last = name_of(LOADS - 1);
-        ck_assert_int_eq(CTL(last, "status"), 0);
+        CTL(0, last, "status");
 }
 
 static json_t *status_page(const char *args, size_t n_loads, size_t n_preload, bool first)
@@ -200,7 +190,7 @@ TEST(a_long_status_is_read_page_by_page)
         await_first();
         json_decref(client_call(client, "load", args));
         json_t *page = status_page("{\"limit\":1}", 1, 0, true);
-        ck_assert_int_eq(CTL(NULL, "cancel", "first"), 0);
+        CTL(0, "", "cancel", "first");
         args = format_text("{\"limit\":1,\"after\":\"%s\"}", json_text(page, "next"));
         page = status_page(args, 1, 0, false);
         ck_assert_str_eq(json_text(page, "loads.0.name"), "third");
@@ -216,12 +206,12 @@ TEST(the_wait_verb_waits_for_a_queued_preload)
 {
         struct ctl_running waits;
         struct ctl result;
-        ck_assert_int_eq(CTL("still loading", "wait", "second", "--timeout", "0.2"), 5);
+        CTL(5, "still loading", "wait", "second", "--timeout", "0.2");
         ctl_start(&waits, d.socket, (const char *const[]){"wait", "second", NULL});
         release_first();
         ctl_finish(&waits, &result);
         ck_assert_int_eq(result.code, 0);
-        ck_assert_int_eq(CTL("no such model", "wait", "third"), 3);
+        CTL(3, "no such model", "wait", "third");
 }
 
 /* More of them than are looked at in one turn of the loop. */
@@ -238,11 +228,9 @@ TEST(all_waiting_attaches_are_answered)
         for (size_t i = 0; i < CLIENTS; i++) {
                 bool seen[WAITS] = {false};
                 for (size_t k = 0; k < WAITS; k++) {
-                        bool ok = false;
-                        uint64_t id = 0;
-                        ck_assert(wire_read(&many[i]));
-                        ck_assert(object_bool(&many[i].reply.unpacked.data, "ok", &ok) && ok);
-                        ck_assert(object_u64(&many[i].reply.unpacked.data, "id", &id) && id >= 2 && id < 2 + WAITS);
+                        wire_read_ok(&many[i]);
+                        uint64_t id = wire_number(&many[i], "id");
+                        ck_assert(id >= 2 && id < 2 + WAITS);
                         ck_assert(!seen[id - 2]);
                         seen[id - 2] = true;
                 }
@@ -281,16 +269,16 @@ TEST(a_queued_preload_can_be_cancelled, .to = 2)
         struct ctl_running waits;
         struct ctl result;
         ctl_start(&waits, d.socket, (const char *const[]){"wait", "second", NULL});
-        ck_assert_int_eq(CTL(NULL, _i == 0 ? "unload" : "cancel", "second"), 0);
+        CTL(0, "", _i == 0 ? "unload" : "cancel", "second");
         ctl_finish(&waits, &result);
         ck_assert_int_eq(result.code, 1);
         ck_assert_ptr_nonnull(strstr(result.err, "cancelled"));
-        ck_assert_int_eq(CTL(NULL, "cancel", "first"), 0);
+        CTL(0, "", "cancel", "first");
         ck_assert(status_has("cancelled"));
         ck_assert_str_eq(client_state(client, "second"), "failed");
         /* A reload lists the model again. */
-        ck_assert_int_eq(CTL(NULL, "reload"), 0);
-        ck_assert_int_eq(CTL(NULL, "cancel", "first"), 0);
+        CTL(0, "", "reload");
+        CTL(0, "", "cancel", "first");
         await_ready("second");
 }
 
@@ -300,15 +288,15 @@ TEST(waiters_are_notified_when_a_preload_is_removed)
         struct ctl result;
         ctl_start(&waits, d.socket, (const char *const[]){"wait", "second", NULL});
         configure(format_text("{source: \"%s\", priority: 900}", silent));
-        ck_assert_int_eq(CTL(NULL, "reload"), 0);
+        CTL(0, "", "reload");
         ctl_finish(&waits, &result);
         ck_assert_int_eq(result.code, 3);
 }
 
 TEST(pin_and_priority_apply_to_a_pending_load)
 {
-        ck_assert_int_eq(CTL(NULL, "unpin", "second"), 0);
-        ck_assert_int_eq(CTL(NULL, "set-priority", "second", "700"), 0);
+        CTL(0, "", "unpin", "second");
+        CTL(0, "", "set-priority", "second", "700");
         release_first();
         json_t *m = entry("second");
         ck_assert(json_is_false(json_object_get(m, "pinned")));
@@ -317,9 +305,10 @@ TEST(pin_and_priority_apply_to_a_pending_load)
 
 static int change_it(void)
 {
-        if (CTL("is to be loaded for uid 0", "unload", "second") != 8 || CTL("uid 0", "unpin", "second") != 8)
-                return -1;
-        return CTL("is to be loaded under this name for uid 0", "load", config, "--name", "second") == 8 ? 0 : -1;
+        CTL(8, "is to be loaded for uid 0", "unload", "second");
+        CTL(8, "uid 0", "unpin", "second");
+        CTL(8, "is to be loaded under this name for uid 0", "load", config, "--name", "second");
+        return 0;
 }
 
 TEST(a_queued_preload_belongs_to_its_owner)
@@ -342,11 +331,11 @@ static bool is_retried(uint64_t tries)
 static void begin_lost(void)
 {
         begin();
-        ck_assert_int_eq(CTL(NULL, "cancel", "first"), 0);
+        CTL(0, "", "cancel", "first");
         char *path = format_text("%s/lost.safetensors", root);
         model_write(model, path);
         client_load(client, path, "lost");
-        ck_assert_int_eq(CTL(NULL, "pin", "lost"), 0);
+        CTL(0, "", "pin", "lost");
         configure("");
         end();
         must(unlink(path));
@@ -368,7 +357,7 @@ TEST(a_pinned_model_that_fails_is_visible_and_survives_restarts)
         AWAIT(is_retried(2));
         ck_assert(status_has("{\"name\":\"lost\""));
         AWAIT(shows_next_attempt("lost"));
-        ck_assert_int_eq(CTL("lost.safetensors", "wait", "lost"), 1);
+        CTL(1, "lost.safetensors", "wait", "lost");
         end();
         start();
         AWAIT(is_retried(1));

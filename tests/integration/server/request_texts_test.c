@@ -67,12 +67,8 @@ FIXTURE(.all = {begin, fixture_end}, .each = {fixture_connect, fixture_disconnec
 
 static void check_refused(struct wire *w, const struct request *request, const char *code, const char *text)
 {
-        const char *told = "";
-        size_t len = 0;
         ck_assert(wire_request(w, request));
-        ck_assert(wire_read_code(w, code));
-        ck_assert(object_str(&w->reply.unpacked.data, "text", &told, &len));
-        ck_assert_msg(memmem(told, len, text, strlen(text)) != NULL, "%.*s", (int)len, told);
+        wire_read_error(w, code, text);
 }
 
 static void refused_once(struct request request, const char *code, const char *text)
@@ -125,25 +121,16 @@ TEST(the_first_request_must_be_hello)
 
 /* ---- what another connection holds, and what one holds already ---- */
 
-static uint64_t reply_lease(struct wire *w)
-{
-        uint64_t lease = 0;
-        ck_assert(wire_read(w));
-        ck_assert(object_u64(&w->reply.unpacked.data, "lease", &lease));
-        return lease;
-}
-
 TEST(a_lease_is_detached_by_its_own_connection_only)
 {
         struct wire own, other;
         struct request attach = {.verb = VERB_attach, .id = 2, .u.attach = {.model = "witness"}};
         struct request detach = {.verb = VERB_detach, .id = 3};
-        wire_open(&own, &test_daemon);
-        wire_open(&other, &test_daemon);
-        wire_hello(&own);
-        wire_hello(&other);
+        wire_connect(&own, &test_daemon);
+        wire_connect(&other, &test_daemon);
         ck_assert(wire_request(&own, &attach));
-        detach.u.detach.lease = reply_lease(&own);
+        wire_read_ok(&own);
+        detach.u.detach.lease = wire_number(&own, "lease");
         check_refused(&other, &detach, "not-found",
                       format_text("lease %ju: not held by this connection", (uintmax_t)detach.u.detach.lease));
         ck_assert_uint_eq(client_leases(client), 1);
@@ -160,11 +147,9 @@ TEST(a_connection_has_one_probe_at_a_time)
 {
         struct wire w;
         struct request probe = {.verb = VERB_probe, .id = 2};
-        bool ok = false;
         wire_connect(&w, &test_daemon);
         ck_assert(wire_request(&w, &probe));
-        ck_assert(wire_read(&w));
-        ck_assert(object_bool(&w.reply.unpacked.data, "ok", &ok) && ok);
+        wire_read_ok(&w);
         probe.id++;
         check_refused(&w, &probe, "in-use", "probe: this connection has one already");
         wire_close(&w);
