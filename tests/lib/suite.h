@@ -111,3 +111,17 @@ void skip(const char *name, const char *reason);
                 skip(tcase_name(), (reason));                                                                          \
                 return;                                                                                                \
         } while (0)
+
+/* ---- failures of the code under test, which fill a struct error ---- */
+
+/* The call returns this code, and the error's text has this part, or is this text. */
+#define FAILS_WITH(error, call, code, part)                                                                            \
+        do {                                                                                                           \
+                ck_assert_int_eq((call), (code));                                                                      \
+                ck_assert_msg(strstr((error).text, (part)) != NULL, "'%s' is not in: %s", (part), (error).text);       \
+        } while (0)
+#define FAILS_SAYING(error, call, code, says)                                                                          \
+        do {                                                                                                           \
+                ck_assert_int_eq((call), (code));                                                                      \
+                ck_assert_str_eq((error).text, (says));                                                                \
+        } while (0)

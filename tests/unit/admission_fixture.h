@@ -130,8 +130,7 @@ static void granted(struct ask *ask)
 static void refused(struct ask *ask, int code, const char *what)
 {
         core_until(ask->answers > 0);
-        ck_assert_int_eq(ask->error.code, code);
-        ck_assert_msg(strstr(ask->error.text, what) != NULL, "%s", ask->error.text);
+        FAILS_WITH(ask->error, ask->error.code, code, what);
 }
 
 static void waits(struct ask *ask)

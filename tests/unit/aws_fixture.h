@@ -66,8 +66,7 @@ static inline void assert_keys(const char *access, const char *secret, const cha
 
 static inline void assert_fails(int code, const char *why)
 {
-        ck_assert_int_eq(get(), code);
-        ck_assert_msg(strstr(error.text, why) != NULL, "%s", error.text);
+        FAILS_WITH(error, get(), code, why);
         ck_assert_ptr_null(strstr(error.text, "thesecret"));
 }
 

@@ -69,8 +69,7 @@ static inline void assert_opens(const char *name, size_t n)
 
 static inline void assert_refuses(const char *name, int code, const char *what)
 {
-        ck_assert_int_eq(open_source(name), code);
-        ck_assert_msg(strstr(error.text, what) != NULL, "%s", error.text);
+        FAILS_WITH(error, open_source(name), code, what);
         ck_assert_uint_eq(set.n_objects, 0);
 }
 

@@ -15,10 +15,9 @@ TEST(a_failure_stores_its_code_and_text)
         ck_assert_int_eq(error.code, STREAMER_ENOENT);
         error_set(&error, STREAMER_EFAILED, "outer: %s", error.text);
         ck_assert_str_eq(error.text, "outer: inner");
-        ck_assert_int_eq(error_errno(&error, STREAMER_EPERM, ENOENT, "open of %s", "x"), STREAMER_EPERM);
-        ck_assert_str_eq(error.text, "open of x: No such file or directory");
-        ck_assert_int_eq(error_no_memory(&error), STREAMER_ENOMEM);
-        ck_assert_str_eq(error.text, "no memory");
+        FAILS_SAYING(error, error_errno(&error, STREAMER_EPERM, ENOENT, "open of %s", "x"), STREAMER_EPERM,
+                     "open of x: No such file or directory");
+        FAILS_SAYING(error, error_no_memory(&error), STREAMER_ENOMEM, "no memory");
         ck_assert_int_eq(error_set(NULL, STREAMER_EBUSY, "text"), STREAMER_EBUSY);
 }
 

@@ -47,8 +47,7 @@ static char *write_file(const char *yaml)
 
 static void assert_usage(int r, const char *what)
 {
-        ck_assert_int_eq(r, STREAMER_EINVAL);
-        ck_assert_msg(strstr(error.text, what) != NULL, "%s", error.text);
+        FAILS_WITH(error, r, STREAMER_EINVAL, what);
 }
 
 /* ---- flags ---- */

@@ -81,8 +81,7 @@ TEST(both_descriptors_close_on_exec_and_with_the_object)
 static void assert_refused(int fd, const char *what)
 {
         struct object refused;
-        ck_assert_int_eq(object_init_consume_fd(&refused, fd, "/x", &error), STREAMER_EFAILED);
-        ck_assert_msg(strstr(error.text, what) != NULL, "%s", error.text);
+        FAILS_WITH(error, object_init_consume_fd(&refused, fd, "/x", &error), STREAMER_EFAILED, what);
         ck_assert_int_eq(fcntl(fd, F_GETFD), -1);
         ck_assert_int_eq(errno, EBADF);
 }
@@ -107,8 +106,7 @@ static int check_version(void)
 
 static void assert_changed(const char *what)
 {
-        ck_assert_int_eq(check_version(), STREAMER_EFAILED);
-        ck_assert_msg(strstr(error.text, what) != NULL, "%s", error.text);
+        FAILS_WITH(error, check_version(), STREAMER_EFAILED, what);
         char where[PATH_MAX];
         snprintf(where, sizeof(where), " (%s)", path);
         ck_assert_msg(strlen(error.text) > strlen(where), "%s", error.text);

@@ -231,8 +231,7 @@ TEST(a_device_cannot_be_named_twice)
         const char *const twice[] = {"one", "uuid-of-one"};
         int r = load_request(
                 &w, &(struct load_request){.source = "/x", .devices = twice, .n_devices = 2, .caller = &core_caller});
-        ck_assert_int_eq(r, STREAMER_EINVAL);
-        ck_assert_ptr_nonnull(strstr(w.error.text, "named twice"));
+        FAILS_WITH(w.error, r, STREAMER_EINVAL, "named twice");
 }
 
 /* ---- ranks ---- */

@@ -165,8 +165,8 @@ TEST(a_name_in_two_files_is_refused)
                 file_end(&made[i], 8, 0);
                 files[i] = (struct plan_file){&made[i].header, made[i].skip, paths[i]};
         }
-        ck_assert_int_eq(plan_make(&plan, files, 3, &host, BLOCK, &error), STREAMER_EFAILED);
-        ck_assert_str_eq(error.text, "tensor 'a' is in two files (x, z)");
+        FAILS_SAYING(error, plan_make(&plan, files, 3, &host, BLOCK, &error), STREAMER_EFAILED,
+                     "tensor 'a' is in two files (x, z)");
         ck_assert_ptr_null(plan.tensors);
 
         file_skip(&made[2], 0); /* but not if one of them is stale */
@@ -183,6 +183,6 @@ TEST(sizes_that_overflow_are_refused)
                 file_end(&made[i], 8, 0);
                 files[i] = (struct plan_file){&made[i].header, NULL, NULL};
         }
-        ck_assert_int_eq(plan_make(&plan, files, 2, &host, BLOCK, &error), STREAMER_EFAILED);
-        ck_assert_str_eq(error.text, "the files' sizes overflow");
+        FAILS_SAYING(error, plan_make(&plan, files, 2, &host, BLOCK, &error), STREAMER_EFAILED,
+                     "the files' sizes overflow");
 }

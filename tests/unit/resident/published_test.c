@@ -56,7 +56,7 @@ static const char *const damaged[][2] = {
 TEST(a_damaged_pair_is_refused, EACH(damaged))
 {
         struct published *published;
-        ck_assert_int_eq(read_pair(&published, damaged[_i][0], damaged[_i][1]), STREAMER_ECORRUPT);
-        ck_assert_str_eq(error.text, "the key and base of a published model cannot be read");
+        FAILS_SAYING(error, read_pair(&published, damaged[_i][0], damaged[_i][1]), STREAMER_ECORRUPT,
+                     "the key and base of a published model cannot be read");
         ck_assert_ptr_null(published);
 }

@@ -165,8 +165,7 @@ TEST(a_device_is_found_by_name_or_uuid_or_by_being_the_only_one)
         ck_assert_ptr_eq(resident_device(&resident, "first", &error), &fakes[0].device);
         ck_assert_ptr_eq(resident_device(&resident, "uuid-of-first", &error), &fakes[0].device);
         ck_assert_ptr_null(resident_device(&resident, "cuda:7", &error));
-        ck_assert_int_eq(error.code, STREAMER_EINVAL);
-        ck_assert_ptr_nonnull(strstr(error.text, "cuda:7"));
+        FAILS_WITH(error, error.code, STREAMER_EINVAL, "cuda:7");
 }
 
 TEST(among_several_devices_one_must_be_named)
@@ -218,8 +217,7 @@ TEST(more_holders_than_fit_the_text_are_cut)
                 ready(many[i]);
         }
         g = loading("m");
-        ck_assert_int_eq(generation_charge(g, 10 * MiB, &error), STREAMER_ENOMEM);
-        ck_assert_ptr_nonnull(strstr(error.text, "10.0 MiB needed"));
+        FAILS_WITH(error, generation_charge(g, 10 * MiB, &error), STREAMER_ENOMEM, "10.0 MiB needed");
         failed(g, error.text);
 }
 

@@ -63,8 +63,7 @@ static void end_hub(void)
 static void assert_hub_fails(const char *token, int code, const char *text)
 {
         ck_assert_int_eq(hf_new(&sources.hf, server.url, token, &error), 0);
-        ck_assert_int_eq(source_open(&sources, "hf://org/name@main", false, &set, &error), code);
-        ck_assert_str_eq(error.text, text);
+        FAILS_SAYING(error, source_open(&sources, "hf://org/name@main", false, &set, &error), code, text);
 }
 
 FIXTURE(.each = {begin_hub, end_hub});
@@ -131,8 +130,7 @@ static void answer_bare(struct endpoint *e, const struct endpoint_request *reque
 
 static void assert_list_fails(const char *text)
 {
-        ck_assert_int_eq(source_list_sidecars(&sources, "s3://bucket/m/", &list, &error), STREAMER_EFAILED);
-        ck_assert_str_eq(error.text, text);
+        FAILS_SAYING(error, source_list_sidecars(&sources, "s3://bucket/m/", &list, &error), STREAMER_EFAILED, text);
 }
 
 FIXTURE(.each = {begin_store, end_store});

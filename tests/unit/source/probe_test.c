@@ -53,8 +53,8 @@ TEST(the_probes_bytes_are_a_function_of_the_seed)
 TEST(the_probe_has_no_file_beside_it)
 {
         struct object object = {0};
-        ck_assert_int_eq(source_open_sidecar(NULL, "probe:1", "config.json", &object, &error), STREAMER_ENOENT);
-        ck_assert_str_eq(error.text, "probe:1 has no file config.json");
+        FAILS_SAYING(error, source_open_sidecar(NULL, "probe:1", "config.json", &object, &error), STREAMER_ENOENT,
+                     "probe:1 has no file config.json");
 }
 
 TEST(two_probes_are_two_sources)
@@ -154,8 +154,7 @@ TEST(the_search_of_a_large_folder_is_bounded)
 TEST(a_path_that_is_no_root_is_refused)
 {
         struct root_facts facts;
-        ck_assert_int_eq(root_facts_read(roots, "/proc", &facts, &error), STREAMER_EFAILED);
-        ck_assert_ptr_nonnull(strstr(error.text, "outside the roots"));
+        FAILS_WITH(error, root_facts_read(roots, "/proc", &facts, &error), STREAMER_EFAILED, "outside the roots");
         ck_assert_str_eq(source_root(roots, 0), root);
         ck_assert_ptr_null(source_root(roots, 1));
 }

@@ -30,9 +30,8 @@ TEST(an_adopted_socket_has_its_path)
 
 static void assert_refused(int fd)
 {
-        ck_assert_int_eq(listener_adopt_consume_fd(&listener, fd, &error), STREAMER_EINVAL);
-        ck_assert_str_eq(error.text, "the one that was passed has no path");
-        listener_deinit(&listener);
+        FAILS_SAYING(error, listener_adopt_consume_fd(&listener, fd, &error), STREAMER_EINVAL,
+                     "the one that was passed has no path");
 }
 
 /* One with an abstract name, and one without any. */

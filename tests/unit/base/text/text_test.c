@@ -39,22 +39,20 @@ TEST(a_file_over_its_limit_is_not_read)
 {
         char *path = suite_path("large");
         file_write(path, "12345", 5);
-        ck_assert_int_eq(read_text(path, 4), STREAMER_EFAILED);
-        ck_assert_ptr_nonnull(strstr(error.text, "5 bytes, more than the 4 allowed"));
+        FAILS_WITH(error, read_text(path, 4), STREAMER_EFAILED, "5 bytes, more than the 4 allowed");
         ck_assert_ptr_null(text.data);
 }
 
 TEST(a_folder_is_no_text)
 {
-        ck_assert_int_eq(read_text(suite_folder(), 100), STREAMER_EFAILED);
-        ck_assert_ptr_nonnull(strstr(error.text, "not a regular file"));
+        FAILS_WITH(error, read_text(suite_folder(), 100), STREAMER_EFAILED, "not a regular file");
 }
 
 /* Files of sysfs state a page as their size, and end before. */
 TEST(a_file_that_ends_before_its_size_is_not_read)
 {
-        ck_assert_int_eq(read_text("/sys/devices/system/cpu/online", 1 << 20), STREAMER_EFAILED);
-        ck_assert_str_eq(error.text, "became shorter while it was read (/sys/devices/system/cpu/online)");
+        FAILS_SAYING(error, read_text("/sys/devices/system/cpu/online", 1 << 20), STREAMER_EFAILED,
+                     "became shorter while it was read (/sys/devices/system/cpu/online)");
         ck_assert_ptr_null(text.data);
 }
 

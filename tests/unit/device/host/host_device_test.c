@@ -165,8 +165,7 @@ TEST(hugetlb_by_name_fails_without_reserved_pages)
                          0);
         struct segment refused;
         int r = device->ops->alloc(device, hugetlb_limit() + 2 * MiB, &refused, &error);
-        ck_assert_int_eq(r, STREAMER_ENOMEM);
-        ck_assert_ptr_nonnull(strstr(error.text, "hugetlb"));
+        FAILS_WITH(error, r, STREAMER_ENOMEM, "hugetlb");
         ck_assert_ptr_nonnull(strstr(error.text, "vm.nr_hugepages"));
         ck_assert_int_eq(refused.fd, -1);
 }
@@ -201,12 +200,11 @@ TEST(thp_by_name_fails_without_transparent_huge_pages)
 {
         if (!shmem_thp_is_off())
                 SKIP("transparent huge pages for shared memory are on");
-        ck_assert_int_eq(
-                host_device_new(&device,
-                                &(struct host_opts){.budget = GiB, .pages = HOST_PAGES_THP, .collapse = &refusing},
-                                core_wake, &error),
-                STREAMER_EUNSUPPORTED);
-        ck_assert_ptr_nonnull(strstr(error.text, "shmem_enabled"));
+        FAILS_WITH(error,
+                   host_device_new(&device,
+                                   &(struct host_opts){.budget = GiB, .pages = HOST_PAGES_THP, .collapse = &refusing},
+                                   core_wake, &error),
+                   STREAMER_EUNSUPPORTED, "shmem_enabled");
         ck_assert_ptr_null(device);
 }
 
@@ -214,8 +212,8 @@ TEST(memory_beyond_the_machines_is_an_error)
 {
         struct segment refused;
         BEGIN_SEGMENT(HOST_PAGES_4K);
-        ck_assert_int_eq(device->ops->alloc(device, 1024 * 1024 * GiB, &refused, &error), STREAMER_ENOMEM);
-        ck_assert_ptr_nonnull(strstr(error.text, "available on this machine"));
+        FAILS_WITH(error, device->ops->alloc(device, 1024 * 1024 * GiB, &refused, &error), STREAMER_ENOMEM,
+                   "available on this machine");
         ck_assert_int_eq(refused.fd, -1);
         ck_assert_ptr_null(refused.base);
 }

@@ -144,8 +144,7 @@ TEST(a_truncated_file_is_an_error_with_its_offset, .to = 4)
         cache_or_not(path, (_i & 1) != 0);
         read_all(&r);
         ck_assert(r.job.failed);
-        ck_assert_int_eq(r.job.error.code, STREAMER_EFAILED);
-        ck_assert_ptr_nonnull(strstr(r.job.error.text, "cut short"));
+        FAILS_WITH(r.job.error, r.job.error.code, STREAMER_EFAILED, "cut short");
         ck_assert_ptr_nonnull(strstr(r.job.error.text, path));
         const char *offset = strstr(r.job.error.text, "offset ");
         ck_assert_ptr_nonnull(offset);
@@ -167,8 +166,7 @@ TEST(a_failed_read_is_an_error_with_its_cause, .to = 2)
         object->direct = -1;
         read_all(&r);
         ck_assert(r.job.failed);
-        ck_assert_int_eq(r.job.error.code, STREAMER_EFAILED);
-        ck_assert_ptr_nonnull(strstr(r.job.error.text, "read at offset "));
+        FAILS_WITH(r.job.error, r.job.error.code, STREAMER_EFAILED, "read at offset ");
         ck_assert_ptr_nonnull(strstr(r.job.error.text, "Is a directory"));
         ck_assert_ptr_nonnull(strstr(r.job.error.text, path));
 }

@@ -155,8 +155,7 @@ static int record_fd(const char *bytes, size_t size)
 static void refused(int fd, const char *text)
 {
         struct commit_record record;
-        ck_assert_int_eq(commit_record_open_consume_fd(&record, fd, &error), STREAMER_ECORRUPT);
-        ck_assert_str_eq(error.text, text);
+        FAILS_SAYING(error, commit_record_open_consume_fd(&record, fd, &error), STREAMER_ECORRUPT, text);
         commit_record_deinit(&record);
 }
 
@@ -166,9 +165,8 @@ TEST(a_manifest_of_another_generation_is_refused)
         struct generation *was = full("m"), *is = loading("n");
         was->number++;
         struct commit_record record = record_of(was);
-        ck_assert_int_eq(commit_record_restore(&record, is, &error), STREAMER_ECORRUPT);
-        ck_assert_str_eq(error.text, "its record is damaged: it is another model's");
-        commit_record_deinit(&record);
+        FAILS_SAYING(error, commit_record_restore(&record, is, &error), STREAMER_ECORRUPT,
+                     "its record is damaged: it is another model's");
         ready(was);
         failed(is, "of no use");
 }
@@ -191,8 +189,6 @@ TEST(a_commit_record_that_cannot_be_written_is_an_error)
         must(setrlimit(RLIMIT_NOFILE, &none));
         int r = commit_record_write(&details, &manifest, &fd, &error);
         must(setrlimit(RLIMIT_NOFILE, &limit));
-        ck_assert_int_eq(r, STREAMER_ENOMEM);
-        ck_assert_str_eq(error.text, "the record of a model: Too many open files");
-        msgpack_sbuffer_destroy(&details);
+        FAILS_SAYING(error, r, STREAMER_ENOMEM, "the record of a model: Too many open files");
         table_drop(&manifest);
 }

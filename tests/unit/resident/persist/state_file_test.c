@@ -126,8 +126,8 @@ TEST(without_a_file_there_is_no_state_and_no_error)
 TEST(a_missing_folder_is_an_error_that_names_it)
 {
         struct state_file state;
-        ck_assert_int_eq(state_file_load(&state, "/nonexistent/state", &error), STREAMER_EFAILED);
-        ck_assert_ptr_nonnull(strstr(error.text, "/nonexistent/state"));
+        FAILS_WITH(error, state_file_load(&state, "/nonexistent/state", &error), STREAMER_EFAILED,
+                   "/nonexistent/state");
         ck_assert_int_eq(state_file_save("/nonexistent/state", "x", 1, &error), STREAMER_EFAILED);
 }
 
@@ -139,8 +139,8 @@ TEST(a_file_truncated_anywhere_is_refused)
         msgpack_sbuffer bytes = packed();
         for (size_t n = 0; n < bytes.size; n++)
                 ck_assert_int_eq(state_file_unpack(&state, bytes.data, n, &error), STREAMER_ECORRUPT);
-        ck_assert_int_eq(state_file_unpack(&state, bytes.data, 10, &error), STREAMER_ECORRUPT);
-        ck_assert_str_eq(error.text, "the state file is damaged: it is too short");
+        FAILS_SAYING(error, state_file_unpack(&state, bytes.data, 10, &error), STREAMER_ECORRUPT,
+                     "the state file is damaged: it is too short");
         ck_assert_int_eq(state_file_unpack(&state, bytes.data, bytes.size, &error), 0);
         state_file_deinit(&state);
 }
@@ -258,10 +258,8 @@ TEST(a_value_out_of_its_limits_is_refused_with_its_name, EACH(wrong_facts))
         const struct wrong_fact *wrong = &wrong_facts[_i];
         struct state_file state;
         char *text = format_text("the state file is damaged: '%s' is not valid", wrong->key);
-        ck_assert_int_eq(read_with(&state, wrong->key, wrong->value, wrong->size), STREAMER_ECORRUPT);
-        ck_assert_str_eq(error.text, text);
-        ck_assert_int_eq(read_with(&state, wrong->key, NULL, 0), STREAMER_ECORRUPT);
-        ck_assert_str_eq(error.text, text);
+        FAILS_SAYING(error, read_with(&state, wrong->key, wrong->value, wrong->size), STREAMER_ECORRUPT, text);
+        FAILS_SAYING(error, read_with(&state, wrong->key, NULL, 0), STREAMER_ECORRUPT, text);
         ck_assert_uint_eq(state.n, 0);
 }
 

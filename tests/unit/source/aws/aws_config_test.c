@@ -73,8 +73,7 @@ static const struct {
 
 TEST(the_error_of_a_bad_line_has_its_number_and_no_quote, EACH(bad_lines))
 {
-        ck_assert_int_eq(parse(bad_lines[_i].text), STREAMER_EFAILED);
-        ck_assert_str_eq(error.text, bad_lines[_i].why);
+        FAILS_SAYING(error, parse(bad_lines[_i].text), STREAMER_EFAILED, bad_lines[_i].why);
         ck_assert_ptr_null(ini.text.data);
 }
 
@@ -195,8 +194,7 @@ static const struct {
 TEST(the_error_of_bad_keys_does_not_quote_them, EACH(bad_json))
 {
         struct aws_keys keys;
-        ck_assert_int_eq(parse_json(&keys, bad_json[_i].text), STREAMER_EFAILED);
-        ck_assert_msg(strstr(error.text, bad_json[_i].why) != NULL, "%s", error.text);
+        FAILS_WITH(error, parse_json(&keys, bad_json[_i].text), STREAMER_EFAILED, bad_json[_i].why);
         ck_assert_ptr_null(strstr(error.text, "thesecret"));
 }
 
@@ -205,9 +203,9 @@ TEST(a_secret_that_cannot_be_signed_with_is_refused)
         struct aws_keys keys;
         char *secret = must_alloc(AWS_SECRET_MAX + 1);
         memset(secret, 's', AWS_SECRET_MAX);
-        ck_assert_int_eq(parse_json(&keys, format_text("{\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"%s\"}", secret)),
-                         STREAMER_EFAILED);
-        ck_assert_str_eq(error.text, "an empty or overlong secret key (TEST)");
+        FAILS_SAYING(error,
+                     parse_json(&keys, format_text("{\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"%s\"}", secret)),
+                     STREAMER_EFAILED, "an empty or overlong secret key (TEST)");
 }
 
 TEST(keys_from_xml)

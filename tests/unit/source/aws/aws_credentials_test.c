@@ -86,7 +86,7 @@ TEST(a_setting_that_names_no_secret, EACH(bad_settings))
 TEST(an_incomplete_key_pair_is_an_error)
 {
         const struct aws_credentials_opts opts = {.access = "A"};
-        ck_assert_int_eq(aws_credentials_new(&credentials, &opts, &error), STREAMER_EINVAL);
-        ck_assert_str_eq(error.text, "an access key without its secret key, or the reverse");
+        FAILS_SAYING(error, aws_credentials_new(&credentials, &opts, &error), STREAMER_EINVAL,
+                     "an access key without its secret key, or the reverse");
         credentials = NULL;
 }

@@ -90,9 +90,9 @@ TEST(late_rejections_of_old_keys_do_not_affect_the_new_ones)
 TEST(unchanged_keys_after_a_refresh_fail_with_an_explanation)
 {
         ck_assert_int_eq(refused(signed_by("K1"), 403, "InvalidAccessKeyId"), 1);
-        ck_assert_int_eq(refused(signed_by("K1"), 403, "InvalidAccessKeyId"), STREAMER_EPERM);
-        ck_assert_str_eq(error.text, "the store answers 403 InvalidAccessKeyId (s3://b/key, request R1, "
-                                     "credentials from settings)");
+        FAILS_SAYING(error, refused(signed_by("K1"), 403, "InvalidAccessKeyId"), STREAMER_EPERM,
+                     "the store answers 403 InvalidAccessKeyId (s3://b/key, request R1, "
+                     "credentials from settings)");
 }
 
 /* ---- words ---- */
@@ -118,6 +118,6 @@ static const struct {
 
 TEST(an_error_reports_status_code_request_id_and_credentials, EACH(words))
 {
-        ck_assert_int_eq(answered(signed_by("K1"), words[_i].status, words[_i].body), words[_i].code);
-        ck_assert_str_eq(error.text, format_text("%scredentials from settings)", words[_i].words));
+        FAILS_SAYING(error, answered(signed_by("K1"), words[_i].status, words[_i].body), words[_i].code,
+                     format_text("%scredentials from settings)", words[_i].words));
 }

@@ -171,8 +171,8 @@ static const char *const bad_endpoints[] = {"http://", "https:///path", "ftp://s
 TEST(an_invalid_endpoint_in_the_settings_is_refused, EACH(bad_endpoints))
 {
         const struct s3_endpoint_opts rest = {.endpoint = (char *)(uintptr_t)bad_endpoints[_i]};
-        ck_assert_int_eq(s3_endpoints_new(&endpoints, &rest, NULL, 0, NULL, &error), STREAMER_EINVAL);
-        ck_assert_ptr_nonnull(strstr(error.text, "not http(s)://host[:port]"));
+        FAILS_WITH(error, s3_endpoints_new(&endpoints, &rest, NULL, 0, NULL, &error), STREAMER_EINVAL,
+                   "not http(s)://host[:port]");
 }
 
 /* The keys may be meant for another program: local models are loaded, and each load from a store reports the error. */
