@@ -7,66 +7,45 @@
 #define SD_JOURNAL_SUPPRESS_LOCATION
 #include <systemd/sd-journal.h>
 
-/* ---- pages of AUTO ---- */
-
-static void log_one(void)
-{
-        log_set_output(&(struct log_output){.format = LOG_FORMAT_AUTO});
-        log_info("a");
-}
-
-TEST(a_process_started_by_the_manager_writes_prefixes)
-{
-        char *pid = format_text("%d", (int)getpid());
-        setenv("SYSTEMD_EXEC_PID", pid, 1);
-        free(pid);
-        ck_assert_str_eq(suite_stderr(log_one), "<6>a\n");
-}
-
-TEST(a_process_that_inherited_the_variable_writes_no_prefixes)
-{
-        setenv("SYSTEMD_EXEC_PID", "1", 1);
-        ck_assert_ptr_nonnull(strstr(suite_stderr(log_one), "Z info: a\n"));
-}
-
-TEST(an_inherited_journal_variable_is_not_believed)
-{
-        setenv("JOURNAL_STREAM", "1:1", 1);
-        ck_assert_ptr_nonnull(strstr(suite_stderr(log_one), "Z info: a\n"));
-}
+/* ---- the choice of `auto` ---- */
 
 /* Standard error claims to be the journal's stream, and is. */
 static void claim_journal(void)
 {
         struct stat st;
         must(fstat(STDERR_FILENO, &st));
-        char *name = format_text("%ju:%ju", (uintmax_t)st.st_dev, (uintmax_t)st.st_ino);
-        setenv("JOURNAL_STREAM", name, 1);
-        free(name);
+        setenv("JOURNAL_STREAM", format_text("%ju:%ju", (uintmax_t)st.st_dev, (uintmax_t)st.st_ino), 1);
 }
 
-static void log_to_stderr_of_journal(void)
+static const struct row {
+        const char *what, *variable, *value; /* NULL: the process's own */
+        bool claims;
+        struct log_output output; /* whose format is `auto` */
+        const char *line;         /* its end, or all of it where it has a prefix */
+} rows[] = {
+        {"started by the manager", "SYSTEMD_EXEC_PID", NULL, false, {0}, "<4>a\n"},
+        {"the variable is inherited", "SYSTEMD_EXEC_PID", "1", false, {0}, "Z warn: a\n"},
+        {"another's stream", "JOURNAL_STREAM", "1:1", false, {0}, "Z warn: a\n"},
+        {"standard error is configured", NULL, NULL, true, {.to_stderr = true}, "<4>a\n"},
+        {"the journal has no socket", NULL, NULL, true, {.journal = "/nonexistent/socket"}, "<4>a\n"},
+};
+static const struct row *row;
+
+static void log_one(void)
 {
-        claim_journal();
-        log_set_output(&(struct log_output){.format = LOG_FORMAT_AUTO, .to_stderr = true});
+        if (row->claims)
+                claim_journal();
+        log_set_output(&row->output);
         log_warn("a");
 }
 
-TEST(the_journals_stream_gets_prefixes_if_standard_error_is_configured)
+TEST(a_process_of_the_manager_or_the_journal_writes_prefixes, EACH(rows))
 {
-        ck_assert_str_eq(suite_stderr(log_to_stderr_of_journal), "<4>a\n");
-}
-
-static void log_to_absent_journal(void)
-{
-        claim_journal();
-        log_set_output(&(struct log_output){.format = LOG_FORMAT_AUTO, .journal = suite_path("no-journal")});
-        log_warn("a");
-}
-
-TEST(without_its_socket_the_journal_is_reached_by_its_stream)
-{
-        ck_assert_str_eq(suite_stderr(log_to_absent_journal), "<4>a\n");
+        row = &rows[_i];
+        if (row->variable != NULL)
+                setenv(row->variable, row->value ?: format_text("%d", (int)getpid()), 1);
+        const char *text = suite_stderr(log_one), *at = strstr(text, row->line);
+        ck_assert_msg(at != NULL && (at == text || row->line[0] != '<'), "%s: %s", row->what, text);
 }
 
 /* ---- the journal ---- */
