@@ -2,12 +2,12 @@
  *
  * Arguments of callers: NULL handles and pointers, sizes of 0, and structs of older and newer versions.
  */
-#include "tests/unit/attach_fixture.h"
+#include "tests/unit/client_fixture.h"
 
 #define INVALID(call, text) FAILS(NULL, call, STREAMER_EINVAL, text)
 #define INVALID_OF(client, call, text) FAILS(client, call, STREAMER_EINVAL, text)
 
-FIXTURE(.each = {begin, NULL});
+CLIENT_FIXTURE();
 
 TEST(a_null_client_is_named)
 {
@@ -69,7 +69,8 @@ TEST(a_missing_argument_is_named)
         streamer_load_opts load = STREAMER_LOAD_OPTS_INIT;
         streamer_open_opts open = STREAMER_OPEN_OPTS_INIT;
         streamer_op *op;
-        streamer_lease *other, *lease = attach(SERVE, 0);
+        streamer_lease *other;
+        attach(SERVE, 0);
         INVALID_OF(client, streamer_attach(client, NULL, NULL, &other), "attach: 'model' is NULL");
         INVALID_OF(client, streamer_attach(client, "", NULL, &other), "attach: 'model' is empty");
         INVALID_OF(client, streamer_subscribe(client, ""), "subscribe: 'model' is empty");
@@ -97,7 +98,6 @@ TEST(a_missing_argument_is_named)
         open.load = &load;
         INVALID_OF(client, streamer_open(client, "/m", &open, &other), "open: 'opts->load->source' must be NULL");
         ck_assert_int_eq(streamer_tensor_count(lease, &n), 0);
-        finish(lease);
 }
 
 /* A caller that was compiled with fewer members, and one with more. */
@@ -108,7 +108,7 @@ TEST(a_shorter_struct_of_the_caller_is_not_overrun)
                 char later[16];
         } newer;
         streamer_tensor older;
-        streamer_lease *lease = attach(SERVE, 0);
+        attach(SERVE, 0);
         memset(&older, 0x5a, sizeof(older));
         older.struct_size = offsetof(streamer_tensor, dtype);
         ck_assert_int_eq(streamer_tensor_get(lease, 0, &older), 0);
@@ -122,7 +122,6 @@ TEST(a_shorter_struct_of_the_caller_is_not_overrun)
         ck_assert_uint_eq(newer.t.bytes, 4);
         ck_assert_mem_eq(newer.later, (const char[16]){0}, 16);
         ck_assert_uint_eq(newer.t.struct_size, sizeof(newer));
-        finish(lease);
 }
 
 TEST(options_that_the_library_does_not_know_are_refused)
@@ -131,11 +130,11 @@ TEST(options_that_the_library_does_not_know_are_refused)
                 streamer_attach_opts opts;
                 uint64_t later;
         } newer = {.opts = {.struct_size = sizeof(newer)}};
-        streamer_lease *other, *lease = attach(SERVE, 0);
+        streamer_lease *other;
+        attach(SERVE, 0);
         newer.later = 1;
         ck_assert_int_eq(streamer_attach(client, "m", &newer.opts, &other), STREAMER_EINVAL);
         ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "it is older than its caller"));
-        finish(lease);
 }
 
 TEST(dtypes_have_names_and_bits)

@@ -2,11 +2,11 @@
  *
  * Attach to a model that is loading, and inconsistent replies, against a scripted daemon.
  */
-#include "tests/unit/attach_fixture.h"
+#include "tests/unit/client_fixture.h"
 
 /* ---- while it loads ---- */
 
-FIXTURE(.each = {begin, NULL});
+CLIENT_FIXTURE();
 
 TEST(a_failure_after_the_last_tensor_is_reported)
 {
@@ -14,36 +14,33 @@ TEST(a_failure_after_the_last_tensor_is_reported)
         fake_model_arrive(&m, 0);
         fake_model_arrive(&m, 1);
         fake_model_arrive(&m, 2);
-        streamer_lease *lease = attach("hello\n" FAKE_ATTACH
-                                       "* lease lease=7 state=failed code=failed text='the file changed'\n" FAKE_DETACH,
-                                       0);
+        attach("hello\n" FAKE_ATTACH "* lease lease=7 state=failed code=failed text='the file changed'\n" FAKE_DETACH,
+               0);
         int rc;
         while ((rc = streamer_tensor_next(lease, -1, &t)) == 0)
                 ;
         FAILS(client, rc, STREAMER_EFAILED, "the file changed");
         ck_assert_str_eq(streamer_digest(lease), "");
-        finish(lease);
 }
 
 TEST(a_daemon_lost_during_a_load_is_reported_after_the_arrived_tensors)
 {
         m.loading = true;
         fake_model_arrive(&m, 1);
-        streamer_lease *lease = attach("hello\n" FAKE_ATTACH "end\n", 0);
-        fake_disconnect(&fake, client);
+        attach("hello\n" FAKE_ATTACH "end\n", 0);
+        const streamer_client *closed = client;
+        disconnect();
         ck_assert_int_eq(streamer_tensor_next(lease, -1, &t), 0);
-        FAILS(client, streamer_tensor_next(lease, -1, &t), STREAMER_EUNREACHABLE, "the connection was closed");
-        streamer_detach(lease);
+        FAILS(closed, streamer_tensor_next(lease, -1, &t), STREAMER_EUNREACHABLE, "the connection was closed");
 }
 
 /* The next daemon's first lease has the number of the one before. */
 TEST(events_of_an_earlier_daemons_lease_are_ignored)
 {
         m.loading = true;
-        streamer_lease *lost = attach("hello\n" FAKE_ATTACH
-                                      "close\nhello\n> reclaim\n! lost not held\n" FAKE_ATTACH FAKE_READY FAKE_DETACH,
-                                      0),
-                       *lease;
+        attach("hello\n" FAKE_ATTACH "close\nhello\n> reclaim\n! lost not held\n" FAKE_ATTACH FAKE_READY FAKE_DETACH,
+               0);
+        streamer_lease *lost = lease;
         FAILS(client, streamer_tensor_next(lost, -1, &t), STREAMER_ELOST, "the daemon exited, and the load ended");
         for (uint32_t i = 0; i < 3; i++)
                 fake_model_arrive(&m, i);
@@ -54,19 +51,17 @@ TEST(events_of_an_earlier_daemons_lease_are_ignored)
         ck_assert_int_eq(streamer_tensor_next(lost, 0, &t), STREAMER_ELOST);
         ck_assert_str_eq(streamer_digest(lost), "");
         streamer_detach(lost);
-        finish(lease);
 }
 
 TEST(an_inconsistent_arrival_log_is_corrupt)
 {
         m.loading = true;
         fake_model_arrive(&m, 3);
-        streamer_lease *lease = attach(SERVE, 0);
+        attach(SERVE, 0);
         ck_assert_int_eq(streamer_tensor_next(lease, 0, &t), STREAMER_ECORRUPT);
         ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), STREAMER_ECORRUPT);
         __atomic_store_n(&m.arrival->count, 4, __ATOMIC_RELEASE);
         ck_assert_int_eq(streamer_tensor_next(lease, 0, &t), STREAMER_ECORRUPT);
-        finish(lease);
 }
 
 /* ---- an invalid reply ---- */
@@ -102,7 +97,6 @@ static const struct {
 /* The lease is given back. */
 TEST(an_invalid_reply_fails_the_attach, EACH(invalid))
 {
-        streamer_lease *lease;
         m.kind = invalid[_i].kind ?: m.kind;
         m.segment_size = invalid[_i].segment_size ?: m.segment_size;
         m.n_segments = invalid[_i].n_segments ?: m.n_segments;
@@ -110,18 +104,15 @@ TEST(an_invalid_reply_fails_the_attach, EACH(invalid))
                 invalid[_i].damage();
         client = fake_connect(&fake, SERVE);
         FAILS(client, streamer_attach(client, "m", NULL, &lease), invalid[_i].code, invalid[_i].text);
-        fake_finish(&fake);
-        streamer_close(client);
 }
 
 TEST(a_corrupt_record_is_an_error_and_never_a_pointer)
 {
         m.records[1].offset = UINT64_MAX;
-        streamer_lease *lease = attach(SERVE, 0);
+        attach(SERVE, 0);
         ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), 0);
         FAILS(client, streamer_tensor_get(lease, 1, &t), STREAMER_ECORRUPT,
               "tensor 1: a record lies outside its segment");
-        finish(lease);
 }
 
 TEST(a_corrupt_pair_of_metadata_is_an_error)
@@ -129,10 +120,9 @@ TEST(a_corrupt_pair_of_metadata_is_an_error)
         const char *key, *value;
         struct manifest_pair *pair = (void *)((unsigned char *)m.manifest + m.manifest->metadata_off);
         pair->value_off = m.manifest->strings_len;
-        streamer_lease *lease = attach(SERVE, 0);
+        attach(SERVE, 0);
         FAILS(client, streamer_metadata_get(lease, 0, &key, &value), STREAMER_ECORRUPT,
               "metadata 0: a text is out of bounds");
-        finish(lease);
 }
 
 /* ---- an invalid table of a published model ---- */
@@ -178,27 +168,23 @@ TEST(a_corrupt_table_of_a_published_model_is_an_error, EACH(tables))
         name_table();
         if (tables[_i].damage != NULL)
                 tables[_i].damage();
-        streamer_lease *lease = attach(SERVE, 0);
+        attach(SERVE, 0);
         FAILS(client, streamer_published_count(lease, &n, NULL, NULL), STREAMER_ECORRUPT, tables[_i].text);
-        finish(lease);
 }
 
 /* ---- the connection ---- */
 
 TEST(missing_descriptors_end_the_connection)
 {
-        streamer_lease *lease;
         m.loading = true;
         m.n_fds = 2;
         client = fake_connect(&fake, "hello\n" FAKE_ATTACH "end\n");
         FAILS(client, streamer_attach(client, "m", NULL, &lease), STREAMER_EPROTO,
               "the daemon named descriptors that did not come");
-        fake_disconnect(&fake, client);
 }
 
 TEST(attach_sends_its_timeout)
 {
-        streamer_lease *lease;
         streamer_attach_opts opts = {.struct_size = sizeof(opts), .timeout_ms = 40000};
         fake_start(&fake, "hello\n"
                           "> attach timeout_ms=40000\n! timeout m: still loading\n"
@@ -210,18 +196,14 @@ TEST(attach_sends_its_timeout)
         ck_assert_int_eq(streamer_attach(client, "m", NULL, &lease), STREAMER_ETIMEOUT);
         opts.timeout_ms = -1;
         ck_assert_int_eq(streamer_attach(client, "m", &opts, &lease), STREAMER_ETIMEOUT);
-        fake_disconnect(&fake, client);
 }
 
 TEST(a_late_attach_is_released)
 {
-        streamer_lease *lease;
         streamer_attach_opts opts = {.struct_size = sizeof(opts), .timeout_ms = 1};
         client = fake_connect(&fake, "hello\n> attach\n> ping\n<1 model\n" FAKE_DETACH "<1\n");
         ck_assert_int_eq(streamer_attach(client, "m", &opts, &lease), STREAMER_ETIMEOUT);
         unsigned before = count_open_fds();
         ck_assert_int_eq(streamer_call(client, "ping", NULL, NULL), 0);
         ck_assert_uint_eq(count_open_fds(), before);
-        fake_finish(&fake);
-        streamer_close(client);
 }

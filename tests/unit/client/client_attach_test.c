@@ -6,18 +6,18 @@
 #include "client/channel.h"
 #include "client/fault.h"
 #include "tests/lib/dlpack.h"
-#include "tests/unit/attach_fixture.h"
+#include "tests/unit/client_fixture.h"
 
 #include <fcntl.h>
 
 /* ---- a ready model ---- */
 
-FIXTURE(.each = {begin, NULL});
+CLIENT_FIXTURE();
 
 TEST(parts_of_a_tensor_are_copied_out)
 {
         char bytes[8] = "";
-        streamer_lease *lease = attach(SERVE, 0);
+        attach(SERVE, 0);
         ck_assert_int_eq(streamer_tensor_find(lease, "b", &t), 0);
         m.segment[17] = 'x';
         ck_assert_int_eq(streamer_tensor_read(lease, &t, 1, bytes, 3), 0);
@@ -26,7 +26,6 @@ TEST(parts_of_a_tensor_are_copied_out)
         ck_assert_int_eq(streamer_tensor_read(lease, &t, 1, bytes, 8), STREAMER_EINVAL);
         FAILS(client, streamer_tensor_read(lease, &t, UINT64_MAX, bytes, 2), STREAMER_EINVAL,
               "tensor_read: 2 bytes from offset 18446744073709551615 are not all inside 'b'");
-        finish(lease);
 }
 
 /* A descriptor that is closed, and one that is not open for reading. */
@@ -46,19 +45,18 @@ TEST(a_missing_tensor_is_not_found)
 {
         const char *key, *value;
         streamer_segment s = STREAMER_SEGMENT_INIT;
-        streamer_lease *lease = attach(SERVE, 0);
+        attach(SERVE, 0);
         FAILS(client, streamer_tensor_find(lease, "c", &t), STREAMER_ENOENT, "no such tensor: 'c'");
         ck_assert_int_eq(streamer_tensor_get(lease, 3, &t), STREAMER_ENOENT);
         ck_assert_int_eq(streamer_segment_get(lease, 1, &s), STREAMER_ENOENT);
         ck_assert_ptr_null(streamer_metadata(lease, "x"));
         FAILS(client, streamer_metadata_get(lease, 1, &key, &value), STREAMER_ENOENT, "there is no pair of metadata 1");
-        finish(lease);
 }
 
 TEST(a_lease_describes_its_model)
 {
         streamer_segment s = STREAMER_SEGMENT_INIT;
-        streamer_lease *lease = attach(SERVE, 0);
+        attach(SERVE, 0);
         ck_assert_str_eq(streamer_digest(lease), FAKE_DIGEST);
         ck_assert_uint_eq(streamer_generation(lease), 42);
         ck_assert_str_eq(streamer_metadata(lease, "format"), "pt");
@@ -66,58 +64,52 @@ TEST(a_lease_describes_its_model)
         ck_assert_int_eq(streamer_segment_get(lease, 0, &s), 0);
         ck_assert_uint_eq(s.size, FAKE_SEGMENT);
         ck_assert_mem_eq(s.data, "AAAA", 4);
-        finish(lease);
 }
 
 TEST(next_gives_each_tensor_once_in_order_of_names)
 {
-        streamer_lease *lease = attach(SERVE, 0);
+        attach(SERVE, 0);
         for (int i = 0; i < 3; i++) {
                 ck_assert_int_eq(streamer_tensor_next(lease, 0, &t), 0);
                 ck_assert_int_eq(t.name[0], "abe"[i]);
         }
         ck_assert_int_eq(streamer_tensor_next(lease, 0, &t), STREAMER_EEND);
         FAILS(client, streamer_tensor_next(lease, 0, &t), STREAMER_EEND, "no more tensors");
-        finish(lease);
 }
 
 TEST(a_draining_model_is_whole)
 {
         m.state = "draining";
-        streamer_lease *lease = attach(SERVE, 0);
+        attach(SERVE, 0);
         ck_assert_int_eq(streamer_tensor_get(lease, 1, &t), 0);
-        finish(lease);
 }
 
 TEST(a_private_attach_may_be_written_and_changes_nothing)
 {
-        streamer_lease *lease = attach(SERVE, STREAMER_ATTACH_PRIVATE);
+        attach(SERVE, STREAMER_ATTACH_PRIVATE);
         ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), 0);
         *(char *)(uintptr_t)t.data = 'Z';
         ck_assert_int_eq(m.segment[0], 'A');
-        finish(lease);
 }
 
 TEST(a_shared_attach_cannot_be_written)
 {
         int zeros = must(open("/dev/zero", O_RDONLY | O_CLOEXEC));
-        streamer_lease *lease = attach(SERVE, 0);
+        attach(SERVE, 0);
         ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), 0);
         ck_assert_int_eq(read(zeros, (void *)(uintptr_t)t.data, 1), -1);
         ck_assert_int_eq(errno, EFAULT);
         ck_assert_int_eq(m.segment[0], 'A');
         close(zeros);
-        finish(lease);
 }
 
 TEST(a_lease_outlives_its_client)
 {
-        streamer_lease *lease = attach("hello\n" FAKE_ATTACH "end\n", 0);
-        fake_disconnect(&fake, client);
+        attach("hello\n" FAKE_ATTACH "end\n", 0);
+        disconnect();
         ck_assert_int_eq(streamer_tensor_get(lease, 1, &t), 0);
         ck_assert_mem_eq(t.data, "BBBBBBBB", 8);
         ck_assert_str_eq(streamer_digest(lease), FAKE_DIGEST);
-        streamer_detach(lease);
 }
 
 /* Lost right after the attach; the next daemon gives the lease another number. */
@@ -126,12 +118,10 @@ TEST(a_lease_outlives_its_client)
 
 TEST(a_lease_revoked_right_after_its_claim_is_reported)
 {
-        streamer_lease *lease =
-                attach("hello\n" FAKE_ATTACH "close\n" RECLAIM
-                       "* lease lease=8 state=revoked code=revoked text='it was taken'\n" DETACH_RECLAIMED,
-                       0);
+        attach("hello\n" FAKE_ATTACH "close\n" RECLAIM
+               "* lease lease=8 state=revoked code=revoked text='it was taken'\n" DETACH_RECLAIMED,
+               0);
         FAILS(client, streamer_lease_check(lease), STREAMER_EREVOKED, "it was taken");
-        finish(lease);
 }
 
 /* ---- a lease claimed before its attach has read the reply ---- */
@@ -160,9 +150,9 @@ static void *ping_twice(void *arg)
         return NULL;
 }
 
-static void *attach_aside(void *lease)
+static void *attach_aside(void *arg)
 {
-        ck_assert_int_eq(streamer_attach(client, "m", NULL, lease), 0);
+        ck_assert_int_eq(streamer_attach(client, "m", NULL, &lease), 0);
         return NULL;
 }
 
@@ -181,7 +171,6 @@ static void serve_and_claim_at_once(struct fake_daemon *f)
 TEST(a_lease_can_be_claimed_as_soon_as_it_exists)
 {
         pthread_t pings, attaches;
-        streamer_lease *lease;
         struct sigaction action = {.sa_handler = block_signal};
         sem_init(&asked, 0, 0);
         sem_init(&held, 0, 0);
@@ -191,7 +180,7 @@ TEST(a_lease_can_be_claimed_as_soon_as_it_exists)
         client = fake_connect_script(&fake, serve_and_claim_at_once);
         pthread_create(&pings, NULL, ping_twice, NULL);
         await(&asked);
-        pthread_create(&attaches, NULL, attach_aside, &lease);
+        pthread_create(&attaches, NULL, attach_aside, NULL);
         await(&asked);
         /* The lock is given up when it waits for its reply. */
         pthread_mutex_lock(&client->lock);
@@ -203,14 +192,13 @@ TEST(a_lease_can_be_claimed_as_soon_as_it_exists)
         sem_post(&unblock_signal);
         pthread_join(attaches, NULL);
         ck_assert_uint_eq(streamer_generation(lease), FAKE_GENERATION);
-        finish(lease);
 }
 
 TEST(in_a_forked_child_the_memory_stays_readable_and_calls_fail)
 {
         int status;
         streamer_tensor u = STREAMER_TENSOR_INIT;
-        streamer_lease *lease = attach(SERVE, 0);
+        attach(SERVE, 0);
         ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), 0);
         pid_t pid = must(fork());
         if (pid == 0) {
@@ -222,7 +210,6 @@ TEST(in_a_forked_child_the_memory_stays_readable_and_calls_fail)
         must(waitpid(pid, &status, 0));
         ck_assert_int_eq(status, 0);
         ck_assert_int_eq(streamer_tensor_get(lease, 0, &u), 0);
-        finish(lease);
 }
 
 /* ---- DLPack ---- */
@@ -231,7 +218,7 @@ TEST(a_capsule_has_whole_pairs_of_4_bit_elements)
 {
         static const uint64_t shape[] = {2, 3};
         void *capsule;
-        streamer_lease *lease = attach(SERVE, 0);
+        attach(SERVE, 0);
         ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), 0);
         t.dtype = STREAMER_DTYPE_F4;
         t.dtype_name = "F4";
@@ -239,16 +226,16 @@ TEST(a_capsule_has_whole_pairs_of_4_bit_elements)
         t.shape = shape;
         FAILS(client, streamer_tensor_dlpack(lease, &t, 0, &capsule), STREAMER_EUNSUPPORTED,
               "tensor_dlpack: the last dimension of F4 must be a multiple of 2");
-        finish(lease);
 }
 
 TEST(a_capsule_holds_the_segment_and_the_lease)
 {
         void *capsule;
-        streamer_lease *lease = attach(SERVE, 0);
+        attach(SERVE, 0);
         ck_assert_int_eq(streamer_segment_dlpack(lease, 1, STREAMER_DLPACK_UNVERSIONED, &capsule), STREAMER_ENOENT);
         ck_assert_int_eq(streamer_segment_dlpack(lease, 0, STREAMER_DLPACK_UNVERSIONED, &capsule), 0);
         streamer_detach(lease);
+        lease = NULL;
         struct dl *d = capsule;
         ck_assert_int_eq(d->device_type, 1);
         ck_assert_int_eq(d->ndim, 1);
@@ -259,6 +246,4 @@ TEST(a_capsule_holds_the_segment_and_the_lease)
         ck_assert_int_eq(d->strides[0], 1);
         ck_assert_mem_eq((char *)d->data + d->byte_offset, "AAAA", 4);
         d->deleter(d); /* the detach is sent only now; the script waits for it */
-        fake_finish(&fake);
-        streamer_close(client);
 }

@@ -2,84 +2,75 @@
  *
  * streamer_call and events, against a scripted daemon: JSON in and out, pages, failures.
  */
-#include "tests/lib/fake_daemon.h"
-#include "tests/lib/suite.h"
-
-static struct fake_daemon fake;
+#include "tests/unit/client_fixture.h"
 
 /* ---- calls ---- */
 
+CLIENT_FIXTURE();
+
 TEST(a_reply_becomes_json_with_all_64_bits)
 {
-        streamer_client *c = fake_connect(&fake, "hello\n> status\n"
-                                                 "< version='1\x01' most=9223372036854775807 "
-                                                 "more=9223372036854775808 less=-1 list=[true null]\n");
+        client = fake_connect(&fake, "hello\n> status\n"
+                                     "< version='1\x01' most=9223372036854775807 "
+                                     "more=9223372036854775808 less=-1 list=[true null]\n");
         CALL_GIVES(
-                c, "status", NULL,
+                client, "status", NULL,
                 "{\"version\":\"1\\u0001\",\"most\":9223372036854775807,\"more\":\"9223372036854775808\",\"less\":-1,"
                 "\"list\":[true,null]}");
-        fake_disconnect(&fake, c);
 }
 
 TEST(a_failure_has_code_and_text_and_the_connection_survives)
 {
-        streamer_client *c =
-                fake_connect(&fake, "hello\n> cancel model=m\n! not-found cancel: no such load (m)\n> ping\n<\n");
-        ck_assert_str_eq(streamer_last_error(c), "");
-        CALL_FAILS(c, "cancel", "{\"model\":\"m\"}", STREAMER_ENOENT, "cancel: no such load (m)");
-        CALL_GIVES(c, "ping", NULL, "{}");
-        ck_assert_str_eq(streamer_last_error(c), "cancel: no such load (m)");
-        fake_disconnect(&fake, c);
+        client = fake_connect(&fake, "hello\n> cancel model=m\n! not-found cancel: no such load (m)\n> ping\n<\n");
+        ck_assert_str_eq(streamer_last_error(client), "");
+        CALL_FAILS(client, "cancel", "{\"model\":\"m\"}", STREAMER_ENOENT, "cancel: no such load (m)");
+        CALL_GIVES(client, "ping", NULL, "{}");
+        ck_assert_str_eq(streamer_last_error(client), "cancel: no such load (m)");
 }
 
 TEST(an_invalid_request_is_not_sent)
 {
-        streamer_client *c = fake_connect(&fake, "hello\nend\n");
-        CALL_FAILS(c, "lod", NULL, STREAMER_EUNSUPPORTED, "lod: the daemon (0.0.fake) does not support it");
-        CALL_FAILS(c, "cancel", "{\"model\":\"m\",\"x\":1}", STREAMER_EUNSUPPORTED,
+        client = fake_connect(&fake, "hello\nend\n");
+        CALL_FAILS(client, "lod", NULL, STREAMER_EUNSUPPORTED, "lod: the daemon (0.0.fake) does not support it");
+        CALL_FAILS(client, "cancel", "{\"model\":\"m\",\"x\":1}", STREAMER_EUNSUPPORTED,
                    "cancel.x: the daemon (0.0.fake) does not support it");
-        CALL_FAILS(c, "cancel", "{\"model\":\"m\",\"id\":1}", STREAMER_EINVAL,
+        CALL_FAILS(client, "cancel", "{\"model\":\"m\",\"id\":1}", STREAMER_EINVAL,
                    "call: the library sets 'verb' and 'id'");
-        CALL_FAILS(c, "cancel", "[]", STREAMER_EINVAL, "cancel: the arguments are not a JSON object");
-        ck_assert_int_eq(streamer_call(c, "cancel", "{", NULL), STREAMER_EINVAL);
-        ck_assert_ptr_nonnull(strstr(streamer_last_error(c), "cancel: the arguments are not JSON: "));
-        CALL_FAILS(c, "fetch", "{\"source\":\"/m\",\"file\":\"f\"}", STREAMER_EINVAL,
+        CALL_FAILS(client, "cancel", "[]", STREAMER_EINVAL, "cancel: the arguments are not a JSON object");
+        ck_assert_int_eq(streamer_call(client, "cancel", "{", NULL), STREAMER_EINVAL);
+        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "cancel: the arguments are not JSON: "));
+        CALL_FAILS(client, "fetch", "{\"source\":\"/m\",\"file\":\"f\"}", STREAMER_EINVAL,
                    "call: to fetch a file has a function of its own");
-        CALL_FAILS(c, "attach", "{\"model\":\"m\"}", STREAMER_EINVAL, "call: 'attach' has a function of its own");
-        CALL_FAILS(c, "load", "{\"source\":\"/m\",\"attach\":true}", STREAMER_EINVAL,
+        CALL_FAILS(client, "attach", "{\"model\":\"m\"}", STREAMER_EINVAL, "call: 'attach' has a function of its own");
+        CALL_FAILS(client, "load", "{\"source\":\"/m\",\"attach\":true}", STREAMER_EINVAL,
                    "call: a load that attaches has a function of its own");
-        fake_disconnect(&fake, c);
 }
 
 TEST(long_lists_are_complete_unless_the_caller_sets_a_limit)
 {
-        streamer_client *c = fake_connect(&fake, "hello\n"
-                                                 "> ps after=0\n< leases=[{id=1}] next=10\n"
-                                                 "> ps after=10\n< leases=[{id=2}] next=20\n"
-                                                 "> ps after=20\n< leases=[{id=3}]\n"
-                                                 "> ps limit=1\n< leases=[{id=1}] next=10\n");
-        CALL_GIVES(c, "ps", NULL, "{\"leases\":[{\"id\":1},{\"id\":2},{\"id\":3}]}");
-        CALL_GIVES(c, "ps", "{\"limit\":1}", "{\"leases\":[{\"id\":1}],\"next\":10}");
-        fake_disconnect(&fake, c);
+        client = fake_connect(&fake, "hello\n"
+                                     "> ps after=0\n< leases=[{id=1}] next=10\n"
+                                     "> ps after=10\n< leases=[{id=2}] next=20\n"
+                                     "> ps after=20\n< leases=[{id=3}]\n"
+                                     "> ps limit=1\n< leases=[{id=1}] next=10\n");
+        CALL_GIVES(client, "ps", NULL, "{\"leases\":[{\"id\":1},{\"id\":2},{\"id\":3}]}");
+        CALL_GIVES(client, "ps", "{\"limit\":1}", "{\"leases\":[{\"id\":1}],\"next\":10}");
 }
 
 TEST(the_list_of_models_is_put_together_from_its_pages)
 {
         streamer_model_list *list;
-        streamer_model m = STREAMER_MODEL_INIT;
-        streamer_client *c =
-                fake_connect(&fake, "hello\n"
-                                    "> list\n< models=[{name=a state=ready bytes=18446744073709551615}] next=a\n"
-                                    "> list after=a\n< models=[{name=b state=ready bytes=18446744073709551615}]\n");
-        ck_assert_int_eq(streamer_list(c, &list), 0);
+        streamer_model model = STREAMER_MODEL_INIT;
+        client = fake_connect(&fake, "hello\n"
+                                     "> list\n< models=[{name=a state=ready bytes=18446744073709551615}] next=a\n"
+                                     "> list after=a\n< models=[{name=b state=ready bytes=18446744073709551615}]\n");
+        ck_assert_int_eq(streamer_list(client, &list), 0);
         ck_assert_uint_eq(streamer_model_list_count(list), 2);
-        ck_assert_int_eq(streamer_model_list_get(list, 1, &m), 0);
-        ck_assert_str_eq(m.name, "b");
-        ck_assert_str_eq(m.digest, "");
-        ck_assert_uint_eq(m.bytes, UINT64_MAX);
-        ck_assert_int_eq(streamer_model_list_get(list, 2, &m), STREAMER_ENOENT);
-        streamer_model_list_free(list);
-        fake_disconnect(&fake, c);
+        ck_assert_int_eq(streamer_model_list_get(list, 1, &model), 0);
+        ck_assert_str_eq(model.name, "b");
+        ck_assert_str_eq(model.digest, "");
+        ck_assert_uint_eq(model.bytes, UINT64_MAX);
+        ck_assert_int_eq(streamer_model_list_get(list, 2, &model), STREAMER_ENOENT);
 }
 
 /* ---- events ---- */
@@ -87,17 +78,15 @@ TEST(the_list_of_models_is_put_together_from_its_pages)
 TEST(events_right_after_the_subscription_are_queued)
 {
         char *event;
-        streamer_client *c = fake_connect(&fake, "hello\n> subscribe\n<\n"
-                                                 "* model generation=0\n* model generation=1\nclose\n");
-        FAILS(c, streamer_event_next(c, 0, &event), STREAMER_EINVAL, "event_next: the client has not subscribed");
-        CALL_GIVES(c, "subscribe", NULL, "{}");
-        ck_assert_int_eq(streamer_event_next(c, 20000, &event), 0);
+        client = fake_connect(&fake, "hello\n> subscribe\n<\n"
+                                     "* model generation=0\n* model generation=1\nclose\n");
+        FAILS(client, streamer_event_next(client, 0, &event), STREAMER_EINVAL,
+              "event_next: the client has not subscribed");
+        CALL_GIVES(client, "subscribe", NULL, "{}");
+        ck_assert_int_eq(streamer_event_next(client, 20000, &event), 0);
         ck_assert_str_eq(event, "{\"event\":\"model\",\"generation\":0}");
-        free(event);
-        ck_assert_int_eq(streamer_event_next(c, 20000, &event), 0);
-        free(event);
-        ck_assert_int_eq(streamer_event_next(c, 20000, &event), STREAMER_EUNREACHABLE);
-        fake_disconnect(&fake, c);
+        ck_assert_int_eq(streamer_event_next(client, 20000, &event), 0);
+        ck_assert_int_eq(streamer_event_next(client, 20000, &event), STREAMER_EUNREACHABLE);
 }
 
 TEST(unread_events_are_counted_as_lost)
@@ -106,16 +95,12 @@ TEST(unread_events_are_counted_as_lost)
         for (int i = 0; i < 1500; i++)
                 at += sprintf(at, "* model generation=%d\n", i);
         strcpy(at, "<\nend\n");
-        streamer_client *c = fake_connect(&fake, text);
-        CALL_GIVES(c, "subscribe", NULL, "{}");
-        CALL_GIVES(c, "ping", NULL, "{}");
-        for (int i = 0; i < 1024; i++) {
-                ck_assert_int_eq(streamer_event_next(c, 0, &event), 0);
-                free(event);
-        }
-        ck_assert_int_eq(streamer_event_next(c, 0, &event), 0);
+        client = fake_connect(&fake, text);
+        CALL_GIVES(client, "subscribe", NULL, "{}");
+        CALL_GIVES(client, "ping", NULL, "{}");
+        for (int i = 0; i < 1024; i++)
+                ck_assert_int_eq(streamer_event_next(client, 0, &event), 0);
+        ck_assert_int_eq(streamer_event_next(client, 0, &event), 0);
         ck_assert_str_eq(event, "{\"event\":\"lost\",\"count\":476}");
-        free(event);
-        FAILS(c, streamer_event_next(c, 0, &event), STREAMER_ETIMEOUT, "no event in time");
-        fake_disconnect(&fake, c);
+        FAILS(client, streamer_event_next(client, 0, &event), STREAMER_ETIMEOUT, "no event in time");
 }

@@ -2,13 +2,12 @@
  *
  * The text of a client's last failure, for callers that change threads between two calls; the text of a connect.
  */
-#include "tests/lib/fake_daemon.h"
-#include "tests/lib/suite.h"
+#include "tests/unit/client_fixture.h"
 
 #define FORKS 50
 #define GREET "hello\nend\n"
 
-static struct fake_daemon fake, other;
+static struct fake_daemon other;
 
 static const char *copied(const streamer_client *c)
 {
@@ -24,42 +23,42 @@ static void *fail_once(void *c)
         return NULL;
 }
 
+CLIENT_FIXTURE();
+
 TEST(a_clients_last_failure_can_be_read_in_any_thread)
 {
         pthread_t thread;
-        streamer_client *c = fake_connect(&fake, GREET);
-        ck_assert_str_eq(copied(c), "");
-        ck_assert_int_eq(pthread_create(&thread, NULL, fail_once, c), 0);
+        client = fake_connect(&fake, GREET);
+        ck_assert_str_eq(copied(client), "");
+        ck_assert_int_eq(pthread_create(&thread, NULL, fail_once, client), 0);
         pthread_join(thread, NULL);
-        ck_assert_str_eq(copied(c), "call: 'verb' is empty");
-        ck_assert_str_eq(streamer_last_error(c), "");
-        fake_disconnect(&fake, c);
+        ck_assert_str_eq(copied(client), "call: 'verb' is empty");
+        ck_assert_str_eq(streamer_last_error(client), "");
 }
 
 TEST(clients_have_texts_of_their_own)
 {
-        streamer_client *a = fake_connect(&fake, GREET), *b = fake_connect(&other, GREET);
-        fail_once(a);
-        ck_assert_int_eq(streamer_wait(b, "", 0), STREAMER_EINVAL);
-        ck_assert_str_eq(copied(a), "call: 'verb' is empty");
-        ck_assert_str_eq(copied(b), "wait: 'model' is empty");
-        fake_disconnect(&fake, a);
-        fake_disconnect(&other, b);
+        streamer_client *second = fake_connect(&other, GREET);
+        client = fake_connect(&fake, GREET);
+        fail_once(client);
+        ck_assert_int_eq(streamer_wait(second, "", 0), STREAMER_EINVAL);
+        ck_assert_str_eq(copied(client), "call: 'verb' is empty");
+        ck_assert_str_eq(copied(second), "wait: 'model' is empty");
+        fake_disconnect(&other, second);
 }
 
 TEST(a_text_that_does_not_fit_is_cut)
 {
         char text[7] = "xxxxxx", untouched = 'x';
-        streamer_client *c = fake_connect(&fake, GREET);
-        fail_once(c);
-        streamer_error_copy(c, text, sizeof(text) - 1);
+        client = fake_connect(&fake, GREET);
+        fail_once(client);
+        streamer_error_copy(client, text, sizeof(text) - 1);
         ck_assert_mem_eq(text, "call:\0", sizeof(text) - 1);
-        streamer_error_copy(c, &untouched, 0);
+        streamer_error_copy(client, &untouched, 0);
         ck_assert_int_eq(untouched, 'x');
-        streamer_error_copy(c, NULL, 8);
+        streamer_error_copy(client, NULL, 8);
         streamer_error_copy(NULL, text, sizeof(text));
         ck_assert_str_eq(text, "");
-        fake_disconnect(&fake, c);
 }
 
 static void *fail_until_stopped(void *arg)
@@ -76,15 +75,15 @@ TEST(a_forked_child_can_fail_at_any_time)
 {
         pthread_t thread;
         atomic_bool stop = false;
-        streamer_client *c = fake_connect(&fake, GREET);
-        void *client_and_stop[] = {c, &stop};
+        client = fake_connect(&fake, GREET);
+        void *client_and_stop[] = {client, &stop};
         ck_assert_int_eq(pthread_create(&thread, NULL, fail_until_stopped, client_and_stop), 0);
         for (int i = 0; i < FORKS; i++) {
                 int status;
                 pid_t pid = must(fork());
                 if (pid == 0)
-                        _exit(streamer_call(c, "ping", NULL, NULL) == STREAMER_EFORK && streamer_last_error(c)[0] &&
-                                              copied(c)[0] == 0
+                        _exit(streamer_call(client, "ping", NULL, NULL) == STREAMER_EFORK &&
+                                              streamer_last_error(client)[0] && copied(client)[0] == 0
                                       ? 0
                                       : 1);
                 ck_assert_int_eq(must(waitpid(pid, &status, 0)), pid);
@@ -92,7 +91,6 @@ TEST(a_forked_child_can_fail_at_any_time)
         }
         atomic_store(&stop, true);
         pthread_join(thread, NULL);
-        fake_disconnect(&fake, c);
 }
 
 TEST(a_connect_that_fails_stores_its_text_in_its_options)
@@ -116,16 +114,14 @@ TEST(a_connect_that_fails_stores_its_text_in_its_options)
 
 TEST(a_connect_that_succeeds_stores_no_text)
 {
-        streamer_client *c;
         char text[128] = "x";
         streamer_connect_opts opts = STREAMER_CONNECT_OPTS_INIT;
         fake_start(&fake, GREET);
         opts.socket = fake.socket;
         opts.error = text;
         opts.error_size = sizeof(text);
-        ck_assert_int_eq(streamer_connect(&opts, &c), 0);
+        ck_assert_int_eq(streamer_connect(&opts, &client), 0);
         ck_assert_str_eq(text, "");
-        fake_disconnect(&fake, c);
 }
 
 TEST(the_version_has_the_numbers_of_the_header)

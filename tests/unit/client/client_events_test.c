@@ -3,7 +3,7 @@
  * streamer_fd() and streamer_process(), against a scripted daemon: the descriptor is readable while something is
  * pending, whatever calls were made in between, and not otherwise.
  */
-#include "tests/unit/attach_fixture.h"
+#include "tests/unit/client_fixture.h"
 
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -23,7 +23,7 @@ static void nothing_is_pending(streamer_client *c)
         ck_assert(!readable(c, 0));
 }
 
-FIXTURE(.each = {begin, NULL});
+CLIENT_FIXTURE();
 
 /* ---- events ---- */
 
@@ -47,7 +47,6 @@ TEST(an_epoll_loop_sees_two_events_that_a_call_has_read)
         ck_assert_int_eq(must(epoll_wait(loop, &event, 1, 0)), 0);
         nothing_is_pending(client);
         close(loop);
-        fake_disconnect(&fake, client);
 }
 
 /* ---- operations ---- */
@@ -89,7 +88,6 @@ TEST(the_end_of_a_load_is_pending_until_it_was_reported, .to = 2)
         }
         nothing_is_pending(client);
         streamer_op_free(op);
-        fake_disconnect(&fake, client);
 }
 
 TEST(a_freed_operation_is_not_pending)
@@ -100,7 +98,6 @@ TEST(a_freed_operation_is_not_pending)
         ck_assert(readable(client, 0));
         streamer_op_free(op);
         nothing_is_pending(client);
-        fake_disconnect(&fake, client);
 }
 
 /* ---- leases ---- */
@@ -108,10 +105,10 @@ TEST(a_freed_operation_is_not_pending)
 TEST(tensors_that_arrived_are_pending_until_they_were_returned)
 {
         m.loading = true;
-        streamer_lease *lease = attach("hello\n" FAKE_ATTACH "pause\n"
-                                       "arrive 0\narrive 1\n* lease lease=7 state=loading\npause\n"
-                                       "arrive 2\n* lease lease=7 state=loading\n" FAKE_READY FAKE_DETACH,
-                                       0);
+        attach("hello\n" FAKE_ATTACH "pause\n"
+               "arrive 0\narrive 1\n* lease lease=7 state=loading\npause\n"
+               "arrive 2\n* lease lease=7 state=loading\n" FAKE_READY FAKE_DETACH,
+               0);
         ck_assert_int_eq(streamer_tensor_next(lease, 0, &t), STREAMER_ETIMEOUT);
         nothing_is_pending(client);
         fake_resume(&fake);
@@ -126,19 +123,16 @@ TEST(tensors_that_arrived_are_pending_until_they_were_returned)
                         process_until(client, 1);
         ck_assert_str_eq(streamer_digest(lease), FAKE_DIGEST);
         nothing_is_pending(client);
-        finish(lease);
 }
 
 TEST(an_unknown_state_is_not_ready)
 {
         m.loading = true;
-        streamer_lease *lease = attach("hello\n" FAKE_ATTACH "* lease lease=7 state=compacting digest=" FAKE_DIGEST
-                                       "\n> ping\n<\n" FAKE_DETACH,
-                                       0);
+        attach("hello\n" FAKE_ATTACH "* lease lease=7 state=compacting digest=" FAKE_DIGEST "\n> ping\n<\n" FAKE_DETACH,
+               0);
         CALL_GIVES(client, "ping", NULL, "{}");
         ck_assert_str_eq(streamer_digest(lease), "");
         ck_assert_int_eq(streamer_tensor_next(lease, 0, &t), STREAMER_ETIMEOUT);
-        finish(lease);
 }
 
 /* ---- the connection ---- */
@@ -161,5 +155,4 @@ TEST(the_descriptor_is_the_same_after_a_reconnection)
         ck_assert_int_eq(must(epoll_wait(loop, &event, 1, LONG_MS)), 1);
         ck_assert_int_eq(streamer_process(client), 1);
         close(loop);
-        fake_disconnect(&fake, client);
 }

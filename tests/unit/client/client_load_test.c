@@ -5,14 +5,11 @@
  */
 #include "client/fault.h"
 #include "client/source.h"
-#include "tests/lib/fake_daemon.h"
-#include "tests/lib/suite.h"
+#include "tests/unit/client_fixture.h"
 
 #define LOAD "hello\n> load watch=true\n< op=5 name=m\n"
 #define LOAD_AT_ONCE LOAD "* op op=5 state=ready bytes=100 total=100\n"
 
-static struct fake_daemon fake;
-static streamer_client *client;
 static streamer_progress p = {.struct_size = sizeof(p)};
 
 static streamer_op *load(const char *text, unsigned flags)
@@ -25,13 +22,9 @@ static streamer_op *load(const char *text, unsigned flags)
         return op;
 }
 
-static void finish(streamer_op *op)
-{
-        streamer_op_free(op);
-        fake_disconnect(&fake, client);
-}
-
 /* ---- loads ---- */
+
+CLIENT_FIXTURE();
 
 TEST(a_load_is_watched_until_it_is_ready)
 {
@@ -52,7 +45,7 @@ TEST(a_load_is_watched_until_it_is_ready)
         fake_resume(&fake);
         ck_assert_int_eq(streamer_op_wait(op, -1, &p), 0);
         ck_assert_uint_eq(p.bytes, 100);
-        finish(op);
+        streamer_op_free(op);
 }
 
 TEST(a_failure_has_code_and_text)
@@ -62,7 +55,7 @@ TEST(a_failure_has_code_and_text)
         FAILS(client, streamer_op_wait(op, -1, &p), STREAMER_ENOMEM, "what: why (where)");
         ck_assert_str_eq(p.state, "failed");
         FAILS(client, streamer_op_failure_get(op, 0, &failure), STREAMER_ENOENT, "the load has no failure 0");
-        finish(op);
+        streamer_op_free(op);
 }
 
 TEST(a_lost_daemon_is_reported)
@@ -71,18 +64,17 @@ TEST(a_lost_daemon_is_reported)
         FAILS(client, streamer_op_wait(op, -1, &p), STREAMER_ELOST,
               "the connection was lost, and the load is no longer watched");
         ck_assert_str_eq(p.state, "resolving");
-        finish(op);
+        streamer_op_free(op);
 }
 
 TEST(a_connection_that_is_lost_before_the_lease_is_reported)
 {
         streamer_op *op;
-        streamer_lease *lease;
         client = fake_connect(&fake, "hello\n> load watch=true attach=true\n* op op=5 request=2 name=m\nclose\n");
         ck_assert_int_eq(streamer_open_start(client, "/m.safetensors", NULL, &op), 0);
         FAILS(client, streamer_op_lease(op, -1, &lease), STREAMER_ELOST,
               "the connection was lost before there was a lease");
-        finish(op);
+        streamer_op_free(op);
 }
 
 /* The next daemon's first load has the number of the one before. */
@@ -97,13 +89,13 @@ TEST(the_end_of_an_earlier_daemons_load_is_ignored)
         ck_assert_int_eq(streamer_op_wait(first, 0, &p), STREAMER_ELOST);
         ck_assert_str_eq(p.state, "resolving");
         streamer_op_free(second);
-        finish(first);
+        streamer_op_free(first);
 }
 
 TEST(an_operation_outlives_its_client)
 {
         streamer_op *op = load(LOAD "close\n", 0);
-        fake_disconnect(&fake, client);
+        disconnect();
         ck_assert_int_eq(streamer_op_wait(op, -1, &p), STREAMER_EUNREACHABLE);
         streamer_op_free(op);
 }
@@ -113,7 +105,7 @@ TEST(a_detached_load_only_returns_the_name)
         streamer_op *op = load("hello\n> load watch=false\n< op=5 name=m\n", STREAMER_LOAD_DETACH);
         ck_assert_str_eq(streamer_op_model(op), "m");
         ck_assert_int_eq(streamer_op_wait(op, -1, &p), STREAMER_EINVAL);
-        finish(op);
+        streamer_op_free(op);
 }
 
 TEST(progress_of_an_older_caller_is_filled_as_far_as_it_reaches)
@@ -125,7 +117,7 @@ TEST(progress_of_an_older_caller_is_filled_as_far_as_it_reaches)
         ck_assert_uint_eq(old.tensors, 77);
         old.struct_size = 0;
         ck_assert_int_eq(streamer_op_wait(op, -1, &old), STREAMER_EINVAL);
-        finish(op);
+        streamer_op_free(op);
 }
 
 /* ---- sources ---- */
@@ -136,11 +128,6 @@ static char *sent;
 static int resolve(const char *source)
 {
         return source_resolve(source, &sent, NULL);
-}
-
-static void make_folder(const char *path)
-{
-        must(mkdir(path, 0700));
 }
 
 static void sent_is(const char *source, const char *want)
@@ -174,36 +161,21 @@ TEST(relative_paths_become_absolute)
 TEST(a_link_keeps_its_name_unless_dot_dot_follows)
 {
         char *real = realpath(suite_folder(), NULL);
-        make_folder(suite_path("deep"));
-        make_folder(suite_path("deep/target"));
+        file_put(suite_folder(), "deep/target/f", "");
         must(symlink(suite_path("deep/target"), suite_path("link")));
         sent_is(suite_path("link"), suite_path("link"));
         sent_is(suite_path("link/../x"), format_text("%s/deep/x", real));
 }
 
-static void write_text(const char *path, const char *text)
-{
-        file_write(path, text, strlen(text));
-}
-
 /* A cache with two snapshots of org/name; main is the first. */
 static char *make_cache(const char *name)
 {
-        char *cache = suite_path("%s", name);
-        static const char *const folders[] = {"",
-                                              "/models--org--name",
-                                              "/models--org--name/refs",
-                                              "/models--org--name/refs/pr",
-                                              "/models--org--name/snapshots",
-                                              "/models--org--name/snapshots/abcd1111",
-                                              "/models--org--name/snapshots/abcd2222"};
-        for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++)
-                make_folder(format_text("%s%s", cache, folders[i]));
-        write_text(format_text("%s/models--org--name/refs/main", cache), "abcd1111\n");
-        write_text(format_text("%s/models--org--name/refs/pr/1", cache), "abcd2222");
-        write_text(format_text("%s/models--org--name/refs/gone", cache), "abcd3333");
-        write_text(format_text("%s/models--org--name/refs/evil", cache), "../../..");
-        return cache;
+        static const char *const files[][2] = {{"refs/main", "abcd1111\n"},  {"refs/pr/1", "abcd2222"},
+                                               {"refs/gone", "abcd3333"},    {"refs/evil", "../../.."},
+                                               {"snapshots/abcd1111/f", ""}, {"snapshots/abcd2222/f", ""}};
+        for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
+                file_put(suite_folder(), format_text("%s/models--org--name/%s", name, files[i][0]), files[i][1]);
+        return suite_path("%s", name);
 }
 
 TEST(a_hub_id_becomes_its_snapshot)
@@ -237,9 +209,7 @@ TEST(the_cache_is_found_as_the_hub_tools_find_it)
 {
         char *cache = make_cache("hub3");
         char *want = format_text("%s/models--org--name/snapshots/abcd1111", cache);
-        make_folder(suite_path("home"));
-        make_folder(suite_path("home/.cache"));
-        make_folder(suite_path("home/.cache/huggingface"));
+        file_put(suite_folder(), "home/.cache/huggingface/f", "");
         must(symlink(cache, suite_path("home/.cache/huggingface/hub")));
         unsetenv("HF_HUB_CACHE");
         unsetenv("HUGGINGFACE_HUB_CACHE");

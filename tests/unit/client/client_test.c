@@ -4,11 +4,7 @@
  * disconnects.
  */
 #include "client/channel.h"
-#include "tests/lib/fake_daemon.h"
-#include "tests/lib/fake_model.h"
-#include "tests/lib/suite.h"
-
-static struct fake_daemon fake;
+#include "tests/unit/client_fixture.h"
 
 static int open_with(int timeout_ms, streamer_client **c)
 {
@@ -17,6 +13,8 @@ static int open_with(int timeout_ms, streamer_client **c)
 }
 
 /* ---- connect ---- */
+
+CLIENT_FIXTURE();
 
 TEST(a_path_that_is_too_long_is_refused)
 {
@@ -47,7 +45,6 @@ TEST(a_silent_daemon_times_out)
 
 TEST(options_of_older_and_newer_callers_are_read_as_far_as_they_are_known)
 {
-        streamer_client *c;
         struct {
                 streamer_connect_opts opts;
                 uint64_t later;
@@ -55,28 +52,26 @@ TEST(options_of_older_and_newer_callers_are_read_as_far_as_they_are_known)
         fake_start(&fake, "hello\nend\n");
         newer.opts.socket = fake.socket;
         newer.later = 1;
-        ck_assert_int_eq(streamer_connect(&newer.opts, &c), STREAMER_EINVAL);
+        ck_assert_int_eq(streamer_connect(&newer.opts, &client), STREAMER_EINVAL);
         newer.later = 0;
-        ck_assert_int_eq(streamer_connect(&newer.opts, &c), 0);
-        fake_disconnect(&fake, c);
+        ck_assert_int_eq(streamer_connect(&newer.opts, &client), 0);
+        disconnect();
         newer.opts.struct_size = 0;
-        ck_assert_int_eq(streamer_connect(&newer.opts, &c), STREAMER_EINVAL);
+        ck_assert_int_eq(streamer_connect(&newer.opts, &client), STREAMER_EINVAL);
 }
 
 /* ---- time and threads ---- */
 
 TEST(a_late_reply_is_dropped)
 {
-        streamer_client *c;
         fake_start(&fake, "hello\n> status\n> version\n<1 version=late\n< version=right\n");
-        ck_assert_int_eq(open_with(20000, &c), 0);
-        c->timeout_ms = 20; /* for the call that has no reply */
+        ck_assert_int_eq(open_with(20000, &client), 0);
+        client->timeout_ms = 20; /* for the call that has no reply */
         char *text = format_text("no reply in time: the daemon is stopped or overloaded (pid %d, %s)", (int)getpid(),
                                  fake.socket);
-        CALL_FAILS(c, "status", NULL, STREAMER_ETIMEOUT, text);
-        c->timeout_ms = 20000;
-        CALL_GIVES(c, "version", NULL, "{\"version\":\"right\"}");
-        fake_disconnect(&fake, c);
+        CALL_FAILS(client, "status", NULL, STREAMER_ETIMEOUT, text);
+        client->timeout_ms = 20000;
+        CALL_GIVES(client, "version", NULL, "{\"version\":\"right\"}");
 }
 
 /* The kernel names the process that called listen() last. */
@@ -96,16 +91,15 @@ static pid_t listen_elsewhere(void)
 
 TEST(a_late_reply_names_the_daemon_of_the_new_connection)
 {
-        streamer_client *c = fake_connect(&fake, "hello\n> ping\nclose\nhello\n> ping\n<\n> status\nend\n");
-        CALL_FAILS(c, "ping", NULL, STREAMER_EUNREACHABLE, "the daemon closed the connection");
+        client = fake_connect(&fake, "hello\n> ping\nclose\nhello\n> ping\n<\n> status\nend\n");
+        CALL_FAILS(client, "ping", NULL, STREAMER_EUNREACHABLE, "the daemon closed the connection");
         pid_t pid = listen_elsewhere();
-        CALL_GIVES(c, "ping", NULL, "{}");
-        c->timeout_ms = 20;
-        CALL_FAILS(c, "status", NULL, STREAMER_ETIMEOUT,
+        CALL_GIVES(client, "ping", NULL, "{}");
+        client->timeout_ms = 20;
+        CALL_FAILS(client, "status", NULL, STREAMER_ETIMEOUT,
                    format_text("no reply in time: the daemon is stopped or overloaded (pid %d, %s)", (int)pid,
                                fake.socket));
         kill(pid, SIGKILL);
-        fake_disconnect(&fake, c);
 }
 
 static void answer_in_reverse(struct fake_daemon *f)
@@ -141,48 +135,45 @@ TEST(threads_get_each_its_own_reply)
 {
         pthread_t threads[8];
         struct caller callers[8];
-        streamer_client *c = fake_connect_script(&fake, answer_in_reverse);
+        client = fake_connect_script(&fake, answer_in_reverse);
         for (int i = 0; i < 8; i++) {
-                callers[i] = (struct caller){c, i};
+                callers[i] = (struct caller){client, i};
                 ck_assert_int_eq(pthread_create(&threads[i], NULL, call_verify, &callers[i]), 0);
         }
         for (int i = 0; i < 8; i++)
                 pthread_join(threads[i], NULL);
-        fake_disconnect(&fake, c);
 }
 
 TEST(in_a_forked_child_calls_fail_and_the_parent_continues)
 {
         int status;
-        streamer_client *c = fake_connect(&fake, "hello\n> ping\n<\nend\n");
+        client = fake_connect(&fake, "hello\n> ping\n<\nend\n");
         pid_t pid = must(fork());
         if (pid == 0) {
-                bool good = streamer_call(c, "ping", NULL, NULL) == STREAMER_EFORK &&
-                            streamer_fd(c) == STREAMER_EFORK &&
-                            strcmp(streamer_last_error(c), "the client belongs to the parent process") == 0;
-                streamer_close(c);
+                bool good = streamer_call(client, "ping", NULL, NULL) == STREAMER_EFORK &&
+                            streamer_fd(client) == STREAMER_EFORK &&
+                            strcmp(streamer_last_error(client), "the client belongs to the parent process") == 0;
+                streamer_close(client);
                 _exit(good ? 0 : 1);
         }
         ck_assert_int_eq(must(waitpid(pid, &status, 0)), pid);
         ck_assert_int_eq(status, 0);
-        CALL_GIVES(c, "ping", NULL, "{}");
-        fake_disconnect(&fake, c);
+        CALL_GIVES(client, "ping", NULL, "{}");
 }
 
 /* ---- lost or misbehaving daemon ---- */
 
 TEST(a_lost_daemon_fails_calls_and_makes_the_descriptor_readable_once)
 {
-        streamer_client *c = fake_connect(&fake, "hello\n> ping\nvanish\n");
-        CALL_FAILS(c, "ping", NULL, STREAMER_EUNREACHABLE, "the daemon closed the connection");
-        CALL_FAILS(c, "ping", NULL, STREAMER_EUNREACHABLE,
+        client = fake_connect(&fake, "hello\n> ping\nvanish\n");
+        CALL_FAILS(client, "ping", NULL, STREAMER_EUNREACHABLE, "the daemon closed the connection");
+        CALL_FAILS(client, "ping", NULL, STREAMER_EUNREACHABLE,
                    "the daemon closed the connection, and cannot be reached again");
-        struct pollfd p = {.fd = streamer_fd(c), .events = POLLIN};
+        struct pollfd p = {.fd = streamer_fd(client), .events = POLLIN};
         ck_assert_int_eq(must(poll(&p, 1, 0)), 1);
-        ck_assert_int_eq(streamer_process(c), 1);
-        ck_assert_int_eq(streamer_process(c), STREAMER_EUNREACHABLE);
+        ck_assert_int_eq(streamer_process(client), 1);
+        ck_assert_int_eq(streamer_process(client), STREAMER_EUNREACHABLE);
         ck_assert_int_eq(must(poll(&p, 1, 0)), 0);
-        fake_disconnect(&fake, c);
 }
 
 static const struct {
@@ -197,18 +188,13 @@ static const struct {
 
 TEST(nonsense_ends_the_connection, EACH(nonsense))
 {
-        streamer_client *c = fake_connect(&fake, format_text("hello\n> ping\nraw #%s\n", nonsense[_i].bytes));
-        CALL_FAILS(c, "ping", NULL, STREAMER_EPROTO, nonsense[_i].text);
-        fake_disconnect(&fake, c);
+        client = fake_connect(&fake, format_text("hello\n> ping\nraw #%s\n", nonsense[_i].bytes));
+        CALL_FAILS(client, "ping", NULL, STREAMER_EPROTO, nonsense[_i].text);
 }
 
 TEST(descriptors_that_no_reply_asks_for_end_the_connection)
 {
-        struct fake_model model;
-        fake_model_init(&model);
-        fake.model = &model;
-        streamer_client *c = fake_connect(&fake, "hello\n> ping\nwith 0\n<\nend\n");
-        CALL_GIVES(c, "ping", NULL, "{}");
-        CALL_FAILS(c, "ping", NULL, STREAMER_EPROTO, "the daemon sent descriptors that belong to no reply");
-        fake_disconnect(&fake, c);
+        client = fake_connect(&fake, "hello\n> ping\nwith 0\n<\nend\n");
+        CALL_GIVES(client, "ping", NULL, "{}");
+        CALL_FAILS(client, "ping", NULL, STREAMER_EPROTO, "the daemon sent descriptors that belong to no reply");
 }

@@ -3,43 +3,40 @@
  * Texts of failures that the library finds itself: of wrong arguments, and of replies that lack a field.
  */
 #include "client/channel.h"
-#include "tests/lib/fake_daemon.h"
-#include "tests/lib/fake_model.h"
-#include "tests/lib/suite.h"
-
-static struct fake_daemon fake;
+#include "tests/unit/client_fixture.h"
 
 /* ---- arguments: no request is sent ---- */
 
+CLIENT_FIXTURE();
+
 TEST(an_open_refuses_what_it_sets_itself)
 {
-        streamer_client *c = fake_connect(&fake, "hello\nend\n");
         streamer_op *op;
         streamer_load_opts load = STREAMER_LOAD_OPTS_INIT;
-        streamer_attach_opts attach = STREAMER_ATTACH_OPTS_INIT;
+        streamer_attach_opts how = STREAMER_ATTACH_OPTS_INIT;
         streamer_open_opts opts = STREAMER_OPEN_OPTS_INIT;
+        client = fake_connect(&fake, "hello\nend\n");
         opts.load = &load;
         load.flags = STREAMER_LOAD_DETACH;
-        FAILS(c, streamer_open_start(c, "/m", &opts, &op), STREAMER_EINVAL,
+        FAILS(client, streamer_open_start(client, "/m", &opts, &op), STREAMER_EINVAL,
               "open_start: 'opts->load' must not have STREAMER_LOAD_DETACH");
         load.flags = 0;
-        opts.attach = &attach;
-        attach.digest = "12";
-        FAILS(c, streamer_open_start(c, "/m", &opts, &op), STREAMER_EINVAL,
+        opts.attach = &how;
+        how.digest = "12";
+        FAILS(client, streamer_open_start(client, "/m", &opts, &op), STREAMER_EINVAL,
               "open_start: 'opts->attach->digest' must have 32 hexadecimal digits");
-        attach.digest = NULL;
-        attach.generation = 1;
-        FAILS(c, streamer_open_start(c, "/m", &opts, &op), STREAMER_EINVAL,
+        how.digest = NULL;
+        how.generation = 1;
+        FAILS(client, streamer_open_start(client, "/m", &opts, &op), STREAMER_EINVAL,
               "open_start: a generation can be required of a name only");
-        fake_disconnect(&fake, c);
 }
 
 TEST(a_source_must_be_utf8)
 {
         char *list;
-        streamer_client *c = fake_connect(&fake, "hello\nend\n");
-        FAILS(c, streamer_fetch_list(c, "\xff", &list), STREAMER_EINVAL, "fetch: the source is not valid UTF-8");
-        fake_disconnect(&fake, c);
+        client = fake_connect(&fake, "hello\nend\n");
+        FAILS(client, streamer_fetch_list(client, "\xff", &list), STREAMER_EINVAL,
+              "fetch: the source is not valid UTF-8");
 }
 
 /* ---- replies ---- */
@@ -48,20 +45,16 @@ TEST(a_load_without_an_operation_is_a_protocol_error)
 {
         streamer_op *op;
         streamer_load_opts opts = STREAMER_LOAD_OPTS_INIT;
-        streamer_client *c = fake_connect(&fake, "hello\n> load\n<\nend\n");
+        client = fake_connect(&fake, "hello\n> load\n<\nend\n");
         opts.source = "/m";
-        FAILS(c, streamer_load(c, &opts, &op), STREAMER_EPROTO, "load: the daemon's reply has no operation");
-        fake_disconnect(&fake, c);
+        FAILS(client, streamer_load(client, &opts, &op), STREAMER_EPROTO, "load: the daemon's reply has no operation");
 }
 
 TEST(an_attach_without_a_lease_is_a_protocol_error)
 {
-        streamer_lease *lease;
-        streamer_client *c = fake_connect(&fake, "hello\n> attach\n<\nend\n");
-        int r = streamer_attach(c, "m", NULL, &lease);
-        ck_assert_int_eq(r, STREAMER_EPROTO);
-        ck_assert_ptr_nonnull(strstr(streamer_last_error(c), "attach: the daemon's reply has no valid "));
-        fake_disconnect(&fake, c);
+        client = fake_connect(&fake, "hello\n> attach\n<\nend\n");
+        ck_assert_int_eq(streamer_attach(client, "m", NULL, &lease), STREAMER_EPROTO);
+        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "attach: the daemon's reply has no valid "));
 }
 
 TEST(a_claim_without_its_fields_is_a_protocol_error)
@@ -71,31 +64,30 @@ TEST(a_claim_without_its_fields_is_a_protocol_error)
         const char *key[101];
         streamer_publish_opts opts = STREAMER_PUBLISH_OPTS_INIT;
         /* A claim that cannot be used is returned. */
-        streamer_client *c = fake_connect(&fake, "hello\n> publish_find\n<\n"
-                                                 "> publish_find\n< state=absent claim=7\n"
-                                                 "> publish_abort claim=7\nend\n");
+        client = fake_connect(&fake, "hello\n> publish_find\n<\n"
+                                     "> publish_find\n< state=absent claim=7\n"
+                                     "> publish_abort claim=7\nend\n");
         for (size_t i = 0; i < 101; i++)
                 key[i] = "k=v";
         opts.name = "m";
         opts.key = key;
         opts.n_key = 101;
-        FAILS(c, streamer_publish_find(c, &opts, &found, &claim), STREAMER_EINVAL,
+        FAILS(client, streamer_publish_find(client, &opts, &found, &claim), STREAMER_EINVAL,
               "publish_find: a key has 100 fields at most");
         opts.n_key = 1;
-        FAILS(c, streamer_publish_find(c, &opts, &found, &claim), STREAMER_EPROTO,
+        FAILS(client, streamer_publish_find(client, &opts, &found, &claim), STREAMER_EPROTO,
               "publish_find: the daemon's reply has no valid state");
-        FAILS(c, streamer_publish_find(c, &opts, &found, &claim), STREAMER_EPROTO,
+        FAILS(client, streamer_publish_find(client, &opts, &found, &claim), STREAMER_EPROTO,
               "publish_find: the daemon's reply has no valid granularity");
-        fake_disconnect(&fake, c);
 }
 
 TEST(a_file_that_is_incomplete_is_a_protocol_error)
 {
         void *data;
         uint64_t size;
-        streamer_client *c = fake_connect(&fake, "hello\n> fetch\n< size=8 data=#4142\nend\n");
-        FAILS(c, streamer_fetch(c, "/m", "f", &data, &size), STREAMER_EPROTO, "fetch: the daemon sent 2 of 8 bytes");
-        fake_disconnect(&fake, c);
+        client = fake_connect(&fake, "hello\n> fetch\n< size=8 data=#4142\nend\n");
+        FAILS(client, streamer_fetch(client, "/m", "f", &data, &size), STREAMER_EPROTO,
+              "fetch: the daemon sent 2 of 8 bytes");
 }
 
 /* The socket takes a part of the first request, and the daemon reads none. */
@@ -106,15 +98,15 @@ TEST(requests_that_the_daemon_does_not_read_are_limited)
         memset(name, 'x', SIZE);
         name[SIZE] = '\0';
         char *args = format_text("{\"model\":\"%s\"}", name);
-        streamer_client *c = fake_connect(&fake, "hello\npause\n");
-        c->timeout_ms = 1; /* not of the connect */
+        client = fake_connect(&fake, "hello\npause\n");
+        client->timeout_ms = 1; /* not of the connect */
         for (int i = 0; i < 2; i++) {
-                ck_assert_int_eq(streamer_call(c, "pin", args, NULL), STREAMER_ETIMEOUT);
-                ck_assert_ptr_nonnull(strstr(streamer_last_error(c), "no reply in time: "));
+                ck_assert_int_eq(streamer_call(client, "pin", args, NULL), STREAMER_ETIMEOUT);
+                ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "no reply in time: "));
         }
-        CALL_FAILS(c, "pin", args, STREAMER_ETIMEOUT, "the daemon takes no more requests: too many are unanswered");
+        CALL_FAILS(client, "pin", args, STREAMER_ETIMEOUT,
+                   "the daemon takes no more requests: too many are unanswered");
         fake_resume(&fake);
-        fake_disconnect(&fake, c);
 }
 
 /* ---- replies to a publisher ---- */
@@ -124,52 +116,47 @@ TEST(requests_that_the_daemon_does_not_read_are_limited)
 #define ABORT "> publish_abort claim=7\n> detach lease=7\n<\nend\n"
 #define SEGMENT_BYTES (1 << 20)
 
-static streamer_publication *claim_from(streamer_client *c)
+static streamer_publication *claim_of(const char *text)
 {
         streamer_publication *claim;
         streamer_found found = STREAMER_FOUND_INIT;
         streamer_publish_opts opts = STREAMER_PUBLISH_OPTS_INIT;
         opts.name = "m";
-        ck_assert_int_eq(streamer_publish_find(c, &opts, &found, &claim), 0);
+        client = fake_connect(&fake, text);
+        ck_assert_int_eq(streamer_publish_find(client, &opts, &found, &claim), 0);
         return claim;
 }
 
 static const uint64_t storage_bytes = 100;
 
-static streamer_publication *begin_from(streamer_client *c)
+static streamer_publication *memory_of(const char *text)
 {
-        streamer_publication *claim = claim_from(c);
+        streamer_publication *claim = claim_of(text);
         ck_assert_int_eq(streamer_publish_begin(claim, &storage_bytes, 1), 0);
         return claim;
 }
 
 TEST(memory_without_a_lease_is_a_protocol_error)
 {
-        streamer_client *c =
-                fake_connect(&fake, "hello\n" FIND "> publish_begin claim=7\n<\n> publish_abort claim=7\nend\n");
-        streamer_publication *claim = claim_from(c);
-        FAILS(c, streamer_publish_begin(claim, &storage_bytes, 1), STREAMER_EPROTO,
+        streamer_publication *claim =
+                claim_of("hello\n" FIND "> publish_begin claim=7\n<\n> publish_abort claim=7\nend\n");
+        FAILS(client, streamer_publish_begin(claim, &storage_bytes, 1), STREAMER_EPROTO,
               "publish_begin: the daemon's reply has no valid lease");
         streamer_publish_abort(claim);
-        fake_disconnect(&fake, c);
 }
 
 TEST(a_segment_that_cannot_be_mapped_is_refused)
 {
         void *data;
-        streamer_client *c = fake_connect(&fake, "hello\n" FIND BEGIN "> publish_segment claim=7\n<\n"
-                                                 "> publish_segment claim=7\n"
-                                                 "< number=0 segment={kind=paper size=1048576}\n" ABORT);
-        streamer_publication *claim = begin_from(c);
-        FAILS(c, streamer_publish_storage(claim, 0, &data), STREAMER_EPROTO,
+        streamer_publication *claim = memory_of("hello\n" FIND BEGIN "> publish_segment claim=7\n<\n"
+                                                "> publish_segment claim=7\n"
+                                                "< number=0 segment={kind=paper size=1048576}\n" ABORT);
+        FAILS(client, streamer_publish_storage(claim, 0, &data), STREAMER_EPROTO,
               "publish_segment: the daemon's reply has no valid segment");
-        FAILS(c, streamer_publish_storage(claim, 0, &data), STREAMER_EUNSUPPORTED,
+        FAILS(client, streamer_publish_storage(claim, 0, &data), STREAMER_EUNSUPPORTED,
               "publish_segment: this library cannot publish in memory of kind 'paper'");
         streamer_publish_abort(claim);
-        fake_disconnect(&fake, c);
 }
-
-static struct fake_model m;
 
 /* The manifest is the model's; the memory is the segment's, for writing and for reading. */
 #define PUBLISH                                                                                                        \
@@ -199,15 +186,10 @@ static const struct {
 TEST(a_commit_whose_manifest_is_of_other_memory_is_corrupt, EACH(manifests))
 {
         void *data;
-        streamer_lease *lease;
-        fake_model_init(&m);
         must(ftruncate(m.fds[1], SEGMENT_BYTES));
         manifests[_i].damage();
-        fake.model = &m;
-        streamer_client *c = fake_connect(&fake, format_text(PUBLISH, (unsigned long long)m.manifest->size));
-        streamer_publication *claim = begin_from(c);
+        streamer_publication *claim = memory_of(format_text(PUBLISH, (unsigned long long)m.manifest->size));
         ck_assert_int_eq(streamer_publish_storage(claim, 0, &data), 0);
-        FAILS(c, streamer_publish_commit(claim, &lease), STREAMER_ECORRUPT, manifests[_i].text);
+        FAILS(client, streamer_publish_commit(claim, &lease), STREAMER_ECORRUPT, manifests[_i].text);
         streamer_publish_abort(claim);
-        fake_disconnect(&fake, c);
 }

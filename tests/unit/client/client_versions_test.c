@@ -3,20 +3,18 @@
  * The library with daemons of other versions: one that supports less, one that supports more, one with another
  * protocol; and manifests with larger items.
  */
-#include "tests/unit/attach_fixture.h"
+#include "tests/unit/client_fixture.h"
 
-FIXTURE(.each = {begin, NULL});
+CLIENT_FIXTURE();
 
 TEST(an_older_daemon_is_not_sent_what_it_does_not_support)
 {
-        streamer_lease *lease;
         client = fake_connect(&fake, "hello -load.attach\n> ping\n<\nend\n");
         ck_assert_int_eq(streamer_open(client, "/m", NULL, &lease), STREAMER_EUNSUPPORTED);
         ck_assert_ptr_nonnull(strstr(streamer_last_error(client),
                                      "load.attach: the daemon (0.0.fake) is older than this "
                                      "library"));
         CALL_GIVES(client, "ping", NULL, "{}");
-        fake_disconnect(&fake, client);
 }
 
 TEST(an_older_daemon_that_lacks_a_verb_is_named)
@@ -25,7 +23,6 @@ TEST(an_older_daemon_that_lacks_a_verb_is_named)
         FAILS(client, streamer_keep_alive(client, "m", 1000), STREAMER_EUNSUPPORTED,
               "keep_alive: the daemon (0.0.fake) is older than this library (" STREAMERD_VERSION
               ") and does not support it");
-        fake_disconnect(&fake, client);
 }
 
 /* Its events may be unknown, too. */
@@ -33,7 +30,6 @@ TEST(a_verb_of_a_newer_daemon_is_sent_as_it_is)
 {
         client = fake_connect(&fake, "hello +levitate\n> levitate\n* tomorrow x=1\n< later=yes\nend\n");
         CALL_GIVES(client, "levitate", NULL, "{\"later\":\"yes\"}");
-        fake_disconnect(&fake, client);
 }
 
 TEST(another_protocol_version_names_the_older_side, .to = 2)
@@ -51,22 +47,19 @@ TEST(another_protocol_version_names_the_older_side, .to = 2)
 
 TEST(a_lease_in_an_unknown_state_is_refused_and_released)
 {
-        streamer_lease *lease;
         m.state = "compacting";
         client = fake_connect(&fake, SERVE);
         ck_assert_int_eq(streamer_attach(client, "m", NULL, &lease), STREAMER_EUNSUPPORTED);
         ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "it is older than the daemon"));
-        fake_disconnect(&fake, client);
 }
 
 TEST(a_dtype_of_a_newer_daemon_is_named_and_the_others_are_read)
 {
         m.records[0].dtype = 200;
-        streamer_lease *lease = attach(SERVE, 0);
+        attach(SERVE, 0);
         FAILS(client, streamer_tensor_get(lease, 0, &t), STREAMER_EUNSUPPORTED,
               "tensor 0: dtype number 200 is unknown: this library (" STREAMERD_VERSION ") is older than the daemon");
         ck_assert_int_eq(streamer_tensor_get(lease, 1, &t), 0);
-        finish(lease);
 }
 
 TEST(larger_headers_and_items_are_stepped_over)
@@ -75,7 +68,7 @@ TEST(larger_headers_and_items_are_stepped_over)
         fake_model_enlarge(&m);
         m.loading = true;
         fake_model_arrive(&m, 1);
-        streamer_lease *lease = attach(SERVE, 0);
+        attach(SERVE, 0);
         ck_assert_int_eq(streamer_tensor_next(lease, 0, &t), 0);
         ck_assert_str_eq(t.name, "b");
         ck_assert_mem_eq(t.data, "BBBBBBBB", 8);
@@ -85,5 +78,4 @@ TEST(larger_headers_and_items_are_stepped_over)
         ck_assert_str_eq(key, "format");
         ck_assert_str_eq(value, "pt");
         ck_assert_int_eq(streamer_metadata_get(lease, 1, &key, &value), STREAMER_ENOENT);
-        finish(lease);
 }
