@@ -304,6 +304,14 @@ char *core_write_consume(struct model *model, const char *name)
         return path;
 }
 
+char *blocks_file(const char *name, size_t n)
+{
+        struct model *m = model_new(n);
+        model_place_data(m, 4096, 0);
+        model_add_many(m, "t", n, 2 * MiB);
+        return core_write_consume(m, name);
+}
+
 void core_resolve(struct resolved *resolved, const char *path, const struct plan_layout *layout, uint64_t block_size)
 {
         struct error error = {0};

@@ -108,6 +108,8 @@ extern const struct caller core_caller; /* root, which may open every file */
 /* Writes the model to a file of this name in the program's folder; returns its path. */
 char *core_write(const struct model *model, const char *name);
 char *core_write_consume(struct model *model, const char *name); /* frees the model */
+/* n tensors "t.00000i" of 2 MiB each, at page boundaries. */
+char *blocks_file(const char *name, size_t n);
 /* Opens and plans a source, or fails with the text of the error. */
 void core_resolve(struct resolved *resolved, const char *path, const struct plan_layout *layout, uint64_t block_size);
 

@@ -5,8 +5,6 @@
 #include "tests/lib/load_fixture.h"
 
 #include "daemon/base/util.h"
-#include "daemon/io/file/file_object.h"
-#include "daemon/io/remote/http_object.h"
 #include "tests/lib/kernel_counters.h"
 
 #define SECOND UINT64_C(1000000000)
@@ -15,7 +13,6 @@ struct fake_device fake;
 struct fake_device others[OTHERS];
 static unsigned n_others;
 struct device *devices[1 + OTHERS];
-static struct reader reader;
 static struct work_pool *pool;
 struct resident resident;
 struct loads loads;
@@ -38,11 +35,6 @@ static void on_arrived(struct loads *l, struct generation *g)
 static void begin_with(unsigned n)
 {
         static const char *const names[OTHERS] = {"one", "two", "three"};
-        struct error error = {0};
-        struct reader_opts opts = {.concurrency = 2,
-                                   .block_size = BLOCK,
-                                   .memory_limit = 2 * BLOCK,
-                                   .engines = {[READ_PREAD] = &pread_engine_ops, [READ_HTTP] = &http_engine_ops}};
         const struct sources *sources = core_sources();
         fds_before = process_fds(getpid());
         gate_init(&lane_gate, false);
@@ -56,7 +48,7 @@ static void begin_with(unsigned n)
         }
         resident_init(&resident, core_wake, devices, 1 + n, 4);
         admission_init(&admission, &resident, core_wake, 4);
-        ck_assert_int_eq(reader_init(&reader, &opts, core_wake, &error), 0);
+        read_fixture_reader_begin(2, 2 * BLOCK);
         pool = work_pool_new(core_wake, "pool", 4, 1);
         loads = (struct loads){.max_running = 8,
                                .resident = &resident,
@@ -78,7 +70,6 @@ void load_fixture_begin_multi(void)
         begin_with(OTHERS);
 }
 
-/* Removes a name of a generation that is not loading; false if none exists. */
 bool load_fixture_drop_name(void)
 {
         list_each (pos, &resident.generations) {
@@ -96,7 +87,7 @@ bool load_fixture_drop_name(void)
 /* A joined thread may be listed for a moment. */
 static bool no_threads(void *arg)
 {
-        return threads_named("reader") + threads_named("pool") + threads_named("fake-device") == 0;
+        return threads_named("pool") + threads_named("fake-device") == 0;
 }
 
 void load_fixture_end(void)
@@ -108,7 +99,7 @@ void load_fixture_end(void)
         core_until(loads_empty(&loads) && resident_empty(&resident));
         ck_assert_uint_eq(loads.n_running, 0);
         ck_assert_uint_eq(fake.device.used, 0);
-        ck_assert(reader_deinit(&reader, now_ns() + 20 * SECOND));
+        read_fixture_reader_end();
         ck_assert(work_pool_stop(pool, now_ns() + 20 * SECOND));
         work_pool_free(pool);
         core_settle();
@@ -207,15 +198,6 @@ char *small_file(const char *name, uint64_t seed)
         return core_write_consume(m, name);
 }
 
-/* One tensor per block; one segment per tensor on devices with small segments. */
-char *blocks_file(const char *name, size_t n)
-{
-        struct model *m = model_new(n);
-        model_place_data(m, 4096, 0);
-        model_add_many(m, "t", n, BLOCK);
-        return core_write_consume(m, name);
-}
-
 static void record_equals(const struct generation *g, const struct manifest_view *view, uint64_t i,
                           const struct model *m)
 {
@@ -233,7 +215,6 @@ static void record_equals(const struct generation *g, const struct manifest_view
         ck_assert(r->bytes == 0 || model_check(m, t, memory + r->offset));
 }
 
-/* Checks that the generation is ready and equal to the model: manifest, bytes, arrival log, digests. */
 void serves(const struct generation *g, const struct model *m)
 {
         struct manifest_view view;
@@ -245,8 +226,7 @@ void serves(const struct generation *g, const struct model *m)
         ck_assert_uint_eq(((const struct arrival_header *)g->arrival.map)->count, m->n);
         for (uint64_t i = 0; i < m->n; i++)
                 record_equals(g, &view, i, m);
-        for (size_t i = 0; i < DIGEST_SIZE; i++)
-                snprintf(got + 2 * i, 3, "%02x", g->digest[i]);
+        hex_encode(got, g->digest, DIGEST_SIZE);
         model_digest(m, want);
         ck_assert_str_eq(got, want);
         ck_assert_mem_eq(view.header->digest, g->digest, DIGEST_SIZE);

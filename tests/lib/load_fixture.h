@@ -8,9 +8,8 @@
 #pragma once
 
 #include "daemon/load/load.h"
-#include "tests/lib/core.h"
+#include "tests/lib/read_fixture.h"
 
-#define BLOCK (2 * MiB)
 #define BUDGET (64 * MiB)
 
 #define OTHERS 3
@@ -82,8 +81,6 @@ void failed_on(const char *device, const char *says);
 
 struct model *small_model(uint64_t seed);
 char *small_file(const char *name, uint64_t seed);
-/* One tensor per block; one segment per tensor on devices with small segments. */
-char *blocks_file(const char *name, size_t n);
 
 /* Checks that the generation is ready and equal to the model: manifest, bytes, arrival log, digests. */
 void serves(const struct generation *g, const struct model *m);

@@ -134,7 +134,6 @@ void read_fixture_begin(struct read_fixture *r, const char *path, bool hidden)
         r->image = (unsigned char *)file_read(path, &r->image_size);
 }
 
-/* The expected segments after these blocks: poison everywhere else. */
 bool segments_match(const struct read_fixture *r, const struct plan_block *blocks, size_t n)
 {
         bool same = true;
@@ -199,7 +198,6 @@ void all_read_once(const struct read_fixture *r)
 
 /* ---- files ---- */
 
-/* Tensors of odd sizes, some of several blocks, one of many leaves; data at any offset. */
 char *odd_file(const char *name, uint64_t residue)
 {
         struct model *m = model_new(residue + 1);
@@ -212,15 +210,6 @@ char *odd_file(const char *name, uint64_t residue)
         model_add(m, "f", "BF16", (uint64_t[]){3, MiB / 2 + 1}, 2);
         model_add(m, "g", "U8", (uint64_t[]){2 * MiB}, 1);
         model_add(m, "h", "U8", (uint64_t[]){13}, 1);
-        return core_write_consume(m, name);
-}
-
-/* A file of n blocks, each a tensor, at a page boundary. */
-char *even_file(const char *name, size_t n)
-{
-        struct model *m = model_new(n);
-        model_place_data(m, 4096, 0);
-        model_add_many(m, name, n, BLOCK);
         return core_write_consume(m, name);
 }
 

@@ -60,6 +60,4 @@ void all_read_once(const struct read_fixture *r);
 
 /* Tensors of odd sizes, some of several blocks; data at any offset modulo 4096. */
 char *odd_file(const char *name, uint64_t residue);
-/* n tensors of a block each, at page boundaries. */
-char *even_file(const char *name, size_t n);
 void cache_or_not(const char *path, bool cached);

@@ -47,7 +47,6 @@ TEST(the_probes_bytes_are_a_function_of_the_seed)
         ck_assert_uint_eq(le64toh(word), UINT64_C(0xbdd732262feb6e95)); /* as others compute it */
         probe_fill(cut, sizeof(cut), 42, 0);
         ck_assert_int_eq(memcmp(cut, file + header_end, sizeof(cut)), 0);
-        source_set_deinit(&set);
 }
 
 TEST(the_probe_has_no_file_beside_it)
@@ -67,8 +66,6 @@ TEST(two_probes_are_two_sources)
         open_probe(1);
         ck_assert_int_eq(source_identity(&set, &b, NULL), 0);
         ck_assert_int_ne(memcmp(&a, &b, sizeof(a)), 0);
-        source_set_deinit(&first);
-        source_set_deinit(&set);
 }
 
 /* ---- roots ---- */
@@ -78,14 +75,7 @@ static char *root;
 
 static void put(const char *name)
 {
-        char *path = format_text("%s/%s", root, name);
-        for (char *at = strchr(path + strlen(root) + 1, '/'); at != NULL; at = strchr(at + 1, '/')) {
-                *at = '\0';
-                mkdir(path, 0755);
-                *at = '/';
-        }
-        file_write(path, "contents", 8);
-        free(path);
+        file_put(root, name, "contents");
 }
 
 static void make_root(void)
@@ -114,13 +104,11 @@ TEST(a_file_is_found_in_nested_folders)
 
 TEST(entries_that_are_no_files_are_skipped)
 {
-        char *link = format_text("%s/link", root), *fifo = format_text("%s/fifo", root);
-        char *empty = format_text("%s/empty", root);
         put(".hidden/model.safetensors");
         put("1/2/3/4/5/6/deep.safetensors");
-        must(symlink("/proc/version", link));
-        must(mkfifo(fifo, 0644));
-        file_write(empty, "", 0);
+        must(symlink("/proc/version", format_text("%s/link", root)));
+        must(mkfifo(format_text("%s/fifo", root), 0644));
+        file_put(root, "empty", "");
         assert_finds("");
 }
 
@@ -131,23 +119,17 @@ static char *last_entry(void)
         DIR *dir = opendir(root);
         ck_assert_ptr_nonnull(dir);
         for (struct dirent *e; (e = readdir(dir)) != NULL;)
-                if (e->d_name[0] != '.') {
-                        free(last);
+                if (e->d_name[0] != '.')
                         last = format_text("%s", e->d_name);
-                }
         closedir(dir);
         return last;
 }
 
 TEST(the_search_of_a_large_folder_is_bounded)
 {
-        for (int i = 0; i < 600; i++) {
-                char *folder = format_text("%s/%d", root, i);
-                must(mkdir(folder, 0755));
-                free(folder);
-        }
-        char *last = last_entry(), *path = format_text("%s/model.safetensors", last);
-        put(path);
+        for (int i = 0; i < 600; i++)
+                must(mkdir(format_text("%s/%d", root, i), 0755));
+        put(format_text("%s/model.safetensors", last_entry()));
         assert_finds(""); /* without a bound it would be found */
 }
 

@@ -5,9 +5,8 @@
  */
 #include "daemon/base/fallback/openat_beneath.h"
 #include "daemon/base/util.h"
-#include "tests/lib/base.h"
 #include "tests/lib/deny_syscalls.h"
-#include "tests/lib/suite.h"
+#include "tests/unit/source_fixture.h"
 
 #include <fcntl.h>
 #include <sys/fsuid.h>
@@ -18,48 +17,23 @@
 #define MANY_NAMES 40000
 #define EXCHANGES 20000
 
-static char *base; /* holds root/ and outside/ */
 static int root;
-
-static char *at(const char *name)
-{
-        return format_text("%s/%s", base, name);
-}
-
-static void folder(const char *name)
-{
-        must(mkdir(at(name), 0755));
-}
-
-static void file(const char *name)
-{
-        file_write(at(name), name, strlen(name));
-}
-
-static void link_to(const char *target, const char *name)
-{
-        must(symlink(target, at(name)));
-}
 
 static int open_folder(const char *path)
 {
         return must(open(path, O_PATH | O_DIRECTORY | O_CLOEXEC));
 }
 
-static void make_stage(void)
+static void begin(void)
 {
-        base = suite_path("stage-%d", (int)getpid());
-        must(mkdir(base, 0755));
-        folder("root");
-        folder("outside");
-        file("outside/secret");
+        make_stage();
         root = open_folder(at("root"));
 }
 
-static void strike_stage(void)
+static void end(void)
 {
         close(root);
-        folder_remove(base);
+        strike_stage();
 }
 
 /* ---- both resolvers ---- */
@@ -108,33 +82,33 @@ static int both(int folder_fd, const char *name)
 
 static void make_tree(void)
 {
-        folder("root/a");
-        folder("root/a/b");
-        folder("root/a/b/c");
-        file("root/f");
-        file("root/a/f");
-        file("root/a/b/c/f");
-        link_to("f", "root/to-file");
-        link_to("f/", "root/to-file-as-folder");
-        link_to("a", "root/to-folder");
-        link_to("a/", "root/to-folder-slash");
-        link_to("a/b/../f", "root/over-folders");
-        link_to("to-over", "root/chain");
-        link_to("over-folders", "root/to-over");
-        link_to(".", "root/here");
-        link_to("..", "root/out");
-        link_to("../outside", "root/to-outside");
-        link_to("../root/f", "root/out-and-in");
-        link_to("../../f", "root/a/b/up");
-        link_to("../../../outside/secret", "root/a/b/too-far");
-        link_to("missing", "root/dangling");
-        link_to("self", "root/self");
-        link_to("loop-b", "root/loop-a");
-        link_to("loop-a", "root/loop-b");
-        link_to("/", "root/absolute-root");
-        link_to(at("root/f"), "root/absolute-in");
-        link_to("//", "root/absolute-twice");
-        link_to("a//b/./c///f", "root/untidy");
+        make_folder("root/a");
+        make_folder("root/a/b");
+        make_folder("root/a/b/c");
+        make_file("root/f", "x");
+        make_file("root/a/f", "x");
+        make_file("root/a/b/c/f", "x");
+        make_link("f", "root/to-file");
+        make_link("f/", "root/to-file-as-folder");
+        make_link("a", "root/to-folder");
+        make_link("a/", "root/to-folder-slash");
+        make_link("a/b/../f", "root/over-folders");
+        make_link("to-over", "root/chain");
+        make_link("over-folders", "root/to-over");
+        make_link(".", "root/here");
+        make_link("..", "root/out");
+        make_link("../outside", "root/to-outside");
+        make_link("../root/f", "root/out-and-in");
+        make_link("../../f", "root/a/b/up");
+        make_link("../../../outside/secret", "root/a/b/too-far");
+        make_link("missing", "root/dangling");
+        make_link("self", "root/self");
+        make_link("loop-b", "root/loop-a");
+        make_link("loop-a", "root/loop-b");
+        make_link("/", "root/absolute-root");
+        make_link(at("root/f"), "root/absolute-in");
+        make_link("//", "root/absolute-twice");
+        make_link("a//b/./c///f", "root/untidy");
         must(mkfifo(at("root/fifo"), 0644));
 }
 
@@ -187,7 +161,7 @@ static const struct {
         {"untidy", 0},
 };
 
-FIXTURE(.each = {make_stage, strike_stage});
+FIXTURE(.each = {begin, end});
 
 TEST(a_name_resolves_as_in_the_kernel, EACH(names))
 {
@@ -220,21 +194,21 @@ TEST(names_have_the_kernels_maximum_length)
 /* Their texts are longer together than any one name may be. */
 TEST(texts_of_links_are_not_limited_together)
 {
-        folder("root/a");
-        file("root/a/f");
-        link_to(format_text("%sa", repeated("./", 2000)), "root/one");
-        link_to(format_text("%sone", repeated("./", 2000)), "root/two");
+        make_folder("root/a");
+        make_file("root/a/f", "x");
+        make_link(format_text("%sa", repeated("./", 2000)), "root/one");
+        make_link(format_text("%sone", repeated("./", 2000)), "root/two");
         ck_assert_int_eq(both(root, format_text("two/%sf", repeated("./", 2000))), 0);
 }
 
 TEST(at_most_forty_links_are_followed)
 {
-        file("root/0");
+        make_file("root/0", "x");
         for (int i = 1; i <= 41; i++)
-                link_to(format_text("%d", i - 1), format_text("root/%d", i));
+                make_link(format_text("%d", i - 1), format_text("root/%d", i));
         ck_assert_int_eq(both(root, "40"), 0);
         ck_assert_int_eq(both(root, "41"), ELOOP);
-        link_to(".", "root/here");
+        make_link(".", "root/here");
         ck_assert_int_eq(both(root, format_text("%s0", repeated("here/", 40))), 0);
         ck_assert_int_eq(both(root, format_text("%s0", repeated("here/", 41))), ELOOP);
 }
@@ -248,7 +222,6 @@ static void nest(unsigned folders)
                 close(fd);
                 fd = next;
         }
-        close(fd);
 }
 
 /* Each folder of the path needs a descriptor; the kernel has no such limit. */
@@ -269,10 +242,10 @@ TEST(unreadable_folders_are_skipped)
         setfsuid(NOBODY);
         if (setfsuid(0) != NOBODY)
                 SKIP("needs root, to change its user");
-        folder("root/shut");
-        file("root/shut/f");
-        link_to("shut/../f", "root/via");
-        file("root/f");
+        make_folder("root/shut");
+        make_file("root/shut/f", "x");
+        make_link("shut/../f", "root/via");
+        make_file("root/f", "x");
         must(chmod(at("root/shut"), 0700));
         setfsuid(NOBODY);
         for (size_t i = 0; i < sizeof(tries) / sizeof(tries[0]); i++)
@@ -308,7 +281,6 @@ TEST(links_of_the_kernels_own_are_not_followed)
         };
         for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
                 ck_assert_msg(both(proc, rows[i].name) == rows[i].error, "%s", rows[i].name);
-        close(proc);
 }
 
 /* ---- random numbers ---- */
@@ -330,15 +302,15 @@ static char *random_name(uint64_t *state, unsigned most)
 static void random_folder(uint64_t *state, const char *path, unsigned level)
 {
         static const char *const links[] = {"l", "m", "n"}, *const folders[] = {"a", "b"};
-        file(format_text("%s/f", path));
+        make_file(format_text("%s/f", path), "x");
         for (size_t i = 0; i < 3; i++) {
                 char *target = random_name(state, 4);
-                link_to(target[0] != '\0' ? target : ".", format_text("%s/%s", path, links[i]));
+                make_link(target[0] != '\0' ? target : ".", format_text("%s/%s", path, links[i]));
                 free(target);
         }
         for (size_t i = 0; i < 2 && level < 3; i++) {
                 char *name = format_text("%s/%s", path, folders[i]);
-                folder(name);
+                make_folder(name);
                 random_folder(state, name, level + 1);
                 free(name);
         }
@@ -353,7 +325,7 @@ TEST(openat2_and_the_walk_agree_on_random_trees)
         for (; left > 0; left--) {
                 if (left % 4000 == 0) {
                         char *tree = format_text("root/%u", left);
-                        folder(tree);
+                        make_folder(tree);
                         random_folder(&state, tree, 0);
                         close(root);
                         root = open_folder(at(tree));
@@ -384,8 +356,6 @@ static void *exchange_repeatedly(void *arg)
                 must(renameat2(AT_FDCWD, one, AT_FDCWD, two, RENAME_EXCHANGE));
                 exchanges++;
         }
-        free(one);
-        free(two);
         return NULL;
 }
 
@@ -395,15 +365,15 @@ TEST(no_race_opens_a_file_outside)
         static const char *pair[] = {"root/a", "root/other"};
         pthread_t thread;
         unsigned found = 0, refused = 0;
-        folder("root/a");
-        folder("root/a/b");
-        file("root/a/f");
-        file("root/a/b/f");
-        folder("outside/b");
-        file("outside/f");
-        file("outside/b/f");
-        link_to("a/b/../f", "root/via");
-        link_to("../outside", "root/other");
+        make_folder("root/a");
+        make_folder("root/a/b");
+        make_file("root/a/f", "x");
+        make_file("root/a/b/f", "x");
+        make_folder("outside/b");
+        make_file("outside/f", "x");
+        make_file("outside/b/f", "x");
+        make_link("a/b/../f", "root/via");
+        make_link("../outside", "root/other");
         ino_t outside[] = {0, 0, 0};
         static const char *const secrets[] = {"outside", "outside/f", "outside/b/f"};
         for (size_t i = 0; i < 3; i++) {
@@ -434,11 +404,11 @@ TEST(a_folder_moved_out_of_the_root_is_no_escape)
         static const char *pair[] = {"root/a/b", "outside/b"};
         pthread_t thread;
         struct stat inside;
-        folder("root/a");
-        folder("root/a/b");
-        folder("outside/b");
-        file("outside/f"); /* the target of "../f" from outside/b */
-        file("root/a/f");
+        make_folder("root/a");
+        make_folder("root/a/b");
+        make_folder("outside/b");
+        make_file("outside/f", "x"); /* the target of "../f" from outside/b */
+        make_file("root/a/f", "x");
         must(stat(at("root/a/f"), &inside));
         if (!can_exchange(pair))
                 SKIP("the file system does not support RENAME_EXCHANGE");

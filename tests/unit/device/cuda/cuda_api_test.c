@@ -51,7 +51,6 @@ TEST(opening_the_runtime_creates_no_context)
         const struct fake_state *state = fake_state_map(path);
         ck_assert_int_eq(open_fake("libcudart.so.13"), 0);
         ck_assert_uint_eq(state->contexts[0], 0);
-        cuda_api_close(api);
 }
 
 TEST(batches_need_a_driver_that_knows_them)
@@ -60,7 +59,6 @@ TEST(batches_need_a_driver_that_knows_them)
         ck_assert(cuda_has_batch(api));
         api->driver_version = 12070;
         ck_assert(!cuda_has_batch(api));
-        cuda_api_close(api);
 }
 
 TEST(a_uuid_has_the_format_of_nvidia_smi)
@@ -93,7 +91,6 @@ static char *opened_in(const char *folder, const char *environment)
                 line[0] = '\0';
         ck_assert_int_eq(pclose(f), 0);
         line[strcspn(line, "\n")] = '\0';
-        free(command);
         return line;
 }
 
@@ -185,10 +182,8 @@ TEST(disabled_cuda_reports_the_reason, EACH(causes))
 
 static void device_file(const char *folder, const char *name, mode_t mode)
 {
-        char *path = format_text("%s/%s", folder, name);
-        file_write(path, "", 0);
-        must(chmod(path, mode));
-        free(path);
+        file_put(folder, name, "");
+        must(chmod(format_text("%s/%s", folder, name), mode));
 }
 
 /* A device folder that another user may enter, with a file of that mode. */

@@ -17,24 +17,23 @@ TEST(each_hanging_job_takes_half_of_the_rest_so_one_more_is_served)
         unsigned share[] = {4, 2, 1};
         read_fixture_reader_begin(4, 8 * BLOCK);
         for (size_t i = 0; i < 3; i++) {
-                read_fixture_hang(&hung[i], even_file(i == 0 ? "h0" : i == 1 ? "h1" : "h2", 12), share[i]);
+                read_fixture_hang(&hung[i], blocks_file(format_text("h%zu", i), 12), share[i]);
                 threads_await_asleep("reader", 8);
                 ck_assert_uint_eq(gate_arrived(&hung[i].device.prepare), share[i]);
         }
-        read_fixture_begin(&next, even_file("next", 12), false);
+        read_fixture_begin(&next, blocks_file("next", 12), false);
         read_all(&next);
         all_read_once(&next);
-        for (size_t i = 0; i < 3; i++) {
+        for (size_t i = 0; i < 3; i++)
                 read_fixture_resume(&hung[i]);
-        }
 }
 
 TEST(a_hanging_job_leaves_slots_for_the_next)
 {
         struct read_fixture hung, next;
         read_fixture_reader_begin(4, 4 * BLOCK);
-        read_fixture_begin(&hung, even_file("hung", 20), true);
-        read_fixture_begin(&next, even_file("next", 20), true);
+        read_fixture_begin(&hung, blocks_file("hung", 20), true);
+        read_fixture_begin(&next, blocks_file("next", 20), true);
         gate_init(&hung.device.put, false);
         reader_start(&reader, &hung.job);
         gate_await(&hung.device.put, 2);
@@ -50,8 +49,8 @@ TEST(only_the_stalled_job_is_reported_as_stalled)
 {
         struct read_fixture hung, fine;
         read_fixture_reader_begin(2, 4 * BLOCK);
-        read_fixture_hang(&hung, even_file("hung", 4), 2);
-        read_fixture_begin(&fine, even_file("fine", 4), false);
+        read_fixture_hang(&hung, blocks_file("hung", 4), 2);
+        read_fixture_begin(&fine, blocks_file("fine", 4), false);
         ck_assert(!reader_job_stalled(&hung.job));
         read_all(&fine);
         read_fixture_watch();
@@ -67,9 +66,7 @@ TEST(threads_that_hang_are_replaced_up_to_the_cap)
         read_fixture_reader_begin(1, 4 * BLOCK); /* base 2, cap 6 */
         threads_await_asleep("reader", 2);
         for (unsigned i = 0; i < 5; i++) {
-                char *name = format_text("h%u", i);
-                read_fixture_hang(&hung[i], even_file(name, 2), 1);
-                free(name);
+                read_fixture_hang(&hung[i], blocks_file(format_text("h%u", i), 2), 1);
                 read_fixture_watch();
                 unsigned want = i + 3 < 6 ? i + 3 : 6;
                 threads_await_asleep("reader", want);
@@ -90,7 +87,7 @@ TEST(a_hung_job_continues_when_its_storage_answers, .from = 1, .to = 5)
         struct read_fixture hung;
         unsigned concurrency = (unsigned)_i;
         read_fixture_reader_begin(concurrency, 4 * BLOCK);
-        read_fixture_hang(&hung, even_file("hung", 20), concurrency);
+        read_fixture_hang(&hung, blocks_file("hung", 20), concurrency);
         read_fixture_watch();
         threads_await_asleep("reader", 3 * concurrency);
         read_fixture_resume(&hung);
@@ -104,7 +101,7 @@ TEST(stopping_a_hanging_job_waits_for_its_threads)
 {
         struct read_fixture hung;
         read_fixture_reader_begin(2, 4 * BLOCK);
-        read_fixture_hang(&hung, even_file("hung", 8), 2);
+        read_fixture_hang(&hung, blocks_file("hung", 8), 2);
         read_fixture_watch();
         reader_stop(&reader, &hung.job);
         core_settle();
@@ -117,7 +114,7 @@ TEST(a_reader_whose_threads_hang_gives_up_at_its_deadline)
 {
         struct read_fixture hung;
         read_fixture_reader_begin(2, 4 * BLOCK);
-        read_fixture_hang(&hung, even_file("hung", 8), 2);
+        read_fixture_hang(&hung, blocks_file("hung", 8), 2);
         reader_stop(&reader, &hung.job);
         read_fixture_reader_abandon();
         read_fixture_resume(&hung);
@@ -132,7 +129,7 @@ static void hang_both(struct read_fixture r[2], unsigned first, unsigned second)
         read_fixture_reader_begin(16, 32 * BLOCK);
         threads_await_asleep("reader", 32);
         for (unsigned i = 0; i < 2; i++) {
-                read_fixture_begin(&r[i], even_file(i == 0 ? "first" : "second", 40), false);
+                read_fixture_begin(&r[i], blocks_file(i == 0 ? "first" : "second", 40), false);
                 gate_init(&r[i].device.prepare, false);
                 r[i].job.weight = i == 0 ? first : second;
                 reader_start(&reader, &r[i].job);
@@ -176,7 +173,7 @@ TEST(a_hanging_heavy_job_does_not_shrink_the_others)
         struct read_fixture r[2];
         read_fixture_reader_begin(16, 32 * BLOCK);
         for (unsigned i = 0; i < 2; i++) {
-                read_fixture_begin(&r[i], even_file(i == 0 ? "first" : "second", 40), false);
+                read_fixture_begin(&r[i], blocks_file(i == 0 ? "first" : "second", 40), false);
                 gate_init(&r[i].device.prepare, false);
                 r[i].job.weight = i == 0 ? 1000 : 100;
                 reader_start(&reader, &r[i].job);

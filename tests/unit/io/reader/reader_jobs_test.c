@@ -29,7 +29,7 @@ TEST(a_job_without_blocks_ends_in_the_next_iteration)
 TEST(concurrency_one_reads_one_block_at_a_time, .to = 2)
 {
         read_fixture_reader_begin(1, 4 * BLOCK);
-        read_fixture_begin(&r, even_file("even", 5), _i == 1);
+        read_fixture_begin(&r, blocks_file("even", 5), _i == 1);
         struct gate *gate = _i == 1 ? &r.device.put : &r.device.prepare;
         gate_init(gate, false);
         reader_start(&reader, &r.job);
@@ -62,7 +62,7 @@ TEST(a_ring_of_one_slot_serves_any_number_of_jobs)
 TEST(stopping_twice_or_after_the_end_has_no_effect)
 {
         read_fixture_reader_begin(2, 4 * BLOCK);
-        read_fixture_begin(&r, even_file("even", 3), false);
+        read_fixture_begin(&r, blocks_file("even", 3), false);
         reader_start(&reader, &r.job);
         reader_stop(&reader, &r.job);
         reader_stop(&reader, &r.job);
@@ -91,7 +91,7 @@ static bool two_copies_in_flight(void *arg)
 TEST(at_a_concurrency_of_one_a_block_is_read_while_one_is_copied)
 {
         read_fixture_reader_begin(1, 8 * BLOCK);
-        begin_copying(&r, even_file("even", 6));
+        begin_copying(&r, blocks_file("even", 6));
         ck_assert(eventually(two_copies_in_flight, &r, 10000));
         ck_assert_uint_eq(r.n_landed, 0);
         gate_open(&r.device.event);
@@ -119,7 +119,7 @@ TEST(a_block_of_many_small_tensors_is_one_asynchronous_copy)
 TEST(blocks_that_are_copied_hold_no_more_than_the_share_of_slots)
 {
         read_fixture_reader_begin(2, 4 * BLOCK);
-        begin_copying(&r, even_file("even", 8));
+        begin_copying(&r, blocks_file("even", 8));
         ck_assert(eventually(two_copies_in_flight, &r, 10000));
         threads_await_asleep("reader", 4);
         ck_assert_uint_eq(r.device.copies, 2);
@@ -140,7 +140,7 @@ static bool stalls_when_watched(void *arg)
 TEST(a_copy_that_hangs_is_counted_replaced_and_completes)
 {
         read_fixture_reader_begin(1, 8 * BLOCK);
-        begin_copying(&r, even_file("even", 6));
+        begin_copying(&r, blocks_file("even", 6));
         ck_assert(eventually(two_copies_in_flight, &r, 10000));
         threads_await_asleep("reader", 2);
         ck_assert(eventually(stalls_when_watched, &r, 20000));
@@ -157,9 +157,9 @@ TEST(a_stalled_device_takes_no_slots_or_threads_of_other_loads)
 {
         struct read_fixture stalled, other;
         read_fixture_reader_begin(2, 4 * BLOCK);
-        begin_copying(&stalled, even_file("stalled", 6));
+        begin_copying(&stalled, blocks_file("stalled", 6));
         ck_assert(eventually(two_copies_in_flight, &stalled, 10000));
-        read_fixture_begin(&other, even_file("other", 6), true);
+        read_fixture_begin(&other, blocks_file("other", 6), true);
         read_all(&other);
         all_read_once(&other);
         ck_assert_uint_eq(stalled.n_landed, 0);
@@ -174,17 +174,17 @@ TEST(a_stalled_copy_does_not_stall_other_loads)
 {
         struct read_fixture stalled, busy, other;
         read_fixture_reader_begin(1, 8 * BLOCK);
-        read_fixture_begin(&stalled, even_file("stalled", 1), true);
+        read_fixture_begin(&stalled, blocks_file("stalled", 1), true);
         fake_device_copies(&stalled.device);
         gate_init(&stalled.device.put, false);
         gate_init(&stalled.device.event, false);
         reader_start(&reader, &stalled.job);
         gate_await(&stalled.device.put, 1);
-        read_fixture_begin(&busy, even_file("busy", 1), true);
+        read_fixture_begin(&busy, blocks_file("busy", 1), true);
         gate_init(&busy.device.put, false);
         reader_start(&reader, &busy.job);
         gate_await(&busy.device.put, 1);
-        read_fixture_begin(&other, even_file("other", 4), true);
+        read_fixture_begin(&other, blocks_file("other", 4), true);
         fake_device_copies(&other.device);
         reader_start(&reader, &other.job);
 

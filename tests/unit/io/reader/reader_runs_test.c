@@ -17,7 +17,7 @@ static struct read_fixture r;
 static void begin(void)
 {
         read_fixture_bare_begin(&turns, PARTS, SLOTS, 4 * PARTS);
-        read_fixture_plan(&r, even_file("even", BLOCKS), false);
+        read_fixture_plan(&r, blocks_file("even", BLOCKS), false);
         reader_start(&turns, &r.job);
         r.job.run_parts = PARTS;
         r.job.run_most = BLOCKS;
@@ -83,9 +83,8 @@ TEST(a_new_request_finds_work_when_the_limit_grows)
         struct read_run run;
         struct ticket ticket;
         r.job.limit = PARTS / 2;
-        for (size_t i = 0; i < PARTS / 2; i++) {
+        for (size_t i = 0; i < PARTS / 2; i++)
                 ck_assert(take(must_alloc(sizeof(run)), &ticket));
-        }
         ck_assert(!take(&run, &ticket));
         r.job.limit = PARTS;
         ck_assert(take(&run, &ticket));

@@ -21,8 +21,8 @@ static void begin(void)
 {
         read_fixture_bare_begin(&turns, SLOTS, SLOTS, SLOTS);
         turns.staging.numa.nodes = NODES; /* as if this machine had them */
-        read_fixture_plan(&near, even_file("near", SLOTS), true);
-        read_fixture_plan(&far, even_file("far", SLOTS), true);
+        read_fixture_plan(&near, blocks_file("near", SLOTS), true);
+        read_fixture_plan(&far, blocks_file("far", SLOTS), true);
         near.device.device.numa_node = NEAR;
         far.device.device.numa_node = FAR;
         n_taken = 0;

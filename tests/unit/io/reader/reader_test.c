@@ -40,7 +40,7 @@ TEST(every_byte_is_written_to_its_place, .to = WAYS)
 
 TEST(a_buffered_block_has_the_page_offset_of_its_destination_in_its_slot)
 {
-        char *path = even_file("even", 6);
+        char *path = blocks_file("even", 6);
         read_fixture_reader_begin(4, 4 * BLOCK);
         read_fixture_begin(&r, path, true);
         cache_or_not(path, true);
@@ -195,7 +195,7 @@ TEST(an_io_error_of_the_storage_fails_the_job)
 
 TEST(memory_that_cannot_be_prepared_fails_the_job)
 {
-        char *path = even_file("even", 6);
+        char *path = blocks_file("even", 6);
         read_fixture_reader_begin(2, BLOCK);
         read_fixture_begin(&r, path, false);
         r.device.fail_prepare = 3;
@@ -207,7 +207,7 @@ TEST(memory_that_cannot_be_prepared_fails_the_job)
 
 TEST(a_job_that_fails_in_many_threads_ends_once)
 {
-        char *path = even_file("even", 12);
+        char *path = blocks_file("even", 12);
         read_fixture_reader_begin(4, BLOCK);
         read_fixture_begin(&r, path, false);
         gate_init(&r.device.prepare, false);
@@ -234,12 +234,12 @@ TEST(a_failed_job_does_not_affect_later_ones)
 {
         struct read_fixture bad, good;
         read_fixture_reader_begin(2, 2 * BLOCK);
-        char *path = even_file("short", 4);
+        char *path = blocks_file("short", 4);
         read_fixture_begin(&bad, path, true);
         must(truncate(path, 4096));
         read_all(&bad);
         ck_assert(bad.job.failed);
-        read_fixture_begin(&good, even_file("good", 4), true);
+        read_fixture_begin(&good, blocks_file("good", 4), true);
         read_all(&good);
         ck_assert(!good.job.failed);
         all_read_once(&good);
@@ -251,7 +251,7 @@ TEST(dropping_a_target_fails_its_job)
 {
         struct error why = {0};
         read_fixture_reader_begin(2, 2 * BLOCK);
-        read_fixture_begin(&r, even_file("even", 4), true);
+        read_fixture_begin(&r, blocks_file("even", 4), true);
         gate_init(&r.device.put, false);
         reader_start(&reader, &r.job);
         gate_await(&r.device.put, 1);
@@ -276,7 +276,7 @@ static bool all_is_read(void *unused)
 TEST(a_target_dropped_after_the_last_read_has_no_copy_in_flight)
 {
         read_fixture_reader_begin(2, 2 * BLOCK);
-        read_fixture_begin(&r, even_file("even", 4), true);
+        read_fixture_begin(&r, blocks_file("even", 4), true);
         reader_start(&reader, &r.job);
         ck_assert(eventually(all_is_read, NULL, 20000));
         ck_assert(!reader_drop_target(&reader, &r.job, &r.target, &(struct error){.code = STREAMER_EFAILED}));

@@ -143,13 +143,10 @@ TEST(a_name_of_the_hub_does_not_wait_for_doctors)
         struct held_work doctors[4];
         struct preload_list list = {.v = calloc(1, sizeof(*list.v)), .n = 1};
         struct error error = {0};
-        char *repo = suite_path("models--org--tiny"), *snapshot = format_text("%s/snapshots/%s", repo, commit);
-        must(mkdir(repo, 0755));
-        must(mkdir(format_text("%s/refs", repo), 0755));
-        must(mkdir(format_text("%s/snapshots", repo), 0755));
-        must(mkdir(snapshot, 0755));
-        small_file(format_text("models--org--tiny/snapshots/%s/model.safetensors", commit), 1);
-        file_write(format_text("%s/refs/main", repo), commit, strlen(commit));
+        char *snapshot = format_text("models--org--tiny/snapshots/%s", commit);
+        file_put(suite_folder(), "models--org--tiny/refs/main", commit);
+        file_put(suite_folder(), format_text("%s/config.json", snapshot), "{}");
+        small_file(format_text("%s/model.safetensors", snapshot), 1);
         must(setenv("HF_HUB_CACHE", suite_folder(), 1));
         gate_init(&gate, false);
         for (size_t i = 0; i < ARRAY_SIZE(doctors); i++)
