@@ -40,5 +40,4 @@ TEST(a_digest_is_independent_of_the_pieces)
                 hash_final(hash, pieces);
                 ck_assert_mem_eq(whole, pieces, DIGEST_SIZE);
         }
-        hash_free(hash);
 }

@@ -332,7 +332,6 @@ static char *offers(const char *const words[4])
         out[0] = '\0';
         for (char *line = strtok(all, "\n"); line != NULL; line = strtok(NULL, "\n"))
                 strcat(strncat(out, line, strcspn(line, "\t")), " ");
-        free(all);
         return out;
 }
 
@@ -351,6 +350,5 @@ TEST(every_offered_word_is_a_valid_value)
                         char *flag = format_text("--%s=%s", settings[i].flag, *word);
                         ck_assert_msg(LOAD("--root", "/", "--device", "cuda:7", flag) == 0, "%s", error.text);
                         config_deinit(&config);
-                        free(flag);
                 }
 }

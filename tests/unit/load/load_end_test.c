@@ -72,7 +72,6 @@ TEST(all_loads_are_cancelled_when_the_daemon_ends)
         for (size_t i = 0; i < 3; i++) {
                 char *name = format_text("m%zu", i);
                 load_start(&w[i], small_file(name, i), name);
-                free(name);
         }
         core_until(w[0].load->state == LOAD_READING);
         loads_cancel_all(&loads);
@@ -334,7 +333,6 @@ static char *published(const char *name, const char *wrong)
         char *folder = suite_path("%s", name);
         model_write_sharded(m, folder, 2, true);
         publish_sums(folder, shards, 2, wrong);
-        model_free(m);
         return folder;
 }
 

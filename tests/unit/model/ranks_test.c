@@ -44,7 +44,6 @@ TEST(files_are_assigned_to_their_rank_in_the_order_of_parts)
         ck_assert_uint_eq(ranks.n, 2);
         has(0, 2, (const uint32_t[]){2, 1});
         has(1, 1, (const uint32_t[]){0});
-        ranks_deinit(&ranks);
 }
 
 TEST(numbers_are_compared_as_numbers)
@@ -58,7 +57,6 @@ TEST(numbers_are_compared_as_numbers)
         ck_assert_int_eq(make(names, RANKS_PATTERN, 1), 0);
         for (uint32_t i = 0; i < 12; i++)
                 ck_assert_uint_eq(ranks.files[i], 11 - i);
-        ranks_deinit(&ranks);
 }
 
 TEST(leading_zeros_are_optional)
@@ -68,7 +66,6 @@ TEST(leading_zeros_are_optional)
                          0);
         has(0, 1, (const uint32_t[]){1});
         has(1, 1, (const uint32_t[]){0});
-        ranks_deinit(&ranks);
 }
 
 TEST(files_with_other_names_do_not_belong_to_the_model)
@@ -77,7 +74,6 @@ TEST(files_with_other_names_do_not_belong_to_the_model)
                               "xr0.safetensors", "r.safetensors", "r-1.safetensors", "r0x.safetensors"),
                          0);
         has(0, 1, (const uint32_t[]){1});
-        ranks_deinit(&ranks);
 }
 
 TEST(a_part_may_precede_its_rank)
@@ -85,7 +81,6 @@ TEST(a_part_may_precede_its_rank)
         ck_assert_int_eq(MAKE("p{part}r{rank}", 2, "p0r0", "p0r1", "p1r0"), 0);
         has(0, 2, (const uint32_t[]){0, 2});
         has(1, 1, (const uint32_t[]){1});
-        ranks_deinit(&ranks);
 }
 
 /* ---- incomplete sets ---- */

@@ -162,7 +162,6 @@ static void check_refused(struct text text, enum st_rule rule, const char *told)
         check_message(error.text, rule, told);
         if (text.mark != SIZE_MAX)
                 ck_assert_msg(error.offset == ST_PREFIX + text.mark, "%s", error.text);
-        free(text.s);
 }
 
 TEST(a_header_over_a_limit_is_refused)

@@ -21,12 +21,6 @@ static void accept(struct text t, uint64_t data)
         ck_assert_uint_eq(header.data_start, ST_PREFIX + text.size);
 }
 
-static void done(void)
-{
-        st_header_deinit(&header);
-        free(text.s);
-}
-
 static void check_tensor(size_t i, const char *name, uint64_t begin, uint64_t end)
 {
         const struct st_tensor *t = &header.tensors[i];
@@ -61,7 +55,7 @@ TEST(every_dtype)
                         12 * known[i].bits / 8);
                 accept(text_of(pattern), 12 * known[i].bits / 8);
                 ck_assert_str_eq(dtype_name(header.tensors[0].dtype), known[i].code);
-                done();
+                st_header_deinit(&header);
         }
 }
 

@@ -75,7 +75,6 @@ TEST(the_page_of_errors_lists_every_row_and_no_other)
                 char *line = format_text("| `%s` | `%s` | %d | %d | %s |\n", rows[i].wire, rows[i].name, rows[i].code,
                                          rows[i].exit, rows[i].text);
                 ck_assert_msg(strstr(page, line) != NULL, "docs/errors.md lacks: %s", line);
-                free(line);
         }
         for (const char *p = page; (p = strstr(p, "\n| `")); p++)
                 n++;

@@ -19,13 +19,6 @@ static void begin(void)
         must(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
 }
 
-static void end(void)
-{
-        frame_reader_deinit(&r);
-        close(pair[0]);
-        close(pair[1]);
-}
-
 static void add(const void *data, size_t n)
 {
         const unsigned char *p = data;
@@ -64,7 +57,7 @@ static int next(void)
         return frame_reader_next(&r, &data, &len);
 }
 
-FIXTURE(.each = {begin, end});
+FIXTURE(.each = {begin, NULL});
 
 TEST(the_header_is_big_endian)
 {
@@ -107,7 +100,6 @@ TEST(the_largest_frame_passes_and_its_memory_is_freed)
         char *body = must_alloc(FRAME_MAX);
         add_header(FRAME_MAX);
         add(body, FRAME_MAX);
-        free(body);
         ck_assert_int_eq(frame_reader_next(&r, &data, &len), 1);
         ck_assert_uint_eq(len, FRAME_MAX);
         ck_assert_int_eq(next(), 0);
@@ -120,7 +112,6 @@ TEST(a_full_buffer_has_no_space_until_its_frame_is_consumed)
         char *body = must_alloc(FRAME_MAX);
         add_header(FRAME_MAX);
         add(body, FRAME_MAX);
-        free(body);
         ck_assert_ptr_null(frame_reader_space(&r, &room));
         ck_assert_int_eq(next(), 1);
         ck_assert_ptr_nonnull(frame_reader_space(&r, &room));
@@ -137,10 +128,8 @@ TEST(descriptors_arrive_with_the_bytes_and_close_on_exec)
         ck_assert_int_eq(frame_recv_fds(pair[1], buf, sizeof(buf), got, &n, 4, &lost), 5);
         ck_assert_mem_eq(buf, "frame", 5);
         ck_assert_uint_eq(n, 3);
-        for (size_t i = 0; i < n; i++) {
+        for (size_t i = 0; i < n; i++)
                 ck_assert_int_ne(fcntl(got[i], F_GETFD) & FD_CLOEXEC, 0);
-                close(got[i]);
-        }
 }
 
 TEST(descriptors_are_appended_to_earlier_ones)
@@ -153,7 +142,6 @@ TEST(descriptors_are_appended_to_earlier_ones)
         ck_assert_uint_eq(n, 2);
         ck_assert_int_eq(got[0], -7);
         ck_assert_int_ge(got[1], 0);
-        close(got[1]);
 }
 
 static int lowest_free(void)
@@ -202,8 +190,6 @@ TEST(the_maximum_number_of_descriptors_passes)
         ck_assert_int_eq(frame_send_fds(pair[0], "x", 1, sent, FRAME_FDS_MAX), 1);
         ck_assert_int_eq(frame_recv_fds(pair[1], buf, sizeof(buf), got, &n, FRAME_FDS_MAX, &lost), 1);
         ck_assert_uint_eq(n, FRAME_FDS_MAX);
-        for (size_t i = 0; i < n; i++)
-                close(got[i]);
         ck_assert_int_eq(frame_send_fds(pair[0], "x", 1, sent, FRAME_FDS_MAX + 1), -1);
         ck_assert_int_eq(errno, EINVAL);
 }
@@ -218,5 +204,4 @@ TEST(the_end_of_the_stream_is_0_and_a_closed_other_end_an_error)
         ck_assert_int_eq(frame_recv_fds(alone[1], buf, sizeof(buf), got, &n, 1, &lost), 0);
         ck_assert_int_eq(frame_send_fds(alone[1], "x", 1, NULL, 0), -1);
         ck_assert_int_eq(errno, EPIPE);
-        close(alone[1]);
 }

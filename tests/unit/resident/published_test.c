@@ -43,7 +43,6 @@ TEST(the_digest_of_the_base_is_read)
         ck_assert_int_eq(read_pair(&published, PUBLISHED_BASE_DIGEST, HEX), 0);
         ck_assert(published->base.has_digest);
         ck_assert_int_eq(published->base.digest[15], 0xff);
-        published_free(published);
 }
 
 static const char *const damaged[][2] = {

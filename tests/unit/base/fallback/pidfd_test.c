@@ -153,7 +153,6 @@ TEST(a_socket_names_its_process)
         int fd = of_client(ends[0], getpid(), boot_time_ns());
         ck_assert_int_ge(fd, 0);
         ck_assert(!has_ended(fd));
-        close(fd);
 }
 
 TEST(without_a_pidfd_the_process_is_found_by_its_pid)
@@ -164,7 +163,6 @@ TEST(without_a_pidfd_the_process_is_found_by_its_pid)
         ck_assert(!has_ended(fd));
         child_kill(pid);
         ck_assert(has_ended(fd));
-        close(fd);
 }
 
 TEST(a_process_that_began_after_the_connection_is_another)

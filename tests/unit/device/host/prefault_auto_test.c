@@ -25,8 +25,6 @@ static void put_number(const char *name, uint64_t bytes)
 {
         char *path = format_text("%s/%s", POOL, name), *text = format_text("%ju\n", (uintmax_t)(bytes / HUGE_PAGE));
         file_put(tree, path, text);
-        free(text);
-        free(path);
 }
 
 static void pool_has(uint64_t unused, uint64_t promised)

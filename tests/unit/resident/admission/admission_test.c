@@ -121,15 +121,12 @@ TEST(an_estimate_lists_victims_and_changes_nothing)
         struct admission_outlook outlook;
         admission_estimate(&admission, devices[0], "m", 2 * MiB, true, &outlook);
         ck_assert_int_eq((int)outlook.outcome, (int)ADMISSION_FITS);
-        admission_outlook_deinit(&outlook);
         admission_estimate(&admission, devices[0], "m", 5 * MiB, true, &outlook);
         ck_assert_int_eq((int)outlook.outcome, (int)ADMISSION_EVICTS);
         ck_assert_uint_eq(outlook.n_victims, 1);
         ck_assert_ptr_eq(outlook.victims[0], a);
-        admission_outlook_deinit(&outlook);
         admission_estimate(&admission, devices[0], "a", 7 * MiB, true, &outlook);
         ck_assert_int_eq((int)outlook.outcome, (int)ADMISSION_BLOCKED);
-        admission_outlook_deinit(&outlook);
         admission_estimate(&admission, devices[0], "m", 5 * MiB, false, &outlook);
         ck_assert_int_eq((int)outlook.outcome, (int)ADMISSION_BLOCKED);
         ck_assert_uint_eq(outlook.n_victims, 0);

@@ -86,7 +86,6 @@ static const char *victims_for(uint64_t needed)
         for (size_t i = 0; i < n; i++)
                 snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s%s", i > 0 ? " " : "",
                          (const char *)chosen[i]->identity.digest);
-        free(chosen);
         return text;
 }
 

@@ -71,7 +71,6 @@ static struct commit_record record_of(const struct generation *g)
         int fd;
         ck_assert_int_eq(commit_record_pack(&details, g, 9), 0);
         ck_assert_int_eq(commit_record_write(&details, &g->manifest, &fd, &error), 0);
-        msgpack_sbuffer_destroy(&details);
         ck_assert_msg(commit_record_open_consume_fd(&record, fd, &error) == 0, "%s", error.text);
         return record;
 }
@@ -147,7 +146,6 @@ static int record_fd(const char *bytes, size_t size)
         int fd = -1;
         msgpack_sbuffer details = details_of(bytes, size);
         ck_assert_int_eq(commit_record_write(&details, &manifest, &fd, &error), 0);
-        msgpack_sbuffer_destroy(&details);
         table_drop(&manifest);
         return fd;
 }

@@ -49,7 +49,6 @@ static msgpack_sbuffer packed(void)
         add(&state, "a", 3);
         add(&state, "b/ c \xc3\xa4", 4);
         ck_assert_int_eq(state_file_pack(&state, &out), 0);
-        state_file_deinit(&state);
         return out;
 }
 
@@ -142,7 +141,6 @@ TEST(a_file_truncated_anywhere_is_refused)
         FAILS_SAYING(error, state_file_unpack(&state, bytes.data, 10, &error), STREAMER_ECORRUPT,
                      "the state file is damaged: it is too short");
         ck_assert_int_eq(state_file_unpack(&state, bytes.data, bytes.size, &error), 0);
-        state_file_deinit(&state);
 }
 
 TEST(a_bit_that_differs_anywhere_is_noticed)
@@ -163,9 +161,7 @@ static int read_body(struct state_file *state, const char *body, size_t size)
         msgpack_sbuffer_init(&file);
         ck_assert_int_eq(msgpack_sbuffer_write(&file, body, size), 0);
         ck_assert_int_eq(record_seal(&file, NULL, 0, "strmsta2"), 0);
-        int r = state_file_unpack(state, file.data, file.size, &error);
-        msgpack_sbuffer_destroy(&file);
-        return r;
+        return state_file_unpack(state, file.data, file.size, &error);
 }
 
 #define BYTES(text) (text), sizeof(text) - 1
@@ -245,12 +241,7 @@ static int read_with(struct state_file *state, const char *key, const char *valu
                 else
                         msgpack_pack_object(&file.pk, map->ptr[i].val);
         }
-        int r = read_body(state, file.buf.data, file.buf.size);
-        writer_deinit(&file);
-        msgpack_sbuffer_destroy(&good);
-        message_deinit(&m);
-        state_file_deinit(&one);
-        return r;
+        return read_body(state, file.buf.data, file.buf.size);
 }
 
 TEST(a_value_out_of_its_limits_is_refused_with_its_name, EACH(wrong_facts))

@@ -131,7 +131,6 @@ static enum role documented(const char *page, const char *verb)
                 if (role_parse(last + 3) != ROLE_NONE)
                         role = role_parse(last + 3);
         }
-        free(quoted);
         return role;
 }
 
