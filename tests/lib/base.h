@@ -35,6 +35,7 @@
 #include <unistd.h>
 
 #define PATH_SIZE 4096
+#define SECOND UINT64_C(1000000000)
 #define DIE_TEXT 6144 /* maximum bytes of a message: Check's own buffer has BUFSIZ */
 
 extern void (*die_hook)(const char *text); /* does not return */

@@ -8,6 +8,7 @@
  */
 #pragma once
 
+#include "daemon/base/util.h"
 #include "daemon/device/device.h"
 #include "daemon/load/content/resolve.h"
 #include "daemon/source/roots/caller.h"

@@ -4,10 +4,7 @@
  */
 #include "tests/lib/load_fixture.h"
 
-#include "daemon/base/util.h"
 #include "tests/lib/kernel_counters.h"
-
-#define SECOND UINT64_C(1000000000)
 
 struct fake_device fake;
 struct fake_device others[OTHERS];

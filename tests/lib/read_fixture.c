@@ -4,12 +4,9 @@
  */
 #include "tests/lib/read_fixture.h"
 
-#include "daemon/base/util.h"
 #include "daemon/io/file/file_object.h"
 #include "daemon/io/remote/http_object.h"
 #include "tests/lib/kernel_counters.h"
-
-#define SECOND UINT64_C(1000000000)
 
 struct reader reader;
 static bool running;
@@ -138,7 +135,7 @@ bool segments_match(const struct read_fixture *r, const struct plan_block *block
 {
         bool same = true;
         for (size_t s = 0; s < r->resolved.plan.n_segments; s++) {
-                unsigned char *want = must_alloc(r->segments[s].size);
+                cleanup_free unsigned char *want = must_alloc(r->segments[s].size);
                 memset(want, FAKE_POISON, r->segments[s].size);
                 for (size_t i = 0; i < n; i++) {
                         struct plan_cursor cursor;
@@ -149,7 +146,6 @@ bool segments_match(const struct read_fixture *r, const struct plan_block *block
                                         memcpy(want + p.offset, r->image + blocks[i].file_off + p.in_block, p.len);
                 }
                 same = same && memcmp(want, fake_memory(&r->segments[s]), r->segments[s].size) == 0;
-                free(want);
         }
         return same;
 }

@@ -7,7 +7,6 @@
 
 #include "tests/lib/core.h"
 
-#include "daemon/base/util.h"
 #include "daemon/serve/conn/conn.h"
 #include "tests/lib/kernel_counters.h"
 
@@ -15,7 +14,6 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
-#define SECOND UINT64_C(1000000000)
 #define OUTPUT_LIMIT (256 * KiB)
 
 static const struct conn_limits limits = {.output = OUTPUT_LIMIT, .frame_timeout_ns = 10 * SECOND};

@@ -9,7 +9,6 @@
 
 #include "tests/lib/core.h"
 
-#include "daemon/base/util.h"
 #include "tests/lib/kernel_counters.h"
 
 #include <linux/memfd.h>

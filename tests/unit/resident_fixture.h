@@ -7,7 +7,6 @@
 
 #include "tests/lib/core.h"
 
-#include "daemon/base/util.h"
 #include "daemon/resident/lease.h"
 
 #include <sys/eventfd.h>

@@ -5,7 +5,6 @@
  */
 #include "tests/lib/load_fixture.h"
 
-#include "daemon/base/util.h"
 #include "tests/lib/fuse_file.h"
 
 #include <fcntl.h>

@@ -4,7 +4,6 @@
  */
 #include "tests/lib/load_fixture.h"
 
-#include "daemon/base/util.h"
 #include "daemon/resident/model_set.h"
 
 /* ---- replicas ---- */

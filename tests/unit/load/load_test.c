@@ -5,10 +5,7 @@
  */
 #include "tests/lib/load_fixture.h"
 
-#include "daemon/base/util.h"
 #include "tests/lib/kernel_counters.h"
-
-#define SECOND UINT64_C(1000000000)
 
 /* ---- success ---- */
 

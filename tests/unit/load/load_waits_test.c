@@ -5,8 +5,6 @@
  */
 #include "tests/lib/load_fixture.h"
 
-#include "daemon/base/util.h"
-
 #define ONE others[0]
 #define TWO others[1]
 

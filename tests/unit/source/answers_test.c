@@ -12,8 +12,6 @@
 #include "daemon/source/listing.h"
 #include "daemon/source/s3/endpoint.h"
 
-#define SECOND UINT64_C(1000000000)
-
 static struct endpoint server;
 static struct sources sources;
 static struct error error;

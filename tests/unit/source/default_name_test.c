@@ -4,8 +4,6 @@
  */
 #include "tests/lib/load_fixture.h"
 
-#include "daemon/base/util.h"
-
 /* The small model of this seed in a folder of its own. */
 static char *file_in(const char *folder, uint64_t seed)
 {

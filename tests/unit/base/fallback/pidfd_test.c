@@ -15,7 +15,6 @@
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 
-#define SECOND UINT64_C(1000000000)
 #define STRANGER 4711
 #define PIDFS 0x50494446 /* pidfds of processes differ from Linux 6.9 on */
 

@@ -5,9 +5,6 @@
  */
 #include "tests/lib/core.h"
 
-#include "daemon/base/util.h"
-
-#define SECOND UINT64_C(1000000000)
 #define THREADS "t-work"
 #define LOCAL(n) (WORK_LANE_SOURCES + 1000 + (uint64_t)(n))
 #define REMOTE(n) (WORK_LANE_REMOTE + (uint64_t)(n))

@@ -8,7 +8,6 @@
 
 #include "daemon/device/cuda/device_private.h"
 
-#define SECOND UINT64_C(1000000000)
 #define GPUS 2
 #define SEGMENT (2 * MiB)
 

@@ -5,7 +5,6 @@
  */
 #include "tests/lib/core.h"
 
-#include "daemon/base/util.h"
 #include "daemon/device/host/collapse.h"
 #include "daemon/device/host/memfd.h"
 #include "tests/lib/kernel_counters.h"

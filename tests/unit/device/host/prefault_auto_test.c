@@ -6,7 +6,6 @@
 #include "tests/lib/core.h"
 
 #include "daemon/base/sys/sysfile.h"
-#include "daemon/base/util.h"
 #include "daemon/device/host/prefault.h"
 #include "tests/lib/kernel_counters.h"
 

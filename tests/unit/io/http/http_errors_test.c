@@ -15,7 +15,6 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#define SECOND UINT64_C(1000000000)
 #define TRIES 3u
 
 /* libcurl calls this function: names with ".known." have this host's address, and other names fail. */

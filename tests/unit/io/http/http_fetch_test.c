@@ -15,8 +15,6 @@
 #include <curl/curl.h>
 #include <netdb.h>
 
-#define SECOND UINT64_C(1000000000)
-
 static struct http *http;
 static struct endpoint endpoint;
 

@@ -7,8 +7,6 @@
 #include "tests/lib/read_fixture.h"
 #include "tests/lib/suite.h"
 
-#include "daemon/base/util.h"
-
 #define SLOTS 2
 
 static struct reader bare;
@@ -59,8 +57,6 @@ TEST(a_failed_hedge_leaves_the_block_to_the_first_request)
 }
 
 /* ---- late blocks ---- */
-
-#define SECOND UINT64_C(1000000000)
 
 static struct plan plan = {.n_blocks = 4};
 static struct http_job own;

@@ -7,8 +7,6 @@
 #include "daemon/base/util.h"
 #include "daemon/io/http/policy.h"
 
-#define SECOND UINT64_C(1000000000)
-
 /* ---- URLs ---- */
 
 static const struct {

@@ -5,8 +5,6 @@
  */
 #include "tests/lib/read_fixture.h"
 
-#include "daemon/base/util.h"
-
 /* ---- a hanging load and others ---- */
 
 CORE_FIXTURE(NULL, read_fixture_reader_end);

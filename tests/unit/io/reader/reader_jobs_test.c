@@ -4,8 +4,6 @@
  */
 #include "tests/lib/read_fixture.h"
 
-#include "daemon/base/util.h"
-
 static struct read_fixture r;
 
 /* ---- jobs ---- */

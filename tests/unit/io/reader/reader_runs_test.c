@@ -5,8 +5,6 @@
  */
 #include "tests/lib/read_fixture.h"
 
-#include "daemon/base/util.h"
-
 #define BLOCKS 24u
 #define PARTS 4u
 #define SLOTS 4u

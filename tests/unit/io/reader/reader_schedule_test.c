@@ -5,8 +5,6 @@
  */
 #include "tests/lib/read_fixture.h"
 
-#include "daemon/base/util.h"
-
 #define SLOTS 8
 #define NODES UINT64_C(0xa) /* 1 and 3 */
 #define NEAR 1

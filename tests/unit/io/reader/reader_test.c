@@ -5,7 +5,6 @@
  */
 #include "tests/lib/read_fixture.h"
 
-#include "daemon/base/util.h"
 #include "tests/lib/fuse_file.h"
 #include "tests/lib/kernel_counters.h"
 

@@ -8,8 +8,6 @@
 #include "daemon/base/util.h"
 #include "daemon/io/remote/concurrency.h"
 
-#define SECOND UINT64_C(1000000000)
-
 /* ---- the number in flight ---- */
 
 static uint64_t clock_;

@@ -7,7 +7,6 @@
  */
 #include "tests/lib/core.h"
 
-#include "daemon/base/util.h"
 #include "daemon/load/content/publish.h"
 
 #define BLOCK (2 * MiB)

@@ -6,7 +6,6 @@
 #include "tests/lib/core.h"
 
 #include "daemon/base/hash.h"
-#include "daemon/base/util.h"
 #include "daemon/load/content/sha.h"
 
 #include <fcntl.h>

@@ -6,7 +6,6 @@
 #include "daemon/serve/conn/loop_cpu.h"
 
 #include "daemon/base/thread/threads.h"
-#include "daemon/base/util.h"
 #include "tests/lib/core.h"
 
 #include <sys/resource.h>

@@ -4,7 +4,6 @@
  */
 #include "tests/lib/core.h"
 
-#include "daemon/base/util.h"
 #include "daemon/serve/conn/loop_task.h"
 
 #define PIECE_NS (1 * UINT64_C(1000000))

@@ -4,12 +4,10 @@
  */
 #include "tests/lib/load_fixture.h"
 
-#include "daemon/base/util.h"
 #include "daemon/resident/persist/state_file.h"
 #include "daemon/serve/desired/desired.h"
 
 #define FAR (UINT64_MAX / 2) /* a time at which everything is due */
-#define SECOND UINT64_C(1000000000)
 
 static const struct limits desired_limits = {.preload_loads = 1, .preload_retry_ns = SECOND};
 static struct desired desired;
