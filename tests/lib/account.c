@@ -85,9 +85,8 @@ static void add_fds(struct lines *lines, pid_t pid)
                 if (strncmp(target, "socket:", 7) == 0 && is_tcp(pid, e->d_name))
                         continue;
                 remove_digits(target);
-                char *name = format_text("fd %s", target);
+                cleanup_free char *name = format_text("fd %s", target);
                 add(lines, name, 1);
-                free(name);
         }
         closedir(dir);
         free(path);
@@ -95,7 +94,7 @@ static void add_fds(struct lines *lines, pid_t pid)
 
 static void add_threads(struct lines *lines, pid_t pid)
 {
-        char *folder = format_text("/proc/%d/task", (int)pid);
+        cleanup_free char *folder = format_text("/proc/%d/task", (int)pid);
         DIR *dir = opendir(folder);
         if (!dir)
                 die_errno("%s", folder);
@@ -105,19 +104,17 @@ static void add_threads(struct lines *lines, pid_t pid)
                 if (f && fgets(comm, sizeof(comm), f)) {
                         comm[strcspn(comm, "\n")] = '\0';
                         remove_digits(comm);
-                        char *name = format_text("thread %s", comm);
+                        cleanup_free char *name = format_text("thread %s", comm);
                         if (!is_of_pool(comm))
                                 add(lines, name, 1);
                         for (size_t i = 0; strcmp(comm, "network") == 0 && i < 3; i++)
                                 add(lines, of_network_thread[i].name, -of_network_thread[i].n);
-                        free(name);
                 }
                 if (f)
                         fclose(f);
                 free(path);
         }
         closedir(dir);
-        free(folder);
 }
 
 static void add_reply(struct lines *lines, streamer_client *c)
@@ -144,7 +141,7 @@ static int by_name(const void *a, const void *b)
 
 static char *account_with(const struct daemon *d, streamer_client *c)
 {
-        struct lines *lines = must_alloc(sizeof(*lines));
+        cleanup_free struct lines *lines = must_alloc(sizeof(*lines));
         char *text = format_text("%s", "");
         add_reply(lines, c);
         add_fds(lines, d->pid);
@@ -158,7 +155,6 @@ static char *account_with(const struct daemon *d, streamer_client *c)
                 free(text);
                 text = more;
         }
-        free(lines);
         return text;
 }
 
@@ -177,10 +173,10 @@ static bool threads_have_names(const char *account)
 /* A model is ready a moment before its load has closed what it used. */
 static bool is_settled(const struct daemon *d, streamer_client *c, char **account)
 {
-        const char *before = *account;
+        cleanup_free char *before = *account;
         *account = account_with(d, c);
-        return before != NULL && strcmp(before, *account) == 0 && strstr(*account, ".safetensors: ") == NULL &&
-               threads_have_names(*account);
+        bool same = before != NULL && strcmp(before, *account) == 0;
+        return same && strstr(*account, ".safetensors: ") == NULL && threads_have_names(*account);
 }
 
 char *account_of(const struct daemon *d)

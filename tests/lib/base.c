@@ -4,6 +4,8 @@
  */
 #include "tests/lib/base.h"
 
+#include "daemon/base/util.h"
+
 #include <fcntl.h>
 #include <ftw.h>
 #include <openssl/sha.h>
@@ -111,14 +113,13 @@ void file_write(const char *path, const void *data, size_t size)
 
 void file_put(const char *folder, const char *path, const char *text)
 {
-        char *name = format_text("%s/%s", folder, path);
+        cleanup_free char *name = format_text("%s/%s", folder, path);
         for (char *at = strchr(name + strlen(folder) + 1, '/'); at != NULL; at = strchr(at + 1, '/')) {
                 *at = '\0';
                 mkdir(name, 0755);
                 *at = '/';
         }
         file_write(name, text, strlen(text));
-        free(name);
 }
 
 char *fd_read(int fd, size_t *size)
@@ -142,21 +143,18 @@ char *fd_read(int fd, size_t *size)
 
 char *file_read(const char *path, size_t *size)
 {
-        int fd = must(open(path, O_RDONLY | O_CLOEXEC));
-        char *text = fd_read(fd, size);
-        close(fd);
-        return text;
+        cleanup_close int fd = must(open(path, O_RDONLY | O_CLOEXEC));
+        return fd_read(fd, size);
 }
 
 void file_sha256(const char *path, char hex[65])
 {
         unsigned char digest[SHA256_DIGEST_LENGTH];
         size_t size;
-        char *data = file_read(path, &size);
+        cleanup_free char *data = file_read(path, &size);
         SHA256((const unsigned char *)data, size, digest);
         for (size_t i = 0; i < sizeof(digest); i++)
                 snprintf(hex + 2 * i, 3, "%02x", digest[i]);
-        free(data);
 }
 
 uint64_t file_size(const char *path)
@@ -175,13 +173,12 @@ int shell(char **output, const char *format, ...)
         va_start(args, format);
         must(vasprintf(&command, format, args));
         va_end(args);
-        char *both = format_text("{ %s\n} 2>&1", command);
+        cleanup_free char *both = format_text("{ %s\n} 2>&1", command);
         FILE *f = popen(both, "re"); /* NOLINT: a command of the tests' own */
         if (f == NULL)
                 die_errno("%s", command);
         *output = fd_read(fileno(f), NULL);
         int status = pclose(f);
-        free(both);
         free(command);
         return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
@@ -198,9 +195,7 @@ bool command_exists(const char *program)
 
 uint64_t clock_ns(void)
 {
-        struct timespec ts;
-        clock_gettime(CLOCK_MONOTONIC, &ts);
-        return (uint64_t)ts.tv_sec * UINT64_C(1000000000) + (uint64_t)ts.tv_nsec;
+        return now_ns();
 }
 
 bool eventually(bool (*ask)(void *arg), void *arg, int timeout_ms)

@@ -22,9 +22,8 @@ struct request {
 struct model *seeded_model(uint64_t seed)
 {
         struct model *m = model_mixed(seed, (64 + seed * 379 % 3000) << 10);
-        char *json = format_text("{\"seed\":\"%" PRIu64 "\"}", seed);
+        cleanup_free char *json = format_text("{\"seed\":\"%" PRIu64 "\"}", seed);
         model_set_metadata(m, json);
-        free(json);
         return m;
 }
 
@@ -42,10 +41,8 @@ static bool same_bytes(const struct slot_lease *held, const struct model *m, siz
                 return false;
         if (strcmp(t->device_kind, "host") == 0)
                 return model_check(m, i, t->data);
-        char *copy = must_alloc(t->bytes + 1);
-        bool same = streamer_tensor_read(held->lease, t, 0, copy, t->bytes) == 0 && model_check(m, i, copy);
-        free(copy);
-        return same;
+        cleanup_free char *copy = must_alloc(t->bytes + 1);
+        return streamer_tensor_read(held->lease, t, 0, copy, t->bytes) == 0 && model_check(m, i, copy);
 }
 
 static void check_contents(const struct slot_lease *held, struct client_answer *answer)

@@ -5,7 +5,6 @@
 #include "tests/lib/core.h"
 
 #include "daemon/base/log/log.h"
-#include "daemon/base/util.h"
 #include "tests/lib/kernel_counters.h"
 
 /* ---- the loop ---- */

@@ -33,13 +33,12 @@ bool daemon_on_gpu(void)
 /* The fake GPUs, for the daemon and its clients, with more memory than any budget. */
 static void use_fakes(void)
 {
-        char *folder = realpath(build_path("tests/fake"), NULL);
+        cleanup_free char *folder = realpath(build_path("tests/fake"), NULL);
         if (!folder)
                 die("the fake CUDA libraries are not built (make tests)");
         setenv("STREAMER_CUDA_LIBRARY", format_text("%s/libcuda.so.1", folder), 1);
         setenv("LD_LIBRARY_PATH", folder, 1);
         setenv("FAKECUDA_MEM_MIB", "65536", 0);
-        free(folder);
 }
 
 /* "host=8GiB" > "cuda:0=8GiB"; other flags as they are. */
@@ -203,10 +202,9 @@ void daemon_start(struct daemon *d, const char *const *flags)
 
 void daemon_start_simple(struct daemon *d, const char *folder, const char *root, const char *budget)
 {
-        char *device = format_text("host=%s", budget);
+        cleanup_free char *device = format_text("host=%s", budget);
         daemon_init(d, folder);
         daemon_start(d, (const char *const[]){"--device", device, "--root", root, NULL});
-        free(device);
 }
 
 int daemon_run(struct daemon *d, const char *const *flags)
@@ -257,10 +255,8 @@ void daemon_kill(struct daemon *d)
 
 static bool log_has(const char *path, const char *text)
 {
-        char *log = file_read(path, NULL);
-        bool found = strstr(log, text) != NULL;
-        free(log);
-        return found;
+        cleanup_free char *log = file_read(path, NULL);
+        return strstr(log, text) != NULL;
 }
 
 bool daemon_gave_up(const struct daemon *d)

@@ -63,11 +63,10 @@ static void map_vmm(struct memory *m, int ordinal)
 
 static void fill(struct memory *m, int ordinal)
 {
-        unsigned char *bytes = must_alloc(m->size);
+        cleanup_free unsigned char *bytes = must_alloc(m->size);
         for (size_t i = 0; i < m->size; i++)
                 bytes[i] = exporter_byte(ordinal, i);
         CHECK(m->api, cudaMemcpy, m->pointer, bytes, m->size, CUDA_COPY_HOST_TO_DEVICE);
-        free(bytes);
 }
 
 static void make(struct memory *m, int ordinal, bool vmm, struct hello *hello)

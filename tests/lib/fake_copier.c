@@ -2,7 +2,6 @@
  *
  * Asynchronous copies of the fake device: data is held until the event passes its gate, and is then stored, or fails.
  */
-#include "daemon/base/util.h"
 #include "tests/lib/core.h"
 
 struct fake_copier {

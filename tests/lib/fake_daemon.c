@@ -149,10 +149,9 @@ static void reply(struct fake_daemon *f, size_t before, const char **at)
 
 static void reply_model(struct fake_daemon *f, size_t before)
 {
-        char *text = fake_model_fields(f->model, f->fds, &f->n_fds);
+        cleanup_free char *text = fake_model_fields(f->model, f->fds, &f->n_fds);
         const char *at = text;
         reply(f, before, &at);
-        free(text);
 }
 
 static void put_raw(struct fake_daemon *f, const char *hex)
@@ -171,12 +170,11 @@ static void put_descriptors(struct fake_daemon *f, const char *numbers)
 static void put_event(struct fake_daemon *f, const char *line)
 {
         struct writer w;
-        char *fields = format_text("event=%s\n", line);
+        cleanup_free char *fields = format_text("event=%s\n", line);
         const char *at = fields;
         writer_init(&w);
         put_fields(&w, &at, '\n');
         add_message(f, &w);
-        free(fields);
 }
 
 static void put_failure(struct fake_daemon *f, const char *line)
@@ -212,7 +210,7 @@ static void check_fields(struct fake_daemon *f, const char *line)
 {
         struct writer w;
         struct message want;
-        char *fields = format_text("verb=%s\n", line);
+        cleanup_free char *fields = format_text("verb=%s\n", line);
         const char *at = fields;
         writer_init(&w);
         put_fields(&w, &at, '\n');
@@ -231,7 +229,6 @@ static void check_fields(struct fake_daemon *f, const char *line)
         }
         message_deinit(&want);
         writer_deinit(&w);
-        free(fields);
 }
 
 static void expect(struct fake_daemon *f, const char *line)
@@ -298,7 +295,7 @@ static void say_line(struct fake_daemon *f, const char *line)
                 return reply_model(f, before);
         if (line[0] == '<')
                 return reply(f, before, &fields);
-        char *text = format_text("%.*s", (int)strlen(line) - 1, line);
+        cleanup_free char *text = format_text("%.*s", (int)strlen(line) - 1, line);
         if (text[0] == '*')
                 put_event(f, text + 2);
         else if (text[0] == '!')
@@ -328,7 +325,6 @@ static void say_line(struct fake_daemon *f, const char *line)
                 } else
                         die("no such step: '%s'", text);
         }
-        free(text);
 }
 
 void fake_say(struct fake_daemon *f, const char *text)

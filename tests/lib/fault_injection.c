@@ -113,13 +113,12 @@ bool fault_is_named(enum fault_call call, const char *text)
 char *fault_site(const char *program)
 {
         /* One byte before the return address is within the call. */
-        char *command = format_text("addr2line -i -e '%s' %#jx | sed 's/ (disc.*//' | tr '\\n' ' '", program,
-                                    (uintmax_t)atomic_load(&page->site) - 1);
+        cleanup_free char *command = format_text("addr2line -i -e '%s' %#jx | sed 's/ (disc.*//' | tr '\\n' ' '",
+                                                 program, (uintmax_t)atomic_load(&page->site) - 1);
         char *site = calloc(1, PATH_SIZE);
         FILE *lines = popen(command, "r"); /* NOLINT: a command of our own */
         if (site == NULL || lines == NULL || fgets(site, PATH_SIZE, lines) == NULL || pclose(lines) != 0)
                 die_errno("addr2line");
-        free(command);
         return site;
 }
 
@@ -127,21 +126,18 @@ char *fault_site(const char *program)
 bool fault_is_silent(enum fault_call call, const char *site)
 {
         char *list = file_read("tests/fault-silent.txt", NULL), *next = list;
-        char *name = format_text(" %s ", fault_name(call));
+        cleanup_free char *name = format_text(" %s ", fault_name(call));
         bool found = false;
         for (char *line; !found && (line = strsep(&next, "\n")) != NULL;) {
                 char *reason = strchr(line, ':'), *names = strchr(line, ' ');
                 if (*line == '#' || reason == NULL || names == NULL || names > reason)
                         continue;
                 *reason = '\0';
-                char *calls = format_text("%s ", names);
+                cleanup_free char *calls = format_text("%s ", names);
                 *names = '\0';
-                char *file = format_text("/%s:", line);
+                cleanup_free char *file = format_text("/%s:", line);
                 found = strstr(site, file) != NULL && strstr(calls, name) != NULL;
-                free(calls);
-                free(file);
         }
-        free(name);
         free(list);
         return found;
 }

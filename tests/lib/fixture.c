@@ -357,14 +357,13 @@ void client_equals_on(streamer_client *c, const char *name, const char *device, 
 
 json_t *client_call(streamer_client *c, const char *verb, const char *args)
 {
-        char *text = NULL;
+        cleanup_free char *text = NULL;
         json_error_t error;
 
         client_ok(c, streamer_call(c, verb, args, &text), verb);
         json_t *reply = json_loads(text, JSON_REJECT_DUPLICATES, &error);
         if (!reply)
                 die("%s: the reply is no JSON: %s", verb, error.text);
-        free(text);
         return reply;
 }
 
@@ -429,12 +428,11 @@ double client_metric(streamer_client *c, const char *series)
 {
         json_auto_t *reply = client_call(c, "metrics", NULL);
         const char *text = json_text(reply, "text");
-        char *line = format_text("\n%s ", series);
+        cleanup_free char *line = format_text("\n%s ", series);
         const char *at = strstr(text, line);
         if (at == NULL)
                 die("no series %s", series);
         double value = strtod(at + strlen(line), NULL);
-        free(line);
         return value;
 }
 

@@ -32,7 +32,7 @@ char *gpu_prepare(const struct gpu_daemon *daemon, const char *folder, const cha
                 die("%s: cannot be made", state);
         free(state);
         FILE *settings = open_memstream(&text, &size);
-        char *library = realpath(runtime, NULL);
+        cleanup_free char *library = realpath(runtime, NULL);
         fprintf(settings, "io: {%s}\n%scuda: {library: '%s'%s%s}\ndevices:\n", daemon->io ?: "memory_limit: 64MiB",
                 daemon->more ? daemon->more : "", library, daemon->cuda ? ", " : "", daemon->cuda ? daemon->cuda : "");
         for (const char *const *d = daemon->devices; *d != NULL; d++)
@@ -40,7 +40,6 @@ char *gpu_prepare(const struct gpu_daemon *daemon, const char *folder, const cha
         must(fclose(settings));
         char *config = format_text("%s/%s.yaml", folder, name);
         file_write(config, text, size);
-        free(library);
         free(text);
         return config;
 }
@@ -123,12 +122,11 @@ void wait_until_freed(const char *device)
 
 void gpu_check_freed(const char *report, pid_t pid)
 {
-        char *text = file_read(report, NULL);
-        char *want = format_text("pid=%d allocations=0 opened=0 handles=0 reserved=0 mapped=0 streams=0 events=0 "
-                                 "registered=0 retained=0\n",
-                                 (int)pid);
+        cleanup_free char *text = file_read(report, NULL);
+        cleanup_free char *want =
+                format_text("pid=%d allocations=0 opened=0 handles=0 reserved=0 mapped=0 streams=0 events=0 "
+                            "registered=0 retained=0\n",
+                            (int)pid);
         if (strstr(text, want) == NULL)
                 die("it leaked GPU resources: expected '%s', got %s", want, text);
-        free(text);
-        free(want);
 }

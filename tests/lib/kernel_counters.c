@@ -6,6 +6,8 @@
 #include "tests/lib/at_exit.h"
 #include "tests/lib/base.h"
 
+#include "daemon/base/util.h"
+
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sched.h>
@@ -27,8 +29,8 @@
 /* The number after `key` at the start of a line of /proc/PID/file; 0 if there is none. */
 static uint64_t proc_number(pid_t pid, const char *file, const char *key)
 {
-        char *path = format_text("/proc/%d/%s", (int)pid, file);
-        char *text = file_read(path, NULL);
+        cleanup_free char *path = format_text("/proc/%d/%s", (int)pid, file);
+        cleanup_free char *text = file_read(path, NULL);
         uint64_t value = 0;
         for (char *line = text; line && *line;) {
                 if (strncmp(line, key, strlen(key)) == 0)
@@ -37,8 +39,6 @@ static uint64_t proc_number(pid_t pid, const char *file, const char *key)
                 if (line)
                         line++;
         }
-        free(text);
-        free(path);
         return value;
 }
 
@@ -56,10 +56,10 @@ bool process_read_no_model(pid_t pid, uint64_t before)
 
 uint64_t file_cached_bytes(const char *path)
 {
-        int fd = must(open(path, O_RDONLY | O_CLOEXEC));
+        cleanup_close int fd = must(open(path, O_RDONLY | O_CLOEXEC));
         uint64_t size = file_size(path), page = (uint64_t)sysconf(_SC_PAGESIZE), cached = 0;
         size_t pages = (size_t)((size + page - 1) / page);
-        unsigned char *in_core = must_alloc(pages);
+        cleanup_free unsigned char *in_core = must_alloc(pages);
         void *map = size ? mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0) : NULL;
         if (map == MAP_FAILED || (map && mincore(map, size, in_core)))
                 die_errno("mincore %s", path);
@@ -67,43 +67,37 @@ uint64_t file_cached_bytes(const char *path)
                 cached += in_core[i] & 1 ? page : 0;
         if (map)
                 munmap(map, size);
-        free(in_core);
-        close(fd);
         return cached;
 }
 
 void file_uncache(const char *path)
 {
-        int fd = must(open(path, O_RDONLY | O_CLOEXEC));
+        cleanup_close int fd = must(open(path, O_RDONLY | O_CLOEXEC));
         struct statfs fs;
         must(fsync(fd));
         must(fstatfs(fd, &fs));
         if (fs.f_type != TMPFS_MAGIC &&
             !WITHIN(DROP_MS, must(-posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED)) == 0 && file_cached_bytes(path) == 0))
                 die("%s: its cached pages are in use", path);
-        close(fd);
 }
 
 void file_cache(const char *path)
 {
-        int fd = must(open(path, O_RDONLY | O_CLOEXEC));
+        cleanup_close int fd = must(open(path, O_RDONLY | O_CLOEXEC));
         size_t size = (size_t)8 << 20;
-        void *buf = must_alloc(size);
+        cleanup_free void *buf = must_alloc(size);
         while (must(read(fd, buf, size)) > 0)
                 ;
-        free(buf);
-        close(fd);
 }
 
 void file_map_cached(struct held_file *held, const char *path)
 {
-        int fd = must(open(path, O_RDONLY | O_CLOEXEC));
+        cleanup_close int fd = must(open(path, O_RDONLY | O_CLOEXEC));
         file_cache(path);
         held->size = file_size(path);
         held->map = mmap(NULL, held->size, PROT_READ, MAP_SHARED, fd, 0);
         if (held->map == MAP_FAILED || madvise(held->map, held->size, MADV_POPULATE_READ))
                 die_errno("%s: cannot be held in memory", path);
-        close(fd);
 }
 
 void file_release(struct held_file *held)
@@ -196,9 +190,8 @@ uint64_t process_peak_memory(pid_t pid)
 
 void process_peak_memory_reset(pid_t pid)
 {
-        char *path = format_text("/proc/%d/clear_refs", (int)pid);
+        cleanup_free char *path = format_text("/proc/%d/clear_refs", (int)pid);
         file_write(path, "5", 1);
-        free(path);
 }
 
 uint64_t process_cpu_ns(pid_t pid)
@@ -244,7 +237,7 @@ unsigned process_threads(pid_t pid)
 
 unsigned process_threads_named(pid_t pid, const char *name, unsigned *asleep)
 {
-        char *folder = format_text("/proc/%d/task", (int)pid);
+        cleanup_free char *folder = format_text("/proc/%d/task", (int)pid);
         DIR *dir = opendir(folder);
         unsigned n = 0;
         if (!dir)
@@ -262,7 +255,6 @@ unsigned process_threads_named(pid_t pid, const char *name, unsigned *asleep)
                 free(path);
         }
         closedir(dir);
-        free(folder);
         return n;
 }
 
@@ -276,10 +268,8 @@ void process_threads_await_asleep(pid_t pid, const char *name, unsigned n)
 
 static uint64_t number_in(const char *path)
 {
-        char *text = file_read(path, NULL);
-        uint64_t n = strtoull(text, NULL, 10);
-        free(text);
-        return n;
+        cleanup_free char *text = file_read(path, NULL);
+        return strtoull(text, NULL, 10);
 }
 
 static bool settings_may_change(void)
@@ -292,17 +282,12 @@ static bool set_number(const char *path, uint64_t n)
 {
         if (!settings_may_change())
                 return false;
-        char *before = file_read(path, NULL), *now = format_text("%llu", (unsigned long long)n);
-        int fd = open(path, O_WRONLY | O_CLOEXEC);
-
-        if (fd >= 0)
-                at_exit_restore(path, before);
-        bool ok = fd >= 0 && write(fd, now, strlen(now)) == (ssize_t)strlen(now);
-        if (fd >= 0)
-                close(fd);
-        free(now);
-        free(before);
-        return ok;
+        cleanup_free char *before = file_read(path, NULL), *now = format_text("%llu", (unsigned long long)n);
+        cleanup_close int fd = open(path, O_WRONLY | O_CLOEXEC);
+        if (fd < 0)
+                return false;
+        at_exit_restore(path, before);
+        return write(fd, now, strlen(now)) == (ssize_t)strlen(now);
 }
 
 void machine_settings_lock(void)
@@ -353,29 +338,23 @@ static char *limited_mount;
 
 static bool write_to(const char *folder, const char *file, const char *text)
 {
-        char *path = format_text("%s/%s", folder, file);
-        int fd = open(path, O_WRONLY | O_CLOEXEC);
-        bool ok = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
-        if (fd >= 0)
-                close(fd);
-        free(path);
-        return ok;
+        cleanup_free char *path = format_text("%s/%s", folder, file);
+        cleanup_close int fd = open(path, O_WRONLY | O_CLOEXEC);
+        return fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
 }
 
 /* Mounts the hugetlb controller of cgroup version 1, which works unless the machine uses that of version 2. */
 bool hugepages_limit(uint64_t bytes, const char *elsewhere)
 {
-        char *text = format_text("%llu", (unsigned long long)bytes);
+        cleanup_free char *text = format_text("%llu", (unsigned long long)bytes);
         limited_mount = elsewhere != NULL ? format_text("%s", elsewhere) : format_text("%s/hugetlb", GROUPS);
         if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
             mount("none", GROUPS, "tmpfs", 0, NULL) != 0 || mkdir(limited_mount, 0755) != 0 ||
             mount("none", limited_mount, "cgroup", 0, "hugetlb") != 0)
                 return false;
         limited_group = format_text("%s/streamerd-test-%d", limited_mount, (int)getpid());
-        bool ok = mkdir(limited_group, 0755) == 0 && write_to(limited_group, "hugetlb.2MB.limit_in_bytes", text) &&
-                  write_to(limited_group, "tasks", "0");
-        free(text);
-        return ok;
+        return mkdir(limited_group, 0755) == 0 && write_to(limited_group, "hugetlb.2MB.limit_in_bytes", text) &&
+               write_to(limited_group, "tasks", "0");
 }
 
 /* A thread that was joined may be in the group for a moment more. */
@@ -389,23 +368,19 @@ bool shmem_thp_is_off(void)
 {
         if (access(SHMEM_ENABLED, R_OK) < 0)
                 return true;
-        char *text = file_read(SHMEM_ENABLED, NULL);
-        bool off = strstr(text, "[never]") != NULL || strstr(text, "[deny]") != NULL;
-        free(text);
-        return off;
+        cleanup_free char *text = file_read(SHMEM_ENABLED, NULL);
+        return strstr(text, "[never]") != NULL || strstr(text, "[deny]") != NULL;
 }
 
 void shmem_thp_allow(void)
 {
         if (access(SHMEM_ENABLED, R_OK) < 0)
                 return;
-        char *text = file_read(SHMEM_ENABLED, NULL), *word = strchr(text, '[');
-        int fd = settings_may_change() ? open(SHMEM_ENABLED, O_WRONLY | O_CLOEXEC) : -1;
+        cleanup_free char *text = file_read(SHMEM_ENABLED, NULL);
+        const char *word = strchr(text, '[');
+        cleanup_close int fd = settings_may_change() ? open(SHMEM_ENABLED, O_WRONLY | O_CLOEXEC) : -1;
         if (word != NULL && strncmp(word, "[never]", 7) == 0 && fd >= 0) {
                 at_exit_restore(SHMEM_ENABLED, "never");
                 must(write(fd, "advise", 6));
         }
-        if (fd >= 0)
-                close(fd);
-        free(text);
 }

@@ -76,7 +76,7 @@ static void do_load(struct kills *k, streamer_client *c, unsigned i)
 {
         unsigned file = i % FILES;
         struct history *name = &k->shared->names[i], *other = &k->shared->names[other_name(i)];
-        char *path = path_of(k, file);
+        cleanup_free char *path = path_of(k, file);
 
         /* The previous client may have been killed while it wrote. */
         bool unknown = k->shared->written[file] != k->shared->writing[file];
@@ -87,7 +87,6 @@ static void do_load(struct kills *k, streamer_client *c, unsigned i)
         other->pins |= name->pins & MAY_BE_PINNED;
         name->priorities |= 1 | other->priorities;
         check(c, "load", client_load_with(c, (streamer_load_opts){.source = path, .name = kills_name(i)}));
-        free(path);
 }
 
 /* The state file may still have the pin. */
@@ -113,11 +112,11 @@ static void do_pin(struct kills *k, streamer_client *c, unsigned i)
 static void do_priority(struct kills *k, streamer_client *c, unsigned i)
 {
         unsigned number = (unsigned)kills_below(k, PRIORITIES);
-        char *args = format_text("{\"model\":\"%s\",\"priority\":%u}", kills_name(i), kills_priority(number));
+        cleanup_free char *args =
+                format_text("{\"model\":\"%s\",\"priority\":%u}", kills_name(i), kills_priority(number));
         k->shared->names[i].priorities |= 1u << number;
         k->shared->names[other_name(i)].priorities |= 1u << number;
         check_named(c, "set_priority", streamer_call(c, "set_priority", args, NULL));
-        free(args);
 }
 
 static void do_attach(streamer_client *c, unsigned i)
@@ -131,9 +130,8 @@ static void do_attach(streamer_client *c, unsigned i)
 
 static void do_status(struct kills *k, streamer_client *c)
 {
-        char *reply = NULL;
+        cleanup_free char *reply = NULL;
         check(c, "status", streamer_call(c, "status", NULL, &reply));
-        free(reply);
 }
 
 /* ---- all clients ---- */

@@ -146,7 +146,7 @@ bool model_check(const struct model *m, size_t i, const void *data)
 void model_tensor_digest(const struct model *m, size_t i, unsigned char digest[16])
 {
         uint64_t bytes = m->tensors[i].bytes;
-        unsigned char *leaf = must_alloc(bytes < LEAF ? (size_t)bytes : LEAF);
+        cleanup_free unsigned char *leaf = must_alloc(bytes < LEAF ? (size_t)bytes : LEAF);
         XXH3_state_t *state = XXH3_createState();
         XXH128_canonical_t canonical;
 
@@ -160,7 +160,6 @@ void model_tensor_digest(const struct model *m, size_t i, unsigned char digest[1
         XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state));
         memcpy(digest, canonical.digest, 16);
         XXH3_freeState(state);
-        free(leaf);
 }
 
 static int by_name(const void *a, const void *b, void *arg)

@@ -160,13 +160,12 @@ void model_write(const struct model *m, const char *path)
 {
         struct output out;
         size_t size;
-        char *header = model_header(m, &size);
+        cleanup_free char *header = model_header(m, &size);
         output_open(&out, path);
         put_header(&out, header, size);
         for (size_t i = 0; i < m->n; i++)
                 put_contents(&out, m, i);
         output_close(&out);
-        free(header);
 }
 
 void model_write_raw(const char *path, const char *header, size_t header_size, uint64_t data_bytes)
@@ -209,7 +208,7 @@ static struct model *make_shard(const struct model *m, size_t s, size_t n, bool 
 
 static void put_index(const struct model *m, const char *folder, size_t n)
 {
-        char *path = format_text("%s/model.safetensors.index.json", folder);
+        cleanup_free char *path = format_text("%s/model.safetensors.index.json", folder);
         FILE *f = fopen(path, "we");
         if (!f)
                 die_errno("%s", path);
@@ -221,18 +220,16 @@ static void put_index(const struct model *m, const char *folder, size_t n)
         }
         fprintf(f, "}}\n");
         fclose(f);
-        free(path);
 }
 
 void model_write_sharded(const struct model *m, const char *folder, size_t n_shards, bool stale)
 {
         mkdir(folder, 0755);
         for (size_t s = 0; s < n_shards; s++) {
-                char *path = format_text("%s/model-%05zu-of-%05zu.safetensors", folder, s + 1, n_shards);
+                cleanup_free char *path = format_text("%s/model-%05zu-of-%05zu.safetensors", folder, s + 1, n_shards);
                 struct model *shard = make_shard(m, s, n_shards, stale);
                 model_write(shard, path);
                 model_free(shard);
-                free(path);
         }
         put_index(m, folder, n_shards);
 }

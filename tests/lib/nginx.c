@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/lib/nginx.h"
 
+#include "daemon/base/util.h"
 #include "tests/lib/ports.h"
 
 #include <arpa/inet.h>
@@ -66,10 +67,8 @@ static bool answers(unsigned port)
 {
         struct sockaddr_in at = {
                 .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
-        int fd = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-        bool ok = connect(fd, (struct sockaddr *)&at, sizeof(at)) == 0;
-        close(fd);
-        return ok;
+        cleanup_close int fd = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        return connect(fd, (struct sockaddr *)&at, sizeof(at)) == 0;
 }
 
 static void wait_until_ready(const struct nginx *n, unsigned port)

@@ -59,10 +59,9 @@ void paused_load_fails(streamer_op *op, const char *text)
 void paused_load_rewrite(off_t at, size_t size)
 {
         int fd = must(open(paused.backing, O_WRONLY | O_CLOEXEC));
-        unsigned char *data = must_alloc(size);
+        cleanup_free unsigned char *data = must_alloc(size);
         ck_assert_int_eq(pwrite(fd, data, size, at), (ssize_t)size);
         close(fd);
-        free(data);
 }
 
 void paused_load_take(streamer_lease *lease, size_t n, bool seen[PAUSED_N])

@@ -5,6 +5,7 @@
  */
 #include "tests/lib/ports.h"
 
+#include "daemon/base/util.h"
 #include "tests/lib/base.h"
 
 #include <arpa/inet.h>
@@ -37,14 +38,12 @@ static bool is_free(unsigned port)
 {
         struct sockaddr_in address = {
                 .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        int fd = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        cleanup_close int fd = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
         int one = 1;
 
         /* As servers do: a recently closed connection does not block the port. */
         setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-        bool is = bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
-        close(fd);
-        return is;
+        return bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0;
 }
 
 static bool are_free(unsigned first, unsigned n)

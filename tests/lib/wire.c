@@ -49,12 +49,10 @@ bool wire_send(struct wire *w, const void *data, size_t size)
 
 bool wire_frame(struct wire *w, const void *body, size_t size)
 {
-        unsigned char *frame = must_alloc(FRAME_HEADER + size);
+        cleanup_free unsigned char *frame = must_alloc(FRAME_HEADER + size);
         frame_put_header(frame, size);
         memcpy(frame + FRAME_HEADER, body, size);
-        bool sent = wire_send(w, frame, FRAME_HEADER + size);
-        free(frame);
-        return sent;
+        return wire_send(w, frame, FRAME_HEADER + size);
 }
 
 bool wire_request(struct wire *w, const struct request *request)
@@ -122,7 +120,7 @@ bool wire_read(struct wire *w)
         if (!read_exactly(w, header, sizeof(header)))
                 return false;
         size_t len = (size_t)header[0] << 24 | (size_t)header[1] << 16 | (size_t)header[2] << 8 | header[3];
-        unsigned char *body = must_alloc(len);
+        cleanup_free unsigned char *body = must_alloc(len);
         if (len == 0 || len > FRAME_MAX)
                 die("a frame of %zu bytes", len);
         if (read_exactly(w, body, len)) {
@@ -130,7 +128,6 @@ bool wire_read(struct wire *w)
                         die("a reply that is no message");
                 w->has_reply = true;
         }
-        free(body);
         return w->has_reply;
 }
 

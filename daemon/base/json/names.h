@@ -35,7 +35,7 @@ struct name names_in_text_at(const void *owner, uint32_t i); /* a name_at */
 struct nameset {
         struct nameset_slot *slots;
         size_t capacity, mask; /* mask + 1 slots are used */
-        uint64_t key; /* of the hash */
+        uint64_t key;          /* of the hash */
 };
 
 /* Empties the set and reserves space for n names. False: no memory. */

@@ -128,13 +128,6 @@ struct fake_resources *fake_resources(void)
         return &resources;
 }
 
-uint64_t fake_now(void)
-{
-        struct timespec t;
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* ---- failures ---- */
 
 static int armed_failure(const char *call)

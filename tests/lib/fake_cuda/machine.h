@@ -9,6 +9,7 @@
  */
 #pragma once
 
+#include "daemon/base/util.h"
 #include "proto/cuda.h"
 #include "tests/lib/base.h"
 #include "tests/lib/fake_cuda/state.h"
@@ -60,7 +61,6 @@ extern pthread_mutex_t fake_lock;
 const struct fake_settings *fake_settings(void); /* the first call reads the environment */
 struct fake_state *fake_state(void);
 struct fake_resources *fake_resources(void); /* under the lock */
-uint64_t fake_now(void);
 
 /* The first call of each entry point: 0, or the error that it must return. gpu -1: the call belongs to none. */
 int fake_enter(const char *call, int gpu);

@@ -159,7 +159,7 @@ static bool is_held(int gpu)
 
 static bool is_due(const struct CUstream_st *s, const struct op *op)
 {
-        return !is_held(s->gpu) && fake_now() >= op->due;
+        return !is_held(s->gpu) && now_ns() >= op->due;
 }
 
 static void carry_out(struct CUstream_st *s)
@@ -193,7 +193,7 @@ static int append(struct CUstream_st *s, struct op op)
         if (!copy)
                 return E_MEMORY;
         *copy = op;
-        copy->due = fake_now() + fake_settings()->event_ns;
+        copy->due = now_ns() + fake_settings()->event_ns;
         *s->last = copy;
         s->last = &copy->next;
         if (copy->mark)
