@@ -35,8 +35,9 @@ LIBS_TEST = $(call once,LIBS_TEST,$(call pkg,--libs,$(PKGS_TEST)))
 CLANG = $(call once,CLANG,$(shell for c in clang-14 clang-18 clang; do command -v $$c && break; done))
 
 WARN := -Wall -Wextra -Wno-unused-parameter -Wshadow -Wconversion -Wformat=2
-# -O1 -g1: two thirds of the time to compile, and reports name the same lines.
-CFLAGS ?= $(if $(SANITIZE),-O1 -g1,-O2 -g)
+# Two thirds of the time to compile, and reports name the same lines.
+SANITIZE_CFLAGS := -O1 -g1
+CFLAGS ?= $(if $(SANITIZE),$(SANITIZE_CFLAGS),-O2 -g)
 SAN = $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer -fno-sanitize-recover=all)
 ALL_CFLAGS = -std=gnu11 $(WARN) $(CFLAGS) -pthread -I. -Iinclude -D_GNU_SOURCE -DSTREAMERD_VERSION='"$(VERSION)"' \
 	-fstack-protector-strong -ffunction-sections -fdata-sections $(SAN) $(PKG_CFLAGS)
@@ -218,6 +219,11 @@ REPLAYS := $(patsubst %,$(BUILD)/%,$(filter tests/fuzz/%,$(CHOSEN)))
 
 ## tests        build the test programs
 tests: all $(TESTS) $(REPLAYS) $(FAKES) $(FAULT) $(BUILD)/gpu-rates
+
+## tests-sanitized
+##              build them for each run of .ci/run with sanitizers
+tests-sanitized:
+	@+for sanitizers in address,undefined thread; do $(MAKE) SANITIZE=$$sanitizers CFLAGS='$(SANITIZE_CFLAGS)' tests || exit 1; done
 
 ## check        run the tests: unit, integration (also on fake GPUs), fuzz corpora, layers. ONLY="name name" selects
 ##              files by parts of their paths; JOBS=n runs n at a time; TAP=dir writes a report of each file
@@ -416,6 +422,6 @@ help:
 
 -include $(shell find $(BUILD)/obj $(BUILD)/pic -name '*.d' 2>/dev/null)
 always:
-.PHONY: always all tests check check-servers list-checks mutate coverage coverage-run nightly wheel check-python check-vllm vllm-environment bench-vllm bench-compare bench-whitepaper soak soak-sanitized \
+.PHONY: always all tests tests-sanitized check check-servers list-checks mutate coverage coverage-run nightly wheel check-python check-vllm vllm-environment bench-vllm bench-compare bench-whitepaper soak soak-sanitized \
 	fuzz fuzz-run bench bench-guard demo layers lint abi abi-update objects install clean help
 .SECONDARY:
