@@ -61,7 +61,7 @@ char *format_text(const char *format, ...) __attribute__((format(printf, 1, 2)))
 
 /* splitmix64: the same state gives the same numbers on any machine. */
 #define SPLITMIX_GAMMA UINT64_C(0x9e3779b97f4a7c15)
-static inline uint64_t splitmix(uint64_t z)
+__attribute__((always_inline)) static inline uint64_t splitmix(uint64_t z)
 {
         z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
         z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);

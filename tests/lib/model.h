@@ -26,6 +26,8 @@ struct model_tensor {
         uint64_t shape[MODEL_RANK_MAX];
         uint64_t bytes;
         uint64_t key; /* of its contents */
+        bool has_digest;
+        unsigned char digest[16]; /* once model_tensor_digest() was called */
 };
 
 struct model {
