@@ -69,7 +69,7 @@ struct load_request {
         bool wait, no_evict;             /* queue for memory; evict nothing */
         struct model_settings retention; /* what it asks for; zeroes: the defaults */
         bool admin;                      /* may change the retention of other users' models */
-        bool probe;                      /* by the daemon itself, of a test model (source/probe.h) */
+        bool probe;                      /* by the daemon itself, of a test model (source/probe.c) */
         const struct caller *caller;
         const uid_t *owner;         /* of the name, if it is new; NULL: the caller */
         struct source_roots *roots; /* NULL: the loads' own */

@@ -5,7 +5,6 @@
 #include "daemon/load/load_private.h"
 
 #include "daemon/model/ranks.h"
-#include "daemon/source/probe.h"
 
 #include <string.h>
 

@@ -1,8 +1,14 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/source/probe.h"
-
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A test model of the daemon's own: a safetensors file in memory, loaded like any other. It has tensors of several
+ * dtypes and odd sizes, including an empty one.
+ *
+ * Its bytes follow from a seed, so a reader needs no copy to compare them: in tensor "probe.N" the 64-bit little-endian
+ * word k is splitmix64(seed + (N << 32) + k). docs/protocol.md has the function.
+ */
 #include "daemon/base/util.h"
 #include "daemon/io/file/file_object.h"
+#include "daemon/source/source.h"
 
 #include <endian.h>
 #include <errno.h>

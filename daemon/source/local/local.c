@@ -12,6 +12,7 @@
  * leads out of the root is neither listed nor opened. Linked directories are not entered: a list always ends.
  */
 #include "daemon/base/text/percent.h"
+#include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
 #include "daemon/io/file/file_object.h"
 #include "daemon/source/listing.h"
@@ -57,8 +58,13 @@ static int local_canonical(const char *source, char **out, struct error *error)
 {
         bool is_uri = strncmp(source, FILE_SCHEME, strlen(FILE_SCHEME)) == 0;
         const char *rest = is_uri ? source + strlen(FILE_SCHEME) : source;
+        char shown[REDACTED_SOURCE];
         if (is_uri && strncmp(rest, "localhost/", strlen("localhost/")) == 0)
                 rest += strlen("localhost");
+        if (!is_uri && rest[0] != '/' && strstr(source, "://") != NULL) {
+                redact_source(shown, source);
+                return error_set(error, STREAMER_EUNSUPPORTED, "%s: no source of this kind is known", shown);
+        }
         if (rest[0] != '/')
                 return error_set(error, STREAMER_EINVAL, "'%s': not an absolute path", source);
         cleanup_free char *path = strdup(rest);
@@ -222,10 +228,8 @@ static int list_entry(struct listing *list, const struct root_path *folder, int 
 static int list_folder(struct listing *list, const struct root_path *path, const char *prefix, unsigned depth,
                        struct error *error)
 {
-        struct stat st;
         DIR *dir;
-        cleanup_close int path_fd = -1;
-        int r = root_path_find(path, &path_fd, &st, error) ?: root_path_open_folder(path, path_fd, &dir, error);
+        int r = root_path_open_folder(path, &dir, error);
         /* Below the source's own folder, one that may not be read has no files to offer. */
         if (r < 0)
                 return depth > 0 && r != STREAMER_ENOMEM ? 0 : r;

@@ -60,16 +60,12 @@ static void search_folder(struct walk *walk, DIR *folder_consumed, unsigned dept
 int root_facts_read(const struct source_roots *roots, const char *path, struct root_facts *facts, struct error *error)
 {
         cleanup_with(root_path_deinit) struct root_path root = {0};
-        struct stat st;
         DIR *folder;
         cleanup_with(object_deinit) struct object object = {.ops = NULL};
         struct walk walk = {.path = facts->file, .size = sizeof(facts->file), .fd = -1};
         uint64_t range[2] = {0, 4096}, stat[5];
-        cleanup_close int path_fd = -1;
         *facts = (struct root_facts){.direct_align = 0};
-        int r = root_path_init(&root, roots, path, error)
-                        ?: root_path_find(&root, &path_fd, &st, error)
-                        ?: root_path_open_folder(&root, path_fd, &folder, error);
+        int r = root_path_init(&root, roots, path, error) ?: root_path_open_folder(&root, &folder, error);
         if (r == 0)
                 search_folder(&walk, folder, 0);
         if (r < 0 || walk.fd < 0)

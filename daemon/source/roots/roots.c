@@ -20,7 +20,6 @@
 
 struct root {
         char *path;
-        size_t len; /* 0 for "/", so that the rest of every path begins with its slash */
         int fd;
 };
 
@@ -39,7 +38,6 @@ static int root_init(struct root *root, const char *path, struct error *error)
         int r = source_canonical(path, &root->path, error);
         if (r < 0)
                 return r;
-        root->len = strcmp(root->path, "/") == 0 ? 0 : strlen(root->path);
         root->fd = open(root->path, O_PATH | O_DIRECTORY | O_CLOEXEC);
         if (root->fd < 0)
                 return error_errno(error, STREAMER_EFAILED, errno, "root %s", root->path);
@@ -96,7 +94,7 @@ static const struct root *roots_find(const struct source_roots *roots, const cha
         const struct root *best = NULL;
         for (size_t i = 0; i < roots->n; i++) {
                 const struct root *root = &roots->roots[i];
-                if (source_is_below(root->path, path) && (best == NULL || root->len > best->len))
+                if (source_is_below(root->path, path) && (best == NULL || strlen(root->path) > strlen(best->path)))
                         best = root;
         }
         return best;
@@ -114,7 +112,7 @@ static int root_path_set(struct root_path *path, const struct root *root, char *
 /* Relative to the root; "." for the root itself. */
 static const char *below_root(const struct root_path *path)
 {
-        const char *below = path->shown + path->root->len;
+        const char *below = path->shown + strlen(path->root->path);
         below += strspn(below, "/");
         return *below != '\0' ? below : ".";
 }
@@ -226,8 +224,13 @@ int root_path_open_file(const struct root_path *path, int *fd, struct error *err
         return *fd < 0 ? open_failed(errno, path, error) : 0;
 }
 
-int root_path_open_folder(const struct root_path *path, int path_fd, DIR **dir, struct error *error)
+int root_path_open_folder(const struct root_path *path, DIR **dir, struct error *error)
 {
+        cleanup_close int path_fd = -1;
+        struct stat st;
+        int r = root_path_find(path, &path_fd, &st, error);
+        if (r < 0)
+                return r;
         cleanup_close int fd = openat(path_fd, ".", O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC);
         if (fd < 0)
                 return open_failed(errno, path, error);

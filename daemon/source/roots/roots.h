@@ -31,8 +31,8 @@ void root_path_deinit(struct root_path *path);    /* accepts a zeroed one */
 int root_path_find(const struct root_path *path, int *path_fd, struct stat *st, struct error *error);
 /* Opens a regular file for reading. */
 int root_path_open_file(const struct root_path *path, int *fd, struct error *error);
-/* Opens the folder that root_path_find() has resolved, for listing; closed with closedir(). */
-int root_path_open_folder(const struct root_path *path, int path_fd, DIR **dir, struct error *error);
+/* Opens a folder for listing; closed with closedir(). */
+int root_path_open_folder(const struct root_path *path, DIR **dir, struct error *error);
 
 /* How files below a root can be read: the capabilities of its file system, tried on an existing file. */
 struct root_facts {

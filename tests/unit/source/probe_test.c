@@ -3,7 +3,6 @@
  * The probe's model, and the probe of a root, which doctor uses.
  */
 #include "daemon/base/hash.h"
-#include "daemon/source/probe.h"
 #include "daemon/source/roots/roots.h"
 #include "tests/lib/suite.h"
 
