@@ -30,10 +30,7 @@ void config_init(struct config *config)
 void config_deinit(struct config *config)
 {
         for (size_t i = 0; i < n_settings; i++)
-                if (settings[i].kind == SETTING_LIST)
-                        setting_list_clear(&settings[i], config);
-                else
-                        setting_deinit(&settings[i], config);
+                setting_deinit(&settings[i], config);
         free(config->path);
         *config = (struct config){0};
 }

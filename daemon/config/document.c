@@ -56,21 +56,15 @@ static int next(struct doc *doc)
                 return fail_at(doc, doc->parser.problem_mark.line, "", what);
         }
         const yaml_event_t *e = &doc->event;
-        const yaml_char_t *anchor = NULL, *tag = NULL;
         if (e->type == YAML_ALIAS_EVENT)
                 return fail(doc, "", "aliases are not supported");
-        if (e->type == YAML_SCALAR_EVENT) {
-                anchor = e->data.scalar.anchor;
-                tag = e->data.scalar.tag;
-        } else if (e->type == YAML_SEQUENCE_START_EVENT) {
-                anchor = e->data.sequence_start.anchor;
-                tag = e->data.sequence_start.tag;
-        } else if (e->type == YAML_MAPPING_START_EVENT) {
-                anchor = e->data.mapping_start.anchor;
-                tag = e->data.mapping_start.tag;
-        }
-        if (anchor != NULL || tag != NULL)
-                return fail(doc, "", anchor != NULL ? "anchors are not supported" : "tags are not supported");
+        /* The data of all values begin with the same two fields. */
+        bool value = e->type == YAML_SCALAR_EVENT || e->type == YAML_SEQUENCE_START_EVENT ||
+                     e->type == YAML_MAPPING_START_EVENT;
+        if (value && e->data.scalar.anchor != NULL)
+                return fail(doc, "", "anchors are not supported");
+        if (value && e->data.scalar.tag != NULL)
+                return fail(doc, "", "tags are not supported");
         return 0;
 }
 

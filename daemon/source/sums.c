@@ -27,9 +27,11 @@ static bool is_digest(const char *hex)
 }
 
 /* Two publishers, or two lines, must agree. */
-static int set_digest(struct object *object, const char *hex, const char *publisher, struct error *error)
+int sums_set_digest(struct object *object, const char *hex, const char *publisher, struct error *error)
 {
         unsigned char digest[32];
+        if (strlen(hex) != HEX_LEN || !is_digest(hex))
+                return 0;
         for (size_t i = 0; i < sizeof(digest); i++)
                 digest[i] = (unsigned char)(percent_digit(hex[2 * i]) << 4 | percent_digit(hex[2 * i + 1]));
         if (object->has_sha256 && memcmp(object->sha256, digest, sizeof(digest)) != 0)
@@ -38,11 +40,6 @@ static int set_digest(struct object *object, const char *hex, const char *publis
         memcpy(object->sha256, digest, sizeof(digest));
         object->has_sha256 = true;
         return 0;
-}
-
-int sums_set_digest(struct object *object, const char *hex, const char *publisher, struct error *error)
-{
-        return strlen(hex) == HEX_LEN && is_digest(hex) ? set_digest(object, hex, publisher, error) : 0;
 }
 
 /* ---- SHA256SUMS ---- */
@@ -75,7 +72,8 @@ static int parse_line(const struct sums *sums, char *line, size_t len, struct er
         if (strncmp(name, "./", 2) == 0)
                 name += 2;
         struct object *object = bsearch(name, sums->objects, sums->n, sizeof(*object), compare_name);
-        return object != NULL ? set_digest(object, line, sums->path, error) : 0;
+        line[HEX_LEN] = '\0';
+        return object != NULL ? sums_set_digest(object, line, sums->path, error) : 0;
 }
 
 int sums_apply(struct text *text, const char *shown, struct object *objects, size_t n, struct error *error)

@@ -25,17 +25,6 @@ __attribute__((format(printf, 2, 3))) int setting_wrong(char why[SETTING_WHY], c
         return -1;
 }
 
-/* Replaces the text in *field. */
-static int copy_text(char **field, const char *text, char why[SETTING_WHY])
-{
-        char *copy = strdup(text);
-        if (copy == NULL)
-                return setting_wrong(why, "no memory");
-        secret_free(*field);
-        *field = copy;
-        return 0;
-}
-
 /* ---- numbers with units ---- */
 
 /* Strictly: no sign, no fraction, no space, and no unit that could mean two things (GB may be a power of ten or of two,
@@ -120,22 +109,22 @@ static int parse_word(const struct setting *setting, const char *text, uint64_t 
 
 /* ---- fields ---- */
 
-static uint64_t get_number(const struct setting *setting, const void *base)
-{
-        const void *field = (const char *)base + setting->offset;
-        return setting->size == 1   ? *(const uint8_t *)field
-               : setting->size == 4 ? *(const uint32_t *)field
-                                    : *(const uint64_t *)field;
-}
-
 int setting_set_field(const struct setting *setting, void *base, const char *text, char why[SETTING_WHY])
 {
         void *field = (char *)base + setting->offset;
         uint64_t value = 0;
         if (setting->kind == SETTING_OWN)
                 return setting->set(field, text, why);
-        if (setting->kind == SETTING_TEXT)
-                return setting->check != NULL && setting->check(text, why) < 0 ? -1 : copy_text(field, text, why);
+        if (setting->kind == SETTING_TEXT) {
+                if (setting->check != NULL && setting->check(text, why) < 0)
+                        return -1;
+                char *copy = strdup(text);
+                if (copy == NULL)
+                        return setting_wrong(why, "no memory");
+                secret_free(*(char **)field);
+                *(char **)field = copy;
+                return 0;
+        }
         if (text[0] == '\0')
                 return setting_wrong(why, "has no value");
         if (setting->kind == SETTING_WORD ? parse_word(setting, text, &value, why) < 0
@@ -159,7 +148,9 @@ void setting_init(const struct setting *setting, void *base)
 
 void setting_deinit(const struct setting *setting, void *base)
 {
-        if (setting->kind == SETTING_TEXT)
+        if (setting->kind == SETTING_LIST)
+                setting_list_clear(setting, base);
+        else if (setting->kind == SETTING_TEXT)
                 secret_free(*(char **)((char *)base + setting->offset));
 }
 
@@ -168,7 +159,10 @@ char *setting_text(const struct setting *setting, const void *base)
         char number[24];
         if (setting->kind == SETTING_TEXT)
                 return strdup(*(char *const *)((const char *)base + setting->offset) ?: "");
-        uint64_t value = get_number(setting, base);
+        const void *field = (const char *)base + setting->offset;
+        uint64_t value = setting->size == 1   ? *(const uint8_t *)field
+                         : setting->size == 4 ? *(const uint32_t *)field
+                                              : *(const uint64_t *)field;
         return strdup(setting->kind == SETTING_WORD ? setting->words[value] : written(setting->kind, value, number));
 }
 
