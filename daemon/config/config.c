@@ -149,11 +149,11 @@ int config_load(struct config *config, int argc, char **argv, enum config_action
         int r = flags_read(&first, NULL, argc, argv, error);
         if (r < 0)
                 return r;
-        if (first.help) {
+        if (first.help != NULL) {
                 cleanup_free char *text = config_usage();
                 return text != NULL && fputs(text, stdout) >= 0 ? 0 : error_no_memory(error);
         }
-        if (first.version) {
+        if (first.version != NULL) {
                 puts("streamerd " STREAMERD_VERSION);
                 return 0;
         }
@@ -162,7 +162,7 @@ int config_load(struct config *config, int argc, char **argv, enum config_action
                 config_deinit(config);
                 return r;
         }
-        if (first.check)
+        if (first.check != NULL)
                 printf("%sstreamerd: the settings are valid (%s)\n", config->notes, config->path ?: "no file");
         else
                 *action = CONFIG_RUN;

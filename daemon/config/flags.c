@@ -35,15 +35,6 @@ static int next_flag(int argc, char **argv, int *i, const struct setting **flag,
         return 0;
 }
 
-static void note_action(struct flags_first *first, const char *name, const char *value)
-{
-        if (strcmp(name, "config") == 0)
-                first->config = value;
-        first->help |= strcmp(name, "help") == 0;
-        first->version |= strcmp(name, "version") == 0;
-        first->check |= strcmp(name, "check-config") == 0;
-}
-
 /* A relative root is below the working directory. */
 static int apply(const struct setting *flag, struct config *config, const char *value, char why[SETTING_WHY])
 {
@@ -66,7 +57,7 @@ int flags_read(struct flags_first *first, struct config *config, int argc, char 
                 if (r < 0)
                         return r;
                 if (flag->kind == SETTING_ACTION)
-                        note_action(first, flag->flag, value);
+                        *(const char **)(void *)((char *)first + flag->offset) = value ?: "";
                 else if (config != NULL && apply(flag, config, value, why) < 0)
                         return error_set(error, STREAMER_EINVAL, "--%s: %s", flag->flag, why);
         }

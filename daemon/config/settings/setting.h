@@ -19,7 +19,7 @@ enum setting_kind {
         SETTING_DURATION, /* nanoseconds */
         SETTING_OWN,      /* set() reads it */
         SETTING_LIST,     /* an array in struct config */
-        SETTING_ACTION,   /* a flag that is no setting */
+        SETTING_ACTION,   /* a flag that is no setting, a text in struct flags_first */
 };
 
 struct setting {
@@ -97,10 +97,9 @@ int config_parse_duration(const char *text, uint64_t *ns);
 
 /* ---- the command line (flags.c) ---- */
 
-/* Flags that decide the rest, before any value is read. */
+/* Flags that decide the rest, before any value is read: their values, "" of one that takes none; NULL: not given. */
 struct flags_first {
-        const char *config; /* --config; NULL: not given */
-        bool help, version, check;
+        const char *config, *help, *version, *check;
 };
 
 /* Checks the grammar of the whole line; with a config, also writes its values into it. */

@@ -42,6 +42,7 @@ static const char *const device_examples[] = {"host", "cuda:0", "cuda:all", "cud
 
 #define F(name) SETTING_FIELD(struct config, name)
 #define LIST(array, list_) SETTING_LIST, .offset = offsetof(struct config, array), .list = &(list_)
+#define ACTION(name) SETTING_ACTION, .offset = offsetof(struct flags_first, name)
 #define BOOL(name) SETTING_WORD, F(name), .words = setting_bool_words
 #define ENV(name, note) .env = (name), .env_note = (note)
 
@@ -65,7 +66,7 @@ const struct setting settings[] = {
         {"residency.keep_alive", SETTING_DURATION, F(residency.keep_alive_ns), "0s", 0, DAYS366, .flag = "keep-alive",
          .argument = "D", .help = "unload a model that had no lease for this time; 0s: never"},
         {"residency.drain_timeout", SETTING_DURATION, F(residency.drain_timeout_ns), "0s", 0, DAYS366},
-        {NULL, SETTING_ACTION, .flag = "config", .argument = "FILE",
+        {NULL, ACTION(config), .flag = "config", .argument = "FILE",
          .help = "the configuration file (" CONFIG_DEFAULT_PATH " if it exists)"},
         {"io.concurrency", SETTING_NUMBER, F(io.concurrency), "16", 1, 1024, .flag = "concurrency", .argument = "N",
          .help = "blocks in flight for one load", ENV(RUNAI "CONCURRENCY", "")},
@@ -140,9 +141,9 @@ const struct setting settings[] = {
          "1: log to standard error even if the journal is available; 0: the default")},
         {"metrics.listen", SETTING_TEXT, F(metrics.listen), .check = check_listen, .flag = "metrics-listen", .argument = "A",
          .help = "serve metrics over HTTP at 127.0.0.1:PORT or unix:/path (off)"},
-        {NULL, SETTING_ACTION, .flag = "check-config", .help = "check the configuration and exit"},
-        {NULL, SETTING_ACTION, .flag = "version", .help = "print the version and exit"},
-        {NULL, SETTING_ACTION, .flag = "help", .help = "print this and exit"},
+        {NULL, ACTION(check), .flag = "check-config", .help = "check the configuration and exit"},
+        {NULL, ACTION(version), .flag = "version", .help = "print the version and exit"},
+        {NULL, ACTION(help), .flag = "help", .help = "print this and exit"},
 };
 // clang-format on
 const size_t n_settings = ARRAY_SIZE(settings);

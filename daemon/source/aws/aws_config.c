@@ -158,24 +158,17 @@ static bool is_section(const char *section, const char *kind, const char *name)
 
 const char *aws_ini_get(const struct aws_ini *ini, const char *kind, const char *section, const char *key)
 {
-        const char *dot = strchr(key, '.'), *name = dot != NULL ? dot + 1 : key;
+        const char *dot = key != NULL ? strchr(key, '.') : NULL, *name = dot != NULL ? dot + 1 : key;
         size_t parent_len = dot != NULL ? (size_t)(dot - key) : 0;
         for (size_t i = ini->n; i-- > 0;) {
                 const struct aws_ini_entry *entry = &ini->entries[i];
                 const char *parent = entry->parent ?: "";
-                if (is_section(entry->section, kind, section) && strcmp(entry->key, name) == 0 &&
-                    strlen(parent) == parent_len && strncmp(parent, key, parent_len) == 0)
+                if (is_section(entry->section, kind, section) &&
+                    (key == NULL || (strcmp(entry->key, name) == 0 && strlen(parent) == parent_len &&
+                                     strncmp(parent, key, parent_len) == 0)))
                         return entry->value;
         }
         return NULL;
-}
-
-bool aws_ini_has(const struct aws_ini *ini, const char *kind, const char *section)
-{
-        for (size_t i = 0; i < ini->n; i++)
-                if (is_section(ini->entries[i].section, kind, section))
-                        return true;
-        return false;
 }
 
 /* ---- both, for one profile ---- */
@@ -252,7 +245,6 @@ const char *aws_config_endpoint(const struct aws_config *config, const char *ser
 
 bool aws_config_has_profile(const struct aws_config *config)
 {
-        const char *name = config->profile;
-        return aws_ini_has(&config->credentials, NULL, name) || aws_ini_has(&config->config, "profile", name) ||
-               (strcmp(name, "default") == 0 && aws_ini_has(&config->config, NULL, name));
+        return aws_ini_get(&config->credentials, NULL, config->profile, NULL) != NULL ||
+               config_get(config, "profile", config->profile, NULL) != NULL;
 }

@@ -27,9 +27,8 @@ int aws_ini_read(struct aws_ini *ini, const char *path, struct error *error);
 void aws_ini_deinit(struct aws_ini *ini); /* accepts a zeroed one */
 
 /* Of [KIND SECTION], or of [SECTION] if kind is NULL. NULL if there is none. A key of a nested section is
- * "s3.endpoint_url". */
+ * "s3.endpoint_url"; NULL: any. */
 const char *aws_ini_get(const struct aws_ini *ini, const char *kind, const char *section, const char *key);
-bool aws_ini_has(const struct aws_ini *ini, const char *kind, const char *section);
 
 /* ---- both, for one profile ---- */
 

@@ -102,13 +102,6 @@ static const struct root *roots_find(const struct source_roots *roots, const cha
 
 /* ---- paths ---- */
 
-static int root_path_set(struct root_path *path, const struct root *root, char *shown, const char *rule,
-                         struct error *error)
-{
-        *path = (struct root_path){root, shown, rule};
-        return shown != NULL ? 0 : error_no_memory(error);
-}
-
 /* Relative to the root; "." for the root itself. */
 static const char *below_root(const struct root_path *path)
 {
@@ -132,13 +125,15 @@ int root_path_init(struct root_path *path, const struct source_roots *roots, con
                 error->outside = true;
                 return r;
         }
-        return root_path_set(path, root, strdup(canonical), roots->rule, error);
+        *path = (struct root_path){root, strdup(canonical), roots->rule};
+        return path->shown != NULL ? 0 : error_no_memory(error);
 }
 
 int root_path_init_child(struct root_path *path, const struct root_path *folder, const char *name, struct error *error)
 {
         const char *slash = folder->shown[strlen(folder->shown) - 1] == '/' ? "" : "/";
-        return root_path_set(path, folder->root, format_new("%s%s%s", folder->shown, slash, name), folder->rule, error);
+        *path = (struct root_path){folder->root, format_new("%s%s%s", folder->shown, slash, name), folder->rule};
+        return path->shown != NULL ? 0 : error_no_memory(error);
 }
 
 void root_path_to_parent(struct root_path *path)
