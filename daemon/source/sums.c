@@ -12,13 +12,6 @@
 
 #define HEX_LEN 64
 
-struct sums {
-        const char *path;
-        struct object *objects;
-        size_t n;
-        unsigned line;
-};
-
 /* ---- digests ---- */
 
 static bool is_digest(const char *hex)
@@ -49,45 +42,40 @@ static int compare_name(const void *name, const void *object)
         return strcmp(name, strrchr(((const struct object *)object)->path, '/') + 1);
 }
 
-static int bad_line(const struct sums *sums, const char *what, struct error *error)
+/* What is wrong with a line; NULL: it is "digest  name" or "digest *name". */
+static const char *line_fault(const char *line, size_t len)
 {
-        return error_set(error, STREAMER_EFAILED, "%s (%s:%u)", what, sums->path, sums->line);
-}
-
-/* "digest  name" or "digest *name"; other files are ignored. */
-static int parse_line(const struct sums *sums, char *line, size_t len, struct error *error)
-{
-        if (len > 0 && line[len - 1] == '\r')
-                line[--len] = '\0';
-        if (len == 0 || line[0] == '#')
-                return 0;
         if (line[0] == '\\')
-                return bad_line(sums, "escaped file names are not supported", error);
+                return "escaped file names are not supported";
         if (strlen(line) != len)
-                return bad_line(sums, "a NUL byte", error);
-        if (len < HEX_LEN + 3 || !is_digest(line) || line[HEX_LEN] != ' ' ||
-            (line[HEX_LEN + 1] != ' ' && line[HEX_LEN + 1] != '*'))
-                return bad_line(sums, "not 'digest  name' as sha256sum writes it", error);
-        const char *name = line + HEX_LEN + 2;
-        if (strncmp(name, "./", 2) == 0)
-                name += 2;
-        struct object *object = bsearch(name, sums->objects, sums->n, sizeof(*object), compare_name);
-        line[HEX_LEN] = '\0';
-        return object != NULL ? sums_set_digest(object, line, sums->path, error) : 0;
+                return "a NUL byte";
+        bool valid = len >= HEX_LEN + 3 && is_digest(line) && line[HEX_LEN] == ' ' &&
+                     (line[HEX_LEN + 1] == ' ' || line[HEX_LEN + 1] == '*');
+        return valid ? NULL : "not 'digest  name' as sha256sum writes it";
 }
 
+/* Empty lines, comments and files that are not among the objects are ignored. */
 int sums_apply(struct text *text, const char *shown, struct object *objects, size_t n, struct error *error)
 {
-        struct sums sums = {.path = shown, .objects = objects, .n = n};
-        char *line = text->data, *end = text->data + text->size;
-        while (line < end) {
-                char *stop = memchr(line, '\n', (size_t)(end - line)) ?: end;
+        char *end = text->data + text->size, *stop;
+        unsigned number = 1;
+        for (char *line = text->data; line < end; line = stop + 1, number++) {
+                stop = memchr(line, '\n', (size_t)(end - line)) ?: end;
                 *stop = '\0'; /* the text has space for one more byte */
-                sums.line++;
-                int r = parse_line(&sums, line, (size_t)(stop - line), error);
-                if (r < 0)
-                        return r;
-                line = stop + 1;
+                size_t len = (size_t)(stop - line);
+                if (len > 0 && line[len - 1] == '\r')
+                        line[--len] = '\0';
+                if (len == 0 || line[0] == '#')
+                        continue;
+                const char *fault = line_fault(line, len);
+                if (fault != NULL)
+                        return error_set(error, STREAMER_EFAILED, "%s (%s:%u)", fault, shown, number);
+                const char *name = line + HEX_LEN + 2;
+                name += strncmp(name, "./", 2) == 0 ? 2 : 0;
+                struct object *object = bsearch(name, objects, n, sizeof(*object), compare_name);
+                line[HEX_LEN] = '\0';
+                if (object != NULL && sums_set_digest(object, line, shown, error) < 0)
+                        return error->code;
         }
         return 0;
 }
@@ -129,16 +117,14 @@ static int blob_digest(struct object *object, struct error *error)
 
 int sums_find(const struct root_path *folder, struct object *objects, size_t n, struct error *error)
 {
-        struct error no_list = {0}; /* not an error: names of blobs may still be digests */
-        int r = read_sums(folder, objects, n, &no_list);
-        if (r < 0 && r != STREAMER_ENOENT) {
-                *error = no_list;
-                return r;
+        int r = read_sums(folder, objects, n, error);
+        if (r == STREAMER_ENOENT) { /* not an error: names of blobs may still be digests */
+                *error = (struct error){.code = 0};
+                r = 0;
         }
-        for (size_t i = 0; i < n; i++) {
+        for (size_t i = 0; r == 0 && i < n; i++)
                 r = blob_digest(&objects[i], error);
-                if (r < 0)
-                        return r;
-        }
+        if (r < 0)
+                return r;
         return sums_require(objects, n, "a " SUMS_NAME " beside it and no blob of an HF cache", error);
 }
