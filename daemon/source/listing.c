@@ -58,37 +58,30 @@ static void file_deinit(struct listed_file *file)
         free(file->tag);
 }
 
-/* Complete, or as before. */
-static int set_file(struct listed_file *file, const char *name, uint64_t bytes, const char *tag, struct error *error)
-{
-        struct listed_file new = {strdup(name), strdup(tag), bytes};
-        if (new.name == NULL || new.tag == NULL) {
-                file_deinit(&new);
-                return error_no_memory(error);
-        }
-        *file = new;
-        return 0;
-}
-
 int listing_add(struct listing *list, const char *name, uint64_t bytes, const char *tag, struct error *error)
 {
+        const unsigned max = list->sidecars ? SIDECAR_FILES_MAX : SOURCE_FILES_MAX;
+        bool is_index = !list->sidecars && strcmp(name, LISTING_INDEX) == 0;
         if (!list->sidecars && strchr(name, '/') != NULL)
                 return 0;
-        if (!list->sidecars && list->index.name == NULL && strcmp(name, LISTING_INDEX) == 0)
-                return set_file(&list->index, name, bytes, tag, error);
         list->has_sums |= strcmp(name, SUMS_NAME) == 0;
-        if (!(list->sidecars ? is_sidecar(name) : is_weights(name)))
+        list->has_index |= is_index;
+        if (!(list->sidecars ? is_sidecar(name) : is_index || is_weights(name)))
                 return 0;
-        if (list->n == (list->sidecars ? SIDECAR_FILES_MAX : SOURCE_FILES_MAX))
-                return error_set(error, STREAMER_EFAILED, "more than %zu %s (%s)", list->n,
+        if (list->n == max + list->has_index)
+                return error_set(error, STREAMER_EFAILED, "more than %u %s (%s)", max,
                                  list->sidecars ? "files beside the weights" : "safetensors files", list->shown);
         struct listed_file *v = array_grow(list->v, list->n, sizeof(*v));
         if (v == NULL)
                 return error_no_memory(error);
         list->v = v;
-        int r = set_file(&v[list->n], name, bytes, tag, error);
-        list->n += r == 0;
-        return r;
+        v[list->n] = (struct listed_file){strdup(name), strdup(tag), bytes};
+        if (v[list->n].name == NULL || v[list->n].tag == NULL) {
+                file_deinit(&v[list->n]);
+                return error_no_memory(error);
+        }
+        list->n++;
+        return 0;
 }
 
 static int compare(const void *a, const void *b)
@@ -105,8 +98,6 @@ void listing_sort(struct listing *list)
 const struct listed_file *listing_find(const struct listing *list, const char *name)
 {
         const struct listed_file key = {.name = (char *)(uintptr_t)name};
-        if (list->index.name != NULL && strcmp(name, list->index.name) == 0)
-                return &list->index;
         return list->n > 0 ? bsearch(&key, list->v, list->n, sizeof(key), compare) : NULL;
 }
 
@@ -115,7 +106,6 @@ void listing_deinit(struct listing *list)
         for (size_t i = 0; i < list->n; i++)
                 file_deinit(&list->v[i]);
         free(list->v);
-        file_deinit(&list->index);
         *list = (struct listing){.shown = list->shown, .sidecars = list->sidecars};
 }
 
@@ -139,7 +129,7 @@ int listing_choose(struct listing *list, const char *where, struct error *error)
         int best = 3;
         size_t chosen = 0;
         listing_sort(list);
-        if (list->index.name != NULL)
+        if (list->has_index)
                 return 0;
         if (list->n == 0)
                 return error_set(error, STREAMER_ENOENT, "no safetensors files %s (%s)", where, list->shown);

@@ -27,11 +27,12 @@ struct listing {
         size_t n;
         /* of the weights */
         bool has_sums;
-        struct listed_file index; /* whose files are the model; name NULL: there is none */
+        bool has_index; /* LISTING_INDEX is listed: its files are the model */
 };
 
-/* Adds a file if it belongs to the list. Weights: *.safetensors of the directory itself. Sidecars: files that are not
- * hidden, hold no weights and have a valid name. STREAMER_EFAILED beyond SOURCE_FILES_MAX, or SIDECAR_FILES_MAX. */
+/* Adds a file if it belongs to the list. Weights: the index and *.safetensors of the directory itself. Sidecars: files
+ * that are not hidden, hold no weights and have a valid name. STREAMER_EFAILED beyond SOURCE_FILES_MAX, or
+ * SIDECAR_FILES_MAX. */
 int listing_add(struct listing *list, const char *name, uint64_t bytes, const char *tag, struct error *error);
 /* In a list of weights, keeps only the files of the model, unless an index decides. STREAMER_ENOENT: "no safetensors
  * files WHERE". */

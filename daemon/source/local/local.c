@@ -258,7 +258,7 @@ static int open_folder(struct source_set *set, const struct root_path *path, str
 {
         cleanup_with(listing_deinit) struct listing list = {.shown = path->shown};
         int r = list_folder(&list, path, "", 0, error) ?: listing_choose(&list, "in this folder", error);
-        if (r < 0 || list.index.name != NULL)
+        if (r < 0 || list.has_index)
                 return r ?: open_indexed(set, path, error);
         r = source_set_reserve(set, list.n, error);
         for (size_t i = 0; r == 0 && i < list.n; i++)

@@ -144,13 +144,12 @@ static int list_weights(struct opening *o, struct object *index)
         if (r == 0 && object_http_finish(index, &fetches[1], &ignored) < 0)
                 object_deinit(index);
         http_fetch_deinit(&fetches[1]);
-        if (r < 0)
-                return r;
-        const struct listed_file *listed = &o->list->index;
-        if (listed->name == NULL || index->ops == NULL ||
+        r = r ?: listing_choose(o->list, "with this prefix", o->error);
+        const struct listed_file *listed = r == 0 ? listing_find(o->list, LISTING_INDEX) : NULL;
+        if (listed == NULL || index->ops == NULL ||
             (listed->tag[0] != '\0' && !object_http_has_etag(index, listed->tag)))
                 object_deinit(index);
-        return listing_choose(o->list, "with this prefix", o->error);
+        return r;
 }
 
 /* ---- weights ---- */

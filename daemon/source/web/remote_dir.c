@@ -67,7 +67,7 @@ int remote_dir_open(const struct remote_dir *dir, struct source_set *set, struct
 {
         const struct listing *listing = dir->listing;
         const struct st_index *index = &set->index;
-        bool indexed = listing == NULL || listing->index.name != NULL;
+        bool indexed = listing == NULL || listing->has_index;
         int r = 0;
         if (indexed && set->index_object.ops == NULL)
                 r = remote_dir_open_text(dir, LISTING_INDEX, &set->index_object, error);
