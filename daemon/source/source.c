@@ -23,7 +23,6 @@ int source_set_index(struct source_set *set, struct error *error)
         if (st_index_parse(&set->index, set->index_text.data, set->index_text.size, &st) < 0)
                 return error_set(error, st.rule == ST_NO_MEMORY ? STREAMER_ENOMEM : STREAMER_EFAILED, "%s (%s)",
                                  st.text, path);
-        set->has_index = true;
         if (set->index.n_files == 0)
                 return error_set(error, STREAMER_EFAILED, "the index names no file (%s)", path);
         if (set->index.n_files > SOURCE_FILES_MAX)
@@ -37,8 +36,7 @@ void source_set_deinit(struct source_set *set)
         for (size_t i = 0; i < set->n_objects; i++)
                 object_deinit(&set->objects[i]);
         free(set->objects);
-        if (set->has_index)
-                st_index_deinit(&set->index);
+        st_index_deinit(&set->index);
         text_deinit(&set->index_text);
         object_deinit(&set->index_object);
         *set = (struct source_set){0};
@@ -89,7 +87,7 @@ int source_identity(const struct source_set *set, struct source_identity *out, s
                 return error_no_memory(error);
         for (size_t i = 0; i < set->n_objects; i++)
                 set->objects[i].ops->identify(&set->objects[i], hash);
-        if (set->has_index)
+        if (set->index.n_files > 0)
                 set->index_object.ops->identify(&set->index_object, hash);
         hash_final(hash, out->digest);
         hash_free(hash);
@@ -150,7 +148,7 @@ int source_check(const struct source_set *set, struct error *error)
         size_t n = 0;
         if (objects == NULL)
                 return error_no_memory(error);
-        if (set->has_index)
+        if (set->index.n_files > 0)
                 objects[n++] = &set->index_object;
         for (size_t i = 0; i < set->n_objects; i++)
                 objects[n++] = &set->objects[i];

@@ -44,10 +44,9 @@ uint64_t source_lane(const char *canonical);
 struct source_set {
         struct object *objects;
         size_t n_objects;
-        struct st_index index; /* where has_index: objects are its files, in the order of index.files */
+        struct st_index index; /* of n_files, which are the objects, in the order of index.files; 0: there is none */
         struct text index_text;
-        bool has_index;
-        struct object index_object; /* where has_index; of the kind of the others */
+        struct object index_object; /* of the kind of the others */
 };
 
 struct http;

@@ -29,7 +29,8 @@ int resolve_view(struct resolved *resolved, const struct source_set *set, const 
                 resolved->set.objects[i] = set->objects[numbers != NULL ? numbers[i] : i];
         resolved->set.n_objects = n;
         /* An index covers all files, by their number. */
-        resolved->set.has_index = set->has_index && numbers == NULL;
+        if (numbers != NULL)
+                resolved->set.index = (struct st_index){0};
         return 0;
 }
 
@@ -161,14 +162,14 @@ int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, ui
                 if (r == 0 && st_parse(&resolved->headers[i], (char *)text->map + ST_PREFIX, text->n,
                                        object->version.size, &st) < 0)
                         r = bad_file(object, &st, error);
-                if (r == 0 && set->has_index)
+                if (r == 0 && set->index.n_files > 0)
                         r = apply_index(resolved, i, found, error);
                 resolved->files[i].header = &resolved->headers[i];
                 resolved->files[i].path = object->path;
         }
         if (r < 0)
                 return r;
-        for (size_t e = 0; set->has_index && e < set->index.n_entries; e++)
+        for (size_t e = 0; e < set->index.n_entries; e++)
                 if (!found[e])
                         return missing_tensor(resolved, &set->index.entries[e], error);
         return plan_make(&resolved->plan, resolved->files, n, layout, block_size, error);

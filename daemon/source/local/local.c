@@ -161,35 +161,16 @@ static uint64_t local_lane(const char *canonical)
 
 /* ---- files of a folder ---- */
 
-static int open_object(struct object *object, const struct root_path *path, struct error *error)
-{
-        int fd = -1;
-        int r = root_path_open_file(path, &fd, error);
-        return r < 0 ? r : object_init_consume_fd(object, fd, path->shown, error);
-}
-
 /* `promise`: why a missing file means that the source is broken and not missing; NULL: it does not. */
 static int open_in_folder(struct object *object, const struct root_path *folder, const char *name, const char *promise,
                           struct error *error)
 {
         cleanup_with(root_path_deinit) struct root_path path = {0};
-        int r = root_path_init_child(&path, folder, name, error) ?: open_object(object, &path, error);
+        int fd = -1;
+        int r = root_path_init_child(&path, folder, name, error) ?: root_path_open_file(&path, &fd, error)
+                        ?: object_init_consume_fd(object, fd, path.shown, error);
         if (r == STREAMER_ENOENT && promise != NULL)
                 return error_set(error, STREAMER_EFAILED, "%s, but cannot be found (%s)", promise, path.shown);
-        return r;
-}
-
-static int open_indexed(struct source_set *set, const struct root_path *folder, struct error *error)
-{
-        struct object *index = &set->index_object;
-        /* Opening takes the version before the text is read: later changes are detected at the end of the load. */
-        int r = open_in_folder(index, folder, LISTING_INDEX, "listed in its folder", error)
-                        ?: text_read_fd(&set->index_text, index->fd, ST_HEADER_MAX, index->path, error)
-                        ?: source_set_index(set, error)
-                        ?: source_set_reserve(set, set->index.n_files, error);
-        for (size_t i = 0; r == 0 && i < set->index.n_files; i++)
-                r = open_in_folder(&set->objects[i], folder, st_index_file(&set->index, i), "named by the index",
-                                   error);
         return r;
 }
 
@@ -242,72 +223,72 @@ static int list_folder(struct listing *list, const struct root_path *path, const
         return r;
 }
 
-/* ---- weights ---- */
-
-static int find_source(struct root_path *path, const struct sources *sources, const char *canonical, bool *is_folder,
+/* The folder of the source: itself, or the one that holds it. */
+static int find_folder(struct root_path *folder, const struct sources *sources, const char *canonical, bool *is_folder,
                        struct error *error)
 {
         struct stat st = {0};
         cleanup_close int path_fd = -1;
-        int r = root_path_init(path, sources->roots, canonical, error) ?: root_path_find(path, &path_fd, &st, error);
+        int r = root_path_init(folder, sources->roots, canonical, error)
+                        ?: root_path_find(folder, &path_fd, &st, error);
         *is_folder = S_ISDIR(st.st_mode);
+        if (r == 0 && !*is_folder)
+                root_path_to_parent(folder);
         return r;
 }
+
+/* ---- weights ---- */
 
 static int open_folder(struct source_set *set, const struct root_path *path, struct error *error)
 {
         cleanup_with(listing_deinit) struct listing list = {.shown = path->shown};
+        struct object *index = &set->index_object;
         int r = list_folder(&list, path, "", 0, error) ?: listing_choose(&list, "in this folder", error);
-        if (r < 0 || list.has_index)
-                return r ?: open_indexed(set, path, error);
-        r = source_set_reserve(set, list.n, error);
-        for (size_t i = 0; r == 0 && i < list.n; i++)
-                r = open_in_folder(&set->objects[i], path, list.v[i].name, "listed in its folder", error);
+        /* Opening takes the version before the text is read: later changes are detected at the end of the load. */
+        if (r == 0 && list.has_index)
+                r = open_in_folder(index, path, LISTING_INDEX, "listed in its folder", error)
+                            ?: text_read_fd(&set->index_text, index->fd, ST_HEADER_MAX, index->path, error)
+                            ?: source_set_index(set, error);
+        r = r ?: source_set_reserve(set, list.has_index ? set->index.n_files : list.n, error);
+        for (size_t i = 0; r == 0 && i < set->n_objects; i++)
+                r = list.has_index
+                            ? open_in_folder(&set->objects[i], path, st_index_file(&set->index, i),
+                                             "named by the index", error)
+                            : open_in_folder(&set->objects[i], path, list.v[i].name, "listed in its folder", error);
         return r;
 }
 
 static int local_open(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,
                       struct error *error)
 {
-        cleanup_with(root_path_deinit) struct root_path path = {0};
+        cleanup_with(root_path_deinit) struct root_path folder = {0};
         bool is_folder;
-        int r = find_source(&path, sources, canonical, &is_folder, error);
+        int r = find_folder(&folder, sources, canonical, &is_folder, error);
         if (r == 0 && is_folder)
-                r = open_folder(set, &path, error);
+                r = open_folder(set, &folder, error);
         else if (r == 0)
-                r = source_set_reserve(set, 1, error) ?: open_object(&set->objects[0], &path, error);
-        if (r < 0 || !want_sha256)
-                return r;
-        if (!is_folder)
-                root_path_to_parent(&path);
-        return sums_find(&path, set->objects, set->n_objects, error);
+                r = source_set_reserve(set, 1, error)
+                            ?: open_in_folder(&set->objects[0], &folder, strrchr(canonical, '/') + 1, NULL, error);
+        return r == 0 && want_sha256 ? sums_find(&folder, set->objects, set->n_objects, error) : r;
 }
 
 /* ---- sidecars ---- */
-
-/* The folder of the source: itself, or the one that holds it. */
-static int find_folder(struct root_path *path, const struct sources *sources, const char *canonical,
-                       struct error *error)
-{
-        bool is_folder;
-        int r = find_source(path, sources, canonical, &is_folder, error);
-        if (r == 0 && !is_folder)
-                root_path_to_parent(path);
-        return r;
-}
 
 static int local_list_sidecars(const struct sources *sources, const char *canonical, struct listing *list,
                                struct error *error)
 {
         cleanup_with(root_path_deinit) struct root_path folder = {0};
-        return find_folder(&folder, sources, canonical, error) ?: list_folder(list, &folder, "", 0, error);
+        bool is_folder;
+        return find_folder(&folder, sources, canonical, &is_folder, error) ?: list_folder(list, &folder, "", 0, error);
 }
 
 static int local_open_sidecar(const struct sources *sources, const char *canonical, const char *name,
                               struct object *object, struct error *error)
 {
         cleanup_with(root_path_deinit) struct root_path folder = {0};
-        return find_folder(&folder, sources, canonical, error) ?: open_in_folder(object, &folder, name, NULL, error);
+        bool is_folder;
+        return find_folder(&folder, sources, canonical, &is_folder, error)
+                       ?: open_in_folder(object, &folder, name, NULL, error);
 }
 
 const struct source_ops source_local = {
