@@ -382,13 +382,13 @@ int main(int argc, char **argv)
 {
         static struct daemon d = {.signalfd = -1};
         struct error error = {0};
-        enum config_action action;
         prepare_process();
-        if (config_load(&d.config, argc, argv, &action, &error) < 0) {
+        int r = config_load(&d.config, argc, argv, &error);
+        if (r < 0) {
                 fprintf(stderr, "streamerd: %s\n", error.text);
                 return code_exit(error.code);
         }
-        if (action == CONFIG_EXIT) {
+        if (r == CONFIG_PRINTED) {
                 config_deinit(&d.config);
                 return 0;
         }

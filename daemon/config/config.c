@@ -139,32 +139,30 @@ static int load_all(struct config *config, struct flags_first *first, int argc, 
         return r;
 }
 
-int config_load(struct config *config, int argc, char **argv, enum config_action *action, struct error *error)
+int config_load(struct config *config, int argc, char **argv, struct error *error)
 {
         struct flags_first first;
         config_init(config);
-        *action = CONFIG_EXIT;
         if (flags_complete(argc, argv))
-                return 0;
+                return CONFIG_PRINTED;
         int r = flags_read(&first, NULL, argc, argv, error);
         if (r < 0)
                 return r;
         if (first.help != NULL) {
                 cleanup_free char *text = config_usage();
-                return text != NULL && fputs(text, stdout) >= 0 ? 0 : error_no_memory(error);
+                return text != NULL && fputs(text, stdout) >= 0 ? CONFIG_PRINTED : error_no_memory(error);
         }
         if (first.version != NULL) {
                 puts("streamerd " STREAMERD_VERSION);
-                return 0;
+                return CONFIG_PRINTED;
         }
         r = load_all(config, &first, argc, argv, error);
         if (r < 0) {
                 config_deinit(config);
                 return r;
         }
-        if (first.check != NULL)
-                printf("%sstreamerd: the settings are valid (%s)\n", config->notes, config->path ?: "no file");
-        else
-                *action = CONFIG_RUN;
-        return 0;
+        if (first.check == NULL)
+                return 0;
+        printf("%sstreamerd: the settings are valid (%s)\n", config->notes, config->path ?: "no file");
+        return CONFIG_PRINTED;
 }

@@ -6,11 +6,11 @@
 
 #include "daemon/config/settings/values.h"
 
-enum config_action { CONFIG_RUN, CONFIG_EXIT }; /* --help, --version, --check-config, completion: print and exit */
+#define CONFIG_PRINTED 1 /* for --help, --version, --check-config or completion: there is nothing else to do */
 
-/* From argv, environ and the file. 0 with *action, else STREAMER_EINVAL (usage, exit 2) or another
- * STREAMER_E* with the text to print. */
-int config_load(struct config *config, int argc, char **argv, enum config_action *action, struct error *error);
+/* From argv, environ and the file. 0, CONFIG_PRINTED, STREAMER_EINVAL (usage, exit 2) or another STREAMER_E* with the
+ * text to print. */
+int config_load(struct config *config, int argc, char **argv, struct error *error);
 void config_init(struct config *config);   /* the defaults */
 void config_deinit(struct config *config); /* accepts a zeroed one */
 

@@ -110,8 +110,7 @@ static size_t on_describe(const struct server *server, struct writer *writer)
 static void read_run(struct work *work)
 {
         struct reload *r = container_of(work, struct reload, work);
-        enum config_action action;
-        if (config_load(&r->next, r->argc, r->argv, &action, &r->error) == 0)
+        if (config_load(&r->next, r->argc, r->argv, &r->error) == 0)
                 roles_open(&r->next.access, &r->error);
 }
 

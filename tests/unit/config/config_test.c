@@ -391,9 +391,8 @@ TEST(a_rules_root_must_be_below_a_root_of_the_daemon)
         const char *yaml = "access: {roles: [{role: load, users: 1, roots: [/srv/a, /elsewhere]}]}";
         char *argv[] = {(char[]){"streamerd"}, (char[]){"--config"}, path, (char[]){"--device=host"},
                         (char[]){"--root=/srv/"}};
-        enum config_action action;
         file_write(path, yaml, strlen(yaml));
-        ck_assert_int_eq(config_load(&config, ARRAY_SIZE(argv), argv, &action, &error), STREAMER_EINVAL);
+        ck_assert_int_eq(config_load(&config, ARRAY_SIZE(argv), argv, &error), STREAMER_EINVAL);
         ck_assert_msg(
                 strstr(error.text, ":1: access.roles[0].roots: /elsewhere is below none of the daemon's own roots"),
                 "%s", error.text);
