@@ -28,50 +28,37 @@ static enum name_use name_use(const struct loads *loads, const char *name, const
         return use;
 }
 
-/* The n-th candidate; the same as the one before it where there are no more. NULL: no memory. */
-static char *candidate(const char *named_after, unsigned n, unsigned n_paths)
-{
-        if (n < n_paths)
-                return source_default_name(named_after, n);
-        cleanup_free char *longest = source_default_name(named_after, n_paths - 1);
-        return longest != NULL ? format_new("%s#%u", longest, n - n_paths + 2) : NULL;
-}
-
-/* How many different candidates the source has, of which each but the first fits a name with its number. 0: no memory.
- */
-static unsigned count_paths(const char *named_after)
-{
-        cleanup_free char *previous = source_default_name(named_after, 0);
-        for (unsigned n = 1; previous != NULL; n++) {
-                char *next = source_default_name(named_after, n);
-                if (next != NULL && (strcmp(next, previous) == 0 || strlen(next) > PROTO_NAME_MAX - 12)) {
-                        free(next);
-                        return n;
-                }
-                free(previous);
-                previous = next;
-        }
-        return 0;
-}
-
+/* The longest candidate that fits a name with its number is numbered, without gaps, so that the first number that is
+ * free ends the search. */
 static int find_name(const struct loads *loads, const char *source, const char *named_after, char **name,
                      struct error *error)
 {
         char *unused = NULL;
-        unsigned n_paths = count_paths(named_after);
-        /* Numbers are given without gaps, so that the first one that is free ends the search. */
-        for (unsigned n = 0; n_paths > 0 && (n < n_paths || unused == NULL); n++) {
-                char *text = candidate(named_after, n, n_paths);
+        unsigned number = 1; /* of the last candidate, which has it from 2 on */
+        cleanup_free char *last = source_default_name(named_after, 0);
+        for (unsigned n = 1; last != NULL && (number == 1 || unused == NULL); n++) {
+                cleanup_free char *text = number == 1 ? strdup(last) : format_new("%s#%u", last, number);
+                cleanup_free char *next = source_default_name(named_after, n);
                 enum name_use use = text != NULL ? name_use(loads, text, source) : NAME_FREE;
-                if (text == NULL || use == NAME_OF_SOURCE) {
+                if (text == NULL || next == NULL) {
                         free(unused);
-                        unused = text;
+                        unused = NULL;
                         break;
                 }
-                if (use == NAME_FREE && unused == NULL)
+                if (use == NAME_OF_SOURCE || (use == NAME_FREE && unused == NULL)) {
+                        free(unused);
                         unused = text;
-                else
-                        free(text);
+                        text = NULL;
+                }
+                if (use == NAME_OF_SOURCE)
+                        break;
+                if (strcmp(next, last) == 0 || strlen(next) > PROTO_NAME_MAX - 12) {
+                        number++;
+                        continue;
+                }
+                free(last);
+                last = next;
+                next = NULL;
         }
         *name = unused;
         return unused != NULL ? 0 : error_no_memory(error);
