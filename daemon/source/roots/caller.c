@@ -9,24 +9,8 @@
 #include "daemon/base/util.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <sys/syscall.h>
-
-/* The groups of this thread: a daemon may have been started with some. */
-static int save_groups(struct assumed *assumed)
-{
-        int n = getgroups(0, NULL);
-        gid_t *groups = n >= 0 ? malloc(((size_t)n + 1) * sizeof(*groups)) : NULL;
-        if (groups == NULL)
-                return -1;
-        n = getgroups(n, groups);
-        if (n < 0) {
-                free(groups);
-                return -1;
-        }
-        assumed->groups = groups;
-        assumed->n_groups = (size_t)n;
-        return 0;
-}
 
 static bool assume_ids(struct assumed *assumed, uid_t uid, gid_t gid)
 {
@@ -46,8 +30,13 @@ int caller_assume(const struct caller *caller, struct assumed *assumed, struct e
         *assumed = (struct assumed){.ids = IDS_OWN};
         if (geteuid() != 0 || caller->uid == 0)
                 return 0;
-        if (save_groups(assumed) < 0)
+        /* The groups of this thread: a daemon may have been started with some. */
+        assumed->groups = malloc(NGROUPS_MAX * sizeof(*assumed->groups));
+        if (assumed->groups == NULL)
                 return error_no_memory(error);
+        int n = getgroups(NGROUPS_MAX, assumed->groups);
+        require(n >= 0); /* no thread has more */
+        assumed->n_groups = (size_t)n;
         if (syscall(SYS_setgroups, caller->n_groups, caller->groups) < 0)
                 return error_errno(error, STREAMER_EPERM, errno, "groups of uid %u", (unsigned)caller->uid);
         if (!assume_ids(assumed, caller->uid, caller->gid))
