@@ -12,22 +12,16 @@
 
 #include <endian.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <sys/mman.h>
 
-#define HEADER_MAX 2048
+static const char header[] = "{\"probe.0\":{\"dtype\":\"BF16\",\"shape\":[640,1024],\"data_offsets\":[0,1310720]},"
+                             "\"probe.1\":{\"dtype\":\"F32\",\"shape\":[64,1024],\"data_offsets\":[1310720,1572864]},"
+                             "\"probe.2\":{\"dtype\":\"U8\",\"shape\":[4097],\"data_offsets\":[1572864,1576961]},"
+                             "\"probe.3\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[1576961,1576969]},"
+                             "\"probe.4\":{\"dtype\":\"F16\",\"shape\":[0,3],\"data_offsets\":[1576969,1576969]}}";
 
 /* One leaf and more than one, one byte over a page, an element that its file misaligns, nothing. */
-static const struct {
-        const char *dtype, *shape;
-        uint64_t bytes;
-} tensors[] = {
-        {"BF16", "[640,1024]", 640 * 1024 * 2},
-        {"F32", "[64,1024]", 64 * 1024 * 4},
-        {"U8", "[4097]", 4097},
-        {"I64", "[]", 8},
-        {"F16", "[0,3]", 0},
-};
+static const uint64_t tensors[] = {640 * 1024 * 2, 64 * 1024 * 4, 4097, 8, 0};
 
 /* ---- contents ---- */
 
@@ -48,31 +42,11 @@ void probe_fill(unsigned char *to, uint64_t bytes, uint64_t seed, uint64_t n)
         }
 }
 
-/* The padded header; its length. */
-static size_t write_header(char *text, uint64_t *data_bytes)
-{
-        size_t used = 0;
-        *data_bytes = 0;
-        for (size_t i = 0; i < ARRAY_SIZE(tensors); i++) {
-                used += (size_t)snprintf(text + used, HEADER_MAX - used,
-                                         "%c\"probe.%zu\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%" PRIu64
-                                         ",%" PRIu64 "]}",
-                                         i > 0 ? ',' : '{', i, tensors[i].dtype, tensors[i].shape, *data_bytes,
-                                         *data_bytes + tensors[i].bytes);
-                *data_bytes += tensors[i].bytes;
-        }
-        text[used++] = '}';
-        require(used <= HEADER_MAX - 8);
-        while (used % 8 != 0)
-                text[used++] = ' ';
-        return used;
-}
-
 static int make_file(uint64_t seed, int *out, struct error *error)
 {
-        char header[HEADER_MAX];
-        uint64_t data_bytes, header_len = write_header(header, &data_bytes);
-        uint64_t size = sizeof(uint64_t) + header_len + data_bytes;
+        uint64_t header_len = round_up(strlen(header), 8), size = sizeof(uint64_t) + header_len;
+        for (size_t i = 0; i < ARRAY_SIZE(tensors); i++)
+                size += tensors[i];
         cleanup_close int fd = memfd_create("streamerd-probe", MFD_CLOEXEC);
         if (fd < 0 || ftruncate(fd, (off_t)size) < 0)
                 return error_errno(error, STREAMER_EFAILED, errno, "probe");
@@ -81,10 +55,11 @@ static int make_file(uint64_t seed, int *out, struct error *error)
                 return error_errno(error, STREAMER_ENOMEM, errno, "probe");
         uint64_t prefix = htole64(header_len);
         memcpy(map, &prefix, sizeof(prefix));
-        memcpy(map + sizeof(prefix), header, header_len);
+        memset(map + sizeof(prefix), ' ', header_len);
+        memcpy(map + sizeof(prefix), header, strlen(header));
         unsigned char *at = map + sizeof(prefix) + header_len;
-        for (size_t i = 0; i < ARRAY_SIZE(tensors); at += tensors[i++].bytes)
-                probe_fill(at, tensors[i].bytes, seed, i);
+        for (size_t i = 0; i < ARRAY_SIZE(tensors); at += tensors[i++])
+                probe_fill(at, tensors[i], seed, i);
         munmap(map, size);
         *out = take_fd(&fd);
         return 0;
