@@ -146,7 +146,7 @@ static void on_reloaded(struct reload *reload)
 static int make_storage(struct daemon *d, struct error *error)
 {
         const struct config *c = &d->config;
-        int r = source_roots_new(&d->sources.roots, (const char *const *)c->roots, c->n_roots, error);
+        int r = source_roots_new(&d->sources.roots, (const char *const *)c->roots, c->n_roots, NULL, error);
         if (r == 0)
                 r = devices_init(&d->devices, c, d->wake, error);
         if (r == 0)

@@ -17,10 +17,10 @@
 struct caller;
 struct source_roots; /* immutable once made; shared by threads */
 
-/* Opens each root directory. A root that is missing or no directory is an error that names it. */
-int source_roots_new(struct source_roots **roots, const char *const *paths, size_t n, struct error *error);
-/* Before they are shared: the rule that they belong to, which its denials name. STREAMER_ENOMEM. */
-int source_roots_set_rule(struct source_roots *roots, const char *rule);
+/* Opens each root directory. A root that is missing or no directory is an error that names it. `rule`: that they belong
+ * to, which its denials name; NULL: they are the daemon's. */
+int source_roots_new(struct source_roots **roots, const char *const *paths, size_t n, const char *rule,
+                     struct error *error);
 /* A reference, on any thread; NULL stays NULL. */
 struct source_roots *source_roots_ref(struct source_roots *roots);
 struct source_roots *source_roots_free(struct source_roots *roots); /* with the last reference */

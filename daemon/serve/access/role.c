@@ -77,9 +77,7 @@ int roles_open(struct roles *roles, struct error *error)
                         continue;
                 char text[sizeof(((struct role_grant *)NULL)->text)];
                 rule_text(text, sizeof(text), roles, i);
-                int r = source_roots_new(&rule->opened, (const char *const *)rule->roots.v, rule->roots.n, error);
-                if (r == 0 && source_roots_set_rule(rule->opened, text) < 0)
-                        r = error_no_memory(error);
+                int r = source_roots_new(&rule->opened, (const char *const *)rule->roots.v, rule->roots.n, text, error);
                 if (r < 0)
                         return r;
         }

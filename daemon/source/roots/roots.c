@@ -44,23 +44,19 @@ static int root_init(struct root *root, const char *path, struct error *error)
         return 0;
 }
 
-int source_roots_new(struct source_roots **out, const char *const *paths, size_t n, struct error *error)
+int source_roots_new(struct source_roots **out, const char *const *paths, size_t n, const char *rule,
+                     struct error *error)
 {
         struct source_roots *roots = calloc(1, sizeof(*roots) + n * sizeof(roots->roots[0]));
         if (roots == NULL)
                 return error_no_memory(error);
         roots->refs = 1;
-        int r = 0;
+        roots->rule = rule != NULL ? strdup(rule) : NULL;
+        int r = rule != NULL && roots->rule == NULL ? error_no_memory(error) : 0;
         for (; r == 0 && roots->n < n; roots->n++)
                 r = root_init(&roots->roots[roots->n], paths[roots->n], error);
         *out = r == 0 ? roots : source_roots_free(roots);
         return r;
-}
-
-int source_roots_set_rule(struct source_roots *roots, const char *rule)
-{
-        roots->rule = strdup(rule);
-        return roots->rule != NULL ? 0 : STREAMER_ENOMEM;
 }
 
 struct source_roots *source_roots_ref(struct source_roots *roots)
