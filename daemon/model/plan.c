@@ -164,21 +164,18 @@ static bool worth_a_page(struct placer *p, size_t i)
         return false;
 }
 
-/* The place of tensor i if it stays in the current segment; *joins: in the current extent. */
-static uint64_t next_offset(struct placer *p, size_t i, bool *joins)
+/* The place of tensor i if it stays in the current segment. */
+static uint64_t next_offset(struct placer *p, size_t i)
 {
         const struct plan_tensor *t = &p->plan->tensors[i], *last = p->last;
         uint64_t align = alignment(p, t), page = p->layout->page;
         bool follows = p->pos > 0 && last->file == t->file && last->file_off + last->bytes == t->file_off;
-        *joins = follows && p->pos % align == 0;
-        if (*joins && p->in_place)
+        if (follows && p->in_place && p->pos % align == 0)
                 return p->pos;
         bool fresh = p->pos == 0 || last->file != t->file;
-        if (aligned_in_file(p, t) && (fresh || worth_a_page(p, i))) {
-                *joins = false;
+        if (aligned_in_file(p, t) && (fresh || worth_a_page(p, i)))
                 return p->pos + (t->file_off % page + page - p->pos % page) % page;
-        }
-        return *joins ? p->pos : round_up(p->pos, align);
+        return round_up(p->pos, align);
 }
 
 /* False: it would be one too many. */
@@ -201,19 +198,15 @@ static bool place(struct placer *p, size_t i)
         if (t->bytes == 0) {
                 /* No bytes, but an address that is fit for its elements. */
                 t->segment = (uint32_t)p->plan->n_segments;
-                t->extent = p->plan->n_extents > 0 ? (uint32_t)p->plan->n_extents - 1 : 0;
                 t->offset = round_up(p->pos, alignment(p, t));
                 return true;
         }
-        bool joins;
-        uint64_t offset = next_offset(p, i, &joins);
+        uint64_t offset = next_offset(p, i);
         if (p->max_segment > 0 && p->pos > 0 && offset + t->bytes > p->max_segment) {
                 if (!close_segment(p))
                         return false;
-                offset = next_offset(p, i, &joins);
+                offset = next_offset(p, i);
         }
-        plan->n_extents += !joins;
-        t->extent = (uint32_t)plan->n_extents - 1;
         t->segment = (uint32_t)plan->n_segments;
         t->offset = offset;
         p->in_place = is_congruent(p->layout, t->file_off, offset);
@@ -231,8 +224,7 @@ static void place_all(struct plan *plan, const struct plan_file *files, const st
                 max = plan->bytes / PLAN_MAX_SEGMENTS;
         for (bool placed = false; !placed; max *= 2) {
                 struct placer p = {.plan = plan, .files = files, .layout = layout, .max_segment = max};
-                plan->n_segments = plan->n_extents = 0;
-                plan->copied_bytes = 0;
+                plan->n_segments = plan->copied_bytes = 0;
                 placed = true;
                 for (size_t i = 0; placed && i < plan->n_tensors; i++)
                         placed = place(&p, i);
@@ -247,7 +239,6 @@ struct cutter {
         const struct plan_layout *layout;
         uint64_t block_size;
         struct plan_block open; /* len 0: none */
-        uint32_t extent;        /* of the open block's last tensor */
 };
 
 static bool flush(struct cutter *c)
@@ -270,10 +261,10 @@ static bool cut_tensor(struct cutter *c, uint32_t i)
         const struct plan_block *open = &c->open;
         bool in_place = is_congruent(c->layout, t->file_off, t->offset);
         bool follows = open->len > 0 && open->file == t->file && open->file_off + open->len == t->file_off;
-        bool fits = open->in_place == in_place && (!in_place || c->extent == t->extent);
+        bool extends = open->segment == t->segment && open->offset + open->len == t->offset;
+        bool fits = open->in_place == in_place && (!in_place || extends);
         if (!(follows && fits) && !flush(c))
                 return false;
-        c->extent = t->extent;
         for (uint64_t skip = 0, take; skip < t->bytes; skip += take) {
                 uint64_t room = c->block_size - c->open.len, left = t->bytes - skip;
                 take = left <= room ? left : room / PLAN_LEAF * PLAN_LEAF;

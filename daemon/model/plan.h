@@ -45,8 +45,7 @@ struct plan_tensor {
         uint64_t bytes;
         uint64_t offset; /* in the segment */
         uint32_t segment;
-        uint32_t extent; /* number, counted over the whole plan */
-        uint64_t leaf;   /* number of its first leaf, counted over the whole plan */
+        uint64_t leaf; /* number of its first leaf, counted over the whole plan */
 };
 
 struct plan_block {
@@ -67,7 +66,6 @@ struct plan {
         size_t n_blocks;
         uint64_t segments[PLAN_MAX_SEGMENTS]; /* sizes */
         size_t n_segments;
-        size_t n_extents;
         uint64_t n_leaves;
         uint64_t bytes;        /* of tensor data */
         uint64_t copied_bytes; /* of them, through slots */

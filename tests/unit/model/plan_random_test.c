@@ -132,6 +132,11 @@ static void check_listed(const struct world *w)
         holds(n == w->plan.n_tensors && bytes == w->plan.bytes && leaves == w->plan.n_leaves);
 }
 
+static bool congruent(const struct world *w, const struct plan_tensor *t)
+{
+        return w->layout.page != 0 && (t->file_off - t->offset) % w->layout.page == 0;
+}
+
 static void check_places(const struct world *w)
 {
         const struct plan_tensor *last = NULL;
@@ -145,27 +150,22 @@ static void check_places(const struct world *w)
                 }
                 if (t->bytes == 0)
                         continue;
-                if (last != NULL && last->extent == t->extent) {
-                        holds(last->file == t->file && last->segment == t->segment);
-                        holds(t->file_off == last->file_off + last->bytes);
-                        holds(t->offset == last->offset + last->bytes);
-                } else {
-                        holds(t->extent == (last == NULL ? 0 : last->extent + 1));
-                }
+                bool follows = last != NULL && last->file == t->file && last->segment == t->segment &&
+                               t->file_off == last->file_off + last->bytes;
+                uint64_t end = follows ? last->offset + last->bytes : 0;
+                holds(!follows || t->offset >= end);
+                /* What is read in place goes on for as long as alignment allows it. */
+                if (follows && congruent(w, last) && end % w->layout.align == 0 &&
+                    end % dtype_align(in_file(w, t)->dtype) == 0)
+                        holds(t->offset == end);
                 last = t;
         }
-        holds(w->plan.n_extents == (last == NULL ? 0 : last->extent + 1));
-}
-
-static bool congruent(const struct world *w, const struct plan_tensor *t)
-{
-        return w->layout.page != 0 && (t->file_off - t->offset) % w->layout.page == 0;
 }
 
 /* One piece: a whole leaf, written to the place that the block's kind requires. */
 static void check_piece(struct world *w, const struct plan_block *b, const struct plan_piece *p)
 {
-        const struct plan_tensor *t = &w->plan.tensors[p->tensor], *first = &w->plan.tensors[b->tensor];
+        const struct plan_tensor *t = &w->plan.tensors[p->tensor];
         uint64_t from = (p->leaf - t->leaf) * PLAN_LEAF, rest = t->bytes - from;
         holds(from < t->bytes);
         holds(p->len == (rest < PLAN_LEAF ? rest : PLAN_LEAF));
@@ -175,7 +175,6 @@ static void check_piece(struct world *w, const struct plan_block *b, const struc
         holds(t->file == b->file);
         holds(congruent(w, t) == b->in_place);
         if (b->in_place) {
-                holds(t->extent == first->extent);
                 holds(b->offset + p->in_block == p->offset);
                 holds(b->segment == p->segment);
         }

@@ -23,6 +23,18 @@ static void make(size_t n, const struct plan_layout *layout)
         ck_assert_msg(plan_make(&plan, files, n, layout, BLOCK, &error) == 0, "%s", error.text);
 }
 
+/* Runs of tensors that are as contiguous in their segment as in their file. */
+static size_t count_extents(void)
+{
+        size_t n = 0;
+        for (size_t i = 0; i < plan.n_tensors; i++) {
+                const struct plan_tensor *t = &plan.tensors[i];
+                n += i == 0 || t[-1].file != t->file || t[-1].file_off + t[-1].bytes != t->file_off ||
+                     t[-1].segment != t->segment || t[-1].offset + t[-1].bytes != t->offset;
+        }
+        return n;
+}
+
 /* ---- the host ---- */
 
 TEST(an_aligned_file_is_one_extent_in_place)
@@ -33,7 +45,7 @@ TEST(an_aligned_file_is_one_extent_in_place)
         file_tensor(&made[0], "c", DTYPE_U8, 3);
         file_end(&made[0], 4096, 1024 + 8);
         make(1, &host);
-        ck_assert_uint_eq(plan.n_extents, 1);
+        ck_assert_uint_eq(count_extents(), 1);
         ck_assert_uint_eq(plan.n_segments, 1);
         ck_assert_uint_eq(plan.segments[0], 22 * MIB);
         ck_assert_uint_eq(plan.copied_bytes, 0);
@@ -52,7 +64,7 @@ TEST(only_misaligned_tensors_are_copied)
         file_tensor(&made[0], "c", DTYPE_U8, 2 * MIB);
         file_end(&made[0], 4096, 8);
         make(1, &host);
-        ck_assert_uint_eq(plan.n_extents, 3);
+        ck_assert_uint_eq(count_extents(), 3);
         ck_assert_uint_eq(plan.copied_bytes, 4 * MIB);
         ck_assert_uint_eq(plan.tensors[1].offset % 4, 0);
         ck_assert_uint_eq(plan.tensors[1].offset, 2 * MIB + 12);
@@ -73,7 +85,7 @@ TEST(small_neighbours_of_misaligned_tensors_are_copied_too)
         }
         file_end(&made[0], 4096, 9);
         make(1, &host);
-        ck_assert_uint_eq(plan.n_extents, 2);
+        ck_assert_uint_eq(count_extents(), 2);
         ck_assert_uint_eq(plan.copied_bytes, 128000 - 64);
         ck_assert_uint_eq(plan.segments[0], 2 * MIB);
         ck_assert_uint_eq(plan.tensors[1999].offset + 64, 128000 + 9 + 3);
@@ -91,7 +103,7 @@ TEST(reading_in_place_continues_for_more_than_a_page)
         file_end(&made[0], 4096, 0);
         file_skip(&made[0], 3);
         make(1, &host);
-        ck_assert_uint_eq(plan.n_extents, 3);
+        ck_assert_uint_eq(count_extents(), 3);
         ck_assert_uint_eq(plan.copied_bytes, 128);
         ck_assert_uint_eq(plan.tensors[3].offset % 4096, 193);
 }
@@ -106,7 +118,7 @@ TEST(an_ordinary_checkpoint_is_one_extent)
         file_tensor(&made[0], "c", DTYPE_BF16, 4 * MIB);
         file_end(&made[0], 8, 1); /* the offset of the data in the file does not matter */
         make(1, &cuda);
-        ck_assert_uint_eq(plan.n_extents, 1);
+        ck_assert_uint_eq(count_extents(), 1);
         ck_assert_uint_eq(plan.tensors[0].offset, 0);
         ck_assert_uint_eq(plan.tensors[2].offset, 4 * MIB + 8192);
         ck_assert_uint_eq(plan.n_blocks, 2);
@@ -142,7 +154,7 @@ TEST(a_model_without_bytes_has_no_segment_in_its_plan)
         file_begin(&made[0]);
         file_end(&made[0], 8, 0);
         make(1, &host);
-        ck_assert_uint_eq(plan.n_tensors + plan.n_blocks + plan.n_segments + plan.n_extents, 0);
+        ck_assert_uint_eq(plan.n_tensors + plan.n_blocks + plan.n_segments, 0);
 
         file_begin(&made[0]);
         file_tensor(&made[0], "empty", DTYPE_F32, 0);
