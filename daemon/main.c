@@ -201,8 +201,6 @@ static int make_server(struct daemon *d, struct error *error)
         s->publish_cuda_ipc = c->publish.cuda_ipc;
         s->resident = &d->resident;
         s->loads = &d->loads;
-        s->reader = &d->reader;
-        s->pool = d->pool;
         s->idle.limit_ns = c->exit_idle_ns;
         s->cuda = d->devices.cuda;
         s->cuda_library = filled(c->cuda.library);
@@ -234,7 +232,7 @@ static int make_parts(struct daemon *d, struct error *error)
                 return error->code;
         /* What an earlier run has left: models at once, the pinned ones among the rest by loading them. */
         persist_recover(&s->persist, &d->listen_fds);
-        scrub_init(&s->scrub, &s->desired, &d->reader);
+        scrub_init(&s->scrub, &s->desired);
         desired_restore(&s->desired, folder);
         state_writer_init(&s->state_writer, &d->resident, d->pool, folder, &s->desired.restored);
         return 0;

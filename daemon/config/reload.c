@@ -166,7 +166,7 @@ static void start(struct reload *r)
         r->running = true;
         r->again = false;
         r->error = (struct error){0};
-        work_submit(r->server->pool, WORK_LANE_CPU, &r->work, read_run, read_done);
+        work_submit(r->server->loads->pool, WORK_LANE_CPU, &r->work, read_run, read_done);
 }
 
 void reload_begin(struct reload *r)

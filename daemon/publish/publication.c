@@ -248,7 +248,7 @@ static int round_bytes(const struct publication *p, uint64_t *bytes, struct erro
 int publication_begin(struct publication *p, uint64_t bytes, const struct model_settings *settings,
                       const struct quota_limits *limits, publication_done_fn *done, void *context, struct error *error)
 {
-        struct resident *resident = p->publications->resident;
+        struct resident *resident = p->publications->loads->resident;
         struct quotas *users = p->publications->users;
         char source[sizeof(PUBLISHED_SOURCE) + 16];
         int r = check_state(p, PUBLICATION_CLAIMED, error);
@@ -402,15 +402,15 @@ static void table_done(struct work *work)
         struct manifest_header *header = p->manifest.map;
         p->hash = (struct digest_job){.generation = p->generation,
                                       .manifest = table_manifest(&p->manifest),
-                                      .reader = publications->reader,
+                                      .reader = publications->loads->reader,
                                       .stop = &p->stop,
                                       .records = (void *)((unsigned char *)header + header->records_off)};
         set_state(p, PUBLICATION_HASHING);
         p->in_flight = p->n_hashing = publications->hashers;
         for (unsigned i = 0; i < publications->hashers; i++) {
                 p->hashers[i] = (struct hasher){.publication = p};
-                work_submit(publications->pool, WORK_LANE_DEVICE(p->device->number), &p->hashers[i].work, hash_run,
-                            hash_done);
+                work_submit(publications->loads->pool, WORK_LANE_DEVICE(p->device->number), &p->hashers[i].work,
+                            hash_run, hash_done);
         }
 }
 
@@ -431,7 +431,7 @@ static void seal_done(struct work *work)
                 return;
         set_state(p, PUBLICATION_INDEXING);
         p->in_flight++;
-        work_submit(p->publications->pool, WORK_LANE_DEVICE(p->device->number), &p->work, table_run, table_done);
+        work_submit(p->publications->loads->pool, WORK_LANE_DEVICE(p->device->number), &p->work, table_run, table_done);
 }
 
 static void start_sealing(struct publication *p)
@@ -447,7 +447,7 @@ static void check_run(struct work *work)
         if (__atomic_load_n(&p->stop, __ATOMIC_RELAXED))
                 return;
         http_reuse_begin(&p->stop);
-        base_probe_run(&p->base, p->publications->sources);
+        base_probe_run(&p->base, p->publications->loads->sources);
         http_reuse_end();
 }
 
@@ -485,7 +485,7 @@ int publication_commit(struct publication *p, const struct published_storage *ta
         set_state(p, PUBLICATION_CHECKING);
         p->in_flight++;
         p->work.user = p->user;
-        work_submit_routed(p->publications->pool, source_lane, p->base.source, &p->work, check_run, check_done);
+        work_submit_routed(p->publications->loads->pool, source_lane, p->base.source, &p->work, check_run, check_done);
         return 0;
 }
 

@@ -25,8 +25,8 @@
  */
 #pragma once
 
+#include "daemon/load/load.h"
 #include "daemon/publish/published_manifest.h"
-#include "daemon/resident/admission/admission.h"
 #include "daemon/resident/digest_check.h"
 
 enum publication_state {
@@ -61,11 +61,8 @@ struct publication;
 
 /* The publications of a daemon. */
 struct publications {
-        struct list all; /* that have not ended */
-        struct resident *resident;
-        const struct sources *sources;
-        struct reader *reader;
-        struct work_pool *pool;
+        struct list all;     /* that have not ended */
+        struct loads *loads; /* whose sources, memory and workers they share */
         struct quotas *users;
         unsigned hashers; /* workers that hash one model: up to PUBLICATION_HASHERS */
         uint64_t last_id;

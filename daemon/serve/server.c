@@ -111,8 +111,8 @@ static bool is_busy(const struct server *server)
 static void on_second(uv_timer_t *timer)
 {
         struct server *server = timer->data;
-        reader_watch(server->reader);
-        work_pool_watch(server->pool, now_ns(), server->reader->opts.stall_ns);
+        reader_watch(server->loads->reader);
+        work_pool_watch(server->loads->pool, now_ns(), server->loads->reader->opts.stall_ns);
         admission_tick(server->resident->admission);
         host_cache_tick(server->resident->cache, now_ns());
         loads_check_prefault(server->loads);
@@ -252,16 +252,12 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         list_init(&server->shares);
         list_init(&server->started);
         list_init(&server->file_memory);
-        desired_init(&server->desired, server->loads, server->pool, server->limits);
+        desired_init(&server->desired, server->loads, server->limits);
         server->desired.changed = on_desired_changed;
         server->desired.allow = access_check_restored;
         quotas_init(&server->users);
-        server->publications = (struct publications){.resident = server->resident,
-                                                     .sources = server->loads->sources,
-                                                     .reader = server->reader,
-                                                     .pool = server->pool,
-                                                     .users = &server->users,
-                                                     .ended = on_publication_ended};
+        server->publications =
+                (struct publications){.loads = server->loads, .users = &server->users, .ended = on_publication_ended};
         publications_init(&server->publications);
         leases_init(&server->leases);
         server->leases.watch = watch_process;

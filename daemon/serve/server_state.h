@@ -78,8 +78,6 @@ struct server {
         struct persist persist;           /* what survives this process */
         struct state_writer state_writer; /* and what is written of it */
         struct scrub scrub;
-        struct reader *reader;
-        struct work_pool *pool;
         uint64_t started_ns;
         uint64_t last_op, last_probe;
         uint64_t fds_out,

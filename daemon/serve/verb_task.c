@@ -203,13 +203,13 @@ static void done(struct work *work)
 void verb_task_submit(struct verb_task *task, uint64_t lane)
 {
         task->working = true;
-        work_submit(task->server->pool, lane, &task->work, run, done);
+        work_submit(task->server->loads->pool, lane, &task->work, run, done);
 }
 
 void verb_task_submit_source(struct verb_task *task, const char *source)
 {
         task->working = true;
-        work_submit_routed(task->server->pool, source_lane, source, &task->work, run, done);
+        work_submit_routed(task->server->loads->pool, source_lane, source, &task->work, run, done);
 }
 
 void verb_task_set_deadline(struct verb_task *task)

@@ -260,7 +260,7 @@ static void attempt_consume(struct desired_model *m)
         free(m->path);
         m->path = NULL;
         desired_set_state(m, DESIRED_RESOLVING);
-        work_submit(m->desired->pool, WORK_LANE_HUB, &m->work, resolve_run, resolve_done);
+        work_submit(m->desired->loads->pool, WORK_LANE_HUB, &m->work, resolve_run, resolve_done);
 }
 
 void desired_tick(struct desired *d, uint64_t now)
@@ -286,9 +286,9 @@ void desired_tick(struct desired *d, uint64_t now)
 
 /* ---- life ---- */
 
-void desired_init(struct desired *d, struct loads *loads, struct work_pool *pool, const struct limits *limits)
+void desired_init(struct desired *d, struct loads *loads, const struct limits *limits)
 {
-        *d = (struct desired){.loads = loads, .pool = pool, .limits = limits};
+        *d = (struct desired){.loads = loads, .limits = limits};
         list_init(&d->models);
 }
 

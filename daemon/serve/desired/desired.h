@@ -74,7 +74,6 @@ void preload_list_deinit(struct preload_list *list); /* accepts a zeroed one */
 
 struct desired {
         struct loads *loads;
-        struct work_pool *pool;
         const struct limits *limits; /* preload_loads, preload_retry_ns */
         struct list models;
         size_t n; /* at the last tick */
@@ -89,7 +88,7 @@ struct desired {
         void (*changed)(struct desired *desired);
 };
 
-void desired_init(struct desired *desired, struct loads *loads, struct work_pool *pool, const struct limits *limits);
+void desired_init(struct desired *desired, struct loads *loads, const struct limits *limits);
 void desired_deinit(struct desired *desired);
 
 /* Sets the configured models. Entries that were in the list continue; models of other entries stay resident. Takes

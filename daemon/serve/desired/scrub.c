@@ -30,7 +30,7 @@ static void take_down(struct scrub *scrub, struct generation *g, const struct er
 static void check_run(struct work *work)
 {
         struct scrub *scrub = container_of(work, struct scrub, work);
-        verify_generation(scrub->checked, scrub->reader, &scrub->stop, &scrub->error);
+        verify_generation(scrub->checked, scrub->desired->loads->reader, &scrub->stop, &scrub->error);
 }
 
 static void check_done(struct work *work)
@@ -46,9 +46,9 @@ static void check_done(struct work *work)
         generation_put(g);
 }
 
-void scrub_init(struct scrub *scrub, struct desired *desired, struct reader *reader)
+void scrub_init(struct scrub *scrub, struct desired *desired)
 {
-        *scrub = (struct scrub){.desired = desired, .reader = reader};
+        *scrub = (struct scrub){.desired = desired};
 }
 
 void scrub_tick(struct scrub *scrub)
@@ -62,7 +62,7 @@ void scrub_tick(struct scrub *scrub)
                 generation_get(g);
                 scrub->checked = g;
                 scrub->error = (struct error){0};
-                work_submit(scrub->desired->pool, WORK_LANE_DEVICE(g->device->number), &scrub->work, check_run,
+                work_submit(scrub->desired->loads->pool, WORK_LANE_DEVICE(g->device->number), &scrub->work, check_run,
                             check_done);
                 return;
         }

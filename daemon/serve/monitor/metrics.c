@@ -87,7 +87,7 @@ char *metrics_text(const struct server *server)
         FILE *out = open_memstream(&text, &size);
         if (out == NULL)
                 return NULL;
-        reader_usage(server->reader, &usage);
+        reader_usage(server->loads->reader, &usage);
         for (enum metric m = 0; m < METRIC_COUNT; m++) {
                 metric_begin(out, m);
                 write_one(out, m, server, &usage);

@@ -27,7 +27,7 @@ void reply_ring(struct writer *w, const void *data)
 {
         static const char *const pinned[] = {
                 [RING_NOT_PINNED] = "no", [RING_PINNED] = "yes", [RING_PIN_REFUSED] = "refused"};
-        struct reader *reader = ((const struct server *)data)->reader;
+        struct reader *reader = ((const struct server *)data)->loads->reader;
         struct reader_usage usage;
         char numa[256];
         reader_usage(reader, &usage);

@@ -193,7 +193,7 @@ int verb_status(struct session *session, struct request *request, struct error *
         fill_desired(&rows, STATUS_PRELOAD, &server->desired, DESIRED_CONFIGURED);
         fill_desired(&rows, STATUS_RESTORING, &server->desired, DESIRED_RESTORED);
         snprintf(next, sizeof(next), "%s:%u:%" PRIu64, names[rows.list], rows.priority, rows.sequence);
-        work_pool_count(server->pool, &threads, &hung);
+        work_pool_count(server->loads->pool, &threads, &hung);
         bool first = req->after == NULL;
         session_reply(session, request->id, kif(first, kstr("version", STREAMERD_VERSION)),
                       kif(first, ku64("protocol", PROTOCOL_MAX)),

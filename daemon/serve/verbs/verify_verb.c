@@ -48,7 +48,7 @@ static void verify_run_task(struct verb_task *task)
         const struct verify_task *v = container_of(task, struct verify_task, task);
         struct generation *g = v->checked.members[v->at];
         struct error error = {0};
-        if (verify_generation(g, task->server->reader, &task->given_up, &error) < 0)
+        if (verify_generation(g, task->server->loads->reader, &task->given_up, &error) < 0)
                 error_set(&task->error, error.code, "%s: %s: %s", model_of(v), g->device->name, error.text);
 }
 

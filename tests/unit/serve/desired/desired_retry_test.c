@@ -41,7 +41,7 @@ static void restart(void)
         ck_assert_int_eq(state_file_save(folder, bytes.data, bytes.size, &error), 0);
         msgpack_sbuffer_destroy(&bytes);
         state_file_deinit(&state);
-        desired_init(&desired, &loads, NULL, &desired_limits);
+        desired_init(&desired, &loads, &desired_limits);
         desired.changed = on_changed;
         desired_restore(&desired, folder);
 }
@@ -151,7 +151,7 @@ TEST(a_name_of_the_hub_does_not_wait_for_doctors)
                 held_work_submit(&doctors[i], loads.pool, WORK_LANE_INSPECT, &gate);
         list.v[0].source = strdup("org/tiny");
         ck_assert_int_eq(state_file_add_device(&list.v[0], "uuid-0", false), 0);
-        desired_init(&desired, &loads, loads.pool, &desired_limits);
+        desired_init(&desired, &loads, &desired_limits);
         ck_assert_int_eq(desired_configure_consume(&desired, &list, &error), 0);
         desired_tick(&desired, FAR);
         core_until(resident_ready(&resident, "org/tiny") != NULL);

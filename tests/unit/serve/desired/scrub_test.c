@@ -16,8 +16,9 @@ static void begin_scrub(void)
 {
         begin();
         pool = work_pool_new(core_wake, "worker", 1, 1);
-        desired_init(&desired, &loads, pool, NULL);
-        scrub_init(&scrub, &desired, NULL); /* in place: no ring */
+        loads.pool = pool;
+        desired_init(&desired, &loads, NULL);
+        scrub_init(&scrub, &desired); /* in place: no ring */
 }
 
 static void end_scrub(void)
