@@ -201,7 +201,7 @@ static int make_server(struct daemon *d, struct error *error)
         s->publish_cuda_ipc = c->publish.cuda_ipc;
         s->resident = &d->resident;
         s->loads = &d->loads;
-        s->idle.limit_ns = c->exit_idle_ns;
+        s->exit_idle_ns = c->exit_idle_ns;
         s->cuda = d->devices.cuda;
         s->cuda_library = filled(c->cuda.library);
         s->absent = d->devices.absent;
@@ -244,12 +244,9 @@ static void on_ending(uv_timer_t *timer)
 {
         struct daemon *d = timer->data;
         uint64_t since = now_ns() - d->closing_since;
-        if (since > FLUSH_GRACE_NS)
-                server_abort_conns(&d->server);
-        if (server_closed(&d->server))
-                server_release(&d->server);
-        bool closed = server_closed(&d->server) && loads_empty(&d->loads) && resident_empty(&d->resident) &&
-                      host_cache_empty(d->resident.cache) && !d->server.state_writer.writing;
+        bool closed = server_release(&d->server, since > FLUSH_GRACE_NS) && loads_empty(&d->loads) &&
+                      resident_empty(&d->resident) && host_cache_empty(d->resident.cache) &&
+                      !d->server.state_writer.writing;
         if (closed || since > END_NS)
                 uv_stop(&d->loop);
 }

@@ -126,7 +126,9 @@ static void on_second(uv_timer_t *timer)
                 server->refusing = false;
         if (server->n_conns < server->limits->connections + OWN_CONNECTIONS)
                 pause_accepting(server, NULL);
-        if (!idle_elapsed(&server->idle, is_busy(server), now_ns()))
+        if (is_busy(server))
+                server->last_active_ns = now_ns();
+        if (server->exit_idle_ns == 0 || now_ns() - server->last_active_ns < server->exit_idle_ns)
                 return;
         /* A client that has connected by now is served. One that connects before the socket is closed sees its end,
          * and may start the next daemon. */
@@ -240,8 +242,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
 {
         server->loop = loop;
         server->listener.fd = -1;
-        server->started_ns = now_ns();
-        idle_reset(&server->idle, server->started_ns);
+        server->started_ns = server->last_active_ns = now_ns();
         list_init(&server->conns);
         list_init(&server->waiting);
         list_init(&server->recheck);
@@ -290,25 +291,20 @@ void server_close(struct server *server)
         events_send_shutdown(server);
 }
 
-void server_abort_conns(struct server *server)
+bool server_release(struct server *server, bool abort)
 {
         list_each_item (struct conn, conn, &server->conns, link)
-                conn_close(conn, false);
-}
-
-bool server_closed(const struct server *server)
-{
-        return server->closing && server->n_conns == 0;
-}
-
-void server_release(struct server *server)
-{
+                if (abort)
+                        conn_close(conn, false);
+        if (server->n_conns > 0)
+                return false;
         /* Leases end with the daemon: the memory that their processes have mapped stays theirs. */
         list_each_item_safe (struct process, process, &server->leases.processes, link)
                 process_exited(process);
         list_each_item_safe (struct generation, g, &server->resident->generations, link)
                 if (g->state != GENERATION_LOADING && !list_empty(&g->names))
                         generation_drop_name(g, generation_name(g));
+        return true;
 }
 
 void server_deinit(struct server *server)

@@ -3,7 +3,7 @@
  * The server: the listening socket, its connections and the timers, all on the loop thread.
  *
  * At the end it closes the socket, cancels loads, notifies the clients, sends what is queued and closes the
- * connections; then the models are freed. server_closed() reports that no connection is left.
+ * connections; then the models are freed.
  */
 #pragma once
 
@@ -14,10 +14,7 @@
 int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *path, int listener, struct error *error);
 /* Begins the end; once. */
 void server_close(struct server *server);
-/* Ends connections whose clients do not read what is queued. */
-void server_abort_conns(struct server *server);
-/* No connection is left. */
-bool server_closed(const struct server *server);
-/* Then, until the resident is empty: ends leases and drops models, as far as they can be by now. */
-void server_release(struct server *server);
+/* Then, until the resident is empty; `abort`: ends connections whose clients do not read what is queued. Once no
+ * connection is left, which it returns, ends leases and drops models, as far as they can be by now. */
+bool server_release(struct server *server, bool abort);
 void server_deinit(struct server *server);

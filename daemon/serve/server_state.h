@@ -24,26 +24,6 @@
 struct cuda;
 struct session_ops;
 
-/* For how long the daemon has had nothing to do (exit_idle). */
-struct idle {
-        uint64_t limit_ns; /* 0: none */
-        uint64_t since_ns; /* of the last activity */
-};
-
-/* Activity that has ended, or is under way. */
-static inline void idle_reset(struct idle *idle, uint64_t now_ns)
-{
-        idle->since_ns = now_ns;
-}
-
-/* Has nothing happened for as long as the limit? What is `busy` counts as activity. */
-static inline bool idle_elapsed(struct idle *idle, bool busy, uint64_t now_ns)
-{
-        if (busy)
-                idle_reset(idle, now_ns);
-        return idle->limit_ns > 0 && now_ns - idle->since_ns >= idle->limit_ns;
-}
-
 /* The verb `shutdown` was called. */
 enum server_ending {
         ENDING_NOT,
@@ -62,7 +42,7 @@ struct server {
         void *reload_context;
         /* Writes a row for each key of the configuration; returns their number. */
         size_t (*describe_config)(const struct server *server, struct writer *rows);
-        struct idle idle;
+        uint64_t exit_idle_ns, last_active_ns;                /* exits after so long without activity; 0: never */
         void (*exit)(struct server *server, const char *why); /* begins the end */
         enum server_ending ending;
         uid_t ended_by;           /* ending: the user who asked for it */

@@ -169,7 +169,7 @@ static void on_closed(struct conn *conn)
         struct server *server = session->server;
         list_remove(&conn->link);
         server->n_conns--;
-        idle_reset(&server->idle, now_ns());
+        server->last_active_ns = now_ns();
         server->fds_out -= session->fds.amount;
         quota_discharge(&session->fds);
         quota_discharge(&conn->output);

@@ -51,11 +51,13 @@ static bool ends_within(int ms)
 
 TEST(the_daemon_exits_with_unused_models)
 {
-        streamer_client *c = start_and_connect("200ms");
+        streamer_client *c = start_and_connect("900ms");
         client_load(c, file, "m");
         client_equals(c, "m", model);
+        uint64_t closed = clock_ns();
         streamer_close(c);
         ck_assert_int_eq(daemon_wait(&d, END_MS), 0);
+        ck_assert_uint_ge(clock_ns() - closed, UINT64_C(900000000)); /* since the end of the connection */
         ck_assert_int_ne(access(d.socket, F_OK), 0);
         ck_assert(log_wait_for(d.log, "idle (exit_idle): shutting down"));
 }
