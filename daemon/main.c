@@ -146,13 +146,10 @@ static void on_reloaded(struct reload *reload)
 static int make_storage(struct daemon *d, struct error *error)
 {
         const struct config *c = &d->config;
-        int r = source_roots_new(&d->sources.roots, (const char *const *)c->roots, c->n_roots, NULL, error);
-        if (r == 0)
-                r = devices_init(&d->devices, c, d->wake, error);
-        if (r == 0)
-                r = stores_make(c, &d->sources, error);
-        if (r == 0)
-                r = make_reader(d, error);
+        int r = source_roots_new(&d->sources.roots, (const char *const *)c->roots, c->n_roots, NULL, error)
+                        ?: devices_init(&d->devices, c, d->wake, error)
+                        ?: stores_make(c, &d->sources, error)
+                        ?: make_reader(d, error);
         if (r < 0)
                 return r;
         d->pool = work_pool_new(d->wake, "worker", WORKERS, WORKERS_PER_LANE);
@@ -206,21 +203,16 @@ static int make_server(struct daemon *d, struct error *error)
         s->cuda_library = filled(c->cuda.library);
         s->absent = d->devices.absent;
         s->n_absent = d->devices.n_absent;
-        int r = listen_fds_take_listener(&d->listen_fds, &listener, error);
-        if (r == 0)
-                r = server_init_consume_fd(s, &d->loop, c->socket, listener, error);
-        if (r == 0)
-                r = persist_init(&s->persist, &d->resident, &s->leases, d->wake, fdstore_max(), error);
-        return r;
+        return listen_fds_take_listener(&d->listen_fds, &listener, error)
+                       ?: server_init_consume_fd(s, &d->loop, c->socket, listener, error)
+                       ?: persist_init(&s->persist, &d->resident, &s->leases, d->wake, fdstore_max(), error);
 }
 
 static int make_parts(struct daemon *d, struct error *error)
 {
         struct server *s = &d->server;
         const char *folder = filled(d->config.state);
-        int r = roles_open(&d->config.access, error);
-        if (r == 0)
-                r = make_storage(d, error);
+        int r = roles_open(&d->config.access, error) ?: make_storage(d, error);
         if (r < 0)
                 return r;
         make_models(d);
@@ -348,9 +340,7 @@ static int start(struct daemon *d, struct error *error)
 {
         if (uv_loop_init(&d->loop) != 0 || (d->wake = wake_new(&d->loop)) == NULL)
                 return error_set(error, STREAMER_EOS, "the event loop could not be set up");
-        int r = listen_fds_init(&d->listen_fds, error);
-        if (r == 0)
-                r = make_parts(d, error);
+        int r = listen_fds_init(&d->listen_fds, error) ?: make_parts(d, error);
         listen_fds_deinit(&d->listen_fds);
         if (r < 0)
                 return r;

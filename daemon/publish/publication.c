@@ -251,20 +251,17 @@ int publication_begin(struct publication *p, uint64_t bytes, const struct model_
         struct resident *resident = p->publications->loads->resident;
         struct quotas *users = p->publications->users;
         char source[sizeof(PUBLISHED_SOURCE) + 16];
-        int r = check_state(p, PUBLICATION_CLAIMED, error);
         uint64_t rounded = bytes;
-        if (r == 0)
-                r = round_bytes(p, &rounded, error);
-        snprintf(source, sizeof(source), PUBLISHED_SOURCE "%u", (unsigned)p->caller.uid);
+        int r = check_state(p, PUBLICATION_CLAIMED, error) ?: round_bytes(p, &rounded, error);
         if (r < 0)
                 return r;
+        snprintf(source, sizeof(source), PUBLISHED_SOURCE "%u", (unsigned)p->caller.uid);
         struct generation *g = generation_new(resident, p->name, source, p->device, p->caller.uid);
         if (g == NULL)
                 return error_no_memory(error);
-        r = quota_charge(users, p->caller.uid, &g->quota_charge, QUOTA_BYTES, bytes, limits, error);
-        if (r == 0)
-                r = resident_charge_model(resident, p->name, p->device, users, p->caller.uid, limits, &g->model_charge,
-                                          error);
+        r = quota_charge(users, p->caller.uid, &g->quota_charge, QUOTA_BYTES, bytes, limits, error)
+                    ?: resident_charge_model(resident, p->name, p->device, users, p->caller.uid, limits,
+                                             &g->model_charge, error);
         if (r < 0) {
                 generation_discard(g);
                 generation_put(g);
@@ -312,9 +309,7 @@ int publication_add_segment(struct publication *p, uint64_t bytes, publication_d
 {
         struct generation *g = p->generation;
         uint64_t used = 0, size = bytes;
-        int r = check_state(p, PUBLICATION_FILLING, error);
-        if (r == 0)
-                r = round_bytes(p, &size, error);
+        int r = check_state(p, PUBLICATION_FILLING, error) ?: round_bytes(p, &size, error);
         if (r < 0)
                 return r;
         const struct segment *unsent = p->n_sent < g->n_segments ? &g->segments[p->n_sent] : NULL;

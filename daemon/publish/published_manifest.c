@@ -131,6 +131,6 @@ int published_manifest_build(struct table *manifest, const struct generation *ge
         const void *bytes = read_table(generation, table, &copy, error);
         if (bytes == NULL)
                 return error->code;
-        int r = open_table(&view, bytes, generation, table, error);
-        return r == 0 ? build_manifest(manifest, generation, &view, table, error) : r;
+        return open_table(&view, bytes, generation, table, error)
+                       ?: build_manifest(manifest, generation, &view, table, error);
 }

@@ -269,8 +269,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         server->loads->desired_source = desired_source;
         server->loads->arrived = events_arrived;
         server->loads->ended = events_load_ended;
-        int r = listen_at(server, listener, path, error);
-        return r < 0 ? r : start_handles(server, error);
+        return listen_at(server, listener, path, error) ?: start_handles(server, error);
 }
 
 void server_close(struct server *server)

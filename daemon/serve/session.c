@@ -129,8 +129,8 @@ static int serve(struct session *session, struct request *request, struct error 
                 return error_set(error, STREAMER_ELIMIT,
                                  "uid %u does not read %" PRIu64 " bytes of replies (%d x limits.output_per_client)",
                                  (unsigned)conn->caller.uid, conn->output.user->held[QUOTA_OUTPUT], OUTPUT_SHARE);
-        int r = access_check(session->server, conn, request, error);
-        return r < 0 ? r : session->server->session_ops->verbs[request->verb](session, request, error);
+        return access_check(session->server, conn, request, error)
+                       ?: session->server->session_ops->verbs[request->verb](session, request, error);
 }
 
 static void on_frame(struct conn *conn, const void *data, size_t len)

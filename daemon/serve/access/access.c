@@ -75,13 +75,11 @@ int access_check_load(const struct server *server, const struct conn *conn, stru
         request->admin = grant.role >= ROLE_ADMIN;
         if (grant.role >= ROLE_ADMIN && grant.rule == NULL)
                 return 0;
-        int r = source_canonical(request->source, &canonical, error);
-        if (r == 0)
-                r = role_check_source(&grant, canonical, error);
+        int r = source_canonical(request->source, &canonical, error) ?: role_check_source(&grant, canonical, error);
         if (r < 0 || grant.role >= ROLE_ADMIN)
                 return r;
-        r = check_name(server, conn, &grant, canonical, request->name, error);
-        return r < 0 ? r : check_retention(server, conn, &grant, request, error);
+        return check_name(server, conn, &grant, canonical, request->name, error)
+                       ?: check_retention(server, conn, &grant, request, error);
 }
 
 int access_check_publish(const struct server *server, const struct conn *conn, const char *name, struct error *error)
@@ -115,18 +113,13 @@ int access_check_fetch(const struct server *server, const struct conn *conn, con
                        char **canonical, struct source_roots **roots, struct error *error)
 {
         cleanup_free char *uri = NULL;
-        char *checked = NULL;
         const struct role_grant grant = access_grant(server, conn);
-        int r = source_canonical(source, &checked, error);
-        if (r == 0)
-                r = role_check_source(&grant, checked, error);
-        if (r == 0 && (uri = source_sidecar_uri(checked, file != NULL ? file : "")) == NULL)
-                r = error_no_memory(error);
-        if (r == 0)
-                r = role_check_source(&grant, uri, error);
         *roots = source_roots_ref(grant.roots);
-        *canonical = checked;
-        return r;
+        *canonical = NULL;
+        int r = source_canonical(source, canonical, error) ?: role_check_source(&grant, *canonical, error);
+        if (r == 0 && (uri = source_sidecar_uri(*canonical, file ?: "")) == NULL)
+                r = error_no_memory(error);
+        return r ?: role_check_source(&grant, uri, error);
 }
 
 int access_check_restored(struct desired *desired, struct load_request *request, struct quota_limits *limits,
@@ -144,9 +137,7 @@ int access_check_restored(struct desired *desired, struct load_request *request,
         request->limits = limits;
         /* Without rules only the socket's permissions restrict loads, and no client connects here. */
         int r = server->roles->given ? role_check(&grant, request->caller->uid, VERB_load, error) : 0;
-        if (r == 0)
-                r = source_canonical(request->source, &canonical, error);
-        return r < 0 ? r : role_check_source(&grant, canonical, error);
+        return r ?: source_canonical(request->source, &canonical, error) ?: role_check_source(&grant, canonical, error);
 }
 
 /* Verbs that would change a model, which is the first field of each. */

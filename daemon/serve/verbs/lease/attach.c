@@ -251,11 +251,9 @@ int attach_reply_lease(struct session *session, uint64_t id, struct generation *
                        struct error *error)
 {
         struct lease *lease;
-        int r = session_check_fds(session, g->n_segments + 2, "attach", error);
-        if (r == 0)
-                r = access_check_published(session->server, session->conn, g, error);
-        if (r == 0)
-                r = attach_lease_new(session, g, &lease, error);
+        int r = session_check_fds(session, g->n_segments + 2, "attach", error)
+                        ?: access_check_published(session->server, session->conn, g, error)
+                        ?: attach_lease_new(session, g, &lease, error);
         if (r < 0)
                 return r;
         lease->notified_arrivals = lease->state == LEASE_LOADING ? generation_arrived(g) : g->n_tensors;

@@ -370,9 +370,7 @@ static int set_base(struct publish_find *find, const struct session *session, co
         if (req->base != NULL && req->base_model != NULL)
                 return error_set(error, STREAMER_EINVAL, "publish_find: base and base_model exclude each other");
         if (req->base != NULL) {
-                int r = source_canonical(req->base, &canonical, error);
-                if (r == 0)
-                        r = role_check_source(&grant, canonical, error);
+                int r = source_canonical(req->base, &canonical, error) ?: role_check_source(&grant, canonical, error);
                 if (r < 0)
                         return r;
                 find->by_text = grant.role < ROLE_LOAD;
@@ -412,7 +410,7 @@ static int check_request(const struct session *session, const struct req_publish
                               "%s: cuda-ipc leaves published memory writable for every client (publish.cuda_ipc allows "
                               "it; handles: cuda-vmm-fd does not)",
                               (*device)->name);
-        return r == 0 ? access_check_publish(server, session->conn, req->model, error) : r;
+        return r ?: access_check_publish(server, session->conn, req->model, error);
 }
 
 static enum verb_task_kind kind_of(const struct publish_find *find, struct resident *resident, const char *model)
@@ -434,9 +432,7 @@ int verb_publish_find(struct session *session, struct request *request, struct e
         if (find == NULL)
                 return error->code;
         find->device = device;
-        r = published_new(&find->want, req->key.v, req->key.n, error);
-        if (r == 0)
-                r = set_base(find, session, req, error);
+        r = published_new(&find->want, req->key.v, req->key.n, error) ?: set_base(find, session, req, error);
         enum verb_task_kind kind = r == 0 ? kind_of(find, session->server->resident, req->model) : VERB_TASK_FIND_LOCAL;
         if (r == 0 && req->timeout_ms > 0)
                 deferred_set_deadline(&find->task.deferred, req->model,
