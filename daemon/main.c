@@ -123,13 +123,13 @@ static int make_reader(struct daemon *d, struct error *error)
 }
 
 /* What can change while the daemon runs. */
-static void apply_config(struct daemon *d, struct error *error)
+static int apply_config(struct daemon *d, struct error *error)
 {
         const struct limits *l = &d->config.limits;
         d->loads.max_running = (unsigned)l->loads;
         d->resident.failed_kept = l->failed_kept;
         d->admission.max_blocked = l->queued;
-        desired_configure_consume(&d->server.desired, &d->config.preload, error);
+        return desired_configure_consume(&d->server.desired, &d->config.preload, error);
 }
 
 static void on_reloaded(struct reload *reload)
@@ -137,8 +137,7 @@ static void on_reloaded(struct reload *reload)
         struct daemon *d = container_of(reload, struct daemon, reload);
         struct error error = {0};
         log_set_level(d->config.log.level);
-        apply_config(d, &error);
-        if (error.code != 0)
+        if (apply_config(d, &error) < 0)
                 log_error("reload: %s", error.text);
 }
 
@@ -213,15 +212,11 @@ static int make_parts(struct daemon *d, struct error *error)
         struct server *s = &d->server;
         const char *folder = filled(d->config.state);
         int r = roles_open(&d->config.access, error) ?: make_storage(d, error);
+        if (r == 0)
+                make_models(d);
+        r = r ?: make_server(d, error) ?: apply_config(d, error);
         if (r < 0)
                 return r;
-        make_models(d);
-        r = make_server(d, error);
-        if (r < 0)
-                return r;
-        apply_config(d, error);
-        if (error->code != 0)
-                return error->code;
         /* What an earlier run has left: models at once, the pinned ones among the rest by loading them. */
         persist_recover(&s->persist, &d->listen_fds);
         scrub_init(&s->scrub, &s->desired);

@@ -34,11 +34,10 @@ void verbs_reloaded(struct server *server, const struct error *error, const char
 
 int verb_config(struct session *session, struct request *request, struct error *error)
 {
-        struct writer rows;
+        cleanup_with(writer_deinit) struct writer rows;
         writer_init(&rows);
         size_t n = session->server->describe_config(session->server, &rows);
         session_reply(session, request->id, kitems("settings", &rows, n));
-        writer_deinit(&rows);
         return 0;
 }
 

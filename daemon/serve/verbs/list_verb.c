@@ -128,7 +128,7 @@ static size_t write_name(struct writer *models, const struct entry *entries, siz
 /* The generations of one name stay in one page, since `after` is a name. */
 static void reply_page(struct session *session, uint64_t id, const struct page *page)
 {
-        struct writer models;
+        cleanup_with(writer_deinit) struct writer models;
         size_t n_models = 0, at = 0;
         writer_init(&models);
         while (at < page->n && models.buf.size < LIST_BYTES) {
@@ -140,7 +140,6 @@ static void reply_page(struct session *session, uint64_t id, const struct page *
         bool more = at < page->n || page->more;
         session_reply(session, id, kitems("models", &models, n_models),
                       kif(more, kstr("next", page->entries[at - 1].name)));
-        writer_deinit(&models);
 }
 
 int verb_list(struct session *session, struct request *request, struct error *error)

@@ -51,10 +51,9 @@ static void get_outlook(const struct load_target *target, struct admission_outlo
 static void write_estimate(struct writer *w, const void *data, size_t i)
 {
         const struct load_target *t = &((const struct load *)data)->targets[i];
-        struct admission_outlook outlook;
+        cleanup_with(admission_outlook_deinit) struct admission_outlook outlook;
         get_outlook(t, &outlook);
         writer_map_of(w, ESTIMATE_PAIRS(t, outlook));
-        admission_outlook_deinit(&outlook);
 }
 
 /* Of a load that is ready: the plan of one that was cancelled may still be being made. */
@@ -75,11 +74,10 @@ static void reply_estimate(struct session *session, uint64_t id, const struct lo
                 return;
         }
         const struct load_target *only = load->targets;
-        struct admission_outlook outlook;
+        cleanup_with(admission_outlook_deinit) struct admission_outlook outlook;
         get_outlook(only, &outlook);
         session_reply(session, id, kstr("name", load->name), reply_source(load->source), ku64("files", files),
                       ku64("tensors", tensors), ku64("bytes", bytes), ESTIMATE_PAIRS(only, outlook));
-        admission_outlook_deinit(&outlook);
 }
 
 static void dry_run_ended(struct load_watch *watch, struct load *load)

@@ -83,7 +83,7 @@ static int show_ended(struct session *session, const struct request *request, st
 {
         const char *model = request->u.show.model;
         const struct resident *resident = session->server->resident;
-        struct writer ended;
+        cleanup_with(writer_deinit) struct writer ended;
         size_t n = 0;
         writer_init(&ended);
         for (const struct ended *e = NULL; (e = ended_find(&resident->ended, model, e)) != NULL; n++)
@@ -92,10 +92,10 @@ static int show_ended(struct session *session, const struct request *request, st
                               ku64("age_ns", now_ns() - e->at_ns));
         if (shown->group.n == 0)
                 shown->desired = NULL;
-        if (shown->group.n > 0 || n > 0)
-                session_reply(session, request->id, kcall("models", write_models, shown), kitems("ended", &ended, n));
-        writer_deinit(&ended);
-        return shown->group.n > 0 || n > 0 ? 0 : resident_no_model(resident, model, error);
+        if (shown->group.n == 0 && n == 0)
+                return resident_no_model(resident, model, error);
+        session_reply(session, request->id, kcall("models", write_models, shown), kitems("ended", &ended, n));
+        return 0;
 }
 
 int verb_show(struct session *session, struct request *request, struct error *error)

@@ -220,11 +220,9 @@ int attach_lease_new(struct session *session, struct generation *g, struct lease
                 return error_set(error, STREAMER_ELIMIT,
                                  "attach: this connection holds %" PRIu64 " leases (limits.leases_per_client)",
                                  session->n_leases);
-        int r = check_trust(session, g, error);
-        if (r < 0)
-                return r;
         struct quota_charge charge = {.user = NULL};
-        r = access_charge(session->server, session->conn, &charge, QUOTA_LEASES, 1, error);
+        int r = check_trust(session, g, error)
+                        ?: access_charge(session->server, session->conn, &charge, QUOTA_LEASES, 1, error);
         struct process *process = r == 0 ? attach_process(session, error) : NULL;
         if (process == NULL) {
                 quota_discharge(&charge);
