@@ -80,8 +80,8 @@ struct device_ops {
         /* As alloc, of memory that a client fills: until seal() no other client may have its handle, and the daemon
          * does not read it. On the device's thread. */
         int (*lend)(struct device *device, uint64_t size, struct segment *segment, struct error *error);
-        /* No process can write to it any more. STREAMER_EBUSY: a process has a writable mapping of it. On the device's
-         * thread; may be repeated. */
+        /* No process can write to it any more. STREAMER_EBUSY: a process has a writable mapping of it. On any worker;
+         * may be repeated. */
         int (*seal)(struct segment *segment, struct error *error);
         /* Memory of an earlier run, by its descriptor: takes it over if it is `size` bytes that nobody
          * can change. To be read only. NULL where DEVICE_PERSISTENT is not set. */

@@ -26,8 +26,7 @@ static void set_state(struct publication *p, enum publication_state state)
                 [PUBLICATION_FILLING] = TO(ALLOCATING) | TO(CHECKING) | TO(SEALING) | TO(FAILED),
                 [PUBLICATION_ALLOCATING] = TO(FILLING) | TO(FAILED),
                 [PUBLICATION_CHECKING] = TO(SEALING) | TO(FAILED),
-                [PUBLICATION_SEALING] = TO(INDEXING) | TO(FAILED),
-                [PUBLICATION_INDEXING] = TO(HASHING) | TO(FAILED),
+                [PUBLICATION_SEALING] = TO(HASHING) | TO(FAILED),
                 [PUBLICATION_HASHING] = TO(PUBLISHED) | TO(FAILED),
         };
 #undef TO
@@ -382,13 +381,18 @@ static void hash_done(struct work *work)
                 publish(p);
 }
 
-static void table_run(struct work *work)
+/* Of a segment that is sealed already nothing is done. */
+static void seal_run(struct work *work)
 {
         struct publication *p = container_of(work, struct publication, work);
-        published_manifest_build(&p->manifest, p->generation, &p->table, &p->error);
+        struct generation *g = p->generation;
+        for (unsigned i = 0; i < g->n_segments; i++)
+                if (g->device->ops->seal(&g->segments[i], &p->error) < 0)
+                        return;
+        published_manifest_build(&p->manifest, g, &p->table, &p->error);
 }
 
-static void table_done(struct work *work)
+static void seal_done(struct work *work)
 {
         struct publication *p = container_of(work, struct publication, work);
         struct publications *publications = p->publications;
@@ -409,31 +413,11 @@ static void table_done(struct work *work)
         }
 }
 
-/* Of a segment that is sealed already nothing is done. */
-static void seal_run(struct work *work)
-{
-        struct publication *p = container_of(work, struct publication, work);
-        struct generation *g = p->generation;
-        for (unsigned i = 0; i < g->n_segments; i++)
-                if (g->device->ops->seal(&g->segments[i], &p->error) < 0)
-                        return;
-}
-
-static void seal_done(struct work *work)
-{
-        struct publication *p = container_of(work, struct publication, work);
-        if (!step_done(p))
-                return;
-        set_state(p, PUBLICATION_INDEXING);
-        p->in_flight++;
-        work_submit(p->publications->loads->pool, WORK_LANE_DEVICE(p->device->number), &p->work, table_run, table_done);
-}
-
 static void start_sealing(struct publication *p)
 {
         set_state(p, PUBLICATION_SEALING);
         p->in_flight++;
-        work_submit(p->device->thread, WORK_LANE_CPU, &p->work, seal_run, seal_done);
+        work_submit(p->publications->loads->pool, WORK_LANE_DEVICE(p->device->number), &p->work, seal_run, seal_done);
 }
 
 static void check_run(struct work *work)

@@ -4,17 +4,17 @@
  *
  *   claimed > admitting > filling <> allocating
  *      |          |          |\
- *      |          |          | > checking > sealing > indexing > hashing > published
- *      |          |          |       |         |         |         |
- *      +----------+----------+-------+---------+---------+---------+--> failed
+ *      |          |          | > checking > sealing > hashing > published
+ *      |          |          |       |         |         |
+ *      +----------+----------+-------+---------+---------+--> failed
  *
  *   claimed     no other client may publish under this name on this device
  *   admitting   a generation exists, and its bytes are asked for (admission.h)
  *   filling     the client writes to the segments that it has
  *   allocating  a further segment (the device's thread)
  *   checking    whether the files of the base are still those of the claim (worker)
- *   sealing     nobody can write any more (the device's thread)
- *   indexing    the client's table is validated, and the manifest is made from it (worker)
+ *   sealing     nobody can write any more; then the client's table is validated, and the manifest is made from it
+ *               (worker)
  *   hashing     every storage and the table (workers)
  *
  * The generation is loading until it is published: its memory is charged and listed, and nobody can attach to it. The
@@ -36,7 +36,6 @@ enum publication_state {
         PUBLICATION_ALLOCATING,
         PUBLICATION_CHECKING,
         PUBLICATION_SEALING,
-        PUBLICATION_INDEXING,
         PUBLICATION_HASHING,
         PUBLICATION_PUBLISHED, /* this and the following: ended */
         PUBLICATION_FAILED,
