@@ -28,19 +28,20 @@ static struct change state_of(const struct change_link *link)
                                .text = g->error.text};
 }
 
-static void drop(struct changes *changes, struct change_link *link)
+static void removal_free(struct removal *removal)
 {
-        list_remove(&link->in_changes);
-        if (!link->removal)
-                return;
-        changes->n_stored--;
-        free(container_of(link, struct removal, link));
+        if (removal != NULL)
+                list_remove(&removal->link.in_changes);
+        free(removal);
 }
 
 void changes_deinit(struct changes *changes)
 {
+        for (size_t i = 0; i < CHANGES_REMOVALS; i++)
+                removal_free(changes->removals[i]);
+        memset(changes->removals, 0, sizeof(changes->removals));
         list_each_item_safe (struct change_link, link, &changes->all, in_changes)
-                drop(changes, link);
+                list_remove(&link->in_changes);
 }
 
 void changes_init(struct changes *changes)
@@ -49,21 +50,14 @@ void changes_init(struct changes *changes)
         list_init(&changes->all);
 }
 
-static void drop_oldest_removal(struct changes *changes)
-{
-        list_each_item (struct change_link, link, &changes->all, in_changes)
-                if (link->removal) {
-                        drop(changes, link);
-                        return;
-                }
-}
-
 static void add_removal(struct changes *changes, const struct generation *g, const char *name)
 {
         size_t name_size = strlen(name) + 1, text_size = strlen(g->error.text) + 1;
         struct removal *removal = malloc(sizeof(*removal) + name_size + text_size);
+        struct removal **oldest = &changes->removals[changes->n_removals++ % CHANGES_REMOVALS];
+        removal_free(*oldest);
+        *oldest = removal;
         changes->last++;
-        changes->n_removals++;
         if (removal == NULL)
                 return;
         removal->link = (struct change_link){.number = changes->last, .removal = true};
@@ -74,8 +68,6 @@ static void add_removal(struct changes *changes, const struct generation *g, con
         removal->change.name = memcpy(removal->texts, name, name_size);
         removal->change.text = memcpy(removal->texts + name_size, g->error.text, text_size);
         list_append(&changes->all, &removal->link.in_changes);
-        if (++changes->n_stored > CHANGES_REMOVALS)
-                drop_oldest_removal(changes);
 }
 
 void changes_add(struct changes *changes, struct generation *generation, const char *removed)

@@ -27,10 +27,11 @@ struct change {
 };
 
 struct changes {
-        struct list all;               /* of struct change_link: generations and removals, oldest first */
-        uint64_t last;                 /* number of the newest change */
-        uint64_t n_removals, n_stored; /* ever; and in the list */
+        struct list all;     /* of struct change_link: generations and removals, oldest first */
+        uint64_t last;       /* number of the newest change */
+        uint64_t n_removals; /* ever */
         size_t n_subscribers;
+        struct removal *removals[CHANGES_REMOVALS]; /* a ring of those that are in the list */
 };
 
 struct subscriber {
