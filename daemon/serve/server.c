@@ -222,7 +222,8 @@ static const char *desired_source(const struct loads *loads, const char *name)
 
 static int start_handles(struct server *server, struct error *error)
 {
-        if (uv_poll_init(server->loop, &server->accept_poll, server->listener.fd) != 0)
+        if (uv_poll_init(server->loop, &server->accept_poll, server->listener.fd) != 0 ||
+            uv_poll_start(&server->accept_poll, UV_READABLE, on_accept) != 0)
                 return error_set(error, STREAMER_EOS, "socket: cannot be polled");
         server->accept_poll.data = server;
         conn_turn_start(&server->turn, server->loop);
@@ -233,9 +234,7 @@ static int start_handles(struct server *server, struct error *error)
         server->second.data = server->progress.data = server;
         uv_timer_start(&server->second, on_second, 1000, 1000);
         uv_timer_start(&server->progress, on_progress, PROGRESS_MS, PROGRESS_MS);
-        return uv_poll_start(&server->accept_poll, UV_READABLE, on_accept) == 0
-                       ? 0
-                       : error_set(error, STREAMER_EOS, "socket: cannot be polled");
+        return 0;
 }
 
 int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *path, int listener, struct error *error)

@@ -98,7 +98,7 @@ void verb_task_finish(struct verb_task *task)
 {
         struct session *session = task->deferred.session;
         if (session != NULL && task->error.code != 0)
-                session_error(session, verb_task_request(task)->id, &task->error);
+                session_error(session, task->deferred.request.id, &task->error);
         else if (session != NULL)
                 task->ops->reply(task, session);
         verb_task_end(task);

@@ -71,10 +71,6 @@ int verb_task_begin(struct verb_task *task, int r, enum verb_task_kind kind, str
 /* Likewise, of a fetch kind, and sets its source, if the client may read it: this file beside its weights, or (NULL)
  * their list. */
 int verb_task_begin_source(struct verb_task *task, int r, const char *source, const char *file, struct error *error);
-static inline const struct request *verb_task_request(const struct verb_task *task)
-{
-        return &task->deferred.request;
-}
 
 /* Calls run() on a worker and then done(). The second finds the lane of the source, which it borrows. */
 void verb_task_submit(struct verb_task *task, uint64_t lane);

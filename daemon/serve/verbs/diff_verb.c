@@ -189,7 +189,7 @@ static void diff_run(struct verb_task *task)
 static void diff_reply(struct verb_task *task, struct session *session)
 {
         const struct diff *diff = container_of(task, struct diff, task);
-        const struct request *request = verb_task_request(task);
+        const struct request *request = &task->deferred.request;
         session_reply(session, request->id, kstr("name", request->u.diff.model),
                       ku64("generation", diff->generation->number), reply_source(task->source),
                       kif(diff->before != NULL, ku64("files_same", diff->files_same)),

@@ -80,7 +80,7 @@ static void write_device(struct writer *w, const void *data, size_t i)
 static void doctor_reply(struct verb_task *task, struct session *session)
 {
         const struct doctor *doctor = container_of(task, struct doctor, task);
-        const struct request *request = verb_task_request(task);
+        const struct request *request = &task->deferred.request;
         const struct server *server = task->server;
         const struct state_writer *state = &server->state_writer;
         bool failed = state->failure.code != 0;
@@ -107,7 +107,7 @@ static void doctor_reply(struct verb_task *task, struct session *session)
 
 static void doctor_start(struct verb_task *task)
 {
-        const char *root = verb_task_request(task)->u.doctor.root;
+        const char *root = task->deferred.request.u.doctor.root;
         if (root != NULL)
                 verb_task_submit_source(task, root);
         else
@@ -119,7 +119,7 @@ static void doctor_run(struct verb_task *task)
         struct doctor *doctor = container_of(task, struct doctor, task);
         const struct server *server = task->server;
         const struct resident *resident = server->resident;
-        const char *root = verb_task_request(task)->u.doctor.root;
+        const char *root = task->deferred.request.u.doctor.root;
         if (root != NULL) {
                 root_facts_read(server->loads->sources->roots, root, &doctor->root, &task->error);
                 return;

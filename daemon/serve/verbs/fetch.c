@@ -155,7 +155,7 @@ void fetch_expire_transfers(struct session *session, uint64_t now)
 
 static const char *file_of(const struct fetch *fetch)
 {
-        return verb_task_request(&fetch->task)->u.fetch.file;
+        return fetch->task.deferred.request.u.fetch.file;
 }
 
 static void fetch_deinit(struct verb_task *task)
@@ -178,7 +178,7 @@ static void write_file(struct writer *w, const void *data, size_t i)
 static void fetch_reply(struct verb_task *task, struct session *session)
 {
         struct fetch *fetch = container_of(task, struct fetch, task);
-        uint64_t id = verb_task_request(task)->id;
+        uint64_t id = task->deferred.request.id;
         if (file_of(fetch) == NULL) {
                 session_reply(session, id, karray("files", write_file, &fetch->list, fetch->list.n));
                 return;

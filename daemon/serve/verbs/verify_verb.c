@@ -15,7 +15,7 @@ struct verify_task {
 
 static const char *model_of(const struct verify_task *v)
 {
-        return verb_task_request(&v->task)->u.verify.model;
+        return v->task.deferred.request.u.verify.model;
 }
 
 static void verify_next(struct verify_task *v)
@@ -69,7 +69,7 @@ static void verify_reply(struct verb_task *task, struct session *session)
                 tensors += v->checked.members[i]->n_tensors;
                 bytes += v->checked.members[i]->data_bytes;
         }
-        session_reply(session, verb_task_request(task)->id, kstr("name", model_of(v)),
+        session_reply(session, task->deferred.request.id, kstr("name", model_of(v)),
                       ku64("generation", v->checked.members[0]->number),
                       reply_digest_bytes("digest", model_set_digest(&v->checked)), ku64("tensors", tensors),
                       ku64("bytes", bytes), ku64("devices", v->checked.n));

@@ -40,7 +40,7 @@ struct publish_find {
 
 static const struct req_publish_find *request_of(const struct publish_find *find)
 {
-        return &verb_task_request(&find->task)->u.publish_find;
+        return &find->task.deferred.request.u.publish_find;
 }
 
 static void find_deinit(struct verb_task *task)
@@ -192,7 +192,7 @@ static void reply(struct publish_find *find, const char *state, const struct gen
                 verb_task_finish(&find->task);
                 return;
         }
-        session_reply(session, verb_task_request(&find->task)->id, kstr("state", state),
+        session_reply(session, find->task.deferred.request.id, kstr("state", state),
                       kif(hit != NULL, ku64("generation", hit->number)), kif(hit != NULL, reply_digest(hit)),
                       kif(other != NULL, ku64("pid", other->pid > 0 ? (uint64_t)other->pid : 0)),
                       kif(difference->n > 0, kitems("differs", &difference->items, difference->n)),
