@@ -42,12 +42,6 @@ static struct verb_task *share_next(const struct verb_share *share, const struct
         return conn_output_full(task->deferred.session->conn) ? NULL : task;
 }
 
-static void start_source(struct verb_task *task)
-{
-        verb_task_set_deadline(task);
-        verb_task_submit_source(task, task->source);
-}
-
 /* Starts what may start. A task may end at once, which is no reason to begin again. Frees the share with its last
  * task. */
 static void share_start_put(struct verb_share *share, struct server *server)
@@ -60,10 +54,12 @@ static void share_start_put(struct verb_share *share, struct server *server)
                 list_append(&server->started, &task->link);
                 task->state = VERB_TASK_STARTED;
                 share->n_started++;
-                if (task->ops->start != NULL)
+                if (task->ops->start != NULL) {
                         task->ops->start(task);
-                else
-                        start_source(task);
+                        continue;
+                }
+                verb_task_set_deadline(task);
+                verb_task_submit_source(task, task->source);
         }
         share->starting = false;
         if (share->n_tasks > 0)

@@ -61,18 +61,8 @@ static enum MHD_Result respond(struct MHD_Connection *connection, unsigned statu
                             "text/plain; charset=utf-8");
 }
 
-static enum MHD_Result on_metrics(struct metrics_http *metrics_http, struct MHD_Connection *connection)
+static enum MHD_Result on_ready(const struct server *server, struct MHD_Connection *connection)
 {
-        char *text = metrics_text(metrics_http->server);
-        if (text == NULL)
-                return respond(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "no memory\n");
-        return respond_with(connection, MHD_HTTP_OK, text, strlen(text), MHD_RESPMEM_MUST_FREE,
-                            "text/plain; version=0.0.4; charset=utf-8");
-}
-
-static enum MHD_Result on_ready(struct metrics_http *metrics_http, struct MHD_Connection *connection)
-{
-        const struct server *server = metrics_http->server;
         const char *model = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "model");
         if (server->closing)
                 return respond(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "ending\n");
@@ -98,6 +88,7 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *connecti
                                   void **request)
 {
         static char seen;
+        const struct server *server = ((const struct metrics_http *)context)->server;
         /* Called first with the headers alone; answered once the request is complete. */
         if (*request == NULL) {
                 *request = &seen;
@@ -109,12 +100,17 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *connecti
         }
         if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
                 return respond(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "GET and HEAD only\n");
-        if (strcmp(path, "/metrics") == 0)
-                return on_metrics(context, connection);
+        if (strcmp(path, "/metrics") == 0) {
+                char *text = metrics_text(server);
+                if (text == NULL)
+                        return respond(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "no memory\n");
+                return respond_with(connection, MHD_HTTP_OK, text, strlen(text), MHD_RESPMEM_MUST_FREE,
+                                    "text/plain; version=0.0.4; charset=utf-8");
+        }
         if (strcmp(path, "/healthz") == 0)
                 return respond(connection, MHD_HTTP_OK, "ok\n");
         if (strcmp(path, "/readyz") == 0)
-                return on_ready(context, connection);
+                return on_ready(server, connection);
         return respond(connection, MHD_HTTP_NOT_FOUND, "/metrics, /healthz, /readyz, /readyz?model=NAME\n");
 }
 

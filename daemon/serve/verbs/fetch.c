@@ -83,18 +83,6 @@ static struct transfer *transfer_new(const struct session *session, const char *
         return t;
 }
 
-/* Submits the task in the lane of the source, at once or when `data` may be allocated, by malloc(). */
-static void transfer_await_memory(struct transfer *t, struct verb_task *task)
-{
-        t->task = task;
-        if (t->charge.user == NULL) {
-                verb_task_submit_source(task, task->source);
-                return;
-        }
-        list_append(&t->server->file_memory, &t->waiting);
-        grant_waiting(t->server);
-}
-
 static void transfer_free(struct transfer *t)
 {
         if (t == NULL)
@@ -121,15 +109,6 @@ static void send_page(struct session *session, uint64_t id, struct transfer *t)
         t->sent += n;
         if (n == left)
                 transfer_free(t);
-}
-
-/* Replies with the file, or its first page. `until_ns`: its end. */
-static void transfer_send_consume(struct session *session, uint64_t id, struct transfer *t, uint64_t until_ns)
-{
-        t->id = ++session->server->last_transfer;
-        t->until_ns = until_ns;
-        list_append(&session->transfers, &t->in_session);
-        send_page(session, id, t);
 }
 
 /* Replies with the next page. STREAMER_ENOENT. */
@@ -183,8 +162,12 @@ static void fetch_reply(struct verb_task *task, struct session *session)
                 session_reply(session, id, karray("files", write_file, &fetch->list, fetch->list.n));
                 return;
         }
-        transfer_send_consume(session, id, fetch->transfer, task->deadline_ns);
+        struct transfer *t = fetch->transfer;
         fetch->transfer = NULL;
+        t->id = ++session->server->last_transfer;
+        t->until_ns = task->deadline_ns;
+        list_append(&session->transfers, &t->in_session);
+        send_page(session, id, t);
 }
 
 /* ---- opening and reading, on a worker ---- */
@@ -235,8 +218,15 @@ static void fetch_done(struct verb_task *task)
         const struct session *session = task->deferred.session;
         if (task->error.code == 0 && !was_read && file_of(fetch) != NULL && session != NULL)
                 fetch->transfer = transfer_new(session, file_of(fetch), size, &task->error);
-        if (!was_read && fetch->transfer != NULL) {
-                transfer_await_memory(fetch->transfer, task);
+        struct transfer *t = fetch->transfer;
+        if (!was_read && t != NULL && t->charge.user == NULL) {
+                verb_task_submit_source(task, task->source);
+                return;
+        }
+        if (!was_read && t != NULL) { /* it is submitted when its memory may be allocated */
+                t->task = task;
+                list_append(&t->server->file_memory, &t->waiting);
+                grant_waiting(t->server);
                 return;
         }
         if (was_read)
