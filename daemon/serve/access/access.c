@@ -17,21 +17,10 @@ struct role_grant access_grant(const struct server *server, const struct conn *c
 
 /* ---- what it may do ---- */
 
-/* "NAME: VERB: <before>uid OWNER<after>, and uid ... has the role ..." */
-struct refusal {
-        const char *name, *verb, *before, *after, *advice;
-        uid_t owner;
-};
-
-static int refuse(const struct conn *conn, const struct role_grant *grant, const struct refusal *r, struct error *error)
-{
-        return error_set(error, STREAMER_EPERM, "%s: %s: %suid %u%s, and uid %u has the role %s (%s)%s", r->name,
-                         r->verb, r->before != NULL ? r->before : "", (unsigned)r->owner,
-                         r->after != NULL ? r->after : "", (unsigned)conn->caller.uid, role_name(grant->role),
-                         grant->text, r->advice != NULL ? r->advice : "");
-}
-
-#define REFUSE(...) refuse(conn, grant, &(struct refusal){__VA_ARGS__}, error)
+/* To the caller of `conn`, who has `grant`; `why` names the owner's uid. */
+#define REFUSE(name, verb, why, owner, advice)                                                                         \
+        error_set(error, STREAMER_EPERM, "%s: %s: " why ", and uid %u has the role %s (%s)" advice, name, verb,        \
+                  (unsigned)(owner), (unsigned)conn->caller.uid, role_name(grant->role), grant->text)
 #define OTHER_NAME "; choose another name (--name)"
 
 /* Clients attach by name: another user's source under it would give them a model that they did not ask for. */
@@ -42,14 +31,14 @@ static int check_name(const struct server *server, const struct conn *conn, cons
                 const struct model_name *known = generation_find_name(g, name);
                 if (known != NULL && g->state != GENERATION_FAILED && known->owner != conn->caller.uid &&
                     strcmp(model_name_source(known), canonical) != 0)
-                        return REFUSE(name, "load", .owner = known->owner,
-                                      .after = " loaded another source under this name", .advice = OTHER_NAME);
+                        return REFUSE(name, "load", "uid %u loaded another source under this name", known->owner,
+                                      OTHER_NAME);
         }
         const struct desired_model *desired = desired_find(&server->desired, name);
         if (desired != NULL && desired->spec->owner != conn->caller.uid &&
             strcmp(desired->spec->source, canonical) != 0)
-                return REFUSE(name, "load", .owner = desired->spec->owner,
-                              .before = "another source is to be loaded under this name for ", .advice = OTHER_NAME);
+                return REFUSE(name, "load", "another source is to be loaded under this name for uid %u",
+                              desired->spec->owner, OTHER_NAME);
         return 0;
 }
 
@@ -62,8 +51,9 @@ static int check_retention(const struct server *server, const struct conn *conn,
         uid_t owner = generation_find_name(g, request->name)->owner;
         if (retention_allowed(&request->retention, owner, conn->caller.uid, request->admin))
                 return 0;
-        return REFUSE(request->name, "load", .owner = owner,
-                      .after = " loaded it: pin, keep-alive, drain-timeout and priority are for that user or an admin");
+        return REFUSE(request->name, "load",
+                      "uid %u loaded it: pin, keep-alive, drain-timeout and priority are for that user or an admin",
+                      owner, "");
 }
 
 int access_check_load(const struct server *server, const struct conn *conn, struct load_request *request,
@@ -94,7 +84,7 @@ int access_check_publish(const struct server *server, const struct conn *conn, c
                 owner = desired->spec->owner;
         if (owner == conn->caller.uid || grant->role >= ROLE_ADMIN)
                 return 0;
-        return REFUSE(name, "publish", .owner = owner, .before = "the name belongs to ");
+        return REFUSE(name, "publish", "the name belongs to uid %u", owner, "");
 }
 
 int access_check_published(const struct server *server, const struct conn *conn, const struct generation *g,
@@ -188,11 +178,11 @@ int access_check(const struct server *server, const struct conn *conn, const str
         list_each_item (const struct generation, g, &server->resident->generations, link) {
                 uid_t owner;
                 if (is_anothers(server, g, request->verb, model, conn->caller.uid, &owner))
-                        return REFUSE(model, verb, .owner = owner, .after = " loaded it");
+                        return REFUSE(model, verb, "uid %u loaded it", owner, "");
         }
         const struct desired_model *desired = desired_find(&server->desired, model);
         if (desired != NULL && desired->spec->owner != conn->caller.uid)
-                return REFUSE(model, verb, .owner = desired->spec->owner, .before = "it is to be loaded for ");
+                return REFUSE(model, verb, "it is to be loaded for uid %u", desired->spec->owner, "");
         return 0;
 }
 
