@@ -281,8 +281,7 @@ static void put_value(struct writer *w, const struct pair *pair)
                 break;
         case PAIR_ITEMS:
                 writer_array(w, pair->number);
-                if (pair->data != NULL)
-                        writer_append(w, pair->data);
+                writer_append(w, pair->data);
                 break;
         case PAIR_ARRAY:
                 writer_array(w, pair->number);
@@ -306,6 +305,17 @@ void writer_pairs(struct writer *w, const struct pair *pairs, size_t n)
                 writer_key(w, pairs[i].key);
                 put_value(w, &pairs[i]);
         }
+}
+
+void items_init(struct items *items)
+{
+        writer_init(&items->w);
+        items->n = 0;
+}
+
+void items_deinit(struct items *items)
+{
+        writer_deinit(&items->w);
 }
 
 /* ---- reading ---- */

@@ -102,8 +102,8 @@ struct pair {
 #define kbin(k, v, n) ((struct pair){.key = (k), .kind = PAIR_BIN, .data = (v), .number = (n)})
 #define kmap(k, ...)                                                                                                   \
         ((struct pair){.key = (k), .kind = PAIR_MAP, .data = PAIR_LIST(__VA_ARGS__), .number = N_PAIRS(__VA_ARGS__)})
-/* An array of n items: that another writer has; that f(w, v, i) writes, one by one. The value that f(w, v) writes. */
-#define kitems(k, v, n) ((struct pair){.key = (k), .kind = PAIR_ITEMS, .data = (v), .number = (n)})
+/* An array of items (struct items); of n items that f(w, v, i) writes, one by one. The value that f(w, v) writes. */
+#define kitems(k, v) ((struct pair){.key = (k), .kind = PAIR_ITEMS, .data = &(v)->w, .number = (v)->n})
 #define karray(k, f, v, n)                                                                                             \
         ((struct pair){.key = (k), .kind = PAIR_ARRAY, .write_item = (f), .data = (v), .number = (n)})
 #define kcall(k, f, v) ((struct pair){.key = (k), .kind = PAIR_CALL, .write = (f), .data = (v)})
@@ -115,6 +115,16 @@ struct pair {
 #define PAIRS(...) PAIR_LIST(__VA_ARGS__), N_PAIRS(__VA_ARGS__)
 void writer_pairs(struct writer *w, const struct pair *pairs, size_t n);
 #define writer_map_of(w, ...) writer_pairs(w, PAIRS(__VA_ARGS__))
+
+/* Items of an array, which are written and counted before it. items_add(items, pair...) adds a map. */
+struct items {
+        struct writer w;
+        size_t n;
+};
+void items_init(struct items *items);
+void items_deinit(struct items *items);
+#define items_add(items, ...) ((items)->n++, writer_map_of(&(items)->w, __VA_ARGS__))
+
 /* {id, ok: true, pair...}; {id, ok: false, code, text} */
 #define REPLY_PAIRS(id, ...) PAIRS(ku64("id", id), kbool("ok", true), __VA_ARGS__)
 #define ERROR_PAIRS(id, error, message)                                                                                \

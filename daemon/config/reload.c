@@ -35,8 +35,7 @@ void reload_restart_keys(const struct config *running, const struct config *next
 /* Secrets are redacted. */
 struct rows {
         const struct config *config;
-        struct writer *writer;
-        size_t n;
+        struct items *items;
 };
 
 /* `from`: the flag, the variable or the file; "" for a default. */
@@ -56,9 +55,8 @@ static void put_row(struct rows *rows, const struct setting *setting, const char
                                                                                         : setting->env_old;
         else if (origin == CONFIG_FLAG)
                 snprintf(name, sizeof(name), "--%s", setting->flag);
-        rows->n++;
-        writer_map_of(rows->writer, kstr("key", setting->key), kstr("value", value), kstr("origin", origins[origin]),
-                      kstr("from", from));
+        items_add(rows->items, kstr("key", setting->key), kstr("value", value), kstr("origin", origins[origin]),
+                  kstr("from", from));
 }
 
 /* Roots and devices are listed; of other lists, the number. */
@@ -94,17 +92,16 @@ static void put_value(struct rows *rows, const struct setting *setting)
         put_row(rows, setting, is_secret ? "(redacted)" : redacted);
 }
 
-static size_t on_describe(const struct server *server, struct writer *writer)
+static void on_describe(const struct server *server, struct items *items)
 {
         const struct config *config = ((const struct reload *)server->reload_context)->config;
-        struct rows rows = {.config = config, .writer = writer};
+        struct rows rows = {.config = config, .items = items};
         for (size_t i = 0; i < n_settings; i++) {
                 if (settings[i].kind == SETTING_LIST)
                         put_list(&rows, &settings[i]);
                 else if (settings[i].key != NULL)
                         put_value(&rows, &settings[i]);
         }
-        return rows.n;
 }
 
 static void read_run(struct work *work)

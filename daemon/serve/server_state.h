@@ -40,8 +40,8 @@ struct server {
         struct desired desired;
         void (*reload)(struct server *server); /* asks for it; verbs_reloaded() answers */
         void *reload_context;
-        /* Writes a row for each key of the configuration; returns their number. */
-        size_t (*describe_config)(const struct server *server, struct writer *rows);
+        /* Adds a row for each key of the configuration. */
+        void (*describe_config)(const struct server *server, struct items *rows);
         uint64_t exit_idle_ns, last_active_ns;                /* exits after so long without activity; 0: never */
         void (*exit)(struct server *server, const char *why); /* begins the end */
         enum server_ending ending;

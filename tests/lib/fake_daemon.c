@@ -264,18 +264,19 @@ static void close_connection(struct fake_daemon *f)
 
 static void greet(struct fake_daemon *f, const char *feature)
 {
-        struct writer w, features;
+        struct writer w;
+        struct items features;
         bool additional = feature[0] == '+';
         accept_connection(f);
         expect(f, "hello");
         writer_init(&w);
-        writer_init(&features);
-        size_t n = writer_features(&features, feature[0] == '-' ? feature + 1 : NULL);
+        items_init(&features);
+        features.n = writer_features(&features.w, feature[0] == '-' ? feature + 1 : NULL) + additional;
         if (additional)
-                writer_str(&features, feature + 1);
+                writer_str(&features.w, feature + 1);
         writer_pairs(&w, REPLY_PAIRS(f->ids[0], ku64("protocol", PROTOCOL_MAX), kstr("version", "0.0.fake"),
-                                     kitems("features", &features, n + additional)));
-        writer_deinit(&features);
+                                     kitems("features", &features)));
+        items_deinit(&features);
         add_message(f, &w);
 }
 

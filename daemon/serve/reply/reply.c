@@ -99,7 +99,7 @@ void reply_desired(struct writer *w, const struct desired_model *desired)
         bool failed = desired_failed(desired);
         writer_map_of(w, kstr("name", spec->name), ku64("generation", 0), kstr("digest", ""),
                       reply_source(spec->source), kstr("state", failed ? "failed" : "queued"), ku64("bytes", 0),
-                      ku64("tensors", 0), kitems("devices", NULL, 0), ku64("leases", 0),
+                      ku64("tensors", 0), karray("devices", NULL, NULL, 0), ku64("leases", 0),
                       kbool("pinned", spec->settings.pinned), kstr("tier", "device"), ku64("idle_ns", 0),
                       ku64("keep_alive_ns", 0), ku64("expires_in_ns", 0), ku64("priority", spec->settings.priority),
                       ku64("load_ns", 0), kif(failed, kstr("error", desired->error.text)),

@@ -34,10 +34,10 @@ void verbs_reloaded(struct server *server, const struct error *error, const char
 
 int verb_config(struct session *session, struct request *request, struct error *error)
 {
-        cleanup_with(writer_deinit) struct writer rows;
-        writer_init(&rows);
-        size_t n = session->server->describe_config(session->server, &rows);
-        session_reply(session, request->id, kitems("settings", &rows, n));
+        cleanup_with(items_deinit) struct items rows;
+        items_init(&rows);
+        session->server->describe_config(session->server, &rows);
+        session_reply(session, request->id, kitems("settings", &rows));
         return 0;
 }
 

@@ -20,27 +20,21 @@
 enum difference { ADDED, REMOVED, CHANGED };
 static const char *const changes[] = {[ADDED] = "added", [REMOVED] = "removed", [CHANGED] = "changed"};
 
-/* Of the reply. */
-struct rows {
-        struct writer maps;
-        size_t n;
-};
-
 struct diff {
         struct verb_task task;
         struct generation *generation; /* a reference */
         struct source_files *before;   /* a reference; NULL: not known */
         uint64_t files_same, tensors[CHANGED + 1], may_differ, same;
-        struct rows files, changes;
-        size_t names; /* of both, in bytes */
+        struct items files, changes; /* of the reply */
+        size_t names;                /* of both, in bytes */
         bool truncated;
 };
 
 static void diff_deinit(struct verb_task *task)
 {
         struct diff *diff = container_of(task, struct diff, task);
-        writer_deinit(&diff->files.maps);
-        writer_deinit(&diff->changes.maps);
+        items_deinit(&diff->files);
+        items_deinit(&diff->changes);
         if (diff->generation != NULL)
                 generation_put(diff->generation);
         source_files_free(diff->before);
@@ -48,15 +42,14 @@ static void diff_deinit(struct verb_task *task)
 
 /* ---- rows, on a worker ---- */
 
-/* Adds a row with this name; false: the reply is full. */
-static bool add_row(struct diff *diff, struct rows *rows, const char *name)
+/* For a row with this name; false: the reply is full. */
+static bool has_space(struct diff *diff, const struct items *rows, const char *name)
 {
         size_t len = strlen(name);
         diff->truncated = diff->truncated || rows->n == ROWS_MAX || diff->names + len > NAMES_MAX;
         if (rows->n == ROWS_MAX || diff->names + len > NAMES_MAX)
                 return false;
         diff->names += len;
-        rows->n++;
         return true;
 }
 
@@ -66,12 +59,12 @@ static void add_file(struct diff *diff, const struct source_file *before, const 
         enum difference change = before == NULL ? ADDED : after == NULL ? REMOVED : CHANGED;
         char safe[4 * PROTO_NAME_MAX]; /* the name of a file may be anything */
         error_escape(safe, sizeof(safe), after != NULL ? after->name : before->name);
-        if (add_row(diff, &diff->files, safe))
-                writer_map_of(&diff->files.maps, kstr("file", safe), kstr("change", changes[change]),
-                              kif(before != NULL, ku64("old_bytes", before->bytes)),
-                              kif(before != NULL, ku64("old_mtime_ns", before->mtime_ns)),
-                              kif(after != NULL, ku64("bytes", after->bytes)),
-                              kif(after != NULL, ku64("mtime_ns", after->mtime_ns)));
+        if (has_space(diff, &diff->files, safe))
+                items_add(&diff->files, kstr("file", safe), kstr("change", changes[change]),
+                          kif(before != NULL, ku64("old_bytes", before->bytes)),
+                          kif(before != NULL, ku64("old_mtime_ns", before->mtime_ns)),
+                          kif(after != NULL, ku64("bytes", after->bytes)),
+                          kif(after != NULL, ku64("mtime_ns", after->mtime_ns)));
 }
 
 /* Likewise. */
@@ -79,9 +72,9 @@ static void add_tensor(struct diff *diff, const char *name, const char *before, 
 {
         enum difference change = before == NULL ? ADDED : after == NULL ? REMOVED : CHANGED;
         diff->tensors[change]++;
-        if (add_row(diff, &diff->changes, name))
-                writer_map_of(&diff->changes.maps, kstr("tensor", name), kstr("change", changes[change]),
-                              kif(before != NULL, kstr("before", before)), kif(after != NULL, kstr("after", after)));
+        if (has_space(diff, &diff->changes, name))
+                items_add(&diff->changes, kstr("tensor", name), kstr("change", changes[change]),
+                          kif(before != NULL, kstr("before", before)), kif(after != NULL, kstr("after", after)));
 }
 
 /* "BF16 [4096, 32]" */
@@ -168,7 +161,7 @@ static int compare(struct diff *diff, const struct resolved *resolved, struct er
                                 layout_text(before, record->dtype, manifest.shapes + record->shape_off, record->rank),
                                 NULL);
         }
-        return diff->files.maps.failed || diff->changes.maps.failed ? error_no_memory(error) : 0;
+        return diff->files.w.failed || diff->changes.w.failed ? error_no_memory(error) : 0;
 }
 
 static void diff_run(struct verb_task *task)
@@ -192,12 +185,11 @@ static void diff_reply(struct verb_task *task, struct session *session)
         const struct request *request = &task->deferred.request;
         session_reply(session, request->id, kstr("name", request->u.diff.model),
                       ku64("generation", diff->generation->number), reply_source(task->source),
-                      kif(diff->before != NULL, ku64("files_same", diff->files_same)),
-                      kitems("files", &diff->files.maps, diff->files.n),
+                      kif(diff->before != NULL, ku64("files_same", diff->files_same)), kitems("files", &diff->files),
                       kmap("tensors", ku64("added", diff->tensors[ADDED]), ku64("removed", diff->tensors[REMOVED]),
                            ku64("changed", diff->tensors[CHANGED])),
-                      ku64("may_differ", diff->may_differ), ku64("same", diff->same),
-                      kitems("changes", &diff->changes.maps, diff->changes.n), kbool("truncated", diff->truncated));
+                      ku64("may_differ", diff->may_differ), ku64("same", diff->same), kitems("changes", &diff->changes),
+                      kbool("truncated", diff->truncated));
 }
 
 static const struct verb_task_ops diff_ops = {.run = diff_run, .reply = diff_reply, .deinit = diff_deinit};
@@ -215,8 +207,8 @@ int verb_diff(struct session *session, struct request *request, struct error *er
         struct diff *diff = verb_task_new(sizeof(*diff), &diff_ops, session, request, error);
         if (diff == NULL)
                 return error->code;
-        writer_init(&diff->files.maps);
-        writer_init(&diff->changes.maps);
+        items_init(&diff->files);
+        items_init(&diff->changes);
         diff->generation = g;
         diff->before = source_files_ref(g->files);
         generation_get(g);

@@ -103,43 +103,40 @@ static int by_name(const void *a, const void *b)
 /* ---- writing ---- */
 
 /* The models of one name, which n entries have: a desired one is part of the resident ones, or without those a model of
- * its own. What does not fit the reply is left out. Returns the number of models. */
-static size_t write_name(struct writer *models, const struct entry *entries, size_t n)
+ * its own. What does not fit the reply is left out. */
+static void write_name(struct items *models, const struct entry *entries, size_t n)
 {
         const struct desired_model *desired = entries[0].desired;
-        size_t n_models = 0;
         bool resident = false;
         for (size_t i = 0; i < n; i++)
                 resident = resident || (entries[i].generation != NULL && !list_empty(&entries[i].generation->names));
         if (desired != NULL && !resident) {
-                reply_desired(models, desired);
-                n_models++;
+                reply_desired(&models->w, desired);
+                models->n++;
         }
-        for (size_t i = desired != NULL; i < n && models->buf.size < LIST_BYTES; n_models++) {
+        for (size_t i = desired != NULL; i < n && models->w.buf.size < LIST_BYTES; models->n++) {
                 struct model_set group = {.name = entries[0].name};
                 const struct generation *first = entries[i].generation;
                 while (i < n && group.n < MODEL_SET_MAX && model_set_same(entries[i].generation, first))
                         group.members[group.n++] = entries[i++].generation;
-                reply_model(models, &group, desired);
+                reply_model(&models->w, &group, desired);
         }
-        return n_models;
 }
 
 /* The generations of one name stay in one page, since `after` is a name. */
 static void reply_page(struct session *session, uint64_t id, const struct page *page)
 {
-        cleanup_with(writer_deinit) struct writer models;
-        size_t n_models = 0, at = 0;
-        writer_init(&models);
-        while (at < page->n && models.buf.size < LIST_BYTES) {
+        cleanup_with(items_deinit) struct items models;
+        size_t at = 0;
+        items_init(&models);
+        while (at < page->n && models.w.buf.size < LIST_BYTES) {
                 size_t from = at;
                 while (at < page->n && strcmp(page->entries[at].name, page->entries[from].name) == 0)
                         at++;
-                n_models += write_name(&models, &page->entries[from], at - from);
+                write_name(&models, &page->entries[from], at - from);
         }
         bool more = at < page->n || page->more;
-        session_reply(session, id, kitems("models", &models, n_models),
-                      kif(more, kstr("next", page->entries[at - 1].name)));
+        session_reply(session, id, kitems("models", &models), kif(more, kstr("next", page->entries[at - 1].name)));
 }
 
 int verb_list(struct session *session, struct request *request, struct error *error)

@@ -36,17 +36,15 @@ int verb_hello(struct session *session, struct request *request, struct error *e
         session->greeted = true;
         session->client = req->client != NULL ? strdup(req->client) : NULL;
         /* Written once: they are most of what a client costs that connects. */
-        static struct writer features;
-        static size_t n_features;
-        if (n_features == 0 || features.failed) {
-                writer_deinit(&features);
-                writer_init(&features);
-                n_features = writer_features(&features, NULL);
+        static struct items features;
+        if (features.n == 0 || features.w.failed) {
+                items_deinit(&features);
+                items_init(&features);
+                features.n = writer_features(&features.w, NULL);
         }
         session_reply(session, request->id, ku64("protocol", req->max < PROTOCOL_MAX ? req->max : PROTOCOL_MAX),
                       kstr("version", STREAMERD_VERSION), ku64("pid", (uint64_t)getpid()),
-                      karray("devices", write_device, resident, resident->n_devices),
-                      kitems("features", &features, n_features));
+                      karray("devices", write_device, resident, resident->n_devices), kitems("features", &features));
         return 0;
 }
 

@@ -83,18 +83,17 @@ static int show_ended(struct session *session, const struct request *request, st
 {
         const char *model = request->u.show.model;
         const struct resident *resident = session->server->resident;
-        cleanup_with(writer_deinit) struct writer ended;
-        size_t n = 0;
-        writer_init(&ended);
-        for (const struct ended *e = NULL; (e = ended_find(&resident->ended, model, e)) != NULL; n++)
-                writer_map_of(&ended, ku64("generation", e->generation), kstr("device", e->device),
-                              kstr("state", end_name(e->reason.end)), kstr("text", e->reason.text),
-                              ku64("age_ns", now_ns() - e->at_ns));
+        cleanup_with(items_deinit) struct items ended;
+        items_init(&ended);
+        for (const struct ended *e = NULL; (e = ended_find(&resident->ended, model, e)) != NULL;)
+                items_add(&ended, ku64("generation", e->generation), kstr("device", e->device),
+                          kstr("state", end_name(e->reason.end)), kstr("text", e->reason.text),
+                          ku64("age_ns", now_ns() - e->at_ns));
         if (shown->group.n == 0)
                 shown->desired = NULL;
-        if (shown->group.n == 0 && n == 0)
+        if (shown->group.n == 0 && ended.n == 0)
                 return resident_no_model(resident, model, error);
-        session_reply(session, request->id, kcall("models", write_models, shown), kitems("ended", &ended, n));
+        session_reply(session, request->id, kcall("models", write_models, shown), kitems("ended", &ended));
         return 0;
 }
 

@@ -55,10 +55,7 @@ static void write_bucket(struct writer *w, const void *data, size_t i)
 enum status_list { STATUS_LOADS, STATUS_PRELOAD, STATUS_RESTORING, STATUS_LISTS };
 
 struct status_rows {
-        struct {
-                struct writer rows;
-                size_t n;
-        } lists[STATUS_LISTS];
+        struct items lists[STATUS_LISTS];
         uint64_t left; /* rows that the page may still have */
         /* The position behind which the page begins, and in the end the next page. */
         enum status_list list;
@@ -81,7 +78,7 @@ static int status_rows_init(struct status_rows *rows, const char *after, uint64_
         *rows = (struct status_rows){
                 .left = limit > 0 ? limit : UINT64_MAX, .list = STATUS_LOADS, .priority = UINT_MAX};
         for (size_t i = 0; i < STATUS_LISTS; i++)
-                writer_init(&rows->lists[i].rows);
+                items_init(&rows->lists[i]);
         if (after == NULL)
                 return 0;
         bool whole = sscanf(after, "%15[a-z]:%u:%" SCNu64 "%n", name, &rows->priority, &rows->sequence, &end) == 3 &&
@@ -145,7 +142,7 @@ static struct writer *begin_row(struct status_rows *rows, enum status_list list,
                        : priority != rows->priority ? priority < rows->priority
                                                     : sequence > rows->sequence;
         for (size_t i = 0; i < STATUS_LISTS; i++)
-                bytes += rows->lists[i].rows.buf.size;
+                bytes += rows->lists[i].w.buf.size;
         if (follows && (rows->left == 0 || bytes >= PAGE_BYTES))
                 rows->more = true;
         if (!follows || rows->more)
@@ -155,7 +152,7 @@ static struct writer *begin_row(struct status_rows *rows, enum status_list list,
         rows->priority = priority;
         rows->sequence = sequence;
         rows->lists[list].n++;
-        return &rows->lists[list].rows;
+        return &rows->lists[list].w;
 }
 
 static void fill_desired(struct status_rows *rows, enum status_list list, const struct desired *desired,
@@ -208,11 +205,9 @@ int verb_status(struct session *session, struct request *request, struct error *
                       kif(first, kmap("loop", ku64("iterations", server->loop_cpu.iterations),
                                       ku64("longest_cpu_ns", server->loop_cpu.longest_ns),
                                       karray("histogram", write_bucket, &server->loop_cpu, LOOP_CPU_BUCKETS))),
-                      kitems("loads", &rows.lists[STATUS_LOADS].rows, rows.lists[STATUS_LOADS].n),
-                      kitems("preload", &rows.lists[STATUS_PRELOAD].rows, rows.lists[STATUS_PRELOAD].n),
-                      kitems("restoring", &rows.lists[STATUS_RESTORING].rows, rows.lists[STATUS_RESTORING].n),
-                      kif(rows.more, kstr("next", next)));
+                      kitems("loads", &rows.lists[STATUS_LOADS]), kitems("preload", &rows.lists[STATUS_PRELOAD]),
+                      kitems("restoring", &rows.lists[STATUS_RESTORING]), kif(rows.more, kstr("next", next)));
         for (size_t i = 0; i < STATUS_LISTS; i++)
-                writer_deinit(&rows.lists[i].rows);
+                items_deinit(&rows.lists[i]);
         return 0;
 }

@@ -159,22 +159,30 @@ static void write_seven(struct writer *w, const void *data)
         writer_u64(w, 7);
 }
 
+static void write_index(struct writer *w, const void *data, size_t i)
+{
+        writer_u64(w, i);
+}
+
 TEST(a_reply_is_read_as_it_was_written)
 {
-        struct writer w, list;
+        struct writer w;
+        struct items list;
         struct message m;
         uint64_t u;
         bool b;
         const char *s;
         size_t len;
         writer_init(&w);
-        writer_init(&list);
-        writer_i64(&list, -5);
-        writer_bin(&list, "\0\1", 2);
-        writer_pairs(&w, REPLY_PAIRS(9, ku64("large", UINT64_MAX), kif(false, kstr("left out", "")),
-                                     kbool("flag", true), khex("digest", ((const unsigned char[]){0x0f, 0xa0}), 2),
-                                     kstr("nothing", NULL), kstrn("begins", "text", 2),
-                                     kcall("called", write_seven, &u), kitems("list", &list, 2)));
+        items_init(&list);
+        writer_i64(&list.w, -5);
+        writer_bin(&list.w, "\0\1", 2);
+        list.n = 2;
+        writer_pairs(&w,
+                     REPLY_PAIRS(9, ku64("large", UINT64_MAX), kif(false, kstr("left out", "")), kbool("flag", true),
+                                 khex("digest", ((const unsigned char[]){0x0f, 0xa0}), 2), kstr("nothing", NULL),
+                                 kstrn("begins", "text", 2), kcall("called", write_seven, &u), kitems("list", &list),
+                                 karray("array", write_index, NULL, 3)));
         ck_assert(!w.failed);
         ck_assert_int_eq(message_decode(&m, w.buf.data, w.buf.size), 0);
 
@@ -185,11 +193,13 @@ TEST(a_reply_is_read_as_it_was_written)
         ck_assert(object_str(o, "digest", &s, &len) && len == 4 && memcmp(s, "0fa0", 4) == 0);
         ck_assert(object_str_eq(o, "digest", "0fa0"));
         ck_assert(!object_str_eq(o, "digest", "0fa"));
-        ck_assert_uint_eq(o->via.map.size, 9);
+        ck_assert_uint_eq(o->via.map.size, 10);
         ck_assert(object_str_eq(o, "begins", "te"));
         ck_assert(object_u64(o, "called", &u) && u == 7);
         ck_assert_int_eq((int)object_get(o, "nothing")->type, MSGPACK_OBJECT_NIL);
         ck_assert_int_eq(object_get(o, "list")->via.array.ptr[0].via.i64, -5);
+        ck_assert_uint_eq(object_get(o, "array")->via.array.size, 3);
+        ck_assert_uint_eq(object_get(o, "array")->via.array.ptr[2].via.u64, 2);
 }
 
 TEST(an_error_carries_code_and_text)

@@ -93,16 +93,9 @@ void publish_tick(struct server *server)
 
 /* ---- the outcome ---- */
 
-struct difference {
-        struct writer items;
-        size_t n;
-};
-
 static void add_difference(void *context, const char *name, size_t len, const char *have, const char *want)
 {
-        struct difference *difference = context;
-        difference->n++;
-        writer_map_of(&difference->items, kstrn("field", name, len), kstr("have", have), kstr("want", want));
+        items_add((struct items *)context, kstrn("field", name, len), kstr("have", have), kstr("want", want));
 }
 
 /* The digest of the model that was loaded from these files, if it is still known. */
@@ -129,7 +122,7 @@ static bool same_base(const struct publish_find *find, const struct published_ba
         return have->has_digest && want->has_digest && memcmp(have->digest, want->digest, DIGEST_SIZE) == 0;
 }
 
-static void compare(const struct publish_find *find, const struct generation *g, struct difference *difference)
+static void compare(const struct publish_find *find, const struct generation *g, struct items *differences)
 {
         const struct published_base *have = &g->published->base, *want = &find->want->base;
         char shown[2][REDACTED_SOURCE];
@@ -137,9 +130,9 @@ static void compare(const struct publish_find *find, const struct generation *g,
                 if (have->source != NULL)
                         redact_source(shown[0], have->source);
                 redact_source(shown[1], want->source);
-                add_difference(difference, "base", strlen("base"), have->source != NULL ? shown[0] : NULL, shown[1]);
+                add_difference(differences, "base", strlen("base"), have->source != NULL ? shown[0] : NULL, shown[1]);
         }
-        published_key_differs(g->published, find->want, add_difference, difference);
+        published_key_differs(g->published, find->want, add_difference, differences);
 }
 
 /* 1: the base of this model has changed since; 0: it has not; else its files cannot be examined. */
@@ -184,7 +177,7 @@ static struct publication *claim(struct publish_find *find)
 }
 
 static void reply(struct publish_find *find, const char *state, const struct generation *hit,
-                  const struct publication *other, const struct difference *difference, bool claims)
+                  const struct publication *other, const struct items *differences, bool claims)
 {
         struct session *session = find->task.deferred.session;
         const struct publication *p = claims ? claim(find) : NULL;
@@ -195,8 +188,7 @@ static void reply(struct publish_find *find, const char *state, const struct gen
         session_reply(session, find->task.deferred.request.id, kstr("state", state),
                       kif(hit != NULL, ku64("generation", hit->number)), kif(hit != NULL, reply_digest(hit)),
                       kif(other != NULL, ku64("pid", other->pid > 0 ? (uint64_t)other->pid : 0)),
-                      kif(difference->n > 0, kitems("differs", &difference->items, difference->n)),
-                      kif(p != NULL, ku64("claim", p->id)),
+                      kif(differences->n > 0, kitems("differs", differences)), kif(p != NULL, ku64("claim", p->id)),
                       kif(p != NULL, ku64("granularity", p->device->layout.granularity)));
         verb_task_end(&find->task);
 }
@@ -232,9 +224,10 @@ static void find_decide(struct publish_find *find)
         const struct publication *other = publications_find(&server->publications, req->model, find->device);
         struct generation *g = resident_on(server->resident, req->model, GENERATION_READY, find->device);
         struct error *error = &find->task.error;
-        struct difference difference = {.n = 0};
+        cleanup_with(items_deinit) struct items differences;
         const char *state = "absent";
         int r = 0;
+        items_init(&differences);
         if (g != NULL && g->published == NULL && req->claim)
                 r = error_set(error, STREAMER_EBUSY, "%s: a model that was loaded has this name (%s)", req->model,
                               g->source);
@@ -253,21 +246,19 @@ static void find_decide(struct publish_find *find)
                 drop_stale(g);
                 g = NULL;
         }
-        writer_init(&difference.items);
         if (g != NULL) {
-                compare(find, g, &difference);
-                state = difference.n > 0 ? "mismatch" : "hit";
+                compare(find, g, &differences);
+                state = differences.n > 0 ? "mismatch" : "hit";
         }
-        bool hit = g != NULL && difference.n == 0;
+        bool hit = g != NULL && differences.n == 0;
         if (hit && !(req->claim && req->replace))
-                reply(find, state, g, NULL, &difference, false);
+                reply(find, state, g, NULL, &differences, false);
         else if (other == NULL)
-                reply(find, state, hit ? g : NULL, NULL, &difference, req->claim);
+                reply(find, state, hit ? g : NULL, NULL, &differences, req->claim);
         else if (!req->wait)
-                reply(find, "claimed", NULL, other, &difference, false);
+                reply(find, "claimed", NULL, other, &differences, false);
         else
                 verb_task_pause(&find->task, "another process is publishing it", find_retry);
-        writer_deinit(&difference.items);
 }
 
 /* ---- the base ---- */
