@@ -8,8 +8,6 @@
  */
 #include "daemon/load/load_private.h"
 
-#include "daemon/load/content/sha.h"
-
 static void fail_all(struct load_part *part, const struct error *error)
 {
         load_fail_targets(part->load, part, error);

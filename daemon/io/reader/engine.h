@@ -51,11 +51,6 @@ struct read_run {
         size_t next, end; /* blocks that are still to be taken */
 };
 
-static inline bool read_target_dead(const struct read_target *target)
-{
-        return __atomic_load_n(&target->dead, __ATOMIC_ACQUIRE);
-}
-
 static inline void reader_lock(struct reader *reader)
 {
         pthread_mutex_lock(&reader->mutex);

@@ -61,6 +61,11 @@ struct read_target {
         unsigned in_flight; /* private to the reader, under its lock */
 };
 
+static inline bool read_target_dead(const struct read_target *target)
+{
+        return __atomic_load_n(&target->dead, __ATOMIC_ACQUIRE);
+}
+
 /* One load's reading; embedded by the load, which owns everything it points to until `ended`. */
 struct read_job {
         enum read_engine engine; /* of all its objects */

@@ -66,11 +66,6 @@ void publish_deinit(struct publish *publish)
 
 /* ---- arrival ---- */
 
-static bool is_dead(const struct publish *publish, size_t target)
-{
-        return __atomic_load_n(&publish->targets[target]->dead, __ATOMIC_ACQUIRE);
-}
-
 /* With the lock held. The thread that completed a tensor has seen the failures of its blocks: a target that lacks
  * one is dead here. */
 static void publish_pending(struct publish *publish)
@@ -85,7 +80,7 @@ static void publish_pending(struct publish *publish)
         }
         for (size_t i = 0; i < publish->n_targets; i++) {
                 struct arrival_header *header = publish->logs[i].map;
-                if (is_dead(publish, i))
+                if (read_target_dead(publish->targets[i]))
                         continue;
                 uint32_t *log = (uint32_t *)(header + 1);
                 for (size_t k = publish->n_published; k < publish->n_arrived; k++)
@@ -232,7 +227,7 @@ static int make_tables(struct publish *publish, const struct manifest_counts *co
                 manifest_init(publish->manifest.map, counts);
         uint64_t log_size = sizeof(struct arrival_header) + counts->n_records * sizeof(uint32_t);
         for (size_t i = 0; r == 0 && i < publish->n_targets; i++) {
-                if (is_dead(publish, i))
+                if (read_target_dead(publish->targets[i]))
                         continue;
                 r = host_table_new(&publish->logs[i], "streamerd-arrival", log_size, error);
                 if (r < 0)

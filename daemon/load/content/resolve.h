@@ -9,6 +9,8 @@
 #include "daemon/model/plan.h"
 #include "daemon/source/source.h"
 
+struct reader;
+
 struct header_text {
         unsigned char *map;           /* the file's first bytes, page-aligned */
         uint64_t size;                /* mapped */
@@ -35,3 +37,10 @@ int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, ui
                  struct error *error);
 
 void resolve_deinit(struct resolved *resolved); /* accepts a zeroed one */
+
+/* ---- sha.c ---- */
+
+/* On a worker, once for each file and target, when all its bytes are in the device's segments; borrows slots of the
+ * reader's ring. STREAMER_EFAILED where the digest differs. */
+int sha_check_file(struct reader *reader, const struct resolved *resolved, struct device *device,
+                   const struct segment *segments, size_t file, struct error *error);

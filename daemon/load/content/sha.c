@@ -1,5 +1,10 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/load/content/sha.h"
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * SHA-256 of whole files against published digests, over the bytes in the segments: the header as it was read, then
+ * the tensors read back. The file is not read a second time, since it could have changed; only tensors that the model
+ * does not use, and that were not read, are.
+ */
+#include "daemon/load/content/resolve.h"
 
 #include "daemon/base/hash.h"
 #include "daemon/base/util.h"
