@@ -6,12 +6,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-static void tensor_whole(struct publish *publish, uint32_t tensor)
-{
-        const struct plan_tensor *t = &publish->plan->tensors[tensor];
-        hash_bytes(publish->leaves + t->leaf, plan_leaves(t->bytes) * DIGEST_SIZE, publish->digests[tensor]);
-}
-
 int publish_init(struct publish *publish, const struct resolved *resolved, struct read_target *const *targets,
                  size_t n_targets, bool by_file, struct error *error)
 {
@@ -25,23 +19,19 @@ int publish_init(struct publish *publish, const struct resolved *resolved, struc
         pthread_mutex_init(&publish->mutex, NULL);
         size_t n = plan->n_tensors + 1; /* never zero bytes */
         publish->leaves = malloc((plan->n_leaves + 1) * DIGEST_SIZE);
-        publish->digests = malloc(n * DIGEST_SIZE);
         publish->remaining = malloc(n * sizeof(*publish->remaining));
         publish->arrived = malloc(n * sizeof(*publish->arrived));
         publish->file_left = calloc(resolved->set.n_objects + 1, sizeof(*publish->file_left));
         publish->logs = calloc(n_targets, sizeof(*publish->logs));
         for (size_t i = 0; publish->logs != NULL && i < n_targets; i++)
                 publish->logs[i].fd = -1;
-        if (publish->leaves == NULL || publish->digests == NULL || publish->remaining == NULL ||
-            publish->arrived == NULL || publish->file_left == NULL || publish->logs == NULL)
+        if (publish->leaves == NULL || publish->remaining == NULL || publish->arrived == NULL ||
+            publish->file_left == NULL || publish->logs == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory to track %zu tensors", plan->n_tensors);
         for (size_t i = 0; i < plan->n_tensors; i++) {
                 publish->remaining[i] = (uint32_t)plan_leaves(plan->tensors[i].bytes);
                 publish->file_left[plan->tensors[i].file] += plan->tensors[i].bytes;
-                if (publish->remaining[i] > 0)
-                        continue;
-                tensor_whole(publish, (uint32_t)i);
-                if (!by_file)
+                if (publish->remaining[i] == 0 && !by_file)
                         publish->arrived[publish->n_arrived++] = (uint32_t)i;
         }
         return 0;
@@ -56,7 +46,6 @@ void publish_deinit(struct publish *publish)
                 table_drop(&publish->logs[i]);
         free(publish->logs);
         free(publish->leaves);
-        free(publish->digests);
         free(publish->remaining);
         free(publish->arrived);
         free(publish->file_left);
@@ -75,8 +64,9 @@ static void publish_pending(struct publish *publish)
         struct manifest_header *manifest = publish->manifest.map;
         struct manifest_record *records = (void *)((unsigned char *)manifest + manifest->records_off);
         for (size_t i = publish->n_published; i < publish->n_arrived; i++) {
-                uint32_t tensor = publish->arrived[i];
-                memcpy(records[publish->record_of[tensor]].digest, publish->digests[tensor], DIGEST_SIZE);
+                const struct plan_tensor *t = &publish->plan->tensors[publish->arrived[i]];
+                hash_bytes(publish->leaves + t->leaf, plan_leaves(t->bytes) * DIGEST_SIZE,
+                           records[publish->record_of[publish->arrived[i]]].digest);
         }
         for (size_t i = 0; i < publish->n_targets; i++) {
                 struct arrival_header *header = publish->logs[i].map;
@@ -119,7 +109,6 @@ bool publish_landed(struct publish *publish, const struct plan_block *block)
                 /* Acquire and release: the thread that finds zero sees every leaf's digest. */
                 if (__atomic_sub_fetch(&publish->remaining[piece.tensor], 1, __ATOMIC_ACQ_REL) > 0)
                         continue;
-                tensor_whole(publish, piece.tensor);
                 whole.tensors[whole.n++] = piece.tensor;
                 if (whole.n == ARRAY_SIZE(whole.tensors))
                         whole_flush(publish, &whole);

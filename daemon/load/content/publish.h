@@ -25,11 +25,10 @@ struct publish {
         size_t n_targets;
         bool by_file; /* hold tensors back until their file is released */
 
-        unsigned char (*leaves)[DIGEST_SIZE];  /* of the plan's leaves; written by reader threads */
-        unsigned char (*digests)[DIGEST_SIZE]; /* of the plan's tensors */
-        uint32_t *remaining;                   /* atomic: missing leaves, by tensor */
-        uint64_t *file_left;                   /* atomic: missing bytes, by file */
-        uint64_t bytes;                        /* atomic: landed */
+        unsigned char (*leaves)[DIGEST_SIZE]; /* of the plan's leaves; written by reader threads */
+        uint32_t *remaining;                  /* atomic: missing leaves, by tensor */
+        uint64_t *file_left;                  /* atomic: missing bytes, by file */
+        uint64_t bytes;                       /* atomic: landed */
 
         pthread_mutex_t mutex;
         uint32_t *arrived; /* plan tensors in order of arrival */
