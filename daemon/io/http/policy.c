@@ -217,13 +217,10 @@ void http_excerpt(char *out, size_t size, const char *body)
 static uint64_t asked_pause(const char *retry_after)
 {
         uint64_t seconds;
-        struct tm tm = {0};
         if (retry_after == NULL)
                 return 0;
         if (http_number(retry_after, &seconds) < 0) {
-                if (strptime(retry_after, "%a, %d %b %Y %H:%M:%S GMT", &tm) == NULL)
-                        return 0;
-                time_t then = timegm(&tm), now = time(NULL);
+                time_t then = curl_getdate(retry_after, NULL), now = time(NULL); /* -1: no date */
                 seconds = then > now ? (uint64_t)(then - now) : 0;
         }
         return seconds < 86400 ? seconds * SECOND : 86400 * SECOND;
