@@ -100,7 +100,6 @@ struct sha_step {
         struct callback item;
         struct load_part *part;
         size_t file, target; /* whose bytes are hashed; after the last target the file is published */
-        struct error error;
 };
 
 /* One device. */

@@ -45,9 +45,11 @@ static void sha_run(struct work *work)
                 publish_file(&part->publish, step->file);
                 return;
         }
-        const struct load_target *target = part->targets[step->target];
-        sha_check_file(part->load->loads->reader, &part->resolved, target->device, target->copy.segments, step->file,
-                       &step->error);
+        struct load_target *target = part->targets[step->target];
+        struct reader *reader = part->load->loads->reader;
+        struct error error = {0};
+        if (sha_check_file(reader, &part->resolved, target->device, target->copy.segments, step->file, &error) < 0)
+                reader_fail_target(reader, &part->job, &target->copy, &error);
 }
 
 static void sha_done(struct work *work)
@@ -63,15 +65,8 @@ static void sha_done(struct work *work)
                 load->proceed(load);
                 return;
         }
-        struct load_target *target = part->targets[step->target++];
-        struct error error = step->error;
-        step->error = (struct error){0};
-        if (error.code != 0 && target_lives(target))
-                target_fail(target, &error);
-        if (load_ended(load->state)) /* the steps are freed */
-                return;
+        step->target++;
         sha_next(step);
-        load->proceed(load);
 }
 
 /* For the next live target. */
@@ -148,7 +143,6 @@ static void on_landed(struct read_job *job, const struct plan_block *block)
                 wake_post_once(wake, &part->arrived);
 }
 
-/* A copy has failed. */
 static void on_died(struct callback *item)
 {
         struct load_target *target = container_of(item, struct load_target, copy.died);

@@ -127,9 +127,6 @@ unsigned char *reader_slot_get(struct reader *reader);
 void reader_slot_put(struct reader *reader, unsigned char *slot);
 /* The thread ends: it is not counted any more. */
 void reader_end_thread_locked(struct reader *reader, enum read_engine engine);
-/* The target cannot take a block: it is dead from now on. */
-void reader_fail_target(struct reader *reader, struct read_job *job, struct read_target *target,
-                        const struct error *error);
 /* The block is complete: it has landed, unless none of its targets lives. */
 void reader_notify_block(const struct ticket *ticket);
 /* An error fails the whole job. */

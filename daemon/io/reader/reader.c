@@ -63,13 +63,10 @@ void reader_run_end(struct reader *reader, struct read_run *run, const struct er
                 reader_wake_locked(reader, true);
 }
 
-/* False: it was dead already. */
-static bool kill_target(struct reader *reader, struct read_job *job, struct read_target *target,
+static void kill_target(struct reader *reader, struct read_job *job, struct read_target *target,
                         const struct error *error)
 {
         bool lives = false;
-        if (read_target_dead(target))
-                return false;
         __atomic_store_n(&target->dead, true, __ATOMIC_RELEASE);
         for (size_t i = 0; i < job->n_targets; i++)
                 lives = lives || !read_target_dead(job->targets[i]);
@@ -77,17 +74,17 @@ static bool kill_target(struct reader *reader, struct read_job *job, struct read
                 job_failed(job, error);
                 job_try_end(reader, job); /* perhaps no ticket is in flight */
         }
-        return true;
 }
 
 void reader_fail_target(struct reader *reader, struct read_job *job, struct read_target *target,
                         const struct error *error)
 {
         lock_scope(&reader->mutex);
-        if (!kill_target(reader, job, target, error))
+        if (read_target_dead(target))
                 return;
         target->error = *error;
         wake_post(reader->wake, &target->died);
+        kill_target(reader, job, target, error);
 }
 
 void reader_notify_block(const struct ticket *ticket)
@@ -208,7 +205,10 @@ bool reader_drop_target(struct reader *reader, struct read_job *job, struct read
                         const struct error *error)
 {
         lock_scope(&reader->mutex);
-        return !kill_target(reader, job, target, error) || target->in_flight > 0;
+        bool was_dead = read_target_dead(target);
+        if (!was_dead)
+                kill_target(reader, job, target, error);
+        return was_dead || target->in_flight > 0;
 }
 
 /* ---- threads ---- */

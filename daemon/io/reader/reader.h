@@ -52,11 +52,11 @@ struct reader;
 /* One device's segments, as destination of a job's blocks. Dead from the start: the job leaves it out. */
 struct read_target {
         struct segment *segments; /* by plan_block.segment */
-        /* Posted to the loop, each once and before the job's `ended`: a copy to it has failed; it is dead, and no copy
-         * to it is in flight any more. */
+        /* Posted to the loop, each once and before the job's `ended`: it has failed, and is dead; no copy to it is in
+         * flight any more. */
         struct callback died, idle;
         bool dead;          /* atomic; never back */
-        struct error error; /* of the copy */
+        struct error error; /* of its failure */
 
         unsigned in_flight; /* private to the reader, under its lock */
 };
@@ -183,6 +183,10 @@ bool reader_job_stalled(const struct read_job *job);
 /* Of a job that is over: the time spent in reads, and its maximum, which is the job's duration times its depth (its
  * limit, or its number of blocks if that is less). Equal: storage was always busy. */
 void reader_job_reads(const struct read_job *job, uint64_t *took_ns, uint64_t *max_ns);
+
+/* From any thread, until the job is freed: a copy to the target has failed, or it has wrong bytes. */
+void reader_fail_target(struct reader *reader, struct read_job *job, struct read_target *target,
+                        const struct error *error);
 
 struct reader_usage {
         unsigned slots, used_slots, threads, stuck_threads;
