@@ -81,51 +81,29 @@ static void publish_pending(struct publish *publish)
         __atomic_store_n(&publish->n_published, publish->n_arrived, __ATOMIC_RELEASE);
 }
 
-/* Tensors that a block completed, collected so that the lock is taken once. */
-struct whole {
-        uint32_t tensors[256];
-        size_t n;
-};
-
-static void whole_flush(struct publish *publish, struct whole *whole)
-{
-        if (whole->n > 0 && !publish->by_file) {
-                pthread_mutex_lock(&publish->mutex);
-                memcpy(publish->arrived + publish->n_arrived, whole->tensors, whole->n * sizeof(whole->tensors[0]));
-                publish->n_arrived += whole->n;
-                publish_pending(publish);
-                pthread_mutex_unlock(&publish->mutex);
-        }
-        whole->n = 0;
-}
-
 bool publish_landed(struct publish *publish, const struct plan_block *block)
 {
-        struct whole whole = {.n = 0};
         struct plan_cursor cursor;
         struct plan_piece piece;
+        uint64_t *file_left = &publish->file_left[block->file];
+        lock_scope(&publish->mutex);
         plan_pieces_begin(block, &cursor);
-        while (plan_pieces_next(publish->plan, block, &cursor, &piece)) {
-                /* Acquire and release: the thread that finds zero sees every leaf's digest. */
-                if (__atomic_sub_fetch(&publish->remaining[piece.tensor], 1, __ATOMIC_ACQ_REL) > 0)
-                        continue;
-                whole.tensors[whole.n++] = piece.tensor;
-                if (whole.n == ARRAY_SIZE(whole.tensors))
-                        whole_flush(publish, &whole);
-        }
-        whole_flush(publish, &whole);
-        __atomic_add_fetch(&publish->bytes, block->len, __ATOMIC_RELAXED);
-        return __atomic_sub_fetch(&publish->file_left[block->file], block->len, __ATOMIC_ACQ_REL) == 0;
+        while (plan_pieces_next(publish->plan, block, &cursor, &piece))
+                if (--publish->remaining[piece.tensor] == 0 && !publish->by_file)
+                        publish->arrived[publish->n_arrived++] = piece.tensor;
+        publish_pending(publish);
+        add_relaxed(&publish->bytes, block->len);
+        *file_left -= block->len;
+        return *file_left == 0;
 }
 
 void publish_file(struct publish *publish, size_t file)
 {
-        pthread_mutex_lock(&publish->mutex);
+        lock_scope(&publish->mutex);
         for (size_t i = 0; i < publish->plan->n_tensors; i++)
                 if (publish->plan->tensors[i].file == file)
                         publish->arrived[publish->n_arrived++] = (uint32_t)i;
         publish_pending(publish);
-        pthread_mutex_unlock(&publish->mutex);
 }
 
 uint64_t publish_count(struct publish *publish)
@@ -257,11 +235,10 @@ int publish_build(struct publish *publish, uint64_t generation, struct error *er
         fill_records(publish, order, record_of, &fill);
         fill_metadata(publish, &fill);
         require(fill.used == counts.strings_len);
-        pthread_mutex_lock(&publish->mutex);
+        lock_scope(&publish->mutex);
         publish->record_of = record_of;
         record_of = NULL;
         publish_pending(publish);
-        pthread_mutex_unlock(&publish->mutex);
         return 0;
 }
 

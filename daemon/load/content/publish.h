@@ -26,12 +26,12 @@ struct publish {
         bool by_file; /* hold tensors back until their file is released */
 
         unsigned char (*leaves)[DIGEST_SIZE]; /* of the plan's leaves; written by reader threads */
-        uint32_t *remaining;                  /* atomic: missing leaves, by tensor */
-        uint64_t *file_left;                  /* atomic: missing bytes, by file */
         uint64_t bytes;                       /* atomic: landed */
 
         pthread_mutex_t mutex;
-        uint32_t *arrived; /* plan tensors in order of arrival */
+        uint32_t *remaining; /* missing leaves, by tensor */
+        uint64_t *file_left; /* missing bytes, by file */
+        uint32_t *arrived;   /* plan tensors in order of arrival */
         size_t n_arrived;
         size_t n_published;  /* atomic, for reads without the lock */
         uint32_t *record_of; /* plan tensor > record; NULL until the manifest is built */
