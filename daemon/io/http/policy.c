@@ -100,6 +100,8 @@ char *http_url_join(const char *base, const char *reference)
 {
         if (strncasecmp(reference, "http://", 7) == 0 || strncasecmp(reference, "https://", 8) == 0)
                 return strdup(reference);
+        if (reference[0] == '\0')
+                return strndup(base, strcspn(base, "?#"));
         if (reference[strcspn(reference, ":/?#")] == ':') {
                 errno = EINVAL;
                 return NULL;

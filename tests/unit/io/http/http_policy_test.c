@@ -68,6 +68,7 @@ static const struct {
         {"http://h/a/b", "/c", "http://h/c"},
         {"http://h/a/b?q", "c?r", "http://h/a/c?r"},
         {"http://h/a/b?q", "?r", "http://h/a/b?r"},
+        {"http://h/a/b?q", "", "http://h/a/b"},
         {"http://h", "c", "http://h/c"},
         {"http://h/a/b/", "../c", "http://h/a/c"},
         {"http://h/a", "../../c", "http://h/c"},
