@@ -13,7 +13,6 @@
 
 #define TICK_NS (100 * UINT64_C(1000000)) /* how soon http.stopping is noticed */
 #define BUFFER (64u * 1024)
-#define BODY_FIRST (4 * KiB)
 
 /* ---- the loop that a thread's fetches share ---- */
 
@@ -59,7 +58,6 @@ struct part {
         struct run *run;
         struct http_fetch *fetch; /* NULL: none any more */
         struct http_retry retry;
-        size_t cap;   /* of the body */
         bool waiting; /* for its first or next try */
 };
 
@@ -78,18 +76,10 @@ static enum http_sink on_bytes(struct http_transfer *t, const unsigned char *dat
                 return HTTP_MORE;
         }
         struct http_answer *a = &t->answer;
-        if (a->body_len + n + 1 > p->cap) {
-                /* A buffer that grows leaves copies in freed memory. */
-                size_t cap = p->fetch->secret ? p->fetch->max_body + 1 : BODY_FIRST;
-                while (cap < a->body_len + n + 1)
-                        cap *= 2;
-                char *body = realloc(a->body, cap);
-                if (body == NULL) {
-                        error_no_memory(&t->error);
-                        return HTTP_BROKEN;
-                }
-                a->body = body;
-                p->cap = cap;
+        /* All of it at once: a buffer that grows leaves copies in freed memory, and the body may be a secret. */
+        if (a->body == NULL && (a->body = malloc(p->fetch->max_body + 1)) == NULL) {
+                error_no_memory(&t->error);
+                return HTTP_BROKEN;
         }
         memcpy(a->body + a->body_len, data, n);
         a->body_len += n;
@@ -137,7 +127,6 @@ static void start(struct part *p)
 {
         struct http_transfer *t = &p->transfer;
         p->waiting = false;
-        p->cap = 0; /* a new try begins with an empty body */
         p->run->under_way++;
         t->http = p->run->http;
         t->request = p->fetch->request;

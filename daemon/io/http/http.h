@@ -125,7 +125,6 @@ struct http_fetch {
         unsigned char *to; /* destination of the body, max_body bytes; NULL: answer.body */
         bool empty_ok;     /* 416 for an object of no bytes is a success */
         bool any_status;   /* any answer that is not retried is a success */
-        bool secret;       /* no copy of its body is left behind */
         const int *fine;   /* statuses that are a success, too; ends with 0. NULL: none */
         /* A success: on the caller's thread, while others are still under way. May be NULL. */
         void (*done)(struct http_fetch *fetch);

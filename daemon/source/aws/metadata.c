@@ -76,7 +76,7 @@ void aws_clients_deinit(struct aws_clients *clients)
 int aws_fetch(struct http *http, struct http_fetch *fetch, struct error *error)
 {
         fetch->max_body = ANSWER_MAX;
-        fetch->any_status = fetch->secret = true;
+        fetch->any_status = true;
         int r = http_fetch(http, fetch, 1, error);
         if (r == 0 && fetch->answer.body == NULL && (fetch->answer.body = strdup("")) == NULL)
                 r = error_no_memory(error);
