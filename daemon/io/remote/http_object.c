@@ -205,7 +205,6 @@ static void http_deinit(struct object *object)
         free(remote->first);
         free(remote->redirect_url);
         free(remote);
-        object->remote = NULL;
 }
 
 const struct object_ops object_http_ops = {
@@ -227,8 +226,6 @@ int object_http_text(struct object *object, uint64_t max, struct text *text, str
         int r = text_new(text, size, object->path, error);
         if (r < 0)
                 return r;
-        if (have > size)
-                have = size;
         if (have > 0)
                 memcpy(text->data, remote->first, have);
         free(remote->first);
@@ -239,27 +236,22 @@ int object_http_text(struct object *object, uint64_t max, struct text *text, str
 
 /* ---- opening ---- */
 
-/* The end of a safetensors file's header, from its first n bytes; n if they do not contain its length. */
-static uint64_t header_end(const unsigned char *bytes, uint64_t n)
-{
-        uint64_t header;
-        if (n < LENGTH_BYTES)
-                return n;
-        memcpy(&header, bytes, sizeof(header));
-        header = le64toh(header);
-        return header <= UINT64_MAX - LENGTH_BYTES ? header + LENGTH_BYTES : n;
-}
-
-/* Stores the header, and frees the other bytes while other answers are still received. */
+/* Stores the header of a safetensors file, or all of a text, and frees the other bytes while other answers are still
+ * received. */
 static void store_first(struct http_fetch *fetch)
 {
         struct remote *remote = remote_of(fetch->context);
-        unsigned char *bytes = (unsigned char *)fetch->answer.body;
-        if (fetch->got == 0)
+        char *bytes = fetch->answer.body;
+        uint64_t header, n = fetch->got;
+        if (n == 0)
                 return;
-        uint64_t end = remote->text ? fetch->got : header_end(bytes, fetch->got);
-        remote->n_first = end < fetch->got ? end : fetch->got;
-        remote->first = realloc(bytes, remote->n_first) ?: bytes;
+        if (!remote->text && n > LENGTH_BYTES) {
+                memcpy(&header, bytes, LENGTH_BYTES);
+                header = le64toh(header);
+                n = header < n - LENGTH_BYTES ? header + LENGTH_BYTES : n;
+        }
+        remote->n_first = n;
+        remote->first = (unsigned char *)(realloc(bytes, n) ?: bytes);
         fetch->answer.body = NULL;
         fetch->answer.body_len = 0;
 }
