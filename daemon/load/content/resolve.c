@@ -80,8 +80,7 @@ static int rest_range(struct resolved *resolved, size_t i, struct object_range *
 /* One round for the first bytes of several files and one for longer headers: a store gets all requests at once. */
 static int read_headers(struct resolved *resolved, size_t from, size_t to, struct error *error)
 {
-        struct object_range ranges[HEADERS_AT_ONCE] = {{.object = NULL}};
-        size_t n = 0;
+        struct object_range ranges[HEADERS_AT_ONCE];
         int r = 0;
         for (size_t i = from; r == 0 && i < to; i++) {
                 const struct object *object = &resolved->set.objects[i];
@@ -91,11 +90,9 @@ static int read_headers(struct resolved *resolved, size_t from, size_t to, struc
         }
         if (r == 0)
                 r = object_read_ranges(ranges, to - from, error);
-        for (size_t i = from; r == 0 && i < to; i++) {
-                r = rest_range(resolved, i, &ranges[n], error);
-                n += ranges[n].len > 0;
-        }
-        return r < 0 ? r : object_read_ranges(ranges, n, error);
+        for (size_t i = from; r == 0 && i < to; i++)
+                r = rest_range(resolved, i, &ranges[i - from], error);
+        return r < 0 ? r : object_read_ranges(ranges, to - from, error);
 }
 
 static int hash_header(struct header_text *text, struct error *error)
