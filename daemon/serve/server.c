@@ -4,6 +4,7 @@
 #include "daemon/base/fallback/peer_cred.h"
 #include "daemon/base/fallback/pidfd.h"
 #include "daemon/base/log/log.h"
+#include "daemon/device/cuda/cuda.h"
 #include "daemon/resident/hostcache/host_cache.h"
 #include "daemon/resident/model.h"
 #include "daemon/serve/access/access.h"
@@ -141,6 +142,7 @@ static void on_progress(uv_timer_t *timer)
 {
         struct server *server = timer->data;
         pidwatch_turn();
+        cuda_tick(server->cuda);
         resident_expire(server->resident, now_ns());
         events_progress(server);
         desired_tick(&server->desired, now_ns());

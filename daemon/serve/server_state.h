@@ -62,7 +62,7 @@ struct server {
         uint64_t last_op, last_probe;
         uint64_t fds_out,
                 fds_counted_ns;   /* descriptors on their way to clients at the most, and when they were counted */
-        const struct cuda *cuda;  /* NULL: no GPU is configured; then doctor opens the runtime for a look */
+        struct cuda *cuda;        /* NULL: no GPU is configured; then doctor opens the runtime for a look */
         const char *cuda_library; /* NULL: the usual names */
         const struct device_absence *absent; /* optional devices that do not work */
         size_t n_absent;

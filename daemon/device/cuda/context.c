@@ -2,16 +2,16 @@
  *
  * The contexts of GPUs, and what an error of one means.
  *
- *   none --hold--> creating --> held --last holder released--> idle --retention over--> destroying --> none
- *     ^---failed-----'           ^-----------hold--------------' ^--------failed--------'
+ *   none --hold--> held --last holder released--> idle --retention over--> none
+ *                    ^-----------hold--------------'
  *
  * Holders are segments, pinned host memory, calls, and the daemon itself for contexts created at start. The first
  * holder creates the context and the last one leaves it idle: creating a context and registering the ring again costs
- * 0.5 to 1 s, so a thread of this file destroys it only when its retention is over. The thread is neither the loop,
- * which never calls CUDA, nor a device's own, for which loads wait.
+ * 0.5 to 1 s, so it is destroyed only when its retention is over.
  *
- * A GPU may hang in any call. So no call is made with the mutex held: the two states in which one thread calls CUDA are
- * states of that GPU alone, and only its own holders wait for them.
+ * A context is created and destroyed on its device's own thread. A GPU may hang in any call: then its own thread hangs,
+ * and no other. The mutex is for the threads of several devices, and for readers, which release what they held; no
+ * call is made with it held.
  *
  * The first context registers the ring for all of them (portable). It stays, idle, while other GPUs have contexts. The
  * contexts that exist meanwhile copy from a ring that is not pinned; if registering fails, the next load tries again.
@@ -23,8 +23,6 @@
  * may not run yet, and the next load tries again.
  */
 #include "daemon/device/cuda/device_private.h"
-
-#include "daemon/base/thread/threads.h"
 
 /* After a question that a load asks before it allocates: its context is about to be held again. */
 #define LINGER_NS UINT64_C(1000000000)
@@ -91,43 +89,19 @@ int cuda_make_current(struct cuda_device *d, struct error *error)
         return cuda_check(d, call, e, error);
 }
 
-/* ---- states: with cuda->mutex held ---- */
+/* ---- with cuda->mutex held ---- */
 
-static void context_set(struct cuda_device *d, enum context_state to)
+static void set_exists(struct cuda_device *d, bool exists)
 {
-#define TO(state) (1u << CONTEXT_##state)
-        static const unsigned allowed[] = {
-                [CONTEXT_NONE] = TO(CREATING),
-                [CONTEXT_CREATING] = TO(HELD) | TO(NONE),
-                [CONTEXT_HELD] = TO(IDLE),
-                [CONTEXT_IDLE] = TO(HELD) | TO(DESTROYING),
-                [CONTEXT_DESTROYING] = TO(NONE) | TO(IDLE),
-        };
-#undef TO
-        if (d->context == CONTEXT_NONE)
-                d->cuda->contexts++;
-        if (to == CONTEXT_NONE)
-                d->cuda->contexts--;
-        change_state(d->context, to, allowed);
-        pthread_cond_broadcast(&d->cuda->changed);
-}
-
-static void await_thread(struct cuda_device *d)
-{
-        while (d->context == CONTEXT_CREATING || d->context == CONTEXT_DESTROYING)
-                pthread_cond_wait(&d->cuda->changed, &d->cuda->mutex);
+        d->cuda->contexts += exists - d->exists;
+        d->exists = exists;
 }
 
 static void context_unhold(struct cuda_device *d, uint64_t retention)
 {
         require(d->holders > 0);
-        if (--d->holders > 0)
-                return;
-        if (d->context == CONTEXT_HELD) {
-                context_set(d, CONTEXT_IDLE);
+        if (--d->holders == 0)
                 d->idle_until = ns_after(now_ns(), cuda_is_lost(d) ? 0 : retention);
-        }
-        pthread_cond_broadcast(&d->cuda->changed);
 }
 
 /* True: the caller registers the ring. */
@@ -193,7 +167,6 @@ static void register_ring(struct cuda_device *d)
         store_relaxed(cuda->ring_pinned, e == CUDA_OK ? RING_PINNED : RING_PIN_REFUSED);
         if (e != CUDA_OK)
                 cuda->pinned_by = NULL;
-        pthread_cond_broadcast(&cuda->changed);
 }
 
 int cuda_context_hold(struct cuda_device *d, struct error *error)
@@ -202,11 +175,8 @@ int cuda_context_hold(struct cuda_device *d, struct error *error)
         if (cuda_is_lost(d))
                 return device_lost_error(&d->device, error);
         pthread_mutex_lock(&cuda->mutex);
-        await_thread(d);
-        d->holders++; /* before it is made current: from here on it is not destroyed */
-        bool create = d->context == CONTEXT_NONE;
-        if (create)
-                context_set(d, CONTEXT_CREATING);
+        d->holders++;
+        bool create = !d->exists;
         pthread_mutex_unlock(&cuda->mutex);
 
         const char *call;
@@ -218,19 +188,14 @@ int cuda_context_hold(struct cuda_device *d, struct error *error)
         }
 
         pthread_mutex_lock(&cuda->mutex);
-        bool registers = r == 0 && claim_ring(d);
-        if (registers) {
-                pthread_mutex_unlock(&cuda->mutex);
-                register_ring(d);
-                pthread_mutex_lock(&cuda->mutex);
-        }
-        if (r == 0 && d->context != CONTEXT_HELD)
-                context_set(d, CONTEXT_HELD);
-        else if (create)
-                context_set(d, CONTEXT_NONE);
-        if (r < 0)
+        if (r == 0)
+                set_exists(d, true);
+        else
                 context_unhold(d, cuda->settings.context_retention_ns);
+        bool registers = r == 0 && claim_ring(d);
         pthread_mutex_unlock(&cuda->mutex);
+        if (registers)
+                register_ring(d);
         return r;
 }
 
@@ -248,15 +213,22 @@ void cuda_context_release(struct cuda_device *d)
 bool cuda_context_hold_epoch(struct cuda_device *d, unsigned epoch)
 {
         lock_scope(&d->cuda->mutex);
-        bool exists = d->context != CONTEXT_NONE && d->context != CONTEXT_DESTROYING &&
-                      epoch == __atomic_load_n(&d->epoch, __ATOMIC_ACQUIRE);
+        bool exists = d->exists && epoch == __atomic_load_n(&d->epoch, __ATOMIC_ACQUIRE);
         d->holders += exists;
         return exists;
 }
 
-/* ---- the thread that destroys idle contexts ---- */
+/* ---- destroying idle contexts ---- */
 
-/* False: the device cannot be made current, and stays idle. */
+/* With the mutex. One that pins the ring for others stays. */
+static bool is_expired(const struct cuda_device *d)
+{
+        const struct cuda *cuda = d->cuda;
+        return d->exists && d->holders == 0 && d->idle_until <= now_ns() &&
+               (cuda->pinned_by != d || cuda->contexts == 1);
+}
+
+/* False: the device cannot be made current. */
 static bool context_destroy(struct cuda_device *d, bool pins)
 {
         struct cuda *cuda = d->cuda;
@@ -274,93 +246,93 @@ static bool context_destroy(struct cuda_device *d, bool pins)
         return true;
 }
 
-/* An idle context whose retention is over, or NULL, and when the next one's is; UINT64_MAX: none is idle. */
-static struct cuda_device *find_expired(const struct cuda *cuda, uint64_t *next)
+/* Begins and ends with the mutex. Readers cannot hold the context meanwhile. */
+static void destroy_expired(struct cuda_device *d)
 {
-        uint64_t now = now_ns();
-        *next = UINT64_MAX;
-        for (struct cuda_device *d = cuda->devices; d != NULL; d = d->next) {
-                bool pins_for_others = cuda->pinned_by == d && cuda->contexts > 1;
-                if (d->context != CONTEXT_IDLE || d->holders > 0 || pins_for_others)
-                        continue;
-                if (d->idle_until <= now)
-                        return d;
-                *next = d->idle_until < *next ? d->idle_until : *next;
-        }
-        return NULL;
+        struct cuda *cuda = d->cuda;
+        bool pins = cuda->pinned_by == d;
+        if (!is_expired(d))
+                return;
+        set_exists(d, false);
+        pthread_mutex_unlock(&cuda->mutex);
+        bool destroyed = context_destroy(d, pins);
+        pthread_mutex_lock(&cuda->mutex);
+        if (!destroyed)
+                set_exists(d, true);
+        else if (pins)
+                cuda->pinned_by = NULL;
+        d->idle_until = UINT64_MAX; /* until it is held again */
 }
 
-/* Another thread creates a context, or registers the ring, which is freed after the thread for idle contexts ends. */
-static bool others_call(const struct cuda *cuda)
+static void destroy_run(struct work *work)
+{
+        struct cuda_device *d = container_of(work, struct cuda_device, destroy);
+        lock_scope(&d->cuda->mutex);
+        destroy_expired(d);
+}
+
+static void destroy_done(struct work *work)
+{
+        container_of(work, struct cuda_device, destroy)->destroying = false;
+}
+
+void cuda_tick(struct cuda *cuda)
+{
+        if (cuda == NULL)
+                return;
+        lock_scope(&cuda->mutex);
+        for (struct cuda_device *d = cuda->devices; d != NULL; d = d->next)
+                if (!d->destroying && is_expired(d)) {
+                        d->destroying = true;
+                        work_submit(d->device.thread, WORK_LANE_CPU, &d->destroy, destroy_run, destroy_done);
+                }
+}
+
+/* ---- the end ---- */
+
+/* With the mutex. */
+static bool all_stopped(const struct cuda *cuda, const struct cuda_device *but)
 {
         for (const struct cuda_device *d = cuda->devices; d != NULL; d = d->next)
-                if (d->context == CONTEXT_CREATING)
-                        return true;
-        return cuda->pinned_by != NULL && load_relaxed(cuda->ring_pinned) == RING_NOT_PINNED;
+                if (!d->stopped && d != but)
+                        return false;
+        return true;
 }
 
-static void *idle_main(void *argument)
+/* The context that pins the ring is destroyed last. */
+static void stop_run(struct work *work)
 {
-        struct cuda *cuda = argument;
-        thread_begin("cuda-idle");
-        pthread_mutex_lock(&cuda->mutex);
-        for (;;) {
-                uint64_t next;
-                struct cuda_device *d = find_expired(cuda, &next);
-                if (d != NULL) {
-                        bool pins = cuda->pinned_by == d;
-                        context_set(d, CONTEXT_DESTROYING);
-                        pthread_mutex_unlock(&cuda->mutex);
-                        bool destroyed = context_destroy(d, pins);
-                        pthread_mutex_lock(&cuda->mutex);
-                        if (destroyed && pins)
-                                cuda->pinned_by = NULL;
-                        d->idle_until = UINT64_MAX; /* until it is held again */
-                        context_set(d, destroyed ? CONTEXT_NONE : CONTEXT_IDLE);
-                        continue;
-                }
-                if (cuda->stopping && !others_call(cuda))
-                        break;
-                struct timespec until = timespec_of(next);
-                if (next == UINT64_MAX)
-                        pthread_cond_wait(&cuda->changed, &cuda->mutex);
-                else
-                        pthread_cond_clockwait(&cuda->changed, &cuda->mutex, CLOCK_MONOTONIC, &until);
-        }
-        cuda->stopped = true;
+        struct cuda_device *d = container_of(work, struct cuda_device, stop);
+        struct cuda *cuda = d->cuda;
+        lock_scope(&cuda->mutex);
+        while (cuda->pinned_by == d && !all_stopped(cuda, d))
+                pthread_cond_wait(&cuda->changed, &cuda->mutex);
+        if (d->held_at_start)
+                context_unhold(d, 0);
+        d->held_at_start = false;
+        d->idle_until = 0;
+        destroy_expired(d);
+        d->stopped = true;
         pthread_cond_broadcast(&cuda->changed);
-        pthread_mutex_unlock(&cuda->mutex);
-        return NULL;
 }
 
-int cuda_contexts_init(struct cuda *cuda)
+static void nothing_done(struct work *work)
 {
-        pthread_mutex_init(&cuda->mutex, NULL);
-        pthread_cond_init(&cuda->changed, NULL);
-        return thread_start(&cuda->thread, NULL, idle_main, cuda);
 }
 
 bool cuda_stop(struct cuda *cuda, uint64_t deadline_ns)
 {
-        if (cuda == NULL || cuda->joined)
+        if (cuda == NULL)
                 return true;
         struct timespec until = timespec_of(deadline_ns);
-        pthread_mutex_lock(&cuda->mutex);
+        lock_scope(&cuda->mutex);
+        for (struct cuda_device *d = cuda->devices; d != NULL && !cuda->stopping; d = d->next)
+                work_submit(d->device.thread, WORK_LANE_CPU, &d->stop, stop_run, nothing_done);
         cuda->stopping = true;
-        for (struct cuda_device *d = cuda->devices; d != NULL; d = d->next) {
-                if (d->held_at_start && d->holders == 1)
-                        context_unhold(d, UINT64_MAX);
-                d->idle_until = 0;
-        }
-        pthread_cond_broadcast(&cuda->changed);
         int r = 0;
-        while (!cuda->stopped && r == 0)
+        while (!all_stopped(cuda, NULL) && r == 0)
                 r = pthread_cond_clockwait(&cuda->changed, &cuda->mutex, CLOCK_MONOTONIC, &until);
-        cuda->joined = cuda->stopped;
-        pthread_mutex_unlock(&cuda->mutex);
-        if (cuda->joined)
-                pthread_join(cuda->thread, NULL);
-        return cuda->joined;
+        return all_stopped(cuda, NULL);
 }
 
 /* ---- created at start ---- */
@@ -376,14 +348,10 @@ static void start_run(struct work *work)
         d->held_at_start = held;
 }
 
-static void start_done(struct work *work)
-{
-}
-
 void cuda_create_contexts(struct cuda *cuda)
 {
         for (struct cuda_device *d = cuda->devices; d != NULL; d = d->next)
-                work_submit(d->device.thread, WORK_LANE_CPU, &d->start, start_run, start_done);
+                work_submit(d->device.thread, WORK_LANE_CPU, &d->start, start_run, nothing_done);
 }
 
 /* Other processes may use the GPU's memory, too. The context that the question needs is the one that the

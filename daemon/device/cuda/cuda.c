@@ -31,11 +31,8 @@ int cuda_new(struct cuda **out, const char *library, const struct cuda_settings 
         if (cuda_api_open(library, &cuda->api, why, sizeof(why)) < 0)
                 return error_set(error, STREAMER_EUNSUPPORTED, "CUDA is unavailable: %s", why);
         cuda->settings = *settings;
-        int r = cuda_contexts_init(cuda);
-        if (r != 0) {
-                cuda_api_close(cuda->api);
-                return error_errno(error, STREAMER_ENOMEM, r, "the thread for idle contexts cannot be started");
-        }
+        pthread_mutex_init(&cuda->mutex, NULL);
+        pthread_cond_init(&cuda->changed, NULL);
         *out = cuda;
         cuda = NULL;
         return 0;
@@ -45,7 +42,6 @@ struct cuda *cuda_free(struct cuda *cuda)
 {
         if (cuda == NULL)
                 return NULL;
-        cuda_stop(cuda, UINT64_MAX);
         cuda_api_close(cuda->api);
         pthread_mutex_destroy(&cuda->mutex);
         pthread_cond_destroy(&cuda->changed);

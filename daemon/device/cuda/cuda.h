@@ -31,8 +31,11 @@ struct cuda *cuda_free(struct cuda *cuda); /* after its devices; accepts NULL, r
 /* Creates the contexts of all devices, each on its device's thread. They last until cuda_stop(). */
 void cuda_create_contexts(struct cuda *cuda);
 
-/* Destroys the contexts that no segment holds, which unregisters the ring: before the ring is freed. False if CUDA has
- * not answered by `deadline_ns` (monotonic): the process must end without it. Accepts NULL. */
+/* About ten times a second: destroys contexts whose retention is over. Accepts NULL. */
+void cuda_tick(struct cuda *cuda);
+
+/* Destroys the contexts that no segment holds, which unregisters the ring: before the ring is freed. False if CUDA
+ * has not answered by `deadline_ns` (monotonic): the process must end without it. Accepts NULL. */
 bool cuda_stop(struct cuda *cuda, uint64_t deadline_ns);
 
 /* Copies from a ring that is not pinned work, through memory of the driver's own. */

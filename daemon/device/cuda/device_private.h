@@ -26,22 +26,12 @@ struct cuda {
         void *ring;
         uint64_t ring_bytes, ring_slot;
         unsigned *ring_pinned;  /* enum ring_pinned, atomic */
-        pthread_t thread;       /* destroys idle contexts */
-        bool joined;            /* the thread has ended */
         pthread_mutex_t mutex;  /* guards what follows, and the contexts' states. No CUDA call is made with it held */
-        pthread_cond_t changed; /* a state, or one of the next two */
-        bool stopping, stopped;
+        pthread_cond_t changed; /* a device has stopped */
+        bool stopping;
         struct cuda_device *devices;
         struct cuda_device *pinned_by; /* whose context pins the ring, or is about to; NULL: none */
-        unsigned contexts;             /* that are not CONTEXT_NONE */
-};
-
-enum context_state {
-        CONTEXT_NONE,
-        CONTEXT_CREATING, /* by a thread that is to hold it, which registers the ring, too */
-        CONTEXT_HELD,
-        CONTEXT_IDLE,
-        CONTEXT_DESTROYING, /* by the thread for idle contexts */
+        unsigned contexts;             /* that exist */
 };
 
 struct cuda_device {
@@ -49,16 +39,17 @@ struct cuda_device {
         struct cuda *cuda;
         int ordinal;
         const struct cuda_memory *memory;
-        struct work start;  /* creates the context */
-        uint64_t allocated; /* bytes of segments; the device's thread */
-        unsigned epoch;     /* atomic: counts contexts that were destroyed */
-        bool lost;          /* atomic: out of service */
-        bool batches;       /* atomic: may be tried; see cuda_copy_batch() */
+        struct work start, stop, destroy; /* of the context */
+        bool destroying;                  /* `destroy` was submitted; the loop's */
+        uint64_t allocated;               /* bytes of segments; the device's thread */
+        unsigned epoch;                   /* atomic: counts contexts that were destroyed */
+        bool lost;                        /* atomic: out of service */
+        bool batches;                     /* atomic: may be tried; see cuda_copy_batch() */
         /* Under cuda->mutex. */
         struct cuda_device *next;
-        enum context_state context;
+        bool exists; /* the context */
         unsigned holders;
-        bool held_at_start;
+        bool held_at_start, stopped;
         uint64_t idle_until; /* when its retention is over */
 };
 
@@ -98,11 +89,10 @@ static inline int cuda_check(struct cuda_device *d, const char *call, enum cuda_
 
 /* ---- contexts (context.c) ---- */
 
-int cuda_contexts_init(struct cuda *cuda); /* 0, or an errno: the thread cannot be started */
-
-/* Makes the device current in this thread and keeps its context from being destroyed. Fails on a lost device. */
+/* On the device's thread: makes the device current and keeps its context from being destroyed. Fails on a lost device.
+ */
 int cuda_context_hold(struct cuda_device *d, struct error *error);
-void cuda_context_release(struct cuda_device *d);
+void cuda_context_release(struct cuda_device *d); /* on any thread */
 /* Holds the context if it is the one of this epoch, without making it current; false: it has been destroyed. */
 bool cuda_context_hold_epoch(struct cuda_device *d, unsigned epoch);
 

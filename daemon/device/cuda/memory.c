@@ -318,7 +318,7 @@ static void describe_device(struct device *device, struct device_facts *facts)
 static void cuda_device_free(struct device *device)
 {
         struct cuda_device *d = cuda_of(device), **at = &d->cuda->devices;
-        require(d->context == CONTEXT_NONE || d->cuda->joined);
+        require(!d->exists || d->stopped);
         pthread_mutex_lock(&d->cuda->mutex);
         while (*at != d)
                 at = &(*at)->next;

@@ -42,77 +42,110 @@ static void end(void)
         ck_assert(cuda_stop(cuda, now_ns() + 20 * SECOND));
         for (int i = 0; i < GPUS; i++) {
                 ck_assert(work_pool_stop(devices[i]->thread, now_ns() + 20 * SECOND));
+                core_settle();
                 devices[i] = device_free(devices[i]);
         }
         cuda = cuda_free(cuda);
 }
 
-/* Creates its context, which is idle afterwards. */
-static void *use(void *device)
+/* A call on the thread of one of the devices. */
+static struct call {
+        struct work work;
+        void (*make)(struct device *device);
+        bool done;
+} calls_made[GPUS];
+
+static void call_run(struct work *work)
 {
-        struct device *d = device;
+        struct call *call = container_of(work, struct call, work);
+        call->make(devices[call - calls_made]);
+}
+
+static void call_done(struct work *work)
+{
+        container_of(work, struct call, work)->done = true;
+}
+
+static bool is_done(void *call)
+{
+        uv_run(&core_loop, UV_RUN_NOWAIT);
+        return ((struct call *)call)->done;
+}
+
+static void begin_call(unsigned gpu, void (*make)(struct device *device))
+{
+        calls_made[gpu] = (struct call){.make = make};
+        work_submit(devices[gpu]->thread, WORK_LANE_CPU, &calls_made[gpu].work, call_run, call_done);
+}
+
+static void await_call(unsigned gpu)
+{
+        ck_assert(eventually(is_done, &calls_made[gpu], 20000));
+}
+
+/* Creates its context, which is idle afterwards. */
+static void ask_ceiling(struct device *d)
+{
         ck_assert_uint_ne(d->ops->ceiling(d), UINT64_MAX);
-        return NULL;
+}
+
+static void use(unsigned gpu)
+{
+        begin_call(gpu, ask_ceiling);
+        await_call(gpu);
 }
 
 static bool is_hung(void *unused)
 {
+        cuda_tick(cuda);
         return state->hung == 1;
 }
 
 static bool has_no_context(void *unused)
 {
+        cuda_tick(cuda);
+        uv_run(&core_loop, UV_RUN_NOWAIT);
         return state->pinned == 0;
 }
 
 /* ---- calls that create a context, and that destroy it ---- */
 
-static const struct {
-        const char *call;
-        bool destroys;
-} calls[] = {{"cudaSetDevice", false},  {"cudaFree", false},          {"cudaHostRegister", false},
-             {"cudaMemGetInfo", false}, {"cudaHostUnregister", true}, {"cudaDeviceReset", true}};
+static const char *const calls[] = {"cudaSetDevice",  "cudaFree",           "cudaHostRegister",
+                                    "cudaMemGetInfo", "cudaHostUnregister", "cudaDeviceReset"};
 
 CORE_FIXTURE(begin, end);
 
 TEST(a_gpu_that_hangs_does_not_block_another, EACH(calls))
 {
-        pthread_t thread;
-        fake_hang(state, calls[_i].call, 0);
-        must(pthread_create(&thread, NULL, use, devices[0]));
+        fake_hang(state, calls[_i], 0);
+        begin_call(0, ask_ceiling);
         ck_assert(eventually(is_hung, NULL, 20000));
-        if (calls[_i].destroys)
-                pthread_join(thread, NULL);
-        use(devices[1]);
+        use(1);
         fake_unhang(state);
-        if (!calls[_i].destroys)
-                pthread_join(thread, NULL);
+        await_call(0);
         ck_assert(eventually(has_no_context, NULL, 20000));
 }
 
 TEST(a_gpu_that_hangs_does_not_delay_stopping, EACH(calls))
 {
-        pthread_t thread;
-        fake_hang(state, calls[_i].call, 0);
-        must(pthread_create(&thread, NULL, use, devices[0]));
+        fake_hang(state, calls[_i], 0);
+        begin_call(0, ask_ceiling);
         ck_assert(eventually(is_hung, NULL, 20000));
         uint64_t began = now_ns();
         cuda_stop(cuda, began + SECOND / 10);
         ck_assert_uint_lt(now_ns() - began, 20 * SECOND);
         fake_unhang(state);
-        pthread_join(thread, NULL);
 }
 
-/* The context is destroyed once, and created again by a thread that waited for that. */
+/* The context is destroyed once, and then created again. */
 TEST(a_context_that_is_being_destroyed_is_waited_for)
 {
-        pthread_t thread;
-        use(devices[0]);
+        use(0);
         fake_hang(state, "cudaDeviceReset", 0);
         ck_assert(eventually(is_hung, NULL, 20000));
-        must(pthread_create(&thread, NULL, use, devices[0]));
+        begin_call(0, ask_ceiling);
         fake_unhang(state);
-        pthread_join(thread, NULL);
+        await_call(0);
         ck_assert_uint_eq(state->contexts[0], 2);
 }
 
@@ -147,7 +180,7 @@ TEST(a_copier_that_hangs_does_not_block_another_gpu, EACH(copier_calls))
         fake_hang(state, copier_calls[_i], 0);
         must(pthread_create(&thread, NULL, free_copier, NULL));
         ck_assert(eventually(is_hung, NULL, 20000));
-        use(devices[1]);
+        use(1);
         devices[0]->ops->release(&segment); /* the copier holds the context */
         fake_unhang(state);
         pthread_join(thread, NULL);
@@ -185,9 +218,9 @@ TEST(a_copier_gets_new_streams_in_a_new_context)
 TEST(the_next_load_pins_a_ring_that_was_refused)
 {
         fake_arm(state, "cudaHostRegister", 1, 2);
-        use(devices[0]);
+        use(0);
         ck_assert_uint_eq(pinned, RING_PIN_REFUSED);
-        use(devices[1]);
+        use(1);
         ck_assert_uint_eq(pinned, RING_PINNED);
 }
 
