@@ -7,7 +7,6 @@
  * the deadline is left to the end of the process.
  */
 #include "daemon/base/log/log.h"
-#include "daemon/base/fallback/pidfd.h"
 #include "daemon/base/sys/machine.h"
 #include "daemon/base/sys/systemd.h"
 #include "daemon/base/thread/threads.h"
@@ -301,7 +300,6 @@ static void take_apart(struct daemon *d)
         uv_run(&d->loop, UV_RUN_DEFAULT);
         require(uv_loop_close(&d->loop) == 0);
         close_p(&d->signalfd);
-        pidwatch_stop();
         metrics_http_free(d->metrics_http);
         require(resident_empty(&d->resident));
         require(list_empty(&d->admission.queue));

@@ -9,11 +9,15 @@
 #include <string.h>
 #include <sys/random.h>
 
+/* Processes that are examined in one turn, so that the loop is not held up by many. */
+#define POLL_TURN 64
+
 void leases_init(struct leases *leases)
 {
         *leases = (struct leases){0};
         list_init(&leases->processes);
         list_init(&leases->without_pid);
+        list_init(&leases->polled);
         buckets_init(&leases->by_pid);
         buckets_init(&leases->by_token);
 }
@@ -45,9 +49,12 @@ struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_
                                     .pidfd = take_fd(&fd),
                                     .began = began};
         list_init(&process->held);
+        list_init(&process->polled);
         list_append(&leases->processes, &process->link);
         list_append(among(leases, pid), &process->by_pid);
-        if (leases->watch(process) < 0) {
+        if (began != 0) {
+                list_append(&leases->polled, &process->polled);
+        } else if (leases->watch(process) < 0) {
                 process_reap(process);
                 return NULL;
         }
@@ -61,10 +68,12 @@ void process_reap(struct process *process)
                 return;
         if (process->leases->process_freed != NULL)
                 process->leases->process_freed(process->leases->persist, process);
-        process->leases->unwatch(process);
+        if (process->began == 0)
+                process->leases->unwatch(process);
         list_remove(&process->link);
         list_remove(&process->by_pid);
-        close(process->pidfd);
+        list_remove(&process->polled);
+        close_p(&process->pidfd);
         process->magic = 0;
         free(process->client);
         free(process);
@@ -236,4 +245,19 @@ void process_exited(struct process *process)
         list_each_item_safe (struct lease, lease, &process->held, in_process)
                 if (!is_owned(lease))
                         lease_end(leases, lease);
+}
+
+void leases_poll(struct leases *leases)
+{
+        struct list alive;
+        list_init(&alive);
+        for (int i = 0; i < POLL_TURN && !list_empty(&leases->polled); i++) {
+                struct process *process = container_of(leases->polled.next, struct process, polled);
+                list_remove(&process->polled);
+                if (pid_exited(process->pid, process->began))
+                        process_exited(process);
+                else
+                        list_append(&alive, &process->polled);
+        }
+        list_append_all(&leases->polled, &alive);
 }

@@ -43,9 +43,9 @@ struct process {
         struct leases *leases;
         pid_t pid; /* 0: in another PID namespace */
         uid_t uid;
-        int pidfd;      /* readable when the process has exited */
-        uint64_t began; /* start time, where the process is polled (pidfd.h) and so never in the fd store; 0: it has a
-                           pidfd */
+        int pidfd;          /* readable when the process has exited; -1: it is polled, and never in the fd store */
+        uint64_t began;     /* start time of one that is polled (pidfd.h); else 0 */
+        struct list polled; /* in leases->polled */
         bool exited, counted;
         char *client;          /* the name it gave; NULL: none */
         struct list held;      /* of leases */
@@ -87,6 +87,7 @@ struct leases {
         struct list processes;
         struct buckets by_pid, by_token;
         struct list without_pid; /* processes of other PID namespaces */
+        struct list polled;      /* processes without a pidfd, those that were examined first at the end */
         uint64_t last_id;
         size_t n;
         struct quotas *users; /* charged for restored leases; NULL: no quotas */
@@ -102,7 +103,7 @@ struct leases {
 
 void leases_init(struct leases *leases);
 
-/* Takes over pidfd: for a process already known it is closed. NULL on ENOMEM (pidfd is closed). `began`: of
+/* Takes over pidfd: for a process already known it is closed. NULL on ENOMEM (pidfd is closed). `pidfd`, `began`: of
  * pidfd_of_client(). */
 struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_t uid, int pidfd, uint64_t began);
 
@@ -128,5 +129,7 @@ void lease_abandon(struct leases *leases, struct lease *lease);
 /* The process has exited: its orphans end. Leases of connections that other processes keep open end with those.
  * May free the process. */
 void process_exited(struct process *process);
+/* About ten times a second: examines some of the processes that have no pidfd. */
+void leases_poll(struct leases *leases);
 /* Frees a process without leases. */
 void process_reap(struct process *process);

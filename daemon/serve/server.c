@@ -2,7 +2,6 @@
 #include "daemon/serve/server.h"
 
 #include "daemon/base/fallback/peer_cred.h"
-#include "daemon/base/fallback/pidfd.h"
 #include "daemon/base/log/log.h"
 #include "daemon/device/cuda/cuda.h"
 #include "daemon/resident/hostcache/host_cache.h"
@@ -141,7 +140,7 @@ static void on_second(uv_timer_t *timer)
 static void on_progress(uv_timer_t *timer)
 {
         struct server *server = timer->data;
-        pidwatch_turn();
+        leases_poll(&server->leases);
         cuda_tick(server->cuda);
         resident_expire(server->resident, now_ns());
         events_progress(server);

@@ -1,21 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A process that is polled has a pipe. This module owns its writing end and closes it when the process has exited;
- * when the reader closes the other end it sees POLLERR and forgets the process.
- *
  * A process has exited where the kernel does not know its number (ESRCH), or /proc says so. Where /proc cannot be read
  * it has not: memory is freed on this answer.
  */
 #include "daemon/base/fallback/pidfd.h"
 
-#include "daemon/base/list.h"
 #include "daemon/base/sys/machine.h"
 #include "daemon/base/sys/sysfile.h"
 #include "daemon/base/util.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -81,83 +75,12 @@ bool pid_stat_began_by(const struct pid_stat *stat, uint64_t time)
         return stat->start <= time / (NS_PER_S / (uint64_t)sysconf(_SC_CLK_TCK));
 }
 
-/* ---- watched processes ---- */
-
-/* Processes that are examined in one turn, so that the loop is not held up by many. */
-#define TURN 64
-
-struct watched {
-        struct list link;
-        pid_t pid;
-        uint64_t start;
-        int end; /* of the pipe, to write to */
-};
-
-static struct list all = {&all, &all}; /* examined first: first */
-static size_t n_all;
-
-static bool is_closed(const struct watched *watched)
-{
-        return poll(&(struct pollfd){.fd = watched->end}, 1, 0) > 0;
-}
-
-static bool has_exited(const struct watched *watched)
+bool pid_exited(pid_t pid, uint64_t start)
 {
         struct pid_stat stat;
-        if (kill(watched->pid, 0) < 0 && errno == ESRCH)
+        if (kill(pid, 0) < 0 && errno == ESRCH)
                 return true;
-        return pid_stat_read(&stat, watched->pid) && pid_stat_exited(&stat, watched->start);
-}
-
-static void watched_free(struct watched *watched)
-{
-        list_remove(&watched->link);
-        close(watched->end);
-        free(watched);
-        n_all--;
-}
-
-/* Polls the first n watches; a process that is alive moves to the end of the list. */
-static void examine(size_t n, bool exits)
-{
-        for (n = n < n_all ? n : n_all; n > 0; n--) {
-                struct watched *watched = container_of(all.next, struct watched, link);
-                if (is_closed(watched) || (exits && has_exited(watched))) {
-                        watched_free(watched);
-                        continue;
-                }
-                list_remove(&watched->link);
-                list_append(&all, &watched->link);
-        }
-}
-
-int pidwatch_open(pid_t pid, uint64_t start)
-{
-        int ends[2];
-        /* A process that attaches again and again leaves a pipe each time: more are examined than are added. */
-        examine(2, false);
-        struct watched *watched = calloc(1, sizeof(*watched));
-        if (watched == NULL)
-                return -1;
-        if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0) {
-                free(watched);
-                return -1;
-        }
-        *watched = (struct watched){.pid = pid, .start = start, .end = ends[1]};
-        list_append(&all, &watched->link);
-        n_all++;
-        return ends[0];
-}
-
-void pidwatch_turn(void)
-{
-        examine(TURN, true);
-}
-
-void pidwatch_stop(void)
-{
-        list_each_item_safe (struct watched, watched, &all, link)
-                watched_free(watched);
+        return pid_stat_read(&stat, pid) && pid_stat_exited(&stat, start);
 }
 
 /* ---- descriptors of clients ---- */
@@ -169,18 +92,14 @@ uint64_t boot_time_ns(void)
 
 /* The kernel gives no descriptor: the process's own files must be readable, to recognise it later. `why`: errno then.
  */
-static int open_polled(pid_t pid, uint64_t since, int why, uint64_t *began)
+static int find_began(pid_t pid, uint64_t since, int why, uint64_t *began)
 {
         struct pid_stat stat;
         bool known = pid_stat_read(&stat, pid);
-        if (!known || !pid_stat_began_by(&stat, since) || pid_stat_exited(&stat, stat.start)) {
-                errno = known ? ESRCH : why;
-                return -1;
-        }
-        int fd = pidwatch_open(pid, stat.start);
-        if (fd >= 0)
+        if (known && pid_stat_began_by(&stat, since) && !pid_stat_exited(&stat, stat.start))
                 *began = stat.start;
-        return fd;
+        errno = known ? ESRCH : why;
+        return -1;
 }
 
 int pidfd_of_client(int socket, pid_t pid, uint64_t since, uint64_t *began)
@@ -197,7 +116,7 @@ int pidfd_of_client(int socket, pid_t pid, uint64_t since, uint64_t *began)
         }
         cleanup_close int fd = (int)syscall(SYS_pidfd_open, pid, 0);
         if (fd < 0 && (errno == ENOSYS || errno == EPERM))
-                return open_polled(pid, since, errno, began);
+                return find_began(pid, since, errno, began);
         /* Read after the descriptor is open: from here on the number is not reused. */
         if (fd >= 0 && !(pid_stat_read(&stat, pid) && pid_stat_began_by(&stat, since))) {
                 errno = ESRCH;

@@ -4,8 +4,7 @@
  *
  * The kernel provides it (SO_PEERPIDFD, 6.5). An older one is asked by number, which may belong to another process by
  * then: one that began after the connection is refused. Where the kernel has no pidfds (gVisor; a system call filter
- * without pidfd_open) the loop polls /proc/PID/stat, a number of processes a turn. The descriptors are then useless
- * after the daemon has ended: they must not go to the fd store, where each process would look exited to the next run.
+ * without pidfd_open) there is no descriptor: /proc/PID/stat says whether the process has exited.
  */
 #pragma once
 
@@ -17,9 +16,9 @@
 uint64_t boot_time_ns(void);
 
 /* `pid` as SO_PEERCRED reports it, for a connection that existed at `since` (of boot_time_ns). A new
- * descriptor, or -1 with errno: ESRCH where that process has ended, or is in another namespace. *began: 0, or where the
- * process is polled, when it began (pid_stat.start), which distinguishes it from others of its number; such a
- * descriptor has a meaning for this daemon alone. */
+ * descriptor, or -1. *began: 0; or where the kernel has none, when the process began (pid_stat.start), which
+ * distinguishes it from others of its number: pid_exited() tells of its end. If neither is known, errno: ESRCH where
+ * that process has ended, or is in another namespace. */
 int pidfd_of_client(int socket, pid_t pid, uint64_t since, uint64_t *began);
 
 /* Do both denote one process? False also where the kernel does not say (before 6.9). */
@@ -41,18 +40,7 @@ pid_t pid_of_thread(pid_t thread);
 
 /* Has the process that began then ended? Another has its number by now, or all its threads are done. */
 bool pid_stat_exited(const struct pid_stat *stat, uint64_t start);
+bool pid_exited(pid_t pid, uint64_t start); /* false where /proc does not say */
 
 /* Did it begin at this time at the latest (of boot_time_ns)? */
 bool pid_stat_began_by(const struct pid_stat *stat, uint64_t time);
-
-/* ---- polling ---- */
-
-/* A new descriptor, or -1 with errno. It is readable (hung up) when the process has ended that began at `start`,
- * as in struct pid_stat. Closing it ends the watch. */
-int pidwatch_open(pid_t pid, uint64_t start);
-
-/* About ten times a second: examines some of the processes. */
-void pidwatch_turn(void);
-
-/* All descriptors become readable. */
-void pidwatch_stop(void);

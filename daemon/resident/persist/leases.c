@@ -3,9 +3,8 @@
  * Leases that outlive the daemon: a row in the journal for each lease, written when it is granted, and a pidfd in
  * the store for each process, sent a few times a second. See persist.h.
  *
- * A row is complete up to the last store before a kill -9; a pidfd may be missing, and for a process that is polled
- * it always is, since the descriptor that replaces it ends with this daemon. Then the next run knows the lease by
- * its row alone, for as long as a client may take to reclaim it.
+ * A row is complete up to the last store before a kill -9; a pidfd may be missing, and a process that is polled has
+ * none. Then the next run knows the lease by its row alone, for as long as a client may take to reclaim it.
  */
 #include "daemon/resident/persist/persist.h"
 
@@ -112,7 +111,7 @@ static bool submit(struct persist *persist, uint64_t id, int fd)
 
 static bool is_due(const struct process *process)
 {
-        if (process->stored || process->exited || process->began != 0 || process->persisted_id == 0)
+        if (process->stored || process->exited || process->pidfd < 0 || process->persisted_id == 0)
                 return false;
         list_each_item (const struct lease, lease, &process->held, in_process)
                 if (lease->row != NULL)

@@ -5,6 +5,7 @@
  */
 #include "tests/unit/resident_fixture.h"
 
+#include "daemon/base/fallback/pidfd.h"
 #include "tests/lib/kernel_counters.h"
 
 static struct generation *model;
@@ -151,6 +152,32 @@ TEST(a_reused_pid_is_another_process)
         lease_abandon(&leases, old);
         ck_assert_uint_eq(leases.n, 1);
         process_exited(process);
+}
+
+/* An orphan of a process without a pidfd. */
+static struct process *polled_process(uint64_t start)
+{
+        struct process *process = leases_process_consume_fd(&leases, getpid(), 1000, -1, start);
+        lease_abandon(&leases, lease_new(&leases, process, model, &owner_a));
+        return process;
+}
+
+/* More than are examined in one turn. */
+TEST(processes_without_a_pidfd_are_examined_in_turn)
+{
+        enum { GONE = 100 };
+        struct pid_stat own;
+        ck_assert(pid_stat_read(&own, getpid()));
+        struct process *alive = polled_process(own.start);
+        for (uint64_t i = 1; i <= GONE; i++)
+                polled_process(own.start + i);
+        ck_assert_uint_eq(watched, 0);
+        leases_poll(&leases);
+        ck_assert_uint_gt(leases.n, 1);
+        leases_poll(&leases);
+        leases_poll(&leases);
+        ck_assert_uint_eq(leases.n, 1);
+        process_exited(alive);
 }
 
 TEST(a_process_without_a_lease_is_unwatched)

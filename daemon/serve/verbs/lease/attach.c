@@ -144,7 +144,7 @@ struct process *attach_process(struct session *session, struct error *error)
         const struct conn *conn = session->conn;
         uint64_t began;
         int fd = pidfd_of_client(conn->fd, conn->pid, conn->since_boot_ns, &began);
-        if (fd < 0) {
+        if (fd < 0 && began == 0) {
                 error_errno(error, STREAMER_EUNSUPPORTED, errno, "the client's process cannot be watched");
                 return NULL;
         }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The process of a connection if the kernel does not report it directly; polled processes: what counts as an exit, and
- * that a watch leaks nothing.
+ * The process of a connection if the kernel does not report it directly; what counts as an exit where there is no
+ * pidfd.
  */
 #include "daemon/base/fallback/pidfd.h"
 #include "daemon/base/sys/sysfile.h"
@@ -202,24 +202,20 @@ TEST(descriptors_of_processes_are_distinguished)
 
 static const int refusals[] = {ENOSYS, EPERM};
 
-TEST(without_pidfds_processes_are_polled, EACH(refusals))
+TEST(without_pidfds_the_start_time_is_reported, EACH(refusals))
 {
         int ends[2];
         deny_pidfds(refusals[_i]);
         must(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
         pid_t pid = child_start(NULL);
-        int fd = of_client(ends[0], pid, boot_time_ns());
-        ck_assert_int_ge(fd, 0);
+        ck_assert_int_lt(of_client(ends[0], pid, boot_time_ns()), 0);
         ck_assert_uint_gt(began, 0);
-        ck_assert(!has_ended(fd));
+        ck_assert(!pid_exited(pid, began));
         child_kill(pid);
-        pidwatch_turn();
-        ck_assert(has_ended(fd));
-        close(fd);
-        pidwatch_stop();
+        ck_assert(pid_exited(pid, began));
 }
 
-TEST(a_polled_process_must_be_known)
+TEST(a_process_without_a_pidfd_must_be_known)
 {
         deny_pidfds(ENOSYS);
         uint64_t long_ago = boot_time_ns() - SECOND;
@@ -230,6 +226,7 @@ TEST(a_polled_process_must_be_known)
         must(waitid(P_PID, (id_t)pid, &(siginfo_t){0}, WEXITED | WNOWAIT));
         ck_assert_int_lt(of_client(no_socket(), pid, boot_time_ns()), 0); /* it has not been reaped */
         ck_assert_int_eq(errno, ESRCH);
+        ck_assert_uint_eq(began, 0);
         must(waitpid(pid, NULL, 0));
         ck_assert_int_lt(of_client(no_socket(), pid, boot_time_ns()), 0);
         ck_assert_int_eq(errno, ENOSYS);
@@ -238,71 +235,32 @@ TEST(a_polled_process_must_be_known)
         ck_assert_uint_eq(began, 0);
 }
 
-/* ---- polling ---- */
+/* ---- exits ---- */
 
-#define FDS 1024
-#define END_MS 20000
-
-static struct pid_stat stat_of(pid_t pid)
+static uint64_t start_of(pid_t pid)
 {
         struct pid_stat stat;
         ck_assert(pid_stat_read(&stat, pid));
-        return stat;
+        return stat.start;
 }
 
-static int watch_it(pid_t pid)
+/* Ends it without reaping it. */
+static void make_zombie(pid_t pid)
 {
-        return must(pidwatch_open(pid, stat_of(pid).start));
+        must(kill(pid, SIGKILL));
+        must(waitid(P_PID, (id_t)pid, &(siginfo_t){0}, WEXITED | WNOWAIT));
 }
 
-static bool ends_within(int fd, int timeout_ms)
-{
-        uint64_t until = now_ns() + (uint64_t)timeout_ms * 1000000;
-        struct pollfd p = {.fd = fd, .events = POLLIN};
-        int n = 0;
-        do
-                pidwatch_turn();
-        while ((n = must(poll(&p, 1, timeout_ms > 0 ? 1 : 0))) == 0 && now_ns() < until);
-        return n == 1;
-}
-
-static bool are_open(void *n)
-{
-        pidwatch_turn();
-        return count_open_fds() == *(unsigned *)n;
-}
-
-/* ---- ends of polled processes ---- */
-
-static void begin(void)
-{
-        must(setrlimit(RLIMIT_NOFILE, &(struct rlimit){FDS, FDS}));
-}
-
-FIXTURE(.all = {begin, NULL});
-
-TEST(a_process_has_ended_when_it_is_reaped)
-{
-        pid_t pid = child_start(NULL), other = child_start(NULL);
-        int fd = watch_it(pid), other_fd = watch_it(other);
-        child_kill(pid);
-        ck_assert(ends_within(fd, END_MS));
-        ck_assert(!ends_within(other_fd, 0));
-        kill(other, SIGKILL);
-}
-
-TEST(a_zombie_process_has_exited)
+TEST(a_zombie_process_has_exited_and_another_of_its_number)
 {
         pid_t pid = child_start(NULL);
-        int fd = watch_it(pid);
-        must(kill(pid, SIGKILL));
-        ck_assert(ends_within(fd, END_MS));
-}
-
-TEST(a_reused_pid_ends_the_watch)
-{
-        int fd = must(pidwatch_open(getpid(), stat_of(getpid()).start - 1));
-        ck_assert(ends_within(fd, END_MS));
+        uint64_t start = start_of(pid);
+        ck_assert(!pid_exited(pid, start));
+        ck_assert(pid_exited(pid, start - 1));
+        make_zombie(pid);
+        ck_assert(pid_exited(pid, start));
+        must(waitpid(pid, NULL, 0));
+        ck_assert(pid_exited(pid, start));
 }
 
 static void *wait_for_the_end(void *arg)
@@ -313,7 +271,8 @@ static void *wait_for_the_end(void *arg)
 
 static bool is_zombie(void *pid)
 {
-        return stat_of(*(pid_t *)pid).state == 'Z';
+        struct pid_stat stat;
+        return pid_stat_read(&stat, *(pid_t *)pid) && stat.state == 'Z';
 }
 
 TEST(a_process_lives_while_any_of_its_threads_does)
@@ -324,79 +283,25 @@ TEST(a_process_lives_while_any_of_its_threads_does)
                 pthread_create(&thread, NULL, wait_for_the_end, NULL);
                 pthread_exit(NULL);
         }
-        int fd = watch_it(pid);
-        ck_assert(eventually(is_zombie, &pid, END_MS));
-        pidwatch_turn();
-        pidwatch_turn();
-        ck_assert(!ends_within(fd, 0));
-        must(kill(pid, SIGKILL));
-        ck_assert(ends_within(fd, END_MS));
+        uint64_t start = start_of(pid);
+        ck_assert(eventually(is_zombie, &pid, 20000));
+        ck_assert(!pid_exited(pid, start));
+        make_zombie(pid);
+        ck_assert(pid_exited(pid, start));
 }
 
 /* No descriptor is available for /proc, as if /proc hid the process. */
 TEST(an_unreadable_process_has_not_exited)
 {
         pid_t pid = child_start(NULL), gone = child_start(NULL);
-        int fd = watch_it(pid), gone_fd = watch_it(gone);
-        must(setrlimit(RLIMIT_NOFILE, &(struct rlimit){1, FDS}));
+        uint64_t start = start_of(pid), gone_start = start_of(gone);
+        struct rlimit limit;
         child_kill(gone);
-        ck_assert(ends_within(gone_fd, END_MS)); /* the pid is unused */
-        must(kill(pid, SIGKILL));
-        must(waitid(P_PID, (id_t)pid, &(siginfo_t){0}, WEXITED | WNOWAIT));
-        ck_assert(!ends_within(fd, 100));
-        must(setrlimit(RLIMIT_NOFILE, &(struct rlimit){FDS, FDS}));
-        ck_assert(ends_within(fd, END_MS));
-        must(waitpid(pid, NULL, 0));
-}
-
-/* ---- leaks ---- */
-
-FIXTURE(.all = {begin, NULL});
-
-TEST(closing_it_ends_the_watch)
-{
-        unsigned before = count_open_fds();
-        for (int i = 0; i < 3; i++)
-                close(watch_it(getpid()));
-        ck_assert(eventually(are_open, &before, END_MS));
-}
-
-/* More processes than descriptors, if each kept one between two polls. */
-TEST(reconnecting_clients_leak_no_descriptors)
-{
-        unsigned before = count_open_fds();
-        uint64_t start = stat_of(getpid()).start;
-        for (int i = 0; i < 20 * FDS; i++) {
-                int fd;
-                while ((fd = pidwatch_open(getpid(), start)) < 0 && errno == EMFILE)
-                        sched_yield();
-                ck_assert_int_ge(fd, 0);
-                close(fd);
-        }
-        ck_assert(eventually(are_open, &before, END_MS));
-}
-
-TEST(all_watches_end_at_the_stop_and_others_may_begin)
-{
-        unsigned before = count_open_fds();
-        for (int i = 0; i < 2; i++) {
-                int fd = watch_it(getpid());
-                pidwatch_turn();
-                ck_assert(!ends_within(fd, 0));
-                pidwatch_stop();
-                ck_assert(ends_within(fd, 0));
-                close(fd);
-        }
-        pidwatch_stop();
-        ck_assert_uint_eq(count_open_fds(), before);
-}
-
-TEST(a_lack_of_descriptors_is_reported)
-{
-        unsigned before = count_open_fds();
-        must(setrlimit(RLIMIT_NOFILE, &(struct rlimit){1, FDS}));
-        ck_assert_int_lt(pidwatch_open(getpid(), 1), 0);
-        ck_assert_int_eq(errno, EMFILE);
-        must(setrlimit(RLIMIT_NOFILE, &(struct rlimit){FDS, FDS}));
-        ck_assert_uint_eq(count_open_fds(), before);
+        make_zombie(pid);
+        must(getrlimit(RLIMIT_NOFILE, &limit));
+        must(setrlimit(RLIMIT_NOFILE, &(struct rlimit){1, limit.rlim_max}));
+        ck_assert(pid_exited(gone, gone_start)); /* the pid is unused */
+        ck_assert(!pid_exited(pid, start));
+        must(setrlimit(RLIMIT_NOFILE, &limit));
+        ck_assert(pid_exited(pid, start));
 }
