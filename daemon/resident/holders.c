@@ -14,37 +14,22 @@
 /* Of one model; ps names all. */
 #define PROCESSES_NAMED 3
 
-struct text_out {
-        char *text;
-        size_t used, size;
-};
+#define MODEL_TEXT 600 /* a name's share of it is 200 */
 
-/* Appends all of the text or nothing. */
-__attribute__((format(printf, 2, 3))) static bool out_add(struct text_out *out, const char *format, ...)
-{
-        size_t left = out->size - out->used;
-        va_list args;
-        va_start(args, format);
-        int n = vsnprintf(out->text + out->used, left, format, args);
-        va_end(args);
-        bool fits = n >= 0 && (size_t)n < left;
-        out->used += fits ? (size_t)n : 0;
-        out->text[out->used] = '\0';
-        return fits;
-}
-
-static bool add_process(struct text_out *out, const struct process *process, const char *before)
+static void add_process(char text[MODEL_TEXT], const struct process *process)
 {
         char comm[SYSFILE_COMM] = "";
-        if (process->pid <= 0)
-                return out_add(out, "%s uid %u in another PID namespace", before, (unsigned)process->uid);
+        if (process->pid <= 0) {
+                format_append(text, MODEL_TEXT, " uid %u in another PID namespace", (unsigned)process->uid);
+                return;
+        }
         if (!process->exited)
                 sysfile_comm(comm, process->pid);
-        return out_add(out, "%s pid %d uid %u%s%s", before, (int)process->pid, (unsigned)process->uid,
-                       comm[0] != '\0' ? " " : "", comm);
+        format_append(text, MODEL_TEXT, " pid %d uid %u%s%s", (int)process->pid, (unsigned)process->uid,
+                      comm[0] != '\0' ? " " : "", comm);
 }
 
-static bool add_processes(struct text_out *out, const struct generation *g)
+static void add_processes(char text[MODEL_TEXT], const struct generation *g)
 {
         const struct process *named[PROCESSES_NAMED];
         unsigned n = 0;
@@ -58,25 +43,24 @@ static bool add_processes(struct text_out *out, const struct generation *g)
                         named[n] = lease->process;
                 n++;
         }
-        bool fits = out_add(out, ", %u lease%s by %u process%s", g->n_leases, g->n_leases == 1 ? "" : "s", n,
-                            n == 1 ? "" : "es");
-        for (unsigned i = 0; fits && i < n && i < PROCESSES_NAMED; i++)
-                fits = add_process(out, named[i], i == 0 ? ":" : ",");
-        return fits && (n <= PROCESSES_NAMED || out_add(out, ", ..."));
+        format_append(text, MODEL_TEXT, ", %u lease%s by %u process%s", g->n_leases, g->n_leases == 1 ? "" : "s", n,
+                      n == 1 ? "" : "es");
+        for (unsigned i = 0; i < n && i < PROCESSES_NAMED; i++) {
+                format_append(text, MODEL_TEXT, i == 0 ? ":" : ",");
+                add_process(text, named[i]);
+        }
+        if (n > PROCESSES_NAMED)
+                format_append(text, MODEL_TEXT, ", ...");
 }
 
-static bool add_model(struct text_out *out, const struct generation *g)
+static void describe_model(char text[MODEL_TEXT], const struct generation *g)
 {
-        size_t start = out->used;
         char size[SIZE_TEXT];
-        bool fits = out_add(out, "%s%.200s %s (%s", start > 0 ? ", " : "", generation_name(g),
-                            size_text(size, g->charged), generation_state_name(g->state));
+        snprintf(text, MODEL_TEXT, "%.200s %s (%s", generation_name(g), size_text(size, g->charged),
+                 generation_state_name(g->state));
         if (g->n_leases > 0)
-                fits = fits && add_processes(out, g);
-        fits = fits && out_add(out, g->settings.pinned ? ", pinned)" : ")");
-        if (!fits)
-                out->text[out->used = start] = '\0';
-        return fits;
+                add_processes(text, g);
+        format_append(text, MODEL_TEXT, g->settings.pinned ? ", pinned)" : ")");
 }
 
 static int weight(const struct generation *g)
@@ -128,13 +112,16 @@ static const char *remedy(const struct resident *resident, const struct device *
 int resident_full_error(const struct resident *resident, const struct device *device, uint64_t needed, uint64_t unused,
                         struct error *error)
 {
-        char text[600] = "nothing resident";
-        struct text_out out = {.text = text, .size = sizeof(text)};
+        char text[600] = "", model[MODEL_TEXT];
         const struct generation *g = next_holder(resident, device, NULL);
-        while (g != NULL && add_model(&out, g))
-                g = next_holder(resident, device, g);
+        for (; g != NULL; g = next_holder(resident, device, g)) {
+                describe_model(model, g);
+                if (strlen(text) + strlen(", , ...") + strlen(model) >= sizeof(text))
+                        break;
+                format_append(text, sizeof(text), "%s%s", text[0] != '\0' ? ", " : "", model);
+        }
         if (g != NULL)
-                out_add(&out, out.used > 0 ? ", ..." : "...");
+                format_append(text, sizeof(text), ", ...");
         uint64_t budget = device_budget(device);
         char want[32], have[32], all[SIZE_TEXT];
         size_text(want, needed);
@@ -145,7 +132,8 @@ int resident_full_error(const struct resident *resident, const struct device *de
         }
         return error_set(error, STREAMER_ENOMEM, "does not fit: %s needed, %s of %s free%s%s (%s: %s)", want, have,
                          size_text(all, budget), budget < device->budget ? ", others use the device too" : "",
-                         remedy(resident, device, needed, unused), device->name, text);
+                         remedy(resident, device, needed, unused), device->name,
+                         text[0] != '\0' ? text : "nothing resident");
 }
 
 int generation_charge(struct generation *generation, uint64_t bytes, struct error *error)
