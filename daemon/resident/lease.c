@@ -16,21 +16,15 @@ void leases_init(struct leases *leases)
 {
         *leases = (struct leases){0};
         list_init(&leases->processes);
-        list_init(&leases->without_pid);
         list_init(&leases->polled);
         buckets_init(&leases->by_pid);
         buckets_init(&leases->by_token);
 }
 
-static struct list *among(struct leases *leases, pid_t pid)
-{
-        return pid > 0 ? bucket(&leases->by_pid, (uint64_t)pid) : &leases->without_pid;
-}
-
 struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_t uid, int pidfd, uint64_t began)
 {
         cleanup_close int fd = pidfd;
-        const struct list *all = among(leases, pid);
+        struct list *all = bucket(&leases->by_pid, (uint64_t)pid);
         /* A client of another PID namespace has no pid here: only its pidfd identifies it. Where pidfds cannot be
          * compared, each of its leases has a process entry of its own.
          *
@@ -51,7 +45,7 @@ struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_
         list_init(&process->held);
         list_init(&process->polled);
         list_append(&leases->processes, &process->link);
-        list_append(among(leases, pid), &process->by_pid);
+        list_append(all, &process->by_pid);
         if (began != 0) {
                 list_append(&leases->polled, &process->polled);
         } else if (leases->watch(process) < 0) {

@@ -39,7 +39,7 @@ struct journal_lease;
 struct process {
         unsigned magic;     /* PROCESS_MAGIC */
         struct list link;   /* in leases->processes */
-        struct list by_pid; /* in leases->by_pid, or without_pid */
+        struct list by_pid; /* in leases->by_pid */
         struct leases *leases;
         pid_t pid; /* 0: in another PID namespace */
         uid_t uid;
@@ -86,8 +86,7 @@ struct lease {
 struct leases {
         struct list processes;
         struct buckets by_pid, by_token;
-        struct list without_pid; /* processes of other PID namespaces */
-        struct list polled;      /* processes without a pidfd, those that were examined first at the end */
+        struct list polled; /* processes without a pidfd, those that were examined first at the end */
         uint64_t last_id;
         size_t n;
         struct quotas *users; /* charged for restored leases; NULL: no quotas */
