@@ -5,9 +5,9 @@
  *   none --hold--> held --last holder released--> idle --retention over--> none
  *                    ^-----------hold--------------'
  *
- * Holders are segments, pinned host memory, calls, and the daemon itself for contexts created at start. The first
- * holder creates the context and the last one leaves it idle: creating a context and registering the ring again costs
- * 0.5 to 1 s, so it is destroyed only when its retention is over.
+ * Holders are segments, pinned host memory and calls. The first holder creates the context and the last one leaves it
+ * idle: creating a context and registering the ring again costs 0.5 to 1 s, so it is destroyed only when its retention
+ * is over.
  *
  * A context is created and destroyed on its device's own thread. A GPU may hang in any call: then its own thread hangs,
  * and no other. The mutex is for the threads of several devices, and for readers, which release what they held; no
@@ -307,9 +307,6 @@ static void stop_run(struct work *work)
         lock_scope(&cuda->mutex);
         while (cuda->pinned_by == d && !all_stopped(cuda, d))
                 pthread_cond_wait(&cuda->changed, &cuda->mutex);
-        if (d->held_at_start)
-                context_unhold(d, 0);
-        d->held_at_start = false;
         d->idle_until = 0;
         destroy_expired(d);
         d->stopped = true;
@@ -341,15 +338,15 @@ static void start_run(struct work *work)
 {
         struct cuda_device *d = container_of(work, struct cuda_device, start);
         struct error error = {0};
-        bool held = cuda_context_hold(d, &error) == 0;
-        if (!held)
+        if (cuda_context_hold(d, &error) == 0)
+                cuda_context_release(d);
+        else
                 log_warn("%s: no context at start: the first load creates it", error.text);
-        lock_scope(&d->cuda->mutex);
-        d->held_at_start = held;
 }
 
 void cuda_create_contexts(struct cuda *cuda)
 {
+        cuda->settings.context_retention_ns = UINT64_MAX;
         for (struct cuda_device *d = cuda->devices; d != NULL; d = d->next)
                 work_submit(d->device.thread, WORK_LANE_CPU, &d->start, start_run, nothing_done);
 }

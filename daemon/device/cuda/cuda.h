@@ -28,7 +28,7 @@ struct cuda_settings {
 int cuda_new(struct cuda **cuda, const char *library, const struct cuda_settings *settings, struct error *error);
 struct cuda *cuda_free(struct cuda *cuda); /* after its devices; accepts NULL, returns NULL */
 
-/* Creates the contexts of all devices, each on its device's thread. They last until cuda_stop(). */
+/* Creates the contexts of all devices, each on its device's thread. Contexts last until cuda_stop() then. */
 void cuda_create_contexts(struct cuda *cuda);
 
 /* About ten times a second: destroys contexts whose retention is over. Accepts NULL. */

@@ -49,7 +49,7 @@ struct cuda_device {
         struct cuda_device *next;
         bool exists; /* the context */
         unsigned holders;
-        bool held_at_start, stopped;
+        bool stopped;
         uint64_t idle_until; /* when its retention is over */
 };
 
