@@ -5,10 +5,10 @@
  */
 #include "daemon/source/sums.h"
 
-#include "daemon/base/text/percent.h"
 #include "daemon/base/util.h"
 
 #include <limits.h>
+#include <openssl/crypto.h>
 
 #define HEX_LEN 64
 
@@ -26,7 +26,8 @@ int sums_set_digest(struct object *object, const char *hex, const char *publishe
         if (strlen(hex) != HEX_LEN || !is_digest(hex))
                 return 0;
         for (size_t i = 0; i < sizeof(digest); i++)
-                digest[i] = (unsigned char)(percent_digit(hex[2 * i]) << 4 | percent_digit(hex[2 * i + 1]));
+                digest[i] = (unsigned char)(OPENSSL_hexchar2int((unsigned char)hex[2 * i]) << 4 |
+                                            OPENSSL_hexchar2int((unsigned char)hex[2 * i + 1]));
         if (object->has_sha256 && memcmp(object->sha256, digest, sizeof(digest)) != 0)
                 return error_set(error, STREAMER_EFAILED, "two published digests that differ, one by %s (%s)",
                                  publisher, object->path);

@@ -9,6 +9,8 @@
 #include "daemon/base/util.h"
 #include "proto/codec.h"
 
+#include <openssl/crypto.h>
+
 void json_init(struct json *j, char *text, size_t size)
 {
         *j = (struct json){.text = text, .size = size};
@@ -123,13 +125,10 @@ static int hex4(const struct json *j, size_t at)
         if (j->size - at < 4)
                 return -1;
         for (size_t i = at; i < at + 4; i++) {
-                char c = j->text[i], lower = (char)(c | 0x20);
-                if (c >= '0' && c <= '9')
-                        value = value << 4 | (c - '0');
-                else if (lower >= 'a' && lower <= 'f')
-                        value = value << 4 | (lower - 'a' + 10);
-                else
+                int digit = OPENSSL_hexchar2int((unsigned char)j->text[i]);
+                if (digit < 0)
                         return -1;
+                value = value << 4 | digit;
         }
         return value;
 }

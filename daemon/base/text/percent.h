@@ -5,6 +5,7 @@
 #pragma once
 
 #include <ctype.h>
+#include <openssl/crypto.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -26,19 +27,11 @@ static inline char *percent_encode(char *to, const char *text, const char *keep)
         return to;
 }
 
-static inline int percent_digit(char c)
-{
-        if (c >= '0' && c <= '9')
-                return c - '0';
-        c = (char)(c | 0x20);
-        return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* The byte encoded by the three characters at `text`; -1 where they are not of that form, or for NUL. */
 static inline int percent_byte(const char *text)
 {
-        int high = text[0] == '%' ? percent_digit(text[1]) : -1;
-        int low = high >= 0 ? percent_digit(text[2]) : -1;
+        int high = text[0] == '%' ? OPENSSL_hexchar2int((unsigned char)text[1]) : -1;
+        int low = high >= 0 ? OPENSSL_hexchar2int((unsigned char)text[2]) : -1;
         return low >= 0 && (high | low) != 0 ? high << 4 | low : -1;
 }
 
