@@ -70,19 +70,18 @@ static bool ranks_replaced(const struct admission_request *request, struct gener
         return n == 0 && is_replaced(request, g);
 }
 
-static struct evict_candidate candidate_of(const struct admission_request *request, struct generation *g)
+/* False: it stays. */
+static bool make_candidate(const struct admission_request *request, struct generation *g, struct evict_candidate *c)
 {
         struct generation_use use = generation_use(g);
-        return (struct evict_candidate){
+        *c = (struct evict_candidate){
                 .bytes = g->charged,
                 .last_used = use.last_used_ns,
                 .expires = g->settings.keep_alive_ns > 0 ? ns_after(use.last_used_ns, g->settings.keep_alive_ns) : 0,
                 .priority = g->settings.priority,
-                .held = use.holders,
-                .pinned = use.pinned || ranks_replaced(request, g),
-                .ready = g->state == GENERATION_READY,
                 .owner = g,
         };
+        return g->state == GENERATION_READY && use.holders == 0 && !use.pinned && !ranks_replaced(request, g);
 }
 
 /* Adds victims on one device that free `needed` bytes to the outlook; false where there are none. */
@@ -97,7 +96,7 @@ static bool add_victims(const struct admission_request *request, const struct de
                 return false;
         list_each_item (struct generation, g, &request->admission->resident->generations, link)
                 if (g->device == device)
-                        candidates[n++] = candidate_of(request, g);
+                        n += make_candidate(request, g, &candidates[n]);
         if (!evict_choose(candidates, n, needed))
                 return false;
         struct generation **victims = reallocarray(outlook->victims, outlook->n_victims + n + 1, sizeof(*victims));

@@ -57,14 +57,13 @@ struct host_copy **host_cache_choose(const struct host_cache *cache, uint64_t ne
         }
         qsort(served, n_served, sizeof(*served), by_identity);
         list_each_item (struct host_copy, copy, &cache->copies, link) {
+                if (copy->stays || copy->holders == 0)
+                        continue;
                 bool serves = bsearch(&copy->identity, served, n_served, sizeof(*served), by_identity) != NULL;
                 candidates[n_candidates++] = (struct evict_candidate){
                         .bytes = copy->bytes,
                         .last_used = copy->last_used_ns,
                         .priority = serves ? 0 : 1,
-                        .held = copy->users,
-                        .pinned = copy->stays,
-                        .ready = copy->state == HOST_COPY_COMPLETE && copy->holders > 0,
                         .owner = copy,
                 };
         }

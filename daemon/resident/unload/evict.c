@@ -5,11 +5,6 @@
 
 #include <stdlib.h>
 
-static bool is_candidate(const struct evict_candidate *c)
-{
-        return c->ready && !c->pinned && c->held == 0 && c->bytes > 0;
-}
-
 static int by_value(const void *a, const void *b)
 {
         const struct evict_candidate *x = a, *y = b;
@@ -24,13 +19,13 @@ bool evict_choose(struct evict_candidate *candidates, size_t n, uint64_t needed)
 {
         uint64_t left = 0;
         for (size_t i = 0; i < n; i++)
-                left += is_candidate(&candidates[i]) ? candidates[i].bytes : 0;
+                left += candidates[i].bytes;
         bool enough = left >= needed;
         qsort(candidates, n, sizeof(*candidates), by_value);
         for (size_t i = n; i-- > 0;) {
                 struct evict_candidate *c = &candidates[i];
-                c->chosen = enough && is_candidate(c) && left - c->bytes < needed;
-                if (is_candidate(c) && !c->chosen)
+                c->chosen = enough && left - c->bytes < needed;
+                if (!c->chosen)
                         left -= c->bytes;
         }
         return enough;

@@ -9,8 +9,6 @@
  *   - the most valuable are evicted only where nothing else suffices (least recently used first),
  *   - and no victim is superfluous: without any one of them the bytes would be missing. A large victim spares
  *     the small and older ones that it makes needless.
- *
- * Models that are in use (leased), pinned, not ready, or hold no memory are never candidates.
  */
 #pragma once
 
@@ -18,13 +16,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* What may be evicted: neither in use nor pinned. */
 struct evict_candidate {
         uint64_t bytes;     /* that its eviction frees */
         uint64_t last_used; /* of a clock */
         uint64_t expires;   /* of the same clock; 0: never */
         uint64_t priority;
-        uint64_t held; /* leases and references */
-        bool pinned, ready;
         void *owner; /* of the caller */
         bool chosen; /* result */
 };
