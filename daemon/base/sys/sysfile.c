@@ -9,39 +9,23 @@
 
 const char *sysfile_root = "";
 
-__attribute__((format(printf, 1, 0))) static FILE *open_file(const char *format, va_list ap)
+FILE *sysfile_open(const char *format, ...)
 {
         char path[PATH_MAX];
+        va_list ap;
         int n = snprintf(path, sizeof(path), "%s", sysfile_root);
+        va_start(ap, format);
         vsnprintf(path + n, sizeof(path) - (size_t)n, format, ap);
+        va_end(ap);
         return fopen(path, "re");
 }
 
-FILE *sysfile_open(const char *format, ...)
+bool sysfile_line_consume(char *line, size_t size, FILE *f)
 {
-        va_list ap;
-        va_start(ap, format);
-        FILE *f = open_file(format, ap);
-        va_end(ap);
-        return f;
-}
-
-__attribute__((format(printf, 3, 0))) static bool read_line(char *line, size_t size, const char *format, va_list ap)
-{
-        FILE *f = open_file(format, ap);
         bool read = f != NULL && fgets(line, (int)size, f) != NULL;
         if (f != NULL)
                 fclose(f);
         line[read ? strcspn(line, "\n") : 0] = '\0';
-        return read;
-}
-
-bool sysfile_line(char *line, size_t size, const char *format, ...)
-{
-        va_list ap;
-        va_start(ap, format);
-        bool read = read_line(line, size, format, ap);
-        va_end(ap);
         return read;
 }
 
@@ -53,14 +37,10 @@ void sysfile_comm(char comm[SYSFILE_COMM], pid_t pid)
                         *p = '?';
 }
 
-bool sysfile_number(int64_t *number, const char *format, ...)
+bool sysfile_number_consume(int64_t *number, FILE *f)
 {
         char line[64], *end;
-        va_list ap;
-        va_start(ap, format);
-        bool read = read_line(line, sizeof(line), format, ap);
-        va_end(ap);
-        if (!read)
+        if (!sysfile_line_consume(line, sizeof(line), f))
                 return false;
         errno = 0;
         int64_t value = strtoll(line, &end, 10);

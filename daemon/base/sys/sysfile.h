@@ -15,8 +15,9 @@ extern const char *sysfile_root;
 
 FILE *sysfile_open(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* The file's first line without its end. False, and "", where it cannot be read. */
-bool sysfile_line(char *line, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* The first line of the file at a path, without its end. False, and "", where it cannot be read. */
+#define sysfile_line(line, size, ...) sysfile_line_consume(line, size, sysfile_open(__VA_ARGS__))
+bool sysfile_line_consume(char *line, size_t size, FILE *f); /* accepts NULL */
 
 /* The command name of a process, with '?' for what is not printable ASCII: a process names itself as it likes, and
  * replies are UTF-8. "" where there is no such process. Does not block. */
@@ -24,7 +25,8 @@ bool sysfile_line(char *line, size_t size, const char *format, ...) __attribute_
 void sysfile_comm(char comm[SYSFILE_COMM], pid_t pid);
 
 /* A number by itself on that line. False where there is none ("max" among them). */
-bool sysfile_number(int64_t *number, const char *format, ...) __attribute__((format(printf, 2, 3)));
+#define sysfile_number(number, ...) sysfile_number_consume(number, sysfile_open(__VA_ARGS__))
+bool sysfile_number_consume(int64_t *number, FILE *f);
 
 /* The word in brackets, as in "always [madvise] never". False where none is. */
 bool sysfile_chosen(char *word, size_t size, const char *path);
