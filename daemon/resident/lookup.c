@@ -25,11 +25,9 @@ const char *generation_state_name(enum generation_state state)
 /* "host, cuda:0", as many as fit. */
 static const char *name_devices(char text[DEVICES_TEXT], const struct resident *resident)
 {
-        size_t used = 0;
         text[0] = '\0';
-        for (size_t i = 0; i < resident->n_devices && used < DEVICES_TEXT; i++)
-                used += (size_t)snprintf(text + used, DEVICES_TEXT - used, "%s%s", i > 0 ? ", " : "",
-                                         resident->devices[i]->name);
+        for (size_t i = 0; i < resident->n_devices; i++)
+                format_append(text, DEVICES_TEXT, "%s%s", i > 0 ? ", " : "", resident->devices[i]->name);
         return text;
 }
 

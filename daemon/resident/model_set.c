@@ -51,12 +51,11 @@ size_t model_set_ranks(struct generation *generation, enum generation_state stat
 
 void model_set_drop_ranks(struct generation *generation, enum generation_state state, enum end end, const char *why)
 {
-        struct generation *ranks[MODEL_SET_MAX];
-        size_t n = model_set_ranks(generation, state, ranks);
-        for (size_t i = 0; i < n; i++) {
-                end_reason_set(&ranks[i]->end, end, "%s", why);
-                generation_drop_all(ranks[i]);
-        }
+        list_each_item (struct generation, g, &generation->resident->generations, link)
+                if (g->state == state && generation_is_rank_of(generation, g)) {
+                        end_reason_set(&g->end, end, "%s", why);
+                        generation_drop_all(g);
+                }
 }
 
 struct generation *model_set_on(const struct model_set *set, const struct device *device)
