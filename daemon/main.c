@@ -160,7 +160,7 @@ static void make_models(struct daemon *d)
 {
         const struct config *c = &d->config;
         resident_init(&d->resident, d->wake, d->devices.v, d->devices.n, c->limits.failed_kept);
-        admission_init(&d->admission, &d->resident, d->wake, c->limits.queued);
+        admission_init(&d->admission, &d->resident, c->limits.queued);
         uint64_t cache = c->host_cache;
         uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGE_SIZE);
         if (cache > 0) {

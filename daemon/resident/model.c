@@ -54,10 +54,10 @@ bool resident_empty(const struct resident *resident)
 
 /* ---- life ---- */
 
-static void capacity_changed(struct resident *resident)
+void resident_capacity_changed(struct resident *resident)
 {
-        if (resident->capacity_changed != NULL)
-                resident->capacity_changed(resident);
+        if (resident->capacity_changed.run != NULL)
+                wake_post_once(resident->wake, &resident->capacity_changed);
 }
 
 static void report(struct generation *generation, const char *removed)
@@ -67,7 +67,7 @@ static void report(struct generation *generation, const char *removed)
         generation->reported = true;
         if (resident->changed != NULL)
                 resident->changed(resident, generation, removed);
-        capacity_changed(resident);
+        resident_capacity_changed(resident);
 }
 
 void generation_changed(struct generation *generation)
@@ -195,7 +195,7 @@ void generation_uncharge(struct generation *generation)
         generation->device->used -= generation->charged;
         generation->charged = 0;
         quota_discharge(&generation->quota_charge);
-        capacity_changed(generation->resident);
+        resident_capacity_changed(generation->resident);
 }
 
 void generation_used(struct generation *generation)
@@ -306,7 +306,7 @@ void generation_reap(struct generation *generation)
 {
         struct resident *resident = generation->resident;
         require(generation->magic == GENERATION_MAGIC);
-        capacity_changed(resident);
+        resident_capacity_changed(resident);
         if (!is_unused(generation) || !list_empty(&generation->reap))
                 return;
         list_append(&resident->reap, &generation->reap);

@@ -153,13 +153,12 @@ struct resident {
         size_t n_devices;
         uint64_t last_number;
         uint64_t failed_kept;
-        struct ended_ring ended;     /* names that models have lost */
-        struct host_cache *cache;    /* NULL: none is configured */
-        struct admission *admission; /* requests for memory; NULL: there are none */
+        struct ended_ring ended;          /* names that models have lost */
+        struct host_cache *cache;         /* NULL: none is configured */
+        struct admission *admission;      /* requests for memory; NULL: there are none */
+        struct callback capacity_changed; /* runs admission's examination of them */
         /* Hooks of the modules above, which set them as they begin; NULL: none.
-         * Memory has become free, or soon will. */
-        void (*capacity_changed)(struct resident *resident);
-        /* A cached generation has lost its last name: the host cache's copy of it. */
+         * A cached generation has lost its last name: the host cache's copy of it. */
         void (*drop_copy)(struct generation *generation);
         /* Nothing uses the generation any more. False: the fd store still holds it, and generation_reap() is called
          * when it does not. */
@@ -173,6 +172,9 @@ struct resident {
 void resident_init(struct resident *resident, struct wake *wake, struct device **devices, size_t n_devices,
                    uint64_t failed_kept);
 bool resident_empty(const struct resident *resident);
+
+/* Memory has become free, or soon will: requests for it are examined on a later turn of the loop. */
+void resident_capacity_changed(struct resident *resident);
 
 /* STREAMER_ENOMEM, with the figures of the device and what holds its memory. */
 int resident_full_error(const struct resident *resident, const struct device *device, uint64_t needed, uint64_t unused,

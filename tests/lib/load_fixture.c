@@ -44,7 +44,7 @@ static void begin_with(unsigned n)
                 devices[1 + i] = &others[i].device;
         }
         resident_init(&resident, core_wake, devices, 1 + n, 4);
-        admission_init(&admission, &resident, core_wake, 4);
+        admission_init(&admission, &resident, 4);
         read_fixture_reader_begin(2, 2 * BLOCK);
         pool = work_pool_new(core_wake, "pool", 4, 1);
         loads = (struct loads){.max_running = 8,
@@ -298,7 +298,7 @@ void load_release_held(void)
 {
         fake.device.used -= reserved;
         reserved = 0;
-        admission_recheck(&admission);
+        resident_capacity_changed(&resident);
         gate_open(&lane_gate);
         gate_open(&fake.alloc);
         gate_open(&fake.prepare);

@@ -31,7 +31,7 @@ static unsigned turns;
 static void begin_admission(void)
 {
         begin_with(2, BUDGET, 0);
-        admission_init(&admission, &resident, core_wake, MAX_BLOCKED);
+        admission_init(&admission, &resident, MAX_BLOCKED);
 }
 
 static bool is_quiet(void)
@@ -39,7 +39,7 @@ static bool is_quiet(void)
         for (int i = 0; i < 2; i++)
                 if (admission.devices[i].asked != admission.devices[i].answered)
                         return false;
-        return !admission.item.posted;
+        return !resident.capacity_changed.posted;
 }
 
 /* Nothing is lost: every byte is unused in the end. */

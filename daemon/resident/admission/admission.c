@@ -338,9 +338,9 @@ static void ask_done(struct work *work)
         ask_if_needed(d);
 }
 
-static void on_recheck(struct callback *item)
+static void on_capacity_changed(struct callback *callback)
 {
-        struct admission *admission = container_of(item, struct admission, item);
+        struct admission *admission = container_of(callback, struct resident, capacity_changed)->admission;
         admission->n_rechecks++;
         host_cache_drop_partial_ranks(admission->resident->cache);
         list_each_item (struct admission_request, request, &admission->queue, link)
@@ -353,23 +353,17 @@ static void on_recheck(struct callback *item)
 
 /* ---- life ---- */
 
-static void on_capacity_changed(struct resident *resident)
+void admission_init(struct admission *admission, struct resident *resident, uint64_t max_blocked)
 {
-        admission_recheck(resident->admission);
-}
-
-void admission_init(struct admission *admission, struct resident *resident, struct wake *wake, uint64_t max_blocked)
-{
-        *admission = (struct admission){.resident = resident, .wake = wake, .max_blocked = max_blocked};
+        *admission = (struct admission){.resident = resident, .max_blocked = max_blocked};
         require(resident->n_devices <= ADMISSION_DEVICES);
         list_init(&admission->queue);
         list_init(&admission->answered);
         for (size_t i = 0; i < resident->n_devices; i++)
                 admission->devices[i] =
                         (struct admission_device){.device = resident->devices[i], .admission = admission};
-        admission->item.run = on_recheck;
         resident->admission = admission;
-        resident->capacity_changed = on_capacity_changed;
+        resident->capacity_changed.run = on_capacity_changed;
 }
 
 static void enqueue(struct admission *admission, struct admission_request *request)
@@ -382,7 +376,7 @@ static void enqueue(struct admission *admission, struct admission_request *reque
                         break;
         }
         list_append(before, &request->link);
-        admission_recheck(admission);
+        resident_capacity_changed(admission->resident);
 }
 
 void admission_submit(struct admission *admission, struct admission_request *request)
@@ -409,7 +403,7 @@ void admission_relax(struct admission_request *request, bool evict, bool wait)
         request->evict = request->evict || evict;
         request->wait = request->wait || wait;
         if (request->admission != NULL && !list_empty(&request->link))
-                admission_recheck(request->admission);
+                resident_capacity_changed(request->admission->resident);
 }
 
 bool admission_withdraw(struct admission_request *request)
@@ -417,18 +411,12 @@ bool admission_withdraw(struct admission_request *request)
         if (request->admission == NULL || list_empty(&request->link))
                 return false;
         list_remove(&request->link);
-        admission_recheck(request->admission);
+        resident_capacity_changed(request->admission->resident);
         return true;
-}
-
-void admission_recheck(struct admission *admission)
-{
-        if (admission != NULL)
-                wake_post_once(admission->wake, &admission->item);
 }
 
 void admission_tick(struct admission *admission)
 {
         if (!list_empty(&admission->queue))
-                admission_recheck(admission);
+                resident_capacity_changed(admission->resident);
 }

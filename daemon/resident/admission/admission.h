@@ -68,13 +68,11 @@ struct admission {
         struct list queue;    /* of struct admission_request, in order */
         struct list answered; /* decided; answered() is due */
         uint64_t max_blocked;
-        struct wake *wake;
-        struct callback item;
         struct admission_device devices[ADMISSION_DEVICES]; /* by number */
         uint64_t n_rechecks;
 };
 
-void admission_init(struct admission *admission, struct resident *resident, struct wake *wake, uint64_t max_blocked);
+void admission_init(struct admission *admission, struct resident *resident, uint64_t max_blocked);
 
 void admission_submit(struct admission *admission, struct admission_request *request);
 /* Moves a request that is queued to its place among those of this priority, by age. */
@@ -84,8 +82,6 @@ void admission_relax(struct admission_request *request, bool evict, bool wait);
 /* Withdraws a request. True: it will not be answered; false: it was, or was never asked. */
 bool admission_withdraw(struct admission_request *request);
 
-/* Examines the queue on a later turn of the loop: memory may have become free. Accepts NULL. */
-void admission_recheck(struct admission *admission);
 /* About once a second: other software may have freed device memory. */
 void admission_tick(struct admission *admission);
 

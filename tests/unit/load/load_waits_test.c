@@ -21,7 +21,7 @@ static void release_reserved(unsigned i)
 {
         others[i].device.used -= reserved[i];
         reserved[i] = 0;
-        admission_recheck(resident.admission);
+        resident_capacity_changed(&resident);
 }
 
 static void end(void)
@@ -72,7 +72,7 @@ TEST(replicas_wait_together_and_are_read_once)
         wait_on(&w, small_file("small.safetensors", 1), "m", ON("one", "two", "three"));
         await_blocked(&w);
         release_reserved(2);
-        core_until(!resident.admission->item.posted);
+        core_until(!resident.capacity_changed.posted);
         for (size_t i = 0; i < 3; i++)
                 target_is(&w, i, "queued", true);
         ck_assert_uint_eq(ONE.device.used, 0);
@@ -246,7 +246,7 @@ TEST(a_joining_request_that_may_not_evict_waits)
         core_until(a.load->admission.blocked);
         ask_for(&b, what);
         ck_assert_ptr_eq(a.load, b.load);
-        core_until(!resident.admission->item.posted);
+        core_until(!resident.capacity_changed.posted);
         ck_assert(is_on("old", "one") && a.load->admission.blocked);
         load_cancel(a.load);
         ends(&b, LOAD_CANCELLED);
@@ -346,7 +346,7 @@ TEST(a_device_that_is_lost_during_the_wait_fails_alone)
         wait_on(&w, small_file("small.safetensors", 1), "m", ON("one", "two"));
         await_blocked(&w);
         __atomic_store_n(&TWO.lost, true, __ATOMIC_SEQ_CST);
-        admission_recheck(resident.admission);
+        resident_capacity_changed(&resident);
         ends(&w, LOAD_READY);
         target_is(&w, 1, "failed", false);
         serves_small(on("one", GENERATION_READY), 1);
