@@ -85,11 +85,6 @@ bool pid_exited(pid_t pid, uint64_t start)
 
 /* ---- descriptors of clients ---- */
 
-uint64_t boot_time_ns(void)
-{
-        return read_clock_ns(CLOCK_BOOTTIME);
-}
-
 /* The kernel gives no descriptor: the process's own files must be readable, to recognise it later. `why`: errno then.
  */
 static int find_began(pid_t pid, uint64_t since, int why, uint64_t *began)

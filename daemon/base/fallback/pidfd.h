@@ -12,10 +12,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* Since the machine booted, which is what starts of processes are counted from. */
-uint64_t boot_time_ns(void);
-
-/* `pid` as SO_PEERCRED reports it, for a connection that existed at `since` (of boot_time_ns). A new
+/* `pid` as SO_PEERCRED reports it, for a connection that existed at `since` (CLOCK_BOOTTIME, ns). A new
  * descriptor, or -1. *began: 0; or where the kernel has none, when the process began (pid_stat.start), which
  * distinguishes it from others of its number: pid_exited() tells of its end. If neither is known, errno: ESRCH where
  * that process has ended, or is in another namespace. */
@@ -42,5 +39,5 @@ pid_t pid_of_thread(pid_t thread);
 bool pid_stat_exited(const struct pid_stat *stat, uint64_t start);
 bool pid_exited(pid_t pid, uint64_t start); /* false where /proc does not say */
 
-/* Did it begin at this time at the latest (of boot_time_ns)? */
+/* Did it begin at this time at the latest (CLOCK_BOOTTIME, ns)? */
 bool pid_stat_began_by(const struct pid_stat *stat, uint64_t time);

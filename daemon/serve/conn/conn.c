@@ -2,7 +2,6 @@
 #include "daemon/serve/conn/conn.h"
 
 #include "daemon/base/log/log.h"
-#include "daemon/base/fallback/pidfd.h"
 #include "daemon/base/fallback/peer_cred.h"
 
 #include <errno.h>
@@ -546,7 +545,7 @@ struct conn *conn_new_consume_fd(uv_loop_t *loop, int fd, const struct conn_ops 
         list_init(&conn->link);
         list_init(&conn->out);
         frame_reader_init(&conn->in);
-        conn->since_boot_ns = boot_time_ns();
+        conn->since_boot_ns = read_clock_ns(CLOCK_BOOTTIME);
         struct ucred cred;
         if (peer_cred_get(fd, &cred)) {
                 conn->pid = cred.pid;

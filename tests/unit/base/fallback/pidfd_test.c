@@ -149,7 +149,7 @@ TEST(a_socket_names_its_process)
 {
         int ends[2];
         must(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
-        int fd = of_client(ends[0], getpid(), boot_time_ns());
+        int fd = of_client(ends[0], getpid(), read_clock_ns(CLOCK_BOOTTIME));
         ck_assert_int_ge(fd, 0);
         ck_assert(!has_ended(fd));
 }
@@ -157,7 +157,7 @@ TEST(a_socket_names_its_process)
 TEST(without_a_pidfd_the_process_is_found_by_its_pid)
 {
         pid_t pid = child_start(NULL);
-        int fd = of_client(no_socket(), pid, boot_time_ns());
+        int fd = of_client(no_socket(), pid, read_clock_ns(CLOCK_BOOTTIME));
         ck_assert_int_ge(fd, 0);
         ck_assert(!has_ended(fd));
         child_kill(pid);
@@ -166,7 +166,7 @@ TEST(without_a_pidfd_the_process_is_found_by_its_pid)
 
 TEST(a_process_that_began_after_the_connection_is_another)
 {
-        uint64_t long_ago = boot_time_ns() - SECOND;
+        uint64_t long_ago = read_clock_ns(CLOCK_BOOTTIME) - SECOND;
         pid_t pid = child_start(NULL);
         ck_assert_int_lt(of_client(no_socket(), pid, long_ago), 0);
         ck_assert_int_eq(errno, ESRCH);
@@ -177,8 +177,8 @@ TEST(an_unused_pid_is_no_process)
 {
         pid_t pid = child_start(NULL);
         child_kill(pid);
-        ck_assert_int_lt(of_client(no_socket(), pid, boot_time_ns()), 0);
-        ck_assert_int_lt(of_client(no_socket(), 0, boot_time_ns()), 0); /* of another PID namespace */
+        ck_assert_int_lt(of_client(no_socket(), pid, read_clock_ns(CLOCK_BOOTTIME)), 0);
+        ck_assert_int_lt(of_client(no_socket(), 0, read_clock_ns(CLOCK_BOOTTIME)), 0); /* of another PID namespace */
         ck_assert_int_eq(errno, ESRCH);
 }
 
@@ -208,7 +208,7 @@ TEST(without_pidfds_the_start_time_is_reported, EACH(refusals))
         deny_pidfds(refusals[_i]);
         must(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
         pid_t pid = child_start(NULL);
-        ck_assert_int_lt(of_client(ends[0], pid, boot_time_ns()), 0);
+        ck_assert_int_lt(of_client(ends[0], pid, read_clock_ns(CLOCK_BOOTTIME)), 0);
         ck_assert_uint_gt(began, 0);
         ck_assert(!pid_exited(pid, began));
         child_kill(pid);
@@ -218,19 +218,19 @@ TEST(without_pidfds_the_start_time_is_reported, EACH(refusals))
 TEST(a_process_without_a_pidfd_must_be_known)
 {
         deny_pidfds(ENOSYS);
-        uint64_t long_ago = boot_time_ns() - SECOND;
+        uint64_t long_ago = read_clock_ns(CLOCK_BOOTTIME) - SECOND;
         pid_t pid = child_start(NULL);
         ck_assert_int_lt(of_client(no_socket(), pid, long_ago), 0);
         ck_assert_int_eq(errno, ESRCH);
         must(kill(pid, SIGKILL));
         must(waitid(P_PID, (id_t)pid, &(siginfo_t){0}, WEXITED | WNOWAIT));
-        ck_assert_int_lt(of_client(no_socket(), pid, boot_time_ns()), 0); /* it has not been reaped */
+        ck_assert_int_lt(of_client(no_socket(), pid, read_clock_ns(CLOCK_BOOTTIME)), 0); /* it has not been reaped */
         ck_assert_int_eq(errno, ESRCH);
         ck_assert_uint_eq(began, 0);
         must(waitpid(pid, NULL, 0));
-        ck_assert_int_lt(of_client(no_socket(), pid, boot_time_ns()), 0);
+        ck_assert_int_lt(of_client(no_socket(), pid, read_clock_ns(CLOCK_BOOTTIME)), 0);
         ck_assert_int_eq(errno, ENOSYS);
-        ck_assert_int_lt(of_client(no_socket(), 0, boot_time_ns()), 0); /* of another PID namespace */
+        ck_assert_int_lt(of_client(no_socket(), 0, read_clock_ns(CLOCK_BOOTTIME)), 0); /* of another PID namespace */
         ck_assert_int_eq(errno, ESRCH);
         ck_assert_uint_eq(began, 0);
 }
