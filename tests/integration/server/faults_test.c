@@ -121,11 +121,8 @@ static bool call(streamer_client *c, const char *verb, const char *args)
         return named(c, streamer_call(c, verb, args, &reply));
 }
 
-static void live(void)
+static void live(streamer_client *c)
 {
-        streamer_client *c = try_connect();
-        if (c == NULL)
-                return;
         if (load(c, source, "sha256")) {
                 look(c);
                 call(c, "show", "{\"model\":\"victim\",\"tensors\":true}");
@@ -137,7 +134,6 @@ static void live(void)
         named(c, streamer_unload(c, "victim", 0));
         if (url != NULL)
                 load_look_unload(c, url, NULL);
-        streamer_close(c);
 }
 
 /* ---- other functions ---- */
@@ -152,56 +148,40 @@ static void ask(const char *method, const char *page)
                 report(exchange.body);
 }
 
-static void live_asked(void)
+static void live_asked(streamer_client *c)
 {
         static const char *const pages[] = {"/metrics", "/healthz", "/readyz", "/nothing"};
         for (size_t i = 0; i < sizeof(pages) / sizeof(pages[0]); i++) {
                 ask(i == 0 ? "PUT" : "GET", pages[i]);
                 ask("GET", pages[i]);
         }
-        streamer_client *c = try_connect();
-        if (c == NULL)
-                return;
         char *root = format_text("{\"root\":\"%s\"}", fixture_root());
         call(c, "doctor", "{}");
         call(c, "doctor", root);
-        streamer_close(c);
 }
 
-static void live_by_store(void)
+static void live_by_store(streamer_client *c)
 {
-        streamer_client *c = try_connect();
-        if (c == NULL)
-                return;
         ck_assert(!load(c, "s3://bucket/model.safetensors", NULL));
         ck_assert(!load(c, "s3://bucket/folder/", NULL));
         load_look_unload(c, "s3://bucket/full/", "sha256");
         fetch(c, "s3://bucket/full/");
-        streamer_close(c);
 }
 
 /* Each evicts the other to the host cache. */
-static void live_on_gpu(void)
+static void live_on_gpu(streamer_client *c)
 {
-        streamer_client *c = try_connect();
-        if (c == NULL)
-                return;
         if (load_to(c, source, "victim", "cuda:0", NULL) && load_to(c, copy, "other", "cuda:0", NULL) &&
             load_to(c, source, "victim", "cuda:0", NULL))
                 call(c, "verify", "{\"model\":\"victim\"}");
         named(c, streamer_unload(c, "other", 0));
         named(c, streamer_unload(c, "victim", 0));
-        streamer_close(c);
 }
 
-static void live_by_hub(void)
+static void live_by_hub(streamer_client *c)
 {
-        streamer_client *c = try_connect();
-        if (c == NULL)
-                return;
         load_look_unload(c, "hf://org/victim", NULL);
         fetch(c, "hf://org/victim");
-        streamer_close(c);
 }
 
 /* ---- the other verbs ---- */
@@ -217,7 +197,7 @@ static void reclaim(streamer_client *c)
         streamer_detach(lease);
 }
 
-static void live_verbs(void)
+static void live_verbs(streamer_client *c)
 {
         static const struct {
                 const char *verb, *args;
@@ -237,16 +217,12 @@ static void live_verbs(void)
                 {"keep_alive", "{\"model\":\"witness\",\"keep_alive_ms\":0}"},
                 {"subscribe", "{\"model\":\"witness\"}"},
         };
-        streamer_client *c = try_connect();
-        if (c == NULL)
-                return;
         for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
                 call(c, calls[i].verb, calls[i].args);
         call(c, "diff", format_text("{\"model\":\"witness\",\"source\":\"%s\"}", source));
         call(c, "load", format_text("{\"source\":\"%s\",\"device\":\"host\",\"dry_run\":true}", source));
         fetch(c, source);
         reclaim(c);
-        streamer_close(c);
 }
 
 /* Publishes a storage, or gives it up. */
@@ -278,38 +254,27 @@ static void publish(streamer_client *c, bool commits)
         streamer_publish_abort(publication);
 }
 
-/* Each on a connection of its own, because a claim whose abort fails is held until its connection ends. */
-static void live_published(void)
+/* Two lives, because a claim whose abort fails is held until its connection ends. */
+static void live_aborted(streamer_client *c)
 {
-        for (int commits = 0; commits < 2; commits++) {
-                streamer_client *c = try_connect();
-                if (c == NULL)
-                        return;
-                publish(c, commits == 1);
-                if (commits == 1)
-                        named(c, streamer_unload(c, "published", 0));
-                streamer_close(c);
-        }
+        publish(c, false);
 }
 
-/* Changes are persisted; a failed write is retried soon. */
-static bool is_written(void)
+static void live_published(streamer_client *c)
 {
-        struct stat st;
-        return stat(format_text("%s/state", state), &st) == 0;
+        publish(c, true);
+        named(c, streamer_unload(c, "published", 0));
 }
 
-/* Another priority each time, because the change may have been made although its reply was lost. */
-static void live_remembered(void)
+/* Changes are persisted; a failed write is retried soon. Another priority each time, because the change may have been
+ * made although its reply was lost. */
+static void live_remembered(streamer_client *c)
 {
-        streamer_client *c = try_connect();
-        if (c == NULL)
-                return;
         char *change = format_text("{\"model\":\"witness\",\"priority\":%u}", 1 + (unsigned)(clock_ns() / 1000 % 9999));
-        unlink(format_text("%s/state", state));
+        char *file = format_text("%s/state", state);
+        unlink(file);
         if (call(c, "set_priority", change))
-                AWAIT(is_written());
-        streamer_close(c);
+                AWAIT(access(file, F_OK) == 0);
 }
 
 /* ---- the daemon ---- */
@@ -422,19 +387,23 @@ static uint64_t next_nth(uint64_t nth)
         return nth * 2;
 }
 
-static void (*const lives[])(void) = {live,        live_asked,      live_by_store, live_by_hub,
-                                      live_on_gpu, live_remembered, live_verbs,    live_published};
+static void (*const lives[])(streamer_client *c) = {live,        live_asked,   live_by_store,
+                                                    live_by_hub, live_on_gpu,  live_remembered,
+                                                    live_verbs,  live_aborted, live_published};
 #define LIVES (sizeof(lives) / sizeof(lives[0]))
 /* The calls of each scenario without failures. */
 static bool calls_of[LIVES][FAULT_COUNT];
 
 /* In a child process: leases of a lost connection end with it. */
-static void live_and_die(void (*life)(void))
+static void live_and_die(void (*life)(streamer_client *c))
 {
         int status;
         pid_t pid = must(fork());
         if (pid == 0) {
-                life();
+                streamer_client *c = try_connect();
+                if (c != NULL)
+                        life(c);
+                streamer_close(c);
                 _exit(0);
         }
         must(waitpid(pid, &status, 0));
@@ -584,7 +553,7 @@ static void begin(void)
         fixture_account();
 }
 
-static void one_by_one(enum fault_call which, void (*life)(void))
+static void one_by_one(enum fault_call which, void (*life)(streamer_client *c))
 {
         for (uint64_t nth = 0; nth < NTH_MAX; nth = next_nth(nth)) {
                 size_t from = log_size(&test_daemon);
