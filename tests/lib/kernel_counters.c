@@ -126,13 +126,15 @@ static bool is_of_file(const char *path)
         return path[0] == '/';
 }
 
-static void each_mapping(pid_t pid, void (*see)(const struct mapping *m, void *arg), void *arg)
+/* The memory of the mappings of this size, all of it anonymous, and of the others. */
+static void sum_mappings(pid_t pid, uint64_t size, uint64_t *sized, uint64_t *others)
 {
         char *path = format_text("/proc/%d/smaps", (int)pid), line[PATH_SIZE + 128];
         FILE *f = fopen(path, "re");
         struct mapping m = {0};
         unsigned long long a, b;
         int name;
+        *sized = *others = 0;
         if (!f)
                 die_errno("%s", path);
         while (fgets(line, sizeof(line), f)) {
@@ -142,40 +144,27 @@ static void each_mapping(pid_t pid, void (*see)(const struct mapping *m, void *a
                         m.resident = a * 1024;
                 else if (sscanf(line, "Anonymous: %llu", &a) == 1)
                         m.anonymous = a * 1024;
-                else if (strncmp(line, "VmFlags:", 8) == 0) /* its last line */
-                        see(&m, arg);
+                else if (strncmp(line, "VmFlags:", 8) == 0 && m.size == size) /* its last line */
+                        *sized += m.anonymous;
+                else if (strncmp(line, "VmFlags:", 8) == 0)
+                        *others += m.of_file ? m.resident : m.anonymous;
         }
         fclose(f);
         free(path);
 }
 
-static void add_own(const struct mapping *m, void *sum)
+uint64_t process_own_memory(pid_t pid, uint64_t without)
 {
-        *(uint64_t *)sum += m->of_file ? m->resident : m->anonymous;
-}
-
-uint64_t process_own_memory(pid_t pid)
-{
-        uint64_t sum = 0;
-        each_mapping(pid, add_own, &sum);
-        return sum;
-}
-
-struct sized {
-        uint64_t size, sum;
-};
-
-static void add_sized(const struct mapping *m, void *arg)
-{
-        struct sized *sized = arg;
-        sized->sum += m->size == sized->size ? m->anonymous : 0;
+        uint64_t sized, others;
+        sum_mappings(pid, without, &sized, &others);
+        return others;
 }
 
 uint64_t process_mapping_memory(pid_t pid, uint64_t size)
 {
-        struct sized sized = {.size = size};
-        each_mapping(pid, add_sized, &sized);
-        return sized.sum;
+        uint64_t sized, others;
+        sum_mappings(pid, size, &sized, &others);
+        return sized;
 }
 
 uint64_t process_peak_size(pid_t pid)

@@ -30,8 +30,9 @@ void file_release(struct held_file *held);
 
 /* Pss of anonymous and file pages, without shared memory (memfds). */
 uint64_t process_memory(pid_t pid);
-/* Rss of anonymous and file pages. Unlike Pss it does not change when another process maps or unmaps the same page. */
-uint64_t process_own_memory(pid_t pid);
+/* Rss of anonymous and file pages, without anonymous mappings of exactly this size. Unlike Pss it does not change when
+ * another process maps or unmaps the same page. */
+uint64_t process_own_memory(pid_t pid, uint64_t without);
 /* Rss of anonymous mappings of exactly this size, for instance the ring. None of these figures includes hugetlb pages.
  */
 uint64_t process_mapping_memory(pid_t pid, uint64_t size);

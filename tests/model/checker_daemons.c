@@ -88,13 +88,8 @@ void stop_daemon(struct checker *c)
 
 static bool in_service(struct checker *c, unsigned device)
 {
-        json_t *doctor = call_json(c, "doctor", NULL), *d;
-        bool in = false;
-        for (size_t i = 0; (d = json_array_get(json_object_get(doctor, "devices"), i)); i++)
-                if (strcmp(json_text(d, "device"), c->devices[device].name) == 0)
-                        in = json_is_true(json_object_get(d, "in_service"));
-        json_decref(doctor);
-        return in;
+        json_auto_t *doctor = call_json(c, "doctor", NULL);
+        return json_is_true(json_at(device_in(c, doctor, device), "in_service"));
 }
 
 /* The contexts of the client processes still work, so the models on the GPU can still be compared. */

@@ -79,13 +79,12 @@ int call_error(struct checker *c, const char *verb, json_t *args)
         return r;
 }
 
-static const json_t *device_in(const struct checker *c, const json_t *status, unsigned device)
+const json_t *device_in(const struct checker *c, const json_t *reply, unsigned device)
 {
-        const json_t *d;
-        for (size_t i = 0; (d = json_array_get(json_object_get(status, "devices"), i)); i++)
-                if (strcmp(json_text(d, "device"), c->devices[device].name) == 0)
-                        return d;
-        checker_fail(c, "%s: is not in the status", c->devices[device].name);
+        const json_t *d = json_find(json_at(reply, "devices"), "device", c->devices[device].name);
+        if (d == NULL)
+                checker_fail(c, "%s: is not in the reply", c->devices[device].name);
+        return d;
 }
 
 uint64_t device_bytes(struct checker *c, unsigned device, const char *which)

@@ -103,6 +103,8 @@ void lose_device(struct checker *c);
 json_t *call_json(struct checker *c, const char *verb, const char *args);
 /* Returns 0 or the library's error; consumes `args`. */
 int call_error(struct checker *c, const char *verb, json_t *args);
+/* Its row in a reply of "status" or "doctor". */
+const json_t *device_in(const struct checker *c, const json_t *reply, unsigned device);
 uint64_t device_bytes(struct checker *c, unsigned device, const char *which); /* "used", "quarantined" */
 
 /* ---- the model ---- */
