@@ -46,3 +46,11 @@ def engine(logs: Path) -> Iterator[Engine]:
     """One process for tests that need one engine after the other: most of a start is the import of vLLM."""
     with Engine(logs / "engine") as process:
         yield process
+
+
+@pytest.fixture(scope="session")
+def expected(engine: Engine, models: Path) -> list[int]:
+    """The tokens that the checkpoint gives with vLLM's own loader."""
+    tokens, _ = engine.run(models / "checkpoint", "auto")
+    assert len(set(tokens)) > 1
+    return tokens

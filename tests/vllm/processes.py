@@ -53,3 +53,13 @@ class Engine(Worker):
 
     def start(self, model: Path | str, load_format: str, extra: dict[str, Any] | None = None, **more: Any) -> Any:
         return self.call("start", model=str(model), load_format=load_format, extra=extra or {}, **more)
+
+    def run(
+        self, model: Path | str, load_format: str, extra: dict[str, Any] | None = None, **more: Any
+    ) -> tuple[list[int], str]:
+        """Starts an engine and ends it: its greedy tokens, and what the loader logged."""
+        try:
+            log = self.start(model, load_format, extra, **more)["log"]
+            return self.call("tokens"), "\n".join(log)
+        finally:
+            self.call("stop")

@@ -46,14 +46,6 @@ def online(cloud: Daemon, logs: Path, tmp_path_factory: pytest.TempPathFactory) 
         yield engine
 
 
-@pytest.fixture(scope="module")
-def expected(engine: Engine, models: Path) -> list[int]:
-    engine.start(models / "checkpoint", "auto")
-    tokens = engine.call("tokens")
-    engine.call("stop")
-    return tokens
-
-
 def names(daemon: Daemon) -> list[str]:
     return [model["name"] for model in daemon.ctl("list")["models"]]
 
@@ -86,9 +78,8 @@ def test_a_name_that_is_not_in_the_cache_is_read_through_the_daemon(online, hub,
 
 def test_a_revision_is_read(online, hub, cloud, models, expected):
     hub.add("some/llama", scaled(models / "scaled", models / "checkpoint"), "v2")
-    online.start("some/llama", "streamerd", {"socket": cloud.socket}, revision="v2")
-    assert online.call("tokens") != expected
-    online.call("stop")
+    tokens, _ = online.run("some/llama", "streamerd", {"socket": cloud.socket}, revision="v2")
+    assert tokens != expected
     assert any("v2" in path for path in hub.requests)
 
 
@@ -114,18 +105,16 @@ def write_snapshot(cache: Path, source: Path, weights: bool = True) -> Path:
 def test_the_download_directory_is_a_cache(online, hub, cloud, models, expected):
     write_snapshot(models / "downloads", models / "checkpoint")
     before = len(hub.requests)
-    online.start("some/llama", "streamerd", {"socket": cloud.socket}, download_dir=str(models / "downloads"))
-    assert online.call("tokens") == expected
-    online.call("stop")
+    tokens, _ = online.run("some/llama", "streamerd", {"socket": cloud.socket}, download_dir=str(models / "downloads"))
+    assert tokens == expected
     assert len(hub.requests) == before
 
 
 def test_a_snapshot_without_weights_is_not_the_model(online, hub, cloud, models, expected):
     """An engine that has read only the configuration makes such a snapshot."""
     write_snapshot(models / "partial", models / "checkpoint", weights=False)
-    online.start("some/llama", "streamerd", {"socket": cloud.socket}, download_dir=str(models / "partial"))
-    assert online.call("tokens") == expected
-    online.call("stop")
+    tokens, _ = online.run("some/llama", "streamerd", {"socket": cloud.socket}, download_dir=str(models / "partial"))
+    assert tokens == expected
 
 
 def test_shards_that_are_missing_make_a_snapshot_incomplete(tmp_path, models, monkeypatch):
@@ -180,6 +169,6 @@ def test_with_fallback_the_engine_reads_the_name_itself(logs, models, expected, 
     write_snapshot(cache, models / "checkpoint")
     environment = {"HF_HUB_CACHE": str(cache), "VLLM_CACHE_ROOT": str(tmp_path / "root")}
     with Engine(logs / "offline", environment) as engine:
-        log = engine.start("some/llama", "streamerd", {"socket": str(tmp_path / "none"), "fallback": True})["log"]
-        assert engine.call("tokens") == expected
-    assert any("Falling back to load format auto" in line for line in log)
+        tokens, log = engine.run("some/llama", "streamerd", {"socket": str(tmp_path / "none"), "fallback": True})
+    assert tokens == expected
+    assert "Falling back to load format auto" in log

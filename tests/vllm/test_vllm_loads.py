@@ -10,57 +10,41 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
-from processes import BUILD, Daemon, Engine
+from processes import BUILD, Engine
 from safetensors.torch import load_file, save_file
 
 import streamerd
 
 
-def run(engine: Engine, model: Path | str, load_format: str, extra: dict[str, object] | None = None) -> tuple[list[int], str]:
-    """Greedy tokens, and what the loader logged."""
-    try:
-        log = engine.start(model, load_format, extra)["log"]
-        return engine.call("tokens"), "\n".join(log)
-    finally:
-        engine.call("stop")
-
-
-@pytest.fixture(scope="module")
-def expected(engine: Engine, models: Path) -> list[int]:
-    tokens, _ = run(engine, models / "checkpoint", "auto")
-    assert len(set(tokens)) > 1
-    return tokens
-
-
 def test_a_checkpoint_gives_the_tokens_of_format_auto(engine, models, daemon, expected):
-    tokens, log = run(engine, models / "checkpoint", "streamerd", {"socket": daemon.socket})
+    tokens, log = engine.run(models / "checkpoint", "streamerd", {"socket": daemon.socket})
     assert tokens == expected
     assert "39 tensors" in log
 
 
 def test_a_saved_state_gives_the_tokens_of_format_sharded_state(engine, models, daemon, expected):
-    assert run(engine, models / "state", "sharded_state")[0] == expected
-    assert run(engine, models / "state", "streamerd_sharded", {"socket": daemon.socket})[0] == expected
+    assert engine.run(models / "state", "sharded_state")[0] == expected
+    assert engine.run(models / "state", "streamerd_sharded", {"socket": daemon.socket})[0] == expected
 
 
 def test_a_saved_state_is_not_copied_with_alias(engine, models, daemon, expected):
-    tokens, log = run(engine, models / "state", "streamerd_sharded", {"socket": daemon.socket, "alias": True})
+    tokens, log = engine.run(models / "state", "streamerd_sharded", {"socket": daemon.socket, "alias": True})
     assert tokens == expected
     assert "nothing was copied" in log
 
 
 def test_what_the_engine_merges_is_copied_with_alias_and_that_is_reported_once(engine, models, daemon, expected):
-    tokens, log = run(engine, models / "checkpoint", "streamerd", {"socket": daemon.socket, "alias": True})
+    tokens, log = engine.run(models / "checkpoint", "streamerd", {"socket": daemon.socket, "alias": True})
     assert tokens == expected
     assert log.count("alias:") == 1
     assert "which were copied" in log
 
 
 def test_by_default_what_needs_no_conversion_is_resident_memory(engine, models, daemon, expected):
-    tokens, log = run(engine, models / "state", "streamerd_sharded", {"socket": daemon.socket})
+    tokens, log = engine.run(models / "state", "streamerd_sharded", {"socket": daemon.socket})
     assert tokens == expected
     assert "nothing was copied" in log
-    tokens, log = run(engine, models / "state", "streamerd_sharded", {"socket": daemon.socket, "alias": False})
+    tokens, log = engine.run(models / "state", "streamerd_sharded", {"socket": daemon.socket, "alias": False})
     assert tokens == expected
     assert "alias" not in log
 
@@ -75,10 +59,7 @@ def test_name_and_digest_are_the_targets_and_not_the_drafts(engine, models, daem
     weights["model.norm.weight"] *= -1
     save_file(weights, draft / "model.safetensors", metadata={"format": "pt"})
     speculative = {"model": str(draft), "num_speculative_tokens": 2, "method": "draft_model"}
-    engine.start(models / "checkpoint", "streamerd", options, speculative_config=speculative)
-    tokens = engine.call("tokens")
-    engine.call("stop")
-    assert tokens == expected
+    assert engine.run(models / "checkpoint", "streamerd", options, speculative_config=speculative)[0] == expected
     sources = {m["name"]: m["source"] for m in daemon.ctl("list")["models"]}
     assert sources["target"].endswith("/checkpoint")
     assert sources["draft"].endswith("/draft")
@@ -89,14 +70,14 @@ def test_a_pattern_names_the_files_of_a_saved_state(engine, models, daemon, expe
     shutil.copytree(models / "state", folder)
     (folder / "model-rank-0-part-0.safetensors").rename(folder / "r0.p0.safetensors")
     options = {"socket": daemon.socket, "pattern": "r{rank}.p{part}.safetensors"}
-    assert run(engine, folder, "streamerd_sharded", options)[0] == expected
+    assert engine.run(folder, "streamerd_sharded", options)[0] == expected
 
 
 def test_a_resident_model_is_opened_by_its_name_and_digest(engine, models, daemon, expected):
     daemon.ctl("load", str(models / "checkpoint"), "--name", "chat")
     [model] = [m for m in daemon.ctl("list")["models"] if m["name"] == "chat"]
     options = {"socket": daemon.socket, "name": "chat", "digest": model["digest"]}
-    assert run(engine, models / "checkpoint", "streamerd", options)[0] == expected
+    assert engine.run(models / "checkpoint", "streamerd", options)[0] == expected
 
 
 @pytest.mark.parametrize("architecture", ["GPTNeoX", "Phi3", "Qwen2"])
@@ -105,9 +86,9 @@ def test_alias_does_not_change_what_an_architecture_computes(engine, models, dae
     folder = models / architecture
     if not folder.exists():
         write_random(folder, architecture)
-    expected, _ = run(engine, folder, "auto")
+    expected, _ = engine.run(folder, "auto")
     for alias in (False, True, "auto"):
-        tokens, _ = run(engine, folder, "streamerd", {"socket": daemon.socket, "alias": alias})
+        tokens, _ = engine.run(folder, "streamerd", {"socket": daemon.socket, "alias": alias})
         assert tokens == expected
 
 
@@ -139,27 +120,27 @@ def test_a_name_in_the_hub_cache_is_found(models, daemon, expected, logs):
         shutil.copy(file, repository / "blobs")
         (snapshot / file.name).symlink_to(Path("../../blobs") / file.name)
     with Engine(logs / "hub", {"HF_HUB_CACHE": str(cache)}) as engine:
-        assert run(engine, "some/llama", "streamerd", {"socket": daemon.socket})[0] == expected
+        assert engine.run("some/llama", "streamerd", {"socket": daemon.socket})[0] == expected
     assert "some/llama" in [m["name"] for m in daemon.ctl("list")["models"]]
 
 
 def test_without_a_daemon_one_is_started(models, expected, tmp_path, logs):
     environment = {"XDG_RUNTIME_DIR": str(tmp_path), "PATH": f"{BUILD}:/usr/bin:/bin", "STREAMERD_EXIT_IDLE": "1s"}
     with Engine(logs / "autostart", environment) as engine:
-        assert run(engine, models / "checkpoint", "streamerd")[0] == expected
+        assert engine.run(models / "checkpoint", "streamerd")[0] == expected
     assert "started" in (logs / "autostart").read_text()
 
 
 def test_with_fallback_an_engine_starts_without_a_daemon(engine, models, expected, tmp_path):
     options = {"socket": str(tmp_path / "none"), "fallback": True}
-    tokens, log = run(engine, models / "checkpoint", "streamerd", options)
+    tokens, log = engine.run(models / "checkpoint", "streamerd", options)
     assert tokens == expected
     assert "Falling back to load format auto" in log
 
 
 def test_with_fallback_a_saved_state_is_loaded_by_its_own_format(engine, models, expected, tmp_path):
     options = {"socket": str(tmp_path / "none"), "fallback": True}
-    tokens, log = run(engine, models / "state", "streamerd_sharded", options)
+    tokens, log = engine.run(models / "state", "streamerd_sharded", options)
     assert tokens == expected
     assert "Falling back to load format sharded_state" in log
 

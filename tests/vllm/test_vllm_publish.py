@@ -28,37 +28,29 @@ ATTACHED = "publish: attached to"
 FROM_FILES = "publish: loading from the files"
 
 
-def start(engine: Engine, model: Path, daemon: Daemon, options: dict[str, Any] | None = None, **more: Any) -> str:
+def publishing(daemon: Daemon, options: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"socket": daemon.socket, "publish": True, **(options or {})}
+
+
+def start(engine: Engine, model: Path, daemon: Daemon, **more: Any) -> str:
     """What the loader logged."""
-    extra = {"socket": daemon.socket, "publish": True, **(options or {})}
-    return "\n".join(engine.start(model, "streamerd", extra, **more)["log"])
+    return "\n".join(engine.start(model, "streamerd", publishing(daemon), **more)["log"])
 
 
-def run(engine: Engine, model: Path, daemon: Daemon, **more: Any) -> tuple[list[int], str]:
-    """Greedy tokens, and what the loader logged."""
-    try:
-        log = start(engine, model, daemon, **more)
-        return engine.call("tokens"), log
-    finally:
-        engine.call("stop")
+def run(
+    engine: Engine, model: Path, daemon: Daemon, options: dict[str, Any] | None = None, **more: Any
+) -> tuple[list[int], str]:
+    return engine.run(model, "streamerd", publishing(daemon, options), **more)
 
 
 def as_without(engine: Engine, model: Path) -> list[int]:
-    engine.start(model, "auto")
-    tokens = engine.call("tokens")
-    engine.call("stop")
-    return tokens
+    return engine.run(model, "auto")[0]
 
 
 @pytest.fixture(scope="module")
 def second(logs: Path) -> Iterator[Engine]:
     with Engine(logs / "second") as process:
         yield process
-
-
-@pytest.fixture(scope="module")
-def expected(engine: Engine, models: Path) -> list[int]:
-    return as_without(engine, models / "checkpoint")
 
 
 def cached_pages(path: Path) -> int:
@@ -200,9 +192,8 @@ def test_a_daemon_that_restarts_between_engines(engine, second, models, tmp_path
 def test_of_two_engines_that_start_at_once_one_publishes(engine, second, models, daemon, expected):
     folder = models / "raced"
     shutil.copytree(models / "checkpoint", folder)
-    extra = {"socket": daemon.socket, "publish": True}
     for e in (engine, second):
-        e.begin("start", model=str(folder), load_format="streamerd", extra=extra)
+        e.begin("start", model=str(folder), load_format="streamerd", extra=publishing(daemon))
     logs = ["\n".join(e.end()["log"]) for e in (engine, second)]
     assert sorted(PUBLISHED in log for log in logs) == [False, True]
     assert sorted(ATTACHED in log for log in logs) == [False, True]
@@ -232,9 +223,8 @@ def test_a_publisher_that_is_killed_does_not_stop_the_next(engine, models, logs,
 
 def test_without_a_daemon_the_engine_loads_as_without(engine, models, tmp_path, expected):
     options = {"socket": str(tmp_path / "none"), "publish": True, "fallback": True}
-    log = "\n".join(engine.start(models / "checkpoint", "streamerd", options)["log"])
-    assert engine.call("tokens") == expected
-    engine.call("stop")
+    tokens, log = engine.run(models / "checkpoint", "streamerd", options)
+    assert tokens == expected
     assert FROM_FILES in log
 
 
