@@ -55,14 +55,28 @@ bool wire_frame(struct wire *w, const void *body, size_t size)
         return wire_send(w, frame, FRAME_HEADER + size);
 }
 
-bool wire_request(struct wire *w, const struct request *request)
+char *wire_frames(const struct request *request, size_t n, size_t *size)
 {
         msgpack_sbuffer buf;
         msgpack_sbuffer_init(&buf);
         if (request_encode(request, &buf))
                 die("request_encode");
-        bool sent = wire_frame(w, buf.data, buf.size);
+        size_t one = FRAME_HEADER + buf.size;
+        char *frames = must_alloc(*size = n * one);
+        for (char *frame = frames; frame < frames + *size; frame += one) {
+                frame_put_header((unsigned char *)frame, buf.size);
+                memcpy(frame + FRAME_HEADER, buf.data, buf.size);
+        }
         msgpack_sbuffer_destroy(&buf);
+        return frames;
+}
+
+bool wire_request(struct wire *w, const struct request *request)
+{
+        size_t size;
+        char *frame = wire_frames(request, 1, &size);
+        bool sent = wire_send(w, frame, size);
+        free(frame);
         return sent;
 }
 

@@ -24,6 +24,8 @@ bool wire_send(struct wire *w, const void *data, size_t size);
 /* Sends a frame. */
 bool wire_frame(struct wire *w, const void *body, size_t size);
 bool wire_request(struct wire *w, const struct request *request);
+/* The bytes of `n` frames with this request, one after the other; the caller frees. */
+char *wire_frames(const struct request *request, size_t n, size_t *size);
 /* Sends {verb: "verb", id: id, key: "value"}; without the last pair if key is NULL. */
 bool wire_verb(struct wire *w, const char *verb, uint64_t id, const char *key, const char *value);
 

@@ -12,8 +12,6 @@
 #include "tests/lib/run_as.h"
 #include "tests/lib/wire.h"
 
-#include "proto/frame.h"
-
 #include <fcntl.h>
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
@@ -103,47 +101,69 @@ static void await_taken(const struct wire *w)
         AWAIT(must(ioctl(w->fd, SIOCOUTQ, &unread)) == 0 && unread == 0);
 }
 
-static void send_fetch(struct wire *w, uint64_t id, const char *from, const char *file)
-{
-        wire_request(w, &(struct request){.verb = VERB_fetch, .id = id, .u.fetch = {.source = from, .file = file}});
-}
-
 static char *silent(size_t i)
 {
         return format_text("http://127.0.0.1:%u/%zu/m.safetensors", ports[i % PORTS], i);
 }
 
-static void fetch_from_silent_servers(struct wire *w)
+static struct request fetch_of(const char *from, const char *file)
 {
-        for (size_t i = 0; i < UNANSWERED; i++)
-                send_fetch(w, 2 + i, silent(i), "config.json");
+        return (struct request){.verb = VERB_fetch, .u.fetch = {.source = from, .file = file}};
 }
 
-static void fetches_that_hang(void)
+static struct request fetch_silent(size_t i)
 {
-        struct wire *w = connect_one();
-        fetch_from_silent_servers(w);
-        await_taken(w);
+        return fetch_of(silent(i), "config.json");
 }
 
-static void finds_that_hang(void)
+static struct request fetch_slow(size_t i)
 {
-        struct wire *w = connect_one();
-        for (size_t i = 0; i < UNANSWERED; i++) {
-                char *name = format_text("found-%zu", i);
-                wire_request(w, &(struct request){.verb = VERB_publish_find,
-                                                  .id = 2 + i,
-                                                  .u.publish_find = {.model = name, .base = silent(i)}});
+        return fetch_of(format_text("%s/%zu/m.safetensors", slow.url, i), "large.json");
+}
+
+static struct request fetch_large(size_t i)
+{
+        return fetch_of(fixture_root(), "large.json");
+}
+
+static struct request find_silent(size_t i)
+{
+        return (struct request){.verb = VERB_publish_find,
+                                .u.publish_find = {.model = format_text("found-%zu", i), .base = silent(i)}};
+}
+
+static struct request attach_witness(size_t i)
+{
+        return (struct request){.verb = VERB_attach, .u.attach = {.model = "witness"}};
+}
+
+static struct request probe(size_t i)
+{
+        return (struct request){.verb = VERB_probe};
+}
+
+static struct request diff(size_t i)
+{
+        return (struct request){.verb = VERB_diff,
+                                .u.diff = {.model = "witness", .source = i % 2 == 0 ? source : silent(i)}};
+}
+
+static struct request work(size_t i)
+{
+        static const enum verb verbs[] = {VERB_ps, VERB_doctor, VERB_verify};
+        struct request request = {.verb = verbs[i % 3]};
+        if (request.verb == VERB_verify)
+                request.u.verify.model = "witness";
+        return request;
+}
+
+static void send_all(struct wire *w, struct request (*make)(size_t i), size_t n)
+{
+        for (size_t i = 0; i < n; i++) {
+                struct request request = make(i);
+                request.id = 2 + i;
+                wire_request(w, &request);
         }
-        await_taken(w);
-}
-
-static void fetches_that_stop_midway(void)
-{
-        struct wire *w = connect_one();
-        for (uint64_t i = 0; i < 4; i++)
-                send_fetch(w, 2 + i, format_text("%s/%d/m.safetensors", slow.url, (int)i), "large.json");
-        await_taken(w);
 }
 
 static void fetches_of_closed_connections(void)
@@ -151,20 +171,10 @@ static void fetches_of_closed_connections(void)
         struct wire closed[400];
         for (size_t i = 0; i < sizeof(closed) / sizeof(closed[0]); i++) {
                 wire_connect(&closed[i], &test_daemon);
-                fetch_from_silent_servers(&closed[i]);
+                send_all(&closed[i], fetch_silent, UNANSWERED);
         }
         for (size_t i = 0; i < sizeof(closed) / sizeof(closed[0]); i++)
                 wire_close(&closed[i]);
-}
-
-static void fetches_that_are_not_read(void)
-{
-        for (int k = 0; k < 2; k++) {
-                struct wire *w = connect_one();
-                for (uint64_t i = 0; i < UNANSWERED; i++)
-                        send_fetch(w, 2 + i, fixture_root(), "large.json");
-                await_taken(w);
-        }
 }
 
 static void loads_that_hang(void)
@@ -179,39 +189,6 @@ static void loads_that_hang(void)
         }
         await_taken(w);
         await_taken(waits);
-}
-
-static void attaches_that_are_not_read(void)
-{
-        for (int k = 0; k < 20; k++) {
-                struct wire *w = connect_one();
-                for (uint64_t i = 0; i < 120; i++)
-                        wire_request(w, &(struct request){
-                                                .verb = VERB_attach, .id = 2 + i, .u.attach = {.model = "witness"}});
-                await_taken(w);
-        }
-}
-
-static void probes(void)
-{
-        for (int k = 0; k < 64; k++) {
-                struct wire *w = connect_one();
-                wire_request(w, &(struct request){.verb = VERB_probe, .id = 2});
-                await_taken(w);
-        }
-}
-
-static void diffs(void)
-{
-        for (int k = 0; k < 8; k++) {
-                struct wire *w = connect_one();
-                for (uint64_t i = 0; i < UNANSWERED; i++)
-                        wire_request(w, &(struct request){.verb = VERB_diff,
-                                                          .id = 2 + i,
-                                                          .u.diff = {.model = "witness",
-                                                                     .source = i % 2 == 0 ? source : silent(i)}});
-                await_taken(w);
-        }
 }
 
 /* Each load that fails is an event for all of them. */
@@ -235,87 +212,65 @@ static void subscribers_that_do_not_read(void)
 /* As many requests as the daemon reads. */
 static void replies_that_are_not_read(void)
 {
-        static const char verbs[][8] = {"metrics", "status", "list", "whoami"};
+        static const enum verb verbs[] = {VERB_metrics, VERB_status, VERB_list, VERB_whoami};
         for (size_t k = 0; k < 120; k++) {
                 struct wire *w = connect_one();
-                unsigned char frame[64];
-                const char *verb = verbs[k % 4];
-                size_t n = FRAME_HEADER, len = strlen(verb);
-                memcpy(frame + n, "\x82\xa4verb", 6);
-                frame[n + 6] = (unsigned char)(0xa0 | len);
-                memcpy(frame + n + 7, verb, len);
-                memcpy(frame + n + 7 + len, "\xa2id\x02", 4);
-                n += 11 + len;
-                frame_put_header(frame, n - FRAME_HEADER);
+                size_t n;
+                const char *frame = wire_frames(&(struct request){.verb = verbs[k % 4], .id = 2}, 1, &n);
                 must(fcntl(w->fd, F_SETFL, O_NONBLOCK));
                 for (int sent = 0; sent < 4000 && send(w->fd, frame, n, MSG_NOSIGNAL) == (ssize_t)n;)
                         sent++;
         }
 }
 
-static void workers_that_are_not_read(void)
+/* Connections that send so many requests each and read nothing, or a function. At the end none of the first `n_hung`
+ * connections may have a reply. */
+static const struct attack {
+        struct request (*request)(size_t i);
+        size_t connections, requests, n_hung;
+        void (*other)(void);
+} attacks[] = {
+        {fetch_silent, 1, UNANSWERED, 1, NULL},
+        {find_silent, 1, UNANSWERED, 1, NULL},
+        {fetch_slow, 1, 4, 1, NULL},
+        {fetch_large, 2, UNANSWERED, 0, NULL},
+        {attach_witness, 20, 120, 0, NULL},
+        {probe, 64, 1, 0, NULL},
+        {work, 8, UNANSWERED, 0, NULL},
+        {diff, 8, UNANSWERED, 0, NULL},
+        {.other = fetches_of_closed_connections},
+        {.other = loads_that_hang},
+        {.other = subscribers_that_do_not_read},
+        {.other = replies_that_are_not_read},
+};
+#define ATTACKS ((int)(sizeof(attacks) / sizeof(attacks[0])))
+
+static void attack_by(const struct attack *a)
 {
-        for (int k = 0; k < 8; k++) {
+        if (a->other != NULL)
+                a->other();
+        for (size_t i = 0; i < a->connections; i++) {
                 struct wire *w = connect_one();
-                for (uint64_t i = 0; i < UNANSWERED; i++)
-                        wire_request(w, i % 3 == 0   ? &(struct request){.verb = VERB_ps, .id = 2 + i}
-                                        : i % 3 == 1 ? &(struct request){.verb = VERB_doctor, .id = 2 + i}
-                                                     : &(struct request){.verb = VERB_verify,
-                                                                         .id = 2 + i,
-                                                                         .u.verify = {.model = "witness"}});
+                send_all(w, a->request, a->requests);
                 await_taken(w);
         }
 }
 
-static void everything(void)
-{
-        loads_that_hang();
-        fetches_that_hang();
-        finds_that_hang();
-        fetches_that_stop_midway();
-        fetches_that_are_not_read();
-        fetches_of_closed_connections();
-        attaches_that_are_not_read();
-        workers_that_are_not_read();
-        probes();
-        diffs();
-        subscribers_that_do_not_read();
-        replies_that_are_not_read();
-}
-
-/* In the table: the number of connections, from the first, that are to be unanswered at the end. */
-static const struct {
-        void (*attack)(void);
-        size_t n_hung;
-} attacks[] = {
-        {fetches_that_hang, 1},
-        {finds_that_hang, 1},
-        {fetches_that_stop_midway, 1},
-        {fetches_of_closed_connections, 0},
-        {fetches_that_are_not_read, 0},
-        {loads_that_hang, 0},
-        {attaches_that_are_not_read, 0},
-        {probes, 0},
-        {workers_that_are_not_read, 0},
-        {diffs, 0},
-        {subscribers_that_do_not_read, 0},
-        {replies_that_are_not_read, 0},
-        {everything, 0},
-};
-
 /* ---- between this process and the greedy one ---- */
 
-static int row, to_child[2], from_child[2];
+static int row, to_child[2], from_child[2]; /* row: of the table; ATTACKS: all of them at once */
 
 /* Attacks, reports, and reports again when asked: how many replies have come that should not. */
 static int be_greedy(void)
 {
         char c;
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        attacks[row].attack();
+        for (int i = 0; i < ATTACKS; i++)
+                if (row == i || row == ATTACKS)
+                        attack_by(&attacks[i]);
         must(write(from_child[1], "a", 1));
         must(read(to_child[0], &c, 1));
-        for (size_t i = 0; i < attacks[row].n_hung; i++) {
+        for (size_t i = 0; row < ATTACKS && i < attacks[row].n_hung; i++) {
                 struct pollfd p = {.fd = wires[i].fd, .events = POLLIN};
                 if (must(poll(&p, 1, 0)) > 0)
                         c = 'n';
@@ -390,7 +345,7 @@ static bool ends_loads(streamer_client *c)
 
 FIXTURE(.all = {begin, fixture_end}, .unavailable = root_unavailable, .timeout = 180);
 
-TEST(another_user_is_served_meanwhile, EACH(attacks))
+TEST(another_user_is_served_meanwhile, .to = ATTACKS + 1)
 {
         row = _i;
         uint64_t alone[N_TIMED], least[N_TIMED];

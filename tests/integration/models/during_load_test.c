@@ -38,12 +38,9 @@ TEST(a_lease_survives_a_reconnect_while_its_model_loads, .to = 3)
 /* More replies than the daemon queues for a client; one write for all requests, since it will stop reading them. */
 static void do_not_read(struct wire *w)
 {
-        static const char metrics[] = "\0\0\0\x12\x82\xa4verb\xa7metrics\xa2id\x64";
-        enum { N = 1000, SIZE = sizeof(metrics) - 1 };
-        char *all = must_alloc(N * SIZE);
-        for (size_t i = 0; i < N; i++)
-                memcpy(all + i * SIZE, metrics, SIZE);
-        ck_assert(wire_send(w, all, N * SIZE));
+        size_t size;
+        const char *all = wire_frames(&(struct request){.verb = VERB_metrics, .id = 100}, 1000, &size);
+        ck_assert(wire_send(w, all, size));
         for (int i = 0; i < 50; i++) /* turns of the daemon's loop, in which it reads on until it has enough */
                 json_decref(client_call(paused.client, "ping", NULL));
 }

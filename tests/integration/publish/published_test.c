@@ -4,7 +4,6 @@
  */
 #include "tests/integration/published_fixture.h"
 
-#include "proto/frame.h"
 #include "tests/lib/streamerctl.h"
 #include "tests/lib/wire.h"
 
@@ -734,33 +733,19 @@ TEST(a_model_has_a_limited_number_of_segments)
         open_wire();
 }
 
-/* In one piece: the daemon reads both before it has done the first, unless its turn ends between them. */
-static void send_twice(const struct request *request)
-{
-        msgpack_sbuffer all, body;
-        msgpack_sbuffer_init(&all);
-        for (size_t i = 0; i < 2; i++) {
-                unsigned char header[FRAME_HEADER];
-                msgpack_sbuffer_init(&body);
-                ck_assert_int_eq(request_encode(request, &body), 0);
-                frame_put_header(header, body.size);
-                msgpack_sbuffer_write(&all, (const char *)header, sizeof(header));
-                msgpack_sbuffer_write(&all, body.data, body.size);
-                msgpack_sbuffer_destroy(&body);
-        }
-        ck_assert(wire_send(&wire, all.data, all.size));
-        msgpack_sbuffer_destroy(&all);
-}
-
 TEST(a_publication_has_one_request_at_a_time)
 {
         enum { TRIES = 30 };
         bool busy = false;
+        size_t size;
         struct request segment = of_claim(VERB_publish_segment, 1);
         segment.id = 2;
+        const char *twice = wire_frames(&segment, 2, &size);
         wire_begin(2 * TRIES * (UINT64_C(2) << 20));
         for (int i = 0; i < TRIES && !busy; i++) {
-                send_twice(&segment);
+                /* In one piece: the daemon reads both before it has done the first, unless its turn ends between them.
+                 */
+                ck_assert(wire_send(&wire, twice, size));
                 for (int k = 0; k < 2; k++) {
                         const msgpack_object *reply = wire_next(&wire);
                         if (object_get(reply, "segment") != NULL)

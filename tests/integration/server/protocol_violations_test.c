@@ -8,8 +8,6 @@
 #include "tests/lib/suite.h"
 #include "tests/lib/wire.h"
 
-#include "proto/frame.h"
-
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -86,32 +84,15 @@ TEST(a_message_that_claims_to_be_huge, .to = 4)
 #define FLOODS 16
 #define FLOOD (suite_short() ? 2000u : 10000u) /* requests, all of which are answered */
 
-static size_t many_requests(unsigned char *frames)
-{
-        size_t size = 0;
-        for (unsigned i = 0; i < FLOOD; i++) {
-                struct request request = {.verb = VERB_status, .id = i + 2};
-                msgpack_sbuffer buf;
-                msgpack_sbuffer_init(&buf);
-                request_encode(&request, &buf);
-                frame_put_header(frames + size, buf.size);
-                memcpy(frames + size + FRAME_HEADER, buf.data, buf.size);
-                size += FRAME_HEADER + buf.size;
-                msgpack_sbuffer_destroy(&buf);
-        }
-        return size;
-}
-
 /* The daemon is stopped while the sockets are filled, so that it finds all floods at once. */
 TEST(floods_of_requests_do_not_starve_other_clients)
 {
         streamer_client *c = client_open(&test_daemon);
         struct wire floods[FLOODS];
-        unsigned char *frames = must_alloc(FLOOD * 64);
-        size_t size = many_requests(frames);
-        for (int i = 0; i < FLOODS; i++) {
+        size_t size;
+        const char *frames = wire_frames(&(struct request){.verb = VERB_status, .id = 2}, FLOOD, &size);
+        for (int i = 0; i < FLOODS; i++)
                 wire_connect(&floods[i], &test_daemon);
-        }
         must(kill(test_daemon.pid, SIGSTOP));
         for (int i = 0; i < FLOODS; i++)
                 must(send(floods[i].fd, frames, size, MSG_DONTWAIT | MSG_NOSIGNAL));

@@ -7,8 +7,6 @@
 #include "tests/lib/suite.h"
 #include "tests/lib/wire.h"
 
-#include "proto/frame.h"
-
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -147,13 +145,11 @@ TEST(a_connection_that_sends_no_whole_frame_ends_after_frame_timeout)
 /* Sends requests until the daemon has read none for three turns of its loop. */
 static void send_until_paused(struct wire *w)
 {
-        static const unsigned char body[] = "\x82\xa4verb\xa4list\xa2id\x02"; /* {verb: "list", id: 2} */
-        unsigned char frame[FRAME_HEADER + sizeof(body) - 1];
-        frame_put_header(frame, sizeof(body) - 1);
-        memcpy(frame + FRAME_HEADER, body, sizeof(body) - 1);
+        size_t size;
+        const char *frame = wire_frames(&(struct request){.verb = VERB_list, .id = 2}, 1, &size);
         must(fcntl(w->fd, F_SETFL, O_NONBLOCK));
         for (unsigned turns = 0; turns < 3; turns++) {
-                while (send(w->fd, frame, sizeof(frame), MSG_NOSIGNAL) == (ssize_t)sizeof(frame))
+                while (send(w->fd, frame, size, MSG_NOSIGNAL) == (ssize_t)size)
                         turns = 0;
                 ck_assert_int_eq(errno, EAGAIN);
                 ck_assert_int_eq(client_call_code(client, "ping", NULL), 0);
