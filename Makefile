@@ -175,7 +175,7 @@ $(BUILD)/bench: $(call obj,$(BENCH)) $(ARCHIVES) | $(BUILD)/deps-bench
 export STREAMERD_BUILD = $(BUILD)
 export STREAMERD_TEST_SHORT ?= $(if $(SANITIZE),1,0)
 export CK_TIMEOUT_MULTIPLIER ?= $(if $(SANITIZE),10,2)
-export TAP FUZZ_SECONDS SOAK_SECONDS CHECKER_STEPS CHECKER_SEED CHECKER_KIND CI
+export TAP FUZZ_SECONDS SOAK_SECONDS CHECKER_SEED CHECKER_KIND CI
 
 # Files of tests that run a second time with a fake GPU in place of the host device: those about models and processes.
 # Excluded:
@@ -281,7 +281,7 @@ check-python: wheel $(FAULT)
 ## soak         run the long tests: 10,000 connections, invalid fields, a failure of every call and the allocations
 ##              that none has failed, kills, random load for SOAK_SECONDS, the
 ##              model checker for CHECKER_STEPS, and for CHECKER_SANITIZED_STEPS under sanitizers
-SOAK := $(addprefix $(BUILD)/tests/,soak/soak soak/checker soak/kills integration/server integration/cli)
+SOAK := $(addprefix $(BUILD)/tests/,soak/soak integration/server integration/cli integration/models)
 FAULT_ALL := STREAMERD_FAULTS=all STREAMERD_FAULT_SITES=$(abspath $(BUILD))/fault-sites timeout 1800
 soak: all $(SOAK) $(FAULT) $(FAKES) | $(BUILD)/deps-servers
 	@CONNECTIONS=10000 $(BUILD)/tests/integration/server 'many_connections.*'
@@ -290,13 +290,13 @@ soak: all $(SOAK) $(FAULT) $(FAKES) | $(BUILD)/deps-servers
 	@$(FAULT_ALL) $(BUILD)/tests/integration/server 'faults.*'
 	@$(FAULT_ALL) $(BUILD)/tests/integration/cli 'ctl_faults.*'
 	@tests/fault_sites.py $(BUILD)
-	@$(BUILD)/tests/soak/kills
+	@KILLS=200 $(BUILD)/tests/integration/server 'crash_recovery.*'
 	@$(BUILD)/tests/soak/soak
-	@$(BUILD)/tests/soak/checker
+	@CHECKER_STEPS=$(CHECKER_STEPS) $(BUILD)/tests/integration/models 'model_checker.the_daemon_matches_the_model'
 	@+$(MAKE) --no-print-directory BUILD=$(BUILD)/sanitized SANITIZE=address,undefined soak-sanitized
 
-soak-sanitized: all $(BUILD)/tests/soak/checker $(FAKES)
-	@CHECKER_STEPS=$(CHECKER_SANITIZED_STEPS) $(BUILD)/tests/soak/checker
+soak-sanitized: all $(BUILD)/tests/integration/models $(FAKES)
+	@CHECKER_STEPS=$(CHECKER_SANITIZED_STEPS) $(BUILD)/tests/integration/models 'model_checker.the_daemon_matches_the_model'
 
 ## fuzz         run libFuzzer on each target for FUZZ_SECONDS; FUZZ_SEED=n sets the seed
 fuzz: | $(BUILD)/deps-fuzz

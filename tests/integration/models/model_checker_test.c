@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A short run of the model checker: against each kind of daemon with a fixed seed, and against one of them with a
- * random seed. `make soak` runs more steps.
+ * random seed. `make soak` sets CHECKER_STEPS: a long run against each kind, from CHECKER_SEED or a random seed, which
+ * is printed first; CHECKER_KIND ("host", "gpus") selects one.
  */
 #include "tests/lib/base.h"
 #include "tests/model/checker.h"
@@ -17,24 +18,37 @@
 #define GPU_COUNTS(X) \
         X(replicas) X(partial) X(single_device_unloads) X(cached) X(restored) X(ranks) X(ranks_evicted)
 // clang-format on
+#define STEPS (suite_short() ? 700u : 1600u)
 #define IS_COUNTED(name) ck_assert_uint_gt(counts.name, 0);
 
-static void check(enum checker_kind kind, uint64_t seed, struct checker_counts *counts)
+static uint64_t soak_steps(void)
+{
+        return env_number("CHECKER_STEPS", 0);
+}
+
+static void check(enum checker_kind kind, uint64_t seed, uint64_t steps, struct checker_counts *counts)
 {
         char *folder = suite_path("seed-%ju", (uintmax_t)seed);
         must(mkdir(folder, 0700));
         *counts = (struct checker_counts){0};
-        checker_run(kind, folder, seed, suite_short() ? 700 : 1600, counts);
+        printf("checker: %s: seed %" PRIu64 ", %" PRIu64 " steps\n", checker_kind_name(kind), seed, steps);
+        fflush(stdout);
+        checker_run(kind, folder, seed, steps, counts);
         checker_print(counts);
 }
 
-FIXTURE(.timeout = 120);
+FIXTURE(.timeout = soak_steps() > 0 ? 900 : 120);
 
 /* The counts ensure that the run covers each kind of step. */
 TEST(the_daemon_matches_the_model, .to = CHECKER_KINDS)
 {
         struct checker_counts counts;
-        check((enum checker_kind)_i, (uint64_t)_i + 1, &counts);
+        const char *only = getenv("CHECKER_KIND");
+        bool all = only == NULL || *only == '\0', soak = soak_steps() > 0;
+        if (!all && strcmp(only, checker_kind_name(_i)) != 0)
+                return;
+        check((enum checker_kind)_i, env_number("CHECKER_SEED", soak ? clock_ns() : (uint64_t)_i + 1),
+              soak ? soak_steps() / (all ? CHECKER_KINDS : 1) : STEPS, &counts);
         ck_assert_uint_ge(5 * counts.attaches, counts.steps);
         ck_assert_uint_ge(20 * counts.kills, counts.steps);
         if (suite_short())
@@ -50,7 +64,7 @@ TEST(the_daemon_matches_the_model_from_a_random_seed)
 {
         struct checker_counts counts;
         uint64_t seed = clock_ns();
-        check(seed % CHECKER_KINDS, seed, &counts);
+        check(seed % CHECKER_KINDS, seed, STEPS, &counts);
         ck_assert_uint_gt(counts.attaches, 0);
         ck_assert_uint_gt(counts.kills, 0);
 }
