@@ -17,7 +17,6 @@
         "devices:\n  - host=64MiB\nio: {concurrency: 2, block_size: 1MiB}\nlimits:\n  preload_retry: 20ms\n  "         \
         "connections_per_uid: 40\n"
 
-static struct daemon d;
 static char root[PATH_SIZE], *config;
 static struct model *model;
 
@@ -36,13 +35,13 @@ static void begin(const char *rest)
         must(chmod(suite_folder(), 0755));
         config = suite_path("config-%d-%u.yaml", (int)getpid(), n);
         configure(rest);
-        DAEMON_START(&d, suite_path("d-%d-%u", (int)getpid(), n++), "--config", config);
+        DAEMON_START(&test_daemon, suite_path("d-%d-%u", (int)getpid(), n++), "--config", config);
         model = model_mixed(5, 1 << 18);
 }
 
 static void end(void)
 {
-        ck_assert_int_eq(daemon_stop(&d), 0);
+        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
 }
 
 static char *write_model(const char *name)
@@ -56,7 +55,7 @@ static char *write_model(const char *name)
 
 static bool row_is(size_t i, const char *state, uint64_t tries)
 {
-        streamer_client *c = client_open(&d);
+        streamer_client *c = client_open(&test_daemon);
         const json_t *row = json_at(client_call(c, "status", NULL), format_text("preload.%zu", i));
         streamer_close(c);
         return strcmp(json_text(row, "state"), state) == 0 && json_number(row, "tries") >= tries;
@@ -69,8 +68,8 @@ static void await_row(size_t i, const char *state, uint64_t tries)
 
 static void await_log(const char *text)
 {
-        if (!log_wait_for(d.log, text))
-                die("the log does not say \"%s\":\n%s", text, file_read(d.log, NULL));
+        if (!log_wait_for(test_daemon.log, text))
+                die("the log does not say \"%s\":\n%s", text, file_read(test_daemon.log, NULL));
 }
 
 /* The next message to the service manager that has this word. */
@@ -78,26 +77,26 @@ static void await_notify(const char *word)
 {
         char text[4096];
         do {
-                struct pollfd fd = {.fd = d.notify, .events = POLLIN};
+                struct pollfd fd = {.fd = test_daemon.notify, .events = POLLIN};
                 ck_assert_msg(must(poll(&fd, 1, WAIT_MS)) == 1, "no %s", word);
-                ssize_t n = must(recv(d.notify, text, sizeof(text) - 1, 0));
+                ssize_t n = must(recv(test_daemon.notify, text, sizeof(text) - 1, 0));
                 text[n] = '\0';
         } while (!strstr(text, word));
 }
 
 static void hangup(void)
 {
-        must(kill(d.pid, SIGHUP));
+        must(kill(test_daemon.pid, SIGHUP));
 }
 
 static void reload(int code, const char *text)
 {
-        ctl_says(d.socket, code, text, "reload", NULL);
+        ctl_says(test_daemon.socket, code, text, "reload", NULL);
 }
 
 static void is_served(const char *name)
 {
-        streamer_client *c = client_open(&d);
+        streamer_client *c = client_open(&test_daemon);
         client_equals(c, name, model);
         streamer_close(c);
 }

@@ -14,7 +14,6 @@
 #define BUFFER 40u
 #define CHARGED (UINT64_C(2) << 20) /* of its one segment */
 
-static struct daemon d;
 static streamer_publish_opts opts;
 static const char *key[] = {"torch=2.6.0", "arch=Llama"};
 
@@ -28,8 +27,8 @@ static inline streamer_publish_opts options(const char *name)
 static inline void daemon_begin(const char *device, const char *settings)
 {
         char *text = format_text("devices:\n  - {%s}\nroots: [%s]\n%s", device, suite_folder(), settings);
-        daemon_init(&d, suite_path("d"));
-        daemon_start(&d, (const char *const[]){"--config", suite_file("published.yaml", text), NULL});
+        daemon_init(&test_daemon, suite_path("d"));
+        daemon_start(&test_daemon, (const char *const[]){"--config", suite_file("published.yaml", text), NULL});
 }
 
 /* With memory of a GPU that a client can map: by descriptor, not by cuda-ipc. */
@@ -42,7 +41,7 @@ static inline void daemon_begin_default(void)
 
 static inline void daemon_end(void)
 {
-        ck_assert_int_eq(daemon_stop(&d), 0);
+        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
 }
 
 #define ok(client, call) client_ok((client), (call), #call)
@@ -68,7 +67,7 @@ static inline void unload_everything(streamer_client *c)
 
 static inline void connect_client(void)
 {
-        client = client_open(&d);
+        client = client_open(&test_daemon);
         opts = options("tiny");
 }
 

@@ -59,15 +59,9 @@ const char *doctor_driver(void)
         return driver;
 }
 
-streamer_client *doctor_begin(const char *const *flags)
+void doctor_begin(const char *const *flags)
 {
         daemon_init(&test_daemon, suite_path("d-%d", (int)getpid()));
         daemon_start(&test_daemon, flags);
-        return client_open(&test_daemon);
-}
-
-void doctor_end(streamer_client *c)
-{
-        streamer_close(c);
-        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
+        fixture_connect();
 }

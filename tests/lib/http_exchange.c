@@ -2,14 +2,13 @@
 #include "tests/lib/http_exchange.h"
 
 #include "tests/lib/base.h"
+#include "tests/lib/ports.h"
 
-#include <arpa/inet.h>
 #include <sys/socket.h>
 
 int http_exchange_connect(const char *where)
 {
         struct sockaddr_un un = {.sun_family = AF_UNIX};
-        struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
         unsigned port;
         if (strncmp(where, "unix:", 5) == 0) {
                 snprintf(un.sun_path, sizeof(un.sun_path), "%s", where + 5);
@@ -19,10 +18,7 @@ int http_exchange_connect(const char *where)
         }
         if (sscanf(where, "http://127.0.0.1:%u", &port) != 1)
                 die("http_exchange: where is '%s'?", where);
-        in.sin_port = htons((uint16_t)port);
-        int fd = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-        must(connect(fd, (struct sockaddr *)&in, sizeof(in)));
-        return fd;
+        return must(connect_to_loopback(port));
 }
 
 void http_exchange_read_consume_fd(struct http_exchange *exchange, int fd)

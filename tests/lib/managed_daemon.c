@@ -18,7 +18,7 @@ void managed_begin_sized(size_t max)
         manager_init(&managed.m, suite_path("d"), max,
                      (const char *const[]){"--device", "host=64MiB", "--root", suite_path("root"), NULL});
         manager_start(&managed.m);
-        managed.client = client_open(&managed.m.d);
+        client = client_open(&managed.m.d);
 }
 
 void managed_begin(void)
@@ -28,19 +28,19 @@ void managed_begin(void)
 
 void managed_end(void)
 {
-        streamer_close(managed.client);
+        streamer_close(client);
         manager_deinit(&managed.m);
 }
 
 void managed_load(const char *name)
 {
-        client_load(managed.client, managed_file(), name);
+        client_load(client, managed_file(), name);
         manager_wait(&managed.m, MANAGED_MODELS, 2);
 }
 
 streamer_lease *managed_attach(void)
 {
-        streamer_lease *lease = client_attach(managed.client, "m");
+        streamer_lease *lease = client_attach(client, "m");
         manager_wait(&managed.m, MANAGED_PROCESSES, 1);
         return lease;
 }
@@ -56,8 +56,8 @@ void managed_restart(int crash)
 
 void managed_reconnect(void)
 {
-        streamer_close(managed.client);
-        managed.client = client_open(&managed.m.d);
+        streamer_close(client);
+        client = client_open(&managed.m.d);
 }
 
 void managed_restart_and_reconnect(int crash)

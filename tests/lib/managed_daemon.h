@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A daemon under a fake service manager, one file to load, and one client: the fixture of the restart tests.
+ * A daemon under a fake service manager, one file to load, and `client`: the fixture of the restart tests.
  */
 #pragma once
 
@@ -15,7 +15,6 @@
 struct managed_daemon {
         struct manager m;
         struct model *model; /* in managed_file() */
-        streamer_client *client;
 };
 extern struct managed_daemon managed;
 

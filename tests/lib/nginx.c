@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/lib/nginx.h"
 
-#include "daemon/base/util.h"
 #include "tests/lib/ports.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 
 static const char *program(void)
 {
@@ -65,22 +61,15 @@ static void write_config(const struct nginx *n, const char *servers)
 
 static bool answers(unsigned port)
 {
-        struct sockaddr_in at = {
-                .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
-        cleanup_close int fd = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-        return connect(fd, (struct sockaddr *)&at, sizeof(at)) == 0;
+        int fd = connect_to_loopback(port);
+        return fd >= 0 && close(fd) == 0;
 }
 
 static void wait_until_ready(const struct nginx *n, unsigned port)
 {
-        for (int i = 0; i < 500; i++) {
-                if (answers(port))
-                        return;
-                if (waitpid(n->pid, NULL, WNOHANG) == n->pid)
-                        break;
-                usleep(20000);
-        }
-        die("nginx did not start: see %s/error.log", n->folder);
+        bool ended = false;
+        if (!WITHIN(10000, answers(port) || (ended = waitpid(n->pid, NULL, WNOHANG) == n->pid)) || ended)
+                die("nginx did not start: see %s/error.log", n->folder);
 }
 
 void nginx_start_with(struct nginx *n, const char *folder, const char *servers, unsigned port)

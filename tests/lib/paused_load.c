@@ -19,20 +19,19 @@ void paused_load_begin(void)
         model_write(paused.model, paused.backing);
         mkdir(suite_path("root"), 0755);
         fuse_file_start(&paused.hang, suite_path("root/mnt"), "m.safetensors", paused.backing);
-        daemon_init(&paused.d, suite_path("d"));
-        daemon_start(&paused.d, (const char *const[]){"--device", "host=64MiB", "--root", suite_path("root"),
-                                                      "--block-size", "1MiB", NULL});
+        daemon_init(&test_daemon, suite_path("d"));
+        daemon_start(&test_daemon, (const char *const[]){"--device", "host=64MiB", "--root", suite_path("root"),
+                                                         "--block-size", "1MiB", NULL});
         /* Direct reads cover whole pages, so the last block of the first half may touch one page more. */
         fuse_file_hold(&paused.hang, model_data_offset(paused.model) + PAUSED_HALF * MIB + 4096);
-        paused.client = client_open(&paused.d);
-        paused.empty = client_used(paused.client);
+        client = client_open(&test_daemon);
+        paused.empty = client_used(client);
 }
 
 void paused_load_end(void)
 {
-        client_wait_leases(paused.client, 0);
-        streamer_close(paused.client);
-        ck_assert_int_eq(daemon_stop(&paused.d), 0);
+        client_wait_leases(client, 0);
+        fixture_stop();
         fuse_file_stop(&paused.hang);
         folder_remove(suite_path("d"));
         unlink(paused.backing);
@@ -41,7 +40,7 @@ void paused_load_end(void)
 
 streamer_op *paused_load_start(const char *name)
 {
-        streamer_op *op = client_load_begin(paused.client, paused.hang.path, name);
+        streamer_op *op = client_load_begin(client, paused.hang.path, name);
         fuse_file_wait_held(&paused.hang);
         return op;
 }
@@ -50,9 +49,9 @@ void paused_load_fails(streamer_op *op, const char *text)
 {
         int r = streamer_op_wait(op, 20000, NULL);
         ck_assert_msg(r == STREAMER_EFAILED, "%s", streamer_strerror(r));
-        ck_assert_msg(!text || strstr(streamer_last_error(paused.client), text), "\"%s\" does not say \"%s\"",
-                      streamer_last_error(paused.client), text);
-        ck_assert_str_eq(client_state(paused.client, "m"), "failed");
+        ck_assert_msg(!text || strstr(streamer_last_error(client), text), "\"%s\" does not say \"%s\"",
+                      streamer_last_error(client), text);
+        ck_assert_str_eq(client_state(client, "m"), "failed");
         streamer_op_free(op);
 }
 

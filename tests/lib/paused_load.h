@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A daemon and a model of which one half has been read and the other is held, for tests of what happens during a
- * load. One for each test, as a checked fixture.
+ * A daemon (`test_daemon`, `client`) and a model of which one half has been read and the other is held, for tests of
+ * what happens during a load. One for each test, as a checked fixture.
  */
 #pragma once
 
@@ -14,9 +14,7 @@
 
 struct paused_load {
         struct fuse_file hang; /* reads of the second half are held */
-        struct daemon d;
         struct model *model;
-        streamer_client *client;
         char *backing;  /* the backing file of the loaded one */
         uint64_t empty; /* bytes of the device in use without the model */
 };

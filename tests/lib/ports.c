@@ -88,3 +88,14 @@ int listen_on_loopback(int backlog, unsigned *port)
         *port = ntohs(address.sin_port);
         return fd;
 }
+
+int connect_to_loopback(unsigned port)
+{
+        const struct sockaddr_in address = {
+                .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        int fd = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        if (connect(fd, (const struct sockaddr *)&address, sizeof(address)) == 0)
+                return fd;
+        close(fd);
+        return -1;
+}

@@ -14,3 +14,5 @@ unsigned free_port(void);
 
 /* A socket that listens on any port of IPv4 loopback. */
 int listen_on_loopback(int backlog, unsigned *port);
+/* A connection to this port there; -1 with errno. */
+int connect_to_loopback(unsigned port);

@@ -13,8 +13,6 @@
 #include "tests/lib/base.h"
 #include "tests/lib/ports.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 
 #define BUFFER (256u * 1024)
@@ -342,9 +340,6 @@ static int set_server(struct conn *c, int fd)
 /* With "Connection: close", so that the answer ends with the connection. */
 static bool ask_server(struct conn *c)
 {
-        struct sockaddr_in to = {.sin_family = AF_INET,
-                                 .sin_port = htons((uint16_t)c->proxy->upstream),
-                                 .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
         static const char closes[] = "\r\nConnection: close";
         const size_t len = sizeof(closes) - 1, line = strcspn(c->request.data, "\r");
         if (c->rule.fault == PROXY_NO_RANGE)
@@ -353,8 +348,8 @@ static bool ask_server(struct conn *c)
         memcpy(c->request.data + line, closes, len);
         c->request.n += len;
         set_asks(c, !c->asked.again);
-        int fd = set_server(c, must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)));
-        return connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0 && send_all(fd, c->request.data, c->request.n);
+        int fd = set_server(c, connect_to_loopback(c->proxy->upstream));
+        return fd >= 0 && send_all(fd, c->request.data, c->request.n);
 }
 
 /* False: the connection is closed. */

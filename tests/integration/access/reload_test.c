@@ -17,7 +17,7 @@ FIXTURE(.each = {begin_default, end});
 TEST(sighup_applies_added_settings_and_drops_no_model)
 {
         char *first = write_model("first.safetensors"), *second = write_model("second.safetensors");
-        streamer_client *c = client_open(&d);
+        streamer_client *c = client_open(&test_daemon);
         client_load(c, first, "first");
         streamer_lease *lease = client_attach(c, "first");
         char *text = format_text("preload: [{source: %s}]", second);
@@ -58,10 +58,10 @@ TEST(a_reload_with_a_wrong_setting_changes_nothing, EACH(bad))
         await_notify("READY=1");
         await_log("reload: refused, the settings stay as they are");
         await_log(bad[_i].what);
-        streamer_client *c = client_open(&d);
+        streamer_client *c = client_open(&test_daemon);
         client_load(c, path, "never");
         await_log("never: ready"); /* after all that is said of a load */
-        ck_assert_msg(!strstr(file_read(d.log, NULL), " debug: "), "the level was applied");
+        ck_assert_msg(!strstr(file_read(test_daemon.log, NULL), " debug: "), "the level was applied");
         streamer_close(c);
 }
 
@@ -87,7 +87,7 @@ TEST(the_limit_of_waiting_loads_is_reloaded)
         char *first = format_text("%s/first.safetensors", root), *second = format_text("%s/second.safetensors", root);
         model_write(large, first);
         model_write(large, second);
-        streamer_client *c = client_open(&d);
+        streamer_client *c = client_open(&test_daemon);
         client_load(c, first, "first");
         streamer_lease *lease = client_attach(c, "first");
         char *text = format_text("roots: [%s]\ndevices: [host=64MiB]\nio: {concurrency: 2, block_size: 1MiB}\n"
@@ -95,7 +95,7 @@ TEST(the_limit_of_waiting_loads_is_reloaded)
                                  root);
         file_write(config, text, strlen(text));
         reload(0, "applied");
-        ctl_says(d.socket, 1, "the limit (limits.queued)", "load", "--wait", second, NULL);
+        ctl_says(test_daemon.socket, 1, "the limit (limits.queued)", "load", "--wait", second, NULL);
         streamer_detach(lease);
         streamer_close(c);
 }
@@ -105,7 +105,7 @@ TEST(the_logs_level_is_applied)
         char *path = write_model("a.safetensors");
         configure("log: {level: debug}");
         reload(0, "applied");
-        streamer_client *c = client_open(&d);
+        streamer_client *c = client_open(&test_daemon);
         client_load(c, path, "a");
         await_log(" debug: ");
         streamer_close(c);
@@ -115,19 +115,19 @@ TEST(the_logs_level_is_applied)
 
 static int do_ping(void)
 {
-        return client_call_code(client_open(&d), "ping", NULL);
+        return client_call_code(client_open(&test_daemon), "ping", NULL);
 }
 
 static int do_connect(void)
 {
-        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = d.socket};
+        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = test_daemon.socket};
         streamer_client *c;
         return streamer_connect(&opts, &c);
 }
 
 static int do_reload(void)
 {
-        return client_call_code(client_open(&d), "reload", NULL);
+        return client_call_code(client_open(&test_daemon), "reload", NULL);
 }
 
 TEST(reloaded_access_rules_apply_to_new_and_open_connections)
@@ -147,7 +147,7 @@ TEST(concurrent_reload_requests_are_all_answered)
 {
         struct ctl_running running[8];
         for (size_t i = 0; i < 8; i++) {
-                ctl_start(&running[i], d.socket, (const char *const[]){"reload", NULL});
+                ctl_start(&running[i], test_daemon.socket, (const char *const[]){"reload", NULL});
                 hangup();
         }
         for (size_t i = 0; i < 8; i++) {
@@ -163,9 +163,9 @@ static void readings_take_turns(unsigned n)
         bool reading = false;
         while (n > 0) {
                 char text[4096];
-                struct pollfd fd = {.fd = d.notify, .events = POLLIN};
+                struct pollfd fd = {.fd = test_daemon.notify, .events = POLLIN};
                 ck_assert_int_eq(must(poll(&fd, 1, WAIT_MS)), 1);
-                text[must((int)recv(d.notify, text, sizeof(text) - 1, 0))] = '\0';
+                text[must((int)recv(test_daemon.notify, text, sizeof(text) - 1, 0))] = '\0';
                 if (strstr(text, "RELOADING=1") != NULL) {
                         ck_assert(!reading);
                         reading = true;
@@ -192,7 +192,7 @@ TEST(a_request_during_a_reply_gets_a_new_reading)
 {
         struct wire w;
         begin("  requests_per_client: 1"); /* of the section that the settings end with */
-        wire_connect(&w, &d);
+        wire_connect(&w, &test_daemon);
         for (uint64_t i = 2; i < 7; i++)
                 wire_verb(&w, "reload", i, NULL, NULL);
         readings_take_turns(5);

@@ -22,7 +22,7 @@ static void begin(void)
 static void end(void)
 {
         doctor_check_no_leak(client, 0);
-        doctor_end(client);
+        fixture_stop();
 }
 
 TEST(each_gpu_is_described_and_tried)

@@ -118,7 +118,7 @@ TEST(doctor_examines_roots_only)
 
 static void begin_alone(const char *device, const char *root)
 {
-        client = doctor_begin((const char *const[]){"--device", device, "--root", root, NULL});
+        doctor_begin((const char *const[]){"--device", device, "--root", root, NULL});
 }
 
 FIXTURE();
@@ -155,14 +155,14 @@ TEST(a_socket_of_another_group_is_named)
         }
         must(waitpid(pid, &status, 0));
         ck_assert_int_eq(WEXITSTATUS(status), 8);
-        doctor_end(client);
+        fixture_stop();
 }
 
 TEST(a_state_that_cannot_be_written_fails)
 {
         file_write(suite_path("state"), "", 0);
-        client = doctor_begin((const char *const[]){"--device", "host=16MiB", "--root", suite_folder(), "--state",
-                                                    suite_path("state"), NULL});
+        doctor_begin((const char *const[]){"--device", "host=16MiB", "--root", suite_folder(), "--state",
+                                           suite_path("state"), NULL});
         ck_assert(log_wait_for(test_daemon.log, "is not persisted"));
         doctor_ask();
         ck_assert_int_eq(doctor_code, 1);
@@ -174,7 +174,7 @@ TEST(a_state_that_cannot_be_written_fails)
                 doctor_ask();
         while (doctor_code != 0 && clock_ns() < end);
         doctor_found("ok", "state", "written");
-        doctor_end(client);
+        fixture_stop();
 }
 
 TEST(a_full_device_is_a_warning)
@@ -184,7 +184,7 @@ TEST(a_full_device_is_a_warning)
         ck_assert_int_eq(doctor_code, 0);
         doctor_found("warn", "probe", "does not fit");
         doctor_check_no_leak(client, 0);
-        doctor_end(client);
+        fixture_stop();
 }
 
 TEST(a_root_without_files_is_a_warning)
@@ -195,7 +195,7 @@ TEST(a_root_without_files_is_a_warning)
         doctor_ask();
         ck_assert_int_eq(doctor_code, 0);
         doctor_found("warn", "root", "no file");
-        doctor_end(client);
+        fixture_stop();
 }
 
 TEST(a_removed_root_fails)
@@ -206,7 +206,7 @@ TEST(a_removed_root_fails)
         must(rmdir(gone));
         doctor_ask();
         doctor_found("warn", "root", gone); /* an empty read-only folder */
-        doctor_end(client);
+        fixture_stop();
 }
 
 /* A daemon without a configured GPU, on a machine with the runtime. */
@@ -226,12 +226,12 @@ TEST(unused_cuda_is_described, EACH(runtimes))
         setenv(runtimes[_i].variable, runtimes[_i].value, 1);
         char *text = format_text("cuda: {library: '%s'}\ndevices: ['host=16MiB']\n", realpath(library, NULL));
         file_write(config, text, strlen(text));
-        client = doctor_begin((const char *const[]){"--config", config, "--root", suite_folder(), NULL});
+        doctor_begin((const char *const[]){"--config", config, "--root", suite_folder(), NULL});
         doctor_ask();
         ck_assert_int_eq(doctor_code, 0);
         for (size_t i = 0; i < 2; i++)
                 doctor_found("ok", "cuda", runtimes[_i].says[i]);
-        doctor_end(client);
+        fixture_stop();
 }
 
 static void without_openat2(void)

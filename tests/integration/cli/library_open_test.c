@@ -172,8 +172,8 @@ static streamer_op *open_held(unsigned flags)
         attach.flags = flags;
         opts.load = &load;
         opts.attach = &attach;
-        int r = streamer_open_start(paused.client, paused.hang.path, &opts, &op);
-        client_ok(paused.client, r, "open_start");
+        int r = streamer_open_start(client, paused.hang.path, &opts, &op);
+        client_ok(client, r, "open_start");
         return op;
 }
 
@@ -187,14 +187,14 @@ TEST(open_returns_a_lease_before_the_model_is_ready)
         paused_load_start("m");
         streamer_op *op = open_held(0);
         ck_assert_str_eq(streamer_op_model(op), "m");
-        client_ok(paused.client, streamer_op_lease(op, 20000, &lease), "op_lease");
+        client_ok(client, streamer_op_lease(op, 20000, &lease), "op_lease");
         paused_load_take(lease, PAUSED_HALF, seen);
         ck_assert_int_eq(streamer_op_wait(op, 0, &p), STREAMER_ETIMEOUT);
         ck_assert_str_eq(p.state, "loading");
         ck_assert_int_eq(streamer_op_lease(op, 0, &lease), STREAMER_EINVAL);
-        ck_assert_int_eq(streamer_wait(paused.client, "m", 1), STREAMER_ETIMEOUT);
+        ck_assert_int_eq(streamer_wait(client, "m", 1), STREAMER_ETIMEOUT);
         fuse_file_release(&paused.hang);
-        client_ok(paused.client, streamer_op_wait(op, -1, &p), "op_wait");
+        client_ok(client, streamer_op_wait(op, -1, &p), "op_wait");
         ck_assert_uint_eq(p.generation, streamer_generation(lease));
         lease_equals(lease, paused.model);
         streamer_detach(lease);
@@ -207,7 +207,7 @@ TEST(a_lease_of_the_ready_model_is_waited_for)
         streamer_op *op = open_held(STREAMER_ATTACH_READY);
         ck_assert_int_eq(streamer_op_lease(op, 10, &lease), STREAMER_ETIMEOUT);
         fuse_file_release(&paused.hang);
-        client_ok(paused.client, streamer_op_lease(op, -1, &lease), "op_lease");
+        client_ok(client, streamer_op_lease(op, -1, &lease), "op_lease");
         lease_equals(lease, paused.model);
         streamer_detach(lease);
 }
@@ -217,8 +217,8 @@ TEST(an_unused_lease_ends_with_the_operation)
         streamer_op *load = paused_load_start("m"), *op = open_held(0);
         streamer_op_free(op);
         fuse_file_release(&paused.hang);
-        client_ok(paused.client, streamer_op_wait(load, -1, NULL), "op_wait");
-        client_wait_leases(paused.client, 0);
+        client_ok(client, streamer_op_wait(load, -1, NULL), "op_wait");
+        client_wait_leases(client, 0);
 }
 
 TEST(a_load_that_is_cancelled_ends_the_open)
@@ -226,7 +226,7 @@ TEST(a_load_that_is_cancelled_ends_the_open)
         streamer_lease *lease = NULL;
         paused_load_start("m");
         streamer_op *op = open_held(STREAMER_ATTACH_READY);
-        client_ok(paused.client, streamer_cancel(paused.client, "m"), "cancel");
+        client_ok(client, streamer_cancel(client, "m"), "cancel");
         ck_assert_int_eq(streamer_op_lease(op, 20000, &lease), STREAMER_ECANCELED);
         ck_assert_int_eq(streamer_op_wait(op, 20000, NULL), STREAMER_ECANCELED);
         fuse_file_release(&paused.hang);

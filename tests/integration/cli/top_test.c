@@ -205,7 +205,7 @@ TEST(top_shows_a_held_load)
 {
         struct terminal s;
         paused_load_start("half");
-        start(&s, 24, 100, paused.d.socket, NULL, (const char *const[]){"top", "--interval", "0.1", NULL});
+        start(&s, 24, 100, test_daemon.socket, NULL, (const char *const[]){"top", "--interval", "0.1", NULL});
         terminal_until(&s, "LOADING");
         terminal_until(&s, "half ");
         terminal_until(&s, "50 %");

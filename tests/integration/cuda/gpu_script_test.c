@@ -3,22 +3,15 @@
  * tests/gpu/run on fake GPUs, with small models: every step of each plan works, and every row has a value or a
  * reason. The figures have no meaning.
  */
-#include "tests/lib/daemon.h"
+#include "tests/lib/fixture.h"
 #include "tests/lib/fake_cuda/state.h"
 #include "tests/lib/suite.h"
 
 #include <fcntl.h>
-#include <jansson.h>
 
 #define SCALE "0.004"
 #define TABLE_LINES 60
 #define PRINTED_MAX 12000 /* of what a command prints, some machines return no more than the end */
-
-static const char *text_of(const json_t *o, const char *key)
-{
-        const char *text = json_string_value(json_object_get(o, key));
-        return text != NULL ? text : "";
-}
 
 /* A program whose output is in printed(). */
 static pid_t spawn(const char *const *argv)
@@ -104,10 +97,10 @@ static size_t check_steps(const json_t *steps)
         size_t n = 0;
         for (size_t i = 0; i < json_array_size(steps); i++) {
                 const json_t *step = json_array_get(steps, i);
-                const char *name = text_of(step, "name"), *outcome = text_of(step, "outcome");
+                const char *name = json_text(step, "name"), *outcome = json_text(step, "outcome");
                 bool skipped = strcmp(outcome, "skipped") == 0 && may_be_skipped(name);
                 ck_assert_msg(skipped || strcmp(outcome, "ok") == 0, "%s: %s: %s", name, outcome,
-                              text_of(step, "text"));
+                              json_text(step, "text"));
                 n += json_is_string(json_object_get(step, "plan"));
         }
         return n;
@@ -118,7 +111,7 @@ static void check_answers(const json_t *observations)
         size_t answers = 0;
         for (size_t i = 0; i < json_array_size(observations); i++) {
                 const json_t *it = json_array_get(observations, i);
-                answers += strncmp(text_of(it, "name"), "CUDA: ", 6) == 0;
+                answers += strncmp(json_text(it, "name"), "CUDA: ", 6) == 0;
         }
         ck_assert_uint_gt(answers, 20);
 }
@@ -151,8 +144,8 @@ static void check_explained(const json_t *row)
         ck_assert_uint_gt(json_array_size(rounds), 0);
         json_array_foreach(rounds, i, round)
         {
-                bool restored = strcmp(text_of(row, "name"), "host_cache_restore") == 0; /* it has no stages */
-                ck_assert_int_gt(json_integer_value(json_object_get(round, "load_ns")), 0);
+                bool restored = strcmp(json_text(row, "name"), "host_cache_restore") == 0; /* it has no stages */
+                ck_assert_uint_gt(json_number(round, "load_ns"), 0);
                 ck_assert(restored || json_object_size(json_object_get(round, "stages")) > 0);
         }
 }
@@ -164,12 +157,11 @@ static size_t check_rows(const json_t *rows)
         for (size_t i = 0; i < json_array_size(rows); i++) {
                 const json_t *row = json_array_get(rows, i);
                 bool has = json_is_number(json_object_get(row, "value"));
-                const char *name = text_of(row, "name");
-                ck_assert_msg(has || *text_of(row, "why") != '\0', "%s: neither a value nor why", name);
+                const char *name = json_text(row, "name");
+                ck_assert_msg(has || *json_text(row, "why") != '\0', "%s: neither a value nor why", name);
                 if (has && (strncmp(name, "tensors_differ", 14) == 0 || strncmp(name, "bytes_reused", 12) == 0 ||
                             strcmp(name, "contract_broken") == 0))
-                        ck_assert_msg(json_integer_value(json_object_get(row, "value")) == 0, "%s: %s", name,
-                                      text_of(row, "note"));
+                        ck_assert_msg(json_number(row, "value") == 0, "%s: %s", name, json_text(row, "note"));
                 if (has && times_loads(name))
                         check_explained(row);
                 measured += has;
@@ -186,10 +178,10 @@ static void check_printed(const json_t *rows)
         for (size_t i = 0; i < json_array_size(rows); i++) {
                 const json_t *row = json_array_get(rows, i);
                 char wanted[100];
-                snprintf(wanted, sizeof(wanted), "\n%s ", text_of(row, "name"));
+                snprintf(wanted, sizeof(wanted), "\n%s ", json_text(row, "name"));
                 const char *at = strstr(text, wanted);
                 if (json_is_number(json_object_get(row, "target")))
-                        ck_assert_msg(at != NULL && at < end, "%s is not in the table", text_of(row, "name"));
+                        ck_assert_msg(at != NULL && at < end, "%s is not in the table", json_text(row, "name"));
         }
 }
 
@@ -209,29 +201,19 @@ TEST(every_step_of_the_plan_passes_and_fills_its_row, EACH(plans), .slow = true)
         check_printed(json_object_get(o, "rows"));
         if (_i == 0)
                 check_answers(json_object_get(o, "observations"));
-        ck_assert(json_is_true(json_object_get(json_object_get(o, "hardware"), "fake")));
-}
-
-/* NULL if there is none. */
-static const json_t *find(const json_t *o, const char *list, const char *name)
-{
-        const json_t *entries = json_object_get(o, list);
-        for (size_t i = 0; i < json_array_size(entries); i++)
-                if (strcmp(text_of(json_array_get(entries, i), "name"), name) == 0)
-                        return json_array_get(entries, i);
-        return NULL;
+        ck_assert(json_is_true(json_at(o, "hardware.fake")));
 }
 
 static const json_t *must_find(const json_t *o, const char *list, const char *name)
 {
-        const json_t *entry = find(o, list, name);
+        const json_t *entry = json_find(json_at(o, list), "name", name);
         ck_assert_msg(entry != NULL, "%s: none is named %s", list, name);
         return entry;
 }
 
 static bool ran(const json_t *o, const char *name)
 {
-        return find(o, "steps", name) != NULL;
+        return json_find(json_at(o, "steps"), "name", name) != NULL;
 }
 
 TEST(steps_are_selected_by_name_with_their_models, .slow = true)
@@ -328,7 +310,7 @@ static void check_not_measured(const json_t *said, const char *name, const char 
 {
         const json_t *row = must_find(said, "rows", name);
         ck_assert(!json_is_number(json_object_get(row, "value")));
-        ck_assert_msg(strstr(text_of(row, "why"), why) != NULL, "%s: %s", name, text_of(row, "why"));
+        ck_assert_msg(strstr(json_text(row, "why"), why) != NULL, "%s: %s", name, json_text(row, "why"));
 }
 
 /* A folder of links to these files of the build. */
@@ -352,10 +334,9 @@ TEST(a_runtime_is_named_by_a_file_beside_the_programs, .slow = true)
         char *bin = folder_of("beside", programs, 5);
         const char *const arguments[] = {"--bin", bin, "--cudart", "libcudart.so.13", "--only", "doctor", NULL};
         json_t *o = document("named", 0, arguments);
-        const json_t *around = json_object_get(json_object_get(o, "hardware"), "surroundings");
-        const json_t *runtimes = json_object_get(around, "runtimes");
+        const json_t *runtimes = json_at(o, "hardware.surroundings.runtimes");
         ck_assert_uint_eq(json_array_size(runtimes), 1);
-        ck_assert_str_eq(json_string_value(json_array_get(runtimes, 0)), suite_path("beside/libcudart.so.13"));
+        ck_assert_str_eq(json_text(runtimes, "0"), suite_path("beside/libcudart.so.13"));
 }
 
 /* No row of rates can be judged without gpu-rates. */
@@ -371,7 +352,7 @@ TEST(no_rate_is_recorded_while_the_ring_is_not_pinned, .slow = true)
 {
         setenv("FAKECUDA_FAIL", "cudaHostRegister:0:801", 1);
         json_t *o = document("ring", 1, (const char *const[]){"--only", "loads-1gib", NULL});
-        ck_assert_str_eq(text_of(must_find(o, "steps", "loads-1gib"), "outcome"), "failed");
+        ck_assert_str_eq(json_text(must_find(o, "steps", "loads-1gib"), "outcome"), "failed");
         check_not_measured(o, "warm_1gib", "the staging ring is not pinned");
 }
 
@@ -393,7 +374,7 @@ TEST(a_rate_has_the_stages_of_each_load_and_a_small_disk_is_replaced_by_memory, 
         json_t *o = document("disk", 0, (const char *const[]){"--disk", "0.001", "--only", "loads-1gib", NULL});
         const json_t *row = must_find(o, "rows", "warm_1gib"), *rounds = json_object_get(row, "rounds");
         ck_assert(json_is_number(json_object_get(row, "value")));
-        ck_assert_ptr_nonnull(strstr(text_of(row, "note"), "tmpfs"));
+        ck_assert_ptr_nonnull(strstr(json_text(row, "note"), "tmpfs"));
         check_explained(row);
         ck_assert_uint_eq(json_array_size(rounds), 5);
         for (size_t i = 0; i < json_array_size(rounds); i++)
@@ -406,8 +387,8 @@ TEST(a_failed_step_reports_the_error_its_place_and_the_logs, .slow = true)
         setenv("FAKECUDA_FAIL", "cuMemSetAccess:0:801", 1);
         json_t *said = document("failed", 1, (const char *const[]){"--time", "30", "--only", "doctor", NULL});
         const json_t *doctor = must_find(said, "steps", "doctor");
-        ck_assert_str_eq(text_of(doctor, "outcome"), "failed");
-        ck_assert_ptr_nonnull(strstr(text_of(doctor, "text"), "cuMemSetAccess: operation not supported"));
+        ck_assert_str_eq(json_text(doctor, "outcome"), "failed");
+        ck_assert_ptr_nonnull(strstr(json_text(doctor, "text"), "cuMemSetAccess: operation not supported"));
         ck_assert_uint_gt(json_array_size(json_object_get(doctor, "where")), 2);
         ck_assert(logged(doctor, "daemon-2.log", "cuMemSetAccess"));
         ck_assert_uint_gt(json_object_size(json_object_get(said, "doctor")), 1);
@@ -419,8 +400,8 @@ TEST(bytes_that_differ_after_a_kill_are_counted, .slow = true)
         setenv("FAKECUDA_DAMAGE", "1", 1);
         json_t *o = document("damage", 0, (const char *const[]){"--only", "descriptors", NULL});
         const json_t *row = must_find(o, "rows", "bytes_reused_descriptors");
-        ck_assert_int_gt(json_integer_value(json_object_get(row, "value")), 0);
-        ck_assert_str_eq(text_of(row, "reached"), "no");
+        ck_assert_uint_gt(json_number(row, "value"), 0);
+        ck_assert_str_eq(json_text(row, "reached"), "no");
 }
 
 /* A consumer reports what the daemon answered, not a mistake of the script. */
@@ -430,7 +411,7 @@ TEST(a_failed_load_reports_the_reason_of_the_daemon, .slow = true)
         json_t *o = document("memory", 1, (const char *const[]){"--only", "loads-1gib,calls", NULL});
         static const char *const steps[] = {"loads-1gib", "calls"};
         for (size_t i = 0; i < 2; i++) {
-                const char *text = text_of(must_find(o, "steps", steps[i]), "text");
+                const char *text = json_text(must_find(o, "steps", steps[i]), "text");
                 ck_assert_msg(strstr(text, "on the device") != NULL, "%s: %s", steps[i], text);
         }
         char *all = json_dumps(o, 0);
@@ -445,7 +426,7 @@ TEST(a_hanging_step_reports_the_state_of_its_processes, .slow = true)
         fake_state_map(state)->hold = 1;
         json_t *said = document("hung", 1, (const char *const[]){"--time", "15", "--only", "doctor", NULL});
         const json_t *doctor = must_find(said, "steps", "doctor");
-        ck_assert_ptr_nonnull(strstr(text_of(doctor, "text"), "not done in"));
+        ck_assert_ptr_nonnull(strstr(json_text(doctor, "text"), "not done in"));
         ck_assert(logged(doctor, "daemon-1.log", " more threads wait for a futex"));
         ck_assert(logged(doctor, "daemon-1.log", "streamerd 0."));
 }
@@ -454,10 +435,9 @@ TEST(without_a_gpu_the_script_describes_the_machine, .slow = true)
 {
         setenv("FAKECUDA_DEVICES", "0", 1);
         json_t *said = document("none", 1, (const char *const[]){"--plan", "a", NULL});
-        const json_t *around = json_object_get(json_object_get(said, "hardware"), "surroundings");
-        ck_assert_uint_eq(json_array_size(json_object_get(around, "runtimes")), 2);
-        ck_assert_ptr_nonnull(json_object_get(around, "nvidia_smi"));
-        ck_assert_ptr_nonnull(strstr(text_of(must_find(said, "steps", "machine"), "text"), "NO_DEVICE"));
+        ck_assert_uint_eq(json_array_size(json_at(said, "hardware.surroundings.runtimes")), 2);
+        ck_assert_ptr_nonnull(json_at(said, "hardware.surroundings.nvidia_smi"));
+        ck_assert_ptr_nonnull(strstr(json_text(must_find(said, "steps", "machine"), "text"), "NO_DEVICE"));
 }
 
 #define STEPS_BEFORE_THE_KILL 3

@@ -6,8 +6,6 @@
 #include "tests/integration/http_fixture.h"
 #include "tests/lib/ports.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 
 #define REFUSES "403 Said So"
@@ -23,15 +21,6 @@ static bool copy(int from, int to)
         char data[65536];
         ssize_t n = read(from, data, sizeof(data));
         return n > 0 && send(to, data, (size_t)n, MSG_NOSIGNAL) == n;
-}
-
-static int connect_to(unsigned port)
-{
-        struct sockaddr_in at = {
-                .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        int fd = must(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-        must(connect(fd, (struct sockaddr *)&at, sizeof(at)));
-        return fd;
 }
 
 /* Every host name resolves to the server of this program. */
@@ -51,7 +40,7 @@ static void *tunnel(void *arg)
         ck_assert_msg(strncmp(text, "CONNECT weights.example:", 24) == 0, "%s", text);
         tunnels++;
         must(write(ends[0], answer, strlen(answer)));
-        ends[1] = connect_to(web.https);
+        ends[1] = must(connect_to_loopback(web.https));
         for (bool open = true; open;) {
                 struct pollfd both[2] = {{.fd = ends[0], .events = POLLIN}, {.fd = ends[1], .events = POLLIN}};
                 must(poll(both, 2, -1));

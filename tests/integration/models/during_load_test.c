@@ -18,11 +18,11 @@ TEST(a_lease_survives_a_reconnect_while_its_model_loads, .to = 3)
         bool seen[PAUSED_N] = {false};
         streamer_tensor t = STREAMER_TENSOR_INIT;
         paused_load_start("m");
-        streamer_lease *lease = client_attach(paused.client, "m");
+        streamer_lease *lease = client_attach(client, "m");
         paused_load_take(lease, PAUSED_HALF, seen);
-        must(shutdown(client_socket(paused.client), SHUT_RDWR));
+        must(shutdown(client_socket(client), SHUT_RDWR));
         if (_i == 1)
-                client_ok(paused.client, streamer_call(paused.client, "cancel", "{\"model\":\"m\"}", NULL), "cancel");
+                client_ok(client, streamer_call(client, "cancel", "{\"model\":\"m\"}", NULL), "cancel");
         fuse_file_release(&paused.hang);
         if (_i == 0) {
                 paused_load_take(lease, PAUSED_HALF, seen);
@@ -32,7 +32,7 @@ TEST(a_lease_survives_a_reconnect_while_its_model_loads, .to = 3)
                 ck_assert_int_eq(streamer_tensor_next(lease, 20000, &t), STREAMER_ECANCELED);
         }
         streamer_detach(lease);
-        ck_assert_uint_eq(client_leases(paused.client), 0);
+        ck_assert_uint_eq(client_leases(client), 0);
 }
 
 /* More replies than the daemon queues for a client; one write for all requests, since it will stop reading them. */
@@ -42,7 +42,7 @@ static void do_not_read(struct wire *w)
         const char *all = wire_frames(&(struct request){.verb = VERB_metrics, .id = 100}, 1000, &size);
         ck_assert(wire_send(w, all, size));
         for (int i = 0; i < 50; i++) /* turns of the daemon's loop, in which it reads on until it has enough */
-                json_decref(client_call(paused.client, "ping", NULL));
+                json_decref(client_call(client, "ping", NULL));
 }
 
 static const msgpack_object *next_lease_event(struct wire *w)
@@ -70,14 +70,14 @@ TEST(a_slow_reader_receives_ready_before_revoked)
         struct request detach = {.verb = VERB_detach, .id = 2};
         const msgpack_object *event;
         streamer_op *op = paused_load_start("m");
-        wire_connect(&w, &paused.d);
+        wire_connect(&w, &test_daemon);
         ck_assert(wire_request(&w, &attach));
         wire_read_ok(&w);
         detach.u.detach.lease = wire_number(&w, "lease");
         do_not_read(&w);
         fuse_file_release(&paused.hang);
-        client_ok(paused.client, client_load_end(op), "load");
-        client_ok(paused.client, streamer_unload(paused.client, "m", STREAMER_UNLOAD_FORCE), "unload");
+        client_ok(client, client_load_end(op), "load");
+        client_ok(client, streamer_unload(client, "m", STREAMER_UNLOAD_FORCE), "unload");
         do
                 event = next_lease_event(&w);
         while (object_str_eq(event, "state", "loading"));
@@ -86,7 +86,7 @@ TEST(a_slow_reader_receives_ready_before_revoked)
         ck_assert(object_str_eq(next_lease_event(&w), "state", "revoked"));
         ck_assert(wire_request(&w, &detach));
         read_answer(&w, detach.id);
-        client_wait_leases(paused.client, 0);
+        client_wait_leases(client, 0);
         wire_close(&w);
 }
 
@@ -95,7 +95,7 @@ TEST(progress_counts_bytes_in_place)
         streamer_progress p = {.struct_size = sizeof(p)};
         bool seen[PAUSED_N] = {false};
         streamer_op *op = paused_load_start("m");
-        streamer_lease *lease = client_attach(paused.client, "m");
+        streamer_lease *lease = client_attach(client, "m");
         paused_load_take(lease, PAUSED_HALF, seen);
         do
                 ck_assert_int_eq(streamer_op_wait(op, 10, &p), STREAMER_ETIMEOUT);
@@ -119,7 +119,7 @@ TEST(a_waiting_attach_is_answered_at_its_timeout)
         struct request attach = {.verb = VERB_attach, .u.attach = {.model = "m", .ready = true, .timeout_ms = 1}};
         struct request ping = {.verb = VERB_ping, .id = 1000};
         paused_load_start("m");
-        wire_connect(&w, &paused.d);
+        wire_connect(&w, &test_daemon);
         for (attach.id = 1; attach.id <= 200; attach.id++)
                 ck_assert(wire_request(&w, &attach));
         ck_assert(wire_request(&w, &ping));
@@ -140,13 +140,13 @@ TEST(attach_by_digest_waits_for_it)
         streamer_lease *lease = NULL;
         model_digest(paused.model, digest);
         paused_load_start("m");
-        ck_assert_int_eq(streamer_attach(paused.client, "m", &opts, &lease), STREAMER_ETIMEOUT);
+        ck_assert_int_eq(streamer_attach(client, "m", &opts, &lease), STREAMER_ETIMEOUT);
         fuse_file_release(&paused.hang);
         opts.timeout_ms = 20000;
-        client_ok(paused.client, streamer_attach(paused.client, "m", &opts, &lease), "attach");
+        client_ok(client, streamer_attach(client, "m", &opts, &lease), "attach");
         streamer_detach(lease);
         digest[0] ^= 1;
-        ck_assert_int_eq(streamer_attach(paused.client, "m", &opts, &lease), STREAMER_EDIGEST);
+        ck_assert_int_eq(streamer_attach(client, "m", &opts, &lease), STREAMER_EDIGEST);
 }
 
 /* ---- failures ---- */
@@ -157,7 +157,7 @@ TEST(early_clients_are_notified_of_a_late_failure)
         streamer_tensor t = STREAMER_TENSOR_INIT;
         int r;
         streamer_op *op = paused_load_start("m");
-        streamer_lease *lease = client_attach(paused.client, "m");
+        streamer_lease *lease = client_attach(client, "m");
         paused_load_take(lease, PAUSED_HALF, seen);
         paused_load_rewrite((off_t)model_data_offset(paused.model), 4096);
         fuse_file_release(&paused.hang);
@@ -166,11 +166,11 @@ TEST(early_clients_are_notified_of_a_late_failure)
         ck_assert_int_eq(r, STREAMER_EFAILED);
         paused_load_fails(op, "changed");
         /* Their memory stays valid. */
-        client_ok(paused.client, streamer_tensor_find(lease, "t00", &t), "find");
+        client_ok(client, streamer_tensor_find(lease, "t00", &t), "find");
         ck_assert(model_check(paused.model, 0, t.data));
-        ck_assert_uint_gt(client_used(paused.client), paused.empty);
+        ck_assert_uint_gt(client_used(client), paused.empty);
         streamer_detach(lease);
-        client_wait_used(paused.client, paused.empty);
+        client_wait_used(client, paused.empty);
 }
 
 TEST(a_waiting_attach_receives_the_failure)
@@ -178,10 +178,10 @@ TEST(a_waiting_attach_receives_the_failure)
         streamer_attach_opts opts = {.struct_size = sizeof(opts), .flags = STREAMER_ATTACH_READY, .timeout_ms = 50};
         streamer_lease *lease = NULL;
         streamer_op *op = paused_load_start("m");
-        ck_assert_int_eq(streamer_attach(paused.client, "m", &opts, &lease), STREAMER_ETIMEOUT);
+        ck_assert_int_eq(streamer_attach(client, "m", &opts, &lease), STREAMER_ETIMEOUT);
         fuse_file_fail(&paused.hang);
         opts.timeout_ms = 20000;
-        int r = streamer_attach(paused.client, "m", &opts, &lease);
+        int r = streamer_attach(client, "m", &opts, &lease);
         ck_assert_msg(r == STREAMER_EFAILED, "%s", streamer_strerror(r));
         paused_load_fails(op, NULL);
 }
@@ -191,8 +191,8 @@ TEST(a_read_error_names_the_file_and_the_error)
         streamer_op *op = paused_load_start("m");
         fuse_file_fail(&paused.hang);
         paused_load_fails(op, "Input/output error");
-        ck_assert_ptr_nonnull(strstr(streamer_last_error(paused.client), "m.safetensors"));
-        client_wait_used(paused.client, paused.empty);
+        ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "m.safetensors"));
+        client_wait_used(client, paused.empty);
 }
 
 /* ---- concurrent changes ---- */
@@ -205,24 +205,24 @@ TEST(a_hanging_file_system_does_not_block_other_loads)
         model_place_data(other, 8, 1); /* misaligned: needs slots of the ring, too */
         model_write(other, path);
         for (int i = 0; i < 3; i++)
-                client_load_equals(paused.client, path, "other", other);
+                client_load_equals(client, path, "other", other);
         ck_assert_int_eq(streamer_op_wait(op, 0, NULL), STREAMER_ETIMEOUT);
         fuse_file_release(&paused.hang);
-        client_ok(paused.client, client_load_end(op), "load");
-        client_equals(paused.client, "m", paused.model);
+        client_ok(client, client_load_end(op), "load");
+        client_equals(client, "m", paused.model);
 }
 
 TEST(a_loading_model_accepts_a_new_priority)
 {
         streamer_op *op = client_load_begin_with(
-                paused.client, (streamer_load_opts){.source = paused.hang.path, .name = "m", .priority = 700});
+                client, (streamer_load_opts){.source = paused.hang.path, .name = "m", .priority = 700});
 
         fuse_file_wait_held(&paused.hang);
-        ck_assert_uint_eq(json_number(client_show(paused.client, "m"), "priority"), 700);
-        ctl_says(paused.d.socket, 0, "", "set-priority", "m", "9000", NULL);
-        ck_assert_uint_eq(json_number(client_show(paused.client, "m"), "priority"), 9000);
+        ck_assert_uint_eq(json_number(client_show(client, "m"), "priority"), 700);
+        ctl_says(test_daemon.socket, 0, "", "set-priority", "m", "9000", NULL);
+        ck_assert_uint_eq(json_number(client_show(client, "m"), "priority"), 9000);
         fuse_file_release(&paused.hang);
-        client_ok(paused.client, client_load_end(op), "load");
+        client_ok(client, client_load_end(op), "load");
 }
 
 /* Each of the requests joins the load. */
@@ -232,7 +232,7 @@ TEST(a_connection_watches_a_limited_number_of_loads)
         struct wire w;
         struct request load = {.verb = VERB_load, .u.load = {.source = paused.hang.path, .name = "m", .watch = true}};
         streamer_op *op = paused_load_start("m");
-        wire_connect(&w, &paused.d);
+        wire_connect(&w, &test_daemon);
         for (load.id = 2; load.id < 2 + WATCHED; load.id++) {
                 ck_assert(wire_request(&w, &load));
                 wire_reply_ok(&w);

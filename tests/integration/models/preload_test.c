@@ -10,13 +10,13 @@ TEST(listed_models_are_loaded_at_start)
         char *path = write_model("a.safetensors");
         char *text = format_text("preload:\n  - {source: %s, name: \"first\", pin: true, priority: 700}\n", path);
         configure(text);
-        ck_assert_int_eq(daemon_stop(&d), 0);
-        daemon_start(&d, (const char *const[]){"--config", config, NULL});
+        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
+        daemon_start(&test_daemon, (const char *const[]){"--config", config, NULL});
         await_row(0, "ready", 1);
         is_served("first");
-        streamer_client *c = client_open(&d);
+        streamer_client *c = client_open(&test_daemon);
         ck_assert_uint_eq(json_number(client_show(c, "first"), "priority"), 700);
-        ctl_says(d.socket, 0, "PRIORITY", "list", NULL);
+        ctl_says(test_daemon.socket, 0, "PRIORITY", "list", NULL);
         streamer_close(c);
         end();
 }
@@ -29,8 +29,8 @@ TEST(a_failed_preload_is_retried_until_it_is_resident)
         reload(0, "applied");
         await_row(0, "failed", 3);
         await_log("preload: ");
-        ctl_says(d.socket, 0, "PRELOAD", "status", NULL);
-        ctl_says(d.socket, 0, "longest event loop iteration", "status", NULL);
+        ctl_says(test_daemon.socket, 0, "PRELOAD", "status", NULL);
+        ctl_says(test_daemon.socket, 0, "longest event loop iteration", "status", NULL);
         write_model("late.safetensors");
         await_row(0, "ready", 4);
         is_served("late");
@@ -50,7 +50,7 @@ TEST(models_without_a_name_have_different_ones)
         hangup();
         await_row(0, "ready", 1);
         await_row(1, "ready", 1);
-        streamer_client *c = client_open(&d);
+        streamer_client *c = client_open(&test_daemon);
         client_equals(c, "model", model);
         client_equals(c, "b/model", model);
         streamer_close(c);
@@ -76,11 +76,11 @@ TEST(a_secret_in_a_url_is_neither_logged_nor_returned)
         begin("preload: [{source: \"http://127.0.0.1:1/m.safetensors?sig=hidden\"}]");
         await_row(0, "failed", 1);
         await_log("preload: http://127.0.0.1:1/m.safetensors: ");
-        streamer_client *c = client_open(&d);
+        streamer_client *c = client_open(&test_daemon);
         char *reply;
         ck_assert_int_eq(streamer_call(c, "status", NULL, &reply), 0);
         ck_assert_ptr_null(strstr(reply, "hidden"));
-        ck_assert_ptr_null(strstr(file_read(d.log, NULL), "hidden"));
+        ck_assert_ptr_null(strstr(file_read(test_daemon.log, NULL), "hidden"));
         streamer_close(c);
         end();
 }
@@ -110,7 +110,7 @@ TEST(an_unloaded_preload_is_not_reloaded)
         configure(text);
         reload(0, "applied");
         await_row(0, "ready", 1);
-        streamer_client *c = client_open(&d);
+        streamer_client *c = client_open(&test_daemon);
         client_unload(c, "a");
         reload(0, "applied");
         await_row(0, "ready", 1);

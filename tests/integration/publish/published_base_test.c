@@ -38,9 +38,9 @@ TEST(the_base_is_recorded)
 TEST(a_search_reads_nothing_from_the_base)
 {
         streamer_detach(publish_model(client, &opts, 1));
-        uint64_t before = process_read_bytes(d.pid);
+        uint64_t before = process_read_bytes(test_daemon.pid);
         streamer_detach(attach_model(client, &opts, 1));
-        ck_assert(process_read_no_model(d.pid, before));
+        ck_assert(process_read_no_model(test_daemon.pid, before));
 }
 
 /* Also by its name, and without naming it. */
@@ -206,13 +206,13 @@ TEST(a_search_that_ends_while_its_base_is_examined_claims_nothing, .to = 2)
         struct wire wire;
         endpoint_start(&silent);
         char *url = format_text("%s/m.safetensors", silent.url);
-        unsigned before = process_fds(d.pid);
+        unsigned before = process_fds(test_daemon.pid);
         if (_i == 0) {
                 opts.base = url;
                 opts.timeout_ms = 50;
                 ck_assert_int_eq(streamer_publish_find(client, &opts, &found, &claim), STREAMER_ETIMEOUT);
         } else {
-                wire_connect(&wire, &d);
+                wire_connect(&wire, &test_daemon);
                 ck_assert(wire_request(
                         &wire, &(struct request){.verb = VERB_publish_find,
                                                  .id = 2,
@@ -223,7 +223,7 @@ TEST(a_search_that_ends_while_its_base_is_examined_claims_nothing, .to = 2)
         opts = options("tiny");
         opts.flags = STREAMER_PUBLISH_NO_WAIT;
         streamer_publish_abort(claim_of(client, &opts, "absent"));
-        ck_assert(process_wait_fds(d.pid, before)); /* the daemon has ended its requests */
+        ck_assert(process_wait_fds(test_daemon.pid, before)); /* the daemon has ended its requests */
 }
 
 struct wrong_base {

@@ -20,8 +20,8 @@ TEST(the_program_publishes_and_then_attaches, .slow = true)
                            suite_path("example.c"), suite_path("example"), suite_path("example.c"), build);
         ck_assert_msg(status == 0, "%s", printed);
         for (int i = 0; i < 2; i++) {
-                status = shell(&printed, "LD_LIBRARY_PATH=%s STREAMERD_SOCKET=%s %s my-model 2>%s", build, d.socket,
-                               suite_path("example"), suite_path("example.err"));
+                status = shell(&printed, "LD_LIBRARY_PATH=%s STREAMERD_SOCKET=%s %s my-model 2>%s", build,
+                               test_daemon.socket, suite_path("example"), suite_path("example.err"));
                 char *state = file_read(suite_path("example.err"), NULL);
                 ck_assert_int_eq(status, 0);
                 ck_assert_str_eq(printed, weights);

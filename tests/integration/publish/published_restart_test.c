@@ -26,27 +26,27 @@ TEST(a_published_model_survives_with_key_base_and_pin, .to = 2)
 {
         const char *other[] = {"torch=2.7.0"};
         char digest[33];
-        streamer_lease *lease = publish_model(managed.client, &opts, 1);
+        streamer_lease *lease = publish_model(client, &opts, 1);
         snprintf(digest, sizeof(digest), "%s", streamer_digest(lease));
         streamer_detach(lease);
-        ok(managed.client, streamer_pin(managed.client, "tiny", 1));
+        ok(client, streamer_pin(client, "tiny", 1));
         await_stored();
         for (int runs = 0; runs < 2; runs++) {
                 managed_restart_and_reconnect(_i);
-                lease = attach_model(managed.client, &opts, 1);
+                lease = attach_model(client, &opts, 1);
                 ck_assert_str_eq(streamer_digest(lease), digest);
                 ck_assert_str_eq(streamer_metadata(lease, "streamerd.key.torch"), "2.6.0");
                 streamer_detach(lease);
-                json_decref(client_call(managed.client, "verify", "{\"model\":\"tiny\"}"));
+                json_decref(client_call(client, "verify", "{\"model\":\"tiny\"}"));
         }
-        const json_t *model = client_show(managed.client, "tiny");
+        const json_t *model = client_show(client, "tiny");
         ck_assert(json_is_true(json_at(model, "pinned")));
         ck_assert_str_eq(json_text(model, "published.base"), managed_file());
         ck_assert_uint_eq(json_number(model, "published.uid"), getuid());
         opts.key = other;
         opts.n_key = 1;
-        json_decref(find(managed.client, &opts, "mismatch", NULL));
-        client_unload(managed.client, "tiny");
+        json_decref(find(client, &opts, "mismatch", NULL));
+        client_unload(client, "tiny");
         manager_wait(&managed.m, MANAGED_MODELS, 0);
 }
 
@@ -54,35 +54,35 @@ TEST(a_published_model_survives_with_key_base_and_pin, .to = 2)
 TEST(the_publisher_keeps_its_memory, .to = 2)
 {
         streamer_tensor storage = STREAMER_TENSOR_INIT;
-        streamer_lease *lease = publish_model(managed.client, &opts, 1);
+        streamer_lease *lease = publish_model(client, &opts, 1);
         await_stored();
         manager_wait(&managed.m, MANAGED_PROCESSES, 1);
         managed_restart(_i);
-        ok(managed.client, streamer_lease_check(lease));
-        check_model(managed.client, lease, 1);
-        ok(managed.client, streamer_published_storage(lease, 0, &storage));
+        ok(client, streamer_lease_check(lease));
+        check_model(client, lease, 1);
+        ok(client, streamer_published_storage(lease, 0, &storage));
         ((unsigned char *)(uintptr_t)storage.data)[0] ^= 1;
-        json_decref(client_call(managed.client, "verify", "{\"model\":\"tiny\"}"));
-        ck_assert_uint_eq(client_leases(managed.client), 1);
+        json_decref(client_call(client, "verify", "{\"model\":\"tiny\"}"));
+        ck_assert_uint_eq(client_leases(client), 1);
         streamer_detach(lease);
-        client_wait_leases(managed.client, 0);
+        client_wait_leases(client, 0);
 }
 
 /* The bytes stay readable for the process that made them. */
 TEST(what_was_not_committed_is_lost, .to = 2)
 {
         streamer_lease *lease;
-        streamer_publication *p = filled(managed.client, &opts);
-        const unsigned char *weight = storage_of(managed.client, p, 0);
+        streamer_publication *p = filled(client, &opts);
+        const unsigned char *weight = storage_of(client, p, 0);
         managed_restart(_i);
-        fails(managed.client, STREAMER_ELOST, "connection was lost", streamer_publish_commit(p, &lease));
+        fails(client, STREAMER_ELOST, "connection was lost", streamer_publish_commit(p, &lease));
         for (size_t i = 0; i < WEIGHT; i++)
                 ck_assert_int_eq(weight[i], storage_byte(1, 0, i));
         streamer_publish_abort(p);
-        ck_assert_str_eq(client_state(managed.client, "tiny"), "");
-        ck_assert_uint_eq(client_used(managed.client), 0);
+        ck_assert_str_eq(client_state(client, "tiny"), "");
+        ck_assert_uint_eq(client_used(client), 0);
         manager_wait(&managed.m, MANAGED_MODELS, 0);
-        streamer_detach(publish_model(managed.client, &opts, 1));
+        streamer_detach(publish_model(client, &opts, 1));
 }
 
 /* ---- publishers that die ---- */
@@ -112,15 +112,15 @@ TEST(a_publisher_that_dies_during_the_commit_leaves_all_or_nothing, .to = 2)
         streamer_found found = STREAMER_FOUND_INIT;
         streamer_publication *claim = NULL;
         pid_t pid = publisher_start();
-        while (_i == 1 && strcmp(client_state(managed.client, "tiny"), "ready") != 0)
+        while (_i == 1 && strcmp(client_state(client, "tiny"), "ready") != 0)
                 ;
         child_kill(pid);
         opts.timeout_ms = -1;
-        ok(managed.client, streamer_publish_find(managed.client, &opts, &found, &claim));
+        ok(client, streamer_publish_find(client, &opts, &found, &claim));
         ck_assert(_i == 0 || claim == NULL);
         if (claim != NULL)
-                streamer_detach(commit_model(managed.client, claim, 1));
-        streamer_detach(attach_model(managed.client, &opts, 1));
-        client_wait_leases(managed.client, 0);
-        client_wait_used(managed.client, CHARGED);
+                streamer_detach(commit_model(client, claim, 1));
+        streamer_detach(attach_model(client, &opts, 1));
+        client_wait_leases(client, 0);
+        client_wait_used(client, CHARGED);
 }

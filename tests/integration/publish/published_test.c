@@ -53,7 +53,7 @@ TEST(show_prints_publisher_base_and_key)
         ck_assert_str_eq(json_text(model, "published.key.arch"), "Llama");
         ck_assert_uint_eq(json_number(model, "tensors"), 4); /* three storages and the table */
         ck_assert_str_eq(json_text(model, "state"), "ready");
-        ctl_says(d.socket, 0, expected, "show", "tiny", NULL);
+        ctl_says(test_daemon.socket, 0, expected, "show", "tiny", NULL);
 }
 
 TEST(publications_are_counted)
@@ -237,7 +237,7 @@ TEST(the_memory_keeps_its_address_and_later_writes_reach_no_other_process)
         streamer_publication *p = filled(client, &opts);
         const void *before = storage_of(client, p, 0);
         ok(client, streamer_publish_commit(p, &lease));
-        streamer_client *reader = client_open(&d);
+        streamer_client *reader = client_open(&test_daemon);
         streamer_lease *other = attach_model(reader, &opts, 1);
         ok(client, streamer_published_storage(lease, 0, &storage));
         ck_assert_ptr_eq(storage.data, before);
@@ -286,7 +286,7 @@ TEST(cuda_ipc_is_refused_unless_configured, .to = 2)
         streamer_found found = STREAMER_FOUND_INIT;
         streamer_publication *claim;
         begin(_i == 0 ? "" : "publish: {cuda_ipc: true}\n");
-        streamer_client *c = client_open(&d);
+        streamer_client *c = client_open(&test_daemon);
         opts = options("tiny");
         json_decref(find(c, &opts, "absent", NULL));
         if (_i == 0 && daemon_on_gpu()) {
@@ -323,7 +323,7 @@ TEST(memory_is_charged_from_the_beginning)
 TEST(an_attach_waits_for_the_commit)
 {
         streamer_attach_opts attach = STREAMER_ATTACH_OPTS_INIT;
-        streamer_client *reader = client_open(&d);
+        streamer_client *reader = client_open(&test_daemon);
         streamer_lease *lease, *other;
         streamer_publication *p = filled(client, &opts);
         attach.timeout_ms = 100;
@@ -372,7 +372,7 @@ static void await_request(streamer_client *c)
 /* _i & 1: the claim is aborted, else it is committed; _i & 2: the other client claims nothing. */
 TEST(another_client_waits_for_the_claim, .to = 4)
 {
-        struct waiter w = {.client = client_open(&d), .searches = (_i & 2) != 0};
+        struct waiter w = {.client = client_open(&test_daemon), .searches = (_i & 2) != 0};
         bool commits = (_i & 1) == 0;
         pthread_t thread;
         streamer_lease *lease = NULL;
@@ -404,7 +404,7 @@ TEST(many_clients_wait_for_the_claim)
         streamer_publication *p = claim_of(client, &opts, "absent");
         opts.timeout_ms = -1;
         for (int i = 0; i < WAITERS; i++) {
-                waiters[i] = (struct waiter){.client = client_open(&d), .searches = i % 2 == 0};
+                waiters[i] = (struct waiter){.client = client_open(&test_daemon), .searches = i % 2 == 0};
                 must(-pthread_create(&threads[i], NULL, wait_for_claim, &waiters[i]));
                 await_request(waiters[i].client);
         }
@@ -421,7 +421,7 @@ TEST(many_clients_wait_for_the_claim)
 
 TEST(the_wait_for_a_claim_has_an_end)
 {
-        streamer_client *other = client_open(&d);
+        streamer_client *other = client_open(&test_daemon);
         streamer_found found = STREAMER_FOUND_INIT;
         streamer_publication *p = claim_of(client, &opts, "absent"), *claim = NULL;
         opts.timeout_ms = 50;
@@ -447,15 +447,15 @@ FIXTURE(.outer = {begin_dirty, daemon_end}, .each = {connect_client, disconnect_
 /* Nothing of them is left when the daemon ends; its log says why. */
 TEST(the_daemon_ends_with_claims_and_waiting_clients)
 {
-        struct waiter w = {.client = client_open(&d)};
+        struct waiter w = {.client = client_open(&test_daemon)};
         pthread_t thread;
         streamer_publication *p = claim_of(client, &opts, "absent");
         opts.timeout_ms = -1;
         must(-pthread_create(&thread, NULL, wait_for_claim, &w));
         await_request(w.client);
         fill_storages(client, p, 1);
-        ck_assert_int_eq(daemon_stop(&d), 0);
-        ck_assert(log_wait_for(d.log, " was not published: the daemon ends"));
+        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
+        ck_assert(log_wait_for(test_daemon.log, " was not published: the daemon ends"));
         must(-pthread_join(thread, NULL));
         ck_assert_int_ne(w.result, 0);
         streamer_publish_abort(p);
@@ -610,7 +610,7 @@ static void wire_fails(struct request request, const char *code, const char *tex
 static void open_wire(void)
 {
         struct request find_request = {.verb = VERB_publish_find, .u.publish_find = {.model = "raw", .claim = true}};
-        wire_connect(&wire, &d);
+        wire_connect(&wire, &test_daemon);
         wire_call(find_request, NULL);
         claim = wire_number(&wire, "claim");
 }
@@ -650,7 +650,7 @@ TEST(the_daemon_ends_the_wait_for_a_claim, .to = 2)
         struct request wait = {.verb = VERB_publish_find,
                                .u.publish_find = {.model = "raw", .wait = true, .timeout_ms = 20, .claim = _i == 0}};
         struct wire other;
-        wire_connect(&other, &d);
+        wire_connect(&other, &test_daemon);
         wait.id = 2;
         ck_assert(wire_request(&other, &wait));
         ck_assert(wire_read_code(&other, "timeout"));
@@ -665,7 +665,7 @@ TEST(a_claim_is_valid_on_its_connection_only)
         static const enum verb verbs[] = {VERB_publish_begin, VERB_publish_segment, VERB_publish_commit,
                                           VERB_publish_abort};
         wire_close(&wire);
-        wire_connect(&wire, &d);
+        wire_connect(&wire, &test_daemon);
         for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++)
                 wire_fails(of_claim(verbs[i], 1), "not-found", ": not held by this connection");
 }
@@ -728,7 +728,7 @@ TEST(a_model_has_a_limited_number_of_segments)
         wire_fails(of_claim(VERB_publish_segment, 1), "limit", "raw: a model has 64 segments at most");
         wire_call(detach, NULL);
         close_wire();
-        ck_assert(log_wait_for(d.log,
+        ck_assert(log_wait_for(test_daemon.log,
                                " was not published: the connection of its publisher was closed before the commit"));
         open_wire();
 }

@@ -16,7 +16,6 @@ static void begin_with(const char *across)
                                  "2, bytes: 8MiB}\n"
                                  "    - {role: load, users: %d}\n    - {role: attach, users: %d}\n",
                                  across, TRAINER, OTHER, VIEWER));
-        test_daemon = d;
 }
 
 static void begin(void)
@@ -38,7 +37,7 @@ static void begin_test(void)
 
 static int publish_it(void)
 {
-        streamer_client *c = client_open(&d);
+        streamer_client *c = client_open(&test_daemon);
         streamer_found found = STREAMER_FOUND_INIT;
         streamer_publication *claim = NULL;
         const uint64_t bytes[] = {WEIGHT, 0, BUFFER};
@@ -57,7 +56,7 @@ static int publish_it(void)
 
 static int attach_it(void)
 {
-        streamer_client *c = client_open(&d);
+        streamer_client *c = client_open(&test_daemon);
         streamer_lease *lease;
         int r = streamer_attach(c, "tiny", NULL, &lease);
         if (r == 0) {
@@ -69,7 +68,7 @@ static int attach_it(void)
 
 static int find_it(void)
 {
-        streamer_client *c = client_open(&d);
+        streamer_client *c = client_open(&test_daemon);
         streamer_found found = STREAMER_FOUND_INIT;
         int r = streamer_publish_find(c, &opts, &found, NULL);
         if (r == 0 && expected_text != NULL && strcmp(found.state, expected_text) != 0)
@@ -79,7 +78,7 @@ static int find_it(void)
 
 static void forget(void)
 {
-        streamer_client *c = client_open(&d);
+        streamer_client *c = client_open(&test_daemon);
         client_wait_leases(c, 0);
         unload_everything(c);
         client_wait_used(c, 0);
@@ -134,7 +133,7 @@ TEST(another_base_is_opened_for_the_role_load_only)
 /* Its files are those that the published model was made from. */
 TEST(the_role_attach_names_a_resident_base)
 {
-        streamer_client *c = client_open(&d);
+        streamer_client *c = client_open(&test_daemon);
         opts.base = public_base("base.safetensors");
         client_load(c, opts.base, "base");
         ck_assert_int_eq(do_as(TRAINER, publish_it, NULL), 0);
@@ -175,7 +174,7 @@ TEST(a_users_models_are_limited)
 
 static int publish_too_much(void)
 {
-        streamer_client *c = client_open(&d);
+        streamer_client *c = client_open(&test_daemon);
         const uint64_t bytes = UINT64_C(9) << 20;
         streamer_publication *claim = claim_of(c, &opts, "absent");
         int r = expect_error(c, streamer_publish_begin(claim, &bytes, 1));

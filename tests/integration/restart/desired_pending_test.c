@@ -12,7 +12,6 @@
 
 #define NOBODY 60203
 
-static struct daemon d;
 static char root[PATH_SIZE], state_folder[PATH_SIZE], *config, *silent;
 static struct model *model;
 
@@ -27,8 +26,8 @@ static void configure(const char *preload)
 
 static void start(void)
 {
-        daemon_start(&d, (const char *const[]){"--config", config, NULL});
-        client = client_open(&d);
+        daemon_start(&test_daemon, (const char *const[]){"--config", config, NULL});
+        client = client_open(&test_daemon);
 }
 
 /* "second" is queued behind "first", which hangs. */
@@ -47,17 +46,11 @@ static void begin(void)
         silent = format_text("http://127.0.0.1:%u/first.safetensors", port);
         configure(format_text("{source: \"%s\", priority: 900}, {source: %s/second.safetensors, pin: true}", silent,
                               root));
-        daemon_init(&d, suite_path("d-%d", (int)getpid()));
+        daemon_init(&test_daemon, suite_path("d-%d", (int)getpid()));
         start();
 }
 
-static void end(void)
-{
-        streamer_close(client);
-        ck_assert_int_eq(daemon_stop(&d), 0);
-}
-
-#define CTL(code, says, ...) ctl_says(d.socket, (code), (says), __VA_ARGS__, NULL)
+#define CTL(code, says, ...) ctl_says(test_daemon.socket, (code), (says), __VA_ARGS__, NULL)
 
 static json_t *entry(const char *name)
 {
@@ -78,7 +71,7 @@ static void release_first(void)
 
 /* ---- preload ---- */
 
-FIXTURE(.each = {begin, end});
+FIXTURE(.each = {begin, fixture_stop});
 
 TEST(a_preload_not_yet_begun_is_listed_as_queued)
 {
@@ -207,7 +200,7 @@ TEST(the_wait_verb_waits_for_a_queued_preload)
         struct ctl_running waits;
         struct ctl result;
         CTL(5, "still loading", "wait", "second", "--timeout", "0.2");
-        ctl_start(&waits, d.socket, (const char *const[]){"wait", "second", NULL});
+        ctl_start(&waits, test_daemon.socket, (const char *const[]){"wait", "second", NULL});
         release_first();
         ctl_finish(&waits, &result);
         ck_assert_int_eq(result.code, 0);
@@ -220,7 +213,7 @@ TEST(all_waiting_attaches_are_answered)
         enum { CLIENTS = 60, WAITS = 60 };
         struct wire *many = must_alloc(CLIENTS * sizeof(*many));
         for (size_t i = 0; i < CLIENTS; i++) {
-                wire_connect(&many[i], &d);
+                wire_connect(&many[i], &test_daemon);
                 for (uint64_t k = 0; k < WAITS; k++)
                         ck_assert(wire_verb(&many[i], "wait", 2 + k, "model", "second"));
         }
@@ -268,7 +261,7 @@ TEST(a_queued_preload_can_be_cancelled, .to = 2)
 {
         struct ctl_running waits;
         struct ctl result;
-        ctl_start(&waits, d.socket, (const char *const[]){"wait", "second", NULL});
+        ctl_start(&waits, test_daemon.socket, (const char *const[]){"wait", "second", NULL});
         CTL(0, "", _i == 0 ? "unload" : "cancel", "second");
         ctl_finish(&waits, &result);
         ck_assert_int_eq(result.code, 1);
@@ -286,7 +279,7 @@ TEST(waiters_are_notified_when_a_preload_is_removed)
 {
         struct ctl_running waits;
         struct ctl result;
-        ctl_start(&waits, d.socket, (const char *const[]){"wait", "second", NULL});
+        ctl_start(&waits, test_daemon.socket, (const char *const[]){"wait", "second", NULL});
         configure(format_text("{source: \"%s\", priority: 900}", silent));
         CTL(0, "", "reload");
         ctl_finish(&waits, &result);
@@ -314,7 +307,7 @@ static int change_it(void)
 TEST(a_queued_preload_belongs_to_its_owner)
 {
         ROOT_ONLY();
-        must(chmod(d.socket, 0666));
+        must(chmod(test_daemon.socket, 0666));
         ck_assert_int_eq(run_as(NOBODY, NOBODY, change_it), 0);
 }
 
@@ -337,7 +330,7 @@ static void begin_lost(void)
         client_load(client, path, "lost");
         CTL(0, "", "pin", "lost");
         configure("");
-        end();
+        fixture_stop();
         must(unlink(path));
         start();
 }
@@ -346,11 +339,11 @@ static void begin_lost(void)
 static bool shows_next_attempt(const char *name)
 {
         struct ctl result;
-        ctl(&result, d.socket, "show", name, NULL);
+        ctl(&result, test_daemon.socket, "show", name, NULL);
         return result.code == 0 && strstr(result.out, ", next in") != NULL;
 }
 
-FIXTURE(.each = {begin_lost, end});
+FIXTURE(.each = {begin_lost, fixture_stop});
 
 TEST(a_pinned_model_that_fails_is_visible_and_survives_restarts)
 {
@@ -358,7 +351,7 @@ TEST(a_pinned_model_that_fails_is_visible_and_survives_restarts)
         ck_assert(status_has("{\"name\":\"lost\""));
         AWAIT(shows_next_attempt("lost"));
         CTL(1, "lost.safetensors", "wait", "lost");
-        end();
+        fixture_stop();
         start();
         AWAIT(is_retried(1));
         model_write(model, format_text("%s/lost.safetensors", root));

@@ -17,7 +17,7 @@ TEST(a_lease_is_reclaimed_by_the_next_call, .to = 2)
 {
         managed_load("m");
         streamer_lease *lease = managed_attach();
-        int fd = streamer_fd(managed.client);
+        int fd = streamer_fd(client);
         for (int runs = 0; runs < 3; runs++) {
                 if (_i)
                         manager_kill(&managed.m);
@@ -27,18 +27,18 @@ TEST(a_lease_is_reclaimed_by_the_next_call, .to = 2)
                 ck_assert_int_eq(streamer_lease_check(lease), STREAMER_EUNREACHABLE);
                 lease_equals(lease, managed.model);
                 manager_start(&managed.m);
-                client_ok(managed.client, streamer_call(managed.client, "ping", NULL, NULL), "ping");
-                ck_assert_int_eq(streamer_fd(managed.client), fd);
-                client_ok(managed.client, streamer_lease_check(lease), "check");
-                ck_assert_uint_eq(client_leases(managed.client), 1);
+                client_ok(client, streamer_call(client, "ping", NULL, NULL), "ping");
+                ck_assert_int_eq(streamer_fd(client), fd);
+                client_ok(client, streamer_lease_check(lease), "check");
+                ck_assert_uint_eq(client_leases(client), 1);
                 lease_equals(lease, managed.model);
-                client_equals(managed.client, "m", managed.model); /* a new one, beside it */
+                client_equals(client, "m", managed.model); /* a new one, beside it */
         }
-        ck_assert_int_eq(streamer_unload(managed.client, "m", 0), STREAMER_EBUSY);
+        ck_assert_int_eq(streamer_unload(client, "m", 0), STREAMER_EBUSY);
         streamer_detach(lease);
-        ck_assert_uint_eq(client_leases(managed.client), 0);
-        client_unload(managed.client, "m");
-        client_wait_used(managed.client, 0);
+        ck_assert_uint_eq(client_leases(client), 0);
+        client_unload(client, "m");
+        client_wait_used(client, 0);
         manager_wait(&managed.m, MANAGED_PROCESSES, 0);
 }
 
@@ -46,15 +46,15 @@ TEST(a_drained_model_survives_for_its_leases, .to = 2)
 {
         managed_load("m");
         streamer_lease *lease = managed_attach();
-        client_ok(managed.client, streamer_unload(managed.client, "m", STREAMER_UNLOAD_DRAIN), "unload");
+        client_ok(client, streamer_unload(client, "m", STREAMER_UNLOAD_DRAIN), "unload");
         managed_restart(_i);
-        client_ok(managed.client, streamer_lease_check(lease), "check");
-        ck_assert_uint_gt(client_used(managed.client), 0);
+        client_ok(client, streamer_lease_check(lease), "check");
+        ck_assert_uint_gt(client_used(client), 0);
         streamer_lease *refused;
-        ck_assert_int_eq(streamer_attach(managed.client, "m", NULL, &refused), STREAMER_ENOENT);
+        ck_assert_int_eq(streamer_attach(client, "m", NULL, &refused), STREAMER_ENOENT);
         lease_equals(lease, managed.model);
         streamer_detach(lease);
-        client_wait_used(managed.client, 0);
+        client_wait_used(client, 0);
         manager_wait(&managed.m, MANAGED_MODELS, 0);
 }
 
@@ -74,13 +74,13 @@ TEST(the_leases_of_a_client_that_dies_before_it_reclaims_end, .to = 2)
                 child_kill(pid);
         manager_start(&managed.m);
         managed_reconnect();
-        ck_assert_uint_eq(client_leases(managed.client), (unsigned)_i);
+        ck_assert_uint_eq(client_leases(client), (unsigned)_i);
         if (_i == 1)
                 child_kill(pid);
-        client_wait_leases(managed.client, 0);
+        client_wait_leases(client, 0);
         manager_wait(&managed.m, MANAGED_PROCESSES, 0);
-        client_unload(managed.client, "m");
-        client_wait_used(managed.client, 0);
+        client_unload(client, "m");
+        client_wait_used(client, 0);
 }
 
 /* Its pidfd was not stored, or was lost: the row in the journal suffices. */
@@ -91,8 +91,8 @@ TEST(a_lease_is_reclaimed_without_a_pidfd)
         manager_kill(&managed.m);
         manager_drop(&managed.m, manager_find(&managed.m, MANAGED_PROCESSES, 0));
         manager_start(&managed.m);
-        client_ok(managed.client, streamer_lease_check(lease), "check");
-        ck_assert_uint_eq(client_leases(managed.client), 1);
+        client_ok(client, streamer_lease_check(lease), "check");
+        ck_assert_uint_eq(client_leases(client), 1);
         manager_wait(&managed.m, MANAGED_PROCESSES, 1);
         streamer_detach(lease);
 }
@@ -102,7 +102,7 @@ static void check_lost(streamer_lease *lease)
         ck_assert_int_eq(streamer_lease_check(lease), STREAMER_ELOST);
         ck_assert_int_eq(streamer_lease_check(lease), STREAMER_ELOST);
         lease_equals(lease, managed.model); /* the map is ours */
-        ck_assert_uint_eq(client_leases(managed.client), 0);
+        ck_assert_uint_eq(client_leases(client), 0);
         streamer_detach(lease);
 }
 
@@ -113,7 +113,7 @@ TEST(a_lease_of_a_model_that_did_not_survive_is_lost)
         manager_kill(&managed.m);
         manager_drop(&managed.m, managed_segment());
         manager_start(&managed.m);
-        client_ok(managed.client, streamer_call(managed.client, "ping", NULL, NULL), "other calls go on");
+        client_ok(client, streamer_call(client, "ping", NULL, NULL), "other calls go on");
         check_lost(lease);
 }
 
@@ -124,13 +124,13 @@ TEST(a_lease_is_lost_without_a_store, .to = 2)
 {
         managed_begin_sized(0);
         ck_assert(managed_log_has("fd store: none"));
-        client_load(managed.client, managed_file(), "m");
-        streamer_lease *lease = client_attach(managed.client, "m");
+        client_load(client, managed_file(), "m");
+        streamer_lease *lease = client_attach(client, "m");
         managed_restart(1);
-        ck_assert_str_eq(client_state(managed.client, "m"), "");
+        ck_assert_str_eq(client_state(client, "m"), "");
         ck_assert_uint_eq(managed.m.dropped, 0);
         if (_i == 1)
-                client_load(managed.client, managed_file(), "m"); /* the same bytes, generation 1 again */
+                client_load(client, managed_file(), "m"); /* the same bytes, generation 1 again */
         check_lost(lease);
         managed_end();
 }
@@ -141,7 +141,7 @@ FIXTURE(.each = {managed_begin, managed_end});
 
 static uint64_t holds(const char *what)
 {
-        return json_number(json_at(client_call(managed.client, "whoami", NULL), "holds"), what);
+        return json_number(json_at(client_call(client, "whoami", NULL), "holds"), what);
 }
 
 /* Before a lease is claimed, too: it holds the memory, and limits are no looser after a restart. */
@@ -153,12 +153,12 @@ TEST(the_owners_of_models_and_leases_are_restored, .to = 2)
         ck_assert_uint_ge(bytes, 4 << 20);
         ck_assert_uint_eq(holds("leases"), 1);
         managed_restart(_i);
-        streamer_client *before = managed.client;
-        managed.client = client_open(&managed.m.d);
+        streamer_client *before = client;
+        client = client_open(&managed.m.d);
         ck_assert_uint_eq(holds("bytes"), bytes);
         ck_assert_uint_eq(holds("leases"), 1);
-        ck_assert_int_eq(streamer_unload(managed.client, "m", 0), STREAMER_EBUSY);
-        json_t *ps = client_call(managed.client, "ps", NULL);
+        ck_assert_int_eq(streamer_unload(client, "m", 0), STREAMER_EBUSY);
+        json_t *ps = client_call(client, "ps", NULL);
         ck_assert(json_is_false(json_at(ps, "leases.0.orphan"))); /* it may still reclaim */
         if (_i == 0) {
                 client_ok(before, streamer_lease_check(lease), "check");
@@ -167,9 +167,9 @@ TEST(the_owners_of_models_and_leases_are_restored, .to = 2)
         streamer_detach(
                 lease); /* waits for no daemon: the next call reclaims the lease, if it has to, and detaches it */
         client_ok(before, streamer_call(before, "ping", NULL, NULL), "ping");
-        client_wait_leases(managed.client, 0);
-        client_unload(managed.client, "m");
-        client_wait_used(managed.client, 0);
+        client_wait_leases(client, 0);
+        client_unload(client, "m");
+        client_wait_used(client, 0);
         ck_assert_uint_eq(holds("bytes"), 0);
         ck_assert_uint_eq(holds("leases"), 0);
         streamer_close(before);
@@ -180,13 +180,13 @@ TEST(the_owners_of_models_and_leases_are_restored, .to = 2)
 
 static int holds_one_name(void)
 {
-        managed.client = client_open(&managed.m.d);
+        client = client_open(&managed.m.d);
         return holds("models") == 1 && holds("bytes") == 0 ? 0 : STREAMER_EFAILED;
 }
 
 static int holds_none(void)
 {
-        managed.client = client_open(&managed.m.d);
+        client = client_open(&managed.m.d);
         return holds("models") == 0 ? 0 : STREAMER_EFAILED;
 }
 
@@ -215,8 +215,8 @@ static void detach_lease(streamer_lease *lease)
 {
         lease_equals(lease, managed.model);
         streamer_detach(lease);
-        client_wait_used(managed.client, 0);
-        ck_assert_uint_eq(client_device_number(managed.client, "quarantined"), 0);
+        client_wait_used(client, 0);
+        ck_assert_uint_eq(client_device_number(client, "quarantined"), 0);
         manager_wait(&managed.m, MANAGED_MODELS, 0);
 }
 
@@ -224,10 +224,10 @@ TEST(revoked_memory_stays_quarantined, .to = 2)
 {
         managed_load("m");
         streamer_lease *lease = managed_attach();
-        client_ok(managed.client, streamer_unload(managed.client, "m", STREAMER_UNLOAD_FORCE), "unload");
+        client_ok(client, streamer_unload(client, "m", STREAMER_UNLOAD_FORCE), "unload");
         managed_restart(_i);
         ck_assert_int_eq(streamer_lease_check(lease), STREAMER_EREVOKED);
-        ck_assert_uint_ge(client_device_number(managed.client, "quarantined"), 4 << 20);
+        ck_assert_uint_ge(client_device_number(client, "quarantined"), 4 << 20);
         detach_lease(lease);
 }
 
@@ -235,9 +235,8 @@ TEST(a_drain_timeout_continues_over_a_restart)
 {
         managed_load("m");
         streamer_lease *lease = managed_attach();
-        ck_assert_int_eq(client_call_code(managed.client, "unload",
-                                          "{\"model\":\"m\",\"drain\":true,\"drain_timeout_ms\":1000}"),
-                         0);
+        ck_assert_int_eq(
+                client_call_code(client, "unload", "{\"model\":\"m\",\"drain\":true,\"drain_timeout_ms\":1000}"), 0);
         managed_restart(1);
         AWAIT(streamer_lease_check(lease) == STREAMER_EREVOKED);
         detach_lease(lease);
@@ -296,7 +295,7 @@ TEST(only_the_right_token_generation_and_digest_of_the_same_process_are_accepted
         ck_assert(reclaim_fails_with(&holder, zero, 1, digest, "lost"));
         ck_assert(reclaim_fails_with(&holder, token, 2, digest, "lost"));
         ck_assert(reclaim_fails_with(&holder, token, 1, zero, "lost"));
-        ck_assert_uint_eq(client_leases(managed.client), 1);
+        ck_assert_uint_eq(client_leases(client), 1);
         manager_wait(&managed.m, MANAGED_PROCESSES, 1);
         is_denied_in_child();
         managed_restart(1);
@@ -306,7 +305,7 @@ TEST(only_the_right_token_generation_and_digest_of_the_same_process_are_accepted
         manager_start(&managed.m);
         managed_reconnect();
         is_denied_in_child();
-        ck_assert_uint_eq(client_leases(managed.client), 0);
+        ck_assert_uint_eq(client_leases(client), 0);
 }
 
 TEST(a_token_is_of_no_use_to_another_user)
@@ -316,5 +315,5 @@ TEST(a_token_is_of_no_use_to_another_user)
         attach_by_hand();
         must(chmod(suite_folder(), 0755));
         ck_assert_int_eq(run_as(PERSON, 0, is_denied), 0); /* of the socket's group */
-        ck_assert_uint_eq(client_leases(managed.client), 1);
+        ck_assert_uint_eq(client_leases(client), 1);
 }

@@ -21,19 +21,19 @@ FIXTURE(.each = {managed_begin, managed_end});
 TEST(a_model_survives_with_its_bytes_digest_and_number_and_is_not_read, .to = 2)
 {
         managed_load("m");
-        uint64_t used = client_used(managed.client);
+        uint64_t used = client_used(client);
         file_uncache(managed_file());
         for (int runs = 0; runs < 3; runs++) {
                 managed_restart_and_reconnect(_i);
-                client_equals(managed.client, "m", managed.model);
-                ck_assert_uint_eq(client_used(managed.client), used);
+                client_equals(client, "m", managed.model);
+                ck_assert_uint_eq(client_used(client), used);
                 ck_assert(process_read_no_model(managed.m.d.pid, 0)); /* since its start */
-                ck_assert_uint_eq(json_number(client_show(managed.client, "m"), "generation"), 1);
-                ck_assert_str_eq(json_text(client_show(managed.client, "m"), "source"), managed_file());
+                ck_assert_uint_eq(json_number(client_show(client, "m"), "generation"), 1);
+                ck_assert_str_eq(json_text(client_show(client, "m"), "source"), managed_file());
         }
         ck_assert_uint_eq(file_cached_bytes(managed_file()), 0);
-        client_unload(managed.client, "m");
-        ck_assert_uint_eq(client_used(managed.client), 0);
+        client_unload(client, "m");
+        ck_assert_uint_eq(client_used(client), 0);
         manager_wait(&managed.m, MANAGED_MODELS, 0);
 }
 
@@ -47,10 +47,10 @@ TEST(an_unload_waits_until_the_manager_has_closed_the_memory)
         wire_verb(&w, "unload", 2, "model", "m");
         struct pollfd reply = {.fd = w.fd, .events = POLLIN};
         ck_assert_int_eq(poll(&reply, 1, 300), 0);
-        ck_assert_uint_gt(client_used(managed.client), 0);
+        ck_assert_uint_gt(client_used(client), 0);
         pthread_mutex_unlock(&managed.m.mutex);
         wire_read_ok(&w);
-        ck_assert_uint_eq(client_used(managed.client), 0);
+        ck_assert_uint_eq(client_used(client), 0);
         wire_close(&w);
 }
 
@@ -161,16 +161,16 @@ TEST(a_set_that_is_not_whole_is_dropped, EACH(damages))
         damages[_i].fn();
         manager_start(&managed.m);
         managed_reconnect();
-        ck_assert_str_eq(client_state(managed.client, "m"), "");
+        ck_assert_str_eq(client_state(client, "m"), "");
         ck_assert_msg(managed_log_has(damages[_i].log), "the log does not say '%s':\n%s", damages[_i].log,
                       file_read(managed.m.d.log, NULL));
         manager_wait(&managed.m, MANAGED_MODELS, 0);
-        client_wait_used(managed.client, 0);
+        client_wait_used(client, 0);
         ck_assert_uint_eq(process_fds_named(managed.m.d.pid, "streamerd-journal"), 1);
-        client_load(managed.client, managed_file(), "m");
+        client_load(client, managed_file(), "m");
         manager_wait(&managed.m, MANAGED_MODELS, 2);
         managed_restart_and_reconnect(1);
-        client_equals(managed.client, "m", managed.model);
+        client_equals(client, "m", managed.model);
 }
 
 TEST(foreign_entries_of_the_fd_store_are_dropped)
@@ -182,7 +182,7 @@ TEST(foreign_entries_of_the_fd_store_are_dropped)
         manager_add_consume_fd(&managed.m, MANAGED_MODELS "7.64", must(memfd_create("x", MFD_CLOEXEC)));
         manager_start(&managed.m);
         managed_reconnect();
-        client_equals(managed.client, "m", managed.model);
+        client_equals(client, "m", managed.model);
         manager_wait(&managed.m, MANAGED_MODELS, 2);
 }
 
@@ -193,7 +193,7 @@ TEST(a_model_of_a_removed_device_is_dropped)
         managed.m.flags[1] = "host=2MiB"; /* too small for it */
         manager_start(&managed.m);
         managed_reconnect();
-        ck_assert_str_eq(client_state(managed.client, "m"), "");
+        ck_assert_str_eq(client_state(client, "m"), "");
         ck_assert(managed_log_has("does not fit"));
         manager_wait(&managed.m, MANAGED_MODELS, 0);
 }
@@ -216,21 +216,21 @@ TEST(a_lost_name_is_not_restored, .to = 2)
         managed_begin_sized(4); /* the journal, and two of these three, of which the second waits for a free entry */
         managed_load("filler");
         char *path = write_as(large, "large");
-        client_load(managed.client, path, "x");
+        client_load(client, path, "x");
         ck_assert(managed_log_has("raise FileDescriptorStoreMax="));
         ck_assert(managed_log_has("x: will not survive a restart"));
         char *other = write_as(empty, "empty");
-        client_load(managed.client, other, "m");
+        client_load(client, other, "m");
         manager_wait(&managed.m, MANAGED_MODELS "2.", 1);
-        client_load(managed.client, other, "z");
-        client_load(managed.client, path, "m");
-        client_unload(managed.client, "filler");
+        client_load(client, other, "z");
+        client_load(client, path, "m");
+        client_unload(client, "filler");
         manager_wait(&managed.m, MANAGED_MODELS "3.", 2);
         ck_assert_uint_eq(managed.m.dropped, 0);
         managed_restart_and_reconnect(_i);
-        client_equals(managed.client, "m", large);
-        client_equals(managed.client, "x", large);
-        client_equals(managed.client, "z", empty);
+        client_equals(client, "m", large);
+        client_equals(client, "x", large);
+        client_equals(client, "z", empty);
         managed_end();
 }
 
@@ -265,24 +265,24 @@ FIXTURE(.each = {managed_begin, managed_end});
 TEST(a_name_without_a_journal_row_is_stored_when_a_row_is_free, .to = 4)
 {
         managed_load("m");
-        client_load(managed.client, managed_file(), "early");
+        client_load(client, managed_file(), "early");
         struct journal *book = open_journal();
         fill_names(book);
-        client_load(managed.client, managed_file(), "late");
+        client_load(client, managed_file(), "late");
         ck_assert(managed_log_has("full: further names"));
-        client_equals(managed.client, "late", managed.model);
+        client_equals(client, "late", managed.model);
         if (_i & 2) {
-                client_unload(managed.client, "early");
+                client_unload(client, "early");
                 AWAIT(is_in_journal(book, "late"));
         }
         journal_free(book);
         managed_restart_and_reconnect(_i & 1);
-        client_equals(managed.client, "m", managed.model);
-        ck_assert_str_eq(client_state(managed.client, "early"), _i & 2 ? "" : "ready");
-        ck_assert_str_eq(client_state(managed.client, "late"), _i & 2 ? "ready" : "");
-        client_load(managed.client, managed_file(), "later"); /* rows that lead nowhere were cleared */
+        client_equals(client, "m", managed.model);
+        ck_assert_str_eq(client_state(client, "early"), _i & 2 ? "" : "ready");
+        ck_assert_str_eq(client_state(client, "late"), _i & 2 ? "ready" : "");
+        client_load(client, managed_file(), "later"); /* rows that lead nowhere were cleared */
         managed_restart_and_reconnect(_i & 1);
-        client_equals(managed.client, "later", managed.model);
+        client_equals(client, "later", managed.model);
 }
 
 TEST(only_a_lease_without_a_journal_row_is_lost, .to = 2)
@@ -292,14 +292,14 @@ TEST(only_a_lease_without_a_journal_row_is_lost, .to = 2)
         struct journal *book = open_journal();
         fill_leases(book);
         journal_free(book);
-        streamer_lease *late = client_attach(managed.client, "m");
+        streamer_lease *late = client_attach(client, "m");
         ck_assert(managed_log_has("full: further leases"));
         lease_equals(late, managed.model);
         managed_restart(_i);
-        client_ok(managed.client, streamer_lease_check(early), "check");
+        client_ok(client, streamer_lease_check(early), "check");
         ck_assert_int_eq(streamer_lease_check(late), STREAMER_ELOST);
         lease_equals(late, managed.model); /* its maps are its own */
-        ck_assert_uint_eq(client_leases(managed.client), 1);
+        ck_assert_uint_eq(client_leases(client), 1);
         streamer_detach(late);
         streamer_detach(early);
 }
@@ -323,7 +323,7 @@ TEST(a_name_keeps_its_owner, .to = 2)
         manager_wait(&managed.m, MANAGED_MODELS "1.", 0);
         for (int runs = 0; runs < 2; runs++) {
                 managed_restart_and_reconnect(_i);
-                client_equals(managed.client, "owned", newer);
+                client_equals(client, "owned", newer);
                 ck_assert_int_eq(model_call_as(GUEST, "pin", "owned", NULL), STREAMER_EPERM);
                 ck_assert_int_eq(model_call_as(GUEST, "unload", "owned", NULL), STREAMER_EPERM);
                 ck_assert_int_eq(model_call_as(OWNER, "unload", "further", NULL), STREAMER_EPERM);
@@ -331,5 +331,5 @@ TEST(a_name_keeps_its_owner, .to = 2)
         }
         ck_assert_int_eq(model_call_as(GUEST, "unload", "further", NULL), 0);
         ck_assert_int_eq(model_call_as(OWNER, "unload", "owned", NULL), 0);
-        client_wait_used(managed.client, 0);
+        client_wait_used(client, 0);
 }

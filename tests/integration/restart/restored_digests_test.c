@@ -45,9 +45,9 @@ static void damage_during_restart(bool pinned)
 {
         managed_load("m");
         if (pinned)
-                client_ok(managed.client, streamer_pin(managed.client, "m", 1), "pin");
-        size_t at = a_byte(managed.client);
-        client_wait_leases(managed.client, 0); /* one that is not detached by then outlives the daemon */
+                client_ok(client, streamer_pin(client, "m", 1), "pin");
+        size_t at = a_byte(client);
+        client_wait_leases(client, 0); /* one that is not detached by then outlives the daemon */
         manager_kill(&managed.m);
         damage(managed_segment(), at);
         manager_start(&managed.m);
@@ -61,18 +61,18 @@ TEST(one_wrong_byte_fails_the_model)
 {
         streamer_lease *lease;
         damage_during_restart(false);
-        AWAIT(strcmp(client_state(managed.client, "m"), "failed") == 0);
-        client_fails(managed.client, streamer_attach(managed.client, "m", NULL, &lease), STREAMER_EFAILED, "differ");
+        AWAIT(strcmp(client_state(client, "m"), "failed") == 0);
+        client_fails(client, streamer_attach(client, "m", NULL, &lease), STREAMER_EFAILED, "differ");
         manager_wait(&managed.m, MANAGED_MODELS, 0);
-        client_wait_used(managed.client, 0);
-        client_load(managed.client, managed_file(), "m");
-        client_equals(managed.client, "m", managed.model);
+        client_wait_used(client, 0);
+        client_load(client, managed_file(), "m");
+        client_equals(client, "m", managed.model);
 }
 
 TEST(a_pinned_model_with_a_wrong_byte_is_reloaded)
 {
         damage_during_restart(true);
-        AWAIT(strcmp(client_state(managed.client, "m"), "ready") == 0);
-        client_equals(managed.client, "m", managed.model);
-        ck_assert(json_is_true(json_at(client_call(managed.client, "list", NULL), "models.0.pinned")));
+        AWAIT(strcmp(client_state(client, "m"), "ready") == 0);
+        client_equals(client, "m", managed.model);
+        ck_assert(json_is_true(json_at(client_call(client, "list", NULL), "models.0.pinned")));
 }

@@ -269,9 +269,9 @@ FIXTURE(.each = {paused_load_begin, paused_load_end}, .unavailable = fuse_file_u
 TEST(metrics_are_served_during_a_held_load)
 {
         paused_load_start("m");
-        ck_assert_double_eq(client_metric(paused.client, "streamerd_loads_running"), 1);
-        ck_assert_double_eq(client_metric(paused.client, "streamerd_models{state=\"loading\"}"), 1);
-        ck_assert_double_ge(client_metric(paused.client, "streamerd_blocks_in_flight"), 1);
+        ck_assert_double_eq(client_metric(client, "streamerd_loads_running"), 1);
+        ck_assert_double_eq(client_metric(client, "streamerd_models{state=\"loading\"}"), 1);
+        ck_assert_double_ge(client_metric(client, "streamerd_blocks_in_flight"), 1);
 }
 
 /* ---- listen address ---- */

@@ -148,18 +148,18 @@ TEST(a_lease_is_claimed_over_a_restart_by_its_row_alone, .to = 2)
 {
         ABOUT_HOST_MEMORY();
         managed_load("m");
-        streamer_lease *lease = client_attach(managed.client, "m");
+        streamer_lease *lease = client_attach(client, "m");
         for (int runs = 0; runs < 2; runs++) {
                 managed_restart(_i);
-                client_ok(managed.client, streamer_lease_check(lease), "check");
-                ck_assert_uint_eq(client_leases(managed.client), 1);
-                ck_assert_int_eq(streamer_unload(managed.client, "m", 0), STREAMER_EBUSY);
+                client_ok(client, streamer_lease_check(lease), "check");
+                ck_assert_uint_eq(client_leases(client), 1);
+                ck_assert_int_eq(streamer_unload(client, "m", 0), STREAMER_EBUSY);
                 lease_equals(lease, managed.model);
         }
         ck_assert_uint_eq(manager_count(&managed.m, MANAGED_PROCESSES), 0);
         streamer_detach(lease);
-        client_unload(managed.client, "m");
-        client_wait_used(managed.client, 0);
+        client_unload(client, "m");
+        client_wait_used(client, 0);
 }
 
 TEST(an_unclaimed_lease_ends_after_a_restart, .to = 2)
@@ -168,9 +168,9 @@ TEST(an_unclaimed_lease_ends_after_a_restart, .to = 2)
         managed_load("m");
         pid_t pid = child_start(hold_managed);
         managed_restart_and_reconnect(_i);
-        ck_assert_uint_eq(client_leases(managed.client), 0);
-        client_equals(managed.client, "m", managed.model);
-        client_unload(managed.client, "m");
-        client_wait_used(managed.client, 0);
+        ck_assert_uint_eq(client_leases(client), 0);
+        client_equals(client, "m", managed.model);
+        client_unload(client, "m");
+        client_wait_used(client, 0);
         child_kill(pid);
 }
