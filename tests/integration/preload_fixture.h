@@ -20,8 +20,10 @@
 static char root[PATH_SIZE], *config;
 static struct model *model;
 
-static void configure(const char *rest)
+__attribute__((format(printf, 1, 2))) static void configure(const char *format, ...)
 {
+        char rest[4096];
+        FORMAT_ARGS(rest, format);
         char *text = format_text("roots: [%s]\n" COMMON "%s\n", root, rest);
         file_write(config, text, strlen(text));
 }
@@ -34,7 +36,7 @@ static void begin(const char *rest)
         mkdir(root, 0755);
         must(chmod(suite_folder(), 0755));
         config = suite_path("config-%d-%u.yaml", (int)getpid(), n);
-        configure(rest);
+        configure("%s", rest);
         DAEMON_START(&test_daemon, suite_path("d-%d-%u", (int)getpid(), n++), "--config", config);
         model = model_mixed(5, 1 << 18);
 }

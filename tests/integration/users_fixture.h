@@ -56,9 +56,9 @@ static inline int call_as(uid_t uid, const char *the_verb, const char *the_args,
 }
 
 /* A request about a model. */
-static inline int model_call_as(uid_t uid, const char *the_verb, const char *model, const char *text)
+static inline int model_call_as(uid_t uid, const char *the_verb, const char *the_model, const char *text)
 {
-        return call_as(uid, the_verb, format_text("{\"model\":\"%s\"}", model), text);
+        return call_as(uid, the_verb, format_text("{\"model\":\"%s\"}", the_model), text);
 }
 
 static inline int do_load(void)

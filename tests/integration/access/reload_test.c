@@ -3,6 +3,7 @@
  * Reloading the configuration of a running daemon.
  */
 #include "tests/integration/preload_fixture.h"
+#include "tests/integration/users_fixture.h"
 #include "tests/lib/wire.h"
 
 static void begin_default(void)
@@ -20,8 +21,7 @@ TEST(sighup_applies_added_settings_and_drops_no_model)
         streamer_client *c = client_open(&test_daemon);
         client_load(c, first, "first");
         streamer_lease *lease = client_attach(c, "first");
-        char *text = format_text("preload: [{source: %s}]", second);
-        configure(text);
+        configure("preload: [{source: %s}]", second);
         hangup();
         await_notify("RELOADING=1\nMONOTONIC_USEC=");
         await_notify("READY=1");
@@ -29,7 +29,7 @@ TEST(sighup_applies_added_settings_and_drops_no_model)
         is_served("second");
         lease_equals(lease, model);
         streamer_detach(lease);
-        configure("");
+        configure("\n");
         hangup();
         await_notify("READY=1");
         is_served("second");
@@ -51,8 +51,7 @@ static const struct {
 TEST(a_reload_with_a_wrong_setting_changes_nothing, EACH(bad))
 {
         char *path = write_model("never.safetensors");
-        char *text = format_text("log: {level: debug}\n%s", bad[_i].text);
-        configure(text);
+        configure("log: {level: debug}\n%s", bad[_i].text);
         reload(2, bad[_i].what);
         hangup();
         await_notify("READY=1");
@@ -113,34 +112,17 @@ TEST(the_logs_level_is_applied)
 
 #define USER 60201
 
-static int do_ping(void)
-{
-        return client_call_code(client_open(&test_daemon), "ping", NULL);
-}
-
-static int do_connect(void)
-{
-        streamer_connect_opts opts = {.struct_size = sizeof(opts), .socket = test_daemon.socket};
-        streamer_client *c;
-        return streamer_connect(&opts, &c);
-}
-
-static int do_reload(void)
-{
-        return client_call_code(client_open(&test_daemon), "reload", NULL);
-}
-
 TEST(reloaded_access_rules_apply_to_new_and_open_connections)
 {
         ROOT_ONLY();
-        ck_assert_int_eq(run_as(USER, 0, do_ping), 0);
-        ck_assert_int_eq(run_as(USER, 0, do_reload), STREAMER_EPERM);
+        ck_assert_int_eq(call_as(USER, "ping", NULL, NULL), 0);
+        ck_assert_int_eq(call_as(USER, "reload", NULL, NULL), STREAMER_EPERM);
         configure("access: {roles: []}");
         reload(0, "applied");
-        ck_assert_int_eq(run_as(USER, 0, do_connect), STREAMER_EPERM);
+        ck_assert_int_eq(do_as(USER, do_connect, NULL), STREAMER_EPERM);
         configure("access: {roles: [{role: admin, users: 60201}]}");
         reload(0, "applied");
-        ck_assert_int_eq(run_as(USER, 0, do_reload), 0);
+        ck_assert_int_eq(call_as(USER, "reload", NULL, NULL), 0);
 }
 
 TEST(concurrent_reload_requests_are_all_answered)

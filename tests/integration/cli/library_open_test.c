@@ -10,11 +10,6 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 
-static void begin(void)
-{
-        fixture_begin((const char *const[]){"--device", "host=256MiB", NULL});
-}
-
 static streamer_lease *open_model(const char *source, const char *name, unsigned flags)
 {
         streamer_lease *lease = NULL;
@@ -29,7 +24,7 @@ static streamer_lease *open_model(const char *source, const char *name, unsigned
         return lease;
 }
 
-FIXTURE(.all = {begin, fixture_end}, .each = {fixture_connect, fixture_disconnect});
+FIXTURE(.all = {fixture_begin_default, fixture_end}, .each = {fixture_connect, fixture_disconnect});
 
 TEST(a_file_is_loaded_and_attached_to, .to = 2)
 {
@@ -100,7 +95,7 @@ TEST(hugetlb_pages_are_mapped_for_reading_alone)
                 SKIP("vm.nr_overcommit_hugepages cannot be set");
 }
 
-FIXTURE(.all = {begin, fixture_end}, .each = {fixture_connect, fixture_disconnect});
+FIXTURE(.all = {fixture_begin_default, fixture_end}, .each = {fixture_connect, fixture_disconnect});
 
 TEST(the_lease_is_of_the_new_generation_while_the_old_one_serves)
 {

@@ -8,8 +8,7 @@ TEST(listed_models_are_loaded_at_start)
 {
         begin("");
         char *path = write_model("a.safetensors");
-        char *text = format_text("preload:\n  - {source: %s, name: \"first\", pin: true, priority: 700}\n", path);
-        configure(text);
+        configure("preload:\n  - {source: %s, name: \"first\", pin: true, priority: 700}\n", path);
         ck_assert_int_eq(daemon_stop(&test_daemon), 0);
         daemon_start(&test_daemon, (const char *const[]){"--config", config, NULL});
         await_row(0, "ready", 1);
@@ -24,8 +23,7 @@ TEST(listed_models_are_loaded_at_start)
 TEST(a_failed_preload_is_retried_until_it_is_resident)
 {
         begin("");
-        char *text = format_text("preload:\n  - {source: %s/late.safetensors}\n", root);
-        configure(text);
+        configure("preload:\n  - {source: %s/late.safetensors}\n", root);
         reload(0, "applied");
         await_row(0, "failed", 3);
         await_log("preload: ");
@@ -44,9 +42,7 @@ TEST(models_without_a_name_have_different_ones)
                 mkdir(format_text("%s/%c", root, "ab"[i]), 0755);
                 write_model(i == 0 ? "a/model.safetensors" : "b/model.safetensors");
         }
-        char *text = format_text("preload: [{source: %s/a/model.safetensors}, {source: %s/b/model.safetensors}]", root,
-                                 root);
-        configure(text);
+        configure("preload: [{source: %s/a/model.safetensors}, {source: %s/b/model.safetensors}]", root, root);
         hangup();
         await_row(0, "ready", 1);
         await_row(1, "ready", 1);
@@ -61,9 +57,7 @@ TEST(the_manager_is_notified_of_missing_models)
 {
         begin("");
         char *path = write_model("good.safetensors");
-        char *text = format_text("preload:\n  - {source: %s/none.safetensors, name: absent}\n  - {source: %s}\n", root,
-                                 path);
-        configure(text);
+        configure("preload:\n  - {source: %s/none.safetensors, name: absent}\n  - {source: %s}\n", root, path);
         hangup();
         await_notify("; preload: 1 of 2 ready, 1 failed (absent)");
         write_model("none.safetensors");
@@ -106,8 +100,7 @@ TEST(an_unloaded_preload_is_not_reloaded)
 {
         begin("");
         char *path = write_model("a.safetensors");
-        char *text = format_text("preload: [{source: %s}]", path);
-        configure(text);
+        configure("preload: [{source: %s}]", path);
         reload(0, "applied");
         await_row(0, "ready", 1);
         streamer_client *c = client_open(&test_daemon);
