@@ -95,17 +95,19 @@ static inline void redirect(const char *to)
 }
 
 /* A daemon of the test's own. */
-static inline streamer_client *start_own(struct daemon *d, const char *name, const char *config)
+static struct daemon own;
+
+static inline streamer_client *start_own(const char *name, const char *config)
 {
-        DAEMON_START(d, suite_path("%s-%d", name, (int)getpid()), "--device", "host=128MiB", "--root", fixture_root(),
-                     "--log-level", "debug", "--config", config);
-        return client_open(d);
+        DAEMON_START(&own, suite_path("%s-%d", name, (int)getpid()), "--device", "host=128MiB", "--root",
+                     fixture_root(), "--log-level", "debug", "--config", config);
+        return client_open(&own);
 }
 
-static inline void stop_own(struct daemon *d, streamer_client *c)
+static inline void stop_own(streamer_client *c)
 {
         streamer_close(c);
-        ck_assert_int_eq(daemon_stop(d), 0);
+        ck_assert_int_eq(daemon_stop(&own), 0);
 }
 
 static inline void serves(const char *source)

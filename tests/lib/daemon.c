@@ -226,11 +226,16 @@ void daemon_terminate(struct daemon *d)
         must(kill(d->pid, SIGTERM));
 }
 
-int daemon_wait(struct daemon *d, int timeout_ms)
+bool daemon_ends_within(const struct daemon *d, int timeout_ms)
 {
         struct pollfd fd = {.fd = d->pidfd, .events = POLLIN};
+        return must(poll(&fd, 1, timeout_ms)) > 0;
+}
+
+int daemon_wait(struct daemon *d, int timeout_ms)
+{
         int status;
-        if (must(poll(&fd, 1, timeout_ms)) == 0)
+        if (!daemon_ends_within(d, timeout_ms))
                 daemon_die(d, "did not end in time");
         if (waitpid(d->pid, &status, 0) != d->pid)
                 die_errno("waitpid");

@@ -62,6 +62,7 @@ bool daemon_gave_up(const struct daemon *d);
 /* Sends SIGTERM without waiting; daemon_wait() returns the exit status. */
 void daemon_terminate(struct daemon *d);
 int daemon_wait(struct daemon *d, int timeout_ms);
+bool daemon_ends_within(const struct daemon *d, int timeout_ms);
 void daemon_kill(struct daemon *d); /* SIGKILL; accepts a dead daemon */
 
 /* The path of a program in the build folder; never freed. */

@@ -58,10 +58,3 @@ const char *doctor_driver(void)
         fake_library("libcuda.so.1", driver, sizeof(driver));
         return driver;
 }
-
-void doctor_begin(const char *const *flags)
-{
-        daemon_init(&test_daemon, suite_path("d-%d", (int)getpid()));
-        daemon_start(&test_daemon, flags);
-        fixture_connect();
-}

@@ -19,6 +19,3 @@ void doctor_check_no_leak(streamer_client *c, uint64_t used);
 
 /* The fake driver (tests/lib/fake_cuda). */
 const char *doctor_driver(void);
-
-/* Starts a daemon with these flags for one test, and connects `client`; fixture_stop() ends both. */
-void doctor_begin(const char *const *flags);

@@ -66,11 +66,6 @@ void managed_restart_and_reconnect(int crash)
         managed_reconnect();
 }
 
-bool managed_log_has(const char *text)
-{
-        return log_wait_for(managed.m.d.log, text);
-}
-
 struct stored *managed_segment(void)
 {
         return manager_find(&managed.m, MANAGED_MODELS "1.0", 0);

@@ -33,6 +33,5 @@ void managed_restart(int crash);
 void managed_restart_and_reconnect(int crash);
 void managed_reconnect(void);
 
-bool managed_log_has(const char *text);
 struct stored *managed_segment(void); /* of the first model */
 struct stored *managed_record(void);

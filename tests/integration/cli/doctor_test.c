@@ -24,12 +24,7 @@ static void begin_host(void)
         streamer_close(client);
 }
 
-static void close_client(void)
-{
-        streamer_close(client);
-}
-
-FIXTURE(.all = {begin_host, fixture_end}, .each = {fixture_connect, close_client});
+FIXTURE(.all = {begin_host, fixture_end}, .each = {fixture_connect, fixture_disconnect});
 
 TEST(a_daemon_that_works_passes)
 {
@@ -118,7 +113,8 @@ TEST(doctor_examines_roots_only)
 
 static void begin_alone(const char *device, const char *root)
 {
-        doctor_begin((const char *const[]){"--device", device, "--root", root, NULL});
+        DAEMON_START(&test_daemon, suite_path("d-%d", (int)getpid()), "--device", device, "--root", root);
+        fixture_connect();
 }
 
 FIXTURE();
@@ -161,8 +157,9 @@ TEST(a_socket_of_another_group_is_named)
 TEST(a_state_that_cannot_be_written_fails)
 {
         file_write(suite_path("state"), "", 0);
-        doctor_begin((const char *const[]){"--device", "host=16MiB", "--root", suite_folder(), "--state",
-                                           suite_path("state"), NULL});
+        DAEMON_START(&test_daemon, suite_path("d-%d", (int)getpid()), "--device", "host=16MiB", "--root",
+                     suite_folder(), "--state", suite_path("state"));
+        fixture_connect();
         ck_assert(log_wait_for(test_daemon.log, "is not persisted"));
         doctor_ask();
         ck_assert_int_eq(doctor_code, 1);
@@ -226,7 +223,8 @@ TEST(unused_cuda_is_described, EACH(runtimes))
         setenv(runtimes[_i].variable, runtimes[_i].value, 1);
         char *text = format_text("cuda: {library: '%s'}\ndevices: ['host=16MiB']\n", realpath(library, NULL));
         file_write(config, text, strlen(text));
-        doctor_begin((const char *const[]){"--config", config, "--root", suite_folder(), NULL});
+        DAEMON_START(&test_daemon, suite_path("d-%d", (int)getpid()), "--config", config, "--root", suite_folder());
+        fixture_connect();
         doctor_ask();
         ck_assert_int_eq(doctor_code, 0);
         for (size_t i = 0; i < 2; i++)

@@ -110,11 +110,6 @@ static void begin_small(void)
         DAEMON_START(&test_daemon, suite_path("d-small"), "--device", "host=16MiB", "--root", suite_folder());
 }
 
-static void end_small(void)
-{
-        ck_assert_int_eq(daemon_stop(&test_daemon), 0);
-}
-
 static char *write_large(const char *file, uint64_t seed)
 {
         struct model *m = model_mixed(seed, 8 << 20);
@@ -123,7 +118,7 @@ static char *write_large(const char *file, uint64_t seed)
         return path;
 }
 
-FIXTURE(.each = {begin_small, end_small}, .timeout = 120);
+FIXTURE(.each = {begin_small, fixture_stop}, .timeout = 120);
 
 TEST(an_eviction_names_the_load)
 {

@@ -64,12 +64,6 @@ static void has_ended(void)
         ck_assert_int_eq(daemon_wait(&d, END_MS), 0);
 }
 
-static bool ends_within(int ms)
-{
-        struct pollfd fd = {.fd = d.pidfd, .events = POLLIN};
-        return must(poll(&fd, 1, ms)) > 0;
-}
-
 FIXTURE(.each = {start, NULL});
 
 TEST(it_is_found_and_named)
@@ -128,7 +122,7 @@ TEST(shutdown_drains)
         PRINTS("draining: 1 lease left\n", "shutdown", "--drain");
         client_fails(c, streamer_attach(c, "m", NULL, &another), STREAMER_ECANCELED, "the daemon is ending (shutdown)");
         client_load_fails(c, file, "n", STREAMER_ECANCELED, "the daemon is ending");
-        ck_assert(!ends_within(1500)); /* it looks once a second */
+        ck_assert(!daemon_ends_within(&d, 1500)); /* it looks once a second */
         lease_equals(lease, model_mixed(1, 1 << 20));
         streamer_detach(lease);
         lease = NULL;

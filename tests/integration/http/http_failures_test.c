@@ -25,11 +25,10 @@ TEST(one_request_reads_adjacent_blocks)
 /* By a daemon of these settings. */
 static void another_loads(const char *settings)
 {
-        struct daemon d;
-        streamer_client *c = start_own(&d, "another", suite_file("another.yaml", settings));
+        streamer_client *c = start_own("another", suite_file("another.yaml", settings));
         client_load(c, through("/m.safetensors"), "m");
         client_equals(c, "m", model);
-        stop_own(&d, c);
+        stop_own(c);
 }
 
 /* In the middle of the second block of the first request: earlier bytes are not requested again. One request at a
@@ -91,17 +90,16 @@ TEST(a_losing_hedge_leaks_nothing)
  * once. */
 TEST(requests_that_are_not_answered_are_repeated)
 {
-        struct daemon d;
         const char *config = suite_file("single.yaml", "io: {block_size: 1MiB, concurrency: 4}\n"
                                                        "http: {stall: 60s, threads: 2, request_max: 1MiB}\n");
-        streamer_client *c = start_own(&d, "single", config);
+        streamer_client *c = start_own("single", config);
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_HOLD, .nth = 3, .count = 4});
         client_load(c, through("/m.safetensors"), "m");
         ck_assert_uint_eq(proxy.faults, 4);
         ck_assert_uint_le(proxy.seen[PROXY_BLOCKS], 2 * (BLOCKS + 1));
         proxy_release(&proxy);
         client_equals(c, "m", model);
-        stop_own(&d, c);
+        stop_own(c);
 }
 
 static const int slowing[] = {429, 503};
@@ -128,20 +126,19 @@ static bool so_many_are_asked(const struct daemon *d)
  * first refusals come half a second before the last. */
 TEST(a_slow_down_reply_reduces_concurrency, EACH(slowing))
 {
-        struct daemon d;
-        streamer_client *c = start_own(&d, "four", write_config(4, "60s"));
+        streamer_client *c = start_own("four", write_config(4, "60s"));
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_HOLD, .nth = 1, .count = 4, .status = slowing[_i]});
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_HOLD, .nth = 5, .count = 100});
         streamer_op *op = client_load_begin(c, through("/m.safetensors"), "m");
         AWAIT(proxy.faults == 4);
         proxy_release(&proxy);
-        AWAIT(so_many_are_asked(&d));
-        ck_assert_uint_le(ranges_in_flight(&d), 2);
+        AWAIT(so_many_are_asked(&own));
+        ck_assert_uint_le(ranges_in_flight(&own), 2);
         proxy_clear(&proxy);
         proxy_release(&proxy);
         client_ok(c, client_load_end(op), "load");
         client_equals(c, "m", model);
-        stop_own(&d, c);
+        stop_own(c);
 }
 
 TEST(a_descriptor_limit_reduces_concurrently_open_shards)
@@ -161,10 +158,9 @@ TEST(a_descriptor_limit_reduces_concurrently_open_shards)
 /* A minute, for which this daemon would wait: longer than any timeout of the test. */
 TEST(a_dead_server_does_not_delay_other_loads)
 {
-        struct daemon d;
         const char *config = suite_file("dead.yaml", "io: {block_size: 1MiB}\nhttp: {stall: 60s, threads: 2}\n");
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_HOLD, .what = PROXY_ALL});
-        streamer_client *c = start_own(&d, "dead", config), *other = client_open(&d);
+        streamer_client *c = start_own("dead", config), *other = client_open(&own);
         streamer_op *op = client_load_begin(c, through("/m.safetensors"), "dead");
         client_load_equals(other, url(web.http, "/m.safetensors"), "fine", model);
         ck_assert_int_eq(streamer_op_wait(op, 0, NULL), STREAMER_ETIMEOUT);
@@ -173,7 +169,7 @@ TEST(a_dead_server_does_not_delay_other_loads)
         /* Its unanswered request is aborted too, so the daemon does not wait for it. */
         client_unload(c, "dead");
         streamer_close(other);
-        stop_own(&d, c);
+        stop_own(c);
 }
 
 TEST(loads_leak_no_descriptor)
@@ -189,14 +185,13 @@ TEST(loads_leak_no_descriptor)
 
 TEST(sigterm_in_mid_transfer_ends_the_daemon)
 {
-        struct daemon d;
-        streamer_client *c = start_own(&d, "own", write_config(CONCURRENCY, "60s"));
+        streamer_client *c = start_own("own", write_config(CONCURRENCY, "60s"));
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_DRIP, .bytes = 1000});
         client_load_begin(c, through("/m.safetensors"), "slow");
         AWAIT(proxy.seen[PROXY_BLOCKS] > 0);
         uint64_t began = clock_ns();
-        daemon_terminate(&d);
-        ck_assert_int_eq(daemon_wait(&d, 10000), 0);
+        daemon_terminate(&own);
+        ck_assert_int_eq(daemon_wait(&own, 10000), 0);
         ck_assert_uint_lt(clock_ns() - began, UINT64_C(10000000000));
         streamer_close(c);
 }

@@ -85,12 +85,11 @@ TEST(an_error_contains_no_secret)
  * server is distant. */
 TEST(the_setting_bounds_the_requests_in_flight)
 {
-        struct daemon d;
         const char *config = suite_file("many.yaml", "io: {block_size: 1MiB, concurrency: 40}\n"
                                                      "http: {threads: 1, request_max: 1MiB}\n");
         struct model *large = model_mixed(79, 64 << 20);
         model_write(large, suite_path("www/large.safetensors"));
-        streamer_client *c = start_own(&d, "many", config);
+        streamer_client *c = start_own("many", config);
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_LATENCY, .nth = 1, .ms = 300});
         proxy_rule(&proxy, &(struct proxy_rule){.fault = PROXY_HOLD});
         streamer_op *op = client_load_begin(c, through("/large.safetensors"), "m");
@@ -100,7 +99,7 @@ TEST(the_setting_bounds_the_requests_in_flight)
         client_ok(c, client_load_end(op), "load");
         client_equals(c, "m", large);
         ck_assert_uint_le(proxy_most_asking(&proxy, PROXY_BLOCKS), 40);
-        stop_own(&d, c);
+        stop_own(c);
 }
 
 /* ---- refusals ---- */

@@ -43,12 +43,6 @@ static streamer_client *start_and_connect(const char *limit)
         }
 }
 
-static bool ends_within(int ms)
-{
-        struct pollfd fd = {.fd = d.pidfd, .events = POLLIN};
-        return must(poll(&fd, 1, ms)) > 0;
-}
-
 TEST(the_daemon_exits_with_unused_models)
 {
         streamer_client *c = start_and_connect("900ms");
@@ -65,7 +59,7 @@ TEST(the_daemon_exits_with_unused_models)
 TEST(a_connection_prevents_the_exit)
 {
         streamer_client *c = start_and_connect("1ms");
-        ck_assert(!ends_within(NO_END_MS));
+        ck_assert(!daemon_ends_within(&d, NO_END_MS));
         ck_assert_int_eq(client_call_code(c, "ping", NULL), 0);
         streamer_close(c);
         ck_assert_int_eq(daemon_wait(&d, END_MS), 0);
@@ -77,7 +71,7 @@ TEST(an_orphaned_lease_prevents_the_exit)
         client_load(c, file, "m");
         streamer_lease *lease = client_attach(c, "m");
         streamer_close(c);
-        ck_assert(!ends_within(NO_END_MS));
+        ck_assert(!daemon_ends_within(&d, NO_END_MS));
         lease_equals(lease, model);
         streamer_detach(lease);
         ck_assert_int_eq(daemon_stop(&d), 0);
@@ -93,7 +87,7 @@ TEST(a_client_is_served_or_gets_no_hello)
         do {
                 ck_assert_int_eq(client_call_code(c, "ping", NULL), 0);
                 streamer_close(c);
-                ends_within(2);
+                daemon_ends_within(&d, 2);
         } while ((r = streamer_connect(&opts, &c)) == 0);
         ck_assert_int_eq(r, STREAMER_EUNREACHABLE);
         ck_assert_int_eq(daemon_wait(&d, END_MS), 0);

@@ -123,7 +123,7 @@ FIXTURE();
 TEST(a_lease_is_lost_without_a_store, .to = 2)
 {
         managed_begin_sized(0);
-        ck_assert(managed_log_has("fd store: none"));
+        ck_assert(log_wait_for(managed.m.d.log, "fd store: none"));
         client_load(client, managed_file(), "m");
         streamer_lease *lease = client_attach(client, "m");
         managed_restart(1);

@@ -162,7 +162,7 @@ TEST(a_set_that_is_not_whole_is_dropped, EACH(damages))
         manager_start(&managed.m);
         managed_reconnect();
         ck_assert_str_eq(client_state(client, "m"), "");
-        ck_assert_msg(managed_log_has(damages[_i].log), "the log does not say '%s':\n%s", damages[_i].log,
+        ck_assert_msg(log_wait_for(managed.m.d.log, damages[_i].log), "the log does not say '%s':\n%s", damages[_i].log,
                       file_read(managed.m.d.log, NULL));
         manager_wait(&managed.m, MANAGED_MODELS, 0);
         client_wait_used(client, 0);
@@ -194,7 +194,7 @@ TEST(a_model_of_a_removed_device_is_dropped)
         manager_start(&managed.m);
         managed_reconnect();
         ck_assert_str_eq(client_state(client, "m"), "");
-        ck_assert(managed_log_has("does not fit"));
+        ck_assert(log_wait_for(managed.m.d.log, "does not fit"));
         manager_wait(&managed.m, MANAGED_MODELS, 0);
 }
 
@@ -217,8 +217,8 @@ TEST(a_lost_name_is_not_restored, .to = 2)
         managed_load("filler");
         char *path = write_as(large, "large");
         client_load(client, path, "x");
-        ck_assert(managed_log_has("raise FileDescriptorStoreMax="));
-        ck_assert(managed_log_has("x: will not survive a restart"));
+        ck_assert(log_wait_for(managed.m.d.log, "raise FileDescriptorStoreMax="));
+        ck_assert(log_wait_for(managed.m.d.log, "x: will not survive a restart"));
         char *other = write_as(empty, "empty");
         client_load(client, other, "m");
         manager_wait(&managed.m, MANAGED_MODELS "2.", 1);
@@ -269,7 +269,7 @@ TEST(a_name_without_a_journal_row_is_stored_when_a_row_is_free, .to = 4)
         struct journal *book = open_journal();
         fill_names(book);
         client_load(client, managed_file(), "late");
-        ck_assert(managed_log_has("full: further names"));
+        ck_assert(log_wait_for(managed.m.d.log, "full: further names"));
         client_equals(client, "late", managed.model);
         if (_i & 2) {
                 client_unload(client, "early");
@@ -293,7 +293,7 @@ TEST(only_a_lease_without_a_journal_row_is_lost, .to = 2)
         fill_leases(book);
         journal_free(book);
         streamer_lease *late = client_attach(client, "m");
-        ck_assert(managed_log_has("full: further leases"));
+        ck_assert(log_wait_for(managed.m.d.log, "full: further leases"));
         lease_equals(late, managed.model);
         managed_restart(_i);
         client_ok(client, streamer_lease_check(early), "check");

@@ -52,7 +52,7 @@ static void damage_during_restart(bool pinned)
         damage(managed_segment(), at);
         manager_start(&managed.m);
         managed_reconnect();
-        ck_assert(managed_log_has("is damaged"));
+        ck_assert(log_wait_for(managed.m.d.log, "is damaged"));
 }
 
 FIXTURE(.each = {managed_begin, managed_end});

@@ -410,12 +410,6 @@ static void live_and_die(void (*life)(streamer_client *c))
         ck_assert_msg(status == 0, "the client failed");
 }
 
-static bool has_ended(void)
-{
-        struct pollfd ended = {.fd = test_daemon.pidfd, .events = POLLIN};
-        return must(poll(&ended, 1, 0)) > 0;
-}
-
 /* Only the first of several failures to write the state is logged. */
 static bool is_persisted(streamer_client *c)
 {
@@ -438,7 +432,7 @@ static bool are_unloaded(streamer_client *c)
  * models, leases, descriptors, threads. */
 static void works(enum fault_call which, uint64_t nth)
 {
-        if (has_ended()) {
+        if (daemon_ends_within(&test_daemon, 0)) {
                 char *log = file_read(test_daemon.log, NULL);
                 size_t len = strlen(log);
                 ck_abort_msg("the daemon ended: %s %lu\n%s", fault_name(which), (unsigned long)nth,
@@ -571,7 +565,7 @@ static void one_by_one(enum fault_call which, void (*life)(streamer_client *c))
 
 static void end(void)
 {
-        if (!has_ended()) { /* then a test has said so */
+        if (!daemon_ends_within(&test_daemon, 0)) { /* then a test has said so */
                 int status = daemon_stop(&test_daemon);
                 if (status)
                         daemon_die(&test_daemon, "ended with %d", status);

@@ -25,11 +25,6 @@ static void begin(void)
         fixture_begin(NULL);
 }
 
-static void close_client(void)
-{
-        streamer_close(client);
-}
-
 static void hold_witness(void)
 {
         client_attach(client_open(&test_daemon), "witness");
@@ -42,7 +37,7 @@ static void hold_managed(void)
 
 /* ---- processes ---- */
 
-FIXTURE(.all = {begin, fixture_end}, .each = {fixture_connect, close_client});
+FIXTURE(.all = {begin, fixture_end}, .each = {fixture_connect, fixture_disconnect});
 
 TEST(models_are_loaded_and_read)
 {
