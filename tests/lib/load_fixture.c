@@ -195,6 +195,26 @@ char *small_file(const char *name, uint64_t seed)
         return core_write_consume(m, name);
 }
 
+char *ranks_folder(size_t n)
+{
+        char *folder = suite_path("ranks-%d", (int)getpid());
+        mkdir(folder, 0755);
+        for (size_t i = 0; i < n; i++)
+                model_write(small_model(50 + i), format_text("%s/r%zu.safetensors", folder, i));
+        return folder;
+}
+
+void publish_sums(const char *folder, const char *const *files, size_t n)
+{
+        FILE *sums = fopen(format_text("%s/SHA256SUMS", folder), "we");
+        for (size_t i = 0; i < n; i++) {
+                char hex[65];
+                file_sha256(format_text("%s/%s", folder, files[i]), hex);
+                fprintf(sums, "%s  %s\n", hex, files[i]);
+        }
+        fclose(sums);
+}
+
 static void record_equals(const struct generation *g, const struct manifest_view *view, uint64_t i,
                           const struct model *m)
 {

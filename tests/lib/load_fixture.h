@@ -81,6 +81,11 @@ void failed_on(const char *device, const char *says);
 
 struct model *small_model(uint64_t seed);
 char *small_file(const char *name, uint64_t seed);
+/* One file per rank in a folder, with small_model(50), small_model(51) and so on; RANKS is their pattern. */
+char *ranks_folder(size_t n);
+#define RANKS "r{rank}.safetensors"
+/* SHA256SUMS beside the files. */
+void publish_sums(const char *folder, const char *const *files, size_t n);
 
 /* Checks that the generation is ready and equal to the model: manifest, bytes, arrival log, digests. */
 void serves(const struct generation *g, const struct model *m);

@@ -310,28 +310,14 @@ TEST(a_cancel_ends_a_load_that_has_begun_again)
 
 /* ---- published digests ---- */
 
-/* SHA256SUMS beside the files, wrong for the file of this name. */
-static void publish_sums(const char *folder, const char *const *files, size_t n, const char *wrong)
-{
-        FILE *sums = fopen(format_text("%s/SHA256SUMS", folder), "we");
-        for (size_t i = 0; i < n; i++) {
-                char hex[65];
-                file_sha256(format_text("%s/%s", folder, files[i]), hex);
-                if (wrong != NULL && strcmp(wrong, files[i]) == 0)
-                        hex[0] = hex[0] == '0' ? '1' : '0';
-                fprintf(sums, "%s  %s\n", hex, files[i]);
-        }
-        fclose(sums);
-}
-
 static const char *const shards[] = {"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"};
 
-static char *published(const char *name, const char *wrong)
+static char *published(const char *name)
 {
         struct model *m = small_model(3);
         char *folder = suite_path("%s", name);
         model_write_sharded(m, folder, 2, true);
-        publish_sums(folder, shards, 2, wrong);
+        publish_sums(folder, shards, 2);
         return folder;
 }
 
@@ -352,7 +338,7 @@ TEST(a_verified_model_without_bytes_is_ready)
         model_add(m, "empty", "F32", (uint64_t[]){0}, 1);
         char *path = format_text("%s/only.safetensors", folder);
         model_write(m, path);
-        publish_sums(folder, (const char *const[]){"only.safetensors"}, 1, NULL);
+        publish_sums(folder, (const char *const[]){"only.safetensors"}, 1);
         ask_for(&w, (struct load_request){.source = path, .sha256 = true});
         ends(&w, LOAD_READY);
         serves(w.generation, m);
@@ -362,7 +348,7 @@ TEST(a_verified_model_without_bytes_is_ready)
 TEST(an_unverified_model_does_not_satisfy_a_verified_load)
 {
         struct watched w;
-        char *folder = published("again", NULL);
+        char *folder = published("again");
         struct generation *plain = load_ready(folder, "m");
         uint64_t number = plain->number;
         ask_for(&w, (struct load_request){.source = folder, .sha256 = true});
@@ -376,7 +362,7 @@ TEST(an_unverified_model_does_not_satisfy_a_verified_load)
 TEST(a_verified_load_does_not_join_an_unverified_one)
 {
         struct watched a, b;
-        char *folder = published("beside", NULL);
+        char *folder = published("beside");
         load_start_held(&a, folder, LOAD_READING);
         ask_for(&b, (struct load_request){.source = folder, .sha256 = true});
         ck_assert_ptr_ne(a.load, b.load);

@@ -224,32 +224,7 @@ TEST(a_load_that_awaits_another_ends_independently, .to = 2)
         serves_on("one", 1);
 }
 
-TEST(a_device_cannot_be_named_twice)
-{
-        struct watched w;
-        const char *const twice[] = {"one", "uuid-of-one"};
-        int r = load_request(
-                &w, &(struct load_request){.source = "/x", .devices = twice, .n_devices = 2, .caller = &core_caller});
-        FAILS_WITH(w.error, r, STREAMER_EINVAL, "named twice");
-}
-
 /* ---- ranks ---- */
-
-#define PATTERN "r{rank}.safetensors"
-
-static char *write_ranks(size_t n)
-{
-        char *folder = suite_path("ranks-%d", (int)getpid());
-        mkdir(folder, 0755);
-        for (size_t i = 0; i < n; i++) {
-                struct model *m = small_model(50 + i);
-                char *path = format_text("%s/r%zu.safetensors", folder, i);
-                model_write(m, path);
-                free(path);
-                model_free(m);
-        }
-        return folder;
-}
 
 static unsigned ready_alone; /* changes at which only some ranks were ready */
 
@@ -266,7 +241,7 @@ TEST(ranks_are_on_their_devices_and_become_ready_together)
 {
         struct watched w;
         struct model_set group;
-        start_on(&w, write_ranks(3), ON("three", "fake", "one"), PATTERN);
+        start_on(&w, ranks_folder(3), ON("three", "fake", "one"), RANKS);
         ck_assert_uint_eq(w.load->n_parts, 3);
         while (!w.ended) {
                 uv_run(&core_loop, UV_RUN_ONCE);
@@ -289,7 +264,7 @@ TEST(ranks_are_on_their_devices_and_become_ready_together)
 static void rank_fails(const char *says)
 {
         struct watched w;
-        start_on(&w, write_ranks(3), ON("one", "two", "three"), PATTERN);
+        start_on(&w, ranks_folder(3), ON("one", "two", "three"), RANKS);
         ends(&w, LOAD_FAILED);
         ck_assert_msg(strstr(w.error.text, says) != NULL, "%s", w.error.text);
         failed_on("one", says);
@@ -310,8 +285,8 @@ TEST(all_ranks_are_charged_before_any_allocation)
 TEST(a_ranks_files_alone_are_a_model_of_their_own)
 {
         struct watched w;
-        char *folder = write_ranks(2), *path = format_text("%s/r0.safetensors", folder);
-        start_on(&w, folder, ON("one", "two"), PATTERN);
+        char *folder = ranks_folder(2), *path = format_text("%s/r0.safetensors", folder);
+        start_on(&w, folder, ON("one", "two"), RANKS);
         ends(&w, LOAD_READY);
         uint64_t number = w.generation->number;
         start_on(&w, path, ON("three"), NULL);

@@ -85,44 +85,17 @@ TEST(replicas_wait_together_and_are_read_once)
         ck_assert_uint_eq(on("one", GENERATION_READY)->number, on("two", GENERATION_READY)->number);
 }
 
-/* Its published digest beside it, in the same folder. */
-static void publish(const char *path)
-{
-        char hex[65];
-        file_sha256(path, hex);
-        char *line = format_text("%s  %s\n", hex, strrchr(path, '/') + 1);
-        file_write(suite_path("SHA256SUMS"), line, strlen(line));
-}
-
 TEST(a_verified_replica_continues_when_another_fails)
 {
         struct watched w;
         char *path = small_file("small.safetensors", 1);
-        publish(path);
+        publish_sums(suite_folder(), (const char *const[]){"small.safetensors"}, 1);
         ONE.fail_put = 1;
         ask_for(&w, (struct load_request){.source = path, .sha256 = true, .wait = true, ON_FIELDS("one", "two")});
         ends(&w, LOAD_READY);
         ck_assert(on("two", GENERATION_READY)->verified);
         ck_assert(!is_on("m", "one"));
         core_until(ONE.device.used == 0);
-}
-
-/* ---- two loads ---- */
-
-TEST(two_loads_do_not_wait_for_each_others_devices)
-{
-        struct watched a, b;
-        char *first = blocks_file("first.safetensors", 20), *second = blocks_file("second.safetensors", 24);
-        reserve_all_but(1, 0);
-        wait_on(&a, first, "a", ON("one", "two"));
-        await_blocked(&a);
-        wait_on(&b, second, "b", ON("two", "one"));
-        await_blocked(&b);
-        ck_assert_uint_eq(ONE.device.used, 0);
-        release_reserved(1);
-        ends(&a, LOAD_READY);
-        ends(&b, LOAD_READY);
-        ck_assert(is_on("b", "one") && is_on("b", "two"));
 }
 
 /* A replica that was resident before the load is not held for it either. */
@@ -152,7 +125,6 @@ TEST(a_load_that_waits_for_many_devices_counts_once)
         for (uint64_t i = 0; i < 5; i++) {
                 char *name = format_text("%s.safetensors", names[i]);
                 wait_on(&w[i], small_file(name, i), names[i], ON("one", "two"));
-                free(name);
                 if (i < 4)
                         await_blocked(&w[i]);
         }
@@ -380,16 +352,9 @@ TEST(a_source_that_changes_during_the_wait_fails_the_load)
 TEST(ranks_wait_for_all_their_devices_without_holding_any)
 {
         struct watched w;
-        char *folder = suite_path("ranks-%d", (int)getpid());
-        mkdir(folder, 0755);
-        for (uint64_t i = 0; i < 2; i++) {
-                struct model *m = small_model(i);
-                model_write(m, format_text("%s/r%d.safetensors", folder, (int)i));
-                model_free(m);
-        }
         reserve_all_but(1, 0);
         ask_for(&w, (struct load_request){
-                            .source = folder, .pattern = "r{rank}.safetensors", .wait = true, ON_FIELDS("one", "two")});
+                            .source = ranks_folder(2), .pattern = RANKS, .wait = true, ON_FIELDS("one", "two")});
         core_until(w.load->admission.blocked);
         core_settle();
         ck_assert_uint_eq(ONE.device.used, 0);
@@ -397,6 +362,6 @@ TEST(ranks_wait_for_all_their_devices_without_holding_any)
         target_is(&w, 1, "queued", true);
         release_reserved(1);
         ends(&w, LOAD_READY);
-        serves_small(on("one", GENERATION_READY), 0);
-        serves_small(on("two", GENERATION_READY), 1);
+        serves_small(on("one", GENERATION_READY), 50);
+        serves_small(on("two", GENERATION_READY), 51);
 }
