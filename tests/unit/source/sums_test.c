@@ -11,11 +11,9 @@
 
 static void make_cache(const char *blob)
 {
-        make_folder("root/models--org--name");
-        make_folder("root/models--org--name/blobs");
+        make_file(format_text("root/models--org--name/blobs/%s", blob), "x");
         make_folder("root/models--org--name/snapshots");
         make_folder("root/models--org--name/snapshots/rev");
-        make_file(format_text("root/models--org--name/blobs/%s", blob), "x");
         make_link(format_text("../../blobs/%s", blob), "root/models--org--name/snapshots/rev/model.safetensors");
 }
 
