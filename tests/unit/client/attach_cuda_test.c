@@ -172,7 +172,6 @@ TEST(a_descriptor_cannot_be_written_through)
         ck_assert_int_eq(errno, EFAULT);
         assert_bytes(&mapping, 0);
         unmap(&mapping);
-        close(zeros);
 }
 
 TEST(a_mapped_descriptor_outlives_the_daemon)

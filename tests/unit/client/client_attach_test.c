@@ -100,7 +100,6 @@ TEST(a_shared_attach_cannot_be_written)
         ck_assert_int_eq(read(zeros, (void *)(uintptr_t)t.data, 1), -1);
         ck_assert_int_eq(errno, EFAULT);
         ck_assert_int_eq(m.segment[0], 'A');
-        close(zeros);
 }
 
 TEST(a_lease_outlives_its_client)

@@ -46,7 +46,6 @@ TEST(an_epoll_loop_sees_two_events_that_a_call_has_read)
         }
         ck_assert_int_eq(must(epoll_wait(loop, &event, 1, 0)), 0);
         nothing_is_pending(client);
-        close(loop);
 }
 
 /* ---- operations ---- */
@@ -87,7 +86,6 @@ TEST(the_end_of_a_load_is_pending_until_it_was_reported, .to = 2)
                 ck_assert_int_eq(streamer_op_wait(op, 0, NULL), 0);
         }
         nothing_is_pending(client);
-        streamer_op_free(op);
 }
 
 TEST(a_freed_operation_is_not_pending)
@@ -154,5 +152,4 @@ TEST(the_descriptor_is_the_same_after_a_reconnection)
         fake_resume(&fake); /* lost again: the epoll set has the new socket */
         ck_assert_int_eq(must(epoll_wait(loop, &event, 1, LONG_MS)), 1);
         ck_assert_int_eq(streamer_process(client), 1);
-        close(loop);
 }

@@ -45,7 +45,6 @@ TEST(a_load_is_watched_until_it_is_ready)
         fake_resume(&fake);
         ck_assert_int_eq(streamer_op_wait(op, -1, &p), 0);
         ck_assert_uint_eq(p.bytes, 100);
-        streamer_op_free(op);
 }
 
 TEST(a_failure_has_code_and_text)
@@ -55,7 +54,6 @@ TEST(a_failure_has_code_and_text)
         FAILS(client, streamer_op_wait(op, -1, &p), STREAMER_ENOMEM, "what: why (where)");
         ck_assert_str_eq(p.state, "failed");
         FAILS(client, streamer_op_failure_get(op, 0, &failure), STREAMER_ENOENT, "the load has no failure 0");
-        streamer_op_free(op);
 }
 
 TEST(a_lost_daemon_is_reported)
@@ -64,7 +62,6 @@ TEST(a_lost_daemon_is_reported)
         FAILS(client, streamer_op_wait(op, -1, &p), STREAMER_ELOST,
               "the connection was lost, and the load is no longer watched");
         ck_assert_str_eq(p.state, "resolving");
-        streamer_op_free(op);
 }
 
 TEST(a_connection_that_is_lost_before_the_lease_is_reported)
@@ -74,7 +71,6 @@ TEST(a_connection_that_is_lost_before_the_lease_is_reported)
         ck_assert_int_eq(streamer_open_start(client, "/m.safetensors", NULL, &op), 0);
         FAILS(client, streamer_op_lease(op, -1, &lease), STREAMER_ELOST,
               "the connection was lost before there was a lease");
-        streamer_op_free(op);
 }
 
 /* The next daemon's first load has the number of the one before. */
@@ -97,7 +93,6 @@ TEST(an_operation_outlives_its_client)
         streamer_op *op = load(LOAD "close\n", 0);
         disconnect();
         ck_assert_int_eq(streamer_op_wait(op, -1, &p), STREAMER_EUNREACHABLE);
-        streamer_op_free(op);
 }
 
 TEST(a_detached_load_only_returns_the_name)
@@ -105,7 +100,6 @@ TEST(a_detached_load_only_returns_the_name)
         streamer_op *op = load("hello\n> load watch=false\n< op=5 name=m\n", STREAMER_LOAD_DETACH);
         ck_assert_str_eq(streamer_op_model(op), "m");
         ck_assert_int_eq(streamer_op_wait(op, -1, &p), STREAMER_EINVAL);
-        streamer_op_free(op);
 }
 
 TEST(progress_of_an_older_caller_is_filled_as_far_as_it_reaches)
@@ -117,7 +111,6 @@ TEST(progress_of_an_older_caller_is_filled_as_far_as_it_reaches)
         ck_assert_uint_eq(old.tensors, 77);
         old.struct_size = 0;
         ck_assert_int_eq(streamer_op_wait(op, -1, &old), STREAMER_EINVAL);
-        streamer_op_free(op);
 }
 
 /* ---- sources ---- */

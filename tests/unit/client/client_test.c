@@ -127,7 +127,6 @@ static void *call_verify(void *arg)
         struct caller *caller = arg;
         char *args = format_text("{\"model\":\"m%d\"}", caller->number);
         CALL_GIVES(caller->c, "verify", args, args);
-        free(args);
         return NULL;
 }
 

@@ -73,7 +73,6 @@ TEST(both_descriptors_close_on_exec_and_with_the_object)
         object_deinit(&object);
         ck_assert_int_eq(fcntl(fd, F_GETFD), -1);
         ck_assert(direct < 0 || fcntl(direct, F_GETFD) == -1);
-        object_deinit(&object);
 }
 
 /* ---- refusals ---- */
@@ -93,7 +92,6 @@ TEST(a_path_that_is_no_file_is_named_and_closed)
         assert_refused(must(open("/dev/null", O_RDONLY)), "a character device, not a regular file (/x)");
         must(pipe(ends));
         assert_refused(ends[0], "a FIFO, not a regular file (/x)");
-        close(ends[1]);
 }
 
 /* ---- changes ---- */

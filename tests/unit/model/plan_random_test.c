@@ -239,7 +239,6 @@ static void check_sorted(const struct world *w)
                 holds(strcmp(st_name(&w->made[a->file].header, in_file(w, a)),
                              st_name(&w->made[b->file].header, in_file(w, b))) < 0);
         }
-        free(order);
 }
 
 TEST(every_plan_loads_its_model, .to = 8)

@@ -79,7 +79,6 @@ static void check_worst(struct text text, bool index, enum st_rule rule)
         ck_assert_msg(error.rule == rule, "%s", error.text);
         if (rule != ST_OK)
                 ck_assert_uint_le(memory_now(), before + MIB);
-        free(text.s);
 }
 
 TEST(a_header_of_two_million_tensors, .slow = true)

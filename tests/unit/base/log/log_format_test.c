@@ -145,7 +145,6 @@ TEST(a_line_is_whole_and_bounded_whatever_its_texts)
                         ck_assert_uint_le(len, LOG_LINE_MAX);
                         json_t *o = json_loadb(line, len, JSON_REJECT_DUPLICATES, NULL);
                         ck_assert_msg(o != NULL, "%zu of '%s': %.*s", n, units[u], (int)len, line);
-                        json_decref(o);
                         ck_assert_uint_le(log_line(line, LOG_FORMAT_JOURNAL, &r), LOG_LINE_MAX);
                 }
         }

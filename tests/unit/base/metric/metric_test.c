@@ -174,9 +174,7 @@ static bool is_series(const char *word, size_t len)
                 size_t n = strcmp(type_of(&rows[i]), "histogram") == 0 ? 4 : 1;
                 for (size_t s = n == 4; s < n; s++) {
                         char *series = format_text("%s%s", rows[i].name, suffixes[s]);
-                        bool same = strlen(series) == len && strncmp(series, word, len) == 0;
-                        free(series);
-                        if (same)
+                        if (strlen(series) == len && strncmp(series, word, len) == 0)
                                 return true;
                 }
         }

@@ -32,7 +32,6 @@ TEST(a_file_is_read_whole_and_terminated, .to = 5)
         ck_assert_int_eq(text.data[text.size], '\0');
         text_deinit(&text);
         ck_assert_ptr_null(text.data);
-        text_deinit(&text);
 }
 
 TEST(a_file_over_its_limit_is_not_read)

@@ -24,10 +24,8 @@ static int resolve(const char *name, const char *service, struct addrinfo **foun
                 struct addrinfo info;
                 struct sockaddr_in address;
         } *one = calloc(1, sizeof(*one));
-        if (one == NULL || strstr(name, ".known.") == NULL) {
-                free(one);
+        if (one == NULL || strstr(name, ".known.") == NULL)
                 return strstr(name, ".later.") != NULL ? EAI_AGAIN : EAI_NONAME;
-        }
         one->address = (struct sockaddr_in){.sin_family = AF_INET,
                                             .sin_port = htons((uint16_t)(service != NULL ? atoi(service) : 0)),
                                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};

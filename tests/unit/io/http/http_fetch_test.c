@@ -161,7 +161,6 @@ TEST(the_systems_certificates_are_the_default)
         access.ca = NULL;
         ck_assert_msg(http_fetch(http, &fetch, 1, &error) == 0, "%s", error.text);
         ck_assert_uint_eq(fake_resolver_certificates, 2);
-        http_fetch_deinit(&fetch);
 }
 
 /* ---- encodings ---- */
@@ -172,11 +171,7 @@ static void answer_encoded(struct endpoint *e, const struct endpoint_request *re
 {
         bool again = e->requests > 1;
         endpoint_range(request, reply, content, sizeof(content));
-        char *headers = NULL;
-        if (asprintf(&headers, "%s%s", reply->headers ?: "", again ? "Content-Encoding: gzip\r\n" : "") < 0)
-                abort();
-        free(reply->headers);
-        reply->headers = headers;
+        reply->headers = format_text("%s%s", reply->headers ?: "", again ? "Content-Encoding: gzip\r\n" : "");
 }
 
 static void answer_plain(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
@@ -193,7 +188,6 @@ TEST(no_content_encoding_is_requested)
         struct http_fetch fetch = {.request = {.shown = "x"}, .max_body = sizeof(content)};
         fetch.request.url = serve(answer_plain);
         ck_assert_msg(http_fetch(http, &fetch, 1, &error) == 0, "%s", error.text);
-        http_fetch_deinit(&fetch);
 }
 
 TEST(an_encoded_range_is_refused)
@@ -205,7 +199,6 @@ TEST(an_encoded_range_is_refused)
         ck_assert_msg(object_http_open(http, &url, 1, &object, &error) == 0, "%s", error.text);
         FAILS_WITH(error, object_read_range(&object, 1000, sizeof(bytes), bytes, &error), STREAMER_EFAILED,
                    "the server sends it encoded: gzip (the-object)");
-        object_deinit(&object);
 }
 
 /* ---- size ---- */

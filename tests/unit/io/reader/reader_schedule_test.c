@@ -116,7 +116,6 @@ TEST(threads_are_placed_on_the_nodes_in_turn)
         ck_assert_int_eq(pthread_attr_getaffinity_np(&attr, sizeof(set), &set), 0);
         ck_assert(CPU_EQUAL(&set, &turns.nodes[1].processors));
         ck_assert_int_eq(reader_set_affinity(&turns, &attr), NEAR);
-        pthread_attr_destroy(&attr);
 }
 
 /* ---- one storage ---- */

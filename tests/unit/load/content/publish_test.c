@@ -43,8 +43,6 @@ static void build(void)
 static void end(void)
 {
         publish_deinit(&publish);
-        for (size_t i = 0; i < resolved.set.n_objects; i++)
-                free(images[i]);
         resolve_deinit(&resolved);
         model = model_free(model);
 }
@@ -285,7 +283,6 @@ static void follow(const struct race *race)
                         digest_is_right(&view, arrival(told));
                 }
         }
-        free(seen);
 }
 
 CORE_FIXTURE(begin_one_file, end);
