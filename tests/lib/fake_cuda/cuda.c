@@ -16,6 +16,15 @@
                 error = E_UNINITIALISED;                                                                               \
         if (error)                                                                                                     \
         return RESULT(error)
+/* The same of calls for a device, and of calls that need a current context. */
+#define ENTER_DEVICE(name, device)                                                                                     \
+        ENTER(name);                                                                                                   \
+        if (fake_gpu(device) < 0)                                                                                      \
+        return RESULT(E_DEVICE)
+#define ENTER_CONTEXT(name)                                                                                            \
+        ENTER(name);                                                                                                   \
+        if (!fake_current())                                                                                           \
+        return RESULT(E_CONTEXT)
 
 #define STACK 16
 
@@ -101,10 +110,8 @@ enum cu_result cuDeviceTotalMem_v2(size_t *bytes, cu_device device)
 
 enum cu_result cuDeviceGetUuid_v2(struct cu_uuid *uuid, cu_device device)
 {
-        ENTER(cuDeviceGetUuid_v2);
+        ENTER_DEVICE(cuDeviceGetUuid_v2, device);
         char text[41];
-        if (fake_gpu(device) < 0)
-                return RESULT(E_DEVICE);
         fake_gpu_uuid(fake_gpu(device), text);
         const char *digit = text + 4;
         for (unsigned i = 0; i < sizeof(uuid->bytes); i++, digit += 2) {
@@ -117,9 +124,7 @@ enum cu_result cuDeviceGetUuid_v2(struct cu_uuid *uuid, cu_device device)
 
 enum cu_result cuDeviceGetAttribute(int *value, enum cu_attribute attribute, cu_device device)
 {
-        ENTER(cuDeviceGetAttribute);
-        if (fake_gpu(device) < 0)
-                return RESULT(E_DEVICE);
+        ENTER_DEVICE(cuDeviceGetAttribute, device);
         switch (attribute) {
         case CU_ATTR_INTEGRATED:
                 *value = fake_settings()->integrated;
@@ -210,9 +215,7 @@ enum cu_result cuCtxDestroy_v2(struct CUctx_st *context)
 
 enum cu_result cuDevicePrimaryCtxGetState(cu_device device, unsigned *flags, int *active)
 {
-        ENTER(cuDevicePrimaryCtxGetState);
-        if (fake_gpu(device) < 0)
-                return RESULT(E_DEVICE);
+        ENTER_DEVICE(cuDevicePrimaryCtxGetState, device);
         *flags = 0;
         *active = fake_primary_or_null(fake_gpu(device)) != NULL;
         return CU_OK;
@@ -220,9 +223,7 @@ enum cu_result cuDevicePrimaryCtxGetState(cu_device device, unsigned *flags, int
 
 enum cu_result cuDevicePrimaryCtxRetain(struct CUctx_st **context, cu_device device)
 {
-        ENTER(cuDevicePrimaryCtxRetain);
-        if (fake_gpu(device) < 0)
-                return RESULT(E_DEVICE);
+        ENTER_DEVICE(cuDevicePrimaryCtxRetain, device);
         struct CUctx_st *c = fake_primary(fake_gpu(device), false);
         pthread_mutex_lock(&fake_lock);
         c->retained++;
@@ -254,10 +255,8 @@ enum cu_result cuDevicePrimaryCtxRelease_v2(cu_device device)
 
 enum cu_result cuIpcOpenMemHandle_v2(cu_pointer *pointer, struct cuda_ipc_handle handle, unsigned flags)
 {
-        ENTER(cuIpcOpenMemHandle_v2);
+        ENTER_CONTEXT(cuIpcOpenMemHandle_v2);
         void *p = NULL;
-        if (!fake_current())
-                return RESULT(E_CONTEXT);
         if (flags != CU_IPC_LAZY_PEER_ACCESS)
                 return RESULT(E_VALUE);
         error = fake_ipc_open(&handle, fake_current()->gpu, &p);
@@ -267,9 +266,7 @@ enum cu_result cuIpcOpenMemHandle_v2(cu_pointer *pointer, struct cuda_ipc_handle
 
 enum cu_result cuIpcCloseMemHandle(cu_pointer pointer)
 {
-        ENTER(cuIpcCloseMemHandle);
-        if (!fake_current())
-                return RESULT(E_CONTEXT);
+        ENTER_CONTEXT(cuIpcCloseMemHandle);
         return RESULT(fake_ipc_close((void *)(uintptr_t)pointer));
 }
 
@@ -285,15 +282,13 @@ enum cu_result cuMemGetAddressRange_v2(cu_pointer *base, size_t *size, cu_pointe
 
 enum cu_result cuCtxSynchronize(void)
 {
-        ENTER(cuCtxSynchronize);
-        return fake_current() ? CU_OK : RESULT(E_CONTEXT);
+        ENTER_CONTEXT(cuCtxSynchronize);
+        return CU_OK;
 }
 
 enum cu_result cuMemcpyDtoH_v2(void *to, cu_pointer from, size_t size)
 {
-        ENTER(cuMemcpyDtoH_v2);
-        if (!fake_current())
-                return RESULT(E_CONTEXT);
+        ENTER_CONTEXT(cuMemcpyDtoH_v2);
         if (fake_gpu_of((const void *)(uintptr_t)from, size, NULL, NULL) < 0)
                 return RESULT(E_VALUE);
         memcpy(to, (const void *)(uintptr_t)from, size);
@@ -304,9 +299,7 @@ enum cu_result cuMemcpyDtoH_v2(void *to, cu_pointer from, size_t size)
 
 enum cu_result cuMemsetD8_v2(cu_pointer to, unsigned char byte, size_t size)
 {
-        ENTER(cuMemsetD8_v2);
-        if (!fake_current())
-                return RESULT(E_CONTEXT);
+        ENTER_CONTEXT(cuMemsetD8_v2);
         if (fake_gpu_of((const void *)(uintptr_t)to, size, NULL, NULL) < 0)
                 return RESULT(E_VALUE);
         memset((void *)(uintptr_t)to, byte, size);
@@ -316,9 +309,7 @@ enum cu_result cuMemsetD8_v2(cu_pointer to, unsigned char byte, size_t size)
 /* Written by a system call: a read-only mapping causes an error, not a signal. */
 enum cu_result cuMemcpyHtoD_v2(cu_pointer to, const void *from, size_t size)
 {
-        ENTER(cuMemcpyHtoD_v2);
-        if (!fake_current())
-                return RESULT(E_CONTEXT);
+        ENTER_CONTEXT(cuMemcpyHtoD_v2);
         if (fake_gpu_of((const void *)(uintptr_t)to, size, NULL, NULL) < 0)
                 return RESULT(E_VALUE);
         struct iovec source = {(void *)(uintptr_t)from, size}, target = {(void *)(uintptr_t)to, size};

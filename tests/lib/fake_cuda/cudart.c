@@ -113,8 +113,7 @@ enum cuda_error cudaDeviceGetPCIBusId(char *id, int size, int device)
 
 enum cuda_error cudaMemGetInfo(size_t *available, size_t *total)
 {
-        int gpu = runtime_gpu();
-        ENTER(cudaMemGetInfo, gpu);
+        ENTER_GPU(cudaMemGetInfo);
         if (gpu < 0)
                 return runtime_result(E_NO_DEVICE);
         const struct fake_settings *s = fake_settings();
@@ -126,8 +125,7 @@ enum cuda_error cudaMemGetInfo(size_t *available, size_t *total)
 
 enum cuda_error cudaMalloc(void **pointer, size_t size)
 {
-        int gpu = runtime_gpu();
-        ENTER(cudaMalloc, gpu);
+        ENTER_GPU(cudaMalloc);
         return runtime_result(gpu < 0 ? E_NO_DEVICE : fake_alloc(gpu, size, pointer));
 }
 
@@ -144,8 +142,7 @@ enum cuda_error cudaFree(void *pointer)
 
 enum cuda_error cudaMemcpy(void *to, const void *from, size_t size, enum cuda_copy_kind kind)
 {
-        int gpu = runtime_gpu();
-        ENTER(cudaMemcpy, gpu);
+        ENTER_GPU(cudaMemcpy);
         if (fake_gpu_of(kind == CUDA_COPY_HOST_TO_DEVICE ? to : from, size, NULL, NULL) < 0)
                 return runtime_result(E_VALUE);
         streams_touch(kind == CUDA_COPY_HOST_TO_DEVICE ? from : to, size, gpu);
@@ -158,8 +155,7 @@ enum cuda_error cudaMemcpy(void *to, const void *from, size_t size, enum cuda_co
 
 enum cuda_error cudaMemset(void *pointer, int value, size_t size)
 {
-        int gpu = runtime_gpu();
-        ENTER(cudaMemset, gpu);
+        ENTER_GPU(cudaMemset);
         if (fake_gpu_of(pointer, size, NULL, NULL) < 0)
                 return runtime_result(E_VALUE);
         streams_await_release(gpu);
@@ -177,14 +173,12 @@ enum cuda_error cudaIpcGetMemHandle(struct cuda_ipc_handle *handle, void *pointe
 
 enum cuda_error cudaHostRegister(void *pointer, size_t size, unsigned flags)
 {
-        int gpu = runtime_gpu();
-        ENTER(cudaHostRegister, gpu);
+        ENTER_GPU(cudaHostRegister);
         return runtime_result(pointer && size > 0 ? streams_register(pointer, size, gpu, flags) : E_VALUE);
 }
 
 enum cuda_error cudaHostUnregister(void *pointer)
 {
-        int gpu = runtime_gpu();
-        ENTER(cudaHostUnregister, gpu);
+        ENTER_GPU(cudaHostUnregister);
         return runtime_result(streams_unregister(pointer));
 }

@@ -22,6 +22,10 @@ int runtime_gpu_without_context(void);
         int error = fake_enter(#name, gpu);                                                                            \
         if (error)                                                                                                     \
         return runtime_result(error)
+/* A call without an object. */
+#define ENTER_GPU(name)                                                                                                \
+        int gpu = runtime_gpu();                                                                                       \
+        ENTER(name, gpu)
 
 /* ---- streams ---- */
 

@@ -152,6 +152,13 @@ static void require_live(const char *call, bool destroyed)
         abort();
 }
 
+/* A call of a stream or an event. */
+#define ENTER_OF(name, object)                                                                                         \
+        if (!(object))                                                                                                 \
+                return runtime_result(E_HANDLE);                                                                       \
+        require_live(#name, (object)->destroyed);                                                                      \
+        ENTER(name, (object)->gpu)
+
 static bool is_held(int gpu)
 {
         return fake_state()->hold != 0 || fake_state()->held[gpu] != 0;
@@ -289,8 +296,7 @@ void streams_reset(int gpu)
 
 enum cuda_error cudaStreamCreateWithFlags(struct CUstream_st **stream, unsigned flags)
 {
-        int gpu = runtime_gpu();
-        ENTER(cudaStreamCreateWithFlags, gpu);
+        ENTER_GPU(cudaStreamCreateWithFlags);
         if (flags != CUDA_STREAM_NON_BLOCKING) /* such a stream would wait for the default stream */
                 return runtime_result(E_VALUE);
         struct CUstream_st *s = gpu < 0 ? NULL : calloc(1, sizeof(*s));
@@ -324,10 +330,7 @@ enum cuda_error cudaStreamSynchronize(struct CUstream_st *stream)
 /* CUDA completes the work before it frees the stream. */
 enum cuda_error cudaStreamDestroy(struct CUstream_st *stream)
 {
-        if (!stream)
-                return runtime_result(E_HANDLE);
-        require_live("cudaStreamDestroy", stream->destroyed);
-        ENTER(cudaStreamDestroy, stream->gpu);
+        ENTER_OF(cudaStreamDestroy, stream);
         lock_scope(&fake_lock);
         while (stream->first)
                 carry_out(stream);
@@ -349,10 +352,7 @@ static int copy(void *to, const void *from, size_t size, bool to_host, struct CU
 enum cuda_error cudaMemcpyAsync(void *to, const void *from, size_t size, enum cuda_copy_kind kind,
                                 struct CUstream_st *stream)
 {
-        if (!stream)
-                return runtime_result(E_HANDLE);
-        require_live("cudaMemcpyAsync", stream->destroyed);
-        ENTER(cudaMemcpyAsync, stream->gpu);
+        ENTER_OF(cudaMemcpyAsync, stream);
         fake_state()->copies++;
         return runtime_result(copy(to, from, size, kind == CUDA_COPY_DEVICE_TO_HOST, stream));
 }
@@ -368,10 +368,7 @@ static bool same_address(const void *host, size_t size, int gpu)
 static enum cuda_error batch(void *const *to, const void *const *from, const size_t *sizes, size_t n,
                              const struct cuda_batch_attributes *attributes, struct CUstream_st *stream)
 {
-        if (!stream)
-                return runtime_result(E_HANDLE);
-        require_live("cudaMemcpyBatchAsync", stream->destroyed);
-        ENTER(cudaMemcpyBatchAsync, stream->gpu);
+        ENTER_OF(cudaMemcpyBatchAsync, stream);
         if (n == 0 || attributes->order != CUDA_BATCH_STREAM_ORDER)
                 return runtime_result(E_VALUE);
         for (size_t i = 0; i < n; i++) {
@@ -406,8 +403,7 @@ enum cuda_error cudaMemcpyBatchAsync CUDA_BATCH_12
 
 enum cuda_error cudaEventCreateWithFlags(struct CUevent_st **event, unsigned flags)
 {
-        int gpu = runtime_gpu();
-        ENTER(cudaEventCreateWithFlags, gpu);
+        ENTER_GPU(cudaEventCreateWithFlags);
         if ((flags & CUDA_EVENT_DISABLE_TIMING) == 0) /* an event with timing is slower */
                 return runtime_result(E_VALUE);
         struct CUevent_st *e = gpu < 0 ? NULL : calloc(1, sizeof(*e));
@@ -440,10 +436,7 @@ enum cuda_error cudaEventRecord(struct CUevent_st *event, struct CUstream_st *st
 
 enum cuda_error cudaEventQuery(struct CUevent_st *event)
 {
-        if (!event)
-                return runtime_result(E_HANDLE);
-        require_live("cudaEventQuery", event->destroyed);
-        ENTER(cudaEventQuery, event->gpu);
+        ENTER_OF(cudaEventQuery, event);
         lock_scope(&fake_lock);
         error = event_fired(event) ? outcome(event->gpu) : E_NOT_READY;
         return runtime_result(error);
@@ -451,10 +444,7 @@ enum cuda_error cudaEventQuery(struct CUevent_st *event)
 
 enum cuda_error cudaEventSynchronize(struct CUevent_st *event)
 {
-        if (!event)
-                return runtime_result(E_HANDLE);
-        require_live("cudaEventSynchronize", event->destroyed);
-        ENTER(cudaEventSynchronize, event->gpu);
+        ENTER_OF(cudaEventSynchronize, event);
         if (!event->blocking) /* CUDA would spin: such an event must be polled */
                 return runtime_result(E_VALUE);
         lock_scope(&fake_lock);
@@ -466,10 +456,7 @@ enum cuda_error cudaEventSynchronize(struct CUevent_st *event)
 
 enum cuda_error cudaEventDestroy(struct CUevent_st *event)
 {
-        if (!event)
-                return runtime_result(E_HANDLE);
-        require_live("cudaEventDestroy", event->destroyed);
-        ENTER(cudaEventDestroy, event->gpu);
+        ENTER_OF(cudaEventDestroy, event);
         lock_scope(&fake_lock);
         remove_event(event);
         return CUDA_OK;
