@@ -35,13 +35,15 @@ static const char *device_begin(const struct host_opts *opts)
         return NULL;
 }
 
+#define NEW(...) host_device_new(&device, &(struct host_opts){__VA_ARGS__}, core_wake, &error)
+
 static void device_end(void)
 {
         if (device == NULL)
                 return;
         if (segment.fd > 0)
                 device->ops->release(&segment);
-        ck_assert(work_pool_stop(device->thread, now_ns() + UINT64_C(20000000000)));
+        ck_assert(work_pool_stop(device->thread, now_ns() + 20 * SECOND));
         device = device_free(device);
 }
 
@@ -51,3 +53,25 @@ static void device_end(void)
                 if (why_not != NULL)                                                                                   \
                         SKIP(why_not);                                                                                 \
         } while (0)
+
+/* ---- prefaulted memory ---- */
+
+#define PREFAULT_THREAD "host-prefault"
+
+static struct prefault *prefaulter;
+
+/* Repeats the permission, as the daemon does. */
+static inline bool fills_to(void *bytes)
+{
+        prefault_fill(prefaulter, true);
+        return prefault_bytes(prefaulter) == *(const uint64_t *)bytes;
+}
+
+static inline void fill(uint64_t bytes)
+{
+        ck_assert_msg(eventually(fills_to, &bytes, 20000), "%ju bytes are ready",
+                      (uintmax_t)prefault_bytes(prefaulter));
+        threads_await_asleep(PREFAULT_THREAD, 1);
+        ck_assert_uint_eq(prefault_bytes(prefaulter), bytes); /* and no more */
+        prefault_fill(prefaulter, false);
+}

@@ -58,69 +58,44 @@ TEST(a_tensor_takes_128_bytes_at_most, .slow = true)
         free(text.s);
 }
 
-/* As many of the item as the largest header holds. */
-static struct text largest(const char *before, const char *item, size_t width, const char *after)
-{
-        struct text text = repeated(before, (ST_HEADER_MAX - 200) / width, item, after);
-        ck_assert_uint_le(text.size, ST_HEADER_MAX);
-        ck_assert_uint_ge(text.size, ST_HEADER_MAX / 5 * 4);
-        return text;
-}
+/* As many items of this width as the largest header holds. */
+#define MOST(width) ((ST_HEADER_MAX - 200) / (width))
 
-static void check_worst(struct text text, bool index, enum st_rule rule)
+static const struct {
+        const char *before, *item;
+        size_t n;
+        const char *after;
+        bool index;
+        enum st_rule rule;
+} worst[] = {
+        /* tensors; in another order */
+        {"{", "'#':" EMPTY ",", MOST(58), "'z':" EMPTY "}", false, ST_OK},
+        {"{'z':{'dtype':'U8','shape':[1],'data_offsets':[9,10]},",
+         "'#':{'dtype':'U8','shape':[1],'data_offsets':[0,1]},", MOST(61), "'y':" EMPTY "}", false, ST_HOLE_OR_OVERLAP},
+        /* metadata; ignored keys; one string */
+        {"{'__metadata__':{", "'#':'',", MOST(13), "'z':''}}", false, ST_TOO_MANY},
+        {"{'a':{'x':{", "'#':0,", MOST(12), "'z':0}}}", false, ST_TOO_MANY},
+        {"{'", "a\\u00e9\\n", MOST(9), "':" EMPTY "}", false, ST_OK},
+        /* entries of an index */
+        {"{'weight_map':{", "'#':'f',", MOST(14), "'z':'f'}}", true, ST_TOO_MANY},
+        {"{'weight_map':{", "'layers.............................#':'f',", 2000000, "'z':'f'}}", true, ST_OK},
+        {"{'weight_map':{", "'layers.#':'model-#.safetensors',", 2000000, "'z':'f'}}", true, ST_OK},
+};
+
+TEST(the_worst_headers, EACH(worst), .slow = true)
 {
+        struct text text = repeated(worst[_i].before, worst[_i].n, worst[_i].item, worst[_i].after);
         struct st_header header;
         struct st_index parsed;
         struct st_error error = {0};
+        ck_assert_uint_le(text.size, ST_HEADER_MAX);
+        ck_assert_uint_ge(text.size, ST_HEADER_MAX / 5 * 4);
         size_t before = memory_now();
-        int r = index ? st_index_parse(&parsed, text.s, text.size, &error) : parse_text(&header, &text, 0, &error);
+        int r = worst[_i].index ? st_index_parse(&parsed, text.s, text.size, &error)
+                                : parse_text(&header, &text, 0, &error);
         ck_assert_uint_le(memory_peak() - before + text.size, 300 * MIB);
-        ck_assert_int_eq(r, rule == ST_OK ? 0 : -1);
-        ck_assert_msg(error.rule == rule, "%s", error.text);
-        if (rule != ST_OK)
+        ck_assert_int_eq(r, worst[_i].rule == ST_OK ? 0 : -1);
+        ck_assert_msg(error.rule == worst[_i].rule, "%s", error.text);
+        if (worst[_i].rule != ST_OK)
                 ck_assert_uint_le(memory_now(), before + MIB);
-}
-
-TEST(a_header_of_two_million_tensors, .slow = true)
-{
-        check_worst(largest("{", "'#':" EMPTY ",", 58, "'z':" EMPTY "}"), false, ST_OK);
-}
-
-TEST(a_header_of_two_million_unordered_tensors, .slow = true)
-{
-        check_worst(largest("{'z':{'dtype':'U8','shape':[1],'data_offsets':[9,10]},",
-                            "'#':{'dtype':'U8','shape':[1],'data_offsets':[0,1]},", 61, "'y':" EMPTY "}"),
-                    false, ST_HOLE_OR_OVERLAP);
-}
-
-TEST(a_header_of_millions_of_metadata_entries, .slow = true)
-{
-        check_worst(largest("{'__metadata__':{", "'#':'',", 13, "'z':''}}"), false, ST_TOO_MANY);
-}
-
-TEST(a_header_of_millions_of_ignored_keys, .slow = true)
-{
-        check_worst(largest("{'a':{'x':{", "'#':0,", 12, "'z':0}}}"), false, ST_TOO_MANY);
-}
-
-TEST(a_header_of_one_string, .slow = true)
-{
-        check_worst(largest("{'", "a\\u00e9\\n", 9, "':" EMPTY "}"), false, ST_OK);
-}
-
-TEST(a_header_of_millions_of_entries, .slow = true)
-{
-        check_worst(largest("{'weight_map':{", "'#':'f',", 14, "'z':'f'}}"), true, ST_TOO_MANY);
-}
-
-TEST(a_header_of_two_million_entries, .slow = true)
-{
-        check_worst(repeated("{'weight_map':{", 2000000, "'layers.............................#':'f',", "'z':'f'}}"),
-                    true, ST_OK);
-}
-
-TEST(a_header_of_two_million_files, .slow = true)
-{
-        check_worst(repeated("{'weight_map':{", 2000000, "'layers.#':'model-#.safetensors',", "'z':'f'}}"), true,
-                    ST_OK);
 }

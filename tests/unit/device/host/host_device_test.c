@@ -132,9 +132,7 @@ static uint64_t hugetlb_limit(void)
 
 TEST(auto_takes_smaller_pages_without_hugetlb)
 {
-        ck_assert_int_eq(host_device_new(&device, &(struct host_opts){.budget = GiB, .pages = HOST_PAGES_AUTO},
-                                         core_wake, &error),
-                         0);
+        ck_assert_int_eq(NEW(.budget = GiB, .pages = HOST_PAGES_AUTO), 0);
         uint64_t size = hugetlb_limit() + 2 * MiB;
         ck_assert_msg(device->ops->alloc(device, size, &segment, &error) == 0, "%s", error.text);
         ck_assert_int_ne((int)segment.pages, (int)PAGES_HUGETLB);
@@ -145,9 +143,7 @@ TEST(auto_takes_hugetlb_if_granted)
 {
         if (!hugepages_allow(64 * MiB))
                 SKIP("the pool of hugetlb pages cannot be set");
-        ck_assert_int_eq(host_device_new(&device, &(struct host_opts){.budget = GiB, .pages = HOST_PAGES_AUTO},
-                                         core_wake, &error),
-                         0);
+        ck_assert_int_eq(NEW(.budget = GiB, .pages = HOST_PAGES_AUTO), 0);
         ck_assert_int_eq((int)device->pages, (int)PAGES_HUGETLB);
         ck_assert_int_eq(device->ops->alloc(device, 2 * MiB, &segment, &error), 0);
         ck_assert_int_eq((int)segment.pages, (int)PAGES_HUGETLB);
@@ -155,9 +151,7 @@ TEST(auto_takes_hugetlb_if_granted)
 
 TEST(hugetlb_by_name_fails_without_reserved_pages)
 {
-        ck_assert_int_eq(host_device_new(&device, &(struct host_opts){.budget = GiB, .pages = HOST_PAGES_HUGETLB},
-                                         core_wake, &error),
-                         0);
+        ck_assert_int_eq(NEW(.budget = GiB, .pages = HOST_PAGES_HUGETLB), 0);
         struct segment refused;
         int r = device->ops->alloc(device, hugetlb_limit() + 2 * MiB, &refused, &error);
         FAILS_WITH(error, r, STREAMER_ENOMEM, "hugetlb");
@@ -183,9 +177,7 @@ TEST(auto_takes_4k_pages_without_huge_pages)
 {
         if (!shmem_thp_is_off())
                 SKIP("transparent huge pages for shared memory are on");
-        ck_assert_int_eq(
-                host_device_new(&device, &(struct host_opts){.budget = GiB, .collapse = &refusing}, core_wake, &error),
-                0);
+        ck_assert_int_eq(NEW(.budget = GiB, .collapse = &refusing), 0);
         ck_assert_int_eq(device->ops->alloc(device, hugetlb_limit() + 2 * MiB, &segment, &error), 0);
         ck_assert_int_eq((int)segment.pages, (int)PAGES_4K);
         ck_assert_uint_eq(segment_small_bytes(&segment), 0);
@@ -195,11 +187,8 @@ TEST(thp_by_name_fails_without_transparent_huge_pages)
 {
         if (!shmem_thp_is_off())
                 SKIP("transparent huge pages for shared memory are on");
-        FAILS_WITH(error,
-                   host_device_new(&device,
-                                   &(struct host_opts){.budget = GiB, .pages = HOST_PAGES_THP, .collapse = &refusing},
-                                   core_wake, &error),
-                   STREAMER_EUNSUPPORTED, "shmem_enabled");
+        FAILS_WITH(error, NEW(.budget = GiB, .pages = HOST_PAGES_THP, .collapse = &refusing), STREAMER_EUNSUPPORTED,
+                   "shmem_enabled");
         ck_assert_ptr_null(device);
 }
 

@@ -3,18 +3,15 @@
  * Automatic prefaulting: idle huge pages of the pool only. A fake tree of kernel files has the free pages of the pool,
  * so other programs do not matter; the pages are real.
  */
-#include "tests/lib/core.h"
+#include "tests/unit/host_device_fixture.h"
 
 #include "daemon/base/sys/sysfile.h"
 #include "daemon/device/host/prefault.h"
-#include "tests/lib/kernel_counters.h"
 
-#define THREAD "host-prefault"
 #define POOL "sys/kernel/mm/hugepages/hugepages-2048kB"
 #define HUGE_PAGE (2 * MiB)
 #define MANAGED_FREE (64 * MiB) /* at the least */
 
-static struct prefault *prefaulter;
 static char *tree;
 static bool granted; /* whether the machine has huge pages */
 
@@ -51,27 +48,12 @@ static void spare_begin(uint64_t budget)
         ck_assert_ptr_nonnull(prefaulter);
 }
 
-#define BEGIN(budget)                                                                                                  \
+#define BEGIN_MODEST(budget)                                                                                           \
         do {                                                                                                           \
                 if (!granted)                                                                                          \
                         SKIP("the pool of hugetlb pages cannot be set");                                               \
                 spare_begin(budget);                                                                                   \
         } while (0)
-
-static bool fills_to(void *bytes)
-{
-        prefault_fill(prefaulter, true);
-        return prefault_bytes(prefaulter) == *(const uint64_t *)bytes;
-}
-
-static void fill(uint64_t bytes)
-{
-        ck_assert_msg(eventually(fills_to, &bytes, 20000), "%ju bytes are ready",
-                      (uintmax_t)prefault_bytes(prefaulter));
-        threads_await_asleep(THREAD, 1);
-        ck_assert_uint_eq(prefault_bytes(prefaulter), bytes);
-        prefault_fill(prefaulter, false);
-}
 
 /* Allocates a segment and frees it. Returns its prefaulted bytes that were in memory; -1: it got none. */
 static int64_t take(uint64_t size)
@@ -101,7 +83,7 @@ CORE_FIXTURE(begin, end, .first = machine_settings_lock);
 
 TEST(an_empty_pool_is_not_exceeded)
 {
-        BEGIN(64 * MiB);
+        BEGIN_MODEST(64 * MiB);
         pool_has(0, 0);
         fill(0);
         ck_assert_int_eq(take(2 * MiB), -1);
@@ -109,7 +91,7 @@ TEST(an_empty_pool_is_not_exceeded)
 
 TEST(reserved_pages_are_not_used)
 {
-        BEGIN(64 * MiB);
+        BEGIN_MODEST(64 * MiB);
         pool_has(GiB, GiB);
         fill(0);
         pool_has(GiB, GiB - MANAGED_FREE - 10 * MiB);
@@ -118,14 +100,14 @@ TEST(reserved_pages_are_not_used)
 
 TEST(the_prefaulted_size_is_at_most_half_of_the_free_memory)
 {
-        BEGIN(GiB);
+        BEGIN_MODEST(GiB);
         pool_has(MANAGED_FREE + 40 * MiB, 0);
         fill(40 * MiB);
 }
 
 TEST(the_prefaulted_size_is_bounded_by_the_budget)
 {
-        BEGIN(20 * MiB);
+        BEGIN_MODEST(20 * MiB);
         pool_has(GiB, 0);
         prefault_hold(prefaulter, 12 * MiB);
         fill(8 * MiB);
@@ -136,24 +118,18 @@ TEST(the_prefaulted_size_is_bounded_by_the_budget)
 TEST(memory_of_other_page_sizes_is_not_prefaulted, .to = 2)
 {
         static const enum host_pages others[] = {HOST_PAGES_4K, HOST_PAGES_THP};
-        struct error error = {0};
-        struct device *device;
-        const struct host_opts opts = {.budget = 64 * MiB, .pages = others[_i], .prefault = PREFAULT_AUTO};
-        shmem_thp_allow();
-        if (host_device_new(&device, &opts, core_wake, &error) < 0)
-                SKIP("no transparent huge pages for shared memory");
-        ck_assert_uint_eq(threads_named(THREAD), 0);
+        BEGIN(.budget = 64 * MiB, .pages = others[_i], .prefault = PREFAULT_AUTO);
+        ck_assert_uint_eq(threads_named(PREFAULT_THREAD), 0);
         prefault_fill(device->prefault, true);
         ck_assert_uint_eq(prefault_bytes(device->prefault), 0);
-        ck_assert(work_pool_stop(device->thread, now_ns() + UINT64_C(20000000000)));
-        device_free(device);
+        device_end();
 }
 
 /* ---- later users ---- */
 
 TEST(the_prefaulted_size_is_stable_while_others_use_their_share)
 {
-        BEGIN(GiB);
+        BEGIN_MODEST(GiB);
         pool_has(MANAGED_FREE + 40 * MiB, 0);
         fill(40 * MiB);
         pool_has(10 * MiB, 0);
@@ -162,7 +138,7 @@ TEST(the_prefaulted_size_is_stable_while_others_use_their_share)
 
 TEST(the_prefaulted_size_shrinks_as_others_use_the_pool)
 {
-        BEGIN(GiB);
+        BEGIN_MODEST(GiB);
         pool_has(MANAGED_FREE + 40 * MiB, 0);
         fill(40 * MiB);
         pool_has(10 * MiB, 4 * MiB);
@@ -175,7 +151,7 @@ TEST(the_prefaulted_size_shrinks_as_others_use_the_pool)
 
 TEST(released_memory_is_freed)
 {
-        BEGIN(GiB);
+        BEGIN_MODEST(GiB);
         pool_has(MANAGED_FREE + 40 * MiB, 0);
         fill(40 * MiB);
         pool_has(4 * MiB, 0);
@@ -187,7 +163,7 @@ TEST(released_memory_is_freed)
 
 TEST(the_first_segment_takes_it_however_small)
 {
-        BEGIN(GiB);
+        BEGIN_MODEST(GiB);
         pool_has(MANAGED_FREE + 40 * MiB, 0);
         fill(40 * MiB);
         ck_assert_int_eq(take(4 * MiB), 40 * MiB);
@@ -195,7 +171,7 @@ TEST(the_first_segment_takes_it_however_small)
 
 TEST(the_prefaulted_size_is_the_largest_recent_segment)
 {
-        BEGIN(GiB);
+        BEGIN_MODEST(GiB);
         pool_has(GiB, 0);
         ck_assert_int_eq(take(24 * MiB), -1);
         ck_assert_int_eq(take(6 * MiB), -1);
@@ -209,7 +185,7 @@ TEST(the_prefaulted_size_is_the_largest_recent_segment)
 
 TEST(an_excess_of_prefaulted_memory_is_freed)
 {
-        BEGIN(GiB);
+        BEGIN_MODEST(GiB);
         pool_has(MANAGED_FREE + 40 * MiB, 0);
         fill(40 * MiB);
         prefault_hold(prefaulter, 6 * MiB); /* for instance adopted ones */

@@ -6,36 +6,17 @@
 
 #define SPARE (8 * MiB)
 #define BUDGET (20 * MiB)
-#define THREAD "host-prefault"
 
 /* A device with this much prefaulted memory. */
 #define BEGIN_SPARE(kind, spare)                                                                                       \
-        BEGIN(.budget = BUDGET > (spare) ? BUDGET : (spare), .pages = (kind), .prefault = (spare))
-
-static bool has_ready(void *bytes)
-{
-        return prefault_bytes(device->prefault) == *(const uint64_t *)bytes;
-}
+        do {                                                                                                           \
+                BEGIN(.budget = BUDGET > (spare) ? BUDGET : (spare), .pages = (kind), .prefault = (spare));            \
+                prefaulter = device->prefault;                                                                         \
+        } while (0)
 
 static bool has_begun(void *unused)
 {
-        return prefault_bytes(device->prefault) > 0;
-}
-
-/* Repeats the permission, as the daemon does. */
-static bool fills_to(void *bytes)
-{
-        prefault_fill(device->prefault, true);
-        return has_ready(bytes);
-}
-
-static void fill(uint64_t bytes)
-{
-        ck_assert_msg(eventually(fills_to, &bytes, 20000), "%ju bytes are ready",
-                      (uintmax_t)prefault_bytes(device->prefault));
-        threads_await_asleep(THREAD, 1);
-        ck_assert_uint_eq(prefault_bytes(device->prefault), bytes); /* and no more */
-        prefault_fill(device->prefault, false);
+        return prefault_bytes(prefaulter) > 0;
 }
 
 static void alloc(struct segment *to, uint64_t size)
@@ -66,11 +47,10 @@ CORE_FIXTURE(NULL, device_end, .first = machine_settings_lock);
 
 TEST(no_segment_is_prefaulted_by_default)
 {
-        uint64_t none = 0;
         BEGIN_SPARE(HOST_PAGES_4K, 0);
-        ck_assert_uint_eq(threads_named(THREAD), 0);
-        prefault_fill(device->prefault, true);
-        ck_assert(has_ready(&none));
+        ck_assert_uint_eq(threads_named(PREFAULT_THREAD), 0);
+        prefault_fill(prefaulter, true);
+        ck_assert_uint_eq(prefault_bytes(prefaulter), 0);
         alloc(&segment, SPARE);
         ck_assert_uint_eq(bytes_in_memory(&segment), 0);
 }
@@ -78,8 +58,8 @@ TEST(no_segment_is_prefaulted_by_default)
 TEST(nothing_is_filled_before_it_is_permitted)
 {
         BEGIN_SPARE(HOST_PAGES_4K, SPARE);
-        threads_await_asleep(THREAD, 1);
-        ck_assert_uint_eq(prefault_bytes(device->prefault), 0);
+        threads_await_asleep(PREFAULT_THREAD, 1);
+        ck_assert_uint_eq(prefault_bytes(prefaulter), 0);
 }
 
 TEST(the_prefaulted_segment_is_filled_with_whole_huge_pages, EACH(kinds))
@@ -93,11 +73,11 @@ TEST(the_prefaulted_segment_is_filled_with_whole_huge_pages, EACH(kinds))
 TEST(filling_stops_when_it_is_no_longer_permitted)
 {
         BEGIN_SPARE(HOST_PAGES_4K, 8 * GiB);
-        prefault_fill(device->prefault, true);
+        prefault_fill(prefaulter, true);
         ck_assert(eventually(has_begun, NULL, 20000));
-        prefault_fill(device->prefault, false);
-        threads_await_asleep(THREAD, 1);
-        ck_assert_uint_lt(prefault_bytes(device->prefault), 4 * GiB);
+        prefault_fill(prefaulter, false);
+        threads_await_asleep(PREFAULT_THREAD, 1);
+        ck_assert_uint_lt(prefault_bytes(prefaulter), 4 * GiB);
 }
 
 TEST(the_filling_thread_has_the_lowest_priority)
@@ -107,7 +87,7 @@ TEST(the_filling_thread_has_the_lowest_priority)
         char *nice = NULL, *command = format_text("cat /proc/%d/task/*/stat", (int)getpid()), line[1024];
         FILE *f = popen(command, "r"); /* NOLINT: a command of our own */
         while (fgets(line, sizeof(line), f) != NULL)
-                if (strstr(line, "(" THREAD ")") != NULL)
+                if (strstr(line, "(" PREFAULT_THREAD ")") != NULL)
                         nice = strdup(strrchr(line, ')') + 1);
         pclose(f);
         ck_assert_ptr_nonnull(nice);
@@ -148,7 +128,7 @@ TEST(a_segment_takes_prefaulted_memory_up_to_its_size, .to = 9)
         alloc(&segment, size);
         ck_assert_int_eq((int)segment.pages, (int)expected[_i % 3]);
         ck_assert_uint_eq(bytes_in_memory(&segment), filled);
-        ck_assert_uint_eq(prefault_bytes(device->prefault), 0);
+        ck_assert_uint_eq(prefault_bytes(prefaulter), 0);
         is_zero(&segment);
         memset(segment.base, 1, segment.size);
         ck_assert_uint_eq(bytes_in_memory(&segment), size);
@@ -161,7 +141,7 @@ TEST(a_much_smaller_segment_does_not_take_it, EACH(kinds))
         fill(SPARE);
         alloc(&small, 2 * MiB);
         ck_assert_uint_eq(bytes_in_memory(&small), 0);
-        ck_assert_uint_eq(prefault_bytes(device->prefault), SPARE);
+        ck_assert_uint_eq(prefault_bytes(prefaulter), SPARE);
         alloc(&segment, SPARE);
         ck_assert_uint_eq(bytes_in_memory(&segment), SPARE);
         device->ops->release(&small);
@@ -174,7 +154,7 @@ TEST(a_small_segment_takes_it_if_both_do_not_fit)
         alloc(&segment, BUDGET - SPARE);
         fill(SPARE);
         alloc(&small, 2 * MiB);
-        ck_assert_uint_eq(prefault_bytes(device->prefault), 0);
+        ck_assert_uint_eq(prefault_bytes(prefaulter), 0);
         ck_assert_uint_eq(bytes_in_memory(&small), 2 * MiB);
         device->ops->release(&small);
 }
@@ -216,11 +196,11 @@ TEST(a_segment_may_be_requested_while_it_is_filled, EACH(kinds))
 {
         BEGIN_SPARE(kinds[_i], SPARE);
         for (int i = 0; i < 20; i++) {
-                prefault_fill(device->prefault, true);
+                prefault_fill(prefaulter, true);
                 alloc(&segment, SPARE);
                 ck_assert_uint_le(bytes_in_memory(&segment), SPARE);
                 is_zero(&segment);
-                ck_assert_uint_le(prefault_bytes(device->prefault) + SPARE, BUDGET);
+                ck_assert_uint_le(prefault_bytes(prefaulter) + SPARE, BUDGET);
                 device->ops->release(&segment);
         }
 }
@@ -238,9 +218,9 @@ TEST(failed_prefaulting_has_no_effect, EACH(kinds))
 {
         BEGIN_SPARE(kinds[_i], SPARE);
         allow_files_of(SPARE - 2 * MiB);
-        prefault_fill(device->prefault, true);
-        threads_await_asleep(THREAD, 1);
-        ck_assert_uint_eq(prefault_bytes(device->prefault), 0);
+        prefault_fill(prefaulter, true);
+        threads_await_asleep(PREFAULT_THREAD, 1);
+        ck_assert_uint_eq(prefault_bytes(prefaulter), 0);
         alloc(&segment, SPARE - 2 * MiB);
         is_zero(&segment);
         allow_files_of(RLIM_INFINITY);
@@ -254,7 +234,7 @@ TEST(a_segment_that_does_not_fit_is_newly_allocated, EACH(kinds))
         unsigned fds = process_fds(getpid());
         allow_files_of(SPARE);
         ck_assert_int_eq(device->ops->alloc(device, 2 * SPARE, &segment, &error), STREAMER_ENOMEM);
-        ck_assert_uint_eq(prefault_bytes(device->prefault), 0);
+        ck_assert_uint_eq(prefault_bytes(prefaulter), 0);
         ck_assert_uint_eq(process_fds(getpid()), fds - 1);
         alloc(&segment, SPARE);
         ck_assert_uint_eq(bytes_in_memory(&segment), 0);
@@ -267,12 +247,12 @@ TEST(a_segment_that_does_not_fit_is_newly_allocated, EACH(kinds))
 /* The limit is found at the first page, when the segment is made. */
 TEST(a_segment_that_a_limit_of_huge_pages_refuses_is_counted_once)
 {
-        const struct host_opts opts = {.budget = BUDGET, .pages = HOST_PAGES_AUTO, .prefault = SPARE};
         if (!hugepages_allow(256 * MiB))
                 SKIP("the pool of hugetlb pages cannot be set");
         if (!hugepages_limit(0, suite_path("groups-%d", (int)getpid())))
                 SKIP("huge pages of a control group cannot be limited here");
-        ck_assert_int_eq(host_device_new(&device, &opts, core_wake, &error), 0);
+        ck_assert_int_eq(NEW(.budget = BUDGET, .pages = HOST_PAGES_AUTO, .prefault = SPARE), 0);
+        prefaulter = device->prefault;
         for (int i = 0; i < 3; i++) {
                 alloc(&segment, BUDGET - 4 * MiB);
                 ck_assert_int_ne((int)segment.pages, (int)PAGES_HUGETLB);
@@ -287,15 +267,15 @@ TEST(a_segment_that_a_limit_of_huge_pages_refuses_is_counted_once)
 /* One that was joined may be listed for a moment more. */
 static bool has_threads(void *n)
 {
-        return process_threads(getpid()) == *(unsigned *)n && threads_named(THREAD) == 0;
+        return process_threads(getpid()) == *(unsigned *)n && threads_named(PREFAULT_THREAD) == 0;
 }
 
 TEST(stopping_leaks_nothing, EACH(kinds))
 {
         BEGIN_SPARE(kinds[_i], 64 * MiB);
         unsigned fds = process_fds(getpid()), others = process_threads(getpid()) - 2;
-        prefault_fill(device->prefault, true); /* while it fills the segment */
-        ck_assert(work_pool_stop(device->thread, now_ns() + UINT64_C(20000000000)));
+        prefault_fill(prefaulter, true); /* while it fills the segment */
+        ck_assert(work_pool_stop(device->thread, now_ns() + 20 * SECOND));
         device = device_free(device);
         ck_assert_uint_le(process_fds(getpid()), fds);
         ck_assert(eventually(has_threads, &others, 20000));
