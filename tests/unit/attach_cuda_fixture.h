@@ -20,6 +20,7 @@
 
 static struct exporter exporter;
 static struct fake_state *state;
+static struct handle handle; /* changed by tests */
 static struct mapping mapping;
 
 /* ---- fixture ---- */
@@ -34,28 +35,24 @@ static inline void use_fake(void)
         setenv("FAKECUDA_DEVICES", "2", 1);
 }
 
+/* `handle` is of this memory then. */
 static inline void export_memory(int gpu, bool vmm)
 {
         use_fake();
         exporter_start(&exporter, gpu, 2 * MIB, vmm);
+        handle = (struct handle){.fd = exporter.fd,
+                                 .bytes = exporter.handle.bytes,
+                                 .n_bytes = sizeof(exporter.handle.bytes),
+                                 .size = exporter.size,
+                                 .uuid = exporter.uuid,
+                                 .uuid_len = strlen(exporter.uuid),
+                                 .daemon_pid = ELSEWHERE};
         /* The exporter has its own context; from here on the counts are the application's. */
         state->contexts[0] = state->contexts[1] = 0;
 }
 
-static inline struct handle handle_of(const struct exporter *e)
-{
-        return (struct handle){.fd = e->fd,
-                               .bytes = e->handle.bytes,
-                               .n_bytes = sizeof(e->handle.bytes),
-                               .size = e->size,
-                               .uuid = e->uuid,
-                               .uuid_len = strlen(e->uuid),
-                               .daemon_pid = ELSEWHERE};
-}
-
 static inline int map(const struct handle_kind *kind, struct mapping *m)
 {
-        struct handle handle = handle_of(&exporter);
         return kind->map(m, &handle, false, NULL);
 }
 
@@ -103,7 +100,6 @@ static struct application app;
 
 static inline void application_start(void)
 {
-        struct handle handle = handle_of(&exporter);
         ck_assert_int_eq(cuda_driver_get(&app.driver, &handle, NULL), 0);
         *(void **)&app.create = dlsym(app.driver->library, "cuCtxCreate_v2");
         *(void **)&app.destroy = dlsym(app.driver->library, "cuCtxDestroy_v2");

@@ -121,9 +121,8 @@ static const struct {
 static void refuse_ipc(pid_t daemon_pid)
 {
         setenv("FAKECUDA_FAIL", "cuIpcOpenMemHandle_v2:0:801", 1);
-        struct handle handle = handle_of(&exporter);
         handle.daemon_pid = daemon_pid;
-        ck_assert_int_eq(handle_kind_cuda_ipc.map(&mapping, &handle, false, NULL), STREAMER_EUNSUPPORTED);
+        ck_assert_int_eq(map(&handle_kind_cuda_ipc, &mapping), STREAMER_EUNSUPPORTED);
 }
 
 TEST(unsupported_ipc_is_explained_and_another_handle_kind_suggested, EACH(refusals))

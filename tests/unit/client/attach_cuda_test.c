@@ -64,13 +64,12 @@ TEST(a_handle_of_the_same_bytes_is_not_the_same_segment, .to = 2)
         export_memory(0, false);
         setenv("FAKECUDA_FAIL", "cuIpcOpenMemHandle_v2:2:400", 1);
         assert_map(&handle_kind_cuda_ipc, &mapping);
-        struct handle handle = handle_of(&exporter);
         struct mapping other;
         if (_i == 0)
                 handle.daemon_pid = getppid();
         else
                 mapping.kind->forget(&mapping);
-        ck_assert_int_eq(handle_kind_cuda_ipc.map(&other, &handle, false, NULL), STREAMER_EUNSUPPORTED);
+        ck_assert_int_eq(map(&handle_kind_cuda_ipc, &other), STREAMER_EUNSUPPORTED);
         assert_error_has("INVALID_HANDLE");
         assert_bytes(&mapping, 0);
         unmap(&mapping);
@@ -101,10 +100,9 @@ TEST(threads_attach_and_detach_at_once)
 TEST(a_segment_may_begin_inside_its_allocation)
 {
         export_memory(0, false);
-        struct handle handle = handle_of(&exporter);
         handle.offset = 4096;
         handle.size = 100;
-        ck_assert_int_eq(handle_kind_cuda_ipc.map(&mapping, &handle, false, NULL), 0);
+        ck_assert_int_eq(map(&handle_kind_cuda_ipc, &mapping), 0);
         ck_assert_uint_eq(*(const unsigned char *)mapping.data, exporter_byte(0, 4096));
         ck_assert_uint_eq(mapping.size, 100);
         unmap(&mapping);
@@ -115,11 +113,10 @@ TEST(a_segment_that_is_larger_than_its_allocation_is_refused, .to = 2)
 {
         struct mapping first;
         export_memory(0, false);
-        struct handle handle = handle_of(&exporter);
         if (_i == 1)
                 assert_map(&handle_kind_cuda_ipc, &first);
         handle.offset = 1;
-        ck_assert_int_eq(handle_kind_cuda_ipc.map(&mapping, &handle, false, NULL), STREAMER_ECORRUPT);
+        ck_assert_int_eq(map(&handle_kind_cuda_ipc, &mapping), STREAMER_ECORRUPT);
         if (_i == 1)
                 unmap(&first);
         assert_nothing_leaked();
@@ -143,20 +140,18 @@ TEST(an_unknown_allocation_size_is_the_announced_size)
 TEST(a_reply_without_a_required_field_is_refused)
 {
         export_memory(0, false);
-        struct handle handle = handle_of(&exporter);
         handle.n_bytes = 63;
-        ck_assert_int_eq(handle_kind_cuda_ipc.map(&mapping, &handle, false, NULL), STREAMER_EPROTO);
-        handle = handle_of(&exporter);
+        ck_assert_int_eq(map(&handle_kind_cuda_ipc, &mapping), STREAMER_EPROTO);
+        handle.n_bytes = 64;
         handle.uuid = NULL;
-        ck_assert_int_eq(handle_kind_cuda_ipc.map(&mapping, &handle, false, NULL), STREAMER_EPROTO);
-        handle = handle_of(&exporter);
-        ck_assert_int_eq(handle_kind_cuda_vmm_fd.map(&mapping, &handle, false, NULL), STREAMER_EPROTO);
+        ck_assert_int_eq(map(&handle_kind_cuda_ipc, &mapping), STREAMER_EPROTO);
+        handle.uuid = exporter.uuid;
+        ck_assert_int_eq(map(&handle_kind_cuda_vmm_fd, &mapping), STREAMER_EPROTO);
 }
 
 TEST(a_private_attach_to_gpu_memory_is_refused)
 {
         export_memory(0, false);
-        struct handle handle = handle_of(&exporter);
         ck_assert_int_eq(handle_kind_cuda_ipc.map(&mapping, &handle, true, NULL), STREAMER_EUNSUPPORTED);
         ck_assert_int_eq(handle_kind_cuda_vmm_fd.map(&mapping, &handle, true, NULL), STREAMER_EUNSUPPORTED);
 }
@@ -186,10 +181,9 @@ TEST(a_mapped_descriptor_outlives_the_daemon)
 TEST(a_part_of_a_granule_is_mapped_with_the_rest_of_it)
 {
         export_memory(1, true);
-        struct handle handle = handle_of(&exporter);
         handle.offset = 4096;
         handle.size = 100;
-        ck_assert_int_eq(handle_kind_cuda_vmm_fd.map(&mapping, &handle, false, NULL), 0);
+        ck_assert_int_eq(map(&handle_kind_cuda_vmm_fd, &mapping), 0);
         ck_assert_uint_eq(*(const unsigned char *)mapping.data, exporter_byte(1, 4096));
         ck_assert_int_eq(mapping.device_index, 1);
         unmap(&mapping);
@@ -199,11 +193,10 @@ TEST(a_part_of_a_granule_is_mapped_with_the_rest_of_it)
 TEST(a_descriptor_smaller_than_announced_is_refused)
 {
         export_memory(0, true);
-        struct handle handle = handle_of(&exporter);
         handle.size += 1;
-        ck_assert_int_eq(handle_kind_cuda_vmm_fd.map(&mapping, &handle, false, NULL), STREAMER_EUNSUPPORTED);
+        ck_assert_int_eq(map(&handle_kind_cuda_vmm_fd, &mapping), STREAMER_EUNSUPPORTED);
         handle.size = UINT64_MAX;
-        ck_assert_int_eq(handle_kind_cuda_vmm_fd.map(&mapping, &handle, false, NULL), STREAMER_EUNSUPPORTED);
+        ck_assert_int_eq(map(&handle_kind_cuda_vmm_fd, &mapping), STREAMER_EUNSUPPORTED);
         assert_nothing_leaked();
 }
 
@@ -248,8 +241,7 @@ TEST(an_attach_returns_device_pointers_and_their_device)
         ck_assert_ptr_eq(dl->data, (const char *)t.data - 16);
         dl->deleter(capsule);
         streamer_detach(lease);
-        streamer_close(client);
-        fake_finish(&daemon_);
+        fake_disconnect(&daemon_, client);
 }
 
 /* The scripted daemon listens in this very process. */
@@ -260,8 +252,7 @@ TEST(a_failed_open_reports_the_reason_and_releases_the_lease)
         setenv("FAKECUDA_FAIL", "cuIpcOpenMemHandle_v2:1:201", 1);
         ck_assert_int_eq(attach(&lease, "hello\n" FAKE_ATTACH "> detach\nend\n"), STREAMER_EUNSUPPORTED);
         ck_assert_ptr_nonnull(strstr(streamer_last_error(client), "the process that exported"));
-        streamer_close(client);
-        fake_finish(&daemon_);
+        fake_disconnect(&daemon_, client);
 }
 
 TEST(memory_of_a_daemon_that_has_exited_is_lost)
@@ -275,6 +266,5 @@ TEST(memory_of_a_daemon_that_has_exited_is_lost)
         FAILS(client, streamer_tensor_count(lease, &n), STREAMER_ELOST,
               "the memory was the daemon's, which has exited");
         streamer_detach(lease);
-        streamer_close(client);
-        fake_finish(&daemon_);
+        fake_disconnect(&daemon_, client);
 }
