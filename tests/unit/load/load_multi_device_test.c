@@ -170,23 +170,6 @@ TEST(a_failure_is_replaced_on_its_device_alone)
 
 /* ---- coalescing loads ---- */
 
-TEST(a_number_is_not_reused_while_a_part_of_it_remains)
-{
-        struct watched w;
-        char *path = small_file("small.safetensors", 1);
-        start_on(&w, path, ON("one", "two"), NULL);
-        ends(&w, LOAD_READY);
-        struct generation *leased = on("two", GENERATION_READY);
-        core_until(loads_empty(&loads));
-        generation_get(leased);
-        generation_drop_name(leased, "m");
-        start_on(&w, path, ON("two"), NULL);
-        ends(&w, LOAD_READY);
-        ck_assert_uint_ne(w.generation->number, leased->number);
-        serves_on("two", 1);
-        generation_put(leased);
-}
-
 TEST(devices_of_a_load_are_joined_only_as_a_whole)
 {
         struct watched a, b, c;

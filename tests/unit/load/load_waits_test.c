@@ -283,18 +283,6 @@ TEST(a_load_that_could_never_fit_fails_alone)
         TWO.device.budget = BUDGET;
 }
 
-TEST(cancelling_ends_the_wait_and_leaves_the_serving_model)
-{
-        struct watched w;
-        begin_waiting(&w);
-        ck_assert_ptr_eq(loads_find(&loads, "m"), w.load);
-        load_cancel(w.load);
-        ends(&w, LOAD_CANCELLED);
-        serves_small(on("one", GENERATION_READY), 1);
-        ck_assert_ptr_nonnull(on("two", GENERATION_FAILED));
-        ck_assert_uint_eq(TWO.allocs, 0);
-}
-
 TEST(a_replica_continues_when_another_fails_after_the_wait, .to = 2)
 {
         struct watched w;

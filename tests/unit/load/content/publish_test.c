@@ -172,26 +172,6 @@ TEST(no_tensor_is_visible_before_its_bytes_are_in_place)
         ck_assert(arrived(&view, "empty"));
 }
 
-TEST(a_tensor_of_several_blocks_waits_for_its_last)
-{
-        build();
-        struct manifest_view view = view_of();
-        size_t first = 0;
-        while (plan->blocks[first].skip == 0 && plan->blocks[first + 1].skip == 0)
-                first++;
-        ck_assert_uint_gt(plan->blocks[first + 1].skip, 0); /* a block that continues a tensor */
-        size_t of = plan->blocks[first + 1].tensor;
-        const char *name = model->tensors[core_tensor(&resolved, model, of)].name;
-        for (size_t i = 0; i < plan->n_blocks; i++)
-                if (i != first)
-                        land(i);
-        ck_assert(!arrived(&view, name));
-        ck_assert_uint_lt(visible(), plan->n_tensors);
-        land(first);
-        ck_assert(arrived(&view, name));
-        ck_assert_uint_eq(visible(), plan->n_tensors);
-}
-
 CORE_FIXTURE(begin_three_blocks, end);
 
 /* Loop test: before which block the manifest is built. */
