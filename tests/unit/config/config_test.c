@@ -66,11 +66,6 @@ static void begin(void)
         config_init(&config);
 }
 
-static void end(void)
-{
-        config_deinit(&config);
-}
-
 static int parse(const char *yaml)
 {
         return config_parse_yaml(&config, "f.yaml", yaml, strlen(yaml), &error);
@@ -81,7 +76,7 @@ static void assert_parses(const char *yaml)
         ck_assert_msg(parse(yaml) == 0, "%s", error.text);
 }
 
-FIXTURE(.each = {begin, end});
+FIXTURE(.each = {begin, NULL});
 
 TEST(every_key_is_read)
 {

@@ -243,9 +243,7 @@ static void check_sorted(const struct world *w)
 
 TEST(every_plan_loads_its_model, .to = 8)
 {
-        const char *given = getenv("STREAMERD_TEST_SEED");
-        seed = given != NULL ? strtoull(given, NULL, 0) : clock_ns() + (uint64_t)_i;
-        state = seed;
+        state = seed = env_number("STREAMERD_TEST_SEED", clock_ns() + (uint64_t)_i);
         for (int round = 0; round < (suite_short() ? 2 : 25); round++) {
                 struct world w = {0};
                 world_begin(&w);

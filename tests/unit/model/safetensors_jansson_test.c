@@ -266,11 +266,9 @@ static bool compare(const struct sample *m)
 
 TEST(this_parser_and_jansson_agree, .to = 4)
 {
-        const char *given = getenv("STREAMERD_TEST_SEED");
         int accepted = 0, rounds = suite_short() ? 3000 : 30000;
         struct sample sample, *m = &sample;
-        seed = given != NULL ? strtoull(given, NULL, 0) : clock_ns() + (uint64_t)_i;
-        state = seed;
+        state = seed = env_number("STREAMERD_TEST_SEED", clock_ns() + (uint64_t)_i);
         for (int i = 0; i < rounds; i++) {
                 make_header(m);
                 for (uint64_t k = draw_below(&state, 4); k > 0; k--)

@@ -54,14 +54,15 @@ static void *cancel_on_request(void *arg)
 
 /* ---- fixture ---- */
 
+static const struct http_opts opts = {.connect_timeout_ns = 60 * SECOND,
+                                      .stall_ns = 60 * SECOND,
+                                      .backoff_ns = SECOND / 1000,
+                                      .retry_after_ns = SECOND,
+                                      .tries = 4,
+                                      .threads = 1};
+
 static void before(void)
 {
-        const struct http_opts opts = {.connect_timeout_ns = 60 * SECOND,
-                                       .stall_ns = 60 * SECOND,
-                                       .backoff_ns = SECOND / 1000,
-                                       .retry_after_ns = SECOND,
-                                       .tries = 4,
-                                       .threads = 1};
         log_set_level(LOG_LEVEL_ERROR);
         ck_assert_int_eq(http_new(&http, &opts, &error), 0);
 }
@@ -109,10 +110,10 @@ TEST(an_unanswered_name_lookup_does_not_delay_shutdown)
  * test itself loses only shortens one. */
 static uint64_t longest_pause(int status, uint64_t received, bool stalled, unsigned made)
 {
-        const struct http_opts opts = {.backoff_ns = 10 * SECOND, .retry_after_ns = 10 * SECOND, .tries = 5};
+        const struct http_opts slow = {.backoff_ns = 10 * SECOND, .retry_after_ns = 10 * SECOND, .tries = 5};
         struct http *patient;
         uint64_t longest = 0;
-        ck_assert_int_eq(http_new(&patient, &opts, &error), 0);
+        ck_assert_int_eq(http_new(&patient, &slow, &error), 0);
         for (int i = 0; i < DRAWS; i++) {
                 struct http_transfer t = {
                         .http = patient, .answer = {.status = status}, .received = received, .stalled = stalled};
@@ -237,15 +238,12 @@ TEST(a_request_waits_for_its_credentials_until_the_stall_limit)
 {
         const struct http_access_ops ops = {.authorize = not_yet};
         struct http_access access = {.ops = &ops, .refs = 1};
-        const struct http_opts opts = {.connect_timeout_ns = 60 * SECOND,
-                                       .stall_ns = SECOND * 3 / 10,
-                                       .backoff_ns = SECOND / 1000,
-                                       .retry_after_ns = SECOND,
-                                       .tries = 1,
-                                       .threads = 1};
+        struct http_opts hasty = opts;
         struct http_fetch fetch = {.request = {.shown = "the-object", .access = &access}, .max_body = 10};
         struct http *impatient;
-        ck_assert_int_eq(http_new(&impatient, &opts, &error), 0);
+        hasty.stall_ns = SECOND * 3 / 10;
+        hasty.tries = 1;
+        ck_assert_int_eq(http_new(&impatient, &hasty, &error), 0);
         fetch.request.url = serve(answer_anything);
         ck_assert_int_eq(http_fetch(impatient, &fetch, 1, &error), STREAMER_EFAILED);
         ck_assert_msg(strstr(error.text, "no byte for 0.3 s, no credentials yet (the-object)") != NULL, "%s",

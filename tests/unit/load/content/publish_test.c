@@ -73,9 +73,14 @@ static const struct arrival_header *log_of(size_t target)
         return publish.logs[target].map;
 }
 
+static uint64_t visible_in(size_t target)
+{
+        return __atomic_load_n(&log_of(target)->count, __ATOMIC_ACQUIRE);
+}
+
 static uint64_t visible(void)
 {
-        return __atomic_load_n(&log_of(0)->count, __ATOMIC_ACQUIRE);
+        return visible_in(0);
 }
 
 /* The model's own number of a record. */
@@ -345,11 +350,6 @@ TEST(each_file_is_whole_once_and_stale_tensors_do_not_count)
 }
 
 /* ---- several targets ---- */
-
-static uint64_t visible_in(size_t target)
-{
-        return __atomic_load_n(&log_of(target)->count, __ATOMIC_ACQUIRE);
-}
 
 CORE_FIXTURE(begin_three_blocks, end);
 

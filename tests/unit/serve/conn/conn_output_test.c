@@ -363,12 +363,3 @@ TEST(a_disconnect_is_handled_before_later_requests)
         close(clients[1]);
         core_until(n_closed == 2);
 }
-
-/* ---- identity ---- */
-
-TEST(the_credentials_of_the_peer_are_known)
-{
-        ck_assert_int_eq(conn->pid, getpid());
-        ck_assert_uint_eq(conn->caller.uid, getuid());
-        ck_assert_uint_eq(conn->caller.gid, getgid());
-}

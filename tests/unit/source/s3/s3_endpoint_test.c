@@ -19,11 +19,6 @@ static void begin(void)
         file_write(suite_path("config"), "", 0);
 }
 
-static void end(void)
-{
-        endpoints = s3_endpoints_free(endpoints);
-}
-
 static void write_config(const char *text)
 {
         suite_file("config", text);
@@ -50,7 +45,7 @@ static const struct {
         {"https://store", S3_VIRTUAL, "-models", "r", NULL},
 };
 
-FIXTURE(.each = {begin, end});
+FIXTURE(.each = {begin, NULL});
 
 TEST(the_host_of_a_bucket, EACH(hosts))
 {
