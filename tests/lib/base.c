@@ -166,6 +166,11 @@ uint64_t file_size(const char *path)
 
 /* ---- commands ---- */
 
+static int exit_status(int status)
+{
+        return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
 int shell(char **output, const char *format, ...)
 {
         char *command;
@@ -178,9 +183,8 @@ int shell(char **output, const char *format, ...)
         if (f == NULL)
                 die_errno("%s", command);
         *output = fd_read(fileno(f), NULL);
-        int status = pclose(f);
         free(command);
-        return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+        return exit_status(pclose(f));
 }
 
 bool command_exists(const char *program)
@@ -220,6 +224,13 @@ pid_t child_start(void (*fn)(void))
                 die("a child process failed");
         close(ends[0]);
         return pid;
+}
+
+int child_wait(pid_t pid)
+{
+        int status;
+        must(waitpid(pid, &status, 0));
+        return exit_status(status);
 }
 
 void child_kill(pid_t pid)

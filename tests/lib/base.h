@@ -113,6 +113,7 @@ unsigned count_open_fds(void);
 /* Runs the function, or NULL, in a child process, which then lives until child_kill(); returns when it has returned. */
 pid_t child_start(void (*fn)(void));
 void child_kill(pid_t pid); /* SIGKILL, and waits for its end */
+int child_wait(pid_t pid);  /* until it ends; its exit status, or 128 + signal */
 
 /* Polls until the condition is true; its value is false after timeout_ms. For states that cause no event or reply, such
  * as a lease whose process died. */

@@ -125,7 +125,7 @@ static _Noreturn void exec_shell(const struct container *boot, const char *scrip
 int container_shell(const struct container *boot, char **out, const char *format, ...)
 {
         char *script = NULL;
-        int fds[2], status;
+        int fds[2];
         va_list args;
         va_start(args, format);
         must(vasprintf(&script, format, args));
@@ -138,6 +138,5 @@ int container_shell(const struct container *boot, char **out, const char *format
         *out = fd_read(fds[0], NULL);
         close(fds[0]);
         free(script);
-        must(waitpid(pid, &status, 0));
-        return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+        return child_wait(pid);
 }

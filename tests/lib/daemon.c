@@ -234,13 +234,11 @@ bool daemon_ends_within(const struct daemon *d, int timeout_ms)
 
 int daemon_wait(struct daemon *d, int timeout_ms)
 {
-        int status;
         if (!daemon_ends_within(d, timeout_ms))
                 daemon_die(d, "did not end in time");
-        if (waitpid(d->pid, &status, 0) != d->pid)
-                die_errno("waitpid");
+        int status = child_wait(d->pid);
         reap(d);
-        return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+        return status;
 }
 
 int daemon_stop(struct daemon *d)

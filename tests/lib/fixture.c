@@ -129,7 +129,6 @@ static void unload_others(void)
 /* In a child process, because this one forks tests later, and CUDA does not survive a fork. */
 static void check_at_exit(void)
 {
-        int status;
         pid_t pid = must(fork());
         if (pid == 0) {
                 die_hook = NULL;
@@ -137,8 +136,7 @@ static void check_at_exit(void)
                 fixture_still_serves();
                 _exit(0);
         }
-        must(waitpid(pid, &status, 0));
-        if (status)
+        if (child_wait(pid) != 0)
                 die("the daemon does not serve as it did");
 }
 

@@ -238,9 +238,7 @@ const char *fuse_file_unavailable(void)
         pid_t pid = must(fork());
         if (pid == 0)
                 _exit(unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL));
-        int status = 1;
-        waitpid(pid, &status, 0);
-        return status ? "no mount namespace here" : NULL;
+        return child_wait(pid) ? "no mount namespace here" : NULL;
 }
 
 void fuse_file_start(struct fuse_file *h, const char *folder, const char *name, const char *backing)

@@ -211,16 +211,15 @@ static void pause_us(uint64_t us)
 /* Only the moment of the kill depends on time. */
 static void round_of(struct kills *k)
 {
-        int status;
         pid_t pid = must(fork());
         if (pid == 0)
                 kills_change(k);
         pause_us(kills_below(k, kills_below(k, 4) == 0 ? 400000 : 60000));
         manager_kill(&k->m);
         must(kill(pid, SIGKILL));
-        must(waitpid(pid, &status, 0));
-        if (status && !(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL))
-                die("the client failed: status %#x", (unsigned)status);
+        int status = child_wait(pid);
+        if (status != 0 && status != 128 + SIGKILL)
+                die("the client failed: status %d", status);
         k->counts->kills++;
         while (kills_below(k, 4) == 0) {
                 manager_spawn(&k->m);

@@ -68,7 +68,6 @@ void ctl_finish(struct ctl_running *running, struct ctl *result)
 {
         struct pollfd fds[2] = {{.fd = running->out, .events = POLLIN}, {.fd = running->err, .events = POLLIN}};
         struct text texts[2] = {{0}};
-        int status;
         while (fds[0].fd >= 0 || fds[1].fd >= 0) {
                 must(poll(fds, 2, -1));
                 for (int i = 0; i < 2; i++)
@@ -77,8 +76,7 @@ void ctl_finish(struct ctl_running *running, struct ctl *result)
         }
         close(running->out);
         close(running->err);
-        must(waitpid(running->pid, &status, 0));
-        *result = (struct ctl){.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
+        *result = (struct ctl){.code = child_wait(running->pid),
                                .out = texts[0].data,
                                .err = texts[1].data,
                                .out_size = texts[0].size};

@@ -336,13 +336,11 @@ static int run_file(const char *file, bool keep)
 /* Each file in a process of its own. */
 static int run_forked(const char *file, bool keep)
 {
-        int status;
         fflush(stdout);
         pid_t pid = must(fork());
         if (pid == 0)
                 exit(run_file(file, keep));
-        must(waitpid(pid, &status, 0));
-        return status ? EXIT_FAILURE : EXIT_SUCCESS;
+        return child_wait(pid) ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
 int suite_run(bool keep)

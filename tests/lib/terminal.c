@@ -248,13 +248,12 @@ void terminal_resize(struct terminal *s, int rows, int columns)
 
 int terminal_finish(struct terminal *s)
 {
-        int status;
         uint64_t deadline = clock_ns() + (uint64_t)WAIT_MS * 1000000;
         while (!s->over && clock_ns() < deadline)
                 read_output(s, 100);
         if (!s->over)
                 die("screen: the program does not end");
-        must(waitpid(s->pid, &status, 0));
+        int status = child_wait(s->pid);
         close(s->fd);
-        return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+        return status;
 }

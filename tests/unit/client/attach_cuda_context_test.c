@@ -92,7 +92,6 @@ TEST(a_segment_of_a_destroyed_context_is_reopened)
 
 TEST(a_forked_child_does_not_touch_the_parents_context)
 {
-        int status;
         export_memory(0, false);
         assert_map(&handle_kind_cuda_ipc, &mapping);
         application_start();
@@ -104,8 +103,7 @@ TEST(a_forked_child_does_not_touch_the_parents_context)
                 bool told = strstr(fault_text(NULL), "fork()") != NULL;
                 _exit(rc == STREAMER_EUNSUPPORTED && told && app.held()->opened == 1 ? 0 : 1);
         }
-        must(waitpid(pid, &status, 0));
-        ck_assert_int_eq(status, 0);
+        ck_assert_int_eq(child_wait(pid), 0);
         ck_assert_uint_eq(state->after_fork, 0);
         assert_bytes(&mapping, 0);
         unmap(&mapping);

@@ -195,7 +195,6 @@ TEST(a_lease_can_be_claimed_as_soon_as_it_exists)
 
 TEST(in_a_forked_child_the_memory_stays_readable_and_calls_fail)
 {
-        int status;
         streamer_tensor u = STREAMER_TENSOR_INIT;
         attach(SERVE, 0);
         ck_assert_int_eq(streamer_tensor_get(lease, 0, &t), 0);
@@ -206,8 +205,7 @@ TEST(in_a_forked_child_the_memory_stays_readable_and_calls_fail)
                 streamer_detach(lease);
                 _exit(good ? 0 : 1);
         }
-        must(waitpid(pid, &status, 0));
-        ck_assert_int_eq(status, 0);
+        ck_assert_int_eq(child_wait(pid), 0);
         ck_assert_int_eq(streamer_tensor_get(lease, 0, &u), 0);
 }
 

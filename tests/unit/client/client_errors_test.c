@@ -79,15 +79,13 @@ TEST(a_forked_child_can_fail_at_any_time)
         void *client_and_stop[] = {client, &stop};
         ck_assert_int_eq(pthread_create(&thread, NULL, fail_until_stopped, client_and_stop), 0);
         for (int i = 0; i < FORKS; i++) {
-                int status;
                 pid_t pid = must(fork());
                 if (pid == 0)
                         _exit(streamer_call(client, "ping", NULL, NULL) == STREAMER_EFORK &&
                                               streamer_last_error(client)[0] && copied(client)[0] == 0
                                       ? 0
                                       : 1);
-                ck_assert_int_eq(must(waitpid(pid, &status, 0)), pid);
-                ck_assert_int_eq(status, 0);
+                ck_assert_int_eq(child_wait(pid), 0);
         }
         atomic_store(&stop, true);
         pthread_join(thread, NULL);

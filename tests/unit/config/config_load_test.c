@@ -19,7 +19,6 @@ static void begin(void)
         unsetenv("RUNAI_STREAMER_BLOCK_BYTESIZE");
 }
 
-
 #define LOAD(...) load((char *[]){"streamerd", __VA_ARGS__, NULL})
 #define NEEDED "--device=host=1GiB", "--root", "/"
 

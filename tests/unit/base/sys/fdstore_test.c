@@ -39,7 +39,6 @@ static int start_with(size_t names)
         static const char sockets[] = "LISTEN_FDNAMES=streamerd.socket";
         char *list = must_alloc(sizeof(sockets) + names * FDSTORE_NAME_MAX);
         char *end = stpcpy(list, sockets);
-        int status;
         for (size_t i = 0; i < names; i++)
                 end += sprintf(end, ":%0*zu", FDSTORE_NAME_MAX - 1, i);
         pid_t pid = must(fork());
@@ -47,9 +46,7 @@ static int start_with(size_t names)
                 execve("/bin/true", (char *[]){"true", NULL}, (char *[]){list, NULL});
                 _exit(errno);
         }
-        must(waitpid(pid, &status, 0));
-        free(list);
-        return WEXITSTATUS(status);
+        return child_wait(pid);
 }
 
 TEST(a_full_fd_store_passes_to_the_next_run)
