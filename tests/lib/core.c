@@ -160,7 +160,6 @@ static int fake_alloc(struct device *device, uint64_t size, struct segment *segm
                 return error_set(error, STREAMER_ENOMEM, "%s: no memory", device->name);
         memset(memory, FAKE_POISON, size);
         fake->memory[i] = memory;
-        fake->sizes[i] = size;
         segment->fd = i;
         segment->base = fake->hidden ? NULL : memory;
         return 0;
@@ -296,19 +295,12 @@ char *core_write(const struct model *model, const char *name)
         return path;
 }
 
-char *core_write_consume(struct model *model, const char *name)
-{
-        char *path = core_write(model, name);
-        model_free(model);
-        return path;
-}
-
 char *blocks_file(const char *name, size_t n)
 {
         struct model *m = model_new(n);
         model_place_data(m, 4096, 0);
         model_add_many(m, "t", n, 2 * MiB);
-        return core_write_consume(m, name);
+        return core_write(m, name);
 }
 
 void core_resolve(struct resolved *resolved, const char *path, const struct plan_layout *layout, uint64_t block_size)

@@ -89,7 +89,6 @@ struct fake_device {
         bool lost;              /* atomic: out of service */
         unsigned asked;         /* atomic: queries of the ceiling */
         unsigned char *memory[FAKE_SEGMENTS];
-        uint64_t sizes[FAKE_SEGMENTS];
 };
 
 void fake_device_init(struct fake_device *fake, const char *name, uint64_t budget, bool hidden);
@@ -108,7 +107,6 @@ extern const struct caller core_caller; /* root, which may open every file */
 
 /* Writes the model to a file of this name in the program's folder; returns its path. */
 char *core_write(const struct model *model, const char *name);
-char *core_write_consume(struct model *model, const char *name); /* frees the model */
 /* n tensors "t.00000i" of 2 MiB each, at page boundaries. */
 char *blocks_file(const char *name, size_t n);
 /* Opens and plans a source, or fails with the text of the error. */

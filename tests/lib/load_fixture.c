@@ -67,15 +67,14 @@ void load_fixture_begin_multi(void)
         begin_with(OTHERS);
 }
 
-bool load_fixture_drop_name(void)
+/* Of a generation that is not loading; false if none is left. */
+static bool drop_name(void)
 {
         list_each (pos, &resident.generations) {
                 struct generation *g = container_of(pos, struct generation, link);
                 if (g->state == GENERATION_LOADING || list_empty(&g->names))
                         continue;
-                char *name = format_text("%s", generation_name(g));
-                generation_drop_name(g, name);
-                free(name);
+                generation_drop_name(g, format_text("%s", generation_name(g)));
                 return true;
         }
         return false;
@@ -91,7 +90,7 @@ void load_fixture_end(void)
 {
         loads_cancel_all(&loads);
         gate_open(&lane_gate);
-        while (load_fixture_drop_name())
+        while (drop_name())
                 ;
         core_until(loads_empty(&loads) && resident_empty(&resident));
         ck_assert_uint_eq(loads.n_running, 0);
@@ -191,8 +190,7 @@ struct model *small_model(uint64_t seed)
 
 char *small_file(const char *name, uint64_t seed)
 {
-        struct model *m = small_model(seed);
-        return core_write_consume(m, name);
+        return core_write(small_model(seed), name);
 }
 
 char *ranks_folder(size_t n)
@@ -251,9 +249,7 @@ void serves(const struct generation *g, const struct model *m)
 
 void serves_small(const struct generation *g, uint64_t seed)
 {
-        struct model *m = small_model(seed);
-        serves(g, m);
-        model_free(m);
+        serves(g, small_model(seed));
 }
 
 /* ---- holding a load ---- */

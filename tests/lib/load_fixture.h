@@ -26,8 +26,6 @@ extern unsigned arrivals; /* calls of loads.arrived */
 void load_fixture_begin(void);
 void load_fixture_begin_multi(void); /* with the other devices */
 void load_fixture_end(void);
-/* Removes a name of a generation that is not loading; false if none exists. */
-bool load_fixture_drop_name(void);
 
 /* ---- a load and its events ---- */
 

@@ -206,7 +206,7 @@ char *odd_file(const char *name, uint64_t residue)
         model_add(m, "f", "BF16", (uint64_t[]){3, MiB / 2 + 1}, 2);
         model_add(m, "g", "U8", (uint64_t[]){2 * MiB}, 1);
         model_add(m, "h", "U8", (uint64_t[]){13}, 1);
-        return core_write_consume(m, name);
+        return core_write(m, name);
 }
 
 void cache_or_not(const char *path, bool cached)

@@ -14,7 +14,7 @@ TEST(a_job_without_blocks_ends_in_the_next_iteration)
 {
         struct model *m = model_new(1);
         model_add(m, "empty", "F32", (uint64_t[]){0}, 1);
-        char *path = core_write_consume(m, "empty");
+        char *path = core_write(m, "empty");
         read_fixture_reader_begin(2, BLOCK);
         read_fixture_begin(&r, path, false);
         ck_assert_uint_eq(r.resolved.plan.n_blocks, 0);
@@ -102,7 +102,7 @@ TEST(a_block_of_many_small_tensors_is_one_asynchronous_copy)
 {
         struct model *m = model_new(5);
         model_add_many(m, "small", 2500, 999);
-        char *path = core_write_consume(m, "small");
+        char *path = core_write(m, "small");
         read_fixture_reader_begin(1, 8 * BLOCK);
         begin_copying(&r, path);
         ck_assert_uint_eq(r.resolved.plan.n_blocks, 2);
