@@ -26,7 +26,7 @@ static const struct row {
         {"started by the manager", "SYSTEMD_EXEC_PID", NULL, false, {0}, "<4>a\n"},
         {"the variable is inherited", "SYSTEMD_EXEC_PID", "1", false, {0}, "Z warn: a\n"},
         {"another's stream", "JOURNAL_STREAM", "1:1", false, {0}, "Z warn: a\n"},
-        {"standard error is configured", NULL, NULL, true, {.to_stderr = true}, "<4>a\n"},
+        {"standard error is configured", NULL, NULL, true, {.to_stderr = true, .journal = "/"}, "<4>a\n"},
         {"the journal has no socket", NULL, NULL, true, {.journal = "/nonexistent/socket"}, "<4>a\n"},
 };
 static const struct row *row;
