@@ -179,15 +179,16 @@ TEST(stale_tensors_that_the_model_does_not_use_count_too)
                 ck_assert_msg(check(i) == 0, "%s", error.text);
 }
 
-/* Where the file has bytes of a tensor that another file gives the model; 0: nowhere. */
+/* Where the file last has bytes of a tensor that another file gives the model; 0: nowhere. */
 static uint64_t stale_bytes(size_t file)
 {
         const struct st_header *header = &resolved.headers[file];
+        uint64_t at = 0;
         for (size_t t = 0; resolved.files[file].skip != NULL && t < header->n_tensors; t++)
                 if ((resolved.files[file].skip[t / 8] >> (t % 8) & 1) != 0 &&
                     header->tensors[t].end > header->tensors[t].begin)
-                        return header->data_start + header->tensors[t].begin;
-        return 0;
+                        at = header->data_start + header->tensors[t].begin;
+        return at;
 }
 
 /* The bytes between those of the model: a change in the file is detected. */
