@@ -126,8 +126,10 @@ static void on_ended(struct load_watch *watch, struct load *load)
 
 int load_request(struct watched *w, const struct load_request *what)
 {
+        struct load_request request = *what;
+        request.caller = &core_caller;
         *w = (struct watched){0};
-        int r = loads_begin(&loads, what, &w->load, &w->error);
+        int r = loads_begin(&loads, &request, &w->load, &w->error);
         if (r == 0)
                 load_watch(w->load, &w->watch, on_ended);
         return r;
@@ -135,7 +137,6 @@ int load_request(struct watched *w, const struct load_request *what)
 
 static void begin(struct watched *w, struct load_request what)
 {
-        what.caller = &core_caller;
         int r = load_request(w, &what);
         ck_assert_msg(r == 0, "%s", w->error.text);
         ck_assert(!load_ended(w->load->state)); /* never inside the call that began the load */

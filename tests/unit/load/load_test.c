@@ -91,7 +91,7 @@ TEST(concurrent_loads_are_bounded)
         loads.max_running = 1;
         char *path = small_file("one.safetensors", 1), *other = small_file("two.safetensors", 2);
         load_start_held(&a, path, LOAD_READING);
-        int r = load_request(&b, &(struct load_request){.source = other, .name = "n", .caller = &core_caller});
+        int r = load_request(&b, &(struct load_request){.source = other, .name = "n"});
         ck_assert_int_eq(r, STREAMER_ELIMIT);
         load_start(&b, path, "m"); /* joining is no further load */
         load_release_held();
@@ -113,9 +113,7 @@ static const struct {
 TEST(wrong_requests_are_refused_at_once, EACH(wrong_requests))
 {
         struct watched w;
-        struct load_request request = wrong_requests[_i].request;
-        request.caller = &core_caller;
-        FAILS_WITH(w.error, load_request(&w, &request), STREAMER_EINVAL, wrong_requests[_i].says);
+        FAILS_WITH(w.error, load_request(&w, &wrong_requests[_i].request), STREAMER_EINVAL, wrong_requests[_i].says);
         ck_assert(loads_empty(&loads));
         ck_assert(resident_empty(&resident));
 }
@@ -132,18 +130,11 @@ TEST(missing_sources_fail_with_their_code)
 
 /* ---- dry runs ---- */
 
-static struct watched dry_run(const char *path)
-{
-        struct watched w;
-        int r = load_request(&w, &(struct load_request){.source = path, .dry_run = true, .caller = &core_caller});
-        ck_assert_int_eq(r, 0);
-        ends(&w, LOAD_READY);
-        return w;
-}
-
 TEST(a_dry_run_plans_and_changes_nothing)
 {
-        struct watched w = dry_run(small_file("small.safetensors", 1));
+        struct watched w;
+        ask_for(&w, (struct load_request){.source = small_file("small.safetensors", 1), .dry_run = true});
+        ends(&w, LOAD_READY);
         ck_assert_uint_eq(w.needed, 4 * MiB);
         ck_assert(!w.resident);
         ck_assert(resident_empty(&resident));
@@ -155,7 +146,7 @@ TEST(a_dry_run_can_be_cancelled)
         struct watched w;
         char *path = small_file("small.safetensors", 1);
         load_hold_lane(path);
-        load_request(&w, &(struct load_request){.source = path, .dry_run = true, .caller = &core_caller});
+        ask_for(&w, (struct load_request){.source = path, .dry_run = true});
         load_cancel(w.load);
         ends(&w, LOAD_CANCELLED);
         gate_open(&lane_gate);

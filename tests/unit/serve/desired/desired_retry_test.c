@@ -87,6 +87,11 @@ static char *nowhere(void)
         return suite_path("nowhere.safetensors");
 }
 
+static struct generation *ready_on(size_t device)
+{
+        return resident_on(&resident, "m", GENERATION_READY, devices[device]);
+}
+
 #define ONE_DEVICE (const char *const[]){"uuid-0"}, 1
 #define TWO_DEVICES (const char *const[]){"uuid-1", "uuid-2"}, 2
 
@@ -231,14 +236,9 @@ TEST(a_failed_replica_alone_is_retried)
         others[1].fail_alloc = 0;
         try_once();
         ck_assert_uint_eq(count(), 0);
-        serves_small(resident_on(&resident, "m", GENERATION_READY, devices[1]), 1);
-        serves_small(resident_on(&resident, "m", GENERATION_READY, devices[2]), 1);
+        serves_small(ready_on(1), 1);
+        serves_small(ready_on(2), 1);
         ck_assert_uint_eq(others[0].allocs, 1);
-}
-
-static bool is_on(size_t device)
-{
-        return resident_on(&resident, "m", GENERATION_READY, devices[device]) != NULL;
 }
 
 TEST(an_unpinned_replica_is_not_reloaded)
@@ -249,8 +249,8 @@ TEST(an_unpinned_replica_is_not_reloaded)
         ck_assert(!desired_forget(&desired, "m", "one")); /* it was not desired there */
         try_once();
         ck_assert_uint_eq(count(), 0);
-        ck_assert(!is_on(1) && is_on(2));
-        ck_assert(resident_on(&resident, "m", GENERATION_READY, devices[2])->settings.pinned);
+        ck_assert(!ready_on(1) && ready_on(2));
+        ck_assert(ready_on(2)->settings.pinned);
 }
 
 TEST(a_resident_replica_gets_its_restored_pin)
@@ -258,17 +258,12 @@ TEST(a_resident_replica_gets_its_restored_pin)
         struct watched w;
         char *path = small_file("small.safetensors", 1);
         knew("m", path, TWO_DEVICES)->devices[0].pinned = false;
-        int r = load_request(&w, &(struct load_request){.source = path,
-                                                        .name = "m",
-                                                        .devices = (const char *const[]){"uuid-1"},
-                                                        .n_devices = 1,
-                                                        .caller = &core_caller});
-        ck_assert_int_eq(r, 0);
+        start_on(&w, path, ON("uuid-1"), NULL);
         core_until(w.ended);
         restart();
         try_once();
-        ck_assert(is_on(1) && is_on(2));
-        ck_assert(!resident_on(&resident, "m", GENERATION_READY, devices[1])->settings.pinned);
+        ck_assert(ready_on(1) && ready_on(2));
+        ck_assert(!ready_on(1)->settings.pinned);
         ck_assert_int_eq(state_file_of(&state, &resident), 0);
         ck_assert_uint_eq(state.models[0].n_devices, 2);
         ck_assert_str_eq(state.models[0].devices[0].uuid, "uuid-1");
@@ -287,7 +282,7 @@ TEST(a_desired_replica_is_stored_beside_a_resident_one)
         knew("m", small_file("small.safetensors", 1), TWO_DEVICES);
         restart();
         try_once();
-        ck_assert(is_on(1) && !is_on(2));
+        ck_assert(ready_on(1) && !ready_on(2));
         state_writer_init(&state_writer, &resident, loads.pool, folder, &desired.restored);
         state_writer_tick(&state_writer);
         core_until(!state_writer.writing);
@@ -338,8 +333,7 @@ TEST(a_removed_device_does_not_affect_the_others)
         ck_assert_uint_eq(count(), 1);
         try_once();
         ck_assert_uint_eq(count(), 0);
-        ck_assert_ptr_nonnull(resident_on(&resident, "m", GENERATION_READY, devices[1]));
-        ck_assert_ptr_null(resident_on(&resident, "m", GENERATION_READY, devices[2]));
+        ck_assert(ready_on(1) && !ready_on(2));
 }
 
 TEST(a_raised_priority_is_first)
