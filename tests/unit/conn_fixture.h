@@ -81,8 +81,6 @@ static void end(void)
         core_until(closed);
         uv_close((uv_handle_t *)&turn.prepare, NULL);
         uv_close((uv_handle_t *)&turn.idle, NULL);
-        if (client >= 0)
-                close(client);
 }
 
 /* ---- the client ---- */

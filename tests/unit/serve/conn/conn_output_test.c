@@ -91,7 +91,6 @@ TEST(a_paused_client_that_disconnects_is_closed)
 {
         flood(16 * KiB);
         close(client);
-        client = -1;
         core_until(closed);
 }
 
@@ -218,7 +217,6 @@ TEST(a_connection_that_closes_takes_no_more_requests)
         core_settle();
         ck_assert_uint_eq(frames, 0);
         close(client);
-        client = -1;
         core_until(closed);
         ck_assert_uint_eq(frames, 0);
 }
@@ -261,7 +259,6 @@ static void reply_without_a_descriptor(void)
 static void reply_to_closed(void)
 {
         close(client);
-        client = -1;
         reply(16, 'x', NULL, 0);
 }
 

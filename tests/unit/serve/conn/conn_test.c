@@ -116,7 +116,6 @@ TEST(a_flood_of_a_disconnected_client_is_handled_completely)
         send_bytes(data, n);
         on_frame = take_long;
         close(client);
-        client = -1;
         core_until(closed);
         ck_assert_uint_eq(frames, 30);
 }
@@ -149,7 +148,6 @@ TEST(a_client_that_disconnects_within_a_frame_is_closed)
         send_bytes("\0\0\0\x09half", 8);
         core_settle();
         close(client);
-        client = -1;
         core_until(closed);
         ck_assert_uint_eq(frames, 0);
 }
