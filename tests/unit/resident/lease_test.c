@@ -61,21 +61,6 @@ TEST(a_reused_pid_is_detected_by_its_start_time)
         process_reap(second);
 }
 
-TEST(orphans_end_wherever_they_are_in_the_list)
-{
-        struct lease *l[5];
-        for (size_t i = 0; i < 5; i++)
-                l[i] = lease_of(100, &owner_a);
-        struct process *process = l[0]->process;
-        lease_abandon(&leases, l[0]);
-        lease_abandon(&leases, l[2]);
-        lease_abandon(&leases, l[4]);
-        process_exited(process);
-        ck_assert_uint_eq(leases.n, 2);
-        lease_abandon(&leases, l[1]);
-        lease_end(&leases, l[3]);
-}
-
 TEST(an_orphan_of_one_process_outlives_the_exit_of_another)
 {
         struct lease *mine = lease_of(100, &owner_a), *other = lease_of(200, &owner_b);
