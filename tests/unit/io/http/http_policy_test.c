@@ -64,20 +64,13 @@ TEST(an_invalid_url_is_refused, EACH(no_urls))
 static const struct {
         const char *base, *reference, *joined;
 } joins[] = {
-        {"http://h/a/b", "c", "http://h/a/c"},
-        {"http://h/a/b", "/c", "http://h/c"},
-        {"http://h/a/b?q", "c?r", "http://h/a/c?r"},
-        {"http://h/a/b?q", "?r", "http://h/a/b?r"},
-        {"http://h/a/b?q", "", "http://h/a/b"},
-        {"http://h", "c", "http://h/c"},
-        {"http://h/a/b/", "../c", "http://h/a/c"},
-        {"http://h/a", "../../c", "http://h/c"},
-        {"http://h/a", "./c/../d", "http://h/d"},
-        {"https://h/a", "//i/c", "https://i/c"},
-        {"https://h/a", "http://i/c", "http://i/c"},
-        {"https://h/a?x=/../y", "b?x=/../y", "https://h/b?x=/../y"},
-        {"https://h/a", "file:///etc/passwd", NULL},
-        {"https://h/a", "javascript:x", NULL},
+        {"http://h/a/b", "c", "http://h/a/c"},       {"http://h/a/b", "/c", "http://h/c"},
+        {"http://h/a/b?q", "c?r", "http://h/a/c?r"}, {"http://h/a/b?q", "?r", "http://h/a/b?r"},
+        {"http://h/a/b?q", "", "http://h/a/b"},      {"http://h", "c", "http://h/c"},
+        {"http://h/a/b/", "../c", "http://h/a/c"},   {"http://h/a", "../../c", "http://h/c"},
+        {"http://h/a", "./c/../d", "http://h/d"},    {"https://h/a", "//i/c", "https://i/c"},
+        {"https://h/a", "http://i/c", "http://i/c"}, {"https://h/a?x=/../y", "b?x=/../y", "https://h/b?x=/../y"},
+        {"https://h/a", "file:///etc/passwd", NULL}, {"https://h/a", "javascript:x", NULL},
 };
 
 TEST(a_reference_is_relative_to_its_base, EACH(joins))

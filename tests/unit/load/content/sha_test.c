@@ -5,6 +5,7 @@
  */
 #include "tests/lib/core.h"
 
+#include "daemon/base/hash.h"
 #include "daemon/load/content/resolve.h"
 
 #include <fcntl.h>
