@@ -48,51 +48,44 @@ static void end(void)
         cuda = cuda_free(cuda);
 }
 
-/* A call on the thread of one of the devices. */
-static struct call {
+/* On a device's thread: creates its context, which is idle afterwards. */
+static struct use {
         struct work work;
-        void (*make)(struct device *device);
         bool done;
-} calls_made[GPUS];
+} uses[GPUS];
 
-static void call_run(struct work *work)
+static void use_run(struct work *work)
 {
-        struct call *call = container_of(work, struct call, work);
-        call->make(devices[call - calls_made]);
+        struct device *d = devices[container_of(work, struct use, work) - uses];
+        ck_assert_uint_ne(d->ops->ceiling(d), UINT64_MAX);
 }
 
-static void call_done(struct work *work)
+static void use_done(struct work *work)
 {
-        container_of(work, struct call, work)->done = true;
+        container_of(work, struct use, work)->done = true;
 }
 
-static bool is_done(void *call)
+static bool is_done(void *use)
 {
         uv_run(&core_loop, UV_RUN_NOWAIT);
-        return ((struct call *)call)->done;
+        return ((struct use *)use)->done;
 }
 
-static void begin_call(unsigned gpu, void (*make)(struct device *device))
+static void begin_use(unsigned gpu)
 {
-        calls_made[gpu] = (struct call){.make = make};
-        work_submit(devices[gpu]->thread, WORK_LANE_CPU, &calls_made[gpu].work, call_run, call_done);
+        uses[gpu].done = false;
+        work_submit(devices[gpu]->thread, WORK_LANE_CPU, &uses[gpu].work, use_run, use_done);
 }
 
-static void await_call(unsigned gpu)
+static void end_use(unsigned gpu)
 {
-        ck_assert(eventually(is_done, &calls_made[gpu], 20000));
-}
-
-/* Creates its context, which is idle afterwards. */
-static void ask_ceiling(struct device *d)
-{
-        ck_assert_uint_ne(d->ops->ceiling(d), UINT64_MAX);
+        ck_assert(eventually(is_done, &uses[gpu], 20000));
 }
 
 static void use(unsigned gpu)
 {
-        begin_call(gpu, ask_ceiling);
-        await_call(gpu);
+        begin_use(gpu);
+        end_use(gpu);
 }
 
 static bool is_hung(void *unused)
@@ -118,18 +111,18 @@ CORE_FIXTURE(begin, end);
 TEST(a_gpu_that_hangs_does_not_block_another, EACH(calls))
 {
         fake_hang(state, calls[_i], 0);
-        begin_call(0, ask_ceiling);
+        begin_use(0);
         ck_assert(eventually(is_hung, NULL, 20000));
         use(1);
         fake_unhang(state);
-        await_call(0);
+        end_use(0);
         ck_assert(eventually(has_no_context, NULL, 20000));
 }
 
 TEST(a_gpu_that_hangs_does_not_delay_stopping, EACH(calls))
 {
         fake_hang(state, calls[_i], 0);
-        begin_call(0, ask_ceiling);
+        begin_use(0);
         ck_assert(eventually(is_hung, NULL, 20000));
         uint64_t began = now_ns();
         cuda_stop(cuda, began + SECOND / 10);
@@ -143,9 +136,9 @@ TEST(a_context_that_is_being_destroyed_is_waited_for)
         use(0);
         fake_hang(state, "cudaDeviceReset", 0);
         ck_assert(eventually(is_hung, NULL, 20000));
-        begin_call(0, ask_ceiling);
+        begin_use(0);
         fake_unhang(state);
-        await_call(0);
+        end_use(0);
         ck_assert_uint_eq(state->contexts[0], 2);
 }
 
