@@ -72,7 +72,7 @@ int digest_job_run(struct digest_job *job, struct error *error)
         struct check check = {.job = job, .error = error};
         int r = readback_init(&check.readback, job->reader, job->generation->device, error);
         if (r == 0 && (check.hash = hash_new()) == NULL)
-                r = error_set(error, STREAMER_ENOMEM, "no memory to compare");
+                r = error_set(error, STREAMER_ENOMEM, "no memory to hash tensors");
         if (r == 0)
                 r = readback_begin(&check.readback, next_run, &check, error);
         while (r == 0 && check.n_taken < check.n_asked)

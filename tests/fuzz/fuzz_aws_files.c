@@ -18,7 +18,7 @@ static void fuzz_ini(const uint8_t *data, size_t size)
                 memcpy(text.data, data, size);
         if (aws_ini_init_consume(&ini, text, "fuzz", &error) == 0) {
                 for (size_t i = 0; i < ini.n; i++)
-                        holds(ini.entries[i].section != NULL && ini.entries[i].key[0] != '\0' &&
+                        holds(ini.entries[i].section != NULL && ini.entries[i].key != NULL &&
                               aws_ini_get(&ini, NULL, ini.entries[i].section, NULL) != NULL);
                 aws_ini_deinit(&ini);
         } else {
