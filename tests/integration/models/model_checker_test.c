@@ -44,17 +44,18 @@ TEST(the_daemon_matches_the_model, .to = CHECKER_KINDS)
 {
         struct checker_counts counts;
         const char *only = getenv("CHECKER_KIND");
+        const enum checker_kind kind = (enum checker_kind)_i;
         bool all = only == NULL || *only == '\0', soak = soak_steps() > 0;
-        if (!all && strcmp(only, checker_kind_name(_i)) != 0)
+        if (!all && strcmp(only, checker_kind_name(kind)) != 0)
                 return;
-        check((enum checker_kind)_i, env_number("CHECKER_SEED", soak ? clock_ns() : (uint64_t)_i + 1),
+        check(kind, env_number("CHECKER_SEED", soak ? clock_ns() : (uint64_t)_i + 1),
               soak ? soak_steps() / (all ? CHECKER_KINDS : 1) : STEPS, &counts);
         ck_assert_uint_ge(5 * counts.attaches, counts.steps);
         ck_assert_uint_ge(20 * counts.kills, counts.steps);
         if (suite_short())
                 SKIP("the short set has too few steps to count each kind");
         HOST_COUNTS(IS_COUNTED)
-        if (_i == CHECKER_GPUS) {
+        if (kind == CHECKER_GPUS) {
                 GPU_COUNTS(IS_COUNTED)
         }
 }
