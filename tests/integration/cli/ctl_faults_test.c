@@ -137,7 +137,7 @@ TEST(a_failed_call_ends_it_with_a_named_error, EACH(commands), .slow = true)
 }
 
 /* The event that follows the reply names the model, too. */
-TEST(a_load_without_memory_for_its_name_fails)
+TEST(a_load_without_memory_for_its_name_fails, .slow = true)
 {
         struct fake_daemon fake;
         struct ctl r;
