@@ -14,8 +14,9 @@ static struct model *whole, *sharded;
 static char *file, digest[65]; /* of the model in one file */
 
 /* The links of the repository "org/expiring" expire after the first range, and the token with them. The token file is
- * updated before the Hub knows the old token no more. */
-static _Atomic unsigned ranges;
+ * updated before the Hub knows the old token no more, and that before a link is refused. */
+static pthread_mutex_t expiry = PTHREAD_MUTEX_INITIALIZER;
+static unsigned ranges;
 static _Atomic bool expired;
 
 /* ---- the endpoints ---- */
@@ -30,12 +31,14 @@ static bool link_serves(const struct endpoint_request *request)
         const char *range = endpoint_header(request, "Range");
         if (!fades(request->path) || strstr(request->path, "link=2") || (range && strncmp(range, "bytes=0-", 8) == 0))
                 return true;
-        unsigned n = ++ranges;
-        if (n == 2) {
+        pthread_mutex_lock(&expiry);
+        bool serves = ranges++ == 0;
+        if (!serves && !expired) {
                 file_write(suite_path("token"), "hf_thenext\n", 11);
                 expired = true;
         }
-        return n == 1;
+        pthread_mutex_unlock(&expiry);
+        return serves;
 }
 
 static void answer_cdn(struct endpoint *e, const struct endpoint_request *request, struct endpoint_reply *reply)
