@@ -199,6 +199,15 @@ void wire_read_error(struct wire *w, const char *code, const char *part)
                 die("\"%s\" without the code '%s'", part, code);
 }
 
+void wire_read_whole_error(struct wire *w, const char *code, const char *text)
+{
+        const char *told;
+        size_t len;
+        wire_read_error(w, code, text);
+        if (!object_str(&w->reply.unpacked.data, "text", &told, &len) || len != strlen(text))
+                die("\"%s\" is not the whole text", text);
+}
+
 uint64_t wire_number(const struct wire *w, const char *key)
 {
         uint64_t number;

@@ -44,6 +44,7 @@ const msgpack_object *wire_reply_ok(struct wire *w);
 bool wire_read_code(struct wire *w, const char *code);
 /* The next reply must have this code, and its text contain `part`. */
 void wire_read_error(struct wire *w, const char *code, const char *part);
+void wire_read_whole_error(struct wire *w, const char *code, const char *text); /* and with no other text */
 /* The text of the last reply must contain this. */
 void wire_told(const struct wire *w, const char *part);
 /* A member of the last frame, which must be there. */

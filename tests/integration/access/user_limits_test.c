@@ -46,8 +46,9 @@ static int wait_on_all_connections(void)
                 die("not one reply");
         while (fds[i].revents == 0)
                 i++;
-        wire_read_error(&wires[i], "limit",
-                        format_text("uid %d has 64 unanswered requests (64 x limits.requests_per_client)", GREEDY));
+        wire_read_whole_error(
+                &wires[i], "limit",
+                format_text("uid %d has 64 unanswered requests (64 x limits.requests_per_client)", GREEDY));
         return 0;
 }
 
@@ -67,10 +68,11 @@ static int leave_descriptors_on_their_way(void)
         AWAIT(client_metric(c, LIMITS_MET) > before);
         for (int i = 0; i < ATTACHES; i++)
                 wire_read_ok(&w);
-        wire_read_error(&w, "limit",
-                        format_text("attach: uid %d has 252 of 253 descriptors on their way to its clients (half of "
-                                    "limits.fds_in_flight)",
-                                    GREEDY));
+        wire_read_whole_error(
+                &w, "limit",
+                format_text("attach: uid %d has 252 of 253 descriptors on their way to its clients (half of "
+                            "limits.fds_in_flight)",
+                            GREEDY));
         return 0;
 }
 
@@ -91,8 +93,8 @@ static int watch_loads(void)
                 }
         }
         wire_request(last, &load);
-        wire_read_error(last, "limit",
-                        format_text("load: uid %d watches 4096 loads, the most that a user may", GREEDY));
+        wire_read_whole_error(last, "limit",
+                              format_text("load: uid %d watches 4096 loads, the most that a user may", GREEDY));
         wire_request(last, &cancel);
         wire_reply_ok(last);
         return 0;

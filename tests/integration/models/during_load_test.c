@@ -238,7 +238,7 @@ TEST(a_connection_watches_a_limited_number_of_loads)
                 wire_reply_ok(&w);
         }
         ck_assert(wire_request(&w, &load));
-        wire_read_error(&w, "limit", "load: this connection watches 256 loads, the most that it may");
+        wire_read_whole_error(&w, "limit", "load: this connection watches 256 loads, the most that it may");
         wire_close(&w);
         fuse_file_release(&paused.hang);
         ck_assert_int_eq(client_load_end(op), 0);
