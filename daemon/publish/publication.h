@@ -13,8 +13,8 @@
  *   filling     the client writes to the segments that it has
  *   allocating  a further segment (the device's thread)
  *   checking    whether the files of the base are still those of the claim (worker)
- *   sealing     nobody can write any more; then the client's table is validated, and the manifest is made from it
- *               (worker)
+ *   sealing     the memory becomes read-only for every process; then the client's table is validated and the manifest
+ *               is built from it (worker)
  *   hashing     every storage and the table (workers)
  *
  * The generation is loading until it is published: its memory is charged and listed, and nobody can attach to it. The

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The digests of a model's resident bytes, tensor by tensor: compared with those that were taken while it was loaded,
- * or computed for its manifest. May also store the bytes in host memory of the same layout.
+ * Computes the digest of each tensor from its resident bytes, and compares it with the one in the manifest or stores it
+ * there. May also copy the bytes to host memory of the same layout.
  */
 #pragma once
 
@@ -15,7 +15,7 @@ struct digest_job {
         struct reader *reader;           /* lends slots of its ring where bytes are not stored */
         unsigned char *const *bases;     /* host memory, one for each segment; NULL: the bytes are not stored */
         const bool *stop;                /* atomic */
-        struct manifest_record *records; /* they get the digests; NULL: those of the manifest are compared */
+        struct manifest_record *records; /* the digests are stored here; NULL: they are compared with the manifest's */
         uint64_t next;                   /* atomic: the first that no worker has taken */
 };
 

@@ -86,7 +86,7 @@ struct lease {
 struct leases {
         struct list processes;
         struct buckets by_pid, by_token;
-        struct list polled; /* processes without a pidfd, those that were examined first at the end */
+        struct list polled; /* processes without a pidfd; the first is examined next */
         uint64_t last_id;
         size_t n;
         struct quotas *users; /* charged for restored leases; NULL: no quotas */

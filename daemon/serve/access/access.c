@@ -17,7 +17,7 @@ struct role_grant access_grant(const struct server *server, const struct conn *c
 
 /* ---- what it may do ---- */
 
-/* To the caller of `conn`, who has `grant`; `why` names the owner's uid. */
+/* Refuses the caller of `conn`, whose role is that of `grant`. `why` has a conversion for the owner's uid. */
 #define REFUSE(name, verb, why, owner, advice)                                                                         \
         error_set(error, STREAMER_EPERM, "%s: %s: " why ", and uid %u has the role %s (%s)" advice, name, verb,        \
                   (unsigned)(owner), (unsigned)conn->caller.uid, role_name(grant->role), grant->text)

@@ -31,7 +31,7 @@ struct changes {
         uint64_t last;       /* number of the newest change */
         uint64_t n_removals; /* ever */
         size_t n_subscribers;
-        struct removal *removals[CHANGES_REMOVALS]; /* a ring of those that are in the list */
+        struct removal *removals[CHANGES_REMOVALS]; /* a ring buffer of the removals in the list */
 };
 
 struct subscriber {

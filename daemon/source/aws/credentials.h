@@ -29,7 +29,7 @@ struct aws_credentials; /* shared by threads */
 
 int aws_credentials_new(struct aws_credentials **credentials, const struct aws_credentials_opts *opts,
                         struct error *error);
-/* Nobody uses them any more. Cancels a running fetch and waits for its end. */
+/* After their last use. Cancels a fetch in progress and waits until it has ended. Accepts NULL, returns NULL. */
 struct aws_credentials *aws_credentials_free(struct aws_credentials *credentials);
 
 /* 0 with a copy of the keys; 1: they are being fetched, retry soon; STREAMER_EPERM: no provider has keys; and other

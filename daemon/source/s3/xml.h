@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * XML responses of services (lists, errors, sessions) as a list of their elements, parsed by libexpat. UTF-8 alone, no
- * document type (and so no entities but those of XML), XML_DEPTH levels and XML_ELEMENTS at most.
+ * Parses XML responses of services (lists, errors, sessions) into a list of their elements, by libexpat. Accepts only
+ * UTF-8, no document type (so only XML's predefined entities), and at most XML_DEPTH levels and XML_ELEMENTS elements.
  */
 #pragma once
 

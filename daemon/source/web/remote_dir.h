@@ -41,6 +41,6 @@ int remote_dir_open_files(const struct remote_dir *dir, const struct remote_file
 /* A file that is no safetensors file: see object_url.text. */
 int remote_dir_open_text(const struct remote_dir *dir, const char *name, struct object *object, struct error *error);
 
-/* The model's files: those of the index, where the listing has one or there is no listing; else those of the listing.
- * The set's index_object may be open. */
+/* Opens the model's files: those that the index names if the listing has an index or there is no listing; else all that
+ * the listing names. The set's index_object may be open. */
 int remote_dir_open(const struct remote_dir *dir, struct source_set *set, struct error *error);

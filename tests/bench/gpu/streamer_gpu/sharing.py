@@ -45,8 +45,8 @@ def attached(bench, stack, daemon, label):
 
 
 def calls_step(bench, stack):
-    """CUDA's own answers; a refusal is one, too. Each set is asked in a process of its own. The row counts those that
-    the product does not expect."""
+    """Records how CUDA answers each question, refusals included; a new process asks each set. The row counts the answers
+    that the product does not expect."""
     broken = []
 
     def observe(consumer, **of):
