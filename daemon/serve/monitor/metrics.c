@@ -13,15 +13,24 @@ static uint64_t device_value(enum metric metric, const struct resident *resident
                 small_pages += generation_small_page_bytes(g);
                 published += g->published != NULL ? g->charged : 0;
         }
-        const uint64_t values[METRIC_COUNT] = {[METRIC_DEVICE_BUDGET] = d->budget,
-                                               [METRIC_DEVICE_USED] = d->used,
-                                               [METRIC_DEVICE_FREE] = d->budget > d->used ? d->budget - d->used : 0,
-                                               [METRIC_DEVICE_DRAINING] = draining,
-                                               [METRIC_DEVICE_QUARANTINED] = d->quarantined,
-                                               [METRIC_DEVICE_PREFAULTED] = prefault_bytes(d->prefault),
-                                               [METRIC_DEVICE_SMALL_PAGES] = small_pages,
-                                               [METRIC_PUBLISHED_BYTES] = published};
-        return values[metric];
+        switch (metric) {
+        case METRIC_DEVICE_USED:
+                return d->used;
+        case METRIC_DEVICE_FREE:
+                return d->budget > d->used ? d->budget - d->used : 0;
+        case METRIC_DEVICE_DRAINING:
+                return draining;
+        case METRIC_DEVICE_QUARANTINED:
+                return d->quarantined;
+        case METRIC_DEVICE_PREFAULTED:
+                return prefault_bytes(d->prefault);
+        case METRIC_DEVICE_SMALL_PAGES:
+                return small_pages;
+        case METRIC_PUBLISHED_BYTES:
+                return published;
+        default:
+                return d->budget;
+        }
 }
 
 static void write_one(FILE *out, enum metric metric, const struct server *server, const struct reader_usage *usage)
