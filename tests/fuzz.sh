@@ -1,18 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# fuzz.sh PROGRAM...: fuzzes each for FUZZ_SECONDS, from its corpus into a new folder, and prints
+# fuzz.sh PROGRAM...: fuzzes each for FUZZ_SECONDS, one on each processor, from its corpus into a new folder, and prints
 # seed, executions, covered edges and the longest stored input. Crashing inputs are stored beside the program.
 set -u
 
 seconds=${FUZZ_SECONDS:-60}
 seed=${FUZZ_SEED:-$((RANDOM * 32768 + RANDOM + 1))}
-status=0
 
-for program in "$@"; do
-        name=${program##*/fuzz_}
-        found=$program-found
-        log=$program.log
+fuzz() { # PROGRAM
+        local program=$1 name=${1##*/fuzz_} found=$1-found log=$1.log result executions coverage longest
         mkdir -p "$found"
         "$program" -max_total_time="$seconds" -seed="$seed" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
                 -artifact_prefix="$program-" "$found" "tests/fuzz/corpus/$name" >"$log" 2>&1
@@ -25,7 +22,10 @@ for program in "$@"; do
         if [ "$result" -ne 0 ]; then
                 echo "FAILED: $program: exit status $result"
                 tail -30 "$log"
-                status=1
         fi
-done
-exit $status
+        return $((result != 0))
+}
+
+export -f fuzz
+export seconds seed
+printf '%s\n' "$@" | xargs -P "$(nproc)" -I PROGRAM bash -c 'fuzz PROGRAM'
