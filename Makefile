@@ -214,6 +214,8 @@ $(BUILD)$(ONLY_DIR)/tests/$(1): $(patsubst %,$(BUILD)/obj/%_test.o,$(sort $(filt
 endef
 # It calls functions of the library and internals that they use.
 $(BUILD)$(ONLY_DIR)/tests/client: ARCHIVES := $(filter-out %/libstreamer-client.a,$(ARCHIVES))
+# For tests/lib/orders.c.
+$(BUILD)$(ONLY_DIR)/tests/unit: ALL_LDFLAGS += -Wl,--wrap=work_submit
 $(foreach p,unit client $(AREAS:%=integration/%),$(if $(filter tests/$p/%,$(LINKED)),$(eval $(call test_program,$p))))
 REPLAYS := $(patsubst %,$(BUILD)/%,$(filter tests/fuzz/%,$(CHOSEN)))
 
@@ -295,7 +297,8 @@ soak: all $(SOAK) $(FAULT) $(FAKES) | $(BUILD)/deps-servers
 	@CHECKER_STEPS=$(CHECKER_STEPS) $(BUILD)/tests/integration/models 'model_checker.the_daemon_matches_the_model'
 	@+$(MAKE) --no-print-directory BUILD=$(BUILD)/sanitized SANITIZE=address,undefined soak-sanitized
 
-soak-sanitized: all $(BUILD)/tests/integration/models $(FAKES)
+soak-sanitized: all $(BUILD)/tests/unit $(BUILD)/tests/integration/models $(FAKES)
+	@ORDERS=500 $(BUILD)/tests/unit 'load_orders.*'
 	@CHECKER_STEPS=$(CHECKER_SANITIZED_STEPS) $(BUILD)/tests/integration/models 'model_checker.the_daemon_matches_the_model'
 
 ## fuzz         run libFuzzer on each target for FUZZ_SECONDS; FUZZ_SEED=n sets the seed

@@ -235,7 +235,8 @@ unsigned process_threads_named(pid_t pid, const char *name, unsigned *asleep)
         for (struct dirent *e; (e = readdir(dir));) {
                 char *path = format_text("%s/%s/stat", folder, e->d_name), comm[32], state = '?';
                 FILE *f = e->d_name[0] != '.' ? fopen(path, "re") : NULL;
-                if (f && fscanf(f, "%*d (%31[^)]) %c", comm, &state) == 2 && strcmp(comm, name) == 0) {
+                if (f && fscanf(f, "%*d (%31[^)]) %c", comm, &state) == 2 &&
+                    (name ? strcmp(comm, name) == 0 : atoi(e->d_name) != pid)) {
                         n++;
                         *asleep += state == 'S';
                 }

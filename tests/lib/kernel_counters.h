@@ -47,7 +47,7 @@ unsigned process_fds_named(pid_t pid, const char *text);
 /* Waits until the process has at most `max` descriptors; false after 20 s. */
 bool process_wait_fds(pid_t pid, unsigned max);
 unsigned process_threads(pid_t pid);
-/* The number of its threads of this name, and how many of them sleep. */
+/* The number of its threads of this name (NULL: of all but the first), and how many of them sleep. */
 unsigned process_threads_named(pid_t pid, const char *name, unsigned *asleep);
 /* Waits until it has `n` threads of this name and all of them sleep. */
 void process_threads_await_asleep(pid_t pid, const char *name, unsigned n);

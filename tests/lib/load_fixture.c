@@ -119,6 +119,8 @@ static void on_ended(struct load_watch *watch, struct load *load)
         w->state = load->state;
         w->error = load->error;
         w->resident = load->targets[0].resident;
+        load_each_target (t, load)
+                w->serves |= t->state == TARGET_SERVES;
         w->needed = w->state == LOAD_READY ? target_needs(&load->targets[0]) : 0; /* a worker may still plan it */
         w->generation = load->targets[0].generation;
         load_progress(load, &w->progress);

@@ -37,6 +37,7 @@ struct watched {
         struct error error;
         struct load_progress progress;
         bool resident;   /* of the first device */
+        bool serves;     /* on a device, since before the load */
         uint64_t needed; /* there, by its plan */
         struct generation *generation;
 };
