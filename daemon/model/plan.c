@@ -19,23 +19,17 @@
 
 /* ---- the tensors ---- */
 
-static bool skipped(const struct plan_file *file, size_t i)
-{
-        return file->skip != NULL && (file->skip[i / 8] >> (i % 8) & 1) != 0;
-}
-
 static int list_tensors(struct plan *plan, const struct plan_file *files, size_t n_files, struct error *error)
 {
         uint64_t sum = 0;
         size_t n = 0;
         for (size_t f = 0; f < n_files; f++) {
-                const struct st_header *h = files[f].header;
+                const struct st_header *h = &files[f].header;
                 uint64_t end = h->n_tensors > 0 ? h->tensors[h->n_tensors - 1].end : 0;
                 /* Files are as large as they say, but a few that claim 2^63 bytes would wrap every sum below. */
                 if (__builtin_add_overflow(sum, end, &sum) || sum > UINT64_MAX / 4)
                         return error_set(error, STREAMER_EFAILED, "the files' sizes overflow");
-                for (size_t i = 0; i < h->n_tensors; i++)
-                        n += !skipped(&files[f], i);
+                n += h->n_tensors;
         }
         if (n >= NAMES_NONE)
                 return error_set(error, STREAMER_EFAILED, "too many tensors");
@@ -43,11 +37,9 @@ static int list_tensors(struct plan *plan, const struct plan_file *files, size_t
         if (plan->tensors == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory for the plan");
         for (uint32_t f = 0; f < n_files; f++) {
-                const struct st_header *header = files[f].header;
+                const struct st_header *header = &files[f].header;
                 for (uint32_t i = 0; i < header->n_tensors; i++) {
                         const struct st_tensor *t = &header->tensors[i];
-                        if (skipped(&files[f], i))
-                                continue;
                         plan->tensors[plan->n_tensors++] = (struct plan_tensor){
                                 .file = f,
                                 .index = i,
@@ -73,7 +65,7 @@ static struct name tensor_name(const void *owner, uint32_t i)
 {
         const struct named *named = owner;
         const struct plan_tensor *t = &named->plan->tensors[i];
-        const struct st_header *header = named->files[t->file].header;
+        const struct st_header *header = &named->files[t->file].header;
         const struct st_tensor *in_file = &header->tensors[t->index];
         return (struct name){st_name(header, in_file), in_file->name_len};
 }
@@ -131,7 +123,7 @@ struct placer {
 
 static uint64_t alignment(const struct placer *p, const struct plan_tensor *t)
 {
-        uint64_t element = dtype_align(p->files[t->file].header->tensors[t->index].dtype);
+        uint64_t element = dtype_align(p->files[t->file].header.tensors[t->index].dtype);
         return element > p->layout->align ? element : p->layout->align;
 }
 

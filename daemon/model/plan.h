@@ -33,9 +33,8 @@ struct plan_layout {
 };
 
 struct plan_file {
-        const struct st_header *header;
-        unsigned char *skip; /* bitmap over header->tensors: 1 = not part of the model; NULL: none */
-        const char *path;    /* for errors */
+        struct st_header header; /* its tensors are the model's: other ones are removed from it */
+        const char *path;        /* for errors */
 };
 
 struct plan_tensor {

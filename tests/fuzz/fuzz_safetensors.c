@@ -51,9 +51,9 @@ static void check_names(const struct plan *plan, const struct plan_file *file)
         uint32_t *order = plan_sort_names(plan, file);
         holds(order != NULL);
         for (size_t i = 1; i < plan->n_tensors; i++) {
-                const struct st_tensor *a = &file->header->tensors[plan->tensors[order[i - 1]].index];
-                const struct st_tensor *b = &file->header->tensors[plan->tensors[order[i]].index];
-                holds(strcmp(st_name(file->header, a), st_name(file->header, b)) < 0);
+                const struct st_tensor *a = &file->header.tensors[plan->tensors[order[i - 1]].index];
+                const struct st_tensor *b = &file->header.tensors[plan->tensors[order[i]].index];
+                holds(strcmp(st_name(&file->header, a), st_name(&file->header, b)) < 0);
         }
         free(order);
 }
@@ -62,7 +62,7 @@ static void check_plan(const struct st_header *h, const struct plan_layout *layo
 {
         struct plan plan;
         struct error error;
-        struct plan_file file = {.header = h};
+        struct plan_file file = {.header = *h};
         uint64_t bytes = 0;
         if (plan_make(&plan, &file, 1, layout, 2 * PLAN_LEAF, &error) < 0)
                 return;

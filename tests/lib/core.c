@@ -321,6 +321,6 @@ void core_resolve(struct resolved *resolved, const char *path, const struct plan
 size_t core_tensor(const struct resolved *resolved, const struct model *model, size_t i)
 {
         const struct plan_tensor *t = &resolved->plan.tensors[i];
-        const struct st_header *header = &resolved->headers[t->file];
+        const struct st_header *header = &resolved->files[t->file].header;
         return model_index(model, st_name(header, &header->tensors[t->index]));
 }

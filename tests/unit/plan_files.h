@@ -14,7 +14,6 @@ struct made_file {
         FILE *stream; /* writes it */
         uint64_t end;
         struct st_header header;
-        unsigned char *skip;
         unsigned char *bytes; /* of the whole file */
 };
 
@@ -45,18 +44,18 @@ static inline void file_end(struct made_file *f, uint64_t modulus, uint64_t resi
         fclose(f->stream);
         if (st_parse(&f->header, f->text, f->size, ST_PREFIX + f->size + f->end, &error) < 0)
                 ck_abort_msg("%s", error.text);
-        f->skip = must_alloc(f->header.n_tensors / 8 + 1);
 }
 
-static inline void file_skip(struct made_file *f, size_t i)
+/* Removes tensor i, as one that the index takes from another file. */
+static inline void file_remove(struct made_file *f, size_t i)
 {
-        f->skip[i / 8] |= (unsigned char)(1u << (i % 8));
+        struct st_header *h = &f->header;
+        memmove(&h->tensors[i], &h->tensors[i + 1], (--h->n_tensors - i) * sizeof(*h->tensors));
 }
 
 static inline void file_free(struct made_file *f)
 {
         st_header_deinit(&f->header);
         free(f->text);
-        free(f->skip);
         free(f->bytes);
 }

@@ -117,7 +117,7 @@ static const struct st_tensor *header_tensor(const struct publish *publish, uint
                                              const struct st_header **header)
 {
         const struct plan_tensor *t = &publish->plan->tensors[tensor];
-        *header = &publish->resolved->headers[t->file];
+        *header = &publish->resolved->files[t->file].header;
         return &(*header)->tensors[t->index];
 }
 
@@ -125,8 +125,8 @@ static const struct st_tensor *header_tensor(const struct publish *publish, uint
 static const struct st_header *metadata_of(const struct resolved *resolved)
 {
         for (size_t i = 0; i < resolved->set.n_objects; i++)
-                if (resolved->headers[i].n_metadata > 0)
-                        return &resolved->headers[i];
+                if (resolved->files[i].header.n_metadata > 0)
+                        return &resolved->files[i].header;
         return NULL;
 }
 

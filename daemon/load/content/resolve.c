@@ -106,31 +106,19 @@ static int hash_header(struct header_text *text, struct error *error)
 
 /* ---- which tensors of a file belong to the model ---- */
 
-/* Marks the tensors of file i that the index takes from elsewhere, and in `found` its entries that are here. */
-static int apply_index(struct resolved *resolved, size_t i, bool *found, struct error *error)
+/* Removes the tensors of file i that the index takes from elsewhere; marks in `found` its entries that are here. */
+static void apply_index(struct st_header *header, size_t i, const struct st_index *index, bool *found)
 {
-        const struct st_header *header = &resolved->headers[i];
-        const struct st_index *index = &resolved->set.index;
-        unsigned char *skip = calloc(1, header->n_tensors / 8 + 1);
-        if (skip == NULL)
-                return error_no_memory(error);
-        resolved->files[i].skip = skip;
-        for (size_t t = 0; t < header->n_tensors; t++) {
-                const struct st_tensor *tensor = &header->tensors[t];
-                const struct st_index_entry *entry = st_index_find(index, st_name(header, tensor), tensor->name_len);
-                if (entry != NULL && entry->file == i)
-                        found[entry - index->entries] = true;
-                else
-                        skip[t / 8] |= (unsigned char)(1u << (t % 8));
+        size_t n = header->n_tensors;
+        header->n_tensors = 0;
+        for (size_t t = 0; t < n; t++) {
+                const struct st_tensor tensor = header->tensors[t];
+                const struct st_index_entry *entry = st_index_find(index, st_name(header, &tensor), tensor.name_len);
+                if (entry == NULL || entry->file != i)
+                        continue;
+                found[entry - index->entries] = true;
+                header->tensors[header->n_tensors++] = tensor;
         }
-        return 0;
-}
-
-static int missing_tensor(const struct resolved *resolved, const struct st_index_entry *entry, struct error *error)
-{
-        const struct st_index *index = &resolved->set.index;
-        return error_set(error, STREAMER_EFAILED, "tensor '%s' is in the index but not in %s (%s)",
-                         index->text + entry->name, st_index_file(index, entry->file), resolved->set.index_object.path);
 }
 
 /* ---- all of it ---- */
@@ -139,12 +127,12 @@ int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, ui
                  struct error *error)
 {
         struct source_set *set = &resolved->set;
+        const struct st_index *index = &set->index;
         size_t n = set->n_objects;
-        cleanup_free bool *found = calloc(set->index.n_entries + 1, sizeof(*found));
+        cleanup_free bool *found = calloc(index->n_entries + 1, sizeof(*found));
         resolved->texts = calloc(n, sizeof(*resolved->texts));
-        resolved->headers = calloc(n, sizeof(*resolved->headers));
         resolved->files = calloc(n, sizeof(*resolved->files));
-        if (found == NULL || resolved->texts == NULL || resolved->headers == NULL || resolved->files == NULL)
+        if (found == NULL || resolved->texts == NULL || resolved->files == NULL)
                 return error_no_memory(error);
         int r = 0;
         for (size_t i = 0; r == 0 && i < n; i++) {
@@ -153,22 +141,23 @@ int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, ui
                         r = read_headers(resolved, i, i + (left < HEADERS_AT_ONCE ? left : HEADERS_AT_ONCE), error);
                 const struct object *object = &set->objects[i];
                 struct header_text *text = &resolved->texts[i];
+                struct plan_file *file = &resolved->files[i];
                 struct st_error st;
+                file->path = object->path;
                 if (r == 0 && sha256)
                         r = hash_header(text, error);
-                if (r == 0 && st_parse(&resolved->headers[i], (char *)text->map + ST_PREFIX, text->n,
-                                       object->version.size, &st) < 0)
+                if (r == 0 &&
+                    st_parse(&file->header, (char *)text->map + ST_PREFIX, text->n, object->version.size, &st) < 0)
                         r = bad_file(object, &st, error);
-                if (r == 0 && set->index.n_files > 0)
-                        r = apply_index(resolved, i, found, error);
-                resolved->files[i].header = &resolved->headers[i];
-                resolved->files[i].path = object->path;
+                if (r == 0 && index->n_files > 0)
+                        apply_index(&file->header, i, index, found);
         }
         if (r < 0)
                 return r;
-        for (size_t e = 0; e < set->index.n_entries; e++)
-                if (!found[e])
-                        return missing_tensor(resolved, &set->index.entries[e], error);
+        for (const struct st_index_entry *e = index->entries; e < index->entries + index->n_entries; e++)
+                if (!found[e - index->entries])
+                        return error_set(error, STREAMER_EFAILED, "tensor '%s' is in the index but not in %s (%s)",
+                                         index->text + e->name, st_index_file(index, e->file), set->index_object.path);
         return plan_make(&resolved->plan, resolved->files, n, layout, block_size, error);
 }
 
@@ -176,18 +165,15 @@ void resolve_deinit(struct resolved *resolved)
 {
         plan_deinit(&resolved->plan);
         for (size_t i = 0; i < resolved->set.n_objects; i++) {
-                if (resolved->headers != NULL)
-                        st_header_deinit(&resolved->headers[i]);
+                if (resolved->files != NULL)
+                        st_header_deinit(&resolved->files[i].header);
                 if (resolved->texts != NULL) {
                         EVP_MD_CTX_free(resolved->texts[i].sha256);
                         if (resolved->texts[i].map != NULL)
                                 munmap(resolved->texts[i].map, resolved->texts[i].size);
                 }
-                if (resolved->files != NULL)
-                        free(resolved->files[i].skip);
         }
         free(resolved->texts);
-        free(resolved->headers);
         free(resolved->files);
         if (resolved->view)
                 free(resolved->set.objects);

@@ -22,8 +22,7 @@ struct resolved {
         struct source_set set;
         bool view; /* of another set: owns the array of objects, not the objects */
         struct header_text *texts;
-        struct st_header *headers;
-        struct plan_file *files; /* for the planner; `skip`: tensors that the index does not take from the file */
+        struct plan_file *files; /* their headers, without tensors that the index takes from another file */
         struct plan plan;
 };
 

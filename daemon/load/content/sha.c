@@ -101,7 +101,7 @@ int sha_check_file(struct reader *reader, const struct resolved *resolved, struc
             (walk.buffer == NULL || walk.md == NULL || EVP_MD_CTX_copy_ex(walk.md, resolved->texts[file].sha256) != 1))
                 r = error_no_memory(error);
         if (r == 0)
-                r = hash_file(&walk, resolved->headers[file].data_start, error);
+                r = hash_file(&walk, resolved->files[file].header.data_start, error);
         if (r == 0 && EVP_DigestFinal_ex(walk.md, digest, NULL) != 1)
                 r = error_no_memory(error);
         readback_deinit(&walk.readback);

@@ -146,11 +146,9 @@ static int compare(struct diff *diff, const struct resolved *resolved, struct er
         compare_files(diff, after, unchanged);
         source_files_free(after);
         for (size_t i = 0; i < resolved->set.n_objects; i++) {
-                const struct st_header *header = &resolved->headers[i];
-                const unsigned char *skip = resolved->files[i].skip;
+                const struct st_header *header = &resolved->files[i].header;
                 for (size_t t = 0; t < header->n_tensors; t++)
-                        if (skip == NULL || !(skip[t / 8] >> (t % 8) & 1))
-                                compare_tensor(diff, &manifest, header, &header->tensors[t], unchanged[i], found);
+                        compare_tensor(diff, &manifest, header, &header->tensors[t], unchanged[i], found);
         }
         for (uint64_t i = 0; i < n; i++) {
                 const struct manifest_record *record = manifest_record(&manifest, i);

@@ -64,7 +64,7 @@ static void random_file(struct made_file *f, size_t number)
         file_end(f, draw_below(&state, 2) ? 1 : 8, 0);
         for (size_t i = 0; draw_below(&state, 2) && i < f->header.n_tensors; i++)
                 if (draw_below(&state, 6) == 0)
-                        file_skip(f, i);
+                        file_remove(f, i);
         f->bytes = must_alloc(f->header.data_start + f->end);
         for (uint64_t i = 0; i < f->header.data_start + f->end; i += 1 + draw_below(&state, 64))
                 f->bytes[i] = (unsigned char)draw_below(&state, 256);
@@ -81,7 +81,7 @@ static void world_begin(struct world *w)
         w->layout.max_segment = draw_below(&state, 2) ? 0 : 1 + draw_below(&state, 4 * MIB);
         for (size_t i = 0; i < w->n_files; i++) {
                 random_file(&w->made[i], i);
-                w->files[i] = (struct plan_file){&w->made[i].header, w->made[i].skip, NULL};
+                w->files[i] = (struct plan_file){w->made[i].header, NULL};
         }
         holds(plan_make(&w->plan, w->files, w->n_files, &w->layout, w->block_size, &error) == 0);
         holds(w->plan.n_segments <= PLAN_MAX_SEGMENTS);
@@ -119,8 +119,6 @@ static void check_listed(const struct world *w)
         for (uint32_t f = 0; f < w->n_files; f++) {
                 const struct st_header *h = &w->made[f].header;
                 for (uint32_t i = 0; i < h->n_tensors; i++) {
-                        if (w->made[f].skip[i / 8] >> (i % 8) & 1)
-                                continue;
                         const struct plan_tensor *t = &w->plan.tensors[n++];
                         holds(t->file == f && t->index == i && t->leaf == leaves);
                         holds(t->file_off == h->data_start + h->tensors[i].begin);

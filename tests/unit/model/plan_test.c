@@ -19,7 +19,7 @@ static struct error error;
 static void make(size_t n, const struct plan_layout *layout)
 {
         for (size_t i = 0; i < n; i++)
-                files[i] = (struct plan_file){&made[i].header, made[i].skip, NULL};
+                files[i] = (struct plan_file){made[i].header, NULL};
         ck_assert_msg(plan_make(&plan, files, n, layout, BLOCK, &error) == 0, "%s", error.text);
 }
 
@@ -101,7 +101,7 @@ TEST(reading_in_place_continues_for_more_than_a_page)
         file_tensor(&made[0], "half", DTYPE_U8, MIB / 2);
         file_tensor(&made[0], "other half", DTYPE_U8, MIB / 2);
         file_end(&made[0], 4096, 0);
-        file_skip(&made[0], 3);
+        file_remove(&made[0], 3);
         make(1, &host);
         ck_assert_uint_eq(count_extents(), 3);
         ck_assert_uint_eq(plan.copied_bytes, 128);
@@ -175,13 +175,13 @@ TEST(a_name_in_two_files_is_refused)
                 file_begin(&made[i]);
                 file_tensor(&made[i], names[i], DTYPE_U8, 1);
                 file_end(&made[i], 8, 0);
-                files[i] = (struct plan_file){&made[i].header, made[i].skip, paths[i]};
+                files[i] = (struct plan_file){made[i].header, paths[i]};
         }
         FAILS_SAYING(error, plan_make(&plan, files, 3, &host, BLOCK, &error), STREAMER_EFAILED,
                      "tensor 'a' is in two files (x, z)");
         ck_assert_ptr_null(plan.tensors);
 
-        file_skip(&made[2], 0); /* but not if one of them is stale */
+        file_remove(&made[2], 0); /* but not if one of them is stale */
         make(3, &host);
         ck_assert_uint_eq(plan.n_tensors, 2);
 }
@@ -193,7 +193,7 @@ TEST(sizes_that_overflow_are_refused)
                 file_tensor(&made[i], i == 0 ? "a" : "b", DTYPE_U8, UINT64_C(1) << 60);
                 file_tensor(&made[i], i == 0 ? "c" : "d", DTYPE_U8, UINT64_C(1) << 60);
                 file_end(&made[i], 8, 0);
-                files[i] = (struct plan_file){&made[i].header, NULL, NULL};
+                files[i] = (struct plan_file){made[i].header, NULL};
         }
         FAILS_SAYING(error, plan_make(&plan, files, 2, &host, BLOCK, &error), STREAMER_EFAILED,
                      "the files' sizes overflow");

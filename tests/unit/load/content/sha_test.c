@@ -141,7 +141,7 @@ TEST(bytes_in_place_are_not_read_again)
 {
         begin_file(false);
         char *path = resolved.set.objects[0].path;
-        uint64_t at = resolved.headers[0].data_start + 100;
+        uint64_t at = resolved.files[0].header.data_start + 100;
         int fd = must(open(path, O_WRONLY | O_CLOEXEC));
         must(pwrite(fd, "changed", 7, (off_t)at));
         close(fd);
@@ -183,13 +183,14 @@ TEST(stale_tensors_that_the_model_does_not_use_count_too)
 /* Where the file last has bytes of a tensor that another file gives the model; 0: nowhere. */
 static uint64_t stale_bytes(size_t file)
 {
-        const struct st_header *header = &resolved.headers[file];
-        uint64_t at = 0;
-        for (size_t t = 0; resolved.files[file].skip != NULL && t < header->n_tensors; t++)
-                if ((resolved.files[file].skip[t / 8] >> (t % 8) & 1) != 0 &&
-                    header->tensors[t].end > header->tensors[t].begin)
-                        at = header->data_start + header->tensors[t].begin;
-        return at;
+        const struct st_header *header = &resolved.files[file].header;
+        uint64_t at = 0, end = header->data_start;
+        for (size_t t = 0; t < header->n_tensors; t++) {
+                if (header->data_start + header->tensors[t].begin > end)
+                        at = end;
+                end = header->data_start + header->tensors[t].end;
+        }
+        return end < resolved.set.objects[file].version.size ? end : at;
 }
 
 /* The bytes between those of the model: a change in the file is detected. */
@@ -211,7 +212,7 @@ TEST(a_file_truncated_in_a_stale_tensor_is_an_error)
 {
         begin_folder(true);
         for (size_t i = 0; i < 3; i++)
-                must(truncate(resolved.set.objects[i].path, (off_t)resolved.headers[i].data_start));
+                must(truncate(resolved.set.objects[i].path, (off_t)resolved.files[i].header.data_start));
         unsigned stale = 0, failed = 0;
         for (size_t i = 0; i < 3; i++) {
                 bool reads = stale_bytes(i) > 0;
