@@ -138,7 +138,7 @@ struct load_part {
         struct load_target *targets[LOAD_DEVICES];
         size_t n_targets;
 
-        struct resolved resolved; /* a view of the load's source */
+        struct resolved resolved; /* of the load's source, or of a rank's files */
         struct source_identity identity;
         struct source_files *files;
         struct publish publish;
@@ -188,6 +188,7 @@ struct load {
         uint64_t started_ns, ended_ns;
 
         struct source_set opened;  /* the source, all of it */
+        struct object *ranked;     /* copies of its objects, by rank and part; NULL: replicas */
         struct load_watch awaited; /* another load of the same files, awaited */
         struct callback end;       /* on a later turn of the loop: calls the watchers */
         struct work step;          /* in flight; `pending` counts it and those of parts and targets */

@@ -29,6 +29,7 @@ static struct load_part *part_for(struct load *load, const struct device *device
         }
         struct load_part *part = &load->parts[load->n_parts++];
         part->load = load;
+        part->resolved.borrowed = true;
         return part;
 }
 

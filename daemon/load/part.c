@@ -32,29 +32,32 @@ bool part_lives(const struct load_part *part)
 
 /* ---- opening, on a worker ---- */
 
-/* The files of each rank, selected by their names. */
+/* The files of each rank, selected by their names. An index would cover all files, by their number: it is not used. */
 static int split_ranks(struct load *load, struct error *error)
 {
         const struct source_set *set = &load->opened;
         cleanup_free const char **names = calloc(set->n_objects + 1, sizeof(*names));
-        struct ranks ranks;
+        cleanup_free struct rank_file *files = calloc(set->n_objects + 1, sizeof(*files));
+        size_t n;
         struct error why;
         char shown[REDACTED_SOURCE];
-        if (names == NULL)
+        load->ranked = calloc(set->n_objects + 1, sizeof(*load->ranked));
+        if (names == NULL || files == NULL || load->ranked == NULL)
                 return error_no_memory(error);
         for (size_t i = 0; i < set->n_objects; i++) {
                 const char *slash = strrchr(set->objects[i].path, '/');
                 names[i] = slash != NULL ? slash + 1 : set->objects[i].path;
         }
         redact_source(shown, load->source);
-        if (ranks_make(&ranks, names, set->n_objects, load->pattern, load->n_targets, &why) < 0)
+        if (ranks_list(files, &n, names, set->n_objects, load->pattern, load->n_targets, &why) < 0)
                 return error_set(error, why.code, "%s (%s)", why.text, shown);
-        int r = 0;
-        for (size_t i = 0; r == 0 && i < load->n_parts; i++)
-                r = resolve_view(&load->parts[i].resolved, set, ranks.files + ranks.first[i],
-                                 ranks.first[i + 1] - ranks.first[i], error);
-        ranks_deinit(&ranks);
-        return r;
+        for (size_t i = 0; i < n; i++) {
+                struct source_set *rank = &load->parts[files[i].rank].resolved.set;
+                load->ranked[i] = set->objects[files[i].file];
+                if (rank->n_objects++ == 0)
+                        rank->objects = &load->ranked[i];
+        }
+        return 0;
 }
 
 int load_open_parts(struct load *load, struct error *error)
@@ -67,9 +70,8 @@ int load_open_parts(struct load *load, struct error *error)
         for (size_t i = 0; r == 0 && i < load->n_parts; i++) {
                 struct load_part *part = &load->parts[i];
                 if (load->pattern == NULL)
-                        r = resolve_view(&part->resolved, &load->opened, NULL, 0, error);
-                if (r == 0)
-                        r = source_identity(&part->resolved.set, &part->identity, error);
+                        part->resolved.set = load->opened;
+                r = source_identity(&part->resolved.set, &part->identity, error);
                 if (r == 0 && !load->request.dry_run && (part->files = source_files_new(&part->resolved.set)) == NULL)
                         r = error_no_memory(error);
                 if (r < 0 || load->pattern == NULL)

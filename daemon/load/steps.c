@@ -108,6 +108,7 @@ static void teardown_run(struct work *work)
         load_each_part (part, load)
                 part_deinit(part);
         source_set_deinit(&load->opened);
+        free(load->ranked);
 }
 
 void load_log_stage(const struct load *load, const char *stage)

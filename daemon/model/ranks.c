@@ -11,10 +11,6 @@
 #define PART "{part}"
 #define DIGITS_MAX 9
 
-struct match {
-        uint32_t rank, part, file;
-};
-
 /* ---- the pattern ---- */
 
 static unsigned count(const char *pattern, const char *what)
@@ -51,7 +47,7 @@ static bool take_number(const char **name, uint32_t *number)
         return true;
 }
 
-static bool matches(const char *pattern, const char *name, struct match *match)
+static bool matches(const char *pattern, const char *name, struct rank_file *match)
 {
         match->part = 0;
         while (*pattern != '\0') {
@@ -67,12 +63,13 @@ static bool matches(const char *pattern, const char *name, struct match *match)
 
 static int by_rank_and_part(const void *a, const void *b)
 {
-        const struct match *x = a, *y = b;
+        const struct rank_file *x = a, *y = b;
         return x->rank != y->rank ? ORDER(x->rank, y->rank) : ORDER(x->part, y->part);
 }
 
 /* The first match, and each after the one before it. */
-static int check_step(const struct match *before, const struct match *m, const char *const *names, struct error *error)
+static int check_step(const struct rank_file *before, const struct rank_file *m, const char *const *names,
+                      struct error *error)
 {
         bool same = before != NULL && before->rank == m->rank;
         if (same && before->part == m->part)
@@ -90,56 +87,23 @@ static int check_step(const struct match *before, const struct match *m, const c
 
 /* ---- all files ---- */
 
-/* Fills `ranks` from at least one match, in order. */
-static int fill(struct ranks *ranks, const struct match *matches, size_t n, const char *const *names, size_t n_devices,
-                struct error *error)
+int ranks_list(struct rank_file *files, size_t *n, const char *const *names, size_t n_names, const char *pattern,
+               size_t n_devices, struct error *error)
 {
-        for (size_t i = 0; i < n; i++)
-                if (check_step(i > 0 ? &matches[i - 1] : NULL, &matches[i], names, error) < 0)
-                        return error->code;
-        ranks->n = (size_t)matches[n - 1].rank + 1;
-        if (ranks->n != n_devices)
-                return error_set(error, STREAMER_EFAILED,
-                                 "%zu rank%s for %zu device%s: each rank goes to a device of its own", ranks->n,
-                                 ranks->n == 1 ? "" : "s", n_devices, n_devices == 1 ? "" : "s");
-        ranks->files = malloc(n * sizeof(*ranks->files));
-        ranks->first = malloc((ranks->n + 1) * sizeof(*ranks->first));
-        if (ranks->files == NULL || ranks->first == NULL) {
-                ranks_deinit(ranks);
-                return error_no_memory(error);
-        }
-        for (size_t i = 0; i < n; i++) {
-                ranks->files[i] = matches[i].file;
-                if (matches[i].part == 0)
-                        ranks->first[matches[i].rank] = (uint32_t)i;
-        }
-        ranks->first[ranks->n] = (uint32_t)n;
-        return 0;
-}
-
-int ranks_make(struct ranks *ranks, const char *const *names, size_t n_names, const char *pattern, size_t n_devices,
-               struct error *error)
-{
-        size_t n = 0;
-        *ranks = (struct ranks){0};
-        if (ranks_check_pattern(pattern, error) < 0)
-                return error->code;
-        cleanup_free struct match *found = calloc(n_names + 1, sizeof(*found));
-        if (found == NULL)
-                return error_no_memory(error);
+        *n = 0;
         for (size_t i = 0; i < n_names; i++) {
-                found[n].file = (uint32_t)i;
-                n += matches(pattern, names[i], &found[n]);
+                files[*n].file = (uint32_t)i;
+                *n += matches(pattern, names[i], &files[*n]);
         }
-        qsort(found, n, sizeof(*found), by_rank_and_part);
-        if (n == 0)
+        if (*n == 0)
                 return error_set(error, STREAMER_EFAILED, "no file's name is like '%.140s'", pattern);
-        return fill(ranks, found, n, names, n_devices, error);
-}
-
-void ranks_deinit(struct ranks *ranks)
-{
-        free(ranks->files);
-        free(ranks->first);
-        *ranks = (struct ranks){0};
+        qsort(files, *n, sizeof(*files), by_rank_and_part);
+        for (size_t i = 0; i < *n; i++)
+                if (check_step(i > 0 ? &files[i - 1] : NULL, &files[i], names, error) < 0)
+                        return error->code;
+        size_t n_ranks = (size_t)files[*n - 1].rank + 1;
+        if (n_ranks == n_devices)
+                return 0;
+        return error_set(error, STREAMER_EFAILED, "%zu rank%s for %zu device%s: each rank goes to a device of its own",
+                         n_ranks, n_ranks == 1 ? "" : "s", n_devices, n_devices == 1 ? "" : "s");
 }

@@ -14,16 +14,15 @@
 
 #define RANKS_PATTERN "model-rank-{rank}-part-{part}.safetensors"
 
-struct ranks {
-        uint32_t *files; /* numbers of names: by rank, then by part */
-        uint32_t *first; /* by rank, and one more: where its files begin */
-        size_t n;
+struct rank_file {
+        uint32_t rank, part;
+        uint32_t file; /* the number of its name */
 };
 
 /* 0, or STREAMER_EINVAL: it must contain {rank} once, {part} once at most, with text between. */
 int ranks_check_pattern(const char *pattern, struct error *error);
 
-/* 0, STREAMER_EFAILED, or _ENOMEM. n_devices: how many ranks there must be. */
-int ranks_make(struct ranks *ranks, const char *const *names, size_t n_names, const char *pattern, size_t n_devices,
-               struct error *error);
-void ranks_deinit(struct ranks *ranks); /* accepts a zeroed one */
+/* Lists the files of all ranks, by rank and then by part, in `files`, which has space for n_names. The pattern is a
+ * valid one; n_devices: how many ranks there must be. 0, or STREAMER_EFAILED. */
+int ranks_list(struct rank_file *files, size_t *n, const char *const *names, size_t n_names, const char *pattern,
+               size_t n_devices, struct error *error);

@@ -311,7 +311,7 @@ char *blocks_file(const char *name, size_t n)
 void core_resolve(struct resolved *resolved, const char *path, const struct plan_layout *layout, uint64_t block_size)
 {
         struct error error = {0};
-        *resolved = (struct resolved){.view = false};
+        *resolved = (struct resolved){.borrowed = false};
         int r = source_open(core_sources(), path, false, &resolved->set, &error);
         if (r == 0)
                 r = resolve_plan(resolved, layout, block_size, false, &error);

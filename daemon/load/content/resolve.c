@@ -13,27 +13,6 @@
 /* Files whose headers are read at once: limits the memory for bytes beyond them. */
 #define HEADERS_AT_ONCE HTTP_PARALLEL
 
-/* ---- opening ---- */
-
-int resolve_view(struct resolved *resolved, const struct source_set *set, const uint32_t *numbers, size_t n,
-                 struct error *error)
-{
-        if (numbers == NULL)
-                n = set->n_objects;
-        *resolved = (struct resolved){.set = *set, .view = true};
-        resolved->set.objects = calloc(n + 1, sizeof(*resolved->set.objects));
-        resolved->set.n_objects = 0;
-        if (resolved->set.objects == NULL)
-                return error_no_memory(error);
-        for (size_t i = 0; i < n; i++)
-                resolved->set.objects[i] = set->objects[numbers != NULL ? numbers[i] : i];
-        resolved->set.n_objects = n;
-        /* An index covers all files, by their number. */
-        if (numbers != NULL)
-                resolved->set.index = (struct st_index){0};
-        return 0;
-}
-
 /* ---- headers ---- */
 
 static int text_grow(struct header_text *text, uint64_t size, struct error *error)
@@ -175,9 +154,7 @@ void resolve_deinit(struct resolved *resolved)
         }
         free(resolved->texts);
         free(resolved->files);
-        if (resolved->view)
-                free(resolved->set.objects);
-        else
+        if (!resolved->borrowed)
                 source_set_deinit(&resolved->set);
         *resolved = (struct resolved){0};
 }

@@ -20,18 +20,13 @@ struct header_text {
 
 struct resolved {
         struct source_set set;
-        bool view; /* of another set: owns the array of objects, not the objects */
+        bool borrowed; /* the set */
         struct header_text *texts;
         struct plan_file *files; /* their headers, without tensors that the index takes from another file */
         struct plan plan;
 };
 
-/* A view of an open set, for a plan of its own: the n objects with these numbers, or all where `numbers` is NULL.
- * The set must outlive it. */
-int resolve_view(struct resolved *resolved, const struct source_set *set, const uint32_t *numbers, size_t n,
-                 struct error *error);
-
-/* With sha256 the headers are hashed, for sha_check_file(). */
+/* Of an open set. With sha256 the headers are hashed, for sha_check_file(). */
 int resolve_plan(struct resolved *resolved, const struct plan_layout *layout, uint64_t block_size, bool sha256,
                  struct error *error);
 

@@ -167,7 +167,7 @@ static void diff_run(struct verb_task *task)
         struct diff *diff = container_of(task, struct diff, task);
         const struct loads *loads = task->server->loads;
         const struct sources sources = sources_for(loads->sources, task->roots, &task->caller);
-        struct resolved resolved = {.view = false};
+        struct resolved resolved = {.borrowed = false};
         struct error *error = &task->error;
         if (source_open(&sources, task->source, false, &resolved.set, error) == 0 &&
             resolve_plan(&resolved, &diff->generation->device->layout, loads->block_size, false, error) == 0)

@@ -5,7 +5,8 @@
 #include "daemon/model/ranks.h"
 #include "tests/lib/suite.h"
 
-static struct ranks ranks;
+static struct rank_file files[16];
+static size_t n_files;
 static struct error why;
 
 static int make(const char *const *names, const char *pattern, size_t n_devices)
@@ -14,7 +15,7 @@ static int make(const char *const *names, const char *pattern, size_t n_devices)
         while (names[n] != NULL)
                 n++;
         why.text[0] = '\0';
-        return ranks_make(&ranks, names, n, pattern, n_devices, &why);
+        return ranks_list(files, &n_files, names, n, pattern, n_devices, &why);
 }
 
 #define MAKE(pattern, n_devices, ...) make((const char *const[]){__VA_ARGS__, NULL}, pattern, n_devices)
@@ -23,15 +24,19 @@ static void refused(int r, const char *says)
 {
         ck_assert_int_lt(r, 0);
         ck_assert_msg(strstr(why.text, says) != NULL, "'%s' does not say '%s'", why.text, says);
-        ck_assert_ptr_null(ranks.files);
-        ranks_deinit(&ranks);
 }
 
 /* The numbers of a rank's names. */
-static void has(size_t rank, size_t n, const uint32_t *files)
+static void has(size_t rank, size_t n, const uint32_t *numbers)
 {
-        ck_assert_uint_eq(ranks.first[rank + 1] - ranks.first[rank], n);
-        ck_assert_mem_eq(ranks.files + ranks.first[rank], files, n * sizeof(*files));
+        size_t found = 0;
+        for (size_t i = 0; i < n_files; i++) {
+                if (files[i].rank != rank)
+                        continue;
+                ck_assert_uint_lt(found, n);
+                ck_assert_uint_eq(files[i].file, numbers[found++]);
+        }
+        ck_assert_uint_eq(found, n);
 }
 
 /* ---- complete sets ---- */
@@ -41,7 +46,7 @@ TEST(files_are_assigned_to_their_rank_in_the_order_of_parts)
         int r = MAKE(RANKS_PATTERN, 2, "model-rank-1-part-0.safetensors", "model-rank-0-part-1.safetensors",
                      "model-rank-0-part-0.safetensors");
         ck_assert_msg(r == 0, "%s", why.text);
-        ck_assert_uint_eq(ranks.n, 2);
+        ck_assert_uint_eq(n_files, 3);
         has(0, 2, (const uint32_t[]){2, 1});
         has(1, 1, (const uint32_t[]){0});
 }
@@ -56,7 +61,7 @@ TEST(numbers_are_compared_as_numbers)
         }
         ck_assert_int_eq(make(names, RANKS_PATTERN, 1), 0);
         for (uint32_t i = 0; i < 12; i++)
-                ck_assert_uint_eq(ranks.files[i], 11 - i);
+                ck_assert_uint_eq(files[i].file, 11 - i);
 }
 
 TEST(leading_zeros_are_optional)
@@ -137,7 +142,6 @@ TEST(wrong_patterns_are_refused)
         for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
                 ck_assert_int_lt(ranks_check_pattern(wrong[i].pattern, &why), 0);
                 ck_assert_msg(strstr(why.text, wrong[i].says) != NULL, "%s: %s", wrong[i].pattern, why.text);
-                refused(MAKE(wrong[i].pattern, 1, "r0"), wrong[i].says);
         }
 }
 
