@@ -98,7 +98,7 @@ void load_open(struct load *load)
 static void plan_run(struct load *load)
 {
         for (size_t i = 0; i < load->n_parts && load->step_error.code == 0; i++)
-                if (part_lives(&load->parts[i]))
+                if (part_first(&load->parts[i]) != NULL)
                         part_plan(&load->parts[i], &load->step_error);
 }
 
@@ -106,10 +106,14 @@ static void plan_done(struct load *load)
 {
         if (load_step_failed(load))
                 return;
-        if (load->request.dry_run)
+        if (load->request.dry_run) {
                 load_end(load, LOAD_READY, NULL);
-        else
-                reserve(load);
+                return;
+        }
+        load_each_part (part, load)
+                if (part_first(part) != NULL)
+                        part->state = PART_PLANNED;
+        reserve(load);
 }
 
 static void plan(struct load *load)
@@ -138,7 +142,7 @@ static void start_reading(struct load *load)
         }
         load->proceed = maybe_check;
         load_each_part (part, load)
-                if (part_lives(part))
+                if (part_first(part) != NULL)
                         part_read(part);
         reader_announce_end(load->loads->reader, &load->announced);
 }
@@ -278,7 +282,7 @@ static void maybe_check(struct load *load)
         load_each_part (part, load) {
                 size_t files = load->request.sha256 ? part->resolved.set.n_objects : 0;
                 bool complete = part->state == PART_READ && part->built && part->files_checked >= files;
-                part->checking = part_lives(part);
+                part->checking = part_first(part) != NULL;
                 if (part->checking && !complete)
                         return;
         }

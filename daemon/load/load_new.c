@@ -6,6 +6,22 @@
 
 #include <string.h>
 
+void load_drop_tables(struct load *load)
+{
+        load_each_part (part, load) {
+                publish_deinit(&part->publish);
+                resolve_deinit(&part->resolved);
+                source_files_free(part->files);
+                free(part->sha_steps);
+        }
+        load_each_target (t, load) {
+                table_drop(&t->manifest);
+                table_drop(&t->arrival);
+        }
+        source_set_deinit(&load->opened);
+        free(load->ranked);
+}
+
 void load_free(struct load *load)
 {
         list_remove(&load->link);

@@ -14,6 +14,15 @@ static inline bool target_lives(const struct load_target *target)
         return target->state == TARGET_OPEN;
 }
 
+/* Its first target that lives; NULL: none does. */
+static inline struct load_target *part_first(const struct load_part *part)
+{
+        for (size_t i = 0; i < part->n_targets; i++)
+                if (target_lives(part->targets[i]))
+                        return part->targets[i];
+        return NULL;
+}
+
 /* Has a target in this state. */
 static inline bool load_has(const struct load *load, enum target_state state)
 {
@@ -67,19 +76,19 @@ struct load *load_new(struct loads *loads, const struct load_request *request, c
 /* The same request as a new load, which supersedes this one; the caller ends this one. NULL: not another time, or no
  * memory. */
 struct load *load_new_again(struct load *load);
-/* It has ended and nothing is in flight. */
+/* It has ended and nothing is in flight: what it has opened and planned; on a worker, since large tables take time. */
+void load_drop_tables(struct load *load);
+/* The rest. */
 void load_free(struct load *load);
 
 /* ---- part.c ---- */
 
-void part_set_state(struct load_part *part, enum part_state state);
-/* Has a target that lives. */
-bool part_lives(const struct load_part *part);
 /* On a worker: each part's files, from the open source, and their identity. */
 int load_open_parts(struct load *load, struct error *error);
 /* On a worker: headers, plan, publishing. */
 int part_plan(struct load_part *part, struct error *error);
-void part_deinit(struct load_part *part); /* on a worker */
+/* While READING: starts to read. */
+void part_read(struct load_part *part);
 
 /* ---- report.c ---- */
 
@@ -133,10 +142,6 @@ int load_charge_model(const struct load *load, const struct device *device, stru
 bool load_find_cached(struct load *load);
 /* While READING; copied() when all targets that are left have their bytes. */
 void load_copy_cached(struct load *load, void (*copied)(struct load *));
-
-/* ---- reading.c ---- */
-
-void part_read(struct load_part *part);
 
 /* ---- coalesce.c ---- */
 

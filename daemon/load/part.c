@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A part: what is planned and read once for one target or several. Its files and its plan, made on a worker. How it is
- * read: reading.c.
+ * A part: what is planned and read once for one target or several. A worker opens its files and makes its plan. Then
+ * its blocks are read; meanwhile workers build the manifest, and check with SHA-256 each file that is complete.
+ * load->proceed() is called whenever something of this is done.
+ *
+ * How it fails: a failed read or manifest fails every target; a failed copy, or bytes that differ on a device, fail
+ * that target alone.
  */
 #include "daemon/load/load_private.h"
 
@@ -9,26 +13,6 @@
 #include "daemon/model/ranks.h"
 
 #include <string.h>
-
-void part_set_state(struct load_part *part, enum part_state state)
-{
-#define TO(state) (1u << PART_##state)
-        static const unsigned allowed[] = {
-                [PART_IDLE] = TO(PLANNED),
-                [PART_PLANNED] = TO(READING),
-                [PART_READING] = TO(READ) | TO(FAILED),
-        };
-#undef TO
-        change_state(part->state, state, allowed);
-}
-
-bool part_lives(const struct load_part *part)
-{
-        for (size_t i = 0; i < part->n_targets; i++)
-                if (target_lives(part->targets[i]))
-                        return true;
-        return false;
-}
 
 /* ---- opening, on a worker ---- */
 
@@ -90,11 +74,8 @@ int part_plan(struct load_part *part, struct error *error)
 {
         const struct load *load = part->load;
         bool sha256 = load->request.sha256 && !load->request.dry_run;
-        size_t n = part->resolved.set.n_objects;
-        if (sha256 && (part->sha_steps = calloc(n + 1, sizeof(*part->sha_steps))) == NULL)
+        if (sha256 && (part->sha_steps = calloc(part->resolved.set.n_objects, sizeof(*part->sha_steps))) == NULL)
                 return error_no_memory(error);
-        for (size_t i = 0; sha256 && i < n; i++)
-                part->sha_steps[i] = (struct sha_step){.part = part, .file = i};
         int r = resolve_plan(&part->resolved, &part->targets[0]->device->layout, load->loads->block_size, sha256,
                              error);
         if (r < 0 || load->request.dry_run)
@@ -103,14 +84,185 @@ int part_plan(struct load_part *part, struct error *error)
                             error);
 }
 
-void part_deinit(struct load_part *part)
+/* ---- arrivals ---- */
+
+static void notify_arrived(struct load_part *part)
 {
-        publish_deinit(&part->publish);
-        for (size_t i = 0; i < part->n_targets; i++) {
-                table_drop(&part->targets[i]->manifest);
-                table_drop(&part->targets[i]->arrival);
+        struct load *load = part->load;
+        for (size_t i = 0; part->built && i < part->n_targets && !load_ended(load->state); i++) {
+                struct generation *g = part->targets[i]->generation;
+                /* No tables: a copy to the device failed before they were made, and the loop has not handled it yet. */
+                if (target_lives(part->targets[i]) && g->manifest.fd >= 0)
+                        load->loads->arrived(load->loads, g);
         }
-        resolve_deinit(&part->resolved);
-        source_files_free(part->files);
-        free(part->sha_steps);
+}
+
+static void on_arrived(struct callback *item)
+{
+        notify_arrived(container_of(item, struct load_part, arrived));
+}
+
+/* ---- SHA-256 of a file that is complete: on one device after another, before its tensors are published ---- */
+
+static void sha_run(struct work *work)
+{
+        struct sha_step *step = container_of(work, struct sha_step, work);
+        struct load_part *part = step->part;
+        struct reader *reader = part->load->loads->reader;
+        bool matches = false;
+        for (size_t i = 0; i < part->n_targets; i++) {
+                struct read_target *copy = part->job.targets[i];
+                struct device *device = part->targets[i]->device;
+                struct error error = {0};
+                if (read_target_dead(copy))
+                        continue;
+                if (sha_check_file(reader, &part->resolved, device, copy->segments, step->file, &error) == 0)
+                        matches = true;
+                else
+                        reader_fail_target(reader, &part->job, copy, &error);
+        }
+        if (matches)
+                publish_file(&part->publish, step->file);
+}
+
+static void sha_done(struct work *work)
+{
+        struct load_part *part = container_of(work, struct sha_step, work)->part;
+        struct load *load = part->load;
+        if (!load_step_done(load))
+                return;
+        part->files_checked++;
+        notify_arrived(part);
+        load->proceed(load);
+}
+
+static void on_file_whole(struct callback *item)
+{
+        struct sha_step *step = container_of(item, struct sha_step, item);
+        struct load *load = step->part->load;
+        const struct load_target *first = part_first(step->part);
+        if (load_ended(load->state) || first == NULL)
+                return;
+        load->pending++;
+        work_submit(load->loads->pool, WORK_LANE_DEVICE(first->device->number), &step->work, sha_run, sha_done);
+}
+
+/* ---- the manifest, on a worker ---- */
+
+static void fail_all(struct load_part *part, const struct error *error)
+{
+        load_fail_targets(part->load, part, error);
+        if (!load_ended(part->load->state))
+                part->load->proceed(part->load);
+}
+
+static void build_run(struct work *work)
+{
+        struct load_part *part = container_of(work, struct load_part, build);
+        struct publish *p = &part->publish;
+        int r = publish_build(p, part->load->number, &part->build_error);
+        for (size_t i = 0; r == 0 && i < part->n_targets; i++)
+                if (p->logs[i].fd >= 0)
+                        r = publish_share(p, i, &part->targets[i]->manifest, &part->targets[i]->arrival,
+                                          &part->build_error);
+}
+
+static void build_done(struct work *work)
+{
+        struct load_part *part = container_of(work, struct load_part, build);
+        struct load *load = part->load;
+        if (!load_step_done(load))
+                return;
+        if (part->build_error.code != 0) {
+                fail_all(part, &part->build_error);
+                return;
+        }
+        for (size_t i = 0; i < part->n_targets; i++) {
+                struct load_target *t = part->targets[i];
+                if (!target_lives(t))
+                        continue;
+                t->generation->manifest = t->manifest;
+                t->generation->arrival = t->arrival;
+                t->manifest.fd = t->arrival.fd = -1;
+        }
+        part->built = true;
+        load_log_stage(load, "manifest built");
+        notify_arrived(part);
+        load->proceed(load);
+}
+
+/* ---- reading ---- */
+
+/* On a reader thread. */
+static void on_landed(struct read_job *job, const struct plan_block *block)
+{
+        struct load_part *part = container_of(job, struct load_part, job);
+        struct wake *wake = part->load->loads->reader->wake;
+        bool whole = publish_landed(&part->publish, block);
+        if (part->load->request.sha256 && whole)
+                wake_post(wake, &part->sha_steps[block->file].item);
+        if (!part->load->request.sha256)
+                wake_post_once(wake, &part->arrived);
+}
+
+static void on_died(struct callback *item)
+{
+        struct load_target *target = container_of(item, struct load_target, copy.died);
+        if (load_ended(target->load->state) || !target_lives(target))
+                return;
+        target_fail(target, &target->copy.error);
+        if (!load_ended(target->load->state))
+                target->load->proceed(target->load);
+}
+
+static void on_idle(struct callback *item)
+{
+        struct load_target *target = container_of(item, struct load_target, copy.idle);
+        if (!load_ended(target->load->state))
+                target_release(target);
+}
+
+static void read_ended(struct callback *item)
+{
+        struct load_part *part = container_of(item, struct load_part, job.ended);
+        const struct read_job *job = &part->job;
+        part->state = job->failed ? PART_FAILED : PART_READ;
+        if (!load_step_done(part->load))
+                return;
+        if (job->failed)
+                fail_all(part, &job->error);
+        else
+                part->load->proceed(part->load);
+}
+
+void part_read(struct load_part *part)
+{
+        struct load *load = part->load;
+        const struct source_set *set = &part->resolved.set;
+        struct read_job *job = &part->job;
+        load->pending += 2;
+        part->state = PART_READING;
+        job->engine = set->n_objects > 0 ? set->objects[0].ops->engine : READ_PREAD;
+        /* A load from the network has a limit of its own, which the server's responses set. */
+        job->storage = job->engine == READ_PREAD ? load->lane : 0;
+        job->weight = load->priority;
+        job->plan = &part->resolved.plan;
+        job->objects = set->objects;
+        job->leaves = part->publish.leaves;
+        job->n_targets = part->n_targets;
+        job->landed = on_landed;
+        job->ended.run = read_ended;
+        for (size_t i = 0; i < part->n_targets; i++) {
+                job->targets[i]->died.run = on_died;
+                job->targets[i]->idle.run = on_idle;
+        }
+        part->arrived.run = on_arrived;
+        for (size_t i = 0; load->request.sha256 && i < set->n_objects; i++) {
+                struct sha_step *step = &part->sha_steps[i];
+                *step = (struct sha_step){.part = part, .file = i, .item.run = on_file_whole};
+                if (part->publish.file_left[i] == 0) /* no byte to read: it is complete already */
+                        on_file_whole(&step->item);
+        }
+        work_submit(load->loads->pool, WORK_LANE_CPU, &part->build, build_run, build_done);
+        reader_start(load->loads->reader, job);
 }

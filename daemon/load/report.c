@@ -48,7 +48,7 @@ static void add_part(struct load_part *part, struct load_progress *progress, boo
         if (load->state == LOAD_READY) {
                 progress->bytes += part->resolved.plan.bytes;
                 tensors = total;
-        } else if (part->job.plan != NULL) { /* it has begun to read; before, a worker prepares publishing */
+        } else {
                 progress->bytes += __atomic_load_n(&part->publish.bytes, __ATOMIC_RELAXED);
                 tensors = publish_count(&part->publish);
         }
@@ -67,8 +67,6 @@ void load_progress(struct load *load, struct load_progress *progress)
         *progress =
                 (struct load_progress){.state = load->state, .generation = load->number, .restarts = load->restarts};
         progress->load_ns = (load_ended(load->state) ? load->ended_ns : now_ns()) - load->started_ns;
-        if (load->state == LOAD_OPENING || load->state == LOAD_PLANNING)
-                return;
         bool first = true;
         load_each_part (part, load) {
                 if (part->state == PART_IDLE || part->state == PART_FAILED)
@@ -130,12 +128,9 @@ static struct figures figures_of(const struct load *load)
         struct figures sum = {0};
         load_each_part (part, load) {
                 uint64_t took, capacity;
-                if (!part_lives(part))
+                const struct load_target *first = part_first(part);
+                if (first == NULL)
                         continue;
-                size_t i = 0;
-                while (!target_lives(part->targets[i]))
-                        i++;
-                const struct load_target *first = part->targets[i];
                 sum.bytes += first->generation->data_bytes;
                 sum.tensors += first->generation->n_tensors;
                 sum.read_bytes += part->resolved.plan.bytes;

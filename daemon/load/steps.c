@@ -104,11 +104,7 @@ static void teardown_done(struct work *work)
 
 static void teardown_run(struct work *work)
 {
-        struct load *load = container_of(work, struct load, step);
-        load_each_part (part, load)
-                part_deinit(part);
-        source_set_deinit(&load->opened);
-        free(load->ranked);
+        load_drop_tables(container_of(work, struct load, step));
 }
 
 void load_log_stage(const struct load *load, const char *stage)

@@ -92,9 +92,6 @@ void load_reserve(struct load *load, void (*granted)(struct load *))
 {
         load->proceed = granted;
         load_put_served(load);
-        load_each_part (part, load)
-                if (part->state == PART_IDLE && part_lives(part) && !load_is_cached(load))
-                        part_set_state(part, PART_PLANNED);
         for (size_t i = 0; i < load->n_targets && !load_ended(load->state); i++) {
                 struct load_target *t = &load->targets[i];
                 const struct plan *plan = &t->part->resolved.plan;
