@@ -182,16 +182,14 @@ struct load {
         size_t n_parts;
         uint64_t number; /* of the generations; 0 until it is known */
         struct list watchers, subscribers;
-        bool watchers_called; /* it has ended */
-        bool has_subscribers; /* the same, and they are left: `pending` counts them as one */
-        uint64_t end_number;  /* ascending by end; 0: it has not ended */
+        uint64_t end_number; /* ascending by end; 0: it has not ended */
         uint64_t started_ns, ended_ns;
 
         struct source_set opened;  /* the source, all of it */
         struct object *ranked;     /* copies of its objects, by rank and part; NULL: replicas */
         struct load_watch awaited; /* another load of the same files, awaited */
         struct callback end;       /* on a later turn of the loop: calls the watchers */
-        struct work step;          /* in flight; `pending` counts it and those of parts and targets */
+        struct work step;          /* in flight; `pending` counts it, those of parts and targets, and subscribers */
         struct error step_error;
         void (*step_run)(struct load *load);
         void (*step_done)(struct load *load);

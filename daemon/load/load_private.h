@@ -124,7 +124,7 @@ void target_fail(struct load_target *target, const struct error *error);
 void load_fail_targets(struct load *load, const struct load_part *part, const struct error *error);
 /* A failed target to which no copy is in flight frees its memory before the load ends. */
 void target_release(struct load_target *target);
-/* Calls the watchers, each removed before, and reports to subscribers; once. */
+/* Of a load that has ended: calls the watchers, each removed before, and reports to subscribers. */
 void load_call_watchers(struct load *load);
 void load_move_watchers(struct load *from, struct load *to);
 

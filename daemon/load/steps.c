@@ -138,6 +138,8 @@ void load_watch(struct load *load, struct load_watch *watch, void (*ended)(struc
         watch->load = load;
         watch->ended = ended;
         list_append(ended != NULL ? &load->watchers : &load->subscribers, &watch->link);
+        if (ended == NULL)
+                load->pending++;
 }
 
 /* The load, and with it generations, are freed in a later turn of the loop: the caller may use one of these. */
@@ -149,28 +151,22 @@ void load_unwatch(struct load_watch *watch)
         require(load->magic == LOAD_MAGIC);
         list_remove(&watch->link);
         watch->load = NULL;
-        if (!load->has_subscribers || !list_empty(&load->subscribers))
-                return;
-        load->has_subscribers = false;
-        load_step_done(load);
+        if (watch->ended == NULL)
+                load_step_done(load);
+}
+
+static struct load_watch *first_of(const struct list *watches)
+{
+        return list_item(watches->next, watches, struct load_watch, link);
 }
 
 void load_call_watchers(struct load *load)
 {
-        if (load->watchers_called || !load_ended(load->state))
-                return;
-        load->watchers_called = true;
-        while (!list_empty(&load->watchers)) {
-                struct load_watch *watch = container_of(load->watchers.next, struct load_watch, link);
-                list_remove(&watch->link);
-                watch->load = NULL;
+        for (struct load_watch *watch; (watch = first_of(&load->watchers)) != NULL;) {
+                load_unwatch(watch);
                 watch->ended(watch, load);
         }
-        if (list_empty(&load->subscribers))
-                return;
-        load->has_subscribers = true;
-        load->pending++;
-        if (load->loads->ended != NULL)
+        if (!list_empty(&load->subscribers) && load->loads->ended != NULL)
                 load->loads->ended(load->loads);
 }
 
@@ -181,17 +177,12 @@ static void on_end(struct callback *item)
         load_step_done(load);
 }
 
-static void move(struct list *from, struct load *to, struct list *list)
-{
-        list_each (pos, from)
-                container_of(pos, struct load_watch, link)->load = to;
-        list_append_all(list, from);
-}
-
 void load_move_watchers(struct load *from, struct load *to)
 {
-        move(&from->watchers, to, &to->watchers);
-        move(&from->subscribers, to, &to->subscribers);
+        for (struct load_watch *watch; (watch = first_of(&from->watchers) ?: first_of(&from->subscribers)) != NULL;) {
+                load_unwatch(watch);
+                load_watch(to, watch, watch->ended);
+        }
 }
 
 /* ---- the outcome ---- */
