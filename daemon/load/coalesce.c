@@ -76,15 +76,6 @@ static struct generation *find_resident(const struct load_target *target, uint64
         return NULL;
 }
 
-/* Ranks are of one load: all are resident, or none counts. */
-static bool ranks_agree(const struct load *load, struct generation *const *same)
-{
-        for (size_t i = 0; load->pattern != NULL && i < load->n_targets; i++)
-                if (same[i] == NULL || same[i]->number != same[0]->number)
-                        return false;
-        return true;
-}
-
 static void share(struct load_target *target, struct generation *same, bool serves)
 {
         struct load *load = target->load;
@@ -164,12 +155,14 @@ enum load_coalesced load_coalesce(struct load *load, void (*awaited_ended)(struc
         struct generation *same[LOAD_DEVICES];
         struct load *other, *under_way = NULL;
         uint64_t number = load->pattern != NULL ? number_of_ranks(load) : 0;
+        /* Ranks are of one load: all are resident, or none counts. */
+        bool counts = !load->request.dry_run && (load->pattern == NULL || number != 0);
         for (size_t i = 0; i < load->n_targets; i++) {
                 same[i] = find_resident(&load->targets[i], number, &other);
                 load->targets[i].resident = same[i] != NULL;
                 under_way = under_way == NULL ? other : under_way;
+                counts = counts && (load->pattern == NULL || same[i] != NULL);
         }
-        bool counts = !load->request.dry_run && ranks_agree(load, same);
         if (counts && under_way != NULL) {
                 if (load->n_targets == 1 && under_way->n_targets == 1)
                         join(load, same[0], under_way);
