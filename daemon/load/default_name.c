@@ -8,6 +8,7 @@
  */
 #include "daemon/load/load_private.h"
 
+#include <limits.h>
 #include <string.h>
 
 enum name_use { NAME_FREE, NAME_OF_SOURCE, NAME_OF_OTHER };
@@ -28,48 +29,46 @@ static enum name_use name_use(const struct loads *loads, const char *name, const
         return use;
 }
 
-/* The longest candidate that fits a name with its number is numbered, without gaps, so that the first number that is
- * free ends the search. */
-static int find_name(const struct loads *loads, const char *source, const char *named_after, char **name,
-                     struct error *error)
+/* malloc'd; NULL: no memory. The longest candidate that fits a name with its number is numbered, without gaps, so that
+ * the first number that is free ends the search. */
+static char *find_name(const struct loads *loads, const char *source, const char *named_after)
 {
-        char *unused = NULL;
-        unsigned number = 1; /* of the last candidate, which has it from 2 on */
-        cleanup_free char *last = source_default_name(named_after, 0);
-        for (unsigned n = 1; last != NULL && (number == 1 || unused == NULL); n++) {
-                cleanup_free char *text = number == 1 ? strdup(last) : format_new("%s#%u", last, number);
-                cleanup_free char *next = source_default_name(named_after, n);
-                enum name_use use = text != NULL ? name_use(loads, text, source) : NAME_FREE;
-                if (text == NULL || next == NULL) {
-                        free(unused);
-                        unused = NULL;
+        cleanup_free char *last = NULL;
+        unsigned first_free = UINT_MAX;
+        for (unsigned n = 0;; n++) {
+                char *name = source_default_name(named_after, n);
+                if (name == NULL)
+                        return NULL;
+                if (last != NULL && (strcmp(name, last) == 0 || strlen(name) > PROTO_NAME_MAX - 12)) {
+                        free(name);
                         break;
                 }
-                if (use == NAME_OF_SOURCE || (use == NAME_FREE && unused == NULL)) {
-                        free(unused);
-                        unused = text;
-                        text = NULL;
-                }
+                enum name_use use = name_use(loads, name, source);
                 if (use == NAME_OF_SOURCE)
-                        break;
-                if (strcmp(next, last) == 0 || strlen(next) > PROTO_NAME_MAX - 12) {
-                        number++;
-                        continue;
-                }
+                        return name;
+                if (use == NAME_FREE && first_free == UINT_MAX)
+                        first_free = n;
                 free(last);
-                last = next;
-                next = NULL;
+                last = name;
         }
-        *name = unused;
-        return unused != NULL ? 0 : error_no_memory(error);
+        if (first_free != UINT_MAX)
+                return source_default_name(named_after, first_free);
+        for (unsigned number = 2;; number++) {
+                char *name = format_new("%s#%u", last, number);
+                if (name == NULL || name_use(loads, name, source) != NAME_OF_OTHER)
+                        return name;
+                free(name);
+        }
 }
 
 int loads_default_name(const struct loads *loads, const char *source, const char *named_after, char **name,
                        struct error *error)
 {
         cleanup_free char *canonical = NULL, *after = NULL;
-        int r = source_canonical(source, &canonical, error);
-        if (r == 0)
-                r = source_canonical(named_after != NULL ? named_after : source, &after, error);
-        return r < 0 ? r : find_name(loads, canonical, after, name, error);
+        int r = source_canonical(source, &canonical, error)
+                        ?: source_canonical(named_after != NULL ? named_after : source, &after, error);
+        if (r < 0)
+                return r;
+        *name = find_name(loads, canonical, after);
+        return *name != NULL ? 0 : error_no_memory(error);
 }
