@@ -18,11 +18,10 @@
 struct walk {
         EVP_MD_CTX *md;
         const struct object *object;
-        const struct plan *plan;
+        const struct plan_tensor *first, *end; /* of the file's */
+        const struct plan_tensor *asked;       /* the next that is read back */
         const struct segment *segments;
-        size_t file;
         struct readback readback;
-        size_t asked;          /* tensors of the plan */
         unsigned char *buffer; /* PIECE and a page, page-aligned */
         uint64_t at;           /* offset in the file that was hashed up to */
 };
@@ -52,25 +51,18 @@ static int hash_gap(struct walk *walk, uint64_t to, struct error *error)
 static bool next_run(void *context, struct readback_run *run)
 {
         struct walk *walk = context;
-        while (walk->asked < walk->plan->n_tensors) {
-                const struct plan_tensor *t = &walk->plan->tensors[walk->asked++];
-                if (t->file != walk->file || t->bytes == 0)
-                        continue;
-                *run = (struct readback_run){
-                        .segment = &walk->segments[t->segment], .offset = t->offset, .bytes = t->bytes};
-                return true;
-        }
-        return false;
+        if (walk->asked == walk->end)
+                return false;
+        const struct plan_tensor *t = walk->asked++;
+        *run = (struct readback_run){.segment = &walk->segments[t->segment], .offset = t->offset, .bytes = t->bytes};
+        return true;
 }
 
 static int hash_file(struct walk *walk, uint64_t data_start, struct error *error)
 {
         walk->at = data_start;
         int r = readback_begin(&walk->readback, next_run, walk, error);
-        for (size_t i = 0; r == 0 && i < walk->plan->n_tensors; i++) {
-                const struct plan_tensor *t = &walk->plan->tensors[i];
-                if (t->file != walk->file || t->bytes == 0)
-                        continue;
+        for (const struct plan_tensor *t = walk->first; r == 0 && t < walk->end; t++) {
                 r = hash_gap(walk, t->file_off, error);
                 for (uint64_t done = 0, len; r == 0 && done < t->bytes; done += len) {
                         const unsigned char *data;
@@ -88,13 +80,19 @@ static int hash_file(struct walk *walk, uint64_t data_start, struct error *error
 int sha_check_file(struct reader *reader, const struct resolved *resolved, struct device *device,
                    const struct segment *segments, size_t file, struct error *error)
 {
+        const struct plan *plan = &resolved->plan;
         struct walk walk = {.md = EVP_MD_CTX_new(),
                             .object = &resolved->set.objects[file],
-                            .plan = &resolved->plan,
+                            .first = plan->tensors,
                             .segments = segments,
-                            .file = file,
                             .buffer = aligned_alloc(4096, PIECE + 4096)};
         unsigned char digest[32];
+        const struct plan_tensor *all_end = plan->tensors + plan->n_tensors;
+        while (walk.first < all_end && walk.first->file < file)
+                walk.first++;
+        walk.asked = walk.end = walk.first;
+        while (walk.end < all_end && walk.end->file == file)
+                walk.end++;
         int r = readback_init(&walk.readback, reader, device, error);
         /* The header's digest is where each target begins. */
         if (r == 0 &&
