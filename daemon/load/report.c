@@ -93,12 +93,10 @@ const char *load_target_state(const struct load_target *target, uint64_t now, ui
 /* "cuda:0,cuda:1" */
 static void device_names(char out[SHOWN], const struct load *load, bool only_open)
 {
-        size_t used = 0;
         out[0] = '\0';
-        for (size_t i = 0; i < load->n_targets && used < SHOWN; i++)
-                if (!only_open || target_lives(&load->targets[i]))
-                        used += (size_t)snprintf(out + used, SHOWN - used, "%s%s", used > 0 ? "," : "",
-                                                 load->targets[i].device->name);
+        load_each_target (t, load)
+                if (!only_open || target_lives(t))
+                        format_append(out, SHOWN, "%s%s", out[0] != '\0' ? "," : "", t->device->name);
 }
 
 void target_stages(const struct load_target *target, struct stages *stages)
@@ -107,42 +105,12 @@ void target_stages(const struct load_target *target, struct stages *stages)
         const struct read_job *job = &target->part->job;
         *stages = (struct stages){{0}};
         uint64_t over_ns = __atomic_load_n(&job->over_ns, __ATOMIC_ACQUIRE); /* a thread may just end the job */
-        if (load_is_cached(load) || over_ns == 0)
+        if (over_ns == 0)
                 return;
         for (enum stage of = 0; of < STAGE_COUNT; of++)
                 stages->ns[of] = load_relaxed(&job->stages.ns[of]);
         stages->ns[STAGE_begin] = job->begun_ns - load->started_ns;
-        stages->ns[STAGE_end] = (load_ended(load->state) ? load->ended_ns : now_ns()) - over_ns;
-}
-
-/* Counted once for all devices. */
-struct figures {
-        uint64_t bytes, tensors;
-        uint64_t read_bytes;           /* without bytes from the host cache */
-        uint64_t read_ns, capacity_ns; /* reader_job_reads() */
-        struct stages stages;
-};
-
-static struct figures figures_of(const struct load *load)
-{
-        struct figures sum = {0};
-        load_each_part (part, load) {
-                uint64_t took, capacity;
-                const struct load_target *first = part_first(part);
-                if (first == NULL)
-                        continue;
-                sum.bytes += first->generation->data_bytes;
-                sum.tensors += first->generation->n_tensors;
-                sum.read_bytes += part->resolved.plan.bytes;
-                reader_job_reads(&part->job, &took, &capacity);
-                sum.read_ns += took;
-                sum.capacity_ns += capacity;
-                struct stages stages;
-                target_stages(first, &stages);
-                for (size_t k = 0; k < STAGE_COUNT; k++)
-                        sum.stages.ns[k] += stages.ns[k];
-        }
-        return sum;
+        stages->ns[STAGE_end] = load->ended_ns - over_ns;
 }
 
 static void report_shared(const struct load *load, const char *source)
@@ -156,34 +124,46 @@ static void report_shared(const struct load *load, const char *source)
                   "%s: resident already, generation %" PRIu64 " (%s)", load->name, load->number, source);
 }
 
-static void report_loaded(const struct load *load, const char *source, uint64_t ns)
+/* Counted once for all devices. */
+static void report_loaded(const struct load *load, const char *source)
 {
-        const struct figures b = figures_of(load);
+        uint64_t bytes = 0, tensors = 0, read_ns = 0, capacity_ns = 0, ns = load->ended_ns - load->started_ns;
+        enum metric_source kind = metric_source_of(load->source);
+        load_each_part (part, load) {
+                const struct load_target *first = part_first(part);
+                uint64_t took, capacity;
+                if (first == NULL)
+                        continue;
+                bytes += first->generation->data_bytes;
+                tensors += first->generation->n_tensors;
+                reader_job_reads(&part->job, &took, &capacity);
+                read_ns += took;
+                capacity_ns += capacity;
+                metric_add_label(METRIC_READ_BYTES, kind, part->resolved.plan.bytes); /* 0 from the host cache */
+                for (enum stage stage = 0; stage < STAGE_COUNT; stage++)
+                        metric_add_label(METRIC_LOAD_STAGES, stage, first->generation->stages.ns[stage]);
+        }
         double seconds = (double)ns / 1e9;
-        unsigned busy = b.capacity_ns > 0 ? (unsigned)(100.0 * (double)b.read_ns / (double)b.capacity_ns) : 0;
-        const char *kind = metric_source_name(metric_source_of(load->source));
+        unsigned busy = capacity_ns > 0 ? (unsigned)(100.0 * (double)read_ns / (double)capacity_ns) : 0;
         char reads[40] = "", devices[SHOWN];
         device_names(devices, load, true);
         if (load_is_cached(load))
                 snprintf(reads, sizeof(reads), ", from the host cache");
-        else if (b.bytes > 0)
+        else if (bytes > 0)
                 snprintf(reads, sizeof(reads), ", reads %u %% busy", busy);
         metric_add_label(METRIC_LOADS, RESULT_READY, 1);
-        metric_add_label(METRIC_READ_BYTES, metric_source_of(load->source), b.read_bytes);
         metric_observe(METRIC_LOAD_SECONDS, ns);
-        metric_observe(METRIC_LOAD_BYTES, b.bytes);
-        for (enum stage stage = 0; stage < STAGE_COUNT; stage++)
-                metric_add_label(METRIC_LOAD_STAGES, stage, b.stages.ns[stage]);
-        metric_add(METRIC_READ_TIME, b.read_ns);
-        metric_add(METRIC_READ_CAPACITY, b.capacity_ns);
+        metric_observe(METRIC_LOAD_BYTES, bytes);
+        metric_add(METRIC_READ_TIME, read_ns);
+        metric_add(METRIC_READ_CAPACITY, capacity_ns);
         log_event(LOG_LEVEL_INFO, LOG_MODEL_READY,
                   LOG_FIELDS(LOG_TEXT("model", load->name), LOG_NUMBER("generation", load->number),
-                             LOG_TEXT("device", devices), LOG_NUMBER("bytes", b.bytes), LOG_NUMBER("load_ns", ns),
-                             LOG_NUMBER("read_busy_percent", busy), LOG_TEXT("source_kind", kind)),
+                             LOG_TEXT("device", devices), LOG_NUMBER("bytes", bytes), LOG_NUMBER("load_ns", ns),
+                             LOG_NUMBER("read_busy_percent", busy), LOG_TEXT("source_kind", metric_source_name(kind))),
                   "%s: ready, generation %" PRIu64 ", %" PRIu64 " bytes, %" PRIu64
                   " tensors, %.3f s, %.2f GiB/s%s (%s)",
-                  load->name, load->number, b.bytes, b.tensors, seconds,
-                  seconds > 0 ? (double)b.bytes / (double)GiB / seconds : 0.0, reads, source);
+                  load->name, load->number, bytes, tensors, seconds,
+                  seconds > 0 ? (double)bytes / (double)GiB / seconds : 0.0, reads, source);
 }
 
 /* Without the time, so that repeated requests log the same line. */
@@ -211,7 +191,7 @@ void load_report(const struct load *load)
         if (load->state != LOAD_READY)
                 report_failed(load);
         else if (load_has(load, TARGET_OPEN))
-                report_loaded(load, source, load->ended_ns - load->started_ns);
+                report_loaded(load, source);
         else
                 report_shared(load, source);
 }
