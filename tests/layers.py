@@ -53,7 +53,6 @@ daemon/resident/hostcache
 daemon/resident/admission
 daemon/load/content
 daemon/load
-daemon/load/memory
 daemon/publish
 daemon/serve/access/role daemon/serve/conn daemon/serve/events/changes
 daemon/serve/limits

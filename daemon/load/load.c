@@ -110,9 +110,13 @@ static void plan_done(struct load *load)
                 load_end(load, LOAD_READY, NULL);
                 return;
         }
-        load_each_part (part, load)
-                if (part_first(part) != NULL)
-                        part->state = PART_PLANNED;
+        load_each_target (t, load) {
+                if (!target_lives(t))
+                        continue;
+                t->part->state = PART_PLANNED;
+                t->generation->data_bytes = t->part->resolved.plan.bytes;
+                t->generation->n_tensors = t->part->resolved.plan.n_tensors;
+        }
         reserve(load);
 }
 

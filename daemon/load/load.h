@@ -12,7 +12,7 @@
  *
  *   opening     lane of the file system   open the source's files
  *   planning    the same                  read and parse headers, plan, prepare publishing
- *   queued      -                         until all devices together grant their memory (reserve.c)
+ *   queued      -                         until all devices together grant their memory (load_memory.c)
  *   allocating  the devices' threads      segments
  *   reading     reader threads            blocks; workers build the manifests, and check files with SHA-256
  *   checking    lane of the file system   the source again, and the model digest

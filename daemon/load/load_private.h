@@ -94,7 +94,7 @@ void part_read(struct load_part *part);
 
 /* At its end. */
 void load_report(const struct load *load);
-/* Where the time of its load went, up to now or to the load's end. */
+/* Where the time of its load went; zeroes where it was not read to the end. */
 void target_stages(const struct load_target *target, struct stages *stages);
 
 /* ---- steps.c ---- */
@@ -128,15 +128,13 @@ void target_release(struct load_target *target);
 void load_call_watchers(struct load *load);
 void load_move_watchers(struct load *from, struct load *to);
 
-/* ---- memory/reserve.c ---- */
+/* ---- load_memory.c ---- */
 
 /* While QUEUED; granted() when the memory of all targets that are left is charged. */
 void load_reserve(struct load *load, void (*granted)(struct load *));
 /* Charges the load's caller (resident_charge_model); does nothing without quotas. */
 int load_charge_model(const struct load *load, const struct device *device, struct quota_charge *charge,
                       struct error *error);
-
-/* ---- memory/from_cache.c ---- */
 
 /* The host cache has copies for all targets: no plan is needed. */
 bool load_find_cached(struct load *load);

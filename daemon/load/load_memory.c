@@ -1,15 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From planning to allocating: a load requests memory on all its devices at once and is "queued" until it is granted,
- * everywhere or nowhere. So a load that waits holds nothing, and two that wait for each other's devices cannot
- * deadlock.
+ * The memory of a load: how it is granted, from planning to allocating; and how it is filled from the host cache, which
+ * takes the place of planning and reading.
+ *
+ * A load requests memory on all its devices at once and is "queued" until it is granted, everywhere or nowhere. So a
+ * load that waits holds nothing, and two that wait for each other's devices cannot deadlock.
+ *
+ * A load whose files are in the host cache reads nothing. The source was opened, so its identity is known; its segments
+ * are copied from pinned memory on the devices' threads, and the manifest gets the new generation's number. One copy
+ * serves all replicas of a load. Either all targets are copied or all are read: ranks are of one load, and reading
+ * files for one replica costs as much as for all.
  *
  * How it fails: a refusal fails the target whose device refuses, and the replicas that are left ask again; it fails all
- * ranks. A load that ends meanwhile withdraws its request; granted memory is freed with its generations.
+ * ranks. A load that ends meanwhile withdraws its request; granted memory is freed with its generations. A copy fails
+ * its target alone.
  */
 #include "daemon/load/load_private.h"
 
+#include "daemon/base/log/log.h"
 #include "daemon/resident/hostcache/host_cache.h"
+
+#include <string.h>
+
+/* One transfer from the host cache: long enough to be fast, short enough to see a failing device. */
+#define CHUNK (64 * MiB)
+
+/* ---- admission ---- */
 
 size_t target_segments(const struct load_target *target, const uint64_t **sizes)
 {
@@ -92,13 +108,11 @@ void load_reserve(struct load *load, void (*granted)(struct load *))
 {
         load->proceed = granted;
         load_put_served(load);
-        for (size_t i = 0; i < load->n_targets && !load_ended(load->state); i++) {
-                struct load_target *t = &load->targets[i];
-                const struct plan *plan = &t->part->resolved.plan;
+        load_each_target (t, load) {
                 struct generation *g = t->generation;
                 struct error error = {0};
                 int r = 0;
-                if (!target_lives(t))
+                if (load_ended(load->state) || !target_lives(t))
                         continue;
                 /* The caller is charged for a model until it is freed, and for its device memory until that is freed;
                  * for the next generation of its own model from when it serves. A load that asks again has been charged
@@ -108,15 +122,82 @@ void load_reserve(struct load *load, void (*granted)(struct load *))
                 if (r == 0 && load->request.users != NULL)
                         r = quota_charge(load->request.users, load->caller.uid, &g->quota_charge, QUOTA_BYTES,
                                          target_needs(t), &load->limits, &error);
-                if (r < 0) {
+                if (r < 0)
                         refuse(load, t, &error);
-                        continue;
-                }
-                if (!load_is_cached(load)) {
-                        g->data_bytes = plan->bytes;
-                        g->n_tensors = plan->n_tensors;
-                }
         }
         if (!load_ended(load->state))
                 ask(load);
+}
+
+/* ---- the host cache ---- */
+
+bool load_find_cached(struct load *load)
+{
+        struct host_copy *cached[LOAD_DEVICES] = {NULL};
+        for (size_t i = 0; i < load->n_targets; i++) {
+                const struct load_target *t = &load->targets[i];
+                cached[i] = host_cache_find(load->loads->resident->cache, &t->part->identity, t->device,
+                                            load->request.sha256);
+                if (target_lives(t) && (load->request.dry_run || cached[i] == NULL))
+                        return false;
+        }
+        load_each_target (t, load) {
+                if (!target_lives(t))
+                        continue;
+                t->cached = cached[t - load->targets];
+                host_copy_use(t->cached);
+                t->generation->data_bytes = t->cached->data_bytes;
+                t->generation->n_tensors = t->cached->n_tensors;
+        }
+        return true;
+}
+
+/* Stops early if the load has ended. */
+static int put_segment(struct load_target *target, struct segment *segment, const unsigned char *from)
+{
+        int r = 0;
+        for (uint64_t at = 0; r == 0 && at < segment->size;) {
+                uint64_t n = segment->size - at < CHUNK ? segment->size - at : CHUNK;
+                if (__atomic_load_n(&target->load->abandoned, __ATOMIC_RELAXED))
+                        return error_set(&target->step_error, STREAMER_ECANCELED, "cancelled");
+                r = segment->device->ops->put(segment, at, from + at, n, &target->step_error);
+                at += n;
+        }
+        return r;
+}
+
+static void copy_run(struct load_target *target)
+{
+        struct generation *g = target->generation;
+        const struct host_copy *cached = target->cached;
+        int r = host_table_new(&target->manifest, "streamerd-manifest", cached->manifest.size, &target->step_error);
+        if (r == 0) {
+                struct manifest_header *header = target->manifest.map;
+                memcpy(header, cached->manifest.map, cached->manifest.size);
+                header->generation = g->number;
+        }
+        for (unsigned i = 0; r == 0 && i < g->n_segments; i++)
+                r = put_segment(target, &g->segments[i], cached->bases[i]);
+}
+
+static void copy_done(struct load_target *target)
+{
+        struct generation *g = target->generation;
+        if (target->step_error.code != 0) {
+                target_fail(target, &target->step_error);
+                return;
+        }
+        g->manifest = target->manifest;
+        target->manifest.fd = -1;
+        g->verified = target->cached->verified;
+        memcpy(g->digest, target->cached->digest, DIGEST_SIZE);
+}
+
+void load_copy_cached(struct load *load, void (*copied)(struct load *))
+{
+        load_each_target (t, load)
+                if (target_lives(t))
+                        log_info("%s: restored to %s from the host cache, without reading files", load->name,
+                                 t->device->name);
+        load_start_targets(load, copy_run, copy_done, copied);
 }
