@@ -128,9 +128,7 @@ static void set_numbers(struct load *load)
         struct resident *resident = load->loads->resident;
         uint64_t number =
                 load->pattern == NULL ? resident_shared_number(resident, &load->parts[0].identity, load->name) : 0;
-        load_each_target (t, load) {
-                if (!target_lives(t))
-                        continue;
+        load_each_open (t, load) {
                 struct generation *failed = resident_on(resident, load->name, GENERATION_FAILED, t->device);
                 if (number != 0 && t->generation != NULL && failed != NULL && failed->number == number)
                         generation_drop_name(failed, load->name);
@@ -138,9 +136,9 @@ static void set_numbers(struct load *load)
                 if (resident_holds(resident, number, t->device) || (ready != NULL && ready->number > number))
                         number = 0;
         }
-        load_each_target (t, load) {
+        load_each_open (t, load) {
                 struct generation *g = t->generation;
-                if (!target_lives(t) || g == NULL)
+                if (g == NULL)
                         continue;
                 if (number == 0) {
                         generation_assign_number(g);
@@ -150,7 +148,7 @@ static void set_numbers(struct load *load)
         }
 }
 
-enum load_coalesced load_coalesce(struct load *load, void (*awaited_ended)(struct load_watch *, struct load *))
+bool load_coalesce(struct load *load, void (*awaited_ended)(struct load_watch *, struct load *))
 {
         struct generation *same[LOAD_DEVICES];
         struct load *other, *under_way = NULL;
@@ -168,7 +166,7 @@ enum load_coalesced load_coalesce(struct load *load, void (*awaited_ended)(struc
                         join(load, same[0], under_way);
                 else
                         load_watch(under_way, &load->awaited, awaited_ended);
-                return LOAD_COALESCED;
+                return false;
         }
         for (size_t i = 0; counts && i < load->n_targets && !load_ended(load->state); i++)
                 if (same[i] != NULL)
@@ -176,8 +174,8 @@ enum load_coalesced load_coalesce(struct load *load, void (*awaited_ended)(struc
         if (counts && !load_ended(load->state) && !load_has(load, TARGET_OPEN))
                 load_end(load, LOAD_READY, NULL);
         if (load_ended(load->state))
-                return LOAD_COALESCED;
-        bool cached = load_find_cached(load);
+                return false;
+        load_find_cached(load);
         set_numbers(load);
-        return cached ? LOAD_FROM_CACHE : LOAD_FROM_FILES;
+        return true;
 }

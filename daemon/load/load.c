@@ -47,16 +47,12 @@ static void awaited_ended(struct load_watch *watch, struct load *other)
 
 static void coalesce(struct load *load)
 {
-        switch (load_coalesce(load, awaited_ended)) {
-        case LOAD_COALESCED:
-                break;
-        case LOAD_FROM_CACHE:
+        if (!load_coalesce(load, awaited_ended))
+                return;
+        if (load_is_cached(load))
                 reserve(load);
-                break;
-        case LOAD_FROM_FILES:
+        else
                 plan(load);
-                break;
-        }
 }
 
 static void open_done(struct load *load)
@@ -110,9 +106,7 @@ static void plan_done(struct load *load)
                 load_end(load, LOAD_READY, NULL);
                 return;
         }
-        load_each_target (t, load) {
-                if (!target_lives(t))
-                        continue;
+        load_each_open (t, load) {
                 t->part->state = PART_PLANNED;
                 t->generation->data_bytes = t->part->resolved.plan.bytes;
                 t->generation->n_tensors = t->part->resolved.plan.n_tensors;
@@ -164,9 +158,8 @@ static void release_run(struct load_target *target)
 
 static void all_released(struct load *load)
 {
-        load_each_target (t, load)
-                if (target_lives(t))
-                        generation_uncharge(t->generation);
+        load_each_open (t, load)
+                generation_uncharge(t->generation);
         reserve(load);
 }
 
@@ -211,9 +204,7 @@ static void allocate(struct load *load)
         loads_check_prefault(load->loads);
         load_log_stage(load, "admitted");
         load->refused = false;
-        load_each_target (t, load) {
-                if (!target_lives(t))
-                        continue;
+        load_each_open (t, load) {
                 t->copy.segments = t->generation->segments;
                 t->step_error = (struct error){0};
         }
@@ -269,9 +260,7 @@ static void check_done(struct load *load)
                 return;
         if (load_step_failed(load))
                 return;
-        load_each_target (t, load) {
-                if (!target_lives(t))
-                        continue;
+        load_each_open (t, load) {
                 const struct manifest_header *header = t->generation->manifest.map;
                 t->generation->verified = load->request.sha256;
                 memcpy(t->generation->digest, header->digest, DIGEST_SIZE);

@@ -78,9 +78,8 @@ static void on_answer(struct admission_request *request, const struct error *err
 static void ask(struct load *load)
 {
         size_t n = 0;
-        load_each_target (t, load)
-                if (target_lives(t))
-                        load->demands[n++] = (struct admission_part){t->device, target_needs(t), t->generation};
+        load_each_open (t, load)
+                load->demands[n++] = (struct admission_part){t->device, target_needs(t), t->generation};
         load->admission = (struct admission_request){.parts = load->demands,
                                                      .n_parts = n,
                                                      .priority = load->priority,
@@ -108,12 +107,12 @@ void load_reserve(struct load *load, void (*granted)(struct load *))
 {
         load->proceed = granted;
         load_put_served(load);
-        load_each_target (t, load) {
+        load_each_open (t, load) {
                 struct generation *g = t->generation;
                 struct error error = {0};
                 int r = 0;
-                if (load_ended(load->state) || !target_lives(t))
-                        continue;
+                if (load_ended(load->state))
+                        return;
                 /* The caller is charged for a model until it is freed, and for its device memory until that is freed;
                  * for the next generation of its own model from when it serves. A load that asks again has been charged
                  * for the model. */
@@ -131,25 +130,22 @@ void load_reserve(struct load *load, void (*granted)(struct load *))
 
 /* ---- the host cache ---- */
 
-bool load_find_cached(struct load *load)
+void load_find_cached(struct load *load)
 {
-        struct host_copy *cached[LOAD_DEVICES] = {NULL};
-        for (size_t i = 0; i < load->n_targets; i++) {
-                const struct load_target *t = &load->targets[i];
-                cached[i] = host_cache_find(load->loads->resident->cache, &t->part->identity, t->device,
-                                            load->request.sha256);
-                if (target_lives(t) && (load->request.dry_run || cached[i] == NULL))
-                        return false;
+        struct host_copy *cached[LOAD_DEVICES];
+        load_each_open (t, load) {
+                struct host_copy *copy = host_cache_find(load->loads->resident->cache, &t->part->identity, t->device,
+                                                         load->request.sha256);
+                if (load->request.dry_run || copy == NULL)
+                        return;
+                cached[t - load->targets] = copy;
         }
-        load_each_target (t, load) {
-                if (!target_lives(t))
-                        continue;
+        load_each_open (t, load) {
                 t->cached = cached[t - load->targets];
                 host_copy_use(t->cached);
                 t->generation->data_bytes = t->cached->data_bytes;
                 t->generation->n_tensors = t->cached->n_tensors;
         }
-        return true;
 }
 
 /* Stops early if the load has ended. */
@@ -195,9 +191,7 @@ static void copy_done(struct load_target *target)
 
 void load_copy_cached(struct load *load, void (*copied)(struct load *))
 {
-        load_each_target (t, load)
-                if (target_lives(t))
-                        log_info("%s: restored to %s from the host cache, without reading files", load->name,
-                                 t->device->name);
+        load_each_open (t, load)
+                log_info("%s: restored to %s from the host cache, without reading files", load->name, t->device->name);
         load_start_targets(load, copy_run, copy_done, copied);
 }

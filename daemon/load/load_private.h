@@ -14,6 +14,16 @@ static inline bool target_lives(const struct load_target *target)
         return target->state == TARGET_OPEN;
 }
 
+/* The next target that lives, from this one on; NULL: none. */
+static inline struct load_target *load_next_open(const struct load *load, struct load_target *target)
+{
+        while (target < load->targets + load->n_targets && !target_lives(target))
+                target++;
+        return target < load->targets + load->n_targets ? target : NULL;
+}
+#define load_each_open(t, load)                                                                                        \
+        for (struct load_target *t = load_next_open(load, (load)->targets); t != NULL; t = load_next_open(load, t + 1))
+
 /* Its first target that lives; NULL: none does. */
 static inline struct load_target *part_first(const struct load_part *part)
 {
@@ -136,22 +146,17 @@ void load_reserve(struct load *load, void (*granted)(struct load *));
 int load_charge_model(const struct load *load, const struct device *device, struct quota_charge *charge,
                       struct error *error);
 
-/* The host cache has copies for all targets: no plan is needed. */
-bool load_find_cached(struct load *load);
+/* If the host cache has copies for all targets, they are used, and no plan is needed. */
+void load_find_cached(struct load *load);
 /* While READING; copied() when all targets that are left have their bytes. */
 void load_copy_cached(struct load *load, void (*copied)(struct load *));
 
 /* ---- coalesce.c ---- */
 
-enum load_coalesced {
-        LOAD_COALESCED, /* it has ended, or awaits another load */
-        LOAD_FROM_CACHE,
-        LOAD_FROM_FILES,
-};
-
 /* Call it once the source is open. Uses the generations that are resident and waits for those being loaded, after which
- * awaited_ended() coalesces again. The remaining targets have to be loaded. */
-enum load_coalesced load_coalesce(struct load *load, void (*awaited_ended)(struct load_watch *, struct load *));
+ * awaited_ended() coalesces again. True: the targets that live have to be loaded; false: the load has ended, or waits.
+ */
+bool load_coalesce(struct load *load, void (*awaited_ended)(struct load_watch *, struct load *));
 
 /* ---- load.c ---- */
 

@@ -88,9 +88,7 @@ void load_start_targets(struct load *load, void (*run)(struct load_target *), vo
         load->target_run = run;
         load->target_done = done;
         load->targets_done = all_done;
-        load_each_target (t, load) {
-                if (!target_lives(t))
-                        continue;
+        load_each_open (t, load) {
                 load->pending++;
                 load->n_steps++;
                 work_submit(t->device->thread, WORK_LANE_CPU, &t->step, target_step_run, target_step_done);
@@ -201,9 +199,9 @@ void load_end(struct load *load, enum load_state state, const struct error *erro
         quota_discharge(&load->charge);
         if (error != NULL)
                 load->error = *error;
-        load_each_target (t, load) {
+        load_each_open (t, load) {
                 struct generation *g = t->generation;
-                if (g == NULL || !target_lives(t))
+                if (g == NULL)
                         continue;
                 g->load_ns = load->ended_ns - load->started_ns;
                 target_stages(t, &g->stages);
@@ -288,9 +286,7 @@ void target_fail(struct load_target *target, const struct error *error)
 void load_fail_targets(struct load *load, const struct load_part *part, const struct error *error)
 {
         struct error why = *error;
-        for (size_t i = 0; i < load->n_targets && !load_ended(load->state); i++) {
-                struct load_target *t = &load->targets[i];
-                if (target_lives(t) && (part == NULL || t->part == part))
+        load_each_open (t, load)
+                if (!load_ended(load->state) && (part == NULL || t->part == part))
                         target_fail(t, &why);
-        }
 }
