@@ -60,8 +60,7 @@ static inline bool load_ended(enum load_state state)
 
 struct load_request {
         const char *source;
-        const char *name;           /* NULL: loads_default_name() */
-        const char *named_after;    /* the source or path that the default name is derived from; NULL: the source */
+        const char *name;
         const char *const *devices; /* none: the only device */
         size_t n_devices;
         const char *pattern; /* of the files' names, rank r to the r-th device; NULL: replicas */

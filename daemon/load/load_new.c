@@ -76,19 +76,19 @@ static int add_target(struct load *load, struct device *device, size_t n_devices
         return g->pattern != NULL ? 0 : STREAMER_ENOMEM;
 }
 
-static int add_targets(struct load *load, const struct resolved_request *resolved)
+static int add_targets(struct load *load, struct device *const *devices, size_t n)
 {
-        load->targets = calloc(resolved->n_devices, sizeof(*load->targets));
-        load->parts = calloc(resolved->n_devices, sizeof(*load->parts));
+        load->targets = calloc(n, sizeof(*load->targets));
+        load->parts = calloc(n, sizeof(*load->parts));
         if (load->targets == NULL || load->parts == NULL)
                 return STREAMER_ENOMEM;
         int r = 0;
-        for (size_t i = 0; r == 0 && i < resolved->n_devices; i++)
-                r = add_target(load, resolved->devices[i], resolved->n_devices);
+        for (size_t i = 0; r == 0 && i < n; i++)
+                r = add_target(load, devices[i], n);
         return r;
 }
 
-struct load *load_new(struct loads *loads, const struct load_request *request, const struct resolved_request *resolved)
+struct load *load_new(struct loads *loads, const struct load_request *request, struct device *const *devices, size_t n)
 {
         struct load *load = calloc(1, sizeof(*load));
         if (load == NULL)
@@ -99,8 +99,8 @@ struct load *load_new(struct loads *loads, const struct load_request *request, c
         list_init(&load->watchers);
         list_init(&load->subscribers);
         load->loads = loads;
-        load->name = strdup(resolved->name);
-        load->source = strdup(resolved->source);
+        load->name = strdup(request->name);
+        load->source = strdup(request->source);
         load->pattern = request->pattern != NULL ? strdup(request->pattern) : NULL;
         load->caller = *request->caller;
         load->owner = request->owner != NULL ? *request->owner : request->caller->uid;
@@ -109,7 +109,6 @@ struct load *load_new(struct loads *loads, const struct load_request *request, c
         load->request = *request;
         load->request.source = load->source;
         load->request.name = load->name;
-        load->request.named_after = NULL;
         load->request.devices = NULL;
         load->request.pattern = load->pattern;
         load->request.caller = &load->caller;
@@ -121,7 +120,7 @@ struct load *load_new(struct loads *loads, const struct load_request *request, c
         load->priority = request->retention.priority > 0 ? request->retention.priority : PROTO_PRIORITY_DEFAULT;
         load->started_ns = now_ns();
         bool ok = load->name != NULL && load->source != NULL && !load->pattern == !request->pattern;
-        if (!ok || add_targets(load, resolved) < 0) {
+        if (!ok || add_targets(load, devices, n) < 0) {
                 load_each_target (t, load)
                         if (t->generation != NULL) {
                                 generation_discard(t->generation);
@@ -140,12 +139,12 @@ struct load *load_new(struct loads *loads, const struct load_request *request, c
 struct load *load_new_again(struct load *load)
 {
         struct loads *loads = load->loads;
-        struct resolved_request resolved = {.name = load->name, .source = load->source, .n_devices = load->n_targets};
+        struct device *devices[LOAD_DEVICES];
         if (loads->over || load->restarts == LOAD_RESTARTS)
                 return NULL;
         for (size_t i = 0; i < load->n_targets; i++)
-                resolved.devices[i] = load->targets[i].device;
-        struct load *next = load_new(loads, &load->request, &resolved);
+                devices[i] = load->targets[i].device;
+        struct load *next = load_new(loads, &load->request, devices, load->n_targets);
         if (next == NULL)
                 return NULL;
         for (size_t i = 0; i < load->n_targets; i++) /* verbs may have changed them since the request */

@@ -74,15 +74,8 @@ void load_put_served(struct load *load);
 
 /* ---- load_new.c ---- */
 
-/* A request, resolved. */
-struct resolved_request {
-        char *name, *source;
-        struct device *devices[LOAD_DEVICES];
-        size_t n_devices;
-};
-
-/* NULL: no memory. */
-struct load *load_new(struct loads *loads, const struct load_request *request, const struct resolved_request *resolved);
+/* The source is canonical. NULL: no memory. */
+struct load *load_new(struct loads *loads, const struct load_request *request, struct device *const *devices, size_t n);
 /* The same request as a new load, which supersedes this one; the caller ends this one. NULL: not another time, or no
  * memory. */
 struct load *load_new_again(struct load *load);

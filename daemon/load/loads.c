@@ -30,93 +30,81 @@ void loads_cancel_all(struct loads *loads)
 
 /* ---- beginning ---- */
 
-static int resolve_device(struct resolved_request *resolved, struct resident *resident, const char *name,
-                          struct error *error)
+/* Without a name: the only device. */
+static int find_devices(struct device *devices[LOAD_DEVICES], size_t *n, struct resident *resident,
+                        const struct load_request *request, struct error *error)
 {
-        struct device *device = resident_device(resident, name, error);
-        if (device == NULL)
-                return STREAMER_EINVAL;
-        for (size_t i = 0; i < resolved->n_devices; i++)
-                if (resolved->devices[i] == device)
-                        return error_set(error, STREAMER_EINVAL, "device: %s is named twice", device->name);
-        if (resolved->n_devices == LOAD_DEVICES)
-                return error_set(error, STREAMER_EINVAL, "device: more than %d", LOAD_DEVICES);
-        resolved->devices[resolved->n_devices++] = device;
+        *n = 0;
+        do {
+                const char *name = request->n_devices > 0 ? request->devices[*n] : NULL;
+                struct device *device = resident_device(resident, name, error);
+                if (device == NULL)
+                        return STREAMER_EINVAL;
+                for (size_t i = 0; i < *n; i++)
+                        if (devices[i] == device)
+                                return error_set(error, STREAMER_EINVAL, "device: %s is named twice", device->name);
+                devices[(*n)++] = device; /* there are LOAD_DEVICES at most */
+        } while (*n < request->n_devices);
         return 0;
 }
 
-static int resolve_request(struct resolved_request *resolved, struct loads *loads, const struct load_request *request,
-                           struct error *error)
+static int check_name(const struct load_request *request, struct error *error)
 {
-        *resolved = (struct resolved_request){0};
-        int r = 0;
-        if (request->probe)
-                resolved->source = strdup(request->source);
-        else
-                r = source_canonical(request->source, &resolved->source, error);
-        if (r == 0 && request->n_devices == 0)
-                r = resolve_device(resolved, loads->resident, NULL, error);
-        for (size_t i = 0; r == 0 && i < request->n_devices; i++)
-                r = resolve_device(resolved, loads->resident, request->devices[i], error);
-        if (r < 0)
-                return r;
-        if (request->pattern != NULL && ranks_check_pattern(request->pattern, error) < 0)
-                return error->code;
-        if (request->name == NULL)
-                r = loads_default_name(loads, resolved->source, request->named_after, &resolved->name, error);
-        else
-                resolved->name = strdup(request->name);
-        if (r < 0)
-                return r;
-        if (resolved->name == NULL || resolved->source == NULL)
-                return error_no_memory(error);
-        if (!request->probe && strncmp(resolved->name, PROBE_SCHEME, strlen(PROBE_SCHEME)) == 0)
+        if (!request->probe && strncmp(request->name, PROBE_SCHEME, strlen(PROBE_SCHEME)) == 0)
                 return error_set(error, STREAMER_EINVAL, "name: '%s' begins the names of the daemon's own models",
                                  PROBE_SCHEME);
-        return resolved->name[0] != '\0' ? 0 : error_set(error, STREAMER_EINVAL, "name: empty");
+        return request->name[0] != '\0' ? 0 : error_set(error, STREAMER_EINVAL, "name: empty");
 }
 
-static bool same_devices(const struct load *load, const struct resolved_request *resolved)
+static bool same_devices(const struct load *load, struct device *const *devices, size_t n)
 {
-        if (load->n_targets != resolved->n_devices)
-                return false;
-        for (size_t i = 0; i < load->n_targets; i++)
-                if (load->targets[i].device != resolved->devices[i])
-                        return false;
-        return true;
+        bool same = load->n_targets == n;
+        for (size_t i = 0; same && i < n; i++)
+                same = load->targets[i].device == devices[i];
+        return same;
 }
 
 /* The load in progress that a request would repeat; a failed target would be missing for it. */
-static struct load *find_same(struct loads *loads, const struct resolved_request *resolved,
-                              const struct load_request *request)
+static struct load *find_same(struct loads *loads, const struct load_request *request, struct device *const *devices,
+                              size_t n_devices)
 {
         list_each_item (struct load, l, &loads->all, link)
-                if (!load_ended(l->state) && !l->request.dry_run && (l->request.sha256 || !request->sha256) &&
-                    !load_has(l, TARGET_FAILED) && strcmp(l->source, resolved->source) == 0 &&
-                    strcmp(l->name, resolved->name) == 0 && same_text(l->pattern, request->pattern) &&
-                    same_devices(l, resolved))
+                if (!load_ended(l->state) && !l->request.dry_run && !request->dry_run &&
+                    (l->request.sha256 || !request->sha256) && !load_has(l, TARGET_FAILED) &&
+                    strcmp(l->source, request->source) == 0 && strcmp(l->name, request->name) == 0 &&
+                    same_text(l->pattern, request->pattern) && same_devices(l, devices, n_devices))
                         return l;
         return NULL;
 }
 
-static int begin(struct loads *loads, const struct load_request *request, const struct resolved_request *resolved,
-                 struct load **out, struct error *error)
+int loads_begin(struct loads *loads, const struct load_request *asked, struct load **out, struct error *error)
 {
-        *out = request->dry_run ? NULL : find_same(loads, resolved, request);
+        struct load_request request = *asked;
+        cleanup_free char *canonical = NULL;
+        struct device *devices[LOAD_DEVICES];
+        size_t n;
+        struct quota_charge charge = {.user = NULL};
+        if (loads->over)
+                return error_set(error, STREAMER_ECANCELED, "the daemon is ending");
+        if (!request.probe && source_canonical(request.source, &canonical, error) < 0)
+                return error->code;
+        if (canonical != NULL)
+                request.source = canonical;
+        if (find_devices(devices, &n, loads->resident, &request, error) < 0 || check_name(&request, error) < 0 ||
+            (request.pattern != NULL && ranks_check_pattern(request.pattern, error) < 0))
+                return error->code;
+        *out = find_same(loads, &request, devices, n);
         if (*out != NULL) {
-                load_set_retention(*out, request);
+                load_set_retention(*out, &request);
                 return 0;
         }
         if (loads->n_running >= loads->max_running)
                 return error_set(error, STREAMER_ELIMIT, "%u loads are running or waiting: the limit (limits.loads)",
                                  loads->n_running);
-        struct quota_charge charge = {.user = NULL};
-        int r = request->users == NULL ? 0
-                                       : quota_charge(request->users, request->caller->uid, &charge, QUOTA_LOADS, 1,
-                                                      request->limits, error);
-        if (r < 0)
-                return r;
-        *out = load_new(loads, request, resolved);
+        if (request.users != NULL &&
+            quota_charge(request.users, request.caller->uid, &charge, QUOTA_LOADS, 1, request.limits, error) < 0)
+                return error->code;
+        *out = load_new(loads, &request, devices, n);
         if (*out == NULL) {
                 quota_discharge(&charge);
                 return error_no_memory(error);
@@ -124,19 +112,6 @@ static int begin(struct loads *loads, const struct load_request *request, const 
         (*out)->charge = charge;
         load_open(*out);
         return 0;
-}
-
-int loads_begin(struct loads *loads, const struct load_request *request, struct load **out, struct error *error)
-{
-        struct resolved_request resolved;
-        if (loads->over)
-                return error_set(error, STREAMER_ECANCELED, "the daemon is ending");
-        int r = resolve_request(&resolved, loads, request, error);
-        if (r == 0)
-                r = begin(loads, request, &resolved, out, error);
-        free(resolved.name);
-        free(resolved.source);
-        return r;
 }
 
 struct load *loads_find(struct loads *loads, const char *name)

@@ -131,7 +131,15 @@ int load_request(struct watched *w, const struct load_request *what)
         struct load_request request = *what;
         request.caller = &core_caller;
         *w = (struct watched){0};
-        int r = loads_begin(&loads, &request, &w->load, &w->error);
+        int r = 0;
+        if (request.name == NULL) {
+                char *name;
+                r = loads_default_name(&loads, request.source, NULL, &name, &w->error);
+                request.name = name;
+        }
+        if (r < 0)
+                return r;
+        r = loads_begin(&loads, &request, &w->load, &w->error);
         if (r == 0)
                 load_watch(w->load, &w->watch, on_ended);
         return r;

@@ -177,8 +177,7 @@ static int parse_load(const struct req_load *req, struct load_request *out, stru
 {
         if (req->name != NULL && req->named_after != NULL)
                 return error_set(error, STREAMER_EINVAL, "load: named_after goes without name");
-        *out = (struct load_request){
-                .source = req->source, .name = req->name, .named_after = req->named_after, .dry_run = req->dry_run};
+        *out = (struct load_request){.source = req->source, .name = req->name, .dry_run = req->dry_run};
         if (req->verify != NULL && strcmp(req->verify, "sha256") == 0)
                 out->sha256 = true;
         else if (req->verify != NULL && strcmp(req->verify, "none") != 0)
@@ -210,7 +209,7 @@ int verb_load(struct session *session, struct request *request, struct error *er
         int r = parse_load(&request->u.load, &load_request, error);
         /* Rules about names apply to a default name, too. */
         if (r == 0 && load_request.name == NULL) {
-                r = loads_default_name(session->server->loads, load_request.source, load_request.named_after, &name,
+                r = loads_default_name(session->server->loads, load_request.source, request->u.load.named_after, &name,
                                        error);
                 load_request.name = name;
         }

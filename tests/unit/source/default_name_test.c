@@ -17,8 +17,9 @@ static char *file_in(const char *folder, uint64_t seed)
 static char *named(const char *source, const char *named_after)
 {
         struct watched w;
-        ck_assert_int_eq(load_request(&w, &(struct load_request){.source = source, .named_after = named_after}), 0);
-        char *name = strdup(w.load->name);
+        char *name;
+        ck_assert_int_eq(loads_default_name(&loads, source, named_after, &name, &w.error), 0);
+        load_start(&w, source, name);
         core_until(w.ended);
         ck_assert_msg(w.state == LOAD_READY, "%s", w.error.text);
         ck_assert_ptr_nonnull(resident_ready(&resident, name));
