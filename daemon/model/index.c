@@ -11,9 +11,9 @@
 
 struct parser {
         struct json json;
-        struct st_index_entry *entries; /* `file`: the number of its run */
-        struct json_string *runs;       /* the file of each run of entries */
-        size_t n_entries, n_runs;
+        struct st_index *index;   /* `file` of an entry: the number of its run */
+        struct json_string *runs; /* the file of each run of entries */
+        size_t n_runs;
         struct json_string name; /* being read */
         bool has_map, in_entry;
 };
@@ -40,14 +40,8 @@ static bool add_run(struct parser *p, struct json_string file)
         const struct json_string *last = p->n_runs > 0 ? &p->runs[p->n_runs - 1] : NULL;
         if (last != NULL && last->len == file.len && memcmp(j->text + last->at, j->text + file.at, file.len) == 0)
                 return true;
-        if (!check_file(j, file))
-                return false;
-        struct json_string *runs = json_grow(j, p->runs, p->n_runs, sizeof(*runs), ENTRIES_MAX, file.at - 1, "files");
-        if (runs == NULL)
-                return false;
-        p->runs = runs;
-        runs[p->n_runs++] = file;
-        return true;
+        return check_file(j, file) &&
+               json_append(j, &p->runs, &p->n_runs, &file, sizeof(file), ENTRIES_MAX, file.at - 1, "files");
 }
 
 /* ---- weight_map ---- */
@@ -63,12 +57,10 @@ static bool parse_entry(struct parser *p)
                 return json_fail(j, ST_BAD_ENTRY, j->at, "the file name is not a string");
         if (!json_take_string(j, &file) || !add_run(p, file))
                 return false;
-        struct st_index_entry *entries =
-                json_grow(j, p->entries, p->n_entries, sizeof(*entries), ENTRIES_MAX, p->name.at - 1, "tensors");
-        if (entries == NULL)
+        const struct st_index_entry entry = {p->name.at, p->name.len, (uint32_t)p->n_runs - 1};
+        if (!json_append(j, &p->index->entries, &p->index->n_entries, &entry, sizeof(entry), ENTRIES_MAX,
+                         p->name.at - 1, "tensors"))
                 return false;
-        p->entries = entries;
-        entries[p->n_entries++] = (struct st_index_entry){p->name.at, p->name.len, (uint32_t)p->n_runs - 1};
         p->in_entry = false;
         return true;
 }
@@ -110,9 +102,8 @@ static struct names_in_text entry_names(const struct st_index *index)
 }
 
 /* The set of all names, which st_index_find() also uses. */
-static bool collect_names(struct parser *p, struct st_index *index)
+static bool collect_names(struct json *j, struct st_index *index)
 {
-        struct json *j = &p->json;
         const struct names_in_text names = entry_names(index);
         if (!nameset_begin(&index->names, index->n_entries))
                 return json_fail(j, ST_NO_MEMORY, j->at, "no memory for %zu names", index->n_entries);
@@ -128,8 +119,9 @@ static bool collect_names(struct parser *p, struct st_index *index)
 }
 
 /* The distinct files of all runs in byte order; entries follow with their numbers. */
-static bool order_files(struct parser *p, struct st_index *index)
+static bool order_files(struct parser *p)
 {
+        struct st_index *index = p->index;
         size_t n = p->n_runs;
         const struct names_in_text names = {index->text, p->runs, sizeof(*p->runs)};
         cleanup_free uint32_t *order = calloc(n + 1, sizeof(*order));
@@ -151,16 +143,12 @@ static bool order_files(struct parser *p, struct st_index *index)
 
 int st_index_parse(struct st_index *index, char *text, size_t n, struct st_error *error)
 {
-        *index = (struct st_index){0};
+        *index = (struct st_index){.text = text};
         if (n > ST_HEADER_MAX)
                 return rule_refuse(error, ST_HEADER_TOO_LARGE, "the index is longer than 100,000,000 bytes");
-        struct parser p = {0};
+        struct parser p = {.index = index};
         json_init(&p.json, text, n);
-        bool ok = parse_object(&p);
-        index->text = text;
-        index->n_entries = p.n_entries;
-        index->entries = p.entries;
-        ok = ok && collect_names(&p, index) && order_files(&p, index);
+        bool ok = parse_object(&p) && collect_names(&p.json, index) && order_files(&p);
         if (!ok) {
                 rule_report(error, &p.json, 0, p.in_entry ? &p.name : NULL);
                 st_index_deinit(index);

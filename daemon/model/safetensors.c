@@ -18,9 +18,7 @@ _Static_assert(sizeof(struct st_tensor) == 32, "memory for a tensor is promised"
 
 struct parser {
         struct json json;
-        struct st_tensor *tensors;
-        struct st_pair *metadata;
-        size_t n_tensors, n_metadata;
+        struct st_header *header;
         struct json_string entry; /* the tensor that a fault is about */
         bool in_entry;            /* there is one */
         bool has_metadata;
@@ -173,13 +171,9 @@ static bool parse_entry(struct parser *p, struct json_string name)
                         break;
         if (!json_keys_end(j, keys) || !check_fields(j, j->at - 1, &e))
                 return false;
-        struct st_tensor *tensors =
-                json_grow(j, p->tensors, p->n_tensors, sizeof(*tensors), TENSORS_MAX, name.at - 1, "tensors");
-        if (tensors == NULL)
-                return false;
-        p->tensors = tensors;
-        tensors[p->n_tensors++] = e.tensor;
-        return true;
+        struct st_header *h = p->header;
+        return json_append(j, &h->tensors, &h->n_tensors, &e.tensor, sizeof(e.tensor), TENSORS_MAX, name.at - 1,
+                           "tensors");
 }
 
 /* ---- __metadata__ ---- */
@@ -194,13 +188,10 @@ static bool parse_pair(struct parser *p, struct json_string key)
                 return json_fail(j, ST_BAD_METADATA, j->at, "a value of the metadata is not a string");
         if (!json_take_string(j, &value))
                 return false;
-        struct st_pair *pairs =
-                json_grow(j, p->metadata, p->n_metadata, sizeof(*pairs), METADATA_MAX, key.at - 1, "keys of metadata");
-        if (pairs == NULL)
-                return false;
-        p->metadata = pairs;
-        pairs[p->n_metadata++] = (struct st_pair){key.at, key.len, value.at, value.len};
-        return true;
+        struct st_header *h = p->header;
+        const struct st_pair pair = {key.at, key.len, value.at, value.len};
+        return json_append(j, &h->metadata, &h->n_metadata, &pair, sizeof(pair), METADATA_MAX, key.at - 1,
+                           "keys of metadata");
 }
 
 static bool parse_metadata(struct parser *p, struct json_string name)
@@ -217,7 +208,8 @@ static bool parse_metadata(struct parser *p, struct json_string name)
         for (size_t n = 0; json_member(j, &n, &key);)
                 if (!parse_pair(p, key))
                         return false;
-        return j->fault == ST_OK && json_distinct(j, p->metadata, sizeof(struct st_pair), p->n_metadata);
+        return j->fault == ST_OK &&
+               json_distinct(j, p->header->metadata, sizeof(struct st_pair), p->header->n_metadata);
 }
 
 static bool parse_object(struct parser *p)
@@ -234,7 +226,7 @@ static bool parse_object(struct parser *p)
                         return false;
                 p->in_entry = false;
         }
-        return json_end(j) && json_distinct(j, p->tensors, sizeof(struct st_tensor), p->n_tensors);
+        return json_end(j) && json_distinct(j, p->header->tensors, sizeof(struct st_tensor), p->header->n_tensors);
 }
 
 /* ---- the table ---- */
@@ -257,9 +249,9 @@ static void sort_tensors(struct st_tensor *tensors, size_t n)
 
 static bool check_cover(struct parser *p, uint64_t data_bytes)
 {
-        const struct st_tensor *t = p->tensors;
+        const struct st_tensor *t = p->header->tensors;
         uint64_t end = 0;
-        for (size_t i = 0; i < p->n_tensors; end = t[i++].end) {
+        for (size_t i = 0; i < p->header->n_tensors; end = t[i++].end) {
                 if (t[i].begin == end)
                         continue;
                 p->entry = (struct json_string){t[i].name, t[i].name_len};
@@ -294,21 +286,14 @@ int st_parse_prefix(const unsigned char prefix[8], uint64_t file_size, uint64_t 
 int st_parse(struct st_header *header, char *text, size_t n, uint64_t file_size, struct st_error *error)
 {
         require(n <= ST_HEADER_MAX && file_size >= ST_PREFIX && n <= file_size - ST_PREFIX);
-        struct parser p = {0};
+        struct parser p = {.header = header};
+        *header = (struct st_header){.text = text, .data_start = ST_PREFIX + n};
         json_init(&p.json, text, n);
         bool ok = parse_object(&p);
         if (ok) {
-                sort_tensors(p.tensors, p.n_tensors);
+                sort_tensors(header->tensors, header->n_tensors);
                 ok = check_cover(&p, file_size - ST_PREFIX - n);
         }
-        *header = (struct st_header){
-                .text = text,
-                .data_start = ST_PREFIX + n,
-                .tensors = p.tensors,
-                .n_tensors = p.n_tensors,
-                .metadata = p.metadata,
-                .n_metadata = p.n_metadata,
-        };
         if (!ok) {
                 rule_report(error, &p.json, ST_PREFIX, p.in_entry ? &p.entry : NULL);
                 st_header_deinit(header);

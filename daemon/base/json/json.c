@@ -341,14 +341,19 @@ bool json_distinct(struct json *j, const void *strings, size_t stride, size_t n)
         return json_fail(j, JSON_DUPLICATE_KEY, (size_t)(name.s - j->text) - 1, "the key '%s' is given twice", quoted);
 }
 
-void *json_grow(struct json *j, void *list, size_t n, size_t element, size_t max, size_t at, const char *what)
+bool json_append(struct json *j, void *list, size_t *n, const void *item, size_t size, size_t max, size_t at,
+                 const char *what)
 {
-        void *grown = n < max ? array_grow(list, n, element) : NULL;
-        if (n == max)
-                json_fail(j, JSON_TOO_MANY, at, "more than %zu %s", max, what);
-        else if (grown == NULL)
-                json_fail(j, JSON_NO_MEMORY, at, "no memory for %zu %s", n + 1, what);
-        return grown;
+        char *items; /* list points to a pointer of another type */
+        memcpy(&items, list, sizeof(items));
+        if (*n == max)
+                return json_fail(j, JSON_TOO_MANY, at, "more than %zu %s", max, what);
+        items = array_grow(items, *n, size);
+        if (items == NULL)
+                return json_fail(j, JSON_NO_MEMORY, at, "no memory for %zu %s", *n + 1, what);
+        memcpy(list, &items, sizeof(items));
+        memcpy(items + (*n)++ * size, item, size);
+        return true;
 }
 
 /* ---- values that are ignored ---- */

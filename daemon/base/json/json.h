@@ -80,9 +80,10 @@ bool json_keys_end(struct json *j, size_t begin);
 /* That n strings, each at the start of an item of `stride` bytes, are distinct. */
 bool json_distinct(struct json *j, const void *strings, size_t stride, size_t n);
 
-/* A caller's list of n items, with space for one more of `max` at most, as array_grow(). NULL: a fault, which calls the
- * items `what`; `at`: the item's place. */
-void *json_grow(struct json *j, void *list, size_t n, size_t element, size_t max, size_t at, const char *what);
+/* Appends an item to a caller's list, a pointer to an array of *n of them. False: a fault, at the item's place `at`, if
+ * there are `max` already; `what` is the name of the items. */
+bool json_append(struct json *j, void *list, size_t *n, const void *item, size_t size, size_t max, size_t at,
+                 const char *what);
 
 static inline bool json_is(const struct json *j, struct json_string string, const char *word, size_t len)
 {
