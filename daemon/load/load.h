@@ -118,8 +118,8 @@ struct load_target {
         struct error error; /* why it failed */
         bool resident;      /* when the source was opened, these files were */
         struct read_target copy;
-        struct table manifest, arrival; /* until they are the generation's */
-        struct work step;               /* on the device's thread */
+        struct table manifest; /* from the host cache, until it is the generation's */
+        struct work step;      /* on the device's thread */
         struct error step_error;
 };
 

@@ -14,10 +14,8 @@ void load_drop_tables(struct load *load)
                 source_files_free(part->files);
                 free(part->sha_steps);
         }
-        load_each_target (t, load) {
+        load_each_target (t, load)
                 table_drop(&t->manifest);
-                table_drop(&t->arrival);
-        }
         source_set_deinit(&load->opened);
         free(load->ranked);
 }
@@ -54,7 +52,7 @@ static int add_target(struct load *load, struct device *device, size_t n_devices
         struct load_target *t = &load->targets[load->n_targets++];
         t->load = load;
         t->device = device;
-        t->manifest.fd = t->arrival.fd = -1;
+        t->manifest.fd = -1;
         t->part = part_for(load, device);
         t->part->targets[t->part->n_targets] = t;
         t->part->job.targets[t->part->n_targets++] = &t->copy;

@@ -159,12 +159,7 @@ static void fail_all(struct load_part *part, const struct error *error)
 static void build_run(struct work *work)
 {
         struct load_part *part = container_of(work, struct load_part, build);
-        struct publish *p = &part->publish;
-        int r = publish_build(p, part->load->number, &part->build_error);
-        for (size_t i = 0; r == 0 && i < part->n_targets; i++)
-                if (p->logs[i].fd >= 0)
-                        r = publish_share(p, i, &part->targets[i]->manifest, &part->targets[i]->arrival,
-                                          &part->build_error);
+        publish_build(&part->publish, part->load->number, &part->build_error);
 }
 
 static void build_done(struct work *work)
@@ -178,12 +173,13 @@ static void build_done(struct work *work)
                 return;
         }
         for (size_t i = 0; i < part->n_targets; i++) {
-                struct load_target *t = part->targets[i];
-                if (!target_lives(t))
+                struct publish_target *tables = &part->publish.targets[i];
+                struct generation *g = part->targets[i]->generation;
+                if (!target_lives(part->targets[i]))
                         continue;
-                t->generation->manifest = t->manifest;
-                t->generation->arrival = t->arrival;
-                t->manifest.fd = t->arrival.fd = -1;
+                g->manifest = tables->manifest;
+                g->arrival = tables->arrival;
+                tables->manifest.fd = tables->arrival.fd = -1;
         }
         part->built = true;
         load_log_stage(load, "manifest built");

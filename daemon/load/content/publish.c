@@ -10,24 +10,20 @@ int publish_init(struct publish *publish, const struct resolved *resolved, struc
                  size_t n_targets, bool by_file, struct error *error)
 {
         const struct plan *plan = &resolved->plan;
-        *publish = (struct publish){.resolved = resolved,
-                                    .plan = plan,
-                                    .targets = targets,
-                                    .n_targets = n_targets,
-                                    .by_file = by_file,
-                                    .manifest = {.fd = -1}};
+        *publish = (struct publish){.resolved = resolved, .plan = plan, .by_file = by_file, .manifest = {.fd = -1}};
         pthread_mutex_init(&publish->mutex, NULL);
         size_t n = plan->n_tensors + 1; /* never zero bytes */
         publish->leaves = malloc((plan->n_leaves + 1) * DIGEST_SIZE);
         publish->remaining = malloc(n * sizeof(*publish->remaining));
         publish->arrived = malloc(n * sizeof(*publish->arrived));
         publish->file_left = calloc(resolved->set.n_objects + 1, sizeof(*publish->file_left));
-        publish->logs = calloc(n_targets, sizeof(*publish->logs));
-        for (size_t i = 0; publish->logs != NULL && i < n_targets; i++)
-                publish->logs[i].fd = -1;
+        publish->targets = calloc(n_targets, sizeof(*publish->targets));
         if (publish->leaves == NULL || publish->remaining == NULL || publish->arrived == NULL ||
-            publish->file_left == NULL || publish->logs == NULL)
+            publish->file_left == NULL || publish->targets == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory to track %zu tensors", plan->n_tensors);
+        for (; publish->n_targets < n_targets; publish->n_targets++)
+                publish->targets[publish->n_targets] = (struct publish_target){
+                        .copy = targets[publish->n_targets], {.fd = -1}, {.fd = -1}, {.fd = -1}};
         for (size_t i = 0; i < plan->n_tensors; i++) {
                 publish->remaining[i] = (uint32_t)plan_leaves(plan->tensors[i].bytes);
                 publish->file_left[plan->tensors[i].file] += plan->tensors[i].bytes;
@@ -42,9 +38,12 @@ void publish_deinit(struct publish *publish)
         if (publish->plan == NULL)
                 return;
         table_drop(&publish->manifest);
-        for (size_t i = 0; publish->logs != NULL && i < publish->n_targets; i++)
-                table_drop(&publish->logs[i]);
-        free(publish->logs);
+        for (size_t i = 0; i < publish->n_targets; i++) {
+                table_drop(&publish->targets[i].log);
+                table_drop(&publish->targets[i].manifest);
+                table_drop(&publish->targets[i].arrival);
+        }
+        free(publish->targets);
         free(publish->leaves);
         free(publish->remaining);
         free(publish->arrived);
@@ -69,8 +68,8 @@ static void publish_pending(struct publish *publish)
                            records[publish->record_of[publish->arrived[i]]].digest);
         }
         for (size_t i = 0; i < publish->n_targets; i++) {
-                struct arrival_header *header = publish->logs[i].map;
-                if (read_target_dead(publish->targets[i]))
+                struct arrival_header *header = publish->targets[i].log.map;
+                if (read_target_dead(publish->targets[i].copy))
                         continue;
                 uint32_t *log = (uint32_t *)(header + 1);
                 for (size_t k = publish->n_published; k < publish->n_arrived; k++)
@@ -113,46 +112,34 @@ uint64_t publish_count(struct publish *publish)
 
 /* ---- the manifest ---- */
 
-static const struct st_tensor *header_tensor(const struct publish *publish, uint32_t tensor,
-                                             const struct st_header **header)
+static const struct st_header *header_of(const struct publish *publish, const struct plan_tensor *tensor)
 {
-        const struct plan_tensor *t = &publish->plan->tensors[tensor];
-        *header = &publish->resolved->files[t->file].header;
-        return &(*header)->tensors[t->index];
+        return &publish->resolved->files[tensor->file].header;
 }
 
 /* The model's metadata is that of the first file that has any. */
 static const struct st_header *metadata_of(const struct resolved *resolved)
 {
-        for (size_t i = 0; i < resolved->set.n_objects; i++)
-                if (resolved->files[i].header.n_metadata > 0)
-                        return &resolved->files[i].header;
-        return NULL;
+        size_t i = 0;
+        while (i + 1 < resolved->set.n_objects && resolved->files[i].header.n_metadata == 0)
+                i++;
+        return &resolved->files[i].header;
 }
 
-static void count(const struct publish *publish, struct manifest_counts *counts)
+static struct manifest_counts count(const struct publish *publish, const struct st_header *meta)
 {
-        const struct st_header *meta = metadata_of(publish->resolved);
-        *counts = (struct manifest_counts){.n_records = publish->plan->n_tensors,
-                                           .n_segments = (uint32_t)publish->plan->n_segments,
-                                           .n_metadata = meta != NULL ? (uint32_t)meta->n_metadata : 0};
-        for (size_t i = 0; i < publish->plan->n_tensors; i++) {
-                const struct st_header *header;
-                const struct st_tensor *t = header_tensor(publish, (uint32_t)i, &header);
-                counts->n_shapes += t->rank;
-                counts->strings_len += t->name_len + UINT64_C(1);
+        const struct plan *plan = publish->plan;
+        struct manifest_counts counts = {.n_records = plan->n_tensors,
+                                         .n_segments = (uint32_t)plan->n_segments,
+                                         .n_metadata = (uint32_t)meta->n_metadata};
+        for (const struct plan_tensor *placed = plan->tensors; placed < plan->tensors + plan->n_tensors; placed++) {
+                const struct st_tensor *t = &header_of(publish, placed)->tensors[placed->index];
+                counts.n_shapes += t->rank;
+                counts.strings_len += t->name_len + UINT64_C(1);
         }
-        for (size_t i = 0; meta != NULL && i < meta->n_metadata; i++)
-                counts->strings_len += (uint64_t)meta->metadata[i].key_len + meta->metadata[i].value_len + 2;
-}
-
-static void fill_metadata(const struct publish *publish, struct manifest_fill *fill)
-{
-        const struct st_header *meta = metadata_of(publish->resolved);
-        for (size_t i = 0; meta != NULL && i < meta->n_metadata; i++) {
-                const struct st_pair *p = &meta->metadata[i];
-                manifest_add_pair(fill, meta->text + p->key, p->key_len, meta->text + p->value, p->value_len);
-        }
+        for (size_t i = 0; i < counts.n_metadata; i++)
+                counts.strings_len += (uint64_t)meta->metadata[i].key_len + meta->metadata[i].value_len + 2;
+        return counts;
 }
 
 static void fill_records(struct publish *publish, const uint32_t *order, uint32_t *record_of,
@@ -165,8 +152,8 @@ static void fill_records(struct publish *publish, const uint32_t *order, uint32_
         uint64_t n_shapes = 0;
         for (size_t i = 0; i < publish->plan->n_tensors; i++) {
                 const struct plan_tensor *placed = &publish->plan->tensors[order[i]];
-                const struct st_header *header;
-                const struct st_tensor *t = header_tensor(publish, order[i], &header);
+                const struct st_header *header = header_of(publish, placed);
+                const struct st_tensor *t = &header->tensors[placed->index];
                 records[i] = (struct manifest_record){
                         .name_off = manifest_add_text(fill, st_name(header, t), t->name_len),
                         .name_len = t->name_len,
@@ -194,12 +181,15 @@ static int make_tables(struct publish *publish, const struct manifest_counts *co
                 manifest_init(publish->manifest.map, counts);
         uint64_t log_size = sizeof(struct arrival_header) + counts->n_records * sizeof(uint32_t);
         for (size_t i = 0; r == 0 && i < publish->n_targets; i++) {
-                if (read_target_dead(publish->targets[i]))
+                struct publish_target *target = &publish->targets[i];
+                if (read_target_dead(target->copy))
                         continue;
-                r = host_table_new(&publish->logs[i], "streamerd-arrival", log_size, error);
+                r = host_table_new(&target->log, "streamerd-arrival", log_size, error)
+                            ?: host_table_share(&target->log, &target->arrival, error)
+                            ?: host_table_share(&publish->manifest, &target->manifest, error);
                 if (r < 0)
                         return r;
-                struct arrival_header *header = publish->logs[i].map;
+                struct arrival_header *header = target->log.map;
                 memcpy(header->magic, ARRIVAL_MAGIC, sizeof(header->magic));
                 header->header_size = sizeof(*header);
                 header->capacity = counts->n_records;
@@ -207,17 +197,10 @@ static int make_tables(struct publish *publish, const struct manifest_counts *co
         return r;
 }
 
-int publish_share(const struct publish *publish, size_t target, struct table *manifest, struct table *arrival,
-                  struct error *error)
-{
-        int r = host_table_share(&publish->manifest, manifest, error);
-        return r < 0 ? r : host_table_share(&publish->logs[target], arrival, error);
-}
-
 int publish_build(struct publish *publish, uint64_t generation, struct error *error)
 {
-        struct manifest_counts counts;
-        count(publish, &counts);
+        const struct st_header *meta = metadata_of(publish->resolved);
+        const struct manifest_counts counts = count(publish, meta);
         int r = make_tables(publish, &counts, error);
         if (r < 0)
                 return r;
@@ -233,7 +216,10 @@ int publish_build(struct publish *publish, uint64_t generation, struct error *er
                 segments[i].size = publish->plan->segments[i];
         struct manifest_fill fill = {.header = header};
         fill_records(publish, order, record_of, &fill);
-        fill_metadata(publish, &fill);
+        for (size_t i = 0; i < counts.n_metadata; i++) {
+                const struct st_pair *p = &meta->metadata[i];
+                manifest_add_pair(&fill, meta->text + p->key, p->key_len, meta->text + p->value, p->value_len);
+        }
         require(fill.used == counts.strings_len);
         lock_scope(&publish->mutex);
         publish->record_of = record_of;

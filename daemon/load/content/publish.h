@@ -18,10 +18,17 @@
 #include "daemon/load/content/resolve.h"
 #include "daemon/resident/model.h"
 
+/* Maps of the tables that are written to, and further ones for a target's generation: either may live longer. */
+struct publish_target {
+        const struct read_target *copy;
+        struct table log; /* of arrival; none where the target was dead already */
+        struct table manifest, arrival;
+};
+
 struct publish {
         const struct resolved *resolved;
         const struct plan *plan;
-        struct read_target *const *targets;
+        struct publish_target *targets;
         size_t n_targets;
         bool by_file; /* hold tensors back until their file is released */
 
@@ -35,14 +42,10 @@ struct publish {
         size_t n_arrived;
         size_t n_published;  /* atomic, for reads without the lock */
         uint32_t *record_of; /* plan tensor > record; NULL until the manifest is built */
-
-        /* Its own maps, written to; generations have others (publish_share). */
         struct table manifest;
-        struct table *logs; /* of arrival, by target; none where it was dead already */
 };
 
-/* Does no I/O; borrows the array of targets. Tensors without bytes arrive at once. publish_deinit() is due also after a
- * failure. */
+/* Does no I/O. Tensors without bytes arrive at once. publish_deinit() is due also after a failure. */
 int publish_init(struct publish *publish, const struct resolved *resolved, struct read_target *const *targets,
                  size_t n_targets, bool by_file, struct error *error);
 void publish_deinit(struct publish *publish); /* accepts a zeroed one */
@@ -50,12 +53,8 @@ void publish_deinit(struct publish *publish); /* accepts a zeroed one */
 /* On a reader thread. True if *file became whole with this block. */
 bool publish_landed(struct publish *publish, const struct plan_block *block);
 
-/* On a worker. */
+/* On a worker. Then generations may take the tables of their targets. */
 int publish_build(struct publish *publish, uint64_t generation, struct error *error);
-
-/* On a worker, after it: the tables for a target's generation. */
-int publish_share(const struct publish *publish, size_t target, struct table *manifest, struct table *arrival,
-                  struct error *error);
 
 /* On any thread: publishes all tensors of the file. */
 void publish_file(struct publish *publish, size_t file);

@@ -70,7 +70,7 @@ static struct manifest_view view_of(void)
 
 static const struct arrival_header *log_of(size_t target)
 {
-        return publish.logs[target].map;
+        return publish.targets[target].log.map;
 }
 
 static uint64_t visible_in(size_t target)
@@ -355,21 +355,15 @@ CORE_FIXTURE(begin_three_blocks, end);
 
 TEST(each_target_has_its_own_log)
 {
-        struct error error = {0};
-        struct table manifest[TARGETS], arrival[TARGETS];
         build();
         for (size_t i = 0; i < plan->n_blocks; i++)
                 land(i);
         for (size_t i = 0; i < TARGETS; i++) {
-                ck_assert_int_eq(publish_share(&publish, i, &manifest[i], &arrival[i], &error), 0);
-                ck_assert_uint_eq(((const struct arrival_header *)arrival[i].map)->count, plan->n_tensors);
-                ck_assert_mem_eq(manifest[i].map, publish.manifest.map, publish.manifest.size);
+                const struct publish_target *t = &publish.targets[i];
+                ck_assert_uint_eq(((const struct arrival_header *)t->arrival.map)->count, plan->n_tensors);
+                ck_assert_mem_eq(t->manifest.map, publish.manifest.map, publish.manifest.size);
         }
-        ck_assert_ptr_ne(arrival[0].map, arrival[1].map);
-        for (size_t i = 0; i < TARGETS; i++) {
-                table_drop(&manifest[i]);
-                table_drop(&arrival[i]);
-        }
+        ck_assert_ptr_ne(publish.targets[0].arrival.map, publish.targets[1].arrival.map);
 }
 
 /* Loop test: dead from the start, before the tables, or after them. */
@@ -388,7 +382,7 @@ TEST(the_log_of_a_failed_target_stops, .to = 3)
         ck_assert_uint_eq(visible(), plan->n_tensors);
         ck_assert_uint_eq(publish_count(&publish), plan->n_tensors);
         if (_i < 2)
-                ck_assert_int_lt(publish.logs[1].fd, 0);
+                ck_assert_int_lt(publish.targets[1].log.fd, 0);
         else
                 ck_assert_uint_eq(visible_in(1), 1);
 }
