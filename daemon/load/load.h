@@ -34,6 +34,7 @@
 
 #include "daemon/io/reader/reader.h"
 #include "daemon/load/content/publish.h"
+#include "daemon/load/content/resolve.h"
 #include "daemon/resident/admission/admission.h"
 #include "daemon/resident/model.h"
 

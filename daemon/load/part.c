@@ -80,8 +80,8 @@ int part_plan(struct load_part *part, struct error *error)
                              error);
         if (r < 0 || load->request.dry_run)
                 return r;
-        return publish_init(&part->publish, &part->resolved, part->job.targets, part->n_targets, load->request.sha256,
-                            error);
+        return publish_init(&part->publish, &part->resolved.plan, part->job.targets, part->n_targets,
+                            load->request.sha256, error);
 }
 
 /* ---- arrivals ---- */

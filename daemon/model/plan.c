@@ -19,12 +19,12 @@
 
 /* ---- the tensors ---- */
 
-static int list_tensors(struct plan *plan, const struct plan_file *files, size_t n_files, struct error *error)
+static int list_tensors(struct plan *plan, struct error *error)
 {
         uint64_t sum = 0;
         size_t n = 0;
-        for (size_t f = 0; f < n_files; f++) {
-                const struct st_header *h = &files[f].header;
+        for (size_t f = 0; f < plan->n_files; f++) {
+                const struct st_header *h = &plan->files[f].header;
                 uint64_t end = h->n_tensors > 0 ? h->tensors[h->n_tensors - 1].end : 0;
                 /* Files are as large as they say, but a few that claim 2^63 bytes would wrap every sum below. */
                 if (__builtin_add_overflow(sum, end, &sum) || sum > UINT64_MAX / 4)
@@ -36,19 +36,20 @@ static int list_tensors(struct plan *plan, const struct plan_file *files, size_t
         plan->tensors = calloc(n + 1, sizeof(*plan->tensors));
         if (plan->tensors == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory for the plan");
-        for (uint32_t f = 0; f < n_files; f++) {
-                const struct st_header *header = &files[f].header;
+        for (uint32_t f = 0; f < plan->n_files; f++) {
+                const struct st_header *header = &plan->files[f].header;
                 for (uint32_t i = 0; i < header->n_tensors; i++) {
                         const struct st_tensor *t = &header->tensors[i];
-                        plan->tensors[plan->n_tensors++] = (struct plan_tensor){
+                        struct plan_tensor *placed = &plan->tensors[plan->n_tensors++];
+                        *placed = (struct plan_tensor){
                                 .file = f,
                                 .index = i,
                                 .file_off = header->data_start + t->begin,
                                 .bytes = t->end - t->begin,
                                 .leaf = plan->n_leaves,
                         };
-                        plan->bytes += t->end - t->begin;
-                        plan->n_leaves += plan_leaves(t->end - t->begin);
+                        plan->bytes += placed->bytes;
+                        plan->n_leaves += plan_leaves(placed->bytes);
                 }
         }
         return 0;
@@ -56,49 +57,41 @@ static int list_tensors(struct plan *plan, const struct plan_file *files, size_t
 
 /* ---- names ---- */
 
-struct named {
-        const struct plan *plan;
-        const struct plan_file *files;
-};
-
 static struct name tensor_name(const void *owner, uint32_t i)
 {
-        const struct named *named = owner;
-        const struct plan_tensor *t = &named->plan->tensors[i];
-        const struct st_header *header = &named->files[t->file].header;
-        const struct st_tensor *in_file = &header->tensors[t->index];
-        return (struct name){st_name(header, in_file), in_file->name_len};
+        const struct plan *plan = owner;
+        const struct plan_tensor *t = &plan->tensors[i];
+        const struct st_tensor *in_file = plan_in_file(plan, t);
+        return (struct name){st_name(&plan->files[t->file].header, in_file), in_file->name_len};
 }
 
 /* One file's names are distinct already. */
-static int check_names(const struct plan *plan, const struct plan_file *files, size_t n_files, struct error *error)
+static int check_names(const struct plan *plan, struct error *error)
 {
-        if (n_files < 2)
+        if (plan->n_files < 2)
                 return 0;
-        struct named named = {plan, files};
         struct nameset set = {0};
         int r = 0;
         if (!nameset_begin(&set, plan->n_tensors))
                 return error_set(error, STREAMER_ENOMEM, "no memory to compare names");
         for (uint32_t i = 0; r == 0 && i < plan->n_tensors; i++) {
-                uint32_t other = nameset_add(&set, tensor_name, &named, i);
+                uint32_t other = nameset_add(&set, tensor_name, plan, i);
                 if (other == NAMES_NONE)
                         continue;
                 char quoted[NAME_QUOTE];
-                name_quote(quoted, tensor_name(&named, i));
+                name_quote(quoted, tensor_name(plan, i));
                 r = error_set(error, STREAMER_EFAILED, "tensor '%s' is in two files (%s, %s)", quoted,
-                              files[plan->tensors[other].file].path, files[plan->tensors[i].file].path);
+                              plan->files[plan->tensors[other].file].path, plan->files[plan->tensors[i].file].path);
         }
         nameset_deinit(&set);
         return r;
 }
 
-uint32_t *plan_sort_names(const struct plan *plan, const struct plan_file *files)
+uint32_t *plan_sort_names(const struct plan *plan)
 {
-        struct named named = {plan, files};
         uint32_t *order = malloc((plan->n_tensors > 0 ? plan->n_tensors : 1) * sizeof(*order));
         if (order != NULL)
-                names_sort(order, plan->n_tensors, tensor_name, &named);
+                names_sort(order, plan->n_tensors, tensor_name, plan);
         return order;
 }
 
@@ -112,7 +105,6 @@ static bool is_congruent(const struct plan_layout *layout, uint64_t file_off, ui
 
 struct placer {
         struct plan *plan;
-        const struct plan_file *files;
         const struct plan_layout *layout;
         uint64_t max_segment;
         uint64_t pos;                   /* in the current segment */
@@ -123,7 +115,7 @@ struct placer {
 
 static uint64_t alignment(const struct placer *p, const struct plan_tensor *t)
 {
-        uint64_t element = dtype_align(p->files[t->file].header.tensors[t->index].dtype);
+        uint64_t element = dtype_align(plan_in_file(p->plan, t)->dtype);
         return element > p->layout->align ? element : p->layout->align;
 }
 
@@ -209,13 +201,13 @@ static bool place(struct placer *p, size_t i)
 }
 
 /* Two neighbouring segments hold more than max_segment together, so a few doublings suffice. */
-static void place_all(struct plan *plan, const struct plan_file *files, const struct plan_layout *layout)
+static void place_all(struct plan *plan, const struct plan_layout *layout)
 {
         uint64_t max = layout->max_segment;
         if (max > 0 && max < plan->bytes / PLAN_MAX_SEGMENTS)
                 max = plan->bytes / PLAN_MAX_SEGMENTS;
         for (bool placed = false; !placed; max *= 2) {
-                struct placer p = {.plan = plan, .files = files, .layout = layout, .max_segment = max};
+                struct placer p = {.plan = plan, .layout = layout, .max_segment = max};
                 plan->n_segments = plan->copied_bytes = 0;
                 placed = true;
                 for (size_t i = 0; placed && i < plan->n_tensors; i++)
@@ -294,10 +286,10 @@ int plan_make(struct plan *plan, const struct plan_file *files, size_t n_files, 
 {
         require(block_size > 0 && block_size % PLAN_LEAF == 0 && block_size <= UINT32_MAX);
         require(layout->align > 0 && layout->granularity > 0);
-        *plan = (struct plan){0};
-        int r = list_tensors(plan, files, n_files, error) ?: check_names(plan, files, n_files, error);
+        *plan = (struct plan){.files = files, .n_files = n_files};
+        int r = list_tensors(plan, error) ?: check_names(plan, error);
         if (r == 0)
-                place_all(plan, files, layout);
+                place_all(plan, layout);
         if (r == 0 && !cut(plan, layout, block_size))
                 r = error_set(error, STREAMER_ENOMEM, "no memory for the plan's blocks");
         if (r < 0)

@@ -59,6 +59,8 @@ struct plan_block {
 };
 
 struct plan {
+        const struct plan_file *files; /* borrowed */
+        size_t n_files;
         struct plan_tensor *tensors; /* by file, then (begin, end) */
         size_t n_tensors;
         struct plan_block *blocks; /* in reading order */
@@ -69,6 +71,11 @@ struct plan {
         uint64_t bytes;        /* of tensor data */
         uint64_t copied_bytes; /* of them, through slots */
 };
+
+static inline const struct st_tensor *plan_in_file(const struct plan *plan, const struct plan_tensor *tensor)
+{
+        return &plan->files[tensor->file].header.tensors[tensor->index];
+}
 
 /* 0, STREAMER_EFAILED (overflow, a tensor name in two files), or _ENOMEM. block_size is a multiple
  * of PLAN_LEAF, below 4 GiB. Empty tensors get the running position, rounded up to their alignment;
@@ -98,4 +105,4 @@ bool plan_pieces_next(const struct plan *plan, const struct plan_block *block, s
 /* Tensor indexes in byte order of names (n_tensors entries, malloc'd; the caller frees), or NULL on
  * ENOMEM. Fast where files already list names in order. Duplicate names over files are refused by
  * plan_make, so the order is total. */
-uint32_t *plan_sort_names(const struct plan *plan, const struct plan_file *files);
+uint32_t *plan_sort_names(const struct plan *plan);

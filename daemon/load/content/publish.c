@@ -6,17 +6,16 @@
 #include <inttypes.h>
 #include <string.h>
 
-int publish_init(struct publish *publish, const struct resolved *resolved, struct read_target *const *targets,
-                 size_t n_targets, bool by_file, struct error *error)
+int publish_init(struct publish *publish, const struct plan *plan, struct read_target *const *targets, size_t n_targets,
+                 bool by_file, struct error *error)
 {
-        const struct plan *plan = &resolved->plan;
-        *publish = (struct publish){.resolved = resolved, .plan = plan, .by_file = by_file, .manifest = {.fd = -1}};
+        *publish = (struct publish){.plan = plan, .by_file = by_file, .manifest = {.fd = -1}};
         pthread_mutex_init(&publish->mutex, NULL);
         size_t n = plan->n_tensors + 1; /* never zero bytes */
         publish->leaves = malloc((plan->n_leaves + 1) * DIGEST_SIZE);
         publish->remaining = malloc(n * sizeof(*publish->remaining));
         publish->arrived = malloc(n * sizeof(*publish->arrived));
-        publish->file_left = calloc(resolved->set.n_objects + 1, sizeof(*publish->file_left));
+        publish->file_left = calloc(plan->n_files + 1, sizeof(*publish->file_left));
         publish->targets = calloc(n_targets, sizeof(*publish->targets));
         if (publish->leaves == NULL || publish->remaining == NULL || publish->arrived == NULL ||
             publish->file_left == NULL || publish->targets == NULL)
@@ -112,28 +111,22 @@ uint64_t publish_count(struct publish *publish)
 
 /* ---- the manifest ---- */
 
-static const struct st_header *header_of(const struct publish *publish, const struct plan_tensor *tensor)
-{
-        return &publish->resolved->files[tensor->file].header;
-}
-
 /* The model's metadata is that of the first file that has any. */
-static const struct st_header *metadata_of(const struct resolved *resolved)
+static const struct st_header *metadata_of(const struct plan *plan)
 {
         size_t i = 0;
-        while (i + 1 < resolved->set.n_objects && resolved->files[i].header.n_metadata == 0)
+        while (i + 1 < plan->n_files && plan->files[i].header.n_metadata == 0)
                 i++;
-        return &resolved->files[i].header;
+        return &plan->files[i].header;
 }
 
-static struct manifest_counts count(const struct publish *publish, const struct st_header *meta)
+static struct manifest_counts count(const struct plan *plan, const struct st_header *meta)
 {
-        const struct plan *plan = publish->plan;
         struct manifest_counts counts = {.n_records = plan->n_tensors,
                                          .n_segments = (uint32_t)plan->n_segments,
                                          .n_metadata = (uint32_t)meta->n_metadata};
         for (const struct plan_tensor *placed = plan->tensors; placed < plan->tensors + plan->n_tensors; placed++) {
-                const struct st_tensor *t = &header_of(publish, placed)->tensors[placed->index];
+                const struct st_tensor *t = plan_in_file(plan, placed);
                 counts.n_shapes += t->rank;
                 counts.strings_len += t->name_len + UINT64_C(1);
         }
@@ -152,8 +145,8 @@ static void fill_records(struct publish *publish, const uint32_t *order, uint32_
         uint64_t n_shapes = 0;
         for (size_t i = 0; i < publish->plan->n_tensors; i++) {
                 const struct plan_tensor *placed = &publish->plan->tensors[order[i]];
-                const struct st_header *header = header_of(publish, placed);
-                const struct st_tensor *t = &header->tensors[placed->index];
+                const struct st_header *header = &publish->plan->files[placed->file].header;
+                const struct st_tensor *t = plan_in_file(publish->plan, placed);
                 records[i] = (struct manifest_record){
                         .name_off = manifest_add_text(fill, st_name(header, t), t->name_len),
                         .name_len = t->name_len,
@@ -199,21 +192,22 @@ static int make_tables(struct publish *publish, const struct manifest_counts *co
 
 int publish_build(struct publish *publish, uint64_t generation, struct error *error)
 {
-        const struct st_header *meta = metadata_of(publish->resolved);
-        const struct manifest_counts counts = count(publish, meta);
+        const struct plan *plan = publish->plan;
+        const struct st_header *meta = metadata_of(plan);
+        const struct manifest_counts counts = count(plan, meta);
         int r = make_tables(publish, &counts, error);
         if (r < 0)
                 return r;
-        cleanup_free uint32_t *order = plan_sort_names(publish->plan, publish->resolved->files);
-        cleanup_free uint32_t *record_of = malloc((publish->plan->n_tensors + 1) * sizeof(*record_of));
+        cleanup_free uint32_t *order = plan_sort_names(plan);
+        cleanup_free uint32_t *record_of = malloc((plan->n_tensors + 1) * sizeof(*record_of));
         if (order == NULL || record_of == NULL)
-                return error_set(error, STREAMER_ENOMEM, "no memory to sort %zu names", publish->plan->n_tensors);
+                return error_set(error, STREAMER_ENOMEM, "no memory to sort %zu names", plan->n_tensors);
         struct manifest_header *header = publish->manifest.map;
         header->generation = generation;
-        header->data_bytes = publish->plan->bytes;
+        header->data_bytes = plan->bytes;
         struct manifest_segment *segments = (void *)((unsigned char *)header + header->segments_off);
-        for (size_t i = 0; i < publish->plan->n_segments; i++)
-                segments[i].size = publish->plan->segments[i];
+        for (size_t i = 0; i < plan->n_segments; i++)
+                segments[i].size = plan->segments[i];
         struct manifest_fill fill = {.header = header};
         fill_records(publish, order, record_of, &fill);
         for (size_t i = 0; i < counts.n_metadata; i++) {

@@ -15,7 +15,6 @@
 #pragma once
 
 #include "daemon/io/reader/reader.h"
-#include "daemon/load/content/resolve.h"
 #include "daemon/resident/model.h"
 
 /* Maps of the tables that are written to, and further ones for a target's generation: either may live longer. */
@@ -26,7 +25,6 @@ struct publish_target {
 };
 
 struct publish {
-        const struct resolved *resolved;
         const struct plan *plan;
         struct publish_target *targets;
         size_t n_targets;
@@ -46,8 +44,8 @@ struct publish {
 };
 
 /* Does no I/O. Tensors without bytes arrive at once. publish_deinit() is due also after a failure. */
-int publish_init(struct publish *publish, const struct resolved *resolved, struct read_target *const *targets,
-                 size_t n_targets, bool by_file, struct error *error);
+int publish_init(struct publish *publish, const struct plan *plan, struct read_target *const *targets, size_t n_targets,
+                 bool by_file, struct error *error);
 void publish_deinit(struct publish *publish); /* accepts a zeroed one */
 
 /* On a reader thread. True if *file became whole with this block. */

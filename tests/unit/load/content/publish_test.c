@@ -31,7 +31,7 @@ static void publish_open(const char *path, bool by_file)
                 images[i] = (unsigned char *)file_read(resolved.set.objects[i].path, NULL);
         for (size_t i = 0; i < TARGETS; i++)
                 targets[i] = (struct read_target){.dead = false};
-        ck_assert_int_eq(publish_init(&publish, &resolved, target_list, TARGETS, by_file, &error), 0);
+        ck_assert_int_eq(publish_init(&publish, plan, target_list, TARGETS, by_file, &error), 0);
 }
 
 static void build(void)
