@@ -36,9 +36,9 @@ struct entry {
 
 const char *st_rule_name(enum st_rule rule)
 {
-        static const char *const names[] = {[ST_OK] = "ok",
+        static const char *const names[] = {
 #define X(name, text) [ST_##name] = (text),
-                                            ST_JSON_RULES(X) ST_RULES(X)
+                ST_RULES(X)
 #undef X
         };
         return names[rule];

@@ -15,8 +15,16 @@
 
 /* ---- rules ---- */
 
-/* The rules that a header or an index can break; each has a short name for messages and tests. */
+/* The rules that a header or an index can break; each has a short name for messages and tests. Those of the text itself
+ * are first, as in enum json_fault; TOO_MANY is of tensors and pairs of metadata, too. */
 #define ST_RULES(X)                                                                                                    \
+        X(OK, "ok")                                                                                                    \
+        X(NOT_JSON, "not-json")                                                                                        \
+        X(NOT_UTF8, "not-utf8")                                                                                        \
+        X(DUPLICATE_KEY, "duplicate-key")                                                                              \
+        X(TOO_DEEP, "too-deep")                                                                                        \
+        X(TOO_MANY, "too-many")                                                                                        \
+        X(NO_MEMORY, "no-memory")                                                                                      \
         X(FILE_TOO_SMALL, "file-too-small")         /* fewer than 8 bytes */                                           \
         X(HEADER_TOO_LARGE, "header-too-large")     /* n > 100,000,000 */                                              \
         X(HEADER_BEYOND_FILE, "header-beyond-file") /* 8 + n > file size */                                            \
@@ -31,28 +39,12 @@
         X(HOLE_OR_OVERLAP, "hole-or-overlap")                                                                          \
         X(FILE_SIZE, "file-size") /* 8 + n + last end != file size */
 
-/* Those of the text itself (json.h); TOO_MANY is of tensors and pairs of metadata, too. */
-#define ST_JSON_RULES(X)                                                                                               \
-        X(NOT_JSON, "not-json")                                                                                        \
-        X(NOT_UTF8, "not-utf8")                                                                                        \
-        X(DUPLICATE_KEY, "duplicate-key")                                                                              \
-        X(TOO_DEEP, "too-deep")                                                                                        \
-        X(TOO_MANY, "too-many")                                                                                        \
-        X(NO_MEMORY, "no-memory")
-
 enum st_rule {
-        ST_OK = JSON_OK,
-        ST_NOT_JSON = JSON_SYNTAX,
-        ST_NOT_UTF8 = JSON_NOT_UTF8,
-        ST_DUPLICATE_KEY = JSON_DUPLICATE_KEY,
-        ST_TOO_DEEP = JSON_TOO_DEEP,
-        ST_TOO_MANY = JSON_TOO_MANY,
-        ST_NO_MEMORY = JSON_NO_MEMORY,
-        ST_LAST_OF_JSON = JSON_FAULTS - 1,
 #define X(name, text) ST_##name,
         ST_RULES(X)
 #undef X
 };
+_Static_assert((int)ST_NO_MEMORY == JSON_NO_MEMORY && (int)ST_FILE_TOO_SMALL == JSON_FAULTS, "the faults of a text");
 const char *st_rule_name(enum st_rule rule);
 
 struct st_error {
