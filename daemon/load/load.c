@@ -36,7 +36,6 @@ static void allocate(struct load *load);
 static void reserve(struct load *load)
 {
         load_set_state(load, LOAD_QUEUED);
-        load_log_stage(load, "planned");
         load_reserve(load, allocate);
 }
 
@@ -117,7 +116,6 @@ static void plan_done(struct load *load)
 static void plan(struct load *load)
 {
         load_set_state(load, LOAD_PLANNING);
-        load_log_stage(load, "opened");
         load_step_start(load, load->lane, plan_run, plan_done);
 }
 
@@ -133,7 +131,6 @@ static void all_copied(struct load *load)
 static void start_reading(struct load *load)
 {
         load_set_state(load, LOAD_READING);
-        load_log_stage(load, "allocated");
         if (load_is_cached(load)) {
                 load_copy_cached(load, all_copied);
                 return;
@@ -202,7 +199,6 @@ static void allocate(struct load *load)
 {
         load_set_state(load, LOAD_ALLOCATING);
         loads_check_prefault(load->loads);
-        load_log_stage(load, "admitted");
         load->refused = false;
         load_each_open (t, load) {
                 t->copy.segments = t->generation->segments;
@@ -280,7 +276,6 @@ static void maybe_check(struct load *load)
                         return;
         }
         load_set_state(load, LOAD_CHECKING);
-        load_log_stage(load, "read");
         load_step_start(load, load->lane, check_run, check_done);
 }
 

@@ -132,16 +132,17 @@ void load_reserve(struct load *load, void (*granted)(struct load *))
 
 void load_find_cached(struct load *load)
 {
-        struct host_copy *cached[LOAD_DEVICES];
+        bool all = !load->request.dry_run;
         load_each_open (t, load) {
-                struct host_copy *copy = host_cache_find(load->loads->resident->cache, &t->part->identity, t->device,
-                                                         load->request.sha256);
-                if (load->request.dry_run || copy == NULL)
-                        return;
-                cached[t - load->targets] = copy;
+                t->cached = host_cache_find(load->loads->resident->cache, &t->part->identity, t->device,
+                                            load->request.sha256);
+                all = all && t->cached != NULL;
         }
         load_each_open (t, load) {
-                t->cached = cached[t - load->targets];
+                if (!all) {
+                        t->cached = NULL;
+                        continue;
+                }
                 host_copy_use(t->cached);
                 t->generation->data_bytes = t->cached->data_bytes;
                 t->generation->n_tensors = t->cached->n_tensors;

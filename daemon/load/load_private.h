@@ -113,8 +113,6 @@ void load_start_targets(struct load *load, void (*run)(struct load_target *), vo
                         void (*all_done)(struct load *));
 /* Something that `pending` counts is done. False if the load has ended meanwhile: the caller returns. */
 bool load_step_done(struct load *load);
-/* Logs the time at which a stage was reached. */
-void load_log_stage(const struct load *load, const char *stage);
 
 /* The outcome is known. Called when a step is done (`pending` may be zero) or by a cancel. The load is freed in a later
  * turn of the loop. */

@@ -182,7 +182,6 @@ static void build_done(struct work *work)
                 tables->manifest.fd = tables->arrival.fd = -1;
         }
         part->built = true;
-        load_log_stage(load, "manifest built");
         notify_arrived(part);
         load->proceed(load);
 }

@@ -28,7 +28,15 @@ void load_set_state(struct load *load, enum load_state state)
                 [LOAD_CHECKING] = ended,
         };
 #undef TO
+        static const char *const reached[] = {[LOAD_PLANNING] = "opened",
+                                              [LOAD_QUEUED] = "planned",
+                                              [LOAD_ALLOCATING] = "admitted",
+                                              [LOAD_READING] = "allocated",
+                                              [LOAD_CHECKING] = "read"};
         change_state(load->state, state, allowed);
+        if (!load_ended(state))
+                log_debug("%s: %s after %.3f ms", load->name, reached[state],
+                          (double)(now_ns() - load->started_ns) / 1e6);
 }
 
 void target_set_state(struct load_target *target, enum target_state state)
@@ -103,11 +111,6 @@ static void teardown_done(struct work *work)
 static void teardown_run(struct work *work)
 {
         load_drop_tables(container_of(work, struct load, step));
-}
-
-void load_log_stage(const struct load *load, const char *stage)
-{
-        log_debug("%s: %s after %.3f ms", load->name, stage, (double)(now_ns() - load->started_ns) / 1e6);
 }
 
 bool load_step_done(struct load *load)
