@@ -218,44 +218,25 @@ static void place_all(struct plan *plan, const struct plan_layout *layout)
 
 /* ---- blocks ---- */
 
-struct cutter {
-        struct plan *plan;
-        const struct plan_layout *layout;
-        uint64_t block_size;
-        struct plan_block open; /* len 0: none */
-};
-
-static bool flush(struct cutter *c)
+/* The last block takes the tensor's leaves, as many as fit, if it ends where the tensor begins; new ones the rest. */
+static bool cut_tensor(struct plan *plan, uint32_t i, const struct plan_layout *layout, uint64_t block_size)
 {
-        struct plan *plan = c->plan;
-        if (c->open.len == 0)
-                return true;
-        struct plan_block *blocks = array_grow(plan->blocks, plan->n_blocks, sizeof(*blocks));
-        if (blocks == NULL)
-                return false;
-        plan->blocks = blocks;
-        blocks[plan->n_blocks++] = c->open;
-        c->open.len = 0;
-        return true;
-}
-
-static bool cut_tensor(struct cutter *c, uint32_t i)
-{
-        const struct plan_tensor *t = &c->plan->tensors[i];
-        const struct plan_block *open = &c->open;
-        bool in_place = is_congruent(c->layout, t->file_off, t->offset);
-        bool follows = open->len > 0 && open->file == t->file && open->file_off + open->len == t->file_off;
-        bool extends = open->segment == t->segment && open->offset + open->len == t->offset;
-        bool fits = open->in_place == in_place && (!in_place || extends);
-        if (!(follows && fits) && !flush(c))
-                return false;
+        const struct plan_tensor *t = &plan->tensors[i];
+        struct plan_block *last = plan->n_blocks > 0 ? &plan->blocks[plan->n_blocks - 1] : NULL;
+        bool in_place = is_congruent(layout, t->file_off, t->offset);
+        bool joins = last != NULL && last->file == t->file && last->file_off + last->len == t->file_off &&
+                     last->in_place == in_place &&
+                     (!in_place || (last->segment == t->segment && last->offset + last->len == t->offset));
         for (uint64_t skip = 0, take; skip < t->bytes; skip += take) {
-                uint64_t room = c->block_size - c->open.len, left = t->bytes - skip;
+                uint64_t left = t->bytes - skip, room = joins ? block_size - last->len : 0;
                 take = left <= room ? left : room / PLAN_LEAF * PLAN_LEAF;
-                if (take == 0 && !flush(c))
-                        return false;
-                if (c->open.len == 0)
-                        c->open = (struct plan_block){
+                if (take == 0) {
+                        struct plan_block *blocks = array_grow(plan->blocks, plan->n_blocks, sizeof(*blocks));
+                        if (blocks == NULL)
+                                return false;
+                        plan->blocks = blocks;
+                        last = &blocks[plan->n_blocks++];
+                        *last = (struct plan_block){
                                 .file_off = t->file_off + skip,
                                 .file = t->file,
                                 .tensor = i,
@@ -264,19 +245,12 @@ static bool cut_tensor(struct cutter *c, uint32_t i)
                                 .offset = t->offset + skip,
                                 .segment = t->segment,
                         };
-                c->open.len += (uint32_t)take;
+                        take = left < block_size ? left : block_size;
+                }
+                last->len += (uint32_t)take;
+                joins = true;
         }
         return true;
-}
-
-static bool cut(struct plan *plan, const struct plan_layout *layout, uint64_t block_size)
-{
-        struct cutter c = {.plan = plan, .layout = layout, .block_size = block_size};
-        bool ok = true;
-        for (uint32_t i = 0; ok && i < plan->n_tensors; i++)
-                if (plan->tensors[i].bytes > 0)
-                        ok = cut_tensor(&c, i);
-        return ok && flush(&c);
 }
 
 /* ---- the plan ---- */
@@ -290,8 +264,9 @@ int plan_make(struct plan *plan, const struct plan_file *files, size_t n_files, 
         int r = list_tensors(plan, error) ?: check_names(plan, error);
         if (r == 0)
                 place_all(plan, layout);
-        if (r == 0 && !cut(plan, layout, block_size))
-                r = error_set(error, STREAMER_ENOMEM, "no memory for the plan's blocks");
+        for (uint32_t i = 0; r == 0 && i < plan->n_tensors; i++)
+                if (!cut_tensor(plan, i, layout, block_size))
+                        r = error_set(error, STREAMER_ENOMEM, "no memory for the plan's blocks");
         if (r < 0)
                 plan_deinit(plan);
         return r;
