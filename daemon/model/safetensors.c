@@ -27,9 +27,8 @@ struct parser {
 /* The fields of one entry, until it is whole. */
 struct entry {
         struct st_tensor tensor;
-        bool has_dtype, has_shape, has_offsets;
         uint64_t elements;
-        size_t offsets_at;
+        size_t offsets_at; /* 0: not given, as a dtype or the place of a shape */
 };
 
 /* ---- rules: one line of printable text, whatever bytes the header held ---- */
@@ -79,7 +78,7 @@ static bool parse_dtype(struct json *j, struct entry *e)
         if (dtype < 0)
                 return json_fail(j, ST_UNKNOWN_DTYPE, at, "the dtype is none that is known");
         e->tensor.dtype = (uint8_t)dtype;
-        return e->has_dtype = true;
+        return true;
 }
 
 /* Multiplied left to right, as everyone who reads the format does: an overflow counts even where a
@@ -103,7 +102,7 @@ static bool parse_shape(struct json *j, struct entry *e)
                 if (__builtin_mul_overflow(e->elements, dim, &e->elements))
                         return json_fail(j, ST_BAD_SHAPE, at, "the number of elements overflows");
         }
-        return e->has_shape = j->fault == ST_OK;
+        return j->fault == ST_OK;
 }
 
 static bool parse_offsets(struct json *j, struct entry *e)
@@ -128,7 +127,7 @@ static bool parse_offsets(struct json *j, struct entry *e)
         e->tensor.begin = value[0];
         e->tensor.end = value[1];
         e->offsets_at = at;
-        return e->has_offsets = true;
+        return true;
 }
 
 /* ---- an entry ---- */
@@ -137,11 +136,12 @@ static bool parse_offsets(struct json *j, struct entry *e)
 static bool check_fields(struct json *j, size_t at, const struct entry *e)
 {
         uint64_t bits, span = e->tensor.end - e->tensor.begin;
-        if (!e->has_dtype || !e->has_shape || !e->has_offsets)
-                return json_fail(j, ST_BAD_ENTRY, at, "%s is missing",
-                                 !e->has_dtype   ? "dtype"
-                                 : !e->has_shape ? "shape"
-                                                 : "data_offsets");
+        const char *missing = e->tensor.dtype == 0   ? "dtype"
+                              : e->tensor.shape == 0 ? "shape"
+                              : e->offsets_at == 0   ? "data_offsets"
+                                                     : NULL;
+        if (missing != NULL)
+                return json_fail(j, ST_BAD_ENTRY, at, "%s is missing", missing);
         if (__builtin_mul_overflow(e->elements, dtype_bits(e->tensor.dtype), &bits))
                 return json_fail(j, ST_BAD_SHAPE, e->tensor.shape, "the number of bits overflows");
         if (bits % 8 != 0)
