@@ -26,18 +26,6 @@ const char *load_state_name(enum load_state state)
         return names[state];
 }
 
-/* Resident already: the figures of its generations. */
-static void add_shared(const struct load *load, struct load_progress *progress)
-{
-        for (size_t i = 0; i < load->n_targets && (i == 0 || load->pattern != NULL); i++) {
-                const struct generation *g = load->targets[i].generation;
-                if (g == NULL)
-                        continue;
-                progress->bytes = progress->total += g->data_bytes;
-                progress->tensors = progress->tensors_total += g->n_tensors;
-        }
-}
-
 /* What parts have read. Replicas that are read twice, for devices of different layouts, count tensors that are
  * complete on all; ranks add up. */
 static void add_part(struct load_part *part, struct load_progress *progress, bool first)
@@ -74,8 +62,16 @@ void load_progress(struct load *load, struct load_progress *progress)
                 add_part(part, progress, first);
                 first = false;
         }
-        if (first && load->state == LOAD_READY)
-                add_shared(load, progress);
+        if (!first || load->state != LOAD_READY)
+                return;
+        /* Resident already: the figures of its generations. */
+        for (size_t i = 0; i < (load->pattern != NULL ? load->n_targets : 1); i++) {
+                const struct generation *g = load->targets[i].generation;
+                if (g == NULL)
+                        continue;
+                progress->bytes = progress->total += g->data_bytes;
+                progress->tensors = progress->tensors_total += g->n_tensors;
+        }
 }
 
 const char *load_target_state(const struct load_target *target, uint64_t now, uint64_t *waits_ns)
@@ -89,15 +85,6 @@ const char *load_target_state(const struct load_target *target, uint64_t now, ui
 }
 
 /* ---- the end ---- */
-
-/* "cuda:0,cuda:1" */
-static void device_names(char out[SHOWN], const struct load *load, bool only_open)
-{
-        out[0] = '\0';
-        load_each_target (t, load)
-                if (!only_open || target_lives(t))
-                        format_append(out, SHOWN, "%s%s", out[0] != '\0' ? "," : "", t->device->name);
-}
 
 void target_stages(const struct load_target *target, struct stages *stages)
 {
@@ -113,10 +100,8 @@ void target_stages(const struct load_target *target, struct stages *stages)
         stages->ns[STAGE_end] = load->ended_ns - over_ns;
 }
 
-static void report_shared(const struct load *load, const char *source)
+static void report_shared(const struct load *load, const char *source, const char *devices)
 {
-        char devices[SHOWN];
-        device_names(devices, load, false);
         metric_add_label(METRIC_LOADS, RESULT_SHARED, 1);
         log_event(LOG_LEVEL_INFO, LOG_MODEL_READY,
                   LOG_FIELDS(LOG_TEXT("model", load->name), LOG_NUMBER("generation", load->number),
@@ -125,7 +110,7 @@ static void report_shared(const struct load *load, const char *source)
 }
 
 /* Counted once for all devices. */
-static void report_loaded(const struct load *load, const char *source)
+static void report_loaded(const struct load *load, const char *source, const char *devices)
 {
         uint64_t bytes = 0, tensors = 0, read_ns = 0, capacity_ns = 0, ns = load->ended_ns - load->started_ns;
         enum metric_source kind = metric_source_of(load->source);
@@ -145,8 +130,7 @@ static void report_loaded(const struct load *load, const char *source)
         }
         double seconds = (double)ns / 1e9;
         unsigned busy = capacity_ns > 0 ? (unsigned)(100.0 * (double)read_ns / (double)capacity_ns) : 0;
-        char reads[40] = "", devices[SHOWN];
-        device_names(devices, load, true);
+        char reads[40] = "";
         if (load_is_cached(load))
                 snprintf(reads, sizeof(reads), ", from the host cache");
         else if (bytes > 0)
@@ -167,10 +151,8 @@ static void report_loaded(const struct load *load, const char *source)
 }
 
 /* Without the time, so that repeated requests log the same line. */
-static void report_failed(const struct load *load)
+static void report_failed(const struct load *load, const char *devices)
 {
-        char devices[SHOWN];
-        device_names(devices, load, false);
         bool cancelled = load->state == LOAD_CANCELLED;
         metric_add_label(METRIC_LOADS, cancelled ? RESULT_CANCELLED : RESULT_FAILED, 1);
         if (!cancelled)
@@ -184,14 +166,18 @@ static void report_failed(const struct load *load)
 
 void load_report(const struct load *load)
 {
-        char source[SHOWN];
+        char source[SHOWN], devices[SHOWN] = ""; /* "cuda:0,cuda:1" */
+        bool loaded = load->state == LOAD_READY && load_has(load, TARGET_OPEN);
         if (load->request.dry_run || load->superseded)
                 return;
         redact_source(source, load->source);
-        if (load->state != LOAD_READY)
-                report_failed(load);
-        else if (load_has(load, TARGET_OPEN))
-                report_loaded(load, source);
+        load_each_target (t, load)
+                if (!loaded || target_lives(t))
+                        format_append(devices, SHOWN, "%s%s", devices[0] != '\0' ? "," : "", t->device->name);
+        if (loaded)
+                report_loaded(load, source, devices);
+        else if (load->state == LOAD_READY)
+                report_shared(load, source, devices);
         else
-                report_shared(load, source);
+                report_failed(load, devices);
 }
