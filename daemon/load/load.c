@@ -236,12 +236,26 @@ static void check_run(struct load *load)
                         r = publish_finish(&load->parts[i].publish, &load->step_error);
 }
 
-/* What was read is of the old file, complete or not. Clients that attached early are notified of the failure. */
+/* The same request as a new load, unless that was done too often, or there is no memory. What was read is of the old
+ * file, complete or not. Clients that attached early are notified of the failure. */
 static bool begin_again(struct load *load)
 {
-        struct load *next = load->replaced ? load_new_again(load) : NULL;
+        struct device *devices[LOAD_DEVICES];
+        if (!load->replaced || load->loads->over || load->restarts == LOAD_RESTARTS)
+                return false;
+        for (size_t i = 0; i < load->n_targets; i++)
+                devices[i] = load->targets[i].device;
+        struct load *next = load_new(load->loads, &load->request, devices, load->n_targets);
         if (next == NULL)
                 return false;
+        load_each_open (t, load) /* verbs may have changed them since the request */
+                next->targets[t - load->targets].generation->settings = t->generation->settings;
+        next->priority = load->priority;
+        next->restarts = load->restarts + 1;
+        next->started_ns = load->started_ns;
+        next->charge = load->charge;
+        load->charge = (struct quota_charge){.user = NULL};
+        load->superseded = true;
         load_move_watchers(load, next);
         load_open(next);
         log_info("%s: its files were replaced while they were read: the load begins again (%u of %d): %s", load->name,

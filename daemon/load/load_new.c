@@ -133,26 +133,3 @@ struct load *load_new(struct loads *loads, const struct load_request *request, s
         loads->n_running++;
         return load;
 }
-
-struct load *load_new_again(struct load *load)
-{
-        struct loads *loads = load->loads;
-        struct device *devices[LOAD_DEVICES];
-        if (loads->over || load->restarts == LOAD_RESTARTS)
-                return NULL;
-        for (size_t i = 0; i < load->n_targets; i++)
-                devices[i] = load->targets[i].device;
-        struct load *next = load_new(loads, &load->request, devices, load->n_targets);
-        if (next == NULL)
-                return NULL;
-        for (size_t i = 0; i < load->n_targets; i++) /* verbs may have changed them since the request */
-                if (target_lives(&load->targets[i]) && load->targets[i].generation != NULL)
-                        next->targets[i].generation->settings = load->targets[i].generation->settings;
-        next->priority = load->priority;
-        next->restarts = load->restarts + 1;
-        next->started_ns = load->started_ns;
-        next->charge = load->charge;
-        load->charge = (struct quota_charge){.user = NULL};
-        load->superseded = true;
-        return next;
-}

@@ -76,9 +76,6 @@ void load_put_served(struct load *load);
 
 /* The source is canonical. NULL: no memory. */
 struct load *load_new(struct loads *loads, const struct load_request *request, struct device *const *devices, size_t n);
-/* The same request as a new load, which supersedes this one; the caller ends this one. NULL: not another time, or no
- * memory. */
-struct load *load_new_again(struct load *load);
 /* It has ended and nothing is in flight: what it has opened and planned; on a worker, since large tables take time. */
 void load_drop_tables(struct load *load);
 /* The rest. */
