@@ -162,33 +162,28 @@ static uint64_t next_offset(struct placer *p, size_t i)
         return round_up(p->pos, align);
 }
 
-/* False: it would be one too many. */
-static bool close_segment(struct placer *p)
+static void close_segment(struct placer *p)
 {
         struct plan *plan = p->plan;
-        if (p->pos == 0)
-                return true;
-        if (plan->n_segments == PLAN_MAX_SEGMENTS)
-                return false;
-        plan->segments[plan->n_segments++] = round_up(p->pos, p->layout->granularity);
+        if (p->pos > 0 && plan->n_segments < PLAN_MAX_SEGMENTS)
+                plan->segments[plan->n_segments] = round_up(p->pos, p->layout->granularity);
+        plan->n_segments += p->pos > 0;
         p->pos = 0;
-        return true;
 }
 
-static bool place(struct placer *p, size_t i)
+static void place(struct placer *p, size_t i)
 {
         struct plan *plan = p->plan;
         struct plan_tensor *t = &plan->tensors[i];
         if (t->bytes == 0) {
                 /* No bytes, but an address that is fit for its elements. */
-                t->segment = (uint32_t)p->plan->n_segments;
+                t->segment = (uint32_t)plan->n_segments;
                 t->offset = round_up(p->pos, alignment(p, t));
-                return true;
+                return;
         }
         uint64_t offset = next_offset(p, i);
         if (p->max_segment > 0 && p->pos > 0 && offset + t->bytes > p->max_segment) {
-                if (!close_segment(p))
-                        return false;
+                close_segment(p);
                 offset = next_offset(p, i);
         }
         t->segment = (uint32_t)plan->n_segments;
@@ -197,23 +192,23 @@ static bool place(struct placer *p, size_t i)
         plan->copied_bytes += p->in_place ? 0 : t->bytes;
         p->pos = offset + t->bytes;
         p->last = t;
-        return true;
 }
 
-/* Two neighbouring segments hold more than max_segment together, so a few doublings suffice. */
+/* Again with larger segments while there are too many. Two neighbouring ones hold more than max_segment together, so a
+ * few doublings suffice. */
 static void place_all(struct plan *plan, const struct plan_layout *layout)
 {
         uint64_t max = layout->max_segment;
         if (max > 0 && max < plan->bytes / PLAN_MAX_SEGMENTS)
                 max = plan->bytes / PLAN_MAX_SEGMENTS;
-        for (bool placed = false; !placed; max *= 2) {
+        do {
                 struct placer p = {.plan = plan, .layout = layout, .max_segment = max};
                 plan->n_segments = plan->copied_bytes = 0;
-                placed = true;
-                for (size_t i = 0; placed && i < plan->n_tensors; i++)
-                        placed = place(&p, i);
-                placed = placed && close_segment(&p);
-        }
+                for (size_t i = 0; i < plan->n_tensors; i++)
+                        place(&p, i);
+                close_segment(&p);
+                max *= 2;
+        } while (plan->n_segments > PLAN_MAX_SEGMENTS);
 }
 
 /* ---- blocks ---- */
