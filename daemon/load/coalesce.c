@@ -70,7 +70,7 @@ static struct generation *find_resident(const struct load_target *target, uint64
         if (same == NULL || (same->state != GENERATION_READY && *other == NULL))
                 return NULL;
         bool verified = *other != NULL ? (*other)->request.sha256 : same->verified;
-        if (verified || !load->request.sha256)
+        if (!load->request.sha256 || verified)
                 return same;
         *other = NULL;
         return NULL;

@@ -48,7 +48,7 @@ static void coalesce(struct load *load)
 {
         if (!load_coalesce(load, awaited_ended))
                 return;
-        if (load_is_cached(load))
+        if (load->cached)
                 reserve(load);
         else
                 plan(load);
@@ -131,7 +131,7 @@ static void all_copied(struct load *load)
 static void start_reading(struct load *load)
 {
         load_set_state(load, LOAD_READING);
-        if (load_is_cached(load)) {
+        if (load->cached) {
                 load_copy_cached(load, all_copied);
                 return;
         }

@@ -199,6 +199,7 @@ struct load {
         /* The next step (load.c). While QUEUED: memory is granted. While READING: something of it is done. */
         void (*proceed)(struct load *load);
         unsigned pending, n_steps /* of targets */, retries;
+        bool cached;       /* it is copied from the host cache */
         bool refused;      /* a device refused what was granted */
         bool replaced;     /* the check has found other files in place of those that were read */
         bool superseded;   /* it has been begun again, as another load */

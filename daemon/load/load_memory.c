@@ -132,14 +132,14 @@ void load_reserve(struct load *load, void (*granted)(struct load *))
 
 void load_find_cached(struct load *load)
 {
-        bool all = !load->request.dry_run;
+        load->cached = !load->request.dry_run;
         load_each_open (t, load) {
                 t->cached = host_cache_find(load->loads->resident->cache, &t->part->identity, t->device,
                                             load->request.sha256);
-                all = all && t->cached != NULL;
+                load->cached = load->cached && t->cached != NULL;
         }
         load_each_open (t, load) {
-                if (!all) {
+                if (!load->cached) {
                         t->cached = NULL;
                         continue;
                 }

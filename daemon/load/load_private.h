@@ -42,14 +42,6 @@ static inline bool load_has(const struct load *load, enum target_state state)
         return false;
 }
 
-static inline bool load_is_cached(const struct load *load)
-{
-        load_each_target (t, load)
-                if (t->cached != NULL)
-                        return true;
-        return false;
-}
-
 /* Nothing of the target is in flight. */
 static inline void target_put_generation(struct load_target *target)
 {
@@ -94,8 +86,6 @@ void part_read(struct load_part *part);
 
 /* At its end. */
 void load_report(const struct load *load);
-/* Where the time of its load went; zeroes where it was not read to the end. */
-void target_stages(const struct load_target *target, struct stages *stages);
 
 /* ---- steps.c ---- */
 

@@ -86,8 +86,9 @@ int part_plan(struct load_part *part, struct error *error)
 
 /* ---- arrivals ---- */
 
-static void notify_arrived(struct load_part *part)
+static void on_arrived(struct callback *item)
 {
+        struct load_part *part = container_of(item, struct load_part, arrived);
         struct load *load = part->load;
         for (size_t i = 0; part->built && i < part->n_targets && !load_ended(load->state); i++) {
                 struct generation *g = part->targets[i]->generation;
@@ -95,11 +96,6 @@ static void notify_arrived(struct load_part *part)
                 if (target_lives(part->targets[i]) && g->manifest.fd >= 0)
                         load->loads->arrived(load->loads, g);
         }
-}
-
-static void on_arrived(struct callback *item)
-{
-        notify_arrived(container_of(item, struct load_part, arrived));
 }
 
 /* ---- SHA-256 of a file that is complete: on one device after another, before its tensors are published ---- */
@@ -132,7 +128,7 @@ static void sha_done(struct work *work)
         if (!load_step_done(load))
                 return;
         part->files_checked++;
-        notify_arrived(part);
+        on_arrived(&part->arrived);
         load->proceed(load);
 }
 
@@ -182,7 +178,7 @@ static void build_done(struct work *work)
                 tables->manifest.fd = tables->arrival.fd = -1;
         }
         part->built = true;
-        notify_arrived(part);
+        on_arrived(&part->arrived);
         load->proceed(load);
 }
 

@@ -86,20 +86,6 @@ const char *load_target_state(const struct load_target *target, uint64_t now, ui
 
 /* ---- the end ---- */
 
-void target_stages(const struct load_target *target, struct stages *stages)
-{
-        const struct load *load = target->load;
-        const struct read_job *job = &target->part->job;
-        *stages = (struct stages){{0}};
-        uint64_t over_ns = __atomic_load_n(&job->over_ns, __ATOMIC_ACQUIRE); /* a thread may just end the job */
-        if (over_ns == 0)
-                return;
-        for (enum stage of = 0; of < STAGE_COUNT; of++)
-                stages->ns[of] = load_relaxed(&job->stages.ns[of]);
-        stages->ns[STAGE_begin] = job->begun_ns - load->started_ns;
-        stages->ns[STAGE_end] = load->ended_ns - over_ns;
-}
-
 static void report_shared(const struct load *load, const char *source, const char *devices)
 {
         metric_add_label(METRIC_LOADS, RESULT_SHARED, 1);
@@ -131,7 +117,7 @@ static void report_loaded(const struct load *load, const char *source, const cha
         double seconds = (double)ns / 1e9;
         unsigned busy = capacity_ns > 0 ? (unsigned)(100.0 * (double)read_ns / (double)capacity_ns) : 0;
         char reads[40] = "";
-        if (load_is_cached(load))
+        if (load->cached)
                 snprintf(reads, sizeof(reads), ", from the host cache");
         else if (bytes > 0)
                 snprintf(reads, sizeof(reads), ", reads %u %% busy", busy);

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The states of a load and of its targets; its work in flight, which `pending` counts; and its end: which
- * targets fail with a failed one, the outcome, and the notification of watchers.
- *
- * Replicas fail each on its own, ranks all together; the load fails with the last open one, unless others serve.
- * load_end() decides the outcome at once; watchers are called in a later turn of the loop. The last piece of work of a
- * load that has ended frees it, on a worker, since freeing a large table takes time.
+ * The states of a load and of its targets; its work in flight, which `pending` counts, and the last piece of which
+ * frees it; and its end: which targets fail with a failed one, the outcome, and the notification of watchers.
  */
 #include "daemon/load/load_private.h"
 
@@ -188,6 +184,21 @@ void load_move_watchers(struct load *from, struct load *to)
 
 /* ---- the outcome ---- */
 
+/* Where the time of its load went; zeroes where it was not read to the end. */
+static void get_stages(const struct load_target *target, struct stages *stages)
+{
+        const struct load *load = target->load;
+        const struct read_job *job = &target->part->job;
+        *stages = (struct stages){{0}};
+        uint64_t over_ns = __atomic_load_n(&job->over_ns, __ATOMIC_ACQUIRE); /* a thread may just end the job */
+        if (over_ns == 0)
+                return;
+        for (enum stage of = 0; of < STAGE_COUNT; of++)
+                stages->ns[of] = load_relaxed(&job->stages.ns[of]);
+        stages->ns[STAGE_begin] = job->begun_ns - load->started_ns;
+        stages->ns[STAGE_end] = load->ended_ns - over_ns;
+}
+
 void load_end(struct load *load, enum load_state state, const struct error *error)
 {
         require(load->magic == LOAD_MAGIC && load_ended(state));
@@ -207,7 +218,7 @@ void load_end(struct load *load, enum load_state state, const struct error *erro
                 if (g == NULL)
                         continue;
                 g->load_ns = load->ended_ns - load->started_ns;
-                target_stages(t, &g->stages);
+                get_stages(t, &g->stages);
                 if (state == LOAD_READY)
                         generation_ready(g);
                 else if (load->superseded)

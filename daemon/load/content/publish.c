@@ -104,11 +104,6 @@ void publish_file(struct publish *publish, size_t file)
         publish_pending(publish);
 }
 
-uint64_t publish_count(struct publish *publish)
-{
-        return __atomic_load_n(&publish->n_published, __ATOMIC_ACQUIRE);
-}
-
 /* ---- the manifest ---- */
 
 /* The model's metadata is that of the first file that has any. */

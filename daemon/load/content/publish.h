@@ -58,7 +58,10 @@ int publish_build(struct publish *publish, uint64_t generation, struct error *er
 void publish_file(struct publish *publish, size_t file);
 
 /* Tensors that have been published so far. */
-uint64_t publish_count(struct publish *publish);
+static inline uint64_t publish_count(const struct publish *publish)
+{
+        return __atomic_load_n(&publish->n_published, __ATOMIC_ACQUIRE);
+}
 
 /* On a worker, when everything was published: the model digest, into the manifest. */
 int publish_finish(struct publish *publish, struct error *error);
