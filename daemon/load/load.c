@@ -123,16 +123,11 @@ static void plan(struct load *load)
 
 static void maybe_check(struct load *load);
 
-static void all_copied(struct load *load)
-{
-        load_end(load, LOAD_READY, NULL);
-}
-
 static void start_reading(struct load *load)
 {
         load_set_state(load, LOAD_READING);
         if (load->cached) {
-                load_copy_cached(load, all_copied);
+                load_copy_cached(load);
                 return;
         }
         load->proceed = maybe_check;
@@ -153,11 +148,9 @@ static void release_run(struct load_target *target)
         target->generation->n_segments = 0;
 }
 
-static void all_released(struct load *load)
+static void release_done(struct load_target *target)
 {
-        load_each_open (t, load)
-                generation_uncharge(t->generation);
-        reserve(load);
+        generation_uncharge(target->generation);
 }
 
 static void alloc_run(struct load_target *target)
@@ -192,7 +185,7 @@ static void all_allocated(struct load *load)
                 return;
         }
         load->retries++;
-        load_start_targets(load, release_run, NULL, all_released);
+        load_start_targets(load, release_run, release_done, reserve);
 }
 
 static void allocate(struct load *load)

@@ -1,19 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The memory of a load: how it is granted, from planning to allocating; and how it is filled from the host cache, which
- * takes the place of planning and reading.
+ * The memory of a load: how it is granted, and how it is filled from the host cache, which takes the place of planning
+ * and reading.
  *
  * A load requests memory on all its devices at once and is "queued" until it is granted, everywhere or nowhere. So a
  * load that waits holds nothing, and two that wait for each other's devices cannot deadlock.
  *
- * A load whose files are in the host cache reads nothing. The source was opened, so its identity is known; its segments
- * are copied from pinned memory on the devices' threads, and the manifest gets the new generation's number. One copy
- * serves all replicas of a load. Either all targets are copied or all are read: ranks are of one load, and reading
- * files for one replica costs as much as for all.
+ * One copy in the host cache serves all replicas of a load. Either all targets are copied or all are read: ranks are of
+ * one load, and reading files for one replica costs as much as for all.
  *
  * How it fails: a refusal fails the target whose device refuses, and the replicas that are left ask again; it fails all
- * ranks. A load that ends meanwhile withdraws its request; granted memory is freed with its generations. A copy fails
- * its target alone.
+ * ranks. Granted memory is freed with the load's generations. A copy fails its target alone.
  */
 #include "daemon/load/load_private.h"
 
@@ -190,9 +187,14 @@ static void copy_done(struct load_target *target)
         memcpy(g->digest, target->cached->digest, DIGEST_SIZE);
 }
 
-void load_copy_cached(struct load *load, void (*copied)(struct load *))
+static void all_copied(struct load *load)
+{
+        load_end(load, LOAD_READY, NULL);
+}
+
+void load_copy_cached(struct load *load)
 {
         load_each_open (t, load)
                 log_info("%s: restored to %s from the host cache, without reading files", load->name, t->device->name);
-        load_start_targets(load, copy_run, copy_done, copied);
+        load_start_targets(load, copy_run, copy_done, all_copied);
 }

@@ -94,8 +94,8 @@ void load_set_state(struct load *load, enum load_state state);
 void target_set_state(struct load_target *target, enum target_state state);
 /* A step: run() on a worker, then done() on the loop, unless the load has ended meanwhile. `pending` counts it. */
 void load_step_start(struct load *load, uint64_t lane, void (*run)(struct load *), void (*done)(struct load *));
-/* The same for each target that lives, on its device's thread. done(), if any, also if the target's step failed;
- * all_done() after the last one, unless the load has ended. */
+/* The same for each target that lives, on its device's thread. done() also if the target's step failed; all_done()
+ * after the last one, unless the load has ended. */
 void load_start_targets(struct load *load, void (*run)(struct load_target *), void (*done)(struct load_target *),
                         void (*all_done)(struct load *));
 /* Something that `pending` counts is done. False if the load has ended meanwhile: the caller returns. */
@@ -126,8 +126,8 @@ int load_charge_model(const struct load *load, const struct device *device, stru
 
 /* If the host cache has copies for all targets, they are used, and no plan is needed. */
 void load_find_cached(struct load *load);
-/* While READING; copied() when all targets that are left have their bytes. */
-void load_copy_cached(struct load *load, void (*copied)(struct load *));
+/* While READING; the load ends when all targets that are left have their bytes. */
+void load_copy_cached(struct load *load);
 
 /* ---- coalesce.c ---- */
 

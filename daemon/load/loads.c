@@ -118,10 +118,8 @@ struct load *loads_find(struct loads *loads, const char *name)
 {
         struct load *found = NULL;
         list_each_item (struct load, l, &loads->all, link)
-                for (size_t i = 0; !load_ended(l->state) && i < l->n_targets; i++) {
-                        const struct generation *g = l->targets[i].generation;
-                        if (g != NULL && generation_has_name(g, name))
+                load_each_target (t, l)
+                        if (!load_ended(l->state) && t->generation != NULL && generation_has_name(t->generation, name))
                                 found = l;
-                }
         return found;
 }

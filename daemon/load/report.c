@@ -28,38 +28,28 @@ const char *load_state_name(enum load_state state)
 
 /* What parts have read. Replicas that are read twice, for devices of different layouts, count tensors that are
  * complete on all; ranks add up. */
-static void add_part(struct load_part *part, struct load_progress *progress, bool first)
-{
-        const struct load *load = part->load;
-        uint64_t tensors = 0, total = part->resolved.plan.n_tensors;
-        progress->total += part->resolved.plan.bytes;
-        if (load->state == LOAD_READY) {
-                progress->bytes += part->resolved.plan.bytes;
-                tensors = total;
-        } else {
-                progress->bytes += __atomic_load_n(&part->publish.bytes, __ATOMIC_RELAXED);
-                tensors = publish_count(&part->publish);
-        }
-        if (load->pattern != NULL || first) {
-                progress->tensors += tensors;
-                progress->tensors_total += total;
-        } else if (tensors < progress->tensors) {
-                progress->tensors = tensors;
-        }
-        if (part->state == PART_READING)
-                progress->stalled = progress->stalled || reader_job_stalled(&part->job);
-}
-
 void load_progress(struct load *load, struct load_progress *progress)
 {
+        bool first = true;
         *progress =
                 (struct load_progress){.state = load->state, .generation = load->number, .restarts = load->restarts};
         progress->load_ns = (load_ended(load->state) ? load->ended_ns : now_ns()) - load->started_ns;
-        bool first = true;
         load_each_part (part, load) {
+                const struct plan *plan = &part->resolved.plan;
+                bool all = load->state == LOAD_READY;
                 if (part->state == PART_IDLE || part->state == PART_FAILED)
                         continue;
-                add_part(part, progress, first);
+                uint64_t tensors = all ? plan->n_tensors : publish_count(&part->publish);
+                progress->bytes += all ? plan->bytes : load_relaxed(&part->publish.bytes);
+                progress->total += plan->bytes;
+                if (load->pattern != NULL || first) {
+                        progress->tensors += tensors;
+                        progress->tensors_total += plan->n_tensors;
+                } else if (tensors < progress->tensors) {
+                        progress->tensors = tensors;
+                }
+                if (part->state == PART_READING && reader_job_stalled(&part->job))
+                        progress->stalled = true;
                 first = false;
         }
         if (!first || load->state != LOAD_READY)

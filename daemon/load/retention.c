@@ -64,9 +64,9 @@ static void add_retention(struct model_settings *settings, const struct model_se
 
 void load_apply_retention(const struct load *load, struct generation *generation)
 {
-        struct error error;
+        uid_t owner = generation_owner(generation);
         generation_used(generation);
-        if (load_may_retain(load, generation, &error) == 0)
+        if (retention_allowed(&load->request.retention, owner, load->caller.uid, load->request.admin))
                 add_retention(&generation->settings, &load->request.retention);
 }
 

@@ -80,8 +80,7 @@ static void target_step_done(struct work *work)
         if (!load_step_done(load))
                 return;
         load->n_steps--;
-        if (load->target_done != NULL)
-                load->target_done(target);
+        load->target_done(target);
         if (load->n_steps == 0 && !load_ended(load->state))
                 load->targets_done(load);
 }
