@@ -76,12 +76,25 @@ static struct generation *find_resident(const struct load_target *target, uint64
         return NULL;
 }
 
+static int check_retention(const struct load *load, const struct generation *generation, struct error *error)
+{
+        uid_t owner = generation_owner(generation);
+        if (retention_allowed(&load->request.retention, owner, load->caller.uid, load->request.admin))
+                return 0;
+        return error_set(error, STREAMER_EPERM,
+                         "%s: uid %u loaded it: pin, keep-alive, drain-timeout and priority are for that user or an "
+                         "admin, and not for uid %u%s%s%s",
+                         generation_name(generation), (unsigned)owner, (unsigned)load->caller.uid,
+                         load->request.users != NULL ? " (" : "", load->limits.rule,
+                         load->request.users != NULL ? ")" : "");
+}
+
 static void share(struct load_target *target, struct generation *same, bool serves)
 {
         struct load *load = target->load;
         struct generation *mine = target->generation;
         struct error error = {0};
-        int r = load_may_retain(load, same, &error);
+        int r = check_retention(load, same, &error);
         if (r == 0 && !generation_has_name(same, load->name)) {
                 struct quota_charge charge = {.user = NULL};
                 r = load_charge_model(load, same->device, &charge, &error);

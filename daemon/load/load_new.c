@@ -47,7 +47,8 @@ static struct load_part *part_for(struct load *load, const struct device *device
         return part;
 }
 
-static int add_target(struct load *load, struct device *device, size_t n_devices)
+/* False: no memory. */
+static bool add_target(struct load *load, struct device *device, size_t n_devices)
 {
         struct load_target *t = &load->targets[load->n_targets++];
         t->load = load;
@@ -57,33 +58,21 @@ static int add_target(struct load *load, struct device *device, size_t n_devices
         t->part->targets[t->part->n_targets] = t;
         t->part->job.targets[t->part->n_targets++] = &t->copy;
         if (load->request.dry_run)
-                return 0;
+                return true;
         struct generation *g = generation_new(load->loads->resident, load->name, load->source, device, load->owner);
         t->generation = g;
         if (g == NULL)
-                return STREAMER_ENOMEM;
+                return false;
         g->settings.priority = load->priority;
         g->settings.keep_alive_ns = load->loads->keep_alive_ns;
         g->settings.drain_timeout_ns = load->loads->drain_timeout_ns;
         g->caller = load->caller;
         if (load->pattern == NULL)
-                return 0;
+                return true;
         g->rank = (unsigned)load->n_targets - 1;
         g->n_ranks = (unsigned)n_devices;
         g->pattern = strdup(load->pattern);
-        return g->pattern != NULL ? 0 : STREAMER_ENOMEM;
-}
-
-static int add_targets(struct load *load, struct device *const *devices, size_t n)
-{
-        load->targets = calloc(n, sizeof(*load->targets));
-        load->parts = calloc(n, sizeof(*load->parts));
-        if (load->targets == NULL || load->parts == NULL)
-                return STREAMER_ENOMEM;
-        int r = 0;
-        for (size_t i = 0; r == 0 && i < n; i++)
-                r = add_target(load, devices[i], n);
-        return r;
+        return g->pattern != NULL;
 }
 
 struct load *load_new(struct loads *loads, const struct load_request *request, struct device *const *devices, size_t n)
@@ -117,8 +106,13 @@ struct load *load_new(struct loads *loads, const struct load_request *request, s
                 load->step.user = work_user(request->caller->uid);
         load->priority = request->retention.priority > 0 ? request->retention.priority : PROTO_PRIORITY_DEFAULT;
         load->started_ns = now_ns();
-        bool ok = load->name != NULL && load->source != NULL && !load->pattern == !request->pattern;
-        if (!ok || add_targets(load, devices, n) < 0) {
+        load->targets = calloc(n, sizeof(*load->targets));
+        load->parts = calloc(n, sizeof(*load->parts));
+        bool ok = load->name != NULL && load->source != NULL && !load->pattern == !request->pattern &&
+                  load->targets != NULL && load->parts != NULL;
+        for (size_t i = 0; ok && i < n; i++)
+                ok = add_target(load, devices[i], n);
+        if (!ok) {
                 load_each_target (t, load)
                         if (t->generation != NULL) {
                                 generation_discard(t->generation);

@@ -53,10 +53,8 @@ static inline void target_put_generation(struct load_target *target)
 
 /* ---- retention.c ---- */
 
-/* Applies the pin, keep-alive, drain timeout and priority of the request. */
+/* Applies the pin, keep-alive, drain timeout and priority of the request, if it may change them. */
 void load_apply_retention(const struct load *load, struct generation *generation);
-/* 0 if it asks for none of these or may change them; STREAMER_EPERM. */
-int load_may_retain(const struct load *load, const struct generation *generation, struct error *error);
 /* Sets the retention of its generations; a repeated request adds to the earlier ones. */
 void load_set_retention(struct load *load, const struct load_request *request);
 /* Another request joins, which would wait for memory, or evict. */

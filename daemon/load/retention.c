@@ -38,19 +38,6 @@ bool retention_allowed(const struct model_settings *asked, uid_t owner, uid_t ui
         return !asks || admin || owner == uid;
 }
 
-int load_may_retain(const struct load *load, const struct generation *generation, struct error *error)
-{
-        uid_t owner = generation_owner(generation);
-        if (retention_allowed(&load->request.retention, owner, load->caller.uid, load->request.admin))
-                return 0;
-        return error_set(error, STREAMER_EPERM,
-                         "%s: uid %u loaded it: pin, keep-alive, drain-timeout and priority are for that user or an "
-                         "admin, and not for uid %u%s%s%s",
-                         generation_name(generation), (unsigned)owner, (unsigned)load->caller.uid,
-                         load->request.users != NULL ? " (" : "", load->limits.rule,
-                         load->request.users != NULL ? ")" : "");
-}
-
 static void add_retention(struct model_settings *settings, const struct model_settings *asked)
 {
         settings->pinned = settings->pinned || asked->pinned;

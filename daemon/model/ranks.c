@@ -13,17 +13,10 @@
 
 /* ---- the pattern ---- */
 
-static unsigned count(const char *pattern, const char *what)
-{
-        unsigned n = 0;
-        for (const char *p = pattern; (p = strstr(p, what)) != NULL; p += strlen(what))
-                n++;
-        return n;
-}
-
 int ranks_check_pattern(const char *pattern, struct error *error)
 {
-        if (count(pattern, RANK) != 1 || count(pattern, PART) > 1)
+        const char *rank = strstr(pattern, RANK), *part = strstr(pattern, PART);
+        if (rank == NULL || strstr(rank + 1, RANK) != NULL || (part != NULL && strstr(part + 1, PART) != NULL))
                 return error_set(error, STREAMER_EINVAL,
                                  "pattern '%.140s': " RANK " must stand in it once, " PART " once at most", pattern);
         if (strstr(pattern, "}{") != NULL)
