@@ -274,8 +274,10 @@ static void reap(struct generation *generation)
         require(generation->magic == GENERATION_MAGIC);
         if (!is_unused(generation))
                 return;
-        if (generation->persisted != NULL && !generation->resident->remove_stored(generation))
+        if (generation->persisted != NULL) {
+                generation->resident->remove_stored(generation);
                 return;
+        }
         if (holds_memory(generation)) {
                 generation->releasing = true;
                 work_submit(generation->device->thread, WORK_LANE_CPU, &generation->work, release_run, release_done);

@@ -160,9 +160,8 @@ struct resident {
         /* Hooks of the modules above, which set them as they begin; NULL: none.
          * A cached generation has lost its last name: the host cache's copy of it. */
         void (*drop_copy)(struct generation *generation);
-        /* Nothing uses the generation any more. False: the fd store still holds it, and generation_reap() is called
-         * when it does not. */
-        bool (*remove_stored)(struct generation *generation);
+        /* Nothing uses the generation any more but the fd store. generation_reap() is called when that does not. */
+        void (*remove_stored)(struct generation *generation);
         /* A change that a client may wait for; called at most once a change, never by a query. `removed`: a name, where
          * others are left; else NULL. */
         void (*changed)(struct resident *resident, struct generation *generation, const char *removed);

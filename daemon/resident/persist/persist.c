@@ -4,31 +4,38 @@
  *
  * One thread sends each message, in the order in which the loop asked. A model's messages end with a barrier: only
  * once the manager has read them is the model named in the journal, or its memory freed. Messages about processes
- * need none; without its pidfd a lease is known by its row in the journal alone.
+ * need none.
+ *
+ * A lease has a row in the journal, written when it is granted, and its process a pidfd in the store, sent a few times
+ * a second. A row is complete up to the last store before a kill -9; a pidfd may be missing, and a process that is
+ * polled has none. Then the next run knows the lease by its row alone, for as long as a client may take to reclaim it.
  */
 #include "daemon/resident/persist/persist.h"
 
 #include "daemon/base/log/log.h"
-#include "daemon/base/sys/systemd.h"
 
-#include <inttypes.h>
-#include <string.h>
+#include <fcntl.h>
 
+#define JOBS_MAX 4096
 #define SYNC_NS (UINT64_C(5) * 1000000000)
 /* The journal, one model of most segments, and some dozens of processes. */
 #define MAX_SMALL 128
 
-static void persist_segment_name(char name[PERSIST_NAME_MAX], uint64_t id, unsigned segment)
+/* There is a store, and it may be changed. */
+static bool is_on(const struct persist *persist)
 {
-        snprintf(name, PERSIST_NAME_MAX, PERSIST_PREFIX "m%" PRIu64 ".%u", id, segment);
+        return persist->journal != NULL && !persist->frozen;
 }
 
-static void persist_record_name(char name[PERSIST_NAME_MAX], uint64_t id)
+/* Logs it, once. */
+static void log_full(struct persist *persist, const char *what)
 {
-        snprintf(name, PERSIST_NAME_MAX, PERSIST_PREFIX "m%" PRIu64 ".r", id);
+        if (!persist->full_logged)
+                log_warn("fd store: full: further %s do not survive a restart", what);
+        persist->full_logged = true;
 }
 
-/* ---- names ---- */
+/* ---- rows of names ---- */
 
 int persisted_add_name(struct persisted *persisted, struct journal_name *row)
 {
@@ -45,6 +52,8 @@ static void drop_name(struct persisted *persisted, size_t i)
 {
         journal_drop(&persisted->persist->journal->names, persisted->names[i]);
         persisted->names[i] = persisted->names[--persisted->n_names];
+        if (persisted->n_names == 0 && persisted->state == PERSIST_STORED)
+                generation_reap(persisted->generation);
 }
 
 /* The name has switched to a generation that is being stored. */
@@ -73,7 +82,7 @@ static bool write_name(struct persisted *persisted, const struct model_name *nam
         snprintf(row.text, sizeof(row.text), "%s", name->text);
         struct journal_name *new = journal_add(&persisted->persist->journal->names, &row);
         if (new == NULL) {
-                persist_full(persisted->persist, "names");
+                log_full(persisted->persist, "names");
                 return false;
         }
         int r = persisted_add_name(persisted, new);
@@ -95,20 +104,64 @@ static void write_names(struct persisted *persisted)
 static void clear_names(struct persisted *persisted)
 {
         const struct generation *g = persisted->generation;
-        bool ready = g->state == GENERATION_READY;
-        if (ready && !persisted->awaits && persisted->names_lost == g->names_lost)
+        bool ready = g->state == GENERATION_READY, awaits = false;
+        if (ready && persisted->names_lost == g->names_lost)
                 return;
-        persisted->names_lost = g->names_lost;
-        persisted->awaits = false;
         for (size_t i = persisted->n_names; i-- > 0;) {
                 const char *text = persisted->names[i]->text;
                 if (ready && generation_has_name(g, text))
                         continue;
                 if (awaited(persisted, text))
-                        persisted->awaits = true;
+                        awaits = true;
                 else
                         drop_name(persisted, i);
         }
+        if (!awaits)
+                persisted->names_lost = g->names_lost;
+}
+
+/* ---- rows of leases ---- */
+
+/* leases->granted: a lease of a model that is stored gets its row. */
+static void lease_granted(struct persist *persist, struct lease *lease)
+{
+        struct persisted *persisted = lease->generation->persisted;
+        struct process *process = lease->process;
+        if (!is_on(persist) || persisted == NULL || lease->row != NULL)
+                return;
+        if (process->persisted_id == 0)
+                process->persisted_id = ++persist->journal->counters[JOURNAL_PROCESS];
+        struct journal_lease row = {.id = lease->id,
+                                    .model = persisted->id,
+                                    .process = process->persisted_id,
+                                    .since_ns = lease->since_ns,
+                                    .pid = (uint32_t)process->pid,
+                                    .uid = process->uid};
+        memcpy(row.token, lease->token, sizeof(row.token));
+        journal_raise(persist->journal, JOURNAL_LEASE, lease->id);
+        lease->row = journal_add(&persist->journal->leases, &row);
+        if (lease->row == NULL)
+                log_full(persist, "leases");
+        persist->processes_due |= !process->stored;
+}
+
+static void lease_ended(struct persist *persist, struct lease *lease)
+{
+        if (is_on(persist) && lease->row != NULL)
+                journal_drop(&persist->journal->leases, lease->row);
+        lease->row = NULL;
+}
+
+/* When its leases are revoked; 1: already. */
+static void write_revocations(const struct persisted *persisted)
+{
+        const struct generation *g = persisted->generation;
+        if (!generation_drains(g))
+                return;
+        list_each_item (const struct lease, lease, &g->leases, in_generation)
+                if (lease->row != NULL)
+                        __atomic_store_n(&lease->row->revoked_ns, g->state == GENERATION_REVOKED ? 1 : g->drained_by_ns,
+                                         __ATOMIC_RELEASE);
 }
 
 /* New rows first: a name that switches is in the journal at every moment. */
@@ -118,15 +171,11 @@ static void sync_rows(struct persist *persist)
                 if (persisted->state == PERSIST_REMOVING)
                         continue;
                 write_names(persisted);
-                persisted_write_leases(persisted);
+                write_revocations(persisted);
         }
-        list_each_item_safe (struct persisted, persisted, &persist->models, link) {
-                if (persisted->state == PERSIST_REMOVING)
-                        continue;
-                clear_names(persisted);
-                if (persisted->state == PERSIST_STORED && persisted->unused && persisted->n_names == 0)
-                        persisted_remove(persisted);
-        }
+        list_each_item (struct persisted, persisted, &persist->models, link)
+                if (persisted->state != PERSIST_REMOVING)
+                        clear_names(persisted);
 }
 
 /* ---- a model in the store ---- */
@@ -164,6 +213,15 @@ static void persisted_end(struct persisted *persisted)
                 generation_reap(generation);
 }
 
+/* In the store: of part 0 of a model, its commit record, and of its segments from 1 on. */
+static void name_part(char name[PERSIST_NAME_MAX], uint64_t id, unsigned part)
+{
+        if (part == 0)
+                snprintf(name, PERSIST_NAME_MAX, PERSIST_PREFIX "m%" PRIu64 ".r", id);
+        else
+                snprintf(name, PERSIST_NAME_MAX, PERSIST_PREFIX "m%" PRIu64 ".%u", id, part - 1);
+}
+
 /* The barrier after a model's messages, of which the first error is `r`. */
 static void end_messages(struct persisted *persisted, int r)
 {
@@ -177,10 +235,9 @@ static void remove_run(struct work *work)
 {
         struct persisted *persisted = container_of(work, struct persisted, work);
         char name[PERSIST_NAME_MAX];
-        persist_record_name(name, persisted->id);
-        int r = fdstore_remove(name);
-        for (unsigned i = 0; r == 0 && i + 1 < persisted->n_fds; i++) {
-                persist_segment_name(name, persisted->id, i);
+        int r = 0;
+        for (unsigned part = 0; r == 0 && part < persisted->n_fds; part++) {
+                name_part(name, persisted->id, part);
                 r = fdstore_remove(name);
         }
         end_messages(persisted, r);
@@ -197,25 +254,20 @@ static void remove_done(struct work *work)
 
 void persisted_remove(struct persisted *persisted)
 {
+        persisted->state = PERSIST_REMOVING;
         while (persisted->n_names > 0)
                 drop_name(persisted, persisted->n_names - 1);
-        persisted->state = PERSIST_REMOVING;
         persisted->error = (struct error){0};
         work_submit(persisted->persist->thread, WORK_LANE_CPU, &persisted->work, remove_run, remove_done);
 }
 
-/* resident->remove_stored. */
-static bool remove_stored(struct generation *generation)
+/* resident->remove_stored. A name that awaits a newer generation, or the messages, hold it up: what ends them reaps
+ * the generation. */
+static void remove_stored(struct generation *generation)
 {
         struct persisted *persisted = generation->persisted;
-        persisted->unused = true;
-        if (persisted->persist->frozen && persisted->state == PERSIST_STORED) {
-                persisted_free(persisted);
-                return true;
-        }
         if (persisted->state == PERSIST_STORED && persisted->n_names == 0)
                 persisted_remove(persisted);
-        return false;
 }
 
 /* ---- storing ---- */
@@ -228,11 +280,11 @@ static void store_run(struct work *work)
         int r = 0;
         if (commit_record_write(&persisted->details, &persisted->generation->manifest, &fd, &persisted->error) < 0)
                 return;
-        for (unsigned i = 0; r == 0 && i + 1 < persisted->n_fds; i++) {
-                persist_segment_name(name, persisted->id, i);
-                r = fdstore_add(name, persisted->generation->segments[i].fd);
+        for (unsigned part = 1; r == 0 && part < persisted->n_fds; part++) {
+                name_part(name, persisted->id, part);
+                r = fdstore_add(name, persisted->generation->segments[part - 1].fd);
         }
-        persist_record_name(name, persisted->id);
+        name_part(name, persisted->id, 0);
         if (r == 0)
                 r = fdstore_add(name, fd);
         end_messages(persisted, r);
@@ -242,6 +294,7 @@ static void store_done(struct work *work)
 {
         struct persisted *persisted = container_of(work, struct persisted, work);
         struct persist *persist = persisted->persist;
+        struct generation *generation = persisted->generation;
         persisted->state = PERSIST_STORED;
         msgpack_sbuffer_destroy(&persisted->details);
         msgpack_sbuffer_init(&persisted->details);
@@ -250,12 +303,12 @@ static void store_done(struct work *work)
                 return;
         }
         if (persisted->error.code != 0) {
-                log_warn("%s: will not survive a restart: %s", generation_name(persisted->generation),
-                         persisted->error.text);
-                persisted->generation->not_stored = true;
+                log_warn("%s: will not survive a restart: %s", generation_name(generation), persisted->error.text);
+                generation->not_stored = true;
                 persisted_remove(persisted); /* some of it may have been stored */
         }
         sync_rows(persist);
+        generation_reap(generation);
 }
 
 static bool can_be_stored(const struct generation *g)
@@ -293,13 +346,13 @@ static void store(struct persist *persist, struct generation *g)
         }
         write_names(persisted);
         list_each_item (struct lease, lease, &g->leases, in_generation)
-                persist_lease(persist, lease);
+                lease_granted(persist, lease);
         work_submit(persist->thread, WORK_LANE_CPU, &persisted->work, store_run, store_done);
 }
 
 void persist_changed(struct persist *persist)
 {
-        if (!persist_is_on(persist))
+        if (!is_on(persist))
                 return;
         journal_raise(persist->journal, JOURNAL_GENERATION, persist->resident->last_number);
         list_each_item (struct generation, g, &persist->resident->generations, link)
@@ -309,15 +362,107 @@ void persist_changed(struct persist *persist)
         sync_rows(persist);
 }
 
-/* A pin raises no event. */
-void persist_tick(struct persist *persist, uint64_t now)
+/* ---- processes ---- */
+
+/* One message: a pidfd to store, or (-1) one to remove. */
+struct job {
+        struct work work;
+        struct persist *persist;
+        uint64_t id;
+        int fd;
+};
+
+static void job_run(struct work *work)
 {
-        if (!persist_is_on(persist))
+        struct job *job = container_of(work, struct job, work);
+        char name[PERSIST_NAME_MAX];
+        persist_process_name(name, job->id);
+        int r = job->fd >= 0 ? fdstore_add(name, job->fd) : fdstore_remove(name);
+        if (r < 0)
+                log_debug("process %" PRIu64 " of the fd store: %s", job->id, strerrordesc_np(-r));
+}
+
+static void job_done(struct work *work)
+{
+        struct job *job = container_of(work, struct job, work);
+        job->persist->jobs--;
+        close_p(&job->fd);
+        free(job);
+}
+
+/* Takes over fd. */
+static bool submit(struct persist *persist, uint64_t id, int fd)
+{
+        struct job *job = calloc(1, sizeof(*job));
+        if (job == NULL) {
+                close_p(&fd);
+                return false;
+        }
+        *job = (struct job){.persist = persist, .id = id, .fd = fd};
+        persist->jobs++;
+        work_submit(persist->thread, WORK_LANE_CPU, &job->work, job_run, job_done);
+        return true;
+}
+
+static bool is_due(const struct process *process)
+{
+        if (process->stored || process->exited || process->pidfd < 0 || process->persisted_id == 0)
+                return false;
+        list_each_item (const struct lease, lease, &process->held, in_process)
+                if (lease->row != NULL)
+                        return true;
+        return false;
+}
+
+static void store_process(struct persist *persist, struct process *process)
+{
+        if (persist->used >= persist->max)
+                log_full(persist, "processes (FileDescriptorStoreMax=)");
+        if (persist->used >= persist->max || persist->jobs >= JOBS_MAX) {
+                persist->processes_due = true; /* tried again */
                 return;
-        list_each_item (struct persisted, persisted, &persist->models, link)
-                if (persisted->state != PERSIST_REMOVING)
-                        write_names(persisted);
-        persist_leases_tick(persist, now);
+        }
+        int fd = fcntl(process->pidfd, F_DUPFD_CLOEXEC, 3);
+        if (fd < 0 || !submit(persist, process->persisted_id, fd))
+                return;
+        process->stored = true;
+        persist->used++;
+}
+
+static void process_freed(struct persist *persist, struct process *process)
+{
+        if (!is_on(persist) || !process->stored)
+                return;
+        persist->used--;
+        submit(persist, process->persisted_id, -1);
+}
+
+/* ---- restored leases ---- */
+
+struct lease *persist_lease_restore(struct persist *persist, struct process *process, struct generation *generation,
+                                    struct journal_lease *row)
+{
+        struct lease *lease = lease_restore(persist->leases, process, generation, row->id, row->token);
+        if (lease == NULL)
+                return NULL;
+        lease->since_ns = row->since_ns;
+        lease->row = row;
+        if (process->persisted_id == 0)
+                process->persisted_id = row->process;
+        else
+                row->process = process->persisted_id;
+        persist->processes_due |= !process->stored;
+        return lease;
+}
+
+struct journal_lease *persist_lease_row(struct persist *persist, const unsigned char token[LEASE_TOKEN])
+{
+        if (!is_on(persist) || persist->claim_until_ns == 0)
+                return NULL;
+        for (struct journal_lease *row = NULL; (row = journal_each(&persist->journal->leases, row)) != NULL;)
+                if (memcmp(row->token, token, LEASE_TOKEN) == 0)
+                        return row;
+        return NULL;
 }
 
 struct generation *persist_generation(struct persist *persist, uint64_t id)
@@ -330,13 +475,44 @@ struct generation *persist_generation(struct persist *persist, uint64_t id)
 
 /* ---- life ---- */
 
+/* Rows of processes that have not reclaimed their leases and have no pidfd in the store. */
+static void drop_unclaimed(struct persist *persist)
+{
+        for (struct journal_lease *row = NULL; (row = journal_each(&persist->journal->leases, row)) != NULL;) {
+                const struct lease *lease = leases_by_token(persist->leases, row->token);
+                if (lease == NULL || lease->row != row)
+                        journal_drop(&persist->journal->leases, row);
+        }
+}
+
+/* A change of a priority raises no event. */
+void persist_tick(struct persist *persist, uint64_t now)
+{
+        if (!is_on(persist))
+                return;
+        sync_rows(persist);
+        if (persist->claim_until_ns != 0 && now >= persist->claim_until_ns) {
+                persist->claim_until_ns = 0;
+                drop_unclaimed(persist);
+        }
+        if (!persist->processes_due)
+                return;
+        persist->processes_due = false;
+        list_each_item (struct process, process, &persist->leases->processes, link)
+                if (is_due(process))
+                        store_process(persist, process);
+}
+
 int persist_init(struct persist *persist, struct resident *resident, struct leases *leases, struct wake *wake,
                  uint64_t max, struct error *error)
 {
         *persist = (struct persist){.resident = resident, .leases = leases, .max = max};
         list_init(&persist->models);
         resident->remove_stored = remove_stored;
-        persist_leases_init(persist);
+        leases->persist = persist;
+        leases->granted = lease_granted;
+        leases->ended = lease_ended;
+        leases->process_freed = process_freed;
         if (max == 0) {
                 bool any = false;
                 for (size_t i = 0; i < resident->n_devices; i++)
@@ -356,7 +532,7 @@ int persist_init(struct persist *persist, struct resident *resident, struct leas
 
 void persist_freeze(struct persist *persist)
 {
-        if (!persist_is_on(persist))
+        if (!is_on(persist))
                 return;
         persist->frozen = true;
         list_each_item_safe (struct persisted, persisted, &persist->models, link)

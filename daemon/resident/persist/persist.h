@@ -37,9 +37,7 @@ struct persisted {
         struct generation *generation; /* NULL: an earlier run's, being removed */
         uint64_t id;
         enum persisted_state state;
-        bool unused;                 /* the generation waits for its removal */
-        bool awaits;                 /* a row of it waits for the one that replaces it */
-        uint64_t names_lost;         /* generation->names_lost when its rows were last compared */
+        uint64_t names_lost;         /* generation->names_lost when it had its rows alone */
         struct journal_name **names; /* its rows in the journal */
         size_t n_names;
         msgpack_sbuffer details; /* of its commit record, while it is stored */
@@ -60,10 +58,6 @@ struct persist {
         bool frozen;             /* the daemon ends: the store is not changed any more */
         bool processes_due;      /* a process with a lease in the journal is not stored yet */
         uint64_t claim_until_ns; /* leases of an earlier run may be reclaimed; 0: not any more */
-        /* Counts of the recovery. */
-        struct {
-                uint64_t models, dropped, leases;
-        } recovered;
 };
 
 /* `max` descriptors (0: persist nothing). Call before anything is resident. */
@@ -93,21 +87,8 @@ struct generation *persist_generation(struct persist *persist, uint64_t id); /* 
 struct lease *persist_lease_restore(struct persist *persist, struct process *process, struct generation *generation,
                                     struct journal_lease *row);
 
-/* ---- between persist.c, leases.c and recover.c ---- */
+/* ---- for recover.c ---- */
 
-/* There is a store, and it may be changed. */
-static inline bool persist_is_on(const struct persist *persist)
-{
-        return persist->journal != NULL && !persist->frozen;
-}
-/* Logs it, once. */
-void persist_full(struct persist *persist, const char *what);
-/* When its leases are revoked, into their rows. */
-void persisted_write_leases(struct persisted *persisted);
-void persist_leases_init(struct persist *persist);
-/* A lease of a model that is stored gets its row. */
-void persist_lease(struct persist *persist, struct lease *lease);
-void persist_leases_tick(struct persist *persist, uint64_t now);
 struct persisted *persisted_new(struct persist *persist, struct generation *generation, uint64_t id, unsigned n_fds);
 int persisted_add_name(struct persisted *persisted, struct journal_name *row);
 void persisted_remove(struct persisted *persisted);

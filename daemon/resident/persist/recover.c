@@ -305,13 +305,10 @@ static void restore_model(struct persist *persist, struct inherited *e, size_t n
                 r = commit_record_open_consume_fd(&record, take_fd(&e->fd), &error);
         if (r == 0)
                 r = restore(persist, e, n, &record, &error);
-        if (r == 0) {
-                persist->recovered.models++;
-        } else {
+        if (r < 0) {
                 unsigned n_fds = 0;
                 for (size_t i = 0; i < n && e[i].row == NULL; i++)
                         n_fds = e[i].part + 1;
-                persist->recovered.dropped++;
                 log_warn("fd store: model %" PRIu64 "%s%s is dropped: %s", e->id, record.name != NULL ? ", " : "",
                          record.name != NULL ? record.name : "", error.text);
                 drop_rows(persist->journal, e, n);
@@ -356,7 +353,6 @@ static void restore_process(struct persist *persist, struct inherited *e, size_t
                         g->drained_by_ns = row->revoked_ns;
                 else
                         __atomic_store_n(&row->revoked_ns, 0, __ATOMIC_RELEASE); /* it was restored with its name */
-                persist->recovered.leases++;
         }
         if (process == NULL) {
                 char name[PERSIST_NAME_MAX];
@@ -406,12 +402,16 @@ void persist_recover(struct persist *persist, struct listen_fds *listen_fds)
         add_rows(&all, persist->journal);
         restore_all(persist, &all);
         persist->frozen = false;
-        /* From now on a generation without names is freed with its last lease. */
-        list_each_item_safe (struct persisted, persisted, &persist->models, link)
+        size_t n_restored = 0, n_dropped = 0;
+        list_each_item (const struct persisted, persisted, &persist->models, link) {
+                n_restored += persisted->generation != NULL;
+                n_dropped += persisted->generation == NULL;
+                /* From now on a generation without names is freed with its last lease. */
                 if (persisted->generation != NULL)
                         generation_put(persisted->generation);
+        }
         resident_expire(persist->resident, now_ns()); /* revocations from before still hold */
-        if (persist->recovered.models + persist->recovered.dropped > 0)
-                log_info("fd store: %" PRIu64 " models and %" PRIu64 " leases restored, %" PRIu64 " models dropped",
-                         persist->recovered.models, persist->recovered.leases, persist->recovered.dropped);
+        if (n_restored + n_dropped > 0)
+                log_info("fd store: %zu models and %zu leases restored, %zu models dropped", n_restored,
+                         persist->leases->n, n_dropped);
 }
