@@ -128,7 +128,7 @@ static int apply_config(struct daemon *d, struct error *error)
         d->loads.max_running = (unsigned)l->loads;
         d->resident.failed_kept = l->failed_kept;
         d->admission.max_blocked = l->queued;
-        return desired_configure_consume(&d->server.desired, &d->config.preload, error);
+        return desired_configure(&d->server.desired, d->config.preload, d->config.n_preload, error);
 }
 
 static void on_reloaded(struct reload *reload)
@@ -220,7 +220,7 @@ static int make_parts(struct daemon *d, struct error *error)
         persist_recover(&s->persist, &d->listen_fds);
         scrub_init(&s->scrub, &s->desired);
         desired_restore(&s->desired, folder);
-        state_writer_init(&s->state_writer, &d->resident, d->pool, folder, &s->desired.restored);
+        state_writer_init(&s->state_writer, d->pool, folder, desired_state, &s->desired);
         return 0;
 }
 

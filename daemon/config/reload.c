@@ -116,8 +116,7 @@ static void read_run(struct work *work)
 static void apply(struct reload *r)
 {
         char restart[1024];
-        const struct roles access = r->config->access;
-        const struct preload_list preload = r->config->preload;
+        const struct config before = *r->config;
         reload_restart_keys(r->config, &r->next, restart, sizeof(restart));
         for (size_t i = 0; i < n_settings; i++)
                 if (is_applied(&settings[i]))
@@ -126,8 +125,10 @@ static void apply(struct reload *r)
         r->config->log.level = r->next.log.level;
         r->config->access = r->next.access;
         r->config->preload = r->next.preload;
-        r->next.access = access;
-        r->next.preload = preload;
+        r->config->n_preload = r->next.n_preload;
+        r->next.access = before.access;
+        r->next.preload = before.preload;
+        r->next.n_preload = before.n_preload;
         r->apply(r);
         if (restart[0] != '\0')
                 log_warn("reload: applied, but for what needs a restart: %s", restart);

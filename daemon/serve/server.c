@@ -218,7 +218,7 @@ static const char *desired_source(const struct loads *loads, const char *name)
         const struct desired_model *m = desired_find(&server->desired, name);
         if (m == NULL)
                 return NULL;
-        return m->path != NULL ? m->path : m->spec->source;
+        return m->path != NULL ? m->path : m->spec.source;
 }
 
 static int start_handles(struct server *server, struct error *error)

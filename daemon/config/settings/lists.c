@@ -240,7 +240,7 @@ static int set_devices(void *field, const char *value, char why[SETTING_WHY])
                 return 0;
         if (entry->n_devices == LOAD_DEVICES)
                 return setting_wrong(why, "more than %d devices", LOAD_DEVICES);
-        return state_file_add_device(entry, value, false) == 0 ? 0 : setting_wrong(why, "no memory");
+        return model_record_add_device(entry, value, false) == 0 ? 0 : setting_wrong(why, "no memory");
 }
 
 static int check_pattern(const char *value, char why[SETTING_WHY])
@@ -273,7 +273,7 @@ static int check_preload(struct config *config, void *entry, unsigned given, cha
                 return setting_wrong(why, "has no 'source'");
         if (last->pattern != NULL && !last->ranks)
                 return setting_wrong(why, "only the layout 'rank' has a pattern");
-        for (const struct model_record *other = config->preload.v; other != last; other++)
+        for (const struct model_record *other = config->preload; other != last; other++)
                 if (model_record_equal(other, last))
                         return setting_wrong(why, "listed twice");
         return 0;
@@ -281,9 +281,13 @@ static int check_preload(struct config *config, void *entry, unsigned given, cha
 
 static void deinit_preload(struct config *config)
 {
-        preload_list_deinit(&config->preload);
+        for (size_t i = 0; i < config->n_preload; i++)
+                model_record_deinit(&config->preload[i]);
+        free(config->preload);
+        config->preload = NULL;
+        config->n_preload = 0;
 }
 
 const struct setting_list list_preload = {
-        ENTRIES(preload_fields), sizeof(struct model_record), PRELOAD_MAX, offsetof(struct config, preload.n),
+        ENTRIES(preload_fields), sizeof(struct model_record), PRELOAD_MAX, offsetof(struct config, n_preload),
         .check = check_preload,  .deinit = deinit_preload};

@@ -115,7 +115,7 @@ const struct setting settings[] = {
         {"publish.across_uids", BOOL(publish.across_uids)},
         {"publish.cuda_ipc", BOOL(publish.cuda_ipc)},
         {"access.roles", LIST(access.rules, list_rules)},
-        {"preload", LIST(preload.v, list_preload)},
+        {"preload", LIST(preload, list_preload)},
         {"limits.connections", SETTING_NUMBER, F(limits.connections), "8192", 1, 1000000},
         {"limits.connections_per_uid", SETTING_NUMBER, F(limits.per_uid[QUOTA_CONNECTIONS]), "4096", 1, 1000000},
         {"limits.leases_per_uid", SETTING_NUMBER, F(limits.per_uid[QUOTA_LEASES]), "16384", 1, 10000000},

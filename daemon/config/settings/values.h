@@ -53,7 +53,8 @@ struct config {
         struct limits limits;
         uint64_t host_cache; /* bytes of pinned memory for models that GPUs evict; 0: none */
         struct roles access;
-        struct preload_list preload;
+        struct model_record *preload; /* entries: as for desired_configure() */
+        size_t n_preload;
         struct {
                 uint64_t keep_alive_ns;    /* 0: models stay until they are unloaded or evicted */
                 uint64_t drain_timeout_ns; /* 0: what was replaced stays as long as it is leased */

@@ -26,20 +26,6 @@ struct model_record *state_file_find(const struct state_file *state, const char 
         return state->n == 0 ? NULL : bsearch(&key, state->models, state->n, sizeof(key), by_name);
 }
 
-int model_record_copy(struct model_record *to, const struct model_record *from)
-{
-        *to = *from;
-        to->name = strdup(from->name);
-        to->source = strdup(from->source);
-        to->pattern = from->pattern != NULL ? strdup(from->pattern) : NULL;
-        to->devices = NULL;
-        to->n_devices = 0;
-        if (to->name != NULL && to->source != NULL && (to->pattern != NULL || from->pattern == NULL))
-                return 0;
-        model_record_deinit(to);
-        return STREAMER_ENOMEM;
-}
-
 bool model_record_equal(const struct model_record *a, const struct model_record *b)
 {
         const struct model_settings *x = &a->settings, *y = &b->settings;
@@ -61,6 +47,58 @@ void model_record_deinit(struct model_record *record)
         free(record->source);
         free(record->name);
         *record = (struct model_record){.name = NULL};
+}
+
+/* Its index, or n_devices. */
+static size_t find_device(const struct model_record *model, const char *uuid)
+{
+        size_t i = 0;
+        while (i < model->n_devices && strcmp(model->devices[i].uuid, uuid) != 0)
+                i++;
+        return i;
+}
+
+bool model_record_has_device(const struct model_record *model, const char *uuid)
+{
+        return find_device(model, uuid) < model->n_devices;
+}
+
+int model_record_add_device(struct model_record *model, const char *uuid, bool pinned)
+{
+        size_t i = find_device(model, uuid);
+        if (i == MODEL_RECORD_DEVICES)
+                return STREAMER_ENOMEM;
+        if (i == model->n_devices) {
+                struct model_device *devices = array_grow(model->devices, i, sizeof(*devices));
+                if (devices == NULL)
+                        return STREAMER_ENOMEM;
+                model->devices = devices;
+                devices[i] = (struct model_device){.uuid = strdup(uuid)};
+                if (devices[i].uuid == NULL)
+                        return STREAMER_ENOMEM;
+                model->n_devices++;
+        }
+        model->devices[i].pinned |= pinned;
+        model->settings.pinned |= pinned;
+        return 0;
+}
+
+int model_record_copy(struct model_record *to, const struct model_record *from)
+{
+        *to = *from;
+        to->name = from->name != NULL ? strdup(from->name) : NULL;
+        to->source = strdup(from->source);
+        to->pattern = from->pattern != NULL ? strdup(from->pattern) : NULL;
+        to->devices = NULL;
+        to->n_devices = 0;
+        bool copied = (to->name != NULL || from->name == NULL) && to->source != NULL &&
+                      (to->pattern != NULL || from->pattern == NULL);
+        for (size_t i = 0; copied && i < from->n_devices; i++)
+                copied = model_record_add_device(to, from->devices[i].uuid, from->devices[i].pinned) == 0;
+        if (copied)
+                return 0;
+        model_record_deinit(to);
+        return STREAMER_ENOMEM;
 }
 
 /* Space for one more; NULL on ENOMEM. */
@@ -95,35 +133,6 @@ struct model_record *state_file_add_generation(struct state_file *state, const s
                                      .ranks = g->n_ranks > 1};
         model.settings.pinned = false; /* it is pinned on devices */
         return state_file_add(state, &model);
-}
-
-/* Its index, or n_devices. */
-static size_t find_device(const struct model_record *model, const char *uuid)
-{
-        size_t i = 0;
-        while (i < model->n_devices && strcmp(model->devices[i].uuid, uuid) != 0)
-                i++;
-        return i;
-}
-
-int state_file_add_device(struct model_record *model, const char *uuid, bool pinned)
-{
-        size_t i = find_device(model, uuid);
-        if (i == MODEL_RECORD_DEVICES)
-                return STREAMER_ENOMEM;
-        if (i == model->n_devices) {
-                struct model_device *devices = array_grow(model->devices, i, sizeof(*devices));
-                if (devices == NULL)
-                        return STREAMER_ENOMEM;
-                model->devices = devices;
-                devices[i] = (struct model_device){.uuid = strdup(uuid)};
-                if (devices[i].uuid == NULL)
-                        return STREAMER_ENOMEM;
-                model->n_devices++;
-        }
-        model->devices[i].pinned |= pinned;
-        model->settings.pinned |= pinned;
-        return 0;
 }
 
 void state_file_deinit(struct state_file *state)
@@ -174,7 +183,7 @@ int state_file_of(struct state_file *state, const struct resident *resident)
                 const struct generation *g = named[i].generation;
                 if (i == 0 || strcmp(named[i].name, named[i - 1].name) != 0)
                         model = state_file_add_generation(state, g, named[i].name);
-                if (model == NULL || state_file_add_device(model, g->device->uuid, g->settings.pinned) < 0) {
+                if (model == NULL || model_record_add_device(model, g->device->uuid, g->settings.pinned) < 0) {
                         state_file_deinit(state);
                         return STREAMER_ENOMEM;
                 }
@@ -192,7 +201,7 @@ static void device_facts(struct facts *f, void *list, size_t i)
                 writer_map(f->w, 2);
         fact_text(f, "uuid", &device->uuid, 1, FACT_DEVICE_MAX);
         fact_bool(f, "pinned", &device->pinned);
-        if (f->w == NULL && f->wrong == NULL && state_file_add_device(m, read.uuid, read.pinned) < 0)
+        if (f->w == NULL && f->wrong == NULL && model_record_add_device(m, read.uuid, read.pinned) < 0)
                 f->wrong = "devices"; /* too many for the memory */
         free(read.uuid);
 }
@@ -321,11 +330,11 @@ int state_file_save(const char *folder, const void *data, size_t size, struct er
 
 /* ---- keeping it in step ---- */
 
-void state_writer_init(struct state_writer *writer, struct resident *resident, struct work_pool *pool,
-                       const char *folder, const struct state_file *desired)
+void state_writer_init(struct state_writer *writer, struct work_pool *pool, const char *folder,
+                       int (*collect)(const struct desired *, struct state_file *), const struct desired *desired)
 {
         *writer = (struct state_writer){
-                .resident = resident, .pool = pool, .folder = folder, .desired = desired, .due = true};
+                .pool = pool, .folder = folder, .collect = collect, .desired = desired, .due = true};
 }
 
 void state_writer_deinit(struct state_writer *writer)
@@ -334,38 +343,10 @@ void state_writer_deinit(struct state_writer *writer)
         msgpack_sbuffer_destroy(&writer->pending);
 }
 
-/* Models that are to be restored: those that are not resident, and replicas beside those that are; ranks are resident
- * all or none. Appended to the resident ones; only those are sorted then. */
-static int add_desired(struct state_file *state, const struct state_file *desired)
-{
-        size_t n_resident = state->n;
-        for (size_t i = 0; i < desired->n; i++) {
-                const struct state_file resident = {.models = state->models, .n = n_resident};
-                const struct model_record *model = &desired->models[i];
-                struct model_record *to = state_file_find(&resident, model->name);
-                bool is_resident = to != NULL;
-                if (!model->settings.pinned ||
-                    (is_resident && (to->ranks || model->ranks || strcmp(to->source, model->source) != 0)))
-                        continue;
-                if (!is_resident && (to = state_file_add(state, model)) == NULL)
-                        return STREAMER_ENOMEM;
-                for (size_t k = 0; k < model->n_devices; k++) {
-                        const struct model_device *d = &model->devices[k];
-                        if (is_resident && (!d->pinned || find_device(to, d->uuid) < to->n_devices))
-                                continue;
-                        if (state_file_add_device(to, d->uuid, d->pinned) < 0)
-                                return STREAMER_ENOMEM;
-                }
-        }
-        return 0;
-}
-
 static int pack(const struct state_writer *writer, msgpack_sbuffer *out)
 {
         struct state_file state;
-        int r = state_file_of(&state, writer->resident);
-        if (r == 0 && writer->desired != NULL)
-                r = add_desired(&state, writer->desired);
+        int r = writer->collect(writer->desired, &state);
         if (r == 0)
                 r = state_file_pack(&state, out);
         state_file_deinit(&state);

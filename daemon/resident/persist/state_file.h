@@ -36,8 +36,11 @@ struct model_record {
         size_t n_devices;
 };
 
-/* With texts of its own, without devices. STREAMER_ENOMEM. */
+/* With texts of its own. STREAMER_ENOMEM. */
 int model_record_copy(struct model_record *to, const struct model_record *from);
+/* Once for each device. */
+int model_record_add_device(struct model_record *record, const char *uuid, bool pinned);
+bool model_record_has_device(const struct model_record *record, const char *uuid);
 /* What is to be loaded, where, and with which settings. */
 bool model_record_equal(const struct model_record *a, const struct model_record *b);
 void model_record_deinit(struct model_record *record); /* of one that owns its texts; accepts a zeroed one */
@@ -52,13 +55,11 @@ struct state_file {
 int state_file_of(struct state_file *state, const struct resident *resident);
 /* NULL if none. The models must be sorted by name, as those that were read are. */
 struct model_record *state_file_find(const struct state_file *state, const char *name);
-/* A copy of `from` without its devices; NULL on ENOMEM. */
+/* A copy of `from`; NULL on ENOMEM. */
 struct model_record *state_file_add(struct state_file *state, const struct model_record *from);
 /* Its source and settings under this name, without devices. NULL on ENOMEM. */
 struct model_record *state_file_add_generation(struct state_file *state, const struct generation *generation,
                                                const char *name);
-/* Once for each device. */
-int state_file_add_device(struct model_record *model, const char *uuid, bool pinned);
 void state_file_deinit(struct state_file *state); /* accepts a zeroed one */
 
 /* The file's bytes. */
@@ -73,12 +74,14 @@ int state_file_save(const char *folder, const void *data, size_t size, struct er
 
 /* ---- keeping it in step ---- */
 
+struct desired; /* of serve/desired, which sees all models */
+
 struct state_writer {
-        struct resident *resident;
         struct work_pool *pool;
-        const char *folder;               /* NULL: no state file */
-        const struct state_file *desired; /* models that are still to be restored */
-        bool due;                         /* set by the owner when what is resident has changed */
+        const char *folder; /* NULL: no state file */
+        int (*collect)(const struct desired *desired, struct state_file *state); /* desired_state() */
+        const struct desired *desired;
+        bool due; /* set by the owner when what is resident has changed */
         bool writing, frozen;
         struct error failure;              /* of the last save, and logged; else zero */
         msgpack_sbuffer next, pending;     /* the file's bytes: as being written; as to be written after that */
@@ -88,8 +91,8 @@ struct state_writer {
 };
 
 /* `folder` and `desired` are borrowed. */
-void state_writer_init(struct state_writer *writer, struct resident *resident, struct work_pool *pool,
-                       const char *folder, const struct state_file *desired);
+void state_writer_init(struct state_writer *writer, struct work_pool *pool, const char *folder,
+                       int (*collect)(const struct desired *, struct state_file *), const struct desired *desired);
 void state_writer_deinit(struct state_writer *writer);
 void state_writer_tick(struct state_writer *writer);
 /* The daemon ends: the present state is written, and models that are unloaded from now on stay in it. */

@@ -35,10 +35,10 @@ static int check_name(const struct server *server, const struct conn *conn, cons
                                       OTHER_NAME);
         }
         const struct desired_model *desired = desired_find(&server->desired, name);
-        if (desired != NULL && desired->spec->owner != conn->caller.uid &&
-            strcmp(desired->spec->source, canonical) != 0)
+        if (desired != NULL && desired->spec.owner != conn->caller.uid &&
+            strcmp(desired->spec.source, canonical) != 0)
                 return REFUSE(name, "load", "another source is to be loaded under this name for uid %u",
-                              desired->spec->owner, OTHER_NAME);
+                              desired->spec.owner, OTHER_NAME);
         return 0;
 }
 
@@ -81,7 +81,7 @@ int access_check_publish(const struct server *server, const struct conn *conn, c
         if (g != NULL && g->state != GENERATION_FAILED)
                 owner = generation_find_name(g, name)->owner;
         else if (desired != NULL)
-                owner = desired->spec->owner;
+                owner = desired->spec.owner;
         if (owner == conn->caller.uid || grant->role >= ROLE_ADMIN)
                 return 0;
         return REFUSE(name, "publish", "the name belongs to uid %u", owner, "");
@@ -181,8 +181,8 @@ int access_check(const struct server *server, const struct conn *conn, const str
                         return REFUSE(model, verb, "uid %u loaded it", owner, "");
         }
         const struct desired_model *desired = desired_find(&server->desired, model);
-        if (desired != NULL && desired->spec->owner != conn->caller.uid)
-                return REFUSE(model, verb, "it is to be loaded for uid %u", desired->spec->owner, "");
+        if (desired != NULL && desired->spec.owner != conn->caller.uid)
+                return REFUSE(model, verb, "it is to be loaded for uid %u", desired->spec.owner, "");
         return 0;
 }
 

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/serve/desired/desired_model.h"
+#include "daemon/serve/desired/desired.h"
 
 #include "daemon/base/log/log.h"
+#include "daemon/model/ranks.h"
 #include "proto/codes.h"
 #include "proto/hub.h"
-
-#include <string.h>
 
 #define SECOND UINT64_C(1000000000)
 #define PAUSE_MAX (300 * SECOND)
@@ -13,7 +12,7 @@
 
 /* ---- states ---- */
 
-void desired_set_state(struct desired_model *m, enum desired_state state)
+static void set_state(struct desired_model *m, enum desired_state state)
 {
 #define TO(state) (1u << DESIRED_##state)
         static const unsigned allowed[] = {
@@ -27,7 +26,7 @@ void desired_set_state(struct desired_model *m, enum desired_state state)
         m->retry_at_ns = 0;
 }
 
-void desired_notify(struct desired *d)
+static void notify(struct desired *d)
 {
         if (d->changed != NULL)
                 d->changed(d);
@@ -36,7 +35,7 @@ void desired_notify(struct desired *d)
 /* Not READY, and of this name. */
 static bool is_pending(const struct desired_model *m, const char *name)
 {
-        return m->state != DESIRED_READY && strcmp(m->spec->name, name) == 0;
+        return m->state != DESIRED_READY && strcmp(m->spec.name, name) == 0;
 }
 
 static bool is_in_progress(const struct desired_model *m)
@@ -46,7 +45,8 @@ static bool is_in_progress(const struct desired_model *m)
 
 /* ---- models ---- */
 
-struct desired_model *desired_model_new(struct desired *d, enum desired_origin origin)
+/* Not in the list, and without `spec`. NULL: no memory. */
+static struct desired_model *model_new(struct desired *d, enum desired_origin origin)
 {
         struct desired_model *m = calloc(1, sizeof(*m));
         if (m == NULL)
@@ -58,23 +58,23 @@ struct desired_model *desired_model_new(struct desired *d, enum desired_origin o
         return m;
 }
 
-void desired_model_free(struct desired_model *m)
+static void model_free(struct desired_model *m)
 {
         list_remove(&m->link);
         load_unwatch(&m->watch);
         model_record_deinit(&m->entry);
-        model_record_deinit(&m->request);
+        model_record_deinit(&m->spec);
         free(m->path);
         free(m);
 }
 
 static bool precedes(const struct desired_model *a, const struct desired_model *b)
 {
-        return a->origin != b->origin ? a->origin < b->origin : a->spec->settings.priority > b->spec->settings.priority;
+        return a->origin != b->origin ? a->origin < b->origin : a->spec.settings.priority > b->spec.settings.priority;
 }
 
 /* Behind its equals. */
-void desired_insert(struct desired_model *m)
+static void insert(struct desired_model *m)
 {
         struct list *models = &m->desired->models, *next = models;
         while (next->prev != models && precedes(m, container_of(next->prev, struct desired_model, link)))
@@ -87,17 +87,15 @@ void desired_insert(struct desired_model *m)
 static void settle_consume(struct desired_model *m, bool ready)
 {
         struct desired *d = m->desired;
-        desired_set_state(m, ready ? DESIRED_READY : DESIRED_GIVEN_UP);
+        set_state(m, ready ? DESIRED_READY : DESIRED_GIVEN_UP);
         m->error = (struct error){0};
         if (!ready) {
                 m->attempts = 0;
                 error_set(&m->error, STREAMER_ECANCELED, "cancelled");
         }
-        if (m->origin == DESIRED_RESTORED) {
-                m->spec->settings.pinned = false;
-                desired_model_free(m);
-        }
-        desired_notify(d);
+        if (m->origin == DESIRED_RESTORED)
+                model_free(m);
+        notify(d);
 }
 
 /* ---- devices ---- */
@@ -107,7 +105,7 @@ static void settle_consume(struct desired_model *m, bool ready)
 static size_t list_missing(const struct desired_model *m, const char *devices[LOAD_DEVICES])
 {
         struct resident *resident = m->desired->loads->resident;
-        const struct model_record *s = m->spec;
+        const struct model_record *s = &m->spec;
         size_t n = 0;
         for (size_t i = 0; i < s->n_devices; i++) {
                 const struct device *device = resident_device(resident, s->devices[i].uuid, NULL);
@@ -124,16 +122,23 @@ static size_t list_missing(const struct desired_model *m, const char *devices[LO
 }
 
 /* Without devices it is not: the daemon has several and none is named, so the attempt fails. */
-bool desired_is_complete(const struct desired_model *m)
+static bool is_complete(const struct desired_model *m)
 {
         const char *devices[LOAD_DEVICES];
-        return m->spec->n_devices > 0 && list_missing(m, devices) == 0;
+        return m->spec.n_devices > 0 && list_missing(m, devices) == 0;
 }
 
-static bool *find_pin(const struct desired_model *m, const struct device *device)
+/* Whether the model is desired, on all of its devices. */
+static void set_pins(struct desired_model *m, bool pin)
+{
+        for (size_t i = 0; i < m->spec.n_devices; i++)
+                m->spec.devices[i].pinned = pin;
+}
+
+static bool *find_pin(struct desired_model *m, const struct device *device)
 {
         struct resident *resident = m->desired->loads->resident;
-        struct model_record *s = m->spec;
+        const struct model_record *s = &m->spec;
         for (size_t i = 0; i < s->n_devices; i++)
                 if (s->devices[i].pinned && resident_device(resident, s->devices[i].uuid, NULL) == device)
                         return &s->devices[i].pinned;
@@ -150,7 +155,7 @@ static void attempt_failed(struct desired_model *m, const struct error *error)
         uint64_t pause = backoff(m->desired->limits->preload_retry_ns, m->attempts, PAUSE_MAX);
         char title[REDACTED_SOURCE], next[40] = "not retried";
         m->error = *error;
-        desired_set_state(m, permanent ? DESIRED_GIVEN_UP : DESIRED_WAITING);
+        set_state(m, permanent ? DESIRED_GIVEN_UP : DESIRED_WAITING);
         if (!permanent) {
                 m->retry_at_ns = now_ns() + pause;
                 snprintf(next, sizeof(next), "next in %.1f s", (double)pause / SECOND);
@@ -159,7 +164,7 @@ static void attempt_failed(struct desired_model *m, const struct error *error)
         log_event(permanent ? LOG_LEVEL_ERROR : LOG_LEVEL_WARN, LOG_NO_ID,
                   LOG_FIELDS(LOG_TEXT("model", title), LOG_TEXT("code", code_wire(error->code))),
                   "%s: %s: attempt %u failed, %s: %s", origins[m->origin], title, m->attempts, next, m->error.text);
-        desired_notify(m->desired);
+        notify(m->desired);
 }
 
 static void load_done(struct load_watch *watch, struct load *load)
@@ -176,26 +181,26 @@ static void load_done(struct load_watch *watch, struct load *load)
                 else if (pin != NULL && error == NULL)
                         error = &target->error;
         }
-        if (load->state == LOAD_CANCELLED || desired_is_complete(m))
+        if (load->state == LOAD_CANCELLED || is_complete(m))
                 settle_consume(m, load->state != LOAD_CANCELLED && m->served);
         else if (error != NULL)
                 attempt_failed(m, error);
         else
-                desired_set_state(m, DESIRED_WAITING); /* for devices that became desired meanwhile */
+                set_state(m, DESIRED_WAITING); /* for devices that became desired meanwhile */
 }
 
 static void start_load_consume(struct desired_model *m, const char *source)
 {
         struct desired *d = m->desired;
-        const struct model_record *s = m->spec;
+        const struct model_record *s = &m->spec;
         bool restored = m->origin == DESIRED_RESTORED;
         const char *devices[LOAD_DEVICES];
         struct quota_limits limits;
         struct error error = {0};
         struct load *load;
         int r = 0;
-        desired_set_state(m, DESIRED_LOADING);
-        if (desired_is_complete(m)) {
+        set_state(m, DESIRED_LOADING);
+        if (is_complete(m)) {
                 settle_consume(m, m->served);
                 return;
         }
@@ -219,7 +224,7 @@ static void start_load_consume(struct desired_model *m, const char *source)
                 load_watch(load, &m->watch, load_done);
         } else if (r == STREAMER_ELIMIT) {
                 m->attempts--;
-                desired_set_state(m, DESIRED_WAITING);
+                set_state(m, DESIRED_WAITING);
                 /* A pause in which each of the others has its turn. */
                 m->retry_at_ns = now_ns() + SECOND + d->n / RESTORED_PER_TICK * (SECOND / 10);
         } else {
@@ -231,7 +236,7 @@ static void resolve_run(struct work *work)
 {
         struct desired_model *m = container_of(work, struct desired_model, work);
         char text[sizeof(m->error.text)];
-        int r = hub_resolve(m->spec->source, &m->path, text, sizeof(text));
+        int r = hub_resolve(m->spec.source, &m->path, text, sizeof(text));
         if (r < 0)
                 error_set(&m->error, r, "%s", text);
 }
@@ -240,11 +245,11 @@ static void resolve_done(struct work *work)
 {
         struct desired_model *m = container_of(work, struct desired_model, work);
         if (m->state == DESIRED_REMOVED)
-                desired_model_free(m);
+                model_free(m);
         else if (m->error.code != 0)
                 attempt_failed(m, &m->error);
         else if (m->desired->closing)
-                desired_set_state(m, DESIRED_WAITING);
+                set_state(m, DESIRED_WAITING);
         else
                 start_load_consume(m, m->path);
 }
@@ -253,13 +258,13 @@ static void attempt_consume(struct desired_model *m)
 {
         m->attempts++;
         m->error = (struct error){0};
-        if (m->origin == DESIRED_RESTORED || !hub_is_id(m->spec->source)) {
-                start_load_consume(m, m->spec->source);
+        if (m->origin == DESIRED_RESTORED || !hub_is_id(m->spec.source)) {
+                start_load_consume(m, m->spec.source);
                 return;
         }
         free(m->path);
         m->path = NULL;
-        desired_set_state(m, DESIRED_RESOLVING);
+        set_state(m, DESIRED_RESOLVING);
         work_submit(m->desired->loads->pool, WORK_LANE_HUB, &m->work, resolve_run, resolve_done);
 }
 
@@ -284,6 +289,209 @@ void desired_tick(struct desired *d, uint64_t now)
         }
 }
 
+/* ---- configured models ---- */
+
+/* As of a load without a name; of a Hub id without the revision, unless an earlier entry has another one. */
+static char *derive_name(const struct desired *d, const struct model_record *entry)
+{
+        struct error error;
+        char *name = NULL;
+        if (entry->name != NULL)
+                return strdup(entry->name);
+        if (hub_is_id(entry->source)) {
+                name = strndup(entry->source, strcspn(entry->source, "@"));
+                const struct desired_model *other = name != NULL ? desired_find(d, name) : NULL;
+                if (other == NULL || strcmp(other->spec.source, entry->source) == 0)
+                        return name;
+                free(name);
+                return strdup(entry->source);
+        }
+        int r = loads_default_name(d->loads, entry->source, NULL, &name, &error);
+        return r == 0 || r == STREAMER_ENOMEM ? name : strdup(entry->source); /* its load will report the error */
+}
+
+/* The load that the entry describes, under `name`, on all of its devices. */
+static int set_spec(struct desired_model *m, char *name)
+{
+        const struct device *only = resident_device(m->desired->loads->resident, NULL, NULL);
+        char pattern[] = RANKS_PATTERN;
+        struct model_record spec = m->entry;
+        spec.name = name;
+        spec.caller = (struct caller){.uid = geteuid(), .gid = getegid()};
+        spec.owner = geteuid();
+        if (spec.ranks && spec.pattern == NULL)
+                spec.pattern = pattern;
+        if (spec.settings.priority == 0)
+                spec.settings.priority = PROTO_PRIORITY_DEFAULT;
+        int r = model_record_copy(&m->spec, &spec);
+        if (r == 0 && spec.n_devices == 0 && only != NULL)
+                r = model_record_add_device(&m->spec, only->name, false);
+        m->spec.settings.pinned = spec.settings.pinned;
+        set_pins(m, true);
+        return r;
+}
+
+static struct desired_model *configured_new(struct desired *d, const struct model_record *entry)
+{
+        cleanup_free char *name = derive_name(d, entry);
+        struct desired_model *m = name != NULL ? model_new(d, DESIRED_CONFIGURED) : NULL;
+        if (m == NULL)
+                return NULL;
+        m->named = entry->name != NULL;
+        if (model_record_copy(&m->entry, entry) == 0 && set_spec(m, name) == 0)
+                return m;
+        model_free(m);
+        return NULL;
+}
+
+/* A configured model is desired on all of its devices again. */
+static void rearm(struct desired_model *m)
+{
+        if (m->state == DESIRED_READY)
+                return;
+        if (m->origin == DESIRED_CONFIGURED)
+                set_pins(m, true);
+        if (m->state != DESIRED_GIVEN_UP)
+                return;
+        m->attempts = 0;
+        m->error = (struct error){0};
+        set_state(m, DESIRED_WAITING);
+}
+
+int desired_configure(struct desired *d, const struct model_record *entries, size_t n, struct error *error)
+{
+        struct list before;
+        int r = 0;
+        list_init(&before);
+        list_each_item_safe (struct desired_model, m, &d->models, link) {
+                rearm(m);
+                if (m->origin == DESIRED_RESTORED)
+                        continue;
+                list_remove(&m->link);
+                list_append(&before, &m->link);
+        }
+        for (size_t i = 0; i < n; i++) {
+                struct desired_model *m = NULL;
+                list_each_item (struct desired_model, known, &before, link)
+                        if (m == NULL && model_record_equal(&known->entry, &entries[i]))
+                                m = known;
+                if (m != NULL)
+                        list_remove(&m->link);
+                else
+                        m = configured_new(d, &entries[i]);
+                if (m == NULL)
+                        r = error_no_memory(error);
+                else
+                        insert(m);
+        }
+        list_each_item_safe (struct desired_model, m, &before, link) {
+                list_remove(&m->link);
+                if (m->state == DESIRED_RESOLVING)
+                        set_state(m, DESIRED_REMOVED);
+                else
+                        model_free(m);
+        }
+        notify(d);
+        return r;
+}
+
+/* ---- restored models: those that were pinned and are not resident ---- */
+
+/* Takes the record over. */
+static struct desired_model *restored_new(struct desired *d, struct model_record *record)
+{
+        struct desired_model *m = model_new(d, DESIRED_RESTORED);
+        if (m == NULL)
+                return NULL;
+        m->spec = *record;
+        *record = (struct model_record){.name = NULL};
+        m->named = true;
+        if (m->spec.ranks)
+                set_pins(m, true);
+        return m;
+}
+
+/* The oldest first; insert() puts higher priorities before it. */
+static int compare(const void *a, const void *b)
+{
+        const struct model_record *x = a, *y = b;
+        int r = ORDER(x->number, y->number);
+        return r != 0 ? r : strcmp(x->name, y->name);
+}
+
+void desired_restore(struct desired *d, const char *folder)
+{
+        struct resident *resident = d->loads->resident;
+        struct state_file state = {0};
+        struct error error = {0};
+        size_t n_restored = 0;
+        int r = folder != NULL ? state_file_load(&state, folder, &error) : STREAMER_ENOENT;
+        if (r < 0 && r != STREAMER_ENOENT)
+                log_error("%s; it is set aside, and pinned models are not restored (%s)", error.text, folder);
+        if (resident->last_number < state.last_number)
+                resident->last_number = state.last_number;
+        if (state.n > 0)
+                qsort(state.models, state.n, sizeof(*state.models), compare);
+        for (size_t i = 0; i < state.n; i++) {
+                struct desired_model *m = state.models[i].settings.pinned ? restored_new(d, &state.models[i]) : NULL;
+                if (m != NULL && is_complete(m)) { /* resident */
+                        model_free(m);
+                } else if (m != NULL) {
+                        insert(m);
+                        n_restored++;
+                }
+        }
+        state_file_deinit(&state);
+        if (n_restored > 0)
+                log_info("restore: %zu pinned models are not resident and will be loaded", n_restored);
+}
+
+void desired_add(struct desired *d, const struct generation *generation, const char *name)
+{
+        struct desired_model *m = NULL;
+        list_each_item (struct desired_model, known, &d->models, link)
+                if (m == NULL && known->origin == DESIRED_RESTORED && strcmp(known->spec.name, name) == 0)
+                        m = known;
+        if (m == NULL) {
+                struct state_file one = {0};
+                struct model_record *record = state_file_add_generation(&one, generation, name);
+                m = record != NULL ? restored_new(d, record) : NULL;
+                if (m != NULL)
+                        insert(m);
+                state_file_deinit(&one);
+        }
+        if (m == NULL || model_record_add_device(&m->spec, generation->device->uuid, true) < 0)
+                log_error("%s: was pinned, and is not restored: no memory", name);
+}
+
+/* Models that are not resident, and replicas beside those that are; ranks are resident all or none. Appended to the
+ * resident ones; only those are sorted then. */
+static int add_restored(const struct desired *d, struct state_file *state)
+{
+        size_t n_resident = state->n;
+        list_each_item (const struct desired_model, m, &d->models, link) {
+                const struct model_record *spec = &m->spec;
+                if (m->origin != DESIRED_RESTORED)
+                        continue;
+                const struct state_file resident = {.models = state->models, .n = n_resident};
+                struct model_record *to = state_file_find(&resident, spec->name);
+                if (to == NULL && state_file_add(state, spec) == NULL)
+                        return STREAMER_ENOMEM;
+                if (to == NULL || to->ranks || spec->ranks || strcmp(to->source, spec->source) != 0)
+                        continue;
+                for (size_t i = 0; i < spec->n_devices; i++)
+                        if (spec->devices[i].pinned && !model_record_has_device(to, spec->devices[i].uuid) &&
+                            model_record_add_device(to, spec->devices[i].uuid, true) < 0)
+                                return STREAMER_ENOMEM;
+        }
+        return 0;
+}
+
+int desired_state(const struct desired *d, struct state_file *state)
+{
+        return state_file_of(state, d->loads->resident) ?: add_restored(d, state);
+}
+
 /* ---- life ---- */
 
 void desired_init(struct desired *d, struct loads *loads, const struct limits *limits)
@@ -302,8 +510,7 @@ void desired_close(struct desired *d)
 void desired_deinit(struct desired *d)
 {
         list_each_item_safe (struct desired_model, m, &d->models, link)
-                desired_model_free(m);
-        state_file_deinit(&d->restored);
+                model_free(m);
 }
 
 /* ---- queries ---- */
@@ -332,9 +539,9 @@ bool desired_failed(const struct desired_model *m)
 void desired_title(char out[REDACTED_SOURCE], const struct desired_model *m)
 {
         if (m->named)
-                snprintf(out, REDACTED_SOURCE, "%s", m->spec->name);
+                snprintf(out, REDACTED_SOURCE, "%s", m->spec.name);
         else
-                redact_source(out, m->spec->source);
+                redact_source(out, m->spec.source);
 }
 
 /* ---- requests of clients ---- */
@@ -346,13 +553,13 @@ static bool forget_on_consume(struct desired_model *m, const struct device *devi
         if (pin == NULL)
                 return false;
         *pin = false;
-        if (m->spec->ranks)
-                desired_set_pins(m->spec, false);
+        if (m->spec.ranks)
+                set_pins(m, false);
         bool left = false;
-        for (size_t i = 0; i < m->spec->n_devices; i++)
-                left = left || m->spec->devices[i].pinned;
+        for (size_t i = 0; i < m->spec.n_devices; i++)
+                left = left || m->spec.devices[i].pinned;
         if (left)
-                desired_notify(m->desired);
+                notify(m->desired);
         else if (m->origin == DESIRED_RESTORED || !is_in_progress(m))
                 settle_consume(m, m->served);
         return true;
@@ -384,7 +591,7 @@ bool desired_pin(struct desired *d, const char *name, bool pin)
         list_each_item_safe (struct desired_model, m, &d->models, link) {
                 if (!is_pending(m, name))
                         continue;
-                m->spec->settings.pinned = pin;
+                m->spec.settings.pinned = pin;
                 if (m->origin == DESIRED_RESTORED && !pin)
                         settle_consume(m, false);
                 found = true;
@@ -399,13 +606,13 @@ bool desired_set_priority(struct desired *d, const char *name, unsigned priority
                 if (!is_pending(m, name))
                         continue;
                 found = true;
-                if (m->spec->settings.priority == priority)
+                if (m->spec.settings.priority == priority)
                         continue;
-                m->spec->settings.priority = priority;
+                m->spec.settings.priority = priority;
                 list_remove(&m->link);
-                desired_insert(m);
+                insert(m);
         }
         if (found)
-                desired_notify(d);
+                notify(d);
         return found;
 }

@@ -49,28 +49,17 @@ struct desired_model {
         struct desired *desired;
         enum desired_origin origin;
         enum desired_state state;
-        /* The load, and where it is still desired (`pinned`). A restored one is that of the state file. */
-        struct model_record *spec;
+        struct model_record spec;  /* the load, and where it is still desired (`pinned`) */
+        struct model_record entry; /* configured: of the list */
         bool named;  /* the name is given, not derived from the source */
         bool served; /* an attempt reached some of its devices */
         unsigned attempts;
         uint64_t retry_at_ns; /* WAITING: the next attempt, 0: now; else 0 */
         struct error error;   /* of the last attempt; a worker's while RESOLVING */
         struct load_watch watch;
-        /* restored */
-        size_t index; /* in desired->restored */
-        /* configured */
-        struct model_record request, entry;
-        struct work work;
-        char *path; /* of the resolved Hub id */
+        struct work work; /* RESOLVING */
+        char *path;       /* of the resolved Hub id */
 };
-
-/* The list `preload` of the configuration. Its records have what an entry names, with the devices' names as UUIDs. */
-struct preload_list {
-        struct model_record *v;
-        size_t n;
-};
-void preload_list_deinit(struct preload_list *list); /* accepts a zeroed one */
 
 struct desired {
         struct loads *loads;
@@ -78,7 +67,6 @@ struct desired {
         struct list models;
         size_t n; /* at the last tick */
         uint64_t last_sequence;
-        struct state_file restored; /* models of earlier runs; those not in the list are not pinned */
         bool closing;
         /* Sets the roots and the limits of a restored model's request, or fails: its user may not load it any more.
          * NULL: no restrictions. */
@@ -91,14 +79,16 @@ struct desired {
 void desired_init(struct desired *desired, struct loads *loads, const struct limits *limits);
 void desired_deinit(struct desired *desired);
 
-/* Sets the configured models. Entries that were in the list continue; models of other entries stay resident. Takes
- * the entries over. STREAMER_ENOMEM. */
-int desired_configure_consume(struct desired *desired, struct preload_list *list, struct error *error);
+/* Sets the configured models, the entries of `preload`: records of what each names, with the devices' names as UUIDs.
+ * Entries that were in the list continue; models of other entries stay resident. STREAMER_ENOMEM. */
+int desired_configure(struct desired *desired, const struct model_record *entries, size_t n, struct error *error);
 /* Adds the pinned models of the state file in `folder` (NULL: none) that are not resident. Before the loop runs, after
  * models were restored from the fd store; may block. */
 void desired_restore(struct desired *desired, const char *folder);
 /* A restored generation of this name is damaged and about to be unloaded: the name is desired again on its device. */
 void desired_add(struct desired *desired, const struct generation *generation, const char *name);
+/* What the state file has: what is resident, and what is to be restored. STREAMER_ENOMEM: to be deinited, too. */
+int desired_state(const struct desired *desired, struct state_file *state);
 
 /* A few times a second. */
 void desired_tick(struct desired *desired, uint64_t now);

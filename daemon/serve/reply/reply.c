@@ -95,7 +95,7 @@ static uint64_t retry_in(const struct desired_model *desired, uint64_t now)
 
 void reply_desired(struct writer *w, const struct desired_model *desired)
 {
-        const struct model_record *spec = desired->spec;
+        const struct model_record *spec = &desired->spec;
         bool failed = desired_failed(desired);
         writer_map_of(w, kstr("name", spec->name), ku64("generation", 0), kstr("digest", ""),
                       reply_source(spec->source), kstr("state", failed ? "failed" : "queued"), ku64("bytes", 0),
@@ -117,7 +117,7 @@ void reply_model(struct writer *w, const struct model_set *group, const struct d
         /* Whether unpin would change something: on any of its devices, or for a desired load. One that drains has lost
          * its name, which another model is desired under. */
         bool pinned =
-                model_set_pinned(group) || (desired != NULL && desired->spec->settings.pinned && !generation_drains(g));
+                model_set_pinned(group) || (desired != NULL && desired->spec.settings.pinned && !generation_drains(g));
         for (size_t i = 0; i < group->n; i++) {
                 leases += group->members[i]->n_leases;
                 if (group->members[i]->last_used_ns > last_used_ns)

@@ -61,7 +61,7 @@ static bool each_name(struct page *page, page_add *add)
         bool ok = true;
         list_each_item (const struct desired_model, m, &page->server->desired.models, link)
                 if (m->state != DESIRED_READY)
-                        ok = ok && add(page, &(struct entry){m->spec->name, NULL, m});
+                        ok = ok && add(page, &(struct entry){m->spec.name, NULL, m});
         list_each_item (struct generation, g, &page->server->resident->generations, link) {
                 /* One that drains is listed by its last name. A failure that lost its name is not listed. */
                 if (list_empty(&g->names) && g->state != GENERATION_FAILED)

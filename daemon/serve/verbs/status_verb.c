@@ -126,7 +126,7 @@ static void write_desired(struct writer *w, const struct desired_model *m, uint6
                             : m->state == DESIRED_READY   ? "ready"
                             : m->state == DESIRED_WAITING ? "waiting"
                                                           : "loading";
-        writer_map_of(w, kif(m->named, kstr("name", m->spec->name)), reply_source(m->spec->source),
+        writer_map_of(w, kif(m->named, kstr("name", m->spec.name)), reply_source(m->spec.source),
                       kstr("state", state), ku64("tries", m->attempts), kif(failed, kstr("error", m->error.text)),
                       kif(failed && m->retry_at_ns > 0,
                           ku64("retry_in_ns", m->retry_at_ns > now ? m->retry_at_ns - now : 0)));
@@ -161,7 +161,7 @@ static void fill_desired(struct status_rows *rows, enum status_list list, const 
         uint64_t now = now_ns();
         list_each_item (const struct desired_model, m, &desired->models, link) {
                 struct writer *w =
-                        m->origin == origin ? begin_row(rows, list, m->spec->settings.priority, m->sequence) : NULL;
+                        m->origin == origin ? begin_row(rows, list, m->spec.settings.priority, m->sequence) : NULL;
                 if (w != NULL)
                         write_desired(w, m, now);
         }

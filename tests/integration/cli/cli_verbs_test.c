@@ -176,7 +176,8 @@ TEST(config_prints_each_value_with_its_origin)
 {
         char *file = suite_path("config.yaml");
         const char *text = "limits: {loads: 7}\nio: {concurrency: 4, block_size: 2MiB}\n"
-                           "hf: {token: hidden-secret}\ns3: {access_key: hidden-id, secret_key: \"file:/none\"}\n";
+                           "hf: {token: hidden-secret}\ns3: {access_key: hidden-id, secret_key: \"file:/none\"}\n"
+                           "preload: [{source: /none}]\n";
         file_write(file, text, strlen(text));
         setenv("RUNAI_STREAMER_CONCURRENCY", "5", 1);
         DAEMON_START(&test_daemon, suite_path("d-config"), "--config", file, "--device", "host=32MiB", "--root",
@@ -191,12 +192,14 @@ TEST(config_prints_each_value_with_its_origin)
         setting_is("hf.token", "(redacted)", "file", file);
         setting_is("s3.secret_key", "file:/none", "file", file);
         setting_is("s3.access_key", "(redacted)", "file", file);
+        setting_is("preload", "1", "file", file);
         struct ctl r = RUN(0, "config");
         ck_assert(has(&r, "ORIGIN") && has(&r, "flag --root") && !has(&r, "hidden"));
         text = "limits: {loads: 9}\nio: {concurrency: 4}\n";
         file_write(file, text, strlen(text));
         RUN(0, "reload");
         setting_is("limits.loads", "9", "file", file);
+        setting_is("preload", "0", "default", "");
         setting_is("hf.token", "(redacted)", "file", file); /* until a restart */
         ck_assert_int_eq(daemon_stop(&test_daemon), 0);
 }

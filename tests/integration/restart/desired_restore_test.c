@@ -40,7 +40,7 @@ static struct model_record *knew(const char *name, const char *file, bool pinned
         struct model_record *m = state_file_add(&state, &(struct model_record){.name = (char *)(uintptr_t)name,
                                                                                .source = suite_path("root/%s", file),
                                                                                .caller = {.uid = uid, .gid = uid}});
-        ck_assert_int_eq(state_file_add_device(m, host, pinned), 0);
+        ck_assert_int_eq(model_record_add_device(m, host, pinned), 0);
         m->owner = uid;
         m->settings.priority = PROTO_PRIORITY_DEFAULT;
         return m;

@@ -37,8 +37,8 @@ static void add(struct state_file *state, const char *name, unsigned priority)
         struct model_record *m = state_file_add(state, &record);
 
         ck_assert_ptr_nonnull(m);
-        ck_assert_int_eq(state_file_add_device(m, "uuid-0", false), 0);
-        ck_assert_int_eq(state_file_add_device(m, "uuid-1", true), 0);
+        ck_assert_int_eq(model_record_add_device(m, "uuid-0", false), 0);
+        ck_assert_int_eq(model_record_add_device(m, "uuid-1", true), 0);
 }
 
 /* Two models, as bytes. */

@@ -25,7 +25,7 @@ static struct model_record *knew(const char *name, const char *path, const char 
         struct model_record *m = state_file_add(
                 &state, &(struct model_record){.name = (char *)(uintptr_t)name, .source = (char *)(uintptr_t)path});
         for (size_t i = 0; i < n; i++)
-                ck_assert_int_eq(state_file_add_device(m, on[i], true), 0);
+                ck_assert_int_eq(model_record_add_device(m, on[i], true), 0);
         m->settings.priority = PROTO_PRIORITY_DEFAULT;
         return m;
 }
@@ -103,7 +103,7 @@ TEST(a_failure_is_retried_for_ever_at_most_five_minutes_apart)
         knew("m", nowhere(), ONE_DEVICE);
         restart();
         m = the_model();
-        ck_assert(!desired_failed(m) && m->spec->settings.pinned);
+        ck_assert(!desired_failed(m) && m->spec.settings.pinned);
         ck_assert_uint_eq(m->attempts, 0);
         for (unsigned i = 1; i <= 70; i++) {
                 uint64_t before = now_ns(), pause = i < 10 ? SECOND << (i - 1) : 300 * SECOND;
@@ -144,7 +144,7 @@ TEST(a_name_of_the_hub_does_not_wait_for_doctors)
         static const char commit[] = "0123456789012345678901234567890123456789";
         struct gate gate;
         struct held_work doctors[4];
-        struct preload_list list = {.v = calloc(1, sizeof(*list.v)), .n = 1};
+        struct model_record entry = {.source = strdup("org/tiny")};
         struct error error = {0};
         char *snapshot = format_text("models--org--tiny/snapshots/%s", commit);
         file_put(suite_folder(), "models--org--tiny/refs/main", commit);
@@ -154,10 +154,9 @@ TEST(a_name_of_the_hub_does_not_wait_for_doctors)
         gate_init(&gate, false);
         for (size_t i = 0; i < ARRAY_SIZE(doctors); i++)
                 held_work_submit(&doctors[i], loads.pool, WORK_LANE_INSPECT, &gate);
-        list.v[0].source = strdup("org/tiny");
-        ck_assert_int_eq(state_file_add_device(&list.v[0], "uuid-0", false), 0);
+        ck_assert_int_eq(model_record_add_device(&entry, "uuid-0", false), 0);
         desired_init(&desired, &loads, &desired_limits);
-        ck_assert_int_eq(desired_configure_consume(&desired, &list, &error), 0);
+        ck_assert_int_eq(desired_configure(&desired, &entry, 1, &error), 0);
         desired_tick(&desired, FAR);
         core_until(resident_ready(&resident, "org/tiny") != NULL);
         gate_open(&gate);
@@ -169,7 +168,7 @@ TEST(a_name_of_the_hub_does_not_wait_for_doctors)
 TEST(a_permanent_error_is_not_retried_before_a_reload)
 {
         struct error error;
-        struct preload_list list = {0};
+        struct state_file written;
         knew("m", small_file("small.safetensors", 1), (const char *const[]){"uuid-none"}, 1);
         restart();
         try_once();
@@ -177,8 +176,9 @@ TEST(a_permanent_error_is_not_retried_before_a_reload)
         ck_assert(desired_failed(m) && m->state == DESIRED_GIVEN_UP && m->retry_at_ns == 0);
         try_once();
         ck_assert_uint_eq(m->attempts, 1);
-        ck_assert(desired.restored.models[0].settings.pinned);
-        ck_assert_int_eq(desired_configure_consume(&desired, &list, &error), 0);
+        ck_assert_int_eq(desired_state(&desired, &written), 0);
+        ck_assert(state_file_find(&written, "m")->settings.pinned);
+        ck_assert_int_eq(desired_configure(&desired, NULL, 0, &error), 0);
         ck_assert(!desired_failed(m));
         try_once();
         ck_assert_int_eq(the_model()->state, DESIRED_GIVEN_UP);
@@ -283,7 +283,7 @@ TEST(a_desired_replica_is_stored_beside_a_resident_one)
         restart();
         try_once();
         ck_assert(ready_on(1) && !ready_on(2));
-        state_writer_init(&state_writer, &resident, loads.pool, folder, &desired.restored);
+        state_writer_init(&state_writer, loads.pool, folder, desired_state, &desired);
         state_writer_tick(&state_writer);
         core_until(!state_writer.writing);
         state_writer_deinit(&state_writer);
@@ -318,7 +318,6 @@ TEST(undesired_models_are_removed, .to = 3)
         ck_assert(desired_forget(&desired, "m", NULL));
         ck_assert_uint_eq(count(), 0);
         ck_assert(!desired_forget(&desired, "m", NULL));
-        ck_assert(!desired.restored.models[0].settings.pinned);
         try_once();
         ck_assert_uint_eq(count(), 0);
 }
