@@ -85,10 +85,11 @@ size_t fact_list(struct facts *f, const char *key, size_t n, size_t min, size_t 
                 n = o->via.array.size;
         else
                 return 0;
-        for (size_t i = 0; i < n; i++) {
+        for (size_t i = 0; i < n && f->wrong == NULL; i++) {
                 struct facts one = {.w = f->w, .from = o != NULL ? &o->via.array.ptr[i] : NULL};
                 element(&one, list, i);
-                check(f, key, one.wrong == NULL);
+                if (one.wrong != NULL)
+                        f->wrong = one.wrong[0] != '\0' ? one.wrong : key;
         }
         return n;
 }

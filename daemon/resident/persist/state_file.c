@@ -143,52 +143,46 @@ void state_file_deinit(struct state_file *state)
         *state = (struct state_file){0};
 }
 
-/* The generation of one name on one device. */
-struct named {
-        const char *name;
-        const struct generation *generation;
-};
-
-static int by_name_and_rank(const void *a, const void *b)
+/* Generations that serve, and pinned ones that are loading, but for what nothing could load again. */
+static bool is_persisted(const struct generation *g)
 {
-        const struct named *x = a, *y = b;
-        int r = strcmp(x->name, y->name);
-        if (r == 0)
-                r = ORDER(x->generation->rank, y->generation->rank);
-        return r != 0 ? r : ORDER(x->generation->sequence, y->generation->sequence);
+        bool counts = g->state == GENERATION_READY || (g->state == GENERATION_LOADING && g->settings.pinned);
+        return counts && !source_is_test(g->source) && g->published == NULL;
 }
 
-/* Generations that serve, and pinned ones that are loading, by name; then ranks by number, replicas by age. */
-int state_file_of(struct state_file *state, const struct resident *resident)
+/* The model of this name, with the devices of all its generations, if this is the first of them. */
+static int add_first(struct state_file *state, const struct model_name *name)
 {
-        cleanup_free struct named *named = NULL;
-        size_t n = 0;
-        *state = (struct state_file){.last_number = resident->last_number};
-        list_each_item (const struct generation, g, &resident->generations, link) {
-                bool counts = g->state == GENERATION_READY || (g->state == GENERATION_LOADING && g->settings.pinned);
-                if (!counts || source_is_test(g->source) || g->published != NULL) /* nothing could load it again */
-                        continue;
-                list_each_item (const struct model_name, name, &g->names, link) {
-                        struct named *grown = array_grow(named, n, sizeof(*named));
-                        if (grown == NULL)
-                                return STREAMER_ENOMEM;
-                        named = grown;
-                        named[n++] = (struct named){name->text, g};
-                }
-        }
-        if (n > 0)
-                qsort(named, n, sizeof(*named), by_name_and_rank);
         struct model_record *model = NULL;
-        for (size_t i = 0; i < n; i++) {
-                const struct generation *g = named[i].generation;
-                if (i == 0 || strcmp(named[i].name, named[i - 1].name) != 0)
-                        model = state_file_add_generation(state, g, named[i].name);
-                if (model == NULL || model_record_add_device(model, g->device->uuid, g->settings.pinned) < 0) {
-                        state_file_deinit(state);
+        list_each_item (const struct model_name, n, resident_bucket(name->generation->resident, name->text), by_name) {
+                const struct generation *g = n->generation;
+                if (!is_persisted(g) || strcmp(n->text, name->text) != 0)
+                        continue;
+                if (model == NULL && n != name)
+                        return 0;
+                model = model ?: state_file_add_generation(state, g, n->text);
+                if (model == NULL || model_record_add_device(model, g->device->uuid, g->settings.pinned) < 0)
                         return STREAMER_ENOMEM;
-                }
         }
         return 0;
+}
+
+static void sort(struct state_file *state)
+{
+        if (state->n > 0)
+                qsort(state->models, state->n, sizeof(state->models[0]), by_name);
+}
+
+int state_file_of(struct state_file *state, const struct resident *resident)
+{
+        int r = 0;
+        *state = (struct state_file){.last_number = resident->last_number};
+        list_each_item (const struct generation, g, &resident->generations, link)
+                list_each_item (const struct model_name, name, &g->names, link)
+                        if (r == 0 && is_persisted(g))
+                                r = add_first(state, name);
+        sort(state);
+        return r;
 }
 
 /* ---- bytes ---- */
@@ -208,8 +202,20 @@ static void device_facts(struct facts *f, void *list, size_t i)
 
 #define FACTS 15
 
-static void model_facts(struct facts *f, struct model_record *m)
+static void model_facts(struct facts *f, void *list, size_t i)
 {
+        struct state_file *state = list;
+        struct model_record *m = f->w != NULL ? &state->models[i] : next_model(state);
+        if (m == NULL) {
+                f->wrong = "models"; /* too many for the memory */
+                return;
+        }
+        if (f->w != NULL) {
+                writer_map(f->w, FACTS);
+        } else {
+                *m = (struct model_record){.name = NULL};
+                state->n++;
+        }
         fact_text(f, "name", &m->name, 1, PROTO_NAME_MAX);
         fact_text(f, "source", &m->source, 1, 0);
         fact_number(f, "generation", &m->number, 0);
@@ -225,18 +231,18 @@ static void model_facts(struct facts *f, struct model_record *m)
         fact_list(f, "devices", m->n_devices, 1, MODEL_RECORD_DEVICES, device_facts, m);
 }
 
+static void state_facts(struct facts *f, struct state_file *state)
+{
+        fact_number(f, "last_generation", &state->last_number, 0);
+        fact_list(f, "models", state->n, 0, MODELS_MAX, model_facts, state);
+}
+
 int state_file_pack(const struct state_file *state, msgpack_sbuffer *out)
 {
         struct writer w;
         writer_init(&w);
         writer_map(&w, 2);
-        writer_ku64(&w, "last_generation", state->last_number);
-        writer_key(&w, "models");
-        writer_array(&w, state->n);
-        for (size_t i = 0; i < state->n; i++) {
-                writer_map(&w, FACTS);
-                model_facts(&(struct facts){.w = &w}, &state->models[i]);
-        }
+        state_facts(&(struct facts){.w = &w}, (struct state_file *)(uintptr_t)state);
         if (w.failed || record_seal(&w.buf, NULL, 0, MAGIC) < 0) {
                 writer_deinit(&w);
                 return STREAMER_ENOMEM;
@@ -245,44 +251,22 @@ int state_file_pack(const struct state_file *state, msgpack_sbuffer *out)
         return 0;
 }
 
-/* The key of what is wrong in it; NULL: nothing. */
-static const char *unpack_map(struct state_file *state, const msgpack_object *o)
-{
-        const msgpack_object *list = object_get(o, "models");
-        if (!object_u64(o, "last_generation", &state->last_number))
-                return "last_generation";
-        if (list == NULL || list->type != MSGPACK_OBJECT_ARRAY || list->via.array.size > MODELS_MAX)
-                return "models";
-        for (uint32_t i = 0; i < list->via.array.size; i++) {
-                struct facts facts = {.from = &list->via.array.ptr[i]};
-                struct model_record *model = next_model(state);
-                if (model == NULL)
-                        return "models"; /* too many for the memory */
-                *model = (struct model_record){.name = NULL};
-                state->n++;
-                model_facts(&facts, model);
-                if (facts.wrong != NULL)
-                        return facts.wrong;
-        }
-        if (state->n > 0)
-                qsort(state->models, state->n, sizeof(state->models[0]), by_name);
-        return NULL;
-}
-
 int state_file_unpack(struct state_file *state, const void *data, size_t size, struct error *error)
 {
         struct message map;
+        struct facts facts = {.from = &map.unpacked.data};
         size_t first;
         *state = (struct state_file){0};
         const char *wrong = record_open(data, size, MAGIC, &first, &map);
         if (wrong != NULL)
                 return error_set(error, STREAMER_ECORRUPT, "the state file is damaged: %s", wrong);
-        wrong = unpack_map(state, &map.unpacked.data);
+        state_facts(&facts, state);
         message_deinit(&map);
-        if (wrong == NULL)
+        sort(state);
+        if (facts.wrong == NULL)
                 return 0;
         state_file_deinit(state);
-        return error_set(error, STREAMER_ECORRUPT, "the state file is damaged: '%s' is not valid", wrong);
+        return error_set(error, STREAMER_ECORRUPT, "the state file is damaged: '%s' is not valid", facts.wrong);
 }
 
 /* ---- the file ---- */

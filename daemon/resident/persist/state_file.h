@@ -51,7 +51,8 @@ struct state_file {
         size_t n;
 };
 
-/* From what is resident, in the order of names. STREAMER_ENOMEM. */
+/* From what is resident, in the order of names; devices in that in which they got the name: ranks by number. To be
+ * deinited in any case. STREAMER_ENOMEM. */
 int state_file_of(struct state_file *state, const struct resident *resident);
 /* NULL if none. The models must be sorted by name, as those that were read are. */
 struct model_record *state_file_find(const struct state_file *state, const char *name);

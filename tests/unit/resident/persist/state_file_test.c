@@ -209,7 +209,7 @@ static const struct wrong_fact {
         {"groups", BYTES("\x91" NOBODY)},
         {"groups", many_groups, sizeof(many_groups)},
         {"groups", BYTES(YES)},
-        {"devices", BYTES("\x91\x81\xa4uuid\xa6uuid-0")},
+        {"devices", BYTES("\x90")},
         {"devices", BYTES(YES)},
 };
 
@@ -252,6 +252,13 @@ TEST(a_value_out_of_its_limits_is_refused_with_its_name, EACH(wrong_facts))
         FAILS_SAYING(error, read_with(&state, wrong->key, wrong->value, wrong->size), STREAMER_ECORRUPT, text);
         FAILS_SAYING(error, read_with(&state, wrong->key, NULL, 0), STREAMER_ECORRUPT, text);
         ck_assert_uint_eq(state.n, 0);
+}
+
+TEST(a_device_without_a_value_is_refused_with_its_name)
+{
+        struct state_file state;
+        FAILS_SAYING(error, read_with(&state, "devices", BYTES("\x91\x81\xa4uuid\xa6uuid-0")), STREAMER_ECORRUPT,
+                     "the state file is damaged: 'pinned' is not valid");
 }
 
 /* Commands in the folder. */
