@@ -26,7 +26,6 @@
 #include <malloc.h>
 #include <signal.h>
 #include <sys/resource.h>
-#include <sys/signalfd.h>
 #include <uv.h>
 
 #define WORKERS 16
@@ -40,8 +39,7 @@ struct daemon {
         struct config config;
         struct listen_fds listen_fds;
         uv_loop_t loop;
-        uv_poll_t signals; /* a descriptor that tells of them: no handler runs in the midst of anything */
-        int signalfd;
+        uv_signal_t signals[3];
         uv_timer_t ending;
         struct wake *wake;
         struct devices devices;
@@ -121,25 +119,6 @@ static int make_reader(struct daemon *d, struct error *error)
         return 0;
 }
 
-/* What can change while the daemon runs. */
-static int apply_config(struct daemon *d, struct error *error)
-{
-        const struct limits *l = &d->config.limits;
-        d->loads.max_running = (unsigned)l->loads;
-        d->resident.failed_kept = l->failed_kept;
-        d->admission.max_blocked = l->queued;
-        return desired_configure(&d->server.desired, d->config.preload, d->config.n_preload, error);
-}
-
-static void on_reloaded(struct reload *reload)
-{
-        struct daemon *d = container_of(reload, struct daemon, reload);
-        struct error error = {0};
-        log_set_level(d->config.log.level);
-        if (apply_config(d, &error) < 0)
-                log_error("reload: %s", error.text);
-}
-
 /* What reads, and where it lands. */
 static int make_storage(struct daemon *d, struct error *error)
 {
@@ -213,7 +192,7 @@ static int make_parts(struct daemon *d, struct error *error)
         int r = roles_open(&d->config.access, error) ?: make_storage(d, error);
         if (r == 0)
                 make_models(d);
-        r = r ?: make_server(d, error) ?: apply_config(d, error);
+        r = r ?: make_server(d, error) ?: reload_apply(&d->reload, error);
         if (r < 0)
                 return r;
         /* What an earlier run has left: models at once, the pinned ones among the rest by loading them. */
@@ -250,16 +229,13 @@ static void end(struct server *server, const char *why)
         uv_timer_start(&d->ending, on_ending, 0, 5);
 }
 
-static void on_signals(uv_poll_t *poll, int status, int events)
+static void on_signal(uv_signal_t *handle, int number)
 {
-        struct daemon *d = poll->data;
-        struct signalfd_siginfo signal;
-        while (read(d->signalfd, &signal, sizeof(signal)) == sizeof(signal)) {
-                if (signal.ssi_signo == SIGHUP)
-                        reload_begin(&d->reload);
-                else
-                        end(&d->server, signal.ssi_signo == SIGINT ? "SIGINT received" : "SIGTERM received");
-        }
+        struct daemon *d = handle->data;
+        if (number == SIGHUP)
+                reload_begin(&d->reload);
+        else
+                end(&d->server, number == SIGINT ? "SIGINT received" : "SIGTERM received");
 }
 
 /* Threads first: what they still post is called here, on the loop's thread. False: some hang. */
@@ -299,7 +275,6 @@ static void take_apart(struct daemon *d)
         uv_walk(&d->loop, close_handle, NULL);
         uv_run(&d->loop, UV_RUN_DEFAULT);
         require(uv_loop_close(&d->loop) == 0);
-        close_p(&d->signalfd);
         metrics_http_free(d->metrics_http);
         require(resident_empty(&d->resident));
         require(list_empty(&d->admission.queue));
@@ -313,20 +288,17 @@ static void take_apart(struct daemon *d)
 
 /* ---- main ---- */
 
-/* Blocked in this thread from here on, as in all others (thread_start()). */
+/* All other threads block signals (thread_start()). */
 static int watch_signals(struct daemon *d)
 {
-        sigset_t set;
-        sigemptyset(&set);
-        sigaddset(&set, SIGTERM);
-        sigaddset(&set, SIGINT);
-        sigaddset(&set, SIGHUP);
-        pthread_sigmask(SIG_BLOCK, &set, NULL);
-        d->signalfd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-        d->signals.data = d;
-        if (d->signalfd < 0 || uv_poll_init(&d->loop, &d->signals, d->signalfd) != 0)
-                return -1;
-        return uv_poll_start(&d->signals, UV_READABLE, on_signals);
+        static const int numbers[] = {SIGTERM, SIGINT, SIGHUP};
+        for (size_t i = 0; i < ARRAY_SIZE(numbers); i++) {
+                d->signals[i].data = d;
+                if (uv_signal_init(&d->loop, &d->signals[i]) != 0 ||
+                    uv_signal_start(&d->signals[i], on_signal, numbers[i]) != 0)
+                        return -1;
+        }
+        return 0;
 }
 
 static int start(struct daemon *d, struct error *error)
@@ -358,7 +330,7 @@ static int start(struct daemon *d, struct error *error)
 
 int main(int argc, char **argv)
 {
-        static struct daemon d = {.signalfd = -1};
+        static struct daemon d;
         struct error error = {0};
         prepare_process();
         int r = config_load(&d.config, argc, argv, &error);
@@ -375,7 +347,7 @@ int main(int argc, char **argv)
         log_start();
         for (char *line = strtok(d.config.notes, "\n"); line != NULL; line = strtok(NULL, "\n"))
                 log_info("%s", line);
-        reload_init(&d.reload, &d.server, &d.manager, &d.config, argc, argv, on_reloaded);
+        reload_init(&d.reload, &d.server, &d.manager, &d.config, argc, argv);
         if (start(&d, &error) < 0) {
                 log_error("%s", error.text);
                 log_stop();

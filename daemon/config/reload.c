@@ -32,40 +32,33 @@ void reload_restart_keys(const struct config *running, const struct config *next
 
 /* ---- the effective settings ---- */
 
-/* Secrets are redacted. */
-struct rows {
-        const struct config *config;
-        struct items *items;
-};
-
 /* `from`: the flag, the variable or the file; "" for a default. */
-static void put_row(struct rows *rows, const struct setting *setting, const char *value)
+static void put_row(const struct config *config, struct items *rows, const struct setting *setting, const char *value)
 {
         static const char *const origins[] = {[CONFIG_DEFAULT] = "default",
                                               [CONFIG_FILE] = "file",
                                               [CONFIG_ENVIRONMENT] = "environment",
                                               [CONFIG_FLAG] = "flag"};
-        enum config_origin origin = rows->config->origins[setting - settings];
+        enum config_origin origin = config->origins[setting - settings];
         char name[64] = "";
         const char *from = name;
         if (origin == CONFIG_FILE)
-                from = rows->config->path ?: "";
+                from = config->path ?: "";
         else if (origin == CONFIG_ENVIRONMENT)
                 from = setting->env_old == NULL || filled(getenv(setting->env)) != NULL ? setting->env
                                                                                         : setting->env_old;
         else if (origin == CONFIG_FLAG)
                 snprintf(name, sizeof(name), "--%s", setting->flag);
-        items_add(rows->items, kstr("key", setting->key), kstr("value", value), kstr("origin", origins[origin]),
+        items_add(rows, kstr("key", setting->key), kstr("value", value), kstr("origin", origins[origin]),
                   kstr("from", from));
 }
 
 /* Roots and devices are listed; of other lists, the number. */
-static void put_list(struct rows *rows, const struct setting *setting)
+static void put_list(const struct config *config, struct items *rows, const struct setting *setting)
 {
-        const struct config *config = rows->config;
         char text[256];
         for (size_t i = 0; setting->list == &list_roots && i < config->n_roots; i++)
-                put_row(rows, setting, config->roots[i]);
+                put_row(config, rows, setting, config->roots[i]);
         for (size_t i = 0; setting->list == &list_devices && i < config->n_devices; i++) {
                 const struct config_device *device = &config->devices[i];
                 const char *mark = device->optional ? "?" : "";
@@ -73,49 +66,51 @@ static void put_list(struct rows *rows, const struct setting *setting)
                         snprintf(text, sizeof(text), "%.200s%s=%u%%", device->name, mark, device->budget_percent);
                 else
                         snprintf(text, sizeof(text), "%.200s%s=%" PRIu64, device->name, mark, device->budget);
-                put_row(rows, setting, text);
+                put_row(config, rows, setting, text);
         }
         if (setting->list == &list_roots || setting->list == &list_devices)
                 return;
         snprintf(text, sizeof(text), "%zu", setting_list_n(setting, config));
-        put_row(rows, setting, text);
+        put_row(config, rows, setting, text);
 }
 
-static void put_value(struct rows *rows, const struct setting *setting)
+/* A secret is redacted, but for the name of its location. */
+static void put_value(const struct config *config, struct items *rows, const struct setting *setting)
 {
-        cleanup_free char *value = setting_text(setting, rows->config);
+        cleanup_free char *value = setting_text(setting, config);
         cleanup_free char *redacted = value != NULL ? redact_source_new(value) : NULL;
         if (redacted == NULL)
                 return;
-        /* The name of a secret's location is none. */
         bool is_secret = setting->secret && filled(value) != NULL && !secret_is_reference(value);
-        put_row(rows, setting, is_secret ? "(redacted)" : redacted);
+        put_row(config, rows, setting, is_secret ? "(redacted)" : redacted);
 }
 
-static void on_describe(const struct server *server, struct items *items)
+static void describe(const struct reload *r, struct items *rows)
 {
-        const struct config *config = ((const struct reload *)server->reload_context)->config;
-        struct rows rows = {.config = config, .items = items};
         for (size_t i = 0; i < n_settings; i++) {
                 if (settings[i].kind == SETTING_LIST)
-                        put_list(&rows, &settings[i]);
+                        put_list(r->config, rows, &settings[i]);
                 else if (settings[i].key != NULL)
-                        put_value(&rows, &settings[i]);
+                        put_value(r->config, rows, &settings[i]);
         }
-}
-
-static void read_run(struct work *work)
-{
-        struct reload *r = container_of(work, struct reload, work);
-        if (config_load(&r->next, r->argc, r->argv, &r->error) == 0)
-                roles_open(&r->next.access, &r->error);
 }
 
 /* ---- applying ---- */
 
+int reload_apply(struct reload *r, struct error *error)
+{
+        const struct limits *l = &r->config->limits;
+        struct server *server = r->server;
+        server->loads->max_running = (unsigned)l->loads;
+        server->resident->failed_kept = l->failed_kept;
+        server->resident->admission->max_blocked = l->queued;
+        return desired_configure(&server->desired, r->config->preload, r->config->n_preload, error);
+}
+
 static void apply(struct reload *r)
 {
         char restart[1024];
+        struct error error;
         const struct config before = *r->config;
         reload_restart_keys(r->config, &r->next, restart, sizeof(restart));
         for (size_t i = 0; i < n_settings; i++)
@@ -129,7 +124,9 @@ static void apply(struct reload *r)
         r->next.access = before.access;
         r->next.preload = before.preload;
         r->next.n_preload = before.n_preload;
-        r->apply(r);
+        log_set_level(r->config->log.level);
+        if (reload_apply(r, &error) < 0)
+                log_error("reload: %s", error.text);
         if (restart[0] != '\0')
                 log_warn("reload: applied, but for what needs a restart: %s", restart);
         else
@@ -138,6 +135,13 @@ static void apply(struct reload *r)
 }
 
 static void start(struct reload *reload);
+
+static void read_run(struct work *work)
+{
+        struct reload *r = container_of(work, struct reload, work);
+        if (config_load(&r->next, r->argc, r->argv, &r->error) == 0)
+                roles_open(&r->next.access, &r->error);
+}
 
 static void read_done(struct work *work)
 {
@@ -180,17 +184,11 @@ void reload_begin(struct reload *r)
         start(r);
 }
 
-static void on_asked(struct server *server)
-{
-        reload_begin(server->reload_context);
-}
-
 void reload_init(struct reload *r, struct server *server, struct manager *manager, struct config *config, int argc,
-                 char **argv, void (*apply_fn)(struct reload *))
+                 char **argv)
 {
-        *r = (struct reload){
-                .server = server, .manager = manager, .config = config, .argc = argc, .argv = argv, .apply = apply_fn};
-        server->reload = on_asked;
-        server->reload_context = r;
-        server->describe_config = on_describe;
+        *r = (struct reload){.server = server, .manager = manager, .config = config, .argc = argc, .argv = argv};
+        server->reload = r;
+        server->reload_begin = reload_begin;
+        server->describe_config = describe;
 }

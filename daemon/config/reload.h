@@ -18,7 +18,6 @@ struct reload {
         struct config *config;   /* the running one */
         int argc;
         char **argv;
-        void (*apply)(struct reload *reload); /* the running settings have changed; may be called for nothing */
 
         /* private */
         struct work work;
@@ -28,7 +27,9 @@ struct reload {
 };
 
 void reload_init(struct reload *reload, struct server *server, struct manager *manager, struct config *config, int argc,
-                 char **argv, void (*apply)(struct reload *));
+                 char **argv);
+/* What can change while the daemon runs, into the server and the modules below; at the start, too. STREAMER_ENOMEM. */
+int reload_apply(struct reload *reload, struct error *error);
 void reload_begin(struct reload *reload);
 
 /* Keys that differ and cannot be applied, as "a, b"; "" if none. Pure. */

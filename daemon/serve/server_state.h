@@ -22,6 +22,7 @@
 #define STATUS_MAX 256
 
 struct cuda;
+struct reload;
 struct session_ops;
 
 /* The verb `shutdown` was called. */
@@ -38,10 +39,10 @@ struct server {
         const struct roles *roles;
         struct loop_cpu loop_cpu;
         struct desired desired;
-        void (*reload)(struct server *server); /* asks for it; verbs_reloaded() answers */
-        void *reload_context;
+        struct reload *reload;                  /* of daemon/config */
+        void (*reload_begin)(struct reload *);  /* verbs_reloaded() answers */
         /* Adds a row for each key of the configuration. */
-        void (*describe_config)(const struct server *server, struct items *rows);
+        void (*describe_config)(const struct reload *reload, struct items *rows);
         uint64_t exit_idle_ns, last_active_ns;                /* exits after so long without activity; 0: never */
         void (*exit)(struct server *server, const char *why); /* begins the end */
         enum server_ending ending;

@@ -12,7 +12,7 @@ int verb_reload(struct session *session, struct request *request, struct error *
         if (d == NULL)
                 return error->code;
         list_append(&server->reloads, &d->in_server);
-        server->reload(server);
+        server->reload_begin(server->reload);
         return 0;
 }
 
@@ -36,7 +36,7 @@ int verb_config(struct session *session, struct request *request, struct error *
 {
         cleanup_with(items_deinit) struct items rows;
         items_init(&rows);
-        session->server->describe_config(session->server, &rows);
+        session->server->describe_config(session->server->reload, &rows);
         session_reply(session, request->id, kitems("settings", &rows));
         return 0;
 }
