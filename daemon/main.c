@@ -10,7 +10,6 @@
 #include "daemon/base/sys/machine.h"
 #include "daemon/base/sys/systemd.h"
 #include "daemon/base/thread/threads.h"
-#include "daemon/config/build/build.h"
 #include "daemon/config/reload.h"
 #include "daemon/io/file/file_object.h"
 #include "daemon/io/http/http.h"
@@ -19,21 +18,34 @@
 #include "daemon/serve/monitor/monitor.h"
 #include "daemon/serve/server.h"
 #include "daemon/serve/verbs/verbs.h"
+#include "daemon/source/hf/hf.h"
 #include "daemon/source/roots/roots.h"
+#include "daemon/source/s3/endpoint.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
 #include <malloc.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/sysinfo.h>
 #include <uv.h>
 
+#define DEVICES_MAX 64
+#define HTTP_THREADS 4 /* at most, by default */
 #define WORKERS 16
 #define WORKERS_PER_LANE 4
 #define FLUSH_GRACE_NS (UINT64_C(2) * 1000000000) /* for clients to read what is queued */
 #define CUDA_STOP_NS (UINT64_C(3) * 1000000000)   /* for contexts to be destroyed */
 #define THREAD_STOP_NS (UINT64_C(100) * 1000000)  /* for a thread that has nothing to do */
 #define END_NS (UINT64_C(4) * 1000000000)         /* for everything that may hang */
+
+struct devices {
+        struct device *v[DEVICES_MAX];
+        size_t n;
+        struct cuda *cuda; /* NULL: no CUDA device is configured */
+        struct device_absence absent[DEVICES_MAX];
+        size_t n_absent;
+};
 
 struct daemon {
         struct config config;
@@ -80,6 +92,114 @@ static void prepare_process(void)
         signal(SIGPIPE, SIG_IGN);
 }
 
+/* ---- devices ---- */
+
+static int add_device(struct devices *d, struct device *device, bool optional, struct error *error)
+{
+        for (size_t i = 0; i < d->n; i++)
+                if (strcmp(d->v[i]->uuid, device->uuid) == 0 && d->v[i]->ops == device->ops) {
+                        int r = optional ? 0
+                                         : error_set(error, STREAMER_EINVAL, "device %s is configured twice",
+                                                     device->name);
+                        device_free(device);
+                        return r;
+                }
+        require(d->n < DEVICES_MAX);
+        device->number = (unsigned)d->n;
+        d->v[d->n++] = device;
+        log_info("device %s: budget %" PRIu64 " bytes, %s pages (%s)", device->name, device->budget,
+                 page_kind_name(device->pages), device->uuid);
+        return 0;
+}
+
+/* Notes why an optional device does not work; else the error itself. */
+static int add_absence(struct devices *d, const struct config_device *c, struct error *error)
+{
+        if (!c->optional)
+                return error->code;
+        log_warn("device %s: not used: %s", c->name, error->text);
+        if (d->n_absent < DEVICES_MAX) {
+                struct device_absence *absence = &d->absent[d->n_absent++];
+                snprintf(absence->name, sizeof(absence->name), "%s", c->name);
+                absence->error = *error;
+        }
+        *error = (struct error){0};
+        return 0;
+}
+
+static int add_cuda(struct daemon *daemon, const struct config_device *c, struct error *error)
+{
+        const struct config *config = &daemon->config;
+        struct devices *d = &daemon->devices;
+        int ordinals[DEVICES_MAX];
+        struct cuda_opts opts = {.budget = c->budget,
+                                 .budget_percent = c->budget_percent,
+                                 .handles = c->handles,
+                                 .max_segment = config->cuda.segment_size};
+        int r = d->cuda != NULL ? 0 : cuda_new(&d->cuda, filled(config->cuda.library), &config->cuda.settings, error);
+        int n = r < 0 ? r : cuda_find(d->cuda, c->name, ordinals, (int)(DEVICES_MAX - d->n), error);
+        for (int i = 0; i < n; i++) {
+                struct device *device;
+                if (cuda_device_new(&device, d->cuda, ordinals[i], &opts, daemon->wake, error) < 0 ||
+                    add_device(d, device, c->optional, error) < 0)
+                        return add_absence(d, c, error);
+        }
+        return n < 0 ? add_absence(d, c, error) : 0;
+}
+
+static int add_host(struct daemon *d, const struct config_device *c, struct error *error)
+{
+        const struct host_opts opts = {.budget = c->budget, .pages = c->pages, .prefault = c->prefault};
+        struct device *device;
+        if (c->prefault != PREFAULT_AUTO && c->prefault > c->budget)
+                log_warn("host: prefaulted: %" PRIu64 " bytes exceed the budget, which limits them", c->prefault);
+        return host_device_new(&device, &opts, d->wake, error) ?: add_device(&d->devices, device, false, error);
+}
+
+/* One entry of `devices` is one device, or several ("cuda:all"). A GPU can be named in several ways: that two entries
+ * are one device is detected by their UUIDs once both exist. */
+static int make_devices(struct daemon *d, struct error *error)
+{
+        int r = 0;
+        for (size_t i = 0; r == 0 && i < d->config.n_devices; i++) {
+                const struct config_device *c = &d->config.devices[i];
+                r = strcmp(c->name, "host") == 0 ? add_host(d, c, error) : add_cuda(d, c, error);
+        }
+        if (r == 0 && d->devices.n == 0)
+                r = error_set(error, STREAMER_EUNSUPPORTED, "no device works: %s: %s", d->devices.absent[0].name,
+                              d->devices.absent[0].error.text);
+        return r;
+}
+
+/* Where host memory sits next to all of them. */
+static struct numa_choice devices_numa(const struct devices *d)
+{
+        int nodes[DEVICES_MAX];
+        for (size_t i = 0; i < d->n; i++)
+                nodes[i] = d->v[i]->numa_node;
+        return numa_choose(numa_online(), nodes, d->n);
+}
+
+/* ---- storage ---- */
+
+/* What remote sources need: the HTTP client, credentials by host, S3 endpoints, the Hub. */
+static int make_stores(const struct config *config, struct sources *sources, struct error *error)
+{
+        struct http_opts opts = config->http.opts;
+        unsigned processors = (unsigned)get_nprocs();
+        if (opts.threads == 0)
+                opts.threads = processors < HTTP_THREADS ? processors : HTTP_THREADS;
+        opts.ca = filled(config->http.ca);
+        opts.allow_plain = (const char *const *)config->http.allow_plain;
+        opts.n_allow_plain = config->http.n_allow_plain;
+        sources->hosts = config->http.hosts;
+        sources->n_hosts = config->http.n_hosts;
+        return http_new(&sources->http, &opts, error)
+                       ?: s3_endpoints_new(&sources->s3, &config->s3, config->s3_sources, config->n_s3_sources,
+                                           &sources->http->opts, error)
+                       ?: hf_new(&sources->hf, config->hf.endpoint, config->hf.token, error);
+}
+
 /* A device that copies wants two slots for each reader thread: one is filled, one is copied. */
 static uint64_t default_ring(const struct daemon *d)
 {
@@ -119,13 +239,12 @@ static int make_reader(struct daemon *d, struct error *error)
         return 0;
 }
 
-/* What reads, and where it lands. */
 static int make_storage(struct daemon *d, struct error *error)
 {
         const struct config *c = &d->config;
         int r = source_roots_new(&d->sources.roots, (const char *const *)c->roots, c->n_roots, NULL, error)
-                        ?: devices_init(&d->devices, c, d->wake, error)
-                        ?: stores_make(c, &d->sources, error)
+                        ?: make_devices(d, error)
+                        ?: make_stores(c, &d->sources, error)
                         ?: make_reader(d, error);
         if (r < 0)
                 return r;
@@ -279,9 +398,13 @@ static void take_apart(struct daemon *d)
         require(resident_empty(&d->resident));
         require(list_empty(&d->admission.queue));
         work_pool_free(d->pool);
-        devices_deinit(&d->devices);
+        for (size_t i = 0; i < d->devices.n; i++)
+                device_free(d->devices.v[i]);
+        cuda_free(d->devices.cuda);
         source_roots_free(d->sources.roots);
-        stores_free(&d->sources);
+        s3_endpoints_free(d->sources.s3);
+        hf_free(d->sources.hf);
+        http_free(d->sources.http);
         wake_free(d->wake);
         config_deinit(&d->config);
 }

@@ -68,7 +68,6 @@ daemon/serve/server
 daemon/serve/verbs
 daemon/config/settings
 daemon/config
-daemon/config/build
 daemon/main
 """
 RANK = {entry: number for number, line in enumerate(RANKS.strip().split("\n")) for entry in line.split()}
