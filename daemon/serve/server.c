@@ -277,7 +277,7 @@ void server_close(struct server *server)
         server->closing = true;
         /* What is unloaded from now on stays persisted. */
         persist_freeze(&server->persist);
-        state_writer_freeze(&server->state_writer);
+        state_writer_tick(&server->state_writer);
         scrub_stop(&server->scrub);
         desired_close(&server->desired);
         uv_close((uv_handle_t *)&server->accept_poll, NULL);

@@ -376,7 +376,7 @@ void state_writer_tick(struct state_writer *writer)
 {
         msgpack_sbuffer now;
         unsigned char digest[DIGEST_SIZE];
-        if (writer->folder == NULL || !writer->due || writer->frozen)
+        if (writer->folder == NULL || !writer->due)
                 return;
         if (pack(writer, &now) < 0)
                 return; /* tried again at the next tick */
@@ -390,10 +390,4 @@ void state_writer_tick(struct state_writer *writer)
         msgpack_sbuffer_destroy(&writer->pending);
         writer->pending = now;
         save(writer);
-}
-
-void state_writer_freeze(struct state_writer *writer)
-{
-        state_writer_tick(writer);
-        writer->frozen = true;
 }

@@ -83,7 +83,7 @@ struct state_writer {
         int (*collect)(const struct desired *desired, struct state_file *state); /* desired_state() */
         const struct desired *desired;
         bool due; /* set by the owner when what is resident has changed */
-        bool writing, frozen;
+        bool writing;
         struct error failure;              /* of the last save, and logged; else zero */
         msgpack_sbuffer next, pending;     /* the file's bytes: as being written; as to be written after that */
         unsigned char newest[DIGEST_SIZE]; /* of the newest of these, or of the file; zeroes: not known */
@@ -95,6 +95,5 @@ struct state_writer {
 void state_writer_init(struct state_writer *writer, struct work_pool *pool, const char *folder,
                        int (*collect)(const struct desired *, struct state_file *), const struct desired *desired);
 void state_writer_deinit(struct state_writer *writer);
+/* A few times a second, and a last time when the daemon ends: models that are unloaded after that stay in the file. */
 void state_writer_tick(struct state_writer *writer);
-/* The daemon ends: the present state is written, and models that are unloaded from now on stay in it. */
-void state_writer_freeze(struct state_writer *writer);
