@@ -66,7 +66,6 @@ daemon/serve/events
 daemon/serve/monitor
 daemon/serve/server
 daemon/serve/verbs
-daemon/config/settings
 daemon/config
 daemon/main
 """

@@ -4,7 +4,97 @@
  */
 #pragma once
 
-#include "daemon/config/settings/values.h"
+#include "daemon/base/error.h"
+#include "daemon/base/log/log.h"
+#include "daemon/device/cuda/cuda.h"
+#include "daemon/serve/access/role.h"
+#include "daemon/serve/desired/desired.h"
+#include "daemon/serve/limits.h"
+#include "daemon/source/s3/endpoint.h"
+#include "daemon/source/web/http_auth.h"
+
+#define CONFIG_DEFAULT_PATH "/etc/streamerd/streamerd.yaml"
+#define CONFIG_DEFAULT_SOCKET "/run/streamerd/streamerd.sock"
+#define PRELOAD_MAX 1024 /* entries of `preload` */
+
+struct config_device {
+        char *name;                /* "host", "cuda:0", "cuda:GPU-<uuid>", "cuda:all" */
+        bool optional;             /* "cuda:0?", "cuda:all?": the daemon starts without it */
+        uint64_t budget;           /* bytes; 0 where it is a percentage of a device that is not the host */
+        unsigned budget_percent;   /* of the device's memory, 90 where no budget is given; else 0 */
+        enum host_pages pages;     /* host */
+        uint64_t prefault;         /* host: bytes; PREFAULT_AUTO; 0: none */
+        enum cuda_handles handles; /* cuda */
+};
+
+/* Where a value was given; a later one overrides an earlier one. */
+enum config_origin { CONFIG_DEFAULT, CONFIG_FILE, CONFIG_ENVIRONMENT, CONFIG_FLAG };
+
+#define CONFIG_SETTINGS_MAX 96
+
+struct config {
+        enum config_origin origin;                  /* of the values that are being set */
+        unsigned char origins[CONFIG_SETTINGS_MAX]; /* enum config_origin, by index in `settings` (setting.h) */
+        char *path;                                 /* of the file that was read; NULL if none */
+        char notes[1024];                           /* lines for the log: what was adapted or looks wrong */
+        char *socket;
+        char *state;           /* a folder; NULL: no state file */
+        uint64_t exit_idle_ns; /* 0: the daemon does not exit by itself */
+        char **roots;
+        size_t n_roots;
+        struct config_device *devices;
+        size_t n_devices;
+        struct {
+                unsigned concurrency;  /* 16: blocks read at once for one load */
+                uint64_t block_size;   /* 8 MiB; a multiple of 1 MiB */
+                uint64_t memory_limit; /* of the staging ring; 0 = default: concurrency x block_size */
+                uint64_t stall_ns;     /* 30 s without a byte: the load is quarantined */
+        } io;
+        struct limits limits;
+        uint64_t host_cache; /* bytes of pinned memory for models that GPUs evict; 0: none */
+        struct roles access;
+        struct model_record *preload; /* entries: as for desired_configure() */
+        size_t n_preload;
+        struct {
+                uint64_t keep_alive_ns;    /* 0: models stay until they are unloaded or evicted */
+                uint64_t drain_timeout_ns; /* 0: what was replaced stays as long as it is leased */
+        } residency;
+        struct {
+                char *library;         /* of the CUDA runtime; NULL: libcudart.so.13, .12 */
+                bool across_uids;      /* false: cuda-ipc handles of a model go to one user's processes */
+                bool trust_detach;     /* true: a detach proves that the client has unmapped */
+                uint64_t segment_size; /* 4 GiB: where a new segment is begun; a multiple of 2 MiB */
+                bool context_at_start; /* false: the first load creates it */
+                struct cuda_settings settings;
+        } cuda;
+        struct {
+                bool across_uids; /* false: the publisher's user and root attach to what it has published */
+                bool cuda_ipc;    /* false: nothing is published in memory that stays writable for clients */
+        } publish;
+        struct s3_endpoint_opts s3;
+        struct s3_endpoint_opts *s3_sources;
+        size_t n_s3_sources;
+        struct {
+                char *endpoint; /* of the Hub; NULL or "": https://huggingface.co */
+                char *token;    /* as keys of S3 */
+        } hf;
+        struct {
+                struct http_opts opts; /* but for ca and allow_plain; threads 0: one for each processor, 4 at most */
+                char *ca;              /* NULL or "": the system's certificates */
+                char **allow_plain;
+                size_t n_allow_plain;
+                struct web_host *hosts;
+                size_t n_hosts;
+        } http;
+        struct {
+                char *listen; /* NULL or "": none */
+        } metrics;
+        struct {
+                enum log_level level;
+                enum log_format format;
+                bool to_stderr; /* $RUNAI_STREAMER_LOG_TO_STDERR: not to the journal's own socket */
+        } log;
+};
 
 #define CONFIG_PRINTED 1 /* for --help, --version, --check-config or completion: there is nothing else to do */
 

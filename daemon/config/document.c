@@ -9,7 +9,7 @@
  * aliases and tags, which hide the meaning of a file.
  */
 #include "daemon/config/config.h"
-#include "daemon/config/settings/setting.h"
+#include "daemon/config/setting.h"
 
 #include "daemon/base/util.h"
 

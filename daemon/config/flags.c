@@ -3,7 +3,7 @@
  * Flags are written --flag value or --flag=value. --device and --root repeat: the first of each replaces the file's
  * list. Completion fails by printing nothing.
  */
-#include "daemon/config/settings/setting.h"
+#include "daemon/config/setting.h"
 
 #include "daemon/base/util.h"
 

@@ -8,7 +8,7 @@
 #include "daemon/base/sys/systemd.h"
 #include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
-#include "daemon/config/settings/setting.h"
+#include "daemon/config/setting.h"
 #include "daemon/serve/verbs/verbs.h"
 
 #include <inttypes.h>

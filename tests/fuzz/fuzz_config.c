@@ -4,7 +4,7 @@
  * neither leaks.
  */
 #include "daemon/config/config.h"
-#include "daemon/config/settings/setting.h"
+#include "daemon/config/setting.h"
 #include "tests/fuzz/fuzz.h"
 
 static void check_setting(const struct setting *setting, const struct config *config)

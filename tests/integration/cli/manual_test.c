@@ -2,7 +2,7 @@
  *
  * The manual covers every verb, flag, setting and function; help has an example for each verb.
  */
-#include "daemon/config/settings/setting.h"
+#include "daemon/config/setting.h"
 #include "tests/lib/streamerctl.h"
 #include "tests/lib/daemon.h"
 #include "tests/lib/suite.h"

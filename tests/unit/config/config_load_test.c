@@ -6,7 +6,7 @@
 
 #include "daemon/base/util.h"
 #include "daemon/config/config.h"
-#include "daemon/config/settings/setting.h"
+#include "daemon/config/setting.h"
 
 static struct config config;
 static struct error error;

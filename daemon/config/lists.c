@@ -3,7 +3,7 @@
  * The lists of the file: roots, devices, http.allow_plain, http.hosts, s3.sources and preload. No error text repeats a
  * value of http.hosts or s3.sources: it may be a secret given under the wrong key.
  */
-#include "daemon/config/settings/setting.h"
+#include "daemon/config/setting.h"
 
 #include "daemon/base/util.h"
 #include "daemon/load/load.h"

@@ -2,7 +2,7 @@
  *
  * The functions of a setting are those of its kind. A wrong value leaves the field unchanged.
  */
-#include "daemon/config/settings/setting.h"
+#include "daemon/config/setting.h"
 
 #include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"

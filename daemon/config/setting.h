@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "daemon/config/settings/values.h"
+#include "daemon/config/config.h"
 
 #define SETTING_LIST_MAX 64
 #define SETTING_WHY 200

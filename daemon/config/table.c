@@ -2,7 +2,7 @@
  *
  * The table of settings, and the checks of texts. config/streamerd.yaml describes each key at length.
  */
-#include "daemon/config/settings/setting.h"
+#include "daemon/config/setting.h"
 
 #include "daemon/base/sys/listen.h"
 #include "daemon/base/util.h"

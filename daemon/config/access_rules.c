@@ -3,7 +3,7 @@
  * The rules of `access.roles`. Names of users and groups are resolved here, once: the look-up may ask a directory
  * server, so it must not happen while a client waits.
  */
-#include "daemon/config/settings/setting.h"
+#include "daemon/config/setting.h"
 
 #include "daemon/base/util.h"
 #include "daemon/source/source.h"

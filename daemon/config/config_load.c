@@ -7,7 +7,7 @@
  */
 #include "daemon/config/config.h"
 
-#include "daemon/config/settings/setting.h"
+#include "daemon/config/setting.h"
 
 #include "daemon/base/text/text.h"
 #include "daemon/base/util.h"
