@@ -32,6 +32,7 @@ enum config_origin { CONFIG_DEFAULT, CONFIG_FILE, CONFIG_ENVIRONMENT, CONFIG_FLA
 
 #define CONFIG_SETTINGS_MAX 96
 
+/* Each list is a pointer, and after it the length. */
 struct config {
         enum config_origin origin;                  /* of the values that are being set */
         unsigned char origins[CONFIG_SETTINGS_MAX]; /* enum config_origin, by index in `settings` (setting.h) */

@@ -29,6 +29,7 @@ void config_init(struct config *config)
 
 void config_deinit(struct config *config)
 {
+        roles_deinit(&config->access);
         for (size_t i = 0; i < n_settings; i++)
                 setting_deinit(&settings[i], config);
         free(config->path);

@@ -104,7 +104,7 @@ static int read_scalar(struct doc *doc, const struct setting *setting, void *bas
 {
         char why[SETTING_WHY];
         if (doc->event.type != YAML_SCALAR_EVENT)
-                return fail(doc, key, setting->several ? "takes a list of single values" : "takes a single value");
+                return fail(doc, key, "takes a single value");
         if (has_nul(doc))
                 return fail(doc, key, "a NUL byte");
         int r = base == doc->config ? setting_set(setting, doc->config, text_of(doc), why)
@@ -112,15 +112,18 @@ static int read_scalar(struct doc *doc, const struct setting *setting, void *bas
         return r < 0 ? fail(doc, key, why) : 0;
 }
 
-static int read_field(struct doc *doc, const struct setting *field, void *entry, const char *key)
+/* A list of single values, or one of them. */
+static int read_values(struct doc *doc, const struct setting *setting, void *base, const char *key)
 {
-        char why[SETTING_WHY];
-        int r;
-        if (!field->several || doc->event.type != YAML_SEQUENCE_START_EVENT)
-                return read_scalar(doc, field, entry, key);
-        field->set((char *)entry + field->offset, NULL, why);
-        while ((r = next_item(doc)) > 0 && (r = read_scalar(doc, field, entry, key)) == 0)
-                ;
+        bool is_list = doc->event.type == YAML_SEQUENCE_START_EVENT;
+        int r = is_list ? next_item(doc) : 1;
+        while (r > 0) {
+                if (doc->event.type != YAML_SCALAR_EVENT)
+                        return fail(doc, key, "takes a list of single values");
+                r = read_scalar(doc, setting, base, key);
+                if (r == 0 && is_list)
+                        r = next_item(doc);
+        }
         return r;
 }
 
@@ -139,7 +142,10 @@ static int read_fields(struct doc *doc, const struct setting_list *list, void *e
                 if (i == list->n_fields || (*given >> i & 1) != 0)
                         return fail(doc, key, i == list->n_fields ? "unknown key" : "given twice");
                 *given |= 1u << i;
-                r = next(doc) ?: read_field(doc, &list->fields[i], entry, key);
+                const struct setting *field = &list->fields[i];
+                r = next(doc)
+                            ?: field->kind == SETTING_LIST ? read_values(doc, field, entry, key)
+                                                           : read_scalar(doc, field, entry, key);
                 if (r < 0)
                         return r;
         }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The lists of the file: roots, devices, http.allow_plain, http.hosts, s3.sources and preload. No error text repeats a
- * value of http.hosts or s3.sources: it may be a secret given under the wrong key.
+ * The lists of the file: roots, devices, http.allow_plain, http.hosts, s3.sources, preload and access.roles. No error
+ * text repeats a value of http.hosts or s3.sources: it may be a secret given under the wrong key.
  */
 #include "daemon/config/setting.h"
 
@@ -11,7 +11,12 @@
 #include "daemon/source/source.h"
 #include "proto/hub.h"
 
+#include <errno.h>
+#include <grp.h>
+#include <pwd.h>
+
 #define ENTRIES(fields) (fields), ARRAY_SIZE(fields)
+#define IDS_MAX 256 /* users or groups of a rule */
 
 static int check_root(const char *text, char why[SETTING_WHY])
 {
@@ -21,7 +26,7 @@ static int check_root(const char *text, char why[SETTING_WHY])
 static const struct setting root_fields[] = {{NULL, SETTING_TEXT, .size = sizeof(char *), .check = check_root}};
 
 const struct setting_list list_roots = {ENTRIES(root_fields), sizeof(char *), SETTING_LIST_MAX,
-                                        offsetof(struct config, n_roots), .takes = "a root is a path"};
+                                        .takes = "a root is a path"};
 
 /* ---- devices ---- */
 
@@ -120,7 +125,6 @@ const struct setting_list list_devices = {
         ENTRIES(device_fields),
         sizeof(struct config_device),
         SETTING_LIST_MAX,
-        offsetof(struct config, n_devices),
         "a device is a word such as host=8GiB, or { device, budget, pages, prefaulted, handles }",
         .set_word = set_device_word,
         .check = check_device};
@@ -139,7 +143,7 @@ static const struct setting plain_host_fields[] = {
         {NULL, SETTING_TEXT, .size = sizeof(char *), .check = check_host_text}};
 
 const struct setting_list list_plain_hosts = {ENTRIES(plain_host_fields), sizeof(char *), SETTING_LIST_MAX,
-                                              offsetof(struct config, http.n_allow_plain), .takes = "takes " HOSTS};
+                                              .takes = "takes " HOSTS};
 
 #define F(name) #name, SETTING_TEXT, SETTING_FIELD(struct web_host, name)
 static const struct setting host_fields[] = {
@@ -164,7 +168,7 @@ static int check_host(struct config *config, void *entry, unsigned given, char w
 }
 
 const struct setting_list list_hosts = {ENTRIES(host_fields), sizeof(struct web_host), SETTING_LIST_MAX,
-                                        offsetof(struct config, http.n_hosts), .check = check_host};
+                                        .check = check_host};
 
 /* ---- s3.sources ---- */
 
@@ -212,7 +216,7 @@ static int check_s3_source(struct config *config, void *entry, unsigned given, c
 }
 
 const struct setting_list list_s3_sources = {ENTRIES(s3_fields), sizeof(struct s3_endpoint_opts), SETTING_LIST_MAX,
-                                             offsetof(struct config, n_s3_sources), .check = check_s3_source};
+                                             .check = check_s3_source};
 
 /* ---- preload ---- */
 
@@ -233,15 +237,9 @@ static int check_name(const char *value, char why[SETTING_WHY])
         return valid ? 0 : setting_wrong(why, "a name has 1 to %d bytes", PROTO_NAME_MAX);
 }
 
-static int set_devices(void *field, const char *value, char why[SETTING_WHY])
-{
-        struct model_record *entry = container_of(field, struct model_record, devices);
-        if (value == NULL)
-                return 0;
-        if (entry->n_devices == LOAD_DEVICES)
-                return setting_wrong(why, "more than %d devices", LOAD_DEVICES);
-        return model_record_add_device(entry, value, false) == 0 ? 0 : setting_wrong(why, "no memory");
-}
+static const struct setting preload_device_fields[] = {{NULL, SETTING_TEXT, SETTING_FIELD(struct model_device, uuid)}};
+static const struct setting_list preload_devices = {ENTRIES(preload_device_fields), sizeof(struct model_device),
+                                                    .max = LOAD_DEVICES};
 
 static int check_pattern(const char *value, char why[SETTING_WHY])
 {
@@ -256,7 +254,7 @@ static const char *const verify_words[] = {"none", "sha256", NULL};
 static const struct setting preload_fields[] = {
         {"source", SETTING_TEXT, F(source), .check = check_source},
         {"name", SETTING_TEXT, F(name), .check = check_name},
-        {"devices", SETTING_OWN, F(devices), .set = set_devices, .several = true},
+        {"devices", SETTING_LIST, F(devices), .list = &preload_devices},
         {"layout", SETTING_WORD, F(ranks), .words = layout_words},
         {"pattern", SETTING_TEXT, F(pattern), .check = check_pattern},
         {"verify", SETTING_WORD, F(verified), .words = verify_words},
@@ -279,15 +277,146 @@ static int check_preload(struct config *config, void *entry, unsigned given, cha
         return 0;
 }
 
-static void deinit_preload(struct config *config)
+const struct setting_list list_preload = {ENTRIES(preload_fields), sizeof(struct model_record), PRELOAD_MAX,
+                                          .check = check_preload};
+
+/* ---- access.roles ---- */
+
+/* Names are resolved here, once: the look-up may ask a directory server, so it must not happen while a client waits. */
+static int find_user(const char *name, uint32_t *id)
 {
-        for (size_t i = 0; i < config->n_preload; i++)
-                model_record_deinit(&config->preload[i]);
-        free(config->preload);
-        config->preload = NULL;
-        config->n_preload = 0;
+        char buffer[16384];
+        struct passwd entry, *found = NULL;
+        int r = getpwnam_r(name, &entry, buffer, sizeof(buffer), &found);
+        if (found != NULL)
+                *id = found->pw_uid;
+        return found != NULL ? 0 : r != 0 ? r : ENOENT;
 }
 
-const struct setting_list list_preload = {
-        ENTRIES(preload_fields), sizeof(struct model_record), PRELOAD_MAX, offsetof(struct config, n_preload),
-        .check = check_preload,  .deinit = deinit_preload};
+static int find_group(const char *name, uint32_t *id)
+{
+        static char buffer[1 << 20]; /* a group's entry lists its members */
+        struct group entry, *found = NULL;
+        int r = getgrnam_r(name, &entry, buffer, sizeof(buffer), &found);
+        if (found != NULL)
+                *id = found->gr_gid;
+        return found != NULL ? 0 : r != 0 ? r : ENOENT;
+}
+
+static int set_id(uint32_t *id, const char *value, int (*find)(const char *, uint32_t *), const char *what,
+                  char why[SETTING_WHY])
+{
+        bool is_number = value[0] != '\0' && strspn(value, "0123456789") == strlen(value);
+        uint64_t number = 0;
+        if (strcmp(value, "*") == 0) {
+                *id = ROLE_ANYONE;
+                return 0;
+        }
+        if (is_number && (config_parse_size(value, &number) < 0 || number >= ROLE_ANYONE))
+                return setting_wrong(why, "'%.60s' is no %s's number", value, what);
+        *id = (uint32_t)number;
+        int r = is_number ? 0 : find(value, id);
+        if (r == ENOENT)
+                return setting_wrong(why, "there is no %s '%.60s'", what, value);
+        if (r != 0)
+                return setting_wrong(why, "%s '%.60s' cannot be looked up: %s", what, value, strerrordesc_np(r));
+        return 0;
+}
+
+static int set_user(void *id, const char *value, char why[SETTING_WHY])
+{
+        return set_id(id, value, find_user, "user", why);
+}
+
+static int set_group(void *id, const char *value, char why[SETTING_WHY])
+{
+        return set_id(id, value, find_group, "group", why);
+}
+
+static int set_role_root(void *root, const char *value, char why[SETTING_WHY])
+{
+        struct error error = {0};
+        if (value[0] != '/')
+                return setting_wrong(why, "'%.80s' is not an absolute path", value);
+        return source_canonical(value, root, &error) == 0 ? 0 : setting_wrong(why, "%.150s", error.text);
+}
+
+static int check_bucket(const char *value, char why[SETTING_WHY])
+{
+        const char *rest = strstr(value, "://");
+        if (rest == NULL || rest == value || rest[3] == '\0')
+                return setting_wrong(why, "'%.80s' is not the beginning of a URI, such as s3://bucket/folder/", value);
+        return 0;
+}
+
+static int set_role(void *member, const char *value, char why[SETTING_WHY])
+{
+        enum role role = role_parse(value);
+        if (role == ROLE_NONE)
+                return setting_wrong(why, "'%.40s' is not attach, load or admin", value);
+        *(enum role *)member = role;
+        return 0;
+}
+
+static const struct setting user_fields[] = {{NULL, SETTING_OWN, .set = set_user}};
+static const struct setting group_fields[] = {{NULL, SETTING_OWN, .set = set_group}};
+static const struct setting role_root_fields[] = {{NULL, SETTING_OWN, .set = set_role_root}};
+static const struct setting bucket_fields[] = {{NULL, SETTING_TEXT, .size = sizeof(char *), .check = check_bucket}};
+static const struct setting_list users = {ENTRIES(user_fields), sizeof(uint32_t), .max = IDS_MAX};
+static const struct setting_list groups = {ENTRIES(group_fields), sizeof(uint32_t), .max = IDS_MAX};
+static const struct setting_list role_roots = {ENTRIES(role_root_fields), sizeof(char *), .max = SETTING_LIST_MAX};
+static const struct setting_list buckets = {ENTRIES(bucket_fields), sizeof(char *), .max = SETTING_LIST_MAX};
+
+enum { RULE_ROLE, RULE_USERS, RULE_GROUPS, RULE_ROOTS, RULE_BUCKETS, RULE_QUOTAS };
+
+#define F(name) SETTING_FIELD(struct role_rule, name)
+static const struct setting rule_fields[] = {
+        [RULE_ROLE] = {"role", SETTING_OWN, F(role), .set = set_role},
+        [RULE_USERS] = {"users", SETTING_LIST, F(users), .list = &users},
+        [RULE_GROUPS] = {"groups", SETTING_LIST, F(groups), .list = &groups},
+        [RULE_ROOTS] = {"roots", SETTING_LIST, F(roots), .list = &role_roots},
+        [RULE_BUCKETS] = {"buckets", SETTING_LIST, F(buckets), .list = &buckets},
+        {"connections", SETTING_NUMBER, F(max[QUOTA_CONNECTIONS]), NULL, 1, UINT64_MAX},
+        {"leases", SETTING_NUMBER, F(max[QUOTA_LEASES]), NULL, 1, UINT64_MAX},
+        {"loads", SETTING_NUMBER, F(max[QUOTA_LOADS]), NULL, 1, UINT64_MAX},
+        {"models", SETTING_NUMBER, F(max[QUOTA_MODELS]), NULL, 1, UINT64_MAX},
+        {"bytes", SETTING_SIZE, F(max[QUOTA_BYTES]), NULL, 1, UINT64_MAX},
+};
+#undef F
+_Static_assert(ARRAY_SIZE(rule_fields) == RULE_QUOTAS + QUOTA_SLOT_COUNT, "a key for each quota");
+
+static int check_rule(struct config *config, void *entry, unsigned given, char why[SETTING_WHY])
+{
+        struct role_rule *rule = entry;
+        rule->roots.given = (given >> RULE_ROOTS & 1) != 0;
+        rule->buckets.given = (given >> RULE_BUCKETS & 1) != 0;
+        if (rule->role == ROLE_NONE)
+                return setting_wrong(why, "has no 'role'");
+        if (rule->users.n == 0 && rule->groups.n == 0)
+                return setting_wrong(why, "names no user: it requires 'users' or 'groups'");
+        return 0;
+}
+
+const struct setting_list list_rules = {ENTRIES(rule_fields), sizeof(struct role_rule), SETTING_LIST_MAX,
+                                        .line = offsetof(struct role_rule, line), .check = check_rule};
+
+static bool below_a_root(const struct config *config, const char *path)
+{
+        for (size_t i = 0; i < config->n_roots; i++)
+                if (source_is_below(config->roots[i], path))
+                        return true;
+        return false;
+}
+
+int access_check_roots(const struct config *config, struct error *error)
+{
+        const struct roles *roles = &config->access;
+        for (size_t i = 0; i < roles->n; i++)
+                for (size_t k = 0; k < roles->rules[i].roots.n; k++)
+                        if (!below_a_root(config, roles->rules[i].roots.v[k]))
+                                return error_set(error, STREAMER_EINVAL,
+                                                 "%s:%u: access.roles[%zu].roots: %s is below none of the daemon's own "
+                                                 "roots",
+                                                 roles->file, roles->rules[i].line, i, roles->rules[i].roots.v[k]);
+        return 0;
+}

@@ -107,12 +107,87 @@ static int parse_word(const struct setting *setting, const char *text, uint64_t 
         return setting_wrong(why, "'%.40s' is not %s", text, words == setting_bool_words ? "true or false" : list);
 }
 
+/* ---- lists ---- */
+
+struct array {
+        char *entries;
+        size_t n;
+};
+
+static struct array *array_of(const struct setting *setting, const void *base)
+{
+        return (struct array *)((uintptr_t)base + setting->offset);
+}
+
+size_t setting_list_n(const struct setting *setting, const void *base)
+{
+        return array_of(setting, base)->n;
+}
+
+static char *entry_of(const struct setting *setting, const void *base, size_t i)
+{
+        return array_of(setting, base)->entries + i * setting->list->entry_size;
+}
+
+void *setting_list_append(const struct setting *setting, void *base, char why[SETTING_WHY])
+{
+        const struct setting_list *list = setting->list;
+        struct array *array = array_of(setting, base);
+        if (array->n == list->max) {
+                setting_wrong(why, "more than %zu entries", list->max);
+                return NULL;
+        }
+        char *entries = array_grow(array->entries, array->n, list->entry_size);
+        if (entries == NULL) {
+                setting_wrong(why, "no memory");
+                return NULL;
+        }
+        array->entries = entries;
+        void *entry = memset(entry_of(setting, base, array->n++), 0, list->entry_size);
+        for (size_t i = 0; i < list->n_fields; i++)
+                setting_init(&list->fields[i], entry);
+        return entry;
+}
+
+static int append_text(const struct setting *setting, void *base, const char *text, char why[SETTING_WHY])
+{
+        const struct setting_list *list = setting->list;
+        void *entry = setting_list_append(setting, base, why);
+        int r = entry == NULL            ? -1
+                : list->set_word != NULL ? list->set_word(entry, text, why)
+                                         : setting_set_field(&list->fields[0], entry, text, why);
+        return r == 0 && list->check != NULL ? list->check(base, entry, 1, why) : r;
+}
+
+static void clear(const struct setting *setting, void *base)
+{
+        struct array *array = array_of(setting, base);
+        for (size_t i = 0; i < array->n; i++)
+                for (size_t k = 0; k < setting->list->n_fields; k++)
+                        setting_deinit(&setting->list->fields[k], entry_of(setting, base, i));
+        free(array->entries);
+        *array = (struct array){0};
+}
+
+static bool lists_equal(const struct setting *setting, const void *a, const void *b)
+{
+        const struct setting_list *list = setting->list;
+        size_t n = setting_list_n(setting, a);
+        bool equal = n == setting_list_n(setting, b);
+        for (size_t i = 0; equal && i < n; i++)
+                for (size_t k = 0; equal && k < list->n_fields; k++)
+                        equal = setting_equal(&list->fields[k], entry_of(setting, a, i), entry_of(setting, b, i));
+        return equal;
+}
+
 /* ---- fields ---- */
 
 int setting_set_field(const struct setting *setting, void *base, const char *text, char why[SETTING_WHY])
 {
         void *field = (char *)base + setting->offset;
         uint64_t value = 0;
+        if (setting->kind == SETTING_LIST)
+                return append_text(setting, base, text, why);
         if (setting->kind == SETTING_OWN)
                 return setting->set(field, text, why);
         if (setting->kind == SETTING_TEXT) {
@@ -149,7 +224,7 @@ void setting_init(const struct setting *setting, void *base)
 void setting_deinit(const struct setting *setting, void *base)
 {
         if (setting->kind == SETTING_LIST)
-                setting_list_clear(setting, base);
+                clear(setting, base);
         else if (setting->kind == SETTING_TEXT)
                 secret_free(*(char **)((char *)base + setting->offset));
 }
@@ -166,18 +241,6 @@ char *setting_text(const struct setting *setting, const void *base)
         return strdup(setting->kind == SETTING_WORD ? setting->words[value] : written(setting->kind, value, number));
 }
 
-static bool lists_equal(const struct setting *setting, const struct config *a, const struct config *b)
-{
-        const struct setting_list *list = setting->list;
-        size_t n = setting_list_n(setting, a);
-        bool equal = n == setting_list_n(setting, b);
-        for (size_t i = 0; i < n; i++)
-                for (size_t k = 0; equal && k < list->n_fields; k++)
-                        equal = setting_equal(&list->fields[k], setting_list_entry(setting, a, i),
-                                              setting_list_entry(setting, b, i));
-        return equal;
-}
-
 bool setting_equal(const struct setting *setting, const void *a, const void *b)
 {
         const char *x = (const char *)a + setting->offset, *y = (const char *)b + setting->offset;
@@ -185,65 +248,6 @@ bool setting_equal(const struct setting *setting, const void *a, const void *b)
                 return lists_equal(setting, a, b);
         return setting->kind == SETTING_TEXT ? same_text(*(char *const *)x, *(char *const *)y)
                                              : memcmp(x, y, setting->size) == 0;
-}
-
-/* ---- lists ---- */
-
-static size_t *length_of(const struct setting *setting, const struct config *config)
-{
-        return (size_t *)((uintptr_t)config + setting->list->n);
-}
-
-static char **entries_of(const struct setting *setting, const struct config *config)
-{
-        return (char **)((uintptr_t)config + setting->offset);
-}
-
-size_t setting_list_n(const struct setting *setting, const struct config *config)
-{
-        return *length_of(setting, config);
-}
-
-void *setting_list_entry(const struct setting *setting, const struct config *config, size_t i)
-{
-        return *entries_of(setting, config) + i * setting->list->entry_size;
-}
-
-void *setting_list_append(const struct setting *setting, struct config *config, char why[SETTING_WHY])
-{
-        const struct setting_list *list = setting->list;
-        size_t *n = length_of(setting, config);
-        char **entries = entries_of(setting, config);
-        if (*n == list->max) {
-                setting_wrong(why, "more than %zu entries", list->max);
-                return NULL;
-        }
-        char *grown = reallocarray(*entries, *n + 1, list->entry_size);
-        if (grown == NULL) {
-                setting_wrong(why, "no memory");
-                return NULL;
-        }
-        *entries = grown;
-        void *entry = memset(grown + (*n)++ * list->entry_size, 0, list->entry_size);
-        for (size_t i = 0; i < list->n_fields; i++)
-                setting_init(&list->fields[i], entry);
-        return entry;
-}
-
-void setting_list_clear(const struct setting *setting, struct config *config)
-{
-        const struct setting_list *list = setting->list;
-        char **entries = entries_of(setting, config);
-        size_t *n = length_of(setting, config);
-        if (list->deinit != NULL) {
-                list->deinit(config);
-                return;
-        }
-        while (*n > 0)
-                for (size_t k = 0, i = --*n; k < list->n_fields; k++)
-                        setting_deinit(&list->fields[k], setting_list_entry(setting, config, i));
-        free(*entries);
-        *entries = NULL;
 }
 
 /* ---- the table ---- */
@@ -268,19 +272,10 @@ const struct setting *setting_find_flag(const char *name, size_t len)
 int setting_set(const struct setting *setting, struct config *config, const char *text, char why[SETTING_WHY])
 {
         unsigned char *origin = &config->origins[setting - settings];
-        if (setting->kind != SETTING_LIST) {
-                int r = setting_set_field(setting, config, text, why);
-                if (r == 0)
-                        *origin = (unsigned char)config->origin;
-                return r;
-        }
-        const struct setting_list *list = setting->list;
-        if (*origin != config->origin)
-                setting_list_clear(setting, config);
-        *origin = (unsigned char)config->origin;
-        void *entry = setting_list_append(setting, config, why);
-        int r = entry == NULL            ? -1
-                : list->set_word != NULL ? list->set_word(entry, text, why)
-                                         : setting_set_field(&list->fields[0], entry, text, why);
-        return r == 0 && list->check != NULL ? list->check(config, entry, 1, why) : r;
+        if (setting->kind == SETTING_LIST && *origin != config->origin)
+                clear(setting, config);
+        int r = setting_set_field(setting, config, text, why);
+        if (r == 0)
+                *origin = (unsigned char)config->origin;
+        return r;
 }

@@ -18,7 +18,7 @@ enum setting_kind {
         SETTING_SIZE,     /* bytes */
         SETTING_DURATION, /* nanoseconds */
         SETTING_OWN,      /* set() reads it */
-        SETTING_LIST,     /* an array in struct config */
+        SETTING_LIST,     /* an array: the pointer, and after it the length; a value is appended to it */
         SETTING_ACTION,   /* a flag that is no setting, a text in struct flags_first */
 };
 
@@ -32,8 +32,7 @@ struct setting {
         int (*check)(const char *text,
                      char why[SETTING_WHY]); /* of TEXT: 0, or -1 with a phrase in why; NULL: any text */
         int (*set)(void *field, const char *text, char why[SETTING_WHY]); /* of OWN, likewise */
-        bool several; /* OWN: takes a list, too: then set() is called with NULL first */
-        bool secret;  /* not shown, unless it is the name of a location */
+        bool secret; /* not shown, unless it is the name of a location */
         const struct setting_list *list;
         /* flag: without "--". argument: in --help; DIR, FILE and PATH are completed to paths; NULL: takes none. */
         const char *flag, *argument, *help;
@@ -44,13 +43,11 @@ struct setting {
 struct setting_list {
         const struct setting *fields; /* of an entry; a single one without a key: the entry is that value */
         size_t n_fields, entry_size, max;
-        size_t n;          /* offset of the array's length in struct config; the array's is the setting's */
         const char *takes; /* for messages, where an entry has neither form; NULL: keys */
         size_t line;       /* offset of an unsigned in the entry, its line in the file; 0: none */
         int (*set_word)(void *entry, const char *text, char why[SETTING_WHY]); /* an entry as one word; NULL */
         /* A complete entry, the last of the array; `given`: a bit for each field. 0, or -1 with a phrase in why. */
         int (*check)(struct config *config, void *entry, unsigned given, char why[SETTING_WHY]);
-        void (*deinit)(struct config *config); /* NULL: entries consist of texts and numbers */
 };
 
 extern const struct setting settings[];
@@ -62,8 +59,8 @@ extern const char *const setting_bool_words[], *const setting_addressing_words[]
 const struct setting *setting_find(const char *key); /* NULL: there is none */
 const struct setting *setting_find_flag(const char *name, size_t len);
 
-/* Of the table: also stores where the value is from (config->origin). A value of a list is appended to it; the first of
- * another origin clears it. */
+/* Of the table: also stores where the value is from (config->origin). The first value of a list of another origin
+ * clears it. */
 int setting_set(const struct setting *setting, struct config *config, const char *text, char why[SETTING_WHY]);
 
 /* ---- fields, in struct config or an entry ---- */
@@ -77,11 +74,9 @@ bool setting_equal(const struct setting *setting, const void *a, const void *b);
 
 /* ---- lists ---- */
 
-size_t setting_list_n(const struct setting *setting, const struct config *config);
-void *setting_list_entry(const struct setting *setting, const struct config *config, size_t i);
+size_t setting_list_n(const struct setting *setting, const void *base);
 /* A new last entry with its defaults; NULL with a phrase in why. */
-void *setting_list_append(const struct setting *setting, struct config *config, char why[SETTING_WHY]);
-void setting_list_clear(const struct setting *setting, struct config *config);
+void *setting_list_append(const struct setting *setting, void *base, char why[SETTING_WHY]);
 
 /* ---- for set() and check() ---- */
 

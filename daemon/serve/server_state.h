@@ -39,8 +39,8 @@ struct server {
         const struct roles *roles;
         struct loop_cpu loop_cpu;
         struct desired desired;
-        struct reload *reload;                  /* of daemon/config */
-        void (*reload_begin)(struct reload *);  /* verbs_reloaded() answers */
+        struct reload *reload;                 /* of daemon/config */
+        void (*reload_begin)(struct reload *); /* verbs_reloaded() answers */
         /* Adds a row for each key of the configuration. */
         void (*describe_config)(const struct reload *reload, struct items *rows);
         uint64_t exit_idle_ns, last_active_ns;                /* exits after so long without activity; 0: never */

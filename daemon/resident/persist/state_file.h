@@ -79,7 +79,7 @@ struct desired; /* of serve/desired, which sees all models */
 
 struct state_writer {
         struct work_pool *pool;
-        const char *folder; /* NULL: no state file */
+        const char *folder;                                                      /* NULL: no state file */
         int (*collect)(const struct desired *desired, struct state_file *state); /* desired_state() */
         const struct desired *desired;
         bool due; /* set by the owner when what is resident has changed */

@@ -35,8 +35,7 @@ static int check_name(const struct server *server, const struct conn *conn, cons
                                       OTHER_NAME);
         }
         const struct desired_model *desired = desired_find(&server->desired, name);
-        if (desired != NULL && desired->spec.owner != conn->caller.uid &&
-            strcmp(desired->spec.source, canonical) != 0)
+        if (desired != NULL && desired->spec.owner != conn->caller.uid && strcmp(desired->spec.source, canonical) != 0)
                 return REFUSE(name, "load", "another source is to be loaded under this name for uid %u",
                               desired->spec.owner, OTHER_NAME);
         return 0;

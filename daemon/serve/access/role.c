@@ -104,9 +104,9 @@ void roles_deinit(struct roles *roles)
 static bool has_id(const struct role_ids *ids, uint32_t id)
 {
         for (size_t i = 0; i < ids->n; i++)
-                if (ids->v[i] == id)
+                if (ids->v[i] == id || ids->v[i] == ROLE_ANYONE)
                         return true;
-        return ids->all;
+        return false;
 }
 
 static bool in_groups(const struct role_ids *ids, const struct caller *caller)

@@ -17,10 +17,11 @@ enum role { ROLE_NONE, ROLE_ATTACH, ROLE_LOAD, ROLE_ADMIN };
 const char *role_name(enum role role);
 enum role role_parse(const char *word); /* ROLE_NONE if it is none */
 
+#define ROLE_ANYONE UINT32_MAX /* "*": no user or group has this number */
+
 struct role_ids {
         uint32_t *v;
         size_t n;
-        bool all; /* "*" */
 };
 
 struct role_list {

@@ -51,8 +51,8 @@ struct desired_model {
         enum desired_state state;
         struct model_record spec;  /* the load, and where it is still desired (`pinned`) */
         struct model_record entry; /* configured: of the list */
-        bool named;  /* the name is given, not derived from the source */
-        bool served; /* an attempt reached some of its devices */
+        bool named;                /* the name is given, not derived from the source */
+        bool served;               /* an attempt reached some of its devices */
         unsigned attempts;
         uint64_t retry_at_ns; /* WAITING: the next attempt, 0: now; else 0 */
         struct error error;   /* of the last attempt; a worker's while RESOLVING */

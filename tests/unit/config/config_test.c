@@ -368,7 +368,7 @@ TEST(every_key_of_a_rule_is_read)
 TEST(a_single_value_is_a_list_of_one)
 {
         const struct role_rule *rule = parse_one("access: {roles: [{role: attach, users: '*'}]}");
-        ck_assert(rule->users.all);
+        ck_assert(rule->users.n == 1 && rule->users.v[0] == ROLE_ANYONE);
         ck_assert(!rule->roots.given);
         ck_assert(!rule->buckets.given);
 }

@@ -91,7 +91,8 @@ TEST(a_user_without_a_rule_has_no_role_despite_the_default)
 
 TEST(root_always_has_access)
 {
-        struct role_rule row = {.role = ROLE_ATTACH, .users = {.all = true}};
+        uint32_t anyone = ROLE_ANYONE;
+        struct role_rule row = {.role = ROLE_ATTACH, .users = {.v = &anyone, .n = 1}};
         const struct roles all = {.rules = &row, .n = 1, .given = true};
         ck_assert_int_eq(ask(&all, 0, 1, 1).role, ROLE_ADMIN);
         ck_assert_int_eq(ask(&all, 1, 1, 1).role, ROLE_ATTACH);
