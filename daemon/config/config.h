@@ -34,9 +34,8 @@ enum config_origin { CONFIG_DEFAULT, CONFIG_FILE, CONFIG_ENVIRONMENT, CONFIG_FLA
 
 /* Each list is a pointer, and after it the length. */
 struct config {
-        enum config_origin origin;                  /* of the values that are being set */
         unsigned char origins[CONFIG_SETTINGS_MAX]; /* enum config_origin, by index in `settings` (setting.h) */
-        char *path;                                 /* of the file that was read; NULL if none */
+        const char *path;                           /* of the file that was read, borrowed from argv; NULL if none */
         char notes[1024];                           /* lines for the log: what was adapted or looks wrong */
         char *socket;
         char *state;           /* a folder; NULL: no state file */
@@ -105,6 +104,6 @@ int config_load(struct config *config, int argc, char **argv, struct error *erro
 void config_init(struct config *config);   /* the defaults */
 void config_deinit(struct config *config); /* accepts a zeroed one */
 
-/* YAML text of this length, as a file of this name, into a config that has its defaults. STREAMER_EINVAL:
- * "file:line: key: what". */
+/* YAML text of this length, as a file of this name, into a config that has its defaults and borrows the name.
+ * STREAMER_EINVAL: "file:line: key: what". */
 int config_parse_yaml(struct config *config, const char *name, const char *text, size_t len, struct error *error);

@@ -32,7 +32,6 @@ void config_deinit(struct config *config)
         roles_deinit(&config->access);
         for (size_t i = 0; i < n_settings; i++)
                 setting_deinit(&settings[i], config);
-        free(config->path);
         *config = (struct config){0};
 }
 
@@ -69,7 +68,8 @@ static int apply_environment(struct config *config, struct error *error)
                                       ENV_MEMORY_LIMIT "=%s: the staging ring has its default size\n", value);
                         value = "0";
                 }
-                if (value != NULL && setting_set(setting, config, as_word(setting, value, buffer), why) < 0)
+                if (value != NULL &&
+                    setting_set(setting, config, CONFIG_ENVIRONMENT, as_word(setting, value, buffer), why) < 0)
                         return error_set(error, STREAMER_EINVAL, "%s: %s", name, why);
         }
         return 0;
@@ -81,9 +81,7 @@ static int read_file(struct config *config, const char *path, struct error *erro
         cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
         if (fd < 0)
                 return error_errno(error, STREAMER_EINVAL, errno, "%s", path);
-        config->path = strdup(path);
-        if (config->path == NULL)
-                return error_no_memory(error);
+        config->path = path;
         return text_read_fd(&text, fd, FILE_MAX, path, error)
                        ?: config_parse_yaml(config, path, text.data, text.size, error);
 }
@@ -129,12 +127,9 @@ static int load_all(struct config *config, struct flags_first *first, int argc, 
 {
         /* The default file may be absent; one that cannot be read is an error. */
         bool absent = first->config == NULL && access(CONFIG_DEFAULT_PATH, F_OK) < 0 && errno == ENOENT;
-        config->origin = CONFIG_FILE;
         int r = absent ? 0 : read_file(config, first->config ?: CONFIG_DEFAULT_PATH, error);
-        config->origin = CONFIG_ENVIRONMENT;
-        r = r ?: apply_environment(config, error);
-        config->origin = CONFIG_FLAG;
-        r = r ?: flags_read(first, config, argc, argv, error) ?: check_whole(config, error);
+        r = r ?: apply_environment(config, error) ?: flags_read(first, config, argc, argv, error)
+                ?: check_whole(config, error);
         if (r == 0)
                 resolve_budgets(config);
         return r;

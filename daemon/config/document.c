@@ -107,9 +107,7 @@ static int read_scalar(struct doc *doc, const struct setting *setting, void *bas
                 return fail(doc, key, "takes a single value");
         if (has_nul(doc))
                 return fail(doc, key, "a NUL byte");
-        int r = base == doc->config ? setting_set(setting, doc->config, text_of(doc), why)
-                                    : setting_set_field(setting, base, text_of(doc), why);
-        return r < 0 ? fail(doc, key, why) : 0;
+        return setting_set_field(setting, base, text_of(doc), why) < 0 ? fail(doc, key, why) : 0;
 }
 
 /* A list of single values, or one of them. */
@@ -174,17 +172,12 @@ static int read_entry(struct doc *doc, const struct setting *setting, const char
 
 static int read_list(struct doc *doc, const struct setting *setting)
 {
-        struct config *config = doc->config;
         int r;
         if (doc->event.type != YAML_SEQUENCE_START_EVENT)
                 return fail(doc, setting->key, "takes a list");
-        config->origins[setting - settings] = (unsigned char)config->origin;
         if (setting->list == &list_rules) {
-                config->access.given = true;
-                free(config->access.file);
-                config->access.file = strdup(doc->name);
-                if (config->access.file == NULL)
-                        return no_memory(doc);
+                doc->config->access.given = true;
+                doc->config->access.file = doc->name;
         }
         for (size_t i = 0; (r = next_item(doc)) > 0; i++) {
                 char where[KEY_SIZE / 2];
@@ -208,6 +201,13 @@ static const struct setting *first_of_section(const char *section)
         return NULL;
 }
 
+static int read_setting(struct doc *doc, const struct setting *setting)
+{
+        doc->config->origins[setting - settings] = CONFIG_FILE;
+        return setting->kind == SETTING_LIST ? read_list(doc, setting)
+                                             : read_scalar(doc, setting, doc->config, setting->key);
+}
+
 /* Of the file (section "") or of a section. */
 static int read_keys(struct doc *doc, const char *section)
 {
@@ -225,9 +225,7 @@ static int read_keys(struct doc *doc, const char *section)
                 *given = true;
                 r = next(doc);
                 if (r == 0)
-                        r = setting == NULL                 ? read_keys(doc, key)
-                            : setting->kind == SETTING_LIST ? read_list(doc, setting)
-                                                            : read_scalar(doc, setting, doc->config, key);
+                        r = setting != NULL ? read_setting(doc, setting) : read_keys(doc, key);
                 if (r < 0)
                         return r;
         }

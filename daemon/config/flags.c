@@ -39,10 +39,10 @@ static int next_flag(int argc, char **argv, int *i, const struct setting **flag,
 static int apply(const struct setting *flag, struct config *config, const char *value, char why[SETTING_WHY])
 {
         if (flag->list != &list_roots || value[0] == '/')
-                return setting_set(flag, config, value, why);
+                return setting_set(flag, config, CONFIG_FLAG, value, why);
         cleanup_free char *cwd = getcwd(NULL, 0);
         cleanup_free char *absolute = cwd != NULL ? format_new("%s/%s", cwd, value) : NULL;
-        return absolute != NULL ? setting_set(flag, config, absolute, why)
+        return absolute != NULL ? setting_set(flag, config, CONFIG_FLAG, absolute, why)
                                 : setting_wrong(why, "the working directory cannot be found");
 }
 
@@ -148,49 +148,49 @@ char *config_usage(void)
 
 /* ---- completion ---- */
 
-/* The word that is typed so far is `before`, which stays, and the beginning of what is looked for. */
-static void offer(const char *before, const char *begun, const char *word, const char *what)
+/* Of the word that is typed, the first `kept` bytes stay, and the rest begins what is looked for. */
+static void offer(const char *typed, size_t kept, const char *word, const char *what)
 {
-        if (strncmp(word, begun, strlen(begun)) == 0)
-                printf("%s%s\t%.*s\n", before, word, (int)strcspn(what, "\n"), what);
+        if (strncmp(word, typed + kept, strlen(typed + kept)) == 0)
+                printf("%.*s%s\t%.*s\n", (int)kept, typed, word, (int)strcspn(what, "\n"), what);
 }
 
-static void offer_values(const struct setting *flag, const char *before, const char *begun)
+static void offer_values(const struct setting *flag, const char *typed, size_t kept)
 {
         static const char *const paths[] = {"DIR", "FILE", "PATH"};
-        for (size_t i = 0; flag->argument != NULL && i < ARRAY_SIZE(paths); i++)
+        for (size_t i = 0; i < ARRAY_SIZE(paths); i++)
                 if (strcmp(flag->argument, paths[i]) == 0)
                         puts(":files");
         for (const char *const *word = flag->words; word != NULL && *word != NULL; word++)
-                offer(before, begun, *word, flag->help);
+                offer(typed, kept, *word, flag->help);
+}
+
+/* The flag "--NAME", if it takes a value. */
+static const struct setting *find_valued(const char *word, size_t len)
+{
+        const struct setting *flag =
+                len > 2 && strncmp(word, "--", 2) == 0 ? setting_find_flag(word + 2, len - 2) : NULL;
+        return flag != NULL && flag->argument != NULL ? flag : NULL;
 }
 
 bool flags_complete(int argc, char **argv)
 {
-        const struct setting *pending = NULL; /* the flag whose value the next word is */
+        const struct setting *flag = NULL; /* whose value is typed */
         if (argc < 4 || strcmp(argv[1], "complete") != 0 || strcmp(argv[2], "--") != 0)
                 return false;
-        for (int i = 3; i + 1 < argc; i++) {
-                const struct setting *flag =
-                        strncmp(argv[i], "--", 2) == 0 ? setting_find_flag(argv[i] + 2, strlen(argv[i] + 2)) : NULL;
-                pending = pending == NULL && flag != NULL && flag->argument != NULL ? flag : NULL;
-        }
-        const char *word = argv[argc - 1], *equals = strncmp(word, "--", 2) == 0 ? strchr(word, '=') : NULL;
-        if (pending != NULL) {
-                offer_values(pending, "", word);
-                return true;
-        }
-        for (size_t i = 0; equals == NULL && i < n_settings; i++) {
+        for (int i = 3; i + 1 < argc; i++)
+                flag = flag == NULL ? find_valued(argv[i], strlen(argv[i])) : NULL;
+        const char *typed = argv[argc - 1], *equals = flag == NULL ? strchr(typed, '=') : NULL;
+        size_t kept = equals != NULL ? (size_t)(equals + 1 - typed) : 0;
+        if (equals != NULL)
+                flag = find_valued(typed, kept - 1);
+        if (flag != NULL)
+                offer_values(flag, typed, kept);
+        for (size_t i = 0; flag == NULL && equals == NULL && i < n_settings; i++) {
                 char name[NAME_SIZE];
                 snprintf(name, sizeof(name), "--%s", settings[i].flag ?: "");
                 if (settings[i].flag != NULL)
-                        offer("", word, name, settings[i].help);
+                        offer(typed, 0, name, settings[i].help);
         }
-        if (equals == NULL)
-                return true;
-        const struct setting *flag = setting_find_flag(word + 2, (size_t)(equals - word - 2));
-        cleanup_free char *before = strndup(word, (size_t)(equals + 1 - word));
-        if (flag != NULL && before != NULL)
-                offer_values(flag, before, equals + 1);
         return true;
 }

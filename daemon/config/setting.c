@@ -269,13 +269,11 @@ const struct setting *setting_find_flag(const char *name, size_t len)
         return NULL;
 }
 
-int setting_set(const struct setting *setting, struct config *config, const char *text, char why[SETTING_WHY])
+int setting_set(const struct setting *setting, struct config *config, enum config_origin origin, const char *text,
+                char why[SETTING_WHY])
 {
-        unsigned char *origin = &config->origins[setting - settings];
-        if (setting->kind == SETTING_LIST && *origin != config->origin)
+        if (setting->kind == SETTING_LIST && config->origins[setting - settings] != origin)
                 clear(setting, config);
-        int r = setting_set_field(setting, config, text, why);
-        if (r == 0)
-                *origin = (unsigned char)config->origin;
-        return r;
+        config->origins[setting - settings] = (unsigned char)origin;
+        return setting_set_field(setting, config, text, why);
 }

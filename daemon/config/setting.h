@@ -59,9 +59,9 @@ extern const char *const setting_bool_words[], *const setting_addressing_words[]
 const struct setting *setting_find(const char *key); /* NULL: there is none */
 const struct setting *setting_find_flag(const char *name, size_t len);
 
-/* Of the table: also stores where the value is from (config->origin). The first value of a list of another origin
- * clears it. */
-int setting_set(const struct setting *setting, struct config *config, const char *text, char why[SETTING_WHY]);
+/* Of the table: also stores where the value is from. The first value of a list of another origin clears it. */
+int setting_set(const struct setting *setting, struct config *config, enum config_origin origin, const char *text,
+                char why[SETTING_WHY]);
 
 /* ---- fields, in struct config or an entry ---- */
 

@@ -95,7 +95,6 @@ void roles_deinit(struct roles *roles)
                 source_roots_free(rule->opened);
         }
         free(roles->rules);
-        free(roles->file);
         *roles = (struct roles){0};
 }
 

@@ -42,8 +42,8 @@ struct role_rule {
 struct roles {
         struct role_rule *rules;
         size_t n;
-        bool given; /* else the default */
-        char *file;
+        bool given;       /* else the default */
+        const char *file; /* borrowed */
 };
 
 /* Opens the folders of every rule's roots: blocks. */

@@ -57,8 +57,7 @@ static struct role_rule rule_rows[] = {
          .line = 5},
         {.role = ROLE_LOAD, .groups = {.v = seven, .n = 1}, .roots = {.given = true}, .line = 8},
 };
-static const struct roles rules = {
-        .rules = rule_rows, .n = ARRAY_SIZE(rule_rows), .given = true, .file = (char[]){"f.yaml"}};
+static const struct roles rules = {.rules = rule_rows, .n = ARRAY_SIZE(rule_rows), .given = true, .file = "f.yaml"};
 
 static const struct {
         uid_t uid;
