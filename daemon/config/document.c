@@ -8,7 +8,6 @@
  * not take is refused where it begins. Further documents, unknown keys and duplicate keys are refused; so are anchors,
  * aliases and tags, which hide the meaning of a file.
  */
-#include "daemon/config/config.h"
 #include "daemon/config/setting.h"
 
 #include "daemon/base/util.h"
@@ -191,6 +190,14 @@ static int read_list(struct doc *doc, const struct setting *setting)
 
 /* ---- keys ---- */
 
+static const struct setting *find(const char *key)
+{
+        for (size_t i = 0; i < n_settings; i++)
+                if (settings[i].key != NULL && strcmp(settings[i].key, key) == 0)
+                        return &settings[i];
+        return NULL;
+}
+
 static const struct setting *first_of_section(const char *section)
 {
         size_t len = strlen(section);
@@ -217,7 +224,7 @@ static int read_keys(struct doc *doc, const char *section)
         if (doc->event.type != YAML_MAPPING_START_EVENT)
                 return fail(doc, section, whole ? "must be a mapping of keys" : "takes keys of its own");
         while ((r = next_key(doc, section, key)) > 0) {
-                const struct setting *setting = strchr(text_of(doc), '.') == NULL ? setting_find(key) : NULL;
+                const struct setting *setting = strchr(text_of(doc), '.') == NULL ? find(key) : NULL;
                 const struct setting *first = setting ?: whole ? first_of_section(key) : NULL;
                 bool *given = first != NULL ? &doc->given[setting == NULL][first - settings] : NULL;
                 if (given == NULL || *given)

@@ -252,23 +252,6 @@ bool setting_equal(const struct setting *setting, const void *a, const void *b)
 
 /* ---- the table ---- */
 
-const struct setting *setting_find(const char *key)
-{
-        for (size_t i = 0; i < n_settings; i++)
-                if (settings[i].key != NULL && strcmp(settings[i].key, key) == 0)
-                        return &settings[i];
-        return NULL;
-}
-
-const struct setting *setting_find_flag(const char *name, size_t len)
-{
-        for (size_t i = 0; i < n_settings; i++)
-                if (settings[i].flag != NULL && strncmp(settings[i].flag, name, len) == 0 &&
-                    settings[i].flag[len] == '\0')
-                        return &settings[i];
-        return NULL;
-}
-
 int setting_set(const struct setting *setting, struct config *config, enum config_origin origin, const char *text,
                 char why[SETTING_WHY])
 {

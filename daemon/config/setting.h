@@ -19,7 +19,7 @@ enum setting_kind {
         SETTING_DURATION, /* nanoseconds */
         SETTING_OWN,      /* set() reads it */
         SETTING_LIST,     /* an array: the pointer, and after it the length; a value is appended to it */
-        SETTING_ACTION,   /* a flag that is no setting, a text in struct flags_first */
+        SETTING_ACTION,   /* a flag that is no setting, a text in struct actions */
 };
 
 struct setting {
@@ -50,14 +50,16 @@ struct setting_list {
         int (*check)(struct config *config, void *entry, unsigned given, char why[SETTING_WHY]);
 };
 
+/* Actions of the command line, which decide the rest: their values, "" of one that takes none; NULL: not given. */
+struct actions {
+        const char *config, *help, *version, *check;
+};
+
 extern const struct setting settings[];
 extern const size_t n_settings;
 extern const struct setting_list list_roots, list_devices, list_plain_hosts, list_hosts, list_s3_sources, list_preload,
         list_rules;
 extern const char *const setting_bool_words[], *const setting_addressing_words[];
-
-const struct setting *setting_find(const char *key); /* NULL: there is none */
-const struct setting *setting_find_flag(const char *name, size_t len);
 
 /* Of the table: also stores where the value is from. The first value of a list of another origin clears it. */
 int setting_set(const struct setting *setting, struct config *config, enum config_origin origin, const char *text,
@@ -89,20 +91,3 @@ int access_check_roots(const struct config *config, struct error *error);
 /* Sizes ("8GiB", "512MiB", "4096") and durations ("30s", "5m", "250ms"): 0 or -1 (syntax, overflow). */
 int config_parse_size(const char *text, uint64_t *bytes);
 int config_parse_duration(const char *text, uint64_t *ns);
-
-/* ---- the command line (flags.c) ---- */
-
-/* Flags that decide the rest, before any value is read: their values, "" of one that takes none; NULL: not given. */
-struct flags_first {
-        const char *config, *help, *version, *check;
-};
-
-/* Checks the grammar of the whole line; with a config, also writes its values into it. */
-int flags_read(struct flags_first *first, struct config *config, int argc, char **argv, struct error *error);
-
-/* Of `streamerd complete -- WORDS...`: prints the candidates for the last word, one a line with a tab and a
- * description, or ":files" where a path is expected. False: this is another command line. */
-bool flags_complete(int argc, char **argv);
-
-/* What --help prints: the caller's to free; NULL: no memory. */
-char *config_usage(void);

@@ -42,7 +42,7 @@ static const char *const device_examples[] = {"host", "cuda:0", "cuda:all", "cud
 
 #define F(name) SETTING_FIELD(struct config, name)
 #define LIST(array, list_) SETTING_LIST, .offset = offsetof(struct config, array), .list = &(list_)
-#define ACTION(name) SETTING_ACTION, .offset = offsetof(struct flags_first, name)
+#define ACTION(name) SETTING_ACTION, .offset = offsetof(struct actions, name)
 #define BOOL(name) SETTING_WORD, F(name), .words = setting_bool_words
 #define ENV(name, note) .env = (name), .env_note = (note)
 

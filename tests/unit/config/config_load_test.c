@@ -254,8 +254,8 @@ static char *printed(char **argv, int *r)
 TEST(help_and_version_print_and_need_nothing)
 {
         int r;
-        char *usage = config_usage();
-        ck_assert_str_eq(printed((char *[]){"streamerd", "--help", NULL}, &r), usage);
+        char *usage = printed((char *[]){"streamerd", "--help", NULL}, &r);
+        ck_assert_ptr_nonnull(strstr(usage, "Usage: streamerd [FLAGS]\n"));
         ck_assert_int_eq(r, CONFIG_PRINTED);
         ck_assert_str_eq(printed((char *[]){"streamerd", "-h", NULL}, &r), usage);
         ck_assert_str_eq(printed((char *[]){"streamerd", "--socket", "/s", "--version", NULL}, &r),
@@ -277,7 +277,8 @@ TEST(check_parses_the_configuration_and_starts_no_daemon)
 
 TEST(usage_lists_every_variable)
 {
-        char *usage = config_usage();
+        int r;
+        char *usage = printed((char *[]){"streamerd", "--help", NULL}, &r);
         for (size_t i = 0; i < n_settings; i++)
                 ck_assert_msg(settings[i].env == NULL || strstr(usage, settings[i].env) != NULL, "%s", settings[i].env);
 }
