@@ -66,6 +66,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                 holds(error.code != 0 && error.text[0] != '\0' && g.manifest.fd == -1);
         commit_record_deinit(&record);
         table_drop(&g.manifest);
+        published_free(g.published);
         free(g.pattern);
         return 0;
 }

@@ -121,33 +121,29 @@ static int check_facts(const struct facts *facts, struct error *error)
 
 int commit_record_open_consume_fd(struct commit_record *record, int fd, struct error *error)
 {
-        cleanup_close int own = fd;
         struct facts facts = {.from = &record->map.unpacked.data};
         struct stat st;
         size_t manifest_size = 0;
-        *record = (struct commit_record){.manifest.fd = -1};
+        *record = (struct commit_record){.manifest.fd = fd};
         int seals = fcntl(fd, F_GET_SEALS);
         if (seals < 0 || (seals & SEALS) != SEALS)
                 return damaged(error, "it is not sealed");
         if (fstat(fd, &st) < 0 || st.st_size <= 0)
                 return damaged(error, "it is too short");
-        void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
         if (map == MAP_FAILED)
                 return error_errno(error, STREAMER_ENOMEM, errno, "the record of a model");
+        record->manifest = (struct table){.fd = fd, .map = map, .size = (size_t)st.st_size};
         const char *wrong = record_open(map, (size_t)st.st_size, MAGIC, &manifest_size, &record->map);
-        munmap(map, (size_t)st.st_size);
+        if (wrong == NULL && manifest_size == 0)
+                wrong = "wrong sizes";
         if (wrong != NULL)
                 return damaged(error, wrong);
-        record_facts(&facts, record);
-        int r = check_facts(&facts, error);
-        if (r < 0)
-                return r;
         /* The manifest comes first; the rest is not used again. */
-        map = mmap(NULL, manifest_size, PROT_READ, MAP_SHARED, fd, 0);
-        if (map == MAP_FAILED)
-                return error_errno(error, STREAMER_ENOMEM, errno, "the record of a model");
-        record->manifest = (struct table){.fd = take_fd(&own), .map = map, .size = manifest_size};
-        return 0;
+        mremap(map, (size_t)st.st_size, manifest_size, 0);
+        record->manifest.size = manifest_size;
+        record_facts(&facts, record);
+        return check_facts(&facts, error);
 }
 
 /* The segments, the facts and the manifest agree. */
@@ -180,9 +176,11 @@ int commit_record_restore(struct commit_record *record, struct generation *g, st
 {
         struct facts facts = {.from = &record->map.unpacked.data};
         generation_facts(&facts, g);
-        int r = check_facts(&facts, error);
-        if (r == 0)
-                r = check(record, g, error);
+        int r = check_facts(&facts, error) ?: check(record, g, error);
+        if (r == 0 && strncmp(record->source, PUBLISHED_SOURCE, strlen(PUBLISHED_SOURCE)) == 0) {
+                const struct manifest_view manifest = table_manifest(&record->manifest);
+                r = published_read(&g->published, &manifest, error);
+        }
         if (r < 0)
                 return r;
         g->caller = record->caller;

@@ -70,16 +70,12 @@ static bool write_name(struct persisted *persisted, const struct model_name *nam
                                    .settings = persisted->generation->settings,
                                    .owner = name->owner,
                                    .charged = name->charge.user != NULL ? name->charge.user->uid + 1 : 0};
-        for (size_t i = 0; i < persisted->n_names; i++) {
-                struct journal_name *old = persisted->names[i];
-                if (strcmp(old->text, name->text) == 0) { /* it was removed and added again since */
-                        old->settings = row.settings;
-                        old->owner = row.owner;
-                        old->charged = row.charged;
+        snprintf(row.text, sizeof(row.text), "%s", name->text);
+        for (size_t i = 0; i < persisted->n_names; i++)
+                if (strcmp(persisted->names[i]->text, row.text) == 0) { /* it was removed and added again since */
+                        *persisted->names[i] = row;
                         return true;
                 }
-        }
-        snprintf(row.text, sizeof(row.text), "%s", name->text);
         struct journal_name *new = journal_add(&persisted->persist->journal->names, &row);
         if (new == NULL) {
                 log_full(persisted->persist, "names");

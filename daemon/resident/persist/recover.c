@@ -262,15 +262,9 @@ static int restore(struct persist *persist, struct inherited *e, size_t n, struc
         if (g == NULL)
                 return error_no_memory(error);
         g->unchecked = true;
-        int r = commit_record_restore(record, g, error);
-        if (r == 0 && strncmp(g->source, PUBLISHED_SOURCE, strlen(PUBLISHED_SOURCE)) == 0) {
-                const struct manifest_view manifest = table_manifest(&g->manifest);
-                r = published_read(&g->published, &manifest, error);
-        }
-        if (r == 0)
-                r = charge(persist, g, record->charged, error);
-        if (r == 0)
-                r = adopt_segments(g, e + 1, n_fds - 1, record, error);
+        int r = commit_record_restore(record, g, error)
+                        ?: charge(persist, g, record->charged, error)
+                        ?: adopt_segments(g, e + 1, n_fds - 1, record, error);
         struct persisted *persisted = r == 0 ? persisted_new(persist, g, e->id, (unsigned)n_fds) : NULL;
         if (r == 0 && persisted == NULL)
                 r = error_no_memory(error);
@@ -300,11 +294,9 @@ static void restore_model(struct persist *persist, struct inherited *e, size_t n
 {
         struct commit_record record = {.manifest.fd = -1};
         struct error error = {0};
-        int r = check_parts(e, n, &error);
-        if (r == 0)
-                r = commit_record_open_consume_fd(&record, take_fd(&e->fd), &error);
-        if (r == 0)
-                r = restore(persist, e, n, &record, &error);
+        int r = check_parts(e, n, &error)
+                        ?: commit_record_open_consume_fd(&record, take_fd(&e->fd), &error)
+                        ?: restore(persist, e, n, &record, &error);
         if (r < 0) {
                 unsigned n_fds = 0;
                 for (size_t i = 0; i < n && e[i].row == NULL; i++)
