@@ -11,6 +11,7 @@
 #include "daemon/base/sys/systemd.h"
 #include "daemon/base/thread/threads.h"
 #include "daemon/config/reload.h"
+#include "daemon/config/setting.h"
 #include "daemon/io/file/file_object.h"
 #include "daemon/io/http/http.h"
 #include "daemon/io/remote/http_object.h"
@@ -30,7 +31,7 @@
 #include <sys/sysinfo.h>
 #include <uv.h>
 
-#define DEVICES_MAX 64
+#define DEVICES_MAX SETTING_LIST_MAX
 #define HTTP_THREADS 4 /* at most, by default */
 #define WORKERS 16
 #define WORKERS_PER_LANE 4
@@ -118,11 +119,9 @@ static int add_absence(struct devices *d, const struct config_device *c, struct 
         if (!c->optional)
                 return error->code;
         log_warn("device %s: not used: %s", c->name, error->text);
-        if (d->n_absent < DEVICES_MAX) {
-                struct device_absence *absence = &d->absent[d->n_absent++];
-                snprintf(absence->name, sizeof(absence->name), "%s", c->name);
-                absence->error = *error;
-        }
+        struct device_absence *absence = &d->absent[d->n_absent++];
+        snprintf(absence->name, sizeof(absence->name), "%s", c->name);
+        absence->error = *error;
         *error = (struct error){0};
         return 0;
 }
@@ -147,11 +146,21 @@ static int add_cuda(struct daemon *daemon, const struct config_device *c, struct
         return n < 0 ? add_absence(d, c, error) : 0;
 }
 
+static uint64_t machine_memory(void)
+{
+        return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGE_SIZE);
+}
+
 static int add_host(struct daemon *d, const struct config_device *c, struct error *error)
 {
-        const struct host_opts opts = {.budget = c->budget, .pages = c->pages, .prefault = c->prefault};
+        struct host_opts opts = {.budget = c->budget, .pages = c->pages, .prefault = c->prefault};
         struct device *device;
-        if (c->prefault != PREFAULT_AUTO && c->prefault > c->budget)
+        if (c->budget_percent != 0)
+                opts.budget = machine_memory() / 100 * c->budget_percent;
+        if (opts.budget > machine_memory())
+                log_warn("host: the budget of %" PRIu64 " bytes is more than this machine's memory of %" PRIu64,
+                         opts.budget, machine_memory());
+        if (c->prefault != PREFAULT_AUTO && c->prefault > opts.budget)
                 log_warn("host: prefaulted: %" PRIu64 " bytes exceed the budget, which limits them", c->prefault);
         return host_device_new(&device, &opts, d->wake, error) ?: add_device(&d->devices, device, false, error);
 }
@@ -260,9 +269,9 @@ static void make_models(struct daemon *d)
         resident_init(&d->resident, d->wake, d->devices.v, d->devices.n, c->limits.failed_kept);
         admission_init(&d->admission, &d->resident, c->limits.queued);
         uint64_t cache = c->host_cache;
-        uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGE_SIZE);
         if (cache > 0) {
-                host_cache_init(&d->cache, &d->resident, host_cache_budget(cache, machine_cgroup_memory(), memory));
+                host_cache_init(&d->cache, &d->resident,
+                                host_cache_budget(cache, machine_cgroup_memory(), machine_memory()));
                 log_info("host cache: %" PRIu64 " bytes%s", d->cache.budget,
                          cache > d->cache.budget
                                  ? ", half of what the machine or the cgroup allows: less than configured"
@@ -468,8 +477,6 @@ int main(int argc, char **argv)
         log_set_level(d.config.log.level);
         log_set_output(&(struct log_output){.format = d.config.log.format, .to_stderr = d.config.log.to_stderr});
         log_start();
-        for (char *line = strtok(d.config.notes, "\n"); line != NULL; line = strtok(NULL, "\n"))
-                log_info("%s", line);
         reload_init(&d.reload, &d.server, &d.manager, &d.config, argc, argv);
         if (start(&d, &error) < 0) {
                 log_error("%s", error.text);

@@ -20,7 +20,7 @@
 struct config_device {
         char *name;                /* "host", "cuda:0", "cuda:GPU-<uuid>", "cuda:all" */
         bool optional;             /* "cuda:0?", "cuda:all?": the daemon starts without it */
-        uint64_t budget;           /* bytes; 0 where it is a percentage of a device that is not the host */
+        uint64_t budget;           /* bytes; 0 where it is a percentage */
         unsigned budget_percent;   /* of the device's memory, 90 where no budget is given; else 0 */
         enum host_pages pages;     /* host */
         uint64_t prefault;         /* host: bytes; PREFAULT_AUTO; 0: none */
@@ -36,7 +36,6 @@ enum config_origin { CONFIG_DEFAULT, CONFIG_FILE, CONFIG_ENVIRONMENT, CONFIG_FLA
 struct config {
         unsigned char origins[CONFIG_SETTINGS_MAX]; /* enum config_origin, by index in `settings` (setting.h) */
         const char *path;                           /* of the file that was read, borrowed from argv; NULL if none */
-        char notes[1024];                           /* lines for the log: what was adapted or looks wrong */
         char *socket;
         char *state;           /* a folder; NULL: no state file */
         uint64_t exit_idle_ns; /* 0: the daemon does not exit by itself */

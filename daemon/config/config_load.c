@@ -16,7 +16,6 @@
 #include <strings.h>
 
 #define FILE_MAX MiB
-#define ENV_MEMORY_LIMIT "RUNAI_STREAMER_MEMORY_LIMIT"
 #define NAME_SIZE 32
 
 void config_init(struct config *config)
@@ -36,7 +35,7 @@ void config_deinit(struct config *config)
 
 /* ---- the environment ---- */
 
-/* Variables have 0 and 1 instead of words, and milliseconds without their unit. */
+/* Variables have 0 and 1 instead of words, milliseconds without their unit, and -1 for a size that is the default. */
 static const char *as_word(const struct setting *setting, const char *value, char buffer[32])
 {
         bool yes = strcmp(value, "1") == 0 || strcasecmp(value, "true") == 0;
@@ -45,6 +44,8 @@ static const char *as_word(const struct setting *setting, const char *value, cha
                 return yes ? "true" : "false";
         if (setting->words == setting_addressing_words && (yes || no))
                 return yes ? "virtual" : "path";
+        if (setting->kind == SETTING_SIZE && setting->min == 0 && strcmp(value, "-1") == 0)
+                return "0";
         if (setting->kind == SETTING_DURATION && strlen(value) < 20 && strspn(value, "0123456789") == strlen(value)) {
                 snprintf(buffer, 32, "%sms", value);
                 return buffer;
@@ -61,12 +62,6 @@ static int apply_environment(struct config *config, struct error *error)
                 const char *name = setting->env, *value = name != NULL ? filled(getenv(name)) : NULL;
                 if (value == NULL && setting->env_old != NULL)
                         value = filled(getenv(name = setting->env_old));
-                if (value != NULL && strcmp(name, ENV_MEMORY_LIMIT) == 0 &&
-                    (strcmp(value, "-1") == 0 || strcmp(value, "0") == 0)) {
-                        format_append(config->notes, sizeof(config->notes),
-                                      ENV_MEMORY_LIMIT "=%s: the staging ring has its default size\n", value);
-                        value = "0";
-                }
                 if (value != NULL &&
                     setting_set(setting, config, CONFIG_ENVIRONMENT, as_word(setting, value, buffer), why) < 0)
                         return error_set(error, STREAMER_EINVAL, "%s: %s", name, why);
@@ -278,23 +273,6 @@ static bool complete(int argc, char **argv)
 
 /* ---- the whole ---- */
 
-static void resolve_budgets(struct config *config)
-{
-        uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-        for (size_t i = 0; i < config->n_devices; i++) {
-                struct config_device *device = &config->devices[i];
-                if (strcmp(device->name, "host") != 0)
-                        continue;
-                if (device->budget_percent != 0)
-                        device->budget = memory / 100 * device->budget_percent;
-                if (device->budget > memory)
-                        format_append(config->notes, sizeof(config->notes),
-                                      "host: the budget of %" PRIu64
-                                      " bytes is more than this machine's memory of %" PRIu64 "\n",
-                                      device->budget, memory);
-        }
-}
-
 static int check_whole(struct config *config, struct error *error)
 {
         const char *from = config->path != NULL ? config->path : CONFIG_DEFAULT_PATH;
@@ -318,11 +296,8 @@ static int load_all(struct config *config, struct actions *actions, int argc, ch
         /* The default file may be absent; one that cannot be read is an error. */
         bool absent = actions->config == NULL && access(CONFIG_DEFAULT_PATH, F_OK) < 0 && errno == ENOENT;
         int r = absent ? 0 : read_file(config, actions->config ?: CONFIG_DEFAULT_PATH, error);
-        r = r ?: apply_environment(config, error) ?: read_flags(actions, config, argc, argv, error)
-                ?: check_whole(config, error);
-        if (r == 0)
-                resolve_budgets(config);
-        return r;
+        return r ?: apply_environment(config, error)
+                ?: read_flags(actions, config, argc, argv, error) ?: check_whole(config, error);
 }
 
 int config_load(struct config *config, int argc, char **argv, struct error *error)
@@ -349,6 +324,6 @@ int config_load(struct config *config, int argc, char **argv, struct error *erro
         }
         if (actions.check == NULL)
                 return 0;
-        printf("%sstreamerd: the settings are valid (%s)\n", config->notes, config->path ?: "no file");
+        printf("streamerd: the settings are valid (%s)\n", config->path ?: "no file");
         return CONFIG_PRINTED;
 }

@@ -217,3 +217,26 @@ TEST(the_stages_of_a_load_take_no_longer_than_its_threads)
         ck_assert_uint_le(sum, 2 * took);
         ck_assert_uint_le(json_number(stages, "begin_ns") + json_number(stages, "end_ns"), took);
 }
+
+/* ---- devices ---- */
+
+static void start_with(const char *budget)
+{
+        DAEMON_START(&test_daemon, suite_path("daemon"), "--device", format_text("host=%s", budget), "--root",
+                     suite_folder());
+        client = client_open(&test_daemon);
+}
+
+TEST(a_percentage_is_of_this_machines_memory)
+{
+        uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+        start_with("50%");
+        char *text = format_text("device host: budget %" PRIu64 " bytes", memory / 100 * 50);
+        ck_assert_msg(log_wait_for(test_daemon.log, text), "no \"%s\"", text);
+}
+
+TEST(a_budget_beyond_this_machines_memory_is_logged)
+{
+        start_with("4096TiB");
+        ck_assert(log_wait_for(test_daemon.log, "is more than this machine's memory of"));
+}

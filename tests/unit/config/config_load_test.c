@@ -55,7 +55,6 @@ TEST(a_device_and_a_root_suffice)
         ck_assert_uint_eq(config.devices[0].budget, GiB);
         ck_assert_uint_eq(config.io.concurrency, 16);
         ck_assert_uint_eq(config.io.block_size, 8 * MiB);
-        ck_assert_str_eq(config.notes, "");
 }
 
 TEST(neither_flags_nor_a_file_is_wrong_usage)
@@ -157,16 +156,6 @@ TEST(a_wrong_file_prevents_the_start)
         ck_assert_str_eq(error.text, "not a regular file (/dev)");
 }
 
-TEST(a_percentage_is_of_this_machines_memory)
-{
-        uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-        ck_assert_int_eq(LOAD("--device=host=50%", "--root=/"), 0);
-        ck_assert_uint_eq(config.devices[0].budget, memory / 100 * 50);
-        ck_assert_str_eq(config.notes, "");
-        ck_assert_int_eq(LOAD("--device=host=4096TiB", "--root=/"), 0);
-        ck_assert_ptr_nonnull(strstr(config.notes, "more than this machine's memory"));
-}
-
 /* `text`: the setting, as the file has it; `what`: the error instead. */
 static const struct {
         const char *name, *value, *text, *what;
@@ -176,7 +165,11 @@ static const struct {
         {"STREAMERD_SOCKET", "relative", NULL, "STREAMERD_SOCKET: 'relative' is not an absolute path"},
         {"RUNAI_STREAMER_CONCURRENCY", "2", "2", NULL},
         {"RUNAI_STREAMER_CONCURRENCY", "0", NULL, "RUNAI_STREAMER_CONCURRENCY: 0 is not within 1 to 1024"},
+        {"RUNAI_STREAMER_MEMORY_LIMIT", "-1", "0", NULL},
+        {"RUNAI_STREAMER_MEMORY_LIMIT", "0", "0", NULL},
+        {"RUNAI_STREAMER_MEMORY_LIMIT", "-2", NULL, "RUNAI_STREAMER_MEMORY_LIMIT: '-2' is not a size"},
         {"RUNAI_STREAMER_CHUNK_BYTESIZE", "2097152", "2MiB", NULL},
+        {"RUNAI_STREAMER_CHUNK_BYTESIZE", "-1", NULL, "RUNAI_STREAMER_CHUNK_BYTESIZE: '-1' is not a size"},
         {"RUNAI_STREAMER_CHUNK_BYTESIZE", "2000000", NULL,
          "RUNAI_STREAMER_CHUNK_BYTESIZE: 2000000 is not a multiple of 1MiB"},
         {"RUNAI_STREAMER_BLOCK_BYTESIZE", "4194304", "4MiB", NULL},
@@ -220,17 +213,6 @@ TEST(the_newer_name_of_a_variable_takes_precedence)
         setenv("RUNAI_STREAMER_CHUNK_BYTESIZE", "2097152", 1);
         ck_assert_int_eq(LOAD(NEEDED), 0);
         ck_assert_uint_eq(config.io.block_size, 2 * MiB);
-}
-
-TEST(an_unlimited_memory_limit_is_the_default_ring_and_is_noted)
-{
-        setenv("RUNAI_STREAMER_MEMORY_LIMIT", "-1", 1);
-        ck_assert_int_eq(LOAD(NEEDED), 0);
-        ck_assert_uint_eq(config.io.memory_limit, 0);
-        ck_assert_str_eq(config.notes, "RUNAI_STREAMER_MEMORY_LIMIT=-1: the staging ring has its default size\n");
-        setenv("RUNAI_STREAMER_MEMORY_LIMIT", "0", 1);
-        ck_assert_int_eq(LOAD(NEEDED), 0);
-        ck_assert_str_eq(config.notes, "RUNAI_STREAMER_MEMORY_LIMIT=0: the staging ring has its default size\n");
 }
 
 /* ---- printing only ---- */
