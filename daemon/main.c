@@ -209,17 +209,13 @@ static int make_stores(const struct config *config, struct sources *sources, str
                        ?: hf_new(&sources->hf, config->hf.endpoint, config->hf.token, error);
 }
 
-/* A device that copies wants two slots for each reader thread: one is filled, one is copied. */
-static uint64_t default_ring(const struct daemon *d)
-{
-        uint64_t blocks = d->config.io.concurrency;
-        return (d->devices.cuda != NULL ? 2 * READER_THREADS_PER_BLOCK * blocks : blocks) * d->config.io.block_size;
-}
-
 static int make_reader(struct daemon *d, struct error *error)
 {
         const struct config *c = &d->config;
         char numa[256];
+        /* A device that copies wants two slots for each reader thread: one is filled, one is copied. */
+        unsigned slots = (d->devices.cuda != NULL ? 2 * READER_THREADS_PER_BLOCK : 1) * c->io.concurrency;
+        uint64_t ring = slots * c->io.block_size;
         struct reader_opts opts = {.concurrency = c->io.concurrency,
                                    .block_size = c->io.block_size,
                                    .memory_limit = c->io.memory_limit,
@@ -228,7 +224,7 @@ static int make_reader(struct daemon *d, struct error *error)
                                    .engines = {[READ_PREAD] = &pread_engine_ops, [READ_HTTP] = &http_engine_ops},
                                    .http = d->sources.http};
         if (opts.memory_limit == 0)
-                opts.memory_limit = default_ring(d);
+                opts.memory_limit = ring;
         int r = reader_init(&d->reader, &opts, d->wake, error);
         if (r < 0)
                 return r;
@@ -237,7 +233,7 @@ static int make_reader(struct daemon *d, struct error *error)
                               d->reader.staging.stride, &d->reader.staging.pinned);
         if (d->devices.cuda != NULL && c->cuda.context_at_start)
                 cuda_create_contexts(d->devices.cuda);
-        if (d->devices.cuda != NULL && opts.memory_limit < default_ring(d))
+        if (d->devices.cuda != NULL && opts.memory_limit < ring)
                 log_warn(
                         "io.memory_limit: %u slots for %u reader threads, which want two each where they copy to GPUs: "
                         "loads will be slower",
@@ -246,21 +242,6 @@ static int make_reader(struct daemon *d, struct error *error)
                  opts.block_size, page_kind_name(d->reader.staging.pages), d->reader.engines[READ_PREAD].base,
                  opts.numa.nodes != 0 ? ", " : "", numa_text(&opts.numa, numa, sizeof(numa)));
         return 0;
-}
-
-static int make_storage(struct daemon *d, struct error *error)
-{
-        const struct config *c = &d->config;
-        int r = source_roots_new(&d->sources.roots, (const char *const *)c->roots, c->n_roots, NULL, error)
-                        ?: make_devices(d, error)
-                        ?: make_stores(c, &d->sources, error)
-                        ?: make_reader(d, error);
-        if (r < 0)
-                return r;
-        d->pool = work_pool_new(d->wake, "worker", WORKERS, WORKERS_PER_LANE);
-        return d->pool != NULL ? 0
-                               : error_set(error, STREAMER_ENOMEM,
-                                           "no memory, or no more threads are allowed (ulimit -u, pids.max)");
 }
 
 static void make_models(struct daemon *d)
@@ -315,12 +296,22 @@ static int make_server(struct daemon *d, struct error *error)
 
 static int make_parts(struct daemon *d, struct error *error)
 {
+        struct config *c = &d->config;
         struct server *s = &d->server;
-        const char *folder = filled(d->config.state);
-        int r = roles_open(&d->config.access, error) ?: make_storage(d, error);
-        if (r == 0)
-                make_models(d);
-        r = r ?: make_server(d, error) ?: reload_apply(&d->reload, error);
+        const char *folder = filled(c->state);
+        int r = roles_open(&c->access, error)
+                        ?: source_roots_new(&d->sources.roots, (const char *const *)c->roots, c->n_roots, NULL, error)
+                        ?: make_devices(d, error)
+                        ?: make_stores(c, &d->sources, error)
+                        ?: make_reader(d, error);
+        if (r < 0)
+                return r;
+        d->pool = work_pool_new(d->wake, "worker", WORKERS, WORKERS_PER_LANE);
+        if (d->pool == NULL)
+                return error_set(error, STREAMER_ENOMEM,
+                                 "no memory, or no more threads are allowed (ulimit -u, pids.max)");
+        make_models(d);
+        r = make_server(d, error) ?: reload_apply(&d->reload, error);
         if (r < 0)
                 return r;
         /* What an earlier run has left: models at once, the pinned ones among the rest by loading them. */
@@ -420,21 +411,9 @@ static void take_apart(struct daemon *d)
 
 /* ---- main ---- */
 
-/* All other threads block signals (thread_start()). */
-static int watch_signals(struct daemon *d)
-{
-        static const int numbers[] = {SIGTERM, SIGINT, SIGHUP};
-        for (size_t i = 0; i < ARRAY_SIZE(numbers); i++) {
-                d->signals[i].data = d;
-                if (uv_signal_init(&d->loop, &d->signals[i]) != 0 ||
-                    uv_signal_start(&d->signals[i], on_signal, numbers[i]) != 0)
-                        return -1;
-        }
-        return 0;
-}
-
 static int start(struct daemon *d, struct error *error)
 {
+        static const int signals[] = {SIGTERM, SIGINT, SIGHUP};
         if (uv_loop_init(&d->loop) != 0 || (d->wake = wake_new(&d->loop)) == NULL)
                 return error_set(error, STREAMER_EOS, "the event loop could not be set up");
         int r = listen_fds_init(&d->listen_fds, error) ?: make_parts(d, error);
@@ -452,8 +431,12 @@ static int start(struct daemon *d, struct error *error)
         manager_start(&d->manager, &d->loop);
         d->ending.data = d;
         d->server.exit = end;
-        if (watch_signals(d) < 0)
-                return error_set(error, STREAMER_EOS, "signals cannot be watched");
+        for (size_t i = 0; i < ARRAY_SIZE(signals); i++) { /* all other threads block them (thread_start()) */
+                d->signals[i].data = d;
+                if (uv_signal_init(&d->loop, &d->signals[i]) != 0 ||
+                    uv_signal_start(&d->signals[i], on_signal, signals[i]) != 0)
+                        return error_set(error, STREAMER_EOS, "signals cannot be watched");
+        }
         log_event(LOG_LEVEL_INFO, LOG_STARTED, NULL, "streamerd %s serves %s", STREAMERD_VERSION,
                   d->server.listener.path);
         manager_notify_ready(&d->manager);

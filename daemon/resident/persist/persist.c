@@ -209,13 +209,15 @@ static void persisted_end(struct persisted *persisted)
                 generation_reap(generation);
 }
 
-/* In the store: of part 0 of a model, its commit record, and of its segments from 1 on. */
-static void name_part(char name[PERSIST_NAME_MAX], uint64_t id, unsigned part)
+/* Stores, or (fd -1) removes part 0 of a model, its commit record, or one of its segments, from 1 on. */
+static int send_part(const struct persisted *persisted, unsigned part, int fd)
 {
+        char name[PERSIST_NAME_MAX];
         if (part == 0)
-                snprintf(name, PERSIST_NAME_MAX, PERSIST_PREFIX "m%" PRIu64 ".r", id);
+                snprintf(name, sizeof(name), PERSIST_PREFIX "m%" PRIu64 ".r", persisted->id);
         else
-                snprintf(name, PERSIST_NAME_MAX, PERSIST_PREFIX "m%" PRIu64 ".%u", id, part - 1);
+                snprintf(name, sizeof(name), PERSIST_PREFIX "m%" PRIu64 ".%u", persisted->id, part - 1);
+        return fd >= 0 ? fdstore_add(name, fd) : fdstore_remove(name);
 }
 
 /* The barrier after a model's messages, of which the first error is `r`. */
@@ -230,12 +232,9 @@ static void end_messages(struct persisted *persisted, int r)
 static void remove_run(struct work *work)
 {
         struct persisted *persisted = container_of(work, struct persisted, work);
-        char name[PERSIST_NAME_MAX];
         int r = 0;
-        for (unsigned part = 0; r == 0 && part < persisted->n_fds; part++) {
-                name_part(name, persisted->id, part);
-                r = fdstore_remove(name);
-        }
+        for (unsigned part = 0; r == 0 && part < persisted->n_fds; part++)
+                r = send_part(persisted, part, -1);
         end_messages(persisted, r);
 }
 
@@ -272,18 +271,12 @@ static void store_run(struct work *work)
 {
         struct persisted *persisted = container_of(work, struct persisted, work);
         cleanup_close int fd = -1;
-        char name[PERSIST_NAME_MAX];
         int r = 0;
         if (commit_record_write(&persisted->details, &persisted->generation->manifest, &fd, &persisted->error) < 0)
                 return;
-        for (unsigned part = 1; r == 0 && part < persisted->n_fds; part++) {
-                name_part(name, persisted->id, part);
-                r = fdstore_add(name, persisted->generation->segments[part - 1].fd);
-        }
-        name_part(name, persisted->id, 0);
-        if (r == 0)
-                r = fdstore_add(name, fd);
-        end_messages(persisted, r);
+        for (unsigned part = 1; r == 0 && part < persisted->n_fds; part++)
+                r = send_part(persisted, part, persisted->generation->segments[part - 1].fd);
+        end_messages(persisted, r ?: send_part(persisted, 0, fd));
 }
 
 static void store_done(struct work *work)
@@ -400,16 +393,6 @@ static bool submit(struct persist *persist, uint64_t id, int fd)
         return true;
 }
 
-static bool is_due(const struct process *process)
-{
-        if (process->stored || process->exited || process->pidfd < 0 || process->persisted_id == 0)
-                return false;
-        list_each_item (const struct lease, lease, &process->held, in_process)
-                if (lease->row != NULL)
-                        return true;
-        return false;
-}
-
 static void store_process(struct persist *persist, struct process *process)
 {
         if (persist->used >= persist->max)
@@ -495,7 +478,7 @@ void persist_tick(struct persist *persist, uint64_t now)
                 return;
         persist->processes_due = false;
         list_each_item (struct process, process, &persist->leases->processes, link)
-                if (is_due(process))
+                if (!process->stored && !process->exited && process->pidfd >= 0 && process->persisted_id != 0)
                         store_process(persist, process);
 }
 

@@ -23,7 +23,7 @@
         CALL(fdopendir, 0, ENOMEM) CALL(readdir, 0, EIO) CALL(__getdelim, -1, EIO) CALL(fgets, 0, EIO) \
         CALL(stat, -1, EIO) CALL(lstat, -1, EIO) CALL(fstat, -1, EIO) CALL(fstatat, -1, EIO) CALL(statx, -1, EIO) \
         CALL(access, -1, EIO) CALL(getcwd, 0, ENOENT) CALL(readlink, -1, EIO) \
-        CALL(pread, -1, EIO) CALL(preadv, -1, EIO) CALL(read, -1, EIO) CALL(write, -1, ENOSPC) \
+        CALL(pread, -1, EIO) CALL(preadv, -1, EIO) CALL(write, -1, ENOSPC) \
         CALL(flock, -1, EINTR) CALL(fcntl, -1, EMFILE) CALL(posix_fadvise, EINVAL, 0) \
         CALL(fsync, -1, EIO) CALL(renameat, -1, EIO) \
         CALL(ioctl, -1, ENOTTY) CALL(syscall, -1, EMFILE) CALL(getrandom, -1, EAGAIN) \
@@ -32,13 +32,13 @@
         CALL(accept4, -1, EMFILE) CALL(recv, -1, ECONNRESET) \
         CALL(sendmsg, -1, ENOBUFS) CALL(sendto, -1, EAGAIN) \
         CALL(getsockopt, -1, ENOBUFS) CALL(setsockopt, -1, ENOBUFS) CALL(getsockname, -1, ENOBUFS) CALL(socketpair, -1, EMFILE) \
-        CALL(epoll_create1, -1, EMFILE) CALL(epoll_ctl, -1, ENOMEM) CALL(epoll_wait, -1, EINTR) CALL(signalfd, -1, EMFILE) \
+        CALL(epoll_create1, -1, EMFILE) CALL(epoll_ctl, -1, ENOMEM) CALL(epoll_wait, -1, EINTR) \
         /* threads and limits; these return the error itself */ \
         CALL(pthread_create, EAGAIN, 0) CALL(pthread_cond_init, ENOMEM, 0) CALL(pthread_mutex_init, ENOMEM, 0) \
         CALL(getrlimit, -1, EPERM) CALL(setrlimit, -1, EPERM) \
         /* libuv */ \
         CALL(uv_loop_init, -EMFILE, 0) CALL(uv_poll_init, -ENOMEM, 0) \
-        CALL(uv_poll_start, -ENOMEM, 0) \
+        CALL(uv_poll_start, -ENOMEM, 0) CALL(uv_signal_init, -ENOMEM, 0) CALL(uv_signal_start, -EINVAL, 0) \
         /* libcurl */ \
         CALL(curl_global_init, 2, 0) CALL(curl_easy_init, 0, ENOMEM) CALL(curl_easy_setopt, 27, 0) \
         CALL(curl_slist_append, 0, ENOMEM) \
@@ -63,7 +63,7 @@
 /* More calls of streamerctl and the client library. The daemon calls some of these, too; for it they are exempt. */
 #define FAULT_CLIENT_CALLS(CALL) \
         CALL(recvmsg, -1, ECONNRESET) CALL(send, -1, ENOBUFS) CALL(poll, -1, EINTR) CALL(realpath, 0, ENOMEM) \
-        CALL(mkdirat, -1, ENOSPC) CALL(fread, 0, EIO) CALL(fwrite, 0, ENOSPC) \
+        CALL(mkdirat, -1, ENOSPC) CALL(read, -1, EIO) CALL(fread, 0, EIO) CALL(fwrite, 0, ENOSPC) \
         CALL(fflush, -1, ENOSPC) CALL(fork, -1, EAGAIN) CALL(opendir, 0, EMFILE)
 // clang-format on
 
