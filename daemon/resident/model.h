@@ -38,6 +38,7 @@
 #include <sys/types.h>
 
 struct persisted;
+struct journal_name;
 
 #define GENERATION_SEGMENTS MANIFEST_MAX_SEGMENTS
 #define GENERATION_MAGIC 0x67656e65u
@@ -58,9 +59,9 @@ struct model_name {
         struct list by_name; /* in resident->by_name */
         struct generation *generation;
         struct quota_charge charge; /* of an alias, to the user who added it */
-        uid_t owner;    /* the user who first loaded a model under it, and may load another source under it */
-        char *source;   /* canonical: what was loaded under it; NULL: the generation's */
-        bool journaled; /* its row is known to be in the journal (persist.h) */
+        uid_t owner;              /* the user who first loaded a model under it, and may load another source under it */
+        char *source;             /* canonical: what was loaded under it; NULL: the generation's */
+        struct journal_name *row; /* persist's; NULL: it has none in the journal */
         char text[];
 };
 

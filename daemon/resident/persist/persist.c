@@ -37,22 +37,10 @@ static void log_full(struct persist *persist, const char *what)
 
 /* ---- rows of names ---- */
 
-int persisted_add_name(struct persisted *persisted, struct journal_name *row)
+static void drop_name(struct persisted *persisted, struct journal_name *row)
 {
-        struct journal_name **names = array_grow(persisted->names, persisted->n_names, sizeof(struct journal_name *));
-        if (names == NULL)
-                return STREAMER_ENOMEM;
-        persisted->names = names;
-        names[persisted->n_names++] = row;
-        return 0;
-}
-
-/* The last one takes its place. */
-static void drop_name(struct persisted *persisted, size_t i)
-{
-        journal_drop(&persisted->persist->journal->names, persisted->names[i]);
-        persisted->names[i] = persisted->names[--persisted->n_names];
-        if (persisted->n_names == 0 && persisted->state == PERSIST_STORED)
+        journal_drop(&persisted->persist->journal->names, row);
+        if (--persisted->n_names == 0 && persisted->state == PERSIST_STORED)
                 generation_reap(persisted->generation);
 }
 
@@ -64,56 +52,58 @@ static bool awaited(const struct persisted *persisted, const char *text)
         return g != NULL && g != mine && g->persisted != NULL && g->persisted->state == PERSIST_STORING;
 }
 
-static bool write_name(struct persisted *persisted, const struct model_name *name)
-{
-        struct journal_name row = {.model = persisted->id,
-                                   .settings = persisted->generation->settings,
-                                   .owner = name->owner,
-                                   .charged = name->charge.user != NULL ? name->charge.user->uid + 1 : 0};
-        snprintf(row.text, sizeof(row.text), "%s", name->text);
-        for (size_t i = 0; i < persisted->n_names; i++)
-                if (strcmp(persisted->names[i]->text, row.text) == 0) { /* it was removed and added again since */
-                        *persisted->names[i] = row;
-                        return true;
-                }
-        struct journal_name *new = journal_add(&persisted->persist->journal->names, &row);
-        if (new == NULL) {
-                log_full(persisted->persist, "names");
-                return false;
-        }
-        int r = persisted_add_name(persisted, new);
-        if (r < 0)
-                journal_drop(&persisted->persist->journal->names, new);
-        return r == 0;
-}
-
-/* A few times a second, and at each change: names that have their row are skipped. */
+/* A few times a second, and at each change. */
 static void write_names(struct persisted *persisted)
 {
-        for (size_t i = 0; i < persisted->n_names; i++)
-                persisted->names[i]->settings = persisted->generation->settings;
-        list_each_item (struct model_name, name, &persisted->generation->names, link)
-                if (persisted->generation->state == GENERATION_READY && !name->journaled)
-                        name->journaled = write_name(persisted, name);
+        const struct generation *g = persisted->generation;
+        list_each_item (struct model_name, name, &g->names, link) {
+                struct journal_name row = {.model = persisted->id,
+                                           .settings = g->settings,
+                                           .owner = name->owner,
+                                           .charged = name->charge.user != NULL ? name->charge.user->uid + 1 : 0};
+                if (name->row != NULL) {
+                        name->row->settings = g->settings;
+                        continue;
+                }
+                if (g->state != GENERATION_READY)
+                        continue;
+                snprintf(row.text, sizeof(row.text), "%s", name->text);
+                name->row = journal_add(&persisted->persist->journal->names, &row);
+                persisted->n_names += name->row != NULL;
+                if (name->row == NULL)
+                        log_full(persisted->persist, "names");
+        }
 }
 
 static void clear_names(struct persisted *persisted)
 {
         const struct generation *g = persisted->generation;
+        const struct journal_table *names = &persisted->persist->journal->names;
         bool ready = g->state == GENERATION_READY, awaits = false;
-        if (ready && persisted->names_lost == g->names_lost)
+        if (persisted->n_names == 0 || (ready && persisted->names_lost == g->names_lost))
                 return;
-        for (size_t i = persisted->n_names; i-- > 0;) {
-                const char *text = persisted->names[i]->text;
-                if (ready && generation_has_name(g, text))
+        for (struct journal_name *row = NULL; (row = journal_each(names, row)) != NULL;) {
+                if (row->model != persisted->id)
                         continue;
-                if (awaited(persisted, text))
+                const struct model_name *name = ready ? generation_find_name(g, row->text) : NULL;
+                if (name == NULL && awaited(persisted, row->text))
                         awaits = true;
-                else
-                        drop_name(persisted, i);
+                else if (name == NULL || name->row != row) /* it was removed, and perhaps added again since */
+                        drop_name(persisted, row);
         }
         if (!awaits)
                 persisted->names_lost = g->names_lost;
+}
+
+/* It is not in the store. */
+static void drop_names(struct persisted *persisted)
+{
+        const struct journal_table *names = &persisted->persist->journal->names;
+        for (struct journal_name *row = NULL; (row = journal_each(names, row)) != NULL;)
+                if (row->model == persisted->id)
+                        drop_name(persisted, row);
+        list_each_item (struct model_name, name, &persisted->generation->names, link)
+                name->row = NULL;
 }
 
 /* ---- rows of leases ---- */
@@ -196,7 +186,6 @@ static void persisted_free(struct persisted *persisted)
         msgpack_sbuffer_destroy(&persisted->details);
         if (persisted->generation != NULL)
                 persisted->generation->persisted = NULL;
-        free(persisted->names);
         free(persisted);
 }
 
@@ -250,8 +239,6 @@ static void remove_done(struct work *work)
 void persisted_remove(struct persisted *persisted)
 {
         persisted->state = PERSIST_REMOVING;
-        while (persisted->n_names > 0)
-                drop_name(persisted, persisted->n_names - 1);
         persisted->error = (struct error){0};
         work_submit(persisted->persist->thread, WORK_LANE_CPU, &persisted->work, remove_run, remove_done);
 }
@@ -294,6 +281,7 @@ static void store_done(struct work *work)
         if (persisted->error.code != 0) {
                 log_warn("%s: will not survive a restart: %s", generation_name(generation), persisted->error.text);
                 generation->not_stored = true;
+                drop_names(persisted);
                 persisted_remove(persisted); /* some of it may have been stored */
         }
         sync_rows(persist);
@@ -333,7 +321,6 @@ static void store(struct persist *persist, struct generation *g)
                 persisted_free(persisted);
                 return;
         }
-        write_names(persisted);
         list_each_item (struct lease, lease, &g->leases, in_generation)
                 lease_granted(persist, lease);
         work_submit(persist->thread, WORK_LANE_CPU, &persisted->work, store_run, store_done);

@@ -37,9 +37,8 @@ struct persisted {
         struct generation *generation; /* NULL: an earlier run's, being removed */
         uint64_t id;
         enum persisted_state state;
-        uint64_t names_lost;         /* generation->names_lost when it had its rows alone */
-        struct journal_name **names; /* its rows in the journal */
-        size_t n_names;
+        uint64_t names_lost;     /* generation->names_lost when it had its rows alone */
+        size_t n_names;          /* its rows in the journal */
         msgpack_sbuffer details; /* of its commit record, while it is stored */
         unsigned n_fds;
         struct work work;
@@ -90,7 +89,6 @@ struct lease *persist_lease_restore(struct persist *persist, struct process *pro
 /* ---- for recover.c ---- */
 
 struct persisted *persisted_new(struct persist *persist, struct generation *generation, uint64_t id, unsigned n_fds);
-int persisted_add_name(struct persisted *persisted, struct journal_name *row);
 void persisted_remove(struct persisted *persisted);
 
 /* Names in the store, of up to FDSTORE_NAME_MAX bytes while ids have eight digits: of the journal, of a model's

@@ -186,22 +186,23 @@ static int adopt_segments(struct generation *g, struct inherited *segments, size
         return 0;
 }
 
-/* A name, with its charge. */
-static bool restore_name(struct quotas *users, struct generation *g, const struct journal_name *row)
+/* A name, with its charge; NULL where it has another row already, and without memory. */
+static struct model_name *restore_name(struct quotas *users, struct generation *g, const struct journal_name *row)
 {
         struct quota_charge charge = {.user = NULL};
-        if (users != NULL && row->charged != 0 &&
-            quota_charge_restored(users, row->charged - 1, &charge, QUOTA_MODELS, 1) < 0)
-                return false;
         struct model_name *name = generation_find_name(g, row->text);
+        if ((name != NULL && name->row != NULL) ||
+            (users != NULL && row->charged != 0 &&
+             quota_charge_restored(users, row->charged - 1, &charge, QUOTA_MODELS, 1) < 0))
+                return NULL;
         if (name != NULL) { /* the provisional name is one of its own */
                 name->owner = row->owner;
                 name->charge = charge;
-                return true;
+                return name;
         }
-        bool added = generation_add_name(g, row->text, g->source, row->owner, &charge) == 0;
+        generation_add_name(g, row->text, g->source, row->owner, &charge);
         quota_discharge(&charge);
-        return added;
+        return generation_find_name(g, row->text);
 }
 
 /* Its names from the journal, without those that a newer model has.
@@ -211,25 +212,25 @@ static bool restore_name(struct quotas *users, struct generation *g, const struc
 static void restore_names(struct persisted *persisted, const struct inherited *e, size_t n, const char *provisional)
 {
         struct generation *g = persisted->generation;
-        bool is_own = false;
         for (size_t i = 0; i < n; i++) {
                 struct journal_name *row = e[i].part == PART_ROW ? e[i].row : NULL;
+                struct model_name *name = NULL;
                 if (row == NULL)
                         continue;
-                bool mine = resident_on(g->resident, row->text, GENERATION_READY, g->device) == NULL &&
-                            restore_name(persisted->persist->leases->users, g, row);
-                if (mine) {
-                        bool pinned = g->settings.pinned || row->settings.pinned;
-                        g->settings = row->settings;
-                        g->settings.pinned = pinned;
-                        generation_used(g);
-                }
-                if (mine && persisted_add_name(persisted, row) == 0)
-                        is_own |= strcmp(row->text, provisional) == 0;
-                else
+                if (resident_on(g->resident, row->text, GENERATION_READY, g->device) == NULL)
+                        name = restore_name(persisted->persist->leases->users, g, row);
+                if (name == NULL) {
                         journal_drop(&persisted->persist->journal->names, row);
+                        continue;
+                }
+                name->row = row;
+                persisted->n_names++;
+                bool pinned = g->settings.pinned || row->settings.pinned;
+                g->settings = row->settings;
+                g->settings.pinned = pinned;
+                generation_used(g);
         }
-        if (!is_own)
+        if (generation_find_name(g, provisional)->row == NULL)
                 generation_drop_name(g, provisional);
         generation_ready(g);
 }
