@@ -18,12 +18,8 @@
 #define ENTRIES(fields) (fields), ARRAY_SIZE(fields)
 #define IDS_MAX 256 /* users or groups of a rule */
 
-static int check_root(const char *text, char why[SETTING_WHY])
-{
-        return text[0] == '/' ? 0 : setting_wrong(why, "'%.80s' is not an absolute path", text);
-}
-
-static const struct setting root_fields[] = {{NULL, SETTING_TEXT, .size = sizeof(char *), .check = check_root}};
+static const struct setting root_fields[] = {
+        {NULL, SETTING_TEXT, .size = sizeof(char *), .check = setting_check_absolute}};
 
 const struct setting_list list_roots = {ENTRIES(root_fields), sizeof(char *), SETTING_LIST_MAX,
                                         .takes = "a root is a path"};
@@ -336,8 +332,8 @@ static int set_group(void *id, const char *value, char why[SETTING_WHY])
 static int set_role_root(void *root, const char *value, char why[SETTING_WHY])
 {
         struct error error = {0};
-        if (value[0] != '/')
-                return setting_wrong(why, "'%.80s' is not an absolute path", value);
+        if (setting_check_absolute(value, why) < 0)
+                return -1;
         return source_canonical(value, root, &error) == 0 ? 0 : setting_wrong(why, "%.150s", error.text);
 }
 

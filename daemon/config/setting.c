@@ -25,6 +25,11 @@ __attribute__((format(printf, 2, 3))) int setting_wrong(char why[SETTING_WHY], c
         return -1;
 }
 
+int setting_check_absolute(const char *text, char why[SETTING_WHY])
+{
+        return text[0] == '/' ? 0 : setting_wrong(why, "'%.80s' is not an absolute path", text);
+}
+
 /* ---- numbers with units ---- */
 
 /* Strictly: no sign, no fraction, no space, and no unit that could mean two things (GB may be a power of ten or of two,
@@ -53,11 +58,6 @@ int config_parse_size(const char *text, uint64_t *bytes)
         return parse_with_unit(text, sizes, ARRAY_SIZE(sizes), bytes);
 }
 
-int config_parse_duration(const char *text, uint64_t *ns)
-{
-        return parse_with_unit(text, durations, ARRAY_SIZE(durations), ns);
-}
-
 /* In the largest unit that divides it; a size below a MiB in bytes, and a duration below an hour in seconds. */
 static const char *written(enum setting_kind kind, uint64_t value, char out[24])
 {
@@ -74,7 +74,7 @@ static const char *written(enum setting_kind kind, uint64_t value, char out[24])
 static int parse_number(const struct setting *setting, const char *text, uint64_t *value, char why[SETTING_WHY])
 {
         char from[24], to[24];
-        if (setting->kind == SETTING_DURATION && config_parse_duration(text, value) < 0)
+        if (setting->kind == SETTING_DURATION && parse_with_unit(text, durations, ARRAY_SIZE(durations), value) < 0)
                 return setting_wrong(why, "'%.40s' is not a duration (with ms, s, m or h)", text);
         if (setting->kind == SETTING_SIZE && config_parse_size(text, value) < 0)
                 return setting_wrong(why, "'%.40s' is not a size (bytes, or with KiB, MiB, GiB, TiB)", text);

@@ -88,6 +88,6 @@ __attribute__((format(printf, 2, 3))) int setting_wrong(char why[SETTING_WHY], c
 /* Once all roots are known: a rule's must be below one of the daemon's. */
 int access_check_roots(const struct config *config, struct error *error);
 
-/* Sizes ("8GiB", "512MiB", "4096") and durations ("30s", "5m", "250ms"): 0 or -1 (syntax, overflow). */
+/* "8GiB", "512MiB", "4096": 0 or -1 (syntax, overflow). */
 int config_parse_size(const char *text, uint64_t *bytes);
-int config_parse_duration(const char *text, uint64_t *ns);
+int setting_check_absolute(const char *text, char why[SETTING_WHY]); /* of a path */

@@ -18,7 +18,7 @@
 
 static int check_folder(const char *text, char why[SETTING_WHY])
 {
-        return text[0] == '/' || text[0] == '\0' ? 0 : setting_wrong(why, "'%.80s' is not an absolute path", text);
+        return text[0] == '\0' ? 0 : setting_check_absolute(text, why);
 }
 
 static int check_socket(const char *text, char why[SETTING_WHY])
@@ -27,7 +27,7 @@ static int check_socket(const char *text, char why[SETTING_WHY])
                 return setting_wrong(why, "has no value");
         if (text[0] == '/' && strlen(text) >= sizeof(((struct sockaddr_un *)0)->sun_path))
                 return setting_wrong(why, LISTEN_TOO_LONG);
-        return check_folder(text, why);
+        return setting_check_absolute(text, why);
 }
 
 static int check_listen(const char *text, char why[SETTING_WHY])

@@ -40,22 +40,6 @@ TEST(an_ambiguous_size_is_invalid, EACH(bad_sizes))
         ck_assert_int_eq(config_parse_size(bad_sizes[_i], &bytes), -1);
 }
 
-TEST(a_duration_has_a_unit)
-{
-        uint64_t ns;
-        ck_assert_int_eq(config_parse_duration("250ms", &ns), 0);
-        ck_assert_uint_eq(ns, UINT64_C(250000000));
-        ck_assert_int_eq(config_parse_duration("30s", &ns), 0);
-        ck_assert_uint_eq(ns, UINT64_C(30000000000));
-        ck_assert_int_eq(config_parse_duration("5m", &ns), 0);
-        ck_assert_uint_eq(ns, UINT64_C(300000000000));
-        ck_assert_int_eq(config_parse_duration("1h", &ns), 0);
-        ck_assert_uint_eq(ns, UINT64_C(3600000000000));
-        ck_assert_int_eq(config_parse_duration("30", &ns), -1);
-        ck_assert_int_eq(config_parse_duration("5124096h", &ns), -1);
-        ck_assert_int_eq(config_parse_duration("", &ns), -1);
-}
-
 /* ---- the file ---- */
 
 static struct config config;
@@ -77,6 +61,26 @@ static void assert_parses(const char *yaml)
 }
 
 FIXTURE(.each = {begin, NULL});
+
+static const struct {
+        const char *text;
+        uint64_t ns; /* 0: it is refused */
+} durations[] = {
+        {"250ms", UINT64_C(250000000)},
+        {"30s", UINT64_C(30000000000)},
+        {"5m", UINT64_C(300000000000)},
+        {"1h", UINT64_C(3600000000000)},
+        {"30", 0},
+        {"5124096h", 0},
+        {"''", 0},
+};
+
+TEST(a_duration_has_a_unit, EACH(durations))
+{
+        int r = parse(format_text("exit_idle: %s", durations[_i].text));
+        ck_assert_int_eq(r, durations[_i].ns != 0 ? 0 : STREAMER_EINVAL);
+        ck_assert_uint_eq(config.exit_idle_ns, durations[_i].ns);
+}
 
 TEST(every_key_is_read)
 {
