@@ -6,7 +6,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define NAME_SIZE 48
+/* Of a storage's name, with its NUL: its number has six digits. */
+#define NAME_SIZE sizeof("streamerd.storage.000000")
 
 /* ---- the client's table ---- */
 
@@ -41,38 +42,16 @@ static int open_table(struct published_view *view, const void *bytes, const stru
 
 /* ---- the manifest ---- */
 
-struct build {
-        struct manifest_counts counts;
-        struct manifest_fill fill;
-};
-
-static size_t storage_name(char name[NAME_SIZE], uint64_t i)
-{
-        return (size_t)snprintf(name, NAME_SIZE, PUBLISHED_STORAGE_NAME, (unsigned long long)i);
-}
-
-static void count_pair(void *context, const char *key, const char *value)
-{
-        struct build *build = context;
-        build->counts.n_metadata++;
-        build->counts.strings_len += strlen(key) + strlen(value) + 2;
-}
-
-static void add_pair(void *context, const char *key, const char *value)
-{
-        struct build *build = context;
-        manifest_add_pair(&build->fill, key, strlen(key), value, strlen(value));
-}
-
-static void add_record(struct build *build, uint64_t i, const char *name, size_t len,
+static void add_record(struct manifest_fill *fill, uint64_t i, const char *name,
                        const struct published_storage *storage)
 {
-        struct manifest_header *header = build->fill.header;
+        size_t len = strlen(name);
+        struct manifest_header *header = fill->header;
         unsigned char *base = (unsigned char *)header;
         struct manifest_record *records = (void *)(base + header->records_off);
         uint64_t *shapes = (void *)(base + header->shapes_off);
         shapes[i] = storage->bytes;
-        records[i] = (struct manifest_record){.name_off = manifest_add_text(&build->fill, name, len),
+        records[i] = (struct manifest_record){.name_off = manifest_add_text(fill, name, len),
                                               .name_len = (uint32_t)len,
                                               .dtype = DTYPE_U8,
                                               .shape_off = i,
@@ -83,37 +62,37 @@ static void add_record(struct build *build, uint64_t i, const char *name, size_t
         header->data_bytes += storage->bytes;
 }
 
-/* The names are in byte order: storages have numbers of six digits, and the table's name follows all of them. */
+/* The names are in byte order; the table's name follows those of all storages. */
 static int build_manifest(struct table *manifest, const struct generation *g, const struct published_view *view,
                           const struct published_storage *table, struct error *error)
 {
-        char name[NAME_SIZE];
+        char name[2 * NAME_SIZE];
         uint64_t n = view->header->n_storages;
-        struct build build = {.counts = {.n_records = n + 1,
+        struct manifest_counts counts = {.n_records = n + 1,
                                          .n_shapes = n + 1,
                                          .n_segments = g->n_segments,
-                                         .strings_len = sizeof(PUBLISHED_TABLE_NAME)}};
-        for (uint64_t i = 0; i < n; i++)
-                build.counts.strings_len += storage_name(name, i) + 1;
-        published_each_pair(g->published, count_pair, &build);
-        uint64_t size = manifest_size(&build.counts);
+                                         .strings_len = n * NAME_SIZE + sizeof(PUBLISHED_TABLE_NAME)};
+        published_put(g->published, &counts, NULL);
+        uint64_t size = manifest_size(&counts);
         if (size == 0)
                 return error_set(error, STREAMER_EINVAL, "the table of storages would exceed %" PRIu64 " bytes",
                                  MANIFEST_MAX_SIZE);
         int r = host_table_new(manifest, "streamerd-manifest", size, error);
         if (r < 0)
                 return r;
-        struct manifest_header *header = manifest_init(manifest->map, &build.counts);
+        struct manifest_header *header = manifest_init(manifest->map, &counts);
+        struct manifest_fill fill = {.header = header};
         header->generation = g->number;
-        build.fill.header = header;
         struct manifest_segment *segments = (void *)((unsigned char *)header + header->segments_off);
         for (unsigned i = 0; i < g->n_segments; i++)
                 segments[i].size = g->segments[i].size;
-        for (uint64_t i = 0; i < n; i++)
-                add_record(&build, i, name, storage_name(name, i), published_storage(view, i));
-        add_record(&build, n, PUBLISHED_TABLE_NAME, strlen(PUBLISHED_TABLE_NAME), table);
-        published_each_pair(g->published, add_pair, &build);
-        require(build.fill.used == build.counts.strings_len);
+        for (uint64_t i = 0; i < n; i++) {
+                snprintf(name, sizeof(name), PUBLISHED_STORAGE_NAME, (unsigned long long)i);
+                add_record(&fill, i, name, published_storage(view, i));
+        }
+        add_record(&fill, n, PUBLISHED_TABLE_NAME, table);
+        published_put(g->published, NULL, &fill);
+        require(fill.used == counts.strings_len);
         return 0;
 }
 

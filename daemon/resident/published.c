@@ -24,57 +24,33 @@ static int compare_names(const char *a, const char *b)
         return r != 0 ? r : ORDER(x, y);
 }
 
-static int by_name(const void *a, const void *b)
+/* Takes over "NAME=VALUE" (NULL: no memory), also where it fails. */
+static int add_field(struct published *p, char *field, struct error *error)
 {
-        return compare_names(*(char *const *)a, *(char *const *)b);
-}
-
-/* For up to so many fields. */
-static struct published *allocate(size_t n_key)
-{
-        struct published *p = calloc(1, sizeof(*p));
-        if (p != NULL && (p->key = calloc(n_key + 1, sizeof(*p->key))) == NULL)
-                p = published_free(p);
-        return p;
-}
-
-static int add_field(struct published *published, const char *field)
-{
-        char *copy = strdup(field);
-        if (copy == NULL)
-                return STREAMER_ENOMEM;
-        published->key[published->n_key++] = copy;
-        return 0;
-}
-
-static int sort_key(struct published *published, struct error *error)
-{
-        if (published->n_key > 0)
-                qsort(published->key, published->n_key, sizeof(*published->key), by_name);
-        for (size_t i = 0; i < published->n_key; i++) {
-                const char *field = published->key[i];
-                if (field[0] == '=' || strchr(field, '=') == NULL)
-                        return error_set(error, STREAMER_EINVAL, "key: '%s' is not NAME=VALUE", field);
-                if (i > 0 && compare_names(field, published->key[i - 1]) == 0)
-                        return error_set(error, STREAMER_EINVAL, "key: '%.*s' occurs twice", (int)name_len(field),
-                                         field);
+        char **key = field != NULL ? array_grow(p->key, p->n_key, sizeof(*key)) : NULL;
+        if (key == NULL) {
+                free(field);
+                return error_no_memory(error);
         }
+        size_t at = p->n_key++, len = name_len(field);
+        for (; at > 0 && compare_names(key[at - 1], field) > 0; at--)
+                key[at] = key[at - 1];
+        key[at] = field;
+        p->key = key;
+        if (len == 0 || field[len] == '\0')
+                return error_set(error, STREAMER_EINVAL, "key: '%s' is not NAME=VALUE", field);
+        if (at > 0 && compare_names(key[at - 1], field) == 0)
+                return error_set(error, STREAMER_EINVAL, "key: '%.*s' occurs twice", (int)len, field);
         return 0;
 }
 
 int published_new(struct published **out, const char *const *key, size_t n_key, struct error *error)
 {
-        struct published *p = allocate(n_key);
-        int r = p != NULL ? 0 : STREAMER_ENOMEM;
+        struct published *p = calloc(1, sizeof(*p));
+        int r = p != NULL ? 0 : error_no_memory(error);
         for (size_t i = 0; r == 0 && i < n_key; i++)
-                r = add_field(p, key[i]);
-        if (r < 0)
-                error_no_memory(error);
-        else
-                r = sort_key(p, error);
-        if (r < 0)
-                p = published_free(p);
-        *out = p;
+                r = add_field(p, strdup(key[i]), error);
+        *out = r == 0 ? p : published_free(p);
         return r;
 }
 
@@ -108,58 +84,66 @@ void published_key_differs(const struct published *have, const struct published 
 
 /* ---- the manifest's metadata ---- */
 
-void published_each_pair(const struct published *published, published_pair_fn *pair, void *context)
+static void put_pair(const char *key, const char *value, struct manifest_counts *counts, struct manifest_fill *fill)
+{
+        size_t key_len = strlen(key), value_len = strlen(value);
+        if (fill != NULL) {
+                manifest_add_pair(fill, key, key_len, value, value_len);
+                return;
+        }
+        counts->n_metadata++;
+        counts->strings_len += key_len + value_len + 2;
+}
+
+void published_put(const struct published *published, struct manifest_counts *counts, struct manifest_fill *fill)
 {
         const struct published_base *base = &published->base;
         char hex[HEX_SIZE];
         if (base->source != NULL) {
-                pair(context, PUBLISHED_BASE, base->source);
+                put_pair(PUBLISHED_BASE, base->source, counts, fill);
                 hex_encode(hex, base->identity.digest, DIGEST_SIZE);
-                pair(context, PUBLISHED_BASE_IDENTITY, hex);
+                put_pair(PUBLISHED_BASE_IDENTITY, hex, counts, fill);
         }
         if (base->has_digest) {
                 hex_encode(hex, base->digest, DIGEST_SIZE);
-                pair(context, PUBLISHED_BASE_DIGEST, hex);
+                put_pair(PUBLISHED_BASE_DIGEST, hex, counts, fill);
         }
         for (size_t i = 0; i < published->n_key; i++) {
                 const char *field = published->key[i];
-                size_t len = name_len(field);
                 char name[sizeof(PUBLISHED_KEY) + 256];
-                snprintf(name, sizeof(name), PUBLISHED_KEY "%.*s", (int)len, field);
-                pair(context, name, field + len + 1);
+                snprintf(name, sizeof(name), PUBLISHED_KEY "%.*s", (int)name_len(field), field);
+                put_pair(name, field + name_len(field) + 1, counts, fill);
         }
 }
 
+/* NULL: nothing to decode. */
 static bool hex_decode(unsigned char bytes[DIGEST_SIZE], const char *hex)
 {
         size_t n;
-        return OPENSSL_hexstr2buf_ex(bytes, DIGEST_SIZE, &n, hex, '\0') == 1 && n == DIGEST_SIZE;
+        return hex == NULL || (OPENSSL_hexstr2buf_ex(bytes, DIGEST_SIZE, &n, hex, '\0') == 1 && n == DIGEST_SIZE);
 }
 
-static int read_pair(struct published *p, const char *key, const char *value)
+static bool read_pairs(struct published *p, const struct manifest_view *manifest)
 {
-        if (strcmp(key, PUBLISHED_BASE) == 0 && p->base.source == NULL)
-                return (p->base.source = strdup(value)) != NULL ? 0 : STREAMER_ENOMEM;
-        if (strcmp(key, PUBLISHED_BASE_IDENTITY) == 0)
-                return hex_decode(p->base.identity.digest, value) ? 0 : STREAMER_ECORRUPT;
-        if (strcmp(key, PUBLISHED_BASE_DIGEST) == 0)
-                return (p->base.has_digest = hex_decode(p->base.digest, value)) ? 0 : STREAMER_ECORRUPT;
-        if (strncmp(key, PUBLISHED_KEY, strlen(PUBLISHED_KEY)) != 0)
-                return 0;
-        cleanup_free char *field = format_new("%s=%s", key + strlen(PUBLISHED_KEY), value);
-        return field != NULL ? add_field(p, field) : STREAMER_ENOMEM;
+        const char *source = manifest_metadata(manifest, PUBLISHED_BASE),
+                   *digest = manifest_metadata(manifest, PUBLISHED_BASE_DIGEST), *key, *value;
+        p->base.has_digest = digest != NULL;
+        if ((source != NULL && (p->base.source = strdup(source)) == NULL) || !hex_decode(p->base.digest, digest) ||
+            !hex_decode(p->base.identity.digest, manifest_metadata(manifest, PUBLISHED_BASE_IDENTITY)))
+                return false;
+        for (uint64_t i = 0; i < manifest->header->n_metadata; i++)
+                if (!manifest_pair_get(manifest, i, &key, &value) ||
+                    (strncmp(key, PUBLISHED_KEY, strlen(PUBLISHED_KEY)) == 0 &&
+                     add_field(p, format_new("%s=%s", key + strlen(PUBLISHED_KEY), value), NULL) < 0))
+                        return false;
+        return true;
 }
 
 int published_read(struct published **out, const struct manifest_view *manifest, struct error *error)
 {
-        struct published *p = allocate(manifest->header->n_metadata);
-        int r = p != NULL ? 0 : STREAMER_ENOMEM;
-        for (uint64_t i = 0; r == 0 && i < manifest->header->n_metadata; i++) {
-                const char *key, *value;
-                r = manifest_pair_get(manifest, i, &key, &value) ? read_pair(p, key, value) : STREAMER_ECORRUPT;
-        }
-        if (r == 0 && sort_key(p, NULL) < 0)
-                r = STREAMER_ECORRUPT;
-        *out = r == 0 ? p : published_free(p);
-        return r == 0 ? 0 : error_set(error, r, "the key and base of a published model cannot be read");
+        *out = calloc(1, sizeof(**out));
+        if (*out != NULL && read_pairs(*out, manifest))
+                return 0;
+        *out = published_free(*out);
+        return error_set(error, STREAMER_ECORRUPT, "the key and base of a published model cannot be read");
 }

@@ -38,8 +38,7 @@ void published_key_differs(const struct published *have, const struct published 
 
 /* ---- the manifest's metadata ---- */
 
-/* Called for each pair; the texts are valid during the call. */
-typedef void published_pair_fn(void *context, const char *key, const char *value);
-void published_each_pair(const struct published *published, published_pair_fn *pair, void *context);
+/* Appends its pairs, or (fill NULL) counts them. */
+void published_put(const struct published *published, struct manifest_counts *counts, struct manifest_fill *fill);
 /* STREAMER_ECORRUPT. */
 int published_read(struct published **out, const struct manifest_view *manifest, struct error *error);
