@@ -287,16 +287,15 @@ int publication_begin(struct publication *p, uint64_t bytes, const struct model_
 static void lend_run(struct work *work)
 {
         struct publication *p = container_of(work, struct publication, work);
-        if (p->segment.device == NULL)
-                p->device->ops->lend(p->device, p->segment.size, &p->segment, &p->error);
+        struct segment *next = &p->generation->segments[p->generation->n_segments];
+        p->device->ops->lend(p->device, next->size, next, &p->error);
 }
 
 static void lend_done(struct work *work)
 {
         struct publication *p = container_of(work, struct publication, work);
-        struct generation *g = p->generation;
-        if (p->error.code == 0 && p->n_sent == g->n_segments)
-                g->segments[g->n_segments++] = p->segment;
+        if (p->error.code == 0)
+                p->generation->n_segments++;
         if (!step_done(p))
                 return;
         set_state(p, PUBLICATION_FILLING);
@@ -311,15 +310,10 @@ int publication_add_segment(struct publication *p, uint64_t bytes, publication_d
         int r = check_state(p, PUBLICATION_FILLING, error) ?: round_bytes(p, &size, error);
         if (r < 0)
                 return r;
-        const struct segment *unsent = p->n_sent < g->n_segments ? &g->segments[p->n_sent] : NULL;
-        if (unsent != NULL && unsent->size != size)
-                return error_set(error, STREAMER_EINVAL,
-                                 "%s: a request for a segment of %" PRIu64 " bytes was refused, and is to be repeated",
-                                 p->name, unsent->size);
-        if (p->n_sent == GENERATION_SEGMENTS)
+        if (g->n_segments == GENERATION_SEGMENTS)
                 return error_set(error, STREAMER_ELIMIT, "%s: a model has %u segments at most", p->name,
                                  GENERATION_SEGMENTS);
-        for (unsigned i = 0; i < p->n_sent; i++)
+        for (unsigned i = 0; i < g->n_segments; i++)
                 used += g->segments[i].size;
         if (size > p->bytes - used)
                 return error_set(error, STREAMER_ELIMIT,
@@ -328,15 +322,10 @@ int publication_add_segment(struct publication *p, uint64_t bytes, publication_d
                                  p->name, size, p->bytes - used);
         begin_request(p, done, context);
         set_state(p, PUBLICATION_ALLOCATING);
-        p->segment = unsent != NULL ? *unsent : (struct segment){.size = size};
+        g->segments[g->n_segments] = (struct segment){.size = size};
         p->in_flight++;
         work_submit(p->device->thread, WORK_LANE_CPU, &p->work, lend_run, lend_done);
         return 0;
-}
-
-void publication_segment_sent(struct publication *p)
-{
-        p->n_sent = p->generation->n_segments;
 }
 
 /* ---- commit ---- */

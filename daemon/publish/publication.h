@@ -103,8 +103,6 @@ struct publication {
         void *context;
         unsigned in_flight; /* steps */
         struct work work;
-        struct segment segment; /* allocating */
-        unsigned n_sent;        /* segments that the client has: all, or all but the last */
         struct error error;
 
         struct published_storage table; /* committing: where the client's table is */
@@ -128,11 +126,9 @@ struct publication *publication_new(struct publications *publications, const cha
 /* Charges the client's user, and asks for memory. */
 int publication_begin(struct publication *publication, uint64_t bytes, const struct model_settings *settings,
                       const struct quota_limits *limits, publication_done_fn *done, void *context, struct error *error);
-/* A segment of at least so many bytes: the generation's last one, when it is done. The same one is the result of a
- * repetition, until publication_segment_sent(). */
+/* A segment of at least so many bytes: the generation's last one, when it is done. */
 int publication_add_segment(struct publication *publication, uint64_t bytes, publication_done_fn *done, void *context,
                             struct error *error);
-void publication_segment_sent(struct publication *publication);
 /* The publication has ended when it is done. */
 int publication_commit(struct publication *publication, const struct published_storage *table,
                        publication_done_fn *done, void *context, struct error *error);

@@ -105,12 +105,12 @@ static void segment_added(struct publication *p, const struct error *error, void
         struct session *session = d->session;
         const struct generation *g = p->generation;
         const struct segment *segment = &g->segments[g->n_segments - 1];
-        bool reading = segment->lent && segment->writing_fd >= 0; /* then it has a descriptor for each */
-        if (session_check_fds(session, 2, "publish_segment", &why) < 0) {
-                answer_failure(d, &why); /* the client may repeat it */
+        bool reading = segment->lent && segment->writing_fd >= 0;         /* then it has a descriptor for each */
+        if (session_check_fds(session, 2, "publish_segment", &why) < 0) { /* they were sent since the request */
+                answer_failure(d, &why);
+                publication_abort(p, &why);
                 return;
         }
-        publication_segment_sent(p);
         g->device->ops->handle(segment, &handle);
         if (reading)
                 fds.v[fds.n++] = segment->writing_fd;
@@ -126,6 +126,8 @@ int verb_publish_segment(struct session *session, struct request *request, struc
 {
         const struct req_publish_segment *req = &request->u.publish_segment;
         struct publication *p = publication_of(session, req->claim, error);
+        if (p == NULL || session_check_fds(session, 2, "publish_segment", error) < 0)
+                return error->code;
         struct deferred *d = defer(session, request, p, error);
         return d != NULL ? begin_step(d, publication_add_segment(p, req->bytes, segment_added, d, error)) : error->code;
 }
