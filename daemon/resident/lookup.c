@@ -11,8 +11,9 @@
 const char *generation_state_name(enum generation_state state)
 {
         static const char *const names[] = {
-                [GENERATION_LOADING] = "loading",   [GENERATION_READY] = "ready",   [GENERATION_DRAINING] = "draining",
-                [GENERATION_FAILED] = "failed",     [GENERATION_CACHED] = "cached", [GENERATION_REVOKED] = "draining",
+                [GENERATION_READY] = "ready",       [GENERATION_LOADING] = "loading",
+                [GENERATION_CACHED] = "cached",     [GENERATION_FAILED] = "failed",
+                [GENERATION_DRAINING] = "draining", [GENERATION_REVOKED] = "draining",
                 [GENERATION_UNLOADED] = "unloaded",
         };
         return names[state];
@@ -100,24 +101,11 @@ struct list *resident_bucket(struct resident *resident, const char *name)
         return bucket(&resident->by_name, key);
 }
 
-/* Without names it is found by its last one. */
-static struct generation *draining_from(const struct resident *resident, const char *name, const struct device *device)
-{
-        struct generation *found = NULL;
-        list_each_item (struct generation, g, &resident->generations, link)
-                if (generation_drains(g) && (device == NULL || g->device == device) &&
-                    strcmp(generation_name(g), name) == 0)
-                        found = g;
-        return found;
-}
-
 struct generation *resident_on(struct resident *resident, const char *name, enum generation_state state,
                                const struct device *device)
 {
         const struct list *all = resident_bucket(resident, name);
         struct generation *found = NULL;
-        if (state == GENERATION_DRAINING)
-                return draining_from(resident, name, device);
         list_each_item (const struct model_name, n, all, by_name) {
                 struct generation *g = n->generation;
                 if (g->state == state && (device == NULL || g->device == device) && strcmp(n->text, name) == 0 &&
@@ -127,22 +115,17 @@ struct generation *resident_on(struct resident *resident, const char *name, enum
         return found;
 }
 
-/* The oldest that has not failed; else the newest. */
-static bool says_more(const struct generation *g, const struct generation *than)
-{
-        bool failed = g->state == GENERATION_FAILED;
-        if (failed != (than->state == GENERATION_FAILED))
-                return !failed;
-        return failed ? g->sequence > than->sequence : g->sequence < than->sequence;
-}
-
 struct generation *resident_named(struct resident *resident, const char *name)
 {
         const struct list *all = resident_bucket(resident, name);
         struct generation *found = NULL;
-        list_each_item (const struct model_name, n, all, by_name)
-                if (strcmp(n->text, name) == 0 && (found == NULL || says_more(n->generation, found)))
-                        found = n->generation;
+        list_each_item (const struct model_name, n, all, by_name) {
+                struct generation *g = n->generation;
+                bool precedes = found == NULL || g->state < found->state ||
+                                (g->state == found->state && g->sequence > found->sequence);
+                if (precedes && strcmp(n->text, name) == 0)
+                        found = g;
+        }
         return found;
 }
 
@@ -153,14 +136,13 @@ struct generation *resident_ready(struct resident *resident, const char *name)
 
 struct generation *resident_any(struct resident *resident, const char *name)
 {
-        static const enum generation_state order[] = {GENERATION_READY, GENERATION_LOADING, GENERATION_CACHED,
-                                                      GENERATION_FAILED, GENERATION_DRAINING};
-        for (size_t i = 0; i < ARRAY_SIZE(order); i++) {
-                struct generation *g = resident_on(resident, name, order[i], NULL);
-                if (g != NULL)
-                        return g;
-        }
-        return NULL;
+        struct generation *found = resident_named(resident, name);
+        if (found != NULL)
+                return found;
+        list_each_item (struct generation, g, &resident->generations, link)
+                if (generation_drains(g) && strcmp(generation_name(g), name) == 0)
+                        found = g;
+        return found;
 }
 
 /* Ready or loading, from exactly these files. */

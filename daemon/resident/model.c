@@ -147,6 +147,7 @@ struct generation *generation_new(struct resident *resident, const char *name, c
         g->magic = GENERATION_MAGIC;
         g->resident = resident;
         g->sequence = ++resident->last_sequence;
+        g->state = GENERATION_LOADING;
         g->device = device;
         g->manifest.fd = g->arrival.fd = -1;
         g->refs = 1;

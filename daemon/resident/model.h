@@ -43,12 +43,13 @@ struct journal_name;
 #define GENERATION_SEGMENTS MANIFEST_MAX_SEGMENTS
 #define GENERATION_MAGIC 0x67656e65u
 
+/* Of the generations of one name, the first of this order is what the name means. */
 enum generation_state {
-        GENERATION_LOADING,
         GENERATION_READY,
-        GENERATION_DRAINING,
+        GENERATION_LOADING,
+        GENERATION_CACHED, /* in host memory, not on its device (host_cache.h) */
         GENERATION_FAILED,
-        GENERATION_CACHED,   /* in host memory, not on its device (host_cache.h) */
+        GENERATION_DRAINING,
         GENERATION_REVOKED,  /* draining; what clients may have mapped stays in quarantine until its leases end */
         GENERATION_UNLOADED, /* seen in its last change only */
 };
@@ -188,10 +189,12 @@ struct device *resident_device(struct resident *resident, const char *name, stru
 struct generation *resident_ready(struct resident *resident, const char *name);
 /* STREAMER_ENOENT, with what happened to the model of this name, or the nearest name. */
 int resident_no_model(const struct resident *resident, const char *name, struct error *error);
-/* The newest in this state; NULL device: on any. */
+/* The newest that has the name, in this state; NULL device: on any. */
 struct generation *resident_on(struct resident *resident, const char *name, enum generation_state state,
                                const struct device *device);
-/* Serving, else loading, else cached, else failed, else draining. */
+/* The newest of the first state in which one has the name. It determines the owner of the name. */
+struct generation *resident_named(struct resident *resident, const char *name);
+/* The same, else the newest that drains and had the name last. */
 struct generation *resident_any(struct resident *resident, const char *name);
 /* Ready or loading, on this device, from exactly these files; number 0: any. */
 struct generation *resident_same(struct resident *resident, const struct source_identity *identity,
@@ -208,8 +211,6 @@ bool generation_has_name(const struct generation *generation, const char *name);
 struct model_name *generation_find_name(const struct generation *generation, const char *name); /* or NULL */
 /* The source that was loaded under the name: the same files may be resident under names of several paths. */
 const char *model_name_source(const struct model_name *name);
-/* The generation that determines the owner of a name: one that has not failed, else the latest failure. */
-struct generation *resident_named(struct resident *resident, const char *name);
 uid_t generation_owner(const struct generation *generation);
 const char *generation_name(const struct generation *generation); /* the oldest, or the last it had */
 /* Bytes of its segments that have small pages because the kernel found no huge page; 0 before they are allocated. */

@@ -68,13 +68,11 @@ struct generation *model_set_on(const struct model_set *set, const struct device
 
 const struct generation *model_set_leading(const struct model_set *set)
 {
-        static const enum generation_state order[] = {GENERATION_READY, GENERATION_LOADING, GENERATION_CACHED,
-                                                      GENERATION_FAILED};
-        for (size_t i = 0; i < ARRAY_SIZE(order); i++)
-                for (size_t k = 0; k < set->n; k++)
-                        if (set->members[k]->state == order[i])
-                                return set->members[k];
-        return set->members[0];
+        const struct generation *leading = set->members[0];
+        for (size_t i = 1; i < set->n; i++)
+                if (set->members[i]->state < leading->state && !generation_drains(set->members[i]))
+                        leading = set->members[i];
+        return leading;
 }
 
 bool model_set_member_pinned(const struct generation *g)

@@ -31,7 +31,7 @@ size_t model_set_ranks(struct generation *generation, enum generation_state stat
 /* Removes all names of those, for this reason. */
 void model_set_drop_ranks(struct generation *generation, enum generation_state state, enum end end, const char *why);
 
-/* Whose state and settings are the model's: the first that is ready, else loading, cached, failed, or draining. */
+/* Whose state and settings are the model's. */
 const struct generation *model_set_leading(const struct model_set *set);
 /* A pin counts while unpin can reach it by a name: not after a failure or while draining. */
 bool model_set_member_pinned(const struct generation *generation);
