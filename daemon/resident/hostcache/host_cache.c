@@ -89,7 +89,6 @@ static void free_if_unused(struct host_copy *copy)
 static void host_copy_drop(struct generation *generation)
 {
         struct host_copy *copy = generation->copy;
-        copy->cache->lost_rank = copy->cache->lost_rank || generation->n_ranks > 1;
         generation->copy = NULL;
         copy->holders--;
         free_if_unused(copy);
@@ -128,14 +127,13 @@ static struct generation *find_partial_rank(const struct resident *resident)
 
 void host_cache_drop_partial_ranks(struct host_cache *cache)
 {
-        if (cache == NULL || !cache->lost_rank)
+        if (cache == NULL)
                 return;
         for (struct generation *g; (g = find_partial_rank(cache->resident)) != NULL;) {
                 log_info("%s: leaves the host cache (generation %" PRIu64 "): not all of its ranks are left",
                          generation_name(g), g->number);
                 model_set_drop_ranks(g, GENERATION_CACHED, END_EVICTED, "another of its ranks has left the host cache");
         }
-        cache->lost_rank = false;
 }
 
 /* ---- capacity ---- */
@@ -150,22 +148,87 @@ static uint64_t reserved(const struct host_cache *cache)
         return sum;
 }
 
+/* It is being copied, or pinned; draining generations do not count. */
+static bool has_to_stay(const struct generation *g)
+{
+        const struct host_copy *copy = g->copy;
+        bool pinned = g->settings.pinned && !list_empty(&g->names);
+        return pinned || (copy != NULL && (copy->state != HOST_COPY_COMPLETE || copy->users > 0));
+}
+
+/* It, or another of its ranks. */
+static bool any_rank_has_to_stay(const struct generation *g)
+{
+        if (g->n_ranks < 2)
+                return has_to_stay(g);
+        list_each_item (const struct generation, other, &g->resident->generations, link)
+                if (generation_is_rank_of(g, other) && has_to_stay(other))
+                        return true;
+        return false;
+}
+
+static int by_identity(const void *a, const void *b)
+{
+        return memcmp(a, b, sizeof(struct source_identity));
+}
+
+struct evict_candidate *host_cache_choose(const struct host_cache *cache, uint64_t needed, size_t *n)
+{
+        size_t n_generations = 0, n_copies = 0, n_served = 0;
+        list_each (pos, &cache->resident->generations)
+                n_generations++;
+        list_each (pos, &cache->copies)
+                n_copies++;
+        cleanup_free struct source_identity *served = calloc(n_generations + 1, sizeof(*served));
+        struct evict_candidate *candidates = calloc(n_copies + 1, sizeof(*candidates));
+        *n = 0;
+        if (served == NULL || candidates == NULL) {
+                free(candidates);
+                return NULL;
+        }
+        list_each_item (struct host_copy, copy, &cache->copies, link)
+                copy->stays = false;
+        list_each_item (const struct generation, g, &cache->resident->generations, link) {
+                if (g->state == GENERATION_READY && g->has_identity)
+                        served[n_served++] = g->identity;
+                if (g->copy != NULL && any_rank_has_to_stay(g))
+                        g->copy->stays = true;
+        }
+        qsort(served, n_served, sizeof(*served), by_identity);
+        list_each_item (struct host_copy, copy, &cache->copies, link) {
+                if (copy->stays || copy->holders == 0)
+                        continue;
+                bool serves = bsearch(&copy->identity, served, n_served, sizeof(*served), by_identity) != NULL;
+                candidates[(*n)++] = (struct evict_candidate){
+                        .bytes = copy->bytes,
+                        .last_used = copy->last_used_ns,
+                        .priority = serves ? 0 : 1,
+                        .owner = copy,
+                };
+        }
+        if (evict_choose(candidates, *n, needed))
+                return candidates;
+        free(candidates);
+        return NULL;
+}
+
 static bool make_space(struct host_cache *cache, uint64_t bytes)
 {
         uint64_t needs = reserved(cache) + bytes;
         size_t n;
         if (needs <= cache->budget)
                 return true;
-        cleanup_free struct host_copy **chosen = host_cache_choose(cache, needs - cache->budget, &n);
-        for (size_t i = 0; chosen != NULL && i < n && reserved(cache) + bytes > cache->budget; i++) {
-                const struct generation *g = holder_of(chosen[i]);
+        cleanup_free struct evict_candidate *candidates = host_cache_choose(cache, needs - cache->budget, &n);
+        for (size_t i = 0; candidates != NULL && i < n && reserved(cache) + bytes > cache->budget; i++) {
+                const struct host_copy *copy = candidates[i].owner;
+                const struct generation *g = candidates[i].chosen ? holder_of(copy) : NULL;
                 if (g == NULL)
                         continue;
                 log_info("%s: leaves the host cache (generation %" PRIu64 ", %" PRIu64 " bytes)", generation_name(g),
-                         g->number, chosen[i]->bytes);
-                drop_holders(chosen[i]);
+                         g->number, copy->bytes);
+                drop_holders(copy);
         }
-        return chosen != NULL;
+        return candidates != NULL;
 }
 
 /* ---- freeing the device memory of a cached generation ---- */

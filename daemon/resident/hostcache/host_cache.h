@@ -17,7 +17,7 @@
  *        \--------------------\-> dropped: it took too long, or failed
  *
  * The budget counts allocated memory, from before the first byte is pinned until the last is freed, and is never
- * exceeded. Capacity for another copy is made by dropping others (victims.c), and only if that suffices. They are freed
+ * exceeded. Capacity for another copy is made by dropping others, and only if that suffices. They are freed
  * on their devices' threads while the new copy waits, with a limit, so that a stalled device does not block the others.
  *
  * The ranks of one load are cached, dropped and loaded together: all or none.
@@ -28,6 +28,7 @@
 #pragma once
 
 #include "daemon/resident/model.h"
+#include "daemon/resident/unload/evict.h"
 
 enum host_copy_state { HOST_COPY_WAITING, HOST_COPY_FILLING, HOST_COPY_COMPLETE, HOST_COPY_FREEING };
 
@@ -54,14 +55,13 @@ struct host_copy {
         struct work work;
         struct error error;
         bool unwanted; /* atomic: nothing holds it while it fills */
-        bool stays;    /* result of the last choice (victims.h) */
+        bool stays;    /* result of the last choice */
 };
 
 struct host_cache {
         struct resident *resident;
         struct list copies;
         uint64_t budget, used; /* bytes; used includes what is being filled or freed */
-        bool lost_rank;        /* a rank was dropped since host_cache_drop_partial_ranks() */
 };
 
 /* Limits the configured size: pinned memory cannot be swapped, so half of the cgroup's or the machine's memory
@@ -88,6 +88,8 @@ struct host_copy *host_cache_find(const struct host_cache *cache, const struct s
 void host_copy_use(struct host_copy *copy);
 void host_copy_unuse(struct host_copy *copy);
 
-/* Chooses the copies that leave the cache for another (victims.c). Changes only marks of the copies. A malloc'd array
- * of those to drop, in order; NULL where all candidates do not free `needed` bytes, or without memory. */
-struct host_copy **host_cache_choose(const struct host_cache *cache, uint64_t needed, size_t *n);
+/* Chooses the copies that leave the cache for another: first those of models that also serve on a GPU, then the least
+ * recently used. Copies that are in use, are not complete or have a pinned holder stay, and so do the copies of its
+ * other ranks. Looks at each generation and each copy a constant number of times, ranks aside, and sorts. A malloc'd
+ * array; NULL where all candidates do not free `needed` bytes, or without memory. */
+struct evict_candidate *host_cache_choose(const struct host_cache *cache, uint64_t needed, size_t *n);

@@ -81,11 +81,12 @@ static const char *victims_for(uint64_t needed)
 {
         static char text[256];
         size_t n;
-        struct host_copy **chosen = host_cache_choose(&cache, needed, &n);
-        snprintf(text, sizeof(text), "%s", chosen == NULL ? "none" : "");
-        for (size_t i = 0; i < n; i++)
-                snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s%s", i > 0 ? " " : "",
-                         (const char *)chosen[i]->identity.digest);
+        const struct evict_candidate *candidates = host_cache_choose(&cache, needed, &n);
+        snprintf(text, sizeof(text), "%s", candidates == NULL ? "none" : "");
+        for (size_t i = 0; candidates != NULL && i < n; i++)
+                if (candidates[i].chosen)
+                        format_append(text, sizeof(text), "%s%s", text[0] != '\0' ? " " : "",
+                                      (const char *)((const struct host_copy *)candidates[i].owner)->identity.digest);
         return text;
 }
 
