@@ -35,39 +35,33 @@ static void ledger_make(struct ledger *ledger, const struct resident *resident)
                         ledger->freeing[g->device->number] += g->charged;
 }
 
-/* Reserves bytes, as many as there are, those being freed first: unused ones may satisfy a smaller request at once. */
-static void ledger_reserve(struct ledger *ledger, const struct admission_part *part)
+/* Reserves a request's bytes, as many as there are, those being freed first: unused ones may satisfy a smaller request
+ * at once. */
+static void ledger_reserve(struct ledger *ledger, const struct admission_request *request)
 {
-        unsigned d = part->device->number;
-        uint64_t freeing = part->bytes < ledger->freeing[d] ? part->bytes : ledger->freeing[d];
-        uint64_t unused = part->bytes - freeing;
-        ledger->freeing[d] -= freeing;
-        ledger->unused[d] -= unused < ledger->unused[d] ? unused : ledger->unused[d];
+        for (size_t i = 0; i < request->n_parts; i++) {
+                const struct admission_part *part = &request->parts[i];
+                uint64_t *freeing = &ledger->freeing[part->device->number],
+                         *unused = &ledger->unused[part->device->number];
+                uint64_t from_freeing = part->bytes < *freeing ? part->bytes : *freeing;
+                uint64_t from_unused = part->bytes - from_freeing;
+                *freeing -= from_freeing;
+                *unused -= from_unused < *unused ? from_unused : *unused;
+        }
 }
 
 /* ---- victims ---- */
 
-/* The generation that serves a name stays until its replacement is ready. */
+/* The generation that serves a name stays until its replacement is ready, with its ranks. */
 static bool is_replaced(const struct admission_request *request, const struct generation *g)
 {
         if (request->name != NULL)
-                return generation_has_name(g, request->name);
+                return generation_matches_name(g, request->name);
         for (size_t i = 0; i < request->n_parts; i++)
                 list_each_item (const struct model_name, name, &request->parts[i].generation->names, link)
-                        if (generation_has_name(g, name->text))
+                        if (generation_matches_name(g, name->text))
                                 return true;
         return false;
-}
-
-/* The generation, or a rank that would be evicted with it. */
-static bool ranks_replaced(const struct admission_request *request, struct generation *g)
-{
-        struct generation *ranks[MODEL_SET_MAX];
-        size_t n = g->n_ranks > 1 ? model_set_ranks(g, g->state, ranks) : 0;
-        for (size_t i = 0; i < n; i++)
-                if (is_replaced(request, ranks[i]))
-                        return true;
-        return n == 0 && is_replaced(request, g);
 }
 
 /* False: it stays. */
@@ -81,7 +75,7 @@ static bool make_candidate(const struct admission_request *request, struct gener
                 .priority = g->settings.priority,
                 .owner = g,
         };
-        return g->state == GENERATION_READY && use.holders == 0 && !use.pinned && !ranks_replaced(request, g);
+        return g->state == GENERATION_READY && use.holders == 0 && !use.pinned && !is_replaced(request, g);
 }
 
 /* Adds victims on one device that free `needed` bytes to the outlook; false where there are none. */
@@ -115,6 +109,12 @@ void admission_outlook_deinit(struct admission_outlook *outlook)
         *outlook = (struct admission_outlook){.outcome = ADMISSION_FITS};
 }
 
+/* Waiting does not help: the device is out of service, or could not hold it if it were empty. */
+static bool is_hopeless(const struct admission_part *part)
+{
+        return !device_in_service(part->device) || part->bytes > part->device->budget;
+}
+
 /* Fills in the outlook and changes nothing else. Victims are chosen only where they suffice, with the unused bytes, on
  * every device. */
 static void assess(const struct admission_request *request, const struct ledger *ledger,
@@ -123,7 +123,7 @@ static void assess(const struct admission_request *request, const struct ledger 
         enum admission_outcome outcome = ADMISSION_FITS;
         *outlook = (struct admission_outlook){.outcome = ADMISSION_BLOCKED};
         for (size_t i = 0; i < request->n_parts; i++)
-                if (!device_in_service(request->parts[i].device)) {
+                if (is_hopeless(&request->parts[i])) {
                         outlook->missing = &request->parts[i];
                         return;
                 }
@@ -158,25 +158,7 @@ void admission_estimate(struct admission *admission, struct device *device, cons
         outlook->missing = NULL; /* it was the part above */
 }
 
-/* ---- answers ---- */
-
-/* After the pass: callbacks may ask and withdraw. */
-static void answer(struct admission_request *request)
-{
-        list_remove(&request->link);
-        request->blocked = false;
-        request->decided = true;
-        list_append(&request->admission->answered, &request->link);
-}
-
-/* More than the empty device could hold: waiting does not help. */
-static const struct admission_part *impossible_part(const struct admission_request *request)
-{
-        for (size_t i = 0; i < request->n_parts; i++)
-                if (request->parts[i].bytes > request->parts[i].device->budget)
-                        return &request->parts[i];
-        return NULL;
-}
+/* ---- blocked requests ---- */
 
 /* Blocked requests of all users, or of one's own. */
 static uint64_t count_blocked(const struct admission *admission, const struct admission_request *but, bool of_user)
@@ -187,22 +169,18 @@ static uint64_t count_blocked(const struct admission *admission, const struct ad
         return n;
 }
 
-static void block(struct admission_request *request, const struct ledger *ledger,
-                  const struct admission_outlook *outlook)
+/* False: it is refused. */
+static bool block(struct admission_request *request, const struct ledger *ledger, const struct admission_part *missing)
 {
         const struct admission *admission = request->admission;
-        const struct admission_part *part = outlook->missing;
-        bool lost = !device_in_service(part->device);
-        const struct admission_part *impossible = lost ? NULL : impossible_part(request);
+        struct device *device = missing->device;
         uint64_t half = (admission->max_blocked + 1) / 2;
-        if (impossible != NULL)
-                part = impossible;
-        request->refused = part->device;
-        if (lost)
-                device_lost_error(part->device, &request->error);
-        else if (!request->wait || impossible != NULL)
-                resident_full_error(admission->resident, part->device, part->bytes,
-                                    ledger->unused[part->device->number], &request->error);
+        request->refused = device;
+        if (!device_in_service(device))
+                device_lost_error(device, &request->error);
+        else if (!request->wait || is_hopeless(missing))
+                resident_full_error(admission->resident, device, missing->bytes, ledger->unused[device->number],
+                                    &request->error);
         else if (!request->blocked && count_blocked(admission, request, false) >= admission->max_blocked)
                 error_set(&request->error, STREAMER_ELIMIT,
                           "%" PRIu64 " loads wait for memory: the limit (limits.queued)", admission->max_blocked);
@@ -210,12 +188,10 @@ static void block(struct admission_request *request, const struct ledger *ledger
                 error_set(&request->error, STREAMER_ELIMIT,
                           "uid %u has %" PRIu64 " loads that wait for memory, half of all that may (limits.queued)",
                           (unsigned)request->uid, half);
-        else
-                request->blocked = true;
         if (request->error.code == STREAMER_ELIMIT)
                 request->refused = NULL;
-        if (request->error.code != 0)
-                answer(request);
+        request->blocked = request->error.code == 0;
+        return request->blocked;
 }
 
 /* ---- devices that other software uses, too ---- */
@@ -281,49 +257,50 @@ static void evict(const struct admission_outlook *outlook, struct ledger *ledger
         }
 }
 
-static void reserve(const struct admission_request *request, struct ledger *ledger)
+/* True: it is granted or refused. */
+static bool decide(struct admission_request *request, struct ledger *ledger)
 {
-        for (size_t i = 0; i < request->n_parts; i++)
-                ledger_reserve(ledger, &request->parts[i]);
-}
-
-static void serve(struct admission_request *request, struct ledger *ledger)
-{
-        struct admission_outlook outlook;
+        cleanup_with(admission_outlook_deinit) struct admission_outlook outlook = {.outcome = ADMISSION_FITS};
         if (awaits_answer(request)) {
                 if (!request->blocked)
-                        reserve(request, ledger);
-                return;
+                        ledger_reserve(ledger, request);
+                return false;
         }
         request->due = 0;
         assess(request, ledger, &outlook);
-        if (outlook.outcome == ADMISSION_BLOCKED) {
-                block(request, ledger, &outlook);
-        } else if (outlook.outcome == ADMISSION_FITS) {
-                for (size_t i = 0; i < request->n_parts; i++) {
-                        const struct admission_part *part = &request->parts[i];
-                        ledger->unused[part->device->number] -= part->bytes;
-                        require(generation_charge(part->generation, part->bytes, &request->error) == 0);
-                }
-                answer(request);
-        } else {
-                request->blocked = false;
+        if (outlook.outcome == ADMISSION_BLOCKED)
+                return !block(request, ledger, outlook.missing);
+        request->blocked = false;
+        if (outlook.outcome != ADMISSION_FITS) {
                 if (outlook.outcome == ADMISSION_EVICTS)
                         evict(&outlook, ledger, generation_name(request->parts[0].generation));
-                reserve(request, ledger);
+                ledger_reserve(ledger, request);
+                return false;
         }
-        admission_outlook_deinit(&outlook);
+        for (size_t i = 0; i < request->n_parts; i++) {
+                const struct admission_part *part = &request->parts[i];
+                ledger->unused[part->device->number] -= part->bytes;
+                require(generation_charge(part->generation, part->bytes, &request->error) == 0);
+        }
+        return true;
 }
 
 static void pass(struct admission *admission)
 {
         struct ledger ledger;
+        struct list decided;
+        list_init(&decided);
         ledger_make(&ledger, admission->resident);
-        list_each_item_safe (struct admission_request, request, &admission->queue, link)
-                serve(request, &ledger);
-        while (!list_empty(&admission->answered)) {
-                struct admission_request *request =
-                        container_of(admission->answered.next, struct admission_request, link);
+        list_each_item_safe (struct admission_request, request, &admission->queue, link) {
+                request->decided = decide(request, &ledger);
+                if (!request->decided)
+                        continue;
+                list_remove(&request->link);
+                list_append(&decided, &request->link);
+        }
+        /* Now the owners may submit and withdraw requests. */
+        while (!list_empty(&decided)) {
+                struct admission_request *request = container_of(decided.next, struct admission_request, link);
                 list_remove(&request->link);
                 request->answered(request, &request->error);
         }
@@ -358,7 +335,6 @@ void admission_init(struct admission *admission, struct resident *resident, uint
         *admission = (struct admission){.resident = resident, .max_blocked = max_blocked};
         require(resident->n_devices <= ADMISSION_DEVICES);
         list_init(&admission->queue);
-        list_init(&admission->answered);
         for (size_t i = 0; i < resident->n_devices; i++)
                 admission->devices[i] =
                         (struct admission_device){.device = resident->devices[i], .admission = admission};
@@ -389,10 +365,15 @@ void admission_submit(struct admission *admission, struct admission_request *req
         enqueue(admission, request);
 }
 
+static bool is_queued(const struct admission_request *request)
+{
+        return request->admission != NULL && !list_empty(&request->link);
+}
+
 void admission_set_priority(struct admission_request *request, uint64_t priority)
 {
         request->priority = priority;
-        if (request->admission == NULL || list_empty(&request->link) || request->decided)
+        if (!is_queued(request) || request->decided)
                 return;
         list_remove(&request->link);
         enqueue(request->admission, request);
@@ -402,13 +383,13 @@ void admission_relax(struct admission_request *request, bool evict, bool wait)
 {
         request->evict = request->evict || evict;
         request->wait = request->wait || wait;
-        if (request->admission != NULL && !list_empty(&request->link))
+        if (is_queued(request))
                 resident_capacity_changed(request->admission->resident);
 }
 
 bool admission_withdraw(struct admission_request *request)
 {
-        if (request->admission == NULL || list_empty(&request->link))
+        if (!is_queued(request))
                 return false;
         list_remove(&request->link);
         resident_capacity_changed(request->admission->resident);

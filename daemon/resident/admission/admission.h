@@ -36,8 +36,8 @@ struct admission_part {
 };
 
 struct admission_request {
-        struct list link; /* in admission->queue */
-        struct admission *admission;
+        struct list link;                   /* in admission->queue */
+        struct admission *admission;        /* NULL: not submitted */
         const struct admission_part *parts; /* borrowed until the answer */
         size_t n_parts;
         const char *name; /* of an estimate's model; NULL: the parts' generations have names */
@@ -65,8 +65,7 @@ struct admission_device {
 
 struct admission {
         struct resident *resident;
-        struct list queue;    /* of struct admission_request, in order */
-        struct list answered; /* decided; answered() is due */
+        struct list queue; /* of struct admission_request, in order */
         uint64_t max_blocked;
         struct admission_device devices[ADMISSION_DEVICES]; /* by number */
         uint64_t n_rechecks;
