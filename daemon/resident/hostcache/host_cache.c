@@ -344,7 +344,7 @@ static struct host_copy *find_copy(const struct host_cache *cache, const struct 
         return NULL;
 }
 
-/* Waiting, without a holder, and not in the cache's list yet. */
+/* Waiting, without a holder. */
 static struct host_copy *copy_new(struct host_cache *cache, struct generation *g)
 {
         struct host_copy *copy = calloc(1, sizeof(*copy));
@@ -364,73 +364,53 @@ static struct host_copy *copy_new(struct host_cache *cache, struct generation *g
         memcpy(copy->digest, g->digest, DIGEST_SIZE);
         for (unsigned i = 0; i < g->n_segments; i++)
                 copy->sizes[i] = g->segments[i].size;
-        list_init(&copy->link);
+        generation_get(g);
+        list_append(&cache->copies, &copy->link);
         return copy;
 }
 
-/* A copy for each rank, an existing one where possible; those count as used until they are held, so that they are not
- * dropped for capacity. False: not all of them; those made or used so far are in `copies`. */
-static bool find_or_make_copies(struct host_cache *cache, struct generation *const *ranks, size_t n,
-                                struct host_copy **copies)
-{
-        uint64_t bytes = 0;
-        for (size_t i = 0; i < n; i++) {
-                struct generation *g = ranks[i];
-                if (g->device->ops->host_alloc == NULL || source_is_test(g->source) || !g->has_identity ||
-                    g->n_segments == 0)
-                        return false;
-                copies[i] = find_copy(cache, g);
-                if (copies[i] != NULL)
-                        copies[i]->users++;
-                else
-                        bytes += g->charged;
-        }
-        if (bytes > cache->budget || !make_space(cache, bytes))
-                return false;
-        for (size_t i = 0; i < n; i++)
-                if (copies[i] == NULL && (copies[i] = copy_new(cache, ranks[i])) == NULL)
-                        return false;
-        return true;
-}
-
-static void hold(struct generation *g, struct host_copy *copy)
+/* False: no memory. */
+static bool hold(struct host_cache *cache, struct generation *g)
 {
         uint64_t last_used = generation_use(g).last_used_ns;
+        struct host_copy *found = find_copy(cache, g), *copy = found != NULL ? found : copy_new(cache, g);
+        if (copy == NULL)
+                return false;
         g->copy = copy;
         copy->holders++;
         if (last_used > copy->last_used_ns)
                 copy->last_used_ns = last_used;
         generation_set_state(g, GENERATION_CACHED);
-        if (list_empty(&copy->link)) {
-                generation_get(g);
-                list_append(&copy->cache->copies, &copy->link);
-        } else {
-                host_copy_unuse(copy);
+        if (found != NULL)
                 vacate(g);
-        }
         generation_changed(g);
+        return true;
+}
+
+static bool may_be_held(const struct generation *g)
+{
+        return g->device->ops->host_alloc != NULL && !source_is_test(g->source) && g->has_identity && g->n_segments > 0;
 }
 
 bool host_cache_add(struct host_cache *cache, struct generation *generation)
 {
         struct generation *ranks[MODEL_SET_MAX];
-        struct host_copy *copies[MODEL_SET_MAX] = {NULL};
+        uint64_t bytes = 0;
         if (cache == NULL || cache->budget == 0)
                 return false;
         size_t n = model_set_ranks(generation, GENERATION_READY, ranks);
-        if (n < generation->n_ranks)
-                return false; /* incomplete */
-        bool complete = find_or_make_copies(cache, ranks, n, copies);
+        bool complete = n >= generation->n_ranks;
+        for (size_t i = 0; i < n; i++) {
+                complete = complete && may_be_held(ranks[i]);
+                bytes += find_copy(cache, ranks[i]) == NULL ? ranks[i]->charged : 0;
+        }
+        if (!complete || bytes > cache->budget || !make_space(cache, bytes))
+                return false;
         for (size_t i = 0; i < n; i++)
-                if (complete)
-                        hold(ranks[i], copies[i]);
-                else if (copies[i] != NULL && list_empty(&copies[i]->link))
-                        free(copies[i]);
-                else if (copies[i] != NULL)
-                        host_copy_unuse(copies[i]);
-        if (complete)
-                start_waiting(cache);
-        return complete;
+                if (!hold(cache, ranks[i]))
+                        return false;
+        start_waiting(cache);
+        return true;
 }
 
 void host_cache_tick(struct host_cache *cache, uint64_t now)

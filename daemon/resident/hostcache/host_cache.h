@@ -72,7 +72,7 @@ void host_cache_init(struct host_cache *cache, struct resident *resident, uint64
 bool host_cache_empty(const struct host_cache *cache); /* accepts NULL */
 
 /* Caches a model that is to be evicted, with all its ranks; its devices' memory is freed once it is copied out.
- * False: it is not cached, and unchanged. Accepts NULL. */
+ * False: the caller drops the ranks that still serve, and those that were cached meanwhile follow. Accepts NULL. */
 bool host_cache_add(struct host_cache *cache, struct generation *generation);
 
 /* About once a second: drops copies that have waited too long for capacity. Accepts NULL. */
