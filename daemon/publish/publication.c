@@ -114,13 +114,6 @@ static void publication_free(struct publication *p)
         free(p);
 }
 
-/* It has ended, and nothing of it is under way. */
-static void reap(struct publication *p)
-{
-        if (has_ended(p) && p->in_flight == 0 && p->done == NULL)
-                publication_free(p);
-}
-
 /* Answers the request that is under way, if any. */
 static void answer(struct publication *p, const struct error *error)
 {
@@ -131,39 +124,36 @@ static void answer(struct publication *p, const struct error *error)
                 done(p, error != NULL ? error : &none, p->context);
 }
 
-/* May free it. */
-static void end(struct publication *p, enum publication_state state, const struct error *error)
+/* NULL error: it is published. May free it, and with it an error that is part of it. */
+static void end(struct publication *p, const struct error *error)
 {
-        const struct publications *publications = p->publications;
-        set_state(p, state);
+        set_state(p, error == NULL ? PUBLICATION_PUBLISHED : PUBLICATION_FAILED);
         list_remove(&p->link);
         list_remove(&p->in_session);
-        p->in_flight++; /* the answer must not free it */
         if (p->generation != NULL)
                 metric_add_label(METRIC_PUBLICATIONS,
-                                 state == PUBLICATION_PUBLISHED      ? RESULT_READY
+                                 error == NULL                       ? RESULT_READY
                                  : error->code == STREAMER_ECANCELED ? RESULT_CANCELLED
                                                                      : RESULT_FAILED,
                                  1);
-        if (p->generation != NULL && state == PUBLICATION_FAILED) {
+        if (p->generation != NULL && error != NULL) {
                 log_warn("%s: generation %" PRIu64 " was not published: %s", p->name, p->generation->number,
                          error->text);
                 generation_abort(p->generation, error);
         }
         answer(p, error);
-        publications->ended(p);
-        p->in_flight--;
-        reap(p);
+        p->publications->ended(p);
+        if (p->in_flight == 0)
+                publication_free(p);
 }
 
 void publication_abort(struct publication *p, const struct error *error)
 {
-        struct error why = *error;
         require(!has_ended(p));
         if (p->state == PUBLICATION_ADMITTING)
                 admission_withdraw(&p->admission);
         __atomic_store_n(&p->stop, true, __ATOMIC_RELAXED);
-        end(p, PUBLICATION_FAILED, &why);
+        end(p, error);
 }
 
 bool publications_cancel(struct publications *publications, const char *name)
@@ -194,12 +184,12 @@ void publication_abandon(struct publication *p)
 static bool step_done(struct publication *p)
 {
         p->in_flight--;
-        if (has_ended(p))
-                reap(p);
-        else if (p->error.code != 0)
-                end(p, PUBLICATION_FAILED, &p->error);
-        else
+        if (!has_ended(p) && p->error.code == 0)
                 return true;
+        if (!has_ended(p))
+                end(p, &p->error);
+        else if (p->in_flight == 0)
+                publication_free(p);
         return false;
 }
 
@@ -227,8 +217,7 @@ static void admitted(struct admission_request *request, const struct error *erro
 {
         struct publication *p = container_of(request, struct publication, admission);
         if (error->code != 0) {
-                struct error why = *error;
-                end(p, PUBLICATION_FAILED, &why);
+                end(p, error);
                 return;
         }
         set_state(p, PUBLICATION_FILLING);
@@ -271,8 +260,7 @@ int publication_begin(struct publication *p, uint64_t bytes, const struct model_
         g->published = p->published;
         generation_assign_number(g);
         p->generation = g;
-        p->bytes = rounded;
-        p->part = (struct admission_part){p->device, p->bytes, g};
+        p->part = (struct admission_part){p->device, rounded, g};
         p->admission = (struct admission_request){
                 .parts = &p->part, .n_parts = 1, .priority = settings->priority, .evict = true, .answered = admitted};
         list_init(&p->admission.link);
@@ -315,11 +303,11 @@ int publication_add_segment(struct publication *p, uint64_t bytes, publication_d
                                  GENERATION_SEGMENTS);
         for (unsigned i = 0; i < g->n_segments; i++)
                 used += g->segments[i].size;
-        if (size > p->bytes - used)
+        if (size > p->part.bytes - used)
                 return error_set(error, STREAMER_ELIMIT,
                                  "%s: %" PRIu64 " bytes are needed, and %" PRIu64
                                  " are left of those that it began with",
-                                 p->name, size, p->bytes - used);
+                                 p->name, size, p->part.bytes - used);
         begin_request(p, done, context);
         set_state(p, PUBLICATION_ALLOCATING);
         g->segments[g->n_segments] = (struct segment){.size = size};
@@ -343,7 +331,7 @@ static void publish(struct publication *p)
         log_info("%s: generation %" PRIu64 " published by uid %u: %" PRIu64 " bytes in %u segments of %s", p->name,
                  g->number, (unsigned)p->caller.uid, g->data_bytes, g->n_segments, g->device->name);
         generation_ready(g);
-        end(p, PUBLICATION_PUBLISHED, NULL);
+        end(p, NULL);
 }
 
 /* The last one to end computes the model's digest, which counts if none has failed. */
@@ -433,7 +421,7 @@ static void check_done(struct work *work)
         else if (memcmp(&probe->identity, &base->identity, sizeof(base->identity)) != 0)
                 error_set(&p->error, STREAMER_EFAILED, "%s: its base has changed since (%s)", p->name, base->source);
         if (p->error.code != 0)
-                end(p, PUBLICATION_FAILED, &p->error);
+                end(p, &p->error);
         else
                 start_sealing(p);
 }

@@ -94,9 +94,8 @@ struct publication {
         struct base_probe base;      /* of published->base, before it is sealed */
         uint64_t user;               /* whose share of the workers the probe uses; 0: unlimited */
         struct generation *generation;
-        struct admission_part part;
+        struct admission_part part; /* the bytes that it began with */
         struct admission_request admission;
-        uint64_t bytes; /* admitted */
         uint64_t since_ns;
 
         publication_done_fn *done; /* of the request that is under way; NULL: none */

@@ -330,13 +330,17 @@ void generation_put(struct generation *generation)
         generation_reap(generation);
 }
 
+static void add_ended(const struct generation *g, const struct model_name *name)
+{
+        if (!source_is_test(g->source))
+                ended_add(&g->resident->ended, name->text, g->number, g->device->name, &g->end);
+}
+
 /* Without an event, and without reaping. */
 static void remove_name(struct generation *generation, struct model_name *name)
 {
-        bool served = generation->state == GENERATION_READY || generation->state == GENERATION_CACHED;
-        if (served && !source_is_test(generation->source))
-                ended_add(&generation->resident->ended, name->text, generation->number, generation->device->name,
-                          &generation->end);
+        if (generation->state == GENERATION_READY || generation->state == GENERATION_CACHED)
+                add_ended(generation, name);
         generation->names_lost++;
         name_unlink(name);
         name_free(generation->last_name);
@@ -433,22 +437,14 @@ static void forget(struct generation *generation)
         generation_reap(generation);
 }
 
-static bool is_listed_failure(const struct generation *g)
-{
-        return g->state == GENERATION_FAILED && !list_empty(&g->names);
-}
-
-/* At most `failed_kept` failures stay listed. */
-static void forget_failures(struct resident *resident)
+/* At most `failed_kept` failures stay listed, the newest. */
+static void forget_failures(const struct resident *resident)
 {
         uint64_t n = 0;
-        list_each_item (const struct generation, g, &resident->generations, link)
-                n += is_listed_failure(g);
-        list_each_item (struct generation, g, &resident->generations, link) {
-                if (n > resident->failed_kept && is_listed_failure(g)) {
-                        n--;
+        for (struct list *pos = resident->generations.prev; pos != &resident->generations; pos = pos->prev) {
+                struct generation *g = container_of(pos, struct generation, link);
+                if (g->state == GENERATION_FAILED && !list_empty(&g->names) && ++n > resident->failed_kept)
                         forget(g);
-                }
         }
 }
 
@@ -464,9 +460,8 @@ static void fail(struct generation *generation, const struct error *error, bool 
         struct resident *resident = generation->resident;
         end_reason_set(&generation->end, END_FAILED, "%s", error->text);
         list_each_item (const struct model_name, n, &generation->names, link) {
-                if (!refused && !source_is_test(generation->source))
-                        ended_add(&resident->ended, n->text, generation->number, generation->device->name,
-                                  &generation->end);
+                if (!refused)
+                        add_ended(generation, n);
                 struct generation *before = resident_on(resident, n->text, GENERATION_FAILED, generation->device);
                 if (before != NULL)
                         generation_drop_name(before, n->text);

@@ -26,23 +26,17 @@ uint64_t generation_expires_in(const struct generation *g, uint64_t now)
         return at > now ? at - now : 1;
 }
 
-/* One at a time: unloading one may free others of the list. */
-static struct generation *next_expired(const struct resident *resident, uint64_t now)
-{
-        list_each_item (struct generation, g, &resident->generations, link) {
-                bool draining = g->state == GENERATION_DRAINING;
-                uint64_t at = draining ? g->drained_by_ns : expires_at(g);
-                if (at != 0 && now >= at && (!draining || g->n_leases > 0))
-                        return g;
-        }
-        return NULL;
-}
-
 void resident_expire(struct resident *resident, uint64_t now)
 {
-        struct generation *g;
-        for (int i = 0; i < TURN && (g = next_expired(resident, now)) != NULL; i++) {
-                if (g->state == GENERATION_DRAINING) {
+        unsigned n = 0;
+        list_each_item (struct generation, g, &resident->generations, link) {
+                bool drains = g->state == GENERATION_DRAINING;
+                uint64_t at = drains ? g->drained_by_ns : expires_at(g);
+                if (at == 0 || now < at || (drains && g->n_leases == 0))
+                        continue;
+                if (n++ == TURN)
+                        return;
+                if (drains) {
                         generation_revoke(g);
                         continue;
                 }
