@@ -64,33 +64,27 @@ static bool is_replaced(const struct admission_request *request, const struct ge
         return false;
 }
 
-/* False: it stays. */
-static bool make_candidate(const struct admission_request *request, struct generation *g, struct evict_candidate *c)
-{
-        struct generation_use use = generation_use(g);
-        *c = (struct evict_candidate){
-                .bytes = g->charged,
-                .last_used = use.last_used_ns,
-                .expires = g->settings.keep_alive_ns > 0 ? ns_after(use.last_used_ns, g->settings.keep_alive_ns) : 0,
-                .priority = g->settings.priority,
-                .owner = g,
-        };
-        return g->state == GENERATION_READY && use.holders == 0 && !use.pinned && !is_replaced(request, g);
-}
-
 /* Adds victims on one device that free `needed` bytes to the outlook; false where there are none. */
 static bool add_victims(const struct admission_request *request, const struct device *device, uint64_t needed,
                         struct admission_outlook *outlook)
 {
+        const struct list *all = &request->admission->resident->generations;
         size_t max = 1, n = 0;
-        list_each_item (const struct generation, g, &request->admission->resident->generations, link)
+        list_each_item (const struct generation, g, all, link)
                 max += g->device == device;
         cleanup_free struct evict_candidate *candidates = calloc(max, sizeof(*candidates));
         if (candidates == NULL)
                 return false;
-        list_each_item (struct generation, g, &request->admission->resident->generations, link)
-                if (g->device == device)
-                        n += make_candidate(request, g, &candidates[n]);
+        list_each_item (struct generation, g, all, link) {
+                if (g->device != device || g->state != GENERATION_READY)
+                        continue;
+                struct generation_use use = generation_use(g);
+                if (use.holders == 0 && !use.pinned && !is_replaced(request, g))
+                        candidates[n++] = (struct evict_candidate){.bytes = g->charged,
+                                                                   .last_used = use.last_used_ns,
+                                                                   .priority = g->settings.priority,
+                                                                   .owner = g};
+        }
         if (!evict_choose(candidates, n, needed))
                 return false;
         struct generation **victims = reallocarray(outlook->victims, outlook->n_victims + n + 1, sizeof(*victims));

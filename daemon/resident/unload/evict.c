@@ -9,10 +9,7 @@ static int by_value(const void *a, const void *b)
 {
         const struct evict_candidate *x = a, *y = b;
         int r = ORDER(x->priority, y->priority);
-        if (r == 0)
-                r = ORDER(x->last_used, y->last_used);
-        /* 0: never, which is the latest */
-        return r != 0 ? r : ORDER(x->expires - 1, y->expires - 1);
+        return r != 0 ? r : ORDER(x->last_used, y->last_used);
 }
 
 bool evict_choose(struct evict_candidate *candidates, size_t n, uint64_t needed)

@@ -2,9 +2,8 @@
  *
  * Chooses what to evict: a pure function of values.
  *
- * Candidates are ordered by value: a higher priority is worth more; then a later use; then a keep-alive that
- * lasts longer. From the most valuable down, a candidate is spared if all that are not spared yet still yield
- * the bytes without it. So
+ * Candidates are ordered by value: a higher priority is worth more; then a later use. From the most valuable down, a
+ * candidate is spared if all that are not spared yet still yield the bytes without it. So
  *
  *   - the most valuable are evicted only where nothing else suffices (least recently used first),
  *   - and no victim is superfluous: without any one of them the bytes would be missing. A large victim spares
@@ -20,7 +19,6 @@
 struct evict_candidate {
         uint64_t bytes;     /* that its eviction frees */
         uint64_t last_used; /* of a clock */
-        uint64_t expires;   /* of the same clock; 0: never */
         uint64_t priority;
         void *owner; /* of the caller */
         bool chosen; /* result */

@@ -13,12 +13,7 @@
 /* Written apart from the code under test. */
 static bool worth_more(const struct evict_candidate *a, const struct evict_candidate *b)
 {
-        uint64_t until_a = a->expires ? a->expires : UINT64_MAX, until_b = b->expires ? b->expires : UINT64_MAX;
-        if (a->priority != b->priority)
-                return a->priority > b->priority;
-        if (a->last_used != b->last_used)
-                return a->last_used > b->last_used;
-        return until_a > until_b;
+        return a->priority != b->priority ? a->priority > b->priority : a->last_used > b->last_used;
 }
 
 /* Of all sufficient subsets, the one with the best survivors, compared from the most worthy down; UINT_MAX if none
@@ -47,7 +42,6 @@ static struct evict_candidate random_candidate(unsigned *seed)
                 .bytes = (uint64_t)rand_r(seed) % 8,
                 .last_used = (uint64_t)rand_r(seed) % 5,
                 .priority = (uint64_t)rand_r(seed) % 3,
-                .expires = (uint64_t)rand_r(seed) % 4,
         };
 }
 
