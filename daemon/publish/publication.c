@@ -366,7 +366,7 @@ static void seal_run(struct work *work)
         for (unsigned i = 0; i < g->n_segments; i++)
                 if (g->device->ops->seal(&g->segments[i], &p->error) < 0)
                         return;
-        published_manifest_build(&p->manifest, g, &p->table, &p->error);
+        published_manifest_build(&p->manifest, g->published, g->segments, g->n_segments, &p->table, &p->error);
 }
 
 static void seal_done(struct work *work)
@@ -376,6 +376,7 @@ static void seal_done(struct work *work)
         if (!step_done(p))
                 return;
         struct manifest_header *header = p->manifest.map;
+        header->generation = p->generation->number;
         p->hash = (struct digest_job){.generation = p->generation,
                                       .manifest = table_manifest(&p->manifest),
                                       .reader = publications->loads->reader,

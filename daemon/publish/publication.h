@@ -26,7 +26,6 @@
 #pragma once
 
 #include "daemon/load/load.h"
-#include "daemon/publish/published_manifest.h"
 #include "daemon/resident/digest_check.h"
 
 enum publication_state {

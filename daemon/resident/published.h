@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What identifies a published model: its key, and the model that it was made from. Two are the same if no field
- * differs. It is persisted in the model's manifest, as metadata, where clients read it, too.
+ * differs. It is persisted in the model's manifest, as metadata, where clients read it, too; and how that is made.
  */
 #pragma once
 
 #include "daemon/base/hash.h"
+#include "daemon/device/device.h"
 #include "daemon/source/source.h"
 #include "proto/manifest.h"
+#include "proto/published/table.h"
 
 /* A model's source begins with this, then the uid of its publisher. */
 #define PUBLISHED_SOURCE "published:"
@@ -36,9 +38,11 @@ typedef void published_differs_fn(void *context, const char *name, size_t name_l
 void published_key_differs(const struct published *have, const struct published *want, published_differs_fn *differs,
                            void *context);
 
-/* ---- the manifest's metadata ---- */
+/* ---- the manifest ---- */
 
-/* Appends its pairs, or (fill NULL) counts them. */
-void published_put(const struct published *published, struct manifest_counts *counts, struct manifest_fill *fill);
-/* STREAMER_ECORRUPT. */
+/* Made from the client's table in the sealed memory: a record for each storage and one for the table, and the key and
+ * base as metadata. It has no digests yet. On a worker. STREAMER_EINVAL where the table is refused. */
+int published_manifest_build(struct table *manifest, const struct published *published, const struct segment *segments,
+                             unsigned n_segments, const struct published_storage *table, struct error *error);
+/* The key and base. STREAMER_ECORRUPT. */
 int published_read(struct published **out, const struct manifest_view *manifest, struct error *error);
