@@ -171,15 +171,11 @@ void generation_assign_number(struct generation *generation)
 /* A model that is charged to the user has the name on the device, or the name itself is. */
 static bool replaces_own(struct resident *resident, const char *name, const struct device *device, uid_t uid)
 {
-        static const enum generation_state states[] = {GENERATION_READY, GENERATION_CACHED};
-        for (size_t i = 0; i < ARRAY_SIZE(states); i++) {
-                const struct generation *g = resident_on(resident, name, states[i], device);
-                const struct quota_user *payer = g != NULL ? g->model_charge.user : NULL;
-                const struct quota_user *named = g != NULL ? generation_find_name(g, name)->charge.user : NULL;
-                if ((payer != NULL && payer->uid == uid) || (named != NULL && named->uid == uid))
-                        return true;
-        }
-        return false;
+        const struct generation *g = resident_on(resident, name, GENERATION_READY, device)
+                                             ?: resident_on(resident, name, GENERATION_CACHED, device);
+        const struct quota_user *payer = g != NULL ? g->model_charge.user : NULL;
+        const struct quota_user *named = g != NULL ? generation_find_name(g, name)->charge.user : NULL;
+        return (payer != NULL && payer->uid == uid) || (named != NULL && named->uid == uid);
 }
 
 int resident_charge_model(struct resident *resident, const char *name, const struct device *device,

@@ -26,25 +26,19 @@ bool host_cache_empty(const struct host_cache *cache)
         return cache == NULL || list_empty(&cache->copies);
 }
 
-/* ---- holders ---- */
+/* ---- dropping ---- */
 
-static struct generation *holder_of(const struct host_copy *copy)
-{
-        list_each_item (struct generation, g, &copy->cache->resident->generations, link)
-                if (g->copy == copy)
-                        return g;
-        return NULL;
-}
-
-/* With the other ranks of each. */
+/* The cached generations, with the other ranks of each. */
 static void drop_holders(const struct host_copy *copy)
 {
-        struct generation *g;
-        while ((g = holder_of(copy)) != NULL)
+        list_each_item (struct generation, g, &copy->cache->resident->generations, link) {
+                if (g->copy != copy)
+                        continue;
+                log_info("%s: leaves the host cache (generation %" PRIu64 ", %" PRIu64 " bytes)", generation_name(g),
+                         g->number, copy->bytes);
                 model_set_drop_ranks(g, GENERATION_CACHED, END_EVICTED, "from the host cache");
+        }
 }
-
-/* ---- dropping ---- */
 
 static void start_waiting(struct host_cache *cache);
 
@@ -116,20 +110,15 @@ void host_copy_unuse(struct host_copy *copy)
 
 /* ---- incomplete ranks ---- */
 
-static struct generation *find_partial_rank(const struct resident *resident)
-{
-        struct generation *ranks[MODEL_SET_MAX];
-        list_each_item (struct generation, g, &resident->generations, link)
-                if (g->state == GENERATION_CACHED && g->n_ranks > 1 && model_set_ranks(g, g->state, ranks) < g->n_ranks)
-                        return g;
-        return NULL;
-}
-
 void host_cache_drop_partial_ranks(struct host_cache *cache)
 {
+        struct generation *ranks[MODEL_SET_MAX];
         if (cache == NULL)
                 return;
-        for (struct generation *g; (g = find_partial_rank(cache->resident)) != NULL;) {
+        list_each_item (struct generation, g, &cache->resident->generations, link) {
+                if (g->state != GENERATION_CACHED || g->n_ranks < 2 ||
+                    model_set_ranks(g, GENERATION_CACHED, ranks) >= g->n_ranks)
+                        continue;
                 log_info("%s: leaves the host cache (generation %" PRIu64 "): not all of its ranks are left",
                          generation_name(g), g->number);
                 model_set_drop_ranks(g, GENERATION_CACHED, END_EVICTED, "another of its ranks has left the host cache");
@@ -219,15 +208,9 @@ static bool make_space(struct host_cache *cache, uint64_t bytes)
         if (needs <= cache->budget)
                 return true;
         cleanup_free struct evict_candidate *candidates = host_cache_choose(cache, needs - cache->budget, &n);
-        for (size_t i = 0; candidates != NULL && i < n && reserved(cache) + bytes > cache->budget; i++) {
-                const struct host_copy *copy = candidates[i].owner;
-                const struct generation *g = candidates[i].chosen ? holder_of(copy) : NULL;
-                if (g == NULL)
-                        continue;
-                log_info("%s: leaves the host cache (generation %" PRIu64 ", %" PRIu64 " bytes)", generation_name(g),
-                         g->number, copy->bytes);
-                drop_holders(copy);
-        }
+        for (size_t i = 0; candidates != NULL && i < n && reserved(cache) + bytes > cache->budget; i++)
+                if (candidates[i].chosen)
+                        drop_holders(candidates[i].owner);
         return candidates != NULL;
 }
 
