@@ -8,15 +8,6 @@
  *      |          |          |       |         |         |
  *      +----------+----------+-------+---------+---------+--> failed
  *
- *   claimed     no other client may publish under this name on this device
- *   admitting   a generation exists, and its bytes are asked for (admission.h)
- *   filling     the client writes to the segments that it has
- *   allocating  a further segment (the device's thread)
- *   checking    whether the files of the base are still those of the claim (worker)
- *   sealing     the memory becomes read-only for every process; then the client's table is validated and the manifest
- *               is built from it (worker)
- *   hashing     every storage and the table (workers)
- *
  * The generation is loading until it is published: its memory is charged and listed, and nobody can attach to it. The
  * client's lease of it is made when it is admitted (by the caller), so the memory of a publication that failed is freed
  * when no process maps it.
@@ -29,13 +20,13 @@
 #include "daemon/resident/digest_check.h"
 
 enum publication_state {
-        PUBLICATION_CLAIMED,
-        PUBLICATION_ADMITTING,
-        PUBLICATION_FILLING,
-        PUBLICATION_ALLOCATING,
-        PUBLICATION_CHECKING,
-        PUBLICATION_SEALING,
-        PUBLICATION_HASHING,
+        PUBLICATION_CLAIMED,    /* no other client may publish under this name on this device */
+        PUBLICATION_ADMITTING,  /* a generation exists, and its bytes are asked for (admission.h) */
+        PUBLICATION_FILLING,    /* the client writes to the segments that it has */
+        PUBLICATION_ALLOCATING, /* a further segment, on the device's thread */
+        PUBLICATION_CHECKING,   /* a worker: are the files of the base still those of the claim? */
+        PUBLICATION_SEALING,   /* a worker: no process may write any more; makes the manifest from the client's table */
+        PUBLICATION_HASHING,   /* workers: every storage and the table */
         PUBLICATION_PUBLISHED, /* this and the following: ended */
         PUBLICATION_FAILED,
 };

@@ -10,14 +10,6 @@
  *                            v                 |
  *                         orphan --------------+--------- unclaimed <-- restored from an earlier run
  *
- *   loading    owned; its client is notified of the tensors that arrive
- *   held       owned; its client knows that the load has ended
- *   revoked    owned; its client knows that the model was unloaded by force
- *   orphan     its connection is closed
- *   unclaimed  its connection was to an earlier run; `ps` shows an orphan once the time to reclaim is over
- *
- * A session owns the first three. Detach ends and frees a lease that is owned, the exit of its process one that is not.
- *
  * Each lease has a token that only its client knows: with it the client library reclaims the lease after the
  * connection or the daemon was lost.
  */
@@ -54,13 +46,14 @@ struct process {
         bool stored;           /* its pidfd is in the fd store */
 };
 
-/* In this order: the first three are owned. */
+/* A session owns the first three. Detach ends and frees a lease that is owned, the exit of its process one that is not.
+ */
 enum lease_state {
-        LEASE_LOADING,
-        LEASE_HELD,
-        LEASE_REVOKED,
-        LEASE_ORPHAN,
-        LEASE_UNCLAIMED,
+        LEASE_LOADING,   /* its client is notified of the tensors that arrive */
+        LEASE_HELD,      /* its client knows that the load has ended */
+        LEASE_REVOKED,   /* its client knows that the model was unloaded by force */
+        LEASE_ORPHAN,    /* its connection is closed */
+        LEASE_UNCLAIMED, /* its connection was to an earlier run; an orphan once the time to reclaim is over */
 };
 
 #define LEASE_MAGIC 0x6c656173u
