@@ -250,9 +250,8 @@ static void make_models(struct daemon *d)
         resident_init(&d->resident, d->wake, d->devices.v, d->devices.n, c->limits.failed_kept);
         admission_init(&d->admission, &d->resident, c->limits.queued);
         uint64_t cache = c->host_cache;
+        host_cache_init(&d->cache, &d->resident, host_cache_budget(cache, machine_cgroup_memory(), machine_memory()));
         if (cache > 0) {
-                host_cache_init(&d->cache, &d->resident,
-                                host_cache_budget(cache, machine_cgroup_memory(), machine_memory()));
                 log_info("host cache: %" PRIu64 " bytes%s", d->cache.budget,
                          cache > d->cache.budget
                                  ? ", half of what the machine or the cgroup allows: less than configured"
@@ -329,8 +328,7 @@ static void on_ending(uv_timer_t *timer)
         struct daemon *d = timer->data;
         uint64_t since = now_ns() - d->closing_since;
         bool closed = server_release(&d->server, since > FLUSH_GRACE_NS) && loads_empty(&d->loads) &&
-                      resident_empty(&d->resident) && host_cache_empty(d->resident.cache) &&
-                      !d->server.state_writer.writing;
+                      resident_empty(&d->resident) && host_cache_empty(&d->cache) && !d->server.state_writer.writing;
         if (closed || since > END_NS)
                 uv_stop(&d->loop);
 }
@@ -361,7 +359,7 @@ static void on_signal(uv_signal_t *handle, int number)
 static bool stop_threads(struct daemon *d, bool *cuda_hangs)
 {
         uint64_t deadline = now_ns() + UINT64_C(1000000000);
-        bool all = loads_empty(&d->loads) && resident_empty(&d->resident) && host_cache_empty(d->resident.cache);
+        bool all = loads_empty(&d->loads) && resident_empty(&d->resident) && host_cache_empty(&d->cache);
         /* Workers may use slots of the ring, and contexts register it: the reader, which frees it, is stopped later. */
         bool stopped = work_pool_stop(d->pool, deadline);
         /* The last work for clients that are gone has been posted since the loop ended: each piece frees itself. */

@@ -155,8 +155,8 @@ struct resident {
         size_t n_devices;
         uint64_t last_number;
         uint64_t failed_kept;
-        struct ended_ring ended;          /* names that models have lost */
-        struct host_cache *cache;         /* NULL: none is configured */
+        struct ended_ring ended; /* names that models have lost */
+        struct host_cache *cache;
         struct admission *admission;      /* requests for memory; NULL: there are none */
         struct callback capacity_changed; /* runs admission's examination of them */
         /* Hooks of the modules above, which set them as they begin; NULL: none.

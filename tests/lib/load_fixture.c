@@ -4,6 +4,7 @@
  */
 #include "tests/lib/load_fixture.h"
 
+#include "daemon/resident/hostcache/host_cache.h"
 #include "tests/lib/kernel_counters.h"
 
 struct fake_device fake;
@@ -19,6 +20,7 @@ unsigned arrivals;
 static unsigned fds_before;
 
 static struct admission admission;
+static struct host_cache host_cache;
 static uint64_t reserved; /* of the budget, not charged to any load */
 
 static void on_arrived(struct loads *l, struct generation *g)
@@ -45,6 +47,7 @@ static void begin_with(unsigned n)
         }
         resident_init(&resident, core_wake, devices, 1 + n, 4);
         admission_init(&admission, &resident, 4);
+        host_cache_init(&host_cache, &resident, 0);
         read_fixture_reader_begin(2, 2 * BLOCK);
         pool = work_pool_new(core_wake, "pool", 4, 1);
         loads = (struct loads){.max_running = 8,

@@ -7,6 +7,7 @@
 
 #include "tests/lib/core.h"
 
+#include "daemon/resident/hostcache/host_cache.h"
 #include "daemon/resident/lease.h"
 
 #include <sys/eventfd.h>
@@ -14,6 +15,7 @@
 static struct fake_device fakes[2];
 static struct device *devices[2];
 static struct resident resident;
+static struct host_cache host_cache;
 static struct leases leases;
 static unsigned changes, watched, unwatched;
 static bool fail_watch;
@@ -44,6 +46,7 @@ static inline void begin_with(size_t n_devices, uint64_t budget, uint64_t failed
                 devices[i] = &fakes[i].device;
         }
         resident_init(&resident, core_wake, devices, n_devices, failed_kept);
+        host_cache_init(&host_cache, &resident, 0);
         resident.changed = on_changed;
         leases_init(&leases);
         leases.watch = watch_process;

@@ -23,7 +23,7 @@ uint64_t host_cache_budget(uint64_t wanted, uint64_t cgroup, uint64_t memory)
 
 bool host_cache_empty(const struct host_cache *cache)
 {
-        return cache == NULL || list_empty(&cache->copies);
+        return list_empty(&cache->copies);
 }
 
 /* ---- dropping ---- */
@@ -113,8 +113,6 @@ void host_copy_unuse(struct host_copy *copy)
 void host_cache_drop_partial_ranks(struct host_cache *cache)
 {
         struct generation *ranks[MODEL_SET_MAX];
-        if (cache == NULL)
-                return;
         list_each_item (struct generation, g, &cache->resident->generations, link) {
                 if (g->state != GENERATION_CACHED || g->n_ranks < 2 ||
                     model_set_ranks(g, GENERATION_CACHED, ranks) >= g->n_ranks)
@@ -379,7 +377,7 @@ bool host_cache_add(struct host_cache *cache, struct generation *generation)
 {
         struct generation *ranks[MODEL_SET_MAX];
         uint64_t bytes = 0;
-        if (cache == NULL || cache->budget == 0)
+        if (cache->budget == 0)
                 return false;
         size_t n = model_set_ranks(generation, GENERATION_READY, ranks);
         bool complete = n >= generation->n_ranks;
@@ -398,8 +396,6 @@ bool host_cache_add(struct host_cache *cache, struct generation *generation)
 
 void host_cache_tick(struct host_cache *cache, uint64_t now)
 {
-        if (cache == NULL)
-                return;
         list_each_item_safe (struct host_copy, copy, &cache->copies, link) {
                 if (copy->state != HOST_COPY_WAITING || now - copy->since_ns < WAIT_NS)
                         continue;
@@ -413,8 +409,6 @@ void host_cache_tick(struct host_cache *cache, uint64_t now)
 struct host_copy *host_cache_find(const struct host_cache *cache, const struct source_identity *identity,
                                   const struct device *device, bool verified)
 {
-        if (cache == NULL || device->ops->host_alloc == NULL)
-                return NULL;
         list_each_item (struct host_copy, copy, &cache->copies, link)
                 /* Memory that a context has pinned is lost with it: a lost GPU must not fail loads of others. */
                 if (copy->state == HOST_COPY_COMPLETE && device_in_service(copy->device) &&

@@ -61,7 +61,7 @@ struct host_copy {
 struct host_cache {
         struct resident *resident;
         struct list copies;
-        uint64_t budget, used; /* bytes; used includes what is being filled or freed */
+        uint64_t budget, used; /* bytes; used includes what is being filled or freed; budget 0: nothing is cached */
 };
 
 /* Limits the configured size: pinned memory cannot be swapped, so half of the cgroup's or the machine's memory
@@ -69,19 +69,19 @@ struct host_cache {
 uint64_t host_cache_budget(uint64_t wanted, uint64_t cgroup, uint64_t memory);
 
 void host_cache_init(struct host_cache *cache, struct resident *resident, uint64_t budget);
-bool host_cache_empty(const struct host_cache *cache); /* accepts NULL */
+bool host_cache_empty(const struct host_cache *cache);
 
 /* Caches a model that is to be evicted, with all its ranks; its devices' memory is freed once it is copied out.
- * False: the caller drops the ranks that still serve, and those that were cached meanwhile follow. Accepts NULL. */
+ * False: the caller drops the ranks that still serve, and those that were cached meanwhile follow. */
 bool host_cache_add(struct host_cache *cache, struct generation *generation);
 
-/* About once a second: drops copies that have waited too long for capacity. Accepts NULL. */
+/* About once a second: drops copies that have waited too long for capacity. */
 void host_cache_tick(struct host_cache *cache, uint64_t now);
-/* After a change: drops ranks that lack another one. Accepts NULL. */
+/* After a change: drops ranks that lack another one. */
 void host_cache_drop_partial_ranks(struct host_cache *cache);
 
 /* A complete copy of these files that fits the device, and whose files matched published digests if `verified`.
- * NULL if there is none; accepts NULL. */
+ * NULL if there is none. */
 struct host_copy *host_cache_find(const struct host_cache *cache, const struct source_identity *identity,
                                   const struct device *device, bool verified);
 /* The copy is not freed between the two calls. */

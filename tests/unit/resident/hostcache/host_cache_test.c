@@ -2,8 +2,6 @@
  *
  * The size of the host cache, and its eviction.
  */
-#include "daemon/resident/hostcache/host_cache.h"
-
 #include "daemon/base/sys/machine.h"
 #include "tests/unit/resident_fixture.h"
 
@@ -28,12 +26,10 @@ TEST(the_cache_takes_at_most_half_of_the_cgroup_or_machine, EACH(sizes))
 
 /* ---- choice of victims ---- */
 
-static struct host_cache cache;
-
 static void begin_cache(void)
 {
         begin();
-        host_cache_init(&cache, &resident, GiB);
+        host_cache.budget = GiB;
 }
 
 static void end_cache(void)
@@ -41,8 +37,8 @@ static void end_cache(void)
         list_each_item (struct generation, g, &resident.generations, link)
                 g->state = g->copy != NULL ? GENERATION_CACHED : GENERATION_READY;
         drop_all();
-        core_until(host_cache_empty(&cache));
-        ck_assert_uint_eq(cache.used, 0);
+        core_until(host_cache_empty(&host_cache));
+        ck_assert_uint_eq(host_cache.used, 0);
         end();
 }
 
@@ -62,7 +58,7 @@ static struct generation *cached(const char *name, uint64_t bytes, uint64_t last
 {
         struct generation *g = model(name, GENERATION_CACHED);
         struct host_copy *copy = calloc(1, sizeof(*copy));
-        *copy = (struct host_copy){.cache = &cache,
+        *copy = (struct host_copy){.cache = &host_cache,
                                    .device = devices[0],
                                    .state = HOST_COPY_COMPLETE,
                                    .holders = 1,
@@ -70,8 +66,8 @@ static struct generation *cached(const char *name, uint64_t bytes, uint64_t last
                                    .last_used_ns = last_used,
                                    .bytes = bytes,
                                    .manifest.fd = -1};
-        list_append(&cache.copies, &copy->link);
-        cache.used += bytes;
+        list_append(&host_cache.copies, &copy->link);
+        host_cache.used += bytes;
         g->copy = copy;
         return g;
 }
@@ -81,7 +77,7 @@ static const char *victims_for(uint64_t needed)
 {
         static char text[256];
         size_t n;
-        const struct evict_candidate *candidates = host_cache_choose(&cache, needed, &n);
+        const struct evict_candidate *candidates = host_cache_choose(&host_cache, needed, &n);
         snprintf(text, sizeof(text), "%s", candidates == NULL ? "none" : "");
         for (size_t i = 0; candidates != NULL && i < n; i++)
                 if (candidates[i].chosen)
