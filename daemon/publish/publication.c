@@ -23,9 +23,8 @@ static void set_state(struct publication *p, enum publication_state state)
         static const unsigned allowed[] = {
                 [PUBLICATION_CLAIMED] = TO(ADMITTING) | TO(FAILED),
                 [PUBLICATION_ADMITTING] = TO(FILLING) | TO(FAILED),
-                [PUBLICATION_FILLING] = TO(ALLOCATING) | TO(CHECKING) | TO(SEALING) | TO(FAILED),
+                [PUBLICATION_FILLING] = TO(ALLOCATING) | TO(SEALING) | TO(FAILED),
                 [PUBLICATION_ALLOCATING] = TO(FILLING) | TO(FAILED),
-                [PUBLICATION_CHECKING] = TO(SEALING) | TO(FAILED),
                 [PUBLICATION_SEALING] = TO(HASHING) | TO(FAILED),
                 [PUBLICATION_HASHING] = TO(PUBLISHED) | TO(FAILED),
         };
@@ -152,7 +151,7 @@ void publication_abort(struct publication *p, const struct error *error)
         require(!has_ended(p));
         if (p->state == PUBLICATION_ADMITTING)
                 admission_withdraw(&p->admission);
-        __atomic_store_n(&p->stop, true, __ATOMIC_RELAXED);
+        store_relaxed(&p->stop, true);
         end(p, error);
 }
 
@@ -172,7 +171,7 @@ bool publications_cancel(struct publications *publications, const char *name)
 void publication_abandon(struct publication *p)
 {
         struct error error;
-        if (p->state >= PUBLICATION_CHECKING) {
+        if (p->state >= PUBLICATION_SEALING) {
                 list_remove(&p->in_session);
                 return;
         }
@@ -358,11 +357,29 @@ static void hash_done(struct work *work)
                 publish(p);
 }
 
+/* The files of the base are still those of the claim. */
+static int check_base(struct publication *p)
+{
+        const struct published_base *base = &p->published->base;
+        http_reuse_begin(&p->stop);
+        base_probe_run(&p->base, p->publications->loads->sources);
+        http_reuse_end();
+        if (p->base.error.code != 0)
+                return error_set(&p->error, STREAMER_EFAILED, "%s: its base cannot be checked: %s", p->name,
+                                 p->base.error.text);
+        if (memcmp(&p->base.identity, &base->identity, sizeof(base->identity)) != 0)
+                return error_set(&p->error, STREAMER_EFAILED, "%s: its base has changed since (%s)", p->name,
+                                 base->source);
+        return 0;
+}
+
 /* Of a segment that is sealed already nothing is done. */
 static void seal_run(struct work *work)
 {
         struct publication *p = container_of(work, struct publication, work);
         struct generation *g = p->generation;
+        if (load_relaxed(&p->stop) || (p->base.source != NULL && check_base(p) < 0))
+                return;
         for (unsigned i = 0; i < g->n_segments; i++)
                 if (g->device->ops->seal(&g->segments[i], &p->error) < 0)
                         return;
@@ -391,58 +408,23 @@ static void seal_done(struct work *work)
         }
 }
 
-static void start_sealing(struct publication *p)
-{
-        set_state(p, PUBLICATION_SEALING);
-        p->in_flight++;
-        work_submit(p->publications->loads->pool, WORK_LANE_DEVICE(p->device->number), &p->work, seal_run, seal_done);
-}
-
-static void check_run(struct work *work)
-{
-        struct publication *p = container_of(work, struct publication, work);
-        if (__atomic_load_n(&p->stop, __ATOMIC_RELAXED))
-                return;
-        http_reuse_begin(&p->stop);
-        base_probe_run(&p->base, p->publications->loads->sources);
-        http_reuse_end();
-}
-
-static void check_done(struct work *work)
-{
-        struct publication *p = container_of(work, struct publication, work);
-        const struct base_probe *probe = &p->base;
-        const struct published_base *base = &p->published->base;
-        p->work.user = 0;
-        if (!step_done(p))
-                return;
-        if (probe->error.code != 0)
-                error_set(&p->error, STREAMER_EFAILED, "%s: its base cannot be checked: %s", p->name,
-                          probe->error.text);
-        else if (memcmp(&probe->identity, &base->identity, sizeof(base->identity)) != 0)
-                error_set(&p->error, STREAMER_EFAILED, "%s: its base has changed since (%s)", p->name, base->source);
-        if (p->error.code != 0)
-                end(p, &p->error);
-        else
-                start_sealing(p);
-}
-
 int publication_commit(struct publication *p, const struct published_storage *table, publication_done_fn *done,
                        void *context, struct error *error)
 {
+        struct work_pool *pool = p->publications->loads->pool;
         int r = check_state(p, PUBLICATION_FILLING, error);
         if (r < 0)
                 return r;
         p->table = *table;
         begin_request(p, done, context);
-        if (p->base.source == NULL) {
-                start_sealing(p);
-                return 0;
-        }
-        set_state(p, PUBLICATION_CHECKING);
+        set_state(p, PUBLICATION_SEALING);
         p->in_flight++;
-        p->work.user = p->user;
-        work_submit_routed(p->publications->loads->pool, source_lane, p->base.source, &p->work, check_run, check_done);
+        if (p->base.source != NULL) {
+                p->work.user = p->user;
+                work_submit_routed(pool, source_lane, p->base.source, &p->work, seal_run, seal_done);
+        } else {
+                work_submit(pool, WORK_LANE_DEVICE(p->device->number), &p->work, seal_run, seal_done);
+        }
         return 0;
 }
 

@@ -4,9 +4,9 @@
  *
  *   claimed > admitting > filling <> allocating
  *      |          |          |\
- *      |          |          | > checking > sealing > hashing > published
- *      |          |          |       |         |         |
- *      +----------+----------+-------+---------+---------+--> failed
+ *      |          |          | > sealing > hashing > published
+ *      |          |          |      |         |
+ *      +----------+----------+------+---------+--> failed
  *
  * The generation is loading until it is published: its memory is charged and listed, and nobody can attach to it. The
  * client's lease of it is made when it is admitted (by the caller), so the memory of a publication that failed is freed
@@ -24,10 +24,9 @@ enum publication_state {
         PUBLICATION_ADMITTING,  /* a generation exists, and its bytes are asked for (admission.h) */
         PUBLICATION_FILLING,    /* the client writes to the segments that it has */
         PUBLICATION_ALLOCATING, /* a further segment, on the device's thread */
-        PUBLICATION_CHECKING,   /* a worker: are the files of the base still those of the claim? */
-        PUBLICATION_SEALING,   /* a worker: no process may write any more; makes the manifest from the client's table */
-        PUBLICATION_HASHING,   /* workers: every storage and the table */
-        PUBLICATION_PUBLISHED, /* this and the following: ended */
+        PUBLICATION_SEALING,    /* a worker: the base has not changed, nobody may write, and the table is valid */
+        PUBLICATION_HASHING,    /* workers: every storage and the table */
+        PUBLICATION_PUBLISHED,  /* this and the following: ended */
         PUBLICATION_FAILED,
 };
 
