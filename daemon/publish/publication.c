@@ -95,7 +95,6 @@ struct publication *publication_new(struct publications *publications, const cha
         p->manifest.fd = -1;
         p->since_ns = now_ns();
         list_init(&p->in_session);
-        list_init(&p->admission.link);
         list_append(&publications->all, &p->link);
         return p;
 }
@@ -203,8 +202,9 @@ static int check_state(const struct publication *p, enum publication_state state
         return 0;
 }
 
-static void begin_request(struct publication *p, publication_done_fn *done, void *context)
+static void begin_request(struct publication *p, enum publication_state state, publication_done_fn *done, void *context)
 {
+        set_state(p, state);
         p->done = done;
         p->context = context;
         p->error = (struct error){0};
@@ -262,9 +262,7 @@ int publication_begin(struct publication *p, uint64_t bytes, const struct model_
         p->part = (struct admission_part){p->device, rounded, g};
         p->admission = (struct admission_request){
                 .parts = &p->part, .n_parts = 1, .priority = settings->priority, .evict = true, .answered = admitted};
-        list_init(&p->admission.link);
-        begin_request(p, done, context);
-        set_state(p, PUBLICATION_ADMITTING);
+        begin_request(p, PUBLICATION_ADMITTING, done, context);
         admission_submit(resident->admission, &p->admission);
         return 0;
 }
@@ -307,8 +305,7 @@ int publication_add_segment(struct publication *p, uint64_t bytes, publication_d
                                  "%s: %" PRIu64 " bytes are needed, and %" PRIu64
                                  " are left of those that it began with",
                                  p->name, size, p->part.bytes - used);
-        begin_request(p, done, context);
-        set_state(p, PUBLICATION_ALLOCATING);
+        begin_request(p, PUBLICATION_ALLOCATING, done, context);
         g->segments[g->n_segments] = (struct segment){.size = size};
         p->in_flight++;
         work_submit(p->device->thread, WORK_LANE_CPU, &p->work, lend_run, lend_done);
@@ -416,8 +413,7 @@ int publication_commit(struct publication *p, const struct published_storage *ta
         if (r < 0)
                 return r;
         p->table = *table;
-        begin_request(p, done, context);
-        set_state(p, PUBLICATION_SEALING);
+        begin_request(p, PUBLICATION_SEALING, done, context);
         p->in_flight++;
         if (p->base.source != NULL) {
                 p->work.user = p->user;

@@ -206,6 +206,11 @@ void generation_release_segments(struct generation *generation)
                 generation->device->ops->release(&generation->segments[i]);
 }
 
+static void vacate_run(struct work *work)
+{
+        generation_release_segments(container_of(work, struct generation, work));
+}
+
 static void release_run(struct work *work)
 {
         struct generation *g = container_of(work, struct generation, work);
@@ -222,11 +227,23 @@ static void release_done(struct work *work)
         if (g->state == GENERATION_REVOKED)
                 g->device->quarantined -= g->charged;
         generation_uncharge(g);
-        log_event(LOG_LEVEL_INFO, LOG_MODEL_FREED,
-                  LOG_FIELDS(LOG_TEXT("model", generation_name(g)), LOG_NUMBER("generation", g->number),
-                             LOG_TEXT("device", g->device->name)),
-                  "%s: generation %" PRIu64 " has freed its memory", generation_name(g), g->number);
+        if (g->manifest.fd < 0)
+                log_event(LOG_LEVEL_INFO, LOG_MODEL_FREED,
+                          LOG_FIELDS(LOG_TEXT("model", generation_name(g)), LOG_NUMBER("generation", g->number),
+                                     LOG_TEXT("device", g->device->name)),
+                          "%s: generation %" PRIu64 " has freed its memory", generation_name(g), g->number);
         generation_reap(g);
+}
+
+static void release(struct generation *g, void (*run)(struct work *))
+{
+        g->releasing = true;
+        work_submit(g->device->thread, WORK_LANE_CPU, &g->work, run, release_done);
+}
+
+void generation_vacate(struct generation *generation)
+{
+        release(generation, vacate_run);
 }
 
 static bool holds_memory(const struct generation *g)
@@ -276,8 +293,7 @@ static void reap(struct generation *generation)
                 return;
         }
         if (holds_memory(generation)) {
-                generation->releasing = true;
-                work_submit(generation->device->thread, WORK_LANE_CPU, &generation->work, release_run, release_done);
+                release(generation, release_run);
                 return;
         }
         if (!list_empty(&generation->names))

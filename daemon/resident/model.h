@@ -257,6 +257,8 @@ void generation_drop_all(struct generation *generation);
 void generation_revoke(struct generation *generation);
 /* On the device's thread: gives the segments back, which n_segments still counts. */
 void generation_release_segments(struct generation *generation);
+/* Frees its device memory, and keeps its tables. */
+void generation_vacate(struct generation *generation);
 /* Sets last_used_ns to now. */
 void generation_used(struct generation *generation);
 /* Its memory will be free soon: it is being released, or held for a moment by work that touches it. */

@@ -43,17 +43,13 @@ static void drop_holders(const struct host_copy *copy)
 static void start_waiting(struct host_cache *cache);
 
 /* On the device's thread. */
-static void free_memory(struct host_copy *copy)
+static void free_run(struct work *work)
 {
+        struct host_copy *copy = container_of(work, struct host_copy, work);
         for (unsigned i = 0; i < copy->n_bases; i++)
                 copy->device->ops->host_free(copy->device, copy->bases[i], copy->sizes[i]);
         copy->n_bases = 0;
         table_drop(&copy->manifest);
-}
-
-static void free_run(struct work *work)
-{
-        free_memory(container_of(work, struct host_copy, work));
 }
 
 static void free_done(struct work *work)
@@ -212,27 +208,6 @@ static bool make_space(struct host_cache *cache, uint64_t bytes)
         return candidates != NULL;
 }
 
-/* ---- freeing the device memory of a cached generation ---- */
-
-static void vacate_run(struct work *work)
-{
-        generation_release_segments(container_of(work, struct generation, work));
-}
-
-static void vacate_done(struct work *work)
-{
-        struct generation *g = container_of(work, struct generation, work);
-        g->n_segments = 0;
-        generation_uncharge(g);
-        generation_put(g);
-}
-
-static void vacate(struct generation *g)
-{
-        generation_get(g);
-        work_submit(g->device->thread, WORK_LANE_CPU, &g->work, vacate_run, vacate_done);
-}
-
 /* ---- filling, on the device's thread ---- */
 
 static int allocate(struct host_copy *copy)
@@ -260,7 +235,7 @@ static void fill_run(struct work *work)
         if (r == STREAMER_ECANCELED)
                 error_set(&copy->error, r, "superseded");
         if (r < 0)
-                free_memory(copy);
+                free_run(work);
 }
 
 /* Drops a copy without allocated memory. The device memory is freed with the generation. */
@@ -287,7 +262,7 @@ static void fill_done(struct work *work)
                 copy->from = NULL;
                 copy->state = HOST_COPY_COMPLETE;
                 if (from->copy == copy)
-                        vacate(from);
+                        generation_vacate(from);
                 free_if_unused(copy);
                 generation_put(from);
         }
@@ -363,7 +338,7 @@ static bool hold(struct host_cache *cache, struct generation *g)
                 copy->last_used_ns = last_used;
         generation_set_state(g, GENERATION_CACHED);
         if (found != NULL)
-                vacate(g);
+                generation_vacate(g);
         generation_changed(g);
         return true;
 }
