@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Look-ups: which generation a name, a number or a set of files leads to. Changes nothing.
+ * Look-ups: which generation a name, a number or a set of files leads to, and what has become of models.
+ * Changes nothing.
  */
 #include "daemon/resident/model.h"
 
@@ -17,6 +18,15 @@ const char *generation_state_name(enum generation_state state)
                 [GENERATION_UNLOADED] = "unloaded",
         };
         return names[state];
+}
+
+const char *end_name(enum end end)
+{
+        static const char *const names[] = {
+                [END_UNLOADED] = "unloaded", [END_REPLACED] = "replaced", [END_EXPIRED] = "expired",
+                [END_EVICTED] = "evicted",   [END_FAILED] = "failed",     [END_DAMAGED] = "damaged",
+        };
+        return names[end];
 }
 
 /* ---- devices ---- */
@@ -117,15 +127,9 @@ struct generation *resident_on(struct resident *resident, const char *name, enum
 
 struct generation *resident_named(struct resident *resident, const char *name)
 {
-        const struct list *all = resident_bucket(resident, name);
         struct generation *found = NULL;
-        list_each_item (const struct model_name, n, all, by_name) {
-                struct generation *g = n->generation;
-                bool precedes = found == NULL || g->state < found->state ||
-                                (g->state == found->state && g->sequence > found->sequence);
-                if (precedes && strcmp(n->text, name) == 0)
-                        found = g;
-        }
+        for (enum generation_state state = GENERATION_READY; found == NULL && state <= GENERATION_FAILED; state++)
+                found = resident_on(resident, name, state, NULL);
         return found;
 }
 
@@ -169,7 +173,20 @@ uint64_t resident_shared_number(struct resident *resident, const struct source_i
         return 0;
 }
 
-/* ---- similar names ---- */
+/* ---- models that are not resident ---- */
+
+const struct ended *ended_find(const struct ended_ring *ring, const char *name, const struct ended *last)
+{
+        uint64_t oldest = ring->n > ENDED_MAX ? ring->n - ENDED_MAX : 0;
+        bool passed = last == NULL;
+        for (uint64_t i = ring->n; i-- > oldest;) {
+                const struct ended *e = &ring->entries[i % ENDED_MAX];
+                if (passed && strcmp(e->name, name) == 0)
+                        return e;
+                passed = passed || e == last;
+        }
+        return NULL;
+}
 
 #define NEAREST_NAMES 500 /* that are compared, in order of age: the loop has little time */
 

@@ -342,10 +342,25 @@ void generation_put(struct generation *generation)
         generation_reap(generation);
 }
 
+void end_reason_set(struct end_reason *reason, enum end end, const char *format, ...)
+{
+        char text[2048];
+        va_list args;
+        va_start(args, format);
+        vsnprintf(text, sizeof(text), format, args);
+        va_end(args);
+        reason->end = end;
+        error_escape(reason->text, sizeof(reason->text), text);
+}
+
 static void add_ended(const struct generation *g, const struct model_name *name)
 {
-        if (!source_is_test(g->source))
-                ended_add(&g->resident->ended, name->text, g->number, g->device->name, &g->end);
+        struct ended_ring *ring = &g->resident->ended;
+        if (source_is_test(g->source))
+                return;
+        struct ended *e = &ring->entries[ring->n++ % ENDED_MAX];
+        *e = (struct ended){.reason = g->end, .generation = g->number, .at_ns = now_ns(), .device = g->device->name};
+        snprintf(e->name, sizeof(e->name), "%s", name->text);
 }
 
 /* Without an event, and without reaping. */

@@ -28,7 +28,6 @@
 #include "daemon/base/metric/metric.h"
 #include "daemon/base/quota.h"
 #include "daemon/device/device.h"
-#include "daemon/resident/ended.h"
 #include "daemon/resident/published.h"
 #include "daemon/source/roots/caller.h"
 #include "daemon/source/source.h"
@@ -54,6 +53,40 @@ enum generation_state {
         GENERATION_UNLOADED, /* seen in its last change only */
 };
 const char *generation_state_name(enum generation_state state);
+
+/* ---- what has become of models ---- */
+
+#define ENDED_MAX 128
+#define ENDED_TEXT 400
+
+enum end { END_UNLOADED, END_REPLACED, END_EXPIRED, END_EVICTED, END_FAILED, END_DAMAGED };
+const char *end_name(enum end end); /* "unloaded", ... */
+
+struct end_reason {
+        enum end end;
+        char text[ENDED_TEXT]; /* printable; "by uid 1000"; may be empty */
+};
+/* What is too long is cut. */
+void end_reason_set(struct end_reason *reason, enum end end, const char *format, ...)
+        __attribute__((format(printf, 3, 4)));
+
+struct ended {
+        struct end_reason reason;
+        uint64_t generation, at_ns;
+        const char *device; /* constant */
+        char name[PROTO_NAME_MAX + 1];
+};
+
+/* The last names that models have lost: it overwrites its oldest entry, and ends with the daemon. */
+struct ended_ring {
+        struct ended entries[ENDED_MAX];
+        uint64_t n; /* that were ever added */
+};
+
+/* Of this name, the one before `last` (NULL: the latest); NULL: none is left. */
+const struct ended *ended_find(const struct ended_ring *ring, const char *name, const struct ended *last);
+
+/* ---- generations ---- */
 
 struct model_name {
         struct list link;    /* in generation->names */
@@ -119,7 +152,7 @@ struct generation {
         uint64_t load_ns;
         struct stages stages;  /* of its load; zeroes where it was not read: restored, or from the host cache */
         struct error error;    /* failed */
-        struct end_reason end; /* set before its names are removed: ended_add() */
+        struct end_reason end; /* set before its names are removed */
 
         struct list leases;
         uid_t shared_by; /* DEVICE_SHARED_WRITABLE, where was_shared: the user whose processes have mapped it */
