@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A pass over the queue makes a ledger and examines each request in order; a request takes its bytes from the
- * ledger or reserves them there. No state is carried between passes, so every change in between (a lease, a pin, a
- * failed load) counts in the next one.
+ * No state is carried between passes over the queue, so every change in between (a lease, a pin, a failed load) counts
+ * in the next one.
  *
  * How it fails: a request that is blocked and may not wait, or that no device could ever hold, is refused with the
  * figures and with what holds the memory; one for a device that is out of service, with that alone and before
@@ -154,31 +153,26 @@ void admission_estimate(struct admission *admission, struct device *device, cons
 
 /* ---- blocked requests ---- */
 
-/* Blocked requests of all users, or of one's own. */
-static uint64_t count_blocked(const struct admission *admission, const struct admission_request *but, bool of_user)
-{
-        uint64_t n = 0;
-        list_each_item (const struct admission_request, request, &admission->queue, link)
-                n += request->blocked && request != but && (!of_user || (request->shares && request->uid == but->uid));
-        return n;
-}
-
 /* False: it is refused. */
 static bool block(struct admission_request *request, const struct ledger *ledger, const struct admission_part *missing)
 {
         const struct admission *admission = request->admission;
         struct device *device = missing->device;
-        uint64_t half = (admission->max_blocked + 1) / 2;
+        uint64_t all = 0, own = 0, half = (admission->max_blocked + 1) / 2;
+        list_each_item (const struct admission_request, other, &admission->queue, link) {
+                all += other->blocked;
+                own += other->blocked && other->shares && other->uid == request->uid;
+        }
         request->refused = device;
         if (!device_in_service(device))
                 device_lost_error(device, &request->error);
         else if (!request->wait || is_hopeless(missing))
                 resident_full_error(admission->resident, device, missing->bytes, ledger->unused[device->number],
                                     &request->error);
-        else if (!request->blocked && count_blocked(admission, request, false) >= admission->max_blocked)
+        else if (!request->blocked && all >= admission->max_blocked)
                 error_set(&request->error, STREAMER_ELIMIT,
                           "%" PRIu64 " loads wait for memory: the limit (limits.queued)", admission->max_blocked);
-        else if (!request->blocked && request->shares && count_blocked(admission, request, true) >= half)
+        else if (!request->blocked && request->shares && own >= half)
                 error_set(&request->error, STREAMER_ELIMIT,
                           "uid %u has %" PRIu64 " loads that wait for memory, half of all that may (limits.queued)",
                           (unsigned)request->uid, half);
@@ -338,13 +332,13 @@ void admission_init(struct admission *admission, struct resident *resident, uint
 
 static void enqueue(struct admission *admission, struct admission_request *request)
 {
-        struct list *before = admission->queue.next;
-        for (; before != &admission->queue; before = before->next) {
-                const struct admission_request *other = container_of(before, struct admission_request, link);
+        struct list *before = &admission->queue;
+        list_each_item (struct admission_request, other, &admission->queue, link)
                 if (request->priority > other->priority ||
-                    (request->priority == other->priority && request->since_ns < other->since_ns))
+                    (request->priority == other->priority && request->since_ns < other->since_ns)) {
+                        before = &other->link;
                         break;
-        }
+                }
         list_append(before, &request->link);
         resident_capacity_changed(admission->resident);
 }
