@@ -36,12 +36,7 @@ struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_
         struct process *process = calloc(1, sizeof(*process));
         if (process == NULL)
                 return NULL;
-        *process = (struct process){.magic = PROCESS_MAGIC,
-                                    .leases = leases,
-                                    .pid = pid,
-                                    .uid = uid,
-                                    .pidfd = take_fd(&fd),
-                                    .began = began};
+        *process = (struct process){.leases = leases, .pid = pid, .uid = uid, .pidfd = take_fd(&fd), .began = began};
         list_init(&process->held);
         list_init(&process->polled);
         list_append(&leases->processes, &process->link);
@@ -57,7 +52,6 @@ struct process *leases_process_consume_fd(struct leases *leases, pid_t pid, uid_
 
 void process_reap(struct process *process)
 {
-        require(process->magic == PROCESS_MAGIC);
         if (!list_empty(&process->held))
                 return;
         if (process->leases->process_freed != NULL)
@@ -68,7 +62,6 @@ void process_reap(struct process *process)
         list_remove(&process->by_pid);
         list_remove(&process->polled);
         close_p(&process->pidfd);
-        process->magic = 0;
         free(process->client);
         free(process);
 }
@@ -112,14 +105,15 @@ static struct list *among_tokens(struct leases *leases, const unsigned char toke
 }
 
 static struct lease *lease_make(struct leases *leases, struct process *process, struct generation *generation,
-                                const unsigned char token[LEASE_TOKEN])
+                                uint64_t id, const unsigned char token[LEASE_TOKEN], enum lease_state state)
 {
         struct lease *lease = calloc(1, sizeof(*lease));
         if (lease == NULL)
                 return NULL;
-        lease->magic = LEASE_MAGIC;
+        lease->id = id;
         lease->generation = generation;
         lease->process = process;
+        lease->state = state;
         lease->since_ns = now_ns();
         list_init(&lease->in_owner);
         memcpy(lease->token, token, sizeof(lease->token));
@@ -129,6 +123,9 @@ static struct lease *lease_make(struct leases *leases, struct process *process, 
         generation->n_leases++;
         generation_used(generation);
         leases->n++;
+        if (leases->last_id < id)
+                leases->last_id = id;
+        log_lease(lease, state == LEASE_UNCLAIMED ? "restored" : "granted");
         return lease;
 }
 
@@ -138,16 +135,14 @@ struct lease *lease_new(struct leases *leases, struct process *process, struct g
         /* Never waits once the machine has booted. */
         if (getrandom(token, sizeof(token), GRND_NONBLOCK) != sizeof(token))
                 return NULL;
-        struct lease *lease = lease_make(leases, process, generation, token);
+        struct lease *lease = lease_make(leases, process, generation, leases->last_id + 1, token,
+                                         generation->state == GENERATION_LOADING ? LEASE_LOADING : LEASE_HELD);
         if (lease == NULL)
                 return NULL;
-        lease->id = ++leases->last_id;
-        lease->state = generation->state == GENERATION_LOADING ? LEASE_LOADING : LEASE_HELD;
         lease->owner = owner;
         if (leases->granted != NULL)
                 leases->granted(leases->persist, lease);
         metric_add(METRIC_ATTACHES, 1);
-        log_lease(lease, "granted");
         return lease;
 }
 
@@ -157,17 +152,11 @@ struct lease *lease_restore(struct leases *leases, struct process *process, stru
         struct quota_charge charge = {.user = NULL};
         if (leases->users != NULL && quota_charge_restored(leases->users, process->uid, &charge, QUOTA_LEASES, 1) < 0)
                 return NULL;
-        struct lease *lease = lease_make(leases, process, generation, token);
-        if (lease == NULL) {
+        struct lease *lease = lease_make(leases, process, generation, id, token, LEASE_UNCLAIMED);
+        if (lease != NULL)
+                lease->charge = charge;
+        else
                 quota_discharge(&charge);
-                return NULL;
-        }
-        lease->charge = charge;
-        lease->id = id;
-        lease->state = LEASE_UNCLAIMED;
-        if (leases->last_id < id)
-                leases->last_id = id;
-        log_lease(lease, "restored");
         return lease;
 }
 
@@ -189,7 +178,6 @@ void lease_end(struct leases *leases, struct lease *lease)
 {
         struct generation *generation = lease->generation;
         struct process *process = lease->process;
-        require(lease->magic == LEASE_MAGIC);
         log_lease(lease, "ended");
         list_remove(&lease->in_generation);
         list_remove(&lease->in_process);
@@ -198,7 +186,6 @@ void lease_end(struct leases *leases, struct lease *lease)
         quota_discharge(&lease->charge);
         if (leases->ended != NULL)
                 leases->ended(leases->persist, lease);
-        lease->magic = 0;
         free(lease);
         leases->n--;
         generation->n_leases--;
@@ -233,7 +220,6 @@ void lease_abandon(struct leases *leases, struct lease *lease)
 void process_exited(struct process *process)
 {
         struct leases *leases = process->leases;
-        require(process->magic == PROCESS_MAGIC);
         process->exited = true;
         /* The last lease_end() frees the process, and with it the head of the list: it is not touched after that. */
         list_each_item_safe (struct lease, lease, &process->held, in_process)
