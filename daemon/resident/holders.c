@@ -19,19 +19,19 @@
 static void add_process(char text[MODEL_TEXT], const struct process *process)
 {
         char comm[SYSFILE_COMM] = "";
-        if (process->pid <= 0) {
-                format_append(text, MODEL_TEXT, " uid %u in another PID namespace", (unsigned)process->uid);
-                return;
-        }
-        if (!process->exited)
+        if (!process->exited && process->pid > 0)
                 sysfile_comm(comm, process->pid);
-        format_append(text, MODEL_TEXT, " pid %d uid %u%s%s", (int)process->pid, (unsigned)process->uid,
-                      comm[0] != '\0' ? " " : "", comm);
+        format_append(text, MODEL_TEXT, text[0] != '\0' ? "," : "");
+        if (process->pid > 0)
+                format_append(text, MODEL_TEXT, " pid %d uid %u%s%s", (int)process->pid, (unsigned)process->uid,
+                              comm[0] != '\0' ? " " : "", comm);
+        else
+                format_append(text, MODEL_TEXT, " uid %u in another PID namespace", (unsigned)process->uid);
 }
 
 static void add_processes(char text[MODEL_TEXT], const struct generation *g)
 {
-        const struct process *named[PROCESSES_NAMED];
+        char named[MODEL_TEXT] = "";
         unsigned n = 0;
         list_each_item (const struct lease, lease, &g->leases, in_generation)
                 lease->process->counted = false;
@@ -39,18 +39,11 @@ static void add_processes(char text[MODEL_TEXT], const struct generation *g)
                 if (lease->process->counted)
                         continue;
                 lease->process->counted = true;
-                if (n < PROCESSES_NAMED)
-                        named[n] = lease->process;
-                n++;
+                if (++n <= PROCESSES_NAMED)
+                        add_process(named, lease->process);
         }
-        format_append(text, MODEL_TEXT, ", %u lease%s by %u process%s", g->n_leases, g->n_leases == 1 ? "" : "s", n,
-                      n == 1 ? "" : "es");
-        for (unsigned i = 0; i < n && i < PROCESSES_NAMED; i++) {
-                format_append(text, MODEL_TEXT, i == 0 ? ":" : ",");
-                add_process(text, named[i]);
-        }
-        if (n > PROCESSES_NAMED)
-                format_append(text, MODEL_TEXT, ", ...");
+        format_append(text, MODEL_TEXT, ", %u lease%s by %u process%s:%s%s", g->n_leases, g->n_leases == 1 ? "" : "s",
+                      n, n == 1 ? "" : "es", named, n > PROCESSES_NAMED ? ", ..." : "");
 }
 
 static void describe_model(char text[MODEL_TEXT], const struct generation *g)

@@ -243,7 +243,6 @@ static void add_use(struct generation_use *use, const struct generation *g)
         if (g->last_used_ns > use->last_used_ns)
                 use->last_used_ns = g->last_used_ns;
         use->holders += g->n_leases + g->refs;
-        use->pinned = use->pinned || g->settings.pinned;
 }
 
 /* One that drains counts alone. Called for each model in turn, so a model without ranks looks at no other. */

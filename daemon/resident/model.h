@@ -272,7 +272,7 @@ int generation_charge(struct generation *generation, uint64_t bytes, struct erro
 /* Credits the device with what was charged; nothing may be allocated. */
 void generation_uncharge(struct generation *generation);
 
-/* Ranks are evicted together: each is in use, pinned, or recently used if any of them is. */
+/* Ranks are evicted together: each is in use, or recently used, if any of them is. Each is pinned if one is. */
 bool generation_is_rank_of(const struct generation *generation, const struct generation *other); /* or the same */
 /* Under this name; where ranks have lost it, one rank that has it counts for all that have any name. */
 bool generation_matches_name(const struct generation *generation, const char *name);
@@ -280,7 +280,6 @@ bool generation_matches_name(const struct generation *generation, const char *na
 struct generation_use {
         uint64_t last_used_ns;
         uint64_t holders; /* leases and references: they prevent an eviction */
-        bool pinned;
 };
 struct generation_use generation_use(const struct generation *generation);
 /* Removes all its names. */

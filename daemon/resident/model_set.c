@@ -77,7 +77,7 @@ const struct generation *model_set_leading(const struct model_set *set)
 
 bool model_set_member_pinned(const struct generation *g)
 {
-        return !drains(g) && g->state != GENERATION_FAILED && generation_use(g).pinned;
+        return !drains(g) && g->state != GENERATION_FAILED && g->settings.pinned;
 }
 
 bool model_set_pinned(const struct model_set *set)

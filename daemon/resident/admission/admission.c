@@ -78,7 +78,7 @@ static bool add_victims(const struct admission_request *request, const struct de
                 if (g->device != device || g->state != GENERATION_READY)
                         continue;
                 struct generation_use use = generation_use(g);
-                if (use.holders == 0 && !use.pinned && !is_replaced(request, g))
+                if (use.holders == 0 && !g->settings.pinned && !is_replaced(request, g))
                         candidates[n++] = (struct evict_candidate){.bytes = g->charged,
                                                                    .last_used = use.last_used_ns,
                                                                    .priority = g->settings.priority,

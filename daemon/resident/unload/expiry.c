@@ -13,7 +13,7 @@
 static uint64_t expires_at(const struct generation *g)
 {
         struct generation_use use = generation_use(g);
-        if (g->state != GENERATION_READY || g->settings.keep_alive_ns == 0 || use.pinned || use.holders > 0)
+        if (g->state != GENERATION_READY || g->settings.keep_alive_ns == 0 || g->settings.pinned || use.holders > 0)
                 return 0;
         return ns_after(use.last_used_ns, g->settings.keep_alive_ns);
 }
