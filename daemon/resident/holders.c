@@ -90,7 +90,7 @@ static const char *remedy(const struct resident *resident, const struct device *
 {
         uint64_t pinned = 0, idle = unused;
         list_each_item (const struct generation, g, &resident->generations, link) {
-                if (g->device != device || g->state != GENERATION_READY || generation_use(g).holders > 0)
+                if (g->device != device || g->state != GENERATION_READY || generation_holders(g) > 0)
                         continue;
                 pinned += g->settings.pinned ? g->charged : 0;
                 idle += g->settings.pinned ? 0 : g->charged;

@@ -238,25 +238,16 @@ bool generation_matches_name(const struct generation *generation, const char *na
         return false;
 }
 
-static void add_use(struct generation_use *use, const struct generation *g)
-{
-        if (g->last_used_ns > use->last_used_ns)
-                use->last_used_ns = g->last_used_ns;
-        use->holders += g->n_leases + g->refs;
-}
-
 /* One that drains counts alone. Called for each model in turn, so a model without ranks looks at no other. */
-struct generation_use generation_use(const struct generation *generation)
+uint64_t generation_holders(const struct generation *generation)
 {
-        struct generation_use use = {0};
-        if (generation->n_ranks < 2 || list_empty(&generation->names)) {
-                add_use(&use, generation);
-                return use;
-        }
+        uint64_t n = 0;
+        if (generation->n_ranks < 2 || list_empty(&generation->names))
+                return generation->n_leases + generation->refs;
         list_each_item (const struct generation, g, &generation->resident->generations, link)
                 if (generation_is_rank_of(generation, g) && !list_empty(&g->names))
-                        add_use(&use, g);
-        return use;
+                        n += g->n_leases + g->refs;
+        return n;
 }
 
 uint64_t generation_arrived(const struct generation *g)

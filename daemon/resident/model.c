@@ -198,6 +198,11 @@ void generation_uncharge(struct generation *generation)
 void generation_used(struct generation *generation)
 {
         generation->last_used_ns = now_ns();
+        if (generation->n_ranks < 2)
+                return;
+        list_each_item (struct generation, g, &generation->resident->generations, link)
+                if (generation_is_rank_of(generation, g))
+                        g->last_used_ns = generation->last_used_ns;
 }
 
 void generation_release_segments(struct generation *generation)

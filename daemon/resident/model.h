@@ -272,16 +272,12 @@ int generation_charge(struct generation *generation, uint64_t bytes, struct erro
 /* Credits the device with what was charged; nothing may be allocated. */
 void generation_uncharge(struct generation *generation);
 
-/* Ranks are evicted together: each is in use, or recently used, if any of them is. Each is pinned if one is. */
+/* Ranks are evicted together: each is in use, recently used, or pinned if any of them is. */
 bool generation_is_rank_of(const struct generation *generation, const struct generation *other); /* or the same */
 /* Under this name; where ranks have lost it, one rank that has it counts for all that have any name. */
 bool generation_matches_name(const struct generation *generation, const char *name);
-/* Of all ranks. */
-struct generation_use {
-        uint64_t last_used_ns;
-        uint64_t holders; /* leases and references: they prevent an eviction */
-};
-struct generation_use generation_use(const struct generation *generation);
+/* Leases and references, of all ranks: they prevent an eviction. */
+uint64_t generation_holders(const struct generation *generation);
 /* Removes all its names. */
 void generation_drop_all(struct generation *generation);
 /* Of one that drains: its leases are revoked. What their clients may have mapped stays allocated, in
@@ -291,7 +287,7 @@ void generation_revoke(struct generation *generation);
 void generation_release_segments(struct generation *generation);
 /* Frees its device memory, and keeps its tables. */
 void generation_vacate(struct generation *generation);
-/* Sets last_used_ns to now. */
+/* Sets last_used_ns to now, of all ranks. */
 void generation_used(struct generation *generation);
 /* Its memory will be free soon: it is being released, or held for a moment by work that touches it. */
 bool generation_is_freeing(const struct generation *generation, uint64_t now);

@@ -74,16 +74,13 @@ static bool add_victims(const struct admission_request *request, const struct de
         cleanup_free struct evict_candidate *candidates = calloc(max, sizeof(*candidates));
         if (candidates == NULL)
                 return false;
-        list_each_item (struct generation, g, all, link) {
-                if (g->device != device || g->state != GENERATION_READY)
-                        continue;
-                struct generation_use use = generation_use(g);
-                if (use.holders == 0 && !g->settings.pinned && !is_replaced(request, g))
+        list_each_item (struct generation, g, all, link)
+                if (g->device == device && g->state == GENERATION_READY && !g->settings.pinned &&
+                    generation_holders(g) == 0 && !is_replaced(request, g))
                         candidates[n++] = (struct evict_candidate){.bytes = g->charged,
-                                                                   .last_used = use.last_used_ns,
+                                                                   .last_used = g->last_used_ns,
                                                                    .priority = g->settings.priority,
                                                                    .owner = g};
-        }
         if (!evict_choose(candidates, n, needed))
                 return false;
         struct generation **victims = reallocarray(outlook->victims, outlook->n_victims + n + 1, sizeof(*victims));

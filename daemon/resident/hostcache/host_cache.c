@@ -328,14 +328,13 @@ static struct host_copy *copy_new(struct host_cache *cache, struct generation *g
 /* False: no memory. */
 static bool hold(struct host_cache *cache, struct generation *g)
 {
-        uint64_t last_used = generation_use(g).last_used_ns;
         struct host_copy *found = find_copy(cache, g), *copy = found != NULL ? found : copy_new(cache, g);
         if (copy == NULL)
                 return false;
         g->copy = copy;
         copy->holders++;
-        if (last_used > copy->last_used_ns)
-                copy->last_used_ns = last_used;
+        if (g->last_used_ns > copy->last_used_ns)
+                copy->last_used_ns = g->last_used_ns;
         generation_set_state(g, GENERATION_CACHED);
         if (found != NULL)
                 generation_vacate(g);

@@ -12,10 +12,8 @@
 /* 0: never, or it is in use. */
 static uint64_t expires_at(const struct generation *g)
 {
-        struct generation_use use = generation_use(g);
-        if (g->state != GENERATION_READY || g->settings.keep_alive_ns == 0 || g->settings.pinned || use.holders > 0)
-                return 0;
-        return ns_after(use.last_used_ns, g->settings.keep_alive_ns);
+        bool expires = g->state == GENERATION_READY && g->settings.keep_alive_ns > 0 && !g->settings.pinned;
+        return expires && generation_holders(g) == 0 ? ns_after(g->last_used_ns, g->settings.keep_alive_ns) : 0;
 }
 
 uint64_t generation_expires_in(const struct generation *g, uint64_t now)
@@ -41,8 +39,7 @@ void resident_expire(struct resident *resident, uint64_t now)
                         continue;
                 }
                 char why[80];
-                snprintf(why, sizeof(why), "no lease for %" PRIu64 " ms",
-                         (now - generation_use(g).last_used_ns) / 1000000);
+                snprintf(why, sizeof(why), "no lease for %" PRIu64 " ms", (now - g->last_used_ns) / 1000000);
                 log_info("%s: generation %" PRIu64 " expired: %s", generation_name(g), g->number, why);
                 model_set_drop_ranks(g, GENERATION_READY, END_EXPIRED, why);
         }

@@ -178,28 +178,30 @@ TEST(a_request_waiting_for_a_lost_device_is_refused)
 
 /* ---- ranks ---- */
 
-/* The two ranks of a model, each on a device, used at these times. */
-static void rank_model(struct generation *ranks[2], const char *name, uint64_t bytes, uint64_t first, uint64_t second)
+/* The two ranks of a model, each on a device, last used at 1000. */
+static void rank_model(struct generation *ranks[2], const char *name, uint64_t bytes)
 {
         for (unsigned i = 0; i < 2; i++) {
                 ranks[i] = resident_model(name, (int)i, bytes);
                 ranks[i]->number = ranks[0]->number;
                 ranks[i]->rank = i;
                 ranks[i]->n_ranks = 2;
-                ranks[i]->last_used_ns = i == 0 ? first : second;
+                ranks[i]->last_used_ns = 1000;
         }
 }
 
 TEST(a_used_rank_renews_the_keep_alive_of_the_others)
 {
         struct generation *ranks[2];
-        rank_model(ranks, "m", MiB, 1000, 5000);
+        rank_model(ranks, "m", MiB);
         for (unsigned i = 0; i < 2; i++)
                 ranks[i]->settings.keep_alive_ns = 2000;
-        ck_assert_uint_eq(generation_expires_in(ranks[0], 6000), 1000);
-        resident_expire(&resident, 6999);
+        lease_end(&leases, lease_of(ranks[1]));
+        uint64_t used = ranks[1]->last_used_ns;
+        ck_assert_uint_eq(generation_expires_in(ranks[0], used + 1000), 1000);
+        resident_expire(&resident, used + 1999);
         ck_assert(is_ready("m"));
-        resident_expire(&resident, 7000);
+        resident_expire(&resident, used + 2000);
         ck_assert(!is_ready("m"));
         core_until(fakes[0].device.used == 0 && fakes[1].device.used == 0);
 }
@@ -209,7 +211,7 @@ TEST(a_keep_alive_beyond_the_clock_never_expires)
 {
         struct generation *g = resident_model("m", 0, MiB);
         g->settings.keep_alive_ns = UINT64_MAX - 1;
-        uint64_t used = generation_use(g).last_used_ns;
+        uint64_t used = g->last_used_ns;
         ck_assert_uint_gt(used, 1);
         ck_assert_uint_eq(generation_expires_in(g, used), UINT64_MAX - used);
         resident_expire(&resident, used + 1);
@@ -219,8 +221,9 @@ TEST(a_keep_alive_beyond_the_clock_never_expires)
 TEST(ranks_are_as_recently_used_as_the_last_of_them)
 {
         struct generation *ranks[2];
-        rank_model(ranks, "ranks", 4 * MiB, 1000, 5000);
+        rank_model(ranks, "ranks", 4 * MiB);
         resident_model("alone", 0, 4 * MiB)->last_used_ns = 3000;
+        lease_end(&leases, lease_of(ranks[1]));
         granted(asked(load_of("m", 0, 4 * MiB)));
         ck_assert(is_ready("ranks"));
         ck_assert(!is_ready("alone"));
