@@ -11,18 +11,6 @@ struct check {
         uint64_t asked[2], n_asked, n_taken; /* the tensor that is hashed, and the next one of the readback */
 };
 
-static int take_digest(const struct digest_job *job, uint64_t i, const unsigned char *digest, struct error *error)
-{
-        const struct manifest_record *r = manifest_record(&job->manifest, i);
-        if (job->records != NULL)
-                memcpy(job->records[i].digest, digest, DIGEST_SIZE);
-        else if (memcmp(digest, r->digest, DIGEST_SIZE) != 0)
-                return error_set(error, STREAMER_EFAILED,
-                                 "tensor '%s': resident bytes differ from those that were loaded",
-                                 job->manifest.strings + r->name_off);
-        return 0;
-}
-
 static bool next_run(void *context, struct readback_run *run)
 {
         struct check *check = context;
@@ -46,12 +34,13 @@ static bool next_run(void *context, struct readback_run *run)
 
 static int hash_tensor(struct check *check, uint64_t i, struct error *error)
 {
-        uint64_t bytes = manifest_record(&check->job->manifest, i)->bytes;
+        const struct digest_job *job = check->job;
+        const struct manifest_record *r = manifest_record(&job->manifest, i);
         unsigned char digest[DIGEST_SIZE];
         hash_reset(check->hash);
-        for (uint64_t done = 0, len; done < bytes; done += len) {
+        for (uint64_t done = 0, len; done < r->bytes; done += len) {
                 const unsigned char *data;
-                if (load_relaxed(check->job->stop))
+                if (load_relaxed(job->stop))
                         return STREAMER_ECANCELED;
                 int e = readback_take(&check->readback, &data, &len, error);
                 if (e < 0)
@@ -60,7 +49,13 @@ static int hash_tensor(struct check *check, uint64_t i, struct error *error)
                 hash_update(check->hash, digest, sizeof(digest));
         }
         hash_final(check->hash, digest);
-        return take_digest(check->job, i, digest, error);
+        if (job->records != NULL)
+                memcpy(job->records[i].digest, digest, DIGEST_SIZE);
+        else if (memcmp(digest, r->digest, DIGEST_SIZE) != 0)
+                return error_set(error, STREAMER_EFAILED,
+                                 "tensor '%s': resident bytes differ from those that were loaded",
+                                 job->manifest.strings + r->name_off);
+        return 0;
 }
 
 int digest_job_run(struct digest_job *job, struct error *error)

@@ -480,16 +480,12 @@ static void forget_failures(const struct resident *resident)
         }
 }
 
-/* Often a mistyped path. No load of it was planned. */
-static bool has_no_source(const struct generation *generation, const struct error *error)
-{
-        return error->code == STREAMER_ENOENT && generation->number == 0;
-}
-
 static void fail(struct generation *generation, const struct error *error, bool refused)
 {
         require(generation->state == GENERATION_LOADING);
         struct resident *resident = generation->resident;
+        /* Often a mistyped path: no load of it was planned. */
+        bool has_no_source = error->code == STREAMER_ENOENT && generation->number == 0;
         end_reason_set(&generation->end, END_FAILED, "%s", error->text);
         list_each_item (const struct model_name, n, &generation->names, link) {
                 if (!refused)
@@ -505,7 +501,7 @@ static void fail(struct generation *generation, const struct error *error, bool 
         if (generation->charged == 0)               /* it was granted no memory, or returned it */
                 quota_discharge(&generation->quota_charge);
         generation_changed(generation);
-        if (refused || has_no_source(generation, error)) /* these are not listed as failed */
+        if (refused || has_no_source) /* these are not listed as failed */
                 forget(generation);
         else
                 generation_reap(generation);

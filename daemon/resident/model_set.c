@@ -39,16 +39,6 @@ void model_set_find(struct model_set *set, struct resident *resident, const char
         qsort(set->members, set->n, sizeof(set->members[0]), compare_members);
 }
 
-size_t model_set_ranks(struct generation *generation, enum generation_state state,
-                       struct generation *ranks[MODEL_SET_MAX])
-{
-        size_t n = 0;
-        list_each_item (struct generation, g, &generation->resident->generations, link)
-                if (n < MODEL_SET_MAX && g->state == state && generation_is_rank_of(generation, g))
-                        ranks[n++] = g;
-        return n;
-}
-
 void model_set_drop_ranks(struct generation *generation, enum generation_state state, enum end end, const char *why)
 {
         list_each_item (struct generation, g, &generation->resident->generations, link)
@@ -93,10 +83,11 @@ struct model_size model_set_size(const struct model_set *set)
         struct model_size size = {0};
         for (size_t i = 0; i < set->n; i++) {
                 const struct generation *g = set->members[i];
-                if (g->n_ranks > 0 || g->data_bytes > size.bytes)
-                        size.bytes = g->data_bytes + (g->n_ranks > 0 ? size.bytes : 0);
-                if (g->n_ranks > 0 || g->n_tensors > size.tensors)
-                        size.tensors = g->n_tensors + (g->n_ranks > 0 ? size.tensors : 0);
+                bool adds = g->n_ranks > 0;
+                if (adds || g->data_bytes > size.bytes)
+                        size.bytes = g->data_bytes + (adds ? size.bytes : 0);
+                if (adds || g->n_tensors > size.tensors)
+                        size.tensors = g->n_tensors + (adds ? size.tensors : 0);
         }
         return size;
 }

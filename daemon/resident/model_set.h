@@ -24,11 +24,7 @@ void model_set_find(struct model_set *set, struct resident *resident, const char
 /* The member on a device; NULL: the first. NULL if there is none. */
 struct generation *model_set_on(const struct model_set *set, const struct device *device);
 
-/* The generation, or all ranks it belongs to, as far as they are in this state. */
-size_t model_set_ranks(struct generation *generation, enum generation_state state,
-                       struct generation *ranks[MODEL_SET_MAX]);
-
-/* Removes all names of those, for this reason. */
+/* Removes all names of the generation, or of all ranks it belongs to, as far as they are in this state. */
 void model_set_drop_ranks(struct generation *generation, enum generation_state state, enum end end, const char *why);
 
 /* Whose state and settings are the model's. */

@@ -223,7 +223,6 @@ static bool awaits_answer(const struct admission_request *request)
 
 static void evict(const struct admission_outlook *outlook, struct ledger *ledger, const char *for_whom)
 {
-        struct generation *ranks[MODEL_SET_MAX];
         char why[ENDED_TEXT];
         snprintf(why, sizeof(why), "its memory was needed for %s", for_whom);
         for (size_t i = 0; i < outlook->n_victims; i++) {
@@ -234,9 +233,9 @@ static void evict(const struct admission_outlook *outlook, struct ledger *ledger
                          g->number, g->charged, g->device->name, for_whom);
                 metric_add(METRIC_EVICTIONS, 1);
                 /* Also of its ranks on other devices. */
-                size_t n = model_set_ranks(g, GENERATION_READY, ranks);
-                for (size_t k = 0; k < n; k++)
-                        ledger->freeing[ranks[k]->device->number] += ranks[k]->charged;
+                list_each_item (const struct generation, rank, &g->resident->generations, link)
+                        if (rank->state == GENERATION_READY && generation_is_rank_of(g, rank))
+                                ledger->freeing[rank->device->number] += rank->charged;
                 if (!host_cache_add(g->resident->cache, g))
                         model_set_drop_ranks(g, GENERATION_READY, END_EVICTED, why);
         }

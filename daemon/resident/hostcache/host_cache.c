@@ -108,10 +108,14 @@ void host_copy_unuse(struct host_copy *copy)
 
 void host_cache_drop_partial_ranks(struct host_cache *cache)
 {
-        struct generation *ranks[MODEL_SET_MAX];
-        list_each_item (struct generation, g, &cache->resident->generations, link) {
-                if (g->state != GENERATION_CACHED || g->n_ranks < 2 ||
-                    model_set_ranks(g, GENERATION_CACHED, ranks) >= g->n_ranks)
+        const struct list *all = &cache->resident->generations;
+        list_each_item (struct generation, g, all, link) {
+                unsigned n = 0;
+                if (g->state != GENERATION_CACHED || g->n_ranks < 2)
+                        continue;
+                list_each_item (const struct generation, rank, all, link)
+                        n += rank->state == GENERATION_CACHED && generation_is_rank_of(g, rank);
+                if (n == g->n_ranks)
                         continue;
                 log_info("%s: leaves the host cache (generation %" PRIu64 "): not all of its ranks are left",
                          generation_name(g), g->number);
@@ -349,20 +353,18 @@ static bool may_be_held(const struct generation *g)
 
 bool host_cache_add(struct host_cache *cache, struct generation *generation)
 {
-        struct generation *ranks[MODEL_SET_MAX];
+        const struct list *all = &cache->resident->generations;
         uint64_t bytes = 0;
-        if (cache->budget == 0)
+        unsigned n = 0;
+        list_each_item (const struct generation, g, all, link)
+                if (g->state == GENERATION_READY && generation_is_rank_of(generation, g) && may_be_held(g)) {
+                        bytes += find_copy(cache, g) == NULL ? g->charged : 0;
+                        n++;
+                }
+        if (n == 0 || n < generation->n_ranks || bytes > cache->budget || !make_space(cache, bytes))
                 return false;
-        size_t n = model_set_ranks(generation, GENERATION_READY, ranks);
-        bool complete = n >= generation->n_ranks;
-        for (size_t i = 0; i < n; i++) {
-                complete = complete && may_be_held(ranks[i]);
-                bytes += find_copy(cache, ranks[i]) == NULL ? ranks[i]->charged : 0;
-        }
-        if (!complete || bytes > cache->budget || !make_space(cache, bytes))
-                return false;
-        for (size_t i = 0; i < n; i++)
-                if (!hold(cache, ranks[i]))
+        list_each_item (struct generation, g, all, link)
+                if (g->state == GENERATION_READY && generation_is_rank_of(generation, g) && !hold(cache, g))
                         return false;
         start_waiting(cache);
         return true;
