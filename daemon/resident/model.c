@@ -103,13 +103,6 @@ int generation_add_name(struct generation *generation, const char *name, const c
         return 0;
 }
 
-static void name_unlink(struct model_name *name)
-{
-        list_remove(&name->link);
-        list_remove(&name->by_name);
-        quota_discharge(&name->charge);
-}
-
 static void name_free(struct model_name *name)
 {
         if (name != NULL)
@@ -117,12 +110,50 @@ static void name_free(struct model_name *name)
         free(name);
 }
 
+void end_reason_set(struct end_reason *reason, enum end end, const char *format, ...)
+{
+        char text[2048];
+        va_list args;
+        va_start(args, format);
+        vsnprintf(text, sizeof(text), format, args);
+        va_end(args);
+        reason->end = end;
+        error_escape(reason->text, sizeof(reason->text), text);
+}
+
+static void add_ended(const struct generation *g, const struct model_name *name)
+{
+        struct ended_ring *ring = &g->resident->ended;
+        if (source_is_test(g->source))
+                return;
+        struct ended *e = &ring->entries[ring->n++ % ENDED_MAX];
+        *e = (struct ended){.reason = g->end, .generation = g->number, .at_ns = now_ns(), .device = g->device->name};
+        snprintf(e->name, sizeof(e->name), "%s", name->text);
+}
+
+/* Without an event, and without reaping. The generation keeps the last one, for messages. */
+static void remove_name(struct generation *generation, struct model_name *name)
+{
+        if (generation->state == GENERATION_READY || generation->state == GENERATION_CACHED)
+                add_ended(generation, name);
+        generation->names_lost++;
+        list_remove(&name->link);
+        list_remove(&name->by_name);
+        quota_discharge(&name->charge);
+        name_free(generation->last_name);
+        generation->last_name = name;
+}
+
+/* Those before `end`, a node of the list. */
+static void remove_names(struct generation *generation, const struct list *end)
+{
+        while (generation->names.next != end)
+                remove_name(generation, container_of(generation->names.next, struct model_name, link));
+}
+
 static struct generation *generation_free(struct generation *generation)
 {
-        list_each_item_safe (struct model_name, name, &generation->names, link) {
-                name_unlink(name);
-                name_free(name);
-        }
+        remove_names(generation, &generation->names);
         name_free(generation->last_name);
         list_remove(&generation->link);
         list_remove(&generation->reap);
@@ -347,45 +378,6 @@ void generation_put(struct generation *generation)
         generation_reap(generation);
 }
 
-void end_reason_set(struct end_reason *reason, enum end end, const char *format, ...)
-{
-        char text[2048];
-        va_list args;
-        va_start(args, format);
-        vsnprintf(text, sizeof(text), format, args);
-        va_end(args);
-        reason->end = end;
-        error_escape(reason->text, sizeof(reason->text), text);
-}
-
-static void add_ended(const struct generation *g, const struct model_name *name)
-{
-        struct ended_ring *ring = &g->resident->ended;
-        if (source_is_test(g->source))
-                return;
-        struct ended *e = &ring->entries[ring->n++ % ENDED_MAX];
-        *e = (struct ended){.reason = g->end, .generation = g->number, .at_ns = now_ns(), .device = g->device->name};
-        snprintf(e->name, sizeof(e->name), "%s", name->text);
-}
-
-/* Without an event, and without reaping. */
-static void remove_name(struct generation *generation, struct model_name *name)
-{
-        if (generation->state == GENERATION_READY || generation->state == GENERATION_CACHED)
-                add_ended(generation, name);
-        generation->names_lost++;
-        name_unlink(name);
-        name_free(generation->last_name);
-        generation->last_name = name;
-}
-
-/* Those before `end`, a node of the list. */
-static void remove_names(struct generation *generation, const struct list *end)
-{
-        while (generation->names.next != end)
-                remove_name(generation, container_of(generation->names.next, struct model_name, link));
-}
-
 void generation_drop_name(struct generation *generation, const char *name)
 {
         struct model_name *known = generation_find_name(generation, name);
@@ -428,9 +420,8 @@ void generation_take_over(struct generation *generation, const char *name)
         const struct list *all = resident_bucket(generation->resident, name);
         list_each_item_safe (const struct model_name, n, all, by_name) {
                 struct generation *old = n->generation;
-                bool takes = old->state == GENERATION_READY || old->state == GENERATION_FAILED ||
-                             old->state == GENERATION_CACHED;
-                if (!takes || old == generation || old->device != generation->device || strcmp(n->text, name) != 0)
+                if (old->state == GENERATION_LOADING || old == generation || old->device != generation->device ||
+                    strcmp(n->text, name) != 0)
                         continue;
                 /* A pin belongs to the name: the next generation that serves it is pinned, with all its ranks. */
                 if (old->state != GENERATION_FAILED && old->settings.pinned)
