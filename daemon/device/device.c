@@ -25,9 +25,9 @@ uint64_t device_unused(const struct device *device)
         return budget > device->used ? budget - device->used : 0;
 }
 
-bool device_in_service(struct device *device)
+bool device_in_service(const struct device *device)
 {
-        return device->ops->in_service == NULL || device->ops->in_service(device);
+        return !__atomic_load_n(&device->lost, __ATOMIC_ACQUIRE);
 }
 
 int device_lost_error(const struct device *device, struct error *error)

@@ -23,13 +23,13 @@ struct segment {
         struct device *device;
         uint64_t size;
         unsigned char *base; /* host address, NULL where the host cannot write there */
-        int fd;              /* where the handle is a descriptor, else -1 */
+        int fd;              /* the handle that clients map; -1: it is `ipc` */
         enum page_kind pages;
         uint64_t small_bytes; /* restored: bytes without the huge pages of `pages`; see segment_small_bytes() */
         bool lent;            /* a client may write to it, until seal() */
+        unsigned char ipc[64]; /* the handle where it is no descriptor */
         /* The device's own. */
         uint64_t address, allocation;
-        unsigned char ipc[64];
         struct collapse *collapse;
         int writing_fd; /* lent: the descriptor for writing, if the handle is one for reading */
 };
@@ -47,27 +47,17 @@ struct copier {
         const struct device_ops *ops;
 };
 
-/* What a client needs to map a segment. */
-struct handle {
-        const char *kind; /* "memfd" */
-        int fd;           /* borrowed from the segment; -1 where bytes are used */
-        unsigned char bytes[64];
-        size_t n_bytes;
-};
-
 /* A device that is configured as optional, and does not work. */
 struct device_absence {
         char name[80]; /* the configuration's */
         struct error error;
 };
 
-/* A device, as doctor describes it. */
+/* A GPU, as its driver describes it. */
 struct device_facts {
-        char model[128];     /* "NVIDIA H200"; "" for the host */
-        char mig[64];        /* its MIG instance, "1g.18gb"; "": whole */
-        char pci[32];        /* "0000:3b:00.0" */
-        const char *handles; /* the kind that clients get */
-        bool in_service;
+        char model[128];    /* "NVIDIA H200" */
+        char mig[64];       /* its MIG instance, "1g.18gb"; "": whole */
+        char pci[32];       /* "0000:3b:00.0" */
         bool integrated;    /* shares the host's memory: Tegra */
         bool host_pointers; /* uses the host's addresses of registered host memory */
         bool vmm;           /* supports cuda-vmm-fd */
@@ -105,14 +95,9 @@ struct device_ops {
                      void **event, struct error *error);
         /* The same, complete on return. */
         int (*read)(const struct segment *segment, uint64_t offset, void *to, uint64_t len, struct error *error);
-        void (*handle)(const struct segment *segment, struct handle *handle);
-        /* On any worker; may call the driver, creates no context. */
-        void (*describe)(struct device *device, struct device_facts *facts);
         /* On the device's thread: bytes that models can hold here in all, since other processes use the device too;
          * UINT64_MAX where that is not known. NULL: only models use it. */
         uint64_t (*ceiling)(struct device *device);
-        /* From any thread, without waiting: false once its memory is lost. NULL: it is never lost. */
-        bool (*in_service)(struct device *device);
         /* Both or none (NULL), on the device's thread: pinned host memory for copies of the device, zeroed. */
         int (*host_alloc)(struct device *device, uint64_t size, void **base, struct error *error);
         void (*host_free)(struct device *device, void *base, uint64_t size);
@@ -133,6 +118,9 @@ struct device {
         unsigned caps;
         char name[64];             /* "host" */
         char uuid[64];             /* of the device; for the host its machine's boot */
+        const char *handles;       /* the kind that clients get: "memfd" */
+        struct device_facts facts; /* zero for the host */
+        bool lost;                 /* atomic: its memory is lost, it is out of service */
         int numa_node;             /* nearest; -1: unknown, or none */
         struct plan_layout layout; /* of tensors */
         enum page_kind pages;      /* what a new segment is expected to get */
@@ -148,7 +136,7 @@ struct device {
 uint64_t device_budget(const struct device *device);
 uint64_t device_unused(const struct device *device);
 /* From any thread, without waiting: its memory is not lost. */
-bool device_in_service(struct device *device);
+bool device_in_service(const struct device *device);
 /* The error of calls on a lost device. */
 int device_lost_error(const struct device *device, struct error *error);
 

@@ -216,21 +216,11 @@ static int fake_read(const struct segment *segment, uint64_t offset, void *to, u
         return 0;
 }
 
-static void fake_handle(const struct segment *segment, struct handle *handle)
-{
-        *handle = (struct handle){.kind = "fake", .fd = -1};
-}
-
 static uint64_t fake_ceiling(struct device *device)
 {
         __atomic_add_fetch(&fake_of(device)->asked, 1, __ATOMIC_SEQ_CST);
         gate_pass(&fake_of(device)->answer);
         return __atomic_load_n(&fake_of(device)->ceiling, __ATOMIC_SEQ_CST);
-}
-
-static bool fake_in_service(struct device *device)
-{
-        return !__atomic_load_n(&fake_of(device)->lost, __ATOMIC_SEQ_CST);
 }
 
 static void fake_free(struct device *device)
@@ -244,8 +234,6 @@ static const struct device_ops fake_ops = {
         .prepare = fake_prepare,
         .put = fake_put,
         .read = fake_read,
-        .handle = fake_handle,
-        .in_service = fake_in_service,
         .free = fake_free,
 };
 
@@ -267,6 +255,7 @@ void fake_device_init(struct fake_device *fake, const char *name, uint64_t budge
         struct device *d = &fake->device;
         snprintf(d->name, sizeof(d->name), "%s", name);
         snprintf(d->uuid, sizeof(d->uuid), "uuid-of-%s", name);
+        d->handles = "fake";
         d->pages = PAGES_DEVICE;
         d->layout = hidden ? (struct plan_layout){.page = 0, .align = 256, .granularity = 2 * MiB}
                            : (struct plan_layout){.page = 4096, .align = 1, .granularity = 2 * MiB};

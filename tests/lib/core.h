@@ -87,7 +87,6 @@ struct fake_device {
         unsigned allocs, freed; /* bytes of segments; atomic */
         unsigned prepares;      /* atomic */
         uint64_t ceiling;       /* atomic: bytes that other users leave, if shared */
-        bool lost;              /* atomic: out of service */
         unsigned asked;         /* atomic: queries of the ceiling */
         unsigned char *memory[FAKE_SEGMENTS];
 };

@@ -29,11 +29,6 @@
 
 /* ---- errors ---- */
 
-bool cuda_is_lost(const struct cuda_device *d)
-{
-        return __atomic_load_n(&d->lost, __ATOMIC_ACQUIRE);
-}
-
 /* The runtime reports an error that the context survives once; it reports one that the context does not survive in
  * answer to every call. */
 static bool is_sticky(const struct cuda_device *d, enum cuda_error e)
@@ -55,7 +50,7 @@ static int report(const struct cuda_device *d, const char *call, enum cuda_error
 
 int cuda_failed(struct cuda_device *d, const char *call, enum cuda_error e, struct error *error)
 {
-        if (is_sticky(d, e) && !__atomic_exchange_n(&d->lost, true, __ATOMIC_ACQ_REL))
+        if (is_sticky(d, e) && !__atomic_exchange_n(&d->device.lost, true, __ATOMIC_ACQ_REL))
                 log_event(LOG_LEVEL_ERROR, LOG_DEVICE_LOST, LOG_FIELDS(LOG_TEXT("device", d->device.name)),
                           "%s: %s: %s: the device is out of service", d->device.name, call,
                           d->cuda->api->cudaGetErrorString(e));
@@ -64,7 +59,7 @@ int cuda_failed(struct cuda_device *d, const char *call, enum cuda_error e, stru
 
 int cuda_select(struct cuda_device *d, struct error *error)
 {
-        if (cuda_is_lost(d))
+        if (!device_in_service(&d->device))
                 return device_lost_error(&d->device, error);
         return CUDA_TRY(d, error, cudaSetDevice, d->ordinal);
 }
@@ -101,7 +96,7 @@ static void context_unhold(struct cuda_device *d, uint64_t retention)
 {
         require(d->holders > 0);
         if (--d->holders == 0)
-                d->idle_until = ns_after(now_ns(), cuda_is_lost(d) ? 0 : retention);
+                d->idle_until = ns_after(now_ns(), device_in_service(&d->device) ? retention : 0);
 }
 
 /* True: the caller registers the ring. */
@@ -172,7 +167,7 @@ static void register_ring(struct cuda_device *d)
 int cuda_context_hold(struct cuda_device *d, struct error *error)
 {
         struct cuda *cuda = d->cuda;
-        if (cuda_is_lost(d))
+        if (!device_in_service(&d->device))
                 return device_lost_error(&d->device, error);
         pthread_mutex_lock(&cuda->mutex);
         d->holders++;
@@ -233,7 +228,7 @@ static bool context_destroy(struct cuda_device *d, bool pins)
 {
         struct cuda *cuda = d->cuda;
         const char *call;
-        if (make_current(d, &call) != CUDA_OK && !cuda_is_lost(d)) {
+        if (make_current(d, &call) != CUDA_OK && device_in_service(&d->device)) {
                 cuda->api->cudaGetLastError();
                 return false;
         }

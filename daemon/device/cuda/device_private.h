@@ -43,7 +43,6 @@ struct cuda_device {
         bool destroying;                  /* `destroy` was submitted; the loop's */
         uint64_t allocated;               /* bytes of segments; the device's thread */
         unsigned epoch;                   /* atomic: counts contexts that were destroyed */
-        bool lost;                        /* atomic: out of service */
         bool batches;                     /* atomic: may be tried; see cuda_copy_batch() */
         /* Under cuda->mutex. */
         struct cuda_device *next;
@@ -64,7 +63,6 @@ int cuda_uuid_of(const struct cuda *cuda, int ordinal, char text[CUDA_UUID_TEXT]
 
 /* Answers with what failed; an error that the context does not survive takes the device out of service. */
 int cuda_failed(struct cuda_device *d, const char *call, enum cuda_error e, struct error *error);
-bool cuda_is_lost(const struct cuda_device *d);
 /* Makes the device the calling thread's, unless it is lost. */
 int cuda_select(struct cuda_device *d, struct error *error);
 /* Makes the device's context current in the calling thread, too, whatever has been destroyed since. */
@@ -82,7 +80,7 @@ static inline int cuda_check(struct cuda_device *d, const char *call, enum cuda_
 #define CUDA_RELEASE(d, call, ...)                                                                                     \
         do {                                                                                                           \
                 if ((d)->cuda->api->call(__VA_ARGS__) != 0 && (d)->cuda->api->call(__VA_ARGS__) != 0 &&                \
-                    !cuda_is_lost(d))                                                                                  \
+                    device_in_service(&(d)->device))                                                                   \
                         log_warn("%s: %s failed twice: memory may leak until the daemon ends", (d)->device.name,       \
                                  #call);                                                                               \
         } while (0)

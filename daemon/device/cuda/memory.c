@@ -27,7 +27,6 @@ struct cuda_memory {
         /* Fills in the segment's address and handle; nothing of it is left where it fails. */
         int (*alloc)(struct cuda_device *d, struct segment *segment, struct error *error);
         void (*release)(struct cuda_device *d, struct segment *segment);
-        size_t handle_bytes; /* of segment->ipc; 0: the handle is segment->fd */
 };
 
 static bool has_attribute(const struct cuda_api *api, enum cu_attribute which, cu_device device)
@@ -36,12 +35,10 @@ static bool has_attribute(const struct cuda_api *api, enum cu_attribute which, c
         return api->cuDeviceGetAttribute(&value, which, device) == CU_OK && value != 0;
 }
 
-/* All facts but `handles` and `in_service`, from driver calls that need no context. What the driver does not know stays
- * empty. */
+/* By driver calls that need no context. What the driver does not know stays empty. */
 static void describe_gpu(const struct cuda_api *api, int ordinal, struct device_facts *facts)
 {
         cu_device device;
-        *facts = (struct device_facts){.in_service = true};
         if (api->cudaDeviceGetPCIBusId(facts->pci, sizeof(facts->pci), ordinal) != CUDA_OK) {
                 facts->pci[0] = '\0';
                 api->cudaGetLastError();
@@ -72,18 +69,16 @@ static int out_of_memory(struct cuda_device *d, uint64_t size, struct error *err
 }
 
 /* Why the GPU refuses this kind of handle (legacy, or not), and which kind would work. */
-static const char *suggest_handles(const struct cuda_api *api, int ordinal, bool legacy)
+static const char *suggest_handles(const struct device_facts *facts, bool legacy)
 {
-        struct device_facts facts;
-        describe_gpu(api, ordinal, &facts);
         if (access("/dev/dxg", F_OK) == 0)
                 return "WSL does not share GPU memory between processes, only the host device would work";
         if (!legacy)
-                return facts.integrated ? "only the host device would work" : "handles: cuda-ipc may work";
-        if (facts.integrated)
-                return facts.vmm ? "integrated GPUs (Tegra) have no cuda-ipc, handles: cuda-vmm-fd would work"
+                return facts->integrated ? "only the host device would work" : "handles: cuda-ipc may work";
+        if (facts->integrated)
+                return facts->vmm ? "integrated GPUs (Tegra) have no cuda-ipc, handles: cuda-vmm-fd would work"
                                  : "integrated GPUs (Tegra) have no cuda-ipc, only the host device would work";
-        return facts.vmm ? "handles: cuda-vmm-fd would work" : "only the host device would work";
+        return facts->vmm ? "handles: cuda-vmm-fd would work" : "only the host device would work";
 }
 
 /* A kind of handle that this GPU does not have is the operator's to change. */
@@ -93,8 +88,7 @@ static int no_handle(struct cuda_device *d, const char *call, enum cuda_error e,
         cuda_failed(d, call, e, &why);
         if (e != CUDA_NOT_SUPPORTED && e != CUDA_NOT_PERMITTED)
                 return error_set(error, why.code, "%s", why.text);
-        return error_set(error, STREAMER_EUNSUPPORTED, "%s; %s", why.text,
-                         suggest_handles(d->cuda->api, d->ordinal, legacy));
+        return error_set(error, STREAMER_EUNSUPPORTED, "%s; %s", why.text, suggest_handles(&d->device.facts, legacy));
 }
 
 /* ---- cuda-ipc ---- */
@@ -130,7 +124,6 @@ static const struct cuda_memory memory_ipc = {
         .caps = DEVICE_SHARED_WRITABLE,
         .alloc = alloc_ipc,
         .release = release_ipc,
-        .handle_bytes = sizeof(struct cuda_ipc_handle),
 };
 
 /* ---- cuda-vmm-fd ---- */
@@ -243,13 +236,6 @@ static int segment_seal(struct segment *segment, struct error *error)
         return 0;
 }
 
-static void segment_handle(const struct segment *segment, struct handle *handle)
-{
-        const struct cuda_memory *memory = cuda_of(segment->device)->memory;
-        *handle = (struct handle){.kind = memory->kind, .fd = segment->fd, .n_bytes = memory->handle_bytes};
-        memcpy(handle->bytes, segment->ipc, memory->handle_bytes);
-}
-
 /* ---- contents ---- */
 
 static int segment_put(struct segment *segment, uint64_t offset, const void *from, uint64_t len, struct error *error)
@@ -302,19 +288,6 @@ static void cuda_host_free(struct device *device, void *base, uint64_t size)
 
 /* ---- the device ---- */
 
-static bool in_service(struct device *device)
-{
-        return !cuda_is_lost(cuda_of(device));
-}
-
-static void describe_device(struct device *device, struct device_facts *facts)
-{
-        struct cuda_device *d = cuda_of(device);
-        describe_gpu(d->cuda->api, d->ordinal, facts);
-        facts->handles = d->memory->kind;
-        facts->in_service = in_service(device);
-}
-
 static void cuda_device_free(struct device *device)
 {
         struct cuda_device *d = cuda_of(device), **at = &d->cuda->devices;
@@ -340,10 +313,7 @@ static const struct device_ops cuda_ops = {
         .copied = cuda_copied,
         .fetch = cuda_fetch,
         .read = segment_read,
-        .handle = segment_handle,
-        .describe = describe_device,
         .ceiling = cuda_ceiling,
-        .in_service = in_service,
         .host_alloc = cuda_host_alloc,
         .host_free = cuda_host_free,
         .free = cuda_device_free,
@@ -363,6 +333,7 @@ int cuda_device_new(struct device **out, struct cuda *cuda, int ordinal, const s
         d->memory = opts->handles == CUDA_HANDLES_VMM_FD ? &memory_vmm : &memory_ipc;
         device->ops = &cuda_ops;
         device->caps = d->memory->caps;
+        device->handles = d->memory->kind;
         device->pages = PAGES_DEVICE;
         device->layout = (struct plan_layout){
                 .page = 0, .align = 256, .granularity = CUDA_GRANULARITY, .max_segment = opts->max_segment};
@@ -370,10 +341,9 @@ int cuda_device_new(struct device **out, struct cuda *cuda, int ordinal, const s
         if (cuda_uuid_of(cuda, ordinal, device->uuid) < 0 || cuda->api->cuDeviceGet(&gpu, ordinal) != CU_OK ||
             cuda->api->cuDeviceTotalMem_v2(&total, gpu) != CU_OK)
                 return error_set(error, STREAMER_EUNSUPPORTED, "cuda:%d: the driver does not describe it", ordinal);
-        struct device_facts facts;
-        describe_gpu(cuda->api, ordinal, &facts);
-        device->numa_node = numa_of_pci(facts.pci);
-        d->batches = cuda_has_batch(cuda->api) && facts.host_pointers;
+        describe_gpu(cuda->api, ordinal, &device->facts);
+        device->numa_node = numa_of_pci(device->facts.pci);
+        d->batches = cuda_has_batch(cuda->api) && device->facts.host_pointers;
         device->budget = opts->budget > 0 ? opts->budget : total / 100 * opts->budget_percent;
         device->thread = work_pool_new(wake, "device-cuda", 1, 1);
         if (device->thread == NULL)

@@ -391,18 +391,6 @@ static int host_put(struct segment *segment, uint64_t offset, const void *from, 
         return r;
 }
 
-static int host_read(const struct segment *segment, uint64_t offset, void *to, uint64_t len, struct error *error)
-{
-        require(offset <= segment->size && len <= segment->size - offset);
-        memcpy(to, segment->base + offset, len);
-        return 0;
-}
-
-static void host_handle(const struct segment *segment, struct handle *handle)
-{
-        *handle = (struct handle){.kind = "memfd", .fd = segment->fd};
-}
-
 uint64_t segment_small_bytes(const struct segment *segment)
 {
         return segment->small_bytes != 0 ? segment->small_bytes : collapse_small_bytes(segment->collapse);
@@ -414,11 +402,6 @@ static void host_free(struct device *device)
         free(container_of(device, struct host_device, device));
 }
 
-static void host_describe(struct device *device, struct device_facts *facts)
-{
-        *facts = (struct device_facts){.handles = "memfd", .in_service = true};
-}
-
 static const struct device_ops host_ops = {
         .kind = "host",
         .alloc = host_alloc,
@@ -428,9 +411,6 @@ static const struct device_ops host_ops = {
         .adopt_consume_fd = host_adopt_consume_fd,
         .prepare = host_prepare,
         .put = host_put,
-        .read = host_read,
-        .handle = host_handle,
-        .describe = host_describe,
         .free = host_free,
 };
 
@@ -482,6 +462,7 @@ int host_device_new(struct device **device, const struct host_opts *opts, struct
         struct device *d = &host->device;
         d->ops = &host_ops;
         d->caps = DEVICE_PERSISTENT;
+        d->handles = "memfd";
         snprintf(d->name, sizeof(d->name), "host");
         if (!sysfile_line(d->uuid, sizeof(d->uuid), "/proc/sys/kernel/random/boot_id"))
                 snprintf(d->uuid, sizeof(d->uuid), "host");

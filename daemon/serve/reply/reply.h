@@ -20,12 +20,11 @@ struct pair reply_digest_bytes(const char *key, const unsigned char *digest);
 /* The staging ring of a struct server; for kcall(). */
 void reply_ring(struct writer *writer, const void *server);
 
-/* How a client maps a segment that has this handle. `n`: the number of its descriptor in the reply. */
-#define REPLY_SEGMENT(handle, generation, segment, n)                                                                  \
-        kstr("kind", (handle).kind),                                                                                   \
-                (handle).fd >= 0 ? ku64("fd", n) : kbin("handle", (handle).bytes, (handle).n_bytes),                   \
-                ku64("size", (generation)->segments[segment].size), ku64("offset", 0),                                 \
-                kstr("uuid", (generation)->device->uuid)
+/* How a client maps a segment. `n`: the number of its descriptor in the reply. */
+#define REPLY_SEGMENT(segment, n)                                                                                      \
+        kstr("kind", (segment)->device->handles),                                                                      \
+                (segment)->fd >= 0 ? ku64("fd", n) : kbin("handle", (segment)->ipc, sizeof((segment)->ipc)),           \
+                ku64("size", (segment)->size), ku64("offset", 0), kstr("uuid", (segment)->device->uuid)
 /* A struct load_progress, for the load's watchers and for `status`. */
 #define REPLY_PROGRESS(p)                                                                                              \
         ku64("generation", (p).generation), kstr("state", load_state_name((p).state)), ku64("bytes", (p).bytes),       \

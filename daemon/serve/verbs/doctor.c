@@ -21,7 +21,6 @@ struct doctor {
         struct machine machine;
         struct cuda_facts cuda;
         struct root_facts root;
-        struct device_facts devices[]; /* of server->resident */
 };
 
 /* ---- the reply ---- */
@@ -68,11 +67,11 @@ static void write_roots(struct writer *w, const void *data)
 
 static void write_device(struct writer *w, const void *data, size_t i)
 {
-        const struct doctor *doctor = data;
-        const struct device *d = doctor->task.server->resident->devices[i];
-        const struct device_facts *facts = &doctor->devices[i];
-        writer_map_of(w, REPLY_DEVICE(d), kstr("kind", d->ops->kind), kstr("handles", facts->handles),
-                      kbool("in_service", facts->in_service), kstr("gpu", facts->model), kstr("mig", facts->mig),
+        const struct resident *resident = data;
+        const struct device *d = resident->devices[i];
+        const struct device_facts *facts = &d->facts;
+        writer_map_of(w, REPLY_DEVICE(d), kstr("kind", d->ops->kind), kstr("handles", d->handles),
+                      kbool("in_service", device_in_service(d)), kstr("gpu", facts->model), kstr("mig", facts->mig),
                       kstr("pci", facts->pci), kbool("integrated", facts->integrated), kbool("vmm", facts->vmm),
                       kif(d->numa_node >= 0, ku64("numa_node", (uint64_t)d->numa_node)));
 }
@@ -100,7 +99,7 @@ static void doctor_reply(struct verb_task *task, struct session *session)
                       kif(state->folder != NULL, kmap("state", kstr("folder", state->folder),
                                                       kif(failed, kstr("error", state->failure.text)))),
                       kcall("roots", write_roots, server->loads->sources->roots),
-                      karray("devices", write_device, doctor, server->resident->n_devices));
+                      karray("devices", write_device, server->resident, server->resident->n_devices));
 }
 
 /* ---- facts ---- */
@@ -118,7 +117,6 @@ static void doctor_run(struct verb_task *task)
 {
         struct doctor *doctor = container_of(task, struct doctor, task);
         const struct server *server = task->server;
-        const struct resident *resident = server->resident;
         const char *root = task->deferred.request.u.doctor.root;
         if (root != NULL) {
                 root_facts_read(server->loads->sources->roots, root, &doctor->root, &task->error);
@@ -126,8 +124,6 @@ static void doctor_run(struct verb_task *task)
         }
         machine_read(&doctor->machine);
         cuda_facts_read(server->cuda, server->cuda_library, &doctor->cuda);
-        for (size_t i = 0; i < resident->n_devices; i++)
-                resident->devices[i]->ops->describe(resident->devices[i], &doctor->devices[i]);
 }
 
 static const struct verb_task_ops doctor_ops = {.start = doctor_start, .run = doctor_run, .reply = doctor_reply};
@@ -149,7 +145,6 @@ int verb_doctor(struct session *session, struct request *request, struct error *
         struct server *server = session->server;
         if (root != NULL && !is_root(server->loads->sources->roots, root))
                 return error_set(error, STREAMER_ENOENT, "doctor: not one of the roots (%s)", root);
-        size_t devices = server->resident->n_devices * sizeof(struct device_facts);
-        struct doctor *doctor = verb_task_new(sizeof(*doctor) + devices, &doctor_ops, session, request, error);
+        struct doctor *doctor = verb_task_new(sizeof(*doctor), &doctor_ops, session, request, error);
         return doctor != NULL ? verb_task_begin(&doctor->task, 0, VERB_TASK_DOCTOR, error) : error->code;
 }

@@ -305,7 +305,7 @@ TEST(a_device_that_is_lost_during_the_wait_fails_alone)
         reserve_all_but(1, 0);
         wait_on(&w, small_file("small.safetensors", 1), "m", ON("one", "two"));
         await_blocked(&w);
-        __atomic_store_n(&TWO.lost, true, __ATOMIC_SEQ_CST);
+        __atomic_store_n(&TWO.device.lost, true, __ATOMIC_SEQ_CST);
         resident_capacity_changed(&resident);
         ends(&w, LOAD_READY);
         target_is(&w, 1, "failed", false);

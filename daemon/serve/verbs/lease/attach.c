@@ -188,11 +188,10 @@ static void write_segment(struct writer *w, const void *data, size_t i)
         const struct attached *attached = data;
         const struct generation *g = attached->generation;
         struct fds *fds = attached->fds;
-        struct handle handle;
-        g->device->ops->handle(&g->segments[i], &handle);
-        writer_map_of(w, REPLY_SEGMENT(handle, g, i, fds->n), ku64("generation", g->number), reply_digest(g));
-        if (handle.fd >= 0)
-                fds->v[fds->n++] = handle.fd;
+        const struct segment *segment = &g->segments[i];
+        writer_map_of(w, REPLY_SEGMENT(segment, fds->n), ku64("generation", g->number), reply_digest(g));
+        if (segment->fd >= 0)
+                fds->v[fds->n++] = segment->fd;
 }
 
 static void reply_attach(struct session *session, uint64_t id, const struct lease *lease, const char *model)

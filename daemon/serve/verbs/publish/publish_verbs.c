@@ -99,7 +99,6 @@ static void segment_added(struct publication *p, const struct error *error, void
         struct deferred *d = context;
         struct error why = {0};
         struct fds fds = {.n = 0};
-        struct handle handle;
         if (answer_failure(d, error))
                 return;
         struct session *session = d->session;
@@ -111,13 +110,12 @@ static void segment_added(struct publication *p, const struct error *error, void
                 publication_abort(p, &why);
                 return;
         }
-        g->device->ops->handle(segment, &handle);
         if (reading)
                 fds.v[fds.n++] = segment->writing_fd;
-        if (handle.fd >= 0)
-                fds.v[fds.n++] = handle.fd;
+        if (segment->fd >= 0)
+                fds.v[fds.n++] = segment->fd;
         session_reply_fds(session, d->request.id, &fds, ku64("number", g->n_segments - 1),
-                          kmap("segment", REPLY_SEGMENT(handle, g, g->n_segments - 1, 0)),
+                          kmap("segment", REPLY_SEGMENT(segment, 0)),
                           kif(reading, kmap("reading", ku64("fd", 1))));
         deferred_free(d);
 }

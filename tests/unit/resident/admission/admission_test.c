@@ -139,7 +139,7 @@ TEST(an_estimate_lists_victims_and_changes_nothing)
 
 static void lose(unsigned device)
 {
-        __atomic_store_n(&fakes[device].lost, true, __ATOMIC_SEQ_CST);
+        __atomic_store_n(&fakes[device].device.lost, true, __ATOMIC_SEQ_CST);
 }
 
 TEST(a_lost_device_has_no_capacity)
