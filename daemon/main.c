@@ -36,7 +36,6 @@
 #define WORKERS 16
 #define WORKERS_PER_LANE 4
 #define FLUSH_GRACE_NS (UINT64_C(2) * 1000000000) /* for clients to read what is queued */
-#define CUDA_STOP_NS (UINT64_C(3) * 1000000000)   /* for contexts to be destroyed */
 #define THREAD_STOP_NS (UINT64_C(100) * 1000000)  /* for a thread that has nothing to do */
 #define END_NS (UINT64_C(4) * 1000000000)         /* for everything that may hang */
 
@@ -328,7 +327,8 @@ static void on_ending(uv_timer_t *timer)
         struct daemon *d = timer->data;
         uint64_t since = now_ns() - d->closing_since;
         bool closed = server_release(&d->server, since > FLUSH_GRACE_NS) && loads_empty(&d->loads) &&
-                      resident_empty(&d->resident) && host_cache_empty(&d->cache) && !d->server.state_writer.writing;
+                      resident_empty(&d->resident) && host_cache_empty(&d->cache) && !d->server.state_writer.writing &&
+                      cuda_close(d->devices.cuda);
         if (closed || since > END_NS)
                 uv_stop(&d->loop);
 }
@@ -360,24 +360,22 @@ static bool stop_threads(struct daemon *d, bool *cuda_hangs)
 {
         uint64_t deadline = now_ns() + UINT64_C(1000000000);
         bool all = loads_empty(&d->loads) && resident_empty(&d->resident) && host_cache_empty(&d->cache);
-        /* Workers may use slots of the ring, and contexts register it: the reader, which frees it, is stopped later. */
         bool stopped = work_pool_stop(d->pool, deadline);
         /* The last work for clients that are gone has been posted since the loop ended: each piece frees itself. */
         if (stopped && all)
                 wake_drain(d->wake);
-        *cuda_hangs = !cuda_stop(d->devices.cuda, deadline + CUDA_STOP_NS);
-        stopped = stopped && !*cuda_hangs;
-        all = stopped && reader_deinit(&d->reader, deadline) && all;
-        all = persist_stop(&d->server.persist, deadline) && all;
+        *cuda_hangs = false;
         for (size_t i = 0; i < d->devices.n; i++) {
                 const struct device *device = d->devices.v[i];
                 uint64_t idle = now_ns() + THREAD_STOP_NS;
-                stopped = work_pool_stop(device->thread, deadline > idle ? deadline : idle);
+                bool idles = work_pool_stop(device->thread, deadline > idle ? deadline : idle);
                 /* The thread of a GPU makes CUDA's calls: if it does not stop, one of them hangs. */
-                *cuda_hangs |= !stopped && device->pages == PAGES_DEVICE;
-                all = stopped && all;
+                *cuda_hangs |= !idles && device->pages == PAGES_DEVICE;
+                stopped = stopped && idles;
         }
-        return all;
+        /* Workers may use slots of the ring, and contexts register it: only now is it freed. */
+        all = stopped && reader_deinit(&d->reader, deadline) && all;
+        return persist_stop(&d->server.persist, deadline) && all;
 }
 
 static void close_handle(uv_handle_t *handle, void *arg)

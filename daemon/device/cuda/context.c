@@ -7,7 +7,7 @@
  *
  * Holders are segments, pinned host memory and calls. The first holder creates the context and the last one leaves it
  * idle: creating a context and registering the ring again costs 0.5 to 1 s, so it is destroyed only when its retention
- * is over.
+ * is over. The daemon's end is the end of every retention.
  *
  * A context is created and destroyed on its device's own thread. A GPU may hang in any call: then its own thread hangs,
  * and no other. The mutex is for the threads of several devices, and for readers, which release what they held; no
@@ -23,9 +23,6 @@
  * may not run yet, and the next load tries again.
  */
 #include "daemon/device/cuda/device_private.h"
-
-/* After a question that a load asks before it allocates: its context is about to be held again. */
-#define LINGER_NS UINT64_C(1000000000)
 
 /* ---- errors ---- */
 
@@ -92,19 +89,20 @@ static void set_exists(struct cuda_device *d, bool exists)
         d->exists = exists;
 }
 
-static void context_unhold(struct cuda_device *d, uint64_t retention)
+static void context_unhold(struct cuda_device *d)
 {
+        const struct cuda *cuda = d->cuda;
+        bool retains = device_in_service(&d->device) && !cuda->closing;
         require(d->holders > 0);
         if (--d->holders == 0)
-                d->idle_until = ns_after(now_ns(), device_in_service(&d->device) ? retention : 0);
+                d->idle_until = ns_after(now_ns(), retains ? cuda->settings.context_retention_ns : 0);
 }
 
 /* True: the caller registers the ring. */
 static bool claim_ring(struct cuda_device *d)
 {
         struct cuda *cuda = d->cuda;
-        if (cuda->ring == NULL || cuda->pinned_by != NULL || cuda->stopping ||
-            load_relaxed(cuda->ring_pinned) == RING_PIN_REFUSED)
+        if (cuda->ring == NULL || cuda->pinned_by != NULL || load_relaxed(cuda->ring_pinned) == RING_PIN_REFUSED)
                 return false;
         cuda->pinned_by = d;
         return true;
@@ -186,7 +184,7 @@ int cuda_context_hold(struct cuda_device *d, struct error *error)
         if (r == 0)
                 set_exists(d, true);
         else
-                context_unhold(d, cuda->settings.context_retention_ns);
+                context_unhold(d);
         bool registers = r == 0 && claim_ring(d);
         pthread_mutex_unlock(&cuda->mutex);
         if (registers)
@@ -194,15 +192,10 @@ int cuda_context_hold(struct cuda_device *d, struct error *error)
         return r;
 }
 
-static void release(struct cuda_device *d, uint64_t retention)
-{
-        lock_scope(&d->cuda->mutex);
-        context_unhold(d, retention);
-}
-
 void cuda_context_release(struct cuda_device *d)
 {
-        release(d, d->cuda->settings.context_retention_ns);
+        lock_scope(&d->cuda->mutex);
+        context_unhold(d);
 }
 
 bool cuda_context_hold_epoch(struct cuda_device *d, unsigned epoch)
@@ -213,7 +206,7 @@ bool cuda_context_hold_epoch(struct cuda_device *d, unsigned epoch)
         return exists;
 }
 
-/* ---- destroying idle contexts ---- */
+/* ---- works on the device's thread ---- */
 
 /* With the mutex. One that pins the ring for others stays. */
 static bool is_expired(const struct cuda_device *d)
@@ -241,10 +234,12 @@ static bool context_destroy(struct cuda_device *d, bool pins)
         return true;
 }
 
-/* Begins and ends with the mutex. Readers cannot hold the context meanwhile. */
-static void destroy_expired(struct cuda_device *d)
+/* Readers cannot hold the context meanwhile. */
+static void destroy_run(struct work *work)
 {
+        struct cuda_device *d = container_of(work, struct cuda_device, work);
         struct cuda *cuda = d->cuda;
+        lock_scope(&cuda->mutex);
         bool pins = cuda->pinned_by == d;
         if (!is_expired(d))
                 return;
@@ -259,16 +254,33 @@ static void destroy_expired(struct cuda_device *d)
         d->idle_until = UINT64_MAX; /* until it is held again */
 }
 
-static void destroy_run(struct work *work)
+/* Created at start. */
+static void create_run(struct work *work)
 {
-        struct cuda_device *d = container_of(work, struct cuda_device, destroy);
-        lock_scope(&d->cuda->mutex);
-        destroy_expired(d);
+        struct cuda_device *d = container_of(work, struct cuda_device, work);
+        struct error error = {0};
+        if (cuda_context_hold(d, &error) == 0)
+                cuda_context_release(d);
+        else
+                log_warn("%s: no context at start: the first load creates it", error.text);
 }
 
-static void destroy_done(struct work *work)
+static void work_done(struct work *work)
 {
-        container_of(work, struct cuda_device, destroy)->destroying = false;
+        container_of(work, struct cuda_device, work)->working = false;
+}
+
+static void submit(struct cuda_device *d, void (*run)(struct work *))
+{
+        d->working = true;
+        work_submit(d->device.thread, WORK_LANE_CPU, &d->work, run, work_done);
+}
+
+void cuda_create_contexts(struct cuda *cuda)
+{
+        cuda->settings.context_retention_ns = UINT64_MAX;
+        for (struct cuda_device *d = cuda->devices; d != NULL; d = d->next)
+                submit(d, create_run);
 }
 
 void cuda_tick(struct cuda *cuda)
@@ -277,73 +289,25 @@ void cuda_tick(struct cuda *cuda)
                 return;
         lock_scope(&cuda->mutex);
         for (struct cuda_device *d = cuda->devices; d != NULL; d = d->next)
-                if (!d->destroying && is_expired(d)) {
-                        d->destroying = true;
-                        work_submit(d->device.thread, WORK_LANE_CPU, &d->destroy, destroy_run, destroy_done);
-                }
+                if (!d->working && is_expired(d))
+                        submit(d, destroy_run);
 }
 
-/* ---- the end ---- */
-
-/* With the mutex. */
-static bool all_stopped(const struct cuda *cuda, const struct cuda_device *but)
+bool cuda_close(struct cuda *cuda)
 {
-        for (const struct cuda_device *d = cuda->devices; d != NULL; d = d->next)
-                if (!d->stopped && d != but)
-                        return false;
-        return true;
-}
-
-/* The context that pins the ring is destroyed last. */
-static void stop_run(struct work *work)
-{
-        struct cuda_device *d = container_of(work, struct cuda_device, stop);
-        struct cuda *cuda = d->cuda;
-        lock_scope(&cuda->mutex);
-        while (cuda->pinned_by == d && !all_stopped(cuda, d))
-                pthread_cond_wait(&cuda->changed, &cuda->mutex);
-        d->idle_until = 0;
-        destroy_expired(d);
-        d->stopped = true;
-        pthread_cond_broadcast(&cuda->changed);
-}
-
-static void nothing_done(struct work *work)
-{
-}
-
-bool cuda_stop(struct cuda *cuda, uint64_t deadline_ns)
-{
+        bool closed = true;
         if (cuda == NULL)
                 return true;
-        struct timespec until = timespec_of(deadline_ns);
+        pthread_mutex_lock(&cuda->mutex);
+        for (struct cuda_device *d = cuda->devices; d != NULL && !cuda->closing; d = d->next)
+                d->idle_until = 0;
+        cuda->closing = true;
+        pthread_mutex_unlock(&cuda->mutex);
+        cuda_tick(cuda);
         lock_scope(&cuda->mutex);
-        for (struct cuda_device *d = cuda->devices; d != NULL && !cuda->stopping; d = d->next)
-                work_submit(d->device.thread, WORK_LANE_CPU, &d->stop, stop_run, nothing_done);
-        cuda->stopping = true;
-        int r = 0;
-        while (!all_stopped(cuda, NULL) && r == 0)
-                r = pthread_cond_clockwait(&cuda->changed, &cuda->mutex, CLOCK_MONOTONIC, &until);
-        return all_stopped(cuda, NULL);
-}
-
-/* ---- created at start ---- */
-
-static void start_run(struct work *work)
-{
-        struct cuda_device *d = container_of(work, struct cuda_device, start);
-        struct error error = {0};
-        if (cuda_context_hold(d, &error) == 0)
-                cuda_context_release(d);
-        else
-                log_warn("%s: no context at start: the first load creates it", error.text);
-}
-
-void cuda_create_contexts(struct cuda *cuda)
-{
-        cuda->settings.context_retention_ns = UINT64_MAX;
-        for (struct cuda_device *d = cuda->devices; d != NULL; d = d->next)
-                work_submit(d->device.thread, WORK_LANE_CPU, &d->start, start_run, nothing_done);
+        for (const struct cuda_device *d = cuda->devices; d != NULL; d = d->next)
+                closed = closed && !d->working && d->holders == 0;
+        return closed;
 }
 
 /* Other processes may use the GPU's memory, too. The context that the question needs is the one that the
@@ -361,7 +325,6 @@ uint64_t cuda_ceiling(struct device *device)
         enum cuda_error e = d->cuda->api->cudaMemGetInfo(&available, &total);
         if (e != CUDA_OK)
                 cuda_failed(d, "cudaMemGetInfo", e, NULL); /* a lost context is found before anything is evicted */
-        uint64_t retention = d->cuda->settings.context_retention_ns;
-        release(d, retention > LINGER_NS ? retention : LINGER_NS);
+        cuda_context_release(d);
         return e == CUDA_OK ? available + d->allocated : UINT64_MAX;
 }

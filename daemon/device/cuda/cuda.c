@@ -31,8 +31,9 @@ int cuda_new(struct cuda **out, const char *library, const struct cuda_settings 
         if (cuda_api_open(library, &cuda->api, why, sizeof(why)) < 0)
                 return error_set(error, STREAMER_EUNSUPPORTED, "CUDA is unavailable: %s", why);
         cuda->settings = *settings;
+        if (cuda->settings.context_retention_ns < CUDA_RETENTION_LEAST)
+                cuda->settings.context_retention_ns = CUDA_RETENTION_LEAST;
         pthread_mutex_init(&cuda->mutex, NULL);
-        pthread_cond_init(&cuda->changed, NULL);
         *out = cuda;
         cuda = NULL;
         return 0;
@@ -44,7 +45,6 @@ struct cuda *cuda_free(struct cuda *cuda)
                 return NULL;
         cuda_api_close(cuda->api);
         pthread_mutex_destroy(&cuda->mutex);
-        pthread_cond_destroy(&cuda->changed);
         free(cuda);
         return NULL;
 }

@@ -17,9 +17,12 @@ struct cuda_opts {
         uint64_t max_segment; /* bytes, unless a tensor is larger */
 };
 
+/* A load asks for a GPU's free memory before it allocates, and uses one context for both. */
+#define CUDA_RETENTION_LEAST UINT64_C(1000000000)
+
 /* Of all GPUs. */
 struct cuda_settings {
-        uint64_t context_retention_ns; /* a GPU's context without a model is destroyed after that */
+        uint64_t context_retention_ns; /* a GPU's context without a model is destroyed after that, or the least */
         bool poll_copies;              /* how threads wait for copies: by polling; false: by blocking events */
         bool batch_single_copies;      /* single copies by cudaMemcpyBatchAsync, too, where the runtime has it */
 };
@@ -28,15 +31,15 @@ struct cuda_settings {
 int cuda_new(struct cuda **cuda, const char *library, const struct cuda_settings *settings, struct error *error);
 struct cuda *cuda_free(struct cuda *cuda); /* after its devices; accepts NULL, returns NULL */
 
-/* Creates the contexts of all devices, each on its device's thread. Contexts last until cuda_stop() then. */
+/* Creates the contexts of all devices, each on its device's thread. Contexts last until cuda_close() then. */
 void cuda_create_contexts(struct cuda *cuda);
 
 /* About ten times a second: destroys contexts whose retention is over. Accepts NULL. */
 void cuda_tick(struct cuda *cuda);
 
-/* Destroys the contexts that no segment holds, which unregisters the ring: before the ring is freed. False if CUDA
- * has not answered by `deadline_ns` (monotonic): the process must end without it. Accepts NULL. */
-bool cuda_stop(struct cuda *cuda, uint64_t deadline_ns);
+/* At the end, to be repeated until it returns true: destroys the contexts that nothing holds, which unregisters the
+ * ring, before the ring is freed. False: some are held, or CUDA has not answered. Accepts NULL. */
+bool cuda_close(struct cuda *cuda);
 
 /* Copies from a ring that is not pinned work, through memory of the driver's own. */
 enum ring_pinned { RING_NOT_PINNED, RING_PINNED, RING_PIN_REFUSED };

@@ -27,8 +27,7 @@ struct cuda {
         uint64_t ring_bytes, ring_slot;
         unsigned *ring_pinned;  /* enum ring_pinned, atomic */
         pthread_mutex_t mutex;  /* guards what follows, and the contexts' states. No CUDA call is made with it held */
-        pthread_cond_t changed; /* a device has stopped */
-        bool stopping;
+        bool closing;
         struct cuda_device *devices;
         struct cuda_device *pinned_by; /* whose context pins the ring, or is about to; NULL: none */
         unsigned contexts;             /* that exist */
@@ -39,16 +38,15 @@ struct cuda_device {
         struct cuda *cuda;
         int ordinal;
         const struct cuda_memory *memory;
-        struct work start, stop, destroy; /* of the context */
-        bool destroying;                  /* `destroy` was submitted; the loop's */
-        uint64_t allocated;               /* bytes of segments; the device's thread */
-        unsigned epoch;                   /* atomic: counts contexts that were destroyed */
-        bool batches;                     /* atomic: may be tried; see cuda_copy_batch() */
+        struct work work;   /* creates or destroys the context */
+        bool working;       /* it was submitted; the loop's */
+        uint64_t allocated; /* bytes of segments; the device's thread */
+        unsigned epoch;     /* atomic: counts contexts that were destroyed */
+        bool batches;       /* atomic: may be tried; see cuda_copy_batch() */
         /* Under cuda->mutex. */
         struct cuda_device *next;
         bool exists; /* the context */
         unsigned holders;
-        bool stopped;
         uint64_t idle_until; /* when its retention is over */
 };
 

@@ -291,7 +291,6 @@ static void cuda_host_free(struct device *device, void *base, uint64_t size)
 static void cuda_device_free(struct device *device)
 {
         struct cuda_device *d = cuda_of(device), **at = &d->cuda->devices;
-        require(!d->exists || d->stopped);
         pthread_mutex_lock(&d->cuda->mutex);
         while (*at != d)
                 at = &(*at)->next;

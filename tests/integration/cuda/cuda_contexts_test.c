@@ -39,7 +39,7 @@ static void unload(const char *name)
         client_wait_used(client, 0);
 }
 
-/* So long the daemon holds an unused context between its question before a load and the allocation. */
+/* So long the daemon retains an unused context at least. */
 #define LINGER_NS UINT64_C(1000000000)
 
 /* The number of contexts that a load on the unused cuda:0 creates. A load that takes longer than that may create a
