@@ -229,7 +229,7 @@ static int make_reader(struct daemon *d, struct error *error)
                 return r;
         if (d->devices.cuda != NULL)
                 cuda_set_ring(d->devices.cuda, d->reader.staging.base, d->reader.staging.bytes,
-                              d->reader.staging.stride, &d->reader.staging.pinned);
+                              &d->reader.staging.pinned);
         if (d->devices.cuda != NULL && c->cuda.context_at_start)
                 cuda_create_contexts(d->devices.cuda);
         if (d->devices.cuda != NULL && opts.memory_limit < ring)

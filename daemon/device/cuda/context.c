@@ -64,21 +64,19 @@ int cuda_select(struct cuda_device *d, struct error *error)
 /* Another thread may have destroyed the context since this one made the device current: cudaSetDevice() sees no
  * change then, and driver calls would fail. A call that needs a context creates it and makes it current;
  * cudaMemGetInfo() would ask the driver for more, which takes milliseconds in some containers. */
-static enum cuda_error make_current(const struct cuda_device *d, const char **call)
+int cuda_make_current(struct cuda_device *d, bool exists, struct error *error)
 {
-        *call = "cudaSetDevice";
-        enum cuda_error e = d->cuda->api->cudaSetDevice(d->ordinal);
-        if (e != CUDA_OK)
-                return e;
-        *call = "cudaFree";
-        return d->cuda->api->cudaFree(NULL);
-}
-
-int cuda_make_current(struct cuda_device *d, struct error *error)
-{
-        const char *call;
-        enum cuda_error e = make_current(d, &call);
-        return cuda_check(d, call, e, error);
+        const struct cuda_api *api = d->cuda->api;
+        const char *call = "cudaSetDevice";
+        enum cuda_error e = api->cudaSetDevice(d->ordinal);
+        if (e == CUDA_OK) {
+                call = "cudaFree";
+                e = api->cudaFree(NULL);
+        }
+        if (e == CUDA_OK)
+                return 0;
+        api->cudaGetLastError();
+        return exists ? cuda_failed(d, call, e, error) : report(d, call, e, error);
 }
 
 /* ---- with cuda->mutex held ---- */
@@ -108,49 +106,13 @@ static bool claim_ring(struct cuda_device *d)
         return true;
 }
 
-/* ---- host memory, registered in pieces ---- */
-
-/* Drivers from 580 on refuse to register more than 512 GiB in one call. */
-#define PIECE_MAX (256 * GiB)
-
-/* No copy crosses two pieces: a piece ends at a multiple of `unit`. */
-static uint64_t piece_size(uint64_t unit)
-{
-        require(unit > 0 && unit <= PIECE_MAX);
-        return round_down(PIECE_MAX, unit);
-}
-
-enum cuda_error cuda_host_register(const struct cuda_api *api, void *base, uint64_t size, uint64_t unit)
-{
-        const uint64_t piece = piece_size(unit);
-        for (uint64_t at = 0; at < size; at += piece) {
-                uint64_t n = size - at < piece ? size - at : piece;
-                enum cuda_error e = api->cudaHostRegister((unsigned char *)base + at, n, CUDA_HOST_REGISTER_PORTABLE);
-                if (e == CUDA_OK)
-                        continue;
-                while (at > 0) {
-                        at -= piece;
-                        api->cudaHostUnregister((unsigned char *)base + at);
-                }
-                return e;
-        }
-        return CUDA_OK;
-}
-
-void cuda_host_unregister(struct cuda_device *d, void *base, uint64_t size, uint64_t unit)
-{
-        const uint64_t piece = piece_size(unit);
-        for (uint64_t at = 0; at < size; at += piece)
-                CUDA_RELEASE(d, cudaHostUnregister, (unsigned char *)base + at);
-}
-
 /* ---- holding ---- */
 
 /* The context is held. */
 static void register_ring(struct cuda_device *d)
 {
         struct cuda *cuda = d->cuda;
-        enum cuda_error e = cuda_host_register(cuda->api, cuda->ring, cuda->ring_bytes, cuda->ring_slot);
+        enum cuda_error e = cuda->api->cudaHostRegister(cuda->ring, cuda->ring_bytes, CUDA_HOST_REGISTER_PORTABLE);
         if (e != CUDA_OK) {
                 cuda->api->cudaGetLastError();
                 log_warn("%s: the staging ring cannot be pinned (%s): copies will be slower", d->device.name,
@@ -169,17 +131,9 @@ int cuda_context_hold(struct cuda_device *d, struct error *error)
                 return device_lost_error(&d->device, error);
         pthread_mutex_lock(&cuda->mutex);
         d->holders++;
-        bool create = !d->exists;
+        bool exists = d->exists;
         pthread_mutex_unlock(&cuda->mutex);
-
-        const char *call;
-        int r = 0;
-        enum cuda_error e = make_current(d, &call);
-        if (e != CUDA_OK) {
-                cuda->api->cudaGetLastError();
-                r = create ? report(d, call, e, error) : cuda_failed(d, call, e, error);
-        }
-
+        int r = cuda_make_current(d, exists, error);
         pthread_mutex_lock(&cuda->mutex);
         if (r == 0)
                 set_exists(d, true);
@@ -220,13 +174,10 @@ static bool is_expired(const struct cuda_device *d)
 static bool context_destroy(struct cuda_device *d, bool pins)
 {
         struct cuda *cuda = d->cuda;
-        const char *call;
-        if (make_current(d, &call) != CUDA_OK && device_in_service(&d->device)) {
-                cuda->api->cudaGetLastError();
+        if (cuda_make_current(d, false, NULL) < 0 && device_in_service(&d->device))
                 return false;
-        }
         if (pins) {
-                cuda_host_unregister(d, cuda->ring, cuda->ring_bytes, cuda->ring_slot);
+                CUDA_RELEASE(d, cudaHostUnregister, cuda->ring);
                 store_relaxed(cuda->ring_pinned, RING_NOT_PINNED);
         }
         __atomic_add_fetch(&d->epoch, 1, __ATOMIC_RELEASE);

@@ -71,7 +71,7 @@ static int copy_begin(struct cuda_copier *copier, struct CUevent_st **event, str
                 copier->n_events = 0;
         }
         if (copier->stream == NULL) {
-                r = cuda_make_current(d, error)
+                r = cuda_make_current(d, true, error)
                             ?: CUDA_TRY(d, error, cudaStreamCreateWithFlags, &copier->stream, CUDA_STREAM_NON_BLOCKING);
                 if (r < 0) {
                         copier->stream = NULL;

@@ -49,9 +49,8 @@ struct cuda *cuda_free(struct cuda *cuda)
         return NULL;
 }
 
-void cuda_set_ring(struct cuda *cuda, void *base, uint64_t bytes, uint64_t slot, unsigned *pinned)
+void cuda_set_ring(struct cuda *cuda, void *base, uint64_t bytes, unsigned *pinned)
 {
-        cuda->ring_slot = slot;
         cuda->ring_pinned = pinned;
         cuda->ring = base;
         cuda->ring_bytes = bytes;

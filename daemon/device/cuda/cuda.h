@@ -44,9 +44,9 @@ bool cuda_close(struct cuda *cuda);
 /* Copies from a ring that is not pinned work, through memory of the driver's own. */
 enum ring_pinned { RING_NOT_PINNED, RING_PINNED, RING_PIN_REFUSED };
 
-/* The ring of slots of `slot` bytes, to be pinned when a device first has a context: before any load. *pinned (atomic)
- * is its state. */
-void cuda_set_ring(struct cuda *cuda, void *base, uint64_t bytes, uint64_t slot, unsigned *pinned);
+/* The ring, to be pinned when a device first has a context: before any load. *pinned (atomic) is its state. Drivers
+ * from 580 on refuse one of more than 512 GiB. */
+void cuda_set_ring(struct cuda *cuda, void *base, uint64_t bytes, unsigned *pinned);
 
 /* The devices of a name: "cuda:N", "cuda:GPU-<uuid>" or "cuda:MIG-<uuid>" (one), "cuda:all". Writes at most n
  * ordinals; returns their number, or a STREAMER_E*. */

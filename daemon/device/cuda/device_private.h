@@ -3,7 +3,7 @@
  * Shared by the files of the CUDA device alone:
  *
  *   cuda.c      the runtime, the GPUs by name
- *   context.c   when a GPU has a context; what an error means; registered host memory
+ *   context.c   when a GPU has a context; what an error means
  *   memory.c    a device and its vtable; segments, by kind of handle
  *   copier.c    copies from the ring, by events
  */
@@ -24,7 +24,7 @@ struct cuda {
         struct cuda_api *api;
         struct cuda_settings settings;
         void *ring;
-        uint64_t ring_bytes, ring_slot;
+        uint64_t ring_bytes;
         unsigned *ring_pinned;  /* enum ring_pinned, atomic */
         pthread_mutex_t mutex;  /* guards what follows, and the contexts' states. No CUDA call is made with it held */
         bool closing;
@@ -63,8 +63,9 @@ int cuda_uuid_of(const struct cuda *cuda, int ordinal, char text[CUDA_UUID_TEXT]
 int cuda_failed(struct cuda_device *d, const char *call, enum cuda_error e, struct error *error);
 /* Makes the device the calling thread's, unless it is lost. */
 int cuda_select(struct cuda_device *d, struct error *error);
-/* Makes the device's context current in the calling thread, too, whatever has been destroyed since. */
-int cuda_make_current(struct cuda_device *d, struct error *error);
+/* Makes the device's context current in the calling thread, too, whatever has been destroyed since. `exists`: a failure
+ * may mean that it is lost. */
+int cuda_make_current(struct cuda_device *d, bool exists, struct error *error);
 
 /* Of a call of the runtime: 0, or the answer of cuda_failed(). */
 #define CUDA_TRY(d, error, call, ...) cuda_check(d, #call, (d)->cuda->api->call(__VA_ARGS__), error)
@@ -93,13 +94,6 @@ void cuda_context_release(struct cuda_device *d); /* on any thread */
 bool cuda_context_hold_epoch(struct cuda_device *d, unsigned epoch);
 
 uint64_t cuda_ceiling(struct device *device); /* device_ops: see device.h */
-
-/* ---- host memory (context.c) ---- */
-
-/* For all GPUs. `unit` (bytes): no copy crosses a multiple of it, counted from base. Nothing stays registered if it
- * fails. */
-enum cuda_error cuda_host_register(const struct cuda_api *api, void *base, uint64_t size, uint64_t unit);
-void cuda_host_unregister(struct cuda_device *d, void *base, uint64_t size, uint64_t unit);
 
 /* ---- copies (copier.c) ---- */
 

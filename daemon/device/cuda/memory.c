@@ -267,8 +267,7 @@ static int cuda_host_alloc(struct device *device, uint64_t size, void **base, st
                 r = error_errno(error, STREAMER_ENOMEM, errno, "%" PRIu64 " bytes of host memory", size);
         } else {
                 madvise(*base, size, MADV_HUGEPAGE);
-                enum cuda_error e = cuda_host_register(d->cuda->api, *base, size, CUDA_GRANULARITY);
-                r = cuda_check(d, "cudaHostRegister", e, error);
+                r = CUDA_TRY(d, error, cudaHostRegister, *base, size, CUDA_HOST_REGISTER_PORTABLE);
                 if (r < 0)
                         munmap(*base, size);
         }
@@ -281,7 +280,7 @@ static void cuda_host_free(struct device *device, void *base, uint64_t size)
 {
         struct cuda_device *d = cuda_of(device);
         d->cuda->api->cudaSetDevice(d->ordinal);
-        cuda_host_unregister(d, base, size, CUDA_GRANULARITY);
+        CUDA_RELEASE(d, cudaHostUnregister, base);
         munmap(base, size);
         cuda_context_release(d);
 }

@@ -55,8 +55,6 @@ struct fake_state {
         _Atomic uint32_t copies;              /* cudaMemcpyAsync */
         _Atomic uint32_t batches, batched;    /* cudaMemcpyBatchAsync, and the copies in them */
         _Atomic uint64_t pinned, pinned_most; /* registered bytes, and their maximum */
-        _Atomic uint32_t registrations;       /* cudaHostRegister calls that succeeded */
-        _Atomic uint64_t registered_most;     /* bytes of the largest of them */
 };
 
 /* NULL if the file cannot be created. Mapped until the process exits. */

@@ -110,9 +110,6 @@ int streams_register(const void *pointer, size_t size, int gpu, unsigned flags)
                 *r = (struct host_range){.next = pinned, .base = p, .size = size, .gpu = gpu, .flags = flags};
                 pinned = r;
                 fake_resources()->registered++;
-                fake_state()->registrations++;
-                if (size > fake_state()->registered_most)
-                        fake_state()->registered_most = size;
                 uint64_t now = atomic_fetch_add(&fake_state()->pinned, size) + size;
                 if (now > fake_state()->pinned_most)
                         fake_state()->pinned_most = now;

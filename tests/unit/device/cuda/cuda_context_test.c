@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Contexts of two fake GPUs, one of which hangs in a call of CUDA: the other is used meanwhile. Copiers, the ring, and
- * registered host memory.
+ * Contexts of two fake GPUs, one of which hangs in a call of CUDA: the other is used meanwhile. Copiers, and
+ * the ring.
  */
 #include "tests/lib/core.h"
 #include "tests/lib/fake_cuda/state.h"
@@ -32,7 +32,7 @@ static void begin(void)
         setenv("STREAMER_CUDA_LIBRARY", driver, 1);
         state = fake_state_map(path);
         ck_assert_msg(cuda_new(&cuda, runtime, &settings, &error) == 0, "%s", error.text);
-        cuda_set_ring(cuda, ring, sizeof(ring), sizeof(ring), &pinned);
+        cuda_set_ring(cuda, ring, sizeof(ring), &pinned);
         for (int i = 0; i < GPUS; i++)
                 ck_assert_msg(cuda_device_new(&devices[i], cuda, i, &opts, core_wake, &error) == 0, "%s", error.text);
 }
@@ -46,6 +46,7 @@ static bool is_closed(void *unused)
 static void end(void)
 {
         ck_assert(eventually(is_closed, NULL, 20000));
+        ck_assert_uint_eq(state->pinned, 0);
         for (int i = 0; i < GPUS; i++) {
                 ck_assert(work_pool_stop(devices[i]->thread, now_ns() + 20 * SECOND));
                 core_settle();
@@ -213,49 +214,4 @@ TEST(the_next_load_pins_a_ring_that_was_refused)
         ck_assert_uint_eq(pinned, RING_PIN_REFUSED);
         use(1);
         ck_assert_uint_eq(pinned, RING_PINNED);
-}
-
-/* ---- host memory, registered in pieces that drivers accept ---- */
-
-#define REFUSED (512 * GiB) /* in one call, by drivers from 580 on */
-#define SLOT (24 * MiB)     /* no divisor of 256 GiB */
-
-/* It is not mapped: the fake runtime only counts registered bytes. */
-static unsigned char *const base = (unsigned char *)(4096 * GiB);
-
-static const struct {
-        uint64_t size;
-        unsigned pieces;
-} sizes[] = {
-        {2 * MiB, 1},
-        {200 * GiB, 1},
-        {256 * GiB, 2}, /* a piece of whole slots is less than that */
-        {1100 * GiB, 5},
-};
-
-TEST(memory_is_registered_in_pieces_and_given_back, EACH(sizes))
-{
-        ck_assert_int_eq(cuda_host_register(cuda->api, base, sizes[_i].size, SLOT), CUDA_OK);
-        ck_assert_uint_eq(state->pinned, sizes[_i].size);
-        ck_assert_uint_eq(state->registrations, sizes[_i].pieces);
-        ck_assert_uint_lt(state->registered_most, REFUSED);
-        cuda_host_unregister(cuda_of(devices[0]), base, sizes[_i].size, SLOT);
-        ck_assert_uint_eq(state->pinned, 0);
-}
-
-/* A copy from a slot that spans two registrations fails. */
-TEST(no_slot_spans_two_pieces)
-{
-        ck_assert_int_eq(cuda_host_register(cuda->api, base, 600 * GiB, SLOT), CUDA_OK);
-        uint64_t piece = round_down(256 * GiB, SLOT);
-        for (uint64_t at = piece; at < 600 * GiB; at += piece)
-                ck_assert_int_eq(cuda->api->cudaHostUnregister(base + at), CUDA_OK);
-        ck_assert_uint_eq(state->pinned, piece);
-}
-
-TEST(a_refused_piece_leaves_none_registered)
-{
-        fake_arm(state, "cudaHostRegister", 4, CUDA_OUT_OF_MEMORY);
-        ck_assert_int_eq(cuda_host_register(cuda->api, base, 1100 * GiB, SLOT), CUDA_OUT_OF_MEMORY);
-        ck_assert_uint_eq(state->pinned, 0);
 }
