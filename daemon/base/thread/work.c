@@ -309,9 +309,10 @@ struct work_pool *work_pool_new(struct wake *wake, const char *name, unsigned ma
         pthread_cond_init(&pool->ended, NULL);
         list_init(&pool->turn);
         list_init(&pool->running);
-        lock_scope(&pool->mutex);
+        pthread_mutex_lock(&pool->mutex);
         keep_idle(pool);
         bool started = pool->alive > 0;
+        pthread_mutex_unlock(&pool->mutex);
         return started ? pool : work_pool_free(pool);
 }
 

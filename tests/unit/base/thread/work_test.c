@@ -357,6 +357,18 @@ TEST(two_submissions_that_find_one_idle_thread_both_run)
         gate_await(&gate, 2);
 }
 
+TEST(no_pool_exists_without_a_thread)
+{
+        pthread_attr_t attr;
+        must(pthread_attr_init(&attr));
+        must(pthread_attr_setstacksize(&attr, (size_t)1 << 60));
+        must(pthread_setattr_default_np(&attr));
+        ck_assert_ptr_null(work_pool_new(core_wake, THREADS, 4, 4));
+        must(pthread_attr_setstacksize(&attr, 1 << 20));
+        must(pthread_setattr_default_np(&attr));
+        pool_begin(1, 1); /* which end() stops */
+}
+
 /* ---- the end ---- */
 
 TEST(an_unused_pool_can_be_freed_without_a_stop)
