@@ -26,19 +26,18 @@ struct work_lane {
 struct work_pool {
         struct wake *wake;
         char name[16];
-        bool stopping;            /* atomic, as the next */
-        unsigned n_threads, hung; /* hung: works that are counted out */
-
+        unsigned max_threads, per_lane;
         pthread_mutex_t mutex; /* for what follows */
         pthread_cond_t more;   /* work was submitted, or a place is free for it */
         pthread_cond_t ended;
         struct work_lane fixed[WORK_LANE_SOURCES], local[LANES], remote[LANES];
         struct list turn; /* of lanes in use; rotated, so that each gets its turn */
-        pthread_t *threads;
         struct list running; /* of work */
-        unsigned max_threads, per_lane, alive, queued;
-        bool starting; /* a thread that is counted is being started, without the lock */
-        unsigned idle; /* threads that run no work */
+        unsigned queued;
+        pthread_t *threads;
+        unsigned n_threads, alive; /* that were started, and have not ended */
+        unsigned idle;             /* that run no work */
+        bool stopping;
 };
 
 static bool lane_unused(const struct work_lane *lane)
@@ -99,10 +98,11 @@ static unsigned share_of(unsigned n, unsigned parts)
         return n > parts ? n / parts : 1;
 }
 
-/* Numbers of running works in lanes that read. `all` and `all_remote` include works that hang; the others do not:
- * `first` counts the first work of each local lane, which has a thread beyond max_threads, and `others` the rest. */
+/* Numbers of running works in lanes that read. `all` and `all_remote` include works that hang; `remote`, `first` and
+ * `others` do not: `first` counts the first work of each local lane, which has a thread beyond max_threads, and
+ * `others` the rest. */
 struct readers {
-        unsigned all, all_remote, remote, first, others;
+        unsigned all, all_remote, hung, remote, first, others;
 };
 
 static struct readers count_readers(const struct work_pool *pool)
@@ -112,6 +112,7 @@ static struct readers count_readers(const struct work_pool *pool)
                 if (reads(work->lane)) {
                         n.all++;
                         n.all_remote += is_remote(work->lane);
+                        n.hung += work->hung;
                         n.remote += is_remote(work->lane) && !work->hung;
                         n.first += work->first && !work->hung;
                         n.others += !work->first && !work->hung;
@@ -122,8 +123,9 @@ static struct readers count_readers(const struct work_pool *pool)
 /* Would the next work of this lane be its only one, and have a thread beyond max_threads? */
 static bool lane_adds_thread(const struct work_pool *pool, const struct work_lane *lane)
 {
+        struct readers readers = count_readers(pool);
         return is_local(lane) && lane->running == 0 &&
-               count_readers(pool).first + load_relaxed(&pool->hung) < pool->max_threads * (THREADS_CAP - 1);
+               readers.first + readers.hung < pool->max_threads * (THREADS_CAP - 1);
 }
 
 static bool lane_has_capacity(const struct work_pool *pool, const struct work_lane *lane)
@@ -197,45 +199,23 @@ static struct work *pool_take(struct work_pool *pool)
 
 static void *pool_thread(void *arg);
 
-static bool needs_thread(const struct work_pool *pool)
-{
-        unsigned n = load_relaxed(&pool->n_threads);
-        return pool->idle == 0 && !pool->starting && !load_relaxed(&pool->stopping) &&
-               n - load_relaxed(&pool->hung) - count_readers(pool).first < pool->max_threads &&
-               n < pool->max_threads * THREADS_CAP;
-}
-
-/* Begins and ends with the lock, which is released while a thread is created: it is counted before. The threads that
- * take work meanwhile leave it to this one to start the next. One that cannot be started is no failure: others exist.
- */
+/* With the lock. One that cannot be started is no failure: others exist. */
 static void keep_idle(struct work_pool *pool)
 {
-        while (needs_thread(pool)) {
-                pthread_t *thread = &pool->threads[load_relaxed(&pool->n_threads)];
-                pool->starting = true;
-                add_relaxed(&pool->n_threads, 1);
-                pool->alive++;
-                pool->idle++;
-                pthread_mutex_unlock(&pool->mutex);
-                bool started = thread_start(thread, NULL, pool_thread, pool) == 0;
-                pthread_mutex_lock(&pool->mutex);
-                pool->starting = false;
-                pthread_cond_broadcast(&pool->ended);
-                if (started)
-                        continue;
-                sub_relaxed(&pool->n_threads, 1);
-                pool->alive--;
-                pool->idle--;
-                break;
-        }
+        struct readers readers = count_readers(pool);
+        if (pool->idle > 0 || pool->stopping || pool->n_threads >= pool->max_threads * THREADS_CAP ||
+            pool->n_threads - readers.hung - readers.first >= pool->max_threads ||
+            thread_start(&pool->threads[pool->n_threads], NULL, pool_thread, pool) != 0)
+                return;
+        pool->n_threads++;
+        pool->alive++;
+        pool->idle++;
 }
 
 static void end_run(struct work_pool *pool, struct work *work)
 {
         pool->idle++;
         list_remove(&work->running);
-        if (work->hung)
-                sub_relaxed(&pool->hung, 1);
         work->lane->running--;
         if (lane_unused(work->lane))
                 list_remove(&work->lane->link);
@@ -247,7 +227,7 @@ static void end_run(struct work_pool *pool, struct work *work)
 /* Begins and ends with the lock. */
 static void run_one(struct work_pool *pool, struct work *work)
 {
-        bool run = !load_relaxed(&pool->stopping), moves = run && work->find_lane != NULL;
+        bool run = !pool->stopping, moves = run && work->find_lane != NULL;
         uint64_t key = 0;
         pool->idle--;
         keep_idle(pool);
@@ -279,7 +259,7 @@ static void *pool_thread(void *arg)
                         run_one(pool, work);
                         continue;
                 }
-                if (load_relaxed(&pool->stopping))
+                if (pool->stopping)
                         break;
                 pthread_cond_wait(&pool->more, &pool->mutex);
         }
@@ -322,14 +302,14 @@ static void work_done(struct callback *item)
         work->done(work);
 }
 
-static void submit(struct work_pool *pool, uint64_t key, struct work *work, void (*run)(struct work *),
-                   void (*done)(struct work *))
+void work_submit(struct work_pool *pool, uint64_t key, struct work *work, void (*run)(struct work *),
+                 void (*done)(struct work *))
 {
-        require(!load_relaxed(&pool->stopping));
         work->item.run = work_done;
         work->run = run;
         work->done = done;
         lock_scope(&pool->mutex);
+        require(!pool->stopping);
         lane_append(pool, key, work);
 }
 
@@ -338,14 +318,7 @@ void work_submit_routed(struct work_pool *pool, uint64_t (*find_lane)(const char
 {
         work->find_lane = find_lane;
         work->source = source;
-        submit(pool, WORK_LANE_CPU, work, run, done);
-}
-
-void work_submit(struct work_pool *pool, uint64_t key, struct work *work, void (*run)(struct work *),
-                 void (*done)(struct work *))
-{
-        work->find_lane = NULL;
-        submit(pool, key, work, run, done);
+        work_submit(pool, WORK_LANE_CPU, work, run, done);
 }
 
 static bool hangs(const struct work *work, uint64_t now, uint64_t hang_ns)
@@ -357,50 +330,39 @@ static bool hangs(const struct work *work, uint64_t now, uint64_t hang_ns)
 
 void work_pool_watch(struct work_pool *pool, uint64_t now, uint64_t hang_ns)
 {
-        pthread_mutex_lock(&pool->mutex);
-        unsigned before = load_relaxed(&pool->hung);
-        list_each_item (struct work, work, &pool->running, running) {
-                if (!hangs(work, now, hang_ns))
-                        continue;
-                work->hung = true;
-                add_relaxed(&pool->hung, 1);
-        }
-        unsigned hung = load_relaxed(&pool->hung);
-        if (hung != before)
-                keep_idle(pool);
-        pthread_mutex_unlock(&pool->mutex);
-        if (hung == before)
+        unsigned hung = 0;
+        lock_scope(&pool->mutex);
+        list_each_item (struct work, work, &pool->running, running)
+                if (hangs(work, now, hang_ns)) {
+                        work->hung = true;
+                        hung++;
+                }
+        if (hung == 0)
                 return;
+        keep_idle(pool);
         pthread_cond_broadcast(&pool->more);
-        log_warn("workers: %u of %u hang in storage that does not answer", hung, load_relaxed(&pool->n_threads));
+        log_warn("workers: %u of %u hang in storage that does not answer", count_readers(pool).hung, pool->n_threads);
 }
 
 void work_pool_count(struct work_pool *pool, unsigned *threads, unsigned *hung)
 {
-        *threads = load_relaxed(&pool->n_threads);
-        *hung = load_relaxed(&pool->hung);
+        lock_scope(&pool->mutex);
+        *threads = pool->n_threads;
+        *hung = count_readers(pool).hung;
 }
 
 bool work_pool_stop(struct work_pool *pool, uint64_t deadline_ns)
 {
         struct timespec until = timespec_of(deadline_ns);
         pthread_mutex_lock(&pool->mutex);
-        store_relaxed(&pool->stopping, true);
+        pool->stopping = true;
         pthread_cond_broadcast(&pool->more);
         while (pool->alive > 0 && pthread_cond_clockwait(&pool->ended, &pool->mutex, CLOCK_MONOTONIC, &until) == 0)
                 ;
-        while (pool->starting)
-                pthread_cond_wait(&pool->ended, &pool->mutex);
         bool all = pool->alive == 0;
         pthread_mutex_unlock(&pool->mutex);
-        for (unsigned i = 0; i < load_relaxed(&pool->n_threads); i++) {
-                if (all)
-                        pthread_join(pool->threads[i], NULL);
-                else
-                        pthread_detach(pool->threads[i]);
-        }
-        if (all)
-                store_relaxed(&pool->n_threads, 0);
+        while (all && pool->n_threads > 0)
+                pthread_join(pool->threads[--pool->n_threads], NULL);
         return all;
 }
 
@@ -408,7 +370,7 @@ struct work_pool *work_pool_free(struct work_pool *pool)
 {
         if (pool != NULL) {
                 /* One that never ran anything may not have been stopped: its thread is idle. */
-                require(load_relaxed(&pool->n_threads) == 0 || work_pool_stop(pool, UINT64_MAX));
+                require(work_pool_stop(pool, UINT64_MAX));
                 pthread_cond_destroy(&pool->more);
                 pthread_cond_destroy(&pool->ended);
                 pthread_mutex_destroy(&pool->mutex);

@@ -79,6 +79,6 @@ void work_pool_count(struct work_pool *pool, unsigned *threads, unsigned *hung);
 
 /* Stops taking work up. Waits for running work until `deadline_ns` (monotonic). True if every
  * thread ended: then the pool may be freed; else threads are stuck in the kernel, and the process
- * must end without them: they are detached, and this is not called again. */
+ * must end without them. */
 bool work_pool_stop(struct work_pool *pool, uint64_t deadline_ns);
 struct work_pool *work_pool_free(struct work_pool *pool);
