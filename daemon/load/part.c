@@ -193,7 +193,7 @@ static void on_landed(struct read_job *job, const struct plan_block *block)
         if (part->load->request.sha256 && whole)
                 wake_post(wake, &part->sha_steps[block->file].item);
         if (!part->load->request.sha256)
-                wake_post_once(wake, &part->arrived);
+                wake_post(wake, &part->arrived);
 }
 
 static void on_died(struct callback *item)

@@ -57,7 +57,7 @@ bool resident_empty(const struct resident *resident)
 void resident_capacity_changed(struct resident *resident)
 {
         if (resident->capacity_changed.run != NULL)
-                wake_post_once(resident->wake, &resident->capacity_changed);
+                wake_post(resident->wake, &resident->capacity_changed);
 }
 
 static void report(struct generation *generation, const char *removed)
@@ -350,7 +350,7 @@ static void on_reap(struct callback *callback)
                 reap(g);
         }
         if (!list_empty(&resident->reap))
-                wake_post_once(resident->wake, &resident->reap_later);
+                wake_post(resident->wake, &resident->reap_later);
 }
 
 void generation_reap(struct generation *generation)
@@ -362,7 +362,7 @@ void generation_reap(struct generation *generation)
                 return;
         list_append(&resident->reap, &generation->reap);
         resident->reap_later.run = on_reap;
-        wake_post_once(resident->wake, &resident->reap_later);
+        wake_post(resident->wake, &resident->reap_later);
 }
 
 void generation_get(struct generation *generation)

@@ -78,6 +78,8 @@ struct wake *wake_free(struct wake *wake)
 /* Once posted the callback is the loop's, which may have run and freed it before this returns. */
 void wake_post(struct wake *wake, struct callback *callback)
 {
+        if (__atomic_exchange_n(&callback->posted, true, __ATOMIC_SEQ_CST))
+                return;
         callback->next = NULL;
         pthread_mutex_lock(&wake->mutex);
         bool first = wake->oldest == NULL;
@@ -86,10 +88,4 @@ void wake_post(struct wake *wake, struct callback *callback)
         pthread_mutex_unlock(&wake->mutex);
         if (first)
                 eventfd_write(wake->event, 1);
-}
-
-void wake_post_once(struct wake *wake, struct callback *callback)
-{
-        if (!__atomic_exchange_n(&callback->posted, true, __ATOMIC_SEQ_CST))
-                wake_post(wake, callback);
 }

@@ -10,11 +10,11 @@
 struct uv_loop_s;
 struct wake;
 
-/* Embedded in its object. Once it runs it is not touched again: it may be posted again, or freed. */
+/* Embedded in its object, zeroed. Once it runs it is not touched again: it may be posted again, or freed. */
 struct callback {
         struct callback *next;
         void (*run)(struct callback *callback);
-        bool posted; /* atomic: by wake_post_once(), and not run yet */
+        bool posted; /* atomic: and not run yet */
 };
 
 /* NULL on failure. The loop owns the handle until wake_close(); free after the loop has run down. */
@@ -22,10 +22,8 @@ struct wake *wake_new(struct uv_loop_s *loop);
 void wake_close(struct wake *wake);
 struct wake *wake_free(struct wake *wake);
 
-/* From any thread; not one that is posted already. */
-void wake_post(struct wake *wake, struct callback *callback);
 /* From any thread; without effect while it is posted, so that it runs once for all calls up to then. */
-void wake_post_once(struct wake *wake, struct callback *callback);
+void wake_post(struct wake *wake, struct callback *callback);
 
 /* On the loop thread: runs what has been posted (used while shutting down). */
 void wake_drain(struct wake *wake);
