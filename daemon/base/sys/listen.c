@@ -13,31 +13,6 @@
 
 /* ---- reading ---- */
 
-/* Splits "host:port" or "[host]:port" and reads the host. */
-static int parse_host(const char *text, struct listen_address *address)
-{
-        char host[64];
-        const char *colon = strrchr(text, ':');
-        bool bracket = text[0] == '[';
-        size_t len = colon != NULL ? (size_t)(colon - text) : 0;
-        if (bracket && (len < 2 || text[len - 1] != ']'))
-                return -1;
-        len -= bracket ? 2 : 0;
-        if (len == 0 || len >= sizeof(host))
-                return -1;
-        snprintf(host, sizeof(host), "%.*s", (int)len, text + bracket);
-        if (bracket) {
-                address->in6.sin6_family = AF_INET6;
-                address->size = sizeof(address->in6);
-                return inet_pton(AF_INET6, host, &address->in6.sin6_addr) == 1 ? 0 : -1;
-        }
-        address->in.sin_family = AF_INET;
-        address->size = sizeof(address->in);
-        if (strcmp(host, "localhost") == 0)
-                strcpy(host, "127.0.0.1");
-        return inet_pton(AF_INET, host, &address->in.sin_addr) == 1 ? 0 : -1;
-}
-
 int listen_set_path(struct listen_address *address, const char *path, struct error *error)
 {
         *address = (struct listen_address){.un.sun_family = AF_UNIX, .size = sizeof(address->un)};
@@ -56,22 +31,26 @@ int listen_parse(const char *text, struct listen_address *address, struct error 
                         return error_set(error, STREAMER_EINVAL, "'%.80s' is not an absolute path", path);
                 return listen_set_path(address, path, error);
         }
-        if (parse_host(text, address) < 0)
+        char host[64] = "";
+        int end = 0;
+        bool is_v6 = text[0] == '[';
+        sscanf(text, is_v6 ? "[%63[^]]]%n" : "%63[^:]%n", host, &end);
+        if (strcmp(host, "localhost") == 0)
+                strcpy(host, "127.0.0.1");
+        address->any.sa_family = is_v6 ? AF_INET6 : AF_INET;
+        address->size = is_v6 ? sizeof(address->in6) : sizeof(address->in);
+        void *binary = is_v6 ? (void *)&address->in6.sin6_addr : &address->in.sin_addr;
+        if (text[end] != ':' || inet_pton(address->any.sa_family, host, binary) != 1)
                 return error_set(error, STREAMER_EINVAL, "'%.80s' is neither ADDRESS:PORT nor unix:/path", text);
 
-        const char *port = strrchr(text, ':') + 1;
+        const char *port = text + end + 1;
         size_t len = strlen(port);
         unsigned long number = strtoul(port, NULL, 10);
         if (len == 0 || len > 5 || strspn(port, "0123456789") != len || number > 65535)
                 return error_set(error, STREAMER_EINVAL, "'%.80s': the port is not within 0 to 65535", text);
-        bool is_v4 = address->any.sa_family == AF_INET;
-        if (is_v4)
-                address->in.sin_port = htons((uint16_t)number);
-        else
-                address->in6.sin6_port = htons((uint16_t)number);
-
+        address->in.sin_port = htons((uint16_t)number); /* sin6_port has the same place */
         bool is_loopback =
-                is_v4 ? ntohl(address->in.sin_addr.s_addr) >> 24 == 127 : IN6_IS_ADDR_LOOPBACK(&address->in6.sin6_addr);
+                is_v6 ? IN6_IS_ADDR_LOOPBACK(&address->in6.sin6_addr) : ntohl(address->in.sin_addr.s_addr) >> 24 == 127;
         if (!is_loopback)
                 return error_set(error, STREAMER_EINVAL,
                                  "'%.80s' can be reached from outside: 127.0.0.1, [::1] or unix:/path only", text);
@@ -180,15 +159,13 @@ void listener_deinit(struct listener *listener)
 void listen_text(int fd, char text[LISTEN_TEXT])
 {
         struct listen_address a = {.size = sizeof(a.un)};
-        char host[INET6_ADDRSTRLEN] = "";
         getsockname(fd, &a.any, &a.size);
+        bool is_v6 = a.any.sa_family == AF_INET6;
+        char host[INET6_ADDRSTRLEN] = "";
         if (a.any.sa_family == AF_UNIX) {
                 snprintf(text, LISTEN_TEXT, "unix:%.107s", a.un.sun_path);
-        } else if (a.any.sa_family == AF_INET) {
-                inet_ntop(AF_INET, &a.in.sin_addr, host, sizeof(host));
-                snprintf(text, LISTEN_TEXT, "http://%s:%u", host, ntohs(a.in.sin_port));
-        } else {
-                inet_ntop(AF_INET6, &a.in6.sin6_addr, host, sizeof(host));
-                snprintf(text, LISTEN_TEXT, "http://[%s]:%u", host, ntohs(a.in6.sin6_port));
+                return;
         }
+        inet_ntop(a.any.sa_family, is_v6 ? (void *)&a.in6.sin6_addr : &a.in.sin_addr, host, sizeof(host));
+        snprintf(text, LISTEN_TEXT, is_v6 ? "http://[%s]:%u" : "http://%s:%u", host, ntohs(a.in.sin_port));
 }
