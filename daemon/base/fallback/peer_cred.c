@@ -3,7 +3,6 @@
 
 #include "daemon/base/fallback/pidfd.h"
 #include "daemon/base/util.h"
-#include "proto/frame.h"
 
 static const struct ucred nobody = {.uid = (uid_t)-1, .gid = (gid_t)-1};
 
@@ -37,7 +36,7 @@ ssize_t peer_cred_receive(int fd, void *space, size_t size, struct ucred *cred)
 {
         union {
                 struct cmsghdr header;
-                char bytes[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(sizeof(int) * FRAME_FDS_MAX)];
+                char bytes[CMSG_SPACE(sizeof(struct ucred))]; /* none for descriptors: the kernel closes them */
         } control;
         struct iovec all = {.iov_base = space, .iov_len = size};
         struct msghdr message = {
@@ -46,23 +45,14 @@ ssize_t peer_cred_receive(int fd, void *space, size_t size, struct ucred *cred)
         ssize_t n = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
         if (n < 0)
                 return n;
-        for (struct cmsghdr *c = CMSG_FIRSTHDR(&message); c != NULL; c = CMSG_NXTHDR(&message, c)) {
-                if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
-                        int fds[FRAME_FDS_MAX]; /* that the client sent */
-                        size_t n_fds = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-                        memcpy(fds, CMSG_DATA(c), n_fds * sizeof(int));
-                        while (n_fds > 0)
-                                close(fds[--n_fds]);
-                } else if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_CREDENTIALS) {
-                        struct ucred sent;
-                        memcpy(&sent, CMSG_DATA(c), sizeof(sent));
-                        /* A message sent before SO_PASSCRED was set has no process. gVisor reports the sending thread.
-                         */
-                        if (sent.pid > 0) {
-                                *cred = sent;
-                                cred->pid = pid_of_thread(sent.pid);
-                        }
-                }
+        const struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+        struct ucred sent = {.pid = 0};
+        if (c != NULL && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_CREDENTIALS)
+                memcpy(&sent, CMSG_DATA(c), sizeof(sent));
+        /* A message sent before SO_PASSCRED was set has no process. gVisor reports the sending thread. */
+        if (sent.pid > 0) {
+                *cred = sent;
+                cred->pid = pid_of_thread(sent.pid);
         }
         if (n > 0)
                 setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &(int){0}, sizeof(int));

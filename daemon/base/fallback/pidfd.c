@@ -10,6 +10,7 @@
 #include "daemon/base/util.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -21,28 +22,17 @@
 
 #define NS_PER_S UINT64_C(1000000000)
 
-/* Fields of /proc/PID/stat after the name, which is in parentheses and may hold anything. */
-enum field { FIELD_STATE = 1, FIELD_THREADS = 18, FIELD_START = 20 };
-
-static const char *field(const char *line, enum field number)
-{
-        const char *at = strrchr(line, ')');
-        for (int i = 0; at != NULL && i < (int)number; i++)
-                at = strchr(at + 1, ' ');
-        return at != NULL ? at + 1 : NULL;
-}
-
 bool pid_stat_read(struct pid_stat *stat, pid_t pid)
 {
         char line[1024];
-        if (!sysfile_line(line, sizeof(line), "/proc/%d/stat", (int)pid))
-                return false;
-        const char *start = field(line, FIELD_START);
-        if (start == NULL)
-                return false;
-        *stat = (struct pid_stat){*field(line, FIELD_STATE), strtoull(field(line, FIELD_THREADS), NULL, 10),
-                                  strtoull(start, NULL, 10)};
-        return stat->start > 0;
+        sysfile_line(line, sizeof(line), "/proc/%d/stat", (int)pid);
+        const char *at = strrchr(line, ')'); /* the end of the name, which may hold anything */
+        *stat = (struct pid_stat){.start = 0};
+        return at != NULL && sscanf(at,
+                                    ") %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %" SCNu64
+                                    " %*s %" SCNu64,
+                                    &stat->state, &stat->threads, &stat->start) == 3 &&
+               stat->start > 0;
 }
 
 pid_t pid_of_thread(pid_t thread)
@@ -85,18 +75,6 @@ bool pid_exited(pid_t pid, uint64_t start)
 
 /* ---- descriptors of clients ---- */
 
-/* The kernel gives no descriptor: the process's own files must be readable, to recognise it later. `why`: errno then.
- */
-static int find_began(pid_t pid, uint64_t since, int why, uint64_t *began)
-{
-        struct pid_stat stat;
-        bool known = pid_stat_read(&stat, pid);
-        if (known && pid_stat_began_by(&stat, since) && !pid_stat_exited(&stat, stat.start))
-                *began = stat.start;
-        errno = known ? ESRCH : why;
-        return -1;
-}
-
 int pidfd_of_client(int socket, pid_t pid, uint64_t since, uint64_t *began)
 {
         struct pid_stat stat;
@@ -110,14 +88,19 @@ int pidfd_of_client(int socket, pid_t pid, uint64_t since, uint64_t *began)
                 return -1;
         }
         cleanup_close int fd = (int)syscall(SYS_pidfd_open, pid, 0);
-        if (fd < 0 && (errno == ENOSYS || errno == EPERM))
-                return find_began(pid, since, errno, began);
-        /* Read after the descriptor is open: from here on the number is not reused. */
-        if (fd >= 0 && !(pid_stat_read(&stat, pid) && pid_stat_began_by(&stat, since))) {
-                errno = ESRCH;
+        int why = errno;
+        bool refused = fd < 0 && (why == ENOSYS || why == EPERM);
+        if (fd < 0 && !refused)
                 return -1;
-        }
-        return take_fd(&fd);
+        /* Read after the descriptor is open: from here on the number is not reused. Without one the process's own files
+         * must be readable, to recognise it later. */
+        bool known = pid_stat_read(&stat, pid), is_it = known && pid_stat_began_by(&stat, since);
+        if (fd >= 0 && is_it)
+                return take_fd(&fd);
+        if (refused && is_it && !pid_stat_exited(&stat, stat.start))
+                *began = stat.start;
+        errno = refused && !known ? why : ESRCH;
+        return -1;
 }
 
 bool pidfd_same(int a, int b)
