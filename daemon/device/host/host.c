@@ -97,67 +97,67 @@ static int make_huge_pages(struct segment *segment, uint64_t offset, uint64_t le
         return 0; /* EINVAL: before Linux 5.14 they are made as they are touched */
 }
 
-static int hugetlb_consume_fd(struct host_device *host, int memfd, struct segment *segment)
+/* The first `ready` bytes of the memfd are populated. -1 with errno. */
+static int map_consume_fd(struct host_device *host, int memfd, enum page_kind pages, uint64_t ready,
+                          struct segment *segment)
 {
         void *base;
-        int fd = host_memfd_seal_consume_fd(memfd, segment->size, segment->lent, &base);
+        uint64_t size = segment->size;
+        cleanup_close int fd = host_memfd_seal_consume_fd(memfd, size, segment->lent, &base);
         if (fd < 0)
                 return -1;
-        segment->fd = fd;
+        int r = 0;
+        if (pages == PAGES_THP && host->kernel.supported) {
+                segment->collapse = collapse_new(&host->kernel, base, fd, size, ready);
+                r = segment->collapse != NULL ? 0 : -1;
+        } else if (pages == PAGES_THP) {
+                r = madvise(base, size, MADV_HUGEPAGE);
+        }
+        if (r < 0) {
+                int e = errno;
+                munmap(base, size);
+                errno = e;
+                return -1;
+        }
+        segment->fd = take_fd(&fd);
         segment->base = base;
-        segment->pages = PAGES_HUGETLB;
-        add_relaxed(&host->huge, segment->size);
+        segment->pages = pages;
+        if (pages == PAGES_HUGETLB)
+                add_relaxed(&host->huge, size);
         return 0;
 }
 
 /* -1 with errno: EDQUOT is the limit of the control group. Its files need not be there: so one page is made, too. */
-static int try_hugetlb(struct host_device *host, struct segment *segment)
+static int alloc_hugetlb(struct host_device *host, struct segment *segment)
 {
         store_relaxed(&host->limited, machine_huge_pages_limited());
         if (load_relaxed(&host->limited) && machine_huge_pages_left(load_relaxed(&host->huge)) < segment->size) {
                 errno = EDQUOT;
                 return -1;
         }
-        if (hugetlb_consume_fd(host, host_memfd_new(PAGES_HUGETLB), segment) < 0)
+        if (map_consume_fd(host, host_memfd_new(PAGES_HUGETLB), PAGES_HUGETLB, 0, segment) < 0)
                 return -1;
         if (!load_relaxed(&host->limited) || make_huge_pages(segment, 0, HOST_HUGE_PAGE) == 0 || errno != EFAULT)
                 return 0;
-        free_pages(segment); /* host_alloc() still holds the bytes */
+        free_pages(segment); /* alloc() still holds the bytes */
         errno = EDQUOT;
         return -1;
 }
 
-/* The first `ready` bytes of the memfd are populated. Other pages are allocated as they are touched, and a machine that
- * runs out of memory then kills a process: so what is available is checked first. */
-static int shmem_consume_fd(struct host_device *host, int memfd, uint64_t ready, bool thp, struct segment *segment,
-                            struct error *error)
+/* Pages are allocated as they are touched, and a machine that runs out of memory then kills a process: so what is
+ * available is checked first. */
+static int alloc_shmem_consume_fd(struct host_device *host, int memfd, enum page_kind pages, uint64_t ready,
+                                  struct segment *segment, struct error *error)
 {
         cleanup_close int own = memfd;
-        if (memfd < 0)
-                return error_errno(error, STREAMER_ENOMEM, errno, "host: segment of %" PRIu64 " bytes", segment->size);
         uint64_t size = segment->size, needed = size > ready ? size - ready : 0;
-        uint64_t available = machine_available_memory();
+        uint64_t available = own >= 0 ? machine_available_memory() : UINT64_MAX;
         if (needed > available)
                 return error_set(error, STREAMER_ENOMEM,
                                  "host: %" PRIu64 " bytes needed, %" PRIu64 " available on this machine", needed,
                                  available);
-        void *base;
-        cleanup_close int fd = host_memfd_seal_consume_fd(take_fd(&own), size, segment->lent, &base);
-        if (fd < 0)
+        if (own < 0 || map_consume_fd(host, take_fd(&own), pages, ready, segment) < 0)
                 return error_errno(error, STREAMER_ENOMEM, errno, "host: segment of %" PRIu64 " bytes", size);
-        segment->fd = fd;
-        segment->base = base;
-        if (thp && host->kernel.supported)
-                segment->collapse = collapse_new(&host->kernel, base, fd, size, ready);
-        if (thp && segment->collapse == NULL && (host->kernel.supported || madvise(base, size, MADV_HUGEPAGE) < 0)) {
-                int e = errno;
-                munmap(base, size);
-                segment->base = NULL;
-                segment->fd = -1;
-                return error_errno(error, STREAMER_EUNSUPPORTED, e, "host: transparent huge pages");
-        }
-        segment->pages = thp ? PAGES_THP : PAGES_4K;
-        take_fd(&fd);
         return 0;
 }
 
@@ -181,44 +181,40 @@ static void log_fallback(struct host_device *host, int errno_value)
 }
 
 /* Any failure is ignored: the caller allocates fresh memory. */
-static int try_prefaulted(struct host_device *host, struct segment *segment)
+static int alloc_prefaulted(struct host_device *host, struct segment *segment)
 {
-        struct error error = {0};
         enum page_kind pages;
         uint64_t ready;
         int fd = prefault_take(host->device.prefault, segment->size, &ready, &pages);
         if (fd < 0)
                 return -1;
         if (pages == PAGES_HUGETLB)
-                return hugetlb_consume_fd(host, fd, segment);
-        return shmem_consume_fd(host, fd, ready, pages == PAGES_THP, segment, &error);
-}
-
-static bool wants_hugetlb(const struct host_device *host, bool lent)
-{
-        return host->want == HOST_PAGES_HUGETLB || (host->want == HOST_PAGES_AUTO && !lent);
+                return map_consume_fd(host, fd, pages, ready, segment);
+        return alloc_shmem_consume_fd(host, fd, pages, ready, segment, NULL);
 }
 
 static int alloc_fresh(struct host_device *host, struct segment *segment, struct error *error)
 {
-        uint64_t size = segment->size;
-        if (wants_hugetlb(host, segment->lent)) {
-                if (try_hugetlb(host, segment) == 0 ||
-                    (prefault_drop(host->device.prefault) && try_hugetlb(host, segment) == 0))
+        struct prefault *prefault = host->device.prefault;
+        enum page_kind pages = wants_thp(host) ? PAGES_THP : PAGES_4K;
+        int r;
+        if (host->want == HOST_PAGES_HUGETLB || (host->want == HOST_PAGES_AUTO && !segment->lent)) {
+                do
+                        r = alloc_hugetlb(host, segment);
+                while (r < 0 && prefault_drop(prefault));
+                if (r == 0)
                         return 0;
                 if (host->want == HOST_PAGES_HUGETLB)
                         return error_errno(error, STREAMER_ENOMEM, errno,
                                            "host: %" PRIu64
                                            " bytes of hugetlb pages (vm.nr_hugepages, or the control group's "
                                            "hugetlb.2MB.max)",
-                                           size);
+                                           segment->size);
                 log_fallback(host, errno);
         }
-        bool thp = wants_thp(host);
-        int r;
         do
-                r = shmem_consume_fd(host, host_memfd_new(thp ? PAGES_THP : PAGES_4K), 0, thp, segment, error);
-        while (r < 0 && prefault_drop(host->device.prefault));
+                r = alloc_shmem_consume_fd(host, host_memfd_new(pages), pages, 0, segment, error);
+        while (r < 0 && prefault_drop(prefault));
         return r;
 }
 
@@ -229,7 +225,7 @@ static int alloc(struct device *device, uint64_t size, bool lent, struct segment
         require(size > 0 && size % HOST_HUGE_PAGE == 0);
         prefault_hold(host->device.prefault, size);
         /* With auto it may be of hugetlb pages. */
-        if (!(lent && host->want == HOST_PAGES_AUTO) && try_prefaulted(host, segment) == 0)
+        if (!(lent && host->want == HOST_PAGES_AUTO) && alloc_prefaulted(host, segment) == 0)
                 return 0;
         int r = alloc_fresh(host, segment, error);
         if (r < 0)
@@ -291,10 +287,10 @@ static int host_prepare(struct segment *segment, uint64_t offset, uint64_t len, 
         return 0;
 }
 
-/* One of the threads that populate a segment. */
+/* A part of a segment. */
 struct populator {
         struct segment *segment;
-        uint64_t *next; /* atomic: bytes that threads have taken */
+        uint64_t from, to;
         struct error error;
 };
 
@@ -302,15 +298,11 @@ static void *populate(void *arg)
 {
         struct populator *p = arg;
         struct segment *s = p->segment;
-        uint64_t at;
-        while ((at = __atomic_fetch_add(p->next, POPULATE_SLICE, __ATOMIC_RELAXED)) < s->size) {
-                uint64_t len = s->size - at < POPULATE_SLICE ? s->size - at : POPULATE_SLICE;
-                if (host_prepare(s, at, len, &p->error) < 0)
-                        break;
-                if (s->collapse == NULL && s->pages != PAGES_4K && make_huge_pages(s, at, len) < 0) {
+        for (uint64_t at = p->from, len; at < p->to && p->error.code == 0; at += len) {
+                len = p->to - at < POPULATE_SLICE ? p->to - at : POPULATE_SLICE;
+                if (host_prepare(s, at, len, &p->error) == 0 && s->collapse == NULL && s->pages != PAGES_4K &&
+                    make_huge_pages(s, at, len) < 0)
                         error_errno(&p->error, STREAMER_ENOMEM, errno, "host: memory for %" PRIu64 " bytes", s->size);
-                        break;
-                }
         }
         return NULL;
 }
@@ -324,19 +316,19 @@ static void *populate_beside(void *arg)
 /* By a second thread, too, if it can be started: the publisher waits, and most of the time is spent zeroing. */
 static int populate_all(struct segment *segment, struct error *error)
 {
-        uint64_t next = 0;
-        struct populator own = {segment, &next, {0}}, other = own;
+        uint64_t half = round_up(segment->size / 2, HOST_HUGE_PAGE);
+        struct populator own = {segment, 0, half, {0}}, other = {segment, half, segment->size, {0}};
         pthread_t thread;
         bool started = thread_start(&thread, NULL, populate_beside, &other) == 0;
         populate(&own);
         if (started)
                 pthread_join(thread, NULL);
-        if (own.error.code == 0)
-                own.error = other.error;
-        if (own.error.code == 0)
-                return 0;
-        *error = own.error;
-        return own.error.code;
+        else
+                populate(&other);
+        const struct error *failure = own.error.code != 0 ? &own.error : &other.error;
+        if (failure->code != 0)
+                *error = *failure;
+        return failure->code;
 }
 
 /* The client's writes would make small pages, and no huge page can be made once the memory is sealed: so all pages are
@@ -419,7 +411,7 @@ static enum page_kind expected_pages(struct host_device *host)
 {
         struct segment probe = {.device = &host->device, .fd = -1, .size = HOST_HUGE_PAGE};
         bool hugetlb = host->want == HOST_PAGES_HUGETLB;
-        if (host->want == HOST_PAGES_AUTO && try_hugetlb(host, &probe) == 0) {
+        if (host->want == HOST_PAGES_AUTO && alloc_hugetlb(host, &probe) == 0) {
                 free_pages(&probe);
                 hugetlb = true;
         }
