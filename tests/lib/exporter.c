@@ -71,12 +71,13 @@ static void fill(struct memory *m, int ordinal)
 
 static void make(struct memory *m, int ordinal, bool vmm, struct hello *hello)
 {
-        char library[PATH_SIZE], why[1024];
+        char library[PATH_SIZE];
+        struct error why;
         cu_device device;
         struct cu_uuid uuid;
         fake_library("libcudart.so.13", library, sizeof(library));
-        if (cuda_api_open(library, &m->api, why, sizeof(why)) < 0)
-                die("exporter: %s", why);
+        if (cuda_api_open(library, &m->api, &why) < 0)
+                die("exporter: %s", why.text);
         CHECK(m->api, cudaSetDevice, ordinal);
         CHECK(m->api, cuDeviceGet, &device, ordinal);
         CHECK(m->api, cuDeviceGetUuid_v2, &uuid, device);

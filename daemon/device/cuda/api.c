@@ -70,43 +70,37 @@ static const char *advice(enum cuda_error error)
         }
 }
 
-void cuda_api_explain(const struct cuda_api *api, enum cuda_error error, const char *dev, char *why, size_t size)
+int cuda_api_explain(const struct cuda_api *api, enum cuda_error e, const char *dev, struct error *error)
 {
-        char name[256];
+        char name[256], more[32] = "";
         const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-        why[0] = '\0';
         /* Without access to the files the driver finds no device, or its error names another cause. */
         unsigned closed = inaccessible_files(dev, name, sizeof(name));
-        if (closed > 0) {
-                format_append(why, size, "no permission on %s/%s", dev, name);
-                if (closed > 1)
-                        format_append(why, size, " and %u more", closed - 1);
-                format_append(why, size, " (the daemon's user needs read and write)");
-                return;
-        }
-        switch (error) {
+        if (closed > 1)
+                snprintf(more, sizeof(more), " and %u more", closed - 1);
+        if (closed > 0)
+                return error_set(error, STREAMER_EUNSUPPORTED,
+                                 "no permission on %s/%s%s (the daemon's user needs read and write)", dev, name, more);
+        switch (e) {
         case CUDA_INSUFFICIENT_DRIVER:
                 if (api->driver_version == 0)
-                        format_append(why, size,
-                                      "no NVIDIA driver: libcuda.so.1 is missing or the kernel module is not loaded "
-                                      "(in a container: start it with the NVIDIA runtime)");
-                else
-                        format_append(why, size,
-                                      "the NVIDIA driver is too old: it is made for CUDA %d.%d, %s needs %d.%d",
-                                      api->driver_version / 1000, api->driver_version % 1000 / 10, api->library,
-                                      api->runtime_version / 1000, api->runtime_version % 1000 / 10);
-                return;
+                        return error_set(error, STREAMER_EUNSUPPORTED,
+                                         "no NVIDIA driver: libcuda.so.1 is missing or the kernel module is not loaded "
+                                         "(in a container: start it with the NVIDIA runtime)");
+                return error_set(error, STREAMER_EUNSUPPORTED,
+                                 "the NVIDIA driver is too old: it is made for CUDA %d.%d, %s needs %d.%d",
+                                 api->driver_version / 1000, api->driver_version % 1000 / 10, api->library,
+                                 api->runtime_version / 1000, api->runtime_version % 1000 / 10);
         case CUDA_STUB_LIBRARY:
-                format_append(why, size,
-                              "libcuda.so.1 is the toolkit's stub, not the driver's (look at LD_LIBRARY_PATH)");
-                return;
+                return error_set(error, STREAMER_EUNSUPPORTED,
+                                 "libcuda.so.1 is the toolkit's stub, not the driver's (look at LD_LIBRARY_PATH)");
         case CUDA_NO_DEVICE:
-                format_append(why, size, "no GPU is visible (CUDA_VISIBLE_DEVICES%s%s; see nvidia-smi -L)",
-                              visible != NULL ? "=" : " is not set", visible != NULL ? visible : "");
-                return;
+                return error_set(error, STREAMER_EUNSUPPORTED,
+                                 "no GPU is visible (CUDA_VISIBLE_DEVICES%s%s; see nvidia-smi -L)",
+                                 visible != NULL ? "=" : " is not set", visible != NULL ? visible : "");
         default:
-                format_append(why, size, "cudaGetDeviceCount: %s (%d): %s%s", api->cudaGetErrorName(error), (int)error,
-                              api->cudaGetErrorString(error), advice(error));
+                return error_set(error, STREAMER_EUNSUPPORTED, "cudaGetDeviceCount: %s (%d): %s%s",
+                                 api->cudaGetErrorName(e), (int)e, api->cudaGetErrorString(e), advice(e));
         }
 }
 
@@ -114,128 +108,114 @@ void cuda_api_explain(const struct cuda_api *api, enum cuda_error error, const c
 
 /* The library stays mapped after dlclose(): an initialised driver has threads and handlers of its own.
  * dlerror() begins with the name if the file is missing, and may have several lines. */
-static void *open_library(const char *name, char *why, size_t size)
+static void *open_library(const char *name, struct error *error)
 {
         void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
         if (library != NULL)
                 return library;
         const char *text = dlerror();
         size_t len = strlen(name);
-        if (strncmp(text, name, len) == 0 && text[len] == ':')
-                format_append(why, size, "%.*s", (int)strcspn(text, "\n"), text);
-        else
-                format_append(why, size, "%s: %.*s", name, (int)strcspn(text, "\n"), text);
+        bool named = strncmp(text, name, len) == 0 && text[len] == ':';
+        error_set(error, STREAMER_EUNSUPPORTED, "%s%s%.*s", named ? "" : name, named ? "" : ": ",
+                  (int)strcspn(text, "\n"), text);
         return NULL;
 }
 
 static int find_symbols(struct cuda_api *api, void *library, const char *name, const struct symbol *symbols, size_t n,
-                        char *why, size_t size)
+                        struct error *error)
 {
         for (size_t i = 0; i < n; i++) {
                 void *address = dlsym(library, symbols[i].name);
-                if (address == NULL) {
-                        format_append(why, size, "%s has no %s", name, symbols[i].name);
-                        return -1;
-                }
+                if (address == NULL)
+                        return error_set(error, STREAMER_EUNSUPPORTED, "%s has no %s", name, symbols[i].name);
                 memcpy((char *)api + symbols[i].offset, &address, sizeof(address));
         }
         return 0;
 }
 
-static int open_runtime(struct cuda_api *api, const char *name, char *why, size_t size)
+static int open_runtime(struct cuda_api *api, const char *name, struct error *error)
 {
-        api->runtime = open_library(name, why, size);
+        api->runtime = open_library(name, error);
         if (api->runtime == NULL)
-                return -1;
+                return error->code;
         snprintf(api->library, sizeof(api->library), "%s", name);
-        if (find_symbols(api, api->runtime, name, runtime_symbols, ARRAY_SIZE(runtime_symbols), why, size) < 0)
-                return -1;
+        int r = find_symbols(api, api->runtime, name, runtime_symbols, ARRAY_SIZE(runtime_symbols), error);
+        if (r < 0)
+                return r;
         void *batch = dlsym(api->runtime, "cudaMemcpyBatchAsync");
         memcpy(&api->batch, &batch, sizeof(batch));
         api->cudaRuntimeGetVersion(&api->runtime_version);
         api->cudaDriverGetVersion(&api->driver_version);
 
-        enum cuda_error error = api->cudaGetDeviceCount(&api->n_devices);
-        if (error == CUDA_OK && api->n_devices < 1)
-                error = CUDA_NO_DEVICE;
-        if (error == CUDA_OK)
-                return 0;
-        cuda_api_explain(api, error, "/dev", why, size);
-        return -1;
+        enum cuda_error e = api->cudaGetDeviceCount(&api->n_devices);
+        if (e == CUDA_OK && api->n_devices < 1)
+                e = CUDA_NO_DEVICE;
+        return e == CUDA_OK ? 0 : cuda_api_explain(api, e, "/dev", error);
 }
 
-static int open_driver(struct cuda_api *api, char *why, size_t size)
+static int open_driver(struct cuda_api *api, struct error *error)
 {
         const char *name = getenv("STREAMER_CUDA_LIBRARY"); /* as in the client library */
         if (name == NULL)
                 name = "libcuda.so.1";
-        api->driver = open_library(name, why, size);
+        api->driver = open_library(name, error);
         if (api->driver == NULL)
-                return -1;
-        if (find_symbols(api, api->driver, name, driver_symbols, ARRAY_SIZE(driver_symbols), why, size) < 0)
-                return -1;
-        enum cu_result result = api->cuInit(0);
-        if (result != CU_OK)
-                format_append(why, size, "cuInit: %s (%d)%s", api->cudaGetErrorName((enum cuda_error)result),
-                              (int)result, advice((enum cuda_error)result));
-        return result == CU_OK ? 0 : -1;
+                return error->code;
+        int r = find_symbols(api, api->driver, name, driver_symbols, ARRAY_SIZE(driver_symbols), error);
+        if (r < 0)
+                return r;
+        enum cuda_error e = (enum cuda_error)api->cuInit(0);
+        if (e == CUDA_OK)
+                return 0;
+        return error_set(error, STREAMER_EUNSUPPORTED, "cuInit: %s (%d)%s", api->cudaGetErrorName(e), (int)e,
+                         advice(e));
 }
 
-/* An older runtime may work where one is missing or too new for the driver; any other error would be the same. */
-enum outcome { OPENED, TRY_OLDER, REFUSED };
-
-static enum outcome open_both(const char *name, struct cuda_api **out, char *why, size_t size)
+/* STREAMER_ENOENT: another runtime may work, as this one is missing, or too new for the driver. */
+static int open_both(const char *name, struct cuda_api **out, struct error *error)
 {
         struct cuda_api *api = calloc(1, sizeof(*api));
-        if (api == NULL) {
-                format_append(why, size, "no memory");
-                return REFUSED;
-        }
-        if (open_runtime(api, name, why, size) == 0 && open_driver(api, why, size) == 0) {
+        if (api == NULL)
+                return error_no_memory(error);
+        int r = open_runtime(api, name, error) ?: open_driver(api, error);
+        if (r == 0) {
                 *out = api;
-                return OPENED;
+                return 0;
         }
-        bool older = api->runtime == NULL || (api->driver_version > 0 && api->driver_version < api->runtime_version);
+        if (api->runtime == NULL || (api->driver_version > 0 && api->driver_version < api->runtime_version))
+                r = STREAMER_ENOENT;
         cuda_api_close(api);
-        return older ? TRY_OLDER : REFUSED;
+        return r;
 }
 
 /* The runtime of one version: from the usual places, then from the folders of $STREAMERD_CUDART_PATH. */
-static enum outcome open_version(const char *name, struct cuda_api **api, char *why, size_t size)
+static int open_version(const char *name, struct cuda_api **api, struct error *error)
 {
         const char *folders = getenv("STREAMERD_CUDART_PATH");
-        enum outcome outcome = open_both(name, api, why, size);
-        while (outcome == TRY_OLDER && folders != NULL && *folders != '\0') {
-                char path[PATH_MAX], text[512] = "";
+        int r = open_both(name, api, error);
+        while (r == STREAMER_ENOENT && folders != NULL && *folders != '\0') {
+                char path[PATH_MAX];
                 int len = (int)strcspn(folders, ":");
                 if (snprintf(path, sizeof(path), "%.*s/%s", len, folders, name) < (int)sizeof(path) &&
-                    access(path, R_OK) == 0) {
-                        outcome = open_both(path, api, text, sizeof(text));
-                        snprintf(why, size, "%s", text); /* more than that it is missing elsewhere */
-                }
+                    access(path, R_OK) == 0)
+                        r = open_both(path, api, error);
                 folders += len + (folders[len] == ':');
         }
-        return outcome;
+        return r;
 }
 
-int cuda_api_open(const char *library, struct cuda_api **api, char *why, size_t size)
+int cuda_api_open(const char *library, struct cuda_api **api, struct error *error)
 {
-        static const char *const names[] = {"libcudart.so.13", "libcudart.so.12"};
-        why[0] = '\0';
+        struct error newer, older;
         if (library != NULL)
-                return open_both(library, api, why, size) == OPENED ? 0 : -1;
-        for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
-                char text[512] = "";
-                enum outcome outcome = open_version(names[i], api, text, sizeof(text));
-                if (outcome != TRY_OLDER)
-                        why[0] = '\0'; /* the newer one was only missing */
-                if (outcome == OPENED)
-                        return 0;
-                format_append(why, size, "%s%s", why[0] ? "; " : "", text);
-                if (outcome == REFUSED)
-                        break;
-        }
-        return -1;
+                return open_both(library, api, error);
+        int r = open_version("libcudart.so.13", api, &newer);
+        if (r != STREAMER_ENOENT)
+                return r < 0 ? error_set(error, r, "%s", newer.text) : 0;
+        r = open_version("libcudart.so.12", api, &older);
+        if (r == STREAMER_ENOENT)
+                return error_set(error, r, "%s; %s", newer.text, older.text);
+        return r < 0 ? error_set(error, r, "%s", older.text) : 0;
 }
 
 struct cuda_api *cuda_api_close(struct cuda_api *api)

@@ -7,9 +7,8 @@
  */
 #pragma once
 
+#include "daemon/base/error.h"
 #include "proto/cuda.h"
-
-#include <stdbool.h>
 
 /* ---- values ---- */
 
@@ -117,14 +116,13 @@ struct cuda_api {
 /* ---- lifecycle ---- */
 
 /* Opens `library`, or if that is NULL the first of libcudart.so.13 and .12 that finds a device (each in the usual
- * places and then in the folders of $STREAMERD_CUDART_PATH), and the driver library. 0, or -1 with the reason in `why`,
- * one line for an operator. Creates no context, so no GPU memory is used. May take a second if the driver is not
- * loaded. */
-int cuda_api_open(const char *library, struct cuda_api **api, char *why, size_t size);
+ * places and then in the folders of $STREAMERD_CUDART_PATH), and the driver library. Creates no context, so no GPU
+ * memory is used. May take a second if the driver is not loaded. */
+int cuda_api_open(const char *library, struct cuda_api **api, struct error *error);
 struct cuda_api *cuda_api_close(struct cuda_api *api); /* accepts NULL, returns NULL */
 
-/* Describes `error` of cudaGetDeviceCount() in `why`, using the device files in `dev` ("/dev"). */
-void cuda_api_explain(const struct cuda_api *api, enum cuda_error error, const char *dev, char *why, size_t size);
+/* Describes `e` of cudaGetDeviceCount(), using the device files in `dev` ("/dev"). Returns the error's code. */
+int cuda_api_explain(const struct cuda_api *api, enum cuda_error e, const char *dev, struct error *error);
 
 /* ---- batched copies ---- */
 

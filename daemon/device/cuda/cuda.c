@@ -8,11 +8,10 @@ void cuda_facts_read(const struct cuda *cuda, const char *library, struct cuda_f
 {
         struct cuda_api *opened = NULL;
         const struct cuda_api *api = cuda != NULL ? cuda->api : NULL;
-        *facts = (struct cuda_facts){.on = true};
-        if (api == NULL && cuda_api_open(library, &opened, facts->why, sizeof(facts->why)) < 0) {
-                facts->on = false;
+        *facts = (struct cuda_facts){.gpus = 0};
+        facts->on = api != NULL || cuda_api_open(library, &opened, &facts->error) == 0;
+        if (!facts->on)
                 return;
-        }
         if (api == NULL)
                 api = opened;
         snprintf(facts->library, sizeof(facts->library), "%s", api->library);
@@ -25,11 +24,11 @@ void cuda_facts_read(const struct cuda *cuda, const char *library, struct cuda_f
 int cuda_new(struct cuda **out, const char *library, const struct cuda_settings *settings, struct error *error)
 {
         cleanup_free struct cuda *cuda = calloc(1, sizeof(*cuda));
-        char why[400];
+        struct error why;
         if (cuda == NULL)
                 return error_no_memory(error);
-        if (cuda_api_open(library, &cuda->api, why, sizeof(why)) < 0)
-                return error_set(error, STREAMER_EUNSUPPORTED, "CUDA is unavailable: %s", why);
+        if (cuda_api_open(library, &cuda->api, &why) < 0)
+                return error_set(error, STREAMER_EUNSUPPORTED, "CUDA is unavailable: %s", why.text);
         cuda->settings = *settings;
         if (cuda->settings.context_retention_ns < CUDA_RETENTION_LEAST)
                 cuda->settings.context_retention_ns = CUDA_RETENTION_LEAST;

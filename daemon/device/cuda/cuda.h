@@ -55,7 +55,7 @@ int cuda_find(const struct cuda *cuda, const char *name, int *ordinals, int n, s
 /* CUDA on this host, whether the daemon uses it or not. */
 struct cuda_facts {
         bool on;
-        char why[400]; /* CUDA is off */
+        struct error error; /* why CUDA is off */
         char library[256];
         int runtime, driver; /* 13000: 13.0 */
         int gpus;            /* visible */

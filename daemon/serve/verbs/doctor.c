@@ -51,7 +51,7 @@ static void write_cuda(struct writer *w, const void *data)
                 writer_map_of(w, kbool("on", true), kstr("library", cuda->library), kstr("runtime", runtime),
                               kstr("driver", driver), ku64("gpus", (uint64_t)cuda->gpus));
         else
-                writer_map_of(w, kbool("on", false), kstr("why", cuda->why));
+                writer_map_of(w, kbool("on", false), kstr("why", cuda->error.text));
 }
 
 static void write_roots(struct writer *w, const void *data)

@@ -17,6 +17,7 @@
 #include "daemon/base/hash.h"
 #include "daemon/base/util.h"
 #include "daemon/device/cuda/api.h"
+#include "proto/codec.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -226,12 +227,21 @@ static void *lane_run(void *argument)
 
 /* ---- memory ---- */
 
+/* For error_set(), in place of proto/codec.c, which needs msgpack: the texts here are ASCII. */
+bool codec_utf8(const char *s, size_t len)
+{
+        return true;
+}
+
 static bool open_cuda(char *error, size_t size)
 {
         if (machine.api != NULL)
                 return true;
-        if (cuda_api_open(machine.library, &machine.api, error, size) < 0)
+        struct error why;
+        if (cuda_api_open(machine.library, &machine.api, &why) < 0) {
+                snprintf(error, size, "%.500s", why.text);
                 return false;
+        }
         enum cuda_error e = machine.api->cudaSetDevice(machine.ordinal);
         if (e != CUDA_OK)
                 snprintf(error, size, "cudaSetDevice: %s", machine.api->cudaGetErrorName(e));

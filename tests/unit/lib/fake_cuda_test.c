@@ -11,9 +11,10 @@ static struct cuda_api *api;
 
 static void start(void)
 {
-        char path[PATH_SIZE], why[1024];
+        char path[PATH_SIZE];
+        struct error error;
         fake_library("libcudart.so.13", path, sizeof(path));
-        ck_assert_msg(cuda_api_open(path, &api, why, sizeof(why)) == 0, "%s", why);
+        ck_assert_msg(cuda_api_open(path, &api, &error) == 0, "%s", error.text);
 }
 
 struct pipe {
