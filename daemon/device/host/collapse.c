@@ -18,8 +18,6 @@
 /* A segment's first collapses, which may find lists of free pages empty, are not held against it. */
 #define GRACE_RANGES 16u
 
-enum range { RANGE_NEW, RANGE_BUSY, RANGE_HUGE, RANGE_SMALL };
-
 struct collapse {
         const struct collapse_kernel *kernel;
         unsigned char *base;
@@ -30,7 +28,7 @@ struct collapse {
         uint64_t compactions;     /* of the kernel, before they were */
         bool stopped;             /* atomic, as the next */
         uint64_t small;
-        unsigned char ranges[]; /* enum range */
+        unsigned char ranges[]; /* enum collapse_range */
 };
 
 /* ---- the kernel ---- */
@@ -116,19 +114,18 @@ struct collapse *collapse_free(struct collapse *collapse)
 
 /* ---- ranges ---- */
 
-enum collapse_result collapse_range(const struct collapse_kernel *kernel, unsigned char *base, int fd, uint64_t at)
+enum collapse_range collapse_range(const struct collapse_kernel *kernel, unsigned char *base, int fd, uint64_t at)
 {
         if (allocate(fd, at, 4096) < 0)
-                return COLLAPSE_FAILED;
-        return kernel->calls.collapse(base + at, COLLAPSE_RANGE) == 0 ? COLLAPSE_HUGE : COLLAPSE_SMALL;
+                return RANGE_NEW;
+        return kernel->calls.collapse(base + at, COLLAPSE_RANGE) == 0 ? RANGE_HUGE : RANGE_SMALL;
 }
 
 /* Without compaction, pages of any size would have cost this time, as where a hypervisor has reclaimed the memory. */
 static void judge_cost(struct collapse *collapse)
 {
         const struct collapse_kernel *kernel = collapse->kernel;
-        if (load_relaxed(&collapse->stopped) ||
-            collapse->spent_ns <= (collapse->tried + GRACE_RANGES) * kernel->small_ns)
+        if (collapse->stopped || collapse->spent_ns <= (collapse->tried + GRACE_RANGES) * kernel->small_ns)
                 return;
         uint64_t before = collapse->compactions;
         collapse->compactions = kernel->calls.compactions();
@@ -139,48 +136,41 @@ static void judge_cost(struct collapse *collapse)
         metric_add(METRIC_COLLAPSE_STOPPED, 1);
 }
 
-/* The mutex is released while the kernel works. */
-static int collapse_locked(struct collapse *collapse, uint64_t range)
+/* With the mutex, which is released while the kernel works. RANGE_NEW: no memory, with errno. */
+static enum collapse_range collapse_new_range(struct collapse *collapse, uint64_t range)
 {
         const struct collapse_kernel *kernel = collapse->kernel;
+        if (collapse->stopped)
+                return RANGE_SMALL;
         collapse->ranges[range] = RANGE_BUSY;
         pthread_mutex_unlock(&collapse->mutex);
         uint64_t since = kernel->calls.clock();
-        enum collapse_result result = collapse_range(kernel, collapse->base, collapse->fd, range * COLLAPSE_RANGE);
+        enum collapse_range result = collapse_range(kernel, collapse->base, collapse->fd, range * COLLAPSE_RANGE);
         int e = errno;
         uint64_t spent = kernel->calls.clock() - since;
         pthread_mutex_lock(&collapse->mutex);
         collapse->spent_ns += spent;
         collapse->tried++;
         judge_cost(collapse);
-        if (result == COLLAPSE_SMALL)
-                add_relaxed(&collapse->small, COLLAPSE_RANGE);
-        collapse->ranges[range] = result == COLLAPSE_HUGE    ? RANGE_HUGE
-                                  : result == COLLAPSE_SMALL ? RANGE_SMALL
-                                                             : RANGE_NEW;
         pthread_cond_broadcast(&collapse->done);
         errno = e;
-        return result == COLLAPSE_FAILED ? -1 : 0;
+        return result;
 }
 
 static int prepare_range(struct collapse *collapse, uint64_t range, uint64_t from, uint64_t to)
 {
-        int r = 0;
         pthread_mutex_lock(&collapse->mutex);
         while (collapse->ranges[range] == RANGE_BUSY)
                 pthread_cond_wait(&collapse->done, &collapse->mutex);
-        if (collapse->ranges[range] == RANGE_NEW && load_relaxed(&collapse->stopped)) {
-                collapse->ranges[range] = RANGE_SMALL;
-                add_relaxed(&collapse->small, COLLAPSE_RANGE);
-        } else if (collapse->ranges[range] == RANGE_NEW) {
-                r = collapse_locked(collapse, range);
+        if (collapse->ranges[range] == RANGE_NEW) {
+                collapse->ranges[range] = collapse_new_range(collapse, range);
+                if (collapse->ranges[range] == RANGE_SMALL)
+                        add_relaxed(&collapse->small, COLLAPSE_RANGE);
         }
-        int e = errno;
-        bool huge = collapse->ranges[range] == RANGE_HUGE;
+        enum collapse_range state = collapse->ranges[range];
         pthread_mutex_unlock(&collapse->mutex);
-        errno = e;
-        if (r < 0 || huge)
-                return r;
+        if (state != RANGE_SMALL)
+                return state == RANGE_HUGE ? 0 : -1;
         from = round_down(from, 4096);
         return allocate(collapse->fd, from, round_up(to, 4096) - from);
 }

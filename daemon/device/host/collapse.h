@@ -40,9 +40,9 @@ struct collapse_kernel {
  * false. A machine that has no huge page at the moment supports it. */
 void collapse_probe(struct collapse_kernel *kernel, const struct collapse_calls *calls);
 
-/* Allocates the first page of the range at `at` and collapses the range. COLLAPSE_FAILED: no memory, with errno. */
-enum collapse_result { COLLAPSE_FAILED = -1, COLLAPSE_SMALL, COLLAPSE_HUGE };
-enum collapse_result collapse_range(const struct collapse_kernel *kernel, unsigned char *base, int fd, uint64_t at);
+/* Allocates the first page of the range at `at` and collapses the range. RANGE_NEW: no memory, with errno. */
+enum collapse_range { RANGE_NEW, RANGE_BUSY, RANGE_HUGE, RANGE_SMALL };
+enum collapse_range collapse_range(const struct collapse_kernel *kernel, unsigned char *base, int fd, uint64_t at);
 
 struct collapse;
 

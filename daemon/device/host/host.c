@@ -422,14 +422,13 @@ static enum page_kind expected_pages(struct host_device *host)
 static void make_prefault(struct host_device *host, uint64_t bytes)
 {
         uint64_t budget = host->device.budget;
-        bool modest = bytes == PREFAULT_AUTO;
-        struct prefault_opts opts = {
-                .most = modest ? budget : bytes, .budget = budget, .modest = modest, .kernel = &host->kernel};
-        if (host->want == HOST_PAGES_AUTO || host->want == HOST_PAGES_HUGETLB)
-                opts.kinds[opts.n_kinds++] = PAGES_HUGETLB;
-        if (!modest && host->want != HOST_PAGES_HUGETLB)
-                opts.kinds[opts.n_kinds++] = wants_thp(host) ? PAGES_THP : PAGES_4K;
-        if (opts.n_kinds == 0 || opts.most < HOST_HUGE_PAGE)
+        bool modest = bytes == PREFAULT_AUTO, pool = host->want == HOST_PAGES_AUTO || host->want == HOST_PAGES_HUGETLB;
+        const struct prefault_opts opts = {.most = modest ? budget : bytes,
+                                           .budget = budget,
+                                           .pages = modest ? PAGES_HUGETLB : host->device.pages,
+                                           .kernel = &host->kernel,
+                                           .modest = modest};
+        if ((modest && !pool) || opts.most < HOST_HUGE_PAGE)
                 return;
         host->device.prefault = prefault_new(&opts);
         if (host->device.prefault == NULL)

@@ -53,9 +53,8 @@ struct prefault {
 
         pthread_mutex_t mutex; /* guards what follows, and changes of `bytes` */
         int fd;                /* -1: none */
-        enum page_kind pages;
-        unsigned char *map; /* transparent huge pages require a map */
-        bool logged;        /* that memory is short */
+        unsigned char *map;    /* transparent huge pages require a map */
+        bool logged;           /* that memory is short */
 };
 
 /* ---- the file ---- */
@@ -71,13 +70,12 @@ static int memory_detach(struct prefault *prefault)
         return fd;
 }
 
-static bool memory_open(struct prefault *prefault, enum page_kind pages)
+static bool memory_open(struct prefault *prefault)
 {
-        prefault->pages = pages;
-        prefault->fd = host_memfd_new(pages);
+        prefault->fd = host_memfd_new(prefault->opts.pages);
         if (prefault->fd < 0 || ftruncate(prefault->fd, (off_t)prefault->opts.most) < 0)
                 return false;
-        if (pages != PAGES_THP)
+        if (prefault->opts.pages != PAGES_THP)
                 return true;
         void *map = host_memfd_map(prefault->fd, prefault->opts.most, PROT_READ | PROT_WRITE);
         if (map == MAP_FAILED)
@@ -89,22 +87,19 @@ static bool memory_open(struct prefault *prefault, enum page_kind pages)
 static bool memory_populate(struct prefault *prefault, uint64_t at)
 {
         if (prefault->map != NULL && prefault->opts.kernel->supported)
-                return collapse_range(prefault->opts.kernel, prefault->map, prefault->fd, at) == COLLAPSE_HUGE;
+                return collapse_range(prefault->opts.kernel, prefault->map, prefault->fd, at) == RANGE_HUGE;
         if (prefault->map != NULL)
                 return TEMP_FAILURE_RETRY(madvise(prefault->map + at, PIECE, MADV_POPULATE_WRITE)) == 0;
         return TEMP_FAILURE_RETRY(fallocate(prefault->fd, 0, (off_t)at, PIECE)) == 0;
 }
 
-/* Takes the first kind of pages of which one can be allocated. */
 static bool memory_begin(struct prefault *prefault)
 {
-        for (unsigned i = 0; i < prefault->opts.n_kinds; i++) {
-                if (memory_open(prefault, prefault->opts.kinds[i]) && memory_populate(prefault, 0))
-                        return true;
-                int e = errno;
-                close_p(&(int){memory_detach(prefault)});
-                errno = e;
-        }
+        if (memory_open(prefault) && memory_populate(prefault, 0))
+                return true;
+        int e = errno;
+        close_p(&(int){memory_detach(prefault)});
+        errno = e;
         return false;
 }
 
@@ -122,11 +117,10 @@ static uint64_t target_size(const struct prefault *prefault)
 
 static bool machine_has(const struct prefault *prefault, uint64_t pool_left)
 {
-        enum page_kind pages = prefault->fd >= 0 ? prefault->pages : prefault->opts.kinds[0];
         if (prefault->opts.modest)
                 return pool_left > load_relaxed(&prefault->bytes) + CHECK_INTERVAL;
         if (load_relaxed(&prefault->bytes) % CHECK_INTERVAL != 0 ||
-            (pages == PAGES_HUGETLB && machine_pool_left() >= CHECK_INTERVAL))
+            (prefault->opts.pages == PAGES_HUGETLB && machine_pool_left() >= CHECK_INTERVAL))
                 return true;
         return machine_available_memory() >= load_relaxed(&prefault->bytes) + CHECK_INTERVAL;
 }
@@ -295,7 +289,7 @@ int prefault_take(struct prefault *prefault, uint64_t size, uint64_t *ready, enu
                 return -1;
         prefault_lock(prefault);
         *ready = load_relaxed(&prefault->bytes);
-        *pages = prefault->pages;
+        *pages = prefault->opts.pages;
         if (!stays_beside(prefault, size))
                 fd = memory_detach(prefault);
         pthread_mutex_unlock(&prefault->mutex);

@@ -19,8 +19,7 @@
 struct prefault_opts {
         uint64_t most;   /* bytes; rounded down to whole huge pages */
         uint64_t budget; /* of segments and prefaulted memory together */
-        enum page_kind kinds[2];
-        unsigned n_kinds;                     /* in order; the first that the system grants is taken */
+        enum page_kind pages;
         const struct collapse_kernel *kernel; /* makes transparent huge pages; borrowed */
         bool modest;                          /* only huge pages that were set aside and are idle */
 };
