@@ -25,8 +25,8 @@ struct segment {
         unsigned char *base; /* host address, NULL where the host cannot write there */
         int fd;              /* the handle that clients map; -1: it is `ipc` */
         enum page_kind pages;
-        uint64_t small_bytes; /* restored: bytes without the huge pages of `pages`; see segment_small_bytes() */
-        bool lent;            /* a client may write to it, until seal() */
+        uint64_t small_bytes;  /* restored: bytes without the huge pages of `pages`; see segment_small_bytes() */
+        bool lent;             /* of the host: a client may write to it, until seal() */
         unsigned char ipc[64]; /* the handle where it is no descriptor */
         /* The device's own. */
         uint64_t address, allocation;
@@ -71,7 +71,8 @@ struct device_ops {
          * does not read it. On the device's thread. */
         int (*lend)(struct device *device, uint64_t size, struct segment *segment, struct error *error);
         /* No process can write to it any more. STREAMER_EBUSY: a process has a writable mapping of it. On any worker;
-         * may be repeated. */
+         * may be repeated. NULL: the device can neither revoke a mapping nor tell of one, and its clients are trusted.
+         */
         int (*seal)(struct segment *segment, struct error *error);
         /* Memory of an earlier run, by its descriptor: takes it over if it is `size` bytes that nobody
          * can change. To be read only. NULL where DEVICE_PERSISTENT is not set. */

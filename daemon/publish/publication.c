@@ -378,7 +378,7 @@ static void seal_run(struct work *work)
         if (load_relaxed(&p->stop) || (p->base.source != NULL && check_base(p) < 0))
                 return;
         for (unsigned i = 0; i < g->n_segments; i++)
-                if (g->device->ops->seal(&g->segments[i], &p->error) < 0)
+                if (g->device->ops->seal != NULL && g->device->ops->seal(&g->segments[i], &p->error) < 0)
                         return;
         published_manifest_build(&p->manifest, g->published, g->segments, g->n_segments, &p->table, &p->error);
 }

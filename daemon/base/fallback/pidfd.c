@@ -28,10 +28,10 @@ bool pid_stat_read(struct pid_stat *stat, pid_t pid)
         sysfile_line(line, sizeof(line), "/proc/%d/stat", (int)pid);
         const char *at = strrchr(line, ')'); /* the end of the name, which may hold anything */
         *stat = (struct pid_stat){.start = 0};
-        return at != NULL && sscanf(at,
-                                    ") %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %" SCNu64
-                                    " %*s %" SCNu64,
-                                    &stat->state, &stat->threads, &stat->start) == 3 &&
+        return at != NULL &&
+               sscanf(at,
+                      ") %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %" SCNu64 " %*s %" SCNu64,
+                      &stat->state, &stat->threads, &stat->start) == 3 &&
                stat->start > 0;
 }
 

@@ -31,7 +31,7 @@ struct work_pool {
         pthread_cond_t more;   /* work was submitted, or a place is free for it */
         pthread_cond_t ended;
         struct work_lane fixed[WORK_LANE_SOURCES], local[LANES], remote[LANES];
-        struct list turn; /* of lanes in use; rotated, so that each gets its turn */
+        struct list turn;    /* of lanes in use; rotated, so that each gets its turn */
         struct list running; /* of work */
         unsigned queued;
         pthread_t *threads;

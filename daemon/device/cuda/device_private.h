@@ -25,8 +25,8 @@ struct cuda {
         struct cuda_settings settings;
         void *ring;
         uint64_t ring_bytes;
-        unsigned *ring_pinned;  /* enum ring_pinned, atomic */
-        pthread_mutex_t mutex;  /* guards what follows, and the contexts' states. No CUDA call is made with it held */
+        unsigned *ring_pinned; /* enum ring_pinned, atomic */
+        pthread_mutex_t mutex; /* guards what follows, and the contexts' states. No CUDA call is made with it held */
         bool closing;
         struct cuda_device *devices;
         struct cuda_device *pinned_by; /* whose context pins the ring, or is about to; NULL: none */

@@ -36,15 +36,12 @@ static bool has_attribute(const struct cuda_api *api, enum cu_attribute which, c
 }
 
 /* By driver calls that need no context. What the driver does not know stays empty. */
-static void describe_gpu(const struct cuda_api *api, int ordinal, struct device_facts *facts)
+static void describe_gpu(const struct cuda_api *api, int ordinal, cu_device device, struct device_facts *facts)
 {
-        cu_device device;
         if (api->cudaDeviceGetPCIBusId(facts->pci, sizeof(facts->pci), ordinal) != CUDA_OK) {
                 facts->pci[0] = '\0';
                 api->cudaGetLastError();
         }
-        if (api->cuDeviceGet(&device, ordinal) != CU_OK)
-                return;
         if (api->cuDeviceGetName(facts->model, sizeof(facts->model), device) != CU_OK)
                 facts->model[0] = '\0';
         static const char mig[] = " MIG "; /* "NVIDIA A100-SXM4-40GB MIG 1g.5gb" */
@@ -77,7 +74,7 @@ static const char *suggest_handles(const struct device_facts *facts, bool legacy
                 return facts->integrated ? "only the host device would work" : "handles: cuda-ipc may work";
         if (facts->integrated)
                 return facts->vmm ? "integrated GPUs (Tegra) have no cuda-ipc, handles: cuda-vmm-fd would work"
-                                 : "integrated GPUs (Tegra) have no cuda-ipc, only the host device would work";
+                                  : "integrated GPUs (Tegra) have no cuda-ipc, only the host device would work";
         return facts->vmm ? "handles: cuda-vmm-fd would work" : "only the host device would work";
 }
 
@@ -224,16 +221,7 @@ static int segment_lend(struct device *device, uint64_t size, struct segment *se
         int r = segment_alloc(device, size, segment, error);
         if (r == 0 && (r = zero(cuda_of(device), segment, error)) < 0)
                 segment_release(segment);
-        segment->lent = r == 0;
-        segment->writing_fd = -1;
         return r;
-}
-
-/* CUDA cannot revoke a mapping, nor tell of one: the publisher, which could write, is trusted. */
-static int segment_seal(struct segment *segment, struct error *error)
-{
-        segment->lent = false;
-        return 0;
 }
 
 /* ---- contents ---- */
@@ -303,7 +291,6 @@ static const struct device_ops cuda_ops = {
         .alloc = segment_alloc,
         .release = segment_release,
         .lend = segment_lend,
-        .seal = segment_seal,
         .put = segment_put,
         .copier_new = cuda_copier_new,
         .copier_free = cuda_copier_free,
@@ -339,7 +326,7 @@ int cuda_device_new(struct device **out, struct cuda *cuda, int ordinal, const s
         if (cuda_uuid_of(cuda, ordinal, device->uuid) < 0 || cuda->api->cuDeviceGet(&gpu, ordinal) != CU_OK ||
             cuda->api->cuDeviceTotalMem_v2(&total, gpu) != CU_OK)
                 return error_set(error, STREAMER_EUNSUPPORTED, "cuda:%d: the driver does not describe it", ordinal);
-        describe_gpu(cuda->api, ordinal, &device->facts);
+        describe_gpu(cuda->api, ordinal, gpu, &device->facts);
         device->numa_node = numa_of_pci(device->facts.pci);
         d->batches = cuda_has_batch(cuda->api) && device->facts.host_pointers;
         device->budget = opts->budget > 0 ? opts->budget : total / 100 * opts->budget_percent;
