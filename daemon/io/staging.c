@@ -15,7 +15,9 @@
 static void *map_ring(uint64_t bytes, enum page_kind *pages)
 {
         const int flags = MAP_PRIVATE | MAP_ANONYMOUS, prot = PROT_READ | PROT_WRITE;
-        void *base = machine_huge_pages_limited() ? MAP_FAILED : mmap(NULL, bytes, prot, flags | MAP_HUGETLB, -1, 0);
+        bool limited;
+        machine_huge_pages_left(0, &limited);
+        void *base = limited ? MAP_FAILED : mmap(NULL, bytes, prot, flags | MAP_HUGETLB, -1, 0);
         if (base != MAP_FAILED) {
                 *pages = PAGES_HUGETLB;
                 return base;

@@ -39,25 +39,26 @@ struct cgroup_files {
 /* What groups limit; a file's NULL droppable[0] is not looked for. */
 struct controller {
         const char *name; /* in /proc/self/cgroup, of version 1 */
-        struct cgroup_files v1, v2;
+        struct cgroup_files versions[2];
 };
 static const struct controller memory = {
         "memory",
-        {"/sys/fs/cgroup/memory",
-         "memory.limit_in_bytes",
-         "memory.usage_in_bytes",
-         {"total_inactive_file", "total_active_file"}},
-        {"/sys/fs/cgroup", "memory.max", "memory.current", {"inactive_file", "active_file"}}};
+        {{"/sys/fs/cgroup/memory",
+          "memory.limit_in_bytes",
+          "memory.usage_in_bytes",
+          {"total_inactive_file", "total_active_file"}},
+         {"/sys/fs/cgroup", "memory.max", "memory.current", {"inactive_file", "active_file"}}}};
 static const struct controller huge_pages = {
         "hugetlb",
-        {"/sys/fs/cgroup/hugetlb", "hugetlb.2MB.limit_in_bytes", "hugetlb.2MB.usage_in_bytes", {NULL, NULL}},
-        {"/sys/fs/cgroup", "hugetlb.2MB.max", "hugetlb.2MB.current", {NULL, NULL}}};
+        {{"/sys/fs/cgroup/hugetlb", "hugetlb.2MB.limit_in_bytes", "hugetlb.2MB.usage_in_bytes", {NULL, NULL}},
+         {"/sys/fs/cgroup", "hugetlb.2MB.max", "hugetlb.2MB.current", {NULL, NULL}}}};
 
-/* What is asked about a controller. */
-struct question {
-        const struct controller *controller;
-        bool left;     /* what is left of the limit, and not the limit */
-        uint64_t held; /* by this process, some of it not charged yet */
+/* The tightest limit of the groups of this process, and the least that one leaves. */
+struct limits {
+        uint64_t limit, left;
+        bool hidden[2]; /* of each version: the group's files are not to be seen */
+        bool v1;        /* a group of version 1 has this controller */
+        bool others;    /* one has any: then version 2 need not be mounted in its place */
 };
 
 /* The sum of the lines "name number" or "name: number kB" with these names. False: there are none. */
@@ -78,112 +79,93 @@ static bool sum_lines_consume(FILE *f, const char *const names[2], uint64_t *sum
         return found;
 }
 
-static uint64_t group_used(const struct question *q, const struct cgroup_files *files, const char *path)
+/* Of which this process holds `held`, some of it not charged yet. */
+static uint64_t group_used(const struct cgroup_files *files, const char *path, uint64_t held)
 {
         int64_t used;
         uint64_t droppable = 0;
         if (!sysfile_number(&used, "%s%s/%s", files->mount, path, files->used) || used < 0)
-                return q->held;
+                return held;
         if (files->droppable[0] != NULL)
                 sum_lines_consume(sysfile_open("%s%s/memory.stat", files->mount, path), files->droppable, &droppable);
         uint64_t kept = (uint64_t)used > droppable ? (uint64_t)used - droppable : 0;
-        return kept > q->held ? kept : q->held;
+        return kept > held ? kept : held;
 }
 
 /* From the group upwards: a limit of any ancestor holds, too. */
-static uint64_t tightest(const struct question *q, const struct cgroup_files *files, char *path)
+static void add_groups(struct limits *limits, const struct cgroup_files *files, char *path, uint64_t held)
 {
-        uint64_t least = MACHINE_UNLIMITED;
-        for (;;) {
+        for (char *slash = path; slash != NULL;) {
                 int64_t limit;
                 if (sysfile_number(&limit, "%s%s/%s", files->mount, path, files->limit) && limit >= 0 &&
                     limit < CGROUP1_NONE) {
-                        uint64_t used = q->left ? group_used(q, files, path) : 0;
-                        uint64_t rest = (uint64_t)limit > used ? (uint64_t)limit - used : 0;
-                        least = rest < least ? rest : least;
+                        uint64_t most = (uint64_t)limit, used = group_used(files, path, held);
+                        uint64_t left = most > used ? most - used : 0;
+                        limits->limit = most < limits->limit ? most : limits->limit;
+                        limits->left = left < limits->left ? left : limits->left;
                 }
-                char *slash = strrchr(path, '/');
-                if (slash == NULL)
-                        return least;
-                *slash = '\0';
+                slash = strrchr(path, '/');
+                if (slash != NULL)
+                        *slash = '\0';
         }
 }
 
-struct answer {
-        uint64_t least;
-        bool v1;     /* a group of version 1 has this controller */
-        bool others; /* one has any: then version 2 need not be mounted in its place */
-        bool hidden[2];
-};
-
 /* A line of /proc/self/cgroup is "number:controllers:/path"; version 2 has neither number nor names. */
-static void add_line(const struct question *q, char *line, struct answer *answer)
+static void add_line(struct limits *limits, const struct controller *controller, char *line, uint64_t held)
 {
         bool v2 = strncmp(line, "0::", 3) == 0, found = v2;
-        char *controllers = strchr(line, ':'), *path = controllers != NULL ? strchr(controllers + 1, ':') : NULL;
-        answer->others = answer->others || !v2;
-        if (path == NULL)
-                return;
-        *controllers++ = *path++ = '\0';
-        for (char *rest = controllers, *name; (name = strsep(&rest, ",")) != NULL;)
-                found = found || strcmp(name, q->controller->name) == 0;
-        if (!found)
+        char *rest = line, *name;
+        strsep(&rest, ":");
+        char *controllers = strsep(&rest, ":"), *path = rest;
+        limits->others = limits->others || !v2;
+        while ((name = strsep(&controllers, ",")) != NULL)
+                found = found || strcmp(name, controller->name) == 0;
+        if (path == NULL || !found)
                 return;
 
-        const struct cgroup_files *files = v2 ? &q->controller->v2 : &q->controller->v1;
+        const struct cgroup_files *files = &controller->versions[v2];
         if (strcmp(path, "/") == 0)
                 path[0] = '\0';
-        answer->v1 = answer->v1 || !v2;
+        limits->v1 = limits->v1 || !v2;
         /* What a mount namespace does not show holds all the same. Of the root of all groups, which has no limits,
          * nothing need be seen. */
         char procs[1536];
         snprintf(procs, sizeof(procs), "%s%s%s/cgroup.procs", sysfile_root, files->mount, path);
-        answer->hidden[v2] = path[0] != '\0' && access(procs, F_OK) < 0;
-        uint64_t limit = tightest(q, files, path);
-        answer->least = limit < answer->least ? limit : answer->least;
+        limits->hidden[v2] = path[0] != '\0' && access(procs, F_OK) < 0;
+        add_groups(limits, files, path, held);
 }
 
-static struct answer ask_groups(struct question q)
+static struct limits read_limits(const struct controller *controller, uint64_t held)
 {
         char line[1024];
-        struct answer answer = {.least = MACHINE_UNLIMITED};
+        struct limits limits = {.limit = MACHINE_UNLIMITED, .left = MACHINE_UNLIMITED};
         FILE *f = sysfile_open("/proc/self/cgroup");
         while (f != NULL && fgets(line, sizeof(line), f) != NULL) {
                 line[strcspn(line, "\n")] = '\0';
-                add_line(&q, line, &answer);
+                add_line(&limits, controller, line, held);
         }
         if (f != NULL)
                 fclose(f);
-        return answer;
+        return limits;
 }
 
 uint64_t machine_cgroup_memory(void)
 {
-        return ask_groups((struct question){.controller = &memory}).least;
+        return read_limits(&memory, 0).limit;
 }
 
-uint64_t machine_cgroup_huge_pages(void)
+uint64_t machine_huge_pages_left(uint64_t held, bool *limited)
 {
-        return ask_groups((struct question){.controller = &huge_pages}).least;
-}
-
-uint64_t machine_huge_pages_left(uint64_t held)
-{
-        return ask_groups((struct question){.controller = &huge_pages, .left = true, .held = held}).least;
-}
-
-bool machine_huge_pages_limited(void)
-{
-        struct answer answer = ask_groups((struct question){.controller = &huge_pages});
-        if (answer.least != MACHINE_UNLIMITED)
-                return true;
-        return answer.v1 ? answer.hidden[0] : answer.hidden[1] && !answer.others;
+        struct limits limits = read_limits(&huge_pages, held);
+        bool hidden = limits.v1 ? limits.hidden[0] : limits.hidden[1] && !limits.others;
+        *limited = hidden || limits.limit != MACHINE_UNLIMITED;
+        return limits.left;
 }
 
 uint64_t machine_available_memory(void)
 {
         static const char *const names[2] = {"MemAvailable:", NULL};
-        uint64_t group = ask_groups((struct question){.controller = &memory, .left = true}).least, kib;
+        uint64_t group = read_limits(&memory, 0).left, kib;
         return sum_lines_consume(sysfile_open("/proc/meminfo"), names, &kib) && kib * KiB < group ? kib * KiB : group;
 }
 
@@ -235,7 +217,7 @@ void machine_read(struct machine *m)
         m->memlock = limit_of(RLIMIT_MEMLOCK);
         m->files = limit_of(RLIMIT_NOFILE);
         m->cgroup_memory = machine_cgroup_memory();
-        m->cgroup_huge_pages = machine_cgroup_huge_pages();
+        m->cgroup_huge_pages = read_limits(&huge_pages, 0).limit;
         sysfile_number(&m->hugepages, "/proc/sys/vm/nr_hugepages");
         sysfile_number(&m->hugepages_overcommit, "/proc/sys/vm/nr_overcommit_hugepages");
         sysfile_chosen(m->shmem_enabled, sizeof(m->shmem_enabled), "/sys/kernel/mm/transparent_hugepage/shmem_enabled");

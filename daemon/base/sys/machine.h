@@ -40,16 +40,11 @@ void machine_read(struct machine *machine);
 /* The tightest memory limit of this process's cgroup, of either version. */
 uint64_t machine_cgroup_memory(void);
 
-/* The tightest limit of its cgroup on huge pages of 2 MiB, in bytes. */
-uint64_t machine_cgroup_huge_pages(void);
-
-/* What that limit leaves to this process, which holds `held` bytes of them. A page is charged when it is first
- * touched, and where the limit is reached then, the toucher gets SIGBUS (EFAULT in a system call): what was mapped
- * is not promised. MACHINE_UNLIMITED where there is no limit. */
-uint64_t machine_huge_pages_left(uint64_t held);
-
-/* Is there such a limit, or may there be one, as the group's files are not to be seen? */
-bool machine_huge_pages_limited(void);
+/* What the tightest limit of its cgroup on huge pages of 2 MiB leaves to this process, which holds `held` bytes of
+ * them; MACHINE_UNLIMITED where none is known. A page is charged when it is first touched, and where the limit is
+ * reached then, the toucher gets SIGBUS (EFAULT in a system call): what was mapped is not promised. *limited: there is
+ * such a limit, or may be one, as the group's files are not to be seen. */
+uint64_t machine_huge_pages_left(uint64_t held, bool *limited);
 
 /* What this process can still take, cached files given up: of the machine, and of its cgroup. */
 uint64_t machine_available_memory(void);

@@ -130,14 +130,16 @@ static int map_consume_fd(struct host_device *host, int memfd, enum page_kind pa
 /* -1 with errno: EDQUOT is the limit of the control group. Its files need not be there: so one page is made, too. */
 static int alloc_hugetlb(struct host_device *host, struct segment *segment)
 {
-        store_relaxed(&host->limited, machine_huge_pages_limited());
-        if (load_relaxed(&host->limited) && machine_huge_pages_left(load_relaxed(&host->huge)) < segment->size) {
+        bool limited;
+        uint64_t left = machine_huge_pages_left(load_relaxed(&host->huge), &limited);
+        store_relaxed(&host->limited, limited);
+        if (left < segment->size) {
                 errno = EDQUOT;
                 return -1;
         }
         if (map_consume_fd(host, host_memfd_new(PAGES_HUGETLB), PAGES_HUGETLB, 0, segment) < 0)
                 return -1;
-        if (!load_relaxed(&host->limited) || make_huge_pages(segment, 0, HOST_HUGE_PAGE) == 0 || errno != EFAULT)
+        if (!limited || make_huge_pages(segment, 0, HOST_HUGE_PAGE) == 0 || errno != EFAULT)
                 return 0;
         free_pages(segment); /* alloc() still holds the bytes */
         errno = EDQUOT;

@@ -148,58 +148,69 @@ TEST(promised_huge_pages_are_not_free)
 
 /* ---- a group's limit of huge pages ---- */
 
+static uint64_t huge_pages_left(uint64_t held)
+{
+        bool limited;
+        return machine_huge_pages_left(held, &limited);
+}
+
+static bool huge_pages_limited(void)
+{
+        bool limited;
+        machine_huge_pages_left(0, &limited);
+        return limited;
+}
+
 TEST(huge_pages_of_a_cgroup_have_their_own_limit)
 {
         put("proc/self/cgroup", "0::/pod/daemon\n");
         put("sys/fs/cgroup/pod/memory.max", "7\n");
-        ck_assert_uint_eq(machine_cgroup_huge_pages(), MACHINE_UNLIMITED);
-        ck_assert_uint_eq(machine_huge_pages_left(5 << 20), MACHINE_UNLIMITED);
+        ck_assert_uint_eq(huge_pages_left(5 << 20), MACHINE_UNLIMITED);
         put("sys/fs/cgroup/pod/daemon/hugetlb.2MB.max", "max\n");
         put("sys/fs/cgroup/pod/hugetlb.2MB.max", "33554432\n");
         put("sys/fs/cgroup/pod/hugetlb.2MB.current", "4194304\n");
         put("sys/fs/cgroup/pod/memory.stat", "inactive_file 4194304\n");
-        ck_assert_uint_eq(machine_cgroup_huge_pages(), 32 << 20);
-        ck_assert_uint_eq(machine_huge_pages_left(0), 28 << 20);
+        ck_assert_uint_eq(huge_pages_left(0), 28 << 20);
         ck_assert_uint_eq(machine_cgroup_memory(), 7);
 }
 
 /* A limit applies even if its files are not visible. */
 TEST(a_limit_of_huge_pages_is_detected)
 {
-        ck_assert(!machine_huge_pages_limited());
+        ck_assert(!huge_pages_limited());
         put("proc/self/cgroup", "0::/x\n");
-        ck_assert(machine_huge_pages_limited());
+        ck_assert(huge_pages_limited());
         put("sys/fs/cgroup/x/cgroup.procs", "1\n");
-        ck_assert(!machine_huge_pages_limited());
+        ck_assert(!huge_pages_limited());
         put("sys/fs/cgroup/x/hugetlb.2MB.max", "max\n");
-        ck_assert(!machine_huge_pages_limited());
+        ck_assert(!huge_pages_limited());
         put("sys/fs/cgroup/x/hugetlb.2MB.max", "0\n");
-        ck_assert(machine_huge_pages_limited());
+        ck_assert(huge_pages_limited());
         put("proc/self/cgroup", "3:hugetlb:/\n");
-        ck_assert(!machine_huge_pages_limited());
+        ck_assert(!huge_pages_limited());
         /* of both versions: that of the controller, or else none */
         put("proc/self/cgroup", "3:cpu:/\n0::/y\n");
-        ck_assert(!machine_huge_pages_limited());
+        ck_assert(!huge_pages_limited());
         put("proc/self/cgroup", "3:hugetlb:/z\n0::/y\n");
-        ck_assert(machine_huge_pages_limited());
+        ck_assert(huge_pages_limited());
         put("sys/fs/cgroup/hugetlb/z/cgroup.procs", "1\n");
-        ck_assert(!machine_huge_pages_limited());
+        ck_assert(!huge_pages_limited());
         put("sys/fs/cgroup/hugetlb/z/hugetlb.2MB.limit_in_bytes", "9223372036852678656\n");
-        ck_assert(!machine_huge_pages_limited());
+        ck_assert(!huge_pages_limited());
 }
 
 TEST(mapped_untouched_huge_pages_are_not_free)
 {
         put("proc/self/cgroup", "5:memory:/a\n9:hugetlb:/b\n");
         put("sys/fs/cgroup/hugetlb/b/hugetlb.2MB.limit_in_bytes", "33554432\n");
-        ck_assert_uint_eq(machine_huge_pages_left(8 << 20), 24 << 20);
+        ck_assert_uint_eq(huge_pages_left(8 << 20), 24 << 20);
         put("sys/fs/cgroup/hugetlb/b/hugetlb.2MB.usage_in_bytes", "4194304\n");
-        ck_assert_uint_eq(machine_huge_pages_left(8 << 20), 24 << 20);
+        ck_assert_uint_eq(huge_pages_left(8 << 20), 24 << 20);
         put("sys/fs/cgroup/hugetlb/b/hugetlb.2MB.usage_in_bytes", "16777216\n");
-        ck_assert_uint_eq(machine_huge_pages_left(8 << 20), 16 << 20);
-        ck_assert_uint_eq(machine_huge_pages_left(64 << 20), 0);
+        ck_assert_uint_eq(huge_pages_left(8 << 20), 16 << 20);
+        ck_assert_uint_eq(huge_pages_left(64 << 20), 0);
         put("sys/fs/cgroup/hugetlb/b/hugetlb.2MB.limit_in_bytes", "9223372036852678656\n");
-        ck_assert_uint_eq(machine_huge_pages_left(0), MACHINE_UNLIMITED);
+        ck_assert_uint_eq(huge_pages_left(0), MACHINE_UNLIMITED);
 }
 
 /* ---- the whole model ---- */
