@@ -5,7 +5,7 @@
  *   component > folder: pushed
  *             > link:   its text is put before the rest
  *             > "..":   popped; nothing to pop: EXDEV
- *             > else:   found, if nothing is left
+ *             > else:   pushed, if nothing is left
  *
  * Each component is opened with O_NOFOLLOW and examined by its descriptor, and a link is read by its own. So concurrent
  * renames change what is found, but no step leads elsewhere than into the folder that is held. ".." is not resolved by
@@ -43,12 +43,12 @@ int openat_beneath_by_kernel(int root, const char *name)
 /* ---- by walking ---- */
 
 struct walk {
-        int folders[1 + OPENAT_BENEATH_DEPTH]; /* the first is the root, which is borrowed */
+        int opened[2 +
+                   OPENAT_BENEATH_DEPTH]; /* the root, which is borrowed, the folders below it, and the last of all */
         unsigned depth;
         unsigned links;
         char *text; /* with what is left at its end */
         char *left;
-        int found; /* the end of the name, which is no folder; -1: not reached */
 };
 
 static int failed(int errno_value)
@@ -57,12 +57,15 @@ static int failed(int errno_value)
         return -1;
 }
 
-/* The text of a link, which is then to be followed. ELOOP for the kernel's own links: they lead to an object that their
- * text only describes, by a path, "pipe:[7]", or "(unreachable)/x". The other links of /proc are relative ("self",
- * "net"). */
-static int read_link(int link, char text[PATH_MAX])
+/* Puts the text of a link before the rest. ELOOP for the kernel's own links: they lead to an object that their text
+ * only describes, by a path, "pipe:[7]", or "(unreachable)/x". The other links of /proc are relative ("self", "net").
+ */
+static int follow(struct walk *walk, int link)
 {
+        char text[PATH_MAX];
         struct statfs fs;
+        if (++walk->links > LINKS_MAX)
+                return failed(ELOOP);
         ssize_t n = readlinkat(link, "", text, PATH_MAX);
         if (n <= 0 || n == PATH_MAX)
                 return n < 0 ? -1 : failed(n == 0 ? ENOENT : ENAMETOOLONG);
@@ -72,22 +75,11 @@ static int read_link(int link, char text[PATH_MAX])
         bool kernels = fs.f_type == PROC_SUPER_MAGIC && (text[0] == '/' || text[0] == '(' || strchr(text, ':') != NULL);
         if (kernels || (fs.f_flags & NO_LINKS_HERE) != 0)
                 return failed(ELOOP);
-        return text[0] == '/' ? failed(EXDEV) : 0;
-}
-
-static int follow(struct walk *walk, int link)
-{
-        char text[PATH_MAX];
-        if (walk->links++ == LINKS_MAX)
-                return failed(ELOOP);
-        if (read_link(link, text) < 0)
-                return -1;
-        size_t len = strlen(text), left = strlen(walk->left);
-        char *joined = malloc(len + left + 1);
+        if (text[0] == '/')
+                return failed(EXDEV);
+        char *joined = format_new("%s%s", text, walk->left);
         if (joined == NULL)
                 return failed(ENOMEM);
-        memcpy(joined, text, len);
-        memcpy(joined + len, walk->left, left + 1);
         free(walk->text);
         walk->text = walk->left = joined;
         return 0;
@@ -95,44 +87,25 @@ static int follow(struct walk *walk, int link)
 
 /* What must be a folder is asked for as one: that mounts what is mounted when it is entered (autofs). It may
  * be a link to one all the same. */
-static int open_component(int folder, const char *name, bool more)
+static int enter(struct walk *walk, const char *name)
 {
         static const int flags = O_PATH | O_NOFOLLOW | O_CLOEXEC;
-        int fd = more ? openat(folder, name, flags | O_DIRECTORY) : -1;
-        if (fd < 0 && (!more || errno == ENOTDIR || errno == ELOOP))
-                fd = openat(folder, name, flags);
-        return fd;
-}
-
-static int enter(struct walk *walk, const char *name, bool more)
-{
+        bool more = walk->left[0] == '/';
+        int folder = walk->opened[walk->depth];
         struct stat st;
-        cleanup_close int fd = open_component(walk->folders[walk->depth], name, more);
+        cleanup_close int fd = openat(folder, name, more ? flags | O_DIRECTORY : flags);
+        if (fd < 0 && more && (errno == ENOTDIR || errno == ELOOP))
+                fd = openat(folder, name, flags);
         if (fd < 0 || fstat(fd, &st) < 0)
                 return -1;
         if (S_ISLNK(st.st_mode))
                 return follow(walk, fd);
-        if (!S_ISDIR(st.st_mode)) {
-                walk->found = more ? -1 : take_fd(&fd);
-                return more ? failed(ENOTDIR) : 0;
-        }
-        if (walk->depth == OPENAT_BENEATH_DEPTH)
+        if (!S_ISDIR(st.st_mode) && more)
+                return failed(ENOTDIR);
+        if (S_ISDIR(st.st_mode) && walk->depth == OPENAT_BENEATH_DEPTH)
                 return failed(ENAMETOOLONG);
-        walk->folders[++walk->depth] = take_fd(&fd);
+        walk->opened[++walk->depth] = take_fd(&fd);
         return 0;
-}
-
-/* "." or "..": whether one may search here is asked as for any name. */
-static int turn(struct walk *walk, bool up)
-{
-        cleanup_close int fd = openat(walk->folders[walk->depth], ".", O_PATH | O_CLOEXEC);
-        if (fd < 0)
-                return -1;
-        if (!up)
-                return 0;
-        if (walk->depth == 0)
-                return failed(EXDEV);
-        return close(walk->folders[walk->depth--]);
 }
 
 static int step(struct walk *walk)
@@ -142,14 +115,18 @@ static int step(struct walk *walk)
         snprintf(component, sizeof(component), "%.*s", (int)len, walk->left);
         walk->left += len;
         bool up = strcmp(component, "..") == 0;
-        if (up || strcmp(component, ".") == 0)
-                return turn(walk, up);
-        return enter(walk, component, walk->left[0] == '/');
+        if (!up && strcmp(component, ".") != 0)
+                return enter(walk, component);
+        /* Whether one may search here is asked as for any name. */
+        cleanup_close int fd = openat(walk->opened[walk->depth], ".", O_PATH | O_CLOEXEC);
+        if (fd < 0 || !up)
+                return fd < 0 ? -1 : 0;
+        return walk->depth > 0 ? close(walk->opened[walk->depth--]) : failed(EXDEV);
 }
 
 int openat_beneath_by_walk(int root, const char *name)
 {
-        struct walk walk = {.folders = {root}, .found = -1};
+        struct walk walk = {.opened = {root}};
         if (name[0] == '\0' || strlen(name) >= PATH_MAX)
                 return failed(name[0] == '\0' ? ENOENT : ENAMETOOLONG);
         if (name[0] == '/')
@@ -157,21 +134,17 @@ int openat_beneath_by_walk(int root, const char *name)
         walk.text = walk.left = strdup(name);
         if (walk.text == NULL)
                 return failed(ENOMEM);
-        int r = 0;
+        int r = 0, fd = -1;
         while (r == 0 && walk.left[0] != '\0') {
                 walk.left += strspn(walk.left, "/");
                 if (walk.left[0] != '\0')
                         r = step(&walk);
         }
-        int fd = -1;
-        if (r == 0 && walk.found >= 0)
-                fd = take_fd(&walk.found);
-        else if (r == 0)
-                fd = walk.depth > 0 ? walk.folders[walk.depth--] : fcntl(root, F_DUPFD_CLOEXEC, 3);
+        if (r == 0)
+                fd = walk.depth > 0 ? walk.opened[walk.depth--] : fcntl(root, F_DUPFD_CLOEXEC, 3);
         int error = errno;
-        close_p(&walk.found);
         while (walk.depth > 0)
-                close(walk.folders[walk.depth--]);
+                close(walk.opened[walk.depth--]);
         free(walk.text);
         errno = error;
         return fd;
