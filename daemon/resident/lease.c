@@ -3,7 +3,7 @@
 
 #include "daemon/base/log/log.h"
 #include "daemon/base/metric/metric.h"
-#include "daemon/base/fallback/pidfd.h"
+#include "daemon/base/fallback/peer.h"
 
 #include <inttypes.h>
 #include <string.h>

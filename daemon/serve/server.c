@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/serve/server.h"
 
-#include "daemon/base/fallback/peer_cred.h"
+#include "daemon/base/fallback/peer.h"
 #include "daemon/base/log/log.h"
 #include "daemon/device/cuda/cuda.h"
 #include "daemon/resident/hostcache/host_cache.h"

@@ -3,7 +3,7 @@
  * The kernel's files with any content, because users choose names in them: cgroups, processes, mounts. Zero bytes
  * separate the files of a tree.
  */
-#include "daemon/base/fallback/pidfd.h"
+#include "daemon/base/fallback/peer.h"
 #include "daemon/base/sys/machine.h"
 #include "daemon/base/sys/numa.h"
 #include "daemon/base/sys/sysfile.h"

@@ -2,7 +2,7 @@
 #include "daemon/serve/conn/conn.h"
 
 #include "daemon/base/log/log.h"
-#include "daemon/base/fallback/peer_cred.h"
+#include "daemon/base/fallback/peer.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -5,7 +5,7 @@
  */
 #include "tests/unit/resident_fixture.h"
 
-#include "daemon/base/fallback/pidfd.h"
+#include "daemon/base/fallback/peer.h"
 #include "tests/lib/kernel_counters.h"
 
 static struct generation *model;

@@ -4,7 +4,7 @@
  *
  * An attach is answered once its generation has tables and segments.
  */
-#include "daemon/base/fallback/pidfd.h"
+#include "daemon/base/fallback/peer.h"
 #include "daemon/serve/access/access.h"
 #include "daemon/serve/reply/reply.h"
 #include "daemon/serve/verbs/verbs_private.h"

@@ -1,16 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A descriptor for the process at the other end of a socket, which becomes readable at its exit.
+ * The process at the other end of a socket.
  *
- * The kernel provides it (SO_PEERPIDFD, 6.5). An older one is asked by number, which may belong to another process by
- * then: one that began after the connection is refused. Where the kernel has no pidfds (gVisor; a system call filter
- * without pidfd_open) there is no descriptor: /proc/PID/stat says whether the process has exited.
+ * Linux reports its credentials (SO_PEERCRED). gVisor reports the asking process instead, as if each client were the
+ * daemon; but it verifies credentials that are sent with a message, and clients send theirs with the first one
+ * (SCM_CREDENTIALS).
+ *
+ * The kernel provides a descriptor for it, which becomes readable at its exit (SO_PEERPIDFD, 6.5). An older one is
+ * asked by number, which may belong to another process by then: one that began after the connection is refused. Where
+ * the kernel has no pidfds (gVisor; a system call filter without pidfd_open) there is no descriptor: /proc/PID/stat
+ * says whether the process has exited.
  */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/socket.h>
 #include <sys/types.h>
+
+/* False if the kernel does not report it; then pid is 0, and uid and gid are -1. */
+bool peer_cred_get(int fd, struct ucred *cred);
+
+/* From now on messages carry their sender's credentials. */
+void peer_cred_enable(int fd);
+/* As recv(), for the first bytes, with their sender's credentials, or 0, -1 and -1; pid is also 0 if the sending thread
+ * has ended. Later messages carry none. */
+ssize_t peer_cred_receive(int fd, void *space, size_t size, struct ucred *cred);
 
 /* `pid` as SO_PEERCRED reports it, for a connection that existed at `since` (CLOCK_BOOTTIME, ns). A new
  * descriptor, or -1. *began: 0; or where the kernel has none, when the process began (pid_stat.start), which
