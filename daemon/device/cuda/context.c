@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The contexts of GPUs, and what an error of one means.
+ * CUDA on this host: the runtime, the contexts of GPUs, and what an error of one means.
  *
  *   none --hold--> held --last holder released--> idle --retention over--> none
  *                    ^-----------hold--------------'
@@ -23,6 +23,60 @@
  * may not run yet, and the next load tries again.
  */
 #include "daemon/device/cuda/device_private.h"
+
+/* ---- the runtime ---- */
+
+void cuda_facts_read(const struct cuda *cuda, const char *library, struct cuda_facts *facts)
+{
+        struct cuda_api *opened = NULL;
+        const struct cuda_api *api = cuda != NULL ? cuda->api : NULL;
+        *facts = (struct cuda_facts){.gpus = 0};
+        facts->on = api != NULL || cuda_api_open(library, &opened, &facts->error) == 0;
+        if (!facts->on)
+                return;
+        if (api == NULL)
+                api = opened;
+        snprintf(facts->library, sizeof(facts->library), "%s", api->library);
+        facts->runtime = api->runtime_version;
+        facts->driver = api->driver_version;
+        facts->gpus = api->n_devices;
+        cuda_api_close(opened);
+}
+
+int cuda_new(struct cuda **out, const char *library, const struct cuda_settings *settings, struct error *error)
+{
+        cleanup_free struct cuda *cuda = calloc(1, sizeof(*cuda));
+        struct error why;
+        if (cuda == NULL)
+                return error_no_memory(error);
+        if (cuda_api_open(library, &cuda->api, &why) < 0)
+                return error_set(error, STREAMER_EUNSUPPORTED, "CUDA is unavailable: %s", why.text);
+        cuda->settings = *settings;
+        if (cuda->settings.context_retention_ns < CUDA_RETENTION_LEAST)
+                cuda->settings.context_retention_ns = CUDA_RETENTION_LEAST;
+        pthread_mutex_init(&cuda->mutex, NULL);
+        list_init(&cuda->devices);
+        *out = cuda;
+        cuda = NULL;
+        return 0;
+}
+
+struct cuda *cuda_free(struct cuda *cuda)
+{
+        if (cuda == NULL)
+                return NULL;
+        cuda_api_close(cuda->api);
+        pthread_mutex_destroy(&cuda->mutex);
+        free(cuda);
+        return NULL;
+}
+
+void cuda_set_ring(struct cuda *cuda, void *base, uint64_t bytes, unsigned *pinned)
+{
+        cuda->ring_pinned = pinned;
+        cuda->ring = base;
+        cuda->ring_bytes = bytes;
+}
 
 /* ---- errors ---- */
 
@@ -230,7 +284,7 @@ static void submit(struct cuda_device *d, void (*run)(struct work *))
 void cuda_create_contexts(struct cuda *cuda)
 {
         cuda->settings.context_retention_ns = UINT64_MAX;
-        for (struct cuda_device *d = cuda->devices; d != NULL; d = d->next)
+        list_each_item (struct cuda_device, d, &cuda->devices, link)
                 submit(d, create_run);
 }
 
@@ -239,7 +293,7 @@ void cuda_tick(struct cuda *cuda)
         if (cuda == NULL)
                 return;
         lock_scope(&cuda->mutex);
-        for (struct cuda_device *d = cuda->devices; d != NULL; d = d->next)
+        list_each_item (struct cuda_device, d, &cuda->devices, link)
                 if (!d->working && is_expired(d))
                         submit(d, destroy_run);
 }
@@ -250,13 +304,14 @@ bool cuda_close(struct cuda *cuda)
         if (cuda == NULL)
                 return true;
         pthread_mutex_lock(&cuda->mutex);
-        for (struct cuda_device *d = cuda->devices; d != NULL && !cuda->closing; d = d->next)
-                d->idle_until = 0;
+        list_each_item (struct cuda_device, d, &cuda->devices, link)
+                if (!cuda->closing)
+                        d->idle_until = 0;
         cuda->closing = true;
         pthread_mutex_unlock(&cuda->mutex);
         cuda_tick(cuda);
         lock_scope(&cuda->mutex);
-        for (const struct cuda_device *d = cuda->devices; d != NULL; d = d->next)
+        list_each_item (const struct cuda_device, d, &cuda->devices, link)
                 closed = closed && !d->working && d->holders == 0;
         return closed;
 }

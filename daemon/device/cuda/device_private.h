@@ -2,13 +2,13 @@
  *
  * Shared by the files of the CUDA device alone:
  *
- *   cuda.c      the runtime, the GPUs by name
- *   context.c   when a GPU has a context; what an error means
- *   memory.c    a device and its vtable; segments, by kind of handle
+ *   context.c   the runtime; when a GPU has a context; what an error means
+ *   memory.c    GPUs by name; a device and its vtable; segments, by kind of handle
  *   copier.c    copies from the ring, by events
  */
 #pragma once
 
+#include "daemon/base/list.h"
 #include "daemon/base/log/log.h"
 #include "daemon/base/util.h"
 #include "daemon/device/cuda/api.h"
@@ -26,9 +26,9 @@ struct cuda {
         void *ring;
         uint64_t ring_bytes;
         unsigned *ring_pinned; /* enum ring_pinned, atomic */
+        struct list devices;   /* the loop's */
         pthread_mutex_t mutex; /* guards what follows, and the contexts' states. No CUDA call is made with it held */
         bool closing;
-        struct cuda_device *devices;
         struct cuda_device *pinned_by; /* whose context pins the ring, or is about to; NULL: none */
         unsigned contexts;             /* that exist */
 };
@@ -38,13 +38,13 @@ struct cuda_device {
         struct cuda *cuda;
         int ordinal;
         const struct cuda_memory *memory;
+        struct list link;   /* in cuda->devices */
         struct work work;   /* creates or destroys the context */
         bool working;       /* it was submitted; the loop's */
         uint64_t allocated; /* bytes of segments; the device's thread */
         unsigned epoch;     /* atomic: counts contexts that were destroyed */
         bool batches;       /* atomic: may be tried; see cuda_copy_batch() */
         /* Under cuda->mutex. */
-        struct cuda_device *next;
         bool exists; /* the context */
         unsigned holders;
         uint64_t idle_until; /* when its retention is over */
@@ -54,8 +54,6 @@ static inline struct cuda_device *cuda_of(struct device *device)
 {
         return container_of(device, struct cuda_device, device);
 }
-
-int cuda_uuid_of(const struct cuda *cuda, int ordinal, char text[CUDA_UUID_TEXT]); /* -1: the driver does not know it */
 
 /* ---- errors (context.c) ---- */
 

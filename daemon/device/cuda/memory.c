@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A GPU as a device: its segments, and host memory that is registered with CUDA. Segments by kind of handle:
+ * A GPU as a device: its names, its segments, and host memory that is registered with CUDA. Segments by kind of handle:
  *
  *   cuda-ipc      cudaMalloc; a handle of 64 bytes opens the whole allocation for writing
  *   cuda-vmm-fd   cuMemCreate, mapped at a reserved address; a descriptor, mapped with the access that the importer
@@ -28,6 +28,40 @@ struct cuda_memory {
         int (*alloc)(struct cuda_device *d, struct segment *segment, struct error *error);
         void (*release)(struct cuda_device *d, struct segment *segment);
 };
+
+/* ---- GPUs ---- */
+
+/* -1: the driver does not know it. */
+static int uuid_of(const struct cuda *cuda, int ordinal, char text[CUDA_UUID_TEXT])
+{
+        cu_device device;
+        struct cu_uuid uuid;
+        if (cuda->api->cuDeviceGet(&device, ordinal) != CU_OK || cuda->api->cuDeviceGetUuid_v2(&uuid, device) != CU_OK)
+                return -1;
+        cuda_uuid_text(&uuid, text);
+        return 0;
+}
+
+int cuda_find(const struct cuda *cuda, const char *name, int *ordinals, int n, struct error *error)
+{
+        const char *which = name + strlen("cuda:");
+        const size_t prefix = strlen("GPU-");
+        /* nvidia-smi names a MIG instance by "MIG-" and its UUID; CUDA lists it as a GPU. */
+        bool by_uuid = strncasecmp(which, "GPU-", prefix) == 0 || strncasecmp(which, "MIG-", prefix) == 0;
+        int found = 0;
+        for (int i = 0; i < cuda->api->n_devices && found < n; i++) {
+                char uuid[CUDA_UUID_TEXT] = "", number[16];
+                uuid_of(cuda, i, uuid);
+                snprintf(number, sizeof(number), "%d", i);
+                if (strcmp(which, "all") == 0 || strcmp(which, number) == 0 ||
+                    (by_uuid && uuid[0] != '\0' && strcasecmp(which + prefix, uuid + prefix) == 0))
+                        ordinals[found++] = i;
+        }
+        if (found == 0)
+                return error_set(error, STREAMER_EUNSUPPORTED, "%s: no such GPU (%d visible)", name,
+                                 cuda->api->n_devices);
+        return found;
+}
 
 static bool has_attribute(const struct cuda_api *api, enum cu_attribute which, cu_device device)
 {
@@ -277,12 +311,8 @@ static void cuda_host_free(struct device *device, void *base, uint64_t size)
 
 static void cuda_device_free(struct device *device)
 {
-        struct cuda_device *d = cuda_of(device), **at = &d->cuda->devices;
-        pthread_mutex_lock(&d->cuda->mutex);
-        while (*at != d)
-                at = &(*at)->next;
-        *at = d->next;
-        pthread_mutex_unlock(&d->cuda->mutex);
+        struct cuda_device *d = cuda_of(device);
+        list_remove(&d->link);
         free(d);
 }
 
@@ -323,7 +353,7 @@ int cuda_device_new(struct device **out, struct cuda *cuda, int ordinal, const s
         device->layout = (struct plan_layout){
                 .page = 0, .align = 256, .granularity = CUDA_GRANULARITY, .max_segment = opts->max_segment};
         snprintf(device->name, sizeof(device->name), "cuda:%d", ordinal);
-        if (cuda_uuid_of(cuda, ordinal, device->uuid) < 0 || cuda->api->cuDeviceGet(&gpu, ordinal) != CU_OK ||
+        if (uuid_of(cuda, ordinal, device->uuid) < 0 || cuda->api->cuDeviceGet(&gpu, ordinal) != CU_OK ||
             cuda->api->cuDeviceTotalMem_v2(&total, gpu) != CU_OK)
                 return error_set(error, STREAMER_EUNSUPPORTED, "cuda:%d: the driver does not describe it", ordinal);
         describe_gpu(cuda->api, ordinal, gpu, &device->facts);
@@ -333,10 +363,7 @@ int cuda_device_new(struct device **out, struct cuda *cuda, int ordinal, const s
         device->thread = work_pool_new(wake, "device-cuda", 1, 1);
         if (device->thread == NULL)
                 return error_no_memory(error);
-        pthread_mutex_lock(&cuda->mutex);
-        d->next = cuda->devices;
-        cuda->devices = d;
-        pthread_mutex_unlock(&cuda->mutex);
+        list_append(&cuda->devices, &d->link);
         d = NULL;
         *out = device;
         return 0;
