@@ -47,13 +47,9 @@ void notify_reloading(void)
         notify_state(text);
 }
 
-bool notify_status(const char *format, ...)
+bool notify_status(const char *text)
 {
-        char text[512], line[512], message[sizeof(line) + 8];
-        va_list args;
-        va_start(args, format);
-        vsnprintf(text, sizeof(text), format, args);
-        va_end(args);
+        char line[512], message[sizeof(line) + 8];
         /* A line break in a name would begin a second assignment. */
         error_escape(line, sizeof(line), text);
         snprintf(message, sizeof(message), "STATUS=%s", line);

@@ -16,7 +16,7 @@ bool notify_ready(void);     /* the socket answers; false where it was not sent,
 void notify_reloading(void); /* the settings are read again; notify_ready() ends it */
 bool notify_state(const char *assignments); /* of sd_notify(3); false: not sent */
 /* One line for `systemctl status`; false where it was not sent. */
-bool notify_status(const char *format, ...) __attribute__((format(printf, 1, 2)));
+bool notify_status(const char *text);
 
 /* How often the manager wants a sign of life (WatchdogSec=), in ns; 0: it does not. */
 uint64_t notify_watchdog_ns(void);

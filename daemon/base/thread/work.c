@@ -34,10 +34,10 @@ struct work_pool {
         struct list turn;    /* of lanes in use; rotated, so that each gets its turn */
         struct list running; /* of work */
         unsigned queued;
-        pthread_t *threads;
-        unsigned n_threads, alive; /* that were started, and have not ended */
-        unsigned idle;             /* that run no work */
+        unsigned idle; /* threads that run no work */
         bool stopping;
+        unsigned n_threads, alive; /* that were started, and have not ended */
+        pthread_t threads[];
 };
 
 static bool lane_unused(const struct work_lane *lane)
@@ -272,14 +272,10 @@ static void *pool_thread(void *arg)
 
 struct work_pool *work_pool_new(struct wake *wake, const char *name, unsigned max_threads, unsigned per_lane)
 {
-        struct work_pool *pool = calloc(1, sizeof(*pool));
+        struct work_pool *pool =
+                calloc(1, sizeof(*pool) + (size_t)max_threads * THREADS_CAP * sizeof(pool->threads[0]));
         if (pool == NULL)
                 return NULL;
-        pool->threads = calloc((size_t)max_threads * THREADS_CAP, sizeof(*pool->threads));
-        if (pool->threads == NULL) {
-                free(pool);
-                return NULL;
-        }
         pool->wake = wake;
         snprintf(pool->name, sizeof(pool->name), "%s", name);
         pool->max_threads = max_threads;
@@ -374,7 +370,6 @@ struct work_pool *work_pool_free(struct work_pool *pool)
                 pthread_cond_destroy(&pool->more);
                 pthread_cond_destroy(&pool->ended);
                 pthread_mutex_destroy(&pool->mutex);
-                free(pool->threads);
                 free(pool);
         }
         return NULL;

@@ -168,14 +168,13 @@ static void log_fallback(struct host_device *host, int errno_value)
         if (host->fallback_logged)
                 return;
         host->fallback_logged = true;
-        const char *instead = host->thp_allowed ? "transparent huge" : "4 KiB";
-        if (errno_value != EDQUOT && host->thp_allowed)
-                log_info("host: segments use transparent huge pages (the hugetlb pool: %s)", strerror(errno_value));
-        else if (errno_value == EDQUOT)
+        if (errno_value == EDQUOT)
                 log_warn(
                         "host: the control group's limit of huge pages (hugetlb.2MB.max) is too small, segments use %s "
                         "pages",
-                        instead);
+                        host->thp_allowed ? "transparent huge" : "4 KiB");
+        else if (host->thp_allowed)
+                log_info("host: segments use transparent huge pages (the hugetlb pool: %s)", strerror(errno_value));
         else
                 log_warn("host: no huge pages, segments use 4 KiB pages (the hugetlb pool: %s; transparent huge pages: "
                          "refused)",

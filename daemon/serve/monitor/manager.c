@@ -67,7 +67,7 @@ void manager_send_status(struct server *server)
         format_append(line, STATUS_MAX, "%zu model%s resident, %zu lease%s", ready, ready == 1 ? "" : "s", leases,
                       leases == 1 ? "" : "s");
         add_preload(line, &server->desired);
-        if (strcmp(line, server->last_status) != 0 && notify_status("%s", line))
+        if (strcmp(line, server->last_status) != 0 && notify_status(line))
                 strcpy(server->last_status, line);
 }
 
