@@ -1,9 +1,23 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/device/host/collapse.h"
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Huge pages on request (MADV_COLLAPSE, Linux 6.1) for one mapping of a memfd.
+ *
+ * The kernel replaces the pages of a 2 MiB range of shared memory by a huge page if the range has a page, and none of
+ * them is pinned. So each range is collapsed once, before the first byte is read into it:
+ *
+ *   RANGE_NEW > RANGE_BUSY (one thread: allocates the first page, collapses) > RANGE_HUGE
+ *                                                                            > RANGE_SMALL  (no huge page was free)
+ *
+ * A thread that needs a busy range waits: a direct read into it would pin pages that are being collapsed.
+ *
+ * Guard. Where memory is fragmented the kernel compacts it on behalf of the caller. If collapsing has cost a segment
+ * more processor time than small pages would, and the kernel has compacted memory meanwhile (compact_stall in
+ * /proc/vmstat), the segment's remaining ranges get small pages.
+ */
+#include "daemon/device/host/host_private.h"
 
 #include "daemon/base/metric/metric.h"
 #include "daemon/base/util.h"
-#include "daemon/device/host/memfd.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -69,17 +83,17 @@ void collapse_probe(struct collapse_kernel *kernel, const struct collapse_calls 
 {
         *kernel = (struct collapse_kernel){.calls = *calls};
         void *base;
-        cleanup_close int fd = host_memfd_seal_consume_fd(host_memfd_new(PAGES_4K), 2 * COLLAPSE_RANGE, false, &base);
+        cleanup_close int fd = host_memfd_seal_consume_fd(host_memfd_new(PAGES_4K), 2 * HOST_HUGE_PAGE, false, &base);
         if (fd < 0)
                 return;
         uint64_t since = calls->clock();
-        if (allocate(fd, COLLAPSE_RANGE, COLLAPSE_RANGE) == 0 && allocate(fd, 0, 4096) == 0) {
-                memset((unsigned char *)base + COLLAPSE_RANGE, 1, COLLAPSE_RANGE);
+        if (allocate(fd, HOST_HUGE_PAGE, HOST_HUGE_PAGE) == 0 && allocate(fd, 0, 4096) == 0) {
+                memset((unsigned char *)base + HOST_HUGE_PAGE, 1, HOST_HUGE_PAGE);
                 kernel->small_ns = calls->clock() - since;
-                kernel->supported = calls->collapse(base, COLLAPSE_RANGE) == 0 || errno == ENOMEM || errno == EAGAIN ||
+                kernel->supported = calls->collapse(base, HOST_HUGE_PAGE) == 0 || errno == ENOMEM || errno == EAGAIN ||
                                     errno == EBUSY;
         }
-        munmap(base, 2 * COLLAPSE_RANGE);
+        munmap(base, 2 * HOST_HUGE_PAGE);
 }
 
 /* ---- life ---- */
@@ -87,8 +101,8 @@ void collapse_probe(struct collapse_kernel *kernel, const struct collapse_calls 
 struct collapse *collapse_new(const struct collapse_kernel *kernel, unsigned char *base, int fd, uint64_t size,
                               uint64_t ready)
 {
-        uint64_t n = size / COLLAPSE_RANGE;
-        require(size % COLLAPSE_RANGE == 0 && (uintptr_t)base % COLLAPSE_RANGE == 0);
+        uint64_t n = size / HOST_HUGE_PAGE;
+        require(size % HOST_HUGE_PAGE == 0 && (uintptr_t)base % HOST_HUGE_PAGE == 0);
         struct collapse *collapse = calloc(1, sizeof(*collapse) + n);
         if (collapse == NULL)
                 return NULL;
@@ -98,7 +112,7 @@ struct collapse *collapse_new(const struct collapse_kernel *kernel, unsigned cha
         collapse->compactions = kernel->calls.compactions();
         pthread_mutex_init(&collapse->mutex, NULL);
         pthread_cond_init(&collapse->done, NULL);
-        memset(collapse->ranges, RANGE_HUGE, ready < size ? ready / COLLAPSE_RANGE : n);
+        memset(collapse->ranges, RANGE_HUGE, ready < size ? ready / HOST_HUGE_PAGE : n);
         return collapse;
 }
 
@@ -118,7 +132,7 @@ enum collapse_range collapse_range(const struct collapse_kernel *kernel, unsigne
 {
         if (allocate(fd, at, 4096) < 0)
                 return RANGE_NEW;
-        return kernel->calls.collapse(base + at, COLLAPSE_RANGE) == 0 ? RANGE_HUGE : RANGE_SMALL;
+        return kernel->calls.collapse(base + at, HOST_HUGE_PAGE) == 0 ? RANGE_HUGE : RANGE_SMALL;
 }
 
 /* Without compaction, pages of any size would have cost this time, as where a hypervisor has reclaimed the memory. */
@@ -145,7 +159,7 @@ static enum collapse_range collapse_new_range(struct collapse *collapse, uint64_
         collapse->ranges[range] = RANGE_BUSY;
         pthread_mutex_unlock(&collapse->mutex);
         uint64_t since = kernel->calls.clock();
-        enum collapse_range result = collapse_range(kernel, collapse->base, collapse->fd, range * COLLAPSE_RANGE);
+        enum collapse_range result = collapse_range(kernel, collapse->base, collapse->fd, range * HOST_HUGE_PAGE);
         int e = errno;
         uint64_t spent = kernel->calls.clock() - since;
         pthread_mutex_lock(&collapse->mutex);
@@ -165,7 +179,7 @@ static int prepare_range(struct collapse *collapse, uint64_t range, uint64_t fro
         if (collapse->ranges[range] == RANGE_NEW) {
                 collapse->ranges[range] = collapse_new_range(collapse, range);
                 if (collapse->ranges[range] == RANGE_SMALL)
-                        add_relaxed(&collapse->small, COLLAPSE_RANGE);
+                        add_relaxed(&collapse->small, HOST_HUGE_PAGE);
         }
         enum collapse_range state = collapse->ranges[range];
         pthread_mutex_unlock(&collapse->mutex);
@@ -179,8 +193,8 @@ int collapse_prepare(struct collapse *collapse, uint64_t offset, uint64_t len)
 {
         int r = 0;
         for (uint64_t at = offset, end = offset + len, next; at < end && r == 0; at = next) {
-                next = round_down(at, COLLAPSE_RANGE) + COLLAPSE_RANGE;
-                r = prepare_range(collapse, at / COLLAPSE_RANGE, at, next < end ? next : end);
+                next = round_down(at, HOST_HUGE_PAGE) + HOST_HUGE_PAGE;
+                r = prepare_range(collapse, at / HOST_HUGE_PAGE, at, next < end ? next : end);
         }
         return r;
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The host device: segments are memfds that clients map read-only (memfd.h).
+ * The host device: segments are memfds that clients map read-only (memfd.c).
  *
  * Pages. The page size of the destination decides the speed of a load more than anything else:
  *   hugetlb   reserved at mmap time, so that a lack of pages is an error here and not a signal later. A control group's
  *             limit is charged page by page instead: if there is one, what it leaves is read first, and reader
  *             threads populate pages before each read (host_prepare), which returns an error. Without a limit the
  *             reads populate them, while they are in the processor's cache: a tenth faster
- *   thp       reader threads collapse each 2 MiB range before they fill it (collapse.h). Kernels before 6.1 make huge
+ *   thp       reader threads collapse each 2 MiB range before they fill it (collapse.c). Kernels before 6.1 make huge
  *             pages at the first touch, if shmem_enabled allows it on advice
  *   4k        reader threads allocate pages block by block, before each read (host_prepare)
  * Nothing is touched here: reader threads fault pages in as they fill them, in parallel.
@@ -17,9 +17,7 @@
  *
  * A memfd is never used for a second model: a client may have kept its map.
  */
-#include "daemon/device/host/collapse.h"
-#include "daemon/device/host/memfd.h"
-#include "daemon/device/host/prefault.h"
+#include "daemon/device/host/host_private.h"
 
 #include "daemon/base/log/log.h"
 #include "daemon/base/sys/machine.h"

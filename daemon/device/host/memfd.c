@@ -1,5 +1,12 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/device/host/memfd.h"
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The memfds of segments, prefaulted memory and tables.
+ *
+ * Sealing. A file is mapped writable once, here, and then sealed against growing, shrinking, more seals
+ * and future writing, before another process can open it: F_SEAL_FUTURE_WRITE leaves the map made before it
+ * writable and refuses every later one. So a client that attaches during the load can only read.
+ */
+#include "daemon/device/host/host_private.h"
 
 #include <errno.h>
 #include <fcntl.h>

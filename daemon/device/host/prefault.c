@@ -1,5 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
+ * The host device's prefaulted memory: allocated and zeroed while nothing is loaded.
+ *
+ * A thread of the lowest nice value does most of the work of a load into host memory ahead of need, in one memfd that
+ * no client has seen, which becomes the next segment. It counts against no budget: it is freed when a segment needs its
+ * memory. All calls accept NULL, a device without one.
+ *
+ * One that is not configured is modest: it takes idle huge pages of the pool alone, and must not cost other programs
+ * anything. The next segment is assumed to be as large as the largest of the last few, if there were any.
+ *
  *                fill: true
  *       waiting ------------> filling      one huge page at a time, under the mutex
  *          ^                     |
@@ -20,12 +29,11 @@
  * has stay free, and frees pages while fewer than a quarter of its own size are free. In between it changes nothing, so
  * that a change of other programs does not make it zero the same pages repeatedly.
  */
-#include "daemon/device/host/prefault.h"
+#include "daemon/device/host/host_private.h"
 
 #include "daemon/base/log/log.h"
 #include "daemon/base/sys/machine.h"
 #include "daemon/base/thread/threads.h"
-#include "daemon/device/host/memfd.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -35,13 +43,13 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-#define PIECE HOST_HUGE_PAGE
 #define CHECK_INTERVAL (64 * MiB) /* of prefaulted bytes between two checks of the machine's memory */
 #define NICE_MOST 19
 
 struct prefault {
         struct prefault_opts opts;
         pthread_t thread;
+        bool started;
         /* Atomic, all of these: */
         bool fill, ending;
         bool requested; /* the device's thread requests `mutex` */
@@ -89,8 +97,8 @@ static bool memory_populate(struct prefault *prefault, uint64_t at)
         if (prefault->map != NULL && prefault->opts.kernel->supported)
                 return collapse_range(prefault->opts.kernel, prefault->map, prefault->fd, at) == RANGE_HUGE;
         if (prefault->map != NULL)
-                return TEMP_FAILURE_RETRY(madvise(prefault->map + at, PIECE, MADV_POPULATE_WRITE)) == 0;
-        return TEMP_FAILURE_RETRY(fallocate(prefault->fd, 0, (off_t)at, PIECE)) == 0;
+                return TEMP_FAILURE_RETRY(madvise(prefault->map + at, HOST_HUGE_PAGE, MADV_POPULATE_WRITE)) == 0;
+        return TEMP_FAILURE_RETRY(fallocate(prefault->fd, 0, (off_t)at, HOST_HUGE_PAGE)) == 0;
 }
 
 static bool memory_begin(struct prefault *prefault)
@@ -128,12 +136,12 @@ static bool machine_has(const struct prefault *prefault, uint64_t pool_left)
 /* Frees the last page. False: it stays. */
 static bool shed_piece(struct prefault *prefault, uint64_t pool_left)
 {
-        uint64_t bytes = load_relaxed(&prefault->bytes), left = bytes - PIECE;
+        uint64_t bytes = load_relaxed(&prefault->bytes), left = bytes - HOST_HUGE_PAGE;
         bool too_much = bytes > target_size(prefault) ||
                         load_relaxed(&prefault->held) + bytes > prefault->opts.budget || pool_left < bytes / 4;
         if (!prefault->opts.modest || bytes == 0 || !too_much)
                 return false;
-        if (fallocate(prefault->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)left, PIECE) < 0)
+        if (fallocate(prefault->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)left, HOST_HUGE_PAGE) < 0)
                 return false;
         store_relaxed(&prefault->bytes, left);
         return true;
@@ -151,8 +159,8 @@ static void log_short(struct prefault *prefault, const char *why)
 static bool add_piece(struct prefault *prefault, uint64_t pool_left)
 {
         uint64_t bytes = load_relaxed(&prefault->bytes);
-        if (bytes + PIECE > target_size(prefault) ||
-            load_relaxed(&prefault->held) + bytes + PIECE > prefault->opts.budget)
+        if (bytes + HOST_HUGE_PAGE > target_size(prefault) ||
+            load_relaxed(&prefault->held) + bytes + HOST_HUGE_PAGE > prefault->opts.budget)
                 return false;
         if (!machine_has(prefault, pool_left)) {
                 if (!prefault->opts.modest)
@@ -163,7 +171,7 @@ static bool add_piece(struct prefault *prefault, uint64_t pool_left)
                 log_short(prefault, strerror(errno));
                 return false;
         }
-        add_relaxed(&prefault->bytes, PIECE);
+        add_relaxed(&prefault->bytes, HOST_HUGE_PAGE);
         return true;
 }
 
@@ -197,28 +205,18 @@ static void *prefault_thread(void *arg)
 
 /* ---- lifecycle ---- */
 
-/* The thread has ended, or was never started. */
-static void prefault_destroy(struct prefault *prefault)
-{
-        sem_destroy(&prefault->call);
-        pthread_mutex_destroy(&prefault->mutex);
-        free(prefault);
-}
-
 struct prefault *prefault_new(const struct prefault_opts *opts)
 {
         struct prefault *prefault = calloc(1, sizeof(*prefault));
         if (prefault == NULL)
                 return NULL;
         prefault->opts = *opts;
-        prefault->opts.most = round_down(opts->most, PIECE);
+        prefault->opts.most = round_down(opts->most, HOST_HUGE_PAGE);
         prefault->fd = -1;
         pthread_mutex_init(&prefault->mutex, NULL);
         sem_init(&prefault->call, 0, 0);
-        if (thread_start(&prefault->thread, NULL, prefault_thread, prefault) == 0)
-                return prefault;
-        prefault_destroy(prefault);
-        return NULL;
+        prefault->started = thread_start(&prefault->thread, NULL, prefault_thread, prefault) == 0;
+        return prefault->started ? prefault : prefault_free(prefault);
 }
 
 struct prefault *prefault_free(struct prefault *prefault)
@@ -227,9 +225,12 @@ struct prefault *prefault_free(struct prefault *prefault)
                 return NULL;
         store_relaxed(&prefault->ending, true);
         sem_post(&prefault->call);
-        pthread_join(prefault->thread, NULL);
+        if (prefault->started)
+                pthread_join(prefault->thread, NULL);
         close_p(&(int){memory_detach(prefault)});
-        prefault_destroy(prefault);
+        sem_destroy(&prefault->call);
+        pthread_mutex_destroy(&prefault->mutex);
+        free(prefault);
         return NULL;
 }
 

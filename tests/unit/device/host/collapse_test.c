@@ -5,12 +5,11 @@
  */
 #include "tests/lib/core.h"
 
-#include "daemon/device/host/collapse.h"
-#include "daemon/device/host/memfd.h"
+#include "daemon/device/host/host_private.h"
 #include "tests/lib/kernel_counters.h"
 
 #define RANGES 64
-#define SIZE (RANGES * COLLAPSE_RANGE)
+#define SIZE (RANGES * HOST_HUGE_PAGE)
 #define SMALL_NS 1000
 
 /* ---- a kernel of our own ---- */
@@ -26,7 +25,7 @@ static struct {
 
 static int own_collapse(void *base, uint64_t len)
 {
-        ck_assert_uint_eq(len, COLLAPSE_RANGE);
+        ck_assert_uint_eq(len, HOST_HUGE_PAGE);
         own.calls++;
         own.now += own.collapse_ns;
         own.compactions += own.compacts;
@@ -116,9 +115,9 @@ CORE_FIXTURE(NULL, end);
 TEST(each_range_is_collapsed_once)
 {
         begin(&kernel, 0);
-        ck_assert_int_eq(collapse_prepare(collapse, COLLAPSE_RANGE - 1, 2), 0);
+        ck_assert_int_eq(collapse_prepare(collapse, HOST_HUGE_PAGE - 1, 2), 0);
         ck_assert_uint_eq(own.calls, 2);
-        ck_assert_int_eq(collapse_prepare(collapse, 0, 2 * COLLAPSE_RANGE), 0);
+        ck_assert_int_eq(collapse_prepare(collapse, 0, 2 * HOST_HUGE_PAGE), 0);
         ck_assert_uint_eq(own.calls, 2);
         ck_assert_int_eq(collapse_prepare(collapse, 0, SIZE), 0);
         ck_assert_uint_eq(own.calls, RANGES);
@@ -127,7 +126,7 @@ TEST(each_range_is_collapsed_once)
 
 TEST(populated_ranges_are_not_collapsed)
 {
-        begin(&kernel, (RANGES - 1) * COLLAPSE_RANGE);
+        begin(&kernel, (RANGES - 1) * HOST_HUGE_PAGE);
         ck_assert_int_eq(collapse_prepare(collapse, 0, SIZE), 0);
         ck_assert_uint_eq(own.calls, 1);
 }
@@ -139,11 +138,11 @@ TEST(a_range_without_a_huge_page_gets_the_small_ones_it_needs, .to = 4)
         begin(&kernel, 0);
         ck_assert_int_eq(collapse_prepare(collapse, 8192 + 1, 4096), 0);
         ck_assert_uint_eq(populated(), 3 * 4096); /* the range's first, and two */
-        ck_assert_uint_eq(collapse_small_bytes(collapse), COLLAPSE_RANGE);
-        ck_assert_int_eq(collapse_prepare(collapse, 0, COLLAPSE_RANGE), 0);
-        ck_assert_uint_eq(populated(), COLLAPSE_RANGE);
+        ck_assert_uint_eq(collapse_small_bytes(collapse), HOST_HUGE_PAGE);
+        ck_assert_int_eq(collapse_prepare(collapse, 0, HOST_HUGE_PAGE), 0);
+        ck_assert_uint_eq(populated(), HOST_HUGE_PAGE);
         ck_assert_uint_eq(own.calls, 1); /* no second try */
-        ck_assert_uint_eq(collapse_small_bytes(collapse), COLLAPSE_RANGE);
+        ck_assert_uint_eq(collapse_small_bytes(collapse), HOST_HUGE_PAGE);
         ck_assert(!collapse_stopped(collapse));
 }
 
@@ -164,12 +163,12 @@ TEST(ranges_become_huge_pages)
         if (!real.supported)
                 SKIP("the kernel does not collapse shared memory");
         begin(&real, 0);
-        base[COLLAPSE_RANGE + 5000] = 'x';
-        ck_assert_int_eq(collapse_prepare(collapse, COLLAPSE_RANGE, 4 * COLLAPSE_RANGE), 0);
-        ck_assert_uint_eq(populated() + collapse_small_bytes(collapse) / COLLAPSE_RANGE * (COLLAPSE_RANGE - 4096),
-                          4 * COLLAPSE_RANGE);
-        ck_assert_int_eq(base[COLLAPSE_RANGE + 5000], 'x');
-        for (uint64_t i = 2 * COLLAPSE_RANGE; i < 5 * COLLAPSE_RANGE; i += 509)
+        base[HOST_HUGE_PAGE + 5000] = 'x';
+        ck_assert_int_eq(collapse_prepare(collapse, HOST_HUGE_PAGE, 4 * HOST_HUGE_PAGE), 0);
+        ck_assert_uint_eq(populated() + collapse_small_bytes(collapse) / HOST_HUGE_PAGE * (HOST_HUGE_PAGE - 4096),
+                          4 * HOST_HUGE_PAGE);
+        ck_assert_int_eq(base[HOST_HUGE_PAGE + 5000], 'x');
+        for (uint64_t i = 2 * HOST_HUGE_PAGE; i < 5 * HOST_HUGE_PAGE; i += 509)
                 ck_assert_int_eq(base[i], 0);
 }
 
@@ -257,7 +256,7 @@ TEST(collapsing_stops_if_compaction_costs_more_than_small_pages, .to = 2)
         ck_assert(collapse_stopped(collapse));
         unsigned tried = own.calls;
         ck_assert_uint_lt(tried, RANGES / 2);
-        ck_assert_uint_eq(collapse_small_bytes(collapse), (RANGES - (_i == 0 ? tried : 0)) * COLLAPSE_RANGE);
+        ck_assert_uint_eq(collapse_small_bytes(collapse), (RANGES - (_i == 0 ? tried : 0)) * HOST_HUGE_PAGE);
         ck_assert_int_eq(collapse_prepare(collapse, 0, SIZE), 0);
         ck_assert_uint_eq(own.calls, tried);
         /* The next segment tries again. */

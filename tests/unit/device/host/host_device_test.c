@@ -5,7 +5,7 @@
  */
 #include "tests/unit/host_device_fixture.h"
 
-#include "daemon/device/host/collapse.h"
+#include "daemon/device/host/host_private.h"
 
 #include <fcntl.h>
 #include <linux/falloc.h>

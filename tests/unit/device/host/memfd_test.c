@@ -2,7 +2,7 @@
  *
  * Sealing a memfd that is mapped once for writing: the seals, and a memfd that cannot be sealed.
  */
-#include "daemon/device/host/memfd.h"
+#include "daemon/device/host/host_private.h"
 #include "tests/lib/suite.h"
 
 #include <fcntl.h>

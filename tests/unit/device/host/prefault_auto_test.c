@@ -6,7 +6,7 @@
 #include "tests/unit/host_device_fixture.h"
 
 #include "daemon/base/sys/sysfile.h"
-#include "daemon/device/host/prefault.h"
+#include "daemon/device/host/host_private.h"
 
 #define POOL "sys/kernel/mm/hugepages/hugepages-2048kB"
 #define HUGE_PAGE (2 * MiB)

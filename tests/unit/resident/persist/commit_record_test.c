@@ -2,7 +2,7 @@
  *
  * A commit record restores a generation; a damaged one is refused.
  */
-#include "daemon/device/host/collapse.h"
+#include "daemon/device/host/host_private.h"
 #include "daemon/resident/persist/commit_record.h"
 #include "tests/unit/resident_fixture.h"
 
