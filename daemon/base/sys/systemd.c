@@ -66,6 +66,12 @@ uint64_t notify_watchdog_ns(void)
 
 #define MANAGER "org.freedesktop.systemd1"
 
+/* Only a service that systemd started has an INVOCATION_ID. */
+bool fdstore_possible(void)
+{
+        return notify_manager() && (getenv("FDSTORE") != NULL || getenv("INVOCATION_ID") != NULL);
+}
+
 /* Of the unit that this process is the main one of. */
 static uint64_t ask_bus(void)
 {
@@ -89,18 +95,9 @@ uint64_t fdstore_max(void)
 {
         const char *text = getenv("FDSTORE");
         uint64_t max = 0;
-        if (!notify_manager())
-                return 0;
-        if (text != NULL)
-                max = strtoull(text, NULL, 10);
-        else if (getenv("INVOCATION_ID") != NULL) /* only a service that systemd started has one */
-                max = ask_bus();
+        if (fdstore_possible())
+                max = text != NULL ? strtoull(text, NULL, 10) : ask_bus();
         return max < FDSTORE_NAMES ? max : FDSTORE_NAMES;
-}
-
-bool fdstore_possible(void)
-{
-        return notify_manager() && (getenv("FDSTORE") != NULL || getenv("INVOCATION_ID") != NULL);
 }
 
 /* ---- its messages ---- */
