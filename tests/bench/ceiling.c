@@ -4,8 +4,7 @@
  */
 #include "tests/bench/bench.h"
 
-#include "daemon/device/host/collapse.h"
-#include "daemon/device/host/memfd.h"
+#include "daemon/device/host/host_private.h"
 #include "tests/lib/kernel_counters.h"
 
 #include <fcntl.h>

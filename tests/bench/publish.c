@@ -7,8 +7,7 @@
 #include "tests/bench/bench.h"
 
 #include "daemon/base/hash.h"
-#include "daemon/device/host/collapse.h"
-#include "daemon/device/host/memfd.h"
+#include "daemon/device/host/host_private.h"
 #include "tests/lib/kernel_counters.h"
 
 #define STORAGES 64u

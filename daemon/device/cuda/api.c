@@ -106,11 +106,11 @@ int cuda_api_explain(const struct cuda_api *api, enum cuda_error e, const char *
 
 /* ---- opening ---- */
 
-/* The library stays mapped after dlclose(): an initialised driver has threads and handlers of its own.
+/* The library stays mapped for good: an initialised driver has threads and handlers of its own.
  * dlerror() begins with the name if the file is missing, and may have several lines. */
 static void *open_library(const char *name, struct error *error)
 {
-        void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+        void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
         if (library != NULL)
                 return library;
         const char *text = dlerror();
@@ -135,14 +135,14 @@ static int find_symbols(struct cuda_api *api, void *library, const char *name, c
 
 static int open_runtime(struct cuda_api *api, const char *name, struct error *error)
 {
-        api->runtime = open_library(name, error);
-        if (api->runtime == NULL)
+        void *runtime = open_library(name, error);
+        if (runtime == NULL)
                 return error->code;
         snprintf(api->library, sizeof(api->library), "%s", name);
-        int r = find_symbols(api, api->runtime, name, runtime_symbols, ARRAY_SIZE(runtime_symbols), error);
+        int r = find_symbols(api, runtime, name, runtime_symbols, ARRAY_SIZE(runtime_symbols), error);
         if (r < 0)
                 return r;
-        void *batch = dlsym(api->runtime, "cudaMemcpyBatchAsync");
+        void *batch = dlsym(runtime, "cudaMemcpyBatchAsync");
         memcpy(&api->batch, &batch, sizeof(batch));
         api->cudaRuntimeGetVersion(&api->runtime_version);
         api->cudaDriverGetVersion(&api->driver_version);
@@ -158,10 +158,10 @@ static int open_driver(struct cuda_api *api, struct error *error)
         const char *name = getenv("STREAMER_CUDA_LIBRARY"); /* as in the client library */
         if (name == NULL)
                 name = "libcuda.so.1";
-        api->driver = open_library(name, error);
-        if (api->driver == NULL)
+        void *driver = open_library(name, error);
+        if (driver == NULL)
                 return error->code;
-        int r = find_symbols(api, api->driver, name, driver_symbols, ARRAY_SIZE(driver_symbols), error);
+        int r = find_symbols(api, driver, name, driver_symbols, ARRAY_SIZE(driver_symbols), error);
         if (r < 0)
                 return r;
         enum cuda_error e = (enum cuda_error)api->cuInit(0);
@@ -174,18 +174,16 @@ static int open_driver(struct cuda_api *api, struct error *error)
 /* STREAMER_ENOENT: another runtime may work, as this one is missing, or too new for the driver. */
 static int open_both(const char *name, struct cuda_api **out, struct error *error)
 {
-        struct cuda_api *api = calloc(1, sizeof(*api));
+        cleanup_free struct cuda_api *api = calloc(1, sizeof(*api));
         if (api == NULL)
                 return error_no_memory(error);
         int r = open_runtime(api, name, error) ?: open_driver(api, error);
-        if (r == 0) {
-                *out = api;
-                return 0;
-        }
-        if (api->runtime == NULL || (api->driver_version > 0 && api->driver_version < api->runtime_version))
-                r = STREAMER_ENOENT;
-        cuda_api_close(api);
-        return r;
+        bool missing = api->library[0] == '\0', too_new = api->driver_version < api->runtime_version;
+        if (r < 0)
+                return missing || (api->driver_version > 0 && too_new) ? STREAMER_ENOENT : r;
+        *out = api;
+        api = NULL;
+        return 0;
 }
 
 /* The runtime of one version: from the usual places, then from the folders of $STREAMERD_CUDART_PATH. */
@@ -216,18 +214,6 @@ int cuda_api_open(const char *library, struct cuda_api **api, struct error *erro
         if (r == STREAMER_ENOENT)
                 return error_set(error, r, "%s; %s", newer.text, older.text);
         return r < 0 ? error_set(error, r, "%s", older.text) : 0;
-}
-
-struct cuda_api *cuda_api_close(struct cuda_api *api)
-{
-        if (api == NULL)
-                return NULL;
-        if (api->driver != NULL)
-                dlclose(api->driver);
-        if (api->runtime != NULL)
-                dlclose(api->runtime);
-        free(api);
-        return NULL;
 }
 
 /* ---- batched copies ---- */

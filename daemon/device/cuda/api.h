@@ -109,7 +109,6 @@ struct cuda_api {
         int runtime_version, driver_version; /* 13000: 13.0 */
         int n_devices;                       /* at least one */
         char library[256];                   /* the runtime that was opened */
-        void *runtime, *driver;              /* of dlopen */
         void (*batch)(void);                 /* cudaMemcpyBatchAsync, see cuda_copy_batch() */
 };
 
@@ -117,9 +116,8 @@ struct cuda_api {
 
 /* Opens `library`, or if that is NULL the first of libcudart.so.13 and .12 that finds a device (each in the usual
  * places and then in the folders of $STREAMERD_CUDART_PATH), and the driver library. Creates no context, so no GPU
- * memory is used. May take a second if the driver is not loaded. */
+ * memory is used. May take a second if the driver is not loaded. *api is freed by free(). */
 int cuda_api_open(const char *library, struct cuda_api **api, struct error *error);
-struct cuda_api *cuda_api_close(struct cuda_api *api); /* accepts NULL, returns NULL */
 
 /* Describes `e` of cudaGetDeviceCount(), using the device files in `dev` ("/dev"). Returns the error's code. */
 int cuda_api_explain(const struct cuda_api *api, enum cuda_error e, const char *dev, struct error *error);

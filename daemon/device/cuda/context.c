@@ -28,7 +28,7 @@
 
 void cuda_facts_read(const struct cuda *cuda, const char *library, struct cuda_facts *facts)
 {
-        struct cuda_api *opened = NULL;
+        cleanup_free struct cuda_api *opened = NULL;
         const struct cuda_api *api = cuda != NULL ? cuda->api : NULL;
         *facts = (struct cuda_facts){.gpus = 0};
         facts->on = api != NULL || cuda_api_open(library, &opened, &facts->error) == 0;
@@ -40,7 +40,6 @@ void cuda_facts_read(const struct cuda *cuda, const char *library, struct cuda_f
         facts->runtime = api->runtime_version;
         facts->driver = api->driver_version;
         facts->gpus = api->n_devices;
-        cuda_api_close(opened);
 }
 
 int cuda_new(struct cuda **out, const char *library, const struct cuda_settings *settings, struct error *error)
@@ -65,7 +64,7 @@ struct cuda *cuda_free(struct cuda *cuda)
 {
         if (cuda == NULL)
                 return NULL;
-        cuda_api_close(cuda->api);
+        free(cuda->api);
         pthread_mutex_destroy(&cuda->mutex);
         free(cuda);
         return NULL;

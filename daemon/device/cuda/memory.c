@@ -90,15 +90,6 @@ static void describe_gpu(const struct cuda_api *api, int ordinal, cu_device devi
                      has_attribute(api, CU_ATTR_POSIX_FD_SUPPORTED, device);
 }
 
-static int out_of_memory(struct cuda_device *d, uint64_t size, struct error *error)
-{
-        size_t available = 0, total = 0;
-        d->cuda->api->cudaGetLastError();
-        d->cuda->api->cudaMemGetInfo(&available, &total);
-        return error_set(error, STREAMER_ENOMEM, "%s: %" PRIu64 " bytes needed, %zu of %zu free on the device",
-                         d->device.name, size, available, total);
-}
-
 /* Why the GPU refuses this kind of handle (legacy, or not), and which kind would work. */
 static const char *suggest_handles(const struct device_facts *facts, bool legacy)
 {
@@ -113,9 +104,17 @@ static const char *suggest_handles(const struct device_facts *facts, bool legacy
 }
 
 /* A kind of handle that this GPU does not have is the operator's to change. */
-static int no_handle(struct cuda_device *d, const char *call, enum cuda_error e, bool legacy, struct error *error)
+static int alloc_failed(struct cuda_device *d, uint64_t size, const char *call, enum cuda_error e, bool legacy,
+                        struct error *error)
 {
+        size_t available = 0, total = 0;
         struct error why;
+        if (e == CUDA_OUT_OF_MEMORY) {
+                d->cuda->api->cudaGetLastError();
+                d->cuda->api->cudaMemGetInfo(&available, &total);
+                return error_set(error, STREAMER_ENOMEM, "%s: %" PRIu64 " bytes needed, %zu of %zu free on the device",
+                                 d->device.name, size, available, total);
+        }
         cuda_failed(d, call, e, &why);
         if (e != CUDA_NOT_SUPPORTED && e != CUDA_NOT_PERMITTED)
                 return error_set(error, why.code, "%s", why.text);
@@ -129,14 +128,12 @@ static int alloc_ipc(struct cuda_device *d, struct segment *segment, struct erro
         const struct cuda_api *api = d->cuda->api;
         void *pointer;
         enum cuda_error e = api->cudaMalloc(&pointer, segment->size);
-        if (e == CUDA_OUT_OF_MEMORY)
-                return out_of_memory(d, segment->size, error);
         if (e != CUDA_OK)
-                return cuda_failed(d, "cudaMalloc", e, error);
+                return alloc_failed(d, segment->size, "cudaMalloc", e, true, error);
         struct cuda_ipc_handle handle;
         e = api->cudaIpcGetMemHandle(&handle, pointer);
         if (e != CUDA_OK) {
-                int r = no_handle(d, "cudaIpcGetMemHandle", e, true, error);
+                int r = alloc_failed(d, segment->size, "cudaIpcGetMemHandle", e, true, error);
                 CUDA_RELEASE(d, cudaFree, pointer);
                 return r;
         }
@@ -198,8 +195,7 @@ static int alloc_vmm(struct cuda_device *d, struct segment *segment, struct erro
         segment->fd = done ? fd : -1;
         if (done)
                 return 0;
-        int r = (int)e == CUDA_OUT_OF_MEMORY ? out_of_memory(d, segment->size, error)
-                                             : no_handle(d, call, (enum cuda_error)e, false, error);
+        int r = alloc_failed(d, segment->size, call, (enum cuda_error)e, false, error);
         undo_vmm(d, segment, mapped);
         return r;
 }

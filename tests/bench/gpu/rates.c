@@ -432,6 +432,6 @@ int main(int argc, char **argv)
         setvbuf(stdout, NULL, _IOLBF, 0);
         while (fgets(line, sizeof(line), stdin) != NULL)
                 answer(line);
-        cuda_api_close(machine.api);
+        free(machine.api);
         return 0;
 }

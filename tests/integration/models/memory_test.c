@@ -3,7 +3,7 @@
  * Memory and storage: every kind of page, the smallest ring, the page cache after a cold load, and leaks over many
  * loads.
  */
-#include "daemon/device/host/collapse.h"
+#include "daemon/device/host/host_private.h"
 #include "tests/lib/doctor_checks.h"
 #include "tests/lib/fixture.h"
 #include "tests/lib/kernel_counters.h"

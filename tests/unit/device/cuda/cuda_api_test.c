@@ -41,7 +41,6 @@ TEST(a_runtime_of_either_version_opens, .from = 12, .to = 14)
         ck_assert_int_eq(api->runtime_version / 1000, _i);
         ck_assert_int_eq(api->driver_version, 13000);
         assert_error_has(api->library, name);
-        cuda_api_close(api);
 }
 
 TEST(opening_the_runtime_creates_no_context)
