@@ -21,9 +21,19 @@ void core_begin(void)
         ck_assert_ptr_nonnull(core_wake);
 }
 
+static void close_handle(uv_handle_t *handle, void *n)
+{
+        if (uv_is_closing(handle))
+                return;
+        uv_close(handle, NULL);
+        ++*(unsigned *)n;
+}
+
 void core_end(void)
 {
-        wake_close(core_wake);
+        unsigned n = 0;
+        uv_walk(&core_loop, close_handle, &n);
+        ck_assert_uint_eq(n, 1); /* core_wake's: the tested modules have closed theirs */
         while (uv_run(&core_loop, UV_RUN_NOWAIT) != 0)
                 ;
         ck_assert_int_eq(uv_loop_close(&core_loop), 0);

@@ -54,15 +54,10 @@ struct wake *wake_new(struct uv_loop_s *loop)
         wake->poll.data = wake;
         if (uv_poll_start(&wake->poll, UV_READABLE, on_event) != 0) {
                 /* The handle is the loop's until its next turn: it is freed with the process. */
-                wake_close(wake);
+                uv_close((uv_handle_t *)&wake->poll, NULL);
                 return NULL;
         }
         return wake;
-}
-
-void wake_close(struct wake *wake)
-{
-        uv_close((uv_handle_t *)&wake->poll, NULL);
 }
 
 struct wake *wake_free(struct wake *wake)

@@ -17,9 +17,8 @@ struct callback {
         bool posted; /* atomic: and not run yet */
 };
 
-/* NULL on failure. The loop owns the handle until wake_close(); free after the loop has run down. */
+/* NULL on failure. The handle is closed with the loop's others (uv_walk); free after the loop has run down. */
 struct wake *wake_new(struct uv_loop_s *loop);
-void wake_close(struct wake *wake);
 struct wake *wake_free(struct wake *wake);
 
 /* From any thread; without effect while it is posted, so that it runs once for all calls up to then. */
