@@ -143,12 +143,13 @@ int listen_fds_init(struct listen_fds *listen_fds, struct error *error)
         if (n == 0)
                 return 0;
         listen_fds->fds = calloc((size_t)n, sizeof(*listen_fds->fds));
-        if (listen_fds->fds != NULL)
-                listen_fds->n = (size_t)n;
+        if (listen_fds->fds == NULL)
+                return error_no_memory(error);
+        listen_fds->n = (size_t)n;
         for (size_t i = 0; i < listen_fds->n; i++)
                 listen_fds->fds[i] = (struct listen_fd){SD_LISTEN_FDS_START + (int)i, names[i]};
         free(names);
-        return listen_fds->fds != NULL ? 0 : error_no_memory(error);
+        return 0;
 }
 
 void listen_fds_deinit(struct listen_fds *listen_fds)

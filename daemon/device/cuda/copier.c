@@ -71,12 +71,12 @@ static int copy_begin(struct cuda_copier *copier, struct CUevent_st **event, str
                 copier->n_events = 0;
         }
         if (copier->stream == NULL) {
+                struct CUstream_st *stream;
                 r = cuda_make_current(d, true, error)
-                            ?: CUDA_TRY(d, error, cudaStreamCreateWithFlags, &copier->stream, CUDA_STREAM_NON_BLOCKING);
-                if (r < 0) {
-                        copier->stream = NULL;
+                            ?: CUDA_TRY(d, error, cudaStreamCreateWithFlags, &stream, CUDA_STREAM_NON_BLOCKING);
+                if (r < 0)
                         return r;
-                }
+                copier->stream = stream;
         }
         if (copier->n_events > 0) {
                 *event = copier->events[--copier->n_events];

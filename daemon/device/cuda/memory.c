@@ -239,17 +239,15 @@ static void segment_release(struct segment *segment)
 }
 
 /* Memory that the daemon has freed comes back with its contents, which the publisher may not be allowed to read. */
-static int zero(struct cuda_device *d, const struct segment *segment, struct error *error)
-{
-        return cuda_select(d, error)
-                       ?: CUDA_TRY(d, error, cudaMemset, (void *)(uintptr_t)segment->address, 0, segment->size)
-                       ?: CUDA_TRY(d, error, cudaStreamSynchronize, NULL);
-}
-
 static int segment_lend(struct device *device, uint64_t size, struct segment *segment, struct error *error)
 {
+        struct cuda_device *d = cuda_of(device);
         int r = segment_alloc(device, size, segment, error);
-        if (r == 0 && (r = zero(cuda_of(device), segment, error)) < 0)
+        if (r < 0)
+                return r;
+        r = CUDA_TRY(d, error, cudaMemset, (void *)(uintptr_t)segment->address, 0, size)
+                    ?: CUDA_TRY(d, error, cudaStreamSynchronize, NULL);
+        if (r < 0)
                 segment_release(segment);
         return r;
 }
@@ -277,20 +275,15 @@ static int segment_read(const struct segment *segment, uint64_t offset, void *to
 static int cuda_host_alloc(struct device *device, uint64_t size, void **base, struct error *error)
 {
         struct cuda_device *d = cuda_of(device);
-        int r = cuda_context_hold(d, error);
-        if (r < 0)
-                return r;
         *base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (*base == MAP_FAILED) {
-                r = error_errno(error, STREAMER_ENOMEM, errno, "%" PRIu64 " bytes of host memory", size);
-        } else {
-                madvise(*base, size, MADV_HUGEPAGE);
-                r = CUDA_TRY(d, error, cudaHostRegister, *base, size, CUDA_HOST_REGISTER_PORTABLE);
-                if (r < 0)
-                        munmap(*base, size);
-        }
-        if (r < 0)
+        if (*base == MAP_FAILED)
+                return error_errno(error, STREAMER_ENOMEM, errno, "%" PRIu64 " bytes of host memory", size);
+        madvise(*base, size, MADV_HUGEPAGE);
+        int r = cuda_context_hold(d, error);
+        if (r == 0 && (r = CUDA_TRY(d, error, cudaHostRegister, *base, size, CUDA_HOST_REGISTER_PORTABLE)) < 0)
                 cuda_context_release(d);
+        if (r < 0)
+                munmap(*base, size);
         return r;
 }
 
