@@ -102,6 +102,17 @@ void probe_fill(unsigned char *to, uint64_t bytes, uint64_t seed, uint64_t n);
 bool source_is_local(const char *canonical); /* opened as the caller, where the daemon is root */
 bool source_is_test(const char *canonical);  /* its models evict nothing, are not cached and are not persisted */
 
+/* How files below a root can be read: the capabilities of its file system, tried on an existing file. */
+struct root_facts {
+        char file[512];        /* that was inspected, below the root; "": none was found */
+        uint32_t direct_align; /* of O_DIRECT; 0: refused */
+        bool cachestat;        /* the kernel says what of it is cached */
+};
+/* As the daemon's own user. May hang with its file system: for its lane. STREAMER_EFAILED where the root cannot be
+ * listed. */
+int source_inspect_root(const struct source_roots *roots, const char *path, struct root_facts *facts,
+                        struct error *error);
+
 /* Files of one model. Each takes two descriptors. */
 #define SOURCE_FILES_MAX 4096
 

@@ -119,7 +119,7 @@ static void doctor_run(struct verb_task *task)
         const struct server *server = task->server;
         const char *root = task->deferred.request.u.doctor.root;
         if (root != NULL) {
-                root_facts_read(server->loads->sources->roots, root, &doctor->root, &task->error);
+                source_inspect_root(server->loads->sources->roots, root, &doctor->root, &task->error);
                 return;
         }
         machine_read(&doctor->machine);

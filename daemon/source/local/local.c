@@ -11,6 +11,7 @@
  * Sidecars are the files below the source's directory. Every name is resolved below its root (roots.h), so a link that
  * leads out of the root is neither listed nor opened. Linked directories are not entered: a list always ends.
  */
+#include "daemon/base/sys/machine.h"
 #include "daemon/base/text/percent.h"
 #include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
@@ -26,7 +27,8 @@
 #include <sys/stat.h>
 
 #define FILE_SCHEME "file://"
-#define DEPTH_MAX 8 /* directories below the source's that are listed for sidecars */
+#define DEPTH_MAX 8            /* directories below the source's that are listed for sidecars */
+#define SAMPLE_ENTRIES_MAX 512 /* examined to find a file of a root */
 
 /* ---- URIs ---- */
 
@@ -176,19 +178,28 @@ static int open_in_folder(struct object *object, const struct root_path *folder,
 
 /* ---- lists ---- */
 
-static int list_folder(struct listing *list, const struct root_path *path, const char *prefix, unsigned depth,
+/* What is looked for below a folder: files for a list, or one that can be opened. */
+struct walk {
+        struct listing *list;  /* NULL: one file */
+        struct object *sample; /* which becomes this object */
+        unsigned examined;     /* entries of the search for it, in all */
+};
+
+static int walk_folder(struct walk *walk, const struct root_path *path, const char *prefix, unsigned depth,
                        struct error *error);
 
-/* A sidecar that cannot be opened by its name is skipped. */
-static int list_entry(struct listing *list, const struct root_path *folder, int folder_fd, const char *entry,
+/* A sidecar that cannot be opened by its name is skipped. 1: the walk ends. */
+static int walk_entry(struct walk *walk, const struct root_path *folder, int folder_fd, const char *entry,
                       const char *prefix, unsigned depth, struct error *error)
 {
         struct stat st;
         cleanup_with(root_path_deinit) struct root_path path = {0};
         struct error ignored;
         cleanup_close int path_fd = -1;
-        if (!list->sidecars)
-                return listing_add(list, entry, UINT64_MAX, "", error);
+        if (walk->list != NULL && !walk->list->sidecars)
+                return listing_add(walk->list, entry, UINT64_MAX, "", error);
+        if (walk->list == NULL && walk->examined++ == SAMPLE_ENTRIES_MAX)
+                return 1;
         if (entry[0] == '.' || fstatat(folder_fd, entry, &st, AT_SYMLINK_NOFOLLOW) < 0)
                 return 0;
         bool is_folder = S_ISDIR(st.st_mode);
@@ -199,14 +210,17 @@ static int list_entry(struct listing *list, const struct root_path *folder, int 
         if (r < 0)
                 return r;
         if (is_folder)
-                return depth < DEPTH_MAX ? list_folder(list, &path, name, depth + 1, error) : 0;
+                return depth < DEPTH_MAX ? walk_folder(walk, &path, name, depth + 1, error) : 0;
+        if (walk->list == NULL)
+                return S_ISREG(st.st_mode) && st.st_size > 0 &&
+                       open_in_folder(walk->sample, folder, entry, NULL, &ignored) == 0;
         if (root_path_find(&path, &path_fd, &st, &ignored) < 0 || !S_ISREG(st.st_mode))
                 return 0;
-        return listing_add(list, name, (uint64_t)st.st_size, "", error);
+        return listing_add(walk->list, name, (uint64_t)st.st_size, "", error);
 }
 
-/* Lists weights in this folder alone; sidecars also in the folders below it. */
-static int list_folder(struct listing *list, const struct root_path *path, const char *prefix, unsigned depth,
+/* Lists weights in this folder alone; looks for others also in the folders below it. */
+static int walk_folder(struct walk *walk, const struct root_path *path, const char *prefix, unsigned depth,
                        struct error *error)
 {
         DIR *dir;
@@ -216,11 +230,16 @@ static int list_folder(struct listing *list, const struct root_path *path, const
                 return depth > 0 && r != STREAMER_ENOMEM ? 0 : r;
         errno = 0;
         for (const struct dirent *entry; r == 0 && (entry = readdir(dir)) != NULL; errno = 0)
-                r = list_entry(list, path, dirfd(dir), entry->d_name, prefix, depth, error);
+                r = walk_entry(walk, path, dirfd(dir), entry->d_name, prefix, depth, error);
         if (r == 0 && errno != 0)
                 r = error_set(error, STREAMER_EFAILED, "%s (%s)", strerror(errno), path->shown);
         closedir(dir);
         return r;
+}
+
+static int list_folder(struct listing *list, const struct root_path *path, struct error *error)
+{
+        return walk_folder(&(struct walk){.list = list}, path, "", 0, error);
 }
 
 /* The folder of the source: itself, or the one that holds it. */
@@ -243,7 +262,7 @@ static int open_folder(struct source_set *set, const struct root_path *path, str
 {
         cleanup_with(listing_deinit) struct listing list = {.shown = path->shown};
         struct object *index = &set->index_object;
-        int r = list_folder(&list, path, "", 0, error) ?: listing_choose(&list, "in this folder", error);
+        int r = list_folder(&list, path, error) ?: listing_choose(&list, "in this folder", error);
         /* Opening takes the version before the text is read: later changes are detected at the end of the load. */
         if (r == 0 && list.has_index)
                 r = open_in_folder(index, path, LISTING_INDEX, "listed in its folder", error)
@@ -279,7 +298,7 @@ static int local_list_sidecars(const struct sources *sources, const char *canoni
 {
         cleanup_with(root_path_deinit) struct root_path folder = {0};
         bool is_folder;
-        return find_folder(&folder, sources, canonical, &is_folder, error) ?: list_folder(list, &folder, "", 0, error);
+        return find_folder(&folder, sources, canonical, &is_folder, error) ?: list_folder(list, &folder, error);
 }
 
 static int local_open_sidecar(const struct sources *sources, const char *canonical, const char *name,
@@ -289,6 +308,26 @@ static int local_open_sidecar(const struct sources *sources, const char *canonic
         bool is_folder;
         return find_folder(&folder, sources, canonical, &is_folder, error)
                        ?: open_in_folder(object, &folder, name, NULL, error);
+}
+
+/* ---- roots ---- */
+
+/* Nothing is written: a root may be read-only. */
+int source_inspect_root(const struct source_roots *roots, const char *path, struct root_facts *facts,
+                        struct error *error)
+{
+        cleanup_with(root_path_deinit) struct root_path root = {0};
+        cleanup_with(object_deinit) struct object object = {.ops = NULL};
+        uint64_t range[2] = {0, 4096}, stat[5];
+        *facts = (struct root_facts){.direct_align = 0};
+        int r = root_path_init(&root, roots, path, error)
+                        ?: walk_folder(&(struct walk){.sample = &object}, &root, "", 0, error);
+        if (r < 0 || object.ops == NULL)
+                return r < 0 ? r : 0;
+        snprintf(facts->file, sizeof(facts->file), "%s", object.path + trimmed_len(path, '/') + 1);
+        facts->cachestat = syscall(SYS_CACHESTAT, object.fd, range, stat, 0) == 0;
+        facts->direct_align = object.direct >= 0 ? object.direct_align : 0;
+        return 0;
 }
 
 const struct source_ops source_local = {

@@ -33,14 +33,3 @@ int root_path_find(const struct root_path *path, int *path_fd, struct stat *st, 
 int root_path_open_file(const struct root_path *path, int *fd, struct error *error);
 /* Opens a folder for listing; closed with closedir(). */
 int root_path_open_folder(const struct root_path *path, DIR **dir, struct error *error);
-
-/* How files below a root can be read: the capabilities of its file system, tried on an existing file. */
-struct root_facts {
-        char file[512];        /* that was inspected, below the root; "": none was found */
-        uint32_t direct_align; /* of O_DIRECT; 0: refused */
-        bool cachestat;        /* the kernel says what of it is cached */
-};
-
-/* As the daemon's own user. May hang with its file system: for its lane. STREAMER_EFAILED where the root
- * cannot be listed. */
-int root_facts_read(const struct source_roots *roots, const char *path, struct root_facts *facts, struct error *error);

@@ -88,7 +88,7 @@ static void make_root(void)
 static void assert_finds(const char *name)
 {
         struct root_facts facts;
-        ck_assert_msg(root_facts_read(roots, root, &facts, &error) == 0, "%s", error.text);
+        ck_assert_msg(source_inspect_root(roots, root, &facts, &error) == 0, "%s", error.text);
         ck_assert_str_eq(facts.file, name);
 }
 
@@ -104,7 +104,7 @@ TEST(a_file_is_found_in_nested_folders)
 TEST(entries_that_are_no_files_are_skipped)
 {
         put(".hidden/model.safetensors");
-        put("1/2/3/4/5/6/deep.safetensors");
+        put("1/2/3/4/5/6/7/8/9/deep.safetensors");
         must(symlink("/proc/version", format_text("%s/link", root)));
         must(mkfifo(format_text("%s/fifo", root), 0644));
         file_put(root, "empty", "");
@@ -135,7 +135,7 @@ TEST(the_search_of_a_large_folder_is_bounded)
 TEST(a_path_that_is_no_root_is_refused)
 {
         struct root_facts facts;
-        FAILS_WITH(error, root_facts_read(roots, "/proc", &facts, &error), STREAMER_EFAILED, "outside the roots");
+        FAILS_WITH(error, source_inspect_root(roots, "/proc", &facts, &error), STREAMER_EFAILED, "outside the roots");
         ck_assert_str_eq(source_root(roots, 0), root);
         ck_assert_ptr_null(source_root(roots, 1));
 }
