@@ -15,6 +15,7 @@
 #include "daemon/base/thread/threads.h"
 #include "daemon/base/util.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -32,6 +33,22 @@
 #define REPEAT_NS (UINT64_C(5) * 1000000000)
 #define REPEAT_ROWS 16
 #define REPEAT_TEXT 512
+
+#define FIELD_TEXT 1100 /* a model's name fits */
+/* The text's share of a line: the rest is for fields, and quoting may double it. */
+#define TEXT_SHARE 2200
+
+struct record {
+        enum log_level level;
+        enum log_message message;
+        const struct log_field *fields; /* NULL: none; ends with a row without a name */
+        const char *text;               /* one printable line */
+};
+
+struct line {
+        size_t len;
+        char data[LOG_LINE_MAX];
+};
 
 /* A message of the last seconds, and how often it was logged again. */
 struct repeat {
@@ -64,6 +81,16 @@ static struct {
          .filling = batches};
 
 static int threshold = LOG_LEVEL_INFO;
+
+const char *const log_levels[] = {"error", "warn", "info", "debug", NULL};
+static const int priorities[] = {3, 4, 6, 7}; /* syslog's, by level */
+const char *const log_formats[] = {"auto", "plain", "prefix", "journal", "json", NULL};
+
+static const char *const ids[] = {[LOG_NO_ID] = "",
+#define X(name, id, what) [LOG_##name] = id,
+                                  LOG_MESSAGES(X)
+#undef X
+};
 
 /* ---- the output ---- */
 
@@ -99,6 +126,110 @@ void log_set_output(const struct log_output *output)
 void log_set_level(enum log_level level)
 {
         store_relaxed(&threshold, (int)level);
+}
+
+/* ---- lines ---- */
+
+__attribute__((format(printf, 2, 3))) static void put(struct line *line, const char *format, ...)
+{
+        size_t capacity = sizeof(line->data) - line->len;
+        va_list args;
+        va_start(args, format);
+        int n = vsnprintf(line->data + line->len, capacity, format, args);
+        va_end(args);
+        require(n >= 0 && (size_t)n < capacity); /* callers check it */
+        line->len += (size_t)n;
+}
+
+static void put_time(struct line *line)
+{
+        struct timespec now;
+        struct tm tm;
+        char date[32];
+        clock_gettime(CLOCK_REALTIME, &now);
+        gmtime_r(&now.tv_sec, &tm);
+        strftime(date, sizeof(date), "%Y-%m-%dT%H:%M:%S", &tm);
+        put(line, "%s.%03ldZ", date, now.tv_nsec / 1000000);
+}
+
+/* A quoted string of at most `most` bytes within its quotes; the text is printable UTF-8 already. */
+static void put_json_string(struct line *line, const char *text, size_t most)
+{
+        put(line, "\"");
+        size_t begin = line->len;
+        while (*text != '\0') {
+                size_t n = 1;
+                while (((unsigned char)text[n] & 0xc0) == 0x80)
+                        n++;
+                bool quote = *text == '"' || *text == '\\';
+                if (line->len - begin + n + quote + sizeof("...") > most) {
+                        put(line, "...");
+                        break;
+                }
+                put(line, "%s%.*s", quote ? "\\" : "", (int)n, text);
+                text += n;
+        }
+        put(line, "\"");
+}
+
+/* Fields that do not fit are left out. */
+static void put_fields(struct line *line, const struct log_field *fields)
+{
+        for (const struct log_field *f = fields; f != NULL && f->name != NULL; f++) {
+                char value[FIELD_TEXT];
+                if (f->text != NULL)
+                        error_escape(value, sizeof(value), f->text);
+                else
+                        snprintf(value, sizeof(value), "%" PRIu64, f->number);
+                /* Each byte of a text may be quoted. */
+                if (line->len + strlen(f->name) + 2 * strlen(value) + 12 > LOG_LINE_MAX)
+                        continue;
+                if (out.format == LOG_FORMAT_JOURNAL) {
+                        for (const char *c = f->name; *c != '\0'; c++)
+                                put(line, "%c", toupper((unsigned char)*c));
+                        put(line, "=%s\n", value);
+                        continue;
+                }
+                put(line, ",\"%s\":", f->name);
+                if (f->text != NULL)
+                        put_json_string(line, value, SIZE_MAX);
+                else
+                        put(line, "%s", value);
+        }
+}
+
+/* Long texts are truncated. JOURNAL is a line NAME=VALUE for each field, and a NUL. */
+static void put_record(struct line *line, const struct record *record)
+{
+        const char *level = log_levels[record->level];
+        int priority = priorities[record->level];
+        line->len = 0;
+        switch (out.format) {
+        case LOG_FORMAT_JSON:
+                put(line, "{\"time\":\"");
+                put_time(line);
+                put(line, "\",\"level\":\"%s\",\"message\":", level);
+                put_json_string(line, record->text, TEXT_SHARE);
+                if (record->message != LOG_NO_ID)
+                        put(line, ",\"message_id\":\"%s\"", ids[record->message]);
+                put_fields(line, record->fields);
+                put(line, "}\n");
+                break;
+        case LOG_FORMAT_JOURNAL:
+                put(line, "MESSAGE=%s\nPRIORITY=%d\nSYSLOG_IDENTIFIER=streamerd\n", record->text, priority);
+                if (record->message != LOG_NO_ID)
+                        put(line, "MESSAGE_ID=%s\n", ids[record->message]);
+                put_fields(line, record->fields);
+                line->data[line->len++] = '\0';
+                break;
+        case LOG_FORMAT_PREFIX:
+                put(line, "<%d>%s\n", priority, record->text);
+                break;
+        case LOG_FORMAT_AUTO:
+        case LOG_FORMAT_PLAIN:
+                put_time(line);
+                put(line, " %s: %s\n", level, record->text);
+        }
 }
 
 /* ---- writing ---- */
@@ -155,38 +286,65 @@ static size_t write_lines(char *data, size_t size)
         return out.format == LOG_FORMAT_JOURNAL ? send_journal(data, size) : write_stderr(data, size);
 }
 
-/* True if the output took it. */
-static bool write_notice(uint64_t lost)
-{
-        char text[80], line[LOG_LINE_MAX];
-        snprintf(text, sizeof(text), "log: %" PRIu64 " lines dropped: log output was blocked", lost);
-        size_t len = log_line(line, out.format, &(struct log_record){.level = LOG_LEVEL_WARN, .text = text});
-        return write_lines(line, len) == len;
-}
-
 /* ---- queueing; under the lock ---- */
 
-static void emit(const struct log_record *record)
+static void emit(const struct record *record)
 {
-        char line[LOG_LINE_MAX];
-        size_t len = log_line(line, out.format, record);
+        struct line line;
         struct batch *batch = out.filling;
-        if (!out.threaded) {
-                if (out.lost > out.lost_reported && write_notice(out.lost - out.lost_reported))
-                        out.lost_reported = out.lost;
-                out.lost += write_lines(line, len) != len;
-        } else if (len > LOG_BATCH_MAX - batch->len) {
+        put_record(&line, record);
+        if (line.len > LOG_BATCH_MAX - batch->len) {
                 out.lost++;
                 batch->dropped++;
         } else {
-                memcpy(batch->data + batch->len, line, len);
-                batch->len += len;
+                memcpy(batch->data + batch->len, line.data, line.len);
+                batch->len += line.len;
         }
+}
+
+/* True if the output took it. */
+static bool write_notice(uint64_t lost)
+{
+        char text[80];
+        struct line line;
+        snprintf(text, sizeof(text), "log: %" PRIu64 " lines dropped: log output was blocked", lost);
+        put_record(&line, &(struct record){.level = LOG_LEVEL_WARN, .text = text});
+        return write_lines(line.data, line.len) == line.len;
+}
+
+/* The thread releases the lock while it writes. */
+static void write_filled(void)
+{
+        struct batch *batch = out.filling;
+        bool threaded = out.threaded;
+        uint64_t unreported = out.lost - out.lost_reported - batch->dropped; /* of earlier batches */
+        out.filling = batch == &batches[0] ? &batches[1] : &batches[0];
+        out.writing = true;
+        if (threaded)
+                pthread_mutex_unlock(&out.mutex);
+        bool reported = unreported == 0 || write_notice(unreported);
+        size_t done = write_lines(batch->data, batch->len);
+        if (threaded)
+                pthread_mutex_lock(&out.mutex);
+        out.writing = false;
+        out.lost_reported += reported ? unreported : 0;
+        for (size_t i = done; i < batch->len; i++)
+                out.lost += batch->data[i] == (out.format == LOG_FORMAT_JOURNAL ? '\0' : '\n');
+        batch->len = 0;
+        batch->dropped = 0;
+        pthread_cond_broadcast(&out.idle);
+}
+
+static void write_without_thread(void)
+{
+        while (!out.threaded && out.filling->len > 0)
+                write_filled();
 }
 
 /* The thread is woken when the lock is free. */
 static void unlock(void)
 {
+        write_without_thread();
         bool wake = out.filling->len > 0 && !out.writing;
         pthread_mutex_unlock(&out.mutex);
         if (wake)
@@ -201,7 +359,7 @@ static void end_repeat(struct repeat *row)
         if (row->count > 0) {
                 snprintf(text, sizeof(text), "%s (repeated %" PRIu64 " time%s)", row->text, row->count,
                          row->count == 1 ? "" : "s");
-                emit(&(struct log_record){.level = row->level, .text = text});
+                emit(&(struct record){.level = row->level, .text = text});
         }
         row->since_ns = row->count = 0;
 }
@@ -250,25 +408,6 @@ uint64_t log_lost(void)
 
 /* ---- the thread ---- */
 
-/* Begins and ends with the lock. */
-static void write_filled(void)
-{
-        struct batch *batch = out.filling;
-        uint64_t unreported = out.lost - out.lost_reported - batch->dropped; /* of earlier batches */
-        out.filling = batch == &batches[0] ? &batches[1] : &batches[0];
-        out.writing = true;
-        pthread_mutex_unlock(&out.mutex);
-        bool reported = unreported == 0 || write_notice(unreported);
-        size_t done = write_lines(batch->data, batch->len);
-        pthread_mutex_lock(&out.mutex);
-        out.writing = false;
-        out.lost_reported += reported ? unreported : 0;
-        for (size_t i = done; i < batch->len; i++)
-                out.lost += batch->data[i] == (out.format == LOG_FORMAT_JOURNAL ? '\0' : '\n');
-        batch->len = 0;
-        batch->dropped = 0;
-}
-
 static void *log_thread(void *arg)
 {
         thread_begin("log");
@@ -276,17 +415,17 @@ static void *log_thread(void *arg)
         while (!out.ending) {
                 while (out.filling->len > 0)
                         write_filled();
-                pthread_cond_broadcast(&out.idle);
                 while (out.filling->len == 0 && !out.ending)
                         pthread_cond_wait(&out.filled, &out.mutex);
         }
         return NULL;
 }
 
-/* With the lock. True: the thread has written all. */
+/* With the lock. True: all is written. */
 static bool wait_for_thread(uint64_t deadline_ns)
 {
         struct timespec until = timespec_of(deadline_ns);
+        write_without_thread();
         pthread_cond_signal(&out.filled);
         while ((out.filling->len > 0 || out.writing) &&
                pthread_cond_clockwait(&out.idle, &out.mutex, CLOCK_MONOTONIC, &until) == 0)
@@ -358,7 +497,7 @@ void log_event(enum log_level level, enum log_message message, const struct log_
         uint64_t now = now_ns();
         end_repeats(now);
         if (!repeats(level, printable, now))
-                emit(&(struct log_record){.level = level, .message = message, .fields = fields, .text = printable});
+                emit(&(struct record){.level = level, .message = message, .fields = fields, .text = printable});
         unlock();
         errno = saved;
 }

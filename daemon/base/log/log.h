@@ -49,17 +49,6 @@ struct log_field {
 #define LOG_NUMBER(name, number) ((struct log_field){name, NULL, number})
 #define LOG_FIELDS(...) ((const struct log_field[]){__VA_ARGS__, {0}})
 
-struct log_record {
-        enum log_level level;
-        enum log_message message;
-        const struct log_field *fields; /* NULL: none; ends with a row without a name */
-        const char *text;               /* one printable line */
-};
-
-/* Bytes of the line, its end included: at most LOG_LINE_MAX, which a pipe takes whole. Long texts are truncated, and
- * fields that do not fit are left out. JOURNAL is a line NAME=VALUE for each field, and a NUL. */
-size_t log_line(char out[LOG_LINE_MAX], enum log_format format, const struct log_record *record);
-
 extern const char *const log_levels[], *const log_formats[]; /* names by value; NULL ends them */
 
 /* ---- logging ---- */

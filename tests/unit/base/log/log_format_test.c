@@ -50,7 +50,7 @@ TEST(a_process_of_the_manager_or_the_journal_writes_prefixes, EACH(rows))
 
 /* ---- the journal ---- */
 
-static char sent[LOG_LINE_MAX];
+static char sent[2 * LOG_LINE_MAX];
 static int journal_result;
 
 /* In place of libsystemd's: the fields of the last message, one a line. */
@@ -124,28 +124,51 @@ TEST(a_json_line_is_one_object_with_its_fields)
         ck_assert_ptr_eq(strchr(text, '\n'), text + strlen(text) - 1);
 }
 
+/* ---- long texts ---- */
+
+static size_t longest; /* of the journal's messages */
+
 /* Texts of quotes, backslashes, escapes and wide characters, of every length up to far too long. */
-TEST(a_line_is_whole_and_bounded_whatever_its_texts)
+static void log_long_texts(void)
 {
         static const char *const units[] = {"x", "\"", "\\", "\xf0\x9f\x98\x80", "\x01"};
-        char *unit_text = must_alloc(20000), line[LOG_LINE_MAX + 1];
+        char *text = must_alloc(20000);
         for (size_t u = 0; u < sizeof(units) / sizeof(units[0]); u++) {
-                unit_text[0] = '\0';
+                text[0] = '\0';
                 for (size_t n = 0; n < 3000; n += 37) {
                         for (size_t i = 0; i < 37; i++)
-                                strcat(unit_text, units[u]);
-                        struct log_record r = {
-                                .level = LOG_LEVEL_INFO,
-                                .message = LOG_MODEL_READY,
-                                .fields = LOG_FIELDS(LOG_TEXT("model", unit_text), LOG_TEXT("device", unit_text),
-                                                     LOG_TEXT("code", unit_text), LOG_NUMBER("lease", INT64_MAX)),
-                                .text = u == 4 || n * strlen(units[u]) > 1900 ? "text" : unit_text,
-                        };
-                        size_t len = log_line(line, LOG_FORMAT_JSON, &r);
-                        ck_assert_uint_le(len, LOG_LINE_MAX);
-                        json_t *o = json_loadb(line, len, JSON_REJECT_DUPLICATES, NULL);
-                        ck_assert_msg(o != NULL, "%zu of '%s': %.*s", n, units[u], (int)len, line);
-                        ck_assert_uint_le(log_line(line, LOG_FORMAT_JOURNAL, &r), LOG_LINE_MAX);
+                                strcat(text, units[u]);
+                        log_event(LOG_LEVEL_INFO, LOG_MODEL_READY,
+                                  LOG_FIELDS(LOG_TEXT("model", text), LOG_TEXT("device", text), LOG_TEXT("code", text),
+                                             LOG_NUMBER("lease", INT64_MAX)),
+                                  "%zu %zu %s", u, n, text);
+                        longest = strlen(sent) + 1 > longest ? strlen(sent) + 1 : longest;
                 }
         }
+}
+
+static void log_long_json(void)
+{
+        set_output(LOG_FORMAT_JSON);
+        log_long_texts();
+}
+
+static void log_long_journal(void)
+{
+        log_set_output(&(struct log_output){.format = LOG_FORMAT_JOURNAL, .journal = "/"});
+        log_long_texts();
+}
+
+TEST(a_line_is_whole_and_bounded_whatever_its_texts)
+{
+        char *text = suite_stderr(log_long_json), *save = NULL;
+        int n = 0;
+        for (char *line = strtok_r(text, "\n", &save); line != NULL; line = strtok_r(NULL, "\n", &save), n++) {
+                ck_assert_uint_lt(strlen(line), LOG_LINE_MAX);
+                ck_assert_msg(json_loads(line, JSON_REJECT_DUPLICATES, NULL) != NULL, "%s", line);
+        }
+        ck_assert_int_eq(n, 5 * 82);
+        suite_stderr(log_long_journal);
+        ck_assert_uint_gt(longest, 3000);
+        ck_assert_uint_le(longest, LOG_LINE_MAX);
 }
