@@ -56,26 +56,6 @@ static int from_settings(struct aws_credentials *c, struct aws_keys *keys, struc
         return r ?: aws_keys_init(keys, access, secret, token, "settings", error);
 }
 
-/* A profile that the settings name has precedence over the environment's keys and web identity, which may be another
- * program's. */
-static int find_along_chain(struct aws_credentials *c, struct aws_keys *keys, struct error *error)
-{
-        cleanup_with(aws_config_deinit) struct aws_config config;
-        struct error why = {.text = "disabled"};
-        bool named = c->opts.profile != NULL;
-        int r = aws_config_init(&config, c->opts.profile, error);
-        if (r == 0 && !named)
-                r = aws_environment(keys, error);
-        return r ?: aws_profile(&c->clients, keys, &config, !named, error)
-                       ?: aws_container(&c->clients, keys, error)
-                       ?: aws_instance(&c->clients, keys, &why, error)
-                       ?: error_set(error, STREAMER_EPERM,
-                                    "no credentials: none in the settings, the environment or profile '%s', no web "
-                                    "identity, no container endpoint, and instance metadata: %s. A public store is "
-                                    "read with s3.unsigned",
-                                    config.profile, why.text);
-}
-
 /* ---- fetching ---- */
 
 /* With the lock held: takes the keys over, or stores the error of the fetch. */
@@ -115,7 +95,7 @@ static void *fetch_thread(void *arg)
         if (c->opts.access != NULL)
                 from_settings(c, &keys, &error);
         else
-                find_along_chain(c, &keys, &error);
+                aws_find_keys(&c->clients, &keys, c->opts.profile, &error);
         if (keys.access != NULL && keys.expires != 0 && time(NULL) >= keys.expires) {
                 error_set(&error, STREAMER_EFAILED,
                           "credentials had expired on receipt: is this machine's clock right? (%s)", keys.origin);

@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The providers of credentials: the environment, the profile and its roles (profile.c), the endpoint of a container and
- * the metadata of an instance (metadata.c). Calls that take clients block, each for a bounded time.
- *
- * A provider returns 1 with keys, 0 if it is not configured, or an error.
+ * The providers of credentials, tried along the chain that credentials.h describes.
  */
 #pragma once
 
 #include "daemon/io/http/http.h"
-#include "daemon/source/aws/aws_config.h"
 #include "daemon/source/aws/keys.h"
 
 struct aws_clients {
@@ -21,24 +17,10 @@ int aws_clients_init(struct aws_clients *clients, const struct http_opts *http, 
 void aws_clients_stop(struct aws_clients *clients); /* calls end soon, with STREAMER_ECANCELED */
 void aws_clients_deinit(struct aws_clients *clients);
 
-/* ---- metadata.c ---- */
+/* 1 with keys, or an error. Blocks, with each provider for a bounded time. `profile` NULL: AWS's variables name it. */
+int aws_find_keys(struct aws_clients *clients, struct aws_keys *keys, const char *profile, struct error *error);
 
-int aws_container(struct aws_clients *clients, struct aws_keys *keys, struct error *error);
-/* Also 0 if nothing answers, with the reason in *why: most machines are no instances. */
-int aws_instance(struct aws_clients *clients, struct aws_keys *keys, struct error *why, struct error *error);
-
-/* ---- profile.c ---- */
-
-int aws_environment(struct aws_keys *keys, struct error *error);
-/* A role, a web identity or the keys of the profile, or before them, if `environment`, the environment's web identity.
- */
-int aws_profile(struct aws_clients *clients, struct aws_keys *keys, const struct aws_config *config, bool environment,
-                struct error *error);
-
-/* ---- parts: for STS, and for the tests ---- */
-
-/* One request; any status is a success, and the body is not NULL. */
-int aws_fetch(struct http *http, struct http_fetch *fetch, struct error *error);
+/* ---- for the tests ---- */
 
 /* Where a container's credentials are; *uri NULL: not configured. malloc'd. Plain http is used for these hosts alone:
  * loopback and the addresses of ECS and EKS. */

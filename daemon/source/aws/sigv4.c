@@ -71,10 +71,10 @@ static char *host_header(const char *url)
 
 /* ---- digests ---- */
 
-static int hex_digest(char out[HEX], const char *text)
+static int hex_digest(char out[HEX], const void *data, size_t size)
 {
         unsigned char digest[DIGEST];
-        if (EVP_Digest(text, strlen(text), digest, NULL, EVP_sha256(), NULL) != 1)
+        if (EVP_Digest(data, size, digest, NULL, EVP_sha256(), NULL) != 1)
                 return -1;
         hex_encode(out, digest, DIGEST);
         return 0;
@@ -90,9 +90,9 @@ static int hmac(unsigned char out[DIGEST], const void *key, size_t len, const ch
 #define SIGNED_HEADERS 6
 
 struct signing {
-        const struct aws_sign_request *request;
+        const struct http_request *request;
         const struct aws_keys *keys;
-        const char *service;
+        const char *method, *region, *service;
         char day[16], time[32];
         struct aws_param headers[SIGNED_HEADERS]; /* in the order of names; a value of NULL: not sent */
         char names[128];                          /* of these headers, with ';' between them */
@@ -105,13 +105,13 @@ static char *canonical_request(const struct signing *s, const char *body_digest)
         path += strcspn(path, "/?");
         int path_len = (int)strcspn(path, "?");
         const char *query = path[path_len] == '?' ? path + path_len + 1 : "";
-        size_t size = strlen(s->request->method) + strlen(path) + strlen(s->names) + HEX + 9;
+        size_t size = strlen(s->method) + strlen(path) + strlen(s->names) + HEX + 9;
         for (size_t i = 0; i < SIGNED_HEADERS; i++)
                 size += strlen(s->headers[i].name) + strlen(s->headers[i].value ?: "") + 2;
         char *text = malloc(size), *to = text;
         if (text == NULL)
                 return NULL;
-        to += sprintf(to, "%s\n%s%.*s\n%s\n", s->request->method, path_len == 0 ? "/" : "", path_len, path, query);
+        to += sprintf(to, "%s\n%s%.*s\n%s\n", s->method, path_len == 0 ? "/" : "", path_len, path, query);
         for (size_t i = 0; i < SIGNED_HEADERS; i++)
                 if (s->headers[i].value != NULL)
                         to += sprintf(to, "%s:%s\n", s->headers[i].name, s->headers[i].value);
@@ -122,14 +122,14 @@ static char *canonical_request(const struct signing *s, const char *body_digest)
 /* In place, from the secret on: each digest of the chain is the key of the next. */
 static int signature(char out[HEX], const struct signing *s, const char *canonical)
 {
-        const char *const chain[] = {s->day, s->request->region, s->service, "aws4_request"};
+        const char *const chain[] = {s->day, s->region, s->service, "aws4_request"};
         unsigned char key[DIGEST];
         char digest[HEX], first[4 + AWS_SECRET_MAX];
         size_t secret_len = strlen(s->keys->secret);
-        if (secret_len >= AWS_SECRET_MAX || hex_digest(digest, canonical) < 0)
+        if (secret_len >= AWS_SECRET_MAX || hex_digest(digest, canonical, strlen(canonical)) < 0)
                 return -1;
         cleanup_free char *text = format_new("AWS4-HMAC-SHA256\n%s\n%s/%s/%s/aws4_request\n%s", s->time, s->day,
-                                             s->request->region, s->service, digest);
+                                             s->region, s->service, digest);
         if (text == NULL)
                 return -1;
         memcpy(first, "AWS4", 4);
@@ -150,30 +150,37 @@ static int signature(char out[HEX], const struct signing *s, const char *canonic
 static char *authorization(const struct signing *s)
 {
         char body_digest[HEX] = EMPTY_BODY, mac[HEX];
-        if (s->request->form != NULL && hex_digest(body_digest, s->request->form) < 0)
+        if (s->request->body != NULL && hex_digest(body_digest, s->request->body, s->request->body_len) < 0)
                 return NULL;
         cleanup_with(secret_free_p) char *canonical = canonical_request(s, body_digest);
         if (canonical == NULL || signature(mac, s, canonical) < 0)
                 return NULL;
         return format_new("AWS4-HMAC-SHA256 Credential=%s/%s/%s/%s/aws4_request, SignedHeaders=%s, Signature=%s",
-                          s->keys->access, s->day, s->request->region, s->service, s->names, mac);
+                          s->keys->access, s->day, s->region, s->service, s->names, mac);
 }
 
-int aws_sign(struct http_headers *headers, const struct aws_sign_request *request, const struct aws_keys *keys,
-             struct error *error)
+static const char *own_header(const struct http_request *request, const char *name)
+{
+        return request->headers != NULL ? http_headers_find(request->headers, name) : NULL;
+}
+
+int aws_sign(struct http_headers *headers, const struct http_request *request, const char *region, time_t when,
+             const struct aws_keys *keys, struct error *error)
 {
         cleanup_free char *host = host_header(request->url);
         struct signing s = {.request = request,
                             .keys = keys,
-                            .service = request->form != NULL ? "sts" : "s3",
-                            .headers = {{"content-type", request->form != NULL ? AWS_FORM : NULL},
+                            .method = request->method ?: "GET",
+                            .region = region,
+                            .service = request->body != NULL ? "sts" : "s3",
+                            .headers = {{"content-type", own_header(request, "Content-Type")},
                                         {"host", host},
-                                        {"x-amz-checksum-mode", request->checksum ? "ENABLED" : NULL},
-                                        {"x-amz-content-sha256", request->form == NULL ? EMPTY_BODY : NULL},
+                                        {"x-amz-checksum-mode", own_header(request, "x-amz-checksum-mode")},
+                                        {"x-amz-content-sha256", request->body == NULL ? EMPTY_BODY : NULL},
                                         {"x-amz-date", s.time},
                                         {"x-amz-security-token", keys->token}}};
         struct tm tm;
-        gmtime_r(&request->when, &tm);
+        gmtime_r(&when, &tm);
         strftime(s.day, sizeof(s.day), "%Y%m%d", &tm);
         strftime(s.time, sizeof(s.time), "%Y%m%dT%H%M%SZ", &tm);
         for (size_t i = 0; i < SIGNED_HEADERS; i++)

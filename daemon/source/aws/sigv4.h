@@ -11,27 +11,14 @@
 #include "daemon/io/http/http.h"
 #include "daemon/source/aws/keys.h"
 
-/* ---- the parts of a URL ---- */
-
 struct aws_param {
         const char *name, *value;
 };
 /* "a=1&b=2": encoded, and sorted as the signature requires (in place), without those whose value is NULL. malloc'd. */
 char *aws_query(struct aws_param *params, size_t n);
 
-/* ---- signing ---- */
-
-#define AWS_FORM "application/x-www-form-urlencoded"
-
-struct aws_sign_request {
-        const char *method;
-        const char *url; /* encoded; its query as aws_query() makes it */
-        const char *region;
-        time_t when;
-        bool checksum;    /* sent with "x-amz-checksum-mode: ENABLED" */
-        const char *form; /* to STS, sent with "Content-Type: " AWS_FORM; NULL: a request to S3 */
-};
-
-/* Adds the headers of the signature. STREAMER_ENOMEM, also for a secret of AWS_SECRET_MAX bytes. */
-int aws_sign(struct http_headers *headers, const struct aws_sign_request *request, const struct aws_keys *keys,
-             struct error *error);
+/* Adds the headers of the signature to `headers`, which may be those of the request. A request with a body is one to
+ * STS, another one to S3. Its URL is encoded, with its query as aws_query() makes it. STREAMER_ENOMEM, also for a
+ * secret of AWS_SECRET_MAX bytes. */
+int aws_sign(struct http_headers *headers, const struct http_request *request, const char *region, time_t when,
+             const struct aws_keys *keys, struct error *error);

@@ -32,15 +32,8 @@ static int authorize(struct http_access *access, const struct http_request *requ
         int r = aws_credentials_get(a->endpoint->credentials, &keys, error);
         if (r != 0)
                 return r;
-        const struct aws_sign_request what = {.method = request->method ?: "GET",
-                                              .url = request->url,
-                                              .region = a->region,
-                                              .when = time(NULL),
-                                              .checksum = request->headers != NULL &&
-                                                          http_headers_find(request->headers, "x-amz-checksum-mode") !=
-                                                                  NULL};
         more->by = keys.number;
-        return aws_sign(more, &what, &keys, error);
+        return aws_sign(more, request, a->region, time(NULL), &keys, error);
 }
 
 /* ---- refused ---- */

@@ -71,13 +71,20 @@ static void assert_signs(char *answer, unsigned i)
         char *date = strtok(answer, "\t"), *expected = strtok(NULL, "\n");
         const char *token = filled(row.token), *form = filled(row.form);
         const struct aws_keys keys = {.access = ACCESS, .secret = SECRET, .token = (char *)(uintptr_t)token};
-        struct aws_sign_request request = {
-                .method = row.method, .url = row.url, .region = region_of(i), .checksum = row.checksum, .form = form};
+        struct http_headers headers = {.n = 0};
+        const struct http_request request = {.method = row.method,
+                                             .url = row.url,
+                                             .headers = &headers,
+                                             .body = form,
+                                             .body_len = form != NULL ? strlen(form) : 0};
+        if (form != NULL)
+                http_headers_add(&headers, "Content-Type", "application/x-www-form-urlencoded", NULL);
+        if (row.checksum)
+                http_headers_add(&headers, "x-amz-checksum-mode", "ENABLED", NULL);
         struct tm tm = {0};
         ck_assert_ptr_nonnull(strptime(date, "%Y%m%dT%H%M%SZ", &tm));
-        request.when = timegm(&tm);
         out = (struct http_headers){.n = 0};
-        ck_assert_int_eq(aws_sign(&out, &request, &keys, &error), 0);
+        ck_assert_int_eq(aws_sign(&out, &request, region_of(i), timegm(&tm), &keys, &error), 0);
         ck_assert_msg(strcmp(http_headers_find(&out, "Authorization"), expected) == 0, "%s: %s, not %s", row.url,
                       http_headers_find(&out, "Authorization"), expected);
         ck_assert_str_eq(http_headers_find(&out, "x-amz-date"), date);
@@ -112,11 +119,11 @@ TEST(a_secret_beyond_the_limit_is_refused)
         memset(secret, 's', AWS_SECRET_MAX);
         secret[AWS_SECRET_MAX] = '\0';
         const struct aws_keys keys = {.access = ACCESS, .secret = secret};
-        const struct aws_sign_request request = {.method = "GET", .url = "http://h/", .region = "us-east-1"};
-        ck_assert_int_eq(aws_sign(&out, &request, &keys, &error), STREAMER_ENOMEM);
+        const struct http_request request = {.url = "http://h/"};
+        ck_assert_int_eq(aws_sign(&out, &request, "us-east-1", 0, &keys, &error), STREAMER_ENOMEM);
         ck_assert_uint_eq(out.n, 0);
         secret[AWS_SECRET_MAX - 1] = '\0';
-        ck_assert_int_eq(aws_sign(&out, &request, &keys, &error), 0);
+        ck_assert_int_eq(aws_sign(&out, &request, "us-east-1", 0, &keys, &error), 0);
 }
 
 /* ---- the parts of a URL ---- */
