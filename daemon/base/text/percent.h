@@ -27,24 +27,21 @@ static inline char *percent_encode(char *to, const char *text, const char *keep)
         return to;
 }
 
-/* The byte encoded by the three characters at `text`; -1 where they are not of that form, or for NUL. */
-static inline int percent_byte(const char *text)
-{
-        int high = text[0] == '%' ? OPENSSL_hexchar2int((unsigned char)text[1]) : -1;
-        int low = high >= 0 ? OPENSSL_hexchar2int((unsigned char)text[2]) : -1;
-        return low >= 0 && (high | low) != 0 ? high << 4 | low : -1;
-}
-
 /* In place; `plus` is what '+' encodes. False where a '%' is not followed by two digits or encodes NUL. */
 static inline bool percent_decode(char *text, char plus)
 {
         char *to = text;
         for (const char *from = text; *from != '\0'; from++) {
-                int byte = *from == '%' ? percent_byte(from) : *from == '+' ? plus : (unsigned char)*from;
-                if (byte < 0)
+                if (*from != '%') {
+                        *to++ = *from == '+' ? plus : *from;
+                        continue;
+                }
+                int high = OPENSSL_hexchar2int((unsigned char)from[1]);
+                int low = high >= 0 ? OPENSSL_hexchar2int((unsigned char)from[2]) : -1;
+                if (low < 0 || (high | low) == 0)
                         return false;
-                from += *from == '%' ? 2 : 0;
-                *to++ = (char)byte;
+                *to++ = (char)(high << 4 | low);
+                from += 2;
         }
         *to = '\0';
         return true;

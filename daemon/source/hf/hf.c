@@ -84,14 +84,14 @@ static int refused(struct http_access *access, const struct http_request *reques
         bool unknown = answer->status == 401 && code != NULL && strcmp(code, "RepoNotFound") == 0;
         if (answer->status != 401 && answer->status != 403 && answer->status != 404)
                 return 0;
-        if (answer->status == 401 && http_auth_reread(auth))
+        if (answer->status == 401 && http_auth_reread(auth, answer))
                 return 1;
         return error_set(error, answer->status == 404 || unknown ? STREAMER_ENOENT : STREAMER_EPERM,
                          "the Hub answers %d%s%s (%s%s%s, %s%s)", answer->status, code != NULL ? " " : "", code ?: "",
                          request->shown, id != NULL ? ", request " : "", id ?: "",
-                         auth->empty          ? "without a token"
-                         : setting[0] != '\0' ? "with the token of "
-                                              : "with a token",
+                         auth->authorization == NULL ? "without a token"
+                         : setting[0] != '\0'        ? "with the token of "
+                                                     : "with a token",
                          setting);
 }
 

@@ -8,9 +8,6 @@
 
 #include <openssl/evp.h>
 
-/* After credentials have been replaced, requests in flight with the old ones are refused for at most this long. */
-#define IN_FLIGHT_NS UINT64_C(30000000000)
-
 /* NULL: no memory. */
 static char *header_value(const char *user, const char *secret)
 {
@@ -34,13 +31,12 @@ int http_auth_new(struct http_access **access, const struct http_access_ops *ops
         struct http_auth *auth = calloc(1, sizeof(*auth));
         if (auth == NULL)
                 return error_no_memory(error);
-        *auth = (struct http_auth){.access = {.ops = ops, .refs = 1},
-                                   .user = user,
-                                   .setting = setting != NULL ? strdup(setting) : NULL,
-                                   .empty = setting == NULL && secret == NULL};
-        auth->authorization = auth->empty ? NULL : header_value(user, value ?: secret);
+        *auth = (struct http_auth){
+                .access = {.ops = ops, .refs = 1}, .user = user, .setting = setting != NULL ? strdup(setting) : NULL};
+        if (value != NULL || secret != NULL)
+                auth->authorization = header_value(user, value ?: secret);
         pthread_mutex_init(&auth->mutex, NULL);
-        if ((setting != NULL && auth->setting == NULL) || (!auth->empty && auth->authorization == NULL)) {
+        if ((setting != NULL && auth->setting == NULL) || ((value ?: secret) != NULL && auth->authorization == NULL)) {
                 http_auth_free(&auth->access);
                 return error_no_memory(error);
         }
@@ -61,13 +57,14 @@ int http_auth_authorize(struct http_access *access, const struct http_request *r
                         struct error *error)
 {
         struct http_auth *auth = container_of(access, struct http_auth, access);
-        if (auth->empty)
-                return 0;
         lock_scope(&auth->mutex);
+        if (auth->authorization == NULL)
+                return 0;
+        more->by = auth->number;
         return http_headers_add(more, "Authorization", auth->authorization, error);
 }
 
-bool http_auth_reread(struct http_auth *auth)
+bool http_auth_reread(struct http_auth *auth, const struct http_answer *answer)
 {
         struct error error;
         cleanup_with(secret_free_p) char *secret = NULL;
@@ -79,12 +76,12 @@ bool http_auth_reread(struct http_auth *auth)
         cleanup_with(secret_free_p) char *value = header_value(auth->user, secret);
         lock_scope(&auth->mutex);
         if (value != NULL && strcmp(value, auth->authorization) != 0) {
-                char *old = auth->authorization;
+                secret_free(auth->authorization);
                 auth->authorization = value;
-                auth->changed_ns = now_ns();
-                value = old;
+                auth->number++;
+                value = NULL;
         }
-        return auth->changed_ns > 0 && now_ns() - auth->changed_ns < IN_FLIGHT_NS;
+        return answer->by != auth->number;
 }
 
 /* ---- by host ---- */
@@ -92,7 +89,7 @@ bool http_auth_reread(struct http_auth *auth)
 static int refused(struct http_access *access, const struct http_request *request, const struct http_answer *answer,
                    struct error *error)
 {
-        return answer->status == 401 && http_auth_reread(container_of(access, struct http_auth, access));
+        return answer->status == 401 && http_auth_reread(container_of(access, struct http_auth, access), answer);
 }
 
 int web_auth(const struct web_host *hosts, size_t n, const char *text, struct http_access **access, struct error *error)

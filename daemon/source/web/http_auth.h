@@ -14,9 +14,8 @@ struct http_auth {
         const char *user; /* borrowed; NULL: a bearer token */
         char *setting;    /* "file:PATH", "credential:NAME"; NULL: a value, which stays the same */
         pthread_mutex_t mutex;
-        bool empty;          /* no credentials: adds no header */
-        char *authorization; /* the header's value */
-        uint64_t changed_ns; /* when it was replaced; 0: never */
+        char *authorization; /* the header's value; NULL: no credentials */
+        uint64_t number;     /* of the authorization: counts replacements */
 };
 
 /* Either the secret, or its location in the form of secret_read(), or neither. `user` outlives this. */
@@ -28,8 +27,8 @@ int http_auth_authorize(struct http_access *access, const struct http_request *r
                         struct error *error);
 void http_auth_free(struct http_access *access);
 
-/* After a 401: true if there are other credentials to try. */
-bool http_auth_reread(struct http_auth *auth);
+/* After a 401: true if there are other credentials to try than those of the request. */
+bool http_auth_reread(struct http_auth *auth, const struct http_answer *answer);
 
 /* ---- the credentials that the settings have for hosts ---- */
 

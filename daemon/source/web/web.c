@@ -49,18 +49,6 @@ static int web_canonical(const char *source, char **out, struct error *error)
         return *out != NULL ? 0 : error_no_memory(error);
 }
 
-/* In place; control characters stay as they are written. */
-static void name_decode(char *text)
-{
-        char *to = text;
-        for (const char *from = text; *from != '\0';) {
-                int byte = percent_byte(from);
-                *to++ = byte >= ' ' ? (char)byte : *from;
-                from += byte >= ' ' ? 3 : 1;
-        }
-        *to = '\0';
-}
-
 /* Of an index: the folder that it lies in. */
 static char *web_default_name(const char *canonical, unsigned n)
 {
@@ -70,14 +58,12 @@ static char *web_default_name(const char *canonical, unsigned n)
         if (source_ends_with(path, len, INDEX_SUFFIX))
                 while (len > 1 && path[len - 1] != '/')
                         len--;
-        char *name = source_last_components(path, len, n + 1);
-        if (name == NULL)
-                return NULL;
-        name_decode(name);
-        if (codec_utf8(name, strlen(name)))
-                return name;
-        free(name);
-        return strdup("model");
+        cleanup_free char *encoded = source_last_components(path, len, n + 1);
+        char *name = encoded != NULL ? strdup(encoded) : NULL;
+        /* What does not decode to text stays as it is. */
+        if (name != NULL && !(percent_decode(name, '+') && codec_utf8(name, strlen(name))))
+                strcpy(name, encoded);
+        return name;
 }
 
 /* ---- files ---- */
