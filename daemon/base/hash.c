@@ -6,6 +6,7 @@
 #include <endian.h>
 #include <stdio.h>
 #include <string.h>
+#define XXH_STATIC_LINKING_ONLY /* the size of the state */
 #if defined(__x86_64__)
 #include <xxh_x86dispatch.h> /* the library's own choice of SSE2, AVX2 or AVX-512 at run time */
 #else
@@ -13,6 +14,7 @@
 #endif
 
 _Static_assert(sizeof(XXH128_canonical_t) == DIGEST_SIZE, "canonical form of XXH128");
+_Static_assert(sizeof(XXH3_state_t) == sizeof(struct hash), "a running hash is the library's state");
 
 static void canonical(XXH128_hash_t hash, unsigned char digest[DIGEST_SIZE])
 {
@@ -32,21 +34,7 @@ void hash_bytes(const void *data, size_t len, unsigned char digest[DIGEST_SIZE])
         canonical(XXH3_128bits(data, len), digest);
 }
 
-struct hash *hash_new(void)
-{
-        XXH3_state_t *state = XXH3_createState();
-        if (state != NULL)
-                XXH3_128bits_reset(state);
-        return (struct hash *)state;
-}
-
-struct hash *hash_free(struct hash *hash)
-{
-        XXH3_freeState((XXH3_state_t *)hash);
-        return NULL;
-}
-
-void hash_reset(struct hash *hash)
+void hash_init(struct hash *hash)
 {
         XXH3_128bits_reset((XXH3_state_t *)hash);
 }
@@ -67,24 +55,21 @@ static void update_u64(struct hash *hash, uint64_t v)
         hash_update(hash, &v, sizeof(v));
 }
 
-bool hash_model(const struct manifest_view *manifest, unsigned char digest[DIGEST_SIZE])
+void hash_model(const struct manifest_view *manifest, unsigned char digest[DIGEST_SIZE])
 {
-        struct hash *hash = hash_new();
-        if (hash == NULL)
-                return false;
+        struct hash hash;
+        hash_init(&hash);
         for (uint64_t i = 0; i < manifest->header->n_records; i++) {
                 const struct manifest_record *r = manifest_record(manifest, i);
                 const char *dtype = dtype_name(r->dtype);
-                update_u64(hash, r->name_len);
-                hash_update(hash, manifest->strings + r->name_off, r->name_len);
-                update_u64(hash, strlen(dtype));
-                hash_update(hash, dtype, strlen(dtype));
-                update_u64(hash, r->rank);
+                update_u64(&hash, r->name_len);
+                hash_update(&hash, manifest->strings + r->name_off, r->name_len);
+                update_u64(&hash, strlen(dtype));
+                hash_update(&hash, dtype, strlen(dtype));
+                update_u64(&hash, r->rank);
                 for (uint32_t k = 0; k < r->rank; k++)
-                        update_u64(hash, manifest->shapes[r->shape_off + k]);
-                hash_update(hash, r->digest, DIGEST_SIZE);
+                        update_u64(&hash, manifest->shapes[r->shape_off + k]);
+                hash_update(&hash, r->digest, DIGEST_SIZE);
         }
-        hash_final(hash, digest);
-        hash_free(hash);
-        return true;
+        hash_final(&hash, digest);
 }

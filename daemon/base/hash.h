@@ -23,14 +23,13 @@ void hex_encode(char *out, const unsigned char *bytes, size_t n);
 void hash_bytes(const void *data, size_t len, unsigned char digest[DIGEST_SIZE]);
 
 /* A running hash over several pieces. */
-struct hash;
-struct hash *hash_new(void); /* NULL on ENOMEM */
-struct hash *hash_free(struct hash *hash);
-void hash_reset(struct hash *hash);
+struct hash {
+        _Alignas(64) unsigned char state[576];
+};
+void hash_init(struct hash *hash);
 void hash_update(struct hash *hash, const void *data, size_t len);
 void hash_final(const struct hash *hash, unsigned char digest[DIGEST_SIZE]);
 
 /* The digest of a model whose manifest has the digests of all tensors: of each tensor the u64 length of its name, the
- * name, u64 length of the dtype's code, the code, u64 rank, u64 dimensions, the digest; integers little-endian. False:
- * no memory. */
-bool hash_model(const struct manifest_view *manifest, unsigned char digest[DIGEST_SIZE]);
+ * name, u64 length of the dtype's code, the code, u64 rank, u64 dimensions, the digest; integers little-endian. */
+void hash_model(const struct manifest_view *manifest, unsigned char digest[DIGEST_SIZE]);

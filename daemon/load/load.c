@@ -226,7 +226,7 @@ static void check_run(struct load *load)
                 load->replaced = is_replaced(load);
         for (size_t i = 0; r == 0 && i < load->n_parts; i++)
                 if (load->parts[i].checking)
-                        r = publish_finish(&load->parts[i].publish, &load->step_error);
+                        publish_finish(&load->parts[i].publish);
 }
 
 /* The same request as a new load, unless that was done too often, or there is no memory. What was read is of the old

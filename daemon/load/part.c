@@ -55,7 +55,7 @@ int load_open_parts(struct load *load, struct error *error)
                 struct load_part *part = &load->parts[i];
                 if (load->pattern == NULL)
                         part->resolved.set = load->opened;
-                r = source_identity(&part->resolved.set, &part->identity, error);
+                source_identity(&part->resolved.set, &part->identity);
                 if (r == 0 && !load->request.dry_run && (part->files = source_files_new(&part->resolved.set)) == NULL)
                         r = error_no_memory(error);
                 if (r < 0 || load->pattern == NULL)

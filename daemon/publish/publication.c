@@ -59,7 +59,7 @@ void base_probe_run(struct base_probe *probe, const struct sources *sources)
         struct source_set set;
         probe->error = (struct error){0};
         if (source_open(&below, probe->source, false, &set, &probe->error) == 0)
-                source_identity(&set, &probe->identity, &probe->error);
+                source_identity(&set, &probe->identity);
         source_set_deinit(&set);
 }
 
@@ -338,8 +338,8 @@ static void hash_run(struct work *work)
         struct manifest_header *header = p->manifest.map;
         int r = digest_job_run(&p->hash, &hasher->error);
         bool last = __atomic_sub_fetch(&p->n_hashing, 1, __ATOMIC_ACQ_REL) == 0;
-        if (last && r == 0 && !hash_model(&p->hash.manifest, header->digest))
-                error_no_memory(&hasher->error);
+        if (last && r == 0)
+                hash_model(&p->hash.manifest, header->digest);
 }
 
 static void hash_done(struct work *work)

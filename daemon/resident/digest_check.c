@@ -7,7 +7,7 @@
 struct check {
         struct digest_job *job;
         struct readback readback;
-        struct hash *hash;
+        struct hash hash;
         uint64_t asked[2], n_asked, n_taken; /* the tensor that is hashed, and the next one of the readback */
 };
 
@@ -37,7 +37,7 @@ static int hash_tensor(struct check *check, uint64_t i, struct error *error)
         const struct digest_job *job = check->job;
         const struct manifest_record *r = manifest_record(&job->manifest, i);
         unsigned char digest[DIGEST_SIZE];
-        hash_reset(check->hash);
+        hash_init(&check->hash);
         for (uint64_t done = 0, len; done < r->bytes; done += len) {
                 const unsigned char *data;
                 if (load_relaxed(job->stop))
@@ -46,9 +46,9 @@ static int hash_tensor(struct check *check, uint64_t i, struct error *error)
                 if (e < 0)
                         return e;
                 hash_bytes(data, len, digest);
-                hash_update(check->hash, digest, sizeof(digest));
+                hash_update(&check->hash, digest, sizeof(digest));
         }
-        hash_final(check->hash, digest);
+        hash_final(&check->hash, digest);
         if (job->records != NULL)
                 memcpy(job->records[i].digest, digest, DIGEST_SIZE);
         else if (memcmp(digest, r->digest, DIGEST_SIZE) != 0)
@@ -62,14 +62,11 @@ int digest_job_run(struct digest_job *job, struct error *error)
 {
         struct check check = {.job = job};
         int r = readback_init(&check.readback, job->reader, job->generation->device, error);
-        if (r == 0 && (check.hash = hash_new()) == NULL)
-                r = error_set(error, STREAMER_ENOMEM, "no memory to hash tensors");
         if (r == 0)
                 r = readback_begin(&check.readback, next_run, &check, error);
         while (r == 0 && check.n_taken < check.n_asked)
                 r = hash_tensor(&check, check.asked[check.n_taken++ % 2], error);
         readback_deinit(&check.readback);
-        hash_free(check.hash);
         return r;
 }
 
@@ -85,8 +82,7 @@ int verify_generation(const struct generation *generation, struct reader *reader
                 return error_set(error, STREAMER_ECANCELED, "verify stopped: the daemon ends");
         if (r < 0)
                 return r;
-        if (!hash_model(&job.manifest, digest))
-                return error_set(error, STREAMER_ENOMEM, "no memory to verify");
+        hash_model(&job.manifest, digest);
         if (memcmp(digest, generation->digest, DIGEST_SIZE) != 0)
                 return error_set(error, STREAMER_EFAILED, "the model's digest differs");
         return 0;

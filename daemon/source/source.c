@@ -80,41 +80,38 @@ char *source_last_components(const char *path, size_t len, unsigned n)
 
 /* ---- versions ---- */
 
-int source_identity(const struct source_set *set, struct source_identity *out, struct error *error)
+void source_identity(const struct source_set *set, struct source_identity *out)
 {
-        struct hash *hash = hash_new();
-        if (hash == NULL)
-                return error_no_memory(error);
+        struct hash hash;
+        hash_init(&hash);
         for (size_t i = 0; i < set->n_objects; i++)
-                set->objects[i].ops->identify(&set->objects[i], hash);
+                set->objects[i].ops->identify(&set->objects[i], &hash);
         if (set->index.n_files > 0)
-                set->index_object.ops->identify(&set->index_object, hash);
-        hash_final(hash, out->digest);
-        hash_free(hash);
-        return 0;
+                set->index_object.ops->identify(&set->index_object, &hash);
+        hash_final(&hash, out->digest);
 }
 
 struct source_files *source_files_new(const struct source_set *set)
 {
         struct source_files *files = calloc(1, sizeof(*files) + set->n_objects * sizeof(files->v[0]));
-        struct hash *hash = hash_new();
-        bool ok = files != NULL && hash != NULL;
-        if (files != NULL)
-                files->refs = 1;
-        for (size_t i = 0; ok && i < set->n_objects; i++) {
+        if (files == NULL)
+                return NULL;
+        files->refs = 1;
+        for (size_t i = 0; i < set->n_objects; i++) {
                 const struct object *object = &set->objects[i];
                 const char *slash = strrchr(object->path, '/');
                 struct source_file *file = &files->v[files->n++];
-                hash_reset(hash);
-                object->ops->identify(object, hash);
-                hash_final(hash, file->identity);
-                file->name = strdup(slash != NULL ? slash + 1 : object->path);
+                struct hash hash;
+                hash_init(&hash);
+                object->ops->identify(object, &hash);
+                hash_final(&hash, file->identity);
                 file->bytes = object->version.size;
                 file->mtime_ns = object->version.mtime_ns;
-                ok = file->name != NULL;
+                file->name = strdup(slash != NULL ? slash + 1 : object->path);
+                if (file->name == NULL)
+                        return source_files_free(files);
         }
-        hash_free(hash);
-        return ok ? files : source_files_free(files);
+        return files;
 }
 
 struct source_files *source_files_ref(struct source_files *files)

@@ -144,7 +144,7 @@ char *source_last_components(const char *path, size_t len, unsigned n);
 struct source_identity {
         unsigned char digest[16]; /* over every object's version, in order, and the index's */
 };
-int source_identity(const struct source_set *set, struct source_identity *out, struct error *error);
+void source_identity(const struct source_set *set, struct source_identity *out);
 
 /* The files that a model was loaded from, for a comparison with others. Immutable; shared by threads. */
 struct source_file {

@@ -113,7 +113,7 @@ void reader_hash(const struct ticket *ticket, struct hash_cursor *cursor, const 
 
 /* A block whose bytes are received in a buffer: hashed there, in the cache, and then stored past the cache. */
 struct fill {
-        struct hash *hash; /* the caller's, from hash_new() */
+        struct hash hash;
         struct hash_cursor cursor;
         uint64_t have; /* bytes of the block */
 };

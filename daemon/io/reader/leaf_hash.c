@@ -28,7 +28,7 @@ void reader_hash(const struct ticket *ticket, struct hash_cursor *cursor, const 
 
 void reader_fill_begin(const struct ticket *ticket, struct fill *fill)
 {
-        hash_reset(fill->hash);
+        hash_init(&fill->hash);
         reader_hash_begin(ticket, &fill->cursor);
         fill->have = 0;
 }
@@ -78,11 +78,11 @@ void reader_fill(const struct ticket *ticket, struct fill *fill, unsigned char *
         while (cursor->have_piece && piece->in_block < end) { /* bytes between pieces belong to no tensor */
                 uint64_t from = piece->in_block > fill->have ? piece->in_block : fill->have;
                 uint64_t piece_end = piece->in_block + piece->len, hashed = piece_end < end ? piece_end : end;
-                hash_update(fill->hash, data + (from - fill->have), hashed - from);
+                hash_update(&fill->hash, data + (from - fill->have), hashed - from);
                 if (hashed < piece_end)
                         break;
-                hash_final(fill->hash, job->leaves[piece->leaf]);
-                hash_reset(fill->hash);
+                hash_final(&fill->hash, job->leaves[piece->leaf]);
+                hash_init(&fill->hash);
                 cursor->have_piece = plan_pieces_next(job->plan, ticket->block, &cursor->pieces, &cursor->piece);
         }
         copy_past_cache(to + fill->have, data, n);

@@ -90,14 +90,10 @@ static uint64_t block_end(const struct plan_block *block)
 /* NULL: no memory. */
 static struct range *range_new(struct http_thread *self)
 {
-        struct hash *hash = hash_new();
-        struct range *range = hash != NULL ? calloc(1, sizeof(*range)) : NULL;
-        if (range == NULL) {
-                hash_free(hash);
+        struct range *range = aligned_alloc(_Alignof(struct range), sizeof(*range));
+        if (range == NULL)
                 return NULL;
-        }
-        *range = (struct range){
-                .thread = self, .fill.hash = hash, .first.range = range, .hedge.range = range, .retry.known = true};
+        *range = (struct range){.thread = self, .first.range = range, .hedge.range = range, .retry.known = true};
         return range;
 }
 
@@ -105,7 +101,6 @@ static void range_free(struct range *range)
 {
         http_transfer_deinit(&range->first.transfer);
         http_transfer_deinit(&range->hedge.transfer);
-        hash_free(range->fill.hash);
         free(range);
 }
 

@@ -64,4 +64,4 @@ static inline uint64_t publish_count(const struct publish *publish)
 }
 
 /* On a worker, when everything was published: the model digest, into the manifest. */
-int publish_finish(struct publish *publish, struct error *error);
+void publish_finish(struct publish *publish);

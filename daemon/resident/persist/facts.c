@@ -119,15 +119,13 @@ struct foot {
 int record_seal(msgpack_sbuffer *out, const void *first, size_t first_size, const char magic[RECORD_MAGIC])
 {
         struct foot foot = {.version = VERSION, .first_size = first_size, .map_size = out->size};
-        struct hash *hash = hash_new();
-        if (hash == NULL)
-                return STREAMER_ENOMEM;
+        struct hash hash;
+        hash_init(&hash);
         memcpy(foot.magic, magic, sizeof(foot.magic));
-        hash_update(hash, first, first_size);
-        hash_update(hash, out->data, out->size);
-        hash_update(hash, &foot, offsetof(struct foot, checksum));
-        hash_final(hash, foot.checksum);
-        hash_free(hash);
+        hash_update(&hash, first, first_size);
+        hash_update(&hash, out->data, out->size);
+        hash_update(&hash, &foot, offsetof(struct foot, checksum));
+        hash_final(&hash, foot.checksum);
         return msgpack_sbuffer_write(out, (const char *)&foot, sizeof(foot)) == 0 ? 0 : STREAMER_ENOMEM;
 }
 

@@ -93,7 +93,8 @@ struct lane {
         unsigned char *to[2]; /* on the GPU */
         struct CUstream_st *stream;
         struct CUevent_st *events[2];
-        struct hash *hash; /* of the current leaf; NULL: not hashed */
+        struct hash hash; /* of the current leaf */
+        bool hashes;
 };
 
 __attribute__((format(printf, 2, 3))) static void fail(struct run *run, const char *format, ...)
@@ -170,14 +171,14 @@ static bool slot_copy(struct lane *l, unsigned i, size_t size)
 static void hash_leaves(struct lane *l, const unsigned char *data, uint64_t size, uint64_t position)
 {
         unsigned char digest[DIGEST_SIZE];
-        for (uint64_t done = 0, n; l->hash != NULL && done < size; done += n) {
+        for (uint64_t done = 0, n; l->hashes && done < size; done += n) {
                 uint64_t of_leaf = (position + done) % LEAF;
                 n = size - done < LEAF - of_leaf ? size - done : LEAF - of_leaf;
                 if (of_leaf == 0)
-                        hash_reset(l->hash);
-                hash_update(l->hash, data + done, n);
+                        hash_init(&l->hash);
+                hash_update(&l->hash, data + done, n);
                 if (of_leaf + n == LEAF)
-                        hash_final(l->hash, digest);
+                        hash_final(&l->hash, digest);
         }
 }
 
@@ -186,7 +187,7 @@ static bool slot_read(struct lane *l, unsigned i)
         struct run *run = l->run;
         uint64_t blocks = machine.file_size / run->p.block; /* whole ones: a partial block at the end is not read */
         uint64_t at = atomic_fetch_add(&run->next, 1) % blocks * run->p.block;
-        uint64_t piece = l->hash != NULL && !run->p.direct ? PIECE : run->p.block;
+        uint64_t piece = l->hashes && !run->p.direct ? PIECE : run->p.block;
         unsigned char *to = l->slots[i] + run->p.from_shift;
         for (uint64_t done = 0, n; done < run->p.block; done += n) {
                 n = piece < run->p.block - done ? piece : run->p.block - done;
@@ -206,8 +207,7 @@ static void *lane_run(void *argument)
         struct lane *l = argument;
         struct run *run = l->run;
         bool good = !l->copies || stream_make(l);
-        if (l->reads && run->p.hash && (l->hash = hash_new()) == NULL)
-                broken_invariant(__FILE__, __LINE__, "there is memory for a hash");
+        l->hashes = l->reads && run->p.hash;
         pthread_barrier_wait(&run->begin);
         for (unsigned i = 0; good && !run->stop; i ^= l->copies) { /* a case that only reads needs one slot */
                 good = (!l->copies || slot_wait(l, i)) && (!l->reads || slot_read(l, i)) &&
@@ -221,7 +221,6 @@ static void *lane_run(void *argument)
                 good = slot_wait(l, i);
         if (l->copies)
                 stream_free(l);
-        l->hash = hash_free(l->hash);
         return NULL;
 }
 
