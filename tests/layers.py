@@ -42,7 +42,7 @@ daemon/io/readback daemon/io/remote
 daemon/source/source
 daemon/source/probe daemon/source/roots
 daemon/source/listing daemon/source/sums
-daemon/source/local daemon/source/web daemon/source/s3/s3_reply daemon/source/s3/xml
+daemon/source/local daemon/source/web daemon/source/s3/s3_reply
 daemon/source/aws
 daemon/source/hf daemon/source/s3
 daemon/source

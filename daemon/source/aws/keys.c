@@ -4,7 +4,7 @@
 #include "daemon/base/json/json.h"
 #include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
-#include "daemon/source/s3/xml.h"
+#include "daemon/source/s3/s3_reply.h"
 
 /* ---- keys ---- */
 

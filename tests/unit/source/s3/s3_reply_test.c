@@ -6,7 +6,6 @@
 
 #include "daemon/base/util.h"
 #include "daemon/source/s3/s3_reply.h"
-#include "daemon/source/s3/xml.h"
 
 static struct error error;
 
@@ -78,16 +77,6 @@ TEST(the_number_of_elements_is_bounded)
         ck_assert_str_eq(xml.why, "too many elements");
         xml_deinit(&xml);
         free(text);
-}
-
-TEST(depth_is_bounded)
-{
-        char text[512] = "";
-        for (int i = 0; i < XML_DEPTH; i++)
-                strcat(text, "<a>");
-        ck_assert_ptr_null(strstr(elements(text, strlen(text)), "levels"));
-        strcat(text, "<a>");
-        ck_assert_ptr_nonnull(strstr(elements(text, strlen(text)), "!too many levels"));
 }
 
 /* ---- errors ---- */
