@@ -204,91 +204,76 @@ int hf_reply_parse(char *text, size_t size, char commit[HF_COMMIT], struct listi
 
 /* ---- opening ---- */
 
-struct opening {
-        struct remote_dir dir;
-        const struct hf *hf;
-        const char *repository; /* up to '@'; encoded */
-        int repository_len;
-        char commit[HF_COMMIT];
-        struct error *error;
-};
-
-static int read_revision(struct opening *o, struct listing *list)
+/* The commit of the source's revision, and its files. */
+static int read_revision(const struct remote_dir *dir, const struct hf *hf, char commit[HF_COMMIT],
+                         struct listing *list, struct error *error)
 {
-        cleanup_free char *revision = http_url_encode(revision_of(o->dir.source), "");
+        const char *repository = dir->source + strlen(SCHEME);
+        cleanup_free char *revision = http_url_encode(revision_of(repository), "");
         cleanup_free char *url = revision == NULL
                                          ? NULL
-                                         : format_new("%s/api/models/%.*s/revision/%s?blobs=true", o->hf->endpoint,
-                                                      o->repository_len, o->repository, revision);
+                                         : format_new("%s/api/models/%.*s/revision/%s?blobs=true", hf->endpoint,
+                                                      (int)strcspn(repository, "@"), repository, revision);
         if (url == NULL)
-                return error_no_memory(o->error);
+                return error_no_memory(error);
         cleanup_with(http_fetch_deinit) struct http_fetch fetch = {
-                .request = {.url = url, .shown = o->dir.source, .access = o->dir.access}, .max_body = INFO_MAX};
-        int r = http_fetch(o->dir.http, &fetch, 1, o->error);
+                .request = {.url = url, .shown = dir->source, .access = dir->access}, .max_body = INFO_MAX};
+        int r = http_fetch(dir->http, &fetch, 1, error);
         if (r == 0 && fetch.answer.body == NULL)
-                r = error_set(o->error, STREAMER_EFAILED, "an empty answer (%s)", o->dir.source);
-        return r ?: hf_reply_parse(fetch.answer.body, fetch.answer.body_len, o->commit, list, o->error);
+                r = error_set(error, STREAMER_EFAILED, "an empty answer (%s)", dir->source);
+        return r ?: hf_reply_parse(fetch.answer.body, fetch.answer.body_len, commit, list, error);
 }
 
-/* By commit once it is known; a sidecar by the revision as it was given. */
-static bool hf_locate(const struct remote_dir *dir, const char *name, char **url, char **shown)
+/* The files of this revision are those of the directory. */
+static int enter_revision(struct remote_dir *dir, const struct hf *hf, const char *revision, struct error *error)
 {
-        const struct opening *o = container_of(dir, struct opening, dir);
-        const char *revision = o->commit[0] != '\0' ? o->commit : revision_of(o->dir.source);
-        cleanup_free char *file = http_url_encode(name, "/"), *encoded = http_url_encode(revision, "");
-        if (file != NULL && encoded != NULL)
-                *url = format_new("%s/%.*s/resolve/%s/%s", o->hf->endpoint, o->repository_len, o->repository, encoded,
-                                  file);
-        *shown = format_new(SCHEME "%.*s@%.12s/%s", o->repository_len, o->repository, revision, name);
-        return *url != NULL && *shown != NULL;
+        const char *repository = dir->source + strlen(SCHEME);
+        int len = (int)strcspn(repository, "@");
+        cleanup_free char *encoded = http_url_encode(revision, "");
+        if (encoded != NULL)
+                dir->url = format_new("%s/%.*s/resolve/%s/", hf->endpoint, len, repository, encoded);
+        dir->shown = format_new(SCHEME "%.*s@%.12s/", len, repository, revision);
+        return dir->url != NULL && dir->shown != NULL ? 0 : error_no_memory(error);
 }
 
 /* A cache in front of the Hub may hold another file under the name, which has another size. */
-static int check_file(const struct opening *o, struct object *object, bool want_sha256)
+static int check_file(const struct listing *list, struct object *object, bool want_sha256, struct error *error)
 {
-        const struct listed_file *file = listing_find(o->dir.listing, strrchr(object->path, '/') + 1);
+        const struct listed_file *file = listing_find(list, strrchr(object->path, '/') + 1);
         int r = 0;
         if (file != NULL && file->bytes != UINT64_MAX && file->bytes != object->version.size)
-                return error_set(o->error, STREAMER_EFAILED, "%" PRIu64 " bytes, where the Hub lists %" PRIu64 " (%s)",
+                return error_set(error, STREAMER_EFAILED, "%" PRIu64 " bytes, where the Hub lists %" PRIu64 " (%s)",
                                  object->version.size, file->bytes, object->path);
         if (want_sha256 && file != NULL)
-                r = sums_set_digest(object, file->tag, "the Hub", o->error);
+                r = sums_set_digest(object, file->tag, "the Hub", error);
         if (want_sha256 && r == 0 && !object->has_sha256)
-                r = error_set(o->error, STREAMER_EFAILED, "no published SHA-256: the Hub keeps none of it (%s)",
+                r = error_set(error, STREAMER_EFAILED, "no published SHA-256: the Hub keeps none of it (%s)",
                               object->path);
         return r;
 }
 
-static int opening_init(struct opening *o, const struct sources *sources, const char *canonical, struct error *error)
+static int dir_init(struct remote_dir *dir, const struct sources *sources, const char *canonical, struct error *error)
 {
-        const char *repository = canonical + strlen(SCHEME);
-        *o = (struct opening){.dir = {.source = canonical,
-                                      .http = sources->http,
-                                      .atomic = true, /* of one commit */
-                                      .promise = "listed in its revision",
-                                      .locate = hf_locate},
-                              .hf = sources->hf,
-                              .repository = repository,
-                              .repository_len = (int)strcspn(repository, "@"),
-                              .error = error};
-        return access_new(o->hf, &o->dir.access, error);
-}
-
-static void opening_deinit(struct opening *o)
-{
-        remote_dir_deinit(&o->dir);
+        *dir = (struct remote_dir){.source = canonical,
+                                   .http = sources->http,
+                                   .atomic = true, /* of one commit */
+                                   .promise = "listed in its revision"};
+        return access_new(sources->hf, &dir->access, error);
 }
 
 static int hf_open(const struct sources *sources, const char *canonical, bool want_sha256, struct source_set *set,
                    struct error *error)
 {
         cleanup_with(listing_deinit) struct listing list = {.shown = canonical};
-        cleanup_with(opening_deinit) struct opening o;
-        int r = opening_init(&o, sources, canonical, error) ?: read_revision(&o, &list);
-        o.dir.listing = &list;
-        r = r ?: listing_choose(&list, "in this revision", error) ?: remote_dir_open(&o.dir, set, error);
+        cleanup_with(remote_dir_deinit) struct remote_dir dir;
+        char commit[HF_COMMIT];
+        int r = dir_init(&dir, sources, canonical, error) ?: read_revision(&dir, sources->hf, commit, &list, error);
+        dir.listing = &list;
+        r = r ?: listing_choose(&list, "in this revision", error)
+                      ?: enter_revision(&dir, sources->hf, commit, error)
+                      ?: remote_dir_open(&dir, set, error);
         for (size_t i = 0; r == 0 && i < set->n_objects; i++)
-                r = check_file(&o, &set->objects[i], want_sha256);
+                r = check_file(&list, &set->objects[i], want_sha256, error);
         return r;
 }
 
@@ -297,15 +282,19 @@ static int hf_open(const struct sources *sources, const char *canonical, bool wa
 static int hf_list_sidecars(const struct sources *sources, const char *canonical, struct listing *list,
                             struct error *error)
 {
-        cleanup_with(opening_deinit) struct opening o;
-        return opening_init(&o, sources, canonical, error) ?: read_revision(&o, list);
+        cleanup_with(remote_dir_deinit) struct remote_dir dir;
+        char commit[HF_COMMIT];
+        return dir_init(&dir, sources, canonical, error) ?: read_revision(&dir, sources->hf, commit, list, error);
 }
 
+/* By the revision as it was given. */
 static int hf_open_sidecar(const struct sources *sources, const char *canonical, const char *name,
                            struct object *object, struct error *error)
 {
-        cleanup_with(opening_deinit) struct opening o;
-        return opening_init(&o, sources, canonical, error) ?: remote_dir_open_text(&o.dir, name, object, error);
+        cleanup_with(remote_dir_deinit) struct remote_dir dir;
+        return dir_init(&dir, sources, canonical, error)
+                       ?: enter_revision(&dir, sources->hf, revision_of(canonical), error)
+                       ?: remote_dir_open_text(&dir, name, object, error);
 }
 
 /* ---- lifecycle ---- */

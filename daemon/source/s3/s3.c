@@ -77,8 +77,8 @@ static char *s3_default_name(const char *canonical, unsigned n)
 struct opening {
         struct remote_dir dir;
         const struct s3_endpoint *endpoint;
-        const char *key;  /* in dir.source: a whole key, or a prefix that is empty or ends in '/' */
-        const char *base; /* URL of the bucket */
+        const char *prefix; /* of keys, which is empty or ends in '/' */
+        const char *base;   /* URL of the bucket */
         struct error *error;
 
         /* what is opened */
@@ -96,7 +96,7 @@ static int fetch_page(struct opening *o, char **next, struct http_fetch *fetches
 {
         struct aws_param params[] = {{"list-type", "2"},
                                      {"encoding-type", "url"},
-                                     {"prefix", o->key},
+                                     {"prefix", o->prefix},
                                      {"delimiter", o->list->sidecars ? NULL : "/"},
                                      {"continuation-token", *next}};
         cleanup_free char *query = aws_query(params, ARRAY_SIZE(params));
@@ -105,13 +105,13 @@ static int fetch_page(struct opening *o, char **next, struct http_fetch *fetches
         *next = NULL;
         if (url == NULL)
                 return error_no_memory(o->error);
-        fetches[0] = (struct http_fetch){.request = {.url = url, .shown = o->dir.source, .access = o->dir.access},
+        fetches[0] = (struct http_fetch){.request = {.url = url, .shown = o->dir.shown, .access = o->dir.access},
                                          .max_body = PAGE_BYTES};
         int r = http_fetch(o->dir.http, fetches, n, o->error);
         const struct http_answer *answer = &fetches[0].answer;
         if (r == 0 && answer->body == NULL)
-                r = error_set(o->error, STREAMER_EFAILED, "an empty answer to a list (%s)", o->dir.source);
-        r = r ?: s3_page_parse(next, answer->body, answer->body_len, o->key, o->list, o->error);
+                r = error_set(o->error, STREAMER_EFAILED, "an empty answer to a list (%s)", o->dir.shown);
+        r = r ?: s3_page_parse(next, answer->body, answer->body_len, o->prefix, o->list, o->error);
         http_fetch_deinit(&fetches[0]);
         return r;
 }
@@ -125,7 +125,7 @@ static int list_pages(struct opening *o, struct http_fetch *fetches, size_t n)
         for (unsigned pages = 1; r == 0 && next != NULL; pages++)
                 r = pages < most ? fetch_page(o, &next, fetches, 1)
                                  : error_set(o->error, STREAMER_EFAILED, "more than %u pages of keys (%s)", most,
-                                             o->dir.source);
+                                             o->dir.shown);
         return r;
 }
 
@@ -154,22 +154,6 @@ static int list_weights(struct opening *o, struct object *index)
 
 /* ---- weights ---- */
 
-/* The URL of an object, from its URI. */
-static char *object_url(const struct opening *o, const char *uri)
-{
-        cleanup_free char *key = http_url_encode(key_of(uri), "/");
-        return key != NULL ? format_new("%s/%s", o->base, key) : NULL;
-}
-
-/* A file of the prefix, or the key itself if `name` is empty. */
-static bool s3_locate(const struct remote_dir *dir, const char *name, char **url, char **shown)
-{
-        const struct opening *o = container_of(dir, struct opening, dir);
-        *shown = format_new("%s%s", o->dir.source, name);
-        *url = *shown != NULL ? object_url(o, *shown) : NULL;
-        return *url != NULL;
-}
-
 static int set_checksum(struct object *object, const struct http_fetch *fetch, struct error *error)
 {
         const char *value = http_headers_find(&fetch->answer.headers, "x-amz-checksum-sha256");
@@ -193,22 +177,20 @@ static int find_sums(struct opening *o, struct source_set *set)
         bool listed = is_prefix(o->dir.source), request_list = !listed || o->list->has_sums;
         cleanup_with(http_headers_deinit) struct http_headers headers = {.n = 0};
         cleanup_free struct http_fetch *fetches = calloc(n + 1, sizeof(*fetches));
-        cleanup_free char *list_uri = format_new("%.*s" SUMS_NAME, (int)directory_len(o->dir.source), o->dir.source);
-        if (fetches == NULL || list_uri == NULL)
+        cleanup_free struct object_url *urls = calloc(n + 1, sizeof(*urls));
+        if (fetches == NULL || urls == NULL)
                 return error_no_memory(o->error);
         struct http_fetch *list = fetches + n;
         int r = http_headers_add(&headers, "x-amz-checksum-mode", "ENABLED", o->error);
         for (size_t i = 0; r == 0 && i <= n; i++) {
                 struct http_request *request = &fetches[i].request;
-                request->shown = i < n ? objects[i].path : list_uri;
-                request->access = o->dir.access;
-                request->url = object_url(o, request->shown);
+                const char *name = i < n ? objects[i].path + strlen(o->dir.shown) : SUMS_NAME;
+                r = remote_dir_url_init(&o->dir, &(struct remote_file){.name = name}, &urls[i], o->error);
+                *request = (struct http_request){.url = urls[i].url, .shown = urls[i].shown, .access = o->dir.access};
                 if (i < n) {
                         request->method = "HEAD";
                         request->headers = &headers;
                 }
-                if (request->url == NULL)
-                        r = error_no_memory(o->error);
         }
         list->max_body = SUMS_MAX;
         list->fine = listed ? NULL : absent;
@@ -216,11 +198,11 @@ static int find_sums(struct opening *o, struct source_set *set)
                 r = http_fetch(o->dir.http, fetches, request_list ? n + 1 : n, o->error);
         struct text text = {.data = list->answer.body, .size = list->answer.body_len};
         if (r == 0 && request_list && list->answer.status < 300 && text.data != NULL)
-                r = sums_apply(&text, list_uri, objects, n, o->error);
+                r = sums_apply(&text, urls[n].shown, objects, n, o->error);
         for (size_t i = 0; r == 0 && i < n; i++)
                 r = set_checksum(&objects[i], &fetches[i], o->error);
         for (size_t i = 0; i <= n; i++) {
-                free((char *)(uintptr_t)fetches[i].request.url);
+                remote_dir_url_deinit(&urls[i]);
                 http_fetch_deinit(&fetches[i]);
         }
         return r
@@ -230,32 +212,35 @@ static int find_sums(struct opening *o, struct source_set *set)
 
 /* ---- attempts ---- */
 
-/* `source` chooses the endpoint and its credentials; its first `len` bytes are read. If the store names another region
- * than assumed, there is a second attempt. Each begins with what an earlier one has opened. */
-static int open_in_region(struct opening *o, const struct sources *sources, const char *source, size_t len,
+/* If the store names another region than assumed, there is a second attempt. Each begins with what an earlier one has
+ * opened. */
+static int open_in_region(struct opening *o, const struct sources *sources, const char *source,
                           int (*attempt)(struct opening *o))
 {
         const char *name = source + strlen(SCHEME);
         cleanup_free char *bucket = strndup(name, strcspn(name, "/"));
-        cleanup_free char *canonical = strndup(source, len);
+        cleanup_free char *prefix = strndup(key_of(source), directory_len(source) - (size_t)(key_of(source) - source));
+        cleanup_free char *encoded = prefix != NULL ? http_url_encode(prefix, "/") : NULL;
         char region[S3_REGION], now[S3_REGION];
-        if (bucket == NULL || canonical == NULL)
+        if (bucket == NULL || encoded == NULL)
                 return error_no_memory(o->error);
-        o->dir = (struct remote_dir){.source = canonical,
-                                     .http = sources->http,
-                                     .atomic = true,
-                                     .etags = true,
-                                     .promise = "listed with its prefix",
-                                     .locate = s3_locate};
         o->endpoint = s3_endpoints_find(sources->s3, source);
-        o->key = key_of(canonical);
+        o->prefix = prefix;
         s3_endpoints_get_region(sources->s3, o->endpoint, bucket, region);
         for (bool first = true;; first = false) {
                 cleanup_free char *base = NULL;
-                o->dir.access = s3_auth_new(sources->s3, o->endpoint, bucket, region);
-                int r = o->dir.access == NULL ? error_no_memory(o->error)
-                                              : s3_endpoint_base(o->endpoint, bucket, region, &base, o->error);
+                int r = s3_endpoint_base(o->endpoint, bucket, region, &base, o->error);
                 o->base = base;
+                o->dir = (struct remote_dir){.source = source,
+                                             .http = sources->http,
+                                             .access = s3_auth_new(sources->s3, o->endpoint, bucket, region),
+                                             .url = r == 0 ? format_new("%s/%s", base, encoded) : NULL,
+                                             .shown = strndup(source, directory_len(source)),
+                                             .atomic = true,
+                                             .etags = true,
+                                             .promise = "listed with its prefix"};
+                if (r == 0 && (o->dir.access == NULL || o->dir.url == NULL || o->dir.shown == NULL))
+                        r = error_no_memory(o->error);
                 r = r ?: attempt(o);
                 remote_dir_deinit(&o->dir);
                 s3_endpoints_get_region(sources->s3, o->endpoint, bucket, now);
@@ -269,7 +254,7 @@ static int open_in_region(struct opening *o, const struct sources *sources, cons
 
 static int open_weights(struct opening *o)
 {
-        static const struct remote_file itself = {.name = ""};
+        const struct remote_file itself = {.name = strrchr(o->dir.source, '/') + 1};
         struct source_set *set = o->set;
         bool prefix = is_prefix(o->dir.source);
         source_set_deinit(set);
@@ -286,7 +271,7 @@ static int s3_open(const struct sources *sources, const char *canonical, bool wa
 {
         cleanup_with(listing_deinit) struct listing list = {.shown = canonical};
         struct opening o = {.list = &list, .set = set, .want_sha256 = want_sha256, .error = error};
-        return open_in_region(&o, sources, canonical, strlen(canonical), open_weights);
+        return open_in_region(&o, sources, canonical, open_weights);
 }
 
 /* ---- sidecars ---- */
@@ -302,7 +287,7 @@ static int s3_list_sidecars(const struct sources *sources, const char *canonical
                             struct error *error)
 {
         struct opening o = {.list = list, .error = error};
-        return open_in_region(&o, sources, canonical, directory_len(canonical), list_sidecars);
+        return open_in_region(&o, sources, canonical, list_sidecars);
 }
 
 static int open_sidecar(struct opening *o)
@@ -315,7 +300,7 @@ static int s3_open_sidecar(const struct sources *sources, const char *canonical,
                            struct object *object, struct error *error)
 {
         struct opening o = {.sidecar = name, .object = object, .error = error};
-        return open_in_region(&o, sources, canonical, directory_len(canonical), open_sidecar);
+        return open_in_region(&o, sources, canonical, open_sidecar);
 }
 
 static char *s3_sidecar_uri(const char *canonical, const char *name)

@@ -6,6 +6,7 @@
  */
 #include "daemon/source/web/remote_dir.h"
 
+#include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
 
 /* The rest of a tensor in a header, besides its name: dtype, shape of three, offsets of 12 digits; and the rest of the
@@ -16,24 +17,31 @@
 void remote_dir_deinit(struct remote_dir *dir)
 {
         dir->access = http_access_unref(dir->access);
+        free(dir->url);
+        free(dir->shown);
+        dir->url = dir->shown = NULL;
 }
 
 int remote_dir_url_init(const struct remote_dir *dir, const struct remote_file *file, struct object_url *url,
                         struct error *error)
 {
-        char *text = NULL, *shown = NULL;
-        bool located = dir->locate(dir, file->name, &text, &shown);
-        const struct listed_file *listed =
-                dir->etags && dir->listing != NULL ? listing_find(dir->listing, file->name) : NULL;
-        *url = (struct object_url){.url = text,
-                                   .shown = shown,
-                                   .etag = listed != NULL ? filled(listed->tag) : NULL,
-                                   .access = dir->access,
+        const struct listed_file *listed = NULL;
+        *url = (struct object_url){.access = dir->access,
                                    .header = file->header,
                                    .text = file->text,
                                    .atomic = dir->atomic,
                                    .optional = file->optional};
-        return located ? 0 : error_no_memory(error);
+        if (file->name == NULL) {
+                url->url = strdup(dir->source);
+                url->shown = redact_source_new(dir->source);
+        } else {
+                cleanup_free char *encoded = http_url_encode(file->name, "/");
+                url->url = encoded != NULL ? format_new("%s%s", dir->url, encoded) : NULL;
+                url->shown = format_new("%s%s", dir->shown, file->name);
+                listed = dir->etags && dir->listing != NULL ? listing_find(dir->listing, file->name) : NULL;
+        }
+        url->etag = listed != NULL ? filled(listed->tag) : NULL;
+        return url->url != NULL && url->shown != NULL ? 0 : error_no_memory(error);
 }
 
 void remote_dir_url_deinit(struct object_url *url)

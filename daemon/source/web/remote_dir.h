@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Files by name on a remote server: what web servers, S3 and the Hub have in common, given a function from a name to
- * its URL.
+ * Files by name on a remote server: what web servers, S3 and the Hub have in common. The URL of a file is that of its
+ * directory and its encoded name.
  */
 #pragma once
 
@@ -9,21 +9,19 @@
 #include "daemon/source/listing.h"
 #include "daemon/source/source.h"
 
-/* May be embedded in a source's own struct, which locate() finds by container_of(). */
 struct remote_dir {
         const char *source; /* canonical; borrowed */
         struct http *http;
         struct http_access *access;    /* NULL: no credentials */
+        char *url, *shown;             /* of the directory, with its slash: encoded; for messages */
         bool atomic;                   /* as object_url.atomic */
         bool etags;                    /* those of the listing are its tags */
         const struct listing *listing; /* of the weights; NULL: the directory is not listed */
         const char *promise;           /* of the listing: "listed in ..." */
-        /* malloc'd; false: no memory. The name "" is the source itself. */
-        bool (*locate)(const struct remote_dir *dir, const char *name, char **url, char **shown);
 };
 
 struct remote_file {
-        const char *name;
+        const char *name;    /* NULL: the source, which is a URL itself */
         uint64_t header;     /* as object_url.header */
         bool text, optional; /* likewise */
 };

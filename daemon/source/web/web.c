@@ -68,25 +68,23 @@ static char *web_default_name(const char *canonical, unsigned n)
 
 /* ---- files ---- */
 
-/* `shown`: as in messages and SHA256SUMS. */
-static bool web_locate(const struct remote_dir *dir, const char *name, char **url, char **shown)
+/* The URL up to the name of the file. */
+static size_t folder_len(const char *canonical)
 {
-        const char *base = dir->source;
-        *shown = redact_source_new(base);
-        if (name[0] == '\0') {
-                *url = strdup(base);
-                return *url != NULL && *shown != NULL;
-        }
-        cleanup_free char *encoded = http_url_encode(name, "/"), *source = *shown;
-        *url = encoded != NULL ? http_url_join(base, encoded) : NULL;
-        *shown = source != NULL ? format_new("%.*s%s", (int)(strrchr(source, '/') + 1 - source), source, name) : NULL;
-        return *url != NULL && *shown != NULL;
+        const char *slash = memrchr(canonical, '/', strcspn(canonical, "?"));
+        return (size_t)(slash + 1 - canonical);
 }
 
 static int web_dir_init(struct remote_dir *dir, const struct sources *sources, const char *canonical,
                         struct error *error)
 {
-        *dir = (struct remote_dir){.source = canonical, .http = sources->http, .locate = web_locate};
+        size_t len = folder_len(canonical);
+        *dir = (struct remote_dir){.source = canonical,
+                                   .http = sources->http,
+                                   .url = strndup(canonical, len),
+                                   .shown = strndup(canonical, len)};
+        if (dir->url == NULL || dir->shown == NULL)
+                return error_no_memory(error);
         return web_auth(sources->hosts, sources->n_hosts, canonical, &dir->access, error);
 }
 
@@ -110,7 +108,7 @@ static int web_open(const struct sources *sources, const char *canonical, bool w
         cleanup_with(object_deinit) struct object list = {.ops = NULL};
         struct object first[2] = {{.ops = NULL}};
         bool index = source_ends_with(canonical, strcspn(canonical, "?"), INDEX_SUFFIX);
-        const struct remote_file names[] = {{.name = "", .text = index},
+        const struct remote_file names[] = {{.name = NULL, .text = index},
                                             {.name = SUMS_NAME, .text = true, .optional = true}};
         int r = web_dir_init(&dir, sources, canonical, error);
         if (r == 0 && !index)
@@ -127,10 +125,13 @@ static int web_open(const struct sources *sources, const char *canonical, bool w
 
 /* ---- sidecars ---- */
 
+/* The list, which is empty, is as accessible as the source. */
 static char *web_sidecar_uri(const char *canonical, const char *name)
 {
+        if (name[0] == '\0')
+                return strdup(canonical);
         cleanup_free char *encoded = http_url_encode(name, "/");
-        return encoded != NULL ? http_url_join(canonical, encoded) : NULL;
+        return encoded != NULL ? format_new("%.*s%s", (int)folder_len(canonical), canonical, encoded) : NULL;
 }
 
 static int web_open_sidecar(const struct sources *sources, const char *canonical, const char *name,
