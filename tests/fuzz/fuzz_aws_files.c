@@ -10,20 +10,23 @@
 
 static void fuzz_ini(const uint8_t *data, size_t size)
 {
-        struct aws_ini ini;
+        struct aws_config config = {.n = 0};
         struct error error = {0};
         struct text text;
         holds(text_new(&text, size, "fuzz", &error) == 0);
         if (size > 0)
                 memcpy(text.data, data, size);
-        if (aws_ini_init_consume(&ini, text, "fuzz", &error) == 0) {
-                for (size_t i = 0; i < ini.n; i++)
-                        holds(ini.entries[i].section != NULL && ini.entries[i].key != NULL &&
-                              aws_ini_get(&ini, NULL, ini.entries[i].section, NULL) != NULL);
-                aws_ini_deinit(&ini);
+        if (aws_config_parse_consume(&config, AWS_CREDENTIALS, text, "fuzz", &error) == 0) {
+                for (size_t i = 0; i < config.n; i++) {
+                        holds(config.entries[i].key != NULL);
+                        config.profile = (char *)(uintptr_t)config.entries[i].section;
+                        holds(aws_config_has_profile(&config));
+                }
+                config.profile = NULL;
         } else {
-                holds(error.code < 0 && ini.text.data == NULL);
+                holds(error.code < 0);
         }
+        aws_config_deinit(&config);
 }
 
 static void fuzz_keys(const uint8_t *data, size_t size)

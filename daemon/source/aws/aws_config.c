@@ -20,8 +20,9 @@
 #define BLANK " \t"
 
 struct parser {
-        struct aws_ini *ini;
-        const char *name;
+        struct aws_config *config;
+        enum aws_file file;
+        const char *name; /* for messages */
         unsigned line;
         const char *section; /* NULL before the first */
         const char *parent;  /* a key that had no value: what is indented below belongs to it */
@@ -53,12 +54,12 @@ static void cut_comment(char *value)
 
 static int add_entry(struct parser *p, const char *key, const char *value, const char *parent, struct error *error)
 {
-        struct aws_ini *ini = p->ini;
-        struct aws_ini_entry *entries = array_grow(ini->entries, ini->n, sizeof(*entries));
+        struct aws_config *config = p->config;
+        struct aws_entry *entries = array_grow(config->entries, config->n, sizeof(*entries));
         if (entries == NULL)
                 return error_no_memory(error);
-        ini->entries = entries;
-        ini->entries[ini->n++] = (struct aws_ini_entry){p->section, key, value, parent};
+        config->entries = entries;
+        entries[config->n++] = (struct aws_entry){p->file, p->section, key, value, parent};
         return 0;
 }
 
@@ -103,13 +104,14 @@ static int parse_entry(struct parser *p, char *line, bool indented, struct error
         return add_entry(p, key, value, parent, error);
 }
 
-/* ---- one file ---- */
+/* ---- files ---- */
 
-int aws_ini_init_consume(struct aws_ini *ini, struct text text, const char *name, struct error *error)
+int aws_config_parse_consume(struct aws_config *config, enum aws_file file, struct text text, const char *name,
+                             struct error *error)
 {
         static const char bom[] = "\xef\xbb\xbf";
-        struct parser p = {.ini = ini, .name = name};
-        *ini = (struct aws_ini){.text = text};
+        struct parser p = {.config = config, .file = file, .name = name};
+        config->texts[file] = text;
         int r = strlen(text.data) == text.size ? 0 : error_set(error, STREAMER_EFAILED, "a NUL byte (%s)", name);
         char *line = strncmp(text.data, bom, 3) == 0 ? text.data + 3 : text.data;
         while (r == 0 && line != NULL) {
@@ -124,54 +126,8 @@ int aws_ini_init_consume(struct aws_ini *ini, struct text text, const char *name
                         r = parse_entry(&p, line, indent > 0, error);
                 line = end;
         }
-        if (r < 0)
-                aws_ini_deinit(ini);
         return r;
 }
-
-int aws_ini_read(struct aws_ini *ini, const char *path, struct error *error)
-{
-        struct text text;
-        cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-        *ini = (struct aws_ini){.n = 0};
-        if (fd < 0 && (errno == ENOENT || errno == ENOTDIR))
-                return 0;
-        if (fd < 0)
-                return error_errno(error, errno == EACCES ? STREAMER_EPERM : STREAMER_EFAILED, errno, "%s", path);
-        return text_read_fd(&text, fd, FILE_MAX, path, error) ?: aws_ini_init_consume(ini, text, path, error);
-}
-
-void aws_ini_deinit(struct aws_ini *ini)
-{
-        text_deinit(&ini->text);
-        free(ini->entries);
-        *ini = (struct aws_ini){.n = 0};
-}
-
-static bool is_section(const char *section, const char *kind, const char *name)
-{
-        size_t len = kind != NULL ? strlen(kind) : 0;
-        if (kind != NULL && (strncmp(section, kind, len) != 0 || section[len++] != ' '))
-                return false;
-        return strcmp(section + len, name) == 0;
-}
-
-const char *aws_ini_get(const struct aws_ini *ini, const char *kind, const char *section, const char *key)
-{
-        const char *dot = key != NULL ? strchr(key, '.') : NULL, *name = dot != NULL ? dot + 1 : key;
-        size_t parent_len = dot != NULL ? (size_t)(dot - key) : 0;
-        for (size_t i = ini->n; i-- > 0;) {
-                const struct aws_ini_entry *entry = &ini->entries[i];
-                const char *parent = entry->parent ?: "";
-                if (is_section(entry->section, kind, section) &&
-                    (key == NULL || (strcmp(entry->key, name) == 0 && strlen(parent) == parent_len &&
-                                     strncmp(parent, key, parent_len) == 0)))
-                        return entry->value;
-        }
-        return NULL;
-}
-
-/* ---- both, for one profile ---- */
 
 const char *aws_env(const char *name)
 {
@@ -180,10 +136,11 @@ const char *aws_env(const char *name)
 
 /* "~/" is $HOME; if neither it nor the file's name is set, no file is read. An unnamed file that may not be read counts
  * as absent: in many containers HOME is root's, whatever user the daemon runs as. */
-static int read_file(struct aws_ini *ini, const char *variable, const char *below_home, struct error *error)
+static int read_file(struct aws_config *config, enum aws_file file, const char *variable, const char *below_home,
+                     struct error *error)
 {
         const char *named = aws_env(variable), *home = aws_env("HOME");
-        *ini = (struct aws_ini){.n = 0};
+        struct text text;
         bool tilde = named == NULL || strncmp(named, "~/", 2) == 0;
         if (tilde && home == NULL)
                 return 0;
@@ -191,11 +148,15 @@ static int read_file(struct aws_ini *ini, const char *variable, const char *belo
         cleanup_free char *path = format_new("%s%s%s", tilde ? home : "", tilde ? "/" : "", below);
         if (path == NULL)
                 return error_no_memory(error);
-        int r = aws_ini_read(ini, path, error);
-        if (r != STREAMER_EPERM || named != NULL)
-                return r;
-        log_debug("%s: treated as absent", error->text);
-        return 0;
+        cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+        if (fd < 0 && errno == EACCES && named == NULL)
+                log_debug("%s: %s: treated as absent", path, strerror(errno));
+        else if (fd < 0 && errno != ENOENT && errno != ENOTDIR)
+                return error_errno(error, errno == EACCES ? STREAMER_EPERM : STREAMER_EFAILED, errno, "%s", path);
+        if (fd < 0)
+                return 0;
+        return text_read_fd(&text, fd, FILE_MAX, path, error)
+                       ?: aws_config_parse_consume(config, file, text, path, error);
 }
 
 int aws_config_init(struct aws_config *config, const char *profile, struct error *error)
@@ -204,8 +165,8 @@ int aws_config_init(struct aws_config *config, const char *profile, struct error
         *config = (struct aws_config){.named = name != NULL, .profile = strdup(name ?: "default")};
         if (config->profile == NULL)
                 return error_no_memory(error);
-        int r = read_file(&config->config, "AWS_CONFIG_FILE", ".aws/config", error)
-                        ?: read_file(&config->credentials, "AWS_SHARED_CREDENTIALS_FILE", ".aws/credentials", error);
+        int r = read_file(config, AWS_CONFIG, "AWS_CONFIG_FILE", ".aws/config", error)
+                        ?: read_file(config, AWS_CREDENTIALS, "AWS_SHARED_CREDENTIALS_FILE", ".aws/credentials", error);
         if (r < 0)
                 aws_config_deinit(config);
         return r;
@@ -213,24 +174,51 @@ int aws_config_init(struct aws_config *config, const char *profile, struct error
 
 void aws_config_deinit(struct aws_config *config)
 {
-        aws_ini_deinit(&config->config);
-        aws_ini_deinit(&config->credentials);
+        text_deinit(&config->texts[AWS_CONFIG]);
+        text_deinit(&config->texts[AWS_CREDENTIALS]);
+        free(config->entries);
         free(config->profile);
         *config = (struct aws_config){.profile = NULL};
 }
 
-/* In the config file the default profile has two names, the longer of which counts. */
-static const char *config_get(const struct aws_config *config, const char *kind, const char *name, const char *key)
+/* ---- settings ---- */
+
+static bool is_section(const char *section, const char *kind, const char *name)
 {
-        const char *value = aws_ini_get(&config->config, kind, name, key);
-        bool is_default = strcmp(kind, "profile") == 0 && strcmp(name, "default") == 0;
-        return value != NULL || !is_default ? value : aws_ini_get(&config->config, NULL, "default", key);
+        size_t len = strlen(kind);
+        if (len > 0 && (strncmp(section, kind, len) != 0 || section[len++] != ' '))
+                return false;
+        return strcmp(section + len, name) == 0;
+}
+
+/* Of [KIND NAME], or of [NAME] if the kind is "". A key of a nested section is "s3.endpoint_url"; NULL: any. */
+static const char *find(const struct aws_config *config, enum aws_file file, const char *kind, const char *name,
+                        const char *key)
+{
+        const char *dot = key != NULL ? strchr(key, '.') : NULL, *last = dot != NULL ? dot + 1 : key;
+        size_t parent_len = dot != NULL ? (size_t)(dot - key) : 0;
+        for (size_t i = config->n; i-- > 0;) {
+                const struct aws_entry *entry = &config->entries[i];
+                const char *parent = entry->parent ?: "";
+                if (entry->file == file && is_section(entry->section, kind, name) &&
+                    (key == NULL || (strcmp(entry->key, last) == 0 && strlen(parent) == parent_len &&
+                                     strncmp(parent, key, parent_len) == 0)))
+                        return entry->value;
+        }
+        return NULL;
+}
+
+/* In the config file the default profile has two names, the longer of which counts. */
+static const char *find_profile(const struct aws_config *config, const char *key)
+{
+        const char *value = find(config, AWS_CONFIG, "profile", config->profile, key);
+        bool is_default = strcmp(config->profile, "default") == 0;
+        return value == NULL && is_default ? find(config, AWS_CONFIG, "", "default", key) : value;
 }
 
 const char *aws_config_get(const struct aws_config *config, const char *key)
 {
-        const char *value = filled(aws_ini_get(&config->credentials, NULL, config->profile, key));
-        return value ?: filled(config_get(config, "profile", config->profile, key));
+        return filled(find(config, AWS_CREDENTIALS, "", config->profile, key)) ?: filled(find_profile(config, key));
 }
 
 const char *aws_config_endpoint(const struct aws_config *config, const char *service)
@@ -239,12 +227,11 @@ const char *aws_config_endpoint(const struct aws_config *config, const char *ser
         const char *services = aws_config_get(config, "services"), *value = NULL;
         snprintf(key, sizeof(key), "%s.endpoint_url", service);
         if (services != NULL)
-                value = filled(config_get(config, "services", services, key));
+                value = filled(find(config, AWS_CONFIG, "services", services, key));
         return value ?: aws_config_get(config, "endpoint_url");
 }
 
 bool aws_config_has_profile(const struct aws_config *config)
 {
-        return aws_ini_get(&config->credentials, NULL, config->profile, NULL) != NULL ||
-               config_get(config, "profile", config->profile, NULL) != NULL;
+        return find(config, AWS_CREDENTIALS, "", config->profile, NULL) != NULL || find_profile(config, NULL) != NULL;
 }

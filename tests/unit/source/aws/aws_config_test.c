@@ -8,21 +8,23 @@
 #include "daemon/source/aws/aws_config.h"
 #include "daemon/source/aws/keys.h"
 
-static struct aws_ini ini;
+static struct aws_config config;
 static struct error error;
 
+/* As the credentials file, in which the name of a section is that of a profile. */
 static int parse(const char *text)
 {
         size_t size = strlen(text);
         struct text copy;
         ck_assert_int_eq(text_new(&copy, size, "FILE", &error), 0);
         memcpy(copy.data, text, size);
-        return aws_ini_init_consume(&ini, copy, "FILE", &error);
+        return aws_config_parse_consume(&config, AWS_CREDENTIALS, copy, "FILE", &error);
 }
 
 static const char *get(const char *section, const char *key)
 {
-        return aws_ini_get(&ini, NULL, section, key) ?: "(none)";
+        config.profile = format_text("%s", section);
+        return aws_config_get(&config, key) ?: "(none)";
 }
 
 /* ---- one file ---- */
@@ -50,7 +52,7 @@ static const struct {
         {"[a]\ns3 =\n  endpoint_url = u\nregion = x\n", "a", "region", "x"},
         {"[a]\ns3 =\n  region = u\n", "a", "region", "(none)"},
         {"[a]\nendpoint_url = u\n", "a", "s3.endpoint_url", "(none)"},
-        {"[a]\nregion =\n", "a", "region", ""},
+        {"[a]\nregion =\n", "a", "region", "(none)"},
         {"[a]\n", "a", "region", "(none)"},
         {"", "a", "region", "(none)"},
 };
@@ -59,7 +61,7 @@ TEST(a_line_is_read, EACH(lines))
 {
         ck_assert_msg(parse(lines[_i].text) == 0, "%s", error.text);
         ck_assert_str_eq(get(lines[_i].section, lines[_i].key), lines[_i].value);
-        aws_ini_deinit(&ini);
+        aws_config_deinit(&config);
 }
 
 static const struct {
@@ -74,14 +76,6 @@ static const struct {
 TEST(the_error_of_a_bad_line_has_its_number_and_no_quote, EACH(bad_lines))
 {
         FAILS_SAYING(error, parse(bad_lines[_i].text), STREAMER_EFAILED, bad_lines[_i].why);
-        ck_assert_ptr_null(ini.text.data);
-}
-
-TEST(a_missing_file_is_empty)
-{
-        ck_assert_int_eq(aws_ini_read(&ini, suite_path("nothing"), &error), 0);
-        ck_assert_str_eq(get("default", "region"), "(none)");
-        aws_ini_deinit(&ini);
 }
 
 /* ---- profiles ---- */
@@ -94,8 +88,6 @@ static void write_files(const char *config, const char *credentials)
         setenv("AWS_SHARED_CREDENTIALS_FILE", suite_path("credentials"), 1);
         unsetenv("AWS_PROFILE");
 }
-
-static struct aws_config config;
 
 static void open_profile(const char *profile)
 {
@@ -148,6 +140,7 @@ TEST(the_default_files_are_in_the_home_directory)
         setenv("HOME", suite_folder(), 1);
         open_profile(NULL);
         ck_assert_str_eq(aws_config_get(&config, "region"), "home");
+        setenv("AWS_CONFIG_FILE", suite_path("nothing"), 1); /* a missing file is empty */
         unsetenv("HOME");
         open_profile(NULL);
         ck_assert_ptr_null(aws_config_get(&config, "region"));
