@@ -31,23 +31,6 @@ struct quota_user *quotas_find(const struct quotas *users, uid_t uid)
         return NULL;
 }
 
-static int over_limit(const struct quota_user *user, uid_t uid, enum quota_slot slot, uint64_t amount,
-                      const struct quota_limits *limits, struct error *error)
-{
-        uint64_t held = user != NULL ? user->held[slot] : 0;
-        char rule[sizeof(limits->rule)];
-        if (limits->usual[slot])
-                snprintf(rule, sizeof(rule), "limits.%s_per_uid", slots[slot].name);
-        else
-                snprintf(rule, sizeof(rule), "%s", limits->rule);
-        if (amount <= 1)
-                return error_set(error, STREAMER_ELIMIT, "uid %u has %" PRIu64 " of %" PRIu64 " %s (%s)", (unsigned)uid,
-                                 held, limits->max[slot], slots[slot].text, rule);
-        return error_set(error, STREAMER_ELIMIT,
-                         "uid %u has %" PRIu64 " of %" PRIu64 " %s, and %" PRIu64 " more are needed (%s)",
-                         (unsigned)uid, held, limits->max[slot], slots[slot].text, amount, rule);
-}
-
 int quota_charge_restored(struct quotas *users, uid_t uid, struct quota_charge *charge, enum quota_slot slot,
                           uint64_t amount)
 {
@@ -71,11 +54,16 @@ int quota_charge(struct quotas *users, uid_t uid, struct quota_charge *charge, e
 {
         const struct quota_user *user = quotas_find(users, uid);
         uint64_t held = user != NULL ? user->held[slot] : 0, max = limits->max[slot];
-        if (held > max || amount > max - held)
-                return over_limit(user, uid, slot, amount, limits, error);
-        if (quota_charge_restored(users, uid, charge, slot, amount) < 0)
-                return error_no_memory(error);
-        return 0;
+        char rule[sizeof(limits->rule)], more[64] = "";
+        if (held <= max && amount <= max - held)
+                return quota_charge_restored(users, uid, charge, slot, amount) < 0 ? error_no_memory(error) : 0;
+        snprintf(rule, sizeof(rule), "%s", limits->rule);
+        if (limits->usual[slot])
+                snprintf(rule, sizeof(rule), "limits.%s_per_uid", slots[slot].name);
+        if (amount > 1)
+                snprintf(more, sizeof(more), ", and %" PRIu64 " more are needed", amount);
+        return error_set(error, STREAMER_ELIMIT, "uid %u has %" PRIu64 " of %" PRIu64 " %s%s (%s)", (unsigned)uid, held,
+                         max, slots[slot].text, more, rule);
 }
 
 void quota_adjust(struct quota_charge *charge, uint64_t amount)

@@ -54,11 +54,9 @@ bool source_is_test(const char *canonical)
         return ops_of(canonical) == &source_probe;
 }
 
-/* Ended by caller_drop(), whatever it returns. */
 static int assume(const struct source_ops *ops, const struct sources *sources, struct assumed *assumed,
                   struct error *error)
 {
-        *assumed = (struct assumed){.ids = IDS_OWN};
         return ops == &source_local && sources->caller != NULL ? caller_assume(sources->caller, assumed, error) : 0;
 }
 
@@ -66,10 +64,9 @@ int source_open(const struct sources *sources, const char *canonical, bool want_
                 struct error *error)
 {
         const struct source_ops *ops = ops_of(canonical);
-        struct assumed assumed;
+        cleanup_with(caller_drop) struct assumed assumed = {.ids = IDS_OWN};
         *set = (struct source_set){0};
         int r = assume(ops, sources, &assumed, error) ?: ops->open(sources, canonical, want_sha256, set, error);
-        caller_drop(&assumed);
         if (r < 0)
                 source_set_deinit(set);
         return r;
@@ -85,12 +82,11 @@ int source_list_sidecars(const struct sources *sources, const char *canonical, s
                          struct error *error)
 {
         const struct source_ops *ops = ops_of(canonical);
-        struct assumed assumed;
+        cleanup_with(caller_drop) struct assumed assumed = {.ids = IDS_OWN};
         *list = (struct listing){.shown = canonical, .sidecars = true};
         int r = assume(ops, sources, &assumed, error);
         if (r == 0 && ops->list_sidecars != NULL)
                 r = ops->list_sidecars(sources, canonical, list, error);
-        caller_drop(&assumed);
         listing_sort(list);
         return r;
 }
@@ -99,13 +95,12 @@ int source_open_sidecar(const struct sources *sources, const char *canonical, co
                         struct error *error)
 {
         const struct source_ops *ops = ops_of(canonical);
-        struct assumed assumed;
+        cleanup_with(caller_drop) struct assumed assumed = {.ids = IDS_OWN};
         *object = (struct object){.ops = NULL};
         int r = assume(ops, sources, &assumed, error) ?: sidecar_check_name(name, error);
         if (r == 0)
                 r = ops->open_sidecar != NULL ? ops->open_sidecar(sources, canonical, name, object, error)
                                               : error_set(error, STREAMER_ENOENT, "%s has no file %s", canonical, name);
-        caller_drop(&assumed);
         if (r < 0)
                 object_deinit(object);
         return r;

@@ -44,6 +44,16 @@ int secret_read_file(const char *path, char **secret, struct error *error)
                      : error_set(error, STREAMER_EFAILED, "no secret in its first line (%s)", path);
 }
 
+static bool begins(const char *setting, const char *prefix)
+{
+        return strncmp(setting, prefix, strlen(prefix)) == 0;
+}
+
+bool secret_is_reference(const char *setting)
+{
+        return begins(setting, FILE_PREFIX) || begins(setting, CREDENTIAL_PREFIX);
+}
+
 static int read_credential(const char *name, char **secret, struct error *error)
 {
         const char *folder = filled(getenv("CREDENTIALS_DIRECTORY"));
@@ -58,16 +68,6 @@ static int read_credential(const char *name, char **secret, struct error *error)
         return path != NULL ? secret_read_file(path, secret, error) : error_no_memory(error);
 }
 
-static bool begins(const char *setting, const char *prefix)
-{
-        return strncmp(setting, prefix, strlen(prefix)) == 0;
-}
-
-bool secret_is_reference(const char *setting)
-{
-        return begins(setting, FILE_PREFIX) || begins(setting, CREDENTIAL_PREFIX);
-}
-
 int secret_read(const char *setting, char **secret, struct error *error)
 {
         if (begins(setting, FILE_PREFIX))
@@ -78,34 +78,31 @@ int secret_read(const char *setting, char **secret, struct error *error)
         return *secret != NULL ? 0 : error_no_memory(error);
 }
 
-/* The redacted text, in two pieces. */
-struct pieces {
-        int scheme, rest;
-        const char *from; /* of the rest */
-};
-
-static struct pieces pieces_of(const char *source)
+static void redact(char *out, size_t size, const char *source)
 {
         const char *authority = strstr(source, "://");
-        if (source[0] == '/' || authority == NULL)
-                return (struct pieces){.rest = (int)strlen(source), .from = source};
+        if (source[0] == '/' || authority == NULL) {
+                snprintf(out, size, "%s", source);
+                return;
+        }
         authority += strlen("://");
         int scheme = (int)(authority - source);
         const char *at = memrchr(authority, '@', strcspn(authority, "/?#"));
         /* The user and password of http://user:password@host/; the revision of hf://org/name@rev stays. */
-        if (at != NULL)
-                authority = at + 1;
-        return (struct pieces){.scheme = scheme, .rest = (int)strcspn(authority, "?#"), .from = authority};
+        const char *rest = at != NULL ? at + 1 : authority;
+        snprintf(out, size, "%.*s%.*s", scheme, source, (int)strcspn(rest, "?#"), rest);
 }
 
 void redact_source(char out[REDACTED_SOURCE], const char *source)
 {
-        struct pieces p = pieces_of(source);
-        snprintf(out, REDACTED_SOURCE, "%.*s%.*s", p.scheme, source, p.rest, p.from);
+        redact(out, REDACTED_SOURCE, source);
 }
 
 char *redact_source_new(const char *source)
 {
-        struct pieces p = pieces_of(source);
-        return format_new("%.*s%.*s", p.scheme, source, p.rest, p.from);
+        size_t size = strlen(source) + 1;
+        char *out = malloc(size);
+        if (out != NULL)
+                redact(out, size, source);
+        return out;
 }
