@@ -34,7 +34,7 @@ static void fuzz_keys(const uint8_t *data, size_t size)
         char *text = fuzz_copy(data, size, 1);
         struct aws_keys keys = {.access = NULL};
         struct error error = {0};
-        if (aws_keys_parse_json(&keys, text, size, "fuzz", &error) == 0)
+        if (aws_keys_parse_json(&keys, text, size, "fuzz", &error) == 1)
                 holds(keys.access[0] != '\0' && strpbrk(keys.access, "\r\n") == NULL);
         aws_keys_deinit(&keys);
         free(text);

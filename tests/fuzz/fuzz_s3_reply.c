@@ -36,7 +36,7 @@ static void fuzz_session(const uint8_t *data, size_t size)
         char *text = fuzz_copy(data, size, 1);
         struct aws_keys keys = {.access = NULL};
         struct error error = {0};
-        if (aws_keys_parse_xml(&keys, text, size, "fuzz", &error) == 0)
+        if (aws_keys_parse_xml(&keys, text, size, "fuzz", &error) == 1)
                 holds(keys.access[0] != '\0' && keys.secret[0] != '\0');
         else
                 holds(error.code < 0 && keys.access == NULL);

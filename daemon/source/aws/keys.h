@@ -19,17 +19,18 @@ struct aws_keys {
         uint64_t number; /* set by aws_credentials_get(): differs for different keys */
 };
 
-/* Copies; `token` may be NULL or "". STREAMER_ENOMEM. */
+/* These return 1 with keys, or an error: STREAMER_EFAILED, STREAMER_ENOMEM. `token` may be NULL or "". */
 int aws_keys_init(struct aws_keys *keys, const char *access, const char *secret, const char *token, const char *origin,
                   struct error *error);
-int aws_keys_copy(struct aws_keys *to, const struct aws_keys *from, struct error *error);
-void aws_keys_deinit(struct aws_keys *keys); /* accepts a zeroed one */
-
 /* {"AccessKeyId", "SecretAccessKey", "Token", "Expiration"} of the container and instance endpoints.
  * `text` is changed, with space for one more byte. */
 int aws_keys_parse_json(struct aws_keys *keys, char *text, size_t size, const char *origin, struct error *error);
 /* The response of STS to any of its actions. */
 int aws_keys_parse_xml(struct aws_keys *keys, const char *text, size_t size, const char *origin, struct error *error);
+
+/* 0, or STREAMER_ENOMEM. */
+int aws_keys_copy(struct aws_keys *to, const struct aws_keys *from, struct error *error);
+void aws_keys_deinit(struct aws_keys *keys); /* accepts a zeroed one */
 
 /* "2031-02-28T12:00:00Z", with a fraction or not; -1 if it is something else. */
 time_t aws_time_parse(const char *text);

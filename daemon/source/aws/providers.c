@@ -121,8 +121,7 @@ static int keys_of_pair(struct aws_keys *keys, const char *access, const char *s
                 return 0;
         if (access == NULL || secret == NULL)
                 return error_set(error, STREAMER_EPERM, "%s: of %s one is set without the other", origin, names);
-        int r = aws_keys_init(keys, access, secret, token, origin, error);
-        return r < 0 ? r : 1;
+        return aws_keys_init(keys, access, secret, token, origin, error);
 }
 
 static int environment_keys(struct aws_keys *keys, struct error *error)
@@ -189,14 +188,15 @@ static int container(struct aws_clients *clients, struct aws_keys *keys, struct 
                 return r;
         if (file != NULL)
                 r = secret_read_file(file, &token, error);
-        if (r == 0)
-                r = fetch_with_header(clients->others, &(struct http_request){.url = uri, .shown = origin},
-                                      "Authorization", token ?: aws_env("AWS_CONTAINER_AUTHORIZATION_TOKEN"), &answer,
-                                      error);
-        if (r == 0)
-                r = answer.status == 200 ? aws_keys_parse_json(keys, answer.body, answer.body_len, origin, error)
-                                         : error_set(error, STREAMER_EPERM, "the %s answers %d", origin, answer.status);
-        return r < 0 ? r : 1;
+        r = r
+                    ?: fetch_with_header(clients->others, &(struct http_request){.url = uri, .shown = origin},
+                                         "Authorization", token ?: aws_env("AWS_CONTAINER_AUTHORIZATION_TOKEN"),
+                                         &answer, error);
+        if (r < 0)
+                return r;
+        if (answer.status != 200)
+                return error_set(error, STREAMER_EPERM, "the %s answers %d", origin, answer.status);
+        return aws_keys_parse_json(keys, answer.body, answer.body_len, origin, error);
 }
 
 /* ---- instance ---- */
@@ -248,11 +248,12 @@ static int instance(struct aws_clients *clients, struct aws_keys *keys, struct e
         snprintf(path, sizeof(path), ROLES_PATH "%s", role.body);
         snprintf(origin, sizeof(origin), "instance role %s", role.body);
         r = instance_fetch(clients, NULL, path, SESSION_HEADER, session.body, &answer, error);
-        if (r == 0)
-                r = answer.status == 200 ? aws_keys_parse_json(keys, answer.body, answer.body_len, origin, error)
-                                         : error_set(error, STREAMER_EPERM, "instance metadata answer %d for role %s",
-                                                     answer.status, role.body);
-        return r < 0 ? r : 1;
+        if (r < 0)
+                return r;
+        if (answer.status != 200)
+                return error_set(error, STREAMER_EPERM, "instance metadata answer %d for role %s", answer.status,
+                                 role.body);
+        return aws_keys_parse_json(keys, answer.body, answer.body_len, origin, error);
 }
 
 /* ---- STS ---- */
@@ -316,7 +317,7 @@ static int assume_role(struct aws_clients *clients, struct aws_keys *keys, const
         const struct http_answer *answer = &fetch.answer;
         if (answer->status != 200)
                 return refused(answer, origin, error);
-        return aws_keys_parse_xml(keys, answer->body, answer->body_len, origin, error) ?: 1;
+        return aws_keys_parse_xml(keys, answer->body, answer->body_len, origin, error);
 }
 
 static int web_identity(struct aws_clients *clients, struct aws_keys *keys, const struct aws_config *config,
