@@ -26,7 +26,6 @@
 
 #define DIGEST 32
 #define HEX (2 * DIGEST + 1)
-#define EMPTY_BODY "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 /* ---- the parts of a URL ---- */
 
@@ -80,83 +79,60 @@ static int hex_digest(char out[HEX], const void *data, size_t size)
         return 0;
 }
 
-static int hmac(unsigned char out[DIGEST], const void *key, size_t len, const char *text)
+static int hmac(unsigned char out[DIGEST], const void *key, size_t key_len, const char *text, size_t len)
 {
-        return HMAC(EVP_sha256(), key, (int)len, (const unsigned char *)text, strlen(text), out, NULL) != NULL ? 0 : -1;
+        return HMAC(EVP_sha256(), key, (int)key_len, (const unsigned char *)text, len, out, NULL) != NULL ? 0 : -1;
 }
 
 /* ---- the request ---- */
 
+/* In the order of names; a value of NULL: not sent. */
 #define SIGNED_HEADERS 6
 
-struct signing {
-        const struct http_request *request;
-        const struct aws_keys *keys;
-        const char *method, *region, *service;
-        char day[16], time[32];
-        struct aws_param headers[SIGNED_HEADERS]; /* in the order of names; a value of NULL: not sent */
-        char names[128];                          /* of these headers, with ';' between them */
-};
-
-/* Contains the token: the caller wipes it. */
-static char *canonical_request(const struct signing *s, const char *body_digest)
+/* `names`: of the headers that are sent, with ';' between them. Contains the token: the caller wipes it. */
+static char *canonical_request(const struct http_request *request, const struct aws_param headers[SIGNED_HEADERS],
+                               const char *names, const char *body_digest)
 {
-        const char *url = s->request->url, *scheme = strstr(url, "://"), *path = scheme != NULL ? scheme + 3 : url;
+        const char *method = request->method ?: "GET";
+        const char *scheme = strstr(request->url, "://"), *path = scheme != NULL ? scheme + 3 : request->url;
         path += strcspn(path, "/?");
         int path_len = (int)strcspn(path, "?");
         const char *query = path[path_len] == '?' ? path + path_len + 1 : "";
-        size_t size = strlen(s->method) + strlen(path) + strlen(s->names) + HEX + 9;
+        size_t size = strlen(method) + strlen(path) + strlen(names) + HEX + 9;
         for (size_t i = 0; i < SIGNED_HEADERS; i++)
-                size += strlen(s->headers[i].name) + strlen(s->headers[i].value ?: "") + 2;
+                size += strlen(headers[i].name) + strlen(headers[i].value ?: "") + 2;
         char *text = malloc(size), *to = text;
         if (text == NULL)
                 return NULL;
-        to += sprintf(to, "%s\n%s%.*s\n%s\n", s->method, path_len == 0 ? "/" : "", path_len, path, query);
+        to += sprintf(to, "%s\n%s%.*s\n%s\n", method, path_len == 0 ? "/" : "", path_len, path, query);
         for (size_t i = 0; i < SIGNED_HEADERS; i++)
-                if (s->headers[i].value != NULL)
-                        to += sprintf(to, "%s:%s\n", s->headers[i].name, s->headers[i].value);
-        sprintf(to, "\n%s\n%s", s->names, body_digest);
+                if (headers[i].value != NULL)
+                        to += sprintf(to, "%s:%s\n", headers[i].name, headers[i].value);
+        sprintf(to, "\n%s\n%s", names, body_digest);
         return text;
 }
 
-/* In place, from the secret on: each digest of the chain is the key of the next. */
-static int signature(char out[HEX], const struct signing *s, const char *canonical)
+/* From the secret on, each digest of the chain over the scope's parts is the key of the next. */
+static int sign(char out[HEX], const char *secret, const char *scope, const char *text)
 {
-        const char *const chain[] = {s->day, s->region, s->service, "aws4_request"};
         unsigned char key[DIGEST];
-        char digest[HEX], first[4 + AWS_SECRET_MAX];
-        size_t secret_len = strlen(s->keys->secret);
-        if (secret_len >= AWS_SECRET_MAX || hex_digest(digest, canonical, strlen(canonical)) < 0)
-                return -1;
-        cleanup_free char *text = format_new("AWS4-HMAC-SHA256\n%s\n%s/%s/%s/aws4_request\n%s", s->time, s->day,
-                                             s->region, s->service, digest);
-        if (text == NULL)
+        char first[4 + AWS_SECRET_MAX];
+        if (strlen(secret) >= AWS_SECRET_MAX)
                 return -1;
         memcpy(first, "AWS4", 4);
-        memcpy(first + 4, s->keys->secret, secret_len);
-        int r = hmac(key, first, 4 + secret_len, chain[0]);
-        for (size_t i = 1; r == 0 && i < ARRAY_SIZE(chain); i++)
-                r = hmac(key, key, DIGEST, chain[i]);
-        if (r == 0)
-                r = hmac(key, key, DIGEST, text);
+        memcpy(first + 4, secret, strlen(secret));
+        size_t len = strcspn(scope, "/");
+        int r = hmac(key, first, 4 + strlen(secret), scope, len);
+        for (const char *part = scope + len; r == 0 && *part == '/'; part += len) {
+                len = strcspn(++part, "/");
+                r = hmac(key, key, DIGEST, part, len);
+        }
+        r = r ?: hmac(key, key, DIGEST, text, strlen(text));
         if (r == 0)
                 hex_encode(out, key, DIGEST);
         OPENSSL_cleanse(first, sizeof(first));
         OPENSSL_cleanse(key, sizeof(key));
         return r;
-}
-
-/* The value of the header Authorization; NULL: no memory. */
-static char *authorization(const struct signing *s)
-{
-        char body_digest[HEX] = EMPTY_BODY, mac[HEX];
-        if (s->request->body != NULL && hex_digest(body_digest, s->request->body, s->request->body_len) < 0)
-                return NULL;
-        cleanup_with(secret_free_p) char *canonical = canonical_request(s, body_digest);
-        if (canonical == NULL || signature(mac, s, canonical) < 0)
-                return NULL;
-        return format_new("AWS4-HMAC-SHA256 Credential=%s/%s/%s/%s/aws4_request, SignedHeaders=%s, Signature=%s",
-                          s->keys->access, s->day, s->region, s->service, s->names, mac);
 }
 
 static const char *own_header(const struct http_request *request, const char *name)
@@ -167,32 +143,38 @@ static const char *own_header(const struct http_request *request, const char *na
 int aws_sign(struct http_headers *headers, const struct http_request *request, const char *region, time_t when,
              const struct aws_keys *keys, struct error *error)
 {
+        bool sts = request->body != NULL;
+        char date[32], names[128] = "", body_digest[HEX], digest[HEX], signature[HEX];
         cleanup_free char *host = host_header(request->url);
-        struct signing s = {.request = request,
-                            .keys = keys,
-                            .method = request->method ?: "GET",
-                            .region = region,
-                            .service = request->body != NULL ? "sts" : "s3",
-                            .headers = {{"content-type", own_header(request, "Content-Type")},
-                                        {"host", host},
-                                        {"x-amz-checksum-mode", own_header(request, "x-amz-checksum-mode")},
-                                        {"x-amz-content-sha256", request->body == NULL ? EMPTY_BODY : NULL},
-                                        {"x-amz-date", s.time},
-                                        {"x-amz-security-token", keys->token}}};
+        const struct aws_param used[SIGNED_HEADERS] = {
+                {"content-type", own_header(request, "Content-Type")},
+                {"host", host},
+                {"x-amz-checksum-mode", own_header(request, "x-amz-checksum-mode")},
+                {"x-amz-content-sha256", sts ? NULL : body_digest},
+                {"x-amz-date", date},
+                {"x-amz-security-token", keys->token}};
         struct tm tm;
-        gmtime_r(&when, &tm);
-        strftime(s.day, sizeof(s.day), "%Y%m%d", &tm);
-        strftime(s.time, sizeof(s.time), "%Y%m%dT%H%M%SZ", &tm);
+        strftime(date, sizeof(date), "%Y%m%dT%H%M%SZ", gmtime_r(&when, &tm));
         for (size_t i = 0; i < SIGNED_HEADERS; i++)
-                if (s.headers[i].value != NULL)
-                        strcat(strcat(s.names, s.names[0] != '\0' ? ";" : ""), s.headers[i].name);
-        cleanup_with(secret_free_p) char *value = host != NULL ? authorization(&s) : NULL;
+                if (used[i].value != NULL)
+                        strcat(strcat(names, names[0] != '\0' ? ";" : ""), used[i].name);
+        bool hashed = hex_digest(body_digest, request->body ?: "", request->body_len) == 0;
+        cleanup_free char *scope = format_new("%.8s/%s/%s/aws4_request", date, region, sts ? "sts" : "s3");
+        cleanup_with(secret_free_p) char *canonical =
+                hashed ? canonical_request(request, used, names, body_digest) : NULL;
+        hashed = canonical != NULL && hex_digest(digest, canonical, strlen(canonical)) == 0;
+        cleanup_free char *text = hashed ? format_new("AWS4-HMAC-SHA256\n%s\n%s\n%s", date, scope, digest) : NULL;
+        bool ok = host != NULL && scope != NULL && text != NULL && sign(signature, keys->secret, scope, text) == 0;
+        cleanup_with(secret_free_p) char *value =
+                ok ? format_new("AWS4-HMAC-SHA256 Credential=%s/%s, SignedHeaders=%s, Signature=%s", keys->access,
+                                scope, names, signature)
+                   : NULL;
         if (value == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory for a signature");
         int r = http_headers_add(headers, "Authorization", value, error);
         /* The first three are headers of the request itself. */
         for (size_t i = 3; r == 0 && i < SIGNED_HEADERS; i++)
-                if (s.headers[i].value != NULL)
-                        r = http_headers_add(headers, s.headers[i].name, s.headers[i].value, error);
+                if (used[i].value != NULL)
+                        r = http_headers_add(headers, used[i].name, used[i].value, error);
         return r;
 }
