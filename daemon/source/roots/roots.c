@@ -106,21 +106,24 @@ static const char *below_root(const struct root_path *path)
         return *below != '\0' ? below : ".";
 }
 
+static int outside(struct error *error, int code)
+{
+        error->outside = true;
+        return code;
+}
+
 int root_path_init(struct root_path *path, const struct source_roots *roots, const char *canonical, struct error *error)
 {
         const struct root *root = roots_find(roots, canonical);
         *path = (struct root_path){0};
-        if (root == NULL) {
-                int r = roots->rule != NULL
-                                ? error_set(error, STREAMER_EPERM, "outside the roots of %s (%s)", roots->rule,
-                                            canonical)
-                                : error_set(error, STREAMER_EFAILED,
-                                            "outside the roots: the daemon opens files below its configured roots only "
-                                            "(%s)",
-                                            canonical);
-                error->outside = true;
-                return r;
-        }
+        if (root == NULL && roots->rule != NULL)
+                return outside(error, error_set(error, STREAMER_EPERM, "outside the roots of %s (%s)", roots->rule,
+                                                canonical));
+        if (root == NULL)
+                return outside(error, error_set(error, STREAMER_EFAILED,
+                                                "outside the roots: the daemon opens files below its configured roots "
+                                                "only (%s)",
+                                                canonical));
         *path = (struct root_path){root, strdup(canonical), roots->rule};
         return path->shown != NULL ? 0 : error_no_memory(error);
 }
@@ -148,44 +151,35 @@ void root_path_deinit(struct root_path *path)
 
 static int open_failed(int errno_value, const struct root_path *path, struct error *error)
 {
-        int code = STREAMER_EFAILED;
-        const char *what = strerror(errno_value);
-        switch (errno_value) {
-        case ENOENT:
-        case ENOTDIR:
-        case ENAMETOOLONG:
-                code = STREAMER_ENOENT;
-                break;
-        case EXDEV:
-                if (path->rule != NULL)
-                        error_set(error, STREAMER_EPERM,
-                                  "outside the roots: a link leads out of a root of %s, or is absolute (%s)",
-                                  path->rule, path->shown);
-                else
-                        error_set(error, STREAMER_EFAILED,
-                                  "outside the roots: a link leads out of its root, or is absolute, which is refused "
-                                  "wherever it leads (%s)",
-                                  path->shown);
-                error->outside = true;
-                return error->code;
-        case ELOOP:
-                what = "a loop of links, or too many of them";
-                break;
-        case EAGAIN:
-                what = "its folders keep being moved, or a process holds a lease on it";
-                break;
-        case EACCES:
-        case EPERM:
-                code = STREAMER_EPERM;
-                break;
-        case EMFILE:
-        case ENFILE:
-                code = STREAMER_ELIMIT;
-                break;
-        default:
-                break;
-        }
-        return error_set(error, code, "%s (%s)", what, path->shown);
+        static const struct {
+                int errno_value, code;
+                const char *what; /* NULL: strerror() */
+        } known[] = {
+                {ENOENT, STREAMER_ENOENT, NULL},
+                {ENOTDIR, STREAMER_ENOENT, NULL},
+                {ENAMETOOLONG, STREAMER_ENOENT, NULL},
+                {EACCES, STREAMER_EPERM, NULL},
+                {EPERM, STREAMER_EPERM, NULL},
+                {EMFILE, STREAMER_ELIMIT, NULL},
+                {ENFILE, STREAMER_ELIMIT, NULL},
+                {ELOOP, STREAMER_EFAILED, "a loop of links, or too many of them"},
+                {EAGAIN, STREAMER_EFAILED, "its folders keep being moved, or a process holds a lease on it"},
+        };
+        if (errno_value == EXDEV && path->rule != NULL)
+                return outside(error, error_set(error, STREAMER_EPERM,
+                                                "outside the roots: a link leads out of a root of %s, or is absolute "
+                                                "(%s)",
+                                                path->rule, path->shown));
+        if (errno_value == EXDEV)
+                return outside(error, error_set(error, STREAMER_EFAILED,
+                                                "outside the roots: a link leads out of its root, or is absolute, "
+                                                "which is refused wherever it leads (%s)",
+                                                path->shown));
+        for (size_t i = 0; i < ARRAY_SIZE(known); i++)
+                if (known[i].errno_value == errno_value)
+                        return error_set(error, known[i].code, "%s (%s)", known[i].what ?: strerror(errno_value),
+                                         path->shown);
+        return error_set(error, STREAMER_EFAILED, "%s (%s)", strerror(errno_value), path->shown);
 }
 
 int root_path_find(const struct root_path *path, int *path_fd, struct stat *st, struct error *error)
