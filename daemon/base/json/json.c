@@ -327,15 +327,28 @@ bool json_keys_end(struct json *j, size_t begin)
         return json_distinct(j, j->keys + begin, sizeof(*j->keys), n);
 }
 
+/* Objects of a few keys are the rule: comparing each with each is cheaper than a set. */
+#define FEW 8
+
 bool json_distinct(struct json *j, const void *strings, size_t stride, size_t n)
 {
-        struct names_in_text names = {j->text, strings, stride};
-        uint32_t repeated;
-        if (!names_repeated(&j->set, &names, n, &repeated))
+        const struct names_in_text names = {j->text, strings, stride};
+        struct name name, seen[FEW];
+        bool repeated = false;
+        if (n > FEW && !nameset_begin(&j->set, n))
                 return json_fail(j, JSON_NO_MEMORY, j->at, "no memory to compare %zu keys", n);
-        if (repeated == NAMES_NONE)
+        for (uint32_t i = 0; i < n && !repeated; i++) {
+                name = names_in_text_at(&names, i);
+                if (n > FEW) {
+                        repeated = nameset_add(&j->set, names_in_text_at, &names, i) != NAMES_NONE;
+                        continue;
+                }
+                seen[i] = name;
+                for (uint32_t k = 0; k < i && !repeated; k++)
+                        repeated = seen[k].len == name.len && memcmp(seen[k].s, name.s, name.len) == 0;
+        }
+        if (!repeated)
                 return true;
-        struct name name = names_in_text_at(&names, repeated);
         char quoted[NAME_QUOTE];
         name_quote(quoted, name);
         return json_fail(j, JSON_DUPLICATE_KEY, (size_t)(name.s - j->text) - 1, "the key '%s' is given twice", quoted);

@@ -100,30 +100,6 @@ uint32_t nameset_find(const struct nameset *set, name_at at, const void *owner, 
         return slot->number == 0 ? NAMES_NONE : slot->number - 1;
 }
 
-/* Objects of a few keys are the rule: comparing each with each is cheaper than a set. */
-#define FEW 8
-
-bool names_repeated(struct nameset *set, const struct names_in_text *names, size_t n, uint32_t *repeated)
-{
-        *repeated = NAMES_NONE;
-        if (n <= FEW) {
-                struct name seen[FEW];
-                for (uint32_t i = 0; i < n; i++) {
-                        seen[i] = names_in_text_at(names, i);
-                        for (uint32_t k = 0; k < i && *repeated == NAMES_NONE; k++)
-                                if (seen[k].len == seen[i].len && memcmp(seen[k].s, seen[i].s, seen[i].len) == 0)
-                                        *repeated = i;
-                }
-                return true;
-        }
-        if (!nameset_begin(set, n))
-                return false;
-        for (uint32_t i = 0; i < n && *repeated == NAMES_NONE; i++)
-                if (nameset_add(set, names_in_text_at, names, i) != NAMES_NONE)
-                        *repeated = i;
-        return true;
-}
-
 /* ---- order ---- */
 
 struct named {

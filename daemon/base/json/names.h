@@ -46,9 +46,6 @@ void nameset_deinit(struct nameset *set);
 uint32_t nameset_add(struct nameset *set, name_at at, const void *owner, uint32_t i);
 uint32_t nameset_find(const struct nameset *set, name_at at, const void *owner, struct name name);
 
-/* The number of the first name that repeats an earlier one, or NAMES_NONE; false: no memory. */
-bool names_repeated(struct nameset *set, const struct names_in_text *names, size_t n, uint32_t *repeated);
-
 /* ---- order ---- */
 
 /* Fills `order` with 0..n-1 in byte order of the names, a name before its extensions. Equal names

@@ -57,7 +57,8 @@ void aws_keys_deinit(struct aws_keys *keys)
 
 /* ---- responses of services ---- */
 
-time_t aws_time_parse(const char *text)
+/* "2031-02-28T12:00:00Z", with a fraction or not; -1 if it is something else. */
+static time_t parse_time(const char *text)
 {
         struct tm tm = {0};
         const char *rest = strptime(text, "%Y-%m-%dT%H:%M:%S", &tm);
@@ -87,7 +88,7 @@ static int keys_init_response(struct aws_keys *keys, const struct response *resp
                               struct error *error)
 {
         const char *expires = filled(response->expires);
-        time_t when = expires != NULL ? aws_time_parse(expires) : 0;
+        time_t when = expires != NULL ? parse_time(expires) : 0;
         if (filled(response->access) == NULL || filled(response->secret) == NULL)
                 return error_set(error, STREAMER_EFAILED, "the answer holds no credentials (%s)", origin);
         if (expires != NULL && when <= 0)

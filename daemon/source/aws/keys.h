@@ -31,6 +31,3 @@ int aws_keys_parse_xml(struct aws_keys *keys, const char *text, size_t size, con
 /* 0, or STREAMER_ENOMEM. */
 int aws_keys_copy(struct aws_keys *to, const struct aws_keys *from, struct error *error);
 void aws_keys_deinit(struct aws_keys *keys); /* accepts a zeroed one */
-
-/* "2031-02-28T12:00:00Z", with a fraction or not; -1 if it is something else. */
-time_t aws_time_parse(const char *text);

@@ -75,9 +75,9 @@ static int complete(struct s3_endpoint *endpoint, const struct s3_endpoint_opts 
         endpoint->addressing = own->addressing != S3_AUTO ? own->addressing : defaults->addressing;
         region = region ?: aws_config_get(&config, "region");
         ca = ca ?: aws_config_get(&config, "ca_bundle");
-        endpoint->region = region != NULL ? strdup(region) : NULL;
+        snprintf(endpoint->region, sizeof(endpoint->region), "%s", region ?: "");
         endpoint->ca = ca != NULL ? strdup(ca) : NULL;
-        if ((region != NULL && endpoint->region == NULL) || (ca != NULL && endpoint->ca == NULL))
+        if (ca != NULL && endpoint->ca == NULL)
                 return error_no_memory(error);
         return set_url(endpoint, url ?: aws_config_endpoint(&config, "s3"), error);
 }
@@ -131,7 +131,6 @@ struct s3_endpoints *s3_endpoints_free(struct s3_endpoints *endpoints)
         for (size_t i = 0; i < endpoints->n; i++) {
                 aws_credentials_free(endpoints->all[i].credentials);
                 free(endpoints->all[i].url);
-                free(endpoints->all[i].region);
                 free(endpoints->all[i].ca);
         }
         pthread_mutex_destroy(&endpoints->mutex);
@@ -184,7 +183,7 @@ void s3_endpoints_get_region(struct s3_endpoints *endpoints, const struct s3_end
 {
         lock_scope(&endpoints->mutex);
         const struct bucket_region *found = find_region(endpoints, endpoint, bucket);
-        snprintf(region, S3_REGION, "%s", found != NULL ? found->region : endpoint->region ?: "us-east-1");
+        snprintf(region, S3_REGION, "%s", found != NULL ? found->region : filled(endpoint->region) ?: "us-east-1");
 }
 
 void s3_endpoints_set_region(struct s3_endpoints *endpoints, const struct s3_endpoint *endpoint, const char *bucket,

@@ -25,7 +25,8 @@ struct s3_endpoint_opts {
 
 struct s3_endpoint {
         const char *source; /* borrowed */
-        char *url, *region, *ca;
+        char *url, *ca;
+        char region[S3_REGION]; /* "": not configured */
         enum s3_addressing addressing;
         struct aws_credentials *credentials; /* NULL: unsigned */
         struct error fault;                  /* in AWS's variables and files: the endpoint is not usable */

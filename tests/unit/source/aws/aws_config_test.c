@@ -218,12 +218,20 @@ TEST(keys_from_xml)
         ck_assert_ptr_null(strstr(error.text, "thesecret"));
 }
 
-TEST(times)
+static const struct {
+        const char *text;
+        time_t time; /* 0: refused */
+} times[] = {
+        {"1970-01-02T00:00:01Z", 86401}, {"1970-01-02T00:00:01.5Z", 86401}, {"1970-01-02T00:00:01+00:00", 86401},
+        {"1970-01-02T00:00:01", 0},      {"1970-01-02T00:00:01+02:00", 0},  {"1", 0},
+};
+
+TEST(keys_expire_at_a_time_in_utc, EACH(times))
 {
-        ck_assert_int_eq(aws_time_parse("1970-01-02T00:00:01Z"), 86401);
-        ck_assert_int_eq(aws_time_parse("1970-01-02T00:00:01.5Z"), 86401);
-        ck_assert_int_eq(aws_time_parse("1970-01-02T00:00:01+00:00"), 86401);
-        ck_assert_int_eq(aws_time_parse("1970-01-02T00:00:01"), -1);
-        ck_assert_int_eq(aws_time_parse("1970-01-02T00:00:01+02:00"), -1);
-        ck_assert_int_eq(aws_time_parse(""), -1);
+        struct aws_keys keys;
+        const char *text =
+                format_text("{\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"S\",\"Expiration\":\"%s\"}", times[_i].text);
+        ck_assert_int_eq(parse_json(&keys, text), times[_i].time != 0 ? 1 : STREAMER_EFAILED);
+        if (times[_i].time != 0)
+                ck_assert_int_eq(keys.expires, times[_i].time);
 }
