@@ -43,13 +43,6 @@ static bool is_sidecar(const char *name)
                sidecar_check_name(name, &ignored) == 0;
 }
 
-/* Names with a dot in front are not data: "._model.safetensors" is macOS's resource fork. */
-static bool is_weights(const char *name)
-{
-        size_t len = strlen(name);
-        return name[0] != '.' && source_stem_len(name, len) < len;
-}
-
 /* ---- lists ---- */
 
 static void file_deinit(struct listed_file *file)
@@ -66,7 +59,9 @@ int listing_add(struct listing *list, const char *name, uint64_t bytes, const ch
                 return 0;
         list->has_sums |= strcmp(name, SUMS_NAME) == 0;
         list->has_index |= is_index;
-        if (!(list->sidecars ? is_sidecar(name) : is_index || is_weights(name)))
+        /* Names with a dot in front are not data: "._model.safetensors" is macOS's resource fork. */
+        bool is_weights = name[0] != '.' && source_stem_len(name, strlen(name)) < strlen(name);
+        if (!(list->sidecars ? is_sidecar(name) : is_index || is_weights))
                 return 0;
         if (list->n == max + list->has_index)
                 return error_set(error, STREAMER_EFAILED, "more than %u %s (%s)", max,

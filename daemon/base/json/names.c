@@ -43,15 +43,10 @@ bool nameset_begin(struct nameset *set, size_t n)
         size_t capacity = 16;
         while (capacity / 4 * 3 < n)
                 capacity *= 2;
-        if (capacity > set->capacity) {
-                free(set->slots);
-                set->slots = calloc(capacity, sizeof(*set->slots));
-                set->capacity = set->slots != NULL ? capacity : 0;
-                if (set->slots == NULL)
-                        return false;
-        } else {
-                memset(set->slots, 0, capacity * sizeof(*set->slots));
-        }
+        free(set->slots);
+        set->slots = calloc(capacity, sizeof(*set->slots));
+        if (set->slots == NULL)
+                return false;
         set->mask = capacity - 1;
         /* Early at boot there may be no random bytes yet: the addresses are secret, too. */
         if (set->key == 0 && getrandom(&set->key, sizeof(set->key), GRND_NONBLOCK) < 0)

@@ -34,8 +34,8 @@ struct name names_in_text_at(const void *owner, uint32_t i); /* a name_at */
 
 struct nameset {
         struct nameset_slot *slots;
-        size_t capacity, mask; /* mask + 1 slots are used */
-        uint64_t key;          /* of the hash */
+        size_t mask;  /* the number of slots, less one */
+        uint64_t key; /* of the hash */
 };
 
 /* Empties the set and reserves space for n names. False: no memory. */

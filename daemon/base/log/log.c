@@ -234,18 +234,10 @@ static void put_record(struct line *line, const struct record *record)
 
 /* ---- writing ---- */
 
-/* Another process that shares the open file may have made it non-blocking. */
-static bool should_retry(void)
-{
-        struct pollfd poll_fd = {.fd = STDERR_FILENO, .events = POLLOUT};
-        if (errno == EAGAIN)
-                poll(&poll_fd, 1, -1);
-        return errno == EAGAIN || errno == EINTR;
-}
-
 /* Bytes written. Whole lines at a time, as many as a pipe takes without mixing them with what others write to it. */
 static size_t write_stderr(const char *data, size_t size)
 {
+        struct pollfd poll_fd = {.fd = STDERR_FILENO, .events = POLLOUT};
         size_t done = 0;
         while (done < size) {
                 size_t len = size - done;
@@ -253,10 +245,12 @@ static size_t write_stderr(const char *data, size_t size)
                         const char *end = memrchr(data + done, '\n', PIPE_BUF);
                         len = end != NULL ? (size_t)(end - data) - done + 1 : PIPE_BUF;
                 }
-                ssize_t n = write(STDERR_FILENO, data + done, len);
+                ssize_t n = TEMP_FAILURE_RETRY(write(STDERR_FILENO, data + done, len));
                 if (n > 0)
                         done += (size_t)n;
-                else if (n == 0 || !should_retry())
+                else if (n < 0 && errno == EAGAIN) /* made so by another process that shares the open file */
+                        poll(&poll_fd, 1, -1);
+                else
                         break;
         }
         return done;

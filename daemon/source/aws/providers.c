@@ -258,15 +258,6 @@ static int instance(struct aws_clients *clients, struct aws_keys *keys, struct e
 
 /* ---- STS ---- */
 
-static char *sts_endpoint(const struct aws_config *config, const char *region)
-{
-        const char *named = aws_env("AWS_ENDPOINT_URL_STS") ?: aws_env("AWS_ENDPOINT_URL")
-                                    ?: aws_config_endpoint(config, "sts");
-        if (named != NULL || region == NULL)
-                return strdup(named ?: "https://sts.amazonaws.com/");
-        return format_new("https://sts.%s.amazonaws.com%s/", region, strncmp(region, "cn-", 3) == 0 ? ".cn" : "");
-}
-
 static int refused(const struct http_answer *answer, const char *origin, struct error *error)
 {
         struct s3_fault fault;
@@ -282,6 +273,8 @@ static int assume_role(struct aws_clients *clients, struct aws_keys *keys, const
 {
         static const struct http_access_ops unsigned_ops = {.authorize = NULL};
         const char *region = aws_env("AWS_REGION") ?: aws_env("AWS_DEFAULT_REGION") ?: aws_config_get(config, "region");
+        const char *endpoint = aws_env("AWS_ENDPOINT_URL_STS") ?: aws_env("AWS_ENDPOINT_URL")
+                                       ?: aws_config_endpoint(config, "sts");
         struct aws_param params[] = {
                 {"Action", token != NULL ? "AssumeRoleWithWebIdentity" : "AssumeRole"},
                 {"RoleArn", role},
@@ -294,7 +287,12 @@ static int assume_role(struct aws_clients *clients, struct aws_keys *keys, const
         char origin[400];
         snprintf(origin, sizeof(origin), "%s %s%s%s", token != NULL ? "web identity as" : "role", role,
                  signer != NULL ? ", by " : "", signer != NULL ? signer->origin : "");
-        cleanup_free char *url = sts_endpoint(config, region);
+        cleanup_free char *url = NULL;
+        if (endpoint != NULL || region == NULL)
+                url = strdup(endpoint ?: "https://sts.amazonaws.com/");
+        else
+                url = format_new("https://sts.%s.amazonaws.com%s/", region,
+                                 strncmp(region, "cn-", 3) == 0 ? ".cn" : "");
         cleanup_with(secret_free_p) char *form = aws_query(params, ARRAY_SIZE(params));
         struct http_access access = {
                 .ops = &unsigned_ops, .refs = 1, .ca = aws_env("AWS_CA_BUNDLE") ?: aws_config_get(config, "ca_bundle")};

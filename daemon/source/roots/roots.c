@@ -32,18 +32,6 @@ struct source_roots {
 
 /* ---- roots ---- */
 
-static int root_init(struct root *root, const char *path, struct error *error)
-{
-        root->fd = -1;
-        int r = source_canonical(path, &root->path, error);
-        if (r < 0)
-                return r;
-        root->fd = open(root->path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-        if (root->fd < 0)
-                return error_errno(error, STREAMER_EFAILED, errno, "root %s", root->path);
-        return 0;
-}
-
 int source_roots_new(struct source_roots **out, const char *const *paths, size_t n, const char *rule,
                      struct error *error)
 {
@@ -53,8 +41,13 @@ int source_roots_new(struct source_roots **out, const char *const *paths, size_t
         roots->refs = 1;
         roots->rule = rule != NULL ? strdup(rule) : NULL;
         int r = rule != NULL && roots->rule == NULL ? error_no_memory(error) : 0;
-        for (; r == 0 && roots->n < n; roots->n++)
-                r = root_init(&roots->roots[roots->n], paths[roots->n], error);
+        while (r == 0 && roots->n < n) {
+                struct root *root = &roots->roots[roots->n];
+                root->fd = -1;
+                r = source_canonical(paths[roots->n++], &root->path, error);
+                if (r == 0 && (root->fd = open(root->path, O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0)
+                        r = error_errno(error, STREAMER_EFAILED, errno, "root %s", root->path);
+        }
         *out = r == 0 ? roots : source_roots_free(roots);
         return r;
 }
