@@ -46,15 +46,13 @@ const struct s3_endpoint *s3_endpoints_find(const struct s3_endpoints *endpoints
 /* The region of a bucket: as a response named it, else the configured one, else us-east-1. */
 void s3_endpoints_get_region(struct s3_endpoints *endpoints, const struct s3_endpoint *endpoint, const char *bucket,
                              char region[S3_REGION]);
-void s3_endpoints_set_region(struct s3_endpoints *endpoints, const struct s3_endpoint *endpoint, const char *bucket,
-                             const char *region);
 
 /* scheme://host and, in path style, the bucket: an encoded "/key" or "?query" follows it. malloc'd; STREAMER_EINVAL:
  * the bucket's name is invalid in a host, and virtual hosts are configured; or the endpoint's fault. */
 int s3_endpoint_base(const struct s3_endpoint *endpoint, const char *bucket, const char *region, char **base,
                      struct error *error);
 
-/* Signs each request to one bucket in a region, turns refusals into messages, and stores the region that one names
- * (s3_auth.c). The endpoints must outlive it. NULL: no memory. */
+/* Signs each request to one bucket in a region, turns refusals into messages, and stores the region that one names. The
+ * endpoints must outlive it. NULL: no memory. */
 struct http_access *s3_auth_new(struct s3_endpoints *endpoints, const struct s3_endpoint *endpoint, const char *bucket,
                                 const char *region);

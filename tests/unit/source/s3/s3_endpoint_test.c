@@ -126,12 +126,23 @@ TEST(the_environment_precedes_settings_precede_the_profile)
         ck_assert_str_eq(s3_endpoints_find(endpoints, "s3://own/")->url, "http://s3");
 }
 
+/* By a request that the store refuses since the bucket is in another region. */
+static void learn(const struct s3_endpoint *endpoint, const char *bucket, const char *region)
+{
+        const struct http_request request = {.url = "https://host/key", .shown = "key"};
+        struct http_answer answer = {.status = 301};
+        struct http_access *access = s3_auth_new(endpoints, endpoint, bucket, "assumed");
+        ck_assert(http_headers_append(&answer.headers, format_text("x-amz-bucket-region: %s", region)));
+        ck_assert_int_eq(access->ops->refused(access, &request, &answer, &error), STREAMER_EFAILED);
+        http_access_unref(access);
+}
+
 TEST(a_learnt_region_precedes_all_others_for_its_bucket)
 {
         const struct s3_endpoint_opts rest = {.region = "settings"};
         char region[S3_REGION];
         make(&rest, (struct s3_endpoint_opts){.region = "own"});
-        s3_endpoints_set_region(endpoints, s3_endpoints_find(endpoints, "s3://x/"), "bucket", "learnt");
+        learn(s3_endpoints_find(endpoints, "s3://x/"), "bucket", "learnt");
         ck_assert_str_eq(region_of("s3://x/"), "learnt");
         ck_assert_str_eq(region_of("s3://own/"), "own");
         s3_endpoints_get_region(endpoints, s3_endpoints_find(endpoints, "s3://x/"), "another", region);
