@@ -47,20 +47,19 @@ static int make_file(uint64_t seed, int *out, struct error *error)
         uint64_t header_len = round_up(strlen(header), 8), size = sizeof(uint64_t) + header_len;
         for (size_t i = 0; i < ARRAY_SIZE(tensors); i++)
                 size += tensors[i];
-        cleanup_close int fd = memfd_create("streamerd-probe", MFD_CLOEXEC);
-        if (fd < 0 || ftruncate(fd, (off_t)size) < 0)
-                return error_errno(error, STREAMER_EFAILED, errno, "probe");
-        void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        if (map == MAP_FAILED)
-                return error_errno(error, STREAMER_ENOMEM, errno, "probe");
+        cleanup_free unsigned char *bytes = malloc(size);
+        if (bytes == NULL)
+                return error_no_memory(error);
         uint64_t prefix = htole64(header_len);
-        memcpy(map, &prefix, sizeof(prefix));
-        memset(map + sizeof(prefix), ' ', header_len);
-        memcpy(map + sizeof(prefix), header, strlen(header));
-        unsigned char *at = map + sizeof(prefix) + header_len;
+        memcpy(bytes, &prefix, sizeof(prefix));
+        memset(bytes + sizeof(prefix), ' ', header_len);
+        memcpy(bytes + sizeof(prefix), header, strlen(header));
+        unsigned char *at = bytes + sizeof(prefix) + header_len;
         for (size_t i = 0; i < ARRAY_SIZE(tensors); at += tensors[i++])
                 probe_fill(at, tensors[i], seed, i);
-        munmap(map, size);
+        cleanup_close int fd = memfd_create("streamerd-probe", MFD_CLOEXEC);
+        if (fd < 0 || text_write_fd(fd, bytes, size) < 0)
+                return error_errno(error, STREAMER_EFAILED, errno, "probe");
         *out = take_fd(&fd);
         return 0;
 }

@@ -127,11 +127,9 @@ static void octal_decode(char *text)
 {
         char *to = text;
         for (const char *from = text; *from != '\0'; to++) {
-                unsigned c = 0;
-                int n = 0;
-                bool escape = *from == '\\' && sscanf(from, "\\%3o%n", &c, &n) == 1 && n == 4;
-                *to = escape ? (char)c : *from;
-                from += escape ? n : 1;
+                bool escape = *from == '\\' && strspn(from + 1, "01234567") >= 3;
+                *to = escape ? (char)((from[1] - '0') << 6 | (from[2] - '0') << 3 | (from[3] - '0')) : *from;
+                from += escape ? 4 : 1;
         }
         *to = '\0';
 }
