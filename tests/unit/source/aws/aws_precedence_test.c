@@ -56,8 +56,8 @@ static void assert_decides(char *line, size_t set)
         open_with(&(struct aws_credentials_opts){.profile = fields[1]});
         ck_assert_msg(strcmp(provider(), fields[2]) == 0, "set %zu: %s, not %s (%s)", set, provider(), fields[2],
                       error.text);
-        ck_assert_msg(strcmp(filled(endpoint->region) ?: "-", fields[3]) == 0, "set %zu: %s, not %s", set, endpoint->region,
-                      fields[3]);
+        ck_assert_msg(strcmp(filled(endpoint->region) ?: "-", fields[3]) == 0, "set %zu: %s, not %s", set,
+                      endpoint->region, fields[3]);
         if (strcmp(fields[4], "?") != 0)
                 ck_assert_msg(strcmp(endpoint->url ?: "-", fields[4]) == 0, "set %zu: %s, not %s", set, endpoint->url,
                               fields[4]);
