@@ -80,10 +80,10 @@ TEST(the_error_of_a_bad_line_has_its_number_and_no_quote, EACH(bad_lines))
 
 /* ---- profiles ---- */
 
-static void write_files(const char *config, const char *credentials)
+static void write_files(const char *in_config, const char *in_credentials)
 {
-        suite_file("config", config);
-        suite_file("credentials", credentials);
+        suite_file("config", in_config);
+        suite_file("credentials", in_credentials);
         setenv("AWS_CONFIG_FILE", suite_path("config"), 1);
         setenv("AWS_SHARED_CREDENTIALS_FILE", suite_path("credentials"), 1);
         unsetenv("AWS_PROFILE");
