@@ -45,13 +45,13 @@ static const char *const code_names[] = {
 };
 _Static_assert(ARRAY_SIZE(code_names) <= SLOTS, "a slot for each code");
 
-/* A label of a counter has a value for each slot. */
+/* A label of a counter has a value for each slot; without a label there is one slot. */
 static const struct {
         const char *name;
         const char *const *values;
         size_t n;
 } labels[] = {
-        [LABEL_NONE] = {NULL, NULL, 0},
+        [LABEL_NONE] = {NULL, (const char *const[]){NULL}, 1},
         [LABEL_VERSION] = {"version", NULL, 0},
         [LABEL_DEVICE] = {"device", NULL, 0},
         [LABEL_STATE] = {"state", NULL, 0},
@@ -182,14 +182,11 @@ static void put_histogram(FILE *out, enum metric metric)
 void metric_counted(FILE *out, enum metric metric)
 {
         const struct metric_desc *d = &metrics[metric];
+        double unit = d->kind == METRIC_COUNTER_SECONDS ? 1e9 : 1;
         if (d->kind == METRIC_SECONDS || d->kind == METRIC_BYTES)
                 put_histogram(out, metric);
-        else if (d->label == LABEL_NONE)
-                metric_sample(out, metric, NULL,
-                              (double)load_relaxed(&counters[metric][0]) /
-                                      (d->kind == METRIC_COUNTER_SECONDS ? 1e9 : 1));
         else
                 for (size_t i = 0; i < labels[d->label].n; i++)
                         metric_sample(out, metric, labels[d->label].values[i],
-                                      (double)load_relaxed(&counters[metric][i]));
+                                      (double)load_relaxed(&counters[metric][i]) / unit);
 }

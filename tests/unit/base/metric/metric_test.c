@@ -49,7 +49,9 @@ TEST(a_counter_has_help_and_type)
 TEST(time_is_counted_in_nanoseconds_and_exported_in_seconds)
 {
         metric_add(METRIC_READ_TIME, 1500000000);
+        metric_add_label(METRIC_LOAD_STAGES, STAGE_hash, 2500000000);
         has_line(text_of(METRIC_READ_TIME), "streamerd_read_seconds_total 1.5\n");
+        has_line(text_of(METRIC_LOAD_STAGES), "streamerd_load_stage_seconds_total{stage=\"hash\"} 2.5\n");
 }
 
 TEST(every_label_value_is_exported_from_the_start)
