@@ -33,7 +33,8 @@ static uint64_t splitmix64(uint64_t x)
         return x ^ (x >> 31);
 }
 
-void probe_fill(unsigned char *to, uint64_t bytes, uint64_t seed, uint64_t n)
+/* `bytes` of tensor `n`. */
+static void fill_tensor(unsigned char *to, uint64_t bytes, uint64_t seed, uint64_t n)
 {
         for (uint64_t k = 0; 8 * k < bytes; k++) {
                 uint64_t word = htole64(splitmix64(seed + (n << 32) + k));
@@ -56,7 +57,7 @@ static int make_file(uint64_t seed, int *out, struct error *error)
         memcpy(bytes + sizeof(prefix), header, strlen(header));
         unsigned char *at = bytes + sizeof(prefix) + header_len;
         for (size_t i = 0; i < ARRAY_SIZE(tensors); at += tensors[i++])
-                probe_fill(at, tensors[i], seed, i);
+                fill_tensor(at, tensors[i], seed, i);
         cleanup_close int fd = memfd_create("streamerd-probe", MFD_CLOEXEC);
         if (fd < 0 || text_write_fd(fd, bytes, size) < 0)
                 return error_errno(error, STREAMER_EFAILED, errno, "probe");

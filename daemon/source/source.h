@@ -96,8 +96,6 @@ struct source_ops {
 extern const struct source_ops source_local, source_web, source_s3, source_probe;
 
 #define PROBE_SCHEME "probe:" /* "probe:SEED"; also begins the names of these models */
-/* Fills `bytes` of the probe's tensor `n`. */
-void probe_fill(unsigned char *to, uint64_t bytes, uint64_t seed, uint64_t n);
 
 bool source_is_local(const char *canonical); /* opened as the caller, where the daemon is root */
 bool source_is_test(const char *canonical);  /* its models evict nothing, are not cached and are not persisted */

@@ -31,7 +31,7 @@ static void fuzz_ini(const uint8_t *data, size_t size)
 
 static void fuzz_keys(const uint8_t *data, size_t size)
 {
-        char *text = fuzz_copy(data, size, 1);
+        char *text = fuzz_copy(data, size, 0);
         struct aws_keys keys = {.access = NULL};
         struct error error = {0};
         if (aws_keys_parse_json(&keys, text, size, "fuzz", &error) == 1)
@@ -42,7 +42,7 @@ static void fuzz_keys(const uint8_t *data, size_t size)
 
 static void fuzz_hub(const uint8_t *data, size_t size, bool sidecars)
 {
-        char *text = fuzz_copy(data, size, 1), commit[HF_COMMIT];
+        char *text = fuzz_copy(data, size, 0), commit[HF_COMMIT];
         struct listing list = {.shown = "fuzz", .sidecars = sidecars};
         struct error error = {0};
         if (hf_reply_parse(text, size, commit, &list, &error) == 0)

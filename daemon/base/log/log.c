@@ -461,18 +461,12 @@ static void flush_before_abort(void)
 
 void log_start(void)
 {
-        bool failed = false;
         invariant_broken_hook = flush_before_abort;
-        pthread_mutex_lock(&out.mutex);
-        if (!out.threaded) {
-                /* A page that is touched for the first time is waited for, on a busy host for long. */
-                memset(batches, 0, sizeof(batches));
-                out.ending = false;
-                out.threaded = thread_start(&out.thread, NULL, log_thread, NULL) == 0;
-                failed = !out.threaded;
-        }
-        pthread_mutex_unlock(&out.mutex);
-        if (failed)
+        /* A page that is touched for the first time is waited for, on a busy host for long. */
+        memset(batches, 0, sizeof(batches));
+        out.ending = false;
+        out.threaded = thread_start(&out.thread, NULL, log_thread, NULL) == 0;
+        if (!out.threaded)
                 log_warn("log: no thread could be started: the daemon may wait for its log");
 }
 

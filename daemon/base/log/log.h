@@ -65,7 +65,7 @@ struct log_output {
 void log_set_level(enum log_level level);             /* from any thread */
 void log_set_output(const struct log_output *output); /* not between log_start() and log_stop() */
 
-/* A thread writes from here on, up to log_stop(). */
+/* A thread writes from here on, up to log_stop(). No other thread may log before. */
 void log_start(void);
 /* Waits for that thread, 2 s at the most, and logs what was counted; after log_stop() callers write themselves. */
 void log_flush(void);

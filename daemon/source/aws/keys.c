@@ -104,7 +104,6 @@ int aws_keys_parse_json(struct aws_keys *keys, char *text, size_t size, const ch
         struct json j;
         struct json_string key;
         struct response response = {.access = NULL};
-        text[size] = '\0';
         json_init(&j, text, size);
         if (!json_open(&j, '{'))
                 json_unexpected(&j, "'{'");

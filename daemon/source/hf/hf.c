@@ -167,7 +167,6 @@ int hf_reply_parse(char *text, size_t size, char commit[HF_COMMIT], struct listi
         struct json json;
         struct json_string key;
         const char *sha = "";
-        text[size] = '\0';
         json_init(&json, text, size);
         if (!json_open(&json, '{'))
                 json_unexpected(&json, "'{'");

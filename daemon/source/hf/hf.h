@@ -21,5 +21,5 @@ extern const struct source_ops source_hf;
 #define HF_COMMIT 65
 
 /* Parses the Hub's description of a revision: its commit, and its files, which are added to the list, each with the
- * SHA-256 that the Hub has of a large file. `text` is changed, and has space for one more byte. */
+ * SHA-256 that the Hub has of a large file. Changes the text. */
 int hf_reply_parse(char *text, size_t size, char commit[HF_COMMIT], struct listing *list, struct error *error);
