@@ -87,32 +87,14 @@ static void write_published(struct writer *w, const void *data)
                       kcall("key", write_key, g->published));
 }
 
-/* Of a desired model, whose last attempt failed. */
-static uint64_t retry_in(const struct desired_model *desired, uint64_t now)
-{
-        return desired->retry_at_ns > now ? desired->retry_at_ns - now : 1;
-}
-
-void reply_desired(struct writer *w, const struct desired_model *desired)
-{
-        const struct model_record *spec = &desired->spec;
-        bool failed = desired_failed(desired);
-        writer_map_of(w, kstr("name", spec->name), ku64("generation", 0), kstr("digest", ""),
-                      reply_source(spec->source), kstr("state", failed ? "failed" : "queued"), ku64("bytes", 0),
-                      ku64("tensors", 0), karray("devices", NULL, NULL, 0), ku64("leases", 0),
-                      kbool("pinned", spec->settings.pinned), kstr("tier", "device"), ku64("idle_ns", 0),
-                      ku64("keep_alive_ns", 0), ku64("expires_in_ns", 0), ku64("priority", spec->settings.priority),
-                      ku64("load_ns", 0), kif(failed, kstr("error", desired->error.text)),
-                      kif(failed, ku64("tries", desired->attempts)),
-                      kif(failed && desired->retry_at_ns > 0, ku64("retry_in_ns", retry_in(desired, now_ns()))));
-}
-
 void reply_model(struct writer *w, const struct model_set *group, const struct desired_model *desired)
 {
+        static const struct generation absent;
         uint64_t now = now_ns(), leases = 0, last_used_ns = 0;
-        const struct generation *g = model_set_leading(group);
+        bool resident = group->n > 0, tried = desired != NULL && desired_failed(desired);
+        const struct generation *g = resident ? model_set_leading(group) : &absent;
         const struct model_size size = model_set_size(group);
-        bool tried = desired != NULL && desired_failed(desired);
+        bool failed = resident ? g->state == GENERATION_FAILED : tried;
         bool read = g->state != GENERATION_LOADING && g->stages.ns[STAGE_begin] > 0; /* in this run */
         /* Whether unpin would change something: on any of its devices, or for a desired load. One that drains has lost
          * its name, which another model is desired under. */
@@ -123,19 +105,24 @@ void reply_model(struct writer *w, const struct model_set *group, const struct d
                 if (group->members[i]->last_used_ns > last_used_ns)
                         last_used_ns = group->members[i]->last_used_ns;
         }
+        bool idle = resident && leases == 0 && now > last_used_ns;
         writer_map_of(w, kstr("name", group->name), ku64("generation", g->number),
-                      reply_digest_bytes("digest", model_set_digest(group)), reply_source(g->source),
-                      kstr("state", generation_state_name(g->state)), ku64("bytes", size.bytes),
-                      ku64("tensors", size.tensors), karray("devices", write_member, group, group->n),
-                      ku64("leases", leases), kbool("pinned", pinned),
+                      reply_digest_bytes("digest", model_set_digest(group)),
+                      reply_source(resident ? g->source : desired->spec.source),
+                      kstr("state", resident ? generation_state_name(g->state)
+                                    : failed ? "failed"
+                                             : "queued"),
+                      ku64("bytes", size.bytes), ku64("tensors", size.tensors),
+                      karray("devices", write_member, group, group->n), ku64("leases", leases), kbool("pinned", pinned),
                       kstr("tier", g->state == GENERATION_CACHED ? "host" : "device"),
-                      ku64("idle_ns", leases > 0 || now <= last_used_ns ? 0 : now - last_used_ns),
-                      ku64("keep_alive_ns", g->settings.keep_alive_ns),
-                      ku64("expires_in_ns", generation_expires_in(g, now)), ku64("priority", g->settings.priority),
+                      ku64("idle_ns", idle ? now - last_used_ns : 0), ku64("keep_alive_ns", g->settings.keep_alive_ns),
+                      ku64("expires_in_ns", generation_expires_in(g, now)),
+                      ku64("priority", resident ? g->settings.priority : desired->spec.settings.priority),
                       ku64("load_ns", g->state == GENERATION_LOADING ? 0 : g->load_ns),
                       kif(read, kcall("stages", write_stages, g)),
                       kif(g->published != NULL, kcall("published", write_published, g)),
-                      kif(g->state == GENERATION_FAILED, kstr("error", g->error.text)),
+                      kif(failed, kstr("error", resident ? g->error.text : desired->error.text)),
                       kif(tried, ku64("tries", desired->attempts)),
-                      kif(tried && desired->retry_at_ns > 0, ku64("retry_in_ns", retry_in(desired, now))));
+                      kif(tried && desired->retry_at_ns > 0,
+                          ku64("retry_in_ns", desired->retry_at_ns > now ? desired->retry_at_ns - now : 1)));
 }

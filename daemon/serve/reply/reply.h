@@ -7,11 +7,9 @@
 #include "daemon/resident/model_set.h"
 #include "daemon/serve/server_state.h"
 
-/* A model under one of its names; `desired`: of this name, or NULL. */
+/* A model under one of its names. `group` is empty, but for the name, if nothing of it is resident; `desired`: of this
+ * name, or NULL. */
 void reply_model(struct writer *writer, const struct model_set *group, const struct desired_model *desired);
-
-/* A desired model of which nothing is resident. */
-void reply_desired(struct writer *writer, const struct desired_model *desired);
 
 /* A digest is empty where none is known yet (NULL); a URL loses its query, which may be a signature. */
 struct pair reply_source(const char *source);

@@ -1,95 +1,94 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * list: a page of models in the order of their names, and `next`, the name after which the following page begins,
- * unless it is the last. Models that are added or removed between two pages do not shift the others.
+ * list and ps: a page of models in the order of their names, and of leases by id, and `next`, the last of the page,
+ * unless no others follow. What is added or removed between two pages does not shift the others.
  *
- * A page walks over all models twice: to find its names, and to find what has them. Its cost grows linearly with the
- * number of models, and only the page itself is sorted.
+ * A page walks over all models or leases. Its cost grows linearly with their number, and only the page is sorted.
  */
 #include "daemon/serve/reply/reply.h"
 #include "daemon/serve/verbs/verbs_private.h"
 
+#include "daemon/base/sys/sysfile.h"
+
 #include <string.h>
 
-/* Of one reply. The rest of the frame is large enough for one more model. */
-#define LIST_PAGE 64
+#define LIST_PAGE 64 /* names */
+#define PS_PAGE 200  /* leases */
+/* Of models. The rest of the frame is large enough for one more. */
 #define LIST_BYTES (FRAME_MAX / 2)
+
+/* ---- pages ---- */
+
+/* The first items behind the page before, in their order. */
+struct page {
+        const void *items[PS_PAGE];
+        size_t n, most;
+        bool more; /* others follow */
+};
+
+static size_t page_size(uint64_t asked, size_t most)
+{
+        return asked > 0 && asked < most ? (size_t)asked : most;
+}
+
+/* Items are compared as by strcmp(), and equal ones are one. False: the item is behind the page. */
+static bool page_add(struct page *page, const void *item, int (*compare)(const void *, const void *))
+{
+        size_t at = page->n;
+        int r = 1;
+        while (at > 0 && (r = compare(item, page->items[at - 1])) < 0)
+                at--;
+        if (r == 0)
+                return true;
+        if (page->n == page->most)
+                page->more = true;
+        else
+                page->n++;
+        if (at == page->n)
+                return false;
+        memmove(page->items + at + 1, page->items + at, (page->n - at - 1) * sizeof(page->items[0]));
+        page->items[at] = item;
+        return true;
+}
+
+/* ---- list ---- */
 
 struct entry {
         const char *name;
-        struct generation *generation;       /* NULL: not resident */
-        const struct desired_model *desired; /* of this name; NULL: none */
+        struct generation *generation; /* NULL: a desired model */
 };
 
-/* What a page is made from. */
-struct page {
+/* A page of names, and what has them; entries of names that are behind the page may be among these. */
+struct models {
         const struct server *server;
-        const char *after;            /* NULL: from the start */
-        const char *names[LIST_PAGE]; /* the first, in order */
-        size_t n_names, most;
-        bool more; /* others follow */
+        const char *after; /* NULL: from the start */
+        struct page names;
         struct entry *entries;
         size_t n;
+        bool failed; /* no memory */
 };
 
-/* ---- its names ---- */
-
-typedef bool page_add(struct page *page, const struct entry *entry);
-
-static bool add_name(struct page *page, const struct entry *entry)
+static int compare_names(const void *a, const void *b)
 {
-        size_t at = page->n_names;
-        int r = -1;
-        while (at > 0 && (r = strcmp(page->names[at - 1], entry->name)) > 0)
-                at--;
-        if ((at > 0 && r == 0) || (page->after != NULL && strcmp(entry->name, page->after) <= 0))
-                return true;
-        if (page->n_names == page->most)
-                page->more = true;
-        else
-                page->n_names++;
-        if (at == page->n_names) /* after the last that fits */
-                return true;
-        memmove(page->names + at + 1, page->names + at, (page->n_names - at - 1) * sizeof(page->names[0]));
-        page->names[at] = entry->name;
-        return true;
+        return strcmp(a, b);
 }
 
-/* Calls `add` for each name of each model, until it returns false. */
-static bool each_name(struct page *page, page_add *add)
+static void add_entry(struct models *models, const char *name, struct generation *g)
 {
-        bool ok = true;
-        list_each_item (const struct desired_model, m, &page->server->desired.models, link)
-                if (m->state != DESIRED_READY)
-                        ok = ok && add(page, &(struct entry){m->spec.name, NULL, m});
-        list_each_item (struct generation, g, &page->server->resident->generations, link) {
-                /* One that drains is listed by its last name. A failure that lost its name is not listed. */
-                if (list_empty(&g->names) && g->state != GENERATION_FAILED)
-                        ok = ok && add(page, &(struct entry){generation_name(g), g, NULL});
-                list_each_item (const struct model_name, name, &g->names, link)
-                        ok = ok && add(page, &(struct entry){name->text, g, NULL});
+        if ((models->after != NULL && strcmp(name, models->after) <= 0) ||
+            !page_add(&models->names, name, compare_names))
+                return;
+        struct entry *entries = array_grow(models->entries, models->n, sizeof(*entries));
+        if (entries == NULL) {
+                models->failed = true;
+                return;
         }
-        return ok;
-}
-
-/* ---- its entries ---- */
-
-static bool add_entry(struct page *page, const struct entry *entry)
-{
-        bool on_page = page->n_names > 0 && strcmp(entry->name, page->names[page->n_names - 1]) <= 0 &&
-                       (page->after == NULL || strcmp(entry->name, page->after) > 0);
-        if (!on_page || (entry->desired != NULL && entry->desired != desired_find(&page->server->desired, entry->name)))
-                return true;
-        struct entry *entries = array_grow(page->entries, page->n, sizeof(*entries));
-        if (entries == NULL)
-                return false;
-        page->entries = entries;
-        page->entries[page->n++] = *entry;
-        return true;
+        models->entries = entries;
+        models->entries[models->n++] = (struct entry){name, g};
 }
 
 /* A desired model before the resident ones of its name. */
-static int by_name(const void *a, const void *b)
+static int compare_entries(const void *a, const void *b)
 {
         const struct entry *x = a, *y = b;
         int r = strcmp(x->name, y->name);
@@ -100,58 +99,106 @@ static int by_name(const void *a, const void *b)
         return model_set_compare(x->generation, y->generation);
 }
 
-/* ---- writing ---- */
-
-/* The models of one name, which n entries have: a desired one is part of the resident ones, or without those a model of
- * its own. What does not fit the reply is left out. */
-static void write_name(struct items *models, const struct entry *entries, size_t n)
+static void find_entries(struct models *models)
 {
-        const struct desired_model *desired = entries[0].desired;
+        list_each_item (const struct desired_model, m, &models->server->desired.models, link)
+                if (m->state != DESIRED_READY)
+                        add_entry(models, m->spec.name, NULL);
+        list_each_item (struct generation, g, &models->server->resident->generations, link) {
+                /* One that drains is listed by its last name. A failure that lost its name is not listed. */
+                if (list_empty(&g->names) && g->state != GENERATION_FAILED)
+                        add_entry(models, generation_name(g), g);
+                list_each_item (const struct model_name, name, &g->names, link)
+                        add_entry(models, name->text, g);
+        }
+        if (models->n > 0)
+                qsort(models->entries, models->n, sizeof(models->entries[0]), compare_entries);
+}
+
+/* Writes the models of one name, whose entries begin at `at`, and returns where they end. A desired one is part of the
+ * resident ones, or without those a model of its own. What does not fit the reply is left out. */
+static size_t write_name(struct items *rows, const struct models *models, size_t at)
+{
+        const struct entry *entries = models->entries;
+        const char *name = entries[at].name;
+        const struct desired_model *desired = NULL;
         bool resident = false;
-        for (size_t i = 0; i < n; i++)
-                resident = resident || (entries[i].generation != NULL && !list_empty(&entries[i].generation->names));
+        size_t end = at;
+        for (; end < models->n && strcmp(entries[end].name, name) == 0; end++) {
+                const struct generation *g = entries[end].generation;
+                resident = resident || (g != NULL && !list_empty(&g->names));
+        }
+        if (entries[at].generation == NULL)
+                desired = desired_find(&models->server->desired, name);
         if (desired != NULL && !resident) {
-                reply_desired(&models->w, desired);
-                models->n++;
+                reply_model(&rows->w, &(struct model_set){.name = name}, desired);
+                rows->n++;
         }
-        for (size_t i = desired != NULL; i < n && models->w.buf.size < LIST_BYTES; models->n++) {
-                struct model_set group = {.name = entries[0].name};
-                const struct generation *first = entries[i].generation;
-                while (i < n && group.n < MODEL_SET_MAX && model_set_same(entries[i].generation, first))
-                        group.members[group.n++] = entries[i++].generation;
-                reply_model(&models->w, &group, desired);
+        while (at < end && entries[at].generation == NULL)
+                at++;
+        for (; at < end && rows->w.buf.size < LIST_BYTES; rows->n++) {
+                struct model_set group = {.name = name};
+                const struct generation *first = entries[at].generation;
+                while (at < end && group.n < MODEL_SET_MAX && model_set_same(entries[at].generation, first))
+                        group.members[group.n++] = entries[at++].generation;
+                reply_model(&rows->w, &group, desired);
         }
+        return end;
 }
 
 /* The generations of one name stay in one page, since `after` is a name. */
-static void reply_page(struct session *session, uint64_t id, const struct page *page)
-{
-        cleanup_with(items_deinit) struct items models;
-        size_t at = 0;
-        items_init(&models);
-        while (at < page->n && models.w.buf.size < LIST_BYTES) {
-                size_t from = at;
-                while (at < page->n && strcmp(page->entries[at].name, page->entries[from].name) == 0)
-                        at++;
-                write_name(&models, &page->entries[from], at - from);
-        }
-        bool more = at < page->n || page->more;
-        session_reply(session, id, kitems("models", &models), kif(more, kstr("next", page->entries[at - 1].name)));
-}
-
 int verb_list(struct session *session, struct request *request, struct error *error)
 {
         const struct req_list *req = &request->u.list;
-        struct page page = {.server = session->server,
-                            .after = req->after,
-                            .most = req->limit > 0 && req->limit < LIST_PAGE ? (size_t)req->limit : LIST_PAGE};
-        each_name(&page, add_name);
-        int r = each_name(&page, add_entry) ? 0 : error_no_memory(error);
-        if (r == 0) {
-                if (page.n > 0)
-                        qsort(page.entries, page.n, sizeof(*page.entries), by_name);
-                reply_page(session, request->id, &page);
-        }
-        free(page.entries);
-        return r;
+        struct models models = {
+                .server = session->server, .after = req->after, .names.most = page_size(req->limit, LIST_PAGE)};
+        cleanup_with(items_deinit) struct items rows;
+        size_t at = 0, names = 0;
+        items_init(&rows);
+        find_entries(&models);
+        for (; names < models.names.n && rows.w.buf.size < LIST_BYTES; names++)
+                at = write_name(&rows, &models, at);
+        bool more = models.names.more || names < models.names.n;
+        if (!models.failed)
+                session_reply(session, request->id, kitems("models", &rows),
+                              kif(more, kstr("next", models.names.items[names - 1])));
+        free(models.entries);
+        return models.failed ? error_no_memory(error) : 0;
+}
+
+/* ---- ps ---- */
+
+static int compare_leases(const void *a, const void *b)
+{
+        return ORDER(((const struct lease *)a)->id, ((const struct lease *)b)->id);
+}
+
+/* With the process's command name from /proc, which does not block. */
+static void write_lease(struct writer *w, const void *data, size_t i)
+{
+        const struct lease *lease = ((const struct page *)data)->items[i];
+        const struct process *process = lease->process;
+        const struct generation *g = lease->generation;
+        uint64_t now = now_ns();
+        char comm[SYSFILE_COMM];
+        sysfile_comm(comm, process->pid);
+        writer_map_of(w, ku64("id", lease->id), kstr("model", generation_name(g)), ku64("generation", g->number),
+                      kstr("device", g->device->name), ku64("pid", (uint64_t)process->pid), ku64("uid", process->uid),
+                      kstr("comm", comm), ku64("bytes", g->data_bytes), ku64("age_ns", now - lease->since_ns),
+                      kbool("orphan", lease_is_orphan(lease, now)),
+                      kbool("quarantined", g->state == GENERATION_REVOKED),
+                      kstr("client", process->client != NULL ? process->client : ""));
+}
+
+int verb_ps(struct session *session, struct request *request, struct error *error)
+{
+        const struct req_ps *req = &request->u.ps;
+        struct page page = {.most = page_size(req->limit, PS_PAGE)};
+        list_each_item (const struct generation, g, &session->server->resident->generations, link)
+                list_each_item (const struct lease, lease, &g->leases, in_generation)
+                        if (lease->id > req->after)
+                                page_add(&page, lease, compare_leases);
+        session_reply(session, request->id, karray("leases", write_lease, &page, page.n),
+                      kif(page.more, ku64("next", ((const struct lease *)page.items[page.n - 1])->id)));
+        return 0;
 }

@@ -17,17 +17,17 @@ struct shown {
         /* A page of tensors. */
         struct manifest_view manifest;
         uint64_t from, end;
+        bool more;    /* others follow */
         bool loading; /* digests are other threads' to write */
 };
 
 static void write_models(struct writer *w, const void *data)
 {
         const struct shown *shown = data;
-        writer_array(w, shown->group.n > 0 || shown->desired != NULL);
-        if (shown->group.n > 0)
+        bool exists = shown->group.n > 0 || shown->desired != NULL;
+        writer_array(w, exists);
+        if (exists)
                 reply_model(w, &shown->group, shown->desired);
-        else if (shown->desired != NULL)
-                reply_desired(w, shown->desired);
 }
 
 /* ---- tensors ---- */
@@ -48,10 +48,9 @@ static void write_tensor(struct writer *w, const void *data, size_t i)
                       reply_digest_bytes("digest", shown->loading ? NULL : r->digest));
 }
 
-static int show_tensors(struct session *session, const struct request *request, struct shown *shown,
-                        const struct generation *g, struct error *error)
+/* Sets the page of tensors that is asked for. */
+static int find_page(struct shown *shown, const struct generation *g, const struct req_show *req, struct error *error)
 {
-        const struct req_show *req = &request->u.show;
         if (g->manifest.fd < 0 || g->releasing)
                 return error_set(error, STREAMER_EFAILED, "its tensors are not known (%s)",
                                  generation_state_name(g->state));
@@ -66,59 +65,51 @@ static int show_tensors(struct session *session, const struct request *request, 
                         break;
                 shown->end++;
         }
-        bool more = shown->end < n;
-        if (more && shown->end == shown->from)
+        shown->more = shown->end < n;
+        if (shown->more && shown->end == shown->from)
                 return error_set(error, STREAMER_EUNSUPPORTED, "tensor %" PRIu64 ": its name does not fit a reply",
                                  shown->from);
-        session_reply(session, request->id, kcall("models", write_models, shown),
-                      karray("tensor_list", write_tensor, shown, shown->end - shown->from),
-                      kif(more, ku64("next", shown->end)));
         return 0;
 }
 
 /* ---- the verb ---- */
 
-/* What has become of the models of this name, and one that is resident. */
-static int show_ended(struct session *session, const struct request *request, struct shown *shown, struct error *error)
+/* What has become of earlier models of this name. */
+static void add_ended(struct items *rows, const struct resident *resident, const char *model)
 {
-        const char *model = request->u.show.model;
-        const struct resident *resident = session->server->resident;
-        cleanup_with(items_deinit) struct items ended;
-        items_init(&ended);
         for (const struct ended *e = NULL; (e = ended_find(&resident->ended, model, e)) != NULL;)
-                items_add(&ended, ku64("generation", e->generation), kstr("device", e->device),
+                items_add(rows, ku64("generation", e->generation), kstr("device", e->device),
                           kstr("state", end_name(e->reason.end)), kstr("text", e->reason.text),
                           ku64("age_ns", now_ns() - e->at_ns));
-        if (shown->group.n == 0)
-                shown->desired = NULL;
-        if (shown->group.n == 0 && ended.n == 0)
-                return resident_no_model(resident, model, error);
-        session_reply(session, request->id, kcall("models", write_models, shown), kitems("ended", &ended));
-        return 0;
 }
 
+/* `ended` shows resident models alone, whatever else is asked for. */
 int verb_show(struct session *session, struct request *request, struct error *error)
 {
         const struct req_show *req = &request->u.show;
+        const char *on = req->ended ? NULL : req->device;
+        bool tensors = req->tensors && !req->ended;
         struct resident *resident = session->server->resident;
         struct generation *g = resident_any(resident, req->model);
-        struct shown shown = {.desired = desired_find(&session->server->desired, req->model)};
+        struct shown shown = {.group.name = req->model};
+        cleanup_with(items_deinit) struct items ended;
+        items_init(&ended);
         if (g != NULL)
                 model_set_find(&shown.group, resident, req->model, g);
         if (req->ended)
-                return show_ended(session, request, &shown, error);
-        if (g == NULL && (req->device != NULL || req->tensors || shown.desired == NULL))
+                add_ended(&ended, resident, req->model);
+        if (g != NULL || !req->ended)
+                shown.desired = desired_find(&session->server->desired, req->model);
+        if (g == NULL && ended.n == 0 && (shown.desired == NULL || on != NULL || tensors))
                 return resident_no_model(resident, req->model, error);
-        if (req->device != NULL) {
-                const struct device *device = resident_device(resident, req->device, NULL);
-                g = device != NULL ? model_set_on(&shown.group, device) : NULL;
-                if (g == NULL)
-                        return error_set(error, STREAMER_ENOENT, "%s: not on device %s", req->model, req->device);
-        } else if (g != NULL) {
-                g = shown.group.members[0];
-        }
-        if (req->tensors)
-                return show_tensors(session, request, &shown, g, error);
-        session_reply(session, request->id, kcall("models", write_models, &shown));
+        const struct device *device = on != NULL ? resident_device(resident, on, NULL) : NULL;
+        if (on != NULL && (device == NULL || model_set_on(&shown.group, device) == NULL))
+                return error_set(error, STREAMER_ENOENT, "%s: not on device %s", req->model, on);
+        if (tensors && find_page(&shown, model_set_on(&shown.group, device), req, error) < 0)
+                return error->code;
+        session_reply(session, request->id, kcall("models", write_models, &shown),
+                      kif(req->ended, kitems("ended", &ended)),
+                      kif(tensors, karray("tensor_list", write_tensor, &shown, shown.end - shown.from)),
+                      kif(shown.more, ku64("next", shown.end)));
         return 0;
 }
