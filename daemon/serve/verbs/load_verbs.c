@@ -175,28 +175,30 @@ static int open_load(struct session *session, struct request *request, struct lo
 
 static int parse_load(const struct req_load *req, struct load_request *out, struct error *error)
 {
+        bool sha256 = req->verify != NULL && strcmp(req->verify, "sha256") == 0;
+        bool ranks = req->layout != NULL && strcmp(req->layout, "rank") == 0;
+        *out = (struct load_request){.source = req->source,
+                                     .name = req->name,
+                                     .named_after = req->named_after,
+                                     .devices = req->devices.v,
+                                     .n_devices = req->devices.n,
+                                     .pattern = ranks ? req->pattern ?: RANKS_PATTERN : NULL,
+                                     .sha256 = sha256,
+                                     .dry_run = req->dry_run,
+                                     .wait = req->wait,
+                                     .no_evict = req->no_evict,
+                                     .retention = {.keep_alive_ns = req->keep_alive_ms * MS,
+                                                   .drain_timeout_ns = req->drain_timeout_ms * MS,
+                                                   .priority = (uint32_t)req->priority,
+                                                   .pinned = req->pin}};
         if (req->name != NULL && req->named_after != NULL)
                 return error_set(error, STREAMER_EINVAL, "load: named_after goes without name");
-        *out = (struct load_request){.source = req->source, .name = req->name, .dry_run = req->dry_run};
-        if (req->verify != NULL && strcmp(req->verify, "sha256") == 0)
-                out->sha256 = true;
-        else if (req->verify != NULL && strcmp(req->verify, "none") != 0)
+        if (req->verify != NULL && !sha256 && strcmp(req->verify, "none") != 0)
                 return error_set(error, STREAMER_EINVAL, "load: verify: '%s' is neither none nor sha256", req->verify);
-        out->wait = req->wait;
-        out->no_evict = req->no_evict;
-        out->retention = (struct model_settings){.keep_alive_ns = req->keep_alive_ms * MS,
-                                                 .drain_timeout_ns = req->drain_timeout_ms * MS,
-                                                 .priority = (uint32_t)req->priority,
-                                                 .pinned = req->pin};
-        out->devices = req->devices.v;
-        out->n_devices = req->devices.n;
-        bool ranks = req->layout != NULL && strcmp(req->layout, "rank") == 0;
         if (req->layout != NULL && !ranks && strcmp(req->layout, "replica") != 0)
                 return error_set(error, STREAMER_EINVAL, "load: layout: '%s' is neither replica nor rank", req->layout);
         if (req->pattern != NULL && !ranks)
                 return error_set(error, STREAMER_EINVAL, "load: pattern: only the layout 'rank' has one");
-        if (ranks)
-                out->pattern = req->pattern != NULL ? req->pattern : RANKS_PATTERN;
         return 0;
 }
 
@@ -290,70 +292,46 @@ int verb_wait(struct session *session, struct request *request, struct error *er
 
 /* ---- settings of what the name reaches: resident, loading or desired ---- */
 
-int verb_set_priority(struct session *session, struct request *request, struct error *error)
-{
-        const char *model = request->u.set_priority.model;
-        unsigned priority = (unsigned)request->u.set_priority.priority;
-        struct server *server = session->server;
-        struct load *load = loads_find(server->loads, model);
-        if (priority == 0)
-                return error_set(error, STREAMER_EINVAL, "set_priority: it is within 1 to %d", PROTO_PRIORITY_MAX);
-        bool found = false;
-        list_each_item (struct generation, g, &server->resident->generations, link)
-                if (generation_matches_name(g, model)) {
-                        g->settings.priority = priority;
-                        server->state_writer.due = true;
-                        found = true;
-                }
-        if (load != NULL)
-                load_set_priority(load, priority);
-        found |= desired_set_priority(&server->desired, model, priority);
-        if (!found)
-                return resident_no_model(server->resident, model, error);
-        session_reply(session, request->id, kstr("name", model), ku64("priority", priority));
-        return 0;
-}
-
+/* set_priority, keep_alive, pin and unpin: the model is the first field of each. */
 int verb_pin(struct session *session, struct request *request, struct error *error)
 {
-        const char *model = request->u.pin.model; /* unpin has the same field at the same place */
+        const char *model = request->u.pin.model;
         struct server *server = session->server;
-        bool pin = request->verb == VERB_pin, found = false;
-        list_each_item (struct generation, g, &server->resident->generations, link)
-                if (generation_matches_name(g, model) && g->state != GENERATION_FAILED) {
+        struct load *load = loads_find(server->loads, model);
+        bool is_priority = request->verb == VERB_set_priority, is_keep_alive = request->verb == VERB_keep_alive;
+        bool is_pin = !is_priority && !is_keep_alive, pin = request->verb == VERB_pin, found = false;
+        uint32_t priority = is_priority ? (uint32_t)request->u.set_priority.priority : 0;
+        uint64_t keep_alive_ns = is_keep_alive ? request->u.keep_alive.keep_alive_ms * MS : 0;
+        if (is_priority && priority == 0)
+                return error_set(error, STREAMER_EINVAL, "set_priority: it is within 1 to %d", PROTO_PRIORITY_MAX);
+        if (keep_alive_ns == 0)
+                keep_alive_ns = server->loads->keep_alive_ns;
+        list_each_item (struct generation, g, &server->resident->generations, link) {
+                if (!generation_matches_name(g, model) || (g->state == GENERATION_FAILED && !is_priority))
+                        continue;
+                found = true;
+                if (is_priority) {
+                        g->settings.priority = priority;
+                        server->state_writer.due = true;
+                        continue;
+                }
+                if (is_keep_alive) {
+                        g->settings.keep_alive_ns = keep_alive_ns;
+                        generation_used(g); /* the time without a lease begins anew */
+                } else {
                         g->settings.pinned = pin;
-                        generation_changed(g);
-                        found = true;
                 }
-        found |= desired_pin(&server->desired, model, pin);
+                generation_changed(g);
+        }
+        if (is_priority && load != NULL)
+                load_set_priority(load, priority);
+        if (is_priority)
+                found |= desired_set_priority(&server->desired, model, priority);
+        else if (is_pin)
+                found |= desired_pin(&server->desired, model, pin);
         if (!found)
                 return resident_no_model(server->resident, model, error);
-        session_reply(session, request->id, kstr("name", model), kbool("pinned", pin));
-        return 0;
-}
-
-int verb_unpin(struct session *session, struct request *request, struct error *error)
-{
-        return verb_pin(session, request, error);
-}
-
-/* The time without a lease begins anew. */
-int verb_keep_alive(struct session *session, struct request *request, struct error *error)
-{
-        const char *model = request->u.keep_alive.model;
-        const struct server *server = session->server;
-        uint64_t ms = request->u.keep_alive.keep_alive_ms;
-        uint64_t ns = ms > 0 ? ms * MS : server->loads->keep_alive_ns;
-        bool found = false;
-        list_each_item (struct generation, g, &server->resident->generations, link)
-                if (generation_matches_name(g, model) && g->state != GENERATION_FAILED) {
-                        g->settings.keep_alive_ns = ns;
-                        generation_used(g);
-                        generation_changed(g);
-                        found = true;
-                }
-        if (!found)
-                return resident_no_model(server->resident, model, error);
-        session_reply(session, request->id, kstr("name", model), ku64("keep_alive_ns", ns));
+        session_reply(session, request->id, kstr("name", model), kif(is_priority, ku64("priority", priority)),
+                      kif(is_pin, kbool("pinned", pin)), kif(is_keep_alive, ku64("keep_alive_ns", keep_alive_ns)));
         return 0;
 }

@@ -7,6 +7,13 @@
 #include "daemon/serve/deferred.h"
 #include "daemon/serve/verbs/verbs.h"
 
+/* One handler serves several verbs, which differ in request->verb. */
+#define verb_publish_segment verb_publish_begin
+#define verb_publish_commit verb_publish_begin
+#define verb_set_priority verb_pin
+#define verb_keep_alive verb_pin
+#define verb_unpin verb_pin
+
 #define V(name) session_verb verb_##name;
 VERBS(V)
 #undef V
