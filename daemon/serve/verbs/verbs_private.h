@@ -23,9 +23,6 @@ bool attach_can_follow(const struct generation *generation);
 /* Replies with a lease of this generation. */
 int attach_reply_lease(struct session *session, uint64_t id, struct generation *generation, const char *model,
                        struct error *error);
-/* The client's process, watched; it is freed with its last lease (process_reap() where it gets none). NULL with
- * *error. */
-struct process *attach_process(struct session *session, struct error *error);
 /* A lease of this generation, which the session owns: counted and charged. */
 int attach_lease_new(struct session *session, struct generation *generation, struct lease **out, struct error *error);
 /* About once a second: unloads published models where another version of their base serves. */
