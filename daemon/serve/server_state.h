@@ -60,7 +60,7 @@ struct server {
         struct state_writer state_writer; /* and what is written of it */
         struct scrub scrub;
         uint64_t started_ns;
-        uint64_t last_op, last_probe;
+        uint64_t last_op;
         uint64_t fds_out,
                 fds_counted_ns;   /* descriptors on their way to clients at the most, and when they were counted */
         struct cuda *cuda;        /* NULL: no GPU is configured; then doctor opens the runtime for a look */
