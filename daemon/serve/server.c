@@ -252,7 +252,6 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         list_init(&server->reloads);
         list_init(&server->shares);
         list_init(&server->started);
-        list_init(&server->file_memory);
         desired_init(&server->desired, server->loads, server->limits);
         server->desired.changed = on_desired_changed;
         server->desired.allow = access_check_restored;

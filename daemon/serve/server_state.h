@@ -88,8 +88,7 @@ struct server {
         struct loop_task notify;        /* sends events */
         struct list shares;             /* of struct verb_share */
         struct list started;            /* of struct verb_task */
-        struct list file_memory;        /* of struct transfer, that waits for it */
-        uint64_t file_bytes;            /* that is in use */
+        uint64_t file_bytes;            /* of transfers (verbs/fetch.c) */
         uint64_t last_transfer;
         struct quotas users;
         uint64_t n_conns;

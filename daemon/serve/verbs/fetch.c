@@ -8,8 +8,8 @@
  * Workers open and read, in the lane of the source's file system or store; the loop replies. All of it has a time that
  * follows from the settings of http: as long as a server that answers nothing would be tried.
  *
- * A file of one page is sent at once. A larger one waits until the bytes of its user and of all users allow it, in
- * order; it uses them from its reading until its last page is sent, its connection is closed, or its time is over.
+ * A file of one page is sent at once. A larger one waits until the bytes of its user and of all users allow it; it uses
+ * them from its reading until its last page is sent, its connection is closed, or its time is over.
  */
 #include "daemon/base/log/log.h"
 #include "daemon/serve/access/access.h"
@@ -27,76 +27,61 @@
 #define TRANSFER_USER_MAX (64 * MiB)   /* files of one user in transfer, except files of one page */
 #define TRANSFER_BYTES_MAX (256 * MiB) /* of all users */
 
-/* A file, from the request for its memory to its last page. */
+/* A file, from its reading to its last page. */
 struct transfer {
         struct list in_session; /* while it is sent */
-        struct list waiting;    /* in server->file_memory */
         struct server *server;
-        struct quota_charge charge; /* of the user; amount 0 while it waits */
-        bool own;                   /* root or the daemon's own user */
-        struct verb_task *task;     /* while it waits */
+        struct quota_charge charge; /* of the user; none for one page */
         uint64_t id, size, sent, until_ns;
         char *data;
-        char file[];
+        char file[PROTO_FILE_MAX + 1];
 };
 
 struct fetch {
         struct verb_task task;
         struct listing list;
         struct object object;
-        struct transfer *transfer; /* NULL: the file is not opened */
+        struct transfer *transfer; /* NULL: the file is not opened, or waits for memory */
 };
 
 /* ---- memory ---- */
 
-static void grant_waiting(struct server *server)
-{
-        list_each_item_safe (struct transfer, t, &server->file_memory, waiting) {
-                if (server->file_bytes + t->size > TRANSFER_BYTES_MAX)
-                        return;
-                if (!t->own && t->charge.user->held[QUOTA_FETCHED] + t->size > TRANSFER_USER_MAX)
-                        continue;
-                server->file_bytes += t->size;
-                quota_adjust(&t->charge, t->size);
-                list_remove(&t->waiting);
-                verb_task_submit_source(t->task, t->task->source);
-        }
-}
-
-static struct transfer *transfer_new(const struct session *session, const char *file, uint64_t size,
-                                     struct error *error)
+/* A transfer of the file that is open. 0 with fetch->transfer; DEFERRED_WAITS: it would use too much; STREAMER_ENOMEM.
+ */
+static int transfer_new(struct fetch *fetch, const struct session *session, struct error *error)
 {
         struct server *server = session->server;
-        struct transfer *t = calloc(1, sizeof(*t) + strlen(file) + 1);
-        if (t == NULL || (size > TRANSFER_PAGE && quota_charge_restored(&server->users, session->conn->caller.uid,
-                                                                        &t->charge, QUOTA_FETCHED, 0) < 0)) {
+        uint64_t size = fetch->object.version.size, counted = size > TRANSFER_PAGE ? size : 0;
+        uid_t uid = session->conn->caller.uid;
+        const struct quota_user *user = quotas_find(&server->users, uid);
+        uint64_t held = user != NULL && !access_grant(server, session->conn).own ? user->held[QUOTA_FETCHED] : 0;
+        if (counted > 0 && (server->file_bytes + size > TRANSFER_BYTES_MAX || held + size > TRANSFER_USER_MAX))
+                return DEFERRED_WAITS;
+        struct transfer *t = calloc(1, sizeof(*t));
+        if (t == NULL || quota_charge_restored(&server->users, uid, &t->charge, QUOTA_FETCHED, counted) < 0) {
                 free(t);
-                error_no_memory(error);
-                return NULL;
+                return error_no_memory(error);
         }
         list_init(&t->in_session);
-        list_init(&t->waiting);
         t->server = server;
-        t->own = access_grant(server, session->conn).own;
         t->size = size;
-        strcpy(t->file, file);
-        return t;
+        snprintf(t->file, sizeof(t->file), "%s", fetch->task.deferred.request.u.fetch.file);
+        server->file_bytes += counted;
+        fetch->transfer = t;
+        return 0;
 }
 
 static void transfer_free(struct transfer *t)
 {
         if (t == NULL)
                 return;
-        struct server *server = t->server;
         list_remove(&t->in_session);
-        list_remove(&t->waiting);
-        server->file_bytes -= t->charge.amount;
-        bool counted = t->charge.user != NULL;
+        t->server->file_bytes -= t->charge.amount;
+        if (t->charge.amount > 0)
+                deferred_recheck(t->server);
         quota_discharge(&t->charge);
         free(t->data);
         free(t);
-        if (counted && !server->closing)
-                grant_waiting(server);
 }
 
 /* ---- pages ---- */
@@ -207,32 +192,38 @@ static void fetch_run(struct verb_task *task)
 
 /* ---- states, on the loop ---- */
 
+/* Reads the file once there is memory for it. */
+static int try_read(struct session *session, const struct request *request, const struct deferred *deferred,
+                    struct error *error)
+{
+        struct fetch *fetch = container_of(deferred, struct fetch, task.deferred);
+        if (transfer_new(fetch, session, &fetch->task.error) == DEFERRED_WAITS)
+                return DEFERRED_WAITS;
+        list_remove(&fetch->task.deferred.in_server);
+        if (fetch->transfer != NULL)
+                verb_task_submit_source(&fetch->task, fetch->task.source);
+        else
+                verb_task_finish(&fetch->task);
+        return DEFERRED_WAITS; /* for the worker, or it is freed */
+}
+
 static void fetch_done(struct verb_task *task)
 {
         struct fetch *fetch = container_of(task, struct fetch, task);
         uint64_t size = fetch->object.version.size;
-        bool was_read = fetch->transfer != NULL;
+        struct session *session = task->deferred.session;
         if (task->error.code == 0 && size > TRANSFER_FILE_MAX)
                 error_set(&task->error, STREAMER_ELIMIT, "%" PRIu64 " bytes: files of up to %u MiB are fetched (%s)",
                           size, (unsigned)(TRANSFER_FILE_MAX / MiB), fetch->object.path);
-        const struct session *session = task->deferred.session;
-        if (task->error.code == 0 && !was_read && file_of(fetch) != NULL && session != NULL)
-                fetch->transfer = transfer_new(session, file_of(fetch), size, &task->error);
-        struct transfer *t = fetch->transfer;
-        if (!was_read && t != NULL && t->charge.user == NULL) {
-                verb_task_submit_source(task, task->source);
-                return;
-        }
-        if (!was_read && t != NULL) { /* it is submitted when its memory may be allocated */
-                t->task = task;
-                list_append(&t->server->file_memory, &t->waiting);
-                grant_waiting(t->server);
-                return;
-        }
-        if (was_read)
+        if (fetch->transfer != NULL)
                 log_debug("fetch: %s, %" PRIu64 " bytes%s", fetch->object.path, size,
                           task->error.code != 0 ? ": failed" : "");
-        verb_task_finish(task);
+        if (task->error.code != 0 || fetch->transfer != NULL || file_of(fetch) == NULL || session == NULL) {
+                verb_task_finish(task);
+                return;
+        }
+        deferred_await_change(&task->deferred, try_read);
+        try_read(session, &task->deferred.request, &task->deferred, NULL);
 }
 
 static const struct verb_task_ops fetch_ops = {
