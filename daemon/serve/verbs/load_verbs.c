@@ -179,7 +179,6 @@ static int parse_load(const struct req_load *req, struct load_request *out, stru
         bool ranks = req->layout != NULL && strcmp(req->layout, "rank") == 0;
         *out = (struct load_request){.source = req->source,
                                      .name = req->name,
-                                     .named_after = req->named_after,
                                      .devices = req->devices.v,
                                      .n_devices = req->devices.n,
                                      .pattern = ranks ? req->pattern ?: RANKS_PATTERN : NULL,

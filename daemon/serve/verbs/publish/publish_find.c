@@ -135,24 +135,32 @@ static void compare(const struct publish_find *find, const struct generation *g,
         published_key_differs(g->published, find->want, add_difference, differences);
 }
 
-/* 1: the base of this model has changed since; 0: it has not; else its files cannot be examined. */
-static int is_stale(const struct publish_find *find, const struct generation *g, struct error *error)
+/* 1: the base of this model has changed since; 0: it has not, and it can be compared with the one that the client
+ * names; or an error. */
+static int check_base(const struct publish_find *find, const struct generation *g, struct error *error)
 {
         const struct base_probe *probe = &find->probes[BASE_RECORDED];
-        if (g->published->base.source == NULL)
-                return 0;
-        if (probe->error.code == STREAMER_ENOENT)
+        const struct published_base *base = &g->published->base;
+        const struct conn *conn = find->task.deferred.session->conn;
+        if (base->source != NULL && probe->error.code == STREAMER_ENOENT)
                 return 1;
-        if (probe->error.code != 0)
+        if (base->source != NULL && probe->error.code != 0)
                 return error_set(error, probe->error.code, "%s: its base cannot be checked: %s", generation_name(g),
                                  probe->error.text);
-        return memcmp(&probe->identity, &g->published->base.identity, sizeof(probe->identity)) != 0;
+        if (base->source != NULL && memcmp(&probe->identity, &base->identity, sizeof(probe->identity)) != 0)
+                return 1;
+        if (!find->by_text || same_base(find, base))
+                return 0;
+        const struct role_grant grant = access_grant(find->task.server, conn);
+        return error_set(error, STREAMER_EPERM,
+                         "publish_find: base: comparing it with the published model's requires role '%s', unless the "
+                         "two are written alike; uid %u has role '%s' (%s)",
+                         role_name(ROLE_LOAD), (unsigned)conn->caller.uid, role_name(grant.role), grant.text);
 }
 
-static struct publication *claim(struct publish_find *find)
+/* NULL with *error. */
+static struct publication *claim(struct publish_find *find, struct session *session, struct error *error)
 {
-        struct error *error = &find->task.error;
-        struct session *session = find->task.deferred.session;
         size_t n = 0;
         list_each (pos, &session->publications)
                 n++;
@@ -176,34 +184,47 @@ static struct publication *claim(struct publish_find *find)
         return p;
 }
 
-static void reply(struct publish_find *find, const char *state, const struct generation *hit,
-                  const struct publication *other, const struct items *differences, bool claims)
+/* On this turn of the loop, in which nothing else happens, replies (0), or fails. DEFERRED_WAITS: another client has
+ * the claim. */
+static int find_decide(struct publish_find *find, struct session *session, struct error *error)
 {
-        struct session *session = find->task.deferred.session;
-        const struct publication *p = claims ? claim(find) : NULL;
-        if (claims && p == NULL) {
-                verb_task_finish(&find->task);
-                return;
+        const struct req_publish_find *req = request_of(find);
+        struct server *server = session->server;
+        const struct publication *other = publications_find(&server->publications, req->model, find->device);
+        const struct publication *own = NULL;
+        struct generation *g = resident_on(server->resident, req->model, GENERATION_READY, find->device);
+        cleanup_with(items_deinit) struct items differences;
+        const char *state = "absent";
+        items_init(&differences);
+        if (g != NULL && g->published == NULL && req->claim)
+                return error_set(error, STREAMER_EBUSY, "%s: a model that was loaded has this name (%s)", req->model,
+                                 g->source);
+        if (g != NULL && g->published == NULL)
+                g = NULL;
+        int stale = g != NULL ? check_base(find, g, error) : 0;
+        if (stale < 0)
+                return stale;
+        if (stale > 0) {
+                state = "stale";
+                drop_stale(g);
+                g = NULL;
         }
-        session_reply(session, find->task.deferred.request.id, kstr("state", state),
-                      kif(hit != NULL, ku64("generation", hit->number)), kif(hit != NULL, reply_digest(hit)),
-                      kif(other != NULL, ku64("pid", other->pid > 0 ? (uint64_t)other->pid : 0)),
-                      kif(differences->n > 0, kitems("differs", differences)), kif(p != NULL, ku64("claim", p->id)),
-                      kif(p != NULL, ku64("granularity", p->device->layout.granularity)));
-        verb_task_end(&find->task);
-}
-
-/* The base that the client names is another text, and it may not have it opened to compare the files. */
-static int check_text(const struct publish_find *find, const struct generation *g, struct error *error)
-{
-        const struct conn *conn = find->task.deferred.session->conn;
-        const struct role_grant grant = access_grant(find->task.server, conn);
-        if (!find->by_text || same_base(find, &g->published->base))
-                return 0;
-        return error_set(error, STREAMER_EPERM,
-                         "publish_find: base: comparing it with the published model's requires role '%s', unless the "
-                         "two are written alike; uid %u has role '%s' (%s)",
-                         role_name(ROLE_LOAD), (unsigned)conn->caller.uid, role_name(grant.role), grant.text);
+        if (g != NULL) {
+                compare(find, g, &differences);
+                state = differences.n > 0 ? "mismatch" : "hit";
+        }
+        bool hit = g != NULL && differences.n == 0, needed = !hit || (req->claim && req->replace);
+        bool claimed = needed && other != NULL;
+        if (claimed && req->wait)
+                return DEFERRED_WAITS;
+        if (needed && !claimed && req->claim && (own = claim(find, session, error)) == NULL)
+                return error->code;
+        session_reply(session, find->task.deferred.request.id, kstr("state", claimed ? "claimed" : state),
+                      kif(hit && !claimed, ku64("generation", g->number)), kif(hit && !claimed, reply_digest(g)),
+                      kif(claimed, ku64("pid", other->pid > 0 ? (uint64_t)other->pid : 0)),
+                      kif(differences.n > 0, kitems("differs", &differences)), kif(own != NULL, ku64("claim", own->id)),
+                      kif(own != NULL, ku64("granularity", own->device->layout.granularity)));
+        return 0;
 }
 
 /* Searches again when no other client has the claim. */
@@ -214,51 +235,6 @@ static int find_retry(struct session *session, const struct request *request, co
         if (publications_find(&session->server->publications, request->u.publish_find.model, find->device) == NULL)
                 verb_task_resume(&find->task);
         return DEFERRED_WAITS;
-}
-
-/* Its result on this turn of the loop, in which nothing else happens. */
-static void find_decide(struct publish_find *find)
-{
-        struct server *server = find->task.server;
-        const struct req_publish_find *req = request_of(find);
-        const struct publication *other = publications_find(&server->publications, req->model, find->device);
-        struct generation *g = resident_on(server->resident, req->model, GENERATION_READY, find->device);
-        struct error *error = &find->task.error;
-        cleanup_with(items_deinit) struct items differences;
-        const char *state = "absent";
-        int r = 0;
-        items_init(&differences);
-        if (g != NULL && g->published == NULL && req->claim)
-                r = error_set(error, STREAMER_EBUSY, "%s: a model that was loaded has this name (%s)", req->model,
-                              g->source);
-        if (g != NULL && g->published == NULL)
-                g = NULL;
-        if (g != NULL)
-                r = is_stale(find, g, error);
-        if (g != NULL && r == 0)
-                r = check_text(find, g, error);
-        if (r < 0) {
-                verb_task_finish(&find->task);
-                return;
-        }
-        if (r > 0) {
-                state = "stale";
-                drop_stale(g);
-                g = NULL;
-        }
-        if (g != NULL) {
-                compare(find, g, &differences);
-                state = differences.n > 0 ? "mismatch" : "hit";
-        }
-        bool hit = g != NULL && differences.n == 0;
-        if (hit && !(req->claim && req->replace))
-                reply(find, state, g, NULL, &differences, false);
-        else if (other == NULL)
-                reply(find, state, hit ? g : NULL, NULL, &differences, req->claim);
-        else if (!req->wait)
-                reply(find, "claimed", NULL, other, &differences, false);
-        else
-                verb_task_pause(&find->task, "another process is publishing it", find_retry);
 }
 
 /* ---- the base ---- */
@@ -302,10 +278,10 @@ static void find_run(struct verb_task *task)
 }
 
 /* The base that the client names, as it is now. */
-static int take_named(struct publish_find *find)
+static int take_named(struct publish_find *find, struct error *error)
 {
-        struct error *error = &find->task.error;
         const struct base_probe *probe = &find->probes[BASE_NAMED];
+        const char *base_model = request_of(find)->base_model;
         struct published_base *base = &find->want->base;
         if (probe->source == NULL)
                 return 0;
@@ -313,10 +289,9 @@ static int take_named(struct publish_find *find)
                 *error = probe->error;
                 return error->code;
         }
-        if (request_of(find)->base_model != NULL &&
-            memcmp(&probe->identity, &find->loaded, sizeof(probe->identity)) != 0)
+        if (base_model != NULL && memcmp(&probe->identity, &find->loaded, sizeof(probe->identity)) != 0)
                 return error_set(error, STREAMER_EFAILED, "base: %s: its files have changed since it was loaded",
-                                 request_of(find)->base_model);
+                                 base_model);
         const struct generation *loaded = loaded_from(find->task.server->resident, &probe->identity);
         base->identity = probe->identity;
         base->has_digest = loaded != NULL;
@@ -328,7 +303,8 @@ static int take_named(struct publish_find *find)
 static void find_done(struct verb_task *task)
 {
         struct publish_find *find = container_of(task, struct publish_find, task);
-        if (task->deferred.session == NULL) {
+        struct session *session = task->deferred.session;
+        if (session == NULL) {
                 verb_task_end(task);
                 return;
         }
@@ -336,12 +312,17 @@ static void find_done(struct verb_task *task)
         if (probe_next(find))
                 return;
         const struct generation *g = find_published(task->server->resident, request_of(find)->model, find->device);
-        if (g != NULL && g->number != find->checked)
+        if (g != NULL && g->number != find->checked) {
                 find_start(task); /* it was published while another one was checked */
-        else if (take_named(find) < 0)
+                return;
+        }
+        int r = take_named(find, &task->error) ?: find_decide(find, session, &task->error);
+        if (r == DEFERRED_WAITS)
+                verb_task_pause(task, "another process is publishing it", find_retry);
+        else if (r < 0)
                 verb_task_finish(task);
         else
-                find_decide(find);
+                verb_task_end(task);
 }
 
 static const struct verb_task_ops find_ops = {
@@ -404,12 +385,9 @@ static int check_request(const struct session *session, const struct req_publish
         return r ?: access_check_publish(server, session->conn, req->model, error);
 }
 
-static enum verb_task_kind kind_of(const struct publish_find *find, struct resident *resident, const char *model)
+static bool is_remote(const char *source)
 {
-        const struct generation *g = find_published(resident, model, find->device);
-        const char *named = find->want->base.source, *recorded = g != NULL ? g->published->base.source : NULL;
-        bool remote = (named != NULL && !source_is_local(named)) || (recorded != NULL && !source_is_local(recorded));
-        return remote ? VERB_TASK_FIND_REMOTE : VERB_TASK_FIND_LOCAL;
+        return source != NULL && !source_is_local(source);
 }
 
 int verb_publish_find(struct session *session, struct request *request, struct error *error)
@@ -424,9 +402,11 @@ int verb_publish_find(struct session *session, struct request *request, struct e
                 return error->code;
         find->device = device;
         r = published_new(&find->want, req->key.v, req->key.n, error) ?: set_base(find, session, req, error);
-        enum verb_task_kind kind = r == 0 ? kind_of(find, session->server->resident, req->model) : VERB_TASK_FIND_LOCAL;
+        const struct generation *g = find_published(session->server->resident, req->model, device);
+        bool remote =
+                r == 0 && (is_remote(find->want->base.source) || (g != NULL && is_remote(g->published->base.source)));
         if (r == 0 && req->timeout_ms > 0)
                 deferred_set_deadline(&find->task.deferred, req->model,
                                       "the workers are busy with other requests of this user", req->timeout_ms);
-        return verb_task_begin(&find->task, r, kind, error);
+        return verb_task_begin(&find->task, r, remote ? VERB_TASK_FIND_REMOTE : VERB_TASK_FIND_LOCAL, error);
 }
