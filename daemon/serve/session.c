@@ -64,7 +64,7 @@ int session_check_fds(struct session *session, unsigned n, const char *verb, str
         return 0;
 }
 
-void session_send(struct session *session, const struct fds *fds, const struct pair *pairs, size_t n)
+int session_send(struct session *session, const struct fds *fds, const struct pair *pairs, size_t n)
 {
         struct writer w;
         conn_writer(&w);
@@ -74,6 +74,7 @@ void session_send(struct session *session, const struct fds *fds, const struct p
         quota_adjust(&session->fds, session->fds.amount + n_fds);
         session->server->session_ops->notify(session);
         conn_send(session->conn, &w, n_fds > 0 ? fds->v : NULL, n_fds);
+        return 0;
 }
 
 void session_error(struct session *session, uint64_t id, const struct error *error)
@@ -92,15 +93,14 @@ void session_fail(struct session *session, uint64_t id, int code, const char *fo
         session_error(session, id, &error);
 }
 
-void session_ok(struct session *session, uint64_t id)
+int session_ok(struct session *session, uint64_t id)
 {
-        session_send(session, NULL, PAIRS(ku64("id", id), kbool("ok", true)));
+        return session_send(session, NULL, PAIRS(ku64("id", id), kbool("ok", true)));
 }
 
-void session_reply_state(struct session *session, uint64_t id, const char *model, const char *state,
-                         uint64_t generation)
+int session_reply_state(struct session *session, uint64_t id, const char *model, const char *state, uint64_t generation)
 {
-        session_reply(session, id, kstr("name", model), kstr("state", state), ku64("generation", generation));
+        return session_reply(session, id, kstr("name", model), kstr("state", state), ku64("generation", generation));
 }
 
 int session_state_error(const struct session *session, const char *model, const char *what, struct error *error)

@@ -67,11 +67,11 @@ struct fds {
         size_t n;
 };
 
-/* session_reply(session, id, pair...) sends a reply; session_reply_fds() with descriptors (NULL: none), which the pairs
- * may add to, and which are counted. */
+/* session_reply(session, id, pair...) sends a reply and returns 0, for its verb to return; session_reply_fds() with
+ * descriptors (NULL: none), which the pairs may add to, and which are counted. */
 #define session_reply(session, id, ...) session_reply_fds(session, id, NULL, __VA_ARGS__)
 #define session_reply_fds(session, id, fds, ...) session_send(session, fds, REPLY_PAIRS(id, __VA_ARGS__))
-void session_send(struct session *session, const struct fds *fds, const struct pair *pairs, size_t n);
+int session_send(struct session *session, const struct fds *fds, const struct pair *pairs, size_t n);
 /* May a reply to this verb bring n descriptors more (limits.fds_per_client, limits.fds_in_flight, the user's share of
  * these)? 0, or STREAMER_ELIMIT. */
 int session_check_fds(struct session *session, unsigned n, const char *verb, struct error *error);
@@ -80,9 +80,9 @@ void session_error(struct session *session, uint64_t id, const struct error *err
 void session_fail(struct session *session, uint64_t id, int code, const char *format, ...)
         __attribute__((format(printf, 4, 5)));
 /* A reply without fields. */
-void session_ok(struct session *session, uint64_t id);
-void session_reply_state(struct session *session, uint64_t id, const char *model, const char *state,
-                         uint64_t generation);
+int session_ok(struct session *session, uint64_t id);
+int session_reply_state(struct session *session, uint64_t id, const char *model, const char *state,
+                        uint64_t generation);
 /* STREAMER_EFAILED: "is not ready", "is not loading"; STREAMER_ENOENT where there is no such model at all. */
 int session_state_error(const struct session *session, const char *model, const char *what, struct error *error);
 

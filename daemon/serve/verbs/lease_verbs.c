@@ -248,15 +248,14 @@ int attach_reply_lease(struct session *session, uint64_t id, struct generation *
         fds.v[0] = g->manifest.fd;
         fds.v[1] = g->arrival.fd;
         fds.n = loading ? 2 : 1;
-        session_reply_fds(session, id, &fds, ku64("lease", lease->id), khex("token", lease->token, LEASE_TOKEN),
-                          kstr("model", model), ku64("generation", g->number), reply_digest(g),
-                          kstr("state", generation_state_name(g->state)), kstr("device", d->name),
-                          kstr("device_kind", d->ops->kind), kstr("device_uuid", d->uuid), ku64("bytes", g->data_bytes),
-                          kmap("manifest", ku64("fd", 0), ku64("size", g->manifest.size)),
-                          kif(loading, kmap("arrival", ku64("fd", 1), ku64("size", g->arrival.size))),
-                          ku64("arrived", lease->notified_arrivals),
-                          karray("segments", write_segment, &attached, g->n_segments));
-        return 0;
+        return session_reply_fds(
+                session, id, &fds, ku64("lease", lease->id), khex("token", lease->token, LEASE_TOKEN),
+                kstr("model", model), ku64("generation", g->number), reply_digest(g),
+                kstr("state", generation_state_name(g->state)), kstr("device", d->name),
+                kstr("device_kind", d->ops->kind), kstr("device_uuid", d->uuid), ku64("bytes", g->data_bytes),
+                kmap("manifest", ku64("fd", 0), ku64("size", g->manifest.size)),
+                kif(loading, kmap("arrival", ku64("fd", 1), ku64("size", g->arrival.size))),
+                ku64("arrived", lease->notified_arrivals), karray("segments", write_segment, &attached, g->n_segments));
 }
 
 /* The model is not resident, and the daemon will load it. */
@@ -299,8 +298,7 @@ int verb_detach(struct session *session, struct request *request, struct error *
                         lease_end(&session->server->leases, lease);
                 else
                         lease_abandon(&session->server->leases, lease);
-                session_ok(session, request->id);
-                return 0;
+                return session_ok(session, request->id);
         }
         return error_set(error, STREAMER_ENOENT, "lease %" PRIu64 ": not held by this connection",
                          request->u.detach.lease);

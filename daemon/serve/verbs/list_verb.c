@@ -198,7 +198,6 @@ int verb_ps(struct session *session, struct request *request, struct error *erro
                 list_each_item (const struct lease, lease, &g->leases, in_generation)
                         if (lease->id > req->after)
                                 page_add(&page, lease, compare_leases);
-        session_reply(session, request->id, karray("leases", write_lease, &page, page.n),
-                      kif(page.more, ku64("next", ((const struct lease *)page.items[page.n - 1])->id)));
-        return 0;
+        return session_reply(session, request->id, karray("leases", write_lease, &page, page.n),
+                             kif(page.more, ku64("next", ((const struct lease *)page.items[page.n - 1])->id)));
 }

@@ -254,8 +254,7 @@ int verb_cancel(struct session *session, struct request *request, struct error *
         else if (!publications_cancel(&session->server->publications, model) &&
                  !desired_forget(&session->server->desired, model, NULL))
                 return session_state_error(session, model, "loading", error);
-        session_reply(session, request->id, kstr("name", model));
-        return 0;
+        return session_reply(session, request->id, kstr("name", model));
 }
 
 /* ---- wait: answered when the model is ready, or when no load of it is under way or will begin ---- */
@@ -270,8 +269,7 @@ static int try_wait(struct session *session, const struct request *request, cons
         if (g != NULL && loading != NULL && loading->number == g->number)
                 return DEFERRED_WAITS; /* on further devices */
         if (g != NULL) {
-                session_reply_state(session, request->id, model, "ready", g->number);
-                return 0;
+                return session_reply_state(session, request->id, model, "ready", g->number);
         }
         const struct desired_model *desired = desired_find(&session->server->desired, model);
         if (loading != NULL || (desired != NULL && !desired_failed(desired)))
@@ -330,7 +328,7 @@ int verb_pin(struct session *session, struct request *request, struct error *err
                 found |= desired_pin(&server->desired, model, pin);
         if (!found)
                 return resident_no_model(server->resident, model, error);
-        session_reply(session, request->id, kstr("name", model), kif(is_priority, ku64("priority", priority)),
-                      kif(is_pin, kbool("pinned", pin)), kif(is_keep_alive, ku64("keep_alive_ns", keep_alive_ns)));
-        return 0;
+        return session_reply(session, request->id, kstr("name", model), kif(is_priority, ku64("priority", priority)),
+                             kif(is_pin, kbool("pinned", pin)),
+                             kif(is_keep_alive, ku64("keep_alive_ns", keep_alive_ns)));
 }

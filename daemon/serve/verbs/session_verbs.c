@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The verbs hello, ping, version, subscribe, whoami and metrics; the table of handlers by verb, and what sessions do
- * beside answering requests.
+ * The verbs of a connection (hello, ping, subscribe, whoami) and of the daemon itself (version, metrics, config,
+ * reload, shutdown); the table of handlers by verb, and what sessions do beside answering requests.
  */
 #include "daemon/serve/verbs/verbs_private.h"
 
@@ -12,7 +12,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* ---- hello, ping, version ---- */
+/* ---- the connection ---- */
 
 static void write_device(struct writer *w, const void *data, size_t i)
 {
@@ -42,25 +42,21 @@ int verb_hello(struct session *session, struct request *request, struct error *e
                 items_init(&features);
                 features.n = writer_features(&features.w, NULL);
         }
-        session_reply(session, request->id, ku64("protocol", req->max < PROTOCOL_MAX ? req->max : PROTOCOL_MAX),
-                      kstr("version", STREAMERD_VERSION), ku64("pid", (uint64_t)getpid()),
-                      karray("devices", write_device, resident, resident->n_devices), kitems("features", &features));
-        return 0;
+        return session_reply(session, request->id, ku64("protocol", req->max < PROTOCOL_MAX ? req->max : PROTOCOL_MAX),
+                             kstr("version", STREAMERD_VERSION), ku64("pid", (uint64_t)getpid()),
+                             karray("devices", write_device, resident, resident->n_devices),
+                             kitems("features", &features));
 }
 
 int verb_ping(struct session *session, struct request *request, struct error *error)
 {
-        session_ok(session, request->id);
-        return 0;
+        return session_ok(session, request->id);
 }
 
 int verb_version(struct session *session, struct request *request, struct error *error)
 {
-        session_reply(session, request->id, kstr("version", STREAMERD_VERSION), ku64("protocol", PROTOCOL_MAX));
-        return 0;
+        return session_reply(session, request->id, kstr("version", STREAMERD_VERSION), ku64("protocol", PROTOCOL_MAX));
 }
-
-/* ---- subscribe ---- */
 
 /* A second request replaces the first: another model, or all. */
 int verb_subscribe(struct session *session, struct request *request, struct error *error)
@@ -71,11 +67,8 @@ int verb_subscribe(struct session *session, struct request *request, struct erro
                 return error_no_memory(error);
         events_notify(session); /* of what it subscribed to before */
         changes_subscribe(&session->server->model_changes, &session->subscriber, subject);
-        session_ok(session, request->id);
-        return 0;
+        return session_ok(session, request->id);
 }
-
-/* ---- whoami ---- */
 
 static void write_listed(struct writer *w, const void *data, size_t i)
 {
@@ -103,7 +96,7 @@ int verb_whoami(struct session *session, struct request *request, struct error *
         const struct role_rule *rule = grant.rule;
         const struct quota_limits limits = access_limits(session->server, conn);
         const struct quota_user *user = quotas_find(&session->server->users, conn->caller.uid);
-        session_reply(
+        return session_reply(
                 session, request->id, ku64("uid", conn->caller.uid), ku64("gid", conn->caller.gid),
                 kstr("role", role_name(grant.role)), kstr("rule", grant.text),
                 kif(rule != NULL && rule->roots.given, karray("roots", write_listed, &rule->roots, rule->roots.n)),
@@ -111,18 +104,60 @@ int verb_whoami(struct session *session, struct request *request, struct error *
                     karray("buckets", write_listed, &rule->buckets, rule->buckets.n)),
                 kcall("limits", write_amounts, limits.max),
                 kcall("holds", write_amounts, user != NULL ? user->held : nothing));
-        return 0;
 }
-
-/* ---- metrics ---- */
 
 int verb_metrics(struct session *session, struct request *request, struct error *error)
 {
         cleanup_free char *text = metrics_text(session->server);
         if (text == NULL)
                 return error_no_memory(error);
-        session_reply(session, request->id, kstr("text", text));
+        return session_reply(session, request->id, kstr("text", text));
+}
+
+/* ---- the configuration and the end ---- */
+
+/* Answered when the configuration has been read; several requests at once get one answer each, of the last reading. */
+int verb_reload(struct session *session, struct request *request, struct error *error)
+{
+        struct server *server = session->server;
+        struct deferred *d = deferred_new(session, request, error);
+        if (d == NULL)
+                return error->code;
+        list_append(&server->reloads, &d->in_server);
+        server->reload_begin(server->reload);
         return 0;
+}
+
+void verbs_reloaded(struct server *server, const struct error *error, const char *restart)
+{
+        while (!list_empty(&server->reloads)) {
+                struct deferred *d = container_of(server->reloads.next, struct deferred, in_server);
+                if (error != NULL)
+                        session_error(d->session, d->request.id, error);
+                else
+                        session_reply(d->session, d->request.id, kstr("restart", restart));
+                deferred_free(d);
+        }
+}
+
+int verb_config(struct session *session, struct request *request, struct error *error)
+{
+        cleanup_with(items_deinit) struct items rows;
+        items_init(&rows);
+        session->server->describe_config(session->server->reload, &rows);
+        return session_reply(session, request->id, kitems("settings", &rows));
+}
+
+/* The daemon ends as on SIGTERM, at once or (drain) when no lease and no load is left. While it drains, verbs that
+ * would begin either are refused. */
+int verb_shutdown(struct session *session, struct request *request, struct error *error)
+{
+        struct server *server = session->server;
+        bool drain = request->u.shutdown.drain;
+        server->ending = drain ? ENDING_DRAINED : ENDING_NOW;
+        server->ended_by = session->conn->caller.uid;
+        return session_reply(session, request->id, kstr("state", drain ? "draining" : "ending"),
+                             ku64("leases", server->leases.n));
 }
 
 /* ---- the session's operations ---- */

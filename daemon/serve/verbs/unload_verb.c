@@ -82,8 +82,7 @@ static int try_unloaded(struct session *session, const struct request *request, 
         const struct req_unload *req = &request->u.unload;
         if (!is_unloaded(session->server->resident, req, deferred->generation))
                 return DEFERRED_WAITS;
-        session_reply_state(session, request->id, req->model, "unloaded", deferred->generation);
-        return 0;
+        return session_reply_state(session, request->id, req->model, "unloaded", deferred->generation);
 }
 
 /* Applies --force or a drain timeout to generations that lost the name earlier and are still leased, if they belong to
@@ -137,8 +136,7 @@ static int unload_all(struct session *session, struct request *request, const st
                         generation_revoke(g);
         }
         if (held || req->drain || is_unloaded(session->server->resident, req, number)) {
-                session_reply_state(session, request->id, req->model, held ? "draining" : "unloaded", number);
-                return 0;
+                return session_reply_state(session, request->id, req->model, held ? "draining" : "unloaded", number);
         }
         struct deferred *d = deferred_new(session, request, error);
         if (d == NULL)
@@ -165,7 +163,6 @@ int verb_unload(struct session *session, struct request *request, struct error *
                 return unload_all(session, request, &group, error);
         if (!desired && draining == 0)
                 return r;
-        session_reply_state(session, request->id, req->model, desired ? "unloaded" : "draining",
-                            desired ? 0 : draining);
-        return 0;
+        return session_reply_state(session, request->id, req->model, desired ? "unloaded" : "draining",
+                                   desired ? 0 : draining);
 }

@@ -219,12 +219,12 @@ static int find_decide(struct publish_find *find, struct session *session, struc
                 return DEFERRED_WAITS;
         if (needed && !claimed && req->claim && (own = claim(find, session, error)) == NULL)
                 return error->code;
-        session_reply(session, find->task.deferred.request.id, kstr("state", claimed ? "claimed" : state),
-                      kif(hit && !claimed, ku64("generation", g->number)), kif(hit && !claimed, reply_digest(g)),
-                      kif(claimed, ku64("pid", other->pid > 0 ? (uint64_t)other->pid : 0)),
-                      kif(differences.n > 0, kitems("differs", &differences)), kif(own != NULL, ku64("claim", own->id)),
-                      kif(own != NULL, ku64("granularity", own->device->layout.granularity)));
-        return 0;
+        return session_reply(session, find->task.deferred.request.id, kstr("state", claimed ? "claimed" : state),
+                             kif(hit && !claimed, ku64("generation", g->number)), kif(hit && !claimed, reply_digest(g)),
+                             kif(claimed, ku64("pid", other->pid > 0 ? (uint64_t)other->pid : 0)),
+                             kif(differences.n > 0, kitems("differs", &differences)),
+                             kif(own != NULL, ku64("claim", own->id)),
+                             kif(own != NULL, ku64("granularity", own->device->layout.granularity)));
 }
 
 /* Searches again when no other client has the claim. */

@@ -31,10 +31,9 @@ static int reply_begun(struct publication *p, struct session *session, uint64_t 
                 publication_abort(p, error);
                 return r;
         }
-        session_reply(session, id, ku64("lease", lease->id), khex("token", lease->token, LEASE_TOKEN),
-                      kstr("model", p->name), ku64("generation", g->number), kstr("device", g->device->name),
-                      kstr("device_kind", g->device->ops->kind));
-        return 0;
+        return session_reply(session, id, ku64("lease", lease->id), khex("token", lease->token, LEASE_TOKEN),
+                             kstr("model", p->name), ku64("generation", g->number), kstr("device", g->device->name),
+                             kstr("device_kind", g->device->ops->kind));
 }
 
 static int reply_segment(struct publication *p, struct session *session, uint64_t id, struct error *error)
@@ -52,20 +51,18 @@ static int reply_segment(struct publication *p, struct session *session, uint64_
                 fds.v[fds.n++] = segment->writing_fd;
         if (segment->fd >= 0)
                 fds.v[fds.n++] = segment->fd;
-        session_reply_fds(session, id, &fds, ku64("number", g->n_segments - 1),
-                          kmap("segment", REPLY_SEGMENT(segment, 0)),
-                          kif(reading, kmap("reading", ku64("fd", 1))));
-        return 0;
+        return session_reply_fds(session, id, &fds, ku64("number", g->n_segments - 1),
+                                 kmap("segment", REPLY_SEGMENT(segment, 0)),
+                                 kif(reading, kmap("reading", ku64("fd", 1))));
 }
 
 static int reply_committed(struct publication *p, struct session *session, uint64_t id, struct error *error)
 {
         const struct generation *g = p->generation;
         const struct fds fds = {.v = {g->manifest.fd}, .n = 1};
-        session_reply_fds(session, id, &fds, ku64("generation", g->number), reply_digest(g),
-                          kstr("state", generation_state_name(g->state)), ku64("bytes", g->data_bytes),
-                          kmap("manifest", ku64("fd", 0), ku64("size", g->manifest.size)));
-        return 0;
+        return session_reply_fds(session, id, &fds, ku64("generation", g->number), reply_digest(g),
+                                 kstr("state", generation_state_name(g->state)), ku64("bytes", g->data_bytes),
+                                 kmap("manifest", ku64("fd", 0), ku64("size", g->manifest.size)));
 }
 
 /* ---- steps ---- */
@@ -145,8 +142,7 @@ int verb_publish_abort(struct session *session, struct request *request, struct 
                 return error->code;
         error_set(error, STREAMER_ECANCELED, "%s: the publication was aborted", p->name);
         publication_abort(p, error);
-        session_ok(session, request->id);
-        return 0;
+        return session_ok(session, request->id);
 }
 
 void publish_abandon(struct session *session)
