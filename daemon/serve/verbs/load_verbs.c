@@ -57,7 +57,7 @@ static void write_estimate(struct writer *w, const void *data, size_t i)
 }
 
 /* Of a load that is ready: the plan of one that was cancelled may still be being made. */
-static void reply_estimate(struct session *session, uint64_t id, const struct load *load)
+static int reply_estimate(struct session *session, uint64_t id, const struct load *load)
 {
         uint64_t files = 0, tensors = 0, bytes = 0;
         /* Replicas are of the same files, ranks each of their own. */
@@ -67,27 +67,15 @@ static void reply_estimate(struct session *session, uint64_t id, const struct lo
                 tensors += resolved->plan.n_tensors;
                 bytes += resolved->plan.bytes;
         }
-        if (load->n_targets > 1) {
-                session_reply(session, id, kstr("name", load->name), reply_source(load->source), ku64("files", files),
-                              ku64("tensors", tensors), ku64("bytes", bytes),
-                              karray("devices", write_estimate, load, load->n_targets));
-                return;
-        }
+        if (load->n_targets > 1)
+                return session_reply(session, id, kstr("name", load->name), reply_source(load->source),
+                                     ku64("files", files), ku64("tensors", tensors), ku64("bytes", bytes),
+                                     karray("devices", write_estimate, load, load->n_targets));
         const struct load_target *only = load->targets;
         cleanup_with(admission_outlook_deinit) struct admission_outlook outlook;
         get_outlook(only, &outlook);
-        session_reply(session, id, kstr("name", load->name), reply_source(load->source), ku64("files", files),
-                      ku64("tensors", tensors), ku64("bytes", bytes), ESTIMATE_PAIRS(only, outlook));
-}
-
-static void dry_run_ended(struct load_watch *watch, struct load *load)
-{
-        struct deferred *d = container_of(watch, struct deferred, watch);
-        if (load->state == LOAD_READY)
-                reply_estimate(d->session, d->request.id, load);
-        else
-                session_error(d->session, d->request.id, &load->error);
-        deferred_free(d);
+        return session_reply(session, id, kstr("name", load->name), reply_source(load->source), ku64("files", files),
+                             ku64("tensors", tensors), ku64("bytes", bytes), ESTIMATE_PAIRS(only, outlook));
 }
 
 /* ---- a load that attaches ---- */
@@ -140,21 +128,9 @@ static int try_open(struct session *session, const struct request *request, cons
         return open_target(session, request, deferred->watch.load, error);
 }
 
-static void open_ended(struct load_watch *watch, struct load *load)
-{
-        struct deferred *d = container_of(watch, struct deferred, watch);
-        struct error error = load->error;
-        int r = load->state == LOAD_READY ? open_target(d->session, &d->request, load, &error) : error.code;
-        if (r == DEFERRED_WAITS)
-                r = session_state_error(d->session, load->name, "ready", &error);
-        if (r < 0)
-                session_error(d->session, d->request.id, &error);
-        deferred_free(d);
-}
-
 /* The first event reports that the load was accepted; the reply brings the lease. A load that
  * this request joined may have all that an attach needs, and no change to come that would wake a deferred request. */
-static int open_load(struct session *session, struct request *request, struct load *load, struct error *error)
+static int begin_open(struct session *session, const struct request *request, struct load *load, struct error *error)
 {
         struct op *op = op_new(session, load, ++session->server->last_op);
         if (op == NULL)
@@ -162,16 +138,10 @@ static int open_load(struct session *session, struct request *request, struct lo
         op->request = request->id;
         events_notify(session);
         op_send(op);
-        int r = open_target(session, request, load, error);
-        if (r != DEFERRED_WAITS)
-                return r;
-        struct deferred *d = deferred_new(session, request, error);
-        if (d == NULL)
-                return error->code;
-        load_watch(load, &d->watch, open_ended);
-        deferred_await_change(d, try_open);
-        return 0;
+        return open_target(session, request, load, error);
 }
+
+/* ---- load ---- */
 
 static int parse_load(const struct req_load *req, struct load_request *out, struct error *error)
 {
@@ -201,47 +171,66 @@ static int parse_load(const struct req_load *req, struct load_request *out, stru
         return 0;
 }
 
+/* Of a load that attaches, or a dry run. */
+static void load_done(struct load_watch *watch, struct load *load)
+{
+        struct deferred *d = container_of(watch, struct deferred, watch);
+        struct error error = load->error;
+        int r = error.code;
+        if (load->state == LOAD_READY)
+                r = d->request.u.load.attach ? open_target(d->session, &d->request, load, &error)
+                                             : reply_estimate(d->session, d->request.id, load);
+        if (r == DEFERRED_WAITS)
+                r = session_state_error(d->session, load->name, "ready", &error);
+        if (r < 0)
+                session_error(d->session, d->request.id, &error);
+        deferred_free(d);
+}
+
 int verb_load(struct session *session, struct request *request, struct error *error)
 {
+        const struct req_load *req = &request->u.load;
+        const struct quota_limits limits = access_limits(session->server, session->conn);
         struct load_request load_request;
-        struct quota_limits limits;
         struct load *load;
         cleanup_free char *name = NULL;
-        int r = parse_load(&request->u.load, &load_request, error);
+        int r = parse_load(req, &load_request, error);
         /* Rules about names apply to a default name, too. */
         if (r == 0 && load_request.name == NULL) {
                 r = loads_default_name(session->server->loads, load_request.source, request->u.load.named_after, &name,
                                        error);
                 load_request.name = name;
         }
-        if (r == 0 && request->u.load.attach)
-                r = check_open(session->server->resident, &request->u.load, error);
-        if (r == 0 && request->u.load.watch)
+        if (r == 0 && req->attach)
+                r = check_open(session->server->resident, req, error);
+        if (r == 0 && req->watch)
                 r = op_check(session, error);
         if (r == 0)
                 r = access_check_load(session->server, session->conn, &load_request, error);
         if (r < 0)
                 return r;
-        limits = access_limits(session->server, session->conn);
         load_request.limits = &limits;
         load_request.users = &session->server->users;
         load_request.caller = &session->conn->caller;
         r = loads_begin(session->server->loads, &load_request, &load, error);
         if (r < 0)
                 return r;
-        if (request->u.load.attach)
-                return open_load(session, request, load, error);
-        if (load_request.dry_run) {
-                struct deferred *d = deferred_new(session, request, error);
-                if (d == NULL)
-                        return error->code;
-                load_watch(load, &d->watch, dry_run_ended);
+        if (!req->attach && !req->dry_run) {
+                uint64_t op = ++session->server->last_op;
+                session_reply(session, request->id, ku64("op", op), kstr("name", load->name));
+                if (req->watch)
+                        op_new(session, load, op);
                 return 0;
         }
-        uint64_t op = ++session->server->last_op;
-        session_reply(session, request->id, ku64("op", op), kstr("name", load->name));
-        if (request->u.load.watch)
-                op_new(session, load, op);
+        r = req->attach ? begin_open(session, request, load, error) : DEFERRED_WAITS;
+        if (r != DEFERRED_WAITS)
+                return r;
+        struct deferred *d = deferred_new(session, request, error);
+        if (d == NULL)
+                return error->code;
+        load_watch(load, &d->watch, load_done);
+        if (req->attach)
+                deferred_await_change(d, try_open);
         return 0;
 }
 
@@ -268,9 +257,8 @@ static int try_wait(struct session *session, const struct request *request, cons
         const struct generation *loading = resident_on(resident, model, GENERATION_LOADING, NULL);
         if (g != NULL && loading != NULL && loading->number == g->number)
                 return DEFERRED_WAITS; /* on further devices */
-        if (g != NULL) {
+        if (g != NULL)
                 return session_reply_state(session, request->id, model, "ready", g->number);
-        }
         const struct desired_model *desired = desired_find(&session->server->desired, model);
         if (loading != NULL || (desired != NULL && !desired_failed(desired)))
                 return DEFERRED_WAITS;
