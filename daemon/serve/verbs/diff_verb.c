@@ -46,11 +46,10 @@ static void diff_deinit(struct verb_task *task)
 static bool has_space(struct diff *diff, const struct items *rows, const char *name)
 {
         size_t len = strlen(name);
-        diff->truncated = diff->truncated || rows->n == ROWS_MAX || diff->names + len > NAMES_MAX;
-        if (rows->n == ROWS_MAX || diff->names + len > NAMES_MAX)
-                return false;
-        diff->names += len;
-        return true;
+        bool full = rows->n == ROWS_MAX || diff->names + len > NAMES_MAX;
+        diff->truncated = diff->truncated || full;
+        diff->names += full ? 0 : len;
+        return !full;
 }
 
 /* NULL `before`: it was added; NULL `after`: it was removed. */
@@ -80,11 +79,10 @@ static void add_tensor(struct diff *diff, const char *name, const char *before, 
 /* "BF16 [4096, 32]" */
 static const char *layout_text(char text[LAYOUT_TEXT], unsigned dtype, const uint64_t *dims, unsigned rank)
 {
-        size_t used = (size_t)snprintf(text, LAYOUT_TEXT, "%s [", dtype_name(dtype));
-        for (unsigned i = 0; i < rank && used < LAYOUT_TEXT; i++)
-                used += (size_t)snprintf(text + used, LAYOUT_TEXT - used, "%s%" PRIu64, i > 0 ? ", " : "", dims[i]);
-        if (used < LAYOUT_TEXT)
-                snprintf(text + used, LAYOUT_TEXT - used, "]");
+        snprintf(text, LAYOUT_TEXT, "%s [", dtype_name(dtype));
+        for (unsigned i = 0; i < rank; i++)
+                format_append(text, LAYOUT_TEXT, "%s%" PRIu64, i > 0 ? ", " : "", dims[i]);
+        format_append(text, LAYOUT_TEXT, "]");
         return text;
 }
 

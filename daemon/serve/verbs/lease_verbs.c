@@ -304,13 +304,6 @@ int verb_detach(struct session *session, struct request *request, struct error *
                          request->u.detach.lease);
 }
 
-void attach_abandon_leases(struct session *session)
-{
-        while (!list_empty(&session->leases))
-                lease_abandon(&session->server->leases, container_of(session->leases.next, struct lease, in_owner));
-        session->n_leases = 0;
-}
-
 /* ---- reclaim ---- */
 
 /* Across PID namespaces one end sees no process id: then the token alone decides. */
@@ -327,12 +320,8 @@ static bool was_loading(const struct req_reclaim *req)
 
 static bool same_model(const struct generation *g, const struct req_reclaim *req)
 {
-        char digest[2 * DIGEST_SIZE + 1];
-        if (was_loading(req))
-                return g->number == req->generation;
-        hex_encode(digest, g->digest, DIGEST_SIZE);
-        return g->number == req->generation && strcmp(digest, req->digest) == 0 &&
-               (g->state == GENERATION_READY || generation_drains(g));
+        bool serves = (g->state == GENERATION_READY || generation_drains(g)) && digest_is(g, req->digest);
+        return g->number == req->generation && (was_loading(req) || serves);
 }
 
 /* The lease; one of an earlier run, whose process was not restored, is made from its row in the journal: the client is

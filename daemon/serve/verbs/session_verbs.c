@@ -174,8 +174,10 @@ static void on_closed(struct session *session)
                 deferred_orphan(container_of(session->deferred.next, struct deferred, in_session));
         fetch_expire_transfers(session, UINT64_MAX);
         probe_end(session);
-        publish_abandon(session);
-        attach_abandon_leases(session);
+        while (!list_empty(&session->publications))
+                publication_abandon(container_of(session->publications.next, struct publication, in_session));
+        while (!list_empty(&session->leases))
+                lease_abandon(&session->server->leases, container_of(session->leases.next, struct lease, in_owner));
         events_deinit(session); /* last: a publication that ends marks its publisher's lease */
 }
 

@@ -135,9 +135,8 @@ static int unload_all(struct session *session, struct request *request, const st
                 if (revocable && req->force)
                         generation_revoke(g);
         }
-        if (held || req->drain || is_unloaded(session->server->resident, req, number)) {
+        if (held || req->drain || is_unloaded(session->server->resident, req, number))
                 return session_reply_state(session, request->id, req->model, held ? "draining" : "unloaded", number);
-        }
         struct deferred *d = deferred_new(session, request, error);
         if (d == NULL)
                 return error->code;

@@ -27,11 +27,7 @@ int attach_reply_lease(struct session *session, uint64_t id, struct generation *
 int attach_lease_new(struct session *session, struct generation *generation, struct lease **out, struct error *error);
 /* About once a second: unloads published models where another version of their base serves. */
 void publish_tick(struct server *server);
-/* The connection is closed: its publications that are not being committed are aborted. */
-void publish_abandon(struct session *session);
 /* Frees transfers whose time is over. UINT64_MAX: the session ends, and so do all. */
 void fetch_expire_transfers(struct session *session, uint64_t now_ns);
-/* The connection is closed. */
-void attach_abandon_leases(struct session *session);
 /* Whatever became of the load: the model is unloaded when its leases have ended. */
 void probe_end(struct session *session);

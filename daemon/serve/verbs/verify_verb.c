@@ -90,9 +90,6 @@ static const struct verb_task_ops verify_ops = {.start = verify_start_task,
 
 int verb_verify(struct session *session, struct request *request, struct error *error)
 {
-        const char *model = request->u.verify.model;
-        if (resident_ready(session->server->resident, model) == NULL)
-                return session_state_error(session, model, "ready", error);
         struct verify_task *v = verb_task_new(sizeof(*v), &verify_ops, session, request, error);
         return v != NULL ? verb_task_begin(&v->task, 0, VERB_TASK_VERIFY, error) : error->code;
 }

@@ -144,9 +144,3 @@ int verb_publish_abort(struct session *session, struct request *request, struct 
         publication_abort(p, error);
         return session_ok(session, request->id);
 }
-
-void publish_abandon(struct session *session)
-{
-        while (!list_empty(&session->publications))
-                publication_abandon(container_of(session->publications.next, struct publication, in_session));
-}
