@@ -31,11 +31,13 @@ static uint64_t count_cached(const struct resident *resident)
 {
         uint64_t models = 0;
         list_each_item (const struct generation, g, &resident->generations, link) {
-                const struct generation *first = NULL; /* of this number: ranks, and replicas, are one */
-                list_each_item (const struct generation, other, &resident->generations, link)
-                        if (first == NULL && other->state == GENERATION_CACHED && other->number == g->number)
-                                first = other;
-                models += g == first;
+                bool first = g->state == GENERATION_CACHED; /* of its number: ranks, and replicas, are one */
+                list_each_item (const struct generation, other, &resident->generations, link) {
+                        if (!first || other == g)
+                                break;
+                        first = other->state != GENERATION_CACHED || other->number != g->number;
+                }
+                models += first;
         }
         return models;
 }
