@@ -49,47 +49,36 @@ static void write_bucket(struct writer *w, const void *data, size_t i)
                       ku64("iterations", ((const struct loop_cpu *)data)->counts[i]));
 }
 
-/* ---- rows: a page of loads, then configured models, then restored ones ----
+/* ---- rows: a page of loads, then restored models, then configured ones ----
  *
  * The last row of a page says where the next one begins: a load's id, or a desired model's priority and sequence. So
  * rows that are added or removed between two pages shift nothing. */
 
-enum status_list { STATUS_LOADS, STATUS_PRELOAD, STATUS_RESTORING, STATUS_LISTS };
+enum status_list { STATUS_LOADS, STATUS_RESTORING, STATUS_PRELOAD, STATUS_LISTS };
 
 struct status_rows {
         struct items lists[STATUS_LISTS];
         uint64_t left; /* rows that the page may still have */
         /* The position behind which the page begins, and in the end the next page. */
-        enum status_list list;
-        unsigned priority; /* of a desired model */
-        uint64_t sequence; /* of a desired model, or a load's id */
+        unsigned list, priority; /* priority: of a desired model */
+        uint64_t sequence;       /* of a desired model, or a load's id */
         bool more;
 };
 
 /* Of rows in one page. The rest of the frame is large enough for one more row and all other fields. */
 #define PAGE_BYTES (FRAME_MAX / 2)
 
-static const char *const names[] = {
-        [STATUS_LOADS] = "loads", [STATUS_PRELOAD] = "preload", [STATUS_RESTORING] = "restoring"};
-
 /* `after`: the page before's "next", or NULL; `limit`: rows, 0: as many as fit. */
 static int status_rows_init(struct status_rows *rows, const char *after, uint64_t limit, struct error *error)
 {
         int end = 0;
-        char name[16];
-        *rows = (struct status_rows){
-                .left = limit > 0 ? limit : UINT64_MAX, .list = STATUS_LOADS, .priority = UINT_MAX};
+        *rows = (struct status_rows){.left = limit > 0 ? limit : UINT64_MAX, .priority = UINT_MAX};
         for (size_t i = 0; i < STATUS_LISTS; i++)
                 items_init(&rows->lists[i]);
-        if (after == NULL)
+        if (after == NULL ||
+            (sscanf(after, "%u:%u:%" SCNu64 "%n", &rows->list, &rows->priority, &rows->sequence, &end) == 3 &&
+             after[end] == '\0' && rows->list < STATUS_LISTS))
                 return 0;
-        bool whole = sscanf(after, "%15[a-z]:%u:%" SCNu64 "%n", name, &rows->priority, &rows->sequence, &end) == 3 &&
-                     after[end] == '\0';
-        for (unsigned i = 0; whole && i < STATUS_LISTS; i++)
-                if (strcmp(name, names[i]) == 0) {
-                        rows->list = (enum status_list)i;
-                        return 0;
-                }
         return error_set(error, STREAMER_EINVAL, "status: after: not the 'next' of a reply");
 }
 
@@ -157,20 +146,6 @@ static struct writer *begin_row(struct status_rows *rows, enum status_list list,
         return &rows->lists[list].w;
 }
 
-static void fill_desired(struct status_rows *rows, enum status_list list, const struct desired *desired,
-                         enum desired_origin origin)
-{
-        uint64_t now = now_ns();
-        list_each_item (const struct desired_model, m, &desired->models, link) {
-                struct writer *w =
-                        m->origin == origin ? begin_row(rows, list, m->spec.settings.priority, m->sequence) : NULL;
-                if (w != NULL)
-                        write_desired(w, m, now);
-        }
-}
-
-/* ---- the whole ---- */
-
 /* Further pages are of rows alone. */
 int verb_status(struct session *session, struct request *request, struct error *error)
 {
@@ -189,9 +164,13 @@ int verb_status(struct session *session, struct request *request, struct error *
                 if (row != NULL)
                         write_load(row, load);
         }
-        fill_desired(&rows, STATUS_PRELOAD, &server->desired, DESIRED_CONFIGURED);
-        fill_desired(&rows, STATUS_RESTORING, &server->desired, DESIRED_RESTORED);
-        snprintf(next, sizeof(next), "%s:%u:%" PRIu64, names[rows.list], rows.priority, rows.sequence);
+        list_each_item (const struct desired_model, m, &server->desired.models, link) {
+                enum status_list list = m->origin == DESIRED_RESTORED ? STATUS_RESTORING : STATUS_PRELOAD;
+                struct writer *row = begin_row(&rows, list, m->spec.settings.priority, m->sequence);
+                if (row != NULL)
+                        write_desired(row, m, now_ns());
+        }
+        snprintf(next, sizeof(next), "%u:%u:%" PRIu64, rows.list, rows.priority, rows.sequence);
         work_pool_count(server->loads->pool, &threads, &hung);
         bool first = req->after == NULL;
         session_reply(session, request->id, kif(first, kstr("version", STREAMERD_VERSION)),

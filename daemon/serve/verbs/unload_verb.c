@@ -59,19 +59,13 @@ static int unload_check(struct resident *resident, const struct req_unload *req,
                          req->model, leases, leases == 1 ? "" : "s");
 }
 
-/* The only device that the request is about; NULL: all. */
-static const struct device *unload_device(struct resident *resident, const struct req_unload *req)
-{
-        return req->device != NULL ? resident_device(resident, req->device, NULL) : NULL;
-}
-
 /* Whether the unloaded memory is free, except what leases hold. */
 static bool is_unloaded(struct resident *resident, const struct req_unload *req, uint64_t number)
 {
-        const struct device *device = unload_device(resident, req);
         list_each_item (const struct generation, g, &resident->generations, link)
                 if (list_empty(&g->names) && g->number <= number && g->n_leases == 0 &&
-                    strcmp(generation_name(g), req->model) == 0 && (device == NULL || g->device == device))
+                    strcmp(generation_name(g), req->model) == 0 &&
+                    (req->device == NULL || g->device == resident_device(resident, req->device, NULL)))
                         return false;
         return true;
 }
@@ -149,7 +143,8 @@ int verb_unload(struct session *session, struct request *request, struct error *
 {
         const struct req_unload *req = &request->u.unload;
         struct resident *resident = session->server->resident;
-        const struct device *device = unload_device(resident, req);
+        /* NULL: on all */
+        const struct device *device = req->device != NULL ? resident_device(resident, req->device, NULL) : NULL;
         struct model_set group;
         if (req->device != NULL && device == NULL)
                 return error_set(error, STREAMER_ENOENT, "%s: not on device %s", req->model, req->device);
