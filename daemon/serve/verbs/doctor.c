@@ -54,17 +54,6 @@ static void write_cuda(struct writer *w, const void *data)
                 writer_map_of(w, kbool("on", false), kstr("why", cuda->error.text));
 }
 
-static void write_roots(struct writer *w, const void *data)
-{
-        const struct source_roots *roots = data;
-        size_t n = 0;
-        while (source_root(roots, n) != NULL)
-                n++;
-        writer_array(w, n);
-        for (size_t i = 0; i < n; i++)
-                writer_str(w, source_root(roots, i));
-}
-
 static void write_device(struct writer *w, const void *data, size_t i)
 {
         const struct resident *resident = data;
@@ -81,8 +70,11 @@ static void doctor_reply(struct verb_task *task, struct session *session)
         const struct doctor *doctor = container_of(task, struct doctor, task);
         const struct request *request = &task->deferred.request;
         const struct server *server = task->server;
+        const struct source_roots *all = server->loads->sources->roots;
         const struct state_writer *state = &server->state_writer;
         bool failed = state->failure.code != 0;
+        cleanup_with(items_deinit) struct items roots;
+        items_init(&roots);
         if (request->u.doctor.root != NULL) {
                 char file[4 * sizeof(doctor->root.file)];
                 error_escape(file, sizeof(file), doctor->root.file);
@@ -91,6 +83,8 @@ static void doctor_reply(struct verb_task *task, struct session *session)
                               kbool("cachestat", doctor->root.cachestat));
                 return;
         }
+        for (; source_root(all, roots.n) != NULL; roots.n++)
+                writer_str(&roots.w, source_root(all, roots.n));
         session_reply(session, request->id, kstr("version", STREAMERD_VERSION), ku64("pid", (uint64_t)getpid()),
                       ku64("uid", geteuid()), ku64("socket_gid", server->listener.gid),
                       ku64("connections", server->limits->connections), kbool("across_uids", server->share_across_uids),
@@ -98,7 +92,7 @@ static void doctor_reply(struct verb_task *task, struct session *session)
                       kcall("ring", reply_ring, server),
                       kif(state->folder != NULL, kmap("state", kstr("folder", state->folder),
                                                       kif(failed, kstr("error", state->failure.text)))),
-                      kcall("roots", write_roots, server->loads->sources->roots),
+                      kitems("roots", &roots),
                       karray("devices", write_device, server->resident, server->resident->n_devices));
 }
 
@@ -128,22 +122,15 @@ static void doctor_run(struct verb_task *task)
 
 static const struct verb_task_ops doctor_ops = {.start = doctor_start, .run = doctor_run, .reply = doctor_reply};
 
-/* ---- the verb ---- */
-
-static bool is_root(const struct source_roots *roots, const char *path)
-{
-        const char *root;
-        for (size_t i = 0; (root = source_root(roots, i)) != NULL; i++)
-                if (strcmp(root, path) == 0)
-                        return true;
-        return false;
-}
-
 int verb_doctor(struct session *session, struct request *request, struct error *error)
 {
         const char *root = request->u.doctor.root;
         struct server *server = session->server;
-        if (root != NULL && !is_root(server->loads->sources->roots, root))
+        const char *known = root;
+        for (size_t i = 0; root != NULL && (known = source_root(server->loads->sources->roots, i)) != NULL; i++)
+                if (strcmp(known, root) == 0)
+                        break;
+        if (root != NULL && known == NULL)
                 return error_set(error, STREAMER_ENOENT, "doctor: not one of the roots (%s)", root);
         struct doctor *doctor = verb_task_new(sizeof(*doctor), &doctor_ops, session, request, error);
         return doctor != NULL ? verb_task_begin(&doctor->task, 0, VERB_TASK_DOCTOR, error) : error->code;

@@ -86,26 +86,22 @@ static void transfer_free(struct transfer *t)
 
 /* ---- pages ---- */
 
-static void send_page(struct session *session, uint64_t id, struct transfer *t)
+/* Replies with the next page of a transfer, and frees it after its last. STREAMER_ENOENT. */
+static int send_page(struct session *session, uint64_t id, uint64_t number, struct error *error)
 {
-        uint64_t left = t->size - t->sent, n = left < TRANSFER_PAGE ? left : TRANSFER_PAGE;
-        session_reply(session, id, kstr("file", t->file), ku64("size", t->size), kbin("data", t->data + t->sent, n),
-                      kif(n < left, ku64("more", t->id)));
-        t->sent += n;
-        if (n == left)
-                transfer_free(t);
-}
-
-/* Replies with the next page. STREAMER_ENOENT. */
-static int transfer_send_next(struct session *session, uint64_t id, uint64_t more, struct error *error)
-{
-        list_each_item (struct transfer, t, &session->transfers, in_session)
-                if (t->id == more) {
-                        send_page(session, id, t);
-                        return 0;
-                }
+        list_each_item (struct transfer, t, &session->transfers, in_session) {
+                if (t->id != number)
+                        continue;
+                uint64_t left = t->size - t->sent, n = left < TRANSFER_PAGE ? left : TRANSFER_PAGE;
+                session_reply(session, id, kstr("file", t->file), ku64("size", t->size),
+                              kbin("data", t->data + t->sent, n), kif(n < left, ku64("more", t->id)));
+                t->sent += n;
+                if (n == left)
+                        transfer_free(t);
+                return 0;
+        }
         return error_set(error, STREAMER_ENOENT, "fetch: this connection has no transfer %" PRIu64 ": its time is over",
-                         more);
+                         number);
 }
 
 void fetch_expire_transfers(struct session *session, uint64_t now)
@@ -130,8 +126,6 @@ static void fetch_deinit(struct verb_task *task)
         object_deinit(&fetch->object);
 }
 
-/* ---- replies ---- */
-
 static void write_file(struct writer *w, const void *data, size_t i)
 {
         const struct listing *list = data;
@@ -152,11 +146,10 @@ static void fetch_reply(struct verb_task *task, struct session *session)
         t->id = ++session->server->last_transfer;
         t->until_ns = task->deadline_ns;
         list_append(&session->transfers, &t->in_session);
-        send_page(session, id, t);
+        send_page(session, id, t->id, &task->error);
 }
 
-/* ---- opening and reading, on a worker ---- */
-
+/* On a worker. */
 static void read_file(struct fetch *fetch)
 {
         const struct object *object = &fetch->object;
@@ -189,8 +182,6 @@ static void fetch_run(struct verb_task *task)
         else
                 source_open_sidecar(&sources, task->source, file_of(fetch), &fetch->object, &task->error);
 }
-
-/* ---- states, on the loop ---- */
 
 /* Reads the file once there is memory for it. */
 static int try_read(struct session *session, const struct request *request, const struct deferred *deferred,
@@ -229,13 +220,11 @@ static void fetch_done(struct verb_task *task)
 static const struct verb_task_ops fetch_ops = {
         .run = fetch_run, .done = fetch_done, .reply = fetch_reply, .deinit = fetch_deinit};
 
-/* ---- the verb ---- */
-
 int verb_fetch(struct session *session, struct request *request, struct error *error)
 {
         const struct req_fetch *req = &request->u.fetch;
         if (req->more != 0)
-                return transfer_send_next(session, request->id, req->more, error);
+                return send_page(session, request->id, req->more, error);
         struct fetch *fetch = verb_task_new(sizeof(*fetch), &fetch_ops, session, request, error);
         if (fetch == NULL)
                 return error->code;
