@@ -173,8 +173,6 @@ static void diff_run(struct verb_task *task)
         resolve_deinit(&resolved);
 }
 
-/* ---- the reply ---- */
-
 static void diff_reply(struct verb_task *task, struct session *session)
 {
         const struct diff *diff = container_of(task, struct diff, task);
@@ -189,8 +187,6 @@ static void diff_reply(struct verb_task *task, struct session *session)
 }
 
 static const struct verb_task_ops diff_ops = {.run = diff_run, .reply = diff_reply, .deinit = diff_deinit};
-
-/* ---- the verb ---- */
 
 int verb_diff(struct session *session, struct request *request, struct error *error)
 {

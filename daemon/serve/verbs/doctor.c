@@ -23,8 +23,6 @@ struct doctor {
         struct root_facts root;
 };
 
-/* ---- the reply ---- */
-
 #define MACHINE_LIMIT(key, limit) kif((limit) != MACHINE_UNLIMITED, ku64(key, limit))
 
 static void write_machine(struct writer *w, const void *data)
@@ -95,8 +93,6 @@ static void doctor_reply(struct verb_task *task, struct session *session)
                       kitems("roots", &roots),
                       karray("devices", write_device, server->resident, server->resident->n_devices));
 }
-
-/* ---- facts ---- */
 
 static void doctor_start(struct verb_task *task)
 {

@@ -132,9 +132,9 @@ static int attach_select(struct resident *resident, const struct req_attach *req
         return error_set(error, STREAMER_EDIGEST, "%s: its digest is not %s", req->model, req->digest);
 }
 
-/* ---- the client's process ---- */
+/* ---- leases ---- */
 
-/* Watched; it is freed with its last lease (process_reap() where it gets none). NULL with *error. */
+/* The client's, watched; it is freed with its last lease (process_reap() where it gets none). NULL with *error. */
 static struct process *client_process(struct session *session, struct error *error)
 {
         const struct conn *conn = session->conn;
@@ -150,8 +150,6 @@ static struct process *client_process(struct session *session, struct error *err
                 error_no_memory(error);
         return process;
 }
-
-/* ---- leases ---- */
 
 static int check_leases(const struct session *session, const char *verb, struct error *error)
 {

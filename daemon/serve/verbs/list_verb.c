@@ -55,10 +55,10 @@ static bool page_add(struct page *page, const void *item, int (*compare)(const v
 
 struct entry {
         const char *name;
-        struct generation *generation; /* NULL: a desired model */
+        struct generation *generation;
 };
 
-/* A page of names, and what has them; entries of names that are behind the page may be among these. */
+/* A page of names, and the generations that have them; entries of names behind the page may be among these. */
 struct models {
         const struct server *server;
         const char *after; /* NULL: from the start */
@@ -73,69 +73,57 @@ static int compare_names(const void *a, const void *b)
         return strcmp(a, b);
 }
 
-static void add_entry(struct models *models, const char *name, struct generation *g)
-{
-        if ((models->after != NULL && strcmp(name, models->after) <= 0) ||
-            !page_add(&models->names, name, compare_names))
-                return;
-        struct entry *entries = array_grow(models->entries, models->n, sizeof(*entries));
-        if (entries == NULL) {
-                models->failed = true;
-                return;
-        }
-        models->entries = entries;
-        models->entries[models->n++] = (struct entry){name, g};
-}
-
-/* A desired model before the resident ones of its name. */
 static int compare_entries(const void *a, const void *b)
 {
         const struct entry *x = a, *y = b;
         int r = strcmp(x->name, y->name);
-        if (r != 0)
-                return r;
-        if (x->generation == NULL || y->generation == NULL)
-                return (x->generation != NULL) - (y->generation != NULL);
-        return model_set_compare(x->generation, y->generation);
+        return r != 0 ? r : model_set_compare(x->generation, y->generation);
 }
 
-static void find_entries(struct models *models)
+/* NULL generation: of a desired model. */
+static void add_name(struct models *models, const char *name, struct generation *g)
+{
+        if ((models->after != NULL && strcmp(name, models->after) <= 0) ||
+            !page_add(&models->names, name, compare_names) || g == NULL)
+                return;
+        struct entry *entries = array_grow(models->entries, models->n, sizeof(*entries));
+        models->failed = models->failed || entries == NULL;
+        if (entries == NULL)
+                return;
+        models->entries = entries;
+        models->entries[models->n++] = (struct entry){name, g};
+}
+
+static void find_names(struct models *models)
 {
         list_each_item (const struct desired_model, m, &models->server->desired.models, link)
                 if (m->state != DESIRED_READY)
-                        add_entry(models, m->spec.name, NULL);
+                        add_name(models, m->spec.name, NULL);
         list_each_item (struct generation, g, &models->server->resident->generations, link) {
                 /* One that drains is listed by its last name. A failure that lost its name is not listed. */
                 if (list_empty(&g->names) && g->state != GENERATION_FAILED)
-                        add_entry(models, generation_name(g), g);
+                        add_name(models, generation_name(g), g);
                 list_each_item (const struct model_name, name, &g->names, link)
-                        add_entry(models, name->text, g);
+                        add_name(models, name->text, g);
         }
         if (models->n > 0)
                 qsort(models->entries, models->n, sizeof(models->entries[0]), compare_entries);
 }
 
-/* Writes the models of one name, whose entries begin at `at`, and returns where they end. A desired one is part of the
+/* Writes the models of a name, whose entries begin at `at`, and returns where they end. A desired one is part of the
  * resident ones, or without those a model of its own. What does not fit the reply is left out. */
-static size_t write_name(struct items *rows, const struct models *models, size_t at)
+static size_t write_name(struct items *rows, const struct models *models, const char *name, size_t at)
 {
+        const struct desired_model *desired = desired_find(&models->server->desired, name);
         const struct entry *entries = models->entries;
-        const char *name = entries[at].name;
-        const struct desired_model *desired = NULL;
         bool resident = false;
         size_t end = at;
-        for (; end < models->n && strcmp(entries[end].name, name) == 0; end++) {
-                const struct generation *g = entries[end].generation;
-                resident = resident || (g != NULL && !list_empty(&g->names));
-        }
-        if (entries[at].generation == NULL)
-                desired = desired_find(&models->server->desired, name);
+        for (; end < models->n && strcmp(entries[end].name, name) == 0; end++)
+                resident = resident || !list_empty(&entries[end].generation->names);
         if (desired != NULL && !resident) {
                 reply_model(&rows->w, &(struct model_set){.name = name}, desired);
                 rows->n++;
         }
-        while (at < end && entries[at].generation == NULL)
-                at++;
         for (; at < end && rows->w.buf.size < LIST_BYTES; rows->n++) {
                 struct model_set group = {.name = name};
                 const struct generation *first = entries[at].generation;
@@ -153,15 +141,15 @@ int verb_list(struct session *session, struct request *request, struct error *er
         struct models models = {
                 .server = session->server, .after = req->after, .names.most = page_size(req->limit, LIST_PAGE)};
         cleanup_with(items_deinit) struct items rows;
-        size_t at = 0, names = 0;
+        size_t at = 0, n = 0;
         items_init(&rows);
-        find_entries(&models);
-        for (; names < models.names.n && rows.w.buf.size < LIST_BYTES; names++)
-                at = write_name(&rows, &models, at);
-        bool more = models.names.more || names < models.names.n;
+        find_names(&models);
+        for (; n < models.names.n && rows.w.buf.size < LIST_BYTES; n++)
+                at = write_name(&rows, &models, models.names.items[n], at);
+        bool more = models.names.more || n < models.names.n;
         if (!models.failed)
                 session_reply(session, request->id, kitems("models", &rows),
-                              kif(more, kstr("next", models.names.items[names - 1])));
+                              kif(more, kstr("next", models.names.items[n - 1])));
         free(models.entries);
         return models.failed ? error_no_memory(error) : 0;
 }

@@ -197,22 +197,16 @@ int verb_load(struct session *session, struct request *request, struct error *er
         int r = parse_load(req, &load_request, error);
         /* Rules about names apply to a default name, too. */
         if (r == 0 && load_request.name == NULL) {
-                r = loads_default_name(session->server->loads, load_request.source, request->u.load.named_after, &name,
-                                       error);
+                r = loads_default_name(session->server->loads, req->source, req->named_after, &name, error);
                 load_request.name = name;
         }
-        if (r == 0 && req->attach)
-                r = check_open(session->server->resident, req, error);
-        if (r == 0 && req->watch)
-                r = op_check(session, error);
-        if (r == 0)
-                r = access_check_load(session->server, session->conn, &load_request, error);
-        if (r < 0)
-                return r;
         load_request.limits = &limits;
         load_request.users = &session->server->users;
         load_request.caller = &session->conn->caller;
-        r = loads_begin(session->server->loads, &load_request, &load, error);
+        r = r ?: (req->attach ? check_open(session->server->resident, req, error) : 0)
+              ?: (req->watch ? op_check(session, error) : 0)
+              ?: access_check_load(session->server, session->conn, &load_request, error)
+              ?: loads_begin(session->server->loads, &load_request, &load, error);
         if (r < 0)
                 return r;
         if (!req->attach && !req->dry_run) {

@@ -72,8 +72,6 @@ static int find_page(struct shown *shown, const struct generation *g, const stru
         return 0;
 }
 
-/* ---- the verb ---- */
-
 /* What has become of earlier models of this name. */
 static void add_ended(struct items *rows, const struct resident *resident, const char *model)
 {

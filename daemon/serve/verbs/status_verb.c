@@ -82,8 +82,6 @@ static int status_rows_init(struct status_rows *rows, const char *after, uint64_
         return error_set(error, STREAMER_EINVAL, "status: after: not the 'next' of a reply");
 }
 
-/* ---- loads ---- */
-
 static void write_device_name(struct writer *w, const void *data, size_t i)
 {
         writer_str(w, ((const struct load *)data)->targets[i].device->name);
@@ -108,8 +106,6 @@ static void write_load(struct writer *w, struct load *load)
                       kbool("stalled", p.stalled));
 }
 
-/* ---- desired models ---- */
-
 static void write_desired(struct writer *w, const struct desired_model *m, uint64_t now)
 {
         bool failed = desired_failed(m);
@@ -122,8 +118,6 @@ static void write_desired(struct writer *w, const struct desired_model *m, uint6
                       kif(failed && m->retry_at_ns > 0,
                           ku64("retry_in_ns", m->retry_at_ns > now ? m->retry_at_ns - now : 0)));
 }
-
-/* ---- the page ---- */
 
 /* A row of this position, if it follows the last one and fits; else NULL. */
 static struct writer *begin_row(struct status_rows *rows, enum status_list list, unsigned priority, uint64_t sequence)

@@ -328,8 +328,6 @@ static void find_done(struct verb_task *task)
 static const struct verb_task_ops find_ops = {
         .start = find_start, .run = find_run, .done = find_done, .deinit = find_deinit};
 
-/* ---- the verb ---- */
-
 /* The base: a source, which is opened only for callers who may load it, or that of a model that is resident. */
 static int set_base(struct publish_find *find, const struct session *session, const struct req_publish_find *req,
                     struct error *error)

@@ -133,8 +133,6 @@ int verb_publish_begin(struct session *session, struct request *request, struct 
         return r;
 }
 
-/* ---- abort ---- */
-
 int verb_publish_abort(struct session *session, struct request *request, struct error *error)
 {
         struct publication *p = publication_of(session, request->u.publish_abort.claim, error);
