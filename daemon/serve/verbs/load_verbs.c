@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The verbs load, cancel and wait, and those that change settings: set_priority, pin, unpin and keep_alive.
+ * The verbs load, probe, cancel and wait, and those that change settings: set_priority, pin, unpin and keep_alive.
  */
 #include "daemon/serve/verbs/verbs_private.h"
 
@@ -9,7 +9,9 @@
 #include "daemon/serve/events/events.h"
 #include "daemon/serve/reply/reply.h"
 
+#include <inttypes.h>
 #include <string.h>
+#include <sys/random.h>
 
 /* ---- the dry run of a load: what it would need, read and find ---- */
 
@@ -141,7 +143,48 @@ static int begin_open(struct session *session, const struct request *request, st
         return open_target(session, request, load, error);
 }
 
-/* ---- load ---- */
+/* ---- a probe: a small built-in model, for a client that attaches to it and compares the bytes ----
+ *
+ *   loading > ready (answered) > the session ends > freed with its last lease
+ *       \-> failed (answered)
+ *
+ * It is loaded like any model, within the budget and by the device's thread, and charged to the client's user. A
+ * session has one at a time, which is unloaded when the session ends. */
+
+#define PROBE_NAME 32
+
+/* Of the model, and of its source. */
+static const char *probe_name(char name[PROBE_NAME], uint64_t seed)
+{
+        snprintf(name, PROBE_NAME, PROBE_SCHEME "%" PRIu64, seed);
+        return name;
+}
+
+void probe_end(struct session *session)
+{
+        struct server *server = session->server;
+        char name[PROBE_NAME];
+        if (session->probe == 0)
+                return;
+        probe_name(name, session->probe);
+        session->probe = 0;
+        struct load *load = loads_find(server->loads, name);
+        if (load != NULL)
+                load_cancel(load);
+        struct generation *g = resident_any(server->resident, name);
+        if (g != NULL && !generation_drains(g))
+                generation_drop_name(g, name);
+}
+
+static int reply_probe(struct session *session, uint64_t id, const struct load *load)
+{
+        const struct generation *g = load->targets[0].generation;
+        return session_reply(session, id, kstr("name", load->name), kstr("device", g->device->name),
+                             ku64("generation", g->number), reply_digest(g), ku64("seed", session->probe),
+                             ku64("load_ns", g->load_ns));
+}
+
+/* ---- loads ---- */
 
 static int parse_load(const struct req_load *req, struct load_request *out, struct error *error)
 {
@@ -171,20 +214,39 @@ static int parse_load(const struct req_load *req, struct load_request *out, stru
         return 0;
 }
 
-/* Of a load that attaches, or a dry run. */
+/* Answers a load that attaches, a dry run or a probe. */
 static void load_done(struct load_watch *watch, struct load *load)
 {
         struct deferred *d = container_of(watch, struct deferred, watch);
+        bool probe = d->request.verb == VERB_probe;
         struct error error = load->error;
         int r = error.code;
-        if (load->state == LOAD_READY)
-                r = d->request.u.load.attach ? open_target(d->session, &d->request, load, &error)
-                                             : reply_estimate(d->session, d->request.id, load);
+        if (load->state == LOAD_READY && probe)
+                r = reply_probe(d->session, d->request.id, load);
+        else if (load->state == LOAD_READY && d->request.u.load.attach)
+                r = open_target(d->session, &d->request, load, &error);
+        else if (load->state == LOAD_READY)
+                r = reply_estimate(d->session, d->request.id, load);
         if (r == DEFERRED_WAITS)
                 r = session_state_error(d->session, load->name, "ready", &error);
         if (r < 0)
                 session_error(d->session, d->request.id, &error);
+        if (r < 0 && probe)
+                probe_end(d->session);
         deferred_free(d);
+}
+
+/* `try` (may be NULL) may answer earlier. */
+static int await_end(struct session *session, struct request *request, struct load *load, deferred_try_fn *try,
+                     struct error *error)
+{
+        struct deferred *d = deferred_new(session, request, error);
+        if (d == NULL)
+                return error->code;
+        load_watch(load, &d->watch, load_done);
+        if (try != NULL)
+                deferred_await_change(d, try);
+        return 0;
 }
 
 int verb_load(struct session *session, struct request *request, struct error *error)
@@ -217,15 +279,38 @@ int verb_load(struct session *session, struct request *request, struct error *er
                 return 0;
         }
         r = req->attach ? begin_open(session, request, load, error) : DEFERRED_WAITS;
-        if (r != DEFERRED_WAITS)
+        return r == DEFERRED_WAITS ? await_end(session, request, load, req->attach ? try_open : NULL, error) : r;
+}
+
+/* New bytes each time: bytes that an earlier probe left in memory must not match. */
+int verb_probe(struct session *session, struct request *request, struct error *error)
+{
+        struct server *server = session->server;
+        const struct quota_limits limits = access_limits(server, session->conn);
+        const char *device = request->u.probe.device;
+        uint64_t seed;
+        char name[PROBE_NAME];
+        struct load *load;
+        if (session->probe != 0)
+                return error_set(error, STREAMER_EBUSY, "probe: this connection has one already");
+        if (getrandom(&seed, sizeof(seed), GRND_NONBLOCK) != (ssize_t)sizeof(seed) || seed == 0)
+                seed = now_ns();
+        struct load_request load_request = {.name = probe_name(name, seed),
+                                            .source = name,
+                                            .devices = &device,
+                                            .n_devices = device != NULL,
+                                            .probe = true,
+                                            .caller = &session->conn->caller,
+                                            .users = &server->users,
+                                            .limits = &limits};
+        int r = loads_begin(server->loads, &load_request, &load, error);
+        if (r < 0)
                 return r;
-        struct deferred *d = deferred_new(session, request, error);
-        if (d == NULL)
-                return error->code;
-        load_watch(load, &d->watch, load_done);
-        if (req->attach)
-                deferred_await_change(d, try_open);
-        return 0;
+        session->probe = seed;
+        r = await_end(session, request, load, NULL, error);
+        if (r < 0)
+                probe_end(session);
+        return r;
 }
 
 int verb_cancel(struct session *session, struct request *request, struct error *error)
