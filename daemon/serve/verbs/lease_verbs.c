@@ -56,23 +56,6 @@ static size_t list_devices(struct resident *resident, const struct req_attach *r
         return n;
 }
 
-static int not_there(struct resident *resident, const struct req_attach *req, const struct device *device,
-                     struct error *error)
-{
-        const struct generation *failed = resident_on(resident, req->model, GENERATION_FAILED, device);
-        if (failed != NULL)
-                return error_set(error, failed->error.code, "%s: %s", req->model, failed->error.text);
-        if (resident_on(resident, req->model, GENERATION_CACHED, device) != NULL)
-                return error_set(error, STREAMER_ENOENT, "%s: is in the host cache: load brings it back", req->model);
-        return resident_no_model(resident, req->model, error);
-}
-
-/* A load from the host cache has a manifest before all bytes are copied, and no arrival log. */
-bool attach_can_follow(const struct generation *g)
-{
-        return g->manifest.fd >= 0 && g->arrival.fd >= 0;
-}
-
 /* Any model that is ready: of one that loads the digest is not known. */
 static int by_digest(struct resident *resident, const struct req_attach *req, struct generation **out,
                      struct error *error)
@@ -122,8 +105,14 @@ static int attach_select(struct resident *resident, const struct req_attach *req
         struct generation *loading = asked_for(resident, req, GENERATION_LOADING, device);
         bool differs = ready != NULL && req->digest != NULL && !digest_is(ready, req->digest);
         *out = ready != NULL ? ready : loading;
+        const struct generation *failed =
+                *out == NULL ? resident_on(resident, req->model, GENERATION_FAILED, device) : NULL;
+        if (*out == NULL && failed != NULL)
+                return error_set(error, failed->error.code, "%s: %s", req->model, failed->error.text);
+        if (*out == NULL && resident_on(resident, req->model, GENERATION_CACHED, device) != NULL)
+                return error_set(error, STREAMER_ENOENT, "%s: is in the host cache: load brings it back", req->model);
         if (*out == NULL)
-                return not_there(resident, req, device, error);
+                return resident_no_model(resident, req->model, error);
         if (ready != NULL && !differs)
                 return 0;
         /* The digest of what loads is not known. */
@@ -310,16 +299,11 @@ static bool same_process(const struct conn *conn, pid_t pid, uid_t uid)
         return conn->caller.uid == uid && (conn->pid <= 0 || pid <= 0 || conn->pid == pid);
 }
 
-/* When the client attached: it has no digest. */
-static bool was_loading(const struct req_reclaim *req)
-{
-        return req->digest[0] == '\0';
-}
-
+/* The client has no digest if it attached during the load. */
 static bool same_model(const struct generation *g, const struct req_reclaim *req)
 {
         bool serves = (g->state == GENERATION_READY || generation_drains(g)) && digest_is(g, req->digest);
-        return g->number == req->generation && (was_loading(req) || serves);
+        return g->number == req->generation && (req->digest[0] == '\0' || serves);
 }
 
 /* The lease; one of an earlier run, whose process was not restored, is made from its row in the journal: the client is
@@ -369,7 +353,7 @@ int verb_reclaim(struct session *session, struct request *request, struct error 
                 before->n_leases--;
         /* An event may have got lost with the old connection: the reply says that the lease is revoked. */
         lease_claim(lease, session,
-                    was_loading(req)                 ? LEASE_LOADING
+                    req->digest[0] == '\0'           ? LEASE_LOADING
                     : g->state == GENERATION_REVOKED ? LEASE_REVOKED
                                                      : LEASE_HELD);
         add_lease(session, lease);

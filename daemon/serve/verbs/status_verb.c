@@ -68,20 +68,6 @@ struct status_rows {
 /* Of rows in one page. The rest of the frame is large enough for one more row and all other fields. */
 #define PAGE_BYTES (FRAME_MAX / 2)
 
-/* `after`: the page before's "next", or NULL; `limit`: rows, 0: as many as fit. */
-static int status_rows_init(struct status_rows *rows, const char *after, uint64_t limit, struct error *error)
-{
-        int end = 0;
-        *rows = (struct status_rows){.left = limit > 0 ? limit : UINT64_MAX, .priority = UINT_MAX};
-        for (size_t i = 0; i < STATUS_LISTS; i++)
-                items_init(&rows->lists[i]);
-        if (after == NULL ||
-            (sscanf(after, "%u:%u:%" SCNu64 "%n", &rows->list, &rows->priority, &rows->sequence, &end) == 3 &&
-             after[end] == '\0' && rows->list < STATUS_LISTS))
-                return 0;
-        return error_set(error, STREAMER_EINVAL, "status: after: not the 'next' of a reply");
-}
-
 static void write_device_name(struct writer *w, const void *data, size_t i)
 {
         writer_str(w, ((const struct load *)data)->targets[i].device->name);
@@ -146,12 +132,16 @@ int verb_status(struct session *session, struct request *request, struct error *
         const struct server *server = session->server;
         const struct req_status *req = &request->u.status;
         const struct host_cache *cache = server->resident->cache;
-        struct status_rows rows;
+        struct status_rows rows = {.left = req->limit > 0 ? req->limit : UINT64_MAX, .priority = UINT_MAX};
         char next[PROTO_CURSOR_MAX + 1];
         unsigned threads, hung;
-        int r = status_rows_init(&rows, req->after, req->limit, error);
-        if (r < 0)
-                return r;
+        int end = 0;
+        if (req->after != NULL &&
+            (sscanf(req->after, "%u:%u:%" SCNu64 "%n", &rows.list, &rows.priority, &rows.sequence, &end) != 3 ||
+             req->after[end] != '\0' || rows.list >= STATUS_LISTS))
+                return error_set(error, STREAMER_EINVAL, "status: after: not the 'next' of a reply");
+        for (size_t i = 0; i < STATUS_LISTS; i++)
+                items_init(&rows.lists[i]);
         list_each_item (struct load, load, &server->loads->all, link) {
                 struct writer *row =
                         load_ended(load->state) ? NULL : begin_row(&rows, STATUS_LOADS, UINT_MAX, load->id);

@@ -99,22 +99,17 @@ static uint64_t unload_draining(struct session *session, const struct req_unload
         return number;
 }
 
-static void set_unloaded_by(struct generation *g, const struct conn *conn)
-{
-        char comm[SYSFILE_COMM] = "";
-        if (conn->pid > 0)
-                sysfile_comm(comm, conn->pid);
-        end_reason_set(&g->end, END_UNLOADED, "by uid %u, pid %d%s%s", (unsigned)conn->caller.uid, (int)conn->pid,
-                       comm[0] != '\0' ? " " : "", comm);
-}
-
 /* Replies once the memory is free, so that the next load finds the capacity; at once where leases hold it. */
 static int unload_all(struct session *session, struct request *request, const struct model_set *group,
                       struct error *error)
 {
         const struct req_unload *req = &request->u.unload;
+        const struct conn *conn = session->conn;
         uint64_t number = 0, timeout_ns = req->drain_timeout_ms * MS;
+        char comm[SYSFILE_COMM] = "";
         bool held = false;
+        if (conn->pid > 0)
+                sysfile_comm(comm, conn->pid);
         if (timeout_ns == 0)
                 timeout_ns = session->server->loads->drain_timeout_ns;
         for (size_t i = 0; i < group->n; i++) {
@@ -124,7 +119,8 @@ static int unload_all(struct session *session, struct request *request, const st
                 bool revocable = g->n_leases > 0 && last_name(g) && g->state == GENERATION_READY;
                 if (revocable && timeout_ns > 0)
                         g->drained_by_ns = ns_after(now_ns(), timeout_ns);
-                set_unloaded_by(g, session->conn);
+                end_reason_set(&g->end, END_UNLOADED, "by uid %u, pid %d%s%s", (unsigned)conn->caller.uid,
+                               (int)conn->pid, comm[0] != '\0' ? " " : "", comm);
                 generation_drop_name(g, req->model);
                 if (revocable && req->force)
                         generation_revoke(g);

@@ -18,8 +18,12 @@
 VERBS(V)
 #undef V
 
-/* Clients can attach to it while it loads. */
-bool attach_can_follow(const struct generation *generation);
+/* Clients can attach to it while it loads: a load from the host cache has a manifest before all bytes are copied, and
+ * no arrival log. */
+static inline bool attach_can_follow(const struct generation *generation)
+{
+        return generation->manifest.fd >= 0 && generation->arrival.fd >= 0;
+}
 /* Replies with a lease of this generation. */
 int attach_reply_lease(struct session *session, uint64_t id, struct generation *generation, const char *model,
                        struct error *error);

@@ -10,55 +10,45 @@
 struct verify_task {
         struct verb_task task;
         struct model_set checked; /* a reference each */
-        size_t at;                /* the one that is being checked */
+        size_t n_begun;           /* of these; the last one may be under way */
 };
 
-static const char *model_of(const struct verify_task *v)
+static void verify_next(struct verb_task *task)
 {
-        return v->task.deferred.request.u.verify.model;
-}
-
-static void verify_next(struct verify_task *v)
-{
-        verb_task_submit(&v->task, WORK_LANE_DEVICE(v->checked.members[v->at]->device->number));
+        struct verify_task *v = container_of(task, struct verify_task, task);
+        if (task->error.code == 0 && task->deferred.session != NULL && v->n_begun < v->checked.n)
+                verb_task_submit(task, WORK_LANE_DEVICE(v->checked.members[v->n_begun++]->device->number));
+        else
+                verb_task_finish(task);
 }
 
 static void verify_start_task(struct verb_task *task)
 {
         struct verify_task *v = container_of(task, struct verify_task, task);
         struct resident *resident = task->server->resident;
-        const struct generation *ready = resident_ready(resident, model_of(v));
-        struct model_set group;
-        if (ready == NULL) {
-                session_state_error(task->deferred.session, model_of(v), "ready", &task->error);
-                verb_task_finish(task);
-                return;
-        }
-        model_set_find(&group, resident, model_of(v), ready);
+        const char *model = task->deferred.request.u.verify.model;
+        const struct generation *ready = resident_ready(resident, model);
+        struct model_set group = {.n = 0};
+        v->checked.name = model;
+        if (ready != NULL)
+                model_set_find(&group, resident, model, ready);
+        else
+                session_state_error(task->deferred.session, model, "ready", &task->error);
         for (size_t i = 0; i < group.n; i++)
                 if (group.members[i]->state == GENERATION_READY) {
                         generation_get(group.members[i]);
                         v->checked.members[v->checked.n++] = group.members[i];
                 }
-        verify_next(v);
+        verify_next(task);
 }
 
 static void verify_run_task(struct verb_task *task)
 {
         const struct verify_task *v = container_of(task, struct verify_task, task);
-        struct generation *g = v->checked.members[v->at];
+        struct generation *g = v->checked.members[v->n_begun - 1];
         struct error error = {0};
         if (verify_generation(g, task->server->loads->reader, &task->given_up, &error) < 0)
-                error_set(&task->error, error.code, "%s: %s: %s", model_of(v), g->device->name, error.text);
-}
-
-static void verify_done_task(struct verb_task *task)
-{
-        struct verify_task *v = container_of(task, struct verify_task, task);
-        if (task->error.code == 0 && task->deferred.session != NULL && ++v->at < v->checked.n)
-                verify_next(v);
-        else
-                verb_task_finish(task);
+                error_set(&task->error, error.code, "%s: %s: %s", v->checked.name, g->device->name, error.text);
 }
 
 static void verify_reply(struct verb_task *task, struct session *session)
@@ -69,7 +59,7 @@ static void verify_reply(struct verb_task *task, struct session *session)
                 tensors += v->checked.members[i]->n_tensors;
                 bytes += v->checked.members[i]->data_bytes;
         }
-        session_reply(session, task->deferred.request.id, kstr("name", model_of(v)),
+        session_reply(session, task->deferred.request.id, kstr("name", v->checked.name),
                       ku64("generation", v->checked.members[0]->number),
                       reply_digest_bytes("digest", model_set_digest(&v->checked)), ku64("tensors", tensors),
                       ku64("bytes", bytes), ku64("devices", v->checked.n));
@@ -84,7 +74,7 @@ static void verify_deinit(struct verb_task *task)
 
 static const struct verb_task_ops verify_ops = {.start = verify_start_task,
                                                 .run = verify_run_task,
-                                                .done = verify_done_task,
+                                                .done = verify_next,
                                                 .reply = verify_reply,
                                                 .deinit = verify_deinit};
 
