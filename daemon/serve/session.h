@@ -51,7 +51,7 @@ struct session {
         struct list publications; /* of struct publication, by in_session */
         struct list deferred;     /* of struct deferred, by in_session */
         struct list transfers;    /* of struct transfer */
-        uint64_t n_leases, n_deferred;
+        uint64_t n_deferred;
         uint64_t probe;             /* the seed of its test model, which ends with the session; 0: none */
         struct quota_charge charge; /* the connection */
         struct quota_charge fds;    /* descriptors that it may not have received yet */

@@ -89,7 +89,7 @@ static void write_published(struct writer *w, const void *data)
 
 void reply_model(struct writer *w, const struct model_set *group, const struct desired_model *desired)
 {
-        static const struct generation absent;
+        static const struct generation absent; /* for the values of a model of which nothing is resident */
         uint64_t now = now_ns(), leases = 0, last_used_ns = 0;
         bool resident = group->n > 0, tried = desired != NULL && desired_failed(desired);
         const struct generation *g = resident ? model_set_leading(group) : &absent;

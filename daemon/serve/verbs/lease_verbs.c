@@ -142,17 +142,13 @@ static struct process *client_process(struct session *session, struct error *err
 
 static int check_leases(const struct session *session, const char *verb, struct error *error)
 {
-        if (session->n_leases < session->server->limits->leases_per_client)
+        uint64_t n = 0;
+        list_each (pos, &session->leases)
+                n++;
+        if (n < session->server->limits->leases_per_client)
                 return 0;
         return error_set(error, STREAMER_ELIMIT,
-                         "%s: this connection holds %" PRIu64 " leases (limits.leases_per_client)", verb,
-                         session->n_leases);
-}
-
-static void add_lease(struct session *session, struct lease *lease)
-{
-        list_append(&session->leases, &lease->in_owner);
-        session->n_leases++;
+                         "%s: this connection holds %" PRIu64 " leases (limits.leases_per_client)", verb, n);
 }
 
 /* Legacy handles open in the daemon's PID namespace only, and are writable in the client. Only the exit of its process
@@ -174,7 +170,7 @@ static int check_trust(const struct session *session, const struct generation *g
         return 0;
 }
 
-int attach_lease_new(struct session *session, struct generation *g, struct lease **out, struct error *error)
+struct lease *attach_lease_new(struct session *session, struct generation *g, struct error *error)
 {
         struct quota_charge charge = {.user = NULL};
         struct lease *lease = NULL;
@@ -188,19 +184,18 @@ int attach_lease_new(struct session *session, struct generation *g, struct lease
         }
         if (lease == NULL) {
                 quota_discharge(&charge);
-                return error->code;
+                return NULL;
         }
         lease->charge = charge;
         g->was_shared = (g->device->caps & DEVICE_SHARED_WRITABLE) != 0;
         g->shared_by = session->conn->caller.uid;
         if (process->client == NULL && session->client != NULL)
                 process->client = strdup(session->client);
-        add_lease(session, lease);
-        *out = lease;
-        return 0;
+        list_append(&session->leases, &lease->in_owner);
+        return lease;
 }
 
-/* ---- attach ---- */
+/* ---- attach and detach ---- */
 
 struct attached {
         const struct generation *generation;
@@ -222,12 +217,11 @@ int attach_reply_lease(struct session *session, uint64_t id, struct generation *
                        struct error *error)
 {
         const struct device *d = g->device;
-        struct lease *lease;
         int r = session_check_fds(session, g->n_segments + 2, "attach", error)
-                        ?: access_check_published(session->server, session->conn, g, error)
-                        ?: attach_lease_new(session, g, &lease, error);
-        if (r < 0)
-                return r;
+                        ?: access_check_published(session->server, session->conn, g, error);
+        struct lease *lease = r == 0 ? attach_lease_new(session, g, error) : NULL;
+        if (lease == NULL)
+                return error->code;
         bool loading = lease->state == LEASE_LOADING;
         lease->notified_arrivals = loading ? generation_arrived(g) : g->n_tensors;
         struct fds fds; /* without zeroing all of it */
@@ -273,14 +267,11 @@ int verb_attach(struct session *session, struct request *request, struct error *
                              error);
 }
 
-/* ---- detach ---- */
-
 int verb_detach(struct session *session, struct request *request, struct error *error)
 {
         list_each_item (struct lease, lease, &session->leases, in_owner) {
                 if (lease->id != request->u.detach.lease)
                         continue;
-                session->n_leases--;
                 if (session->server->trust_detach || !(lease->generation->device->caps & DEVICE_SHARED_WRITABLE))
                         lease_end(&session->server->leases, lease);
                 else
@@ -348,15 +339,12 @@ int verb_reclaim(struct session *session, struct request *request, struct error 
         if (lease == NULL)
                 return error->code;
         const struct generation *g = lease->generation;
-        struct session *before = lease->owner; /* if the old connection has not been seen to close yet */
-        if (before != NULL)
-                before->n_leases--;
         /* An event may have got lost with the old connection: the reply says that the lease is revoked. */
         lease_claim(lease, session,
                     req->digest[0] == '\0'           ? LEASE_LOADING
                     : g->state == GENERATION_REVOKED ? LEASE_REVOKED
                                                      : LEASE_HELD);
-        add_lease(session, lease);
+        list_append(&session->leases, &lease->in_owner);
         session_reply(session, request->id, ku64("lease", lease->id), ku64("generation", g->number),
                       kstr("state", g->state == GENERATION_REVOKED ? "revoked" : generation_state_name(g->state)));
         lease->notified_arrivals = 0;

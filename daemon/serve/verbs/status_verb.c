@@ -10,7 +10,6 @@
 
 #include <inttypes.h>
 #include <limits.h>
-#include <string.h>
 
 /* ---- what it holds, and how it is ---- */
 

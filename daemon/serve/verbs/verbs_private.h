@@ -27,8 +27,8 @@ static inline bool attach_can_follow(const struct generation *generation)
 /* Replies with a lease of this generation. */
 int attach_reply_lease(struct session *session, uint64_t id, struct generation *generation, const char *model,
                        struct error *error);
-/* A lease of this generation, which the session owns: counted and charged. */
-int attach_lease_new(struct session *session, struct generation *generation, struct lease **out, struct error *error);
+/* A lease of this generation, which the session owns: counted and charged. NULL with *error. */
+struct lease *attach_lease_new(struct session *session, struct generation *generation, struct error *error);
 /* About once a second: unloads published models where another version of their base serves. */
 void publish_tick(struct server *server);
 /* Frees transfers whose time is over. UINT64_MAX: the session ends, and so do all. */

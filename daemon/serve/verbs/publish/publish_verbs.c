@@ -25,11 +25,10 @@ static struct publication *publication_of(struct session *session, uint64_t clai
 static int reply_begun(struct publication *p, struct session *session, uint64_t id, struct error *error)
 {
         const struct generation *g = p->generation;
-        struct lease *lease;
-        int r = attach_lease_new(session, p->generation, &lease, error);
-        if (r < 0) {
+        const struct lease *lease = attach_lease_new(session, p->generation, error);
+        if (lease == NULL) {
                 publication_abort(p, error);
-                return r;
+                return error->code;
         }
         return session_reply(session, id, ku64("lease", lease->id), khex("token", lease->token, LEASE_TOKEN),
                              kstr("model", p->name), ku64("generation", g->number), kstr("device", g->device->name),
