@@ -47,6 +47,7 @@ static size_t list_devices(struct resident *resident, const struct req_attach *r
 {
         static const enum generation_state states[] = {GENERATION_READY, GENERATION_LOADING};
         size_t n = 0;
+        names[0] = '\0';
         for (size_t s = 0; s < ARRAY_SIZE(states) && n == 0; s++)
                 for (size_t i = 0; i < resident->n_devices; i++)
                         if (asked_for(resident, req, states[s], resident->devices[i]) != NULL) {
@@ -79,8 +80,8 @@ static int attach_select(struct resident *resident, const struct req_attach *req
                          struct error *error)
 {
         const struct device *device = NULL;
-        bool exists = false, known = req->generation == 0;
-        char names[400] = "";
+        bool exists = req->device == NULL, known = req->generation == 0;
+        char names[400];
         if (req->model == NULL)
                 return by_digest(resident, req, out, error);
         size_t n = list_devices(resident, req, &device, names, sizeof(names));
@@ -89,13 +90,12 @@ static int attach_select(struct resident *resident, const struct req_attach *req
                                  names);
         if (req->device != NULL)
                 device = resident_device(resident, req->device, NULL);
-        list_each_item (const struct model_name, name, resident_bucket(resident, req->model), by_name) {
-                const struct generation *g = name->generation;
-                if (strcmp(name->text, req->model) != 0 || (device != NULL && g->device != device))
-                        continue;
-                exists = true;
-                known = known || g->number == req->generation;
-        }
+        if (!exists || !known)
+                list_each_item (const struct generation, g, &resident->generations, link)
+                        if ((device == NULL || g->device == device) && generation_has_name(g, req->model)) {
+                                exists = true;
+                                known = known || g->number == req->generation;
+                        }
         if (req->device != NULL && (device == NULL || (!exists && n > 0)))
                 return error_set(error, STREAMER_ENOENT, "%s: not on device %s (it is on: %s)", req->model, req->device,
                                  n > 0 ? names : "none");
