@@ -46,7 +46,7 @@ static const char *const pool_threads[] = {"worker", "network"};
 static const struct {
         const char *name;
         uint64_t n;
-} of_network_thread[] = {{"fd anon_inode:[eventfd]", 1}, {"fd anon_inode:[eventpoll]", 1}, {"fd socket:[]", 2}};
+} of_network_thread[] = {{"fd anon_inode:[eventfd]", 1}, {"fd socket:[]", 2}};
 
 static bool is_of_pool(const char *comm)
 {

@@ -542,7 +542,7 @@ void http_transfer_finish(struct http_loop *loop, struct http_transfer *t, int c
                 t->easy = NULL;
         }
         list_remove(&t->link);
-        loop->woken = true;
+        loop->ended = true;
         t->done(t, outcome);
 }
 

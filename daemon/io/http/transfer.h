@@ -67,9 +67,8 @@ bool http_retry(struct http_transfer *t, struct http_retry *retry);
 
 struct http_loop {
         void *multi; /* CURLM */
-        int event, epoll;
-        uint64_t timer_ns; /* when libcurl wants to be asked again; UINT64_MAX: not by time */
-        bool woken;        /* in this turn, by http_loop_wake() or the end of a transfer */
+        int event;
+        bool ended; /* a transfer, in this turn */
         struct list transfers;
 };
 

@@ -32,7 +32,7 @@
         CALL(accept4, -1, EMFILE) CALL(recv, -1, ECONNRESET) \
         CALL(sendmsg, -1, ENOBUFS) CALL(sendto, -1, EAGAIN) \
         CALL(getsockopt, -1, ENOBUFS) CALL(setsockopt, -1, ENOBUFS) CALL(getsockname, -1, ENOBUFS) CALL(socketpair, -1, EMFILE) \
-        CALL(epoll_create1, -1, EMFILE) CALL(epoll_ctl, -1, ENOMEM) CALL(epoll_wait, -1, EINTR) \
+        CALL(epoll_create1, -1, EMFILE) CALL(epoll_ctl, -1, ENOMEM) \
         /* threads and limits; these return the error itself */ \
         CALL(pthread_create, EAGAIN, 0) CALL(pthread_cond_init, ENOMEM, 0) CALL(pthread_mutex_init, ENOMEM, 0) \
         CALL(getrlimit, -1, EPERM) CALL(setrlimit, -1, EPERM) \
@@ -43,8 +43,8 @@
         CALL(curl_global_init, 2, 0) CALL(curl_easy_init, 0, ENOMEM) CALL(curl_easy_setopt, 27, 0) \
         CALL(curl_slist_append, 0, ENOMEM) \
         CALL(curl_url, 0, ENOMEM) CALL(curl_url_set, 7, 0) CALL(curl_url_get, 7, 0) \
-        CALL(curl_multi_init, 0, ENOMEM) CALL(curl_multi_add_handle, 3, 0) CALL(curl_multi_setopt, 3, 0) \
-        CALL(curl_multi_socket_action, 3, 0) CALL(curl_share_init, 0, ENOMEM) CALL(curl_share_setopt, 4, 0) \
+        CALL(curl_multi_init, 0, ENOMEM) CALL(curl_multi_add_handle, 3, 0) \
+        CALL(curl_multi_perform, 3, 0) CALL(curl_multi_poll, 3, 0) CALL(curl_share_init, 0, ENOMEM) CALL(curl_share_setopt, 4, 0) \
         /* users and groups; these return the error itself */ \
         CALL(getpwnam_r, ENOMEM, 0) CALL(getgrnam_r, ENOMEM, 0) \
         /* the rest */ \
