@@ -55,13 +55,9 @@ static void no_wake(struct reader *bare, bool all)
 {
 }
 
-static void no_progress(struct reader *bare, uint64_t now)
-{
-}
-
 void read_fixture_bare_begin(struct reader *bare, unsigned concurrency, unsigned slots, unsigned alive)
 {
-        static const struct engine_ops no_threads = {.wake = no_wake, .watch = no_progress};
+        static const struct engine_ops no_threads = {.wake = no_wake};
         struct error error = {0};
         *bare = (struct reader){.opts = {.concurrency = concurrency, .block_size = BLOCK}, .wake = core_wake};
         ck_assert_int_eq(staging_init(&bare->staging, slots * BLOCK, BLOCK, &error), 0);

@@ -96,11 +96,9 @@ static void advance(struct pread_target *t, size_t n)
         }
 }
 
-int pread_target(const struct object *object, int fd, struct pread_target *t, struct pread_clock *clock,
-                 struct error *error)
+int pread_target(const struct object *object, int fd, struct pread_target *t, uint64_t *moved_ns, struct error *error)
 {
         bool direct = fd == object->direct;
-        uint64_t since = now_ns();
         while (t->want > 0) {
                 ssize_t n = preadv(fd, t->iov, t->n, (off_t)t->offset);
                 if (n < 0 && (errno == EINTR || errno == EAGAIN)) {
@@ -113,12 +111,8 @@ int pread_target(const struct object *object, int fd, struct pread_target *t, st
                 if (n < 0)
                         return error_set(error, STREAMER_EFAILED, "read at offset %" PRIu64 ": %s (%s)", t->offset,
                                          strerror(errno), object->path);
-                if (clock != NULL) {
-                        uint64_t now = now_ns();
-                        *(direct ? &clock->direct_ns : &clock->cached_ns) += now - since;
-                        since = now;
-                        store_relaxed(&clock->moved_ns, now);
-                }
+                if (moved_ns != NULL)
+                        store_relaxed(moved_ns, now_ns());
                 /* O_DIRECT stops off its alignment only where the file ends. */
                 if (n == 0 || (direct && (uint64_t)n < t->want && (uint64_t)n % object->direct_align != 0))
                         return error_set(error, STREAMER_EFAILED,

@@ -33,15 +33,8 @@ struct pread_target {
         uint64_t want;   /* bytes from there */
 };
 
-/* Of a reading thread. */
-struct pread_clock {
-        uint64_t moved_ns;             /* atomic: when a byte was last moved */
-        uint64_t direct_ns, cached_ns; /* in reads of the current block: by O_DIRECT, and through the page cache */
-};
-
 /* All of it is in the page cache. */
 bool pread_cached(const struct object *object, uint64_t offset, uint64_t len);
 /* Reads all wanted bytes, by one of the object's descriptors. -1 without an error: the file system refuses O_DIRECT for
- * them after all. `clock` may be NULL. */
-int pread_target(const struct object *object, int fd, struct pread_target *t, struct pread_clock *clock,
-                 struct error *error);
+ * them after all. `moved_ns`: set whenever bytes have been moved; atomic; NULL: not wanted. */
+int pread_target(const struct object *object, int fd, struct pread_target *t, uint64_t *moved_ns, struct error *error);

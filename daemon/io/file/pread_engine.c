@@ -22,9 +22,7 @@
 
 struct pread_thread {
         struct reader_thread base;
-        struct read_job *job; /* under the reader's lock; NULL while idle */
-        struct pread_clock clock;
-        bool stuck;            /* under the reader's lock */
+        struct fill fill;
         unsigned char *bounce; /* two pages */
         struct copy_queue copy_queue;
 };
@@ -64,23 +62,39 @@ static void copy_edges(const struct plan_block *block, unsigned char *to, const 
                 memcpy(to + block->len - tail, bounce + PREAD_PAGE, tail);
 }
 
+/* By one of the object's descriptors, as pread_target(). */
+static int read_target(struct pread_thread *self, const struct ticket *ticket, int fd, struct pread_target *t,
+                       struct error *error)
+{
+        const struct object *object = &ticket->job->objects[ticket->block->file];
+        uint64_t since = now_ns();
+        int r = pread_target(object, fd, t, &self->base.moved_ns, error);
+        stages_add(&ticket->job->stages, fd == object->direct ? STAGE_storage : STAGE_read, now_ns() - since);
+        return r;
+}
+
+/* Hashes the block's next n bytes, which are in their place. */
+static void hash_filled(struct pread_thread *self, const struct ticket *ticket, unsigned char *data, uint64_t n)
+{
+        uint64_t since = now_ns();
+        reader_fill(ticket, &self->fill, data, data + self->fill.have, n);
+        stages_add(&ticket->job->stages, STAGE_hash, now_ns() - since);
+}
+
 /* Pages are prepared piece by piece, so that they are still in the cache when they are filled. */
 static int fill_buffered(struct pread_thread *self, const struct ticket *ticket, unsigned char *to, struct error *error)
 {
         const struct plan_block *block = ticket->block;
-        const struct object *object = &ticket->job->objects[block->file];
-        struct hash_cursor hash;
-        reader_hash_begin(ticket, &hash);
+        int fd = ticket->job->objects[block->file].fd;
         for (uint64_t done = 0; done < block->len;) {
                 uint64_t n = block->len - done < BUFFERED_PIECE ? block->len - done : BUFFERED_PIECE;
                 struct pread_target t = {.iov = {{to + done, n}}, .n = 1, .offset = block->file_off + done, .want = n};
                 int r = done % PREPARED_PIECE == 0 ? reader_block_prepare(ticket, done, PREPARED_PIECE, error) : 0;
-                if (r == 0)
-                        r = pread_target(object, object->fd, &t, &self->clock, error);
+                r = r ?: read_target(self, ticket, fd, &t, error);
                 if (r < 0)
                         return r;
+                hash_filled(self, ticket, to, n);
                 done += n;
-                reader_hash(ticket, &hash, to, done);
         }
         return 0;
 }
@@ -96,12 +110,10 @@ static int fill_direct(struct pread_thread *self, const struct ticket *ticket, u
                                  .n = 1,
                                  .offset = block->file_off - head,
                                  .want = head + block->len};
-        int r = reader_block_prepare(ticket, 0, block->len, error);
-        if (r < 0)
-                return r;
         if (ticket->slot == NULL)
                 target_in_place(&t, block, *data, self->bounce);
-        r = pread_target(object, object->direct, &t, &self->clock, error);
+        int r = reader_block_prepare(ticket, 0, block->len, error);
+        r = r ?: read_target(self, ticket, object->direct, &t, error);
         if (r < 0) {
                 if (error->code == 0)
                         log_debug("%s: O_DIRECT refused at offset %" PRIu64 ", read buffered", object->path,
@@ -112,84 +124,43 @@ static int fill_direct(struct pread_thread *self, const struct ticket *ticket, u
                 copy_edges(block, *data, self->bounce);
         else
                 *data = ticket->slot + head; /* aligned as in the file */
-        struct hash_cursor hash;
-        reader_hash_begin(ticket, &hash);
-        reader_hash(ticket, &hash, *data, block->len);
+        hash_filled(self, ticket, *data, block->len);
         return 0;
-}
-
-/* As copy_queue_start() answers, or a failure to read. */
-static int fill(struct pread_thread *self, const struct ticket *ticket, struct error *error)
-{
-        const struct plan_block *block = ticket->block;
-        unsigned char *data = reader_block_data(ticket);
-        int r = -1;
-        if (!pread_cached(&ticket->job->objects[block->file], block->file_off, block->len))
-                r = fill_direct(self, ticket, &data, error);
-        if (r < 0 && error->code == 0)
-                r = fill_buffered(self, ticket, data, error);
-        if (r < 0 || ticket->slot == NULL)
-                return r;
-        uint64_t since = now_ns();
-        r = copy_queue_start(&self->copy_queue, ticket, data);
-        stages_add(&ticket->job->stages, STAGE_copy, now_ns() - since);
-        return r;
-}
-
-/* ---- threads ---- */
-
-static void set_job_locked(struct pread_thread *self, struct read_job *job)
-{
-        struct reader *reader = self->base.reader;
-        if (self->stuck) { /* its read has returned */
-                self->stuck = false;
-                sub_relaxed(&self->job->stalled, 1);
-                reader->engines[READ_PREAD].stuck--;
-                reader_add_busy(reader, self->job, 1);
-                reader_wake_locked(reader, true); /* jobs that had yielded while it hung */
-        }
-        self->job = job;
-}
-
-static void set_job(struct pread_thread *self, struct read_job *job)
-{
-        lock_scope(&self->base.reader->mutex);
-        set_job_locked(self, job);
 }
 
 static void do_block(struct pread_thread *self, struct ticket *ticket)
 {
+        const struct plan_block *block = ticket->block;
+        unsigned char *data = reader_block_data(ticket);
         struct error error = {0};
-        store_relaxed(&self->clock.moved_ns, now_ns());
-        set_job(self, ticket->job);
-        self->clock.direct_ns = self->clock.cached_ns = 0;
-        int r = fill(self, ticket, &error);
-        stages_add(&ticket->job->stages, STAGE_storage, self->clock.direct_ns);
-        stages_add(&ticket->job->stages, STAGE_read, self->clock.cached_ns);
-        if (r == 0)
-                reader_notify_block(ticket);
-        set_job(self, NULL);
-        if (r <= 0)
-                reader_return_ticket(self->base.reader, ticket, r < 0 ? &error : NULL);
+        int r = -1;
+        reader_fill_begin(ticket, &self->fill);
+        if (!pread_cached(&ticket->job->objects[block->file], block->file_off, block->len))
+                r = fill_direct(self, ticket, &data, &error);
+        if (r < 0 && error.code == 0)
+                r = fill_buffered(self, ticket, data, &error);
+        if (r < 0)
+                reader_return_ticket(&self->base, ticket, &error);
         else
-                copy_queue_mark_copying(&self->copy_queue);
+                copy_queue_land(&self->copy_queue, ticket, data);
 }
+
+/* ---- threads ---- */
 
 /* A thread that waits serves no other job: it takes a place of its job, though not one of its reads. */
 static void wait_for_copy(struct pread_thread *self)
 {
         struct reader *reader = self->base.reader;
         struct read_job *job = self->copy_queue.oldest_first[0].ticket.job;
-        store_relaxed(&self->clock.moved_ns, now_ns());
         reader_lock(reader);
-        set_job_locked(self, job);
+        reader_thread_work_for(&self->base, job);
         reader_add_busy(reader, job, 1);
         reader_unlock(reader);
         uint64_t since = now_ns();
         copy_queue_wait(&self->copy_queue);
         stages_add(&job->stages, STAGE_copy, now_ns() - since);
         reader_lock(reader);
-        set_job_locked(self, NULL);
+        reader_thread_work_for(&self->base, NULL);
         reader_add_busy(reader, job, -1);
         reader_unlock(reader);
         copy_queue_reap(&self->copy_queue);
@@ -204,10 +175,9 @@ static bool next_block(struct pread_thread *self, struct ticket *ticket)
                 if (copy_queue->n > 0)
                         copy_queue_reap(copy_queue);
                 if (copy_queue->n == 0)
-                        return reader_take_ticket(self->base.reader, READ_PREAD, self->base.node, ticket);
+                        return reader_take_ticket(&self->base, ticket);
                 const struct read_job *job = copy_queue->oldest_first[0].ticket.job;
-                if (!copy_queue_full(copy_queue) &&
-                    reader_try_take_ticket(self->base.reader, READ_PREAD, self->base.node, job, ticket))
+                if (!copy_queue_full(copy_queue) && reader_try_take_ticket(&self->base, job, ticket))
                         return true;
                 wait_for_copy(self);
         }
@@ -241,30 +211,16 @@ static void *pread_main(void *arg)
 
 static bool pread_start(struct reader *reader)
 {
-        struct pread_thread *self = calloc(1, sizeof(*self));
+        struct pread_thread *self = aligned_alloc(_Alignof(struct pread_thread), sizeof(*self));
         if (self == NULL)
                 return false;
-        self->bounce = aligned_alloc(PREAD_PAGE, 2 * PREAD_PAGE);
-        if (copy_queue_init(&self->copy_queue, reader, COPIES) == 0 && self->bounce != NULL &&
+        *self = (struct pread_thread){.bounce = aligned_alloc(PREAD_PAGE, 2 * PREAD_PAGE)};
+        if (copy_queue_init(&self->copy_queue, &self->base, COPIES) == 0 && self->bounce != NULL &&
             reader_thread_start(reader, READ_PREAD, &self->base, pread_main) == 0)
                 return true;
         copy_queue_deinit(&self->copy_queue);
         pread_free(&self->base);
         return false;
-}
-
-static void pread_watch(struct reader *reader, uint64_t now)
-{
-        struct engine *engine = &reader->engines[READ_PREAD];
-        list_each_item (struct pread_thread, t, &engine->threads, base.link) {
-                uint64_t moved = load_relaxed(&t->clock.moved_ns);
-                if (t->job == NULL || t->stuck || now < moved || now - moved < reader->opts.stall_ns)
-                        continue;
-                t->stuck = true;
-                add_relaxed(&t->job->stalled, 1);
-                engine->stuck++;
-                reader_add_busy(reader, t->job, -1);
-        }
 }
 
 static void pread_wake(struct reader *reader, bool all)
@@ -285,6 +241,5 @@ const struct engine_ops pread_engine_ops = {
         .init = pread_init,
         .start = pread_start,
         .wake = pread_wake,
-        .watch = pread_watch,
         .free = pread_free,
 };

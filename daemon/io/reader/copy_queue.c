@@ -4,9 +4,9 @@
 /* Spans that fit at first; a block of many small tensors has more. */
 #define SPANS 256
 
-int copy_queue_init(struct copy_queue *copy_queue, struct reader *reader, unsigned most)
+int copy_queue_init(struct copy_queue *copy_queue, struct reader_thread *thread, unsigned most)
 {
-        *copy_queue = (struct copy_queue){.reader = reader, .most = most};
+        *copy_queue = (struct copy_queue){.thread = thread, .most = most};
         copy_queue->oldest_first = calloc(most, sizeof(*copy_queue->oldest_first));
         return copy_queue->oldest_first != NULL ? 0 : -1;
 }
@@ -79,38 +79,6 @@ static int start_copy(struct copy_queue *copy_queue, struct block_copy *block_co
         return r;
 }
 
-int copy_queue_start(struct copy_queue *copy_queue, const struct ticket *ticket, const unsigned char *data)
-{
-        const struct read_job *job = ticket->job;
-        require(!copy_queue_full(copy_queue));
-        struct block_copy *block_copy = &copy_queue->oldest_first[copy_queue->n];
-        block_copy->ticket = *ticket;
-        block_copy->n = 0;
-        for (size_t i = 0; i < job->n_targets; i++) {
-                struct error error = {0};
-                struct read_target *target = job->targets[i];
-                if ((ticket->targets >> i & 1) != 0 && !read_target_dead(target) &&
-                    start_copy(copy_queue, block_copy, target, data, &error) < 0)
-                        reader_fail_target(copy_queue->reader, ticket->job, target, &error);
-        }
-        if (block_copy->n == 0)
-                return 0;
-        copy_queue->n++;
-        return 1;
-}
-
-void copy_queue_mark_copying(struct copy_queue *copy_queue)
-{
-        struct reader *reader = copy_queue->reader;
-        require(copy_queue->n > 0);
-        struct ticket *ticket = &copy_queue->oldest_first[copy_queue->n - 1].ticket;
-        lock_scope(&reader->mutex);
-        ticket->copied = true;
-        ticket->job->copying++;
-        reader_add_busy(reader, ticket->job, -1);
-        reader->engines[ticket->job->engine].ops->wake(reader, false);
-}
-
 /* Removes the copies that are done, or have failed. */
 static void check_copies(struct copy_queue *copy_queue, struct block_copy *block_copy, bool wait)
 {
@@ -122,7 +90,7 @@ static void check_copies(struct copy_queue *copy_queue, struct block_copy *block
                 if (copied == 0)
                         block_copy->copies[left++] = c;
                 else if (copied < 0)
-                        reader_fail_target(copy_queue->reader, block_copy->ticket.job, c.target, &error);
+                        reader_fail_target(copy_queue->thread->reader, block_copy->ticket.job, c.target, &error);
         }
         block_copy->n = left;
 }
@@ -130,6 +98,18 @@ static void check_copies(struct copy_queue *copy_queue, struct block_copy *block
 void copy_queue_wait(struct copy_queue *copy_queue)
 {
         check_copies(copy_queue, &copy_queue->oldest_first[0], true);
+}
+
+/* The block has landed, unless none of its targets lives. */
+static void complete(struct copy_queue *copy_queue, struct ticket *ticket)
+{
+        struct read_job *job = ticket->job;
+        bool lives = false;
+        for (size_t i = 0; i < job->n_targets; i++)
+                lives = lives || ((ticket->targets >> i & 1) != 0 && !read_target_dead(job->targets[i]));
+        if (lives)
+                job->landed(job, ticket->block);
+        reader_return_ticket(copy_queue->thread, ticket, NULL);
 }
 
 void copy_queue_reap(struct copy_queue *copy_queue)
@@ -144,7 +124,45 @@ void copy_queue_reap(struct copy_queue *copy_queue)
                 struct ticket ticket = block_copy->ticket;
                 copy_queue->n--;
                 memmove(block_copy, block_copy + 1, (copy_queue->n - i) * sizeof(*block_copy));
-                reader_notify_block(&ticket);
-                reader_return_ticket(copy_queue->reader, &ticket, NULL);
+                complete(copy_queue, &ticket);
         }
+}
+
+/* False: none is in flight, since they were complete at once, or failed. */
+static bool start_copies(struct copy_queue *copy_queue, const struct ticket *ticket, const unsigned char *data)
+{
+        struct reader_thread *thread = copy_queue->thread;
+        struct read_job *job = ticket->job;
+        uint64_t since = now_ns();
+        while (copy_queue_full(copy_queue)) {
+                copy_queue_wait(copy_queue);
+                copy_queue_reap(copy_queue);
+        }
+        struct block_copy *block_copy = &copy_queue->oldest_first[copy_queue->n];
+        block_copy->ticket = *ticket;
+        block_copy->n = 0;
+        for (size_t i = 0; i < job->n_targets; i++) {
+                struct error error = {0};
+                struct read_target *target = job->targets[i];
+                if ((ticket->targets >> i & 1) != 0 && !read_target_dead(target) &&
+                    start_copy(copy_queue, block_copy, target, data, &error) < 0)
+                        reader_fail_target(thread->reader, job, target, &error);
+        }
+        stages_add(&job->stages, STAGE_copy, now_ns() - since);
+        if (block_copy->n == 0)
+                return false;
+        copy_queue->n++;
+        block_copy->ticket.copied = true;
+        lock_scope(&thread->reader->mutex);
+        job->copying++;
+        reader_thread_work_for(thread, NULL);
+        reader_add_busy(thread->reader, job, -1);
+        thread->reader->engines[job->engine].ops->wake(thread->reader, false);
+        return true;
+}
+
+void copy_queue_land(struct copy_queue *copy_queue, struct ticket *ticket, const unsigned char *data)
+{
+        if (ticket->slot == NULL || !start_copies(copy_queue, ticket, data))
+                complete(copy_queue, ticket);
 }

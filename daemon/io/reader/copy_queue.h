@@ -23,7 +23,7 @@ struct block_copy {
 };
 
 struct copy_queue {
-        struct reader *reader;
+        struct reader_thread *thread;
         struct copier *copiers[COPY_QUEUE_DEVICES]; /* by device number, made when first used */
         struct block_copy *oldest_first;
         unsigned n, most;
@@ -32,7 +32,7 @@ struct copy_queue {
 };
 
 /* 0, or -1: no memory. */
-int copy_queue_init(struct copy_queue *copy_queue, struct reader *reader, unsigned most);
+int copy_queue_init(struct copy_queue *copy_queue, struct reader_thread *thread, unsigned most);
 void copy_queue_deinit(struct copy_queue *copy_queue); /* none may be in flight; accepts a zeroed one */
 
 /* There is no place for another. */
@@ -41,12 +41,9 @@ static inline bool copy_queue_full(const struct copy_queue *copy_queue)
         return copy_queue->n == copy_queue->most;
 }
 
-/* Starts the copies of a slot's block, whose bytes begin at `data`. 1: in flight, and the ticket is taken over; 0: not
- * in flight (copied at once, or failed). */
-int copy_queue_start(struct copy_queue *copy_queue, const struct ticket *ticket, const unsigned char *data);
-
-/* The last one started: its block occupies its slot only, and no thread. */
-void copy_queue_mark_copying(struct copy_queue *copy_queue);
+/* A block that is filled and hashed, from `data` on, has landed; or its copies are started: then it occupies its slot
+ * only, and no place. Takes over the ticket. Waits for the oldest block's copies if the queue is full. */
+void copy_queue_land(struct copy_queue *copy_queue, struct ticket *ticket, const unsigned char *data);
 
 /* Until every copy of the oldest is done, or has failed; then reap. At least one is in flight. */
 void copy_queue_wait(struct copy_queue *copy_queue);

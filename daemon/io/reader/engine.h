@@ -15,12 +15,10 @@ struct reader_thread;
 struct engine_ops {
         /* Sets the base and the places. */
         void (*init)(const struct reader *reader, struct engine *engine);
-        /* One thread more; false where it cannot be started. */
+        /* One thread more, by reader_thread_start(); false where it cannot be started. */
         bool (*start)(struct reader *reader);
         /* There may be work for one thread, or for all; or reason to look again at what is in flight. */
         void (*wake)(struct reader *reader, bool all);
-        /* About once a second: counts the threads that move no byte. */
-        void (*watch)(struct reader *reader, uint64_t now);
         /* Of a job. begin() sets its limit; either may be NULL. */
         int (*begin)(struct reader *reader, struct read_job *job, struct error *error);
         void (*end)(struct reader *reader, struct read_job *job);
@@ -33,7 +31,12 @@ struct reader_thread {
         struct list link; /* in the engine's threads */
         pthread_t thread;
         struct reader *reader;
+        enum read_engine engine;
         int node; /* whose blocks it takes first */
+        /* For threads that wait for storage and devices, with the lock held: */
+        struct read_job *job; /* that it reads or copies for; NULL: none */
+        bool stuck;
+        uint64_t moved_ns; /* atomic: when a byte of it was last moved */
 };
 
 /* A block that a thread has taken. */
@@ -65,69 +68,61 @@ static inline void reader_unlock(struct reader *reader)
 void reader_wake_locked(struct reader *reader, bool all);
 /* Places of the job's engine; n may be negative. */
 void reader_add_busy(struct reader *reader, struct read_job *job, int n);
+/* The thread reads or copies for this job from now on, and hangs if it moves no byte; NULL: it does not. */
+void reader_thread_work_for(struct reader_thread *thread, struct read_job *job);
+/* The next node in turn, and its processors. */
+int reader_set_affinity(struct reader *reader, pthread_attr_t *attr);
+/* Starts main() with the thread as its argument, on the processors of its node, and counts it among the engine's. 0, or
+ * an errno. */
+int reader_thread_start(struct reader *reader, enum read_engine engine, struct reader_thread *thread,
+                        void *(*main)(void *));
+/* The thread ends: it is not counted any more. */
+void reader_end_thread_locked(struct reader *reader, enum read_engine engine);
 
-/* ---- without the lock, unless the name says it ---- */
+/* A run, and the ticket of its first block; false: there is no block to take. It keeps the job from ending until
+ * reader_run_end(). */
+bool reader_run_begin_locked(struct reader_thread *thread, struct read_run *run, struct ticket *ticket);
+/* The run's next block, whatever its job's limit: false if the run is over, or no slot is free. */
+bool reader_run_next_locked(struct reader_thread *thread, struct read_run *run, struct ticket *ticket);
+/* No block of it is left to take. */
+bool reader_run_over_locked(const struct read_run *run);
+/* Moves the rest of a run to another: `run` is over. */
+void reader_run_move_locked(struct read_run *run, struct read_run *to);
+
+/* ---- without the lock ---- */
 
 /* The first thing of each thread: touches slots of the ring until all are touched, so that the daemon serves before its
  * whole ring is in memory. */
 void reader_prefault_ring(struct reader *reader);
 
-/* The node of a thread that is about to be started with these attributes, which get its processors. */
-int reader_set_affinity(struct reader *reader, pthread_attr_t *attr);
-/* Starts main() with the thread as its argument, on the processors of its node, and adds it to the engine's threads.
- * 0, or an errno. With the lock held. */
-int reader_thread_start(struct reader *reader, enum read_engine engine, struct reader_thread *thread,
-                        void *(*main)(void *));
-
 /* Waits for a ticket; false when the thread is to end: it is not counted any more. */
-bool reader_take_ticket(struct reader *reader, enum read_engine engine, int node, struct ticket *ticket);
+bool reader_take_ticket(struct reader_thread *thread, struct ticket *ticket);
 /* The same without waiting: false if there is none, or the next one is not of `only`, which may be NULL. */
-bool reader_try_take_ticket(struct reader *reader, enum read_engine engine, int node, const struct read_job *only,
-                            struct ticket *ticket);
-/* As reader_try_take_ticket(), with a run of further blocks, which may be empty. It keeps the job from ending until
- * reader_run_end(). */
-bool reader_run_begin_locked(struct reader *reader, enum read_engine engine, int node, struct read_run *run,
-                             struct ticket *ticket);
-/* The run's next block, whatever its job's limit: false if the run is over, or no slot is free. */
-bool reader_run_next_locked(struct reader *reader, struct read_run *run, struct ticket *ticket);
-/* No block of it is left to take. */
-bool reader_run_over_locked(const struct read_run *run);
-/* Moves the rest of a run to another: `run` is over. */
-void reader_run_move_locked(struct read_run *run, struct read_run *to);
+bool reader_try_take_ticket(struct reader_thread *thread, const struct read_job *only, struct ticket *ticket);
+/* An error fails the whole job. */
+void reader_return_ticket(struct reader_thread *thread, struct ticket *ticket, const struct error *error);
 /* An error fails the whole job. */
 void reader_run_end(struct reader *reader, struct read_run *run, const struct error *error);
+
 /* Where a block's bytes begin: in its segment; or in its slot at the same offset modulo 4 KiB as at their destination,
  * so that copies are aligned as well as it allows. */
 unsigned char *reader_block_data(const struct ticket *ticket);
 /* Allocates the memory of a block that is read in place: `len` bytes from offset `from`, or up to the block's end. */
 int reader_block_prepare(const struct ticket *ticket, uint64_t from, uint64_t len, struct error *error);
 
-struct hash_cursor {
-        struct plan_cursor pieces;
-        struct plan_piece piece;
-        bool have_piece;
-};
-void reader_hash_begin(const struct ticket *ticket, struct hash_cursor *cursor);
-/* Hashes the pieces that end within the first `have` bytes of the block, which begins at `data`. */
-void reader_hash(const struct ticket *ticket, struct hash_cursor *cursor, const unsigned char *data, uint64_t have);
-
-/* A block whose bytes are received in a buffer: hashed there, in the cache, and then stored past the cache. */
+/* The bytes of a block as they come: its leaves are hashed, while they are in the cache. */
 struct fill {
         struct hash hash;
-        struct hash_cursor cursor;
+        struct plan_cursor pieces;
+        struct plan_piece piece; /* the present one, if have_piece */
+        bool have_piece;
         uint64_t have; /* bytes of the block */
 };
 void reader_fill_begin(const struct ticket *ticket, struct fill *fill);
-/* The block's next n bytes, into the block that begins at `to`. */
+/* The block's next n bytes, at their place in the block that begins at `to`, or else stored there past the cache. */
 void reader_fill(const struct ticket *ticket, struct fill *fill, unsigned char *to, const unsigned char *data,
                  size_t n);
 
 /* A slot without a ticket; NULL: none is free. */
 unsigned char *reader_slot_get(struct reader *reader);
 void reader_slot_put(struct reader *reader, unsigned char *slot);
-/* The thread ends: it is not counted any more. */
-void reader_end_thread_locked(struct reader *reader, enum read_engine engine);
-/* The block is complete: it has landed, unless none of its targets lives. */
-void reader_notify_block(const struct ticket *ticket);
-/* An error fails the whole job. */
-void reader_return_ticket(struct reader *reader, struct ticket *ticket, const struct error *error);

@@ -87,18 +87,9 @@ void reader_fail_target(struct reader *reader, struct read_job *job, struct read
         kill_target(reader, job, target, error);
 }
 
-void reader_notify_block(const struct ticket *ticket)
+void reader_return_ticket(struct reader_thread *thread, struct ticket *ticket, const struct error *error)
 {
-        struct read_job *job = ticket->job;
-        bool lives = false;
-        for (size_t i = 0; i < job->n_targets; i++)
-                lives = lives || ((ticket->targets >> i & 1) != 0 && !read_target_dead(job->targets[i]));
-        if (lives)
-                job->landed(job, ticket->block);
-}
-
-void reader_return_ticket(struct reader *reader, struct ticket *ticket, const struct error *error)
-{
+        struct reader *reader = thread->reader;
         struct read_job *job = ticket->job;
         lock_scope(&reader->mutex);
         if (error != NULL)
@@ -116,15 +107,55 @@ void reader_return_ticket(struct reader *reader, struct ticket *ticket, const st
                 job->slots--;
         }
         job->in_flight--;
-        if (ticket->copied)
+        if (ticket->copied) {
                 job->copying--;
-        else
+        } else {
+                reader_thread_work_for(thread, NULL);
                 reader_add_busy(reader, job, -1);
+        }
         bool others = job->link.next != job->link.prev || ticket->slot != NULL;
         job_try_end(reader, job);
         /* This thread takes the next block itself; what it freed may let another one in. */
         if (others || error != NULL)
                 reader_wake_locked(reader, error != NULL);
+}
+
+/* ---- threads ---- */
+
+int reader_set_affinity(struct reader *reader, pthread_attr_t *attr)
+{
+        if (reader->n_nodes == 0)
+                return NUMA_ANYWHERE;
+        const struct reader_node *place = &reader->nodes[reader->next_node++ % reader->n_nodes];
+        pthread_attr_setaffinity_np(attr, sizeof(place->processors), &place->processors);
+        return place->node;
+}
+
+int reader_thread_start(struct reader *reader, enum read_engine kind, struct reader_thread *thread,
+                        void *(*main)(void *))
+{
+        struct engine *engine = &reader->engines[kind];
+        pthread_attr_t attr;
+        pthread_attr_init(&attr);
+        pthread_attr_setstacksize(&attr, READER_STACK);
+        thread->reader = reader;
+        thread->engine = kind;
+        thread->node = reader_set_affinity(reader, &attr);
+        int r = thread_start(&thread->thread, &attr, main, thread);
+        pthread_attr_destroy(&attr);
+        if (r == 0) {
+                list_append(&engine->threads, &thread->link);
+                engine->alive++;
+        }
+        return r;
+}
+
+static void start_threads(struct reader *reader, struct engine *engine)
+{
+        unsigned cap = engine->base * THREADS_CAP;
+        while (!reader->stopping && engine->alive - engine->stuck < engine->base && engine->alive < cap &&
+               engine->ops->start(reader))
+                ;
 }
 
 /* ---- jobs ---- */
@@ -178,6 +209,7 @@ void reader_start(struct reader *reader, struct read_job *job)
                         HEAD_START * in_flight_bytes);
         list_append(&reader->jobs, &job->link);
         engine->jobs++;
+        start_threads(reader, engine);
         if (engine->ops->begin != NULL && engine->ops->begin(reader, job, &job->error) < 0)
                 job->failed = job->stopped = true;
         job_try_end(reader, job); /* a model without bytes */
@@ -211,23 +243,58 @@ bool reader_drop_target(struct reader *reader, struct read_job *job, struct read
         return was_dead || target->in_flight > 0;
 }
 
-/* ---- threads ---- */
+/* ---- the watch ---- */
 
-static void start_threads(struct reader *reader, struct engine *engine)
+void reader_prefault_ring(struct reader *reader)
 {
-        unsigned cap = engine->base * THREADS_CAP;
-        while (!reader->stopping && engine->alive - engine->stuck < engine->base && engine->alive < cap &&
-               engine->ops->start(reader))
-                engine->alive++;
+        reader_lock(reader);
+        while (reader->untouched > 0 && !reader->stopping) {
+                unsigned char *slot = reader->staging.base + --reader->untouched * reader->staging.stride;
+                reader_unlock(reader);
+                staging_touch(&reader->staging, slot);
+                reader_lock(reader);
+                staging_put(&reader->staging, slot);
+                reader_wake_locked(reader, false);
+        }
+        reader_unlock(reader);
+}
+
+void reader_thread_work_for(struct reader_thread *thread, struct read_job *job)
+{
+        struct reader *reader = thread->reader;
+        if (thread->stuck) { /* its read has returned */
+                thread->stuck = false;
+                sub_relaxed(&thread->job->stalled, 1);
+                reader->engines[thread->engine].stuck--;
+                reader_add_busy(reader, thread->job, 1);
+                reader_wake_locked(reader, true); /* jobs that had yielded while it hung */
+        }
+        thread->job = job;
+        store_relaxed(&thread->moved_ns, now_ns());
+}
+
+static bool moves_no_byte(const struct reader *reader, const uint64_t *moved_ns, uint64_t now)
+{
+        uint64_t moved = load_relaxed(moved_ns);
+        return now >= moved && now - moved >= reader->opts.stall_ns;
 }
 
 void reader_watch(struct reader *reader)
 {
         struct engine *files = &reader->engines[READ_PREAD];
+        uint64_t now = now_ns();
         reader_lock(reader);
         unsigned before = files->stuck;
-        for (size_t i = 0; i < READ_ENGINES; i++)
-                reader->engines[i].ops->watch(reader, now_ns());
+        list_each_item (struct reader_thread, t, &files->threads, link) {
+                if (t->job == NULL || t->stuck || !moves_no_byte(reader, &t->moved_ns, now))
+                        continue;
+                t->stuck = true;
+                add_relaxed(&t->job->stalled, 1);
+                files->stuck++;
+                reader_add_busy(reader, t->job, -1);
+        }
+        list_each_item (struct read_job, job, &reader->jobs, link)
+                store_relaxed(&job->no_progress, job->moved_ns > 0 && moves_no_byte(reader, &job->moved_ns, now));
         start_threads(reader, files);
         /* A load that takes longer to read its headers waits for something else than this storage. */
         list_each_item_safe (struct announced_load, announced, &reader->announced, link) {
@@ -274,6 +341,20 @@ void reader_usage(struct reader *reader, struct reader_usage *usage)
                 usage->blocks += job->in_flight;
 }
 
+unsigned char *reader_slot_get(struct reader *reader)
+{
+        lock_scope(&reader->mutex);
+        return staging_get(&reader->staging, NUMA_ANYWHERE);
+}
+
+void reader_slot_put(struct reader *reader, unsigned char *slot)
+{
+        lock_scope(&reader->mutex);
+        staging_put(&reader->staging, slot);
+        reader_wake_locked(reader, false);
+}
+
+/* Slots are placed before they are first touched; threads are bound to the nodes in turn. */
 static void bind_numa(struct reader *reader)
 {
         const struct numa_choice *numa = &reader->opts.numa;

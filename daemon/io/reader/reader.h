@@ -101,6 +101,7 @@ struct read_job {
         unsigned held;      /* runs, which keep it from ending as its tickets do */
         bool stopped, over;
         int node;          /* of its devices; NUMA_ANYWHERE where they have none, or several */
+        uint64_t moved_ns; /* atomic: when a byte was last received; 0: its threads hang instead */
         bool no_progress;  /* atomic as well: no byte for too long, and no thread that hangs */
         void *engine_data; /* freed before `ended` */
         uint64_t begun_ns;

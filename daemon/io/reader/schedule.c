@@ -137,29 +137,30 @@ static void take_block(struct reader *reader, struct read_job *job, size_t block
         list_append(&reader->jobs, &job->link);
 }
 
-static bool try_take(struct reader *reader, enum read_engine engine, int node, const struct read_job *only,
-                     struct ticket *ticket)
+static bool try_take(struct reader_thread *thread, const struct read_job *only, struct ticket *ticket)
 {
-        struct read_job *job = choose(reader, engine, node);
+        struct read_job *job = choose(thread->reader, thread->engine, thread->node);
         if (job == NULL || (only != NULL && job != only))
                 return false;
-        take_block(reader, job, job->next++, ticket);
+        take_block(thread->reader, job, job->next++, ticket);
+        reader_thread_work_for(thread, job);
         return true;
 }
 
 /* ---- tickets ---- */
 
-bool reader_take_ticket(struct reader *reader, enum read_engine kind, int node, struct ticket *ticket)
+bool reader_take_ticket(struct reader_thread *thread, struct ticket *ticket)
 {
-        struct engine *engine = &reader->engines[kind];
+        struct reader *reader = thread->reader;
+        struct engine *engine = &reader->engines[thread->engine];
         lock_scope(&reader->mutex);
         bool taken = false;
         /* More threads than the base are left from a time when some hung. */
         while (!reader->stopping && engine->alive - engine->stuck <= engine->base &&
-               !(taken = try_take(reader, kind, node, NULL, ticket)))
+               !(taken = try_take(thread, NULL, ticket)))
                 pthread_cond_wait(&reader->work, &reader->mutex);
         if (!taken)
-                reader_end_thread_locked(reader, kind);
+                reader_end_thread_locked(reader, thread->engine);
         return taken;
 }
 
@@ -172,11 +173,10 @@ void reader_end_thread_locked(struct reader *reader, enum read_engine kind)
         pthread_cond_broadcast(&reader->ended);
 }
 
-bool reader_try_take_ticket(struct reader *reader, enum read_engine kind, int node, const struct read_job *only,
-                            struct ticket *ticket)
+bool reader_try_take_ticket(struct reader_thread *thread, const struct read_job *only, struct ticket *ticket)
 {
-        lock_scope(&reader->mutex);
-        return !reader->stopping && try_take(reader, kind, node, only, ticket);
+        lock_scope(&thread->reader->mutex);
+        return !thread->reader->stopping && try_take(thread, only, ticket);
 }
 
 /* ---- runs ---- */
@@ -204,10 +204,10 @@ static size_t run_end(const struct read_job *job)
         return end;
 }
 
-bool reader_run_begin_locked(struct reader *reader, enum read_engine engine, int node, struct read_run *run,
-                             struct ticket *ticket)
+bool reader_run_begin_locked(struct reader_thread *thread, struct read_run *run, struct ticket *ticket)
 {
-        struct read_job *job = reader->stopping ? NULL : choose(reader, engine, node);
+        struct reader *reader = thread->reader;
+        struct read_job *job = reader->stopping ? NULL : choose(reader, thread->engine, thread->node);
         if (job == NULL)
                 return false;
         size_t first = job->next;
@@ -224,8 +224,9 @@ bool reader_run_over_locked(const struct read_run *run)
         return run->job->stopped || run->next == run->end;
 }
 
-bool reader_run_next_locked(struct reader *reader, struct read_run *run, struct ticket *ticket)
+bool reader_run_next_locked(struct reader_thread *thread, struct read_run *run, struct ticket *ticket)
 {
+        struct reader *reader = thread->reader;
         struct read_job *job = run->job;
         if (reader->stopping || reader_run_over_locked(run) || !slot_for(reader, job, run->next, heaviest(reader, job)))
                 return false;

@@ -85,7 +85,7 @@ static bool http_start(struct reader *reader)
         if (self == NULL)
                 return false;
         list_init(&self->ranges);
-        if (copy_queue_init(&self->copy_queue, reader, slots < COPIES ? slots : COPIES) == 0 &&
+        if (copy_queue_init(&self->copy_queue, &self->base, slots < COPIES ? slots : COPIES) == 0 &&
             http_loop_init(&self->loop, &error) == 0 &&
             reader_thread_start(reader, READ_HTTP, &self->base, http_main) == 0)
                 return true;
@@ -96,30 +96,18 @@ static bool http_start(struct reader *reader)
 
 /* ---- the engine ---- */
 
-static void http_watch(struct reader *reader, uint64_t now)
-{
-        list_each_item (struct read_job, job, &reader->jobs, link) {
-                if (job->engine != READ_HTTP || http_job(job) == NULL)
-                        continue;
-                uint64_t moved = load_relaxed(&http_job(job)->moved_ns);
-                store_relaxed(&job->no_progress, now > moved && now - moved >= reader->opts.stall_ns);
-        }
-}
-
 static int http_begin(struct reader *reader, struct read_job *job, struct error *error)
 {
         struct engine *engine = &reader->engines[READ_HTTP];
         struct http_job *own = calloc(1, sizeof(*own));
         if (own == NULL)
                 return error_no_memory(error);
-        while (engine->alive < engine->base && engine->ops->start(reader))
-                engine->alive++;
         if (engine->alive == 0) {
                 free(own);
                 return error_set(error, STREAMER_ELIMIT, "no network thread could be started");
         }
         concurrency_init(&own->concurrency, reader->opts.concurrency, now_ns());
-        own->moved_ns = now_ns();
+        job->moved_ns = now_ns();
         job->limit = own->concurrency.limit;
         job->run_parts = own->concurrency.most;
         uint64_t request_max = reader->opts.http->opts.request_max;
@@ -150,7 +138,6 @@ const struct engine_ops http_engine_ops = {
         .init = http_init,
         .start = http_start,
         .wake = http_wake,
-        .watch = http_watch,
         .begin = http_begin,
         .end = http_end,
         .free = http_thread_free,

@@ -178,7 +178,7 @@ static void range_fail(struct range *range, const struct error *error)
         attempt_cancel(&range->hedge);
         set_silent(range, false);
         if (range->has_block)
-                reader_return_ticket(reader_of(range), &range->ticket, error);
+                reader_return_ticket(&range->thread->base, &range->ticket, error);
         range->has_block = false;
         range_end(range, error);
 }
@@ -208,7 +208,7 @@ static bool have_block(struct range *range, struct error *error)
         if (range->has_block)
                 return true;
         reader_lock(reader);
-        bool taken = reader_run_next_locked(reader, &range->run, &range->ticket);
+        bool taken = reader_run_next_locked(&range->thread->base, &range->run, &range->ticket);
         reader_unlock(reader); /* preparing memory may take long */
         return taken && block_begin(range, error);
 }
@@ -238,29 +238,12 @@ static void count_block(struct range *range, uint64_t now)
 /* The current block is full: lands it, or starts its copies. */
 static void block_land(struct range *range)
 {
-        struct copy_queue *copy_queue = &range->thread->copy_queue;
-        struct ticket ticket = range->ticket;
-        uint64_t now = now_ns();
-        int r = 0;
         set_silent(range, false);
-        count_block(range, now);
+        count_block(range, now_ns());
         range->has_block = false;
-        range->retry.made = 0; /* it made progress */
-        if (ticket.slot != NULL) {
-                while (copy_queue_full(copy_queue)) {
-                        copy_queue_wait(copy_queue);
-                        copy_queue_reap(copy_queue);
-                }
-                r = copy_queue_start(copy_queue, &ticket, range->to);
-                stages_add(&ticket.job->stages, STAGE_copy, now_ns() - now);
-        }
+        range->retry.made = 0;              /* it made progress */
         http_thread_recheck(range->thread); /* more may be in flight by now */
-        if (r == 1) {
-                copy_queue_mark_copying(copy_queue);
-                return;
-        }
-        reader_notify_block(&ticket);
-        reader_return_ticket(reader_of(range), &ticket, NULL);
+        copy_queue_land(&range->thread->copy_queue, &range->ticket, range->to);
 }
 
 /* ---- answers ---- */
@@ -314,7 +297,7 @@ enum http_sink range_bytes(struct http_transfer *t, const unsigned char *data, s
                         return HTTP_PAUSE;
                 }
                 size_t taken = block_fill(range, data + done, n - done);
-                http_job_moved(http_job(range->run.job), t->moved_ns, taken);
+                http_job_moved(range->run.job, t->moved_ns, taken);
                 done += taken;
                 if (range->fill.have == range->ticket.block->len)
                         block_land(range);
@@ -355,7 +338,7 @@ static enum http_sink hedge_bytes(struct http_transfer *t, const unsigned char *
 {
         struct range *range = container_of(t, struct attempt, transfer)->range;
         memcpy(range->hedge_slot + t->received, data, n);
-        http_job_moved(http_job(range->run.job), t->moved_ns, n);
+        http_job_moved(range->run.job, t->moved_ns, n);
         return HTTP_MORE;
 }
 
@@ -434,7 +417,7 @@ static bool take_run(struct range *range)
                 if (t->n_ranges < fewest->n_ranges)
                         fewest = t;
         bool taken = fewest == self && self->n_ranges < engine->capacity &&
-                     reader_run_begin_locked(reader, READ_HTTP, self->base.node, &range->run, &range->ticket);
+                     reader_run_begin_locked(&self->base, &range->run, &range->ticket);
         self->n_ranges += taken;
         if (fewest != self) {
                 http_thread_recheck(fewest);

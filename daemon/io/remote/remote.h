@@ -57,7 +57,6 @@ static inline void http_thread_recheck(struct http_thread *self)
 /* What the engine keeps for a job, under the reader's lock. */
 struct http_job {
         struct concurrency concurrency;
-        uint64_t moved_ns; /* atomic: when a byte was last received */
         uint64_t received; /* atomic: bytes, including hedges */
         unsigned requests; /* of ranges: under way, and not paused */
         unsigned repeats;  /* of silent ones, which have not been answered */
@@ -68,10 +67,10 @@ static inline struct http_job *http_job(const struct read_job *job)
 }
 
 /* Bytes of an answer were received and taken: those that a pause puts off are received again. */
-static inline void http_job_moved(struct http_job *job, uint64_t now, size_t n)
+static inline void http_job_moved(struct read_job *job, uint64_t now, size_t n)
 {
         store_relaxed(&job->moved_ns, now);
-        add_relaxed(&job->received, n);
+        add_relaxed(&http_job(job)->received, n);
 }
 
 /* ---- ranges ---- */

@@ -67,7 +67,7 @@ static uint64_t now;
 static bool late_after(uint64_t bytes)
 {
         now += SECOND / 10;
-        http_job_moved(&own, now, bytes);
+        http_job_moved(&job, now, bytes);
         return http_block_late_locked(&job, SECOND, now);
 }
 

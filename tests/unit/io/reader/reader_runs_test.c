@@ -10,6 +10,7 @@
 #define SLOTS 4u
 
 static struct reader turns;
+static struct reader_thread thread = {.reader = &turns, .node = NUMA_ANYWHERE};
 static struct read_fixture r;
 
 static void begin(void)
@@ -28,12 +29,12 @@ static void end(void)
 
 static bool take(struct read_run *run, struct ticket *ticket)
 {
-        return reader_run_begin_locked(&turns, READ_PREAD, NUMA_ANYWHERE, run, ticket);
+        return reader_run_begin_locked(&thread, run, ticket);
 }
 
 static bool next(struct read_run *run, struct ticket *ticket)
 {
-        return reader_run_next_locked(&turns, run, ticket);
+        return reader_run_next_locked(&thread, run, ticket);
 }
 
 static size_t number(const struct ticket *ticket)
@@ -45,7 +46,7 @@ static size_t number(const struct ticket *ticket)
 static void finish(struct read_run *run, struct ticket *ticket)
 {
         do
-                reader_return_ticket(&turns, ticket, NULL);
+                reader_return_ticket(&thread, ticket, NULL);
         while (next(run, ticket));
         reader_run_end(&turns, run, NULL);
 }
@@ -64,7 +65,7 @@ TEST(each_thread_gets_an_equal_contiguous_part)
         ck_assert(!take(&runs[0], &more));
         for (size_t i = 0; i < PARTS; i++) {
                 for (size_t k = 1; k < BLOCKS / PARTS; k++) {
-                        reader_return_ticket(&turns, &tickets[i], NULL);
+                        reader_return_ticket(&thread, &tickets[i], NULL);
                         ck_assert(next(&runs[i], &tickets[i]));
                         ck_assert_uint_eq(number(&tickets[i]), i * BLOCKS / PARTS + k);
                 }
@@ -137,7 +138,7 @@ TEST(a_stopped_job_ends_with_the_last_of_its_runs)
         for (size_t i = 0; i < 2; i++) {
                 ck_assert(reader_run_over_locked(&runs[i]));
                 ck_assert(!next(&runs[i], &ticket));
-                reader_return_ticket(&turns, &tickets[i], NULL);
+                reader_return_ticket(&thread, &tickets[i], NULL);
                 ck_assert(!r.job.over);
                 reader_run_end(&turns, &runs[i], NULL);
         }
@@ -152,10 +153,10 @@ TEST(a_failed_run_ends_its_job)
         for (size_t i = 0; i < 2; i++)
                 ck_assert(take(&runs[i], &tickets[i]));
         error_set(&error, STREAMER_EFAILED, "gone");
-        reader_return_ticket(&turns, &tickets[0], NULL);
+        reader_return_ticket(&thread, &tickets[0], NULL);
         reader_run_end(&turns, &runs[0], &error);
         ck_assert(reader_run_over_locked(&runs[1]));
-        reader_return_ticket(&turns, &tickets[1], NULL);
+        reader_return_ticket(&thread, &tickets[1], NULL);
         reader_run_end(&turns, &runs[1], NULL);
         core_until(r.ended);
         ck_assert(r.job.failed);
@@ -174,7 +175,7 @@ TEST(a_run_waits_for_a_slot)
                 n++;
         ck_assert_uint_eq(n, SLOTS / 2);
         ck_assert(!next(&runs[0], &ticket));
-        reader_return_ticket(&turns, &tickets[1], NULL);
+        reader_return_ticket(&thread, &tickets[1], NULL);
         ck_assert(next(&runs[0], &ticket));
         ck_assert_uint_eq(number(&ticket), 1);
 }

@@ -11,6 +11,7 @@
 #define FAR 3
 
 static struct reader turns;
+static struct reader_thread thread = {.reader = &turns};
 static struct read_fixture near, far;
 static struct ticket taken[2 * SLOTS];
 static size_t n_taken;
@@ -29,7 +30,7 @@ static void begin(void)
 static void end(void)
 {
         for (size_t i = 0; i < n_taken; i++)
-                reader_return_ticket(&turns, &taken[i], NULL);
+                reader_return_ticket(&thread, &taken[i], NULL);
         read_fixture_bare_end(&turns);
 }
 
@@ -37,7 +38,8 @@ static void end(void)
 static struct read_job *take(int node)
 {
         struct ticket *ticket = &taken[n_taken];
-        if (!reader_try_take_ticket(&turns, READ_PREAD, node, NULL, ticket))
+        thread.node = node;
+        if (!reader_try_take_ticket(&thread, NULL, ticket))
                 return NULL;
         n_taken++;
         return ticket->job;
@@ -148,7 +150,7 @@ static void return_one_of(struct read_job *job)
         size_t i = 0;
         while (taken[i].job != job)
                 i++;
-        reader_return_ticket(&turns, &taken[i], NULL);
+        reader_return_ticket(&thread, &taken[i], NULL);
         taken[i] = taken[--n_taken];
 }
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Digests of a block's leaves: a block that is read to its destination is hashed there, piece by piece as it grows; one
- * whose bytes are received in a buffer is hashed in the buffer.
+ * A block that a thread fills: where its bytes belong, their memory, and the digests of its leaves.
  */
 #include "daemon/io/reader/engine.h"
 
@@ -9,28 +8,42 @@
 #include <emmintrin.h>
 #endif
 
-void reader_hash_begin(const struct ticket *ticket, struct hash_cursor *cursor)
+unsigned char *reader_block_data(const struct ticket *ticket)
 {
-        plan_pieces_begin(ticket->block, &cursor->pieces);
-        cursor->have_piece = plan_pieces_next(ticket->job->plan, ticket->block, &cursor->pieces, &cursor->piece);
+        const struct plan_block *block = ticket->block;
+        struct plan_cursor cursor;
+        struct plan_piece piece;
+        if (ticket->slot == NULL)
+                return ticket->job->targets[0]->segments[block->segment].base + block->offset;
+        plan_pieces_begin(block, &cursor);
+        if (!plan_pieces_next(ticket->job->plan, block, &cursor, &piece))
+                return ticket->slot;
+        return ticket->slot + (piece.offset - piece.in_block) % STAGING_EDGE;
 }
 
-void reader_hash(const struct ticket *ticket, struct hash_cursor *cursor, const unsigned char *data, uint64_t have)
+int reader_block_prepare(const struct ticket *ticket, uint64_t from, uint64_t len, struct error *error)
 {
-        struct read_job *job = ticket->job;
-        uint64_t since = now_ns();
-        while (cursor->have_piece && cursor->piece.in_block + cursor->piece.len <= have) {
-                hash_bytes(data + cursor->piece.in_block, cursor->piece.len, job->leaves[cursor->piece.leaf]);
-                cursor->have_piece = plan_pieces_next(job->plan, ticket->block, &cursor->pieces, &cursor->piece);
-        }
-        stages_add(&job->stages, STAGE_hash, now_ns() - since);
+        const struct plan_block *block = ticket->block;
+        if (ticket->slot != NULL)
+                return 0;
+        struct segment *segment = &ticket->job->targets[0]->segments[block->segment];
+        uint64_t left = block->len - from, since = now_ns();
+        int r = segment->device->ops->prepare(segment, block->offset + from, len < left ? len : left, error);
+        stages_add(&ticket->job->stages, STAGE_memory, now_ns() - since);
+        return r;
+}
+
+static void next_piece(const struct ticket *ticket, struct fill *fill)
+{
+        fill->have_piece = plan_pieces_next(ticket->job->plan, ticket->block, &fill->pieces, &fill->piece);
+        hash_init(&fill->hash);
 }
 
 void reader_fill_begin(const struct ticket *ticket, struct fill *fill)
 {
-        hash_init(&fill->hash);
-        reader_hash_begin(ticket, &fill->cursor);
         fill->have = 0;
+        plan_pieces_begin(ticket->block, &fill->pieces);
+        next_piece(ticket, fill);
 }
 
 #define COPY_LINE 64u
@@ -71,20 +84,18 @@ static void copy_past_cache(unsigned char *to, const unsigned char *from, size_t
 
 void reader_fill(const struct ticket *ticket, struct fill *fill, unsigned char *to, const unsigned char *data, size_t n)
 {
-        const struct read_job *job = ticket->job;
-        struct hash_cursor *cursor = &fill->cursor;
-        const struct plan_piece *piece = &cursor->piece;
+        const struct plan_piece *piece = &fill->piece;
         uint64_t end = fill->have + n;
-        while (cursor->have_piece && piece->in_block < end) { /* bytes between pieces belong to no tensor */
+        while (fill->have_piece && piece->in_block < end) { /* bytes between pieces belong to no tensor */
                 uint64_t from = piece->in_block > fill->have ? piece->in_block : fill->have;
                 uint64_t piece_end = piece->in_block + piece->len, hashed = piece_end < end ? piece_end : end;
                 hash_update(&fill->hash, data + (from - fill->have), hashed - from);
                 if (hashed < piece_end)
                         break;
-                hash_final(&fill->hash, job->leaves[piece->leaf]);
-                hash_init(&fill->hash);
-                cursor->have_piece = plan_pieces_next(job->plan, ticket->block, &cursor->pieces, &cursor->piece);
+                hash_final(&fill->hash, ticket->job->leaves[piece->leaf]);
+                next_piece(ticket, fill);
         }
-        copy_past_cache(to + fill->have, data, n);
+        if (data != to + fill->have)
+                copy_past_cache(to + fill->have, data, n);
         fill->have = end;
 }
