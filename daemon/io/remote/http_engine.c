@@ -26,39 +26,38 @@ static bool stopping(struct http_thread *self)
         return self->base.reader->stopping;
 }
 
-static void turn(struct http_thread *self, bool *idle)
+static void turn(struct http_thread *self)
 {
         if (__atomic_exchange_n(&self->recheck, false, __ATOMIC_SEQ_CST)) {
-                ranges_end_stopped(self);
-                ranges_resume(self);
+                ranges_recheck(self);
                 while (range_take(self))
                         ;
         }
         copy_queue_reap(&self->copy_queue);
         unsigned wait_ms = ranges_tick(self);
+        uint64_t now = now_ns();
         /* A recheck that is left: there was no memory for a range. */
-        bool busy = !list_empty(&self->ranges) || self->copy_queue.n > 0 || load_relaxed(&self->recheck);
-        if (!busy)
-                wait_ms = *idle ? 4 * IDLE_MS : IDLE_MS;
+        if (!list_empty(&self->ranges) || self->copy_queue.n > 0 || load_relaxed(&self->recheck)) {
+                self->busy_ns = now;
+        } else if (self->busy_ns > 0 && now - self->busy_ns >= IDLE_MS * MS) {
+                http_loop_close_idle(&self->loop);
+                self->busy_ns = 0;
+        }
+        if (self->busy_ns != now)
+                wait_ms = IDLE_MS;
         else if (self->copy_queue.n > 0)
                 wait_ms = COPY_TICK_MS;
-        uint64_t before = now_ns();
         http_loop_run(&self->loop, wait_ms);
-        bool rested = !busy && now_ns() - before >= (IDLE_MS - HTTP_TICK_MS) * MS;
-        if (rested && !*idle)
-                http_loop_close_idle(&self->loop);
-        *idle = rested || (*idle && !busy);
 }
 
 static void *http_main(void *arg)
 {
         struct http_thread *self = arg;
         struct reader *reader = self->base.reader;
-        bool idle = true;
         thread_begin("network");
         while (!stopping(self))
-                turn(self, &idle);
-        ranges_end_stopped(self);
+                turn(self);
+        ranges_recheck(self);
         while (self->copy_queue.n > 0) {
                 copy_queue_wait(&self->copy_queue);
                 copy_queue_reap(&self->copy_queue);

@@ -11,12 +11,12 @@
  * that is in flight, to give its second half to an idle thread; the connection is then closed at the new end.
  *
  * A silent range, which receives no byte for several times the usual time of an answer, does not count against the
- * limit of its load. Once no block is left to take it is requested again, once, and its first request is cancelled.
+ * limit of its load.
  *
- * A straggler near the end of a load, when no block is left to take and the throughput has fallen (concurrency.h),
- * first passes the rest of its run to another request; its last block gets a hedge: a second request over another
- * connection, into a slot of its own. The request that completes first wins; a hedge's bytes are copied to their
- * destination and hashed only then, so that the loser's are never used.
+ * Near the end of a load, when no block is left to take, a silent range is late, and so is a straggler if the
+ * throughput has fallen (concurrency.h). A late range first passes the rest of its run to another request; its last
+ * block gets a hedge: a second request over another connection, into a slot of its own. The request that completes
+ * first wins; a hedge's bytes are copied to their destination and hashed only then, so that the loser's are never used.
  */
 #include "daemon/base/log/log.h"
 #include "daemon/base/util.h"
@@ -25,7 +25,6 @@
 
 #define MS UINT64_C(1000000)
 #define BUFFER (256u * 1024)
-#define REPEATS 4u /* of one load at a time */
 
 /* ---- jobs, which several threads share: with the reader's lock held ---- */
 
@@ -52,22 +51,13 @@ static bool may_request(const struct http_job *own)
         return own->concurrency.slowed_ns == 0 || own->requests < own->concurrency.limit;
 }
 
-bool http_block_late_locked(struct read_job *job, uint64_t since_ns, uint64_t now)
+bool http_block_late_locked(struct read_job *job, uint64_t since_ns, bool silent, uint64_t now)
 {
         struct http_job *own = http_job(job);
         uint64_t after = concurrency_straggler(&own->concurrency);
         sample(own, now);
-        bool late = after > 0 && now - since_ns > after;
-        return late && job->next == job->plan->n_blocks && !concurrency_is_saturated(&own->concurrency) &&
-               may_request(own);
-}
-
-bool http_try_repeat_locked(struct read_job *job)
-{
-        struct http_job *own = http_job(job);
-        bool may = job->next == job->plan->n_blocks && own->repeats < REPEATS;
-        own->repeats += may;
-        return may;
+        bool slow = after > 0 && now - since_ns > after && !concurrency_is_saturated(&own->concurrency);
+        return (silent || slow) && job->next == job->plan->n_blocks && may_request(own);
 }
 
 /* ---- ranges ---- */
@@ -128,24 +118,13 @@ static void set_silent(struct range *range, bool silent)
                 http_wake(reader_of(range), true);
 }
 
-static void end_repeat(struct range *range)
-{
-        if (!range->repeating)
-                return;
-        range->repeating = false;
-        lock_scope(&reader_of(range)->mutex);
-        http_job(range->run.job)->repeats--;
-}
-
 static void attempt_cancel(struct attempt *a)
 {
         if (a->busy)
                 http_loop_remove(&a->range->thread->loop, &a->transfer);
         a->busy = false;
-        if (a == &a->range->first) {
+        if (a == &a->range->first)
                 set_counted(a->range, false);
-                end_repeat(a->range);
-        }
 }
 
 static void hedge_free_slot(struct range *range)
@@ -270,8 +249,6 @@ static enum http_outcome on_accept(struct http_transfer *t)
         struct attempt *a = container_of(t, struct attempt, transfer);
         const struct object *object = object_of(a->range);
         update_limit(a->range, false, http_transfer_answered_ns(t));
-        if (a == &a->range->first)
-                end_repeat(a->range);
         if (remote_check_answer(object, &t->answer, &t->error) < 0)
                 return HTTP_FAILED;
         if (t->answer.ranged || t->request.len == object->version.size)
@@ -312,7 +289,6 @@ static void on_first_done(struct http_transfer *t, enum http_outcome outcome)
         struct range *range = a->range;
         a->busy = false;
         set_counted(range, false);
-        end_repeat(range);
         if (t->answer.redirect_url != NULL)
                 remote_set_redirect_url(object_of(range), t->answer.redirect_url);
         if (!range->has_block && run_over(range)) {
@@ -465,74 +441,56 @@ static void pass_rest_to_other(struct range *range)
 static void hedge_if_late(struct range *range, uint64_t now)
 {
         struct reader *reader = reader_of(range);
-        if (!range->first.busy || !range->has_block || range->hedge.busy || now - range->begun_ns < HTTP_TICK_MS * MS)
-                return;
-        reader_lock(reader);
-        bool late = http_block_late_locked(range->run.job, range->begun_ns, now);
-        bool last = reader_run_over_locked(&range->run);
-        reader_unlock(reader);
-        if (late && !last)
-                pass_rest_to_other(range);
-        if (!late || !last || (range->hedge_slot = reader_slot_get(reader)) == NULL)
-                return;
-        log_debug("a hedge for a range of %.1f s (%s)", (double)(now - range->begun_ns) / 1e9, object_of(range)->path);
-        attempt_start(&range->hedge, range->ticket.block->file_off, block_end(range->ticket.block));
-}
-
-/* False: it is not repeated. */
-static bool repeat_if_silent(struct range *range, uint64_t now)
-{
-        struct reader *reader = reader_of(range);
         struct read_job *job = range->run.job;
+        struct error error = {0};
         uint64_t silent_ns = range->first.busy ? http_transfer_silent_ns(&range->first.transfer, now) : 0;
-        bool silent = silent_ns >= HTTP_TICK_MS * MS, repeats = false;
-        if (silent) {
+        bool silent = false, late = false, last = false;
+        if (now - range->begun_ns >= HTTP_TICK_MS * MS) {
                 lock_scope(&reader->mutex);
                 silent = silent_ns > concurrency_silence(&http_job(job)->concurrency);
-                repeats = silent && !range->repeated && !range->hedge.busy && http_try_repeat_locked(job);
+                late = (silent || range->has_block) && http_block_late_locked(job, range->begun_ns, silent, now);
+                last = reader_run_over_locked(&range->run);
         }
         set_silent(range, silent && range->has_block);
-        if (!repeats)
-                return false;
-        log_debug("no byte for %.1f s: requested again (%s)", (double)silent_ns / 1e9, object_of(range)->path);
-        attempt_cancel(&range->first);
-        range->repeated = range->repeating = true;
-        request_rest(range);
-        return true;
+        if (!late || !range->first.busy || range->hedge.busy)
+                return;
+        if (!have_block(range, &error)) { /* a request for the rest of another's run */
+                if (error.code != 0)
+                        range_fail(range, &error);
+        } else if (!last) {
+                pass_rest_to_other(range);
+        } else if ((range->hedge_slot = reader_slot_get(reader)) != NULL) {
+                log_debug("a hedge for a range of %.1f s (%s)", (double)(now - range->begun_ns) / 1e9,
+                          object_of(range)->path);
+                attempt_start(&range->hedge, range->ticket.block->file_off, block_end(range->ticket.block));
+        }
 }
 
 /* ---- all of a thread's ranges ---- */
 
-void ranges_end_stopped(struct http_thread *self)
+void ranges_recheck(struct http_thread *self)
 {
         struct reader *reader = self->base.reader;
         list_each_item_safe (struct range, range, &self->ranges, link) {
+                struct error error = {0};
                 reader_lock(reader);
                 bool stopped = range->run.job->stopped, ends = reader->stopping;
                 reader_unlock(reader);
                 if (stopped) {
                         range_fail(range, NULL);
                 } else if (ends) {
-                        struct error error;
                         error_set(&error, STREAMER_ECANCELED, "the daemon is ending");
                         range_fail(range, &error);
-                }
-        }
-}
-
-void ranges_resume(struct http_thread *self)
-{
-        list_each_item_safe (struct range, range, &self->ranges, link) {
-                struct error error = {0};
-                if (!range->first.busy || !range->first.transfer.paused)
+                } else if (!range->first.busy || !range->first.transfer.paused) {
                         continue;
-                if (have_block(range, &error)) {
+                } else if (have_block(range, &error)) {
                         set_counted(range, true);
                         http_transfer_resume(&range->first.transfer);
-                } else if (error.code != 0)
+                } else if (error.code != 0) {
                         range_fail(range, &error);
-                else if (run_over(range))
+                } else if (run_over(range)) {
                         range_end(range, NULL);
+                }
         }
 }
 
@@ -544,7 +502,7 @@ unsigned ranges_tick(struct http_thread *self)
                         request_rest(range);
                 else if (range->waiting && range->retry.at_ns - now < next)
                         next = range->retry.at_ns - now;
-                else if (!repeat_if_silent(range, now))
+                else
                         hedge_if_late(range, now);
         }
         return (unsigned)((next + MS - 1) / MS);

@@ -45,6 +45,7 @@ struct http_thread {
         struct list ranges; /* in flight */
         unsigned n_ranges;  /* of them; under the reader's lock */
         bool recheck;       /* atomic: there may be tickets to take or to give up */
+        uint64_t busy_ns;   /* when it last had work; 0: its connections are closed */
 };
 
 static inline void http_thread_recheck(struct http_thread *self)
@@ -59,7 +60,6 @@ struct http_job {
         struct concurrency concurrency;
         uint64_t received; /* atomic: bytes, including hedges */
         unsigned requests; /* of ranges: under way, and not paused */
-        unsigned repeats;  /* of silent ones, which have not been answered */
 };
 static inline struct http_job *http_job(const struct read_job *job)
 {
@@ -90,10 +90,8 @@ struct range {
         unsigned char *hedge_slot;
         uint32_t file;
         struct http_retry retry;
-        bool waiting;   /* for its next try */
-        bool counted;   /* among its job's requests */
-        bool repeated;  /* its request was silent, and has been made again */
-        bool repeating; /* the second request has no answer yet */
+        bool waiting; /* for its next try */
+        bool counted; /* among its job's requests */
 
         /* The current block, if has_block: */
         bool has_block;
@@ -106,23 +104,19 @@ struct range {
 
 /* Takes one more, if there is one. */
 bool range_take(struct http_thread *self);
-/* Those that waited for a slot. */
-void ranges_resume(struct http_thread *self);
+/* Ends those whose jobs were stopped, and all if the reader ends; resumes those that waited for a slot. */
+void ranges_recheck(struct http_thread *self);
 /* Once for each turn of the loop: starts retries, and hedges for late ranges. Milliseconds that the loop may wait. */
 unsigned ranges_tick(struct http_thread *self);
-/* Those whose jobs were stopped; all if the reader ends. */
-void ranges_end_stopped(struct http_thread *self);
 
 /* The engine's operation: wakes all threads; the one with the fewest ranges takes what there is. */
 void http_wake(struct reader *reader, bool all);
 
 /* ---- steps of a range that tests call, too ---- */
 
-/* With the lock held: the block that was requested at `since_ns` is late, no block is left to take, and the server has
- * capacity for more requests. */
-bool http_block_late_locked(struct read_job *job, uint64_t since_ns, uint64_t now);
-/* The same: counts the repeat of a silent request. False if blocks are left to take, or enough are repeated. */
-bool http_try_repeat_locked(struct read_job *job);
+/* With the lock held: the block that was requested at `since_ns` is late, or its request silent, no block is left to
+ * take, and the server has capacity for more requests. */
+bool http_block_late_locked(struct read_job *job, uint64_t since_ns, bool silent, uint64_t now);
 /* Callbacks of the first request and of the hedge. */
 enum http_sink range_bytes(struct http_transfer *t, const unsigned char *data, size_t n);
 void hedge_done(struct http_transfer *t, enum http_outcome outcome);
