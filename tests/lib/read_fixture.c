@@ -36,8 +36,8 @@ void read_fixture_reader_abandon(void)
 void read_fixture_watch(void)
 {
         reader_watch(&reader);
-        reader_lock(&reader);
-        reader_unlock(&reader);
+        pthread_mutex_lock(&reader.mutex);
+        pthread_mutex_unlock(&reader.mutex);
 }
 
 void read_fixture_reader_end(void)

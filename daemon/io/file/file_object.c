@@ -132,26 +132,23 @@ static bool page_cached(int fd, uint64_t size, uint64_t page)
         return preadv2(fd, &iov, 1, (off_t)at, RWF_NOWAIT) == (ssize_t)len;
 }
 
-static bool page_cache_holds(int fd, uint64_t size, uint64_t offset, uint64_t len)
+bool pread_cached(const struct object *object, uint64_t offset, uint64_t len)
 {
+        uint64_t size = object->version.size;
+        if (object->direct < 0 || len == 0 || offset + len > size)
+                return true;
         uint64_t first = offset / PREAD_PAGE, n = (offset + len - 1) / PREAD_PAGE - first + 1;
         uint64_t range[2] = {first * PREAD_PAGE, n * PREAD_PAGE};
         struct {
                 uint64_t cached, dirty, writeback, evicted, recently_evicted;
         } stat;
-        if (syscall(SYS_CACHESTAT, fd, range, &stat, 0) == 0)
+        if (syscall(SYS_CACHESTAT, object->fd, range, &stat, 0) == 0)
                 return stat.cached >= n;
         /* Two pages represent the range. They are drawn at random each time: the ones that the last load of this file
          * examined are cached since then, and would be no sample. */
         uint64_t draw = now_ns() * UINT64_C(0x9e3779b97f4a7c15);
-        return page_cached(fd, size, first + (draw >> 33) % n) &&
-               page_cached(fd, size, first + (draw & 0xffffffff) % n);
-}
-
-bool pread_cached(const struct object *object, uint64_t offset, uint64_t len)
-{
-        return object->direct < 0 || len == 0 || offset + len > object->version.size ||
-               page_cache_holds(object->fd, object->version.size, offset, len);
+        return page_cached(object->fd, size, first + (draw >> 33) % n) &&
+               page_cached(object->fd, size, first + (draw & 0xffffffff) % n);
 }
 
 /* By the page cache, else by O_DIRECT if that works. */
@@ -160,12 +157,9 @@ static int read_range(const struct object_range *range, struct error *error)
         const struct object *object = range->object;
         uint64_t offset = range->offset, len = range->len;
         if (!pread_cached(object, offset, len)) {
-                uint64_t head = offset % PREAD_PAGE;
-                require(((uintptr_t)range->to - head) % PREAD_PAGE == 0);
-                struct pread_target t = {.iov = {{range->to - head, round_up(head + len, PREAD_PAGE)}},
-                                         .n = 1,
-                                         .offset = offset - head,
-                                         .want = head + len};
+                unsigned char *page = range->to - offset % PREAD_PAGE;
+                require((uintptr_t)page % PREAD_PAGE == 0);
+                struct pread_target t = pread_pages(page, offset, len);
                 int r = pread_target(object, object->direct, &t, NULL, error);
                 if (r == 0 || error->code != 0)
                         return r;

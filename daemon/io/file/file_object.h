@@ -8,6 +8,7 @@
  */
 #pragma once
 
+#include "daemon/base/util.h"
 #include "daemon/io/object.h"
 
 #include <sys/uio.h>
@@ -33,7 +34,15 @@ struct pread_target {
         uint64_t want;   /* bytes from there */
 };
 
-/* All of it is in the page cache. */
+/* Whole pages that contain these bytes; the first one goes to `to`. */
+static inline struct pread_target pread_pages(void *to, uint64_t offset, uint64_t len)
+{
+        uint64_t head = offset % PREAD_PAGE;
+        return (struct pread_target){
+                .iov = {{to, round_up(head + len, PREAD_PAGE)}}, .n = 1, .offset = offset - head, .want = head + len};
+}
+
+/* All of it is in the page cache, or has to be read through it. */
 bool pread_cached(const struct object *object, uint64_t offset, uint64_t len);
 /* Reads all wanted bytes, by one of the object's descriptors. -1 without an error: the file system refuses O_DIRECT for
  * them after all. `moved_ns`: set whenever bytes have been moved; atomic; NULL: not wanted. */

@@ -105,11 +105,7 @@ static int fill_direct(struct pread_thread *self, const struct ticket *ticket, u
 {
         const struct plan_block *block = ticket->block;
         const struct object *object = &ticket->job->objects[block->file];
-        uint64_t head = block->file_off % PREAD_PAGE;
-        struct pread_target t = {.iov = {{ticket->slot, round_up(head + block->len, PREAD_PAGE)}},
-                                 .n = 1,
-                                 .offset = block->file_off - head,
-                                 .want = head + block->len};
+        struct pread_target t = pread_pages(ticket->slot, block->file_off, block->len);
         if (ticket->slot == NULL)
                 target_in_place(&t, block, *data, self->bounce);
         int r = reader_block_prepare(ticket, 0, block->len, error);
@@ -123,7 +119,7 @@ static int fill_direct(struct pread_thread *self, const struct ticket *ticket, u
         if (ticket->slot == NULL)
                 copy_edges(block, *data, self->bounce);
         else
-                *data = ticket->slot + head; /* aligned as in the file */
+                *data = ticket->slot + block->file_off % PREAD_PAGE; /* aligned as in the file */
         hash_filled(self, ticket, *data, block->len);
         return 0;
 }
@@ -152,17 +148,17 @@ static void wait_for_copy(struct pread_thread *self)
 {
         struct reader *reader = self->base.reader;
         struct read_job *job = self->copy_queue.oldest_first[0].ticket.job;
-        reader_lock(reader);
+        pthread_mutex_lock(&reader->mutex);
         reader_thread_work_for(&self->base, job);
         reader_add_busy(reader, job, 1);
-        reader_unlock(reader);
+        pthread_mutex_unlock(&reader->mutex);
         uint64_t since = now_ns();
         copy_queue_wait(&self->copy_queue);
         stages_add(&job->stages, STAGE_copy, now_ns() - since);
-        reader_lock(reader);
+        pthread_mutex_lock(&reader->mutex);
         reader_thread_work_for(&self->base, NULL);
         reader_add_busy(reader, job, -1);
-        reader_unlock(reader);
+        pthread_mutex_unlock(&reader->mutex);
         copy_queue_reap(&self->copy_queue);
 }
 

@@ -10,6 +10,7 @@
 #include "daemon/io/http/transfer.h"
 
 #include <inttypes.h>
+#include <strings.h>
 
 #define TICK_NS (100 * UINT64_C(1000000)) /* how soon http.stopping is noticed */
 #define BUFFER (64u * 1024)
@@ -91,13 +92,11 @@ static enum http_sink on_bytes(struct http_transfer *t, const unsigned char *dat
 static bool is_fine(const struct part *p)
 {
         const struct http_answer *a = &p->transfer.answer;
-        uint64_t total;
         for (const int *status = p->fetch->fine; status != NULL && *status != 0; status++)
                 if (*status == a->status)
                         return true;
         const char *range = http_headers_find(&a->headers, "Content-Range");
-        return p->fetch->empty_ok && a->status == 416 && range != NULL && http_unsatisfied_range(range, &total) == 0 &&
-               total == 0;
+        return p->fetch->empty_ok && a->status == 416 && range != NULL && strcasecmp(range, "bytes */0") == 0;
 }
 
 static void on_done(struct http_transfer *t, enum http_outcome outcome)

@@ -15,15 +15,8 @@
 #include <pthread.h>
 #include <strings.h>
 
-static pthread_once_t curl_once = PTHREAD_ONCE_INIT;
-static bool curl_works;
 /* Checked: a share that could not be given `lock` still calls `unlock` when it is freed. */
 static pthread_mutex_t share_locks[] = {[0 ... CURL_LOCK_DATA_LAST - 1] = PTHREAD_ERRORCHECK_MUTEX_INITIALIZER_NP};
-
-static void init_curl(void)
-{
-        curl_works = curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK;
-}
 
 /* ---- sessions ---- */
 
@@ -43,8 +36,7 @@ int http_new(struct http **out, const struct http_opts *opts, struct error *erro
 {
         if (opts->ca != NULL && access(opts->ca, R_OK) < 0)
                 return error_errno(error, STREAMER_EINVAL, errno, "http.ca: %s", opts->ca);
-        pthread_once(&curl_once, init_curl);
-        if (!curl_works)
+        if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
                 return error_set(error, STREAMER_EOS, "libcurl cannot be used");
         struct http *http = calloc(1, sizeof(*http));
         CURLSH *share = http != NULL ? http->share = curl_share_init() : NULL;

@@ -40,7 +40,7 @@ struct http {
         void *share;   /* CURLSH: sessions of TLS */
 };
 
-/* Borrows the strings of opts until http_free(). STREAMER_EINVAL: the CA file cannot be read. */
+/* On the first thread. Borrows the strings of opts until http_free(). STREAMER_EINVAL: the CA file cannot be read. */
 int http_new(struct http **http, const struct http_opts *opts, struct error *error);
 struct http *http_free(struct http *http);
 

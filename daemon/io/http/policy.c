@@ -155,27 +155,16 @@ int http_number(const char *value, uint64_t *n)
         return end != NULL && *end == '\0' ? 0 : -1;
 }
 
-static const char *after_bytes(const char *value)
-{
-        return strncasecmp(value, "bytes ", 6) == 0 ? value + 6 + strspn(value + 6, " ") : NULL;
-}
-
 int http_content_range(const char *value, struct http_content_range *range)
 {
-        const char *at = after_bytes(value);
-        if (at == NULL || (at = number(at, &range->first)) == NULL || *at++ != '-' ||
-            (at = number(at, &range->last)) == NULL || *at++ != '/')
+        const char *at = strncasecmp(value, "bytes ", 6) == 0 ? value + 6 + strspn(value + 6, " ") : "";
+        if ((at = number(at, &range->first)) == NULL || *at++ != '-' || (at = number(at, &range->last)) == NULL ||
+            *at++ != '/')
                 return -1;
         range->total = UINT64_MAX;
         if (strcmp(at, "*") != 0 && http_number(at, &range->total) < 0)
                 return -1;
         return range->first <= range->last && range->last < range->total ? 0 : -1;
-}
-
-int http_unsatisfied_range(const char *value, uint64_t *total)
-{
-        const char *at = after_bytes(value);
-        return at != NULL && strncmp(at, "*/", 2) == 0 ? http_number(at + 2, total) : -1;
 }
 
 bool http_etag_strong(const char *etag)

@@ -26,8 +26,6 @@ struct http_content_range {
 };
 /* "bytes 0-99/1000"; 0 or -1. */
 int http_content_range(const char *value, struct http_content_range *range);
-/* "bytes * / 1000" of a 416: the total. 0 or -1. */
-int http_unsatisfied_range(const char *value, uint64_t *total);
 int http_number(const char *value, uint64_t *n); /* digits alone */
 
 /* Strong by RFC 9110: may go into If-Match. One that is too long for a header may not. */

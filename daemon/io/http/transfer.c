@@ -3,10 +3,6 @@
  * A verdict reached inside a callback of libcurl (a wrong range, a sink that fails) ends the transfer by refusing its
  * bytes, and is stored until libcurl reports the end.
  *
- * Between two tries there is a pause that doubles, with full jitter, or the server's Retry-After; after each of the
- * first three broken connections a shorter one that doubles. An overloaded or starting server is retried beyond the
- * number of tries, at the last pause, until `patience` is over. After the last try the http_access words the error.
- *
  * Credentials are sent to the first origin only. A handle keeps nothing of the try before, except its connection:
  * handles are reused by other loads, which may have other certificates.
  */
@@ -330,6 +326,11 @@ static bool set_options(struct http_transfer *t)
                 snprintf(range, sizeof(range), "%" PRIu64 "-%" PRIu64, r->offset, r->offset + r->len - 1);
                 SET(CURLOPT_RANGE, range);
         }
+        SET(CURLOPT_HEADERFUNCTION, on_header);
+        SET(CURLOPT_HEADERDATA, t);
+        SET(CURLOPT_WRITEFUNCTION, on_bytes);
+        SET(CURLOPT_WRITEDATA, t);
+        SET(CURLOPT_PRIVATE, t);
         return ok;
 }
 
@@ -340,13 +341,7 @@ static bool add_to_multi(struct http_loop *loop, struct http_transfer *t)
 {
         if (t->easy == NULL)
                 t->easy = curl_easy_init();
-        t->in_multi = t->easy != NULL && set_options(t) &&
-                      curl_easy_setopt(t->easy, CURLOPT_HEADERFUNCTION, on_header) == CURLE_OK &&
-                      curl_easy_setopt(t->easy, CURLOPT_HEADERDATA, t) == CURLE_OK &&
-                      curl_easy_setopt(t->easy, CURLOPT_WRITEFUNCTION, on_bytes) == CURLE_OK &&
-                      curl_easy_setopt(t->easy, CURLOPT_WRITEDATA, t) == CURLE_OK &&
-                      curl_easy_setopt(t->easy, CURLOPT_PRIVATE, t) == CURLE_OK &&
-                      curl_multi_add_handle(loop->multi, t->easy) == CURLM_OK;
+        t->in_multi = t->easy != NULL && set_options(t) && curl_multi_add_handle(loop->multi, t->easy) == CURLM_OK;
         return t->in_multi;
 }
 

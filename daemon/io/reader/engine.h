@@ -19,9 +19,8 @@ struct engine_ops {
         bool (*start)(struct reader *reader);
         /* There may be work for one thread, or for all; or reason to look again at what is in flight. */
         void (*wake)(struct reader *reader, bool all);
-        /* Of a job. begin() sets its limit; either may be NULL. */
+        /* Of a job: sets its limit, and its engine_data. May be NULL. */
         int (*begin)(struct reader *reader, struct read_job *job, struct error *error);
-        void (*end)(struct reader *reader, struct read_job *job);
         /* A thread that has ended. */
         void (*free)(struct reader_thread *thread);
 };
@@ -53,15 +52,6 @@ struct read_run {
         struct read_job *job;
         size_t next, end; /* blocks that are still to be taken */
 };
-
-static inline void reader_lock(struct reader *reader)
-{
-        pthread_mutex_lock(&reader->mutex);
-}
-static inline void reader_unlock(struct reader *reader)
-{
-        pthread_mutex_unlock(&reader->mutex);
-}
 
 /* ---- with the lock held ---- */
 

@@ -36,8 +36,8 @@ static void job_try_end(struct reader *reader, struct read_job *job)
         job->over = true;
         __atomic_store_n(&job->over_ns, now_ns(), __ATOMIC_RELEASE);
         list_remove(&job->link);
-        if (engine->ops->end != NULL)
-                engine->ops->end(reader, job);
+        free(job->engine_data);
+        job->engine_data = NULL;
         wake_post(reader->wake, &job->ended);
         engine->jobs--;
         reader_wake_locked(reader, true); /* the others' shares have grown */
@@ -247,16 +247,16 @@ bool reader_drop_target(struct reader *reader, struct read_job *job, struct read
 
 void reader_prefault_ring(struct reader *reader)
 {
-        reader_lock(reader);
+        pthread_mutex_lock(&reader->mutex);
         while (reader->untouched > 0 && !reader->stopping) {
                 unsigned char *slot = reader->staging.base + --reader->untouched * reader->staging.stride;
-                reader_unlock(reader);
+                pthread_mutex_unlock(&reader->mutex);
                 staging_touch(&reader->staging, slot);
-                reader_lock(reader);
+                pthread_mutex_lock(&reader->mutex);
                 staging_put(&reader->staging, slot);
                 reader_wake_locked(reader, false);
         }
-        reader_unlock(reader);
+        pthread_mutex_unlock(&reader->mutex);
 }
 
 void reader_thread_work_for(struct reader_thread *thread, struct read_job *job)
@@ -283,7 +283,7 @@ void reader_watch(struct reader *reader)
 {
         struct engine *files = &reader->engines[READ_PREAD];
         uint64_t now = now_ns();
-        reader_lock(reader);
+        pthread_mutex_lock(&reader->mutex);
         unsigned before = files->stuck;
         list_each_item (struct reader_thread, t, &files->threads, link) {
                 if (t->job == NULL || t->stuck || !moves_no_byte(reader, &t->moved_ns, now))
@@ -306,7 +306,7 @@ void reader_watch(struct reader *reader)
         if (files->stuck != before)
                 reader_wake_locked(reader, true); /* the others' shares of the slots have grown */
         unsigned stuck = files->stuck, alive = files->alive;
-        reader_unlock(reader);
+        pthread_mutex_unlock(&reader->mutex);
         if (stuck > before)
                 log_event(LOG_LEVEL_WARN, LOG_STORAGE_STALLED, NULL,
                           "reader: %u of %u threads hang in reads of storage that does not answer", stuck, alive);
@@ -387,10 +387,10 @@ int reader_init(struct reader *reader, const struct reader_opts *opts, struct wa
         }
         while (staging_get(&reader->staging, NUMA_ANYWHERE) != NULL)
                 reader->untouched++;
-        reader_lock(reader);
+        pthread_mutex_lock(&reader->mutex);
         start_threads(reader, &reader->engines[READ_PREAD]);
         unsigned alive = reader->engines[READ_PREAD].alive;
-        reader_unlock(reader);
+        pthread_mutex_unlock(&reader->mutex);
         if (alive == 0)
                 return error_set(error, STREAMER_ENOMEM, "reader: no thread could be started");
         return 0;
@@ -407,7 +407,7 @@ static unsigned alive_threads(const struct reader *reader)
 bool reader_deinit(struct reader *reader, uint64_t deadline_ns)
 {
         struct timespec until = timespec_of(deadline_ns);
-        reader_lock(reader);
+        pthread_mutex_lock(&reader->mutex);
         reader->stopping = true;
         reader_wake_locked(reader, true);
         while (alive_threads(reader) > 0 &&
@@ -417,7 +417,7 @@ bool reader_deinit(struct reader *reader, uint64_t deadline_ns)
         for (size_t i = 0; !all && i < READ_ENGINES; i++)
                 list_each_item (struct reader_thread, thread, &reader->engines[i].threads, link)
                         pthread_detach(thread->thread);
-        reader_unlock(reader);
+        pthread_mutex_unlock(&reader->mutex);
         if (!all)
                 return false;
         for (size_t i = 0; i < READ_ENGINES; i++)

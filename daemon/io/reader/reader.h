@@ -103,7 +103,7 @@ struct read_job {
         int node;          /* of its devices; NUMA_ANYWHERE where they have none, or several */
         uint64_t moved_ns; /* atomic: when a byte was last received; 0: its threads hang instead */
         bool no_progress;  /* atomic as well: no byte for too long, and no thread that hangs */
-        void *engine_data; /* freed before `ended` */
+        void *engine_data; /* malloc'd by the engine; freed before `ended` */
         uint64_t begun_ns;
         uint64_t over_ns;          /* atomic: when its last ticket was returned; 0: not yet */
         uint64_t no_slot_since_ns; /* its next block waits for a slot; 0: it does not */

@@ -116,12 +116,6 @@ static int http_begin(struct reader *reader, struct read_job *job, struct error 
         return 0;
 }
 
-static void http_end(struct reader *reader, struct read_job *job)
-{
-        free(job->engine_data);
-        job->engine_data = NULL;
-}
-
 /* As with the threads for files: a load at full concurrency leaves as many places free as it takes. */
 static void http_init(const struct reader *reader, struct engine *engine)
 {
@@ -138,6 +132,5 @@ const struct engine_ops http_engine_ops = {
         .start = http_start,
         .wake = http_wake,
         .begin = http_begin,
-        .end = http_end,
         .free = http_thread_free,
 };

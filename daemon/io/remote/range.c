@@ -186,9 +186,9 @@ static bool have_block(struct range *range, struct error *error)
         struct reader *reader = reader_of(range);
         if (range->has_block)
                 return true;
-        reader_lock(reader);
+        pthread_mutex_lock(&reader->mutex);
         bool taken = reader_run_next_locked(&range->thread->base, &range->run, &range->ticket);
-        reader_unlock(reader); /* preparing memory may take long */
+        pthread_mutex_unlock(&reader->mutex); /* preparing memory may take long */
         return taken && block_begin(range, error);
 }
 
@@ -364,13 +364,13 @@ static void request_rest(struct range *range)
         struct reader *reader = reader_of(range);
         struct read_job *job = range->run.job;
         range->begun_ns = now_ns();
-        reader_lock(reader);
+        pthread_mutex_lock(&reader->mutex);
         bool over = reader_run_over_locked(&range->run), ends = over && !range->has_block;
         size_t end = range->run.end;
         range->counted = !ends && may_request(http_job(job));
         range->waiting = !range->counted;
         http_job(job)->requests += range->counted;
-        reader_unlock(reader);
+        pthread_mutex_unlock(&reader->mutex);
         if (ends) {
                 range_end(range, NULL);
                 return;
@@ -430,10 +430,10 @@ static void pass_rest_to_other(struct range *range)
         struct range *other = range_new(self);
         if (other == NULL)
                 return;
-        reader_lock(self->base.reader);
+        pthread_mutex_lock(&self->base.reader->mutex);
         reader_run_move_locked(&range->run, &other->run);
         self->n_ranges++;
-        reader_unlock(self->base.reader);
+        pthread_mutex_unlock(&self->base.reader->mutex);
         list_append(&self->ranges, &other->link);
         request_rest(other);
 }
@@ -473,9 +473,9 @@ void ranges_recheck(struct http_thread *self)
         struct reader *reader = self->base.reader;
         list_each_item_safe (struct range, range, &self->ranges, link) {
                 struct error error = {0};
-                reader_lock(reader);
+                pthread_mutex_lock(&reader->mutex);
                 bool stopped = range->run.job->stopped, ends = reader->stopping;
-                reader_unlock(reader);
+                pthread_mutex_unlock(&reader->mutex);
                 if (stopped) {
                         range_fail(range, NULL);
                 } else if (ends) {
