@@ -35,8 +35,6 @@ struct object_range {
 /* Calls with n take objects of one kind, and do for a store in parallel what a file does in turn. */
 struct object_ops {
         enum read_engine engine;
-        /* Bytes to request before the header's length is known; at least the 8 that state it. */
-        uint64_t (*first_read)(const struct object *object);
         int (*read_ranges)(const struct object_range *ranges, size_t n, struct error *error);
         /* STREAMER_EFAILED if one is not what it was when opened. */
         int (*check_versions)(const struct object *const *objects, size_t n, struct error *error);
@@ -49,6 +47,7 @@ struct object {
         const struct object_ops *ops; /* NULL: nothing here */
         char *path;                   /* for messages: a path, or a URL without its query */
         struct object_version version;
+        uint64_t first_read;      /* bytes to read before the header's length is known; the 8 that state it, at least */
         unsigned char sha256[32]; /* published digest, where has_sha256 */
         bool has_sha256;
         union { /* the kind's own */

@@ -59,8 +59,8 @@ void staging_deinit(struct staging *staging)
         *staging = (struct staging){0};
 }
 
-/* Where the slots of a part begin; a slot that crosses the boundary belongs to the page that it shares. */
-static uint64_t part_begin(const struct staging *staging, unsigned slot)
+/* Where a slot's pages begin; one that it shares with the slot before is its own. */
+static uint64_t slot_begin(const struct staging *staging, unsigned slot)
 {
         uint64_t page = staging->pages == PAGES_4K ? STAGING_EDGE : HUGE_PAGE;
         return slot == staging->n_slots ? staging->bytes : round_down(slot * staging->stride, page);
@@ -70,12 +70,9 @@ bool staging_place(struct staging *staging, const struct numa_choice *numa)
 {
         bool placed = true;
         unsigned n = staging->n_slots;
-        for (unsigned first = 0, end; first < n && placed; first = end) {
-                int node = numa_of_part(numa, first, n);
-                for (end = first + 1; end < n && numa_of_part(numa, end, n) == node;)
-                        end++;
-                uint64_t begin = part_begin(staging, first);
-                placed = numa_place_memory(node, staging->base + begin, part_begin(staging, end) - begin);
+        for (unsigned i = 0; i < n && placed; i++) {
+                uint64_t begin = slot_begin(staging, i), bytes = slot_begin(staging, i + 1) - begin;
+                placed = numa_place_memory(numa_of_part(numa, i, n), staging->base + begin, bytes);
         }
         staging->numa = placed ? *numa : (struct numa_choice){0};
         return placed;

@@ -20,6 +20,8 @@
 
 #define ALIGN_MIN 512u
 #define ALIGN_MAX 4096u
+/* One read brings the whole header of an ordinary checkpoint. */
+#define FIRST_READ (64 * KiB)
 
 /* ---- versions ---- */
 
@@ -170,9 +172,6 @@ static int read_range(const struct object_range *range, struct error *error)
 
 /* ---- operations ---- */
 
-/* One read brings the whole header of an ordinary checkpoint. */
-#define FIRST_READ (64 * KiB)
-
 static int file_read_ranges(const struct object_range *ranges, size_t n, struct error *error)
 {
         int r = 0;
@@ -187,11 +186,6 @@ static int file_check_versions(const struct object *const *objects, size_t n, st
         for (size_t i = 0; r == 0 && i < n; i++)
                 r = check_version(objects[i], error);
         return r;
-}
-
-static uint64_t file_first_read(const struct object *object)
-{
-        return object->version.size < FIRST_READ ? object->version.size : FIRST_READ;
 }
 
 static void file_identify(const struct object *object, struct hash *hash)
@@ -210,7 +204,6 @@ static void file_deinit(struct object *object)
 
 const struct object_ops object_file_ops = {
         .engine = READ_PREAD,
-        .first_read = file_first_read,
         .read_ranges = file_read_ranges,
         .check_versions = file_check_versions,
         .identify = file_identify,
@@ -256,6 +249,7 @@ int object_init_consume_fd(struct object *object, int fd, const char *path, stru
         *object = (struct object){.ops = &object_file_ops, .path = strdup(path), .fd = fd, .direct = -1};
         int r = object->path != NULL ? object_version_read(fd, path, &object->version, error) : error_no_memory(error);
         r = r ?: open_direct(object, error);
+        object->first_read = object->version.size < FIRST_READ ? object->version.size : FIRST_READ;
         if (r == 0)
                 posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
         else

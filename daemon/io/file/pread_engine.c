@@ -29,37 +29,29 @@ struct pread_thread {
 
 /* ---- blocks ---- */
 
-/* Whole pages to `to`, which is congruent to the offset, the rest to the bounce pages. */
+/* Whole pages to `to`, which is congruent to the offset; the first and the last one to the bounce pages, if the block
+ * has only a part of them. */
 static void target_in_place(struct pread_target *t, const struct plan_block *block, unsigned char *to,
                             unsigned char *bounce)
 {
         uint64_t from = block->file_off, end = from + block->len;
-        uint64_t head = from % PREAD_PAGE, tail = end % PREAD_PAGE;
-        *t = (struct pread_target){.offset = from - head, .want = head + block->len};
-        bool one_page = from / PREAD_PAGE == end / PREAD_PAGE;
-        if (head > 0 || one_page)
+        uint64_t first = round_up(from, PREAD_PAGE), last = round_down(end, PREAD_PAGE); /* first > last: in one page */
+        *t = (struct pread_target){.offset = round_down(from, PREAD_PAGE), .want = from % PREAD_PAGE + block->len};
+        if (first > from)
                 t->iov[t->n++] = (struct iovec){bounce, PREAD_PAGE};
-        if (one_page)
-                return;
-        uint64_t first = round_up(from, PREAD_PAGE), last = round_down(end, PREAD_PAGE);
         if (last > first)
                 t->iov[t->n++] = (struct iovec){to + (first - from), last - first};
-        if (tail > 0)
+        if (end > last && last >= first)
                 t->iov[t->n++] = (struct iovec){bounce + PREAD_PAGE, PREAD_PAGE};
 }
 
 static void copy_edges(const struct plan_block *block, unsigned char *to, const unsigned char *bounce)
 {
         uint64_t from = block->file_off, end = from + block->len;
-        uint64_t head = from % PREAD_PAGE, tail = end % PREAD_PAGE;
-        if (from / PREAD_PAGE == end / PREAD_PAGE) {
-                memcpy(to, bounce + head, block->len);
-                return;
-        }
-        if (head > 0)
-                memcpy(to, bounce + head, PREAD_PAGE - head);
-        if (tail > 0)
-                memcpy(to + block->len - tail, bounce + PREAD_PAGE, tail);
+        uint64_t first = round_up(from, PREAD_PAGE), last = round_down(end, PREAD_PAGE);
+        memcpy(to, bounce + from % PREAD_PAGE, (first < end ? first : end) - from);
+        if (last >= first)
+                memcpy(to + (last - from), bounce + PREAD_PAGE, end - last);
 }
 
 /* By one of the object's descriptors, as pread_target(). */

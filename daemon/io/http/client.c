@@ -59,7 +59,6 @@ struct part {
         struct run *run;
         struct http_fetch *fetch; /* NULL: none any more */
         struct http_retry retry;
-        bool waiting; /* for its first or next try */
 };
 
 /* ---- one fetch ---- */
@@ -106,10 +105,8 @@ static void on_done(struct http_transfer *t, enum http_outcome outcome)
         p->run->under_way--;
         if (http_status_slow_down(t->answer.status))
                 http_halve_concurrency(&p->run->limit, &p->run->slowed_ns, now_ns());
-        if (outcome == HTTP_RETRY && http_retry(t, &p->retry)) {
-                p->waiting = true;
+        if (outcome == HTTP_RETRY && http_retry(t, &p->retry))
                 return;
-        }
         bool ok = outcome == HTTP_OK || (fetch->any_status && t->answer.status >= 300) || is_fine(p);
         p->run->left--;
         p->run->failed = p->run->failed || !ok;
@@ -125,7 +122,6 @@ static void on_done(struct http_transfer *t, enum http_outcome outcome)
 static void start(struct part *p)
 {
         struct http_transfer *t = &p->transfer;
-        p->waiting = false;
         p->run->under_way++;
         t->http = p->run->http;
         t->request = p->fetch->request;
@@ -149,9 +145,8 @@ static void run_all(struct run *run, struct part *parts, size_t n_parts, struct 
                         if (p->fetch == NULL && next < n) {
                                 p->fetch = &fetches[next++];
                                 p->retry = (struct http_retry){0};
-                                p->waiting = true;
                         }
-                        if (!p->waiting)
+                        if (p->fetch == NULL || p->transfer.loop != NULL)
                                 continue;
                         if (p->retry.at_ns <= now && run->under_way < run->limit)
                                 start(p);
@@ -182,11 +177,8 @@ int http_fetch(struct http *http, struct http_fetch *fetches, size_t n, struct e
         for (size_t i = 0; i < n_parts; i++)
                 parts[i].run = &run;
         run_all(&run, parts, n_parts, fetches, n);
-        for (size_t i = 0; i < n_parts; i++) {
-                if (parts[i].fetch != NULL && !parts[i].waiting)
-                        http_loop_remove(run.loop, &parts[i].transfer);
+        for (size_t i = 0; i < n_parts; i++)
                 http_transfer_deinit(&parts[i].transfer);
-        }
         if (run.loop == &own)
                 http_loop_deinit(&own);
         free(parts);

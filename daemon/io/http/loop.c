@@ -71,7 +71,7 @@ static bool advance_one(struct http_loop *loop, uint64_t now)
         list_each_item (struct http_transfer, t, &loop->transfers, link) {
                 if (!t->in_multi && !t->judged && t->start_ns > 0 && t->start_ns <= now && !stalled(t, now)) {
                         uint64_t since = t->moved_ns;
-                        http_transfer_begin(loop, t);
+                        http_transfer_begin(t);
                         t->moved_ns = since;
                         return true;
                 }
@@ -84,7 +84,7 @@ static bool advance_one(struct http_loop *loop, uint64_t now)
                         t->stalled = true;
                         http_transfer_set_verdict(t, HTTP_RETRY);
                 }
-                http_transfer_finish(loop, t, CURLE_OPERATION_TIMEDOUT);
+                http_transfer_finish(t, CURLE_OPERATION_TIMEDOUT);
                 return true;
         }
         return false;
@@ -102,7 +102,7 @@ void http_loop_run(struct http_loop *loop, unsigned timeout_ms)
                 struct http_transfer *t;
                 CURLcode code = m->data.result; /* m is freed with the transfer */
                 curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&t);
-                http_transfer_finish(loop, t, (int)code);
+                http_transfer_finish(t, (int)code);
         }
         while (advance_one(loop, since))
                 ;

@@ -337,15 +337,15 @@ static bool set_options(struct http_transfer *t)
 /* ---- a try begins ---- */
 
 /* False: no memory. */
-static bool add_to_multi(struct http_loop *loop, struct http_transfer *t)
+static bool add_to_multi(struct http_transfer *t)
 {
         if (t->easy == NULL)
                 t->easy = curl_easy_init();
-        t->in_multi = t->easy != NULL && set_options(t) && curl_multi_add_handle(loop->multi, t->easy) == CURLM_OK;
+        t->in_multi = t->easy != NULL && set_options(t) && curl_multi_add_handle(t->loop->multi, t->easy) == CURLM_OK;
         return t->in_multi;
 }
 
-void http_transfer_begin(struct http_loop *loop, struct http_transfer *t)
+void http_transfer_begin(struct http_transfer *t)
 {
         http_answer_deinit(&t->answer);
         t->answer.total = t->expect = UINT64_MAX;
@@ -361,7 +361,7 @@ void http_transfer_begin(struct http_loop *loop, struct http_transfer *t)
                 r = add_headers(t);
         if (r == 1)
                 t->start_ns = now_ns() + CREDENTIALS_PAUSE;
-        if (r == 0 && !add_to_multi(loop, t))
+        if (r == 0 && !add_to_multi(t))
                 r = error_no_memory(&t->error);
         if (r < 0)
                 http_transfer_set_verdict(t, HTTP_FAILED);
@@ -372,28 +372,30 @@ void http_loop_add(struct http_loop *loop, struct http_transfer *t, const char *
         t->hops = 0;
         free(t->url);
         t->url = strdup(redirect_url ?: t->request.url);
+        t->loop = loop;
         list_append(&loop->transfers, &t->link);
-        http_transfer_begin(loop, t);
+        http_transfer_begin(t);
 }
 
-static void remove_from_multi(struct http_loop *loop, struct http_transfer *t)
+static void remove_from_multi(struct http_transfer *t)
 {
         if (t->in_multi)
-                require(curl_multi_remove_handle(loop->multi, t->easy) == CURLM_OK);
+                require(curl_multi_remove_handle(t->loop->multi, t->easy) == CURLM_OK);
         t->in_multi = false;
 }
 
-void http_loop_remove(struct http_loop *loop, struct http_transfer *t)
+void http_transfer_cancel(struct http_transfer *t)
 {
-        remove_from_multi(loop, t);
-        list_remove(&t->link);
+        remove_from_multi(t);
+        if (t->loop != NULL)
+                list_remove(&t->link);
+        t->loop = NULL;
 }
 
 void http_transfer_deinit(struct http_transfer *t)
 {
-        require(!t->in_multi);
-        if (t->easy != NULL)
-                curl_easy_cleanup(t->easy);
+        http_transfer_cancel(t);
+        curl_easy_cleanup(t->easy);
         http_headers_deinit(&t->sent);
         http_answer_deinit(&t->answer);
         free(t->url);
@@ -490,7 +492,7 @@ static enum http_outcome outcome_of(struct http_transfer *t, CURLcode code)
 }
 
 /* Refuses redirects from https to http, and too many of them. True: the next hop is under way. */
-static bool follow(struct http_loop *loop, struct http_transfer *t)
+static bool follow(struct http_transfer *t)
 {
         struct http_url to;
         char shown[REDACTED_SOURCE] = "";
@@ -518,26 +520,26 @@ static bool follow(struct http_loop *loop, struct http_transfer *t)
         }
         free(t->url);
         t->url = next;
-        http_transfer_begin(loop, t);
+        http_transfer_begin(t);
         return !t->judged;
 }
 
-void http_transfer_finish(struct http_loop *loop, struct http_transfer *t, int code)
+void http_transfer_finish(struct http_transfer *t, int code)
 {
-        remove_from_multi(loop, t);
-        if (t->redirected && !t->judged && follow(loop, t))
+        remove_from_multi(t);
+        if (t->redirected && !t->judged && follow(t))
                 return;
         enum http_outcome outcome = outcome_of(t, (CURLcode)code);
         if (outcome == HTTP_OK && t->hops > 0)
                 t->answer.redirect_url = strdup(t->url);
         /* libcurl 7.88 keeps the buffer of a request whose host was not resolved, and then refuses to set its size: the
          * next try has another handle. */
-        if (code != CURLE_OK && t->easy != NULL) {
+        if (code != CURLE_OK) {
                 curl_easy_cleanup(t->easy);
                 t->easy = NULL;
         }
-        list_remove(&t->link);
-        loop->ended = true;
+        t->loop->ended = true;
+        http_transfer_cancel(t);
         t->done(t, outcome);
 }
 

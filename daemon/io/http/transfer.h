@@ -41,7 +41,8 @@ struct http_transfer {
 
         /* private */
         struct list link;
-        void *easy; /* CURL */
+        struct http_loop *loop; /* that it is in; NULL: none */
+        void *easy;             /* CURL */
         struct http_headers sent;
         char *url; /* of the present hop */
         struct http_url place;
@@ -51,7 +52,9 @@ struct http_transfer {
         enum http_outcome verdict;
 };
 
-/* Frees what it holds, which must be out of its loop; the struct may be used again. */
+/* Takes it out of its loop, if it is in one, without done(). */
+void http_transfer_cancel(struct http_transfer *t);
+/* The same, and frees what it holds; the struct may be used again. */
 void http_transfer_deinit(struct http_transfer *t);
 
 struct http_retry {
@@ -77,7 +80,6 @@ void http_loop_deinit(struct http_loop *loop); /* none may be in it; accepts a z
 
 /* `redirect_url`: a stored target of the URL's redirects, requested instead; NULL: none. */
 void http_loop_add(struct http_loop *loop, struct http_transfer *t, const char *redirect_url);
-void http_loop_remove(struct http_loop *loop, struct http_transfer *t); /* no done() */
 void http_transfer_resume(struct http_transfer *t);
 /* From the request to the first byte of the answer; from accept() on. */
 uint64_t http_transfer_answered_ns(const struct http_transfer *t);
@@ -95,6 +97,6 @@ void http_loop_close_idle(struct http_loop *loop);
 
 void http_transfer_set_verdict(struct http_transfer *t, enum http_outcome verdict);
 /* One hop. Verdicts that need no network are left for the loop's next turn. */
-void http_transfer_begin(struct http_loop *loop, struct http_transfer *t);
+void http_transfer_begin(struct http_transfer *t);
 /* `code` is libcurl's. */
-void http_transfer_finish(struct http_loop *loop, struct http_transfer *t, int code);
+void http_transfer_finish(struct http_transfer *t, int code);

@@ -179,17 +179,12 @@ static int http_read_ranges(const struct object_range *ranges, size_t n, struct 
                 const struct remote *remote = remote_of(range->object);
                 if (range->len == 0)
                         continue;
-                if (range->offset + range->len <= remote->n_first) /* received when it was opened */
+                if (range->offset + range->len <= range->object->first_read) /* received when it was opened */
                         memcpy(range->to, remote->first + range->offset, range->len);
                 else
                         prepare_fetch(&fetches[n_fetches++], range->object, range->offset, range->len, range->to);
         }
         return fetch_and_check(fetches, n_fetches, error);
-}
-
-static uint64_t http_first_read(const struct object *object)
-{
-        return remote_of(object)->n_first;
 }
 
 static void http_deinit(struct object *object)
@@ -209,7 +204,6 @@ static void http_deinit(struct object *object)
 
 const struct object_ops object_http_ops = {
         .engine = READ_HTTP,
-        .first_read = http_first_read,
         .read_ranges = http_read_ranges,
         .check_versions = http_check_versions,
         .identify = http_identify,
@@ -219,7 +213,7 @@ const struct object_ops object_http_ops = {
 int object_http_text(struct object *object, uint64_t max, struct text *text, struct error *error)
 {
         struct remote *remote = remote_of(object);
-        uint64_t size = object->version.size, have = remote->n_first;
+        uint64_t size = object->version.size, have = object->first_read;
         if (size > max)
                 return error_set(error, STREAMER_EFAILED, "%" PRIu64 " bytes, more than the %" PRIu64 " allowed (%s)",
                                  size, max, object->path);
@@ -230,7 +224,7 @@ int object_http_text(struct object *object, uint64_t max, struct text *text, str
                 memcpy(text->data, remote->first, have);
         free(remote->first);
         remote->first = NULL;
-        remote->n_first = 0;
+        object->first_read = 0;
         return object_read_range(object, have, size - have, (unsigned char *)text->data + have, error);
 }
 
@@ -240,7 +234,8 @@ int object_http_text(struct object *object, uint64_t max, struct text *text, str
  * received. */
 static void store_first(struct http_fetch *fetch)
 {
-        struct remote *remote = remote_of(fetch->context);
+        struct object *object = fetch->context;
+        struct remote *remote = remote_of(object);
         char *bytes = fetch->answer.body;
         uint64_t header, n = fetch->got;
         if (n == 0)
@@ -250,7 +245,7 @@ static void store_first(struct http_fetch *fetch)
                 header = le64toh(header);
                 n = header < n - LENGTH_BYTES ? header + LENGTH_BYTES : n;
         }
-        remote->n_first = n;
+        object->first_read = n;
         remote->first = (unsigned char *)(realloc(bytes, n) ?: bytes);
         fetch->answer.body = NULL;
         fetch->answer.body_len = 0;

@@ -118,13 +118,11 @@ static void set_silent(struct range *range, bool silent)
                 http_wake(reader_of(range), true);
 }
 
-static void attempt_cancel(struct attempt *a)
+static void cancel_requests(struct range *range)
 {
-        if (a->busy)
-                http_loop_remove(&a->range->thread->loop, &a->transfer);
-        a->busy = false;
-        if (a == &a->range->first)
-                set_counted(a->range, false);
+        http_transfer_cancel(&range->first.transfer);
+        http_transfer_cancel(&range->hedge.transfer);
+        set_counted(range, false);
 }
 
 static void hedge_free_slot(struct range *range)
@@ -139,8 +137,7 @@ static void range_end(struct range *range, const struct error *error)
 {
         struct http_thread *self = range->thread;
         require(!range->has_block);
-        attempt_cancel(&range->first);
-        attempt_cancel(&range->hedge);
+        cancel_requests(range);
         hedge_free_slot(range);
         reader_run_end(self->base.reader, &range->run, error);
         list_remove(&range->link);
@@ -153,8 +150,7 @@ static void range_end(struct range *range, const struct error *error)
 /* Error NULL: the job was stopped. */
 static void range_fail(struct range *range, const struct error *error)
 {
-        attempt_cancel(&range->first); /* before the block's memory is reused */
-        attempt_cancel(&range->hedge);
+        cancel_requests(range); /* before the block's memory is reused */
         set_silent(range, false);
         if (range->has_block)
                 reader_return_ticket(&range->thread->base, &range->ticket, error);
@@ -287,7 +283,6 @@ static void on_first_done(struct http_transfer *t, enum http_outcome outcome)
 {
         struct attempt *a = container_of(t, struct attempt, transfer);
         struct range *range = a->range;
-        a->busy = false;
         set_counted(range, false);
         if (t->answer.redirect_url != NULL)
                 remote_set_redirect_url(object_of(range), t->answer.redirect_url);
@@ -304,9 +299,7 @@ static void on_first_done(struct http_transfer *t, enum http_outcome outcome)
         /* The stored target of a redirect may have expired: the next try starts from the object's own URL. */
         if (a->redirected)
                 remote_set_redirect_url(object_of(range), NULL);
-        if ((a->redirected || outcome == HTTP_RETRY) && http_retry(t, &range->retry))
-                range->waiting = true;
-        else
+        if ((!a->redirected && outcome != HTTP_RETRY) || !http_retry(t, &range->retry))
                 range_fail(range, &t->error);
 }
 
@@ -322,13 +315,12 @@ void hedge_done(struct http_transfer *t, enum http_outcome outcome)
 {
         struct attempt *a = container_of(t, struct attempt, transfer);
         struct range *range = a->range;
-        a->busy = false;
         /* The first continues alone; or it is complete as well and is reported next. */
         if (outcome != HTTP_OK || !range->has_block) {
                 hedge_free_slot(range);
                 return;
         }
-        attempt_cancel(&range->first);
+        http_transfer_cancel(&range->first.transfer);
         log_debug("a hedge won (%s)", object_of(range)->path);
         reader_fill_begin(&range->ticket, &range->fill);
         block_fill(range, range->hedge_slot, range->ticket.block->len);
@@ -353,7 +345,6 @@ static void attempt_start(struct attempt *a, uint64_t from, uint64_t to)
         t->bytes = first ? range_bytes : hedge_bytes;
         t->done = first ? on_first_done : hedge_done;
         remote_request(object, from, to - from, &t->request);
-        a->busy = true;
         a->redirected = redirect_url != NULL;
         http_loop_add(&range->thread->loop, t, redirect_url);
 }
@@ -368,7 +359,6 @@ static void request_rest(struct range *range)
         bool over = reader_run_over_locked(&range->run), ends = over && !range->has_block;
         size_t end = range->run.end;
         range->counted = !ends && may_request(http_job(job));
-        range->waiting = !range->counted;
         http_job(job)->requests += range->counted;
         pthread_mutex_unlock(&reader->mutex);
         if (ends) {
@@ -443,7 +433,7 @@ static void hedge_if_late(struct range *range, uint64_t now)
         struct reader *reader = reader_of(range);
         struct read_job *job = range->run.job;
         struct error error = {0};
-        uint64_t silent_ns = range->first.busy ? http_transfer_silent_ns(&range->first.transfer, now) : 0;
+        uint64_t silent_ns = http_transfer_silent_ns(&range->first.transfer, now);
         bool silent = false, late = false, last = false;
         if (now - range->begun_ns >= HTTP_TICK_MS * MS) {
                 lock_scope(&reader->mutex);
@@ -452,7 +442,7 @@ static void hedge_if_late(struct range *range, uint64_t now)
                 last = reader_run_over_locked(&range->run);
         }
         set_silent(range, silent && range->has_block);
-        if (!late || !range->first.busy || range->hedge.busy)
+        if (!late || range->hedge.transfer.loop != NULL)
                 return;
         if (!have_block(range, &error)) { /* a request for the rest of another's run */
                 if (error.code != 0)
@@ -481,7 +471,7 @@ void ranges_recheck(struct http_thread *self)
                 } else if (ends) {
                         error_set(&error, STREAMER_ECANCELED, "the daemon is ending");
                         range_fail(range, &error);
-                } else if (!range->first.busy || !range->first.transfer.paused) {
+                } else if (range->first.transfer.loop == NULL || !range->first.transfer.paused) {
                         continue;
                 } else if (have_block(range, &error)) {
                         set_counted(range, true);
@@ -498,12 +488,12 @@ unsigned ranges_tick(struct http_thread *self)
 {
         uint64_t now = now_ns(), next = HTTP_TICK_MS * MS;
         list_each_item_safe (struct range, range, &self->ranges, link) {
-                if (range->waiting && range->retry.at_ns <= now)
-                        request_rest(range);
-                else if (range->waiting && range->retry.at_ns - now < next)
-                        next = range->retry.at_ns - now;
-                else
+                if (range->first.transfer.loop != NULL)
                         hedge_if_late(range, now);
+                else if (range->retry.at_ns <= now)
+                        request_rest(range);
+                else if (range->retry.at_ns - now < next)
+                        next = range->retry.at_ns - now;
         }
         return (unsigned)((next + MS - 1) / MS);
 }

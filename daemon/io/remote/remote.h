@@ -17,8 +17,7 @@ struct remote {
         struct http_access *access;
         char *url, *etag, *modified; /* etag, modified: NULL if there is none */
         bool atomic, text;           /* as in struct object_url */
-        unsigned char *first;        /* the object's beginning */
-        uint64_t n_first;
+        unsigned char *first;        /* the object's beginning: object.first_read bytes */
         pthread_mutex_t mutex;
         char *redirect_url; /* under the mutex: see remote_redirect_url() */
 };
@@ -78,7 +77,6 @@ static inline void http_job_moved(struct read_job *job, uint64_t now, size_t n)
 struct attempt {
         struct http_transfer transfer;
         struct range *range;
-        bool busy;
         bool redirected; /* the stored target of a redirect was requested instead of the object's URL */
 };
 
@@ -90,7 +88,6 @@ struct range {
         unsigned char *hedge_slot;
         uint32_t file;
         struct http_retry retry;
-        bool waiting; /* for its next try */
         bool counted; /* among its job's requests */
 
         /* The current block, if has_block: */

@@ -46,7 +46,7 @@ static int rest_range(struct resolved *resolved, size_t i, struct object_range *
 {
         const struct object *object = &resolved->set.objects[i];
         struct header_text *text = &resolved->texts[i];
-        uint64_t first = object->ops->first_read(object);
+        uint64_t first = object->first_read;
         struct st_error st;
         if (st_parse_prefix(text->map, object->version.size, &text->n, &st) < 0)
                 return bad_file(object, &st, error);
@@ -63,7 +63,7 @@ static int read_headers(struct resolved *resolved, size_t from, size_t to, struc
         int r = 0;
         for (size_t i = from; r == 0 && i < to; i++) {
                 const struct object *object = &resolved->set.objects[i];
-                uint64_t first = object->ops->first_read(object);
+                uint64_t first = object->first_read;
                 r = text_grow(&resolved->texts[i], first > 0 ? first : 1, error);
                 ranges[i - from] = (struct object_range){object, 0, first, resolved->texts[i].map};
         }

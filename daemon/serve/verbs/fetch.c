@@ -155,7 +155,7 @@ static void read_file(struct fetch *fetch)
         const struct object *object = &fetch->object;
         struct error *error = &fetch->task.error;
         uint64_t size = object->version.size;
-        uint64_t first = object->ops->first_read(object); /* came with the opening of a remote file */
+        uint64_t first = object->first_read; /* came with the opening of a remote file */
         /* O_DIRECT needs whole pages. */
         fetch->transfer->data = aligned_alloc(PAGE, (size / PAGE + 1) * PAGE);
         if (fetch->transfer->data == NULL) {
