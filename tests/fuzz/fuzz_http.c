@@ -3,7 +3,7 @@
  * Metadata of HTTP responses: ranges, lengths, redirects, pauses, errors. The first byte selects one.
  */
 #include "daemon/base/text/secret.h"
-#include "daemon/io/http/policy.h"
+#include "daemon/io/http/transfer.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <ctype.h>

@@ -61,26 +61,6 @@ const char *object_kind(mode_t mode)
         return "of an unknown kind";
 }
 
-static int check_version(const struct object *object, struct error *error)
-{
-        const struct object_version *opened = &object->version;
-        struct object_version now;
-        int r = object_version_read(object->fd, object->path, &now, error);
-        if (r < 0)
-                return r;
-        if (now.size != opened->size)
-                return error_set(error, STREAMER_EFAILED,
-                                 "changed while it was read: its size was %" PRIu64 " and is %" PRIu64 " (%s)",
-                                 opened->size, now.size, object->path);
-        const char *field = now.mtime_ns != opened->mtime_ns   ? "mtime (it was written to)"
-                            : now.ctime_ns != opened->ctime_ns ? "ctime (renamed, linked, or its mode changed)"
-                            : now.ino != opened->ino || now.dev != opened->dev ? "inode"
-                                                                               : NULL;
-        return field == NULL ? 0
-                             : error_set(error, STREAMER_EFAILED, "changed while it was read: another %s (%s)", field,
-                                         object->path);
-}
-
 /* ---- reading ---- */
 
 static void advance(struct pread_target *t, size_t n)
@@ -178,6 +158,26 @@ static int file_read_ranges(const struct object_range *ranges, size_t n, struct 
         for (size_t i = 0; r == 0 && i < n; i++)
                 r = read_range(&ranges[i], error);
         return r;
+}
+
+static int check_version(const struct object *object, struct error *error)
+{
+        const struct object_version *opened = &object->version;
+        struct object_version now;
+        int r = object_version_read(object->fd, object->path, &now, error);
+        if (r < 0)
+                return r;
+        if (now.size != opened->size)
+                return error_set(error, STREAMER_EFAILED,
+                                 "changed while it was read: its size was %" PRIu64 " and is %" PRIu64 " (%s)",
+                                 opened->size, now.size, object->path);
+        const char *field = now.mtime_ns != opened->mtime_ns   ? "mtime (it was written to)"
+                            : now.ctime_ns != opened->ctime_ns ? "ctime (renamed, linked, or its mode changed)"
+                            : now.ino != opened->ino || now.dev != opened->dev ? "inode"
+                                                                               : NULL;
+        return field == NULL ? 0
+                             : error_set(error, STREAMER_EFAILED, "changed while it was read: another %s (%s)", field,
+                                         object->path);
 }
 
 static int file_check_versions(const struct object *const *objects, size_t n, struct error *error)

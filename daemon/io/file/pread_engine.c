@@ -171,9 +171,10 @@ static bool next_block(struct pread_thread *self, struct ticket *ticket)
         }
 }
 
-static void pread_free(struct reader_thread *thread)
+static void pread_thread_free(struct reader_thread *thread)
 {
         struct pread_thread *self = container_of(thread, struct pread_thread, base);
+        copy_queue_deinit(&self->copy_queue);
         free(self->bounce);
         free(self);
 }
@@ -187,28 +188,21 @@ static void *pread_main(void *arg)
         reader_prefault_ring(reader);
         while (next_block(self, &ticket))
                 do_block(self, &ticket);
-        copy_queue_deinit(&self->copy_queue);
+        copy_queue_deinit(&self->copy_queue); /* frees copiers, which may take long */
         lock_scope(&reader->mutex);
         if (!reader->stopping) { /* one too many: it is not waited for */
                 list_remove(&self->base.link);
                 pthread_detach(pthread_self());
-                pread_free(&self->base);
+                pread_thread_free(&self->base);
         }
         return NULL;
 }
 
-static bool pread_start(struct reader *reader)
+static bool pread_thread_init(struct reader_thread *thread)
 {
-        struct pread_thread *self = aligned_alloc(_Alignof(struct pread_thread), sizeof(*self));
-        if (self == NULL)
-                return false;
-        *self = (struct pread_thread){.bounce = aligned_alloc(PREAD_PAGE, 2 * PREAD_PAGE)};
-        if (copy_queue_init(&self->copy_queue, &self->base, COPIES) == 0 && self->bounce != NULL &&
-            reader_thread_start(reader, READ_PREAD, &self->base, pread_main) == 0)
-                return true;
-        copy_queue_deinit(&self->copy_queue);
-        pread_free(&self->base);
-        return false;
+        struct pread_thread *self = container_of(thread, struct pread_thread, base);
+        self->bounce = aligned_alloc(PREAD_PAGE, 2 * PREAD_PAGE);
+        return copy_queue_init(&self->copy_queue, thread, COPIES) == 0 && self->bounce != NULL;
 }
 
 static void pread_wake(struct reader *reader, bool all)
@@ -227,7 +221,9 @@ static void pread_init(const struct reader *reader, struct engine *engine)
 
 const struct engine_ops pread_engine_ops = {
         .init = pread_init,
-        .start = pread_start,
+        .thread_size = sizeof(struct pread_thread),
+        .thread_init = pread_thread_init,
+        .thread_main = pread_main,
+        .thread_free = pread_thread_free,
         .wake = pread_wake,
-        .free = pread_free,
 };

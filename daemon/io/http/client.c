@@ -6,7 +6,6 @@
  * connections of earlier ones: over a link of 200 ms with TLS a new connection costs as much as two requests.
  */
 #include "daemon/base/util.h"
-#include "daemon/io/http/policy.h"
 #include "daemon/io/http/transfer.h"
 
 #include <inttypes.h>

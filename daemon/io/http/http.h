@@ -156,5 +156,22 @@ struct http_url {
 };
 /* 0, or -1: not http(s)://host[:port][/path], or with user and password in it. */
 int http_url_parse(struct http_url *url, const char *text);
+bool http_host_matches(const struct http_url *url, const char *pattern); /* "host" or "host:port" */
 /* Percent-encodes all but unreserved characters and those in `keep`. malloc'd. */
 char *http_url_encode(const char *text, const char *keep);
+/* A redirect's Location, or a file beside an index; "": the base without its query. malloc'd; NULL, with errno: EINVAL
+ * (another scheme), ENOMEM. */
+char *http_url_join(const char *base, const char *reference);
+
+/* ---- answers ---- */
+
+int http_number(const char *value, uint64_t *n); /* 0; -1: not digits alone */
+
+/* Strong by RFC 9110: may go into If-Match. One that is too long for a header may not. */
+#define HTTP_ETAG_MAX 512u
+bool http_etag_strong(const char *etag);
+
+bool http_status_slow_down(int status); /* 429, 503 */
+/* The server asks to slow down: halves *n, at least one remains. It may answer all requests in flight so, of which one
+ * counts: false if *n was halved a moment ago, at *slowed_ns (0: never). */
+bool http_halve_concurrency(unsigned *n, uint64_t *slowed_ns, uint64_t now);

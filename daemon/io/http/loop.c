@@ -49,8 +49,6 @@ void http_loop_wake(struct http_loop *loop)
 
 void http_transfer_resume(struct http_transfer *t)
 {
-        if (!t->paused)
-                return;
         t->paused = false;
         t->moved_ns = now_ns();
         /* libcurl passes the stored bytes on at once. A verdict on them is its return value here, and is reported

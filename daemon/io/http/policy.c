@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
+ * Decisions about requests and answers, as functions of values: which URLs may be requested, which redirects are
+ * followed, whether and when a failure is retried.
+ *
  * A URL with a user and password is refused: it would be written to logs and shells' histories, and the settings
  * contain credentials by host.
  */
-#include "daemon/io/http/policy.h"
+#include "daemon/io/http/transfer.h"
 
 #include "daemon/base/text/percent.h"
 #include "daemon/base/util.h"

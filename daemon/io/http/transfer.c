@@ -12,7 +12,6 @@
 #include "daemon/base/metric/metric.h"
 #include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
-#include "daemon/io/http/policy.h"
 
 #include <curl/curl.h>
 #include <errno.h>
@@ -81,13 +80,9 @@ static void check_range(struct http_transfer *t)
                 wrong_range(t, "wrong Content-Range", value);
                 return;
         }
-        uint64_t length;
-        const char *said = header(t, "Content-Length");
         t->expect = range.last - range.first + 1;
         t->answer.ranged = true;
         t->answer.total = range.total;
-        if (said != NULL && (http_number(said, &length) < 0 || length != t->expect))
-                wrong_range(t, "Content-Length differs from Content-Range", said);
 }
 
 static void check_whole(struct http_transfer *t)

@@ -25,6 +25,7 @@ struct http_transfer {
         struct http_request request;
         bool fresh;           /* over a connection of its own */
         unsigned buffer_size; /* of libcurl's, for each transfer */
+        void *context;
         /* The headers of a success are complete. Not HTTP_OK: `error` is set, and it ends so. May be NULL. */
         enum http_outcome (*accept)(struct http_transfer *t);
         /* Bytes of the body, in order; of a range the requested ones. HTTP_BROKEN: `error` is set. */
@@ -100,3 +101,27 @@ void http_transfer_set_verdict(struct http_transfer *t, enum http_outcome verdic
 void http_transfer_begin(struct http_transfer *t);
 /* `code` is libcurl's. */
 void http_transfer_finish(struct http_transfer *t, int code);
+
+/* ---- decisions, as functions of values (policy.c) ---- */
+
+bool http_url_loopback(const struct http_url *url);
+/* Parses a URL. STREAMER_EINVAL (no URL), STREAMER_EPERM (plain http to a host that is not named). */
+int http_url_allowed(const struct http_opts *opts, const struct http_request *request, const char *text,
+                     struct http_url *url, struct error *error);
+
+struct http_content_range {
+        uint64_t first, last, total; /* total: UINT64_MAX where it is '*' */
+};
+/* "bytes 0-99/1000"; 0 or -1. */
+int http_content_range(const char *value, struct http_content_range *range);
+
+bool http_status_retry(int status); /* 408, 429, 5xx but not 501 and 505 */
+
+/* One line of an answer's body: the title of a page, or the text's beginning. */
+void http_excerpt(char *out, size_t size, const char *body);
+
+/* The pause before another try. Full jitter: anything from 0 to backoff x 2^(tries made - 1), or the server's
+ * Retry-After and a little more; at most retry_after_ns. `draw` is a random number. `broken`: the connection broke
+ * after it sent bytes, which says little about the server, which may have ended a process or lost a route: it is
+ * retried almost at once, 50 ms later at most, and twice that each time that it breaks again. */
+uint64_t http_pause(const struct http_opts *opts, unsigned tries, const char *retry_after, bool broken, uint64_t draw);

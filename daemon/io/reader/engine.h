@@ -11,23 +11,25 @@
 
 struct reader_thread;
 
-/* With the reader's lock held, except free(). */
+/* With the reader's lock held, except thread_main(). */
 struct engine_ops {
         /* Sets the base and the places. */
         void (*init)(const struct reader *reader, struct engine *engine);
-        /* One thread more, by reader_thread_start(); false where it cannot be started. */
-        bool (*start)(struct reader *reader);
+        /* Of a thread: the size of its struct, which begins with a reader_thread, may have a running hash and is
+         * zeroed; false: no memory; what it runs; and free(), which accepts one whose init() has failed. */
+        size_t thread_size;
+        bool (*thread_init)(struct reader_thread *thread);
+        void *(*thread_main)(void *thread);
+        void (*thread_free)(struct reader_thread *thread);
         /* There may be work for one thread, or for all; or reason to look again at what is in flight. */
         void (*wake)(struct reader *reader, bool all);
         /* Of a job: sets its limit, and its engine_data. May be NULL. */
         int (*begin)(struct reader *reader, struct read_job *job, struct error *error);
-        /* A thread that has ended. */
-        void (*free)(struct reader_thread *thread);
 };
 
 /* The first member of an engine's own struct. */
 struct reader_thread {
-        struct list link; /* in the engine's threads */
+        _Alignas(struct hash) struct list link; /* in the engine's threads */
         pthread_t thread;
         struct reader *reader;
         enum read_engine engine;
@@ -62,10 +64,6 @@ void reader_add_busy(struct reader *reader, struct read_job *job, int n);
 void reader_thread_work_for(struct reader_thread *thread, struct read_job *job);
 /* The next node in turn, and its processors. */
 int reader_set_affinity(struct reader *reader, pthread_attr_t *attr);
-/* Starts main() with the thread as its argument, on the processors of its node, and counts it among the engine's. 0, or
- * an errno. */
-int reader_thread_start(struct reader *reader, enum read_engine engine, struct reader_thread *thread,
-                        void *(*main)(void *));
 /* The thread ends: it is not counted any more. */
 void reader_end_thread_locked(struct reader *reader, enum read_engine engine);
 

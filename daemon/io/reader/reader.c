@@ -10,7 +10,6 @@
 #define THREADS_CAP 3u
 /* A new job has precedence for so many times what it may have in flight. */
 #define HEAD_START 2u
-#define ANNOUNCED_NS (UINT64_C(1) * 1000000000)
 
 void reader_wake_locked(struct reader *reader, bool all)
 {
@@ -131,31 +130,65 @@ int reader_set_affinity(struct reader *reader, pthread_attr_t *attr)
         return place->node;
 }
 
-int reader_thread_start(struct reader *reader, enum read_engine kind, struct reader_thread *thread,
-                        void *(*main)(void *))
+static bool start_thread(struct reader *reader, enum read_engine kind)
 {
         struct engine *engine = &reader->engines[kind];
+        struct reader_thread *thread = aligned_alloc(_Alignof(struct hash), engine->ops->thread_size);
         pthread_attr_t attr;
+        if (thread == NULL)
+                return false;
+        memset(thread, 0, engine->ops->thread_size);
         pthread_attr_init(&attr);
         pthread_attr_setstacksize(&attr, READER_STACK);
         thread->reader = reader;
         thread->engine = kind;
         thread->node = reader_set_affinity(reader, &attr);
-        int r = thread_start(&thread->thread, &attr, main, thread);
+        bool started = engine->ops->thread_init(thread) &&
+                       thread_start(&thread->thread, &attr, engine->ops->thread_main, thread) == 0;
         pthread_attr_destroy(&attr);
-        if (r == 0) {
+        if (started)
                 list_append(&engine->threads, &thread->link);
-                engine->alive++;
-        }
-        return r;
+        else
+                engine->ops->thread_free(thread);
+        engine->alive += started;
+        return started;
 }
 
-static void start_threads(struct reader *reader, struct engine *engine)
+static void start_threads(struct reader *reader, enum read_engine kind)
 {
+        const struct engine *engine = &reader->engines[kind];
         unsigned cap = engine->base * THREADS_CAP;
         while (!reader->stopping && engine->alive - engine->stuck < engine->base && engine->alive < cap &&
-               engine->ops->start(reader))
+               start_thread(reader, kind))
                 ;
+}
+
+void reader_prefault_ring(struct reader *reader)
+{
+        pthread_mutex_lock(&reader->mutex);
+        while (reader->untouched > 0 && !reader->stopping) {
+                unsigned char *slot = reader->staging.base + --reader->untouched * reader->staging.stride;
+                pthread_mutex_unlock(&reader->mutex);
+                staging_touch(&reader->staging, slot);
+                pthread_mutex_lock(&reader->mutex);
+                staging_put(&reader->staging, slot);
+                reader_wake_locked(reader, false);
+        }
+        pthread_mutex_unlock(&reader->mutex);
+}
+
+void reader_thread_work_for(struct reader_thread *thread, struct read_job *job)
+{
+        struct reader *reader = thread->reader;
+        if (thread->stuck) { /* its read has returned */
+                thread->stuck = false;
+                sub_relaxed(&thread->job->stalled, 1);
+                reader->engines[thread->engine].stuck--;
+                reader_add_busy(reader, thread->job, 1);
+                reader_wake_locked(reader, true); /* jobs that had yielded while it hung */
+        }
+        thread->job = job;
+        store_relaxed(&thread->moved_ns, now_ns());
 }
 
 /* ---- jobs ---- */
@@ -209,7 +242,7 @@ void reader_start(struct reader *reader, struct read_job *job)
                         HEAD_START * in_flight_bytes);
         list_append(&reader->jobs, &job->link);
         engine->jobs++;
-        start_threads(reader, engine);
+        start_threads(reader, job->engine);
         if (engine->ops->begin != NULL && engine->ops->begin(reader, job, &job->error) < 0)
                 job->failed = job->stopped = true;
         job_try_end(reader, job); /* a model without bytes */
@@ -245,34 +278,6 @@ bool reader_drop_target(struct reader *reader, struct read_job *job, struct read
 
 /* ---- the watch ---- */
 
-void reader_prefault_ring(struct reader *reader)
-{
-        pthread_mutex_lock(&reader->mutex);
-        while (reader->untouched > 0 && !reader->stopping) {
-                unsigned char *slot = reader->staging.base + --reader->untouched * reader->staging.stride;
-                pthread_mutex_unlock(&reader->mutex);
-                staging_touch(&reader->staging, slot);
-                pthread_mutex_lock(&reader->mutex);
-                staging_put(&reader->staging, slot);
-                reader_wake_locked(reader, false);
-        }
-        pthread_mutex_unlock(&reader->mutex);
-}
-
-void reader_thread_work_for(struct reader_thread *thread, struct read_job *job)
-{
-        struct reader *reader = thread->reader;
-        if (thread->stuck) { /* its read has returned */
-                thread->stuck = false;
-                sub_relaxed(&thread->job->stalled, 1);
-                reader->engines[thread->engine].stuck--;
-                reader_add_busy(reader, thread->job, 1);
-                reader_wake_locked(reader, true); /* jobs that had yielded while it hung */
-        }
-        thread->job = job;
-        store_relaxed(&thread->moved_ns, now_ns());
-}
-
 static bool moves_no_byte(const struct reader *reader, const uint64_t *moved_ns, uint64_t now)
 {
         uint64_t moved = load_relaxed(moved_ns);
@@ -295,16 +300,10 @@ void reader_watch(struct reader *reader)
         }
         list_each_item (struct read_job, job, &reader->jobs, link)
                 store_relaxed(&job->no_progress, job->moved_ns > 0 && moves_no_byte(reader, &job->moved_ns, now));
-        start_threads(reader, files);
-        /* A load that takes longer to read its headers waits for something else than this storage. */
-        list_each_item_safe (struct announced_load, announced, &reader->announced, link) {
-                if (now_ns() - announced->since_ns <= ANNOUNCED_NS)
-                        continue;
-                list_remove(&announced->link);
+        start_threads(reader, READ_PREAD);
+        /* The others' shares of the slots have grown, or an announcement has expired. */
+        if (files->stuck != before || !list_empty(&reader->announced))
                 reader_wake_locked(reader, true);
-        }
-        if (files->stuck != before)
-                reader_wake_locked(reader, true); /* the others' shares of the slots have grown */
         unsigned stuck = files->stuck, alive = files->alive;
         pthread_mutex_unlock(&reader->mutex);
         if (stuck > before)
@@ -388,7 +387,7 @@ int reader_init(struct reader *reader, const struct reader_opts *opts, struct wa
         while (staging_get(&reader->staging, NUMA_ANYWHERE) != NULL)
                 reader->untouched++;
         pthread_mutex_lock(&reader->mutex);
-        start_threads(reader, &reader->engines[READ_PREAD]);
+        start_threads(reader, READ_PREAD);
         unsigned alive = reader->engines[READ_PREAD].alive;
         pthread_mutex_unlock(&reader->mutex);
         if (alive == 0)
@@ -408,7 +407,7 @@ bool reader_deinit(struct reader *reader, uint64_t deadline_ns)
 {
         struct timespec until = timespec_of(deadline_ns);
         pthread_mutex_lock(&reader->mutex);
-        reader->stopping = true;
+        store_relaxed(&reader->stopping, true);
         reader_wake_locked(reader, true);
         while (alive_threads(reader) > 0 &&
                pthread_cond_clockwait(&reader->ended, &reader->mutex, CLOCK_MONOTONIC, &until) == 0)
@@ -424,7 +423,7 @@ bool reader_deinit(struct reader *reader, uint64_t deadline_ns)
                 list_each_item_safe (struct reader_thread, thread, &reader->engines[i].threads, link) {
                         list_remove(&thread->link);
                         pthread_join(thread->thread, NULL);
-                        reader->engines[i].ops->free(thread);
+                        reader->engines[i].ops->thread_free(thread);
                 }
         pthread_cond_destroy(&reader->work);
         pthread_cond_destroy(&reader->ended);

@@ -112,7 +112,7 @@ struct read_job {
 
 /* A load that is going to read; embedded. */
 struct announced_load {
-        struct list link; /* in the reader's announced, until ANNOUNCED_NS are over; else empty */
+        struct list link; /* in the reader's announced; else empty */
         uint64_t storage, since_ns;
 };
 
@@ -150,7 +150,7 @@ struct reader {
                 cpu_set_t processors;
         } nodes[NUMA_NODES];
         unsigned n_nodes, next_node; /* none: threads run anywhere */
-        bool stopping;
+        bool stopping;               /* atomic as well */
 };
 
 int reader_init(struct reader *reader, const struct reader_opts *opts, struct wake *wake, struct error *error);

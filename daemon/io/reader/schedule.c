@@ -6,6 +6,8 @@
  */
 #include "daemon/io/reader/engine.h"
 
+#define ANNOUNCED_NS (UINT64_C(1) * 1000000000)
+
 /* ---- whose turn it is ---- */
 
 /* Blocks that no thread has reserved. */
@@ -39,8 +41,10 @@ static bool storage_has_capacity(const struct reader *reader, const struct read_
         if (self->storage == 0 || self->busy == 0)
                 return true;
         bool yields = false; /* to an announced load, or has a head start */
+        /* A load that takes longer to read its headers waits for something else than this storage. */
         list_each_item (const struct announced_load, announced, &reader->announced, link)
-                yields = yields || announced->storage == self->storage;
+                yields = yields ||
+                         (announced->storage == self->storage && now_ns() - announced->since_ns <= ANNOUNCED_NS);
         list_each_item (const struct read_job, job, &reader->jobs, link) {
                 if (job == self || job->storage != self->storage)
                         continue;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/io/remote/concurrency.h"
 
-#include "daemon/io/http/policy.h"
+#include "daemon/io/http/http.h"
 
 #define SECOND UINT64_C(1000000000)
 /* Within a building answers take a few milliseconds at most, between buildings ten and more. */

@@ -20,12 +20,6 @@
 
 /* ---- a thread ---- */
 
-static bool stopping(struct http_thread *self)
-{
-        lock_scope(&self->base.reader->mutex);
-        return self->base.reader->stopping;
-}
-
 static void turn(struct http_thread *self)
 {
         if (__atomic_exchange_n(&self->recheck, false, __ATOMIC_SEQ_CST)) {
@@ -55,14 +49,14 @@ static void *http_main(void *arg)
         struct http_thread *self = arg;
         struct reader *reader = self->base.reader;
         thread_begin("network");
-        while (!stopping(self))
+        while (!load_relaxed(&reader->stopping))
                 turn(self);
         ranges_recheck(self);
         while (self->copy_queue.n > 0) {
                 copy_queue_wait(&self->copy_queue);
                 copy_queue_reap(&self->copy_queue);
         }
-        copy_queue_deinit(&self->copy_queue);
+        copy_queue_deinit(&self->copy_queue); /* frees copiers, which may take long */
         lock_scope(&reader->mutex);
         reader_end_thread_locked(reader, READ_HTTP);
         return NULL;
@@ -72,25 +66,18 @@ static void *http_main(void *arg)
 static void http_thread_free(struct reader_thread *thread)
 {
         struct http_thread *self = container_of(thread, struct http_thread, base);
+        copy_queue_deinit(&self->copy_queue);
         http_loop_deinit(&self->loop);
         free(self);
 }
 
-static bool http_start(struct reader *reader)
+static bool http_thread_init(struct reader_thread *thread)
 {
-        struct error error = {0};
-        struct http_thread *self = calloc(1, sizeof(*self));
-        unsigned slots = reader->staging.n_slots;
-        if (self == NULL)
-                return false;
+        struct http_thread *self = container_of(thread, struct http_thread, base);
+        unsigned slots = thread->reader->staging.n_slots;
         list_init(&self->ranges);
-        if (copy_queue_init(&self->copy_queue, &self->base, slots < COPIES ? slots : COPIES) == 0 &&
-            http_loop_init(&self->loop, &error) == 0 &&
-            reader_thread_start(reader, READ_HTTP, &self->base, http_main) == 0)
-                return true;
-        copy_queue_deinit(&self->copy_queue);
-        http_thread_free(&self->base);
-        return false;
+        return copy_queue_init(&self->copy_queue, thread, slots < COPIES ? slots : COPIES) == 0 &&
+               http_loop_init(&self->loop, &(struct error){0}) == 0;
 }
 
 /* ---- the engine ---- */
@@ -98,13 +85,11 @@ static bool http_start(struct reader *reader)
 static int http_begin(struct reader *reader, struct read_job *job, struct error *error)
 {
         struct engine *engine = &reader->engines[READ_HTTP];
+        if (engine->alive == 0)
+                return error_set(error, STREAMER_ELIMIT, "no network thread could be started");
         struct http_job *own = calloc(1, sizeof(*own));
         if (own == NULL)
                 return error_no_memory(error);
-        if (engine->alive == 0) {
-                free(own);
-                return error_set(error, STREAMER_ELIMIT, "no network thread could be started");
-        }
         concurrency_init(&own->concurrency, reader->opts.concurrency, now_ns());
         job->moved_ns = now_ns();
         job->limit = own->concurrency.limit;
@@ -129,8 +114,10 @@ static void http_init(const struct reader *reader, struct engine *engine)
 
 const struct engine_ops http_engine_ops = {
         .init = http_init,
-        .start = http_start,
+        .thread_size = sizeof(struct http_thread),
+        .thread_init = http_thread_init,
+        .thread_main = http_main,
+        .thread_free = http_thread_free,
         .wake = http_wake,
         .begin = http_begin,
-        .free = http_thread_free,
 };

@@ -14,7 +14,7 @@
 #include "daemon/base/text/text.h"
 #include "daemon/base/thread/threads.h"
 #include "daemon/base/util.h"
-#include "daemon/io/http/policy.h"
+#include "daemon/io/http/http.h"
 #include "daemon/io/remote/remote.h"
 
 #include <endian.h>

@@ -20,7 +20,7 @@
  */
 #include "daemon/base/log/log.h"
 #include "daemon/base/util.h"
-#include "daemon/io/http/policy.h"
+#include "daemon/io/http/http.h"
 #include "daemon/io/remote/remote.h"
 
 #define MS UINT64_C(1000000)
@@ -83,14 +83,14 @@ static struct range *range_new(struct http_thread *self)
         struct range *range = aligned_alloc(_Alignof(struct range), sizeof(*range));
         if (range == NULL)
                 return NULL;
-        *range = (struct range){.thread = self, .first.range = range, .hedge.range = range, .retry.known = true};
+        *range = (struct range){.thread = self, .retry.known = true};
         return range;
 }
 
 static void range_free(struct range *range)
 {
-        http_transfer_deinit(&range->first.transfer);
-        http_transfer_deinit(&range->hedge.transfer);
+        http_transfer_deinit(&range->first);
+        http_transfer_deinit(&range->hedge);
         free(range);
 }
 
@@ -120,8 +120,8 @@ static void set_silent(struct range *range, bool silent)
 
 static void cancel_requests(struct range *range)
 {
-        http_transfer_cancel(&range->first.transfer);
-        http_transfer_cancel(&range->hedge.transfer);
+        http_transfer_cancel(&range->first);
+        http_transfer_cancel(&range->hedge);
         set_counted(range, false);
 }
 
@@ -242,9 +242,9 @@ static void update_limit(struct range *range, bool slow_down, uint64_t answered_
 
 static enum http_outcome on_accept(struct http_transfer *t)
 {
-        struct attempt *a = container_of(t, struct attempt, transfer);
-        const struct object *object = object_of(a->range);
-        update_limit(a->range, false, http_transfer_answered_ns(t));
+        struct range *range = t->context;
+        const struct object *object = object_of(range);
+        update_limit(range, false, http_transfer_answered_ns(t));
         if (remote_check_answer(object, &t->answer, &t->error) < 0)
                 return HTTP_FAILED;
         if (t->answer.ranged || t->request.len == object->version.size)
@@ -255,7 +255,7 @@ static enum http_outcome on_accept(struct http_transfer *t)
 
 enum http_sink range_bytes(struct http_transfer *t, const unsigned char *data, size_t n)
 {
-        struct range *range = container_of(t, struct attempt, transfer)->range;
+        struct range *range = t->context;
         uint64_t end = t->request.offset + t->received + n; /* in the object */
         size_t done = 0;
         while (done < n) {
@@ -281,8 +281,7 @@ enum http_sink range_bytes(struct http_transfer *t, const unsigned char *data, s
 
 static void on_first_done(struct http_transfer *t, enum http_outcome outcome)
 {
-        struct attempt *a = container_of(t, struct attempt, transfer);
-        struct range *range = a->range;
+        struct range *range = t->context;
         set_counted(range, false);
         if (t->answer.redirect_url != NULL)
                 remote_set_redirect_url(object_of(range), t->answer.redirect_url);
@@ -297,15 +296,15 @@ static void on_first_done(struct http_transfer *t, enum http_outcome outcome)
         if (http_status_slow_down(t->answer.status))
                 update_limit(range, true, 0);
         /* The stored target of a redirect may have expired: the next try starts from the object's own URL. */
-        if (a->redirected)
+        if (range->redirected)
                 remote_set_redirect_url(object_of(range), NULL);
-        if ((!a->redirected && outcome != HTTP_RETRY) || !http_retry(t, &range->retry))
+        if ((!range->redirected && outcome != HTTP_RETRY) || !http_retry(t, &range->retry))
                 range_fail(range, &t->error);
 }
 
 static enum http_sink hedge_bytes(struct http_transfer *t, const unsigned char *data, size_t n)
 {
-        struct range *range = container_of(t, struct attempt, transfer)->range;
+        struct range *range = t->context;
         memcpy(range->hedge_slot + t->received, data, n);
         http_job_moved(range->run.job, t->moved_ns, n);
         return HTTP_MORE;
@@ -313,14 +312,13 @@ static enum http_sink hedge_bytes(struct http_transfer *t, const unsigned char *
 
 void hedge_done(struct http_transfer *t, enum http_outcome outcome)
 {
-        struct attempt *a = container_of(t, struct attempt, transfer);
-        struct range *range = a->range;
+        struct range *range = t->context;
         /* The first continues alone; or it is complete as well and is reported next. */
         if (outcome != HTTP_OK || !range->has_block) {
                 hedge_free_slot(range);
                 return;
         }
-        http_transfer_cancel(&range->first.transfer);
+        http_transfer_cancel(&range->first);
         log_debug("a hedge won (%s)", object_of(range)->path);
         reader_fill_begin(&range->ticket, &range->fill);
         block_fill(range, range->hedge_slot, range->ticket.block->len);
@@ -330,22 +328,22 @@ void hedge_done(struct http_transfer *t, enum http_outcome outcome)
 
 /* ---- requests ---- */
 
-/* Bytes [from, to) of the object. */
-static void attempt_start(struct attempt *a, uint64_t from, uint64_t to)
+/* Bytes [from, to) of the object, by the first request or the hedge. */
+static void request(struct range *range, struct http_transfer *t, uint64_t from, uint64_t to)
 {
-        struct range *range = a->range;
         const struct object *object = object_of(range);
-        struct http_transfer *t = &a->transfer;
-        bool first = a == &range->first;
+        bool first = t == &range->first;
         cleanup_free char *redirect_url = remote_redirect_url(object);
         t->http = remote_of(object)->http;
+        t->context = range;
         t->fresh = !first;
         t->buffer_size = BUFFER;
         t->accept = on_accept;
         t->bytes = first ? range_bytes : hedge_bytes;
         t->done = first ? on_first_done : hedge_done;
         remote_request(object, from, to - from, &t->request);
-        a->redirected = redirect_url != NULL;
+        if (first)
+                range->redirected = redirect_url != NULL;
         http_loop_add(&range->thread->loop, t, redirect_url);
 }
 
@@ -368,8 +366,8 @@ static void request_rest(struct range *range)
         const struct plan_block *block = range->has_block ? range->ticket.block : &job->plan->blocks[range->run.next];
         range->file = block->file;
         if (range->counted)
-                attempt_start(&range->first, block->file_off + (range->has_block ? range->fill.have : 0),
-                              block_end(over ? block : &job->plan->blocks[end - 1]));
+                request(range, &range->first, block->file_off + (range->has_block ? range->fill.have : 0),
+                        block_end(over ? block : &job->plan->blocks[end - 1]));
 }
 
 /* The thread with the fewest ranges takes first: a thread that has more than another leaves the run to that one. */
@@ -433,7 +431,7 @@ static void hedge_if_late(struct range *range, uint64_t now)
         struct reader *reader = reader_of(range);
         struct read_job *job = range->run.job;
         struct error error = {0};
-        uint64_t silent_ns = http_transfer_silent_ns(&range->first.transfer, now);
+        uint64_t silent_ns = http_transfer_silent_ns(&range->first, now);
         bool silent = false, late = false, last = false;
         if (now - range->begun_ns >= HTTP_TICK_MS * MS) {
                 lock_scope(&reader->mutex);
@@ -442,7 +440,7 @@ static void hedge_if_late(struct range *range, uint64_t now)
                 last = reader_run_over_locked(&range->run);
         }
         set_silent(range, silent && range->has_block);
-        if (!late || range->hedge.transfer.loop != NULL)
+        if (!late || range->hedge.loop != NULL)
                 return;
         if (!have_block(range, &error)) { /* a request for the rest of another's run */
                 if (error.code != 0)
@@ -452,7 +450,7 @@ static void hedge_if_late(struct range *range, uint64_t now)
         } else if ((range->hedge_slot = reader_slot_get(reader)) != NULL) {
                 log_debug("a hedge for a range of %.1f s (%s)", (double)(now - range->begun_ns) / 1e9,
                           object_of(range)->path);
-                attempt_start(&range->hedge, range->ticket.block->file_off, block_end(range->ticket.block));
+                request(range, &range->hedge, range->ticket.block->file_off, block_end(range->ticket.block));
         }
 }
 
@@ -471,11 +469,11 @@ void ranges_recheck(struct http_thread *self)
                 } else if (ends) {
                         error_set(&error, STREAMER_ECANCELED, "the daemon is ending");
                         range_fail(range, &error);
-                } else if (range->first.transfer.loop == NULL || !range->first.transfer.paused) {
+                } else if (range->first.loop == NULL || !range->first.paused) {
                         continue;
                 } else if (have_block(range, &error)) {
                         set_counted(range, true);
-                        http_transfer_resume(&range->first.transfer);
+                        http_transfer_resume(&range->first);
                 } else if (error.code != 0) {
                         range_fail(range, &error);
                 } else if (run_over(range)) {
@@ -488,7 +486,7 @@ unsigned ranges_tick(struct http_thread *self)
 {
         uint64_t now = now_ns(), next = HTTP_TICK_MS * MS;
         list_each_item_safe (struct range, range, &self->ranges, link) {
-                if (range->first.transfer.loop != NULL)
+                if (range->first.loop != NULL)
                         hedge_if_late(range, now);
                 else if (range->retry.at_ns <= now)
                         request_rest(range);

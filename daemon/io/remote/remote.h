@@ -74,17 +74,12 @@ static inline void http_job_moved(struct read_job *job, uint64_t now, size_t n)
 
 /* ---- ranges ---- */
 
-struct attempt {
-        struct http_transfer transfer;
-        struct range *range;
-        bool redirected; /* the stored target of a redirect was requested instead of the object's URL */
-};
-
 struct range {
         struct list link;
         struct http_thread *thread;
         struct read_run run;
-        struct attempt first, hedge;
+        struct http_transfer first, hedge;
+        bool redirected; /* the first goes to the stored target of a redirect instead of the object's URL */
         unsigned char *hedge_slot;
         uint32_t file;
         struct http_retry retry;

@@ -11,7 +11,7 @@
 #include "daemon/base/hash.h"
 #include "daemon/base/text/percent.h"
 #include "daemon/base/util.h"
-#include "daemon/io/http/policy.h"
+#include "daemon/io/http/http.h"
 
 #include <expat.h>
 #include <limits.h>

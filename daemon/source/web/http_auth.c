@@ -4,7 +4,7 @@
 #include "daemon/base/text/secret.h"
 #include "daemon/base/thread/threads.h"
 #include "daemon/base/util.h"
-#include "daemon/io/http/policy.h"
+#include "daemon/io/http/http.h"
 
 #include <openssl/evp.h>
 

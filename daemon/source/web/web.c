@@ -11,7 +11,7 @@
 #include "daemon/base/text/percent.h"
 #include "daemon/base/text/secret.h"
 #include "daemon/base/util.h"
-#include "daemon/io/http/policy.h"
+#include "daemon/io/http/http.h"
 #include "daemon/source/sums.h"
 #include "daemon/source/web/http_auth.h"
 #include "daemon/source/web/remote_dir.h"

@@ -19,7 +19,7 @@ static void begin(void)
         thread = must_alloc(sizeof(*thread));
         thread->base.reader = &bare;
         range = must_alloc(sizeof(*range));
-        *range = (struct range){.thread = thread, .hedge = {.range = range}};
+        *range = (struct range){.thread = thread, .hedge = {.context = range}};
         range->hedge_slot = reader_slot_get(&bare);
         ck_assert_ptr_nonnull(range->hedge_slot);
         ck_assert_uint_eq(bare.staging.n_free, SLOTS - 1);
@@ -42,7 +42,7 @@ CORE_FIXTURE(begin, end);
 TEST(a_hedge_that_completes_second_is_discarded)
 {
         range->has_block = false;
-        hedge_done(&range->hedge.transfer, HTTP_OK);
+        hedge_done(&range->hedge, HTTP_OK);
         assert_no_leak();
         ck_assert(!range->has_block);
 }
@@ -50,7 +50,7 @@ TEST(a_hedge_that_completes_second_is_discarded)
 TEST(a_failed_hedge_leaves_the_block_to_the_first_request)
 {
         range->has_block = true;
-        hedge_done(&range->hedge.transfer, HTTP_RETRY);
+        hedge_done(&range->hedge, HTTP_RETRY);
         assert_no_leak();
         ck_assert(range->has_block);
 }
@@ -126,10 +126,10 @@ CORE_FIXTURE(begin, end);
 TEST(bytes_that_find_no_block_do_not_count_yet)
 {
         static const unsigned char data[100];
-        struct http_transfer *t = &range->first.transfer;
+        struct http_transfer *t = &range->first;
         own = (struct http_job){.received = 1};
         job = (struct read_job){.plan = &plan, .engine_data = &own};
-        range->first.range = range;
+        range->first.context = range;
         range->run = (struct read_run){.job = &job, .end = 1};
         bare.stopping = true; /* and grants no block */
         ck_assert_int_eq(range_bytes(t, data, sizeof(data)), HTTP_PAUSE);

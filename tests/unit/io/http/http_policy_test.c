@@ -5,7 +5,7 @@
 #include "tests/lib/suite.h"
 
 #include "daemon/base/util.h"
-#include "daemon/io/http/policy.h"
+#include "daemon/io/http/transfer.h"
 
 /* ---- URLs ---- */
 
