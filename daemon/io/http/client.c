@@ -17,9 +17,9 @@
 /* ---- the loop that a thread's fetches share ---- */
 
 static __thread struct {
-        const bool *given_up; /* NULL: it is never abandoned */
-        struct http_loop loop;
-        bool begun, has_loop;
+        const bool *given_up;  /* NULL: it is never abandoned */
+        struct http_loop loop; /* begins with the first fetch */
+        bool begun;
 } work;
 
 void http_reuse_begin(const bool *given_up)
@@ -31,9 +31,8 @@ void http_reuse_begin(const bool *given_up)
 
 void http_reuse_end(void)
 {
-        if (work.has_loop)
-                http_loop_deinit(&work.loop);
-        work.has_loop = work.begun = false;
+        http_loop_deinit(&work.loop);
+        work.begun = false;
         work.given_up = NULL;
 }
 
@@ -87,14 +86,14 @@ static enum http_sink on_bytes(struct http_transfer *t, const unsigned char *dat
 }
 
 /* A status that the fetch accepts, such as that of a missing or an empty object. */
-static bool is_fine(const struct part *p)
+static bool is_fine(const struct http_fetch *fetch, const struct http_answer *a)
 {
-        const struct http_answer *a = &p->transfer.answer;
-        for (const int *status = p->fetch->fine; status != NULL && *status != 0; status++)
+        const char *range = http_headers_find(&a->headers, "Content-Range");
+        for (const int *status = fetch->fine; status != NULL && *status != 0; status++)
                 if (*status == a->status)
                         return true;
-        const char *range = http_headers_find(&a->headers, "Content-Range");
-        return p->fetch->empty_ok && a->status == 416 && range != NULL && strcasecmp(range, "bytes */0") == 0;
+        return (fetch->any_status && a->status >= 300) ||
+               (fetch->empty_ok && a->status == 416 && range != NULL && strcasecmp(range, "bytes */0") == 0);
 }
 
 static void on_done(struct http_transfer *t, enum http_outcome outcome)
@@ -106,7 +105,7 @@ static void on_done(struct http_transfer *t, enum http_outcome outcome)
                 http_halve_concurrency(&p->run->limit, &p->run->slowed_ns, now_ns());
         if (outcome == HTTP_RETRY && http_retry(t, &p->retry))
                 return;
-        bool ok = outcome == HTTP_OK || (fetch->any_status && t->answer.status >= 300) || is_fine(p);
+        bool ok = outcome == HTTP_OK || is_fine(fetch, &t->answer);
         p->run->left--;
         p->run->failed = p->run->failed || !ok;
         fetch->error = ok ? (struct error){0} : t->error;
@@ -159,7 +158,7 @@ static void run_all(struct run *run, struct part *parts, size_t n_parts, struct 
 int http_fetch(struct http *http, struct http_fetch *fetches, size_t n, struct error *error)
 {
         struct run run = {.http = http};
-        struct http_loop own;
+        struct http_loop own = {.multi = NULL};
         size_t n_parts = n < HTTP_PARALLEL ? n : HTTP_PARALLEL;
         if (n == 0)
                 return 0;
@@ -167,19 +166,17 @@ int http_fetch(struct http *http, struct http_fetch *fetches, size_t n, struct e
         if (parts == NULL)
                 return error_no_memory(error);
         run.loop = work.begun ? &work.loop : &own;
-        int r = work.has_loop ? 0 : http_loop_init(run.loop, error);
+        int r = run.loop->multi != NULL ? 0 : http_loop_init(run.loop, error);
         if (r < 0) {
                 free(parts);
                 return r;
         }
-        work.has_loop = work.begun;
         for (size_t i = 0; i < n_parts; i++)
                 parts[i].run = &run;
         run_all(&run, parts, n_parts, fetches, n);
         for (size_t i = 0; i < n_parts; i++)
                 http_transfer_deinit(&parts[i].transfer);
-        if (run.loop == &own)
-                http_loop_deinit(&own);
+        http_loop_deinit(&own);
         free(parts);
         if (run.left == 0 && !run.failed)
                 return 0;

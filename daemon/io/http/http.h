@@ -79,9 +79,8 @@ struct http_request {
 };
 
 struct http_answer {
-        int status; /* 0: none was received */
+        int status; /* 0: none was received; 206: it is the requested range, not the whole */
         struct http_headers headers;
-        bool ranged;    /* it is the requested range, not the whole */
         uint64_t total; /* size of the whole object, UINT64_MAX where it is unknown */
         char *body;     /* NUL-terminated */
         size_t body_len;
@@ -135,7 +134,7 @@ struct http_fetch {
 };
 
 /* Until all are done; on a worker. 0, or the first failure. With a Range, a server that does not support ranges is read
- * up to the range's end: see answer.ranged. */
+ * up to the range's end: see answer.status. */
 int http_fetch(struct http *http, struct http_fetch *fetches, size_t n, struct error *error);
 static inline void http_fetch_deinit(struct http_fetch *fetch)
 {

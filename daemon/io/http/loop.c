@@ -29,7 +29,7 @@ void http_loop_deinit(struct http_loop *loop)
                 curl_multi_cleanup(loop->multi);
                 close_p(&loop->event);
         }
-        *loop = (struct http_loop){.event = -1};
+        *loop = (struct http_loop){.multi = NULL};
 }
 
 void http_loop_close_idle(struct http_loop *loop)
@@ -93,19 +93,20 @@ void http_loop_run(struct http_loop *loop, unsigned timeout_ms)
         /* Bytes may have waited long for this thread: such a transfer has not stalled. */
         uint64_t since = now_ns();
         struct curl_waitfd event = {.fd = loop->event, .events = CURL_WAIT_POLLIN};
+        bool ended = false;
         int left;
-        loop->ended = false;
         curl_multi_perform(loop->multi, &left);
         for (CURLMsg *m; (m = curl_multi_info_read(loop->multi, &left)) != NULL;) {
                 struct http_transfer *t;
                 CURLcode code = m->data.result; /* m is freed with the transfer */
                 curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&t);
                 http_transfer_finish(t, (int)code);
+                ended = true;
         }
         while (advance_one(loop, since))
-                ;
+                ended = true;
         /* A transfer that ended here may be the last one its caller waits for: it may not sleep. */
-        if (loop->ended)
+        if (ended)
                 return;
         curl_multi_poll(loop->multi, &event, 1, (int)timeout_ms, NULL);
         eventfd_read(loop->event, &(eventfd_t){0});

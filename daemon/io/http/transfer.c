@@ -81,7 +81,6 @@ static void check_range(struct http_transfer *t)
                 return;
         }
         t->expect = range.last - range.first + 1;
-        t->answer.ranged = true;
         t->answer.total = range.total;
 }
 
@@ -194,7 +193,7 @@ static size_t pass_on(struct http_transfer *t, const unsigned char *data, size_t
         uint64_t left = t->expect - t->received;
         size_t rest = n - skipped, wanted = rest < left ? rest : (size_t)left;
         t->skip -= skipped;
-        if (wanted < rest && t->answer.ranged) {
+        if (wanted < rest && t->answer.status == 206) {
                 wrong_range(t, "more bytes than its range", header(t, "Content-Range"));
                 return 0;
         }
@@ -217,7 +216,7 @@ static size_t pass_on(struct http_transfer *t, const unsigned char *data, size_t
                 t->received += wanted;
         }
         /* Without ranges the rest of the whole is of no use. */
-        if (t->skip > 0 || t->request.len == 0 || t->answer.ranged || t->received < t->expect)
+        if (t->skip > 0 || t->request.len == 0 || t->answer.status == 206 || t->received < t->expect)
                 return n;
         http_transfer_set_verdict(t, HTTP_OK);
         return 0;
@@ -533,7 +532,6 @@ void http_transfer_finish(struct http_transfer *t, int code)
                 curl_easy_cleanup(t->easy);
                 t->easy = NULL;
         }
-        t->loop->ended = true;
         http_transfer_cancel(t);
         t->done(t, outcome);
 }

@@ -72,7 +72,6 @@ bool http_retry(struct http_transfer *t, struct http_retry *retry);
 struct http_loop {
         void *multi; /* CURLM */
         int event;
-        bool ended; /* a transfer, in this turn */
         struct list transfers;
 };
 

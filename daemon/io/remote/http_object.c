@@ -296,7 +296,7 @@ int object_http_finish(struct object *object, const struct http_fetch *fetch, st
         if (total == UINT64_MAX)
                 return error_set(error, STREAMER_EFAILED, "the server does not tell its size (%s)", object->path);
         object->version.size = total;
-        if (!answer->ranged && total > 0 && !remote->text)
+        if (answer->status != 206 && total > 0 && !remote->text)
                 return error_set(error, STREAMER_EUNSUPPORTED,
                                  "the server does not support range requests: it answers %d to a Range header (%s)",
                                  answer->status, object->path);

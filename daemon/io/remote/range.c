@@ -69,7 +69,8 @@ static struct reader *reader_of(const struct range *range)
 
 static const struct object *object_of(const struct range *range)
 {
-        return &range->run.job->objects[range->file];
+        const struct read_run *run = &range->run; /* its blocks are of one file */
+        return &run->job->objects[run->job->plan->blocks[run->end - 1].file];
 }
 
 static uint64_t block_end(const struct plan_block *block)
@@ -247,7 +248,7 @@ static enum http_outcome on_accept(struct http_transfer *t)
         update_limit(range, false, http_transfer_answered_ns(t));
         if (remote_check_answer(object, &t->answer, &t->error) < 0)
                 return HTTP_FAILED;
-        if (t->answer.ranged || t->request.len == object->version.size)
+        if (t->answer.status == 206 || t->request.len == object->version.size)
                 return HTTP_OK;
         error_set(&t->error, STREAMER_EFAILED, "the server answers the whole instead of a range (%s)", object->path);
         return HTTP_RETRY;
@@ -364,7 +365,6 @@ static void request_rest(struct range *range)
                 return;
         }
         const struct plan_block *block = range->has_block ? range->ticket.block : &job->plan->blocks[range->run.next];
-        range->file = block->file;
         if (range->counted)
                 request(range, &range->first, block->file_off + (range->has_block ? range->fill.have : 0),
                         block_end(over ? block : &job->plan->blocks[end - 1]));

@@ -81,7 +81,6 @@ struct range {
         struct http_transfer first, hedge;
         bool redirected; /* the first goes to the stored target of a redirect instead of the object's URL */
         unsigned char *hedge_slot;
-        uint32_t file;
         struct http_retry retry;
         bool counted; /* among its job's requests */
 
