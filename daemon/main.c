@@ -221,7 +221,8 @@ static int make_reader(struct daemon *d, struct error *error)
                                    .stall_ns = c->io.stall_ns,
                                    .numa = devices_numa(&d->devices),
                                    .engines = {[READ_PREAD] = &pread_engine_ops, [READ_HTTP] = &http_engine_ops},
-                                   .http = d->sources.http};
+                                   .network_threads = d->sources.http->opts.threads,
+                                   .request_max = d->sources.http->opts.request_max};
         if (opts.memory_limit == 0)
                 opts.memory_limit = ring;
         int r = reader_init(&d->reader, &opts, d->wake, error);

@@ -135,39 +135,19 @@ static void do_block(struct pread_thread *self, struct ticket *ticket)
 
 /* ---- threads ---- */
 
-/* A thread that waits serves no other job: it takes a place of its job, though not one of its reads. */
-static void wait_for_copy(struct pread_thread *self)
-{
-        struct reader *reader = self->base.reader;
-        struct read_job *job = self->copy_queue.oldest_first[0].ticket.job;
-        pthread_mutex_lock(&reader->mutex);
-        reader_thread_work_for(&self->base, job);
-        reader_add_busy(reader, job, 1);
-        pthread_mutex_unlock(&reader->mutex);
-        uint64_t since = now_ns();
-        copy_queue_wait(&self->copy_queue);
-        stages_add(&job->stages, STAGE_copy, now_ns() - since);
-        pthread_mutex_lock(&reader->mutex);
-        reader_thread_work_for(&self->base, NULL);
-        reader_add_busy(reader, job, -1);
-        pthread_mutex_unlock(&reader->mutex);
-        copy_queue_reap(&self->copy_queue);
-}
-
 /* Takes more of the same load while its copies are in flight; waits for work only when none is. Another load's block
  * would wait with these for a device that stalls, and these with that one for storage that hangs. */
 static bool next_block(struct pread_thread *self, struct ticket *ticket)
 {
         struct copy_queue *copy_queue = &self->copy_queue;
         for (;;) {
-                if (copy_queue->n > 0)
-                        copy_queue_reap(copy_queue);
+                copy_queue_reap(copy_queue);
                 if (copy_queue->n == 0)
                         return reader_take_ticket(&self->base, ticket);
                 const struct read_job *job = copy_queue->oldest_first[0].ticket.job;
                 if (!copy_queue_full(copy_queue) && reader_try_take_ticket(&self->base, job, ticket))
                         return true;
-                wait_for_copy(self);
+                copy_queue_wait(copy_queue);
         }
 }
 
@@ -213,14 +193,8 @@ static void pread_wake(struct reader *reader, bool all)
                 pthread_cond_signal(&reader->work);
 }
 
-static void pread_init(const struct reader *reader, struct engine *engine)
-{
-        engine->base = reader->opts.concurrency * READER_THREADS_PER_BLOCK;
-        engine->capacity = 1;
-}
-
 const struct engine_ops pread_engine_ops = {
-        .init = pread_init,
+        .capacity_min = 1,
         .thread_size = sizeof(struct pread_thread),
         .thread_init = pread_thread_init,
         .thread_main = pread_main,

@@ -95,11 +95,6 @@ static void check_copies(struct copy_queue *copy_queue, struct block_copy *block
         block_copy->n = left;
 }
 
-void copy_queue_wait(struct copy_queue *copy_queue)
-{
-        check_copies(copy_queue, &copy_queue->oldest_first[0], true);
-}
-
 /* The block has landed, unless none of its targets lives. */
 static void complete(struct copy_queue *copy_queue, struct ticket *ticket)
 {
@@ -128,16 +123,35 @@ void copy_queue_reap(struct copy_queue *copy_queue)
         }
 }
 
+void copy_queue_wait(struct copy_queue *copy_queue)
+{
+        struct reader_thread *thread = copy_queue->thread;
+        struct reader *reader = thread->reader;
+        struct block_copy *oldest = &copy_queue->oldest_first[0];
+        struct read_job *job = oldest->ticket.job;
+        uint64_t since = now_ns();
+        require(copy_queue->n > 0);
+        pthread_mutex_lock(&reader->mutex);
+        reader_thread_work_for(thread, job);
+        reader_add_busy(reader, job, 1);
+        pthread_mutex_unlock(&reader->mutex);
+        check_copies(copy_queue, oldest, true);
+        stages_add(&job->stages, STAGE_copy, now_ns() - since);
+        pthread_mutex_lock(&reader->mutex);
+        reader_thread_work_for(thread, NULL);
+        reader_add_busy(reader, job, -1);
+        pthread_mutex_unlock(&reader->mutex);
+        copy_queue_reap(copy_queue);
+}
+
 /* False: none is in flight, since they were complete at once, or failed. */
 static bool start_copies(struct copy_queue *copy_queue, const struct ticket *ticket, const unsigned char *data)
 {
         struct reader_thread *thread = copy_queue->thread;
         struct read_job *job = ticket->job;
-        uint64_t since = now_ns();
-        while (copy_queue_full(copy_queue)) {
+        while (copy_queue_full(copy_queue))
                 copy_queue_wait(copy_queue);
-                copy_queue_reap(copy_queue);
-        }
+        uint64_t since = now_ns();
         struct block_copy *block_copy = &copy_queue->oldest_first[copy_queue->n];
         block_copy->ticket = *ticket;
         block_copy->n = 0;

@@ -45,7 +45,8 @@ static inline bool copy_queue_full(const struct copy_queue *copy_queue)
  * only, and no place. Takes over the ticket. Waits for the oldest block's copies if the queue is full. */
 void copy_queue_land(struct copy_queue *copy_queue, struct ticket *ticket, const unsigned char *data);
 
-/* Until every copy of the oldest is done, or has failed; then reap. At least one is in flight. */
-void copy_queue_wait(struct copy_queue *copy_queue);
 /* Completes blocks whose copies are done, and returns their slots. */
 void copy_queue_reap(struct copy_queue *copy_queue);
+/* The same, once every copy of the oldest is done, or has failed. At least one is in flight. A thread that waits serves
+ * no other job: it takes a place of this one, though not one of its reads. */
+void copy_queue_wait(struct copy_queue *copy_queue);

@@ -13,8 +13,7 @@ struct reader_thread;
 
 /* With the reader's lock held, except thread_main(). */
 struct engine_ops {
-        /* Sets the base and the places. */
-        void (*init)(const struct reader *reader, struct engine *engine);
+        unsigned capacity_min; /* tickets that one thread can hold, at least */
         /* Of a thread: the size of its struct, which begins with a reader_thread, may have a running hash and is
          * zeroed; false: no memory; what it runs; and free(), which accepts one whose init() has failed. */
         size_t thread_size;

@@ -379,10 +379,16 @@ int reader_init(struct reader *reader, const struct reader_opts *opts, struct wa
         pthread_cond_init(&reader->ended, NULL);
         list_init(&reader->jobs);
         list_init(&reader->announced);
+        /* A load at full concurrency leaves as many places free as it takes. */
+        unsigned places = opts->concurrency * READER_THREADS_PER_BLOCK;
+        const unsigned threads[READ_ENGINES] = {[READ_PREAD] = places, [READ_HTTP] = opts->network_threads};
         for (size_t i = 0; i < READ_ENGINES; i++) {
-                reader->engines[i].ops = opts->engines[i];
+                const struct engine_ops *ops = opts->engines[i];
+                unsigned even = threads[i] > 0 ? (places + threads[i] - 1) / threads[i] : 0;
+                reader->engines[i] = (struct engine){.ops = ops,
+                                                     .base = threads[i],
+                                                     .capacity = even > ops->capacity_min ? even : ops->capacity_min};
                 list_init(&reader->engines[i].threads);
-                opts->engines[i]->init(reader, &reader->engines[i]);
         }
         while (staging_get(&reader->staging, NUMA_ANYWHERE) != NULL)
                 reader->untouched++;

@@ -38,7 +38,6 @@
 #include <pthread.h>
 
 struct engine_ops;
-struct http;
 struct reader;
 
 #define READ_TARGETS 64
@@ -121,7 +120,8 @@ struct reader_opts {
         uint64_t block_size, memory_limit, stall_ns;
         struct numa_choice numa; /* of the ring and the threads */
         const struct engine_ops *engines[READ_ENGINES];
-        struct http *http; /* NULL: there are no jobs of READ_HTTP */
+        unsigned network_threads; /* 0: there are no jobs of READ_HTTP */
+        uint64_t request_max;     /* bytes of one request of such a job; at least a block */
 };
 
 struct engine {

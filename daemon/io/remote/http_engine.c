@@ -13,7 +13,6 @@
 #include "daemon/io/remote/remote.h"
 
 #define MS UINT64_C(1000000)
-#define CAPACITY_MIN 32u /* ranges of one thread, at least */
 #define COPY_TICK_MS 2u
 #define COPIES 256u    /* slots of one thread that are being copied to devices; with more, many GiB, it waits for one */
 #define IDLE_MS 15000u /* then connections are closed */
@@ -52,10 +51,8 @@ static void *http_main(void *arg)
         while (!load_relaxed(&reader->stopping))
                 turn(self);
         ranges_recheck(self);
-        while (self->copy_queue.n > 0) {
+        while (self->copy_queue.n > 0)
                 copy_queue_wait(&self->copy_queue);
-                copy_queue_reap(&self->copy_queue);
-        }
         copy_queue_deinit(&self->copy_queue); /* frees copiers, which may take long */
         lock_scope(&reader->mutex);
         reader_end_thread_locked(reader, READ_HTTP);
@@ -94,26 +91,14 @@ static int http_begin(struct reader *reader, struct read_job *job, struct error 
         job->moved_ns = now_ns();
         job->limit = own->concurrency.limit;
         job->run_parts = own->concurrency.most;
-        uint64_t request_max = reader->opts.http->opts.request_max;
-        if (request_max > reader->opts.block_size)
-                job->run_most = (size_t)(request_max / reader->opts.block_size);
+        if (reader->opts.request_max > reader->opts.block_size)
+                job->run_most = (size_t)(reader->opts.request_max / reader->opts.block_size);
         job->engine_data = own;
         return 0;
 }
 
-/* As with the threads for files: a load at full concurrency leaves as many places free as it takes. */
-static void http_init(const struct reader *reader, struct engine *engine)
-{
-        const struct http *http = reader->opts.http;
-        unsigned threads = http != NULL ? http->opts.threads : 0;
-        unsigned needed = reader->opts.concurrency * READER_THREADS_PER_BLOCK;
-        unsigned even = threads > 0 ? (needed + threads - 1) / threads : 0;
-        engine->base = threads;
-        engine->capacity = even > CAPACITY_MIN ? even : CAPACITY_MIN;
-}
-
 const struct engine_ops http_engine_ops = {
-        .init = http_init,
+        .capacity_min = 32,
         .thread_size = sizeof(struct http_thread),
         .thread_init = http_thread_init,
         .thread_main = http_main,

@@ -40,11 +40,6 @@ void http_wake(struct reader *reader, bool all)
         }
 }
 
-static void sample(struct http_job *own, uint64_t now)
-{
-        concurrency_add_bytes(&own->concurrency, load_relaxed(&own->received), now);
-}
-
 /* The limit applies to new runs. Once the server has asked to slow down it applies to retries of earlier ones, too. */
 static bool may_request(const struct http_job *own)
 {
@@ -55,7 +50,7 @@ bool http_block_late_locked(struct read_job *job, uint64_t since_ns, bool silent
 {
         struct http_job *own = http_job(job);
         uint64_t after = concurrency_straggler(&own->concurrency);
-        sample(own, now);
+        concurrency_add_bytes(&own->concurrency, load_relaxed(&own->received), now);
         bool slow = after > 0 && now - since_ns > after && !concurrency_is_saturated(&own->concurrency);
         return (silent || slow) && job->next == job->plan->n_blocks && may_request(own);
 }
@@ -207,7 +202,7 @@ static void count_block(struct range *range, uint64_t now)
         stages_add(&job->stages, STAGE_storage, took_ns);
         lock_scope(&reader_of(range)->mutex);
         concurrency_add_block(&own->concurrency, range->ticket.block->len, took_ns, now);
-        sample(own, now);
+        concurrency_add_bytes(&own->concurrency, load_relaxed(&own->received), now);
         job->limit = own->concurrency.limit;
 }
 
