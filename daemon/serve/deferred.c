@@ -20,7 +20,7 @@ static int charge_request(struct session *session, struct quota_charge *charge, 
         const struct quota_user *user = quotas_find(&server->users, uid);
         uint64_t held = user != NULL ? user->held[QUOTA_REQUESTS] : 0;
         uint64_t max = REQUESTS_SHARE * server->limits->requests_per_client;
-        if (held >= max && !access_grant(server, session->conn).own)
+        if (held >= max && !access_is_own(session->conn))
                 return error_set(error, STREAMER_ELIMIT,
                                  "uid %u has %" PRIu64 " unanswered requests (%d x limits.requests_per_client)",
                                  (unsigned)uid, held, REQUESTS_SHARE);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/serve/server.h"
 
-#include "daemon/base/fallback/peer.h"
 #include "daemon/base/log/log.h"
 #include "daemon/device/cuda/cuda.h"
 #include "daemon/resident/hostcache/host_cache.h"
@@ -21,8 +20,6 @@
 #define PROGRESS_MS 100
 /* Connections taken in one turn of the loop. */
 #define ACCEPT_TURN 64
-/* Connections above the limit that are left to root and the daemon's own user. */
-#define OWN_CONNECTIONS 16
 
 /* ---- the socket ---- */
 
@@ -47,54 +44,22 @@ static int listen_at(struct server *server, int fd, const char *path, struct err
 
 /* ---- accepting ---- */
 
-static void on_accept(uv_poll_t *poll, int status, int events);
-
-/* `why`: what accepting waits for; NULL: nothing. */
-static void pause_accepting(struct server *server, const char *why)
-{
-        bool pause = why != NULL;
-        if (server->full == pause)
-                return;
-        server->full = pause;
-        if (pause)
-                log_warn("connections: %" PRIu64 " are open, the next wait: %s", server->n_conns, why);
-        if (pause)
-                uv_poll_stop(&server->accept_poll);
-        else
-                uv_poll_start(&server->accept_poll, UV_READABLE, on_accept);
-}
-
-/* Root and the daemon's own user can connect beyond the limit, to resolve the situation. */
-static void accept_consume_fd(struct server *server, int fd)
-{
-        struct ucred cred;
-        if (server->n_conns < server->limits->connections ||
-            (peer_cred_get(fd, &cred) && (cred.uid == 0 || cred.uid == geteuid()))) {
-                session_new(server, fd);
-                return;
-        }
-        if (!server->refusing)
-                log_warn("connections: %" PRIu64 " are open, the next are refused", server->n_conns);
-        server->refusing = true;
-        session_refuse_consume_fd(server, fd);
-}
-
 static void on_accept(uv_poll_t *poll, int status, int events)
 {
         struct server *server = poll->data;
         for (int i = 0; status == 0 && i < ACCEPT_TURN; i++) {
-                if (server->n_conns >= server->limits->connections + OWN_CONNECTIONS) {
-                        pause_accepting(server, "the limit (limits.connections)");
-                        return;
-                }
                 int fd = accept4(server->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
                 if (fd >= 0) {
-                        accept_consume_fd(server, fd);
+                        session_new_consume_fd(server, fd);
                         continue;
                 }
-                /* Out of descriptors: resume when some were closed. */
-                if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
-                        pause_accepting(server, strerror(errno));
+                /* Out of descriptors, of which some may be closed within a second: then accepting resumes. */
+                if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+                        log_warn("connections: %" PRIu64 " are open, the next wait: %s", server->n_conns,
+                                 strerror(errno));
+                        uv_poll_stop(poll);
+                        return;
+                }
                 if (errno != EINTR && errno != ECONNABORTED)
                         return;
         }
@@ -124,8 +89,7 @@ static void on_second(uv_timer_t *timer)
         server->session_ops->tick(server);
         if (server->n_conns < server->limits->connections)
                 server->refusing = false;
-        if (server->n_conns < server->limits->connections + OWN_CONNECTIONS)
-                pause_accepting(server, NULL);
+        uv_poll_start(&server->accept_poll, UV_READABLE, on_accept);
         if (is_busy(server))
                 server->last_active_ns = now_ns();
         if (server->exit_idle_ns == 0 || now_ns() - server->last_active_ns < server->exit_idle_ns)
@@ -294,7 +258,7 @@ bool server_release(struct server *server, bool abort)
         list_each_item (struct conn, conn, &server->conns, link)
                 if (abort)
                         conn_close(conn, false);
-        if (server->n_conns > 0)
+        if (!list_empty(&server->conns))
                 return false;
         /* Leases end with the daemon: the memory that their processes have mapped stays theirs. */
         list_each_item_safe (struct process, process, &server->leases.processes, link)

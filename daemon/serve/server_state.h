@@ -73,8 +73,7 @@ struct server {
         struct conn_turn turn;
         uv_timer_t second, progress; /* housekeeping; progress of watched loads */
         bool closing;                /* server_close() */
-        bool full;                   /* accepting is paused */
-        bool refusing;               /* that connections are refused was logged */
+        bool refusing;               /* beyond limits.connections; it was logged */
 
         struct list conns;       /* of struct conn */
         struct list waiting;     /* of struct deferred: requests that a change may answer */

@@ -14,6 +14,8 @@
 #define RECOUNT_NS UINT64_C(2000000)
 /* Unsent bytes of a user, in those that one connection may have. */
 #define OUTPUT_SHARE 8
+/* Connections above the limit that are left to root and the daemon's own user, to resolve the situation. */
+#define OWN_CONNECTIONS 16
 
 /* ---- simple answers ---- */
 
@@ -37,7 +39,7 @@ static void recount_fds(struct server *server)
 static uint64_t fds_share(const struct session *session)
 {
         uint64_t all = session->server->limits->fds_in_flight;
-        if (access_grant(session->server, session->conn).own)
+        if (access_is_own(session->conn))
                 return all;
         return all / 2 > FRAME_FDS_MAX ? all / 2 : FRAME_FDS_MAX;
 }
@@ -168,7 +170,7 @@ static void on_closed(struct conn *conn)
         struct session *session = conn->context;
         struct server *server = session->server;
         list_remove(&conn->link);
-        server->n_conns--;
+        server->n_conns -= !session->refused;
         server->last_active_ns = now_ns();
         server->fds_out -= session->fds.amount;
         quota_discharge(&session->fds);
@@ -186,37 +188,56 @@ static void on_drained(struct conn *conn)
         session->server->session_ops->drained(session);
 }
 
-/* When it is accepted, and again when its user becomes known, before any descriptor is sent. */
+static void refuse(struct session *session, const struct error *error)
+{
+        session_error(session, 0, error);
+        conn_close(session->conn, true);
+}
+
+/* Once its user is known, before any descriptor is sent. */
 static void charge_connection(struct conn *conn)
 {
         struct session *session = conn->context;
         struct quotas *users = &session->server->users;
         struct error error = {0};
-        quota_discharge(&session->charge);
-        quota_discharge(&session->fds);
-        quota_discharge(&conn->output);
         int r = access_charge(session->server, conn, &session->charge, QUOTA_CONNECTIONS, 1, &error);
         if (r == 0 &&
             (quota_charge_restored(users, conn->caller.uid, &session->fds, QUOTA_FDS, 0) < 0 ||
              quota_charge_restored(users, conn->caller.uid, &conn->output, QUOTA_OUTPUT, conn->out_bytes) < 0))
                 r = error_no_memory(&error);
-        bool own = access_grant(session->server, conn).own;
-        conn->output_share = own ? UINT64_MAX : OUTPUT_SHARE * conn->limits->output;
-        if (r == 0)
-                return;
-        session_error(session, 0, &error);
-        conn_close(conn, true);
+        conn->output_share = access_is_own(conn) ? UINT64_MAX : OUTPUT_SHARE * conn->limits->output;
+        if (r < 0)
+                refuse(session, &error);
+}
+
+/* Beyond the limit of all connections. */
+static void refuse_excess(struct session *session)
+{
+        struct server *server = session->server;
+        struct error error = {0};
+        session->refused = true;
+        if (!server->refusing)
+                log_warn("connections: %" PRIu64 " are open, the next are refused", server->n_conns);
+        server->refusing = true;
+        error_set(&error, STREAMER_ELIMIT, "%" PRIu64 " connections are open: the limit (limits.connections)",
+                  server->n_conns);
+        refuse(session, &error);
 }
 
 static const struct conn_ops conn_ops = {
         .introduced = charge_connection, .frame = on_frame, .drained = on_drained, .closed = on_closed};
 
-void session_new(struct server *server, int fd)
+void session_new_consume_fd(struct server *server, int fd)
 {
         struct session *session = calloc(1, sizeof(*session));
-        if (session == NULL) {
-                log_warn("a connection is not accepted: no memory");
+        struct conn *conn = NULL;
+        if (session != NULL)
+                conn = conn_new_consume_fd(server->loop, fd, &conn_ops, &server->limits->conn, &server->turn);
+        else
                 close(fd);
+        if (conn == NULL) {
+                log_warn("a connection is not accepted: no memory");
+                free(session);
                 return;
         }
         session->magic = SESSION_MAGIC;
@@ -228,32 +249,15 @@ void session_new(struct server *server, int fd)
         list_init(&session->publications);
         list_init(&session->deferred);
         list_init(&session->transfers);
-        session->conn = conn_new_consume_fd(server->loop, fd, &conn_ops, &server->limits->conn, &server->turn);
-        if (session->conn == NULL) {
-                log_warn("a connection is not accepted: no memory");
-                free(session);
+        session->conn = conn;
+        conn->context = session;
+        list_append(&server->conns, &conn->link);
+        list_append(&server->up_to_date, &session->in_events);
+        if (server->n_conns >= server->limits->connections + (access_is_own(conn) ? OWN_CONNECTIONS : 0)) {
+                refuse_excess(session);
                 return;
         }
-        session->conn->context = session;
-        list_append(&server->conns, &session->conn->link);
-        list_append(&server->up_to_date, &session->in_events);
         server->n_conns++;
-        charge_connection(session->conn);
-}
-
-void session_refuse_consume_fd(const struct server *server, int fd)
-{
-        struct writer w;
-        char text[96];
-        snprintf(text, sizeof(text), "%" PRIu64 " connections are open: the limit (limits.connections)",
-                 server->n_conns);
-        metric_add_code(METRIC_REQUEST_ERRORS, STREAMER_ELIMIT, 1);
-        conn_writer(&w);
-        writer_pairs(&w, ERROR_PAIRS(0, STREAMER_ELIMIT, text));
-        if (!w.failed) {
-                frame_put_header((unsigned char *)w.buf.data, w.buf.size - FRAME_HEADER);
-                frame_send_fds(fd, w.buf.data, w.buf.size, NULL, 0);
-        }
-        writer_deinit(&w);
-        close(fd);
+        if (!conn->caller_unknown)
+                charge_connection(conn);
 }

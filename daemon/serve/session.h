@@ -39,6 +39,7 @@ struct session {
         struct server *server;
         struct conn *conn;
         bool greeted;
+        bool refused;                 /* one beyond limits.connections, not counted */
         char *client;                 /* what it calls itself; NULL: nothing */
         struct list in_events;        /* in server->due or ->up_to_date */
         uint64_t marks;               /* server->marks: it is up to date; another number: it is due */
@@ -86,7 +87,5 @@ int session_reply_state(struct session *session, uint64_t id, const char *model,
 /* STREAMER_EFAILED: "is not ready", "is not loading"; STREAMER_ENOENT where there is no such model at all. */
 int session_state_error(const struct session *session, const char *model, const char *what, struct error *error);
 
-/* Takes the connection in; closes it on ENOMEM. */
-void session_new(struct server *server, int fd);
-/* Beyond the limit of connections: sends an error and closes. */
-void session_refuse_consume_fd(const struct server *server, int fd);
+/* Takes the connection in. Beyond a limit the client receives an error and the end; on ENOMEM the end alone. */
+void session_new_consume_fd(struct server *server, int fd);

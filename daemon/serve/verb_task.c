@@ -27,7 +27,7 @@ static struct verb_share *share_get(struct server *server, const struct conn *co
                 return NULL;
         share->uid = uid;
         share->kind = kind;
-        share->max = access_grant(server, conn).own ? 2 * VERB_TASKS : VERB_TASKS;
+        share->max = access_is_own(conn) ? 2 * VERB_TASKS : VERB_TASKS;
         list_init(&share->queued);
         list_append(&server->shares, &share->link);
         return share;
@@ -123,7 +123,7 @@ void *verb_task_new(size_t size, const struct verb_task_ops *ops, struct session
         task->ops = ops;
         task->server = session->server;
         list_init(&task->link);
-        if (!access_grant(session->server, session->conn).own)
+        if (!access_is_own(session->conn))
                 task->work.user = work_user(session->conn->caller.uid);
         return task;
 }

@@ -4,10 +4,19 @@
 #include <string.h>
 #include <unistd.h>
 
+static bool is_own(const struct caller *caller)
+{
+        return caller->uid == 0 || caller->uid == geteuid();
+}
+
 static struct role_grant grant_of(const struct server *server, const struct caller *caller)
 {
-        bool own = caller->uid == 0 || caller->uid == geteuid();
-        return role_find(server->roles, caller, own, server->listener.gid);
+        return role_find(server->roles, caller, is_own(caller), server->listener.gid);
+}
+
+bool access_is_own(const struct conn *conn)
+{
+        return is_own(&conn->caller);
 }
 
 struct role_grant access_grant(const struct server *server, const struct conn *conn)

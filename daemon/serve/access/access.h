@@ -8,6 +8,8 @@
 #include "daemon/serve/server_state.h"
 
 struct role_grant access_grant(const struct server *server, const struct conn *conn);
+/* Root, or the daemon's own user: no limit or share applies. */
+bool access_is_own(const struct conn *conn);
 
 /* 0, or STREAMER_EPERM naming the rule: for a verb that the caller's role does not allow, and for a request that would
  * change a model of another user, unless the caller is an admin. */
@@ -33,7 +35,6 @@ int access_check_fetch(const struct server *server, const struct conn *conn, con
 int access_check_restored(struct desired *desired, struct load_request *request, struct quota_limits *limits,
                           struct error *error);
 
-/* Root and the daemon's own user may hold any amount. */
 struct quota_limits access_limits(const struct server *server, const struct conn *conn);
 /* Charges the connection's user. */
 int access_charge(struct server *server, const struct conn *conn, struct quota_charge *charge, enum quota_slot slot,

@@ -43,7 +43,7 @@ int op_check(struct session *session, struct error *error)
         if (session->n_ops >= OPS_MAX)
                 return error_set(error, STREAMER_ELIMIT, "load: this connection watches %d loads, the most that it may",
                                  OPS_MAX);
-        if (held >= OPS_SHARE * OPS_MAX && !access_grant(session->server, session->conn).own)
+        if (held >= OPS_SHARE * OPS_MAX && !access_is_own(session->conn))
                 return error_set(error, STREAMER_ELIMIT,
                                  "load: uid %u watches %" PRIu64 " loads, the most that a user may", (unsigned)uid,
                                  held);
