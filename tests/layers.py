@@ -59,10 +59,10 @@ daemon/serve/limits
 daemon/serve/desired
 daemon/serve/server_state
 daemon/serve/access daemon/serve/reply
+daemon/serve/events
 daemon/serve/session
 daemon/serve/deferred
 daemon/serve/verb_task
-daemon/serve/events
 daemon/serve/monitor
 daemon/serve/server
 daemon/serve/verbs

@@ -160,8 +160,15 @@ static void on_changed(struct resident *resident, struct generation *generation,
 {
         struct server *server = resident->context;
         events_changed(server, generation, removed);
+        deferred_recheck(server);
         persist_changed(&server->persist);
         server->state_writer.due = true;
+}
+
+static void on_arrived(struct loads *loads, struct generation *generation)
+{
+        events_mark_leases(generation);
+        deferred_recheck(loads->context);
 }
 
 static void on_desired_changed(struct desired *desired)
@@ -230,7 +237,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         server->resident->context = server->loads->context = server;
         server->resident->changed = on_changed;
         server->loads->desired_source = desired_source;
-        server->loads->arrived = events_arrived;
+        server->loads->arrived = on_arrived;
         server->loads->ended = events_load_ended;
         return listen_at(server, listener, path, error) ?: start_handles(server, error);
 }
@@ -250,7 +257,10 @@ void server_close(struct server *server)
         loads_cancel_all(server->loads);
         publications_stop(&server->publications);
         loads_check_prefault(server->loads);
-        events_send_shutdown(server);
+        list_each_item (struct conn, conn, &server->conns, link) {
+                session_send(conn->context, NULL, PAIRS(kstr("event", "shutdown")));
+                conn_close(conn, true);
+        }
 }
 
 bool server_release(struct server *server, bool abort)

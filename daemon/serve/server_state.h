@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The state that the modules of daemon/serve share: the daemon's parts that sessions act on, the connections, and the
- * queues and tasks of the loop. Everything here belongs to the loop thread.
+ * The state that the modules of daemon/serve share: the daemon's parts that sessions act on, the queues and tasks of
+ * the loop, and the sessions. Everything here belongs to the loop thread.
  */
 #pragma once
 
@@ -92,4 +92,30 @@ struct server {
         struct quotas users;
         uint64_t n_conns;
         char last_status[STATUS_MAX]; /* the last STATUS= */
+};
+
+#define SESSION_MAGIC 0x73657373u
+
+struct session {
+        unsigned magic; /* SESSION_MAGIC */
+        struct server *server;
+        struct conn *conn;
+        bool greeted;
+        bool refused;                 /* one beyond limits.connections, not counted */
+        char *client;                 /* what it calls itself; NULL: nothing */
+        struct list in_events;        /* in server->due or ->up_to_date */
+        uint64_t marks;               /* server->marks: it is up to date; another number: it is due */
+        bool closed;                  /* nothing marks it any more */
+        struct subscriber subscriber; /* of states of models */
+        uint64_t ends_notified;       /* loads->n_ended when none of its ops was left that had ended */
+        struct list ops;              /* of struct op; not notified of the progress yet: first */
+        uint64_t n_ops;
+        struct list leases;       /* of struct lease, by in_owner; to be notified: first */
+        struct list publications; /* of struct publication, by in_session */
+        struct list deferred;     /* of struct deferred, by in_session */
+        struct list transfers;    /* of struct transfer */
+        uint64_t n_deferred;
+        uint64_t probe;             /* the seed of its test model, which ends with the session; 0: none */
+        struct quota_charge charge; /* the connection */
+        struct quota_charge fds;    /* descriptors that it may not have received yet */
 };

@@ -7,6 +7,7 @@
 #include "daemon/base/log/log.h"
 #include "daemon/base/metric/metric.h"
 #include "daemon/serve/access/access.h"
+#include "daemon/serve/events/events.h"
 
 #include <inttypes.h>
 
@@ -68,14 +69,11 @@ int session_check_fds(struct session *session, unsigned n, const char *verb, str
 
 int session_send(struct session *session, const struct fds *fds, const struct pair *pairs, size_t n)
 {
-        struct writer w;
-        conn_writer(&w);
-        writer_pairs(&w, pairs, n);
+        events_notify(session);
+        conn_send(session->conn, fds, pairs, n);
         size_t n_fds = fds != NULL ? fds->n : 0;
         session->server->fds_out += n_fds;
         quota_adjust(&session->fds, session->fds.amount + n_fds);
-        session->server->session_ops->notify(session);
-        conn_send(session->conn, &w, n_fds > 0 ? fds->v : NULL, n_fds);
         return 0;
 }
 
@@ -184,8 +182,7 @@ static void on_closed(struct conn *conn)
 
 static void on_drained(struct conn *conn)
 {
-        struct session *session = conn->context;
-        session->server->session_ops->drained(session);
+        events_mark(conn->context);
 }
 
 static void refuse(struct session *session, const struct error *error)

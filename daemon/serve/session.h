@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A session: one client's connection and what belongs to it. It decodes requests, checks the caller's role, passes
- * them to the handlers of its verbs, and sends replies. Higher layers pass it the table of handlers and hooks
- * (session_ops); it knows none by name.
+ * them to the handlers of its verbs (session_ops), and sends replies.
  *
  *   new > hello received > ... > closed
  *
@@ -22,54 +21,18 @@ typedef int session_verb(struct session *session, struct request *request, struc
 
 struct session_ops {
         session_verb *const *verbs; /* by enum verb */
-        /* Notifies the client of what has happened so far, before a reply is sent. */
-        void (*notify)(struct session *session);
-        /* All that was unsent has been sent. */
-        void (*drained)(struct session *session);
         /* Frees what belongs to the session. */
         void (*closed)(struct session *session);
         /* About once a second. */
         void (*tick)(struct server *server);
 };
 
-#define SESSION_MAGIC 0x73657373u
-
-struct session {
-        unsigned magic; /* SESSION_MAGIC */
-        struct server *server;
-        struct conn *conn;
-        bool greeted;
-        bool refused;                 /* one beyond limits.connections, not counted */
-        char *client;                 /* what it calls itself; NULL: nothing */
-        struct list in_events;        /* in server->due or ->up_to_date */
-        uint64_t marks;               /* server->marks: it is up to date; another number: it is due */
-        bool closed;                  /* nothing marks it any more */
-        struct subscriber subscriber; /* of states of models */
-        uint64_t ends_notified;       /* loads->n_ended when none of its ops was left that had ended */
-        struct list ops;              /* of struct op; not notified of the progress yet: first */
-        uint64_t n_ops;
-        struct list leases;       /* of struct lease, by in_owner; to be notified: first */
-        struct list publications; /* of struct publication, by in_session */
-        struct list deferred;     /* of struct deferred, by in_session */
-        struct list transfers;    /* of struct transfer */
-        uint64_t n_deferred;
-        uint64_t probe;             /* the seed of its test model, which ends with the session; 0: none */
-        struct quota_charge charge; /* the connection */
-        struct quota_charge fds;    /* descriptors that it may not have received yet */
-};
-
 #define MS UINT64_C(1000000) /* in nanoseconds */
 
 /* ---- answers ---- */
 
-/* Descriptors of a reply, borrowed. */
-struct fds {
-        int v[FRAME_FDS_MAX];
-        size_t n;
-};
-
-/* session_reply(session, id, pair...) sends a reply and returns 0, for its verb to return; session_reply_fds() with
- * descriptors (NULL: none), which the pairs may add to, and which are counted. */
+/* session_reply(session, id, pair...) sends a reply, after the events that preceded it, and returns 0, for its verb to
+ * return; session_reply_fds() with descriptors (conn_send), which are counted. */
 #define session_reply(session, id, ...) session_reply_fds(session, id, NULL, __VA_ARGS__)
 #define session_reply_fds(session, id, fds, ...) session_send(session, fds, REPLY_PAIRS(id, __VA_ARGS__))
 int session_send(struct session *session, const struct fds *fds, const struct pair *pairs, size_t n);

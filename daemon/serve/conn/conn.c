@@ -244,14 +244,6 @@ static bool queue(struct conn *conn, const unsigned char *data, size_t len, cons
         return true;
 }
 
-void conn_writer(struct writer *writer)
-{
-        static const char header[FRAME_HEADER];
-        writer_init(writer);
-        if (msgpack_sbuffer_write(&writer->buf, header, sizeof(header)) != 0)
-                writer->failed = true;
-}
-
 /* Sends at once if the queue is empty; queues the rest. False, with errno: the connection cannot continue. */
 static bool send_frame(struct conn *conn, const struct writer *writer, const int *fds, size_t n_fds)
 {
@@ -272,30 +264,27 @@ static bool send_frame(struct conn *conn, const struct writer *writer, const int
 
 /* A failure to send to a client that has not closed is the daemon's or the machine's fault. The log says so: the
  * client sees the connection end without a reason. */
-void conn_send(struct conn *conn, struct writer *writer, const int *fds, size_t n_fds)
+void conn_send(struct conn *conn, const struct fds *fds, const struct pair *pairs, size_t n)
 {
-        if (conn->state == CONN_OPEN) {
-                if (send_frame(conn, writer, fds, n_fds)) {
-                        conn->paused |= conn->out_bytes > conn->limits->output ||
-                                        (conn->out_bytes > 0 && conn_output_full(conn));
-                } else if (is_closed_error(errno)) {
-                        stop_sending(conn);
-                } else {
-                        log_warn("a frame of %zu bytes could not be sent to process %d, whose connection ends: %s",
-                                 writer->buf.size, (int)conn->pid, strerror(errno));
-                        conn_end(conn);
-                }
-                update_poll(conn);
-        }
-        writer_deinit(writer);
-}
-
-void conn_send_pairs(struct conn *conn, const struct pair *pairs, size_t n)
-{
+        static const char header[FRAME_HEADER];
         struct writer w;
-        conn_writer(&w);
+        if (conn->state != CONN_OPEN)
+                return;
+        writer_init(&w);
+        w.failed = msgpack_sbuffer_write(&w.buf, header, sizeof(header)) != 0;
         writer_pairs(&w, pairs, n);
-        conn_send(conn, &w, NULL, 0);
+        if (send_frame(conn, &w, fds != NULL ? fds->v : NULL, fds != NULL ? fds->n : 0)) {
+                conn->paused |= conn->out_bytes > conn->limits->output ||
+                                (conn->out_bytes > 0 && conn_output_full(conn));
+        } else if (is_closed_error(errno)) {
+                stop_sending(conn);
+        } else {
+                log_warn("a frame of %zu bytes could not be sent to process %d, whose connection ends: %s", w.buf.size,
+                         (int)conn->pid, strerror(errno));
+                conn_end(conn);
+        }
+        update_poll(conn);
+        writer_deinit(&w);
 }
 
 bool conn_idle(const struct conn *conn)
@@ -330,7 +319,7 @@ unsigned conn_fds_in_flight(struct conn *conn)
 
 static void break_framing(struct conn *conn, const char *why)
 {
-        conn_send_pairs(conn, ERROR_PAIRS(0, STREAMER_EPROTO, why));
+        conn_send(conn, NULL, ERROR_PAIRS(0, STREAMER_EPROTO, why));
         conn_close(conn, true);
 }
 

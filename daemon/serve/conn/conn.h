@@ -111,14 +111,15 @@ void conn_await_caller(struct conn *conn);
 struct conn *conn_new_consume_fd(uv_loop_t *loop, int fd, const struct conn_ops *ops, const struct conn_limits *limits,
                                  struct conn_turn *turn);
 
-/* A writer for a frame of this connection: which begins with space for the frame's header. */
-void conn_writer(struct writer *writer);
+/* Descriptors of a frame, borrowed: they are duplicated where the frame must wait. */
+struct fds {
+        int v[FRAME_FDS_MAX];
+        size_t n;
+};
 
-/* Sends what the writer (of conn_writer) holds as one frame and deinits the writer; descriptors are borrowed (they
- * are duplicated where the frame must wait). A failure closes the connection. */
-void conn_send(struct conn *conn, struct writer *writer, const int *fds, size_t n_fds);
-/* Likewise, a map. */
-void conn_send_pairs(struct conn *conn, const struct pair *pairs, size_t n);
+/* Sends a map as one frame, with descriptors (NULL: none), which the pairs may add to. A failure closes the connection.
+ */
+void conn_send(struct conn *conn, const struct fds *fds, const struct pair *pairs, size_t n);
 
 /* Does the user have more unsent bytes than its share? */
 bool conn_output_full(const struct conn *conn);

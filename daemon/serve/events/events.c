@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/serve/events/events.h"
 
-#include "daemon/serve/deferred.h"
 #include "daemon/serve/reply/reply.h"
 
 /* States that a session is sent in one step of the task. */
@@ -150,7 +149,7 @@ void events_mark_lease(struct session *session, struct lease *lease)
         events_mark(session);
 }
 
-static void mark_leases(const struct generation *generation)
+void events_mark_leases(const struct generation *generation)
 {
         list_each_item (struct lease, lease, &generation->leases, in_generation)
                 if (lease->owner != NULL)
@@ -246,28 +245,11 @@ void events_deinit(struct session *session)
 void events_changed(struct server *server, struct generation *generation, const char *removed)
 {
         changes_add(&server->model_changes, generation, removed);
-        mark_leases(generation);
+        events_mark_leases(generation);
         mark_all(server);
-        deferred_recheck(server);
-}
-
-void events_arrived(struct loads *loads, struct generation *generation)
-{
-        mark_leases(generation);
-        deferred_recheck(loads->context);
 }
 
 void events_load_ended(struct loads *loads)
 {
         mark_all(loads->context);
-}
-
-/* ---- the daemon's end ---- */
-
-void events_send_shutdown(struct server *server)
-{
-        list_each_item (struct conn, conn, &server->conns, link) {
-                session_send(conn->context, NULL, PAIRS(kstr("event", "shutdown"))); /* after what preceded it */
-                conn_close(conn, true);
-        }
 }

@@ -28,10 +28,10 @@
  */
 #pragma once
 
-#include "daemon/serve/session.h"
+#include "daemon/serve/server_state.h"
 
 /* event_send(session, name, pair...) */
-#define event_send(session, name, ...) conn_send_pairs((session)->conn, PAIRS(kstr("event", name), __VA_ARGS__))
+#define event_send(session, name, ...) conn_send((session)->conn, NULL, PAIRS(kstr("event", name), __VA_ARGS__))
 
 /* ---- a session's ---- */
 
@@ -73,15 +73,13 @@ void op_send(struct op *op);
 
 /* ---- the server's ---- */
 
-/* resident->changed: soon notifies leases and subscribers, and answers deferred requests. */
+/* resident->changed: soon notifies leases and subscribers. */
 void events_changed(struct server *server, struct generation *generation, const char *removed);
-/* loads->arrived: tensors have arrived. */
-void events_arrived(struct loads *loads, struct generation *generation);
+/* Tensors of the generation have arrived. */
+void events_mark_leases(const struct generation *generation);
 /* loads->ended: a load has ended that clients watch. */
 void events_load_ended(struct loads *loads);
 /* From time to time: loads in progress. */
 void events_progress(struct server *server);
 /* A step of server->notify. */
 bool events_send_next(struct loop_task *loop_task);
-/* The daemon ends: notifies and closes all connections. */
-void events_send_shutdown(struct server *server);

@@ -188,5 +188,4 @@ static void tick(struct server *server)
         publish_tick(server);
 }
 
-const struct session_ops verbs_session_ops = {
-        .verbs = handlers, .notify = events_notify, .drained = events_mark, .closed = on_closed, .tick = tick};
+const struct session_ops verbs_session_ops = {.verbs = handlers, .closed = on_closed, .tick = tick};

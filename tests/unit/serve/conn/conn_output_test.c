@@ -6,16 +6,19 @@
 
 #include "daemon/base/log/log.h"
 
+/* Bytes of a frame before the text of 256 to 65535 bytes: msgpack's map of one pair, the key, the length. */
+#define BEFORE_TEXT (FRAME_HEADER + 1 + 2 + 3)
+
 /* A frame of the daemon with `len` bytes of text. */
-static void reply(size_t len, char c, const int *fds, size_t n_fds)
+static void reply(size_t len, char c, const int *v, size_t n)
 {
-        struct writer w;
+        struct fds fds = {.n = n};
         char *text = must_alloc(len);
         memset(text, c, len);
-        conn_writer(&w);
-        writer_strn(&w, text, len);
+        for (size_t i = 0; i < n; i++)
+                fds.v[i] = v[i];
+        conn_send(conn, &fds, PAIRS(kstrn("t", text, len)));
         free(text);
-        conn_send(conn, &w, fds, n_fds);
 }
 
 static size_t read_bytes(unsigned char *to, size_t len)
@@ -50,12 +53,12 @@ TEST(a_client_that_does_not_read_is_not_read_until_it_has_received_every_byte)
         send_bytes(data, put_frame(data, "request"));
         core_settle();
         ck_assert_uint_eq(frames, 0);
-        size_t one = FRAME_HEADER + 3 + 16 * KiB, total = n * one; /* msgpack: str 16 and its length */
+        size_t one = BEFORE_TEXT + 16 * KiB, total = n * one;
         unsigned char *got = must_alloc(total);
         ck_assert_uint_eq(read_bytes(got, total), total);
         core_until(frames == 1);
         for (unsigned i = 0; i < n; i++)
-                for (size_t k = FRAME_HEADER + 3; k < one; k += 997)
+                for (size_t k = BEFORE_TEXT; k < one; k += 997)
                         ck_assert_int_eq(got[i * one + k], 'a' + (int)(i % 26));
         ck_assert_uint_eq(conn->out_bytes, 0);
         ck_assert(conn_writable(conn));
@@ -145,7 +148,7 @@ TEST(queued_descriptors_stay_open)
         reply(4, 'f', &fd, 1);
         close(fd);
         unsigned char *sink = must_alloc(n * 17 * KiB);
-        read_bytes(sink, n * (FRAME_HEADER + 3 + 16 * KiB));
+        read_bytes(sink, n * (BEFORE_TEXT + 16 * KiB));
         core_settle();
         ck_assert_int_gt(frame_recv_fds(client, sink, 64, got, &n_got, 1, &(bool){false}), 0);
         ck_assert_uint_eq(n_got, 1);
@@ -187,7 +190,7 @@ TEST(closing_with_flush_sends_queued_output_and_nothing_else)
         core_settle();
         ck_assert(!closed);
         unsigned char *got = must_alloc((n + 1) * 17 * KiB);
-        ck_assert_uint_eq(read_to_end(got, (n + 1) * 17 * KiB), n * (FRAME_HEADER + 3 + 16 * KiB));
+        ck_assert_uint_eq(read_to_end(got, (n + 1) * 17 * KiB), n * (BEFORE_TEXT + 16 * KiB));
         core_until(closed);
         ck_assert_uint_eq(drains, 0);
 }
@@ -205,7 +208,7 @@ TEST(closing_without_flush_drops_queued_output)
         conn_close(conn, false);
         core_until(closed);
         unsigned char *got = must_alloc((n + 1) * 17 * KiB);
-        ck_assert_uint_lt(read_to_end(got, (n + 1) * 17 * KiB), n * (FRAME_HEADER + 3 + 16 * KiB));
+        ck_assert_uint_lt(read_to_end(got, (n + 1) * 17 * KiB), n * (BEFORE_TEXT + 16 * KiB));
 }
 
 TEST(a_connection_that_closes_takes_no_more_requests)
