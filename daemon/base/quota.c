@@ -31,6 +31,12 @@ struct quota_user *quotas_find(const struct quotas *users, uid_t uid)
         return NULL;
 }
 
+uint64_t quotas_held(const struct quotas *users, uid_t uid, enum quota_slot slot)
+{
+        const struct quota_user *user = quotas_find(users, uid);
+        return user != NULL ? user->held[slot] : 0;
+}
+
 int quota_charge_restored(struct quotas *users, uid_t uid, struct quota_charge *charge, enum quota_slot slot,
                           uint64_t amount)
 {
@@ -52,8 +58,7 @@ int quota_charge_restored(struct quotas *users, uid_t uid, struct quota_charge *
 int quota_charge(struct quotas *users, uid_t uid, struct quota_charge *charge, enum quota_slot slot, uint64_t amount,
                  const struct quota_limits *limits, struct error *error)
 {
-        const struct quota_user *user = quotas_find(users, uid);
-        uint64_t held = user != NULL ? user->held[slot] : 0, max = limits->max[slot];
+        uint64_t held = quotas_held(users, uid, slot), max = limits->max[slot];
         char rule[sizeof(limits->rule)], more[64] = "";
         if (held <= max && amount <= max - held)
                 return quota_charge_restored(users, uid, charge, slot, amount) < 0 ? error_no_memory(error) : 0;

@@ -64,6 +64,7 @@ void quotas_init(struct quotas *users);
 
 /* NULL: nothing is charged to it. */
 struct quota_user *quotas_find(const struct quotas *users, uid_t uid);
+uint64_t quotas_held(const struct quotas *users, uid_t uid, enum quota_slot slot);
 
 /* STREAMER_ELIMIT names uid, figures and rule; STREAMER_ENOMEM. `charge` must be empty. Amount 0: for an object that
  * will replace a charged one, until quota_commit(). Refused where the user is over the limit: earlier replaced objects

@@ -17,8 +17,7 @@ static int charge_request(struct session *session, struct quota_charge *charge, 
 {
         struct server *server = session->server;
         uid_t uid = session->conn->caller.uid;
-        const struct quota_user *user = quotas_find(&server->users, uid);
-        uint64_t held = user != NULL ? user->held[QUOTA_REQUESTS] : 0;
+        uint64_t held = quotas_held(&server->users, uid, QUOTA_REQUESTS);
         uint64_t max = REQUESTS_SHARE * server->limits->requests_per_client;
         if (held >= max && !access_is_own(session->conn))
                 return error_set(error, STREAMER_ELIMIT,

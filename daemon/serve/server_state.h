@@ -105,7 +105,6 @@ struct session {
         char *client;                 /* what it calls itself; NULL: nothing */
         struct list in_events;        /* in server->due or ->up_to_date */
         uint64_t marks;               /* server->marks: it is up to date; another number: it is due */
-        bool closed;                  /* nothing marks it any more */
         struct subscriber subscriber; /* of states of models */
         uint64_t ends_notified;       /* loads->n_ended when none of its ops was left that had ended */
         struct list ops;              /* of struct op; not notified of the progress yet: first */

@@ -15,7 +15,7 @@
  * the next mark. There is no other queue:
  *
  *   states      a position in the order of changes
- *   ends        the session's ops, of which it has at most OPS_MAX; an ended load stays until its ops are notified
+ *   ends        the session's ops, of which it has at most 256; an ended load stays until its ops are notified
  *   leases      marked ones are first among the session's leases
  *   progress    ops that were not notified in this round are first among the session's ops
  *
@@ -41,14 +41,11 @@ void events_mark(struct session *session);
 void events_notify(struct session *session);
 /* The lease may have to be notified: of tensors that arrived, of the end of the load, of a revocation. */
 void events_mark_lease(struct session *session, struct lease *lease);
-/* It closes and has no leases. It must not be marked any more, which is asserted. */
+/* It closes and has no leases; nothing may mark it any more. */
 void events_deinit(struct session *session);
 
-/* ---- watched loads (op.c) ---- */
+/* ---- watched loads ---- */
 
-/* Of one connection at once, and of how many connections a user may have those. */
-#define OPS_MAX 256
-#define OPS_SHARE 16
 #define OP_MAGIC 0x6f706f70u
 
 /* A load that this client watches. */
@@ -63,11 +60,10 @@ struct op {
         uint64_t progress_round; /* in which it was notified of the progress last */
 };
 
-/* STREAMER_ELIMIT: the client watches OPS_MAX loads, or its user OPS_SHARE times as many. */
+/* STREAMER_ELIMIT: the client, or its user, watches as many loads as it may. */
 int op_check(struct session *session, struct error *error);
 /* NULL on ENOMEM: the connection ends, since the client would wait for ever. */
 struct op *op_new(struct session *session, struct load *load, uint64_t id);
-void op_free(struct op *op);
 /* Sends an event about the progress, or the end. */
 void op_send(struct op *op);
 
