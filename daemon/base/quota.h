@@ -31,7 +31,8 @@ enum quota_slot {
         QUOTA_FETCHED,                /* bytes of files that are fetched */
         QUOTA_OUTPUT,                 /* bytes of replies and events that are not sent */
         QUOTA_OPS,                    /* watched loads */
-        QUOTA_HELD_COUNT
+        QUOTA_TASKS,                  /* requests that workers answer, of each kind (verb_task.h) */
+        QUOTA_HELD_COUNT = QUOTA_TASKS + 6
 };
 const char *quota_slot_name(enum quota_slot slot);
 

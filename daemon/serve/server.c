@@ -221,7 +221,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         list_init(&server->up_to_date);
         changes_init(&server->model_changes);
         list_init(&server->reloads);
-        list_init(&server->shares);
+        list_init(&server->queued);
         list_init(&server->started);
         desired_init(&server->desired, server->loads, server->limits);
         server->desired.changed = on_desired_changed;

@@ -85,8 +85,8 @@ struct server {
         uint64_t marks;                 /* how often all sessions have become due */
         uint64_t progress_round, n_ops; /* watched loads, of all sessions */
         struct loop_task notify;        /* sends events */
-        struct list shares;             /* of struct verb_share */
-        struct list started;            /* of struct verb_task */
+        struct list queued, started;    /* of struct verb_task */
+        bool starting;                  /* some of the queued ones are being started */
         uint64_t file_bytes;            /* of transfers (verbs/fetch.c) */
         uint64_t last_transfer;
         struct quotas users;

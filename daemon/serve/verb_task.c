@@ -4,68 +4,40 @@
 #include "daemon/io/http/http.h"
 #include "daemon/serve/access/access.h"
 
-/* The tasks of a kind and a user; exists while there are any. */
-struct verb_share {
-        struct list link; /* in server->shares */
-        uid_t uid;
-        enum verb_task_kind kind;
-        unsigned n_tasks, n_started, max;
-        bool starting;
-        struct list queued; /* of struct verb_task */
-};
-
 /* ---- shares ---- */
 
-static struct verb_share *share_get(struct server *server, const struct conn *conn, enum verb_task_kind kind)
+/* A user that does not read its replies gets no further ones. */
+static bool may_start(const struct verb_task *task)
 {
-        uid_t uid = conn->caller.uid;
-        list_each_item (struct verb_share, share, &server->shares, link)
-                if (share->uid == uid && share->kind == kind)
-                        return share;
-        struct verb_share *share = calloc(1, sizeof(*share));
-        if (share == NULL)
-                return NULL;
-        share->uid = uid;
-        share->kind = kind;
-        share->max = access_is_own(conn) ? 2 * VERB_TASKS : VERB_TASKS;
-        list_init(&share->queued);
-        list_append(&server->shares, &share->link);
-        return share;
+        const struct conn *conn = task->deferred.session->conn;
+        unsigned max = access_is_own(conn) ? 2 * VERB_TASKS : VERB_TASKS;
+        return task->place.user->held[task->place.slot] < max && !conn_output_full(conn);
 }
 
-/* The next task that may start; NULL: none. A user that does not read its replies gets no further ones. */
-static struct verb_task *share_next(const struct verb_share *share, const struct server *server)
+static void task_start(struct verb_task *task)
 {
-        if (share->n_started >= share->max || list_empty(&share->queued) || server->closing)
-                return NULL;
-        struct verb_task *task = container_of(share->queued.next, struct verb_task, link);
-        return conn_output_full(task->deferred.session->conn) ? NULL : task;
-}
-
-/* Starts what may start. A task may end at once, which is no reason to begin again. Frees the share with its last
- * task. */
-static void share_start_put(struct verb_share *share, struct server *server)
-{
-        if (share->starting)
+        list_remove(&task->link);
+        list_append(&task->server->started, &task->link);
+        task->state = VERB_TASK_STARTED;
+        quota_adjust(&task->place, 1);
+        if (task->ops->start != NULL) {
+                task->ops->start(task);
                 return;
-        share->starting = true;
-        for (struct verb_task *task; (task = share_next(share, server)) != NULL;) {
-                list_remove(&task->link);
-                list_append(&server->started, &task->link);
-                task->state = VERB_TASK_STARTED;
-                share->n_started++;
-                if (task->ops->start != NULL) {
-                        task->ops->start(task);
-                        continue;
-                }
-                verb_task_set_deadline(task);
-                verb_task_submit_source(task, task->source);
         }
-        share->starting = false;
-        if (share->n_tasks > 0)
+        verb_task_set_deadline(task);
+        verb_task_submit_source(task, task->source);
+}
+
+/* Starts what may start, in the order of the requests. A task may end at once, which is no reason to begin again. */
+static void start_queued(struct server *server)
+{
+        if (server->starting || server->closing)
                 return;
-        list_remove(&share->link);
-        free(share);
+        server->starting = true;
+        list_each_item_safe (struct verb_task, task, &server->queued, link)
+                if (may_start(task))
+                        task_start(task);
+        server->starting = false;
 }
 
 /* ---- life ---- */
@@ -76,18 +48,16 @@ static void task_free(struct verb_task *task)
                 task->ops->deinit(task);
         source_roots_free(task->roots);
         free(task->source);
+        quota_discharge(&task->place);
         list_remove(&task->link);
         deferred_free(&task->deferred);
 }
 
 void verb_task_end(struct verb_task *task)
 {
-        struct verb_share *share = task->share;
         struct server *server = task->server;
-        share->n_started -= task->state == VERB_TASK_STARTED;
-        share->n_tasks--;
         task_free(task);
-        share_start_put(share, server);
+        start_queued(server);
 }
 
 void verb_task_finish(struct verb_task *task)
@@ -130,14 +100,16 @@ void *verb_task_new(size_t size, const struct verb_task_ops *ops, struct session
 
 int verb_task_begin(struct verb_task *task, int r, enum verb_task_kind kind, struct error *error)
 {
-        task->share = r == 0 ? share_get(task->server, task->deferred.session->conn, kind) : NULL;
-        if (task->share == NULL) {
+        struct server *server = task->server;
+        uid_t uid = task->deferred.session->conn->caller.uid;
+        if (r == 0 && quota_charge_restored(&server->users, uid, &task->place, (enum quota_slot)kind, 0) < 0)
+                r = error_no_memory(error);
+        if (r < 0) {
                 task_free(task);
-                return r < 0 ? r : error_no_memory(error);
+                return r;
         }
-        task->share->n_tasks++;
-        list_append(&task->share->queued, &task->link);
-        share_start_put(task->share, task->server);
+        list_append(&server->queued, &task->link);
+        start_queued(server);
         return 0;
 }
 
@@ -153,24 +125,22 @@ int verb_task_begin_source(struct verb_task *task, int r, const char *source, co
 
 void verb_task_pause(struct verb_task *task, const char *why, deferred_try_fn *try)
 {
-        struct verb_share *share = task->share;
         require(task->state == VERB_TASK_STARTED && !task->working);
         task->state = VERB_TASK_PAUSED;
         list_remove(&task->link);
         task->deferred.why = why;
         deferred_await_change(&task->deferred, try);
-        share->n_started--;
-        share_start_put(share, task->server);
+        quota_adjust(&task->place, 0);
+        start_queued(task->server);
 }
 
 void verb_task_resume(struct verb_task *task)
 {
-        struct verb_share *share = task->share;
         require(task->state == VERB_TASK_PAUSED);
         task->state = VERB_TASK_QUEUED;
         list_remove(&task->deferred.in_server);
-        list_append(&share->queued, &task->link);
-        share_start_put(share, task->server);
+        list_append(&task->server->queued, &task->link);
+        start_queued(task->server);
 }
 
 /* ---- work ---- */
@@ -218,8 +188,7 @@ void verb_task_set_deadline(struct verb_task *task)
 
 void verb_tasks_tick(struct server *server, uint64_t now)
 {
-        list_each_item_safe (struct verb_share, share, &server->shares, link)
-                share_start_put(share, server);
+        start_queued(server);
         list_each_item_safe (struct verb_task, task, &server->started, link) {
                 struct deferred *deferred = &task->deferred;
                 if (task->deadline_ns == 0 || now < task->deadline_ns || deferred->session == NULL)

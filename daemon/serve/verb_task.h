@@ -17,9 +17,9 @@
 
 #define VERB_TASKS 4
 
-/* What may hang separately is a kind of its own. */
+/* What may hang separately is a kind of its own. Each is a quota. */
 enum verb_task_kind {
-        VERB_TASK_DOCTOR,
+        VERB_TASK_DOCTOR = QUOTA_TASKS,
         VERB_TASK_VERIFY,
         VERB_TASK_FETCH_LOCAL,
         VERB_TASK_FETCH_REMOTE,
@@ -30,7 +30,6 @@ enum verb_task_kind {
 enum verb_task_state { VERB_TASK_QUEUED, VERB_TASK_STARTED, VERB_TASK_PAUSED };
 
 struct verb_task;
-struct verb_share;
 
 struct verb_task_ops {
         /* It is its turn: begins the work, or replies and ends. NULL: begins the work on its source. */
@@ -49,9 +48,9 @@ struct verb_task {
         const struct verb_task_ops *ops;
         struct work work;
         struct server *server;
-        struct verb_share *share;
+        struct quota_charge place; /* 1 while it is started */
         enum verb_task_state state;
-        struct list link;     /* in the share's queue, or in server->started */
+        struct list link;     /* in server->queued or ->started */
         bool working;         /* its work was submitted, and is not done */
         bool given_up;        /* atomic: abandoned */
         uint64_t deadline_ns; /* abandoned then; 0: none */
@@ -78,7 +77,7 @@ void verb_task_submit_source(struct verb_task *task, const char *source);
 /* Sets its deadline, by the settings of http: it has as long as a server that answers nothing would be tried. */
 void verb_task_set_deadline(struct verb_task *task);
 
-/* Of one that is started and has no work in flight: it holds no place of its share until a change after which `try`
+/* Of one that is started and has no work in flight: it does not count against its user until a change after which `try`
  * calls verb_task_resume(). `why`: what it waits for. */
 void verb_task_pause(struct verb_task *task, const char *why, deferred_try_fn *try);
 /* Queues one that is paused: start() is called when it is its turn. May free it. */
@@ -86,7 +85,7 @@ void verb_task_resume(struct verb_task *task);
 
 /* Replies with task->error, or else by ops->reply(), if the client waits; and ends it. */
 void verb_task_finish(struct verb_task *task);
-/* Frees it, and starts the next one of the share. */
+/* Frees it, and starts the next one. */
 void verb_task_end(struct verb_task *task);
 
 /* ---- the server's ---- */
