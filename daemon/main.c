@@ -64,7 +64,6 @@ struct daemon {
         struct loads loads;
         struct server server;
         struct metrics_http *metrics_http; /* NULL: no address to listen at */
-        struct manager manager;
         struct reload reload;
         uint64_t closing_since;
 };
@@ -425,7 +424,6 @@ static int start(struct daemon *d, struct error *error)
                 log_debug("the loop has no better nice value than the rest (RLIMIT_NICE)");
         loop_cpu_start(&d->server.loop_cpu, &d->loop);
         uv_timer_init(&d->loop, &d->ending);
-        manager_start(&d->manager, &d->loop);
         d->ending.data = d;
         d->server.exit = end;
         for (size_t i = 0; i < ARRAY_SIZE(signals); i++) { /* all other threads block them (thread_start()) */
@@ -436,7 +434,7 @@ static int start(struct daemon *d, struct error *error)
         }
         log_event(LOG_LEVEL_INFO, LOG_STARTED, NULL, "streamerd %s serves %s", STREAMERD_VERSION,
                   d->server.listener.path);
-        manager_notify_ready(&d->manager);
+        manager_notify_ready(&d->server);
         return 0;
 }
 
@@ -457,7 +455,7 @@ int main(int argc, char **argv)
         log_set_level(d.config.log.level);
         log_set_output(&(struct log_output){.format = d.config.log.format, .to_stderr = d.config.log.to_stderr});
         log_start();
-        reload_init(&d.reload, &d.server, &d.manager, &d.config, argc, argv);
+        reload_init(&d.reload, &d.server, &d.config, argc, argv);
         if (start(&d, &error) < 0) {
                 log_error("%s", error.text);
                 log_stop();

@@ -160,7 +160,7 @@ static void read_done(struct work *work)
         }
         config_deinit(&r->next);
         r->running = false;
-        manager_notify_ready(r->manager);
+        manager_notify_ready(r->server);
 }
 
 static void start(struct reload *r)
@@ -184,10 +184,9 @@ void reload_begin(struct reload *r)
         start(r);
 }
 
-void reload_init(struct reload *r, struct server *server, struct manager *manager, struct config *config, int argc,
-                 char **argv)
+void reload_init(struct reload *r, struct server *server, struct config *config, int argc, char **argv)
 {
-        *r = (struct reload){.server = server, .manager = manager, .config = config, .argc = argc, .argv = argv};
+        *r = (struct reload){.server = server, .config = config, .argc = argc, .argv = argv};
         server->reload = r;
         server->reload_begin = reload_begin;
         server->describe_config = describe;

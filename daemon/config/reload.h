@@ -14,8 +14,7 @@
 
 struct reload {
         struct server *server;
-        struct manager *manager; /* waits for the result */
-        struct config *config;   /* the running one */
+        struct config *config; /* the running one */
         int argc;
         char **argv;
 
@@ -26,8 +25,7 @@ struct reload {
         bool running, again;
 };
 
-void reload_init(struct reload *reload, struct server *server, struct manager *manager, struct config *config, int argc,
-                 char **argv);
+void reload_init(struct reload *reload, struct server *server, struct config *config, int argc, char **argv);
 /* What can change while the daemon runs, into the server and the modules below; at the start, too. STREAMER_ENOMEM. */
 int reload_apply(struct reload *reload, struct error *error);
 void reload_begin(struct reload *reload);

@@ -17,7 +17,8 @@
 #include <sys/socket.h>
 
 #define BACKLOG 4096
-#define PROGRESS_MS 100
+#define TICK_MS 100
+#define TICKS_PER_SECOND 10
 /* Connections taken in one turn of the loop. */
 #define ACCEPT_TURN 64
 
@@ -71,11 +72,10 @@ static bool is_busy(const struct server *server)
                !list_empty(&server->leases.processes) || !loads_empty(server->loads);
 }
 
-/* ---- timers ---- */
+/* ---- the timer ---- */
 
-static void on_second(uv_timer_t *timer)
+static void each_second(struct server *server)
 {
-        struct server *server = timer->data;
         reader_watch(server->loads->reader);
         work_pool_watch(server->loads->pool, now_ns(), server->loads->reader->opts.stall_ns);
         admission_tick(server->resident->admission);
@@ -101,9 +101,10 @@ static void on_second(uv_timer_t *timer)
                 server->exit(server, "idle (exit_idle)");
 }
 
-static void on_progress(uv_timer_t *timer)
+static void on_tick(uv_timer_t *timer)
 {
         struct server *server = timer->data;
+        manager_tick(server, now_ns());
         leases_poll(&server->leases);
         cuda_tick(server->cuda);
         resident_expire(server->resident, now_ns());
@@ -117,6 +118,8 @@ static void on_progress(uv_timer_t *timer)
                 char why[64];
                 snprintf(why, sizeof(why), "shutdown requested by uid %u", (unsigned)server->ended_by);
                 server->exit(server, why);
+        } else if (++server->ticks % TICKS_PER_SECOND == 0) {
+                each_second(server);
         }
 }
 
@@ -201,11 +204,9 @@ static int start_handles(struct server *server, struct error *error)
         conn_turn_start(&server->turn, server->loop);
         loop_task_init(&server->answer, server->loop, deferred_answer);
         loop_task_init(&server->notify, server->loop, events_send_next);
-        uv_timer_init(server->loop, &server->second);
-        uv_timer_init(server->loop, &server->progress);
-        server->second.data = server->progress.data = server;
-        uv_timer_start(&server->second, on_second, 1000, 1000);
-        uv_timer_start(&server->progress, on_progress, PROGRESS_MS, PROGRESS_MS);
+        uv_timer_init(server->loop, &server->tick);
+        server->tick.data = server;
+        uv_timer_start(&server->tick, on_tick, TICK_MS, TICK_MS);
         return 0;
 }
 
@@ -252,8 +253,7 @@ void server_close(struct server *server)
         desired_close(&server->desired);
         uv_close((uv_handle_t *)&server->accept_poll, NULL);
         listener_close(&server->listener);
-        uv_close((uv_handle_t *)&server->second, NULL);
-        uv_close((uv_handle_t *)&server->progress, NULL);
+        uv_close((uv_handle_t *)&server->tick, NULL);
         loads_cancel_all(server->loads);
         publications_stop(&server->publications);
         loads_check_prefault(server->loads);

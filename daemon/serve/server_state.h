@@ -71,9 +71,10 @@ struct server {
         struct listener listener;
         uv_poll_t accept_poll;
         struct conn_turn turn;
-        uv_timer_t second, progress; /* housekeeping; progress of watched loads */
-        bool closing;                /* server_close() */
-        bool refusing;               /* beyond limits.connections; it was logged */
+        uv_timer_t tick;
+        unsigned ticks;
+        bool closing;  /* server_close() */
+        bool refusing; /* beyond limits.connections; it was logged */
 
         struct list conns;       /* of struct conn */
         struct list waiting;     /* of struct deferred: requests that a change may answer */
@@ -92,6 +93,8 @@ struct server {
         struct quotas users;
         uint64_t n_conns;
         char last_status[STATUS_MAX]; /* the last STATUS= */
+        bool ready_due;               /* READY=1 could not be sent */
+        uint64_t alive_ns;            /* the last WATCHDOG=1 */
 };
 
 #define SESSION_MAGIC 0x73657373u

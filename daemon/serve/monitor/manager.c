@@ -7,7 +7,6 @@
 #include <string.h>
 
 #define LOADS_NAMED 3u
-#define READY_AGAIN_MS 100
 
 /* ---- the status line ---- */
 
@@ -73,30 +72,20 @@ void manager_send_status(struct server *server)
 
 /* ---- readiness and the watchdog ---- */
 
-/* Sent by the loop itself, so that the manager notices a loop that hangs. */
-static void on_alive(uv_timer_t *timer)
+void manager_notify_ready(struct server *server)
 {
+        server->ready_due = !notify_ready();
+}
+
+/* A manager that misses READY=1 ends the daemon, or considers it to be reloading for ever. The loop itself sends signs
+ * of life, so that the manager notices when it hangs. */
+void manager_tick(struct server *server, uint64_t now)
+{
+        uint64_t watchdog_ns = notify_watchdog_ns();
+        if (server->ready_due)
+                manager_notify_ready(server);
+        if (watchdog_ns == 0 || now - server->alive_ns < watchdog_ns / 2)
+                return;
+        server->alive_ns = now;
         notify_state("WATCHDOG=1");
-}
-
-void manager_start(struct manager *manager, uv_loop_t *loop)
-{
-        uint64_t ms = notify_watchdog_ns() / 1000000;
-        uv_timer_init(loop, &manager->ready);
-        uv_timer_init(loop, &manager->alive);
-        if (ms > 0)
-                uv_timer_start(&manager->alive, on_alive, 0, ms / 2 > 0 ? ms / 2 : 1);
-}
-
-/* A manager that misses READY=1 ends the daemon, or considers it to be reloading for ever. */
-static void on_ready(uv_timer_t *timer)
-{
-        if (notify_ready())
-                uv_timer_stop(timer);
-}
-
-void manager_notify_ready(struct manager *manager)
-{
-        if (!notify_ready())
-                uv_timer_start(&manager->ready, on_ready, READY_AGAIN_MS, READY_AGAIN_MS);
 }

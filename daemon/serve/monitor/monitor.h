@@ -24,14 +24,10 @@ struct metrics_http *metrics_http_free(struct metrics_http *metrics_http); /* ac
 
 /* ---- the service manager: readiness, watchdog, the status line of `systemctl status` ---- */
 
-struct manager {
-        uv_timer_t alive, ready;
-};
-
-/* Sends WATCHDOG=1, if the manager expects it. The timers are closed with the loop's other handles. */
-void manager_start(struct manager *manager, uv_loop_t *loop);
 /* The daemon serves, or has reloaded its configuration: repeated until the manager has received it. */
-void manager_notify_ready(struct manager *manager);
+void manager_notify_ready(struct server *server);
+/* A few times a second: readiness; WATCHDOG=1, if the manager expects it. */
+void manager_tick(struct server *server, uint64_t now_ns);
 /* About once a second: sends the status line (loads, models, leases, preloads that are not ready) when it has changed.
  */
 void manager_send_status(struct server *server);
