@@ -79,8 +79,8 @@ static void end(void)
         if (!closed)
                 conn_close(conn, false);
         core_until(closed);
-        uv_close((uv_handle_t *)&turn.prepare, NULL);
-        uv_close((uv_handle_t *)&turn.idle, NULL);
+        uv_close((uv_handle_t *)&turn.polled, NULL);
+        uv_close((uv_handle_t *)&turn.task.idle, NULL);
 }
 
 /* ---- the client ---- */

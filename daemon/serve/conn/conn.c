@@ -12,8 +12,9 @@
 #include <sys/socket.h>
 
 /* What one connection gets of a turn of the loop, in bytes and in time, so that a flood on one does not delay the
- * others. LOOP_NS is the time of a turn for all of them: sending, reading and ending. Connections beyond it queue for
- * the next turn. Queued connections are not polled: libuv would report the same sockets up to forty-eight times a turn.
+ * others. LOOP_NS is the time in which all are served as they are polled: sending, reading and ending. Connections
+ * beyond it queue for the next turn, and so do all others until the queue has been served (loop_task.h). Queued
+ * connections are not polled: libuv would report the same sockets up to forty-eight times a turn.
  *
  * Ending a connection (its session, its leases, its descriptor) takes time of that, too. It follows the last request
  * that the client sent, so the end is accounted for before later requests of other clients are served. A connection
@@ -70,17 +71,13 @@ static void on_closed(uv_handle_t *handle)
         free(container_of((uv_poll_t *)handle, struct conn, poll));
 }
 
-static void on_idle(uv_idle_t *idle)
-{
-}
-
 static void wait_for_turn(struct conn *conn, int events)
 {
         conn->due |= events;
         if (!list_empty(&conn->later))
                 return;
         list_append(&conn->turn->later, &conn->later);
-        uv_idle_start(&conn->turn->idle, on_idle);
+        loop_task_begin(&conn->turn->task);
 }
 
 /* Reading resumes in a later turn, with frames that were received before. The time limit of an incomplete frame begins
@@ -88,7 +85,6 @@ static void wait_for_turn(struct conn *conn, int events)
 static void conn_resume(struct conn *conn)
 {
         conn->waiting_since = 0;
-        conn->more = true;
         wait_for_turn(conn, UV_READABLE);
 }
 
@@ -274,8 +270,8 @@ void conn_send(struct conn *conn, const struct fds *fds, const struct pair *pair
         w.failed = msgpack_sbuffer_write(&w.buf, header, sizeof(header)) != 0;
         writer_pairs(&w, pairs, n);
         if (send_frame(conn, &w, fds != NULL ? fds->v : NULL, fds != NULL ? fds->n : 0)) {
-                conn->paused |= conn->out_bytes > conn->limits->output ||
-                                (conn->out_bytes > 0 && conn_output_full(conn));
+                conn->paused |=
+                        conn->out_bytes > conn->limits->output || (conn->out_bytes > 0 && conn_output_full(conn));
         } else if (is_closed_error(errno)) {
                 stop_sending(conn);
         } else {
@@ -323,23 +319,13 @@ static void break_framing(struct conn *conn, const char *why)
         conn_close(conn, true);
 }
 
-static bool turn_is_over(struct conn_turn *turn)
+/* Passes complete frames to the session until `until`, and one at least. False: no more is to be read now. */
+static bool conn_process(struct conn *conn, uint64_t until)
 {
-        uint64_t now = now_ns();
-        if (turn->until_ns == 0)
-                turn->until_ns = now + LOOP_NS;
-        return now >= turn->until_ns;
-}
-
-/* Passes complete frames to the session until `until`, and one at least. */
-static void conn_process(struct conn *conn, uint64_t until)
-{
-        conn->more = false;
         for (bool first = true; conn_reads(conn); first = false) {
                 if (!first && now_ns() >= until) {
-                        conn->more = true;
                         wait_for_turn(conn, UV_READABLE);
-                        break;
+                        return false;
                 }
                 const void *data;
                 size_t len;
@@ -354,10 +340,9 @@ static void conn_process(struct conn *conn, uint64_t until)
                 conn->waiting_since = 0;
                 conn->ops->frame(conn, data, len);
         }
-        if (!frame_reader_partial(&conn->in))
-                conn->waiting_since = 0;
-        else if (conn->waiting_since == 0)
+        if (conn->waiting_since == 0 && frame_reader_partial(&conn->in))
                 conn->waiting_since = now_ns();
+        return conn_reads(conn);
 }
 
 /* The kernel passes the sender's credentials with the first bytes. */
@@ -379,12 +364,10 @@ static ssize_t receive_first(struct conn *conn, void *space, size_t size)
 static void on_readable(struct conn *conn)
 {
         uint64_t all = conn->turn->until_ns, until = now_ns() + TURN_NS;
+        size_t got = 0, size;
         if (all != 0 && all < until)
                 until = all;
-        if (conn->more)
-                conn_process(conn, until);
-        for (size_t got = 0; got < READ_TURN && conn_reads(conn) && !conn->more && (got == 0 || now_ns() < until);) {
-                size_t size;
+        while (conn_process(conn, until) && got < READ_TURN && (got == 0 || now_ns() < until)) {
                 void *space = frame_reader_space(&conn->in, &size);
                 if (space == NULL) {
                         conn_fail(conn, "no memory for a request");
@@ -394,16 +377,17 @@ static void on_readable(struct conn *conn)
                 if (n < 0 && errno == EINTR)
                         continue;
                 if (n < 0 && errno == EAGAIN)
-                        break;
+                        return;
                 if (n <= 0) {
                         conn_end(conn);
                         return;
                 }
                 frame_reader_added(&conn->in, (size_t)n);
                 got += (size_t)n;
-                conn_process(conn, until);
-                if ((size_t)n < size)
-                        break;
+                if ((size_t)n < size) {
+                        conn_process(conn, until);
+                        return;
+                }
         }
 }
 
@@ -414,7 +398,7 @@ static void serve_or_finish(struct conn *conn, int events)
         if (conn->state != CONN_ENDED) {
                 if (events & UV_WRITABLE)
                         flush(conn);
-                if (((events & UV_READABLE) || conn->more) && !is_closing(conn))
+                if ((events & UV_READABLE) && !is_closing(conn))
                         on_readable(conn);
                 else if (events & UV_DISCONNECT)
                         conn_end(conn);
@@ -433,6 +417,14 @@ static void serve_or_finish(struct conn *conn, int events)
         close(conn->fd);
 }
 
+static bool turn_is_over(struct conn_turn *turn)
+{
+        uint64_t now = now_ns();
+        if (turn->until_ns == 0)
+                turn->until_ns = now + LOOP_NS;
+        return now >= turn->until_ns;
+}
+
 static void on_poll(uv_poll_t *poll, int status, int events)
 {
         struct conn *conn = poll->data;
@@ -444,7 +436,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
         }
         if (status < 0) {
                 conn_end(conn);
-        } else if (turn_is_over(conn->turn)) {
+        } else if (!list_empty(&conn->turn->later) || turn_is_over(conn->turn)) {
                 uv_poll_stop(poll);
                 conn->events = 0;
                 wait_for_turn(conn, events);
@@ -455,33 +447,34 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 
 /* ---- turns ---- */
 
-/* Serves each queued connection once. One that needs more time goes to the end of the queue. libuv polls several times
- * within a turn and updates its time each time, so the turn has a clock of its own. */
-static void on_turn(uv_prepare_t *prepare)
+/* Serves the first queued connection. One that needs more time goes to the end of the queue. */
+static bool serve_next(struct loop_task *task)
 {
-        struct conn_turn *turn = container_of(prepare, struct conn_turn, prepare);
-        struct list *last = turn->later.prev;
-        turn->until_ns = 0;
-        for (bool more = last != &turn->later; more && !list_empty(&turn->later) && !turn_is_over(turn);) {
-                struct conn *conn = container_of(turn->later.next, struct conn, later);
-                int due = conn->due;
-                more = &conn->later != last;
-                list_remove(&conn->later);
-                conn->due = 0;
-                serve_or_finish(conn, due);
-        }
-        if (list_empty(&turn->later))
-                uv_idle_stop(&turn->idle);
+        struct conn_turn *turn = container_of(task, struct conn_turn, task);
+        struct conn *conn = list_item(turn->later.next, &turn->later, struct conn, later);
+        if (conn == NULL)
+                return false;
+        int due = conn->due;
+        list_remove(&conn->later);
+        conn->due = 0;
+        serve_or_finish(conn, due);
+        return true;
+}
+
+/* libuv polls several times within a turn and updates its time each time, so the turn has a clock of its own. */
+static void on_polled(uv_check_t *polled)
+{
+        container_of(polled, struct conn_turn, polled)->until_ns = 0;
 }
 
 void conn_turn_start(struct conn_turn *turn, uv_loop_t *loop)
 {
         *turn = (struct conn_turn){.until_ns = 0};
         list_init(&turn->later);
-        uv_idle_init(loop, &turn->idle);
-        uv_prepare_init(loop, &turn->prepare);
-        uv_prepare_start(&turn->prepare, on_turn);
-        uv_unref((uv_handle_t *)&turn->prepare);
+        loop_task_init(&turn->task, loop, serve_next);
+        uv_check_init(loop, &turn->polled);
+        uv_check_start(&turn->polled, on_polled);
+        uv_unref((uv_handle_t *)&turn->polled);
 }
 
 void conn_hold(struct conn *conn, bool hold)

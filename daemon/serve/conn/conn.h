@@ -27,11 +27,10 @@
 
 #include "daemon/base/list.h"
 #include "daemon/base/quota.h"
+#include "daemon/serve/conn/loop_task.h"
 #include "daemon/source/roots/caller.h"
 #include "proto/codec.h"
 #include "proto/frame.h"
-
-#include <uv.h>
 
 struct conn_limits {
         uint64_t output;           /* 4 MiB of unsent replies, at which reading pauses */
@@ -87,7 +86,6 @@ struct conn {
                 uint64_t end;
         } older_fds, newer_fds;
         bool paused, held;      /* not read: unsent replies are at their limit; conn_hold() */
-        bool more;              /* complete frames may be left in `in` */
         bool caller_unknown;    /* the first bytes will identify the client */
         pid_t pid;              /* 0: in another PID namespace */
         uint64_t since_boot_ns; /* when it was accepted */
@@ -96,10 +94,10 @@ struct conn {
 
 /* What the connections of a loop share: one turn of it, and the queue for the next. */
 struct conn_turn {
-        uv_prepare_t prepare;
-        uv_idle_t idle;    /* runs while connections are queued, so that the loop does not sleep */
-        struct list later; /* of struct conn, first in first out */
-        uint64_t until_ns; /* end of the turn; 0: none has been served yet */
+        struct list later;     /* of struct conn, first in first out */
+        struct loop_task task; /* serves them */
+        uv_check_t polled;
+        uint64_t until_ns; /* end of the turn for those that are polled; 0: none has been served yet */
 };
 /* Closed with the loop's other handles. */
 void conn_turn_start(struct conn_turn *turn, uv_loop_t *loop);
