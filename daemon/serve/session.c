@@ -125,6 +125,9 @@ static int serve(struct session *session, struct request *request, struct error 
         const struct conn *conn = session->conn;
         if (request->verb == VERB_hello && session->greeted)
                 return error_set(error, STREAMER_EPROTO, "hello: repeated");
+        if (request->verb != VERB_hello && !session->greeted)
+                return error_set(error, STREAMER_EPROTO, "%s: the first request must be hello",
+                                 verb_desc(request->verb)->name);
         if (request->verb != VERB_hello && !gives_back(request->verb) && conn_output_full(conn))
                 return error_set(error, STREAMER_ELIMIT,
                                  "uid %u does not read %" PRIu64 " bytes of replies (%d x limits.output_per_client)",
@@ -151,13 +154,10 @@ static void on_frame(struct conn *conn, const void *data, size_t len)
                 }
                 return;
         }
-        if (request.verb != VERB_hello && !session->greeted) {
-                session_fail(session, request.id, STREAMER_EPROTO, "%s: the first request must be hello",
-                             verb_desc(request.verb)->name);
-                conn_close(conn, true);
-        } else if (serve(session, &request, &error) < 0) {
+        if (serve(session, &request, &error) < 0)
                 session_error(session, request.id, &error);
-        }
+        if (request.verb != VERB_hello && !session->greeted)
+                conn_close(conn, true);
         request_deinit(&request);
 }
 

@@ -7,12 +7,8 @@
 /* The metrics count from here on: most iterations are far shorter. */
 #define LOOP_CPU_OBSERVED_NS UINT64_C(1000000)
 
-uint64_t loop_cpu_bound_ns(unsigned bucket)
-{
-        static const unsigned bounds[] = {100, 500, 1000, 2000, 5000, 10000, 50000}; /* in microseconds */
-        _Static_assert(ARRAY_SIZE(bounds) + 1 == LOOP_CPU_BUCKETS, "one more for the rest");
-        return bucket < ARRAY_SIZE(bounds) ? bounds[bucket] * UINT64_C(1000) : UINT64_MAX;
-}
+const uint64_t loop_cpu_bounds_ns[LOOP_CPU_BUCKETS] = {100000,  500000,   1000000,  2000000,
+                                                       5000000, 10000000, 50000000, UINT64_MAX};
 
 uint64_t loop_cpu_iteration(struct loop_cpu *loop_cpu, uint64_t now_ns)
 {
@@ -21,7 +17,7 @@ uint64_t loop_cpu_iteration(struct loop_cpu *loop_cpu, uint64_t now_ns)
         loop_cpu->last_ns = now_ns;
         if (last == 0)
                 return 0;
-        while (ns >= loop_cpu_bound_ns(bucket) && bucket < LOOP_CPU_BUCKETS - 1)
+        while (ns >= loop_cpu_bounds_ns[bucket])
                 bucket++;
         loop_cpu->counts[bucket]++;
         loop_cpu->iterations++;

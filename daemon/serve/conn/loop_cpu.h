@@ -17,7 +17,7 @@ struct loop_cpu {
 };
 
 /* A bucket counts iterations shorter than this; UINT64_MAX for the last. */
-uint64_t loop_cpu_bound_ns(unsigned bucket);
+extern const uint64_t loop_cpu_bounds_ns[LOOP_CPU_BUCKETS];
 
 /* The loop is about to wait; `now_ns` is its thread's processor time. Returns that of the iteration. */
 uint64_t loop_cpu_iteration(struct loop_cpu *loop_cpu, uint64_t now_ns);

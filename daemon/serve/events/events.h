@@ -46,11 +46,8 @@ void events_deinit(struct session *session);
 
 /* ---- watched loads ---- */
 
-#define OP_MAGIC 0x6f706f70u
-
 /* A load that this client watches. */
 struct op {
-        unsigned magic;   /* OP_MAGIC */
         struct list link; /* in session->ops */
         struct session *session;
         struct load_watch watch;

@@ -17,20 +17,19 @@
 #define LIFE_NS (UINT64_C(5) * 1000000000)
 #define TICK_MS 1000
 
+/* One connection; its slot is free without one. */
+struct client {
+        struct MHD_Connection *connection;
+        uint64_t since_ns;
+};
+
 struct metrics_http {
         struct server *server;
         struct MHD_Daemon *http;
         uv_poll_t poll;
         uv_timer_t timer;
-        struct list clients;
+        struct client clients[CONNECTIONS];
         struct listener listener; /* its socket is the HTTP server's */
-};
-
-/* One connection. */
-struct client {
-        struct list link;
-        struct MHD_Connection *connection;
-        uint64_t since_ns;
 };
 
 /* ---- responses ---- */
@@ -119,20 +118,13 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *connecti
 static void on_connection(void *context, struct MHD_Connection *connection, void **socket_context,
                           enum MHD_ConnectionNotificationCode code)
 {
-        struct metrics_http *metrics_http = context;
-        struct client *client = *socket_context;
-        if (code == MHD_CONNECTION_NOTIFY_STARTED) {
-                client = calloc(1, sizeof(*client));
-                *socket_context = client;
-                if (client == NULL)
-                        return; /* libmicrohttpd's own timeout ends it */
-                client->connection = connection;
-                client->since_ns = now_ns();
-                list_append(&metrics_http->clients, &client->link);
-        } else if (client != NULL) {
-                list_remove(&client->link);
-                free(client);
-        }
+        struct client *clients = ((struct metrics_http *)context)->clients;
+        const struct MHD_Connection *before = code == MHD_CONNECTION_NOTIFY_STARTED ? NULL : connection;
+        for (size_t i = 0; i < CONNECTIONS; i++)
+                if (clients[i].connection == before) {
+                        clients[i] = (struct client){before == NULL ? connection : NULL, now_ns()};
+                        return;
+                }
 }
 
 /* ---- the loop ---- */
@@ -145,10 +137,12 @@ static void turn(struct metrics_http *metrics_http)
         uint64_t now = now_ns();
         /* Limits the whole life of a connection: a client that sends a byte now and then is never idle. At each turn,
          * since each byte postpones the timer. */
-        list_each_item (struct client, client, &metrics_http->clients, link) {
-                const union MHD_ConnectionInfo *info =
-                        MHD_get_connection_info(client->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-                if (now - client->since_ns > LIFE_NS && info != NULL)
+        for (size_t i = 0; i < CONNECTIONS; i++) {
+                const struct client *client = &metrics_http->clients[i];
+                const union MHD_ConnectionInfo *info = NULL;
+                if (client->connection != NULL)
+                        info = MHD_get_connection_info(client->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+                if (info != NULL && now - client->since_ns > LIFE_NS)
                         shutdown(info->connect_fd, SHUT_RDWR);
         }
         MHD_run(metrics_http->http);
@@ -187,7 +181,6 @@ int metrics_http_new(struct metrics_http **out, struct server *server, const cha
                                  "metrics: %s (%s)", cause.text, address);
         }
         listen_text(metrics_http->listener.fd, text);
-        list_init(&metrics_http->clients);
         *out = metrics_http;
         metrics_http->http = MHD_start_daemon(
                 MHD_USE_EPOLL, 0, NULL, NULL, on_request, metrics_http, MHD_OPTION_LISTEN_SOCKET,
@@ -214,13 +207,12 @@ void metrics_http_unlink(struct metrics_http *metrics_http)
                 listener_close(&metrics_http->listener);
 }
 
-struct metrics_http *metrics_http_free(struct metrics_http *metrics_http)
+void metrics_http_free(struct metrics_http *metrics_http)
 {
         if (metrics_http == NULL)
-                return NULL;
+                return;
         if (metrics_http->http != NULL)
                 MHD_stop_daemon(metrics_http->http);
         listener_deinit(&metrics_http->listener);
         free(metrics_http);
-        return NULL;
 }

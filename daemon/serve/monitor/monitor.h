@@ -19,8 +19,8 @@ struct metrics_http;
  * has ended, and free after it has run down. */
 int metrics_http_new(struct metrics_http **metrics_http, struct server *server, const char *address,
                      struct error *error);
-void metrics_http_unlink(struct metrics_http *metrics_http);               /* removes its socket file; accepts NULL */
-struct metrics_http *metrics_http_free(struct metrics_http *metrics_http); /* accepts NULL */
+void metrics_http_unlink(struct metrics_http *metrics_http); /* removes its socket file; accepts NULL */
+void metrics_http_free(struct metrics_http *metrics_http);   /* accepts NULL */
 
 /* ---- the service manager: readiness, watchdog, the status line of `systemctl status` ---- */
 

@@ -43,7 +43,7 @@ static uint64_t count_cached(const struct resident *resident)
 
 static void write_bucket(struct writer *w, const void *data, size_t i)
 {
-        uint64_t bound = loop_cpu_bound_ns((unsigned)i);
+        uint64_t bound = loop_cpu_bounds_ns[i];
         writer_map_of(w, kif(bound != UINT64_MAX, ku64("below_ns", bound)),
                       ku64("iterations", ((const struct loop_cpu *)data)->counts[i]));
 }
