@@ -87,8 +87,6 @@ static void each_second(struct server *server)
         log_tick();
         manager_send_status(server);
         server->session_ops->tick(server);
-        if (server->n_conns < server->limits->connections)
-                server->refusing = false;
         uv_poll_start(&server->accept_poll, UV_READABLE, on_accept);
         if (is_busy(server))
                 server->last_active_ns = now_ns();

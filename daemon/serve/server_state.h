@@ -73,8 +73,7 @@ struct server {
         struct conn_turn turn;
         uv_timer_t tick;
         unsigned ticks;
-        bool closing;  /* server_close() */
-        bool refusing; /* beyond limits.connections; it was logged */
+        bool closing; /* server_close() */
 
         struct list conns;       /* of struct conn */
         struct list waiting;     /* of struct deferred: requests that a change may answer */

@@ -213,9 +213,7 @@ static void refuse_excess(struct session *session)
         struct server *server = session->server;
         struct error error = {0};
         session->refused = true;
-        if (!server->refusing)
-                log_warn("connections: %" PRIu64 " are open, the next are refused", server->n_conns);
-        server->refusing = true;
+        log_warn("connections: %" PRIu64 " are open, the next are refused", server->n_conns);
         error_set(&error, STREAMER_ELIMIT, "%" PRIu64 " connections are open: the limit (limits.connections)",
                   server->n_conns);
         refuse(session, &error);
@@ -241,6 +239,7 @@ void session_new_consume_fd(struct server *server, int fd)
         session->server = server;
         session->marks = server->marks;
         list_init(&session->in_events);
+        subscriber_init(&session->subscriber);
         list_init(&session->ops);
         list_init(&session->leases);
         list_init(&session->publications);

@@ -138,26 +138,22 @@ int access_check_restored(struct desired *desired, struct load_request *request,
         return r ?: source_canonical(request->source, &canonical, error) ?: role_check_source(&grant, canonical, error);
 }
 
-/* Verbs that would change a model, which is the first field of each. */
-static const enum {
-        CHANGES_NOTHING,
-        CHANGES_LOAD,
-        CHANGES_NAME,
-        CHANGES_MODEL
-} changes[VERB_COUNT] = {
-        [VERB_cancel] = CHANGES_LOAD,      [VERB_unload] = CHANGES_NAME, [VERB_set_priority] = CHANGES_MODEL,
-        [VERB_keep_alive] = CHANGES_MODEL, [VERB_pin] = CHANGES_MODEL,   [VERB_unpin] = CHANGES_MODEL};
+/* Verbs that change settings of what the name, their first field, leads to. */
+static bool changes_settings(enum verb verb)
+{
+        return verb == VERB_set_priority || verb == VERB_keep_alive || verb == VERB_pin || verb == VERB_unpin;
+}
 
-/* Unloading removes a name; settings are of what it leads to. A failure counts only if nothing else has the name. */
+/* Unloading removes a name. A failure counts only if nothing else has the name. */
 static bool is_anothers(const struct server *server, const struct generation *g, enum verb verb, const char *model,
                         uid_t uid, uid_t *owner)
 {
         const struct model_name *name = generation_find_name(g, model);
-        if (changes[verb] == CHANGES_MODEL ? !generation_matches_name(g, model) : name == NULL)
+        if (changes_settings(verb) ? !generation_matches_name(g, model) : name == NULL)
                 return false;
         if (g->state == GENERATION_FAILED && g != resident_named(server->resident, model))
                 return false;
-        *owner = changes[verb] == CHANGES_NAME ? name->owner : generation_owner(g);
+        *owner = verb == VERB_unload ? name->owner : generation_owner(g);
         return *owner != uid;
 }
 
@@ -177,10 +173,11 @@ int access_check(const struct server *server, const struct conn *conn, const str
         int r = role_check(grant, conn->caller.uid, request->verb, error);
         if (r == 0 && server->ending != ENDING_NOT && begins_use(request->verb))
                 r = error_set(error, STREAMER_ECANCELED, "%s: the daemon is ending (shutdown)", verb);
-        if (r < 0 || changes[request->verb] == CHANGES_NOTHING)
+        bool cancels = request->verb == VERB_cancel;
+        if (r < 0 || (!cancels && request->verb != VERB_unload && !changes_settings(request->verb)))
                 return r;
         /* The user who requested a load may cancel it, also if the name has another owner. */
-        const struct load *load = changes[request->verb] == CHANGES_LOAD ? loads_find(server->loads, model) : NULL;
+        const struct load *load = cancels ? loads_find(server->loads, model) : NULL;
         if (grant->role >= ROLE_ADMIN || (load != NULL && load->caller.uid == conn->caller.uid))
                 return 0;
         list_each_item (const struct generation, g, &server->resident->generations, link) {

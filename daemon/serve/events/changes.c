@@ -48,22 +48,33 @@ void changes_init(struct changes *changes)
 {
         *changes = (struct changes){.last = 0};
         list_init(&changes->all);
+        list_init(&changes->subscribers);
+}
+
+/* The removal of this number is not stored: those that were not notified of it have lost it. */
+static void lose(const struct changes *changes, uint64_t number)
+{
+        list_each_item (struct subscriber, subscriber, &changes->subscribers, link)
+                subscriber->lost += subscriber->number < number;
 }
 
 static void add_removal(struct changes *changes, const struct generation *g, const char *name)
 {
         size_t name_size = strlen(name) + 1, text_size = strlen(g->error.text) + 1;
         struct removal *removal = malloc(sizeof(*removal) + name_size + text_size);
-        struct removal **oldest = &changes->removals[changes->n_removals++ % CHANGES_REMOVALS];
+        changes->last++;
+        if (removal == NULL) {
+                lose(changes, changes->last);
+                return;
+        }
+        struct removal **oldest = &changes->removals[changes->next++ % CHANGES_REMOVALS];
+        if (*oldest != NULL)
+                lose(changes, (*oldest)->link.number);
         removal_free(*oldest);
         *oldest = removal;
-        changes->last++;
-        if (removal == NULL)
-                return;
         removal->link = (struct change_link){.number = changes->last, .removal = true};
         removal->change = state_of(&g->change);
         removal->change.number = changes->last;
-        removal->change.removal = changes->n_removals;
         removal->change.state = generation_state_name(GENERATION_UNLOADED);
         removal->change.name = memcpy(removal->texts, name, name_size);
         removal->change.text = memcpy(removal->texts + name_size, g->error.text, text_size);
@@ -73,7 +84,7 @@ static void add_removal(struct changes *changes, const struct generation *g, con
 void changes_add(struct changes *changes, struct generation *generation, const char *removed)
 {
         struct change_link *link = &generation->change;
-        if (changes->n_subscribers == 0)
+        if (list_empty(&changes->subscribers))
                 return;
         if (removed != NULL) {
                 add_removal(changes, generation, removed);
@@ -90,37 +101,34 @@ void changes_add(struct changes *changes, struct generation *generation, const c
 
 /* ---- subscribers ---- */
 
+void subscriber_init(struct subscriber *subscriber)
+{
+        *subscriber = (struct subscriber){.subject = NULL};
+        list_init(&subscriber->link);
+}
+
 void changes_subscribe(struct changes *changes, struct subscriber *subscriber, char *subject)
 {
         changes_unsubscribe(changes, subscriber);
-        changes->n_subscribers++;
-        *subscriber = (struct subscriber){
-                .active = true, .subject = subject, .number = changes->last, .n_removals = changes->n_removals};
+        subscriber->subject = subject;
+        subscriber->number = changes->last;
+        list_append(&changes->subscribers, &subscriber->link);
 }
 
 void changes_unsubscribe(struct changes *changes, struct subscriber *subscriber)
 {
-        if (!subscriber->active)
-                return;
+        list_remove(&subscriber->link);
         free(subscriber->subject);
-        *subscriber = (struct subscriber){.active = false};
-        if (--changes->n_subscribers == 0)
+        subscriber_init(subscriber);
+        if (list_empty(&changes->subscribers))
                 changes_deinit(changes);
-}
-
-/* Removals up to this one, which it was not notified of, are lost. */
-static void pass_removals(struct subscriber *subscriber, uint64_t removal)
-{
-        if (removal > subscriber->n_removals)
-                subscriber->lost += removal - subscriber->n_removals;
-        subscriber->n_removals = removal;
 }
 
 bool changes_peek(const struct changes *changes, struct subscriber *subscriber, struct change *next)
 {
         const char *subject = subscriber->subject;
         const struct list *pos = &changes->all;
-        if (!subscriber->active || subscriber->number == changes->last)
+        if (list_empty(&subscriber->link) || subscriber->number == changes->last)
                 return false;
         /* The newest are searched first, since most subscribers lack few. */
         while (pos->prev != &changes->all &&
@@ -129,21 +137,10 @@ bool changes_peek(const struct changes *changes, struct subscriber *subscriber, 
         for (; pos != &changes->all; pos = pos->next) {
                 const struct change_link *link = container_of(pos, struct change_link, in_changes);
                 *next = state_of(link);
-                if (link->removal)
-                        pass_removals(subscriber, next->removal - 1);
                 if (subject == NULL || strcmp(next->name, subject) == 0 ||
                     (!link->removal && generation_has_name(container_of(link, struct generation, change), subject)))
                         return true;
-                changes_advance(subscriber, next);
         }
-        pass_removals(subscriber, changes->n_removals);
         subscriber->number = changes->last;
         return false;
-}
-
-void changes_advance(struct subscriber *subscriber, const struct change *change)
-{
-        subscriber->number = change->number;
-        if (change->removal != 0)
-                subscriber->n_removals = change->removal;
 }

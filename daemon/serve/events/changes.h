@@ -5,8 +5,9 @@
  * notified takes no memory of its own, and a subscriber that is slow misses intermediate states but never the latest.
  *
  *   a change of a generation        the generation becomes the newest; its state is read when a subscriber is notified
- *   a generation ends, or loses     adds a removal, which no change replaces: the last CHANGES_REMOVALS are stored, and
- *   one of several names            a subscriber that they have overtaken is notified of the number that it has lost
+ *   a generation ends, or loses     adds a removal, which no change replaces: the last CHANGES_REMOVALS are stored. One
+ *   one of several names            that is replaced is lost to the subscribers before it, who are notified of the
+ * number
  *
  * Nothing is stored without subscribers. Sending states is the caller's task.
  */
@@ -18,8 +19,7 @@
 
 /* A generation's present state, or a removal. Borrows its texts. */
 struct change {
-        uint64_t number;  /* ascending by change */
-        uint64_t removal; /* ascending by removal; 0: none */
+        uint64_t number; /* ascending */
         uint64_t generation, bytes, tensors;
         const char *name, *device, *state;
         int code; /* 0, or the failure's, with `text` */
@@ -27,18 +27,18 @@ struct change {
 };
 
 struct changes {
-        struct list all;     /* of struct change_link: generations and removals, oldest first */
-        uint64_t last;       /* number of the newest change */
-        uint64_t n_removals; /* ever */
-        size_t n_subscribers;
+        struct list all; /* of struct change_link: generations and removals, oldest first */
+        uint64_t last;   /* number of the newest change */
+        struct list subscribers;
         struct removal *removals[CHANGES_REMOVALS]; /* a ring buffer of the removals in the list */
+        size_t next;                                /* to be replaced */
 };
 
 struct subscriber {
-        bool active;
-        char *subject;               /* the only model that it subscribes to; NULL: all */
-        uint64_t number, n_removals; /* its position */
-        uint64_t lost;               /* removals that it was not notified of */
+        struct list link;
+        char *subject;   /* the only model that it subscribes to; NULL: all */
+        uint64_t number; /* its position */
+        uint64_t lost;   /* removals that it was not notified of */
 };
 
 void changes_init(struct changes *changes);
@@ -48,12 +48,11 @@ void changes_deinit(struct changes *changes); /* it is empty afterwards */
  * Without memory subscribers lose a removal. */
 void changes_add(struct changes *changes, struct generation *generation, const char *removed);
 
+void subscriber_init(struct subscriber *subscriber); /* not subscribed */
 /* It receives later changes only. Takes over `subject`. */
 void changes_subscribe(struct changes *changes, struct subscriber *subscriber, char *subject);
 /* Accepts one that is not subscribed. */
 void changes_unsubscribe(struct changes *changes, struct subscriber *subscriber);
 /* The subscriber's next change, which is valid until anything changes; false: there is none. Skips what does not
- * concern it, and adds up what it has lost. */
+ * concern it. Once it was notified of the change, its number is the subscriber's position. */
 bool changes_peek(const struct changes *changes, struct subscriber *subscriber, struct change *next);
-/* It was notified of this one. */
-void changes_advance(struct subscriber *subscriber, const struct change *change);

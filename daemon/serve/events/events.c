@@ -57,7 +57,7 @@ static bool send_next_state(struct session *session)
                 event_send(session, "lost", ku64("count", subscriber->lost));
                 subscriber->lost = 0;
         } else if (more) {
-                changes_advance(subscriber, &change);
+                subscriber->number = change.number;
                 send_change(session, &change);
         } else {
                 return false;

@@ -14,6 +14,8 @@ static void begin_changes(void)
 {
         begin();
         changes_init(&stored);
+        subscriber_init(&a);
+        subscriber_init(&b);
 }
 
 static void end_changes(void)
@@ -69,7 +71,7 @@ static const char *receive(struct subscriber *subscriber)
         while (changes_peek(&stored, subscriber, &next)) {
                 used += (size_t)snprintf(text + used, sizeof(text) - used, "%s:%s:%u ", next.name, next.state,
                                          (unsigned)next.bytes);
-                changes_advance(subscriber, &next);
+                subscriber->number = next.number;
         }
         return text;
 }
@@ -105,7 +107,7 @@ TEST(a_model_that_changes_while_others_are_received_is_received_last)
         struct change next = peek(&a);
         ck_assert_uint_eq(next.bytes, 1);
         ck_assert_uint_eq(peek(&a).bytes, 1);
-        changes_advance(&a, &next);
+        a.number = next.number;
         change(m, 3);
         ck_assert_str_eq(receive(&a), "n:ready:2 m:ready:3 ");
 }
@@ -182,17 +184,13 @@ TEST(removals_beyond_the_limit_are_lost_and_counted)
         for (unsigned i = 0; i < CHANGES_REMOVALS + 10; i++)
                 changes_add(&stored, m, "m");
         ck_assert_uint_eq(count(), CHANGES_REMOVALS + 1); /* n's state is not a removal */
+        ck_assert_uint_eq(a.lost, 10);
         struct change next = peek(&a);
         ck_assert_uint_eq(next.bytes, 1);
-        ck_assert_uint_eq(a.lost, 0);
-        changes_advance(&a, &next);
-        peek(&a);
-        ck_assert_uint_eq(a.lost, 10);
-        peek(&a);
-        ck_assert_uint_eq(a.lost, 10); /* counted once */
+        a.number = next.number;
         for (unsigned i = 0; i < CHANGES_REMOVALS; i++) {
                 next = peek(&a);
-                changes_advance(&a, &next);
+                a.number = next.number;
         }
         ck_assert_str_eq(receive(&a), "");
         ck_assert_uint_eq(a.lost, 10);
