@@ -42,15 +42,11 @@ void *deferred_new_sized(size_t size, struct session *session, struct request *r
         d->request = *request;
         request->memory = NULL;
         list_init(&d->in_server);
+        list_init(&d->in_timed);
         list_append(&session->deferred, &d->in_session);
         session->n_deferred++;
         conn_hold(session->conn, session->n_deferred >= session->server->limits->requests_per_client);
         return d;
-}
-
-struct deferred *deferred_new(struct session *session, struct request *request, struct error *error)
-{
-        return deferred_new_sized(sizeof(struct deferred), session, request, error);
 }
 
 /* The session has one unanswered request less. */
@@ -60,11 +56,6 @@ static void release(struct session *session)
         conn_hold(session->conn, session->n_deferred >= session->server->limits->requests_per_client);
 }
 
-static void on_deadline_closed(uv_handle_t *deadline)
-{
-        free(deadline->data);
-}
-
 void deferred_free(struct deferred *d)
 {
         struct session *session = d->session;
@@ -72,13 +63,11 @@ void deferred_free(struct deferred *d)
         d->magic = 0;
         list_remove(&d->in_session);
         list_remove(&d->in_server);
+        list_remove(&d->in_timed);
         load_unwatch(&d->watch);
         request_deinit(&d->request);
         quota_discharge(&d->charge);
-        if (d->deadline.data != NULL)
-                uv_close((uv_handle_t *)&d->deadline, on_deadline_closed);
-        else
-                free(d);
+        free(d);
         if (session != NULL)
                 release(session);
 }
@@ -88,8 +77,7 @@ void deferred_orphan(struct deferred *d)
         struct session *session = d->session;
         list_remove(&d->in_session);
         list_remove(&d->in_server);
-        if (d->deadline.data != NULL)
-                uv_timer_stop(&d->deadline);
+        list_remove(&d->in_timed);
         d->session = NULL;
         if (d->orphaned != NULL)
                 d->orphaned(d);
@@ -100,27 +88,12 @@ void deferred_orphan(struct deferred *d)
 
 /* ---- waiting ---- */
 
-static void on_deadline(uv_timer_t *timer)
-{
-        struct deferred *d = timer->data;
-        require(d->magic == DEFERRED_MAGIC);
-        struct server *server = d->session->server;
-        d->expired = true;
-        list_remove(&d->in_server);
-        list_append(&server->recheck, &d->in_server);
-        loop_task_begin(&server->answer);
-}
-
 void deferred_set_deadline(struct deferred *d, const char *model, const char *why, uint64_t timeout_ms)
 {
-        uv_loop_t *loop = d->session->server->loop;
-        /* libuv's time is in milliseconds of the same clock; it may be this turn's beginning. */
-        uint64_t at = ns_after(now_ns(), timeout_ms * MS) / MS + 1;
         d->model = model;
         d->why = why;
-        uv_timer_init(loop, &d->deadline);
-        d->deadline.data = d;
-        uv_timer_start(&d->deadline, on_deadline, at - uv_now(loop), 0);
+        d->deadline_ns = ns_after(now_ns(), timeout_ms * MS);
+        list_append(&d->session->server->timed, &d->in_timed);
 }
 
 void deferred_await_change(struct deferred *d, deferred_try_fn *try)
@@ -152,6 +125,16 @@ void deferred_recheck(struct server *server)
                 loop_task_begin(&server->answer);
 }
 
+void deferred_tick(struct server *server, uint64_t now)
+{
+        list_each_item (struct deferred, d, &server->timed, in_timed)
+                if (now >= d->deadline_ns) {
+                        list_remove(&d->in_server);
+                        list_append(&server->recheck, &d->in_server);
+                        loop_task_begin(&server->answer);
+                }
+}
+
 bool deferred_answer(struct loop_task *loop_task)
 {
         struct server *server = container_of(loop_task, struct server, answer);
@@ -159,7 +142,7 @@ bool deferred_answer(struct loop_task *loop_task)
         struct error error = {0};
         if (server->closing || d == NULL)
                 return false;
-        if (d->expired) {
+        if (!list_empty(&d->in_timed) && now_ns() >= d->deadline_ns) {
                 session_fail(d->session, d->request.id, STREAMER_ETIMEOUT, "%s: %s", d->model, d->why);
                 deferred_orphan(d);
                 return true;

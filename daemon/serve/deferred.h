@@ -21,14 +21,14 @@ typedef int deferred_try_fn(struct session *session, const struct request *reque
 struct deferred {
         unsigned magic;                    /* DEFERRED_MAGIC */
         struct list in_session, in_server; /* in_server: in waiting, recheck or reloads */
+        struct list in_timed;              /* in server->timed, if it has a deadline */
         struct session *session;           /* NULL: the client has disconnected, or is answered */
         struct request request;
         struct quota_charge charge;
         deferred_try_fn *try; /* when something has changed, if it waits for that */
         const char *model;    /* what it waits for, and why, in the error of its deadline; the request's, constant */
         const char *why;
-        uv_timer_t deadline;     /* `data` NULL: none */
-        bool expired;            /* it has passed */
+        uint64_t deadline_ns;
         uint64_t generation;     /* an unload waits for its end, or older ones' */
         struct load_watch watch; /* a dry run, a load that attaches */
         /* Of what frees it, also after the client has disconnected: the client is answered or has disconnected.
@@ -39,8 +39,8 @@ struct deferred {
 /* Takes the request's memory over. The object, zeroed, begins with the struct deferred and has this size. NULL with
  * *error: STREAMER_ELIMIT, STREAMER_ENOMEM. */
 void *deferred_new_sized(size_t size, struct session *session, struct request *request, struct error *error);
-struct deferred *deferred_new(struct session *session, struct request *request, struct error *error);
-/* It was answered, or cannot be. Its memory is freed at once, or when the handle of its deadline has closed. */
+#define deferred_new(session, request, error) deferred_new_sized(sizeof(struct deferred), session, request, error)
+/* It was answered, or cannot be. */
 void deferred_free(struct deferred *deferred);
 
 /* Answers now, or when a change lets `try`, or after timeout_ms (0: none) with an error about the model. Takes the
@@ -50,7 +50,7 @@ int deferred_wait(struct session *session, struct request *request, deferred_try
 /* From now on a change lets `try` answer. */
 void deferred_await_change(struct deferred *deferred, deferred_try_fn *try);
 
-/* Answers after timeout_ms with an error about the model; d->why may change until then. */
+/* Answers after timeout_ms, and a tick at most, with an error about the model; d->why may change until then. */
 void deferred_set_deadline(struct deferred *deferred, const char *model, const char *why, uint64_t timeout_ms);
 
 /* The client has disconnected, or is answered: frees it, unless it is another's. */
@@ -60,5 +60,7 @@ void deferred_orphan(struct deferred *deferred);
 
 /* Soon examines the requests that wait for a change. */
 void deferred_recheck(struct server *server);
+/* A few times a second: soon examines those whose deadline has passed, too. */
+void deferred_tick(struct server *server, uint64_t now_ns);
 /* Examines one request: its deadline has passed, or it waits for a change. */
 bool deferred_answer(struct loop_task *loop_task);

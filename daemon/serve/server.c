@@ -106,6 +106,7 @@ static void on_tick(uv_timer_t *timer)
         leases_poll(&server->leases);
         cuda_tick(server->cuda);
         resident_expire(server->resident, now_ns());
+        deferred_tick(server, now_ns());
         events_progress(server);
         desired_tick(&server->desired, now_ns());
         persist_tick(&server->persist, now_ns());
@@ -216,6 +217,7 @@ int server_init_consume_fd(struct server *server, uv_loop_t *loop, const char *p
         list_init(&server->conns);
         list_init(&server->waiting);
         list_init(&server->recheck);
+        list_init(&server->timed);
         list_init(&server->due);
         list_init(&server->up_to_date);
         changes_init(&server->model_changes);

@@ -78,11 +78,11 @@ struct server {
         struct list conns;       /* of struct conn */
         struct list waiting;     /* of struct deferred: requests that a change may answer */
         struct list recheck;     /* the same, since there was one, and those whose deadline has passed */
+        struct list timed;       /* those that have a deadline */
         struct loop_task answer; /* examines them */
         /* Notification (events.h). */
         struct changes model_changes;
         struct list due, up_to_date;    /* of struct session */
-        uint64_t marks;                 /* how often all sessions have become due */
         uint64_t progress_round, n_ops; /* watched loads, of all sessions */
         struct loop_task notify;        /* sends events */
         struct list queued, started;    /* of struct verb_task */
@@ -106,7 +106,6 @@ struct session {
         bool refused;                 /* one beyond limits.connections, not counted */
         char *client;                 /* what it calls itself; NULL: nothing */
         struct list in_events;        /* in server->due or ->up_to_date */
-        uint64_t marks;               /* server->marks: it is up to date; another number: it is due */
         struct subscriber subscriber; /* of states of models */
         uint64_t ends_notified;       /* loads->n_ended when none of its ops was left that had ended */
         struct list ops;              /* of struct op; not notified of the progress yet: first */

@@ -237,7 +237,6 @@ void session_new_consume_fd(struct server *server, int fd)
         }
         session->magic = SESSION_MAGIC;
         session->server = server;
-        session->marks = server->marks;
         list_init(&session->in_events);
         subscriber_init(&session->subscriber);
         list_init(&session->ops);

@@ -18,7 +18,6 @@
 /* All of them. */
 static void mark_all(struct server *server)
 {
-        server->marks++;
         list_append_all(&server->due, &server->up_to_date);
         loop_task_begin(&server->notify);
 }
@@ -27,9 +26,6 @@ void events_mark(struct session *session)
 {
         struct server *server = session->server;
         require(session->magic == SESSION_MAGIC);
-        if (session->marks != server->marks)
-                return; /* it is in `due` */
-        session->marks--;
         list_remove(&session->in_events);
         list_append(&server->due, &session->in_events);
         loop_task_begin(&server->notify);
@@ -318,9 +314,8 @@ bool events_send_next(struct loop_task *loop_task)
         if (session == NULL)
                 return false;
         require(session->magic == SESSION_MAGIC);
-        list_remove(&session->in_events);
         bool more = send_some(session);
-        session->marks = server->marks - more;
+        list_remove(&session->in_events);
         list_append(more ? &server->due : &server->up_to_date, &session->in_events);
         return true;
 }
