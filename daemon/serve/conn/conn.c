@@ -148,17 +148,6 @@ static bool has_capacity(const struct conn *conn)
         return conn->out_bytes == 0 || (conn->out_bytes < conn->limits->output / 2 && !conn_output_full(conn));
 }
 
-static bool fatal_send_error(int errno_value)
-{
-        /* Too many descriptors in flight: the client receives them, or its connection ends. */
-        return errno_value != EAGAIN && errno_value != EINTR && errno_value != ETOOMANYREFS && errno_value != ENOBUFS;
-}
-
-static bool is_closed_error(int errno_value)
-{
-        return errno_value == EPIPE || errno_value == ECONNRESET;
-}
-
 /* The client closed its end. What it sent before that is read first. */
 static void stop_sending(struct conn *conn)
 {
@@ -174,29 +163,41 @@ static void stop_sending(struct conn *conn)
                 conn_set_state(conn, CONN_PEER_CLOSED);
 }
 
-static void count_sent(struct conn *conn, size_t bytes, size_t n_fds)
+/* A failure to send to a client that has not closed is the daemon's or the machine's fault. */
+static void fail_to_send(struct conn *conn, size_t len)
 {
-        conn->sent += bytes;
-        if (n_fds > 0)
-                conn->newer_fds = (struct conn_fds){conn->newer_fds.n + (unsigned)n_fds, conn->sent};
+        log_warn("a frame of %zu bytes could not be sent to process %d, whose connection ends: %s", len, (int)conn->pid,
+                 strerror(errno));
+        conn_end(conn);
+}
+
+/* The number of bytes that were sent, and with the first one the descriptors; 0: none can be now; -1: none ever. */
+static ssize_t transmit(struct conn *conn, const void *data, size_t len, const int *fds, size_t n_fds)
+{
+        ssize_t n = frame_send_fds(conn->fd, data, len, fds, n_fds);
+        if (n >= 0) {
+                conn->sent += (size_t)n;
+                if (n_fds > 0)
+                        conn->newer_fds = (struct conn_fds){conn->newer_fds.n + (unsigned)n_fds, conn->sent};
+                return n;
+        }
+        /* Where too many descriptors are in flight, the client receives them, or its connection ends. */
+        if (errno == EAGAIN || errno == EINTR || errno == ETOOMANYREFS || errno == ENOBUFS)
+                return 0;
+        if (errno == EPIPE || errno == ECONNRESET)
+                stop_sending(conn);
+        else
+                fail_to_send(conn, len);
+        return -1;
 }
 
 static void flush(struct conn *conn)
 {
         while (!list_empty(&conn->out)) {
                 struct out_frame *f = container_of(conn->out.next, struct out_frame, link);
-                ssize_t n = frame_send_fds(conn->fd, f->data + f->done, f->len - f->done, f->fds, f->n_fds);
-                if (n < 0 && is_closed_error(errno)) {
-                        stop_sending(conn);
+                ssize_t n = transmit(conn, f->data + f->done, f->len - f->done, f->fds, f->n_fds);
+                if (n <= 0)
                         break;
-                }
-                if (n < 0 && fatal_send_error(errno)) {
-                        conn_end(conn);
-                        return;
-                }
-                if (n < 0)
-                        break;
-                count_sent(conn, (size_t)n, f->n_fds);
                 for (size_t i = 0; i < f->n_fds; i++)
                         close(f->fds[i]);
                 f->n_fds = 0;
@@ -240,7 +241,7 @@ static bool queue(struct conn *conn, const unsigned char *data, size_t len, cons
         return true;
 }
 
-/* Sends at once if the queue is empty; queues the rest. False, with errno: the connection cannot continue. */
+/* Sends at once if the queue is empty; queues the rest. False, with errno: it can be neither sent nor queued. */
 static bool send_frame(struct conn *conn, const struct writer *writer, const int *fds, size_t n_fds)
 {
         unsigned char *data = (unsigned char *)writer->buf.data;
@@ -249,17 +250,10 @@ static bool send_frame(struct conn *conn, const struct writer *writer, const int
         if (writer->failed || len <= FRAME_HEADER || len - FRAME_HEADER > FRAME_MAX || n_fds > FRAME_FDS_MAX)
                 return false;
         frame_put_header(data, len - FRAME_HEADER);
-        if (!list_empty(&conn->out))
-                return queue(conn, data, len, fds, n_fds);
-        ssize_t n = frame_send_fds(conn->fd, data, len, fds, n_fds);
-        if (n < 0)
-                return !fatal_send_error(errno) && queue(conn, data, len, fds, n_fds);
-        count_sent(conn, (size_t)n, n_fds);
-        return (size_t)n == len || queue(conn, data + n, len - (size_t)n, NULL, 0);
+        ssize_t n = list_empty(&conn->out) ? transmit(conn, data, len, fds, n_fds) : 0;
+        return n < 0 || (size_t)n == len || queue(conn, data + n, len - (size_t)n, fds, n == 0 ? n_fds : 0);
 }
 
-/* A failure to send to a client that has not closed is the daemon's or the machine's fault. The log says so: the
- * client sees the connection end without a reason. */
 void conn_send(struct conn *conn, const struct fds *fds, const struct pair *pairs, size_t n)
 {
         static const char header[FRAME_HEADER];
@@ -269,16 +263,9 @@ void conn_send(struct conn *conn, const struct fds *fds, const struct pair *pair
         writer_init(&w);
         w.failed = msgpack_sbuffer_write(&w.buf, header, sizeof(header)) != 0;
         writer_pairs(&w, pairs, n);
-        if (send_frame(conn, &w, fds != NULL ? fds->v : NULL, fds != NULL ? fds->n : 0)) {
-                conn->paused |=
-                        conn->out_bytes > conn->limits->output || (conn->out_bytes > 0 && conn_output_full(conn));
-        } else if (is_closed_error(errno)) {
-                stop_sending(conn);
-        } else {
-                log_warn("a frame of %zu bytes could not be sent to process %d, whose connection ends: %s", w.buf.size,
-                         (int)conn->pid, strerror(errno));
-                conn_end(conn);
-        }
+        if (!send_frame(conn, &w, fds != NULL ? fds->v : NULL, fds != NULL ? fds->n : 0))
+                fail_to_send(conn, w.buf.size);
+        conn->paused |= conn->out_bytes > conn->limits->output || (conn->out_bytes > 0 && conn_output_full(conn));
         update_poll(conn);
         writer_deinit(&w);
 }
