@@ -90,10 +90,13 @@ void deferred_orphan(struct deferred *d)
 
 void deferred_set_deadline(struct deferred *d, const char *model, const char *why, uint64_t timeout_ms)
 {
+        struct list *timed = &d->session->server->timed, *next = timed;
         d->model = model;
         d->why = why;
         d->deadline_ns = ns_after(now_ns(), timeout_ms * MS);
-        list_append(&d->session->server->timed, &d->in_timed);
+        while (next->prev != timed && container_of(next->prev, struct deferred, in_timed)->deadline_ns > d->deadline_ns)
+                next = next->prev;
+        list_append(next, &d->in_timed);
 }
 
 void deferred_await_change(struct deferred *d, deferred_try_fn *try)
@@ -127,12 +130,13 @@ void deferred_recheck(struct server *server)
 
 void deferred_tick(struct server *server, uint64_t now)
 {
-        list_each_item (struct deferred, d, &server->timed, in_timed)
-                if (now >= d->deadline_ns) {
-                        list_remove(&d->in_server);
-                        list_append(&server->recheck, &d->in_server);
-                        loop_task_begin(&server->answer);
-                }
+        list_each_item (struct deferred, d, &server->timed, in_timed) {
+                if (now < d->deadline_ns)
+                        return;
+                list_remove(&d->in_server);
+                list_append(&server->recheck, &d->in_server);
+                loop_task_begin(&server->answer);
+        }
 }
 
 bool deferred_answer(struct loop_task *loop_task)

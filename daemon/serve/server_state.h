@@ -78,7 +78,7 @@ struct server {
         struct list conns;       /* of struct conn */
         struct list waiting;     /* of struct deferred: requests that a change may answer */
         struct list recheck;     /* the same, since there was one, and those whose deadline has passed */
-        struct list timed;       /* those that have a deadline */
+        struct list timed;       /* those that have a deadline, in its order */
         struct loop_task answer; /* examines them */
         /* Notification (events.h). */
         struct changes model_changes;
