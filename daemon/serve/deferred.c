@@ -86,6 +86,12 @@ void deferred_orphan(struct deferred *d)
         release(session);
 }
 
+void deferred_time_out(struct deferred *d, const char *what, const char *why)
+{
+        session_fail(d->session, d->request.id, STREAMER_ETIMEOUT, "%s: %s", what, why);
+        deferred_orphan(d);
+}
+
 /* ---- waiting ---- */
 
 void deferred_set_deadline(struct deferred *d, const char *model, const char *why, uint64_t timeout_ms)
@@ -121,13 +127,6 @@ int deferred_wait(struct session *session, struct request *request, deferred_try
         return 0;
 }
 
-void deferred_recheck(struct server *server)
-{
-        list_append_all(&server->recheck, &server->waiting);
-        if (!list_empty(&server->recheck))
-                loop_task_begin(&server->answer);
-}
-
 void deferred_tick(struct server *server, uint64_t now)
 {
         list_each_item (struct deferred, d, &server->timed, in_timed) {
@@ -139,6 +138,13 @@ void deferred_tick(struct server *server, uint64_t now)
         }
 }
 
+void deferred_recheck(struct server *server)
+{
+        deferred_tick(server, now_ns()); /* first, in the order of their deadlines */
+        list_append_all(&server->recheck, &server->waiting);
+        loop_task_begin(&server->answer);
+}
+
 bool deferred_answer(struct loop_task *loop_task)
 {
         struct server *server = container_of(loop_task, struct server, answer);
@@ -147,8 +153,7 @@ bool deferred_answer(struct loop_task *loop_task)
         if (server->closing || d == NULL)
                 return false;
         if (!list_empty(&d->in_timed) && now_ns() >= d->deadline_ns) {
-                session_fail(d->session, d->request.id, STREAMER_ETIMEOUT, "%s: %s", d->model, d->why);
-                deferred_orphan(d);
+                deferred_time_out(d, d->model, d->why);
                 return true;
         }
         list_remove(&d->in_server);

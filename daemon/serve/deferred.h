@@ -55,6 +55,8 @@ void deferred_set_deadline(struct deferred *deferred, const char *model, const c
 
 /* The client has disconnected, or is answered: frees it, unless it is another's. */
 void deferred_orphan(struct deferred *deferred);
+/* The time is over: answers so, and then likewise. */
+void deferred_time_out(struct deferred *deferred, const char *what, const char *why);
 
 /* ---- the server's ---- */
 

@@ -190,11 +190,8 @@ void verb_tasks_tick(struct server *server, uint64_t now)
 {
         start_queued(server);
         list_each_item_safe (struct verb_task, task, &server->started, link) {
-                struct deferred *deferred = &task->deferred;
-                if (task->deadline_ns == 0 || now < task->deadline_ns || deferred->session == NULL)
-                        continue;
-                session_fail(deferred->session, deferred->request.id, STREAMER_ETIMEOUT,
-                             "%s: the storage did not answer in time", verb_desc(deferred->request.verb)->name);
-                deferred_orphan(deferred);
+                struct deferred *d = &task->deferred;
+                if (task->deadline_ns != 0 && now >= task->deadline_ns && d->session != NULL)
+                        deferred_time_out(d, verb_desc(d->request.verb)->name, "the storage did not answer in time");
         }
 }

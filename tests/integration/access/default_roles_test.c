@@ -64,6 +64,16 @@ static void begin_small(void)
 
 FIXTURE(.all = {begin_small, fixture_end}, .unavailable = root_unavailable);
 
+static int be_refused(void)
+{
+        struct wire w;
+        wire_open(&w, &test_daemon);
+        const msgpack_object *reply = wire_next(&w);
+        ck_assert(object_str_eq(reply, "text", "2 connections are open: the limit (limits.connections)"));
+        ck_assert(!wire_read(&w));
+        return 0;
+}
+
 TEST(a_connection_over_the_limit_gets_an_error_and_root_connects)
 {
         struct wire wires[2];
@@ -71,6 +81,7 @@ TEST(a_connection_over_the_limit_gets_an_error_and_root_connects)
                 wire_connect(&wires[i], &test_daemon);
         }
         ck_assert_int_eq(do_as(USER, do_connect, NULL), STREAMER_ELIMIT);
+        ck_assert_int_eq(do_as(USER, be_refused, NULL), 0);
         ck_assert_int_eq(do_attach(), 0);
         for (int i = 0; i < 2; i++)
                 wire_close(&wires[i]);
