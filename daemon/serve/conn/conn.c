@@ -13,7 +13,7 @@
 
 /* What one connection gets of a turn of the loop, in bytes and in time, so that a flood on one does not delay the
  * others. LOOP_NS is the time in which all are served as they are polled: sending, reading and ending. Connections
- * beyond it queue for the next turn, and so do all others until the queue has been served (loop_task.h). Queued
+ * beyond it queue for the next turn, and so do all others until the queue has been served (turns.h). Queued
  * connections are not polled: libuv would report the same sockets up to forty-eight times a turn.
  *
  * Ending a connection (its session, its leases, its descriptor) takes time of that, too. It follows the last request

@@ -27,7 +27,7 @@
 
 #include "daemon/base/list.h"
 #include "daemon/base/quota.h"
-#include "daemon/serve/conn/loop_task.h"
+#include "daemon/serve/conn/turns.h"
 #include "daemon/source/roots/caller.h"
 #include "proto/codec.h"
 #include "proto/frame.h"

@@ -1,11 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/serve/conn/loop_cpu.h"
+#include "daemon/serve/conn/turns.h"
 
 #include "daemon/base/metric/metric.h"
 #include "daemon/base/util.h"
 
+/* A task's time in one turn of the loop. */
+#define LOOP_TASK_NS UINT64_C(1000000)
 /* The metrics count from here on: most iterations are far shorter. */
 #define LOOP_CPU_OBSERVED_NS UINT64_C(1000000)
+
+/* ---- tasks ---- */
+
+static void on_turn(uv_idle_t *idle)
+{
+        struct loop_task *loop_task = container_of(idle, struct loop_task, idle);
+        uint64_t until = now_ns() + LOOP_TASK_NS;
+        while (loop_task->step(loop_task))
+                if (now_ns() >= until)
+                        return;
+        uv_idle_stop(idle);
+}
+
+void loop_task_init(struct loop_task *loop_task, uv_loop_t *loop, bool (*step)(struct loop_task *loop_task))
+{
+        loop_task->step = step;
+        uv_idle_init(loop, &loop_task->idle);
+}
+
+void loop_task_begin(struct loop_task *loop_task)
+{
+        uv_idle_start(&loop_task->idle, on_turn);
+}
+
+/* ---- processor time ---- */
 
 const uint64_t loop_cpu_bounds_ns[LOOP_CPU_BUCKETS] = {100000,  500000,   1000000,  2000000,
                                                        5000000, 10000000, 50000000, UINT64_MAX};
