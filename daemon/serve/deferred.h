@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Deferred replies: requests that are answered later, and are counted against their client until then.
+ * Deferred replies: requests that are answered later, and are counted against their client until then. At the limit
+ * its connection is not read.
  */
 #pragma once
 

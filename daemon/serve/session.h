@@ -5,15 +5,11 @@
  *
  *   new > hello received > ... > closed
  *
- * Replies that must wait are deferred (deferred.h), and counted against the client; at the limit its connection is not
- * read. Events do not queue (events/events.h), but a client is notified of all that happened before a reply before it
- * is sent the reply.
+ * Replies that must wait are deferred (deferred.h).
  */
 #pragma once
 
 #include "daemon/serve/server_state.h"
-
-struct session;
 
 /* Answers a request, or defers the reply: deferred_new() takes the request's memory over. Or fails: the session replies
  * with the error. */

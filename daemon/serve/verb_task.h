@@ -30,7 +30,6 @@ enum verb_task_kind {
 enum verb_task_state { VERB_TASK_QUEUED, VERB_TASK_STARTED, VERB_TASK_PAUSED };
 
 struct verb_task;
-
 struct verb_task_ops {
         /* It is its turn: begins the work, or replies and ends. NULL: begins the work on its source. */
         void (*start)(struct verb_task *task);

@@ -14,13 +14,9 @@
  *   draining     reads nothing; sends what is queued, then ends
  *   ended        reads and sends nothing; is freed on a later turn of the loop
  *
- * Two conditions suspend reading while the connection is open: too many unsent replies (conn.paused) and too many
- * unanswered requests (conn.held).
- *
  * No call blocks, and memory is bounded: a client that does not read its replies is not read either, and receives no
  * events. conn_hold() and conn_close() only mark: requests are passed on, and the connection ends, in a later turn of
- * the loop. A connection that exceeds its part of a turn of the loop continues in the next one, and so does the end of
- * connections beyond what a turn allows for all of them (conn.c). Input is received by plain recv(), so the kernel
+ * the loop, of which no connection takes more than a part (conn.c). Input is received by plain recv(), so the kernel
  * drops descriptors that clients send.
  */
 #pragma once

@@ -1,30 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Events: notifies clients of changes of models, of the loads that they watch, of their leases, and of the daemon's
- * end.
+ * Events: notifies clients of changes of models, of the loads that they watch and of their leases.
  *
- * Whatever happens only marks; nothing is sent where it happens, because the caller is in the midst of a change.
+ * What happens only marks, because the caller is in the midst of a change. One task of the loop sends: it takes the
+ * sessions in turn (server->due), and sends each a few frames in a step. A session to which nothing is left to send is
+ * up to date until the next mark. There is no other queue:
  *
- *   a generation changes               its latest state (changes.h); its leases, if they are to be notified
- *   tensors of a generation arrive     its leases
- *   a watched load ends                loads->n_ended
- *   a timer                            server->progress_round: loads in progress
- *
- * One task of the loop sends. It takes the sessions in turn (server->due), and sends each a few frames in a step:
- * states of models, the ends of loads, leases, progress. A session to which nothing is left to send is up to date until
- * the next mark. There is no other queue:
- *
- *   states      a position in the order of changes
- *   ends        the session's ops, of which it has at most 256; an ended load stays until its ops are notified
- *   leases      marked ones are first among the session's leases
- *   progress    ops that were not notified in this round are first among the session's ops
+ *   states      of models: a position in the order of changes (changes.h)
+ *   ends        of watched loads: an ended one stays until its ops are notified
+ *   leases      of which tensors arrive, or that are revoked: marked ones are first among the session's leases
+ *   progress    ops that were not notified in this round of a timer are first among the session's ops
  *
  * A client is sent events only while nothing is unsent to it, so one that does not read has one of them queued, and
  * later receives the latest state of each. There are two exceptions: an end is always sent, since its client requested
  * it; and before an end or a reply is sent, the client is notified of the states that preceded it, unless much is
  * unsent (conn_writable).
- *
- * The daemon's end is sent to all at once and is the last event: its connections are not read or sent anything else.
  */
 #pragma once
 
@@ -66,13 +56,10 @@ void op_send(struct op *op);
 
 /* ---- the server's ---- */
 
-/* resident->changed: soon notifies leases and subscribers. */
 void events_changed(struct server *server, struct generation *generation, const char *removed);
 /* Tensors of the generation have arrived. */
 void events_mark_leases(const struct generation *generation);
-/* loads->ended: a load has ended that clients watch. */
 void events_load_ended(struct loads *loads);
-/* From time to time: loads in progress. */
 void events_progress(struct server *server);
 /* A step of server->notify. */
 bool events_send_next(struct loop_task *loop_task);
