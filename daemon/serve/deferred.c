@@ -4,8 +4,6 @@
  */
 #include "daemon/serve/deferred.h"
 
-#include "daemon/serve/access/access.h"
-
 #include <inttypes.h>
 
 /* ---- life ---- */
@@ -19,7 +17,7 @@ static int charge_request(struct session *session, struct quota_charge *charge, 
         uid_t uid = session->conn->caller.uid;
         uint64_t held = quotas_held(&server->users, uid, QUOTA_REQUESTS);
         uint64_t max = REQUESTS_SHARE * server->limits->requests_per_client;
-        if (held >= max && !access_is_own(session->conn))
+        if (held >= max && !role_is_own(session->conn->caller.uid))
                 return error_set(error, STREAMER_ELIMIT,
                                  "uid %u has %" PRIu64 " unanswered requests (%d x limits.requests_per_client)",
                                  (unsigned)uid, held, REQUESTS_SHARE);

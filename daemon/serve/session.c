@@ -36,24 +36,19 @@ static void recount_fds(struct server *server)
         }
 }
 
-/* Half of those of all users, and those of one reply at least. */
-static uint64_t fds_share(const struct session *session)
-{
-        uint64_t all = session->server->limits->fds_in_flight;
-        if (access_is_own(session->conn))
-                return all;
-        return all / 2 > FRAME_FDS_MAX ? all / 2 : FRAME_FDS_MAX;
-}
-
 int session_check_fds(struct session *session, unsigned n, const char *verb, struct error *error)
 {
         struct server *server = session->server;
         const struct quota_user *user = session->fds.user;
-        uint64_t share = fds_share(session), all = server->limits->fds_in_flight;
+        uint64_t all = server->limits->fds_in_flight, share = all / 2;
         unsigned in_flight = conn_fds_in_flight(session->conn);
         if (in_flight > 0 && in_flight + n > server->limits->fds_per_client)
                 return error_set(error, STREAMER_ELIMIT,
                                  "%s: this client does not take its descriptors (limits.fds_per_client)", verb);
+        if (share < FRAME_FDS_MAX)
+                share = FRAME_FDS_MAX; /* of one reply */
+        if (role_is_own(user->uid))
+                share = all;
         if (server->fds_out + n > all || user->held[QUOTA_FDS] + n > share)
                 recount_fds(server);
         if (server->fds_out + n > all)
@@ -202,7 +197,7 @@ static void charge_connection(struct conn *conn)
             (quota_charge_restored(users, conn->caller.uid, &session->fds, QUOTA_FDS, 0) < 0 ||
              quota_charge_restored(users, conn->caller.uid, &conn->output, QUOTA_OUTPUT, conn->out_bytes) < 0))
                 r = error_no_memory(&error);
-        conn->output_share = access_is_own(conn) ? UINT64_MAX : OUTPUT_SHARE * conn->limits->output;
+        conn->output_share = role_is_own(conn->caller.uid) ? UINT64_MAX : OUTPUT_SHARE * conn->limits->output;
         if (r < 0)
                 refuse(session, &error);
 }
@@ -248,7 +243,7 @@ void session_new_consume_fd(struct server *server, int fd)
         conn->context = session;
         list_append(&server->conns, &conn->link);
         list_append(&server->up_to_date, &session->in_events);
-        if (server->n_conns >= server->limits->connections + (access_is_own(conn) ? OWN_CONNECTIONS : 0)) {
+        if (server->n_conns >= server->limits->connections + (role_is_own(conn->caller.uid) ? OWN_CONNECTIONS : 0)) {
                 refuse_excess(session);
                 return;
         }

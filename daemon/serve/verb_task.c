@@ -10,7 +10,7 @@
 static bool may_start(const struct verb_task *task)
 {
         const struct conn *conn = task->deferred.session->conn;
-        unsigned max = access_is_own(conn) ? 2 * VERB_TASKS : VERB_TASKS;
+        unsigned max = role_is_own(conn->caller.uid) ? 2 * VERB_TASKS : VERB_TASKS;
         return task->place.user->held[task->place.slot] < max && !conn_output_full(conn);
 }
 
@@ -93,7 +93,7 @@ void *verb_task_new(size_t size, const struct verb_task_ops *ops, struct session
         task->ops = ops;
         task->server = session->server;
         list_init(&task->link);
-        if (!access_is_own(session->conn))
+        if (!role_is_own(session->conn->caller.uid))
                 task->work.user = work_user(session->conn->caller.uid);
         return task;
 }

@@ -2,26 +2,10 @@
 #include "daemon/serve/access/access.h"
 
 #include <string.h>
-#include <unistd.h>
-
-static bool is_own(const struct caller *caller)
-{
-        return caller->uid == 0 || caller->uid == geteuid();
-}
-
-static struct role_grant grant_of(const struct server *server, const struct caller *caller)
-{
-        return role_find(server->roles, caller, is_own(caller), server->listener.gid);
-}
-
-bool access_is_own(const struct conn *conn)
-{
-        return is_own(&conn->caller);
-}
 
 struct role_grant access_grant(const struct server *server, const struct conn *conn)
 {
-        return grant_of(server, &conn->caller);
+        return role_find(server->roles, &conn->caller, server->listener.gid);
 }
 
 /* ---- what it may do ---- */
@@ -125,7 +109,7 @@ int access_check_restored(struct desired *desired, struct load_request *request,
 {
         struct server *server = container_of(desired, struct server, desired);
         cleanup_free char *canonical = NULL;
-        const struct role_grant grant = grant_of(server, request->caller);
+        const struct role_grant grant = role_find(server->roles, request->caller, server->listener.gid);
         *limits = (struct quota_limits){.unlimited = grant.own};
         for (size_t i = 0; i < QUOTA_SLOT_COUNT; i++)
                 limits->max[i] = UINT64_MAX;

@@ -8,8 +8,6 @@
 #include "daemon/serve/server_state.h"
 
 struct role_grant access_grant(const struct server *server, const struct conn *conn);
-/* Root, or the daemon's own user: no limit or share applies. */
-bool access_is_own(const struct conn *conn);
 
 /* 0, or STREAMER_EPERM naming the rule: for a verb that the caller's role does not allow, and for a request that would
  * change a model of another user, unless the caller is an admin. */

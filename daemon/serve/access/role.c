@@ -118,10 +118,15 @@ static bool in_groups(const struct role_ids *ids, const struct caller *caller)
         return false;
 }
 
-struct role_grant role_find(const struct roles *roles, const struct caller *caller, bool own, gid_t group)
+bool role_is_own(uid_t uid)
 {
-        struct role_grant grant = {.role = ROLE_NONE, .own = own};
-        if (own) {
+        return uid == 0 || uid == geteuid();
+}
+
+struct role_grant role_find(const struct roles *roles, const struct caller *caller, gid_t group)
+{
+        struct role_grant grant = {.role = ROLE_NONE, .own = role_is_own(caller->uid)};
+        if (grant.own) {
                 grant.role = ROLE_ADMIN;
                 snprintf(grant.text, sizeof(grant.text), "root and the daemon's own user may do all");
                 return grant;

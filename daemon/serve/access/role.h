@@ -52,17 +52,20 @@ void roles_deinit(struct roles *roles); /* accepts a zeroed one */
 
 /* ---- the role of a caller ---- */
 
+/* Root, or the daemon's own user: no limit or share applies. */
+bool role_is_own(uid_t uid);
+
 /* What a caller may: by rule i, or by none (`rule` NULL). */
 struct role_grant {
         enum role role;
-        bool own; /* root, or the daemon's own user: no limit or share applies */
+        bool own; /* role_is_own() */
         const struct role_rule *rule;
         struct source_roots *roots; /* of the rule, borrowed; NULL: the daemon's own */
         char text[160];             /* "access.roles[1], /etc/streamerd/streamerd.yaml:12" */
 };
 
-/* `own`: the caller is root, or the daemon's own user; `group`: the socket's, for the default. */
-struct role_grant role_find(const struct roles *roles, const struct caller *caller, bool own, gid_t group);
+/* `group`: the socket's, for the default. */
+struct role_grant role_find(const struct roles *roles, const struct caller *caller, gid_t group);
 
 /* ---- the requirements of verbs and sources ---- */
 

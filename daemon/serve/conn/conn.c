@@ -12,16 +12,15 @@
 #include <sys/socket.h>
 
 /* What one connection gets of a turn of the loop, in bytes and in time, so that a flood on one does not delay the
- * others. LOOP_NS is the time in which all are served as they are polled: sending, reading and ending. Connections
- * beyond it queue for the next turn, and so do all others until the queue has been served (turns.h). Queued
- * connections are not polled: libuv would report the same sockets up to forty-eight times a turn.
+ * others. All that are served as they are polled get this time, too: for sending, reading and ending. Connections
+ * beyond it queue for the next turn, and so do all others until the queue has been served (turns.h). Queued connections
+ * are not polled: libuv would report the same sockets up to forty-eight times a turn.
  *
  * Ending a connection (its session, its leases, its descriptor) takes time of that, too. It follows the last request
  * that the client sent, so the end is accounted for before later requests of other clients are served. A connection
  * that ends inside another callback, such as an event's, goes to the end of the queue. */
 #define READ_TURN (256 * KiB)
-#define TURN_NS (1 * UINT64_C(1000000))
-#define LOOP_NS (2 * UINT64_C(1000000))
+#define TURN_NS UINT64_C(1000000)
 
 struct out_frame {
         struct list link;
@@ -408,7 +407,7 @@ static bool turn_is_over(struct conn_turn *turn)
 {
         uint64_t now = now_ns();
         if (turn->until_ns == 0)
-                turn->until_ns = now + LOOP_NS;
+                turn->until_ns = now + TURN_NS;
         return now >= turn->until_ns;
 }
 

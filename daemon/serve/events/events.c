@@ -2,7 +2,6 @@
 #include "daemon/serve/events/events.h"
 
 #include "daemon/base/log/log.h"
-#include "daemon/serve/access/access.h"
 #include "daemon/serve/reply/reply.h"
 
 #include <inttypes.h>
@@ -103,7 +102,7 @@ int op_check(struct session *session, struct error *error)
         if (session->n_ops >= OPS_MAX)
                 return error_set(error, STREAMER_ELIMIT, "load: this connection watches %d loads, the most that it may",
                                  OPS_MAX);
-        if (held >= OPS_SHARE * OPS_MAX && !access_is_own(session->conn))
+        if (held >= OPS_SHARE * OPS_MAX && !role_is_own(session->conn->caller.uid))
                 return error_set(error, STREAMER_ELIMIT,
                                  "load: uid %u watches %" PRIu64 " loads, the most that a user may", (unsigned)uid,
                                  held);

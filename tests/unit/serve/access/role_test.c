@@ -14,7 +14,7 @@ static struct error error;
 static struct role_grant ask(const struct roles *roles, uid_t uid, gid_t gid, gid_t other)
 {
         const struct caller caller = {.uid = uid, .gid = gid, .groups = {other}, .n_groups = 1};
-        return role_find(roles, &caller, uid == 0, SOCKET_GROUP);
+        return role_find(roles, &caller, SOCKET_GROUP);
 }
 
 static int permits(const struct role_grant *grant, enum verb verb)
