@@ -73,9 +73,8 @@ int quota_charge(struct quotas *users, uid_t uid, struct quota_charge *charge, e
 
 void quota_adjust(struct quota_charge *charge, uint64_t amount)
 {
-        if (charge->user == NULL)
-                return;
-        charge->user->held[charge->slot] += amount - charge->amount;
+        if (charge->user != NULL)
+                charge->user->held[charge->slot] += amount - charge->amount;
         charge->amount = amount;
 }
 

@@ -76,7 +76,7 @@ int quota_charge(struct quotas *users, uid_t uid, struct quota_charge *charge, e
  * STREAMER_ENOMEM. */
 int quota_charge_restored(struct quotas *users, uid_t uid, struct quota_charge *charge, enum quota_slot slot,
                           uint64_t amount);
-/* Changes the amount; accepts an empty charge. */
+/* Changes the amount, also of an empty charge. */
 void quota_adjust(struct quota_charge *charge, uint64_t amount);
 void quota_commit(struct quota_charge *charge);    /* forgives one that is empty or counted */
 void quota_discharge(struct quota_charge *charge); /* likewise */

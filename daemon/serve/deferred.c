@@ -11,28 +11,21 @@
 /* Of a user: what so many connections may have. */
 #define REQUESTS_SHARE 64
 
-static int charge_request(struct session *session, struct quota_charge *charge, struct error *error)
+void *deferred_new_sized(size_t size, struct session *session, struct request *request, struct error *error)
 {
         struct server *server = session->server;
         uid_t uid = session->conn->caller.uid;
         uint64_t held = quotas_held(&server->users, uid, QUOTA_REQUESTS);
-        uint64_t max = REQUESTS_SHARE * server->limits->requests_per_client;
-        if (held >= max && !role_is_own(session->conn->caller.uid))
-                return error_set(error, STREAMER_ELIMIT,
-                                 "uid %u has %" PRIu64 " unanswered requests (%d x limits.requests_per_client)",
-                                 (unsigned)uid, held, REQUESTS_SHARE);
-        if (quota_charge_restored(&server->users, uid, charge, QUOTA_REQUESTS, 1) < 0)
-                return error_no_memory(error);
-        return 0;
-}
-
-void *deferred_new_sized(size_t size, struct session *session, struct request *request, struct error *error)
-{
+        if (held >= REQUESTS_SHARE * server->limits->requests_per_client && !role_is_own(uid)) {
+                error_set(error, STREAMER_ELIMIT,
+                          "uid %u has %" PRIu64 " unanswered requests (%d x limits.requests_per_client)", (unsigned)uid,
+                          held, REQUESTS_SHARE);
+                return NULL;
+        }
         struct deferred *d = calloc(1, size);
-        if (d == NULL || charge_request(session, &d->charge, error) < 0) {
-                if (d == NULL)
-                        error_no_memory(error);
+        if (d == NULL || quota_charge_restored(&server->users, uid, &d->charge, QUOTA_REQUESTS, 1) < 0) {
                 free(d);
+                error_no_memory(error);
                 return NULL;
         }
         d->magic = DEFERRED_MAGIC;

@@ -195,7 +195,7 @@ static void charge_connection(struct conn *conn)
         int r = access_charge(session->server, conn, &session->charge, QUOTA_CONNECTIONS, 1, &error);
         if (r == 0 &&
             (quota_charge_restored(users, conn->caller.uid, &session->fds, QUOTA_FDS, 0) < 0 ||
-             quota_charge_restored(users, conn->caller.uid, &conn->output, QUOTA_OUTPUT, conn->out_bytes) < 0))
+             quota_charge_restored(users, conn->caller.uid, &conn->output, QUOTA_OUTPUT, conn->output.amount) < 0))
                 r = error_no_memory(&error);
         conn->output_share = role_is_own(conn->caller.uid) ? UINT64_MAX : OUTPUT_SHARE * conn->limits->output;
         if (r < 0)

@@ -131,12 +131,6 @@ static void update_poll(struct conn *conn)
 
 /* ---- output ---- */
 
-static void count_out(struct conn *conn, uint64_t bytes)
-{
-        conn->out_bytes = bytes;
-        quota_adjust(&conn->output, bytes);
-}
-
 bool conn_output_full(const struct conn *conn)
 {
         return conn->output.user != NULL && conn->output.user->held[QUOTA_OUTPUT] > conn->output_share;
@@ -144,7 +138,7 @@ bool conn_output_full(const struct conn *conn)
 
 static bool has_capacity(const struct conn *conn)
 {
-        return conn->out_bytes == 0 || (conn->out_bytes < conn->limits->output / 2 && !conn_output_full(conn));
+        return conn->output.amount == 0 || (conn->output.amount < conn->limits->output / 2 && !conn_output_full(conn));
 }
 
 /* The client closed its end. What it sent before that is read first. */
@@ -152,7 +146,7 @@ static void stop_sending(struct conn *conn)
 {
         list_each_item_safe (struct out_frame, frame, &conn->out, link)
                 out_frame_free(frame);
-        count_out(conn, 0);
+        quota_adjust(&conn->output, 0);
         if (conn->paused)
                 conn_resume(conn);
         conn->paused = false;
@@ -201,7 +195,7 @@ static void flush(struct conn *conn)
                         close(f->fds[i]);
                 f->n_fds = 0;
                 f->done += (size_t)n;
-                count_out(conn, conn->out_bytes - (size_t)n);
+                quota_adjust(&conn->output, conn->output.amount - (size_t)n);
                 if (f->done < f->len)
                         break;
                 out_frame_free(f);
@@ -230,7 +224,7 @@ static bool queue(struct conn *conn, const unsigned char *data, size_t len, cons
         f->done = f->n_fds = 0;
         memcpy(f->data, data, len);
         list_append(&conn->out, &f->link);
-        count_out(conn, conn->out_bytes + len);
+        quota_adjust(&conn->output, conn->output.amount + len);
         for (size_t i = 0; i < n_fds; i++) {
                 f->fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 0);
                 if (f->fds[i] < 0)
@@ -264,7 +258,8 @@ void conn_send(struct conn *conn, const struct fds *fds, const struct pair *pair
         writer_pairs(&w, pairs, n);
         if (!send_frame(conn, &w, fds != NULL ? fds->v : NULL, fds != NULL ? fds->n : 0))
                 fail_to_send(conn, w.buf.size);
-        conn->paused |= conn->out_bytes > conn->limits->output || (conn->out_bytes > 0 && conn_output_full(conn));
+        conn->paused |=
+                conn->output.amount > conn->limits->output || (conn->output.amount > 0 && conn_output_full(conn));
         update_poll(conn);
         writer_deinit(&w);
 }

@@ -69,10 +69,9 @@ struct conn {
         struct list later; /* in turn->later */
         int due;           /* events that it is served for then */
         struct frame_reader in;
-        uint64_t waiting_since; /* a frame (or the first one) is incomplete since; 0: none */
-        struct list out;        /* of struct out_frame */
-        uint64_t out_bytes;
-        struct quota_charge output; /* of these, to the client's user; set by the owner, as the next */
+        uint64_t waiting_since;     /* a frame (or the first one) is incomplete since; 0: none */
+        struct list out;            /* of struct out_frame */
+        struct quota_charge output; /* bytes of these, charged to the client's user by the owner, who sets the next */
         uint64_t output_share;      /* of the user: beyond it a connection has one frame unsent */
         uint64_t sent;              /* bytes, ever */
         /* Descriptors that the client may not have received yet: older and newer ones, and the value of `sent` after

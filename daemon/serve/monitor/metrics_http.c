@@ -174,14 +174,11 @@ int metrics_http_new(struct metrics_http **out, struct server *server, const cha
         if (metrics_http == NULL)
                 return error_no_memory(error);
         metrics_http->server = server;
-        if (listener_open(&metrics_http->listener, &where, BACKLOG, &cause) < 0) {
-                listener_deinit(&metrics_http->listener);
-                free(metrics_http);
+        *out = metrics_http;
+        if (listener_open(&metrics_http->listener, &where, BACKLOG, &cause) < 0)
                 return error_set(error, cause.code == STREAMER_EBUSY ? STREAMER_EFAILED : cause.code,
                                  "metrics: %s (%s)", cause.text, address);
-        }
         listen_text(metrics_http->listener.fd, text);
-        *out = metrics_http;
         metrics_http->http = MHD_start_daemon(
                 MHD_USE_EPOLL, 0, NULL, NULL, on_request, metrics_http, MHD_OPTION_LISTEN_SOCKET,
                 metrics_http->listener.fd, MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,

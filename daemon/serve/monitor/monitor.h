@@ -15,8 +15,8 @@ char *metrics_text(const struct server *server);
 
 struct metrics_http;
 
-/* Listens at `address` (listen_parse). The handles close with the loop's others (uv_walk); unlink when the loop
- * has ended, and free after it has run down. */
+/* Listens at `address` (listen_parse); frees nothing if it fails. The handles close with the loop's others (uv_walk);
+ * unlink when the loop has ended, and free after it has run down. */
 int metrics_http_new(struct metrics_http **metrics_http, struct server *server, const char *address,
                      struct error *error);
 void metrics_http_unlink(struct metrics_http *metrics_http); /* removes its socket file; accepts NULL */

@@ -48,7 +48,7 @@ TEST(a_client_that_does_not_read_is_not_read_until_it_has_received_every_byte)
 {
         unsigned char data[64];
         unsigned n = flood(16 * KiB);
-        ck_assert_uint_gt(conn->out_bytes, OUTPUT_LIMIT);
+        ck_assert_uint_gt(conn->output.amount, OUTPUT_LIMIT);
         ck_assert(!conn_writable(conn));
         send_bytes(data, put_frame(data, "request"));
         core_settle();
@@ -60,7 +60,7 @@ TEST(a_client_that_does_not_read_is_not_read_until_it_has_received_every_byte)
         for (unsigned i = 0; i < n; i++)
                 for (size_t k = BEFORE_TEXT; k < one; k += 997)
                         ck_assert_int_eq(got[i * one + k], 'a' + (int)(i % 26));
-        ck_assert_uint_eq(conn->out_bytes, 0);
+        ck_assert_uint_eq(conn->output.amount, 0);
         ck_assert(conn_writable(conn));
         ck_assert_uint_gt(drains, 0);
 }
@@ -84,7 +84,7 @@ TEST(a_client_that_never_reads_cannot_grow_the_daemons_memory)
                 ck_assert_int_eq(sent, (ssize_t)n);
         }
         ck_assert(conn->paused);
-        ck_assert_uint_le(conn->out_bytes, OUTPUT_LIMIT + 9 * KiB);
+        ck_assert_uint_le(conn->output.amount, OUTPUT_LIMIT + 9 * KiB);
         unsigned before = frames;
         core_settle();
         ck_assert_uint_eq(frames, before);
