@@ -8,6 +8,20 @@ struct role_grant access_grant(const struct server *server, const struct conn *c
         return role_find(server->roles, &conn->caller, server->listener.gid);
 }
 
+static struct quota_limits limits_of(const struct server *server, const struct role_grant *grant, bool limited)
+{
+        struct quota_limits limits = {.unlimited = grant->own};
+        snprintf(limits.rule, sizeof(limits.rule), "%s", grant->text);
+        for (size_t i = 0; i < QUOTA_SLOT_COUNT; i++) {
+                uint64_t max = grant->rule != NULL ? grant->rule->max[i] : 0;
+                limits.usual[i] = max == 0;
+                if (max == 0)
+                        max = server->limits->per_uid[i];
+                limits.max[i] = !limited || max == 0 ? UINT64_MAX : max;
+        }
+        return limits;
+}
+
 /* ---- what it may do ---- */
 
 /* Refuses the caller of `conn`, whose role is that of `grant`. `why` has a conversion for the owner's uid. */
@@ -110,10 +124,7 @@ int access_check_restored(struct desired *desired, struct load_request *request,
         struct server *server = container_of(desired, struct server, desired);
         cleanup_free char *canonical = NULL;
         const struct role_grant grant = role_find(server->roles, request->caller, server->listener.gid);
-        *limits = (struct quota_limits){.unlimited = grant.own};
-        for (size_t i = 0; i < QUOTA_SLOT_COUNT; i++)
-                limits->max[i] = UINT64_MAX;
-        snprintf(limits->rule, sizeof(limits->rule), "%s", grant.text);
+        *limits = limits_of(server, &grant, false);
         request->roots = grant.roots;
         request->users = &server->users;
         request->limits = limits;
@@ -179,18 +190,8 @@ int access_check(const struct server *server, const struct conn *conn, const str
 
 struct quota_limits access_limits(const struct server *server, const struct conn *conn)
 {
-        struct quota_limits limits;
         const struct role_grant grant = access_grant(server, conn);
-        limits.unlimited = grant.own;
-        snprintf(limits.rule, sizeof(limits.rule), "%s", grant.text);
-        for (size_t i = 0; i < QUOTA_SLOT_COUNT; i++) {
-                uint64_t usual = server->limits->per_uid[i], max = grant.rule != NULL ? grant.rule->max[i] : 0;
-                limits.usual[i] = max == 0;
-                if (max == 0)
-                        max = usual;
-                limits.max[i] = grant.own || max == 0 ? UINT64_MAX : max;
-        }
-        return limits;
+        return limits_of(server, &grant, !grant.own);
 }
 
 int access_charge(struct server *server, const struct conn *conn, struct quota_charge *charge, enum quota_slot slot,

@@ -102,7 +102,7 @@ int op_check(struct session *session, struct error *error)
         if (session->n_ops >= OPS_MAX)
                 return error_set(error, STREAMER_ELIMIT, "load: this connection watches %d loads, the most that it may",
                                  OPS_MAX);
-        if (held >= OPS_SHARE * OPS_MAX && !role_is_own(session->conn->caller.uid))
+        if (held >= OPS_SHARE * OPS_MAX && !role_is_own(uid))
                 return error_set(error, STREAMER_ELIMIT,
                                  "load: uid %u watches %" PRIu64 " loads, the most that a user may", (unsigned)uid,
                                  held);
@@ -293,17 +293,12 @@ void events_progress(struct server *server)
 /* A few frames. False: nothing is left that may be sent now. */
 static bool send_some(struct session *session)
 {
-        const struct conn *conn = session->conn;
-        struct change change;
-        for (int i = 0; i < STEP_STATES && conn_idle(conn); i++)
-                if (!send_next_state(session))
-                        break;
-        if (send_next_end(session))
+        int n = 0;
+        while (n < STEP_STATES && conn_idle(session->conn) && send_next_state(session))
+                n++;
+        if (n == STEP_STATES || send_next_end(session))
                 return true;
-        if (!conn_idle(conn))
-                return false;
-        return send_next_lease(session) || send_next_progress(session) || session->subscriber.lost > 0 ||
-               changes_peek(&session->server->model_changes, &session->subscriber, &change);
+        return conn_idle(session->conn) && (send_next_lease(session) || send_next_progress(session));
 }
 
 bool events_send_next(struct loop_task *loop_task)
