@@ -106,6 +106,31 @@ int session_state_error(const struct session *session, const char *model, const 
         return error_set(error, STREAMER_EFAILED, "%s: is not %s", model, what);
 }
 
+/* ---- what it counts as ---- */
+
+static void refuse(struct session *session, const struct error *error)
+{
+        session_error(session, 0, error);
+        conn_close(session->conn, true);
+}
+
+/* Once its user is known, before any frame is read. False: it ends. */
+static bool charge_connection(struct session *session)
+{
+        struct conn *conn = session->conn;
+        struct quotas *users = &session->server->users;
+        struct error error = {0};
+        int r = access_charge(session->server, conn, &session->charge, QUOTA_CONNECTIONS, 1, &error);
+        if (r == 0 &&
+            (quota_charge_restored(users, conn->caller.uid, &session->fds, QUOTA_FDS, 0) < 0 ||
+             quota_charge_restored(users, conn->caller.uid, &conn->output, QUOTA_OUTPUT, conn->output.amount) < 0))
+                r = error_no_memory(&error);
+        conn->output_share = role_is_own(conn->caller.uid) ? UINT64_MAX : OUTPUT_SHARE * conn->limits->output;
+        if (r < 0)
+                refuse(session, &error);
+        return r == 0;
+}
+
 /* ---- dispatch ---- */
 
 /* Frees what the client holds. A client takes a refusal for the end of what it gave back, which would stay its own
@@ -137,6 +162,8 @@ static void on_frame(struct conn *conn, const void *data, size_t len)
         struct request request;
         struct error error = {0};
         require(session->magic == SESSION_MAGIC);
+        if (session->charge.user == NULL && !charge_connection(session))
+                return;
         int r = request_decode(&request, data, len, error.text, sizeof(error.text));
         if (r < 0) {
                 error.code = r;
@@ -180,28 +207,6 @@ static void on_drained(struct conn *conn)
         events_mark(conn->context);
 }
 
-static void refuse(struct session *session, const struct error *error)
-{
-        session_error(session, 0, error);
-        conn_close(session->conn, true);
-}
-
-/* Once its user is known, before any descriptor is sent. */
-static void charge_connection(struct conn *conn)
-{
-        struct session *session = conn->context;
-        struct quotas *users = &session->server->users;
-        struct error error = {0};
-        int r = access_charge(session->server, conn, &session->charge, QUOTA_CONNECTIONS, 1, &error);
-        if (r == 0 &&
-            (quota_charge_restored(users, conn->caller.uid, &session->fds, QUOTA_FDS, 0) < 0 ||
-             quota_charge_restored(users, conn->caller.uid, &conn->output, QUOTA_OUTPUT, conn->output.amount) < 0))
-                r = error_no_memory(&error);
-        conn->output_share = role_is_own(conn->caller.uid) ? UINT64_MAX : OUTPUT_SHARE * conn->limits->output;
-        if (r < 0)
-                refuse(session, &error);
-}
-
 /* Beyond the limit of all connections. */
 static void refuse_excess(struct session *session)
 {
@@ -214,8 +219,7 @@ static void refuse_excess(struct session *session)
         refuse(session, &error);
 }
 
-static const struct conn_ops conn_ops = {
-        .introduced = charge_connection, .frame = on_frame, .drained = on_drained, .closed = on_closed};
+static const struct conn_ops conn_ops = {.frame = on_frame, .drained = on_drained, .closed = on_closed};
 
 void session_new_consume_fd(struct server *server, int fd)
 {
@@ -249,5 +253,5 @@ void session_new_consume_fd(struct server *server, int fd)
         }
         server->n_conns++;
         if (!conn->caller_unknown)
-                charge_connection(conn);
+                charge_connection(session);
 }

@@ -52,16 +52,7 @@ static void on_closed(struct conn *c)
         closed = true;
 }
 
-static unsigned introductions; /* before any frame */
-
-static void introduced(struct conn *c)
-{
-        ck_assert_ptr_eq(c, conn);
-        ck_assert_uint_eq(frames, 0);
-        introductions++;
-}
-
-static const struct conn_ops ops = {.introduced = introduced, .frame = frame, .drained = drained, .closed = on_closed};
+static const struct conn_ops ops = {.frame = frame, .drained = drained, .closed = on_closed};
 
 static void begin(void)
 {

@@ -136,9 +136,16 @@ bool conn_output_full(const struct conn *conn)
         return conn->output.user != NULL && conn->output.user->held[QUOTA_OUTPUT] > conn->output_share;
 }
 
-static bool has_capacity(const struct conn *conn)
+bool conn_writable(const struct conn *conn)
 {
-        return conn->output.amount == 0 || (conn->output.amount < conn->limits->output / 2 && !conn_output_full(conn));
+        uint64_t unsent = conn->output.amount;
+        return conn->state == CONN_OPEN &&
+               (unsent == 0 || (unsent < conn->limits->output / 2 && !conn_output_full(conn)));
+}
+
+bool conn_idle(const struct conn *conn)
+{
+        return conn->state == CONN_OPEN && list_empty(&conn->out);
 }
 
 /* The client closed its end. What it sent before that is read first. */
@@ -204,7 +211,7 @@ static void flush(struct conn *conn)
                 conn_end(conn);
                 return;
         }
-        if (conn->paused && has_capacity(conn)) {
+        if (conn->paused && conn_writable(conn)) {
                 /* In its turn: many connections of a user resume at once. */
                 conn->paused = false;
                 conn_resume(conn);
@@ -262,16 +269,6 @@ void conn_send(struct conn *conn, const struct fds *fds, const struct pair *pair
                 conn->output.amount > conn->limits->output || (conn->output.amount > 0 && conn_output_full(conn));
         update_poll(conn);
         writer_deinit(&w);
-}
-
-bool conn_idle(const struct conn *conn)
-{
-        return conn->state == CONN_OPEN && list_empty(&conn->out);
-}
-
-bool conn_writable(const struct conn *conn)
-{
-        return conn->state == CONN_OPEN && has_capacity(conn);
 }
 
 unsigned conn_fds_in_flight(struct conn *conn)
@@ -337,7 +334,6 @@ static ssize_t receive_first(struct conn *conn, void *space, size_t size)
         conn->caller.uid = cred.uid;
         conn->caller.gid = cred.gid;
         conn->caller_unknown = false;
-        conn->ops->introduced(conn);
         return n;
 }
 

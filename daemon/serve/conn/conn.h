@@ -44,9 +44,7 @@ enum conn_state {
 struct conn;
 
 struct conn_ops {
-        /* The first bytes identified the client (conn_await_caller); called before the first frame. */
-        void (*introduced)(struct conn *conn);
-        /* A complete frame. */
+        /* A complete frame; the caller is known from the first one on. */
         void (*frame)(struct conn *conn, const void *data, size_t len);
         /* All that was unsent has been sent. */
         void (*drained)(struct conn *conn);
