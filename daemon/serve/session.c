@@ -106,29 +106,30 @@ int session_state_error(const struct session *session, const char *model, const 
         return error_set(error, STREAMER_EFAILED, "%s: is not %s", model, what);
 }
 
-/* ---- what it counts as ---- */
+/* ---- charges ---- */
 
-static void refuse(struct session *session, const struct error *error)
-{
-        session_error(session, 0, error);
-        conn_close(session->conn, true);
-}
-
-/* Once its user is known, before any frame is read. False: it ends. */
+/* Once its user is known, before any frame is read. False: it is over a limit, and ends. */
 static bool charge_connection(struct session *session)
 {
+        struct server *server = session->server;
         struct conn *conn = session->conn;
-        struct quotas *users = &session->server->users;
+        uid_t uid = conn->caller.uid;
         struct error error = {0};
-        int r = access_charge(session->server, conn, &session->charge, QUOTA_CONNECTIONS, 1, &error);
+        int r = 0;
+        if (session->refused)
+                r = error_set(&error, STREAMER_ELIMIT,
+                              "%" PRIu64 " connections are open: the limit (limits.connections)", server->n_conns);
+        r = r ?: access_charge(server, conn, &session->charge, QUOTA_CONNECTIONS, 1, &error);
         if (r == 0 &&
-            (quota_charge_restored(users, conn->caller.uid, &session->fds, QUOTA_FDS, 0) < 0 ||
-             quota_charge_restored(users, conn->caller.uid, &conn->output, QUOTA_OUTPUT, conn->output.amount) < 0))
+            (quota_charge_restored(&server->users, uid, &session->fds, QUOTA_FDS, 0) < 0 ||
+             quota_charge_restored(&server->users, uid, &conn->output, QUOTA_OUTPUT, conn->output.amount) < 0))
                 r = error_no_memory(&error);
-        conn->output_share = role_is_own(conn->caller.uid) ? UINT64_MAX : OUTPUT_SHARE * conn->limits->output;
-        if (r < 0)
-                refuse(session, &error);
-        return r == 0;
+        conn->output_share = role_is_own(uid) ? UINT64_MAX : OUTPUT_SHARE * conn->limits->output;
+        if (r == 0)
+                return true;
+        session_error(session, 0, &error);
+        conn_close(conn, true);
+        return false;
 }
 
 /* ---- dispatch ---- */
@@ -207,18 +208,6 @@ static void on_drained(struct conn *conn)
         events_mark(conn->context);
 }
 
-/* Beyond the limit of all connections. */
-static void refuse_excess(struct session *session)
-{
-        struct server *server = session->server;
-        struct error error = {0};
-        session->refused = true;
-        log_warn("connections: %" PRIu64 " are open, the next are refused", server->n_conns);
-        error_set(&error, STREAMER_ELIMIT, "%" PRIu64 " connections are open: the limit (limits.connections)",
-                  server->n_conns);
-        refuse(session, &error);
-}
-
 static const struct conn_ops conn_ops = {.frame = on_frame, .drained = on_drained, .closed = on_closed};
 
 void session_new_consume_fd(struct server *server, int fd)
@@ -247,11 +236,11 @@ void session_new_consume_fd(struct server *server, int fd)
         conn->context = session;
         list_append(&server->conns, &conn->link);
         list_append(&server->up_to_date, &session->in_events);
-        if (server->n_conns >= server->limits->connections + (role_is_own(conn->caller.uid) ? OWN_CONNECTIONS : 0)) {
-                refuse_excess(session);
-                return;
-        }
-        server->n_conns++;
-        if (!conn->caller_unknown)
+        uint64_t max = server->limits->connections + (role_is_own(conn->caller.uid) ? OWN_CONNECTIONS : 0);
+        session->refused = server->n_conns >= max;
+        if (session->refused)
+                log_warn("connections: %" PRIu64 " are open, the next are refused", server->n_conns);
+        server->n_conns += !session->refused;
+        if (session->refused || !conn->caller_unknown)
                 charge_connection(session);
 }
