@@ -11,6 +11,13 @@
 /* Of a user: what so many connections may have. */
 #define REQUESTS_SHARE 64
 
+/* The session has n unanswered requests more. */
+static void count(struct session *session, int n)
+{
+        session->n_deferred += (uint64_t)n;
+        conn_hold(session->conn, session->n_deferred >= session->server->limits->requests_per_client);
+}
+
 void *deferred_new_sized(size_t size, struct session *session, struct request *request, struct error *error)
 {
         struct server *server = session->server;
@@ -35,46 +42,38 @@ void *deferred_new_sized(size_t size, struct session *session, struct request *r
         list_init(&d->in_server);
         list_init(&d->in_timed);
         list_append(&session->deferred, &d->in_session);
-        session->n_deferred++;
-        conn_hold(session->conn, session->n_deferred >= session->server->limits->requests_per_client);
+        count(session, 1);
         return d;
 }
 
-/* The session has one unanswered request less. */
-static void release(struct session *session)
+static void leave_session(struct deferred *d)
 {
-        session->n_deferred--;
-        conn_hold(session->conn, session->n_deferred >= session->server->limits->requests_per_client);
+        list_remove(&d->in_session);
+        list_remove(&d->in_server);
+        list_remove(&d->in_timed);
+        if (d->session != NULL)
+                count(d->session, -1);
+        d->session = NULL;
 }
 
 void deferred_free(struct deferred *d)
 {
-        struct session *session = d->session;
         require(d->magic == DEFERRED_MAGIC);
         d->magic = 0;
-        list_remove(&d->in_session);
-        list_remove(&d->in_server);
-        list_remove(&d->in_timed);
+        leave_session(d);
         load_unwatch(&d->watch);
         request_deinit(&d->request);
         quota_discharge(&d->charge);
         free(d);
-        if (session != NULL)
-                release(session);
 }
 
 void deferred_orphan(struct deferred *d)
 {
-        struct session *session = d->session;
-        list_remove(&d->in_session);
-        list_remove(&d->in_server);
-        list_remove(&d->in_timed);
-        d->session = NULL;
+        leave_session(d);
         if (d->orphaned != NULL)
                 d->orphaned(d);
         else
                 deferred_free(d);
-        release(session);
 }
 
 void deferred_time_out(struct deferred *d, const char *what, const char *why)
