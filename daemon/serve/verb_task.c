@@ -18,7 +18,6 @@ static void task_start(struct verb_task *task)
 {
         list_remove(&task->link);
         list_append(&task->server->started, &task->link);
-        task->state = VERB_TASK_STARTED;
         quota_adjust(&task->place, 1);
         if (task->ops->start != NULL) {
                 task->ops->start(task);
@@ -74,11 +73,7 @@ void verb_task_finish(struct verb_task *task)
 static void abandon(struct deferred *deferred)
 {
         struct verb_task *task = container_of(deferred, struct verb_task, deferred);
-        if (task->state != VERB_TASK_STARTED) {
-                verb_task_end(task);
-                return;
-        }
-        __atomic_store_n(&task->given_up, true, __ATOMIC_RELAXED);
+        store_relaxed(&task->given_up, true);
         if (!task->working)
                 verb_task_end(task);
 }
@@ -125,8 +120,7 @@ int verb_task_begin_source(struct verb_task *task, int r, const char *source, co
 
 void verb_task_pause(struct verb_task *task, const char *why, deferred_try_fn *try)
 {
-        require(task->state == VERB_TASK_STARTED && !task->working);
-        task->state = VERB_TASK_PAUSED;
+        require(task->place.amount == 1 && !task->working);
         list_remove(&task->link);
         task->deferred.why = why;
         deferred_await_change(&task->deferred, try);
@@ -136,8 +130,7 @@ void verb_task_pause(struct verb_task *task, const char *why, deferred_try_fn *t
 
 void verb_task_resume(struct verb_task *task)
 {
-        require(task->state == VERB_TASK_PAUSED);
-        task->state = VERB_TASK_QUEUED;
+        require(task->place.amount == 0);
         list_remove(&task->deferred.in_server);
         list_append(&task->server->queued, &task->link);
         start_queued(task->server);
@@ -148,7 +141,7 @@ void verb_task_resume(struct verb_task *task)
 static void run(struct work *work)
 {
         struct verb_task *task = container_of(work, struct verb_task, work);
-        if (__atomic_load_n(&task->given_up, __ATOMIC_RELAXED))
+        if (load_relaxed(&task->given_up))
                 return;
         http_reuse_begin(&task->given_up);
         task->ops->run(task);

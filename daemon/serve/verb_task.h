@@ -27,8 +27,6 @@ enum verb_task_kind {
         VERB_TASK_FIND_REMOTE,
 };
 
-enum verb_task_state { VERB_TASK_QUEUED, VERB_TASK_STARTED, VERB_TASK_PAUSED };
-
 struct verb_task;
 struct verb_task_ops {
         /* It is its turn: begins the work, or replies and ends. NULL: begins the work on its source. */
@@ -47,12 +45,11 @@ struct verb_task {
         const struct verb_task_ops *ops;
         struct work work;
         struct server *server;
-        struct quota_charge place; /* 1 while it is started */
-        enum verb_task_state state;
-        struct list link;     /* in server->queued or ->started */
-        bool working;         /* its work was submitted, and is not done */
-        bool given_up;        /* atomic: abandoned */
-        uint64_t deadline_ns; /* abandoned then; 0: none */
+        struct quota_charge place; /* 1 while it is started; 0: it is queued or paused */
+        struct list link;          /* in server->queued or ->started */
+        bool working;              /* its work was submitted, and is not done */
+        bool given_up;             /* atomic: abandoned */
+        uint64_t deadline_ns;      /* abandoned then; 0: none */
         struct error error;
         /* verb_task_begin_source() */
         char *source;               /* canonical */

@@ -29,29 +29,20 @@ enum role role_parse(const char *word)
         return ROLE_NONE;
 }
 
-/* A verb that is not listed requires an admin. Verbs that change a model also check who owns it (access.h). */
-static const enum role needed[VERB_COUNT] = {
-        [VERB_hello] = ROLE_ATTACH,        [VERB_ping] = ROLE_ATTACH,
-        [VERB_version] = ROLE_ATTACH,      [VERB_list] = ROLE_ATTACH,
-        [VERB_show] = ROLE_ATTACH,         [VERB_status] = ROLE_ATTACH,
-        [VERB_ps] = ROLE_ATTACH,           [VERB_wait] = ROLE_ATTACH,
-        [VERB_attach] = ROLE_ATTACH,       [VERB_detach] = ROLE_ATTACH,
-        [VERB_whoami] = ROLE_ATTACH,       [VERB_subscribe] = ROLE_ATTACH,
-        [VERB_metrics] = ROLE_ATTACH,      [VERB_reclaim] = ROLE_ATTACH,
-        [VERB_doctor] = ROLE_ATTACH,       [VERB_probe] = ROLE_LOAD,
-        [VERB_load] = ROLE_LOAD,           [VERB_verify] = ROLE_LOAD,
-        [VERB_cancel] = ROLE_LOAD,         [VERB_unload] = ROLE_LOAD,
-        [VERB_set_priority] = ROLE_LOAD,   [VERB_pin] = ROLE_LOAD,
-        [VERB_unpin] = ROLE_LOAD,          [VERB_fetch] = ROLE_LOAD,
-        [VERB_keep_alive] = ROLE_LOAD,     [VERB_publish_find] = ROLE_ATTACH,
-        [VERB_publish_begin] = ROLE_LOAD,  [VERB_publish_segment] = ROLE_LOAD,
-        [VERB_publish_commit] = ROLE_LOAD, [VERB_publish_abort] = ROLE_LOAD,
-        [VERB_diff] = ROLE_LOAD,
-};
+/* A verb that is in no set requires an admin. Verbs that change a model also check who owns it (access.h). */
+#define V(verb) (UINT64_C(1) << VERB_##verb)
+static const uint64_t of_attach = V(hello) | V(ping) | V(version) | V(list) | V(show) | V(status) | V(ps) | V(wait) |
+                                  V(attach) | V(detach) | V(whoami) | V(subscribe) | V(metrics) | V(reclaim) |
+                                  V(doctor) | V(publish_find);
+static const uint64_t of_load = V(probe) | V(load) | V(verify) | V(cancel) | V(unload) | V(set_priority) | V(pin) |
+                                V(unpin) | V(fetch) | V(keep_alive) | V(publish_begin) | V(publish_segment) |
+                                V(publish_commit) | V(publish_abort) | V(diff);
+_Static_assert(VERB_COUNT <= 64, "sets have a bit for each verb");
 
 enum role role_needed(enum verb verb)
 {
-        return needed[verb] != ROLE_NONE ? needed[verb] : ROLE_ADMIN;
+        uint64_t bit = UINT64_C(1) << verb;
+        return of_attach & bit ? ROLE_ATTACH : of_load & bit ? ROLE_LOAD : ROLE_ADMIN;
 }
 
 /* ---- life ---- */
