@@ -3,7 +3,23 @@
 
 #include "daemon/base/log/log.h"
 
-static uint64_t device_value(enum metric metric, const struct resident *resident, const struct device *d)
+struct value {
+        enum metric metric;
+        uint64_t value;
+};
+
+/* False: the metric is not among these. */
+static bool write_value(FILE *out, enum metric metric, const char *label, const struct value *values, size_t n)
+{
+        for (size_t i = 0; i < n; i++)
+                if (values[i].metric == metric) {
+                        metric_sample(out, metric, label, (double)values[i].value);
+                        return true;
+                }
+        return false;
+}
+
+static bool write_device(FILE *out, enum metric metric, const struct resident *resident, const struct device *d)
 {
         uint64_t draining = 0, small_pages = 0, published = 0;
         list_each_item (const struct generation, g, &resident->generations, link) {
@@ -13,41 +29,29 @@ static uint64_t device_value(enum metric metric, const struct resident *resident
                 small_pages += generation_small_page_bytes(g);
                 published += g->published != NULL ? g->charged : 0;
         }
-        switch (metric) {
-        case METRIC_DEVICE_USED:
-                return d->used;
-        case METRIC_DEVICE_FREE:
-                return d->budget > d->used ? d->budget - d->used : 0;
-        case METRIC_DEVICE_DRAINING:
-                return draining;
-        case METRIC_DEVICE_QUARANTINED:
-                return d->quarantined;
-        case METRIC_DEVICE_PREFAULTED:
-                return prefault_bytes(d->prefault);
-        case METRIC_DEVICE_SMALL_PAGES:
-                return small_pages;
-        case METRIC_PUBLISHED_BYTES:
-                return published;
-        default:
-                return d->budget;
-        }
+        const struct value values[] = {{METRIC_DEVICE_BUDGET, d->budget},
+                                       {METRIC_DEVICE_USED, d->used},
+                                       {METRIC_DEVICE_FREE, d->budget > d->used ? d->budget - d->used : 0},
+                                       {METRIC_DEVICE_DRAINING, draining},
+                                       {METRIC_DEVICE_QUARANTINED, d->quarantined},
+                                       {METRIC_DEVICE_PREFAULTED, prefault_bytes(d->prefault)},
+                                       {METRIC_DEVICE_SMALL_PAGES, small_pages},
+                                       {METRIC_PUBLISHED_BYTES, published}};
+        return write_value(out, metric, d->name, values, ARRAY_SIZE(values));
 }
 
 static void write_one(FILE *out, enum metric metric, const struct server *server, const struct reader_usage *usage)
 {
         const struct resident *resident = server->resident;
         uint64_t n_models[GENERATION_UNLOADED] = {0};
-        const struct {
-                enum metric metric;
-                uint64_t value;
-        } single[] = {{METRIC_LOADS_RUNNING, server->loads->n_running},
-                      {METRIC_RING_BYTES, usage->ring_bytes},
-                      {METRIC_RING_SLOTS, usage->slots},
-                      {METRIC_RING_USED, usage->used_slots},
-                      {METRIC_BLOCKS, usage->blocks},
-                      {METRIC_CLIENTS, server->n_conns},
-                      {METRIC_LEASES, server->leases.n},
-                      {METRIC_LOG_LOST, log_lost()}};
+        const struct value single[] = {{METRIC_LOADS_RUNNING, server->loads->n_running},
+                                       {METRIC_RING_BYTES, usage->ring_bytes},
+                                       {METRIC_RING_SLOTS, usage->slots},
+                                       {METRIC_RING_USED, usage->used_slots},
+                                       {METRIC_BLOCKS, usage->blocks},
+                                       {METRIC_CLIENTS, server->n_conns},
+                                       {METRIC_LEASES, server->leases.n},
+                                       {METRIC_LOG_LOST, log_lost()}};
         switch (metric) {
         case METRIC_BUILD_INFO:
                 metric_sample(out, metric, STREAMERD_VERSION, 1);
@@ -55,18 +59,6 @@ static void write_one(FILE *out, enum metric metric, const struct server *server
         case METRIC_START_TIME:
                 metric_sample(out, metric, NULL,
                               (double)(read_clock_ns(CLOCK_REALTIME) - (now_ns() - server->started_ns)) / 1e9);
-                break;
-        case METRIC_DEVICE_BUDGET:
-        case METRIC_DEVICE_USED:
-        case METRIC_DEVICE_FREE:
-        case METRIC_DEVICE_DRAINING:
-        case METRIC_DEVICE_QUARANTINED:
-        case METRIC_DEVICE_PREFAULTED:
-        case METRIC_DEVICE_SMALL_PAGES:
-        case METRIC_PUBLISHED_BYTES:
-                for (size_t i = 0; i < resident->n_devices; i++)
-                        metric_sample(out, metric, resident->devices[i]->name,
-                                      (double)device_value(metric, resident, resident->devices[i]));
                 break;
         case METRIC_MODELS:
                 list_each_item (const struct generation, g, &resident->generations, link)
@@ -79,12 +71,13 @@ static void write_one(FILE *out, enum metric metric, const struct server *server
                 metric_sample(out, metric, "stuck", usage->stuck_threads);
                 break;
         default:
-                for (size_t i = 0; i < ARRAY_SIZE(single); i++)
-                        if (single[i].metric == metric) {
-                                metric_sample(out, metric, NULL, (double)single[i].value);
+                if (write_value(out, metric, NULL, single, ARRAY_SIZE(single)))
+                        return;
+                for (size_t i = 0; i < resident->n_devices; i++)
+                        if (!write_device(out, metric, resident, resident->devices[i])) {
+                                metric_counted(out, metric);
                                 return;
                         }
-                metric_counted(out, metric);
         }
 }
 

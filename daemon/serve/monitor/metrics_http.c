@@ -34,15 +34,13 @@ struct metrics_http {
 
 /* ---- responses ---- */
 
-static enum MHD_Result respond_with(struct MHD_Connection *connection, unsigned status, char *body, size_t len,
-                                    enum MHD_ResponseMemoryMode mode, const char *type)
+static enum MHD_Result respond_as(const char *type, struct MHD_Connection *connection, unsigned status,
+                                  const char *text)
 {
-        struct MHD_Response *response = MHD_create_response_from_buffer(len, body, mode);
-        if (response == NULL) {
-                if (mode == MHD_RESPMEM_MUST_FREE)
-                        free(body);
+        struct MHD_Response *response =
+                MHD_create_response_from_buffer(strlen(text), (char *)(uintptr_t)text, MHD_RESPMEM_MUST_COPY);
+        if (response == NULL)
                 return MHD_NO;
-        }
         /* Without these headers a client would wait for the end of the connection. */
         bool whole = MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type) == MHD_YES &&
                      MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close") == MHD_YES;
@@ -53,11 +51,9 @@ static enum MHD_Result respond_with(struct MHD_Connection *connection, unsigned 
         return r;
 }
 
-/* A line of text that outlives the response. */
 static enum MHD_Result respond(struct MHD_Connection *connection, unsigned status, const char *text)
 {
-        return respond_with(connection, status, (char *)(uintptr_t)text, strlen(text), MHD_RESPMEM_PERSISTENT,
-                            "text/plain; charset=utf-8");
+        return respond_as("text/plain; charset=utf-8", connection, status, text);
 }
 
 static enum MHD_Result on_ready(const struct server *server, struct MHD_Connection *connection)
@@ -100,11 +96,10 @@ static enum MHD_Result on_request(void *context, struct MHD_Connection *connecti
         if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
                 return respond(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "GET and HEAD only\n");
         if (strcmp(path, "/metrics") == 0) {
-                char *text = metrics_text(server);
+                cleanup_free char *text = metrics_text(server);
                 if (text == NULL)
                         return respond(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "no memory\n");
-                return respond_with(connection, MHD_HTTP_OK, text, strlen(text), MHD_RESPMEM_MUST_FREE,
-                                    "text/plain; version=0.0.4; charset=utf-8");
+                return respond_as("text/plain; version=0.0.4; charset=utf-8", connection, MHD_HTTP_OK, text);
         }
         if (strcmp(path, "/healthz") == 0)
                 return respond(connection, MHD_HTTP_OK, "ok\n");
