@@ -476,14 +476,6 @@ void conn_tick(struct conn *conn, uint64_t now)
 
 /* ---- life ---- */
 
-void conn_await_caller(struct conn *conn)
-{
-        conn->caller_unknown = true;
-        conn->pid = 0;
-        conn->caller = (struct caller){.uid = (uid_t)-1, .gid = (gid_t)-1};
-        peer_cred_enable(conn->fd);
-}
-
 struct conn *conn_new_consume_fd(uv_loop_t *loop, int fd, const struct conn_ops *ops, const struct conn_limits *limits,
                                  struct conn_turn *turn)
 {
@@ -515,7 +507,9 @@ struct conn *conn_new_consume_fd(uv_loop_t *loop, int fd, const struct conn_ops 
                 if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, conn->caller.groups, &len) == 0)
                         conn->caller.n_groups = len / sizeof(gid_t);
         } else {
-                conn_await_caller(conn);
+                conn->caller_unknown = true;
+                conn->caller.uid = conn->caller.gid = (uid_t)-1;
+                peer_cred_enable(fd);
         }
         update_poll(conn);
         return conn;

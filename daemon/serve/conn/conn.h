@@ -79,7 +79,7 @@ struct conn {
                 uint64_t end;
         } older_fds, newer_fds;
         bool paused, held;      /* not read: unsent replies are at their limit; conn_hold() */
-        bool caller_unknown;    /* the first bytes will identify the client */
+        bool caller_unknown;    /* no user and no role: the kernel identifies the client with its first bytes */
         pid_t pid;              /* 0: in another PID namespace */
         uint64_t since_boot_ns; /* when it was accepted */
         struct caller caller;
@@ -94,9 +94,6 @@ struct conn_turn {
 };
 /* Closed with the loop's other handles. */
 void conn_turn_start(struct conn_turn *turn, uv_loop_t *loop);
-
-/* For kernels that do not identify the peer: the first bytes will, and until then it has no user and no role. */
-void conn_await_caller(struct conn *conn);
 
 /* Takes over fd. NULL on failure (fd is closed). */
 struct conn *conn_new_consume_fd(uv_loop_t *loop, int fd, const struct conn_ops *ops, const struct conn_limits *limits,
