@@ -28,20 +28,14 @@ static struct change state_of(const struct change_link *link)
                                .text = g->error.text};
 }
 
-static void removal_free(struct removal *removal)
-{
-        if (removal != NULL)
-                list_remove(&removal->link.in_changes);
-        free(removal);
-}
-
 void changes_deinit(struct changes *changes)
 {
-        for (size_t i = 0; i < CHANGES_REMOVALS; i++)
-                removal_free(changes->removals[i]);
-        memset(changes->removals, 0, sizeof(changes->removals));
-        list_each_item_safe (struct change_link, link, &changes->all, in_changes)
+        list_each_item_safe (struct change_link, link, &changes->all, in_changes) {
                 list_remove(&link->in_changes);
+                if (link->removal)
+                        free(container_of(link, struct removal, link));
+        }
+        memset(changes->removals, 0, sizeof(changes->removals));
 }
 
 void changes_init(struct changes *changes)
@@ -68,9 +62,11 @@ static void add_removal(struct changes *changes, const struct generation *g, con
                 return;
         }
         struct removal **oldest = &changes->removals[changes->next++ % CHANGES_REMOVALS];
-        if (*oldest != NULL)
+        if (*oldest != NULL) {
                 lose(changes, (*oldest)->link.number);
-        removal_free(*oldest);
+                list_remove(&(*oldest)->link.in_changes);
+                free(*oldest);
+        }
         *oldest = removal;
         removal->link = (struct change_link){.number = changes->last, .removal = true};
         removal->change = state_of(&g->change);
@@ -86,13 +82,12 @@ void changes_add(struct changes *changes, struct generation *generation, const c
         struct change_link *link = &generation->change;
         if (list_empty(&changes->subscribers))
                 return;
+        if (removed == NULL)
+                list_remove(&link->in_changes);
+        if (removed == NULL && generation->state == GENERATION_UNLOADED)
+                removed = generation_name(generation);
         if (removed != NULL) {
                 add_removal(changes, generation, removed);
-                return;
-        }
-        list_remove(&link->in_changes);
-        if (generation->state == GENERATION_UNLOADED) {
-                add_removal(changes, generation, generation_name(generation));
                 return;
         }
         link->number = ++changes->last;

@@ -7,8 +7,7 @@
 #include "daemon/base/metric/metric.h"
 #include "daemon/serve/server_state.h"
 
-/* All metrics, in the order of their table: what is counted as it happens (daemon/base/metric.h), and what is collected
- * at each request. malloc'd; NULL: no memory. */
+/* All metrics, in the order of their table (metric.h). malloc'd; NULL: no memory. */
 char *metrics_text(const struct server *server);
 
 /* ---- HTTP: /metrics, /healthz, /readyz ---- */
