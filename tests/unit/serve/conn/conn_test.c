@@ -4,7 +4,7 @@
  */
 #include "tests/unit/conn_fixture.h"
 
-#include "daemon/base/fallback/peer_cred.h"
+#include "daemon/base/fallback/peer.h"
 
 /* The text of an error frame that ends the connection. */
 static void ends_with_error(const char *text)
