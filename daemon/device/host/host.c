@@ -76,7 +76,6 @@ static void host_release(struct segment *segment)
 {
         if (free_pages(segment))
                 prefault_release(segment->device->prefault, segment->size);
-        segment->lent = false;
 }
 
 /* ---- pages ---- */

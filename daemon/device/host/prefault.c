@@ -78,20 +78,6 @@ static int memory_detach(struct prefault *prefault)
         return fd;
 }
 
-static bool memory_open(struct prefault *prefault)
-{
-        prefault->fd = host_memfd_new(prefault->opts.pages);
-        if (prefault->fd < 0 || ftruncate(prefault->fd, (off_t)prefault->opts.most) < 0)
-                return false;
-        if (prefault->opts.pages != PAGES_THP)
-                return true;
-        void *map = host_memfd_map(prefault->fd, prefault->opts.most, PROT_READ | PROT_WRITE);
-        if (map == MAP_FAILED)
-                return false;
-        prefault->map = map;
-        return prefault->opts.kernel->supported || madvise(map, prefault->opts.most, MADV_HUGEPAGE) == 0;
-}
-
 static bool memory_populate(struct prefault *prefault, uint64_t at)
 {
         if (prefault->map != NULL && prefault->opts.kernel->supported)
@@ -103,7 +89,16 @@ static bool memory_populate(struct prefault *prefault, uint64_t at)
 
 static bool memory_begin(struct prefault *prefault)
 {
-        if (memory_open(prefault) && memory_populate(prefault, 0))
+        const struct prefault_opts *opts = &prefault->opts;
+        prefault->fd = host_memfd_new(opts->pages);
+        bool opened = prefault->fd >= 0 && ftruncate(prefault->fd, (off_t)opts->most) == 0;
+        if (opened && opts->pages == PAGES_THP) {
+                void *map = host_memfd_map(prefault->fd, opts->most, PROT_READ | PROT_WRITE);
+                prefault->map = map != MAP_FAILED ? map : NULL;
+                opened = prefault->map != NULL &&
+                         (opts->kernel->supported || madvise(map, opts->most, MADV_HUGEPAGE) == 0);
+        }
+        if (opened && memory_populate(prefault, 0))
                 return true;
         int e = errno;
         close_p(&(int){memory_detach(prefault)});
