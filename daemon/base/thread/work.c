@@ -25,7 +25,7 @@ struct work_lane {
 
 struct work_pool {
         struct wake *wake;
-        char name[16];
+        const char *name;
         unsigned max_threads, per_lane;
         pthread_mutex_t mutex; /* for what follows */
         pthread_cond_t more;   /* work was submitted, or a place is free for it */
@@ -277,7 +277,7 @@ struct work_pool *work_pool_new(struct wake *wake, const char *name, unsigned ma
         if (pool == NULL)
                 return NULL;
         pool->wake = wake;
-        snprintf(pool->name, sizeof(pool->name), "%s", name);
+        pool->name = name;
         pool->max_threads = max_threads;
         pool->per_lane = per_lane;
         pthread_mutex_init(&pool->mutex, NULL);

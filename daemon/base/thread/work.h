@@ -58,7 +58,7 @@ static inline uint64_t work_user(uid_t uid)
 }
 
 /* With its first thread; NULL where there is no memory, or none for that. `name` is the threads' name (15 bytes at
- * most). */
+ * most), and borrowed. */
 struct work_pool *work_pool_new(struct wake *wake, const char *name, unsigned max_threads, unsigned per_lane);
 
 /* Waits only for the pool's lock, which is held briefly. Never refuses work: callers bound their queues. The
