@@ -106,26 +106,21 @@ int cuda_api_explain(const struct cuda_api *api, enum cuda_error e, const char *
 
 /* ---- opening ---- */
 
-/* The library stays mapped for good: an initialised driver has threads and handlers of its own.
- * dlerror() begins with the name if the file is missing, and may have several lines. */
-static void *open_library(const char *name, struct error *error)
-{
-        void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-        if (library != NULL)
-                return library;
-        const char *text = dlerror();
-        size_t len = strlen(name);
-        bool named = strncmp(text, name, len) == 0 && text[len] == ':';
-        error_set(error, STREAMER_EUNSUPPORTED, "%s%s%.*s", named ? "" : name, named ? "" : ": ",
-                  (int)strcspn(text, "\n"), text);
-        return NULL;
-}
-
-static int find_symbols(struct cuda_api *api, void *library, const char *name, const struct symbol *symbols, size_t n,
+/* Opens a library and finds its entry points: 0 with *library, or STREAMER_ENOENT: it cannot be opened. It stays mapped
+ * for good: an initialised driver has threads and handlers of its own. dlerror() begins with the name if the file is
+ * missing, and may have several lines. */
+static int open_library(struct cuda_api *api, const char *name, const struct symbol *symbols, size_t n, void **library,
                         struct error *error)
 {
+        *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+        const char *text = *library == NULL ? dlerror() : "";
+        size_t len = strlen(name);
+        bool named = strncmp(text, name, len) == 0 && text[len] == ':';
+        if (*library == NULL)
+                return error_set(error, STREAMER_ENOENT, "%s%s%.*s", named ? "" : name, named ? "" : ": ",
+                                 (int)strcspn(text, "\n"), text);
         for (size_t i = 0; i < n; i++) {
-                void *address = dlsym(library, symbols[i].name);
+                void *address = dlsym(*library, symbols[i].name);
                 if (address == NULL)
                         return error_set(error, STREAMER_EUNSUPPORTED, "%s has no %s", name, symbols[i].name);
                 memcpy((char *)api + symbols[i].offset, &address, sizeof(address));
@@ -135,14 +130,12 @@ static int find_symbols(struct cuda_api *api, void *library, const char *name, c
 
 static int open_runtime(struct cuda_api *api, const char *name, struct error *error)
 {
-        void *runtime = open_library(name, error);
-        if (runtime == NULL)
-                return error->code;
-        snprintf(api->library, sizeof(api->library), "%s", name);
-        int r = find_symbols(api, runtime, name, runtime_symbols, ARRAY_SIZE(runtime_symbols), error);
+        void *runtime, *batch;
+        int r = open_library(api, name, runtime_symbols, ARRAY_SIZE(runtime_symbols), &runtime, error);
         if (r < 0)
                 return r;
-        void *batch = dlsym(runtime, "cudaMemcpyBatchAsync");
+        snprintf(api->library, sizeof(api->library), "%s", name);
+        batch = dlsym(runtime, "cudaMemcpyBatchAsync");
         memcpy(&api->batch, &batch, sizeof(batch));
         api->cudaRuntimeGetVersion(&api->runtime_version);
         api->cudaDriverGetVersion(&api->driver_version);
@@ -155,15 +148,12 @@ static int open_runtime(struct cuda_api *api, const char *name, struct error *er
 
 static int open_driver(struct cuda_api *api, struct error *error)
 {
+        void *driver;
         const char *name = getenv("STREAMER_CUDA_LIBRARY"); /* as in the client library */
         if (name == NULL)
                 name = "libcuda.so.1";
-        void *driver = open_library(name, error);
-        if (driver == NULL)
-                return error->code;
-        int r = find_symbols(api, driver, name, driver_symbols, ARRAY_SIZE(driver_symbols), error);
-        if (r < 0)
-                return r;
+        if (open_library(api, name, driver_symbols, ARRAY_SIZE(driver_symbols), &driver, error) < 0)
+                return STREAMER_EUNSUPPORTED;
         enum cuda_error e = (enum cuda_error)api->cuInit(0);
         if (e == CUDA_OK)
                 return 0;
@@ -178,9 +168,8 @@ static int open_both(const char *name, struct cuda_api **out, struct error *erro
         if (api == NULL)
                 return error_no_memory(error);
         int r = open_runtime(api, name, error) ?: open_driver(api, error);
-        bool missing = api->library[0] == '\0', too_new = api->driver_version < api->runtime_version;
         if (r < 0)
-                return missing || (api->driver_version > 0 && too_new) ? STREAMER_ENOENT : r;
+                return api->driver_version > 0 && api->driver_version < api->runtime_version ? STREAMER_ENOENT : r;
         *out = api;
         api = NULL;
         return 0;

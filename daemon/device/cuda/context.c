@@ -223,21 +223,6 @@ static bool is_expired(const struct cuda_device *d)
                (cuda->pinned_by != d || cuda->contexts == 1);
 }
 
-/* False: the device cannot be made current. */
-static bool context_destroy(struct cuda_device *d, bool pins)
-{
-        struct cuda *cuda = d->cuda;
-        if (cuda_make_current(d, false, NULL) < 0 && device_in_service(&d->device))
-                return false;
-        if (pins) {
-                CUDA_RELEASE(d, cudaHostUnregister, cuda->ring);
-                store_relaxed(cuda->ring_pinned, RING_NOT_PINNED);
-        }
-        __atomic_add_fetch(&d->epoch, 1, __ATOMIC_RELEASE);
-        CUDA_RELEASE(d, cudaDeviceReset);
-        return true;
-}
-
 /* Readers cannot hold the context meanwhile. */
 static void destroy_run(struct work *work)
 {
@@ -249,9 +234,17 @@ static void destroy_run(struct work *work)
                 return;
         set_exists(d, false);
         pthread_mutex_unlock(&cuda->mutex);
-        bool destroyed = context_destroy(d, pins);
+        bool current = cuda_make_current(d, false, NULL) == 0 || !device_in_service(&d->device);
+        if (current && pins) {
+                CUDA_RELEASE(d, cudaHostUnregister, cuda->ring);
+                store_relaxed(cuda->ring_pinned, RING_NOT_PINNED);
+        }
+        if (current) {
+                __atomic_add_fetch(&d->epoch, 1, __ATOMIC_RELEASE);
+                CUDA_RELEASE(d, cudaDeviceReset);
+        }
         pthread_mutex_lock(&cuda->mutex);
-        if (!destroyed)
+        if (!current)
                 set_exists(d, true);
         else if (pins)
                 cuda->pinned_by = NULL;
