@@ -177,7 +177,7 @@ static int prepare_range(struct collapse *collapse, uint64_t range, uint64_t fro
         while (collapse->ranges[range] == RANGE_BUSY)
                 pthread_cond_wait(&collapse->done, &collapse->mutex);
         if (collapse->ranges[range] == RANGE_NEW) {
-                collapse->ranges[range] = collapse_new_range(collapse, range);
+                collapse->ranges[range] = (unsigned char)collapse_new_range(collapse, range);
                 if (collapse->ranges[range] == RANGE_SMALL)
                         add_relaxed(&collapse->small, HOST_HUGE_PAGE);
         }
