@@ -78,8 +78,10 @@ static void write_target(struct writer *w, const void *data, size_t i)
         const struct load_target *t = &load->targets[i];
         uint64_t waits_ns;
         const char *state = load_target_state(t, now_ns(), &waits_ns);
-        writer_map_of(w, kstr("device", t->device->name), kstr("state", state), ku64("bytes", load->demands[i].bytes),
-                      ku64("waiting_ns", waits_ns), kif(t->state == TARGET_FAILED, kstr("error", t->error.text)));
+        bool charged = load->state >= LOAD_QUEUED && t->state == TARGET_OPEN;
+        writer_map_of(w, kstr("device", t->device->name), kstr("state", state),
+                      ku64("bytes", charged ? target_needs(t) : 0), ku64("waiting_ns", waits_ns),
+                      kif(t->state == TARGET_FAILED, kstr("error", t->error.text)));
 }
 
 static void write_load(struct writer *w, struct load *load)

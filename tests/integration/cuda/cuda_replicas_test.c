@@ -98,6 +98,22 @@ TEST(a_pending_copy_on_one_device_hides_the_tensor_on_all)
         }
 }
 
+TEST(status_shows_the_charge_of_a_load_on_each_device)
+{
+        char *path = write_model(model_mixed(12, 4 << 20), "m.safetensors");
+        ck_assert_int_eq(load_on(path, "m", cuda_devices, 1, NULL), 0);
+        gpus->held[1] = 1;
+        streamer_op *op = load_begin(path, "m", cuda_devices, 2, NULL);
+        AWAIT(used_on("cuda:1") > 0);
+        const json_t *targets = json_at(client_call(client, "status", NULL), "loads.0.targets");
+        ck_assert_str_eq(json_text(targets, "0.state"), "ready");
+        ck_assert_uint_eq(json_number(targets, "0.bytes"), 0);
+        ck_assert_str_eq(json_text(targets, "1.state"), "loading");
+        ck_assert_uint_eq(json_number(targets, "1.bytes"), used_on("cuda:1"));
+        gpus->held[1] = 0;
+        ck_assert_int_eq(streamer_op_wait(op, WAIT_MS, NULL), 0);
+}
+
 /* ---- one of several fails ---- */
 
 TEST(a_lost_device_fails_alone)
