@@ -15,6 +15,14 @@
 /* How often devices may refuse memory that was granted. */
 #define RETRIES_MAX 4
 
+/* True: the load has ended. */
+static bool step_failed(struct load *load)
+{
+        if (load->step_error.code != 0)
+                load_end(load, LOAD_FAILED, &load->step_error);
+        return load->step_error.code != 0;
+}
+
 /* ---- opening ---- */
 
 static int open_source(const struct load *load, struct source_set *opened, struct error *error)
@@ -56,7 +64,7 @@ static void coalesce(struct load *load)
 
 static void open_done(struct load *load)
 {
-        if (load_step_failed(load))
+        if (step_failed(load))
                 return;
         load_each_target (t, load) {
                 struct generation *g = t->generation;
@@ -99,7 +107,7 @@ static void plan_run(struct load *load)
 
 static void plan_done(struct load *load)
 {
-        if (load_step_failed(load))
+        if (step_failed(load))
                 return;
         if (load->request.dry_run) {
                 load_end(load, LOAD_READY, NULL);
@@ -261,7 +269,7 @@ static void check_done(struct load *load)
 {
         if (load->step_error.code != 0 && begin_again(load))
                 return;
-        if (load_step_failed(load))
+        if (step_failed(load))
                 return;
         load_each_open (t, load) {
                 const struct manifest_header *header = t->generation->manifest.map;

@@ -102,8 +102,6 @@ bool load_step_done(struct load *load);
 /* The outcome is known. Called when a step is done (`pending` may be zero) or by a cancel. The load is freed in a later
  * turn of the loop. */
 void load_end(struct load *load, enum load_state state, const struct error *error);
-/* True: step_error is set, and the load has ended. */
-bool load_step_failed(struct load *load);
 /* A target fails. The others continue; the load ends if there are none, or for ranks. */
 void target_fail(struct load_target *target, const struct error *error);
 /* All that live, of this part or (NULL) of the load, fail; the load ends if none is left, as ready if some serve. */

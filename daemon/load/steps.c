@@ -244,13 +244,6 @@ void load_cancel(struct load *load)
         load_end(load, LOAD_CANCELLED, &error);
 }
 
-bool load_step_failed(struct load *load)
-{
-        if (load->step_error.code != 0)
-                load_end(load, LOAD_FAILED, &load->step_error);
-        return load->step_error.code != 0;
-}
-
 /* ---- failures of targets ---- */
 
 void target_release(struct load_target *target)

@@ -107,14 +107,10 @@ static bool collect_names(struct json *j, struct st_index *index)
         const struct names_in_text names = entry_names(index);
         if (!nameset_begin(&index->names, index->n_entries))
                 return json_fail(j, ST_NO_MEMORY, j->at, "no memory for %zu names", index->n_entries);
-        for (uint32_t i = 0; i < index->n_entries; i++) {
-                if (nameset_add(&index->names, names_in_text_at, &names, i) == NAMES_NONE)
-                        continue;
-                char quoted[NAME_QUOTE];
-                name_quote(quoted, names_in_text_at(&names, i));
-                return json_fail(j, ST_DUPLICATE_KEY, index->entries[i].name - 1, "the key '%s' is given twice",
-                                 quoted);
-        }
+        for (uint32_t i = 0; i < index->n_entries; i++)
+                if (nameset_add(&index->names, names_in_text_at, &names, i) != NAMES_NONE)
+                        return json_distinct(j, index->entries, sizeof(*index->entries),
+                                             index->n_entries); /* says so */
         return true;
 }
 
