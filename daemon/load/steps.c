@@ -190,7 +190,7 @@ static void get_stages(const struct load_target *target, struct stages *stages)
         const struct read_job *job = &target->part->job;
         *stages = (struct stages){{0}};
         uint64_t over_ns = __atomic_load_n(&job->over_ns, __ATOMIC_ACQUIRE); /* a thread may just end the job */
-        if (over_ns == 0)
+        if (over_ns == 0 || over_ns > load->ended_ns)
                 return;
         for (enum stage of = 0; of < STAGE_COUNT; of++)
                 stages->ns[of] = load_relaxed(&job->stages.ns[of]);
