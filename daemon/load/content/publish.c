@@ -21,8 +21,10 @@ int publish_init(struct publish *publish, const struct plan *plan, struct read_t
             publish->file_left == NULL || publish->targets == NULL)
                 return error_set(error, STREAMER_ENOMEM, "no memory to track %zu tensors", plan->n_tensors);
         for (; publish->n_targets < n_targets; publish->n_targets++)
-                publish->targets[publish->n_targets] = (struct publish_target){
-                        .copy = targets[publish->n_targets], {.fd = -1}, {.fd = -1}, {.fd = -1}};
+                publish->targets[publish->n_targets] = (struct publish_target){.copy = targets[publish->n_targets],
+                                                                               .log = {.fd = -1},
+                                                                               .manifest = {.fd = -1},
+                                                                               .arrival = {.fd = -1}};
         for (size_t i = 0; i < plan->n_tensors; i++) {
                 publish->remaining[i] = (uint32_t)plan_leaves(plan->tensors[i].bytes);
                 publish->file_left[plan->tensors[i].file] += plan->tensors[i].bytes;

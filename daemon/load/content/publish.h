@@ -17,7 +17,7 @@
 #include "daemon/io/reader/reader.h"
 #include "daemon/resident/model.h"
 
-/* Maps of the tables that are written to, and further ones for a target's generation: either may live longer. */
+/* A map of its log that is written to, and maps of both tables for its generation: either may live longer. */
 struct publish_target {
         const struct read_target *copy;
         struct table log; /* of arrival; none where the target was dead already */
