@@ -16,6 +16,7 @@
 
 #include <fcntl.h>
 
+#define NAME_SIZE 32
 #define JOBS_MAX 4096
 #define SYNC_NS (UINT64_C(5) * 1000000000)
 /* The journal, one model of most segments, and some dozens of processes. */
@@ -201,7 +202,7 @@ static void persisted_end(struct persisted *persisted)
 /* Stores, or (fd -1) removes part 0 of a model, its commit record, or one of its segments, from 1 on. */
 static int send_part(const struct persisted *persisted, unsigned part, int fd)
 {
-        char name[PERSIST_NAME_MAX];
+        char name[NAME_SIZE];
         if (part == 0)
                 snprintf(name, sizeof(name), PERSIST_PREFIX "m%" PRIu64 ".r", persisted->id);
         else
@@ -348,12 +349,17 @@ struct job {
         int fd;
 };
 
+int persist_send_process(uint64_t id, int fd)
+{
+        char name[NAME_SIZE];
+        snprintf(name, sizeof(name), PERSIST_PREFIX "p%" PRIu64, id);
+        return fd >= 0 ? fdstore_add(name, fd) : fdstore_remove(name);
+}
+
 static void job_run(struct work *work)
 {
         struct job *job = container_of(work, struct job, work);
-        char name[PERSIST_NAME_MAX];
-        persist_process_name(name, job->id);
-        int r = job->fd >= 0 ? fdstore_add(name, job->fd) : fdstore_remove(name);
+        int r = persist_send_process(job->id, job->fd);
         if (r < 0)
                 log_debug("process %" PRIu64 " of the fd store: %s", job->id, strerrordesc_np(-r));
 }

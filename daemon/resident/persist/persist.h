@@ -90,13 +90,10 @@ struct lease *persist_lease_restore(struct persist *persist, struct process *pro
 
 struct persisted *persisted_new(struct persist *persist, struct generation *generation, uint64_t id, unsigned n_fds);
 void persisted_remove(struct persisted *persisted);
+/* Stores the pidfd of a process, or (-1) removes it. 0 or a negative errno. */
+int persist_send_process(uint64_t id, int fd);
 
 /* Names in the store, of up to FDSTORE_NAME_MAX bytes while ids have eight digits: of the journal, of a model's
  * segments (sd-m7.0) and commit record (sd-m7.r), and of a process (sd-p7). */
 #define PERSIST_PREFIX "sd-"
 #define PERSIST_JOURNAL PERSIST_PREFIX "journal"
-#define PERSIST_NAME_MAX 32
-static inline void persist_process_name(char name[PERSIST_NAME_MAX], uint64_t id)
-{
-        snprintf(name, PERSIST_NAME_MAX, PERSIST_PREFIX "p%" PRIu64, id);
-}

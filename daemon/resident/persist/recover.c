@@ -325,18 +325,11 @@ static void restore_process(struct persist *persist, struct inherited *e, size_t
                 if (row == NULL)
                         continue;
                 struct generation *g = alive ? persist_generation(persist, row->model) : NULL;
-                struct lease *lease = NULL;
-                if (g != NULL && process == NULL) {
+                if (g != NULL && process == NULL)
                         process = leases_process_consume_fd(persist->leases, (pid_t)row->pid, row->uid, take_fd(&e->fd),
                                                             0);
-                        if (process != NULL) {
-                                process->persisted_id = e->id;
-                                process->stored = true;
-                                persist->used++;
-                        }
-                }
-                if (g != NULL && process != NULL)
-                        lease = persist_lease_restore(persist, process, g, row);
+                struct lease *lease =
+                        g != NULL && process != NULL ? persist_lease_restore(persist, process, g, row) : NULL;
                 if (lease == NULL) {
                         journal_drop(&persist->journal->leases, row);
                         continue;
@@ -348,10 +341,11 @@ static void restore_process(struct persist *persist, struct inherited *e, size_t
                         __atomic_store_n(&row->revoked_ns, 0, __ATOMIC_RELEASE); /* it was restored with its name */
         }
         if (process == NULL) {
-                char name[PERSIST_NAME_MAX];
-                persist_process_name(name, e->id);
-                fdstore_remove(name);
+                persist_send_process(e->id, -1);
+                return;
         }
+        process->stored = true;
+        persist->used++;
 }
 
 /* ---- all of it ---- */
