@@ -448,10 +448,8 @@ int main(int argc, char **argv)
                 fprintf(stderr, "streamerd: %s\n", error.text);
                 return code_exit(error.code);
         }
-        if (r == CONFIG_PRINTED) {
-                config_deinit(&d.config);
+        if (r == CONFIG_PRINTED)
                 return 0;
-        }
         log_set_level(d.config.log.level);
         log_set_output(&(struct log_output){.format = d.config.log.format, .to_stderr = d.config.log.to_stderr});
         log_start();

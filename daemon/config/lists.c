@@ -15,14 +15,14 @@
 #include <grp.h>
 #include <pwd.h>
 
-#define ENTRIES(fields) (fields), ARRAY_SIZE(fields)
+/* Entries of this type, with these fields. */
+#define ENTRIES(of, type) .fields = (of), .n_fields = ARRAY_SIZE(of), .entry_size = sizeof(type)
 #define IDS_MAX 256 /* users or groups of a rule */
 
 static const struct setting root_fields[] = {
         {NULL, SETTING_TEXT, .size = sizeof(char *), .check = setting_check_absolute}};
 
-const struct setting_list list_roots = {ENTRIES(root_fields), sizeof(char *), SETTING_LIST_MAX,
-                                        .takes = "a root is a path"};
+const struct setting_list list_roots = {ENTRIES(root_fields, char *), .takes = "a root is a path"};
 
 /* ---- devices ---- */
 
@@ -118,12 +118,8 @@ static int check_device(struct config *config, void *entry, unsigned given, char
 }
 
 const struct setting_list list_devices = {
-        ENTRIES(device_fields),
-        sizeof(struct config_device),
-        SETTING_LIST_MAX,
-        "a device is a word such as host=8GiB, or { device, budget, pages, prefaulted, handles }",
-        .set_word = set_device_word,
-        .check = check_device};
+        ENTRIES(device_fields, struct config_device), .set_word = set_device_word, .check = check_device,
+        .takes = "a device is a word such as host=8GiB, or { device, budget, pages, prefaulted, handles }"};
 
 /* ---- http.allow_plain, http.hosts ---- */
 
@@ -138,8 +134,7 @@ static int check_host_text(const char *text, char why[SETTING_WHY])
 static const struct setting plain_host_fields[] = {
         {NULL, SETTING_TEXT, .size = sizeof(char *), .check = check_host_text}};
 
-const struct setting_list list_plain_hosts = {ENTRIES(plain_host_fields), sizeof(char *), SETTING_LIST_MAX,
-                                              .takes = "takes " HOSTS};
+const struct setting_list list_plain_hosts = {ENTRIES(plain_host_fields, char *), .takes = "takes " HOSTS};
 
 #define F(name) #name, SETTING_TEXT, SETTING_FIELD(struct web_host, name)
 static const struct setting host_fields[] = {
@@ -163,8 +158,7 @@ static int check_host(struct config *config, void *entry, unsigned given, char w
         return 0;
 }
 
-const struct setting_list list_hosts = {ENTRIES(host_fields), sizeof(struct web_host), SETTING_LIST_MAX,
-                                        .check = check_host};
+const struct setting_list list_hosts = {ENTRIES(host_fields, struct web_host), .check = check_host};
 
 /* ---- s3.sources ---- */
 
@@ -211,8 +205,7 @@ static int check_s3_source(struct config *config, void *entry, unsigned given, c
         return 0;
 }
 
-const struct setting_list list_s3_sources = {ENTRIES(s3_fields), sizeof(struct s3_endpoint_opts), SETTING_LIST_MAX,
-                                             .check = check_s3_source};
+const struct setting_list list_s3_sources = {ENTRIES(s3_fields, struct s3_endpoint_opts), .check = check_s3_source};
 
 /* ---- preload ---- */
 
@@ -234,8 +227,8 @@ static int check_name(const char *value, char why[SETTING_WHY])
 }
 
 static const struct setting preload_device_fields[] = {{NULL, SETTING_TEXT, SETTING_FIELD(struct model_device, uuid)}};
-static const struct setting_list preload_devices = {ENTRIES(preload_device_fields), sizeof(struct model_device),
-                                                    .max = LOAD_DEVICES};
+static const struct setting_list preload_devices = {ENTRIES(preload_device_fields, struct model_device)};
+_Static_assert(SETTING_LIST_MAX <= LOAD_DEVICES, "a load takes them all");
 
 static int check_pattern(const char *value, char why[SETTING_WHY])
 {
@@ -273,7 +266,7 @@ static int check_preload(struct config *config, void *entry, unsigned given, cha
         return 0;
 }
 
-const struct setting_list list_preload = {ENTRIES(preload_fields), sizeof(struct model_record), PRELOAD_MAX,
+const struct setting_list list_preload = {ENTRIES(preload_fields, struct model_record), .max = PRELOAD_MAX,
                                           .check = check_preload};
 
 /* ---- access.roles ---- */
@@ -358,10 +351,10 @@ static const struct setting user_fields[] = {{NULL, SETTING_OWN, .set = set_user
 static const struct setting group_fields[] = {{NULL, SETTING_OWN, .set = set_group}};
 static const struct setting role_root_fields[] = {{NULL, SETTING_OWN, .set = set_role_root}};
 static const struct setting bucket_fields[] = {{NULL, SETTING_TEXT, .size = sizeof(char *), .check = check_bucket}};
-static const struct setting_list users = {ENTRIES(user_fields), sizeof(uint32_t), .max = IDS_MAX};
-static const struct setting_list groups = {ENTRIES(group_fields), sizeof(uint32_t), .max = IDS_MAX};
-static const struct setting_list role_roots = {ENTRIES(role_root_fields), sizeof(char *), .max = SETTING_LIST_MAX};
-static const struct setting_list buckets = {ENTRIES(bucket_fields), sizeof(char *), .max = SETTING_LIST_MAX};
+static const struct setting_list users = {ENTRIES(user_fields, uint32_t), .max = IDS_MAX};
+static const struct setting_list groups = {ENTRIES(group_fields, uint32_t), .max = IDS_MAX};
+static const struct setting_list role_roots = {ENTRIES(role_root_fields, char *)};
+static const struct setting_list buckets = {ENTRIES(bucket_fields, char *)};
 
 enum { RULE_ROLE, RULE_USERS, RULE_GROUPS, RULE_ROOTS, RULE_BUCKETS, RULE_QUOTAS };
 
@@ -393,7 +386,7 @@ static int check_rule(struct config *config, void *entry, unsigned given, char w
         return 0;
 }
 
-const struct setting_list list_rules = {ENTRIES(rule_fields), sizeof(struct role_rule), SETTING_LIST_MAX,
+const struct setting_list list_rules = {ENTRIES(rule_fields, struct role_rule),
                                         .line = offsetof(struct role_rule, line), .check = check_rule};
 
 static bool below_a_root(const struct config *config, const char *path)

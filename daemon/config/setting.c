@@ -133,8 +133,9 @@ void *setting_list_append(const struct setting *setting, void *base, char why[SE
 {
         const struct setting_list *list = setting->list;
         struct array *array = array_of(setting, base);
-        if (array->n == list->max) {
-                setting_wrong(why, "more than %zu entries", list->max);
+        size_t max = list->max != 0 ? list->max : SETTING_LIST_MAX;
+        if (array->n == max) {
+                setting_wrong(why, "more than %zu entries", max);
                 return NULL;
         }
         char *entries = array_grow(array->entries, array->n, list->entry_size);

@@ -42,7 +42,8 @@ struct setting {
 
 struct setting_list {
         const struct setting *fields; /* of an entry; a single one without a key: the entry is that value */
-        size_t n_fields, entry_size, max;
+        size_t n_fields, entry_size;
+        size_t max;        /* entries; 0: SETTING_LIST_MAX */
         const char *takes; /* for messages, where an entry has neither form; NULL: keys */
         size_t line;       /* offset of an unsigned in the entry, its line in the file; 0: none */
         int (*set_word)(void *entry, const char *text, char why[SETTING_WHY]); /* an entry as one word; NULL */

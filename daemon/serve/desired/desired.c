@@ -277,7 +277,7 @@ void desired_tick(struct desired *d, uint64_t now)
                 d->n++;
         }
         list_each_item_safe (struct desired_model, m, &d->models, link) {
-                if (d->closing || m->state != DESIRED_WAITING || now < m->retry_at_ns)
+                if (m->state != DESIRED_WAITING || now < m->retry_at_ns)
                         continue;
                 if (m->origin == DESIRED_RESTORED && restored < RESTORED_PER_TICK) {
                         restored++;
@@ -326,7 +326,6 @@ static int set_spec(struct desired_model *m, char *name)
         int r = model_record_copy(&m->spec, &spec);
         if (r == 0 && spec.n_devices == 0 && only != NULL)
                 r = model_record_add_device(&m->spec, only->name, false);
-        m->spec.settings.pinned = spec.settings.pinned;
         set_pins(m, true);
         return r;
 }

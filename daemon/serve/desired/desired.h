@@ -92,7 +92,7 @@ int desired_state(const struct desired *desired, struct state_file *state);
 
 /* A few times a second. */
 void desired_tick(struct desired *desired, uint64_t now);
-/* The daemon ends: no further attempts. Those in progress have no effect. */
+/* The daemon ends, and no tick follows: attempts in progress have no effect. */
 void desired_close(struct desired *desired);
 
 /* ---- queries ---- */
