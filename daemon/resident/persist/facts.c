@@ -91,7 +91,7 @@ size_t fact_list(struct facts *f, const char *key, size_t n, size_t min, size_t 
                 if (one.wrong != NULL)
                         f->wrong = one.wrong[0] != '\0' ? one.wrong : key;
         }
-        return n;
+        return f->wrong == NULL ? n : 0;
 }
 
 static void group_facts(struct facts *f, void *list, size_t i)
