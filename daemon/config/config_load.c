@@ -291,15 +291,6 @@ static int check_whole(struct config *config, struct error *error)
         return access_check_roots(config, error);
 }
 
-static int load_all(struct config *config, struct actions *actions, int argc, char **argv, struct error *error)
-{
-        /* The default file may be absent; one that cannot be read is an error. */
-        bool absent = actions->config == NULL && access(CONFIG_DEFAULT_PATH, F_OK) < 0 && errno == ENOENT;
-        int r = absent ? 0 : read_file(config, actions->config ?: CONFIG_DEFAULT_PATH, error);
-        return r ?: apply_environment(config, error)
-                ?: read_flags(actions, config, argc, argv, error) ?: check_whole(config, error);
-}
-
 int config_load(struct config *config, int argc, char **argv, struct error *error)
 {
         struct actions actions;
@@ -317,7 +308,11 @@ int config_load(struct config *config, int argc, char **argv, struct error *erro
                 puts("streamerd " STREAMERD_VERSION);
                 return CONFIG_PRINTED;
         }
-        r = load_all(config, &actions, argc, argv, error);
+        /* The default file may be absent; one that cannot be read is an error. */
+        bool absent = actions.config == NULL && access(CONFIG_DEFAULT_PATH, F_OK) < 0 && errno == ENOENT;
+        r = absent ? 0 : read_file(config, actions.config ?: CONFIG_DEFAULT_PATH, error);
+        r = r ?: apply_environment(config, error)
+                ?: read_flags(&actions, config, argc, argv, error) ?: check_whole(config, error);
         if (r < 0) {
                 config_deinit(config);
                 return r;

@@ -37,11 +37,6 @@ static int fail(const struct doc *doc, const char *key, const char *what)
         return fail_at(doc, doc->event.start_mark.line, key, what);
 }
 
-static int no_memory(const struct doc *doc)
-{
-        return error_set(doc->error, STREAMER_ENOMEM, "%s: no memory", doc->name);
-}
-
 /* ---- events ---- */
 
 static int next(struct doc *doc)
@@ -50,7 +45,7 @@ static int next(struct doc *doc)
         yaml_event_delete(&doc->event);
         if (!yaml_parser_parse(&doc->parser, &doc->event)) {
                 if (doc->parser.error == YAML_MEMORY_ERROR)
-                        return no_memory(doc);
+                        return error_no_memory(doc->error);
                 snprintf(what, sizeof(what), "not YAML: %s", doc->parser.problem ?: "unreadable");
                 return fail_at(doc, doc->parser.problem_mark.line, "", what);
         }
@@ -259,7 +254,7 @@ int config_parse_yaml(struct config *config, const char *name, const char *text,
 {
         struct doc doc = {.name = name, .config = config, .error = error};
         if (!yaml_parser_initialize(&doc.parser))
-                return no_memory(&doc);
+                return error_no_memory(error);
         yaml_parser_set_encoding(&doc.parser, YAML_UTF8_ENCODING);
         yaml_parser_set_input_string(&doc.parser, (const unsigned char *)text, len);
         int r = read_document(&doc);
