@@ -57,6 +57,10 @@ static void put_row(const struct config *config, struct items *rows, const struc
 static void put_list(const struct config *config, struct items *rows, const struct setting *setting)
 {
         char text[256];
+        if (setting->list != &list_roots && setting->list != &list_devices) {
+                snprintf(text, sizeof(text), "%zu", setting_list_n(setting, config));
+                put_row(config, rows, setting, text);
+        }
         for (size_t i = 0; setting->list == &list_roots && i < config->n_roots; i++)
                 put_row(config, rows, setting, config->roots[i]);
         for (size_t i = 0; setting->list == &list_devices && i < config->n_devices; i++) {
@@ -68,10 +72,6 @@ static void put_list(const struct config *config, struct items *rows, const stru
                         snprintf(text, sizeof(text), "%.200s%s=%" PRIu64, device->name, mark, device->budget);
                 put_row(config, rows, setting, text);
         }
-        if (setting->list == &list_roots || setting->list == &list_devices)
-                return;
-        snprintf(text, sizeof(text), "%zu", setting_list_n(setting, config));
-        put_row(config, rows, setting, text);
 }
 
 /* A secret is redacted, but for the name of its location. */

@@ -86,13 +86,12 @@ int model_record_add_device(struct model_record *model, const char *uuid, bool p
 int model_record_copy(struct model_record *to, const struct model_record *from)
 {
         *to = *from;
-        to->name = from->name != NULL ? strdup(from->name) : NULL;
+        to->name = strdup(from->name);
         to->source = strdup(from->source);
         to->pattern = from->pattern != NULL ? strdup(from->pattern) : NULL;
         to->devices = NULL;
         to->n_devices = 0;
-        bool copied = (to->name != NULL || from->name == NULL) && to->source != NULL &&
-                      (to->pattern != NULL || from->pattern == NULL);
+        bool copied = to->name != NULL && to->source != NULL && (to->pattern != NULL || from->pattern == NULL);
         for (size_t i = 0; copied && i < from->n_devices; i++)
                 copied = model_record_add_device(to, from->devices[i].uuid, from->devices[i].pinned) == 0;
         if (copied)

@@ -62,7 +62,6 @@ static void model_free(struct desired_model *m)
 {
         list_remove(&m->link);
         load_unwatch(&m->watch);
-        model_record_deinit(&m->entry);
         model_record_deinit(&m->spec);
         free(m->path);
         free(m);
@@ -315,7 +314,7 @@ static int set_spec(struct desired_model *m, char *name)
 {
         const struct device *only = resident_device(m->desired->loads->resident, NULL, NULL);
         char pattern[] = RANKS_PATTERN;
-        struct model_record spec = m->entry;
+        struct model_record spec = *m->entry;
         spec.name = name;
         spec.caller = (struct caller){.uid = geteuid(), .gid = getegid()};
         spec.owner = geteuid();
@@ -337,7 +336,8 @@ static struct desired_model *configured_new(struct desired *d, const struct mode
         if (m == NULL)
                 return NULL;
         m->named = entry->name != NULL;
-        if (model_record_copy(&m->entry, entry) == 0 && set_spec(m, name) == 0)
+        m->entry = entry;
+        if (set_spec(m, name) == 0)
                 return m;
         model_free(m);
         return NULL;
@@ -372,16 +372,16 @@ int desired_configure(struct desired *d, const struct model_record *entries, siz
         for (size_t i = 0; i < n; i++) {
                 struct desired_model *m = NULL;
                 list_each_item (struct desired_model, known, &before, link)
-                        if (m == NULL && model_record_equal(&known->entry, &entries[i]))
+                        if (m == NULL && model_record_equal(known->entry, &entries[i]))
                                 m = known;
-                if (m != NULL)
-                        list_remove(&m->link);
-                else
-                        m = configured_new(d, &entries[i]);
-                if (m == NULL)
+                m = m ?: configured_new(d, &entries[i]);
+                if (m == NULL) {
                         r = error_no_memory(error);
-                else
-                        insert(m);
+                        continue;
+                }
+                m->entry = &entries[i];
+                list_remove(&m->link);
+                insert(m);
         }
         list_each_item_safe (struct desired_model, m, &before, link) {
                 list_remove(&m->link);

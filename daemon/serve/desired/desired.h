@@ -49,10 +49,10 @@ struct desired_model {
         struct desired *desired;
         enum desired_origin origin;
         enum desired_state state;
-        struct model_record spec;  /* the load, and where it is still desired (`pinned`) */
-        struct model_record entry; /* configured: of the list */
-        bool named;                /* the name is given, not derived from the source */
-        bool served;               /* an attempt reached some of its devices */
+        struct model_record spec;         /* the load, and where it is still desired (`pinned`) */
+        const struct model_record *entry; /* configured: of the list, borrowed */
+        bool named;                       /* the name is given, not derived from the source */
+        bool served;                      /* an attempt reached some of its devices */
         unsigned attempts;
         uint64_t retry_at_ns; /* WAITING: the next attempt, 0: now; else 0 */
         struct error error;   /* of the last attempt; a worker's while RESOLVING */
@@ -80,7 +80,8 @@ void desired_init(struct desired *desired, struct loads *loads, const struct lim
 void desired_deinit(struct desired *desired);
 
 /* Sets the configured models, the entries of `preload`: records of what each names, with the devices' names as UUIDs.
- * Entries that were in the list continue; models of other entries stay resident. STREAMER_ENOMEM. */
+ * They are borrowed until the next call has returned. Entries that were in the list continue; models of other entries
+ * stay resident. STREAMER_ENOMEM. */
 int desired_configure(struct desired *desired, const struct model_record *entries, size_t n, struct error *error);
 /* Adds the pinned models of the state file in `folder` (NULL: none) that are not resident. Before the loop runs, after
  * models were restored from the fd store; may block. */
