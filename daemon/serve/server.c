@@ -249,7 +249,6 @@ void server_close(struct server *server)
         /* What is unloaded from now on stays persisted. */
         persist_freeze(&server->persist);
         state_writer_tick(&server->state_writer);
-        scrub_stop(&server->scrub);
         desired_close(&server->desired);
         uv_close((uv_handle_t *)&server->accept_poll, NULL);
         listener_close(&server->listener);

@@ -501,7 +501,7 @@ void desired_init(struct desired *d, struct loads *loads, const struct limits *l
 
 void desired_close(struct desired *d)
 {
-        d->closing = true;
+        store_relaxed(&d->closing, true);
         list_each_item (struct desired_model, m, &d->models, link)
                 load_unwatch(&m->watch);
 }

@@ -67,7 +67,7 @@ struct desired {
         struct list models;
         size_t n; /* at the last tick */
         uint64_t last_sequence;
-        bool closing;
+        bool closing; /* atomic: desired_close() */
         /* Sets the roots and the limits of a restored model's request, or fails: its user may not load it any more.
          * NULL: no restrictions. */
         int (*allow)(struct desired *desired, struct load_request *request, struct quota_limits *limits,

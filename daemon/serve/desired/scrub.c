@@ -30,7 +30,7 @@ static void take_down(struct scrub *scrub, struct generation *g, const struct er
 static void check_run(struct work *work)
 {
         struct scrub *scrub = container_of(work, struct scrub, work);
-        verify_generation(scrub->checked, scrub->desired->loads->reader, &scrub->stop, &scrub->error);
+        verify_generation(scrub->checked, scrub->desired->loads->reader, &scrub->desired->closing, &scrub->error);
 }
 
 static void check_done(struct work *work)
@@ -39,9 +39,9 @@ static void check_done(struct work *work)
         struct generation *g = scrub->checked;
         g->unchecked = false;
         scrub->checked = NULL;
-        if (!scrub->stop && scrub->error.code != 0)
+        if (!scrub->desired->closing && scrub->error.code != 0)
                 take_down(scrub, g, &scrub->error);
-        else if (!scrub->stop)
+        else if (!scrub->desired->closing)
                 log_info("%s: generation %" PRIu64 " was restored and is whole", generation_name(g), g->number);
         generation_put(g);
 }
@@ -53,7 +53,7 @@ void scrub_init(struct scrub *scrub, struct desired *desired)
 
 void scrub_tick(struct scrub *scrub)
 {
-        if (scrub->checked != NULL || scrub->stop)
+        if (scrub->checked != NULL)
                 return;
         list_each_item (struct generation, g, &scrub->desired->loads->resident->generations, link) {
                 /* A generation that drains without a lease may be freed at any time. */
@@ -66,9 +66,4 @@ void scrub_tick(struct scrub *scrub)
                             check_done);
                 return;
         }
-}
-
-void scrub_stop(struct scrub *scrub)
-{
-        __atomic_store_n(&scrub->stop, true, __ATOMIC_RELAXED);
 }

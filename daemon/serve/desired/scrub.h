@@ -11,14 +11,12 @@
 #include "daemon/serve/desired/desired.h"
 
 struct scrub {
-        struct desired *desired; /* to which damaged models are added that were pinned */
+        struct desired *desired; /* to which damaged models are added that were pinned; closed: the check stops */
         struct work work;
         struct generation *checked; /* a reference, until the check is done; NULL: none is under way */
         struct error error;         /* of its check */
-        bool stop;                  /* atomic: the daemon ends */
 };
 
 void scrub_init(struct scrub *scrub, struct desired *desired);
 /* A few times a second: starts to check the next model. */
 void scrub_tick(struct scrub *scrub);
-void scrub_stop(struct scrub *scrub);
