@@ -1,7 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- *
- * Deferred replies: their lifecycle, and the tasks that examine them after a change and at their deadline.
- */
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/serve/deferred.h"
 
 #include <inttypes.h>

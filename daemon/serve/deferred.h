@@ -8,17 +8,16 @@
 #include "daemon/serve/session.h"
 
 struct deferred;
-
 /* Answers (0) or fails, which answers with the error; or the request waits for a change. `deferred` is NULL in
  * deferred_wait(). */
 typedef int deferred_try_fn(struct session *session, const struct request *request, const struct deferred *deferred,
                             struct error *error);
 #define DEFERRED_WAITS 1
 
-/* A request that is answered by a change (attach, wait, unload), by the end of a load (a dry run), by either (a load
- * that attaches) or by a task (verb_task.h), which may outlive its session. */
 #define DEFERRED_MAGIC 0x64656672u
 
+/* A request that is answered by a change (attach, wait, unload), by the end of a load (a dry run), by either (a load
+ * that attaches) or by a task (verb_task.h), which may outlive its session. */
 struct deferred {
         unsigned magic;                    /* DEFERRED_MAGIC */
         struct list in_session, in_server; /* in_server: in waiting, recheck or reloads */

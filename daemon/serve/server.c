@@ -50,19 +50,17 @@ static void on_accept(uv_poll_t *poll, int status, int events)
         struct server *server = poll->data;
         for (int i = 0; status == 0 && i < ACCEPT_TURN; i++) {
                 int fd = accept4(server->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-                if (fd >= 0) {
+                if (fd >= 0)
                         session_new_consume_fd(server, fd);
+                if (fd >= 0 || errno == EINTR || errno == ECONNABORTED)
                         continue;
-                }
                 /* Out of descriptors, of which some may be closed within a second: then accepting resumes. */
-                if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+                if (errno != EAGAIN) {
                         log_warn("connections: %" PRIu64 " are open, the next wait: %s", server->n_conns,
                                  strerror(errno));
                         uv_poll_stop(poll);
-                        return;
                 }
-                if (errno != EINTR && errno != ECONNABORTED)
-                        return;
+                return;
         }
 }
 

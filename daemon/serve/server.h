@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The server: the listening socket, its connections and the timer, all on the loop thread.
- *
- * At the end it closes the socket, cancels loads, notifies the clients, sends what is queued and closes the
- * connections; then the models are freed.
  */
 #pragma once
 

@@ -1,7 +1,4 @@
-/* SPDX-License-Identifier: Apache-2.0
- *
- * Simple replies, the path from a frame to its verb, and the life of a session.
- */
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/serve/session.h"
 
 #include "daemon/base/log/log.h"

@@ -155,31 +155,21 @@ void op_send(struct op *op)
 
 /* ---- ends of loads ---- */
 
-/* The earliest; NULL: none. The ops are examined once for each load that ends. */
-static struct op *ended_op(struct session *session)
-{
-        struct op *first = NULL;
-        if (session->ends_notified == session->server->loads->n_ended)
-                return NULL;
-        list_each_item (struct op, op, &session->ops, link) {
-                uint64_t end = op->watch.load->end_number;
-                if (end != 0 && (first == NULL || end < first->watch.load->end_number))
-                        first = op;
-        }
-        if (first == NULL)
-                session->ends_notified = session->server->loads->n_ended;
-        return first;
-}
-
+/* The ops are examined once for each load that ends. */
 static bool send_next_end(struct session *session)
 {
-        struct op *op = ended_op(session);
-        if (op == NULL)
+        if (session->ends_notified == session->server->loads->n_ended)
                 return false;
-        send_states(session);
-        op_send(op);
-        op_free(op);
-        return true;
+        list_each_item (struct op, op, &session->ops, link) {
+                if (op->watch.load->end_number == 0)
+                        continue;
+                send_states(session);
+                op_send(op);
+                op_free(op);
+                return true;
+        }
+        session->ends_notified = session->server->loads->n_ended;
+        return false;
 }
 
 void events_notify(struct session *session)
