@@ -150,7 +150,6 @@ static void unwatch_process(struct process *process)
 {
         if (process->watch != NULL)
                 uv_close(process->watch, free_handle);
-        process->watch = NULL;
 }
 
 /* ---- life ---- */

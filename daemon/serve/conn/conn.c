@@ -493,7 +493,6 @@ struct conn *conn_new_consume_fd(uv_loop_t *loop, int fd, const struct conn_ops 
         list_init(&conn->later);
         conn->poll.data = conn;
         conn->waiting_since = now_ns(); /* for the first frame */
-        list_init(&conn->link);
         list_init(&conn->out);
         frame_reader_init(&conn->in);
         conn->since_boot_ns = read_clock_ns(CLOCK_BOOTTIME);

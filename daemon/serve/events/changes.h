@@ -5,9 +5,8 @@
  * notified takes no memory of its own, and a subscriber that is slow misses intermediate states but never the latest.
  *
  *   a change of a generation        the generation becomes the newest; its state is read when a subscriber is notified
- *   a generation ends, or loses     adds a removal, which no change replaces: the last CHANGES_REMOVALS are stored. One
- *   one of several names            that is replaced is lost to the subscribers before it, who are notified of the
- * number
+ *   a generation ends, or loses     adds a removal, which no change replaces. The last CHANGES_REMOVALS are stored, and
+ *   one of several names            subscribers are notified of the number of those that they have lost
  *
  * Nothing is stored without subscribers. Sending states is the caller's task.
  */

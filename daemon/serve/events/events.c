@@ -12,6 +12,8 @@
 /* States that a session is sent in one step of the task. */
 #define STEP_STATES 16
 
+#define event_send(session, name, ...) conn_send((session)->conn, NULL, PAIRS(kstr("event", name), __VA_ARGS__))
+
 /* ---- sessions that are due ---- */
 
 /* All of them. */

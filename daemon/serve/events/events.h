@@ -20,9 +20,6 @@
 
 #include "daemon/serve/server_state.h"
 
-/* event_send(session, name, pair...) */
-#define event_send(session, name, ...) conn_send((session)->conn, NULL, PAIRS(kstr("event", name), __VA_ARGS__))
-
 /* ---- a session's ---- */
 
 /* It has something to be sent, or may be sent events again: the task examines it. */
