@@ -195,12 +195,9 @@ static void flush(struct conn *conn)
 {
         while (!list_empty(&conn->out)) {
                 struct out_frame *f = container_of(conn->out.next, struct out_frame, link);
-                ssize_t n = transmit(conn, f->data + f->done, f->len - f->done, f->fds, f->n_fds);
+                ssize_t n = transmit(conn, f->data + f->done, f->len - f->done, f->fds, f->done == 0 ? f->n_fds : 0);
                 if (n <= 0)
                         break;
-                for (size_t i = 0; i < f->n_fds; i++)
-                        close(f->fds[i]);
-                f->n_fds = 0;
                 f->done += (size_t)n;
                 quota_adjust(&conn->output, conn->output.amount - (size_t)n);
                 if (f->done < f->len)
